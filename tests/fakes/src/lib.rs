@@ -26,7 +26,9 @@ pub use fault::{Fault, Script};
 pub use pagerduty::{Alert, AlertState, LogEntry, Page, PagerDuty, is_about, pagerduty_signature};
 pub use pulse::Pulse;
 pub use server::{Answer, Fake, Received, Reply, Service, TimedOut};
-pub use slack::{Channel, Post, RateLimit, Slack, SlackSocket, Whisper, interaction_body, slack_signature};
+pub use slack::{
+    Channel, File, Post, RateLimit, Slack, SlackSocket, Whisper, interaction_body, slack_signature,
+};
 pub use smtp::{Encryption, FakeSmtp, Mail, Smtp, SmtpFault};
 pub use webhook::{Delivery, WebhookSink, signature};
 

@@ -1,5 +1,5 @@
 //! Slack: `chat.postMessage`, `chat.update`, `conversations.history`, `conversations.replies`,
-//! `auth.test`, and incoming webhooks, with the rules that the real service enforces.
+//! `auth.test`, files, and incoming webhooks, with the rules that the real service enforces.
 //!
 //! Facts from Slack's published API specification and its SDKs: HTTP 200 with `ok: false` for every
 //! refusal but the rate limit; a channel may be named by `#name` when posting but only by id when
@@ -10,12 +10,13 @@
 mod args;
 mod blocks;
 mod channels;
+mod files;
 mod page;
 mod person;
 mod socket;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -24,6 +25,7 @@ use self::person::ResponseUrl;
 use crate::server::{Received, Reply, Service};
 
 pub use channels::Channel;
+pub use files::File;
 pub use person::{Whisper, interaction_body, slack_signature};
 pub use socket::SlackSocket;
 
@@ -47,6 +49,8 @@ pub struct Post {
     pub broadcast: bool,
     /// Earlier texts, oldest first.
     pub edits: Vec<String>,
+    /// The id of the file that it shares.
+    pub file: Option<String>,
 }
 
 impl Post {
@@ -83,6 +87,9 @@ pub struct Slack {
     /// None accepts any rate.
     pub rate: Option<RateLimit>,
     pub posts: Vec<Post>,
+    pub files: Vec<File>,
+    /// How long an address for an upload is good.
+    pub upload_life: Duration,
     /// What only one person sees, in answer to a click.
     pub whispers: Vec<Whisper>,
     pub requests: Vec<Received>,
@@ -108,6 +115,8 @@ impl Default for Slack {
             webhooks: BTreeMap::from([(Self::WEBHOOK.into(), "C0TRAINING".into())]),
             rate: None,
             posts: Vec::new(),
+            files: Vec::new(),
+            upload_life: files::UPLOAD_LIFE,
             whispers: Vec::new(),
             requests: Vec::new(),
             guests: BTreeMap::new(),
@@ -141,6 +150,8 @@ impl Slack {
     pub const TOKEN: &str = "xoxb-stepwatch-fake-token";
     /// The scopes that it has by default.
     pub const SCOPES: [&str; 3] = ["chat:write", "channels:history", "channels:read"];
+    /// The scope of files, which is not among these.
+    pub const FILES: &str = files::SCOPE;
     /// The workspace that the app is installed in.
     pub const TEAM: &str = "T0FAKE";
     /// The app's signing secret, and its app-level token.
@@ -181,7 +192,12 @@ impl Slack {
             ("conversations.history", _) => self.history(&read_args(req)),
             ("conversations.replies", _) => self.thread(&read_args(req)),
             ("conversations.list", _) => self.list(&read_args(req)),
-            ("chat.postMessage" | "chat.update", _) => Err("method_not_supported_for_http_verb".into()),
+            ("files.getUploadURLExternal", _) => self.announce(req),
+            ("files.completeUploadExternal", "POST") => self.complete(req, &json_args(req)?),
+            ("files.delete", "POST") => self.delete_file(&json_args(req)?),
+            ("chat.postMessage" | "chat.update" | "files.completeUploadExternal" | "files.delete", _) => {
+                Err("method_not_supported_for_http_verb".into())
+            }
             _ => Err("unknown_method".into()),
         }
     }
@@ -229,6 +245,7 @@ impl Slack {
             at: req.at,
             broadcast: args["reply_broadcast"].as_bool().unwrap_or(false),
             edits: Vec::new(),
+            file: None,
         })
     }
 
@@ -328,6 +345,7 @@ impl Service for Slack {
         match request.path.strip_prefix("/api/") {
             Some(method) => Some(method.to_owned()),
             None if request.path.starts_with("/response/") => Some("response".to_owned()),
+            None if request.path.starts_with(files::UPLOADS) => Some("upload".to_owned()),
             None => request.path.starts_with("/services/").then(|| "webhook".to_owned()),
         }
     }
@@ -338,6 +356,7 @@ impl Service for Slack {
                 "/" => Reply::html(page::render(self)),
                 p if p.starts_with("/services/") && req.method == "POST" => self.incoming(req),
                 p if p.starts_with("/response/") && req.method == "POST" => self.respond(req),
+                p if p.starts_with(files::UPLOADS) && req.method == "POST" => self.upload(req),
                 _ => Reply::text(404, "not found"),
             };
         };

@@ -53,6 +53,9 @@ fn message(out: &mut String, slack: &Slack, post: &Post) {
         let _ = write!(out, "<div>{}</div>", mrkdwn(&post.text));
     }
     post.blocks.iter().for_each(|b| block(out, b));
+    for file in slack.shown_files().filter(|file| post.file.as_deref() == Some(&file.id)) {
+        let _ = write!(out, "<div class=ctx>[{}: {}]</div>", escape(&file.name), escape(&file.alt));
+    }
     for a in &post.attachments {
         let color = a["color"].as_str().filter(|c| c.bytes().all(|b| b == b'#' || b.is_ascii_alphanumeric()));
         let _ = write!(out, "<div class=att style=\"border-color:{}\">", color.unwrap_or("#ddd"));

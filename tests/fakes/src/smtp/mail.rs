@@ -18,6 +18,8 @@ pub struct Mail {
     pub headers: Vec<(String, String)>,
     pub text: String,
     pub html: String,
+    /// Pictures within it: the content id, and the bytes.
+    pub pictures: Vec<(String, Vec<u8>)>,
 }
 
 impl Mail {
@@ -38,7 +40,8 @@ impl Mail {
         }
         let (head, body) = raw.split_once("\r\n\r\n").ok_or("no end of the headers")?;
         let headers = headers(head)?;
-        let mut mail = Self { from, to, headers, text: String::new(), html: String::new() };
+        let mut mail =
+            Self { from, to, headers, text: String::new(), html: String::new(), pictures: Vec::new() };
         for name in ONCE {
             let count = mail.headers.iter().filter(|(n, _)| n == name).count();
             if count != 1 {
@@ -52,25 +55,49 @@ impl Mail {
         if parent != mail.header("references") {
             return Err("references and in-reply-to differ".into());
         }
-        let boundary = mail.header("content-type").split("boundary=").nth(1).unwrap_or_default();
-        let boundary = format!("--{}", boundary.trim_matches('"'));
-        // What follows the last part is "--".
-        for part in body.split(&boundary).skip(1).take_while(|part| !part.starts_with("--")) {
-            let Some((head, body)) = part.trim_start_matches("\r\n").split_once("\r\n\r\n") else { continue };
-            let head = self::headers(head)?;
-            let of = |name: &str| head.iter().find(|(n, _)| n == name).map_or("", |(_, v)| v.as_str());
-            let decoded = decode(of("content-transfer-encoding"), body)?;
-            match of("content-type") {
-                t if t.starts_with("text/plain") => mail.text = decoded,
-                t if t.starts_with("text/html") => mail.html = decoded,
-                t => return Err(format!("a part of type {t}")),
+        let kind = mail.header("content-type").to_owned();
+        mail.read_parts(&kind, body)?;
+        for (id, _) in &mail.pictures {
+            if !mail.html.contains(&format!("cid:{id}\"")) {
+                return Err(format!("a picture {id:?} that is shown nowhere"));
             }
+        }
+        if mail.html.matches("cid:").count() != mail.pictures.len() {
+            return Err("a reference to a picture that is not there".into());
         }
         if mail.text.is_empty() || mail.html.is_empty() {
             return Err("needs a plain and an HTML part".into());
         }
         Ok(mail)
     }
+
+    /// The parts of a part of this type, at any depth.
+    fn read_parts(&mut self, kind: &str, body: &str) -> Result<(), String> {
+        let boundary = kind.split("boundary=").nth(1).ok_or(format!("no boundary in {kind:?}"))?;
+        let boundary = format!("--{}", boundary.trim_matches('"'));
+        // What follows the last part is "--".
+        for part in body.split(&boundary).skip(1).take_while(|part| !part.starts_with("--")) {
+            let Some((head, body)) = part.trim_start_matches("\r\n").split_once("\r\n\r\n") else { continue };
+            let head = headers(head)?;
+            let of = |name: &str| head.iter().find(|(n, _)| n == name).map_or("", |(_, v)| v.as_str());
+            let encoding = of("content-transfer-encoding");
+            match of("content-type") {
+                t if t.starts_with("text/plain") => self.text = text(encoding, body)?,
+                t if t.starts_with("text/html") => self.html = text(encoding, body)?,
+                t if t.starts_with("multipart/related") => self.read_parts(t, body)?,
+                "image/png" if of("content-disposition") == "inline" => {
+                    let id = of("content-id").trim_matches(['<', '>']).to_owned();
+                    self.pictures.push((id, decode(encoding, body)?));
+                }
+                t => return Err(format!("a part of type {t}")),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn text(encoding: &str, body: &str) -> Result<String, String> {
+    Ok(String::from_utf8_lossy(&decode(encoding, body)?).into_owned())
 }
 
 fn headers(head: &str) -> Result<Vec<(String, String)>, String> {
@@ -106,19 +133,16 @@ fn words(value: &str) -> String {
     out + rest
 }
 
-fn decode(encoding: &str, body: &str) -> Result<String, String> {
+fn decode(encoding: &str, body: &str) -> Result<Vec<u8>, String> {
     match encoding {
-        "7bit" | "8bit" => Ok(body.to_owned()),
-        "base64" => {
-            let bytes = STANDARD.decode(body.replace("\r\n", "")).map_err(|e| e.to_string())?;
-            Ok(String::from_utf8_lossy(&bytes).into_owned())
-        }
+        "7bit" | "8bit" => Ok(body.as_bytes().to_vec()),
+        "base64" => STANDARD.decode(body.replace("\r\n", "")).map_err(|e| e.to_string()),
         "quoted-printable" => quoted(&body.replace("=\r\n", "")),
         other => Err(format!("the encoding {other:?}")),
     }
 }
 
-fn quoted(body: &str) -> Result<String, String> {
+fn quoted(body: &str) -> Result<Vec<u8>, String> {
     let (mut out, mut bytes) = (Vec::new(), body.bytes());
     while let Some(b) = bytes.next() {
         if b != b'=' {
@@ -131,5 +155,5 @@ fn quoted(body: &str) -> Result<String, String> {
         }
         out.push(u8::from_str_radix(&code, 16).map_err(|_| format!("={code} in quoted-printable"))?);
     }
-    Ok(String::from_utf8_lossy(&out).into_owned())
+    Ok(out)
 }

@@ -41,6 +41,96 @@ impl Caller {
     }
 }
 
+impl Caller {
+    /// Announces a file, and returns the address for its bytes and its id.
+    async fn announce(&self, length: usize) -> (String, String) {
+        let form = [("filename", "chart.png".to_owned()), ("length", length.to_string())];
+        let form = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(form).finish();
+        let url = format!("{}/api/files.getUploadURLExternal", self.base);
+        let request = self.http.post(url).bearer_auth(Slack::TOKEN);
+        let request = request.header("content-type", "application/x-www-form-urlencoded").body(form);
+        let reply: Value = request.send().await.unwrap().json().await.unwrap();
+        let text = |key: &str| reply[key].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned();
+        (text("upload_url"), text("file_id"))
+    }
+
+    async fn upload(&self, url: &str, bytes: &'static [u8]) -> StatusCode {
+        self.http.post(url).body(bytes).send().await.unwrap().status()
+    }
+}
+
+fn with_files() -> Slack {
+    let mut slack = Slack::default();
+    slack.scopes.insert(Slack::FILES.into());
+    slack
+}
+
+#[tokio::test]
+async fn a_file_is_seen_once_it_is_completed_and_until_it_is_deleted() {
+    let fake = FakeSlack::start_with(with_files()).await;
+    let slack = Caller::for_fake(&fake);
+    let top = slack.ok("chat.postMessage", json!({"channel": "#training", "text": "a"})).await;
+    let ts = top["ts"].as_str().unwrap();
+    let (url, id) = slack.announce(4).await;
+    let share = json!({"files": [{"id": id, "title": "chart"}], "channel_id": "C0TRAINING", "thread_ts": ts});
+    assert_eq!(
+        slack.error("files.completeUploadExternal", share.clone()).await,
+        "file_not_found",
+        "no bytes yet"
+    );
+    assert_eq!(slack.upload(&url, b"four").await, StatusCode::OK);
+    assert_eq!(fake.with(|s| s.replies(ts).count()), 0, "nobody sees it yet");
+    slack.ok("files.completeUploadExternal", share.clone()).await;
+    assert_eq!(fake.with(|s| (s.replies(ts).count(), s.shown_files().count())), (1, 1));
+    assert_eq!(slack.error("files.completeUploadExternal", share).await, "file_not_found", "only once");
+    slack.ok("files.delete", json!({"file": id})).await;
+    assert_eq!(fake.with(|s| (s.replies(ts).count(), s.shown_files().count())), (0, 0));
+    assert_eq!(slack.error("files.delete", json!({"file": id})).await, "file_deleted");
+    assert_eq!(slack.error("files.delete", json!({"file": "F0UNKNOWN0"})).await, "file_not_found");
+}
+
+#[tokio::test]
+async fn an_upload_has_its_length_its_address_and_its_time() {
+    let fake = FakeSlack::start_with(with_files()).await;
+    let slack = Caller::for_fake(&fake);
+    let (url, _) = slack.announce(4).await;
+    assert_eq!(slack.upload(&url, b"fives").await, StatusCode::BAD_REQUEST);
+    assert_eq!(slack.upload(&url, b"four").await, StatusCode::OK);
+    assert_eq!(slack.upload(&url, b"four").await, StatusCode::GONE, "an address is used once");
+    assert_eq!(slack.upload(&format!("{url}0"), b"four").await, StatusCode::NOT_FOUND);
+    fake.change(|s| s.upload_life = Duration::ZERO);
+    let (url, _) = slack.announce(4).await;
+    assert_eq!(slack.upload(&url, b"four").await, StatusCode::GONE, "and not for ever");
+    let json = slack.error("files.getUploadURLExternal", json!({"filename": "a", "length": 4})).await;
+    assert_eq!(json, "invalid_arguments", "a form, not JSON");
+}
+
+#[tokio::test]
+async fn a_file_is_refused_where_a_message_would_be_and_by_name() {
+    let fake = FakeSlack::start_with(with_files()).await;
+    let slack = Caller::for_fake(&fake);
+    let top = slack.ok("chat.postMessage", json!({"channel": "#oncall", "text": "a"})).await;
+    let (url, id) = slack.announce(4).await;
+    slack.upload(&url, b"four").await;
+    let share = async |channel: &str, ts: Option<&Value>| {
+        let body = json!({"files": [{"id": id}], "channel_id": channel, "thread_ts": ts});
+        slack.error("files.completeUploadExternal", body).await
+    };
+    assert_eq!(share("#training", None).await, "invalid_arguments", "by its id alone");
+    assert_eq!(share("C0LOBBY000", None).await, "not_in_channel");
+    assert_eq!(share("C0SECRET00", None).await, "channel_not_found");
+    assert_eq!(share("C0ARCHIVED", None).await, "is_archived");
+    assert_eq!(
+        share("C0TRAINING", Some(&top["ts"])).await,
+        "thread_not_found",
+        "a thread of another channel"
+    );
+    fake.change(|s| s.scopes.remove(Slack::FILES));
+    assert_eq!(share("C0ONCALL00", Some(&top["ts"])).await, "missing_scope");
+    assert_eq!(slack.error("files.delete", json!({"file": id})).await, "missing_scope");
+    assert_eq!(fake.with(|s| s.shown_files().count()), 0);
+}
+
 #[tokio::test]
 async fn a_thread_is_posted_edited_and_read_back() {
     let fake = FakeSlack::start().await;
