@@ -100,6 +100,40 @@ CREATE TABLE lanes (
 );
 CREATE INDEX lanes_by_receiver ON lanes (receiver, updated_ms);
 
+-- What was seen of a run around an incident, from which its chart is drawn. Large ones:
+--   SELECT incident, LENGTH(seen) FROM charts ORDER BY 2 DESC LIMIT 10;
+CREATE TABLE charts (
+    incident TEXT PRIMARY KEY,
+    -- Severity, signal and whether it was over when this was seen: another chart is taken when it changes.
+    stage    TEXT NOT NULL,
+    -- 1 once the incident is over: its chart stays.
+    frozen   BIGINT NOT NULL,
+    -- JSON; empty where nothing was known.
+    seen     TEXT NOT NULL,
+    taken_ms BIGINT NOT NULL
+);
+CREATE INDEX charts_unfrozen ON charts (incident) WHERE frozen = 0;
+
+-- Charts in the conversations of receivers: one a lane, replaced when the incident changes. None is a message: a page never waits
+-- for one. Those that could not be shown:
+--   SELECT incident, receiver, attempts, error FROM pictures WHERE error IS NOT NULL;
+CREATE TABLE pictures (
+    incident TEXT NOT NULL,
+    receiver TEXT NOT NULL,
+    -- The stage of the chart that is shown, or was given up.
+    stage    TEXT NOT NULL,
+    -- The service's names of files: the one that is shown, the one that is being shown (found at a start it may or may not be,
+    -- and is taken away), and the one that is to be taken away.
+    shown    TEXT,
+    coming   TEXT,
+    stale    TEXT,
+    attempts BIGINT NOT NULL,
+    next_ms  BIGINT NOT NULL,
+    error    TEXT,
+    PRIMARY KEY (incident, receiver)
+);
+CREATE INDEX pictures_unsettled ON pictures (receiver, incident) WHERE coming IS NOT NULL OR stale IS NOT NULL;
+
 CREATE TABLE engine_state (
     key   TEXT PRIMARY KEY,
     value BLOB NOT NULL

@@ -11,6 +11,7 @@
 mod alertmanager;
 pub mod audit;
 pub mod auth;
+pub(crate) mod charts;
 pub mod doc;
 pub(crate) mod error;
 pub mod events;
@@ -43,6 +44,7 @@ use utoipa_axum::routes;
 pub use crate::access::Scope;
 use crate::clock::wall;
 use crate::ingest::SourceTable;
+use crate::pictures::Charts;
 use crate::runtime::RuntimeHandle;
 use crate::store::{Filter, Store};
 pub(crate) use alertmanager::MAX_ALERTS_BODY;
@@ -59,6 +61,7 @@ pub struct Api {
     pub store: Store,
     pub runtime: RuntimeHandle,
     pub sources: SourceTable,
+    pub charts: Charts,
     pub registry: Arc<Registry>,
     pub started: Ts,
     /// Counts refused alerts, and limits their lines in the log.
@@ -68,11 +71,18 @@ pub struct Api {
 }
 
 impl Api {
-    pub fn new(store: Store, runtime: RuntimeHandle, sources: SourceTable, registry: Registry) -> Self {
+    pub fn new(
+        store: Store,
+        runtime: RuntimeHandle,
+        sources: SourceTable,
+        charts: Charts,
+        registry: Registry,
+    ) -> Self {
         Self {
             store,
             runtime,
             sources,
+            charts,
             registry: Arc::new(registry),
             started: wall(),
             refused_alerts: Arc::new(LogThrottle::default()),
@@ -145,6 +155,7 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(incidents::list))
         .routes(routes!(incidents::show))
         .routes(routes!(incidents::postmortem))
+        .routes(routes!(charts::svg))
         .routes(routes!(silences::list))
         .routes(routes!(silences::show))
         .routes(routes!(silences::preview))

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use futures_util::future::BoxFuture;
 use prometheus_client::registry::Registry;
@@ -23,7 +24,7 @@ use stepwatch_kit::shutdown::{Shutdown, Trigger};
 use stepwatch_kit::web_config::WebConfig;
 use stepwatch_model::time::{Span, Ts};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::api::auth::Gate;
@@ -40,9 +41,10 @@ use crate::ingest::{self, Ingest};
 use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
 use crate::outbox::unopened::Unopened;
 use crate::outbox::{self, Outbox, OutboxHandle};
+use crate::pictures::{self, Charts, PictureMetrics};
 use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle};
 use crate::series::exposed::SeriesMetrics;
-use crate::series::keeper;
+use crate::series::{SeriesTable, keeper};
 use crate::signed_paths;
 use crate::store::{Store, StoreError};
 use crate::watchdog::Watchdog;
@@ -133,7 +135,6 @@ impl App {
         let store = Store::open_as(&config.file.storage.sqlite, options.new_store).await?;
         let listener = serve::bind(options.listen.as_ref().unwrap_or(&config.file.listen)).await?;
         let addr = listener.local_addr()?;
-
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let ((stop, stopping), (runtime_stop, runtime_stopping)) = (Shutdown::manual(), Shutdown::manual());
@@ -149,15 +150,15 @@ impl App {
         )
         .await?;
         publish(&handle, config.shown, &store, &mut registry, &stopping);
-        let watching = watching(&handle, config.watchdog);
+        let charts = charts(&store, &handle, &mut registry);
         let (kept, end) = (store.clone(), stopping.clone());
+        let watching = watching(&handle, &charts, config.watchdog);
         let outbox = Outbox::start_with(kept, config.receivers, feedback_sender, end, watching);
         outbox.metrics.register(&mut registry);
         let (commands, ingested) = (handle.commands.clone(), metrics.ingest.clone());
         let ingest = Ingest::start(config.plan, cursors, feed_sender, commands, ingested);
         let calendars = Calendars::start(config.calendars, handle.clone(), metrics.calendars.clone());
         let runtime_task = tokio::spawn(runtime.run(runtime_stopping));
-
         let audit = AuditLog::new(store.clone(), config.file.audit.clone(), metrics.runtime.audit.clone());
         let external_url = config.file.external_url.as_deref();
         let gate = Gate::new(config.keyring, audit.clone(), metrics.gate.clone(), web.clone(), external_url);
@@ -167,12 +168,10 @@ impl App {
         let (receivers, heard) = (outbox.receivers(), metrics.callbacks.clone());
         let callbacks = Callbacks::new(store.clone(), handle.clone(), receivers, heard, audit.clone());
         start_sidelines(&callbacks, &outbox, &metrics, changed, &stopping);
-        let api = Arc::new(Api::new(store.clone(), handle.clone(), ingest.table(), registry));
-        let pages = crate::web::router(&api, &gate, outbox.receivers());
-        let router = bulkhead.before(api.router().merge(pages).merge(callbacks.router()));
+        start_pictures(&charts, judging(&handle), &outbox, &stopping);
         let (admin, reloads) = administer(&store, log);
-        let router = crate::web::with_error_pages(gate.clone().protect(router.merge(admin.router())));
-        let router = router.layer(DefaultBodyLimit::max(Limits::default().body_bytes));
+        let api = Arc::new(Api::new(store.clone(), handle.clone(), ingest.table(), charts, registry));
+        let router = router(&api, &gate, &outbox, &callbacks, bulkhead, admin);
         let server = tokio::spawn(serve::serve(listener, router, limits, web, stopping.clone()));
         tokio::spawn(prune(store.clone(), config.file.storage.retention, audit.clone(), stopping.clone()));
         let app = Self {
@@ -356,6 +355,21 @@ fn publish(
     tokio::spawn(keeper::keep(store.clone(), series, clock, stopping.clone()));
 }
 
+/// Every route, behind the gate.
+fn router(
+    api: &Arc<Api>,
+    gate: &Gate,
+    outbox: &OutboxHandle,
+    callbacks: &Callbacks,
+    bulkhead: Bulkhead,
+    admin: Admin,
+) -> Router {
+    let pages = crate::web::router(api, gate, outbox.receivers());
+    let router = bulkhead.before(Arc::clone(api).router().merge(pages).merge(callbacks.router()));
+    let router = crate::web::with_error_pages(gate.clone().protect(router.merge(admin.router())));
+    router.layer(DefaultBodyLimit::max(Limits::default().body_bytes))
+}
+
 /// Starts what runs beside delivery: callbacks, and changes of runs on their way out.
 fn start_sidelines(
     callbacks: &Callbacks,
@@ -390,12 +404,43 @@ fn reword(runtime: &RuntimeHandle) -> outbox::Reword {
     })
 }
 
-/// The outbox's clock, and the watchdog that gets its heartbeat.
-fn watching(handle: &RuntimeHandle, watchdog: Arc<Watchdog>) -> outbox::Options {
+/// The charts of the incidents in the store, drawn from the series of the runs.
+fn charts(store: &Store, handle: &RuntimeHandle, registry: &mut Registry) -> Charts {
+    let metrics = PictureMetrics::default();
+    metrics.register(registry);
+    Charts::new(store.clone(), Arc::<SeriesTable>::clone(&handle.series), metrics)
+}
+
+/// Starts what keeps charts and shows them in conversations.
+fn start_pictures(charts: &Charts, clock: Judging, outbox: &OutboxHandle, stopping: &Shutdown) {
+    let taken = Arc::new(Notify::new());
+    tokio::spawn(pictures::keep(charts.clone(), Arc::clone(&clock), Arc::clone(&taken), stopping.clone()));
+    let receivers = outbox.receivers();
+    tokio::spawn(pictures::show(charts.clone(), receivers, clock, taken, stopping.clone()));
+}
+
+/// The clock that judges: deadlines are compared with the clock that set them.
+type Judging = Arc<dyn Fn() -> Ts + Send + Sync>;
+
+fn judging(handle: &RuntimeHandle) -> Judging {
     let clock = handle.clock.clone();
+    Arc::new(move || clock.now())
+}
+
+/// Draws the chart of an incident for a message that has it in it.
+fn draw_chart(charts: &Charts) -> outbox::DrawChart {
+    let charts = charts.clone();
+    Arc::new(move |incident| {
+        let charts = charts.clone();
+        Box::pin(async move { charts.picture(&incident).await })
+    })
+}
+
+/// The outbox's clock, and the watchdog that gets its heartbeat.
+fn watching(handle: &RuntimeHandle, charts: &Charts, watchdog: Arc<Watchdog>) -> outbox::Options {
     outbox::Options {
-        // Deadlines are compared with the clock that set them.
-        clock: Arc::new(move || clock.now()),
+        clock: judging(handle),
+        draw_chart: draw_chart(charts),
         watchdog,
         alive: alive(handle),
         reword: reword(handle),

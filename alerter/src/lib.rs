@@ -35,6 +35,7 @@ pub mod metrics;
 pub mod node_snapshot;
 pub mod notify;
 pub mod outbox;
+pub mod pictures;
 pub mod postmortem;
 pub mod rank_table;
 pub mod read_model;

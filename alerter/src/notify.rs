@@ -27,6 +27,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use stepwatch_detect::changes::RunChange;
@@ -113,6 +114,56 @@ pub trait Notifier: fmt::Debug + Send + Sync {
     fn pace(&self) -> Option<Pace> {
         None
     }
+
+    /// Whether its messages have the chart of their incident in them.
+    fn embeds_chart(&self) -> bool {
+        false
+    }
+
+    /// Where charts are shown after the message, if the service has such a place.
+    fn gallery(&self) -> Option<&dyn Gallery> {
+        None
+    }
+}
+
+/// A place for the chart of an incident, beside its message.
+///
+/// Showing one takes two steps, so that whoever keeps the state can store the name of a file before
+/// anybody sees it: a file that may or may not have been shown can then be taken away.
+pub trait Gallery: fmt::Debug + Send + Sync {
+    /// Whether the account may show pictures, without showing one.
+    fn permitted<'a>(&'a self) -> BoxFuture<'a, Result<(), PictureError>>;
+
+    /// Brings a picture to the service, where nobody sees it yet; returns its name there.
+    fn bring<'a>(&'a self, picture: &'a Picture) -> BoxFuture<'a, Result<String, PictureError>>;
+
+    /// Shows it below the message that `memory` is of: what [`Notifier::send`] returned.
+    fn show<'a>(
+        &'a self,
+        file: &'a str,
+        title: &'a str,
+        memory: &'a str,
+    ) -> BoxFuture<'a, Result<(), PictureError>>;
+
+    /// Takes it away; `Ok` of one that is not there.
+    fn take_away<'a>(&'a self, file: &'a str) -> BoxFuture<'a, Result<(), PictureError>>;
+}
+
+/// A picture to show.
+#[derive(Debug, Clone)]
+pub struct Picture {
+    /// Of the file.
+    pub name: String,
+    /// For people who do not see it.
+    pub alt: String,
+    pub png: Bytes,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PictureError {
+    /// The account may show no picture at all: not tried again until the configuration changes.
+    Forbidden(String),
+    Failed(Failure),
 }
 
 /// The way back from a service to us.
@@ -138,6 +189,9 @@ pub struct Attempt<'a> {
     pub ring: Option<Ring>,
     /// Other calls to this receiver that were begun and may or may not have arrived.
     pub unsure: &'a [Ring],
+    /// The chart of the incident, for a receiver that has it within its messages
+    /// ([`Notifier::embeds_chart`]); none if there was none in time.
+    pub chart: Option<&'a Picture>,
     pub at: Ts,
 }
 
@@ -160,6 +214,7 @@ impl<'a> Attempt<'a> {
             neighbour: None,
             ring: None,
             unsure: &[],
+            chart: None,
             at: notification.message.at,
         }
     }

@@ -44,7 +44,7 @@ use crate::notify::Notifier;
 use crate::store::{Result, Store, StoreError};
 use crate::watchdog::Watchdog;
 
-pub use self::deliver::Reword;
+pub use self::deliver::{DrawChart, Reword};
 pub use feedback::{Feedback, Outcome};
 pub use metrics::OutboxMetrics;
 
@@ -77,6 +77,7 @@ pub struct Options {
     pub alive: Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
     /// Asks the engine's loop for the present text of a message that waited.
     pub reword: Reword,
+    pub draw_chart: DrawChart,
 }
 
 #[derive(Debug)]
@@ -122,6 +123,7 @@ impl Default for Options {
             watchdog: Arc::default(),
             alive: Arc::new(|| Box::pin(std::future::ready(true))),
             reword: Arc::new(|_| Box::pin(std::future::ready(None))),
+            draw_chart: Arc::new(|_| Box::pin(std::future::ready(None))),
         }
     }
 }
@@ -162,6 +164,7 @@ impl Outbox {
             random: options.random,
             alive: options.alive,
             reword: options.reword,
+            draw_chart: options.draw_chart,
             said: Mutex::default(),
         };
         let scheduler = Scheduler {

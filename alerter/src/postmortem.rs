@@ -12,6 +12,8 @@ mod tests;
 
 use std::fmt::Write as _;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::{Action, TimelineEntry};
 use stepwatch_respond::incident::{IncidentRecord, State};
@@ -30,6 +32,8 @@ pub struct Account<'a> {
     pub record: &'a IncidentRecord,
     pub timeline: &'a [TimelineEntry],
     pub deliveries: &'a [Delivery],
+    /// The chart as SVG, if anything was seen of the run.
+    pub chart: Option<&'a str>,
     /// The time of the request, which is the end for an open incident.
     pub now: Ts,
 }
@@ -46,6 +50,11 @@ pub fn render(a: &Account<'_>) -> String {
     let _ = writeln!(out, "## Summary\n\n{}\n", escape(&sentence(&a.record.summary)));
     if let Some(advice) = a.first().and_then(|d| d.advice.as_deref()) {
         let _ = writeln!(out, "What was advised then: {}\n", escape(&sentence(advice)));
+    }
+    if let Some(svg) = a.chart {
+        // Within the document, so that it is still there when the alerter has forgotten it.
+        let (alt, data) = (escape(&a.record.title()), STANDARD.encode(svg));
+        let _ = writeln!(out, "![Chart: {alt}](data:image/svg+xml;base64,{data})\n");
     }
     impact::write(&mut out, a);
     times(&mut out, a);

@@ -17,6 +17,7 @@ mod alerts;
 mod audit;
 pub(crate) mod busy;
 mod callbacks;
+mod charts;
 mod commit;
 mod delivery;
 mod error;
@@ -43,6 +44,7 @@ mod writer;
 
 pub use audit::{AuditFilter, Audited};
 pub(crate) use callbacks::Counterpart;
+pub(crate) use charts::{DuePicture, PictureRow};
 pub use commit::Commit;
 pub(crate) use delivery::Claim;
 pub use error::{Result, StoreError};

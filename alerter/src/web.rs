@@ -39,6 +39,7 @@ use tokio::sync::watch;
 use crate::access::Scope;
 use crate::api::Api;
 use crate::api::auth::{self, Caller, Gate};
+use crate::api::charts;
 use crate::api::error::{ApiError, Reason, Shown};
 use crate::outbox::Receivers;
 use crate::signed_paths::{LOGIN, LOGOUT};
@@ -57,6 +58,8 @@ pub(crate) fn router(api: &Arc<Api>, gate: &Gate, receivers: watch::Receiver<Rec
     let read = Router::new()
         .route("/", get(incidents::show))
         .route("/incidents/{id}", get(incident::show))
+        .route("/incidents/{id}/chart.svg", get(charts::svg))
+        .route("/incidents/{id}/chart.png", get(charts::png))
         .route("/oncall", get(oncall::show))
         .route("/runbooks", get(runbooks::contents))
         .route("/runbooks/{kind}", get(runbooks::show))

@@ -101,6 +101,10 @@ pub struct Message {
     /// itself after 12m`, ...
     pub reason: String,
     pub links: Vec<Link>,
+    /// The address of the chart, if the alerter has an address and the incident has steps. Nothing
+    /// is there if nothing was seen of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chart: Option<String>,
     /// What routes and silences match on.
     #[serde(default)]
     pub labels: Labels,
@@ -237,6 +241,7 @@ pub(crate) fn compose(
         because: why.because,
         reason: why.words.clone(),
         links: links(r, alert, config),
+        chart: chart(r, config),
         labels: r.labels.clone(),
         started_at: r.opened_at,
         at: now,
@@ -416,6 +421,12 @@ pub fn links(r: &IncidentRecord, alert: Option<&Alert>, config: &ResponderConfig
         links.push(Link { text: "Incident".into(), href: format!("{base}/incidents/{}", r.id) });
     }
     links
+}
+
+/// Where the chart of an incident is.
+fn chart(r: &IncidentRecord, config: &ResponderConfig) -> Option<String> {
+    let base = config.external_url.as_ref().filter(|_| r.has_steps())?;
+    Some(format!("{}/incidents/{}/chart.png", base.trim_end_matches('/'), r.id))
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use super::doc::schema;
 use super::error::ApiError;
 use super::extract::{Asked, Named};
 use super::view::{IncidentDetail, IncidentList, IncidentView, LastSent, PostmortemView};
+use crate::chart::Look;
 use crate::clock::wall;
 use crate::postmortem::{self, Account};
 use crate::store::{Delivery, Filter, StoreError};
@@ -178,7 +179,14 @@ pub(super) async fn postmortem(
     let record = api.find(&caller, &id).await?;
     let timeline = api.store.timeline(&record.id).await?;
     let deliveries = api.store.deliveries(&record.id).await?;
-    let account = Account { record: &record, timeline: &timeline, deliveries: &deliveries, now: wall() };
+    let chart = api.charts.svg(&record, Look::default()).await?;
+    let account = Account {
+        record: &record,
+        timeline: &timeline,
+        deliveries: &deliveries,
+        chart: chart.as_deref(),
+        now: wall(),
+    };
     let markdown = postmortem::render(&account);
     if query.format == PostmortemFormat::Markdown {
         return Ok(([(header::CONTENT_TYPE, MARKDOWN)], markdown).into_response());

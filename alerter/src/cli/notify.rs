@@ -15,7 +15,7 @@ use super::incidents::{Format, json};
 use super::table::{Table, plain};
 use crate::clock::wall;
 use crate::config::Config;
-use crate::notify::trial::{test_message, try_out};
+use crate::notify::trial::{no_chart, test_message, try_out};
 use crate::notify::{Notifier, line};
 use crate::templates::{Failed, Templates};
 
@@ -45,6 +45,9 @@ struct Outcome<'a> {
     /// Delivered, and why the same message would be sent twice where the answer to it is lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<String>,
+    /// Delivered, and why the messages of incidents will have no chart there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_chart: Option<String>,
     seconds: f64,
     /// The rendered templates, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,6 +86,7 @@ pub(super) async fn test(args: TestArgs, out: &mut dyn Write) -> Result<(), CliE
             Ok(warning) => (None, warning),
             Err(error) => (Some(error), None),
         };
+        let no_chart = if error.is_none() { no_chart(notifier.as_ref()).await } else { None };
         let seconds = started.elapsed().as_secs_f64();
         outcomes.push(Outcome {
             receiver: name,
@@ -90,6 +94,7 @@ pub(super) async fn test(args: TestArgs, out: &mut dyn Write) -> Result<(), CliE
             delivered: error.is_none(),
             error,
             warning,
+            no_chart,
             seconds,
             says,
         });
@@ -114,6 +119,9 @@ fn show(outcomes: &[Outcome<'_>], out: &mut dyn Write) -> std::io::Result<()> {
             out,
             "\nwarning: {receiver}: a message whose answer is lost would be sent twice: {warning}"
         )?;
+    }
+    for (o, why) in outcomes.iter().filter_map(|o| Some((o, o.no_chart.as_ref()?))) {
+        writeln!(out, "\nnote: {}: messages will have no chart: {}", plain(o.receiver), plain(why))?;
     }
     outcomes.iter().try_for_each(|o| o.says.as_ref().map_or(Ok(()), |says| says.write(o.receiver, out)))
 }

@@ -481,11 +481,20 @@ async fn a_message_that_would_be_sent_twice_is_reported_by_the_test() {
         assert_eq!((status, err.as_str()), (0, ""), "{out}");
         out
     };
-    assert!(!test("#training").await.contains("warning"));
+    let output = test("#training").await;
+    assert!(!output.contains("warning"), "{output}");
+    let why = "note: chat: messages will have no chart: slack: files.getUploadURLExternal: missing_scope";
+    assert!(output.contains(why), "{output}");
+    fake.change(|s| s.scopes.insert(Slack::FILES.into()));
+    assert!(!test("#training").await.contains("no chart"));
+    let shown = fake.with(|s| s.shown_files().count());
+    assert_eq!(shown, 0, "a test shows no picture");
     let output = test("#war-room").await;
     assert!(output.contains("warning: chat: a message whose answer is lost would be sent twice"), "{output}");
     assert!(
-        output.contains("it needs groups:read, and the token has channels:history,channels:read,chat:write"),
+        output.contains(
+            "it needs groups:read, and the token has channels:history,channels:read,chat:write,files:write"
+        ),
         "{output}"
     );
 }

@@ -16,7 +16,7 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::message::{Fact, Status};
 
-use super::{Attempt, Ear, Failure, Notifier, Pace, Receipt, test_notification};
+use super::{Attempt, Ear, Failure, Gallery, Notifier, Pace, Receipt, test_notification};
 
 const PER_MIN: Span = Span::secs(60);
 const PER_MAX: Span = Span::secs(7 * 86_400);
@@ -135,6 +135,14 @@ impl Notifier for Within {
 
     fn pace(&self) -> Option<Pace> {
         self.inner.pace()
+    }
+
+    fn embeds_chart(&self) -> bool {
+        self.inner.embeds_chart()
+    }
+
+    fn gallery(&self) -> Option<&dyn Gallery> {
+        self.inner.gallery()
     }
 }
 

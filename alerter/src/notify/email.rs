@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use lettre::message::header::{ContentType, HeaderName, HeaderValue};
-use lettre::message::{Mailbox, MultiPart, SinglePart};
+use lettre::message::{Attachment, Mailbox, MultiPart, SinglePart};
 use lettre::transport::smtp::authentication::Credentials;
 use lettre::transport::smtp::client::{Certificate, TlsParameters};
 use lettre::transport::smtp::extension::ClientId;
@@ -35,7 +35,7 @@ use stepwatch_respond::message::{Message, Status};
 
 use self::relay::{Answers, Encryption, Relay};
 use super::text::{clean, hex, line, shorten};
-use super::{Attempt, Failure, FailureClass, Notifier, Pace, Receipt, SecretSource};
+use super::{Attempt, Failure, FailureClass, Notifier, Pace, Picture, Receipt, SecretSource};
 
 /// The rate limit: a flooded relay starts to refuse.
 const PACE: Pace = Pace { per_second: 2.0, burst: 10.0 };
@@ -43,6 +43,8 @@ const RECIPIENTS_MAX: usize = 50;
 const SUBJECT_MAX: usize = 180;
 const TEXT_MAX: usize = 4000;
 const ERROR_MAX: usize = 400;
+/// Bytes of a chart within a mail.
+const CHART_MAX: usize = 512 * 1024;
 /// How often the remaining recipients are tried while others have the message: some ten minutes.
 const PARTLY_MAX: u32 = 12;
 /// The same for a page: at most a minute of waiting. The next message must not wait for a mailbox
@@ -195,6 +197,10 @@ impl Notifier for Email {
     fn pace(&self) -> Option<Pace> {
         Some(PACE)
     }
+
+    fn embeds_chart(&self) -> bool {
+        true
+    }
 }
 
 impl Email {
@@ -204,7 +210,9 @@ impl Email {
         let known = attempt.memory.and_then(|m| serde_json::from_str::<Thread>(m).ok());
         // A recipient that gets the first message late gets the same as the others.
         let before = known.as_ref().filter(|thread| thread.first != own);
-        let mail = self.compose(n, before).map_err(|err| Failure::permanent(format!("email: {err}")))?;
+        let mail = self
+            .compose(n, before, attempt.chart)
+            .map_err(|err| Failure::permanent(format!("email: {err}")))?;
         let thread = known.unwrap_or_else(|| Thread { first: own, subject: subject(&n.message), part: None });
         let part = thread.part.clone().filter(|part| part.key == n.idem_key);
         let done = part.as_ref().map(|part| part.done.as_slice()).unwrap_or_default();
@@ -284,7 +292,12 @@ impl Email {
         Ok(all)
     }
 
-    fn compose(&self, n: &Notification, thread: Option<&Thread>) -> Result<Mail, lettre::error::Error> {
+    fn compose(
+        &self,
+        n: &Notification,
+        thread: Option<&Thread>,
+        chart: Option<&Picture>,
+    ) -> Result<Mail, lettre::error::Error> {
         let (m, own) = (&n.message, self.message_id(&n.idem_key));
         let mut builder = Mail::builder().from(self.from.clone()).message_id(Some(own)).date_now();
         for to in &self.to {
@@ -303,11 +316,19 @@ impl Email {
                 .in_reply_to(t.first.clone())
                 .references(t.first.clone()),
         };
-        builder.multipart(
-            MultiPart::alternative()
-                .singlepart(SinglePart::builder().header(ContentType::TEXT_PLAIN).body(plain(n)))
-                .singlepart(SinglePart::builder().header(ContentType::TEXT_HTML).body(html::render(n))),
-        )
+        let plain = SinglePart::builder().header(ContentType::TEXT_PLAIN).body(plain(n));
+        let chart = chart.filter(|chart| chart.png.len() <= CHART_MAX);
+        let html = html::render(n, chart.map(|chart| chart.alt.as_str()));
+        let html = SinglePart::builder().header(ContentType::TEXT_HTML).body(html);
+        let both = MultiPart::alternative().singlepart(plain);
+        builder.multipart(match chart.zip(ContentType::parse("image/png").ok()) {
+            None => both.singlepart(html),
+            // The picture travels within the mail: nothing is fetched to show it.
+            Some((chart, kind)) => {
+                let picture = Attachment::new_inline(html::CHART.to_owned()).body(chart.png.to_vec(), kind);
+                both.multipart(MultiPart::related().singlepart(html).singlepart(picture))
+            }
+        })
     }
 
     /// `<hash@domain>`: the key may contain characters that are not allowed there.

@@ -153,6 +153,8 @@ struct Trigger {
     client_url: Option<String>,
     payload: Payload,
     links: Vec<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    images: Vec<Value>,
 }
 
 #[derive(Debug, Serialize)]
@@ -371,6 +373,7 @@ fn trigger(m: &Message) -> Trigger {
         client: "Stepwatch",
         client_url,
         links: links.into_iter().map(|(href, text)| json!({"href": href, "text": text})).collect(),
+        images: lane::images(m),
         payload: Payload {
             summary: line(&summary, SUMMARY_MAX),
             source: non_empty(line(m.nodes.first().unwrap_or(&m.run), FIELD_MAX)),

@@ -50,6 +50,7 @@ pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notificatio
             because: Reason::Test,
             reason: "a test of this receiver".into(),
             links: vec![Link { text: "Runbook".into(), href: "https://example.com/runbook".into() }],
+            chart: None,
             labels: Labels::new(),
             started_at: now,
             at: now,

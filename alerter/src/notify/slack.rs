@@ -13,6 +13,7 @@ mod app;
 mod blocks;
 mod buttons;
 mod channel;
+mod files;
 mod look;
 mod people;
 #[cfg(test)]
@@ -31,7 +32,7 @@ use stepwatch_respond::message::Status;
 
 use self::answer::Refusal;
 use super::http::{Http, base_url, url_secrets};
-use super::{Attempt, Ear, Failure, FailureClass, Notifier, Pace, Receipt, SecretSource};
+use super::{Attempt, Ear, Failure, FailureClass, Gallery, Notifier, Pace, Receipt, SecretSource};
 
 pub use app::App;
 pub(crate) use blocks::{escape, inert, is_user_id};
@@ -55,7 +56,8 @@ pub struct Config {
     pub channel: Option<String>,
     /// Holds a bot token (`xoxb-...`) with the scope chat:write. With channels:history and
     /// channels:read too (groups:history and groups:read in a private channel), a message that may
-    /// have arrived is looked up instead of being sent twice.
+    /// have arrived is looked up instead of being sent twice. With files:write, the thread of an
+    /// incident has its chart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -212,6 +214,10 @@ impl Notifier for Slack {
 
     fn ear(&self) -> Option<Ear> {
         self.app.clone().map(Ear::Slack)
+    }
+
+    fn gallery(&self) -> Option<&dyn Gallery> {
+        matches!(self.way, Way::Bot { .. }).then_some(self)
     }
 }
 

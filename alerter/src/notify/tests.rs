@@ -55,6 +55,7 @@ pub(crate) fn message() -> Message {
             link("Runbook", "https://example.com/runbooks/grad_spike.md"),
             link("Incident", "https://stepwatch.example.com/api/v1/incidents/01J9ZC7Q3F8D2V4X6Y8Z0A2B4C"),
         ],
+        chart: None,
         labels: Labels::new(),
         started_at: Ts(1_795_227_404_000),
         at: Ts(1_795_227_416_980),

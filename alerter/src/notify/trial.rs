@@ -7,7 +7,7 @@ use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::message::Status;
 
-use super::{Attempt, FailureClass, Notifier, test_notification};
+use super::{Attempt, FailureClass, Notifier, PictureError, test_notification};
 
 /// Far beyond what a notifier gives itself.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -32,6 +32,17 @@ pub(crate) async fn try_out(notifier: &dyn Notifier, first: Notification) -> Res
         .map(drop)
         .map_err(|why| format!("delivered, but it could not be resolved and stays open there: {why}"))?;
     Ok(doubt)
+}
+
+/// Why a receiver that has a place for charts would show none.
+pub(crate) async fn no_chart(notifier: &dyn Notifier) -> Option<String> {
+    let permitted = tokio::time::timeout(PATIENCE, notifier.gallery()?.permitted()).await;
+    match permitted {
+        Ok(Ok(())) => None,
+        Ok(Err(PictureError::Forbidden(why))) => Some(why),
+        Ok(Err(PictureError::Failed(failure))) => Some(failure.error),
+        Err(_) => Some("no answer in time".into()),
+    }
 }
 
 fn resolution(mut n: Notification) -> Notification {

@@ -95,6 +95,10 @@ pub struct Incident<'a> {
     pub because: Reason,
     pub reason: &'a str,
     pub links: &'a [Link],
+    /// The address of the chart as PNG (the same with `.svg` as SVG), where `external_url` is set
+    /// and the incident has steps. It needs a token if the API does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chart: Option<&'a str>,
     /// RFC 3339, in UTC.
     pub started_at: String,
     /// Of this message.
@@ -178,6 +182,7 @@ fn body(n: &Notification) -> Body<'_> {
         because: m.because,
         reason: &m.reason,
         links: &m.links,
+        chart: m.chart.as_deref(),
         started_at: rfc3339(m.started_at),
         at: rfc3339(m.at),
     };

@@ -19,7 +19,7 @@ use super::feedback::{Feedback, Outcome};
 use super::metrics::OutboxMetrics;
 use crate::backoff::{self, PAGE_PAUSE_MAX, Random, retry_after};
 use crate::errors::chain;
-use crate::notify::{Attempt, Failure, FailureClass, Notifier, Receipt};
+use crate::notify::{Attempt, Failure, FailureClass, Notifier, Picture, Receipt};
 use crate::store::{Claim, DeliveryOutcome, Means, Store, StoreError};
 use crate::watchdog::Watchdog;
 
@@ -36,6 +36,9 @@ const STALE: Span = Span::secs(5);
 
 /// How long it waits for the new text; then the old text is sent.
 const REWORD_MAX: Duration = Duration::from_secs(1);
+
+/// How long a message waits for the chart that it has in it; then it is sent without.
+const CHART_MAX: Duration = Duration::from_millis(500);
 
 /// How long the engine's loop may take to answer.
 const ALIVE_MAX: Duration = Duration::from_secs(5);
@@ -55,6 +58,9 @@ const SAID_AGAIN: Duration = Duration::from_mins(1);
 /// Renders the present text of a message; `None` if the stored text stays.
 pub type Reword = Arc<dyn Fn(Notification) -> BoxFuture<'static, Option<Message>> + Send + Sync>;
 
+/// Draws the chart of an incident for a message about it; `None` if there is none.
+pub type DrawChart = Arc<dyn Fn(String) -> BoxFuture<'static, Option<Picture>> + Send + Sync>;
+
 /// What every delivery shares.
 pub(super) struct Courier {
     pub(super) store: Store,
@@ -65,6 +71,7 @@ pub(super) struct Courier {
     pub(super) random: Random,
     pub(super) alive: Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
     pub(super) reword: Reword,
+    pub(super) draw_chart: DrawChart,
     /// What was last logged of the store, and when.
     pub(super) said: Mutex<Option<(Instant, String)>>,
 }
@@ -106,8 +113,9 @@ impl Courier {
         let sign = match self.unless_stalled(claim).await {
             Ok(Some(claim)) => {
                 let claim = self.reworded(claim, now).await;
+                let chart = self.chart(&*notifier, &claim).await;
                 crash::point("outbox.before_send");
-                let result = attempt(&*notifier, &claim, (self.clock)()).await;
+                let result = attempt(&*notifier, &claim, chart.as_ref(), (self.clock)()).await;
                 crash::point("outbox.after_send");
                 let sign = sign(&result, self.random);
                 self.conclude(&claim, result).await;
@@ -166,6 +174,15 @@ impl Courier {
             }
         }
         claim
+    }
+
+    /// The chart for a message that has it in it, if it is drawn in time.
+    async fn chart(&self, notifier: &dyn Notifier, claim: &Claim) -> Option<Picture> {
+        if !notifier.embeds_chart() || claim.notification.action == Action::Ack {
+            return None;
+        }
+        let drawn = (self.draw_chart)(claim.notification.incident.clone());
+        tokio::time::timeout(CHART_MAX, drawn).await.ok().flatten()
     }
 
     /// Leaves out the head of a lane that wakes nobody. Acknowledgements and resolutions of
@@ -495,7 +512,12 @@ fn feedback(n: &Notification, outcome: Outcome) -> Feedback {
 }
 
 /// One attempt, whatever the notifier does.
-pub(super) async fn attempt(notifier: &dyn Notifier, claim: &Claim, at: Ts) -> Result<Receipt, Failure> {
+pub(super) async fn attempt(
+    notifier: &dyn Notifier,
+    claim: &Claim,
+    chart: Option<&Picture>,
+    at: Ts,
+) -> Result<Receipt, Failure> {
     let attempt = Attempt {
         notification: &claim.notification,
         ambiguous: claim.ambiguous,
@@ -503,6 +525,7 @@ pub(super) async fn attempt(notifier: &dyn Notifier, claim: &Claim, at: Ts) -> R
         neighbour: claim.neighbour.as_deref(),
         ring: claim.ring,
         unsure: &claim.unsure,
+        chart,
         at,
     };
     // The call itself is inside, too: a notifier may panic before its first await.

@@ -1,5 +1,6 @@
 //! The outbox against a receiver with a script, on virtual time.
 
+mod charts;
 mod crash;
 mod ended;
 mod kill;
@@ -27,7 +28,7 @@ use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
-use super::{Feedback, Options, Outbox, OutboxHandle, Outcome, Receivers};
+use super::{DrawChart, Feedback, Options, Outbox, OutboxHandle, Outcome, Receivers};
 use crate::notify::tests::page;
 use crate::notify::{Attempt, Budget, Failure, Notifier, Pace, Receipt};
 use crate::store::tests::{incident, reopen};
@@ -90,6 +91,8 @@ pub(crate) struct Scripted {
     budget: Option<Budget>,
     wakes: bool,
     rings: bool,
+    /// Its messages have charts in them.
+    embeds: bool,
     account: &'static str,
     /// How often the open incidents are sent again; each portion is accepted when the gate opens.
     reminded: Option<(Duration, Arc<Notify>)>,
@@ -121,6 +124,7 @@ impl Scripted {
             budget: None,
             wakes: false,
             rings: false,
+            embeds: false,
             account: "",
             reminded: None,
             script: Arc::new(script),
@@ -142,6 +146,11 @@ impl Scripted {
     /// It notifies people once a key.
     fn ringing(self) -> Self {
         Self { rings: true, ..self.waking() }
+    }
+
+    fn embedding(mut self) -> Self {
+        self.embeds = true;
+        self
     }
 
     fn reminded(mut self, every: Duration, gate: &Arc<Notify>) -> Self {
@@ -242,6 +251,10 @@ impl Notifier for Scripted {
         self.rings
     }
 
+    fn embeds_chart(&self) -> bool {
+        self.embeds
+    }
+
     fn account(&self) -> Vec<Secret> {
         vec![Secret::new(self.account.to_owned())]
     }
@@ -315,7 +328,9 @@ impl Bench {
         let (trigger, shutdown) = Shutdown::manual();
         let (began, wall_ms) = (self.began, self.wall_ms);
         let clock = Arc::new(move || Ts(START.0 + wall_ms + began.elapsed().as_millis() as i64));
-        let options = Options { clock, random: || 0.5, ..Options::default() };
+        // No chart is ever done.
+        let draw_chart: DrawChart = Arc::new(|_| Box::pin(std::future::pending()));
+        let options = Options { clock, random: || 0.5, draw_chart, ..Options::default() };
         let handle = Outbox::start_with(store.clone(), self.notifiers(), sender, shutdown, options);
         self.life = Some(Life { store, handle, feedback, trigger });
     }

@@ -120,7 +120,7 @@ async fn send(notifier: &dyn Notifier, n: Notification, deadline: Instant, now: 
     let receiver = claim.notification.receiver.as_str();
     let tries = async {
         loop {
-            let Err(failure) = attempt(notifier, &claim, now).await else {
+            let Err(failure) = attempt(notifier, &claim, None, now).await else {
                 tracing::info!(receiver, "notified that the alerter does not start");
                 return Some(receiver.to_owned());
             };

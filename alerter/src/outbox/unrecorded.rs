@@ -79,7 +79,7 @@ impl Courier {
             };
             let result = match &notifier {
                 Some(notifier) => {
-                    let result = attempt(&**notifier, &claim, (self.clock)()).await;
+                    let result = attempt(&**notifier, &claim, None, (self.clock)()).await;
                     came = sign(&result, self.random);
                     result
                 }

@@ -89,8 +89,13 @@ impl World {
     }
 
     fn account(&self) -> String {
+        self.account_with(None)
+    }
+
+    fn account_with(&self, chart: Option<&str>) -> String {
         let record = self.record.as_ref().unwrap();
-        render(&Account { record, timeline: &self.timeline, deliveries: &self.deliveries, now: self.now })
+        let (timeline, deliveries) = (self.timeline.as_slice(), self.deliveries.as_slice());
+        render(&Account { record, timeline, deliveries, chart, now: self.now })
     }
 }
 
@@ -232,4 +237,12 @@ fn what_it_takes_from_a_run() {
     assert_eq!(impact::loss(r, &slow("mfu", 0.3, 0.4)), impact::Way::Slowed(1.0 - 0.3 / 0.4));
     assert_eq!(impact::loss(r, &slow("step_time", 3.0, 4.0)), impact::Way::None);
     assert_eq!(impact::loss(r, &slow("peers", 3.0, 4.0)), impact::Way::None);
+}
+
+#[test]
+fn the_chart_is_in_the_document() {
+    let w = hang();
+    assert!(!w.account().contains("!["));
+    let account = w.account_with(Some("<svg/>"));
+    assert!(account.contains("](data:image/svg+xml;base64,PHN2Zy8+)"), "{account}");
 }

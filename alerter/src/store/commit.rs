@@ -97,6 +97,9 @@ impl Store {
         if !posts.is_empty() {
             self.post();
         }
+        if !commit.effects.is_empty() {
+            self.inner.changed.notify_one();
+        }
         Ok(())
     }
 
@@ -142,6 +145,8 @@ impl Store {
                     ("outbox", "incident"),
                     ("counterparts", "incident"),
                     ("lanes", "incident"),
+                    ("pictures", "incident"),
+                    ("charts", "incident"),
                     ("incidents", "id"),
                 ] {
                     let mut delete =

@@ -327,7 +327,11 @@ impl Store {
         at: Ts,
     ) -> Result<()> {
         let row = RowKey { incident: &n.incident, receiver: &n.receiver, idem_key: &n.idem_key };
-        self.write(Who::InTurn, async |tx| settle_row(tx, row, outcome, memory, at).await).await
+        self.write(Who::InTurn, async |tx| settle_row(tx, row, outcome, memory, at).await).await?;
+        if memory.is_some() {
+            self.inner.changed.notify_one();
+        }
+        Ok(())
     }
 
     /// Stores another text of a message that is being sent.

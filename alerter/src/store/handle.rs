@@ -46,6 +46,8 @@ pub(super) struct Inner {
     pub(super) alerts: std::sync::Mutex<Option<AlertRows>>,
     /// Notified after a commit that put something into the outbox.
     pub(super) posted: Notify,
+    /// Notified when an incident or a conversation about one has changed.
+    pub(super) changed: Notify,
     // Last: the file is closed before another alerter may have it.
     pub(super) _lock: FileLock,
 }
@@ -77,6 +79,12 @@ impl Store {
     /// Makes [`Store::posted`] resolve.
     pub(crate) fn post(&self) {
         self.inner.posted.notify_one();
+    }
+
+    /// Resolves after the next change of an incident, or of a conversation about one; at once if
+    /// there was one since the last call.
+    pub(crate) async fn changed(&self) {
+        self.inner.changed.notified().await;
     }
 
     pub(super) fn reader(&self) -> Result<Reader<'_>> {

@@ -84,7 +84,7 @@ impl Store {
                 .connect_lazy_with(options.clone())
         };
         let (readers, finders) = (pool(READERS_MAX), pool(FINDERS_MAX));
-        let (posted, line) = (Notify::new(), Mutex::new(()));
+        let (posted, changed, line) = (Notify::new(), Notify::new(), Mutex::new(()));
         let (alerts, refusal) = (std::sync::Mutex::default(), std::sync::Mutex::default());
         let unrecorded = std::sync::Mutex::default();
         let inner = Inner {
@@ -101,6 +101,7 @@ impl Store {
             finders,
             alerts,
             posted,
+            changed,
             _lock: lock,
         };
         Ok(Self { inner: Arc::new(inner) })

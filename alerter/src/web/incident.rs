@@ -203,7 +203,7 @@ impl Page {
         (timeline, deliveries): (&[TimelineEntry], &[Delivery]),
         now: Ts,
     ) -> Self {
-        let account = Account { record: &record, timeline, deliveries, now };
+        let account = Account { record: &record, timeline, deliveries, chart: None, now };
         let impact = postmortem::impact(&account);
         let said = api.last_sent(&record, deliveries);
         let last = deliveries.iter().rev().find_map(|d| d.message.as_deref());

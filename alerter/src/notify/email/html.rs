@@ -1,4 +1,4 @@
-//! The HTML of a mail: one column, no images, nothing fetched, readable without styles.
+//! The HTML of a mail: one column, nothing fetched, readable without styles and without the chart.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,13 @@ const LINKS_MAX: usize = 6;
 
 const FONT: &str = "font-family:-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif";
 
-pub(super) fn render(n: &Notification) -> String {
+/// The name of the chart within the mail.
+pub(super) const CHART: &str = "chart";
+/// Characters of its description.
+const ALT_MAX: usize = 500;
+
+/// `chart` describes the chart, if one is in the mail.
+pub(super) fn render(n: &Notification, chart: Option<&str>) -> String {
     let m = &n.message;
     let colour = match (m.status, m.severity) {
         (Status::Resolved, _) => "#1a7f37",
@@ -46,6 +52,12 @@ pub(super) fn render(n: &Notification) -> String {
             escape(&text)
         );
     }
+    let chart = chart.map_or_else(String::new, |alt| {
+        let alt = escape(&line(alt, ALT_MAX));
+        format!(
+            "<img src=\"cid:{CHART}\" alt=\"{alt}\" width=\"590\" style=\"display:block;width:100%;height:auto;margin:0 0 16px\">\n"
+        )
+    });
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"color-scheme\" content=\"light\">\
          <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title></head>\n\
@@ -54,7 +66,7 @@ pub(super) fn render(n: &Notification) -> String {
          border-top:6px solid {colour};padding:20px 24px\">\n\
          <div style=\"color:{colour};font-weight:700;letter-spacing:.04em;font-size:13px\">{standing}</div>\n\
          <h1 style=\"margin:4px 0 12px;font-size:20px;line-height:1.3\">{title}</h1>\n\
-         <p style=\"margin:0 0 16px\">{summary}</p>\n\
+         <p style=\"margin:0 0 16px\">{summary}</p>\n{chart}\
          <table role=\"presentation\" style=\"border-collapse:collapse;font-size:14px;margin:0 0 16px\">\n{rows}</table>\n\
          <div>{links}</div>\n\
          <p style=\"margin:12px 0 0;padding-top:12px;border-top:1px solid #d8dee4;color:#57606a;font-size:13px\">\

@@ -271,7 +271,7 @@ async fn hostile_text_makes_no_header_and_no_markup() {
 fn the_looks_of_a_page() {
     let n = page("mail", 1, Action::Trigger);
     insta::assert_snapshot!("page_text", plain(&n));
-    insta::assert_snapshot!("page_html", html::render(&n));
+    insta::assert_snapshot!("page_html", html::render(&n, None));
 }
 
 #[test]
@@ -291,4 +291,32 @@ fn a_wrong_configuration_says_what_is_wrong() {
     assert!(error(Config { username: Some("u".into()), ..good.clone() }).contains("go together"));
     let secret = Config { password_env: Some("PATH".into()), username: Some("u".into()), ..good };
     assert!(!format!("{:?}", secret.build().unwrap()).contains(&std::env::var("PATH").unwrap()));
+}
+
+fn chart(bytes: usize) -> Picture {
+    let alt = "Chart of loss of llama-70b: <b>loss</b> is NaN".into();
+    Picture { name: "chart.png".into(), alt, png: vec![7; bytes].into() }
+}
+
+#[tokio::test]
+async fn the_chart_travels_within_the_mail() {
+    let bench = Bench::new().await;
+    for (seq, picture) in [(1, chart(4000)), (2, chart(CHART_MAX + 1))] {
+        let n = page("mail", seq, Action::Trigger);
+        bench.email.send(Attempt { chart: Some(&picture), ..Attempt::first(&n) }).await.unwrap();
+    }
+    bench.relay.with(|s| {
+        assert_eq!(s.refused, Vec::<String>::new());
+        assert_eq!(s.mails[0].pictures, [("chart".to_owned(), vec![7; 4000])]);
+        assert!(
+            s.mails[0].html.contains("alt=\"Chart of loss of llama-70b: &lt;b&gt;loss"),
+            "{}",
+            s.mails[0].html
+        );
+        assert!(s.mails[0].text.contains("27.3"), "the text has the numbers");
+        assert!(
+            s.mails[1].pictures.is_empty() && !s.mails[1].html.contains("<img"),
+            "one that is too large is left out"
+        );
+    });
 }

@@ -6,7 +6,9 @@
 
 use std::fmt;
 
+use serde_json::{Value, json};
 use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::message::Message;
 
 use crate::notify::Ring;
 use crate::notify::text::shorten;
@@ -30,6 +32,12 @@ pub enum Repeats {
     Rings,
     /// PagerDuty's own escalation policy goes on about the alert that is open.
     Service,
+}
+
+/// The chart of an incident, for the page of its alert. PagerDuty refuses what is not HTTPS.
+pub(super) fn images(m: &Message) -> Vec<Value> {
+    let chart = m.chart.iter().filter(|src| src.starts_with("https://"));
+    chart.map(|src| json!({"src": src, "href": src, "alt": "Chart of the incident"})).collect()
 }
 
 /// The effect of a message on this service.

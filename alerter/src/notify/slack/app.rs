@@ -15,8 +15,8 @@ use super::{API_URL, Answers, Config, SecretSource, answer};
 
 /// Hosts for answers to clicks.
 const RESPONSE_HOST: &str = "hooks.slack.com";
-/// Hosts of sockets.
-const SOCKET_DOMAIN: &str = ".slack.com";
+/// Hosts of sockets and of uploads.
+pub(super) const SLACK_DOMAIN: &str = ".slack.com";
 
 /// A Slack app, for callbacks.
 #[derive(Debug)]
@@ -134,7 +134,7 @@ impl App {
         let parsed = Url::parse(url).map_err(|err| format!("apps.connections.open: url: {err}"))?;
         let good = if self.is_slack() {
             let host = parsed.host_str().unwrap_or_default();
-            parsed.scheme() == "wss" && host.ends_with(SOCKET_DOMAIN) && own_port(&parsed)
+            parsed.scheme() == "wss" && host.ends_with(SLACK_DOMAIN) && own_port(&parsed)
         } else {
             self.same_host(&parsed) && matches!(parsed.scheme(), "ws" | "wss")
         };
@@ -157,7 +157,7 @@ impl App {
 }
 
 /// Whether the port is the scheme's own, and there is no user before the host.
-fn own_port(url: &Url) -> bool {
+pub(super) fn own_port(url: &Url) -> bool {
     url.port().is_none() && url.username().is_empty() && url.password().is_none()
 }
 
