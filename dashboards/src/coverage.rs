@@ -8,8 +8,6 @@ use crate::promql;
 /// test.
 pub const LEFT_OUT: &[(&str, &str)] = &[
     ("clock_tai_offset_seconds", "a constant that changes with a leap second"),
-    ("gpu_nvlink_receive_bytes_per_second", "the rate of gpu_nvlink_receive_bytes_total, which is shown"),
-    ("gpu_nvlink_transmit_bytes_per_second", "the rate of gpu_nvlink_transmit_bytes_total, which is shown"),
     ("disk_nvme_powered_seconds_total", "an age, whose rate says nothing; `nvme smart-log` shows it"),
     (
         "job_process_info",

@@ -18,6 +18,7 @@ pub(crate) fn board() -> Board {
             ports(),
             port_errors(),
             nvlink(),
+            nvlink_fabric(),
             nvlink_quality(),
             collectives(),
             transceivers(),
@@ -167,20 +168,20 @@ fn port_errors() -> Row {
 }
 
 fn nvlink() -> Row {
-    let traffic = |name| gpu(name).rate().max("instance, gpu, link").sum("instance, gpu").named();
+    let traffic = |name| gpu(name).max("instance, gpu").named();
     Row::open(
         "Do the GPUs reach each other?",
         vec![
             Chart::lines("NVLink sent", "Does every GPU take part in the collectives?", Unit::BytesPerSecond)
                 .from_zero()
-                .show(traffic("gpu_nvlink_transmit_bytes_total"), "{{instance}} GPU {{index}}"),
+                .show(traffic("gpu_nvlink_transmit_bytes_per_second"), "{{instance}} GPU {{index}}"),
             Chart::lines(
                 "NVLink received",
                 "Does every GPU take part in the collectives?",
                 Unit::BytesPerSecond,
             )
             .from_zero()
-            .show(traffic("gpu_nvlink_receive_bytes_total"), "{{instance}} GPU {{index}}"),
+            .show(traffic("gpu_nvlink_receive_bytes_per_second"), "{{instance}} GPU {{index}}"),
             Chart::lines("NVLinks up", "Has a GPU lost a link?", Unit::Count)
                 .from_zero()
                 .show(
@@ -188,10 +189,21 @@ fn nvlink() -> Row {
                     "{{instance}} GPU {{index}}",
                 )
                 .show(gpu("gpu_expected_nvlinks").max("instance"), "{{instance}} most that are expected"),
-            Chart::lines("NVLink errors", "Which link is bad?", Unit::PerSecond).from_zero().show(
-                gpu("gpu_nvlink_errors_total").rate().max("instance, gpu, link, kind").above(0.0).named(),
+            Chart::lines("NVLink errors", "Which link is bad?", Unit::Count).bars().from_zero().show(
+                gpu("gpu_nvlink_errors_total")
+                    .new_in("$__rate_interval")
+                    .max("instance, gpu, link, kind")
+                    .named(),
                 "{{instance}} GPU {{index}} link {{link}} {{kind}}",
             ),
+        ],
+    )
+}
+
+fn nvlink_fabric() -> Row {
+    Row::open(
+        "Is the NVLink fabric well?",
+        vec![
             Chart::states("NVLink fabric", "Is the fabric healthy?").word(1.0, "yes", "red").show(
                 gpu("gpu_fabric_health").max("instance, gpu, condition").above(0.0).named(),
                 "{{instance}} GPU {{index}} {{condition}}",
@@ -207,9 +219,8 @@ fn nvlink() -> Row {
                 .from_zero()
                 .show(
                     gpu("gpu_nvlink_recoveries_total")
-                        .increase()
+                        .new_in("$__rate_interval")
                         .max("instance, gpu, link")
-                        .above(0.0)
                         .named(),
                     LINK,
                 ),
@@ -239,6 +250,7 @@ fn nvlink() -> Row {
 }
 
 fn nvlink_quality() -> Row {
+    let links = |name| gpu(name).rate().max("instance, gpu, link").top().named();
     let worst = |name| gpu(name).max("instance, gpu, link").top().named();
     Row::folded(
         "How good are the NVLinks?",
@@ -265,12 +277,24 @@ fn nvlink_quality() -> Row {
                     .named(),
                 "{{instance}} GPU {{index}} {{errors}}",
             ),
-            Chart::lines("Slowest links", "Did a link come up slower than the others?", Unit::BytesPerSecond)
-                .from_zero()
-                .show(
-                    gpu("gpu_nvlink_speed_bytes_per_second").max("instance, gpu, link").bottom().named(),
-                    LINK,
-                ),
+            Chart::lines(
+                "Busiest links",
+                "Does every link carry its share? Only where the configuration asks for it.",
+                Unit::BytesPerSecond,
+            )
+            .from_zero()
+            .show(links("gpu_nvlink_transmit_bytes_total"), "{{instance}} GPU {{index}} link {{link}} sent")
+            .show(
+                links("gpu_nvlink_receive_bytes_total"),
+                "{{instance}} GPU {{index}} link {{link}} received",
+            ),
+            Chart::lines(
+                "Slowest links",
+                "Did a link come up slower than the others? Only where the configuration asks for it.",
+                Unit::BytesPerSecond,
+            )
+            .from_zero()
+            .show(gpu("gpu_nvlink_speed_bytes_per_second").max("instance, gpu, link").bottom().named(), LINK),
             Chart::table("Fabric of the GPUs", "Which GPUs are in which NVLink domain?", Unit::Count)
                 .facts(gpu("gpu_fabric_info").max("instance, gpu, cluster_uuid, clique_id")),
             Chart::lines("IMEX channels", "Can GPUs share memory with other nodes?", Unit::Count)

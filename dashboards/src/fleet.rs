@@ -7,7 +7,7 @@ use crate::head::{
 };
 use crate::layout::{Board, Chart, Row};
 use crate::model::{Annotation, Unit};
-use crate::series::{Expr, Series, alerter, of};
+use crate::series::{Expr, Series, alerter, exporters, of};
 
 pub(crate) fn board() -> Board {
     Board {
@@ -78,7 +78,11 @@ fn at_a_glance() -> Row {
             Chart::number("XIDs, 24 h", "How many errors did the NVIDIA drivers report?", Unit::Count)
                 .threshold(1.0, "orange")
                 .show(
-                    of("gpu_xid_errors_total").increase_in("24h").max("instance, gpu, xid").sum(""),
+                    of("gpu_xid_errors_total")
+                        .new_in("24h")
+                        .max("instance, gpu, xid")
+                        .sum("")
+                        .or_zero(&exporters("")),
                     "{{cluster}} XIDs",
                 ),
         ],
@@ -156,7 +160,7 @@ fn hosts() -> Row {
                 .from_zero()
                 .show(
                     of("gpu_xid_errors_total")
-                        .increase()
+                        .new_in("$__rate_interval")
                         .max("instance, gpu, xid")
                         .sum("xid")
                         .above(0.0)
@@ -201,10 +205,8 @@ fn worst() -> Row {
             Chart::table("Ports missing", "Which nodes have ports of the fabric that are down?", Unit::Count)
                 .width(8)
                 .nodes(&missing("rdma_ports_up", "rdma_ports_expected"), "missing"),
-            Chart::table("XIDs, 24 h", "Which GPUs had the most errors?", Unit::Count).nodes(
-                &of("gpu_xid_errors_total").increase_in("24h").max("instance, gpu, xid").above(0.0).top(),
-                "errors",
-            ),
+            Chart::table("XIDs, 24 h", "Which GPUs had the most errors?", Unit::Count)
+                .nodes(&of("gpu_xid_errors_total").new_in("24h").max("instance, gpu, xid").top(), "errors"),
             Chart::table("Corrected memory errors, 24 h", "Whose memory wears out?", Unit::Count).nodes(
                 &of("gpu_ecc_errors_total")
                     .with(r#"severity="corrected", lifetime="volatile""#)
@@ -264,15 +266,8 @@ fn work() -> Row {
                     .spread(&[30.0, 40.0, 50.0, 60.0, 65.0, 70.0, 75.0, 80.0, 85.0, 90.0]),
                 "{{le}}",
             ),
-            Chart::heatmap(
-                "SM clock",
-                "How many GPUs run at which share of their highest clock?",
-                Unit::Ratio,
-            )
-            .show(
-                sm("gpu_clock_hertz")
-                    .over(&sm("gpu_clock_max_hertz"))
-                    .spread(&[0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95]),
+            Chart::heatmap("SM clock", "How many GPUs run at which clock?", Unit::Hertz).show(
+                sm("gpu_clock_hertz").spread(&[3e8, 6e8, 9e8, 1.2e9, 1.4e9, 1.6e9, 1.8e9, 1.9e9, 2e9]),
                 "{{le}}",
             ),
             Chart::lines("Power", "How much do all GPUs draw, as samples and as energy?", Unit::Watts)

@@ -168,9 +168,8 @@ fn sick() -> Row {
         vec![
             Chart::lines("XIDs", "Which errors did the driver report?", Unit::Count).bars().from_zero().show(
                 gpu("gpu_xid_errors_total")
-                    .increase()
+                    .new_in("$__rate_interval")
                     .max("instance, gpu, xid")
-                    .above(0.0)
                     .named_or_not("xid"),
                 "{{instance}} GPU {{index}} XID {{xid}} {{gpu}}",
             ),
@@ -346,16 +345,20 @@ fn driver() -> Row {
     Row::folded(
         "Does the driver answer?",
         vec![
-            Chart::lines("Longest calls", "Does the driver answer in time?", Unit::Seconds)
-                .from_zero()
-                .show(
-                    of("gpu_nvml_call_max_seconds").max("instance, function").top(),
-                    "{{instance}} {{function}}, longest",
-                )
-                .show(
-                    of("gpu_nvml_call_running_seconds").max("instance, function"),
-                    "{{instance}} {{function}}, not back yet",
-                ),
+            Chart::lines(
+                "Longest calls",
+                "Does the driver answer in time? The longest only where the configuration asks for them.",
+                Unit::Seconds,
+            )
+            .from_zero()
+            .show(
+                of("gpu_nvml_call_max_seconds").max("instance, function").top(),
+                "{{instance}} {{function}}, longest",
+            )
+            .show(
+                of("gpu_nvml_call_running_seconds").max("instance, function"),
+                "{{instance}} {{function}}, not back yet",
+            ),
             Chart::lines("Time in calls", "Which calls take the driver's time?", Unit::Ratio)
                 .from_zero()
                 .show(

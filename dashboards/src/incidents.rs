@@ -54,7 +54,11 @@ fn at_a_glance() -> Row {
             Chart::number("Receivers down", "How many receivers take nothing?", Unit::Count)
                 .threshold(1.0, "red")
                 .show(
-                    of("stepwatch_alerter_receiver_down").max("instance, receiver").is(1.0).sum("").or_zero(),
+                    of("stepwatch_alerter_receiver_down")
+                        .max("instance, receiver")
+                        .is(1.0)
+                        .sum("")
+                        .or_zero(&of("stepwatch_alerter_build_info").max("")),
                     "{{cluster}} down",
                 ),
             Chart::number(

@@ -3,7 +3,7 @@
 use crate::head::{self, NODE_PAGE, many, mark};
 use crate::layout::{Board, Chart, Row};
 use crate::model::{Annotation, Unit, Variable};
-use crate::series::{Expr, gpu, of, port};
+use crate::series::{Expr, exporters, gpu, of, port};
 
 pub(crate) fn board() -> Board {
     Board {
@@ -63,7 +63,7 @@ pub(crate) fn xids() -> Annotation {
     mark(
         "XID",
         "red",
-        of("gpu_xid_errors_total").increase_in("1m").max("instance, gpu, xid").above(0.0).named_or_not("xid"),
+        of("gpu_xid_errors_total").new_in("1m").max("instance, gpu, xid").named_or_not("xid"),
         "XID {{xid}} of GPU {{index}} {{pci}} {{gpu}}",
     )
 }
@@ -91,13 +91,17 @@ fn at_a_glance() -> Row {
             Chart::number("XIDs, 24 h", "Did the driver report errors?", Unit::Count)
                 .threshold(1.0, "orange")
                 .show(
-                    of("gpu_xid_errors_total").increase_in("24h").max("instance, gpu, xid").sum("instance"),
+                    of("gpu_xid_errors_total")
+                        .new_in("24h")
+                        .max("instance, gpu, xid")
+                        .sum("instance")
+                        .or_zero(&exporters("instance")),
                     "{{instance}}",
                 ),
             Chart::number("Mounts", "Does every network file system answer?", Unit::Count)
                 .threshold(1.0, "red")
                 .show(
-                    of("mount_responsive").min("instance, mount").equal(0.0).count("").or_zero(),
+                    of("mount_responsive").min("instance, mount").is(0.0).sum("").or_zero(&exporters("")),
                     "do not answer",
                 ),
             Chart::number("Room for checkpoints", "How many more checkpoints fit?", Unit::Count)
@@ -122,9 +126,8 @@ fn gpus() -> Row {
                 .show(of_gpus("gpu_utilization_ratio"), "{{instance}} GPU {{index}}"),
             Chart::lines("XIDs", "Which errors did the driver report?", Unit::Count).bars().from_zero().show(
                 gpu("gpu_xid_errors_total")
-                    .increase()
+                    .new_in("$__rate_interval")
                     .max("instance, gpu, xid")
-                    .above(0.0)
                     .named_or_not("xid"),
                 "{{instance}} GPU {{index}} XID {{xid}} {{gpu}}",
             ),
@@ -336,14 +339,14 @@ fn pcie() -> Row {
                     of("pci_aer_errors_total").rate().max("instance, pci, severity, error").above(0.0).top(),
                     "{{instance}} {{pci}} {{error}}",
                 ),
-            Chart::table("Lanes", "Which devices have fewer lanes than they could have?", Unit::Count).show(
+            Chart::table("Lanes", "Which devices have fewer lanes than they could have? Only where the configuration asks for it.", Unit::Count).show(
                 of("pci_link_max_width")
                     .max("instance, pci")
                     .minus(&of("pci_link_width").max("instance, pci"))
                     .top(),
                 "lanes fewer",
             ),
-            Chart::table("Speed", "At which share of their speed do the links run?", Unit::Ratio).show(
+            Chart::table("Speed", "At which share of their speed do the links run? Only where the configuration asks for it.", Unit::Ratio).show(
                 of("pci_link_speed_transfers_per_second")
                     .max("instance, pci")
                     .over(&of("pci_link_max_speed_transfers_per_second").max("instance, pci"))

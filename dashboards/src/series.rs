@@ -22,6 +22,11 @@ pub(crate) fn of(name: &'static str) -> Series {
     Series { name, matchers: CHOSEN.to_owned(), function: None }
 }
 
+/// The exporters that are there, by labels of their nodes.
+pub(crate) fn exporters(labels: &str) -> Expr {
+    of("stepwatch_exporter_build_info").max(labels)
+}
+
 /// A metric of the chosen runs.
 pub(crate) fn run(name: &'static str) -> Series {
     of(name).with(r#"run=~"$run""#)
@@ -78,9 +83,25 @@ impl Series {
         self.function("changes", window)
     }
 
+    /// How much a counter rose within the window, where it did. The series of an error begins with
+    /// its first one, which `increase()` does not see: one that was not there before the window
+    /// counts in full, where its exporter was.
+    pub(crate) fn new_in(&self, window: &'static str) -> Expr {
+        let selector = self.selector();
+        let exporter = of("stepwatch_exporter_build_info").selector();
+        Expr(format!(
+            "(increase({selector}[{window}]) > 0 or ({selector} unless {selector} offset {window}) \
+             and on (cluster, job, instance) {exporter} offset {window})"
+        ))
+    }
+
+    fn selector(&self) -> String {
+        format!("{}{{{}}}", self.name, self.matchers)
+    }
+
     /// As it is, one series for each that Prometheus has.
     pub(crate) fn raw(&self) -> Expr {
-        let selector = format!("{}{{{}}}", self.name, self.matchers);
+        let selector = self.selector();
         Expr(match self.function {
             Some((function, window)) => format!("{function}({selector}[{window}])"),
             None => selector,
@@ -159,8 +180,9 @@ impl Expr {
         Self(format!("({} < bool {limit})", self.0))
     }
 
-    pub(crate) fn or_zero(&self) -> Self {
-        Self(format!("{} or vector(0)", self.0))
+    /// Nothing is 0 where `subjects`, which have the same labels, are there.
+    pub(crate) fn or_zero(&self, subjects: &Self) -> Self {
+        Self(format!("{} or 0 * {}", self.0, subjects.0))
     }
 
     /// A quantile of a histogram, by its buckets.

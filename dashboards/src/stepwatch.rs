@@ -17,6 +17,7 @@ pub(crate) fn board() -> Board {
             alerter_engine(),
             alerter_limits(),
             collectors(),
+            text_files(),
             exporter_input(),
             exporter_stream(),
             exporter_cost(),
@@ -282,6 +283,14 @@ fn collectors() -> Row {
                 all(&of("stepwatch_exporter_collector_series_left_out"), "collector").above(0.0).top(),
                 "{{cluster}} {{collector}}",
             ),
+        ],
+    )
+}
+
+fn text_files() -> Row {
+    Row::folded(
+        "Do scripts leave their files?",
+        vec![
             Chart::table("Text files", "Which scripts have not written for longest?", Unit::Seconds).show(
                 of("stepwatch_exporter_textfile_mtime_timestamp_seconds").max("instance, file").age().top(),
                 "since the last write",

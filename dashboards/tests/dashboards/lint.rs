@@ -173,7 +173,10 @@ fn lint_expr(expr: &str) -> Vec<String> {
         let counters = expr.match_indices(&start).filter(|_| name.ends_with("_total"));
         for (at, _) in counters {
             let within = ["rate(", "irate(", "increase("].iter().any(|call| expr[..at].ends_with(call));
-            if !within {
+            // A series that has just begun counts as a whole (`Series::new_in`).
+            let behind = expr[at..].split_once('}').map_or("", |(_, rest)| rest);
+            let begun = behind.starts_with(" unless ") || behind.starts_with(" offset ");
+            if !within && !begun {
                 wrong.push(format!("target-counter-agg-rule: {name} in {expr}"));
             }
         }
