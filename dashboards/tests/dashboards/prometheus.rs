@@ -61,50 +61,85 @@ fn dashboards_parse() {
     parses(&expressions);
 }
 
-/// The first incident of a kind is marked although its counter begins with it, a restart of
-/// Prometheus marks nothing, and info is nobody's business.
-#[test]
-fn incidents_are_marked_when_they_open() {
+/// The annotation of a board, over everything.
+fn mark(file: &str, name: &str) -> String {
+    let (_, board) = stepwatch_dashboards::all().into_iter().find(|(of, _)| *of == file).unwrap();
+    let mark = (board.annotations)().into_iter().find(|mark| mark.name == name).unwrap();
+    of_everything(&mark.expr, "1m")
+}
+
+/// Asks promtool whether a mark stands where it should: at each time, the labels of the one that
+/// does. Series are scraped every 15 s.
+fn marks(expr: &str, series: &[(&str, &str)], expected: &[(&str, Option<&str>)]) {
     if absent() {
         return;
     }
-    let (_, board) = stepwatch_dashboards::all().swap_remove(0);
-    let mark = (board.annotations)().into_iter().find(|mark| mark.name == "Incident").unwrap();
-    let expr = of_everything(&mark.expr, "1m");
-    let series = |labels: &str, values: &str| {
-        let name = "stepwatch_alerter_incidents_opened_total";
-        format!("      - {{series: '{name}{{job=\"a\",instance=\"a\",{labels}}}', values: '{values}'}}\n")
-    };
-    // Scraped every 15 s; the alerter is seen from 2 minutes on, the first incident opens at 10.
-    let input = [
-        "      - {series: 'stepwatch_alerter_build_info{job=\"a\",instance=\"a\"}', values: '_x8 1x72'}\n"
-            .to_owned(),
-        series(r#"kind="hang",severity="page""#, "_x40 1x40"),
-        series(r#"kind="stall",severity="ticket""#, "_x8 3x40 4x32"),
-        series(r#"kind="plateau",severity="info""#, "_x40 1x40"),
-    ];
-    let opened = |kind: &str, severity: &str| format!("{{kind=\"{kind}\", severity=\"{severity}\"}}");
-    let mut tests = String::new();
-    for (time, marked) in [
-        ("2m30s", None),
-        ("9m45s", None),
-        ("10m30s", Some(opened("hang", "page"))),
-        ("12m", None),
-        ("12m45s", Some(opened("stall", "ticket"))),
-        ("15m", None),
-    ] {
-        let samples =
-            marked.map_or_else(|| "[]".to_owned(), |labels| format!("[{{labels: '{labels}', value: 1}}]"));
-        let expr = serde_json::to_string(&format!("({expr}) > bool 0")).unwrap();
-        writeln!(tests, "      - {{expr: {expr}, eval_time: {time}, exp_samples: {samples}}}").unwrap();
+    let mut test =
+        "rule_files: []\nevaluation_interval: 15s\ntests:\n  - interval: 15s\n    input_series:\n".to_owned();
+    for (series, values) in series {
+        writeln!(test, "      - {{series: '{series}', values: '{values}'}}").unwrap();
+    }
+    test.push_str("    promql_expr_test:\n");
+    let expr = serde_json::to_string(&format!("({expr}) > bool 0")).unwrap();
+    for (time, labels) in expected {
+        let samples = labels
+            .map_or_else(|| "[]".to_owned(), |labels| format!("[{{labels: '{{{labels}}}', value: 1}}]"));
+        writeln!(test, "      - {{expr: {expr}, eval_time: {time}, exp_samples: {samples}}}").unwrap();
     }
     let file = tempfile::NamedTempFile::new().unwrap();
-    let test = format!(
-        "rule_files: []\nevaluation_interval: 15s\ntests:\n  - interval: 15s\n    input_series:\n{}    promql_expr_test:\n{tests}",
-        input.concat()
-    );
     std::fs::write(file.path(), test).unwrap();
     promtool(&["test", "rules"], file.path());
+}
+
+/// The first incident of a kind is marked although its counter begins with it, an alerter that is
+/// seen for the first time marks nothing, and info is nobody's business.
+#[test]
+fn incidents_are_marked_when_they_open() {
+    let opened = "stepwatch_alerter_incidents_opened_total";
+    let series = |labels: &str| format!("{opened}{{job=\"a\",instance=\"a\",{labels}}}");
+    marks(
+        &mark("fleet.json", "Incident"),
+        &[
+            (r#"stepwatch_alerter_build_info{job="a",instance="a"}"#, "_x8 1x72"),
+            (&series(r#"kind="hang",severity="page""#), "_x40 1x40"),
+            (&series(r#"kind="stall",severity="ticket""#), "_x8 3x40 4x32"),
+            (&series(r#"kind="plateau",severity="info""#), "_x40 1x40"),
+        ],
+        &[
+            ("2m30s", None),
+            ("9m45s", None),
+            ("10m30s", Some(r#"kind="hang", severity="page""#)),
+            ("12m", None),
+            ("12m45s", Some(r#"kind="stall", severity="ticket""#)),
+            ("15m", None),
+        ],
+    );
+}
+
+/// The first XID of a code is marked, and so is one of a GPU of which nothing else is known; those
+/// from before the exporter was seen are not.
+#[test]
+fn xids_are_marked_when_they_happen() {
+    let xid = |gpu: &str, xid: &str| {
+        format!("gpu_xid_errors_total{{job=\"x\",instance=\"n\",gpu=\"{gpu}\",xid=\"{xid}\"}}")
+    };
+    marks(
+        &mark("node.json", "XID"),
+        &[
+            (r#"stepwatch_exporter_build_info{job="x",instance="n"}"#, "_x8 1x72"),
+            (r#"gpu_info{job="x",instance="n",gpu="GPU-1",index="3",pci="0000:1b:00.0"}"#, "_x8 1x72"),
+            (&xid("GPU-1", "13"), "_x8 5x72"),
+            (&xid("GPU-1", "79"), "_x40 1x40"),
+            (&xid("GPU-2", "48"), "_x56 1x40"),
+        ],
+        &[
+            ("2m30s", None),
+            ("9m45s", None),
+            ("10m30s", Some(r#"instance="n", gpu="GPU-1", index="3", pci="0000:1b:00.0", xid="79""#)),
+            ("12m", None),
+            ("14m30s", Some(r#"instance="n", gpu="GPU-2", xid="48""#)),
+        ],
+    );
 }
 
 #[test]
