@@ -1,5 +1,6 @@
 //! The pages as a browser without a script gets them, from the whole service.
 
+mod browser;
 mod others;
 mod session;
 mod silences;

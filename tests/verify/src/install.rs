@@ -1,5 +1,5 @@
 //! What the tests need beyond Rust and Python 3: a Prometheus and an Alertmanager to talk to, a
-//! node_exporter to be measured against, a reader of shell scripts, and a private Python
+//! node_exporter to be measured against, a reader of shell scripts, a browser, and a private Python
 //! environment.
 
 use std::path::PathBuf;
@@ -17,6 +17,8 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("prometheus-alertmanager", &["amtool"]),
     ("prometheus-node-exporter", &["prometheus-node-exporter", "node_exporter"]),
     ("shellcheck", &["shellcheck"]),
+    ("chromium", &["chromium"]),
+    ("chromium-driver", &["chromedriver"]),
 ];
 
 /// Python packages of the client's tests (also of its types and of what it is installed from), of

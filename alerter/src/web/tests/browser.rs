@@ -1,0 +1,119 @@
+//! The pages in a real Chromium: buttons, keys, renewal, and what axe-core finds wrong with them.
+
+mod driver;
+
+use driver::{Driver, Look};
+
+use crate::testing::{TestApp, rank_dead, step, wait_for};
+
+const PHONE: (u32, u32) = (360, 740);
+const DESK: (u32, u32) = (1280, 900);
+
+/// Waits until the page says so, without loading it again.
+async fn says(browser: &Driver, text: &str) {
+    wait_for(text, async || browser.text().await.contains(text).then_some(())).await;
+}
+
+#[tokio::test]
+async fn two_people_at_one_incident_on_a_phone() {
+    let app = TestApp::start().await;
+    let id = app.page("llama").await;
+    let ann = Driver::start(PHONE, Look::Dark).await;
+    let bob = Driver::start(PHONE, Look::Light).await;
+    ann.go(&app.url).await;
+    bob.go(&format!("{}/incidents/{id}", app.url)).await;
+    assert!(bob.text().await.contains("NOBODY has it"));
+    assert!(bob.in_view("main [data-key=a]").await, "it is acknowledged without scrolling");
+    ann.click("main [data-key=a]").await;
+    // The other page learns of it by itself, and says that it is live.
+    says(&bob, "web has it").await;
+    says(&bob, "live").await;
+    assert!(ann.text().await.contains("acknowledged"));
+
+    bob.click("[data-key=s]").await;
+    says(&bob, "1 of 1 open incidents").await;
+    bob.type_into("#matchers", "\nnode=nowhere").await;
+    says(&bob, "It matches nothing").await;
+    bob.go(&format!("{}/silences/new?incident={id}", app.url)).await;
+    bob.type_into("#comment", "being repaired").await;
+    bob.click("button.main").await;
+    says(&bob, "being repaired").await;
+
+    bob.choose("select[name=as]", "noise").await;
+    bob.click("form[action$=resolve] button").await;
+    says(&bob, "by web as noise").await;
+    for browser in [ann, bob] {
+        assert_eq!(browser.complaints().await, Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn keys_choose_and_press_and_are_letters_in_a_field() {
+    let app = TestApp::start().await;
+    app.page("llama").await;
+    let browser = Driver::start(DESK, Look::Light).await;
+    browser.go(&app.url).await;
+    browser.press("/").await;
+    browser.press("a").await;
+    assert_eq!(browser.value("input[name=run]").await, "a", "it is a letter there");
+    browser.go(&app.url).await;
+    browser.press("j").await;
+    browser.press("\u{e007}").await;
+    says(&browser, "NOBODY has it").await;
+    browser.press("a").await;
+    says(&browser, "web has it").await;
+    browser.press("?").await;
+    says(&browser, "next, previous").await;
+}
+
+#[tokio::test]
+async fn a_session_that_ends_leads_to_the_login() {
+    let token = "0123456789abcdef-admin";
+    let config = "api: {tokens: [{name: admin, token_file: admin, scopes: [admin]}]}\n";
+    let app = TestApp::start_with(config, &[("admin", token.to_owned())]).await;
+    let browser = Driver::start(PHONE, Look::Dark).await;
+    browser.go(&format!("{}/?severity=page", app.url)).await;
+    browser.type_into("#password", token).await;
+    browser.click("button.main").await;
+    says(&browser, "No incident matches").await;
+    std::fs::write(app.dir.path().join("admin"), "0123456789abcdef-other").unwrap();
+    let reload = reqwest::Client::new().post(format!("{}/-/reload", app.url)).bearer_auth(token);
+    assert_eq!(reload.send().await.unwrap().status(), 200);
+    says(&browser, "Password or token").await;
+    assert_eq!(browser.value("input[name=next]").await, "/?severity=page", "and back");
+}
+
+#[tokio::test]
+async fn axe_finds_nothing_wrong_with_any_page() {
+    let schedule = "users: [{name: ann, notify: [hook]}]\nschedules:\n  - {name: primary, time_zone: UTC, layers: \
+                    [{name: l, users: [ann], start: 2026-01-05T09:00, rotation: weekly}]}\n";
+    let app = TestApp::start_with(schedule, &[]).await;
+    let id = app.page("llama").await;
+    app.exporter.say(&(step(3, "gpt", 7) + &rank_dead(4, "gpt", 1))).await;
+    let silence = r#"{"matchers":["run=gpt"],"duration":"2h","created_by":"ann","comment":"x"}"#;
+    assert_eq!(app.post("/api/v1/silences", "application/json", silence).await.0, 200);
+    let pages = [
+        "/".to_owned(),
+        format!("/incidents/{id}"),
+        "/silences".into(),
+        format!("/silences/new?incident={id}"),
+        "/oncall?severity=page".into(),
+        "/receivers".into(),
+        "/runbooks/hang".into(),
+        "/incidents/nonsense".into(),
+    ];
+    let mut wrong = Vec::new();
+    for (size, look) in [(PHONE, Look::Light), (PHONE, Look::Dark), (DESK, Look::Light), (DESK, Look::Dark)] {
+        let browser = Driver::start(size, look).await;
+        for path in &pages {
+            browser.go(&format!("{}{path}", app.url)).await;
+            let found = browser.axe().await;
+            wrong.extend(found.into_iter().map(|what| format!("{path} {size:?} {look:?}: {what}")));
+            if browser.is_wider_than_the_screen().await {
+                wrong.push(format!("{path} {size:?}: is wider than the screen"));
+            }
+        }
+        wrong.extend(browser.complaints().await);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,163 @@
+//! A Chromium without a window, driven by ChromeDriver over the WebDriver protocol
+//! (<https://www.w3.org/TR/webdriver2/>).
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+/// The key of an element's reference in an answer (WebDriver, 11. Elements).
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+const AXE: &str = include_str!("../axe/axe.min.js");
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Look {
+    Light,
+    Dark,
+}
+
+/// One browser; it ends with the value.
+#[derive(Debug)]
+pub(super) struct Driver {
+    driver: Child,
+    client: reqwest::Client,
+    session: String,
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // Chromium ends with its driver.
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
+
+impl Driver {
+    pub(super) async fn start((width, height): (u32, u32), look: Look) -> Self {
+        let mut driver = Command::new("chromedriver")
+            .args(["--port=0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("chromedriver: install chromium and chromium-driver (`cargo verify` does)");
+        let lines = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let port = lines
+            .into_iter()
+            .find_map(|line| {
+                Some(line.rsplit_once("successfully on port ")?.1.trim_end_matches('.').to_owned())
+            })
+            .expect("chromedriver says its port");
+        let client = reqwest::Client::new();
+        let options = json!({
+            "binary": "/usr/bin/chromium",
+            "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+        });
+        let wanted = json!({"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}});
+        let url = format!("http://127.0.0.1:{port}/session");
+        let session = client.post(&url).json(&json!({"capabilities": {"alwaysMatch": wanted}}));
+        let session: Value = session.send().await.unwrap().json().await.unwrap();
+        let id = session["value"]["sessionId"].as_str().unwrap_or_else(|| panic!("{session}"));
+        let started = Self { driver, client, session: format!("{url}/{id}") };
+        let scheme = match look {
+            Look::Light => "light",
+            Look::Dark => "dark",
+        };
+        let screen = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
+        started.devtools("Emulation.setDeviceMetricsOverride", screen).await;
+        let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        started.devtools("Emulation.setEmulatedMedia", media).await;
+        started
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Result<Value, String> {
+        let request = self.client.post(format!("{}{path}", self.session)).json(&body);
+        let response = request.send().await.map_err(|e| e.to_string())?;
+        let ok = response.status().is_success();
+        let answer: Value = response.json().await.map_err(|e| e.to_string())?;
+        if ok { Ok(answer["value"].clone()) } else { Err(answer["value"]["message"].to_string()) }
+    }
+
+    async fn devtools(&self, cmd: &str, params: Value) -> Value {
+        self.post("/goog/cdp/execute", json!({"cmd": cmd, "params": params})).await.unwrap()
+    }
+
+    async fn run(&self, script: &str, args: Value) -> Value {
+        self.post("/execute/sync", json!({"script": script, "args": args})).await.unwrap()
+    }
+
+    async fn element(&self, css: &str) -> String {
+        let wanted = json!({"using": "css selector", "value": css});
+        let found = self.post("/element", wanted).await.unwrap_or_else(|e| panic!("{css}: {e}"));
+        found[ELEMENT].as_str().unwrap().to_owned()
+    }
+
+    pub(super) async fn go(&self, url: &str) {
+        self.post("/url", json!({"url": url})).await.unwrap();
+    }
+
+    /// What a person reads.
+    pub(super) async fn text(&self) -> String {
+        self.run("return document.body.innerText", json!([])).await.as_str().unwrap_or_default().to_owned()
+    }
+
+    pub(super) async fn click(&self, css: &str) {
+        let element = self.element(css).await;
+        self.post(&format!("/element/{element}/click"), json!({}))
+            .await
+            .unwrap_or_else(|e| panic!("{css}: {e}"));
+    }
+
+    pub(super) async fn type_into(&self, css: &str, text: &str) {
+        let element = self.element(css).await;
+        self.post(&format!("/element/{element}/value"), json!({"text": text})).await.unwrap();
+    }
+
+    pub(super) async fn choose(&self, css: &str, value: &str) {
+        let script = "document.querySelector(arguments[0]).value = arguments[1]";
+        self.run(script, json!([css, value])).await;
+    }
+
+    /// Presses a key wherever the focus is.
+    pub(super) async fn press(&self, key: &str) {
+        let strokes = json!([{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]);
+        self.post("/actions", json!({"actions": [{"type": "key", "id": "keys", "actions": strokes}]}))
+            .await
+            .unwrap();
+    }
+
+    pub(super) async fn value(&self, css: &str) -> String {
+        let script = "return document.querySelector(arguments[0]).value";
+        self.run(script, json!([css])).await.as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Whether all of it is on the screen.
+    pub(super) async fn in_view(&self, css: &str) -> bool {
+        let script = "const r = document.querySelector(arguments[0]).getBoundingClientRect(); \
+                      return r.top >= 0 && r.bottom <= innerHeight && r.left >= 0 && r.right <= innerWidth";
+        self.run(script, json!([css])).await == true
+    }
+
+    pub(super) async fn is_wider_than_the_screen(&self) -> bool {
+        self.run("return document.documentElement.scrollWidth > innerWidth", json!([])).await == true
+    }
+
+    /// Rules of axe-core that the page breaks, each with the first element that does.
+    pub(super) async fn axe(&self) -> Vec<String> {
+        // By DevTools: the policy of our pages lets no other script in.
+        self.devtools("Runtime.evaluate", json!({"expression": AXE})).await;
+        let ask = "axe.run().then((r) => r.violations.map((v) => `${v.id}: ${v.nodes[0].html} (${v.nodes[0].failureSummary})`))";
+        let ask = json!({"expression": ask, "awaitPromise": true, "returnByValue": true});
+        let found = self.devtools("Runtime.evaluate", ask).await;
+        let list = found["result"]["value"].as_array().unwrap_or_else(|| panic!("{found}")).clone();
+        list.iter().map(|v| v.as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    /// Errors of scripts and violations of the policy; a picture that an incident does not have is
+    /// none.
+    pub(super) async fn complaints(&self) -> Vec<String> {
+        let log = self.post("/se/log", json!({"type": "browser"})).await.unwrap();
+        let texts = log.as_array().unwrap().iter().filter(|entry| entry["level"] == "SEVERE");
+        let texts = texts.map(|entry| entry["message"].as_str().unwrap_or_default().to_owned());
+        texts.filter(|text| !text.contains("/chart.svg - ") && !text.contains("404 (Not Found)")).collect()
+    }
+}
