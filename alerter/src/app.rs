@@ -27,6 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use crate::access::Keyring;
 use crate::api::auth::Gate;
 use crate::api::{Api, MAX_ALERTS_BODY};
 use crate::audit::{self, AuditLog, Door, Entry};
@@ -48,6 +49,7 @@ use crate::series::{SeriesTable, keeper};
 use crate::signed_paths;
 use crate::store::{Store, StoreError};
 use crate::watchdog::Watchdog;
+use crate::web;
 
 /// Outcomes of messages that may wait for the runtime.
 const QUEUE_FEEDBACK: usize = 256;
@@ -160,13 +162,11 @@ impl App {
         let calendars = Calendars::start(config.calendars, handle.clone(), metrics.calendars.clone());
         let runtime_task = tokio::spawn(runtime.run(runtime_stopping));
         let audit = AuditLog::new(store.clone(), config.file.audit.clone(), metrics.runtime.audit.clone());
-        let external_url = config.file.external_url.as_deref();
-        let gate = Gate::new(config.keyring, audit.clone(), metrics.gate.clone(), web.clone(), external_url);
+        let gate = gate(config.keyring, &audit, &metrics, web.as_ref(), &config.file);
         warn_if_open(addr, &config.file, web.as_ref());
         let limits = limits(&gate, &config.file, &mut registry);
         let bulkhead = Bulkhead::registered(&mut registry, PROGRAM);
-        let (receivers, heard) = (outbox.receivers(), metrics.callbacks.clone());
-        let callbacks = Callbacks::new(store.clone(), handle.clone(), receivers, heard, audit.clone());
+        let callbacks = callbacks(&store, &handle, &outbox, &metrics, &audit);
         start_sidelines(&callbacks, &outbox, &metrics, changed, &stopping);
         start_pictures(&charts, judging(&handle), &outbox, &stopping);
         let (admin, reloads) = administer(&store, log);
@@ -328,11 +328,28 @@ fn administer(store: &Store, log: LogControl) -> (Admin, mpsc::Receiver<ReloadRe
     (admin.needing(waits), reloads)
 }
 
+/// What services say back.
+fn callbacks(
+    store: &Store,
+    handle: &RuntimeHandle,
+    outbox: &OutboxHandle,
+    metrics: &Metrics,
+    audit: &AuditLog,
+) -> Callbacks {
+    let (receivers, heard) = (outbox.receivers(), metrics.callbacks.clone());
+    Callbacks::new(store.clone(), handle.clone(), receivers, heard, audit.clone())
+}
+
+/// Who comes in: by a token, as a user of the web configuration, or in a session of either.
+fn gate(keyring: Keyring, audit: &AuditLog, metrics: &Metrics, web: Option<&WebConfig>, file: &File) -> Gate {
+    Gate::new(keyring, audit.clone(), metrics.gate.clone(), web.cloned(), file.external_url.as_deref())
+}
+
 /// Callbacks are signed, and a token admits beside the users of the web configuration.
 fn limits(gate: &Gate, file: &File, registry: &mut Registry) -> Limits {
     let (needed, gate) = (gate.clone(), gate.clone());
     let pass = Pass::new(move || needed.has_tokens(), move |headers| gate.knows(headers));
-    let pass = Some(pass.with_login(signed_paths::is_open, crate::web::login::instead));
+    let pass = Some(pass.with_login(signed_paths::is_open, web::login::instead));
     let hosts = Hosts::new(&file.web, file.external_url.as_deref());
     // Alerts come in the largest bodies; each other route has a smaller limit of its own.
     let body_bytes = MAX_ALERTS_BODY;
@@ -364,9 +381,9 @@ fn router(
     bulkhead: Bulkhead,
     admin: Admin,
 ) -> Router {
-    let pages = crate::web::router(api, gate, outbox.receivers());
+    let pages = web::router(api, gate, outbox.receivers());
     let router = bulkhead.before(Arc::clone(api).router().merge(pages).merge(callbacks.router()));
-    let router = crate::web::with_error_pages(gate.clone().protect(router.merge(admin.router())));
+    let router = web::with_error_pages(gate.clone().protect(router.merge(admin.router())));
     router.layer(DefaultBodyLimit::max(Limits::default().body_bytes))
 }
 
