@@ -14,6 +14,8 @@ const UUID: &str = "GPU-6f0c8a52-7b1d-4e39-a4c6-0d2e9b8f7a61";
 const PCI: &str = "0000:9b:00.0";
 /// How long the machine has been up, and how far back the first record lies.
 const UPTIME: f64 = 5000.0;
+/// XIDs from zero on, so that a test sees that the log is read.
+const CONFIG: &str = "collectors: {kernel: {interval: 20ms, metrics: {include: [gpu_xid_errors_total]}}}\n";
 
 struct Node {
     exporter: Exporter,
@@ -57,8 +59,7 @@ impl Node {
         let paths = [("--path.sysfs", "sys"), ("--path.procfs", "proc"), ("--path.kmsg", "kmsg")];
         let args = paths.iter().flat_map(|(option, name)| [(*option).into(), dir.path().join(name).into()]);
         let machine = Machine { args: args.collect(), env: Vec::new() };
-        let config = "collectors: {kernel: {interval: 20ms, metrics: {include: [gpu_xid_errors_total]}}}\n";
-        let exporter = Exporter::start_on(machine, &dir.path().join("exporter"), "", config).await.unwrap();
+        let exporter = Exporter::start_on(machine, &dir.path().join("exporter"), "", CONFIG).await.unwrap();
         Self { exporter, log, dir }
     }
 
@@ -194,7 +195,7 @@ async fn a_pipe_serves_as_well() {
         machine.args.extend([option.into(), node.dir.path().join(name).into()]);
     }
     let file = File::options().read(true).write(true).open(&pipe).unwrap();
-    let exporter = Exporter::start_on(machine, &node.dir.path().join("other"), "", "").await.unwrap();
+    let exporter = Exporter::start_on(machine, &node.dir.path().join("other"), "", CONFIG).await.unwrap();
     let node = Node { exporter, log: Log { file, sequence: 0 }, ..node };
     node.xids("79", 0.0).await;
     let mut log = node.log.file.try_clone().unwrap();

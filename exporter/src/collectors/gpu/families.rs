@@ -135,7 +135,7 @@ families! {
     NO_PERMISSION gauge "gpu_nvml_no_permission" "" &["gpu", "function"],
         "Function of NVML that the driver refuses to the user of this exporter: its values are absent, not unsupported and not zero; always 1";
     CALL_SECONDS counter "gpu_nvml_call_seconds_total" "seconds" &["function"], "Time spent in calls of a function of NVML";
-    CALL_LONGEST gauge "gpu_nvml_call_max_seconds" "seconds" &["function"], "The longest call of a function of NVML in the last minute or two" => on_request;
+    CALL_LONGEST gauge "gpu_nvml_call_max_seconds" "seconds" &["function"], "The longest call of a function of NVML in the last minute or two";
     CALL_RUNNING gauge "gpu_nvml_call_running_seconds" "seconds" &["function"], "How long a call into NVML has not returned; absent while none takes long";
     EVENT_FAILURES counter "gpu_nvml_event_failures_total" "" &[],
         "How often waiting for XID errors of the driver failed, so that some may be missing; only where the kernel log is not read";
