@@ -7,7 +7,7 @@ use askama::Template;
 use axum::extract::{ConnectInfo, RawQuery, Request, State};
 use axum::http::header::{ACCEPT, AUTHORIZATION, RETRY_AFTER, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, RequestExt as _};
 use url::form_urlencoded;
 
@@ -101,15 +101,18 @@ fn local(next: &str) -> &str {
     if ours { next } else { "/" }
 }
 
-/// The login page, for a browser that asks for a page and shows nothing to be let in by. Programs and
-/// the script of a page get the refusal itself.
+/// The login page, for a browser that asks for a page and shows nothing to be let in by. The script
+/// of a page gets a refusal without a challenge, for which a browser would open a window of its own;
+/// programs get the refusal itself.
 pub(crate) fn instead(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Response> {
+    if headers.contains_key(AUTHORIZATION) || !super::error_page::is_page(uri.path()) {
+        return None;
+    }
+    if headers.contains_key("hx-request") {
+        return Some((StatusCode::UNAUTHORIZED, "the session has ended\n").into_response());
+    }
     let accepts = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let navigates = *method == Method::GET
-        && accepts.contains("text/html")
-        && !headers.contains_key("hx-request")
-        && !headers.contains_key(AUTHORIZATION);
-    if !navigates || !super::error_page::is_page(uri.path()) {
+    if *method != Method::GET || !accepts.contains("text/html") {
         return None;
     }
     let wanted = uri.path_and_query().map_or("/", |path| path.as_str());
@@ -136,11 +139,13 @@ mod tests {
             assert_eq!(to(path, &html), None, "{path}");
         }
         assert_eq!(to("/", &HeaderMap::new()), None, "a program");
-        for (name, value) in [("hx-request", "true"), ("authorization", "Bearer wrong")] {
-            let mut headers = html.clone();
-            headers.insert(name, value.parse().unwrap());
-            assert_eq!(to("/", &headers), None, "{name}");
-        }
+        let mut wrong = html.clone();
+        wrong.insert(AUTHORIZATION, "Bearer wrong".parse().unwrap());
+        assert_eq!(to("/", &wrong), None);
+        let mut script = html.clone();
+        script.insert("hx-request", "true".parse().unwrap());
+        let refused = instead(&Method::GET, &"/".parse().unwrap(), &script).unwrap();
+        assert!(refused.status() == 401 && !refused.headers().contains_key("www-authenticate"));
         assert!(instead(&Method::POST, &"/".parse().unwrap(), &html).is_none());
     }
 
