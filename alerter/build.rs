@@ -10,13 +10,13 @@ fn main() -> io::Result<()> {
     writeln!(io::stdout(), "cargo::rerun-if-changed={}", folder.display())?;
     let mut pages = fs::read_dir(&folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     pages.sort();
-    let mut list = String::from("&[\n");
+    let out = env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default();
+    let mut list = fs::File::create(Path::new(&out).join("runbooks.rs"))?;
+    writeln!(list, "&[")?;
     for page in pages.iter().filter(|page| page.extension().is_some_and(|e| e == "md")) {
         let name = page.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let path = page.canonicalize()?;
-        list += &format!("    ({name:?}, include_str!({path:?})),\n");
+        let path = page.canonicalize()?.to_string_lossy().into_owned();
+        writeln!(list, "    ({name:?}, include_str!({path:?})),")?;
     }
-    list += "]\n";
-    let out = env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default();
-    fs::write(Path::new(&out).join("runbooks.rs"), list)
+    writeln!(list, "]")
 }
