@@ -132,7 +132,7 @@ pub trait Notifier: fmt::Debug + Send + Sync {
 /// anybody sees it: a file that may or may not have been shown can then be taken away.
 pub trait Gallery: fmt::Debug + Send + Sync {
     /// Whether the account may show pictures, without showing one.
-    fn permitted<'a>(&'a self) -> BoxFuture<'a, Result<(), PictureError>>;
+    fn permitted(&self) -> BoxFuture<'_, Result<(), PictureError>>;
 
     /// Brings a picture to the service, where nobody sees it yet; returns its name there.
     fn bring<'a>(&'a self, picture: &'a Picture) -> BoxFuture<'a, Result<String, PictureError>>;

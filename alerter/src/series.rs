@@ -34,8 +34,9 @@ pub use stored::Part;
 pub const MAX_RUNS: usize = 2_000;
 /// Signals of one run.
 pub const MAX_SIGNALS: usize = 24;
-/// Signals of all runs together: 256 MiB at [`pyramid::MAX_BYTES`] each.
-pub const MAX_SERIES: usize = 4_096;
+/// Signals of all runs together: 128 MiB at [`pyramid::MAX_BYTES`] each. Series of short runs are
+/// smaller.
+pub const MAX_SERIES: usize = 2_048;
 /// How long a run is kept after its last step.
 pub const KEEP: Span = Span::secs(7 * 86_400);
 /// A run that has stepped within this time is not forgotten for another one.

@@ -301,14 +301,12 @@ impl SentView {
 }
 
 fn steps(record: &IncidentRecord) -> String {
-    let mut text = format!("since step {}", record.start_step);
+    let mut parts = vec![format!("since step {}", record.start_step)];
     if record.opened_step != record.start_step {
-        text += &format!(", announced at step {}", record.opened_step);
+        parts.push(format!("announced at step {}", record.opened_step));
     }
-    if let Some(end) = record.end_step {
-        text += &format!(", over at step {end}");
-    }
-    text
+    parts.extend(record.end_step.map(|end| format!("over at step {end}")));
+    parts.join(", ")
 }
 
 /// As the message said that was sent last, with its age now.

@@ -354,10 +354,8 @@ fn sources(api: &Api) -> (usize, usize, String) {
     let up = all.iter().filter(|source| source.up).count();
     let down: Vec<_> = all.iter().filter(|source| !source.up).map(|s| s.source.as_ref()).collect();
     let more = down.len().saturating_sub(MAX_DOWN);
-    let mut names = down.into_iter().take(MAX_DOWN).collect::<Vec<_>>().join(", ");
-    if more > 0 {
-        names += &format!(" and {more} more");
-    }
+    let names = down.into_iter().take(MAX_DOWN).collect::<Vec<_>>().join(", ");
+    let names = if more > 0 { format!("{names} and {more} more") } else { names };
     (up, all.len(), names)
 }
 

@@ -122,7 +122,9 @@ impl Frame {
         Self { reloads: false, ..self }
     }
 
-    pub(super) fn nav(&self) -> &'static [Tab] {
-        TABS
+    /// The pages of the navigation, each with whether it is this one.
+    pub(super) fn nav(&self) -> impl Iterator<Item = (&'static Tab, bool)> {
+        let place = self.place;
+        TABS.iter().map(move |tab| (tab, tab.place == place))
     }
 }

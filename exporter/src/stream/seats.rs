@@ -123,11 +123,11 @@ impl State {
     /// alerter that follows for long is not cut by those who come and go.
     fn whose_turn_is_over(&self, owner: Owner, now: Instant) -> Option<u64> {
         let own = self.taken.iter().filter(|(_, t)| !t.authenticated && t.owner == owner);
-        let held = own.map(|(id, t)| (*id, now.saturating_duration_since(t.since)));
+        let mut held = own.map(|(id, t)| (*id, now.saturating_duration_since(t.since)));
         let mut recent = held.clone().filter(|(_, held)| *held < KNOWN_AFTER).peekable();
         let victim = match recent.peek() {
             Some(_) => recent.find(|(_, held)| *held >= TURN),
-            None => held.last(),
+            None => held.next_back(),
         };
         victim.map(|(id, _)| id).filter(|_| self.known.contains_key(&owner))
     }

@@ -5,11 +5,10 @@ use crate::testing::{TestApp, wait_for};
 /// Steps of four ranks on one node, of which rank 2 computes a fifth longer; a GPU that is read,
 /// and one that is lost.
 fn records(run: &str) -> String {
-    let mut lines = String::new();
-    let mut seq = 0;
+    let mut lines = Vec::new();
     let mut say = |rest: String| {
-        seq += 1;
-        lines += &format!("{{\"c\":\"b1:{seq}\",\"node\":\"gpu-042\",{rest}}}\n");
+        let seq = lines.len() + 1;
+        lines.push(format!("{{\"c\":\"b1:{seq}\",\"node\":\"gpu-042\",{rest}}}\n"));
     };
     for step in 0..40 {
         for rank in 0..4 {
@@ -30,7 +29,7 @@ fn records(run: &str) -> String {
     say(format!(
         "\"k\":\"hw\",\"name\":\"gpu_lost\",\"code\":1,\"level\":\"error\",{gpu},\"text\":\"GPU 3 is lost\""
     ));
-    lines
+    lines.concat()
 }
 
 #[tokio::test]

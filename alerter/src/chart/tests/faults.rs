@@ -62,24 +62,29 @@ fn case(
     Case { name, record: r, seen: Seen { curves, marks } }
 }
 
-fn cases() -> Vec<Case> {
-    let (page, ticket) = (Severity::Page, Severity::Ticket);
-    let loss = |i: i64| 2.31 - 0.0002 * i as f64 + 0.02 * (noise(i) - 0.5);
-    let norm = |i: i64| 0.62 + 0.1 * noise(i + 7);
-    let step = |i: i64| 4.2 + 0.12 * noise(i + 3) + if i % 50 == 0 { 0.6 } else { 0.0 };
-    let nan = |i: i64| if i < 118 { loss(i) } else { f64::NAN };
-    let spike = |i: i64| if (120..132).contains(&i) { 9.4 - 0.55 * (i - 120) as f64 } else { loss(i) };
-    let burst = |i: i64| if (96..103).contains(&i) { 380.0 / (1.0 + (i - 96) as f64) } else { norm(i) };
-    let stall = |i: i64| if (110..116).contains(&i) { 96.0 - 4.0 * (i - 110) as f64 } else { step(i) };
-    let mfu = |i: i64| 0.452 - if i > 60 { 0.0011 * (i - 60) as f64 } else { 0.0 } + 0.004 * noise(i);
+/// The usual band of the loss.
+const NEAR: Option<(f64, f64)> = Some((2.27, 2.35));
+
+fn loss(i: i64) -> f64 {
+    2.31 - 0.0002 * i as f64 + 0.02 * (noise(i) - 0.5)
+}
+
+fn norm(i: i64) -> f64 {
+    0.62 + 0.1 * noise(i + 7)
+}
+
+fn step(i: i64) -> f64 {
+    4.2 + 0.12 * noise(i + 3) + if i % 50 == 0 { 0.6 } else { 0.0 }
+}
+
+fn straggling() -> Case {
     let slow = |i: i64| if i > 90 { step(i) * 1.38 } else { step(i) };
-    let near = Some((2.27, 2.35));
     let straggler =
         Observation::ComputesLonger { value: Num(1.42), others: 511, stage: None, since_step: FIRST + 90 };
     let mut straggling = case(
         "straggler",
         Kind::Straggler,
-        page,
+        Severity::Page,
         "compute_time",
         (91, 104, 112, None),
         (1.42, 1.0),
@@ -91,18 +96,30 @@ fn cases() -> Vec<Case> {
     );
     let rank = Target::Rank { rank: Some(217), local_rank: None, node: Some("gpu-027".into()) };
     straggling.record.suspects = vec![Suspect::new(rank, straggler)];
+    straggling
+}
+
+fn diverging() -> Case {
     let mut restarted = case(
         "divergence",
         Kind::Divergence,
-        page,
+        Severity::Page,
         "loss",
         (100, 112, 130, None),
         (6.8, 2.3),
         "the loss has risen to 6.8 in thirty steps and does not come back",
-        vec![curve("loss", 140, |i| if i < 100 { loss(i) } else { loss(i) + 0.11 * (i - 100) as f64 }, near)],
+        vec![curve("loss", 140, |i| if i < 100 { loss(i) } else { loss(i) + 0.11 * (i - 100) as f64 }, NEAR)],
     );
     restarted.seen.curves[0].points.extend((90..118).map(|i| point(FIRST + i, 1, loss(i))));
     restarted.seen.marks.push(Deed { step: FIRST + 90, what: What::Restart });
+    restarted
+}
+
+fn of_numbers() -> Vec<Case> {
+    let (page, ticket) = (Severity::Page, Severity::Ticket);
+    let nan = |i: i64| if i < 118 { loss(i) } else { f64::NAN };
+    let spike = |i: i64| if (120..132).contains(&i) { 9.4 - 0.55 * (i - 120) as f64 } else { loss(i) };
+    let burst = |i: i64| if (96..103).contains(&i) { 380.0 / (1.0 + (i - 96) as f64) } else { norm(i) };
     vec![
         case(
             "nonfinite",
@@ -112,7 +129,7 @@ fn cases() -> Vec<Case> {
             (118, 118, 118, None),
             (f64::NAN, 2.29),
             "the loss is NaN since step 41318: it will not come back by itself",
-            vec![curve("loss", 126, nan, near), curve("grad_norm", 126, norm, None)],
+            vec![curve("loss", 126, nan, NEAR), curve("grad_norm", 126, norm, None)],
         ),
         case(
             "loss_spike",
@@ -123,7 +140,7 @@ fn cases() -> Vec<Case> {
             (8.3, 2.29),
             "the loss rose from 2.29 to 8.3 within two steps; the gradient norm did not",
             vec![
-                curve("loss", 160, spike, near),
+                curve("loss", 160, spike, NEAR),
                 curve("grad_norm", 160, norm, Some((0.6, 0.75))),
                 curve("step_time", 160, step, None),
             ],
@@ -136,8 +153,16 @@ fn cases() -> Vec<Case> {
             (96, 97, 97, None),
             (380.0, 0.67),
             "the gradient norm is 380, 567 times what is usual, while the loss stays at 2.29",
-            vec![curve("grad_norm", 110, burst, Some((0.6, 0.75))), curve("loss", 110, loss, near)],
+            vec![curve("grad_norm", 110, burst, Some((0.6, 0.75))), curve("loss", 110, loss, NEAR)],
         ),
+    ]
+}
+
+fn of_speed() -> Vec<Case> {
+    let (page, ticket) = (Severity::Page, Severity::Ticket);
+    let stall = |i: i64| if (110..116).contains(&i) { 96.0 - 4.0 * (i - 110) as f64 } else { step(i) };
+    let mfu = |i: i64| 0.452 - if i > 60 { 0.0011 * (i - 60) as f64 } else { 0.0 } + 0.004 * noise(i);
+    vec![
         case(
             "stall",
             Kind::Stall,
@@ -161,9 +186,14 @@ fn cases() -> Vec<Case> {
                 curve("step_time", 140, |i| 4.2 * 0.452 / mfu(i), None),
             ],
         ),
-        straggling,
-        restarted,
     ]
+}
+
+fn cases() -> Vec<Case> {
+    let mut all = of_numbers();
+    all.extend(of_speed());
+    all.extend([straggling(), diverging()]);
+    all
 }
 
 fn looks() -> [(&'static str, Look); 4] {
@@ -253,7 +283,7 @@ fn what_a_picture_costs() {
         .map(|_| {
             let began = processor_time();
             bytes = png::png(&drawn).unwrap().len();
-            processor_time() - began
+            processor_time().saturating_sub(began)
         })
         .collect();
     times.sort();

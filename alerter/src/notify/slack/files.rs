@@ -43,7 +43,7 @@ impl Slack {
 }
 
 impl Gallery for Slack {
-    fn permitted<'a>(&'a self) -> BoxFuture<'a, Result<(), PictureError>> {
+    fn permitted(&self) -> BoxFuture<'_, Result<(), PictureError>> {
         // An address that is not used shows nothing to anybody.
         async move { self.bot()?.announce("chart.png", 1, "").await.map(drop) }.boxed()
     }

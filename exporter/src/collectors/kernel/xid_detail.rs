@@ -384,11 +384,12 @@ mod tests {
 
     #[test]
     fn every_row_is_one_error() {
-        for (i, (xid, unit, subcodes, statuses, ..)) in RULES.iter().enumerate() {
+        for row in RULES {
+            let (xid, unit, subcodes, statuses, ..) = row;
             assert!(NVLINK5.contains(xid) && is_unit(unit) && !subcodes.is_empty() && !statuses.is_empty());
             for (subcode, status) in subcodes.iter().flat_map(|s| statuses.iter().map(move |t| (s, t))) {
                 let found = rule(*xid, unit, subcode << 20 | 0x1c6, *status).unwrap();
-                assert!(std::ptr::eq(found, &RULES[i]), "{xid} {unit} {subcode} {status:#x} is there twice");
+                assert!(std::ptr::eq(found, row), "{xid} {unit} {subcode} {status:#x} is there twice");
             }
         }
         for (_, unit) in SAME {

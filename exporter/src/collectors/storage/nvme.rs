@@ -141,7 +141,7 @@ impl Default for Config {
 }
 
 pub fn rhythm(config: &Config) -> Rhythm {
-    Rhythm { interval: config.interval.into(), deadline: Duration::from_secs(60) }
+    Rhythm { interval: config.interval.into(), deadline: Duration::from_mins(1) }
 }
 
 /// Who is asked; tests have their own.

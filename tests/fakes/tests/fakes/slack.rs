@@ -50,7 +50,8 @@ impl Caller {
         let request = self.http.post(url).bearer_auth(Slack::TOKEN);
         let request = request.header("content-type", "application/x-www-form-urlencoded").body(form);
         let reply: Value = request.send().await.unwrap().json().await.unwrap();
-        let text = |key: &str| reply[key].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned();
+        assert_eq!(reply["ok"], true, "{reply}");
+        let text = |key: &str| reply[key].as_str().unwrap().to_owned();
         (text("upload_url"), text("file_id"))
     }
 
