@@ -25,7 +25,7 @@ pub struct Seen {
 /// A signal over a range of steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
-    /// Its name, as in [`stepwatch_model::signal`].
+    /// Its name, as in `alerter/model/src/signal.rs`.
     pub signal: String,
     /// In the order of steps; each restart begins an attempt.
     pub points: Vec<CurvePoint>,

@@ -209,18 +209,16 @@ impl RankComputeTimes {
     /// Takes a rank's report; true if a step was judged.
     pub(crate) fn take(&mut self, rank: u32, stage: Option<u32>, step: i64, e: &Event) -> bool {
         let Some(report) = Report::from_event(rank, e) else { return false };
-        if self.last.is_some_and(|last| step <= last) {
+        if let Some(behind) = self.last.map(|last| last.saturating_sub(step)).filter(|b| *b >= 0) {
             self.late += 1;
+            // A node that is followed only now reports after those that are known, each time: it is
+            // waited for from the next step on. A log that is read from its beginning is not.
+            if behind < PATIENCE as i64 {
+                self.meet(rank, stage);
+            }
             return false;
         }
-        let judged = self.judged;
-        let m = self.members.entry(rank).or_insert_with(|| {
-            self.awaited += 1;
-            Member::default()
-        });
-        self.awaited += usize::from(judged - m.seen >= PATIENCE);
-        m.stage = stage.unwrap_or(0).min(MAX_STAGES);
-        m.seen = judged;
+        self.meet(rank, stage);
         let at = self.open.partition_point(|o| o.step < step);
         if self.open.get(at).is_none_or(|o| o.step != step) {
             self.open.insert(at, Open { step, reports: Vec::with_capacity(self.members.len()) });
@@ -231,6 +229,18 @@ impl RankComputeTimes {
         }
         reports.push(report);
         self.close()
+    }
+
+    /// Steps wait for this rank from now on, until it is silent for long.
+    fn meet(&mut self, rank: u32, stage: Option<u32>) {
+        let judged = self.judged;
+        let m = self.members.entry(rank).or_insert_with(|| {
+            self.awaited += 1;
+            Member { seen: judged, ..Member::default() }
+        });
+        self.awaited += usize::from(judged - m.seen >= PATIENCE);
+        m.stage = stage.unwrap_or(0).min(MAX_STAGES);
+        m.seen = judged;
     }
 
     /// The run went back: its ranks may be elsewhere.
@@ -425,4 +435,39 @@ fn correlation(reports: &[Report]) -> Option<f64> {
     }
     let r = xy / (xx * yy).sqrt();
     r.is_finite().then_some(r)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(times: &mut RankComputeTimes, rank: u32, step: i64) {
+        let mut e = Event::step("r", step);
+        assert!(e.t.set("fwd_bwd", 1.0));
+        times.take(rank, None, step, &e);
+    }
+
+    /// The exporter of the first node is connected first, and its records always come first.
+    #[test]
+    fn a_node_that_is_followed_later_is_waited_for() {
+        let mut times = RankComputeTimes::default();
+        (0..20).for_each(|step| report(&mut times, 0, step));
+        for step in 20..60 {
+            (0..4).for_each(|rank| report(&mut times, rank, step));
+        }
+        assert_eq!(times.members.len(), 4);
+        assert!(times.members.values().all(|m| m.steps >= 35), "{:?}", times.members);
+        assert_eq!((times.late, times.groups[&0].ranks), (3, 4));
+    }
+
+    #[test]
+    fn a_log_that_is_read_from_its_beginning_is_not_waited_for() {
+        let mut times = RankComputeTimes::default();
+        (0..100).for_each(|step| report(&mut times, 0, step));
+        for step in 100..120 {
+            report(&mut times, 0, step);
+            report(&mut times, 1, step - 90);
+        }
+        assert_eq!((times.members.len(), times.last), (1, Some(119)));
+    }
 }
