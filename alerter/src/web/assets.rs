@@ -33,7 +33,6 @@ const FILES: &[(&str, &str, &[u8])] = &[
     ("style.css", CSS, include_bytes!("assets/style.css")),
     ("icon.svg", "image/svg+xml", include_bytes!("assets/icon.svg")),
     ("htmx.min.js", JS, include_bytes!("assets/htmx.min.js")),
-    ("hx-sse.min.js", JS, include_bytes!("assets/hx-sse.min.js")),
     ("uPlot.iife.min.js", JS, include_bytes!("assets/uPlot.iife.min.js")),
     ("uPlot.min.css", CSS, include_bytes!("assets/uPlot.min.css")),
 ];

@@ -55,7 +55,34 @@
       showAge(status ? `the alerter answered ${status}` : "the alerter did not answer");
     });
   }
-  document.addEventListener("visibilitychange", renew);
+  // What happens to an incident or a node is shown at once. The timer below shows the rest, and all of
+  // it where the stream is refused.
+  const SOON_MS = 300;
+  let events = null;
+  let soon = 0;
+
+  function follow() {
+    if (document.hidden) {
+      // A browser has six connections to a server, for all tabs together.
+      events?.close();
+      events = null;
+      return;
+    }
+    if (events || document.getElementById("live")?.dataset.renews !== "yes") return;
+    events = new EventSource("/api/v1/events");
+    const wake = () => {
+      soon ||= setTimeout(() => {
+        soon = 0;
+        renew();
+      }, SOON_MS);
+    };
+    for (const kind of ["incident", "node", "reset"]) events.addEventListener(kind, wake);
+  }
+
+  document.addEventListener("visibilitychange", () => {
+    follow();
+    renew();
+  });
   document.addEventListener("input", (event) => {
     const form = event.target.closest("form");
     if (form && !event.target.matches("[type=checkbox]")) form.classList.add("edited");
@@ -129,4 +156,5 @@
     });
   }
   showAge();
+  follow();
 })();
