@@ -32,7 +32,13 @@ async fn a_chart_has_every_step_what_was_expected_and_what_happened() {
     app.exporter.say(&steps(1, "llama", 0, 0..200)).await;
     until(&app, "signal=loss", 199).await;
     app.exporter.say(&steps(201, "llama", 1, 150..180)).await;
-    let view = until(&app, "signal=loss", 179).await;
+    until(&app, "signal=loss", 179).await;
+    // An incident is listed once it is stored, a moment after its step.
+    let view = wait_for("the incident", async || {
+        let view = app.json("/api/v1/runs/llama/series?signal=loss").await;
+        view["incidents"].as_array().is_some_and(|all| !all.is_empty()).then_some(view)
+    })
+    .await;
     assert_eq!(view["step"].as_array().unwrap().len(), 180);
     assert_eq!(
         (&view["last"][10], &view["min"][10], &view["count"][10]),
