@@ -229,7 +229,7 @@ async fn a_slow_gpu_is_named_and_one_that_answers_with_errors_is_no_answer() {
         bins::path(bins::EXPORTER).unwrap();
         // Long enough for a call of eight seconds to have returned, on any machine, and for the
         // next one to have lasted as well.
-        for args in [&["--timeout=14s", "--skip=clock"][..], &["--timeout=14s", "--skip=clock", "--lenient"]]
+        for args in [&["--timeout=20s", "--skip=clock"][..], &["--timeout=20s", "--skip=clock", "--lenient"]]
         {
             let output = node.check(args).await;
             let said = text(&output);

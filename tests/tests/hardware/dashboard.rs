@@ -136,7 +136,8 @@ fn runs(ingest: &Path) -> [Rank; 2] {
 
 /// A panel may show nothing because nothing is wrong: it shows only what is above or at a value.
 fn shows_trouble_only(expr: &str) -> bool {
-    [" > 0)", " > 0 or ", " == 0)", " == 1)", " > 0.5)"].iter().any(|filter| expr.contains(filter))
+    let filters = [" > 0)", " > 0 or ", " == 0)", " == 1)", " > 0.5)", r#"action!="none""#];
+    filters.iter().any(|filter| expr.contains(filter))
 }
 
 /// Those that stand for themselves in a legend. `cluster` is empty where there is one.
