@@ -8,6 +8,13 @@ use crate::promql;
 /// test.
 pub const LEFT_OUT: &[(&str, &str)] = &[
     ("clock_tai_offset_seconds", "a constant that changes with a leap second"),
+    ("gpu_c2c_errors_total", "only superchips have it, and none has been read yet"),
+    ("gpu_c2c_low_power", "only superchips have it, and none has been read yet"),
+    ("gpu_c2c_speed_bytes_per_second", "only superchips have it, and none has been read yet"),
+    ("gpu_c2c_up", "only superchips have it, and none has been read yet"),
+    ("stepwatch_alerter_chart_render_seconds", "pictures delay no message; for who looks for their cost"),
+    ("stepwatch_alerter_chart_renders", "pictures delay no message; for who looks for their cost"),
+    ("stepwatch_alerter_chart_uploads", "the log says why a picture is left out"),
     ("disk_nvme_powered_seconds_total", "an age, whose rate says nothing; `nvme smart-log` shows it"),
     (
         "job_process_info",
