@@ -55,6 +55,8 @@ struct Beat {
     window: Option<Instant>,
     /// By index; of no GPU are those of the driver as a whole.
     spent: BTreeMap<Option<u32>, Spent>,
+    /// The most that one GPU took before it was counted anew.
+    most: Option<(u32, Spent)>,
 }
 
 #[derive(Debug, Default)]
@@ -78,14 +80,21 @@ impl Heartbeat {
 
     /// Counts what is spent from here on, of one GPU or of the driver as a whole.
     pub(super) fn count_anew(&self, gpu: Option<u32>) {
-        self.0.locked().spent.remove(&gpu);
+        let mut beat = self.0.locked();
+        let Some(spent) = beat.spent.remove(&gpu) else { return };
+        if let Some(gpu) = gpu
+            && beat.most.is_none_or(|(_, most)| most.total < spent.total)
+        {
+            beat.most = Some((gpu, spent));
+        }
     }
 
     pub(super) fn spent(&self, gpu: Option<u32>) -> Spent {
         self.0.locked().spent.get(&gpu).copied().unwrap_or_default()
     }
 
-    /// The GPU whose calls take most, as if the one that runs were over.
+    /// The GPU whose calls take most, or took most before they were counted anew, as if the one that
+    /// runs were over.
     pub(super) fn slowest(&self) -> Option<(u32, Spent)> {
         let beat = self.0.locked();
         let mut spent = beat.spent.clone();
@@ -93,7 +102,7 @@ impl Heartbeat {
             spent.entry(call.gpu).or_default().add(call.function, call.since.elapsed());
         }
         let of_gpus = spent.into_iter().filter_map(|(gpu, spent)| Some((gpu?, spent)));
-        of_gpus.max_by_key(|(_, spent)| spent.total)
+        of_gpus.chain(beat.most).max_by_key(|(_, spent)| spent.total)
     }
 }
 
