@@ -202,9 +202,16 @@ impl Rig {
     async fn ask(&mut self, request: reqwest::RequestBuilder) -> (u16, String) {
         let request = request.build().unwrap();
         let what = format!("{} {}", request.method(), request.url().path());
-        let response = http::client().execute(request).await.unwrap();
+        let mut response = http::client().execute(request).await.unwrap();
         let (status, headers) = (response.status().as_u16(), format!("{:?}", response.headers()));
-        let body = response.text().await.unwrap();
+        // Of a stream of events, which has no end, what comes first.
+        let endless = response.headers().get("content-type").is_some_and(|kind| kind == "text/event-stream");
+        let body = if endless {
+            let first = tokio::time::timeout(PATIENCE, response.chunk()).await.unwrap().unwrap();
+            String::from_utf8_lossy(&first.unwrap_or_default()).into_owned()
+        } else {
+            response.text().await.unwrap()
+        };
         self.read(format!("answer to {what}"), format!("{status} {headers} {body}"));
         (status, body)
     }
