@@ -1,6 +1,6 @@
 //! Tokens of the API: which token a request presents, what it may do, and which runs and teams it
-//! is limited to; and sessions of browsers. The configuration makes tokens, and the gate of the API asks
-//! for both.
+//! is limited to; and sessions of browsers. The configuration makes tokens, and the gate of the API
+//! asks for both.
 
 mod keyring;
 mod scope;

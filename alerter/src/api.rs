@@ -2,8 +2,8 @@
 //!
 //! Every route is declared once, beside its handler (`#[utoipa::path]`), and listed below under the
 //! scope that it needs. The OpenAPI document is made from these declarations: `GET
-//! /api/v1/openapi.json` serves it and `docs/openapi.json` is a copy. The pages for people are not in
-//! it: they are in `crate::web`, and are made of the same answers.
+//! /api/v1/openapi.json` serves it and `docs/openapi.json` is a copy. The pages for people are not
+//! in it: they are in `crate::web`, and are made of the same answers.
 //!
 //! Reading comes from the store's readers and from copies that the runtime publishes, so that a
 //! thousand dashboards cannot delay a page. Errors are `{"error": "..."}`.

@@ -226,8 +226,8 @@ impl Cli {
     }
 }
 
-/// Runs a command, and does not wait long for what it left in a thread: a read of a file system that
-/// does not answer may never end.
+/// Runs a command, and does not wait long for what it left in a thread: a read of a file system
+/// that does not answer may never end.
 pub fn to_its_end<T>(runtime: Runtime, command: impl Future<Output = T>) -> T {
     let done = runtime.block_on(command);
     runtime.shutdown_timeout(THREADS_END_WITHIN);

@@ -1,8 +1,8 @@
-//! Charts of incidents: what is seen of a run is kept while it is there, drawn where somebody looks,
-//! and shown beside the messages of receivers that have a place for it.
+//! Charts of incidents: what is seen of a run is kept while it is there, drawn where somebody
+//! looks, and shown beside the messages of receivers that have a place for it.
 //!
-//! All of it happens after the commit of an incident and after its messages, in tasks of its own: no
-//! page waits for a picture, and no failure of one is a failure of a message.
+//! All of it happens after the commit of an incident and after its messages, in tasks of its own:
+//! no page waits for a picture, and no failure of one is a failure of a message.
 
 mod gallery;
 mod keeper;

@@ -1,5 +1,5 @@
-//! The pages for people: one file a page, one template a page (`pages/`), and the frame that all have
-//! (`layout`).
+//! The pages for people: one file a page, one template a page (`pages/`), and the frame that all
+//! have (`layout`).
 //!
 //! A page shows what the API answers, and its buttons do what the API does: nothing here decides.
 //! Everything works by links and forms; the script (`assets/app.js`) renews a page, says how old it

@@ -1,4 +1,5 @@
-//! Jobs of the schedulers: who has which GPUs, do their processes run, and do limits hold them back?
+//! Jobs of the schedulers: who has which GPUs, do their processes run, and do limits hold them
+//! back?
 
 use crate::head::{self, RUN_BOARD_OF_ROW, many};
 use crate::layout::{Board, Chart, Row};

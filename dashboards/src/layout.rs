@@ -326,7 +326,8 @@ impl Board {
                 line_height = line_height.max(chart.height());
             }
             y += line_height;
-            // Grafana keeps the panels of a folded row within it, and those of an open one behind it.
+            // Grafana keeps the panels of a folded row within it, and those of an open one behind
+            // it.
             let behind = if row.folded { Vec::new() } else { std::mem::take(&mut inside) };
             header.collapsed = Some(row.folded);
             header.panels = Some(inside);

@@ -1,5 +1,5 @@
-//! Writes the generated files: those of the repository, or with `--parameters FILE --output DIR` the
-//! rules of a site.
+//! Writes the generated files: those of the repository, or with `--parameters FILE --output DIR`
+//! the rules of a site.
 
 use std::error::Error;
 use std::path::Path;

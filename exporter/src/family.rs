@@ -28,7 +28,8 @@ pub struct Family {
     pub shown: Shown,
 }
 
-/// Whether a family of a collector is on the page by default; `collectors.X.metrics` says otherwise.
+/// Whether a family of a collector is on the page by default; `collectors.X.metrics` says
+/// otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shown {

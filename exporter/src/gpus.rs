@@ -78,8 +78,8 @@ pub fn has_driver(roots: &Roots, pci: &str) -> bool {
 }
 
 /// IMEX channels that may be opened here: `/dev/nvidia-caps-imex-channels/channel0` and further
-/// ones, made by the driver where GPUs of several nodes share an NVLink domain (NVIDIA's IMEX guide,
-/// and NVIDIA/k8s-dra-driver-gpu). [`None`] where there is no such directory.
+/// ones, made by the driver where GPUs of several nodes share an NVLink domain (NVIDIA's IMEX
+/// guide, and NVIDIA/k8s-dra-driver-gpu). [`None`] where there is no such directory.
 pub fn imex_channels(roots: &Roots) -> Option<usize> {
     let names = roots::list(&roots.dev.join("nvidia-caps-imex-channels")).ok()?;
     Some(names.iter().filter(|name| name.starts_with("channel")).count())

@@ -147,8 +147,8 @@ async fn the_documentation_names_metrics_that_exist() {
     pages.extend(["README.md", "ARCHITECTURE.md"].map(|f| bins::root().join(f)));
     for path in pages {
         let text = std::fs::read_to_string(&path).unwrap();
-        // In running text only `code` names a metric; a wildcard (`train_*`) names a group, and `.rs`
-        // ends the name of a file.
+        // In running text only `code` names a metric; a wildcard (`train_*`) names a group, and
+        // `.rs` ends the name of a file.
         let is_name = |code: &&str| !code.contains('*') && !code.ends_with(".rs");
         let code = text.split('`').skip(1).step_by(2).filter(is_name).collect::<Vec<_>>().join("\n");
         known.check(metrics_in(&code), &path);

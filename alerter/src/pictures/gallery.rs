@@ -2,8 +2,8 @@
 //!
 //! A conversation has one chart, that of the present stage of its incident (severity, signal,
 //! whether it is over). Another one is shown before the old one is taken away. What is begun is on
-//! disk before anybody can see it, so that after a crash nobody sees two: a file that may or may not
-//! have been shown is taken away, and the chart is shown anew.
+//! disk before anybody can see it, so that after a crash nobody sees two: a file that may or may
+//! not have been shown is taken away, and the chart is shown anew.
 //!
 //! A receiver whose account may show no pictures is left out, which is logged once, until the
 //! configuration is loaded again.

@@ -154,8 +154,8 @@ impl Store {
 
     /// Lanes of a receiver that may be tried now: those with a page first, then the first of each
     /// source, the second of each, and so on; within a source its users take turns too. So nobody
-    /// waits behind the flood of another. Only the head of a lane is ever deferred, so that the largest wait in a lane is
-    /// the lane's.
+    /// waits behind the flood of another. Only the head of a lane is ever deferred, so that the
+    /// largest wait in a lane is the lane's.
     pub(crate) async fn due_lanes(&self, receiver: &str, now: Ts, limit: usize) -> Result<Vec<DueLane>> {
         self.lanes_due(self.reader()?, receiver, now, limit).await
     }

@@ -41,7 +41,8 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes the series of runs that have not stepped since `before`. Returns the number of parts.
+    /// Deletes the series of runs that have not stepped since `before`. Returns the number of
+    /// parts.
     pub(crate) async fn forget_series(&self, before: Ts) -> Result<u64> {
         self.write(Who::InTurn, async |tx| {
             let gone = sqlx::query("DELETE FROM series WHERE at_ms < $1").bind(before.0).execute(tx).await?;

@@ -1,5 +1,5 @@
-//! One incident: what is wrong, whom to suspect, what to do, what it costs, who knows of it, and the
-//! buttons to answer it.
+//! One incident: what is wrong, whom to suspect, what to do, what it costs, who knows of it, and
+//! the buttons to answer it.
 
 use std::sync::Arc;
 
@@ -134,8 +134,8 @@ pub(super) async fn show(
     render(&api, &caller, &headers, &id, None).await
 }
 
-/// `POST /incidents/{id}/{action}`: does what the button says, and shows the incident as it is then.
-/// What cannot be done is said above the incident.
+/// `POST /incidents/{id}/{action}`: does what the button says, and shows the incident as it is
+/// then. What cannot be done is said above the incident.
 pub(super) async fn act(
     State(api): State<Arc<Api>>,
     caller: Caller,

@@ -102,8 +102,8 @@ fn local(next: &str) -> &str {
 }
 
 /// The login page, for a browser that asks for a page and shows nothing to be let in by. The script
-/// of a page gets a refusal without a challenge, for which a browser would open a window of its own;
-/// programs get the refusal itself.
+/// of a page gets a refusal without a challenge, for which a browser would open a window of its
+/// own; programs get the refusal itself.
 pub(crate) fn instead(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Response> {
     if headers.contains_key(AUTHORIZATION) || !super::error_page::is_page(uri.path()) {
         return None;

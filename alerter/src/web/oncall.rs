@@ -1,5 +1,5 @@
-//! Who is on call by each schedule, now and next; and who would be notified of an incident that does
-//! not exist.
+//! Who is on call by each schedule, now and next; and who would be notified of an incident that
+//! does not exist.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The runbooks of the project, which the program has inside: a link in a message works in a cluster
-//! that reaches no other site.
+//! The runbooks of the project, which the program has inside: a link in a message works in a
+//! cluster that reaches no other site.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -415,8 +415,8 @@ fn step_of(f: &Field<'_>, quality: u8) -> Option<(i64, bool)> {
     }
 }
 
-/// Whether a fraction stands behind the header that a trainer gives to the `MetricLogger` of MAE and
-/// DINO: `Training  [  10/125000]  eta: 0:10:00`. `Test: ` and the like are no such word.
+/// Whether a fraction stands behind the header that a trainer gives to the `MetricLogger` of MAE
+/// and DINO: `Training  [  10/125000]  eta: 0:10:00`. `Test: ` and the like are no such word.
 fn is_headed(f: &Field<'_>) -> bool {
     let trains = ["train", "training"].iter().any(|w| w.eq_ignore_ascii_case(f.name));
     let behind = f.number.rest.split_once(']').map_or("", |(_, behind)| behind.trim_start());

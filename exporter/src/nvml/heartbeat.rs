@@ -93,8 +93,8 @@ impl Heartbeat {
         self.0.locked().spent.get(&gpu).copied().unwrap_or_default()
     }
 
-    /// The GPU whose calls take most, or took most before they were counted anew, as if the one that
-    /// runs were over.
+    /// The GPU whose calls take most, or took most before they were counted anew, as if the one
+    /// that runs were over.
     pub(super) fn slowest(&self) -> Option<(u32, Spent)> {
         let beat = self.0.locked();
         let mut spent = beat.spent.clone();

@@ -118,9 +118,9 @@ impl State {
         (most > own + 1).then_some(id)
     }
 
-    /// The place that an owner who is known gives up for its next reader: of those that are not held
-    /// for long the one that has had its turn first, and where all are held for long the last. So an
-    /// alerter that follows for long is not cut by those who come and go.
+    /// The place that an owner who is known gives up for its next reader: of those that are not
+    /// held for long the one that has had its turn first, and where all are held for long the last.
+    /// So an alerter that follows for long is not cut by those who come and go.
     fn whose_turn_is_over(&self, owner: Owner, now: Instant) -> Option<u64> {
         let own = self.taken.iter().filter(|(_, t)| !t.authenticated && t.owner == owner);
         let mut held = own.map(|(id, t)| (*id, now.saturating_duration_since(t.since)));

@@ -62,7 +62,8 @@ impl Drop for Trainer {
 
 fn start(dir: &Path, files: &[&str]) -> Exporter {
     let rights = Rights { user: EXPORTER, capabilities: capabilities(files) };
-    // A directory of the prolog makes the collector of jobs read from the start, as a scheduler does.
+    // A directory of the prolog makes the collector of jobs read from the start, as a scheduler
+    // does.
     let prolog = dir.join("prolog");
     std::fs::create_dir(&prolog).unwrap();
     let config = format!(

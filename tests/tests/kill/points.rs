@@ -91,8 +91,8 @@ async fn life_of_an_incident(stack: &mut Stack, run: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn at_every_crash_point() {
-    // Pictures follow their messages in their own time, after the life of a short incident: they have
-    // a test of their own (`alerter/src/pictures/tests/kill.rs`).
+    // Pictures follow their messages in their own time, after the life of a short incident: they
+    // have a test of their own (`alerter/src/pictures/tests/kill.rs`).
     let points: Vec<_> = crash_points().into_iter().filter(|point| !point.starts_with("pictures.")).collect();
     assert!(points.len() >= 4, "the alerter names its crash points: {points:?}");
     let options = StackOptions { alerter: QUICK.into(), ..StackOptions::default() };

@@ -43,8 +43,8 @@ const PYTHON_PACKAGES: &[&str] = &[
     "wheel",
 ];
 
-/// Grafana's own types of dashboards, of Grafana 11.6: later ones have another format, and a version
-/// without an epoch would be years older.
+/// Grafana's own types of dashboards, of Grafana 11.6: later ones have another format, and a
+/// version without an epoch would be years older.
 const FOUNDATION_SDK: &str = "grafana-foundation-sdk==1769699379!11.6.0";
 
 /// What checks the dependencies, built from its source, and the package that has it built.

@@ -48,7 +48,8 @@ pub(super) fn field(number: Number, least: f64, most: f64) -> Option<f64> {
 pub(super) fn bit_error_ratio(raw: f64) -> Option<f64> {
     let raw = raw as u64;
     let (mantissa, exponent) = ((raw >> 8) & 0xf, raw & 0xff);
-    // The smallest that there is stands for none: no error was ever seen (NVIDIA/DCGM, DcgmRecorder).
+    // The smallest that there is stands for none: no error was ever seen (NVIDIA/DCGM,
+    // DcgmRecorder).
     if (mantissa, exponent) == (0xf, 0xff) {
         return Some(0.0);
     }

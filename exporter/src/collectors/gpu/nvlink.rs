@@ -20,8 +20,8 @@ use crate::family::Family;
 use crate::nvml::Gpu;
 use crate::samples::Samples;
 
-/// Links of the largest GPU: `NVML_NVLINK_MAX_LINKS` of nvml.h (NVIDIA/go-nvml). Drivers to 580 knew
-/// 18.
+/// Links of the largest GPU: `NVML_NVLINK_MAX_LINKS` of nvml.h (NVIDIA/go-nvml). Drivers to 580
+/// knew 18.
 const MAX_LINKS: u32 = 36;
 
 /// `NVML_DEVICE_ARCH_*`

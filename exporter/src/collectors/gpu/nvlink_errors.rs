@@ -176,8 +176,8 @@ mod tests {
         }
     }
 
-    /// One of these fails the health check of NVIDIA/DCGM: `helper_health_check_nvlink5_error_counters`
-    /// in testing/python3/tests/test_health.py.
+    /// One of these fails the health check of NVIDIA/DCGM:
+    /// `helper_health_check_nvlink5_error_counters` in testing/python3/tests/test_health.py.
     #[test]
     fn one_error_of_the_fifth_generation_is_one_too_many() {
         for kind in [

@@ -25,7 +25,8 @@ const MOST: f64 = 9e18;
 /// `NVML_POWER_SCOPE_*`.
 const SCOPES: &[(u32, &str)] = &[(1, "module"), (2, "memory")];
 
-/// A field of a link, where its value goes, the label of an error, the factor, and the largest value.
+/// A field of a link, where its value goes, the label of an error, the factor, and the largest
+/// value.
 type Row = (u32, &'static Family, Option<&'static str>, f64, f64);
 
 static C2C: &[Row] = &[

@@ -47,8 +47,8 @@ pub(super) fn findings(node: &Node<'_>, chosen: &[&'static Check]) -> Findings {
     found.or_ok(|| "none is needed".into())
 }
 
-/// What does not answer in time would hang under a job too, so the node is unhealthy: it is not that
-/// nothing could be found out.
+/// What does not answer in time would hang under a job too, so the node is unhealthy: it is not
+/// that nothing could be found out.
 fn late<'a>(node: &Node<'_>, name: &str, dark: &str, found: &'a mut Findings) -> FindingDetails<'a> {
     match node.hanging_call().filter(|_| name == "gpu") {
         Some((function, spent)) => found

@@ -105,8 +105,8 @@ fn run(node: &Node<'_>) -> Findings {
     found.or_ok(|| "nothing since the boot that a job should not meet".into())
 }
 
-/// What the driver asked for last in the log. Where NVML was asked too, its answer is newer, and the
-/// check `recovery` judges it.
+/// What the driver asked for last in the log. Where NVML was asked too, its answer is newer, and
+/// the check `recovery` judges it.
 fn recovery(node: &Node<'_>, found: &mut Findings) {
     for row in node.set(&LOGGED_RECOVERY) {
         let (gpu, wanted) = (row.label("gpu"), row.label("action"));

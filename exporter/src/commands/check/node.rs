@@ -182,7 +182,8 @@ impl<'a> Node<'a> {
         self.slowest.filter(|(_, spent)| spent.total >= TOO_SLOW)
     }
 
-    /// The call into NVML that had not returned, of those that take no time on a driver that is well.
+    /// The call into NVML that had not returned, of those that take no time on a driver that is
+    /// well.
     pub(super) fn hanging_call(&self) -> Option<(&'static str, Duration)> {
         self.hanging.filter(|(_, since)| *since >= TOO_SLOW)
     }

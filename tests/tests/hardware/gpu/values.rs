@@ -232,8 +232,8 @@ async fn parts_of_an_h200() {
     node.decent();
 }
 
-/// A compute tray of an NVL72 rack: what nvml.h has of platform, links to the CPU and scopes of power
-/// (`nvmlPlatformInfo_v2_t`, `NVML_FI_DEV_C2C_LINK_*`, `NVML_POWER_SCOPE_*`).
+/// A compute tray of an NVL72 rack: what nvml.h has of platform, links to the CPU and scopes of
+/// power (`nvmlPlatformInfo_v2_t`, `NVML_FI_DEV_C2C_LINK_*`, `NVML_POWER_SCOPE_*`).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tray_of_a_rack() {
     let node = Node::start(&Script::for_fleet(Fleet::Nvl72).at(NOW)).await;
