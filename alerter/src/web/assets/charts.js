@@ -144,10 +144,13 @@
     };
   }
 
+  // Pixels that a plot may be wide.
+  const room = (figure) => Math.max(figure.clientWidth || section.clientWidth, 240);
+
   async function draw(figure) {
     const { from, to, time, log } = asked();
-    const width = Math.max(figure.clientWidth || section.clientWidth, 240);
-    const query = new URLSearchParams({ signal: figure.dataset.signal, points: String(Math.min(Math.round(width), 4096)) });
+    const points = Math.min(Math.round(room(figure)), 4096);
+    const query = new URLSearchParams({ signal: figure.dataset.signal, points: String(points) });
     if (from) query.set("from", from);
     if (to) query.set("to", to);
     const response = await fetch(`${section.dataset.api}/series?${query}`, { cache: "no-cache" });
@@ -162,7 +165,9 @@
     }
     had?.plot.destroy();
     figure.hidden = false;
-    plots.set(figure, { plot: new uPlot(options(figure, width, time, log), data, figure), time, log });
+    // The screen may have been turned while the answer was on its way.
+    const plot = new uPlot(options(figure, room(figure), time, log), data, figure);
+    plots.set(figure, { plot, time, log });
   }
 
   // The rest of the page, as it would be made now.
@@ -218,7 +223,7 @@
   addEventListener("resize", () => {
     if (section.clientWidth === wide) return;
     wide = section.clientWidth;
-    for (const [figure, { plot }] of plots) plot.setSize({ width: figure.clientWidth, height: plot.height });
+    for (const [figure, { plot }] of plots) plot.setSize({ width: room(figure), height: plot.height });
   });
   for (const scripted of section.querySelectorAll(".scripted")) scripted.classList.add("shown");
   setInterval(() => {
