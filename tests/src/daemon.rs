@@ -18,8 +18,9 @@ use crate::say;
 
 /// Lines of a log shown when a test fails.
 const SHOWN: usize = 60;
-/// Lines kept of a log.
-const KEPT: usize = 10_000;
+/// Lines kept of a log: more than a program writes at the level `trace` in any test, since a test
+/// that waits for a line, or looks for a secret, must see all of them.
+const KEPT: usize = 1_000_000;
 
 /// A running program. Dropping it kills the process; dropping it in a failing test shows its log.
 #[derive(Debug)]
@@ -75,6 +76,11 @@ impl Daemon {
 
     pub fn log(&self) -> Vec<String> {
         self.log.borrow().clone()
+    }
+
+    /// Whether one of the lines from number `first` on is as wanted.
+    pub fn has_logged(&self, first: usize, wanted: impl Fn(&str) -> bool) -> bool {
+        self.log.borrow().iter().skip(first).any(|line| wanted(line))
     }
 
     fn tail(&self) -> String {

@@ -293,7 +293,7 @@ impl Rig {
         let before = self.daemon.log().len();
         kill_process(pid, Signal::HUP).unwrap();
         poll_until("the signal's reload", PATIENCE, async || {
-            self.daemon.log()[before..].iter().any(|l| l.contains("reload failed")).then_some(())
+            self.daemon.has_logged(before, |l| l.contains("reload failed")).then_some(())
         })
         .await
         .unwrap();
@@ -437,9 +437,9 @@ async fn no_secret_is_logged_answered_shown_printed_or_stored() {
     // Somebody must be asked: what was refused for good is not tried again.
     let alert = json!([{"labels": {"alertname": "Gone", "severity": "critical", "run": "llama-1"}}]);
     assert_eq!(rig.post("/api/v2/alerts", &alert).await, 200);
-    let down = |l: &String| l.contains("Connection refused") || l.contains("cannot connect");
+    let down = |l: &str| l.contains("Connection refused") || l.contains("cannot connect");
     poll_until("somebody to miss the echo", 2 * PATIENCE, async || {
-        rig.daemon.log()[failures..].iter().any(down).then_some(())
+        rig.daemon.has_logged(failures, down).then_some(())
     })
     .await
     .unwrap_or_else(|e| panic!("{addr}: {e}"));
