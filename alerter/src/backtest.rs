@@ -13,6 +13,7 @@ mod html;
 mod input;
 mod labels;
 mod picture;
+mod progress;
 mod records;
 mod replay;
 mod report;
@@ -31,6 +32,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
+use indicatif::ProgressBar;
 use stepwatch_engine::EngineConfig;
 use stepwatch_kit::build_info;
 use stepwatch_kit::config::ConfigError;
@@ -53,6 +55,11 @@ const EVERYBODY: &str = "every receiver";
 const ALL: &str = "all";
 
 #[derive(Debug, Default, clap::Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-alerter backtest train.log
+  stepwatch-alerter backtest --config alerter.yml --html report.html logs/
+  stepwatch-alerter backtest --tune loss_spike --labels labels.csv runs/*.csv")]
 pub struct Args {
     /// Recorded runs: CSV, JSON lines, training logs, event files of TensorBoard, .wandb files,
     /// trainer_state.json, metrics.csv; a directory stands for the runs in it
@@ -119,12 +126,14 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool
         writeln!(err, "{e}")?;
     }
     let (mut kept, mut totals, mut passed_over) = (Vec::new(), Vec::new(), 0);
+    let progress = progress::of(&found);
     for file in &found {
         let first = Replay::new(config.clone());
         let mut replays = vec![if args.html.is_some() { first.drawing() } else { first }];
         replays.extend(tunes.iter().flat_map(Tune::replays));
         let name = file.path.to_string_lossy().into_owned();
-        match feed(&file.path, file.named, &mut replays, err)? {
+        progress.set_message(progress::name(&file.path));
+        match feed(&file.path, file.named, &mut replays, &progress, err)? {
             Ok(notes) => {
                 let mut rest = replays.split_off(1);
                 for tune in &mut tunes {
@@ -133,7 +142,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool
                     rest = others;
                 }
                 for replay in replays {
-                    report::write(&name, &replay, style, out)?;
+                    progress.suspend(|| report::write(&name, &replay, style, out))?;
                     totals
                         .push((Counts::from_replay(&replay), words::weeks(std::iter::once(replay.lasted()))));
                     if args.html.is_some() {
@@ -143,11 +152,12 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool
             }
             Err(_) if !file.named => passed_over += 1,
             Err(e) => {
-                writeln!(err, "{name}: {e}")?;
+                progress.suspend(|| writeln!(err, "{name}: {e}"))?;
                 failed.push(format!("{name}: {e}"));
             }
         }
     }
+    progress.finish_and_clear();
     if totals.is_empty() && passed_over > 0 {
         failed.push(format!("no training run in {passed_over} files"));
         writeln!(err, "no training run in {passed_over} files")?;
@@ -203,9 +213,10 @@ fn feed(
     path: &Path,
     named: bool,
     replays: &mut [Replay],
+    progress: &ProgressBar,
     err: &mut dyn Write,
 ) -> io::Result<Result<Vec<String>, InputError>> {
-    let mut input = match Input::open(path) {
+    let mut input = match Input::open(path, progress) {
         Ok(input) => input,
         Err(e) => return Ok(Err(e)),
     };
@@ -226,11 +237,11 @@ fn feed(
             Err(InputError::Line { line, reason }) => {
                 bad += 1;
                 if bad <= MAX_PRINTED && named {
-                    writeln!(err, "{}:{line}: {reason}", path.display())?;
+                    progress.suspend(|| writeln!(err, "{}:{line}: {reason}", path.display()))?;
                 }
             }
             Err(InputError::Records(reason)) => {
-                writeln!(err, "{}: {reason}", path.display())?;
+                progress.suspend(|| writeln!(err, "{}: {reason}", path.display()))?;
                 notes.push(reason);
             }
             Err(e) => return Ok(Err(e)),
@@ -240,7 +251,7 @@ fn feed(
         notes.push(format!("{bad} bad lines were left out"));
     }
     if bad > MAX_PRINTED {
-        writeln!(err, "{}: {} bad lines in all", path.display(), bad)?;
+        progress.suspend(|| writeln!(err, "{}: {} bad lines in all", path.display(), bad))?;
     }
     if replays.first().is_some_and(|r| r.samples() > 0) {
         return Ok(Ok(notes));

@@ -6,8 +6,9 @@
 //! | 1 | it failed, or what was asked for is not so |
 //! | 64 | the command line or the configuration is wrong |
 //!
-//! `run`, `config check`, `notify test` and `simulate` read the configuration; the rest ask a
-//! running alerter over HTTP.
+//! `run`, `config check`, `notify test`, `simulate` and `oncall --config` read the configuration,
+//! and `backtest` reads recordings. `openapi`, `completions` and `man` are about the program itself.
+//! The rest ask a running alerter over HTTP.
 
 mod audit;
 mod client;
@@ -16,24 +17,29 @@ mod incidents;
 mod notify;
 mod oncall;
 mod runs;
+mod screen;
 mod silences;
 mod simulate;
 mod state;
 mod table;
 #[cfg(test)]
 mod tests;
+mod top;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 use serde::Serialize;
 use stepwatch_kit::build_info;
 use stepwatch_kit::config::{ConfigError, EXIT_CONFIG, Mistake};
 use stepwatch_kit::logging::{self, LogControl};
 use stepwatch_kit::serve::ListenAddr;
+use stepwatch_kit::shell;
 use stepwatch_kit::shutdown::Shutdown;
 use tokio::runtime::Runtime;
 
@@ -92,6 +98,8 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// The runs that a running alerter watches
     Runs(runs::RunsArgs),
+    /// The fleet on one screen, drawn anew every two seconds: incidents, runs, nodes
+    Top(top::TopArgs),
     /// The exporters that a running alerter reads
     Sources(state::StateArgs),
     /// How a running alerter is
@@ -99,9 +107,29 @@ enum Command {
     /// Print the OpenAPI document of what a running alerter serves
     #[command(name = "openapi")]
     OpenApi,
+    /// Print the script with which a shell completes this command line
+    #[command(after_help = COMPLETION_EXAMPLES)]
+    Completions { shell: Shell },
+    /// Write the manual page of every command to a directory
+    #[command(after_help = MANUAL_EXAMPLES)]
+    Man { directory: PathBuf },
 }
 
+const COMPLETION_EXAMPLES: &str = "\
+Examples:
+  source <(stepwatch-alerter completions bash)
+  stepwatch-alerter completions zsh > \"${fpath[1]}/_stepwatch-alerter\"
+  stepwatch-alerter completions fish > ~/.config/fish/completions/stepwatch-alerter.fish";
+
+const MANUAL_EXAMPLES: &str = "\
+Examples:
+  stepwatch-alerter man /usr/local/share/man/man1
+  man stepwatch-alerter-incidents";
+
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-alerter run --config /etc/stepwatch/alerter.yml --web.config.file /etc/stepwatch/web.yml")]
 pub struct RunArgs {
     /// The configuration
     #[arg(long, value_name = "FILE", required = true)]
@@ -124,6 +152,10 @@ enum ConfigCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-alerter config check alerter.yml
+  stepwatch-alerter config check alerter.yml --format json")]
 struct CheckArgs {
     file: PathBuf,
     #[arg(long, value_enum, default_value_t = Format::Table)]
@@ -183,8 +215,8 @@ impl CliError {
 impl Cli {
     /// Runs the command, and returns the exit status.
     pub async fn main(self) -> u8 {
-        self.run_with(|| logging::init(stepwatch_wire::words::clean), &mut io::stdout(), &mut io::stderr())
-            .await
+        let log = || logging::init(stepwatch_wire::words::clean);
+        self.run_with(log, &mut screen::stdout(), &mut io::stderr()).await
     }
 
     /// `log` starts the logging of a service; commands that only answer do not log.
@@ -221,7 +253,10 @@ impl Cli {
             Command::Runs(args) => runs::run(args, out).await,
             Command::Sources(args) => state::sources(args, out).await,
             Command::Status(args) => state::status(args, out).await,
+            Command::Top(args) => top::run(args, out).await,
             Command::OpenApi => document(out),
+            Command::Completions { shell } => Ok(shell::completions(Cli::command(), shell, out)?),
+            Command::Man { directory } => manual(&directory, out),
         }
     }
 }
@@ -263,6 +298,12 @@ fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CliError> {
 fn document(out: &mut dyn Write) -> Result<(), CliError> {
     let text = doc::text().map_err(|e| CliError::Other(e.to_string()))?;
     Ok(out.write_all(text.as_bytes())?)
+}
+
+fn manual(directory: &Path, out: &mut dyn Write) -> Result<(), CliError> {
+    let written = shell::manual(Cli::command(), directory);
+    let written = written.map_err(|e| CliError::Other(format!("{}: {e}", directory.display())))?;
+    written.iter().try_for_each(|page| writeln!(out, "{}", page.display())).map_err(CliError::Write)
 }
 
 fn replay(args: &backtest::Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use stepwatch_kit::serve::ListenAddr;
 
 use crate::app::Setup;
@@ -75,7 +76,24 @@ pub enum Command {
         #[arg(long, value_enum, default_value_t)]
         format: ReferenceFormat,
     },
+    /// Print the script with which a shell completes this command line
+    #[command(after_help = COMPLETION_EXAMPLES)]
+    Completions { shell: Shell },
+    /// Write the manual page of every command to a directory
+    #[command(after_help = MANUAL_EXAMPLES)]
+    Man { directory: PathBuf },
 }
+
+const COMPLETION_EXAMPLES: &str = "\
+Examples:
+  source <(stepwatch-exporter completions bash)
+  stepwatch-exporter completions zsh > \"${fpath[1]}/_stepwatch-exporter\"
+  stepwatch-exporter completions fish > ~/.config/fish/completions/stepwatch-exporter.fish";
+
+const MANUAL_EXAMPLES: &str = "\
+Examples:
+  stepwatch-exporter man /usr/local/share/man/man1
+  man stepwatch-exporter-check";
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
@@ -110,6 +128,38 @@ impl Options {
                 nvml_library: self.nvml_library.clone(),
                 state: None,
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory as _};
+
+    use super::*;
+
+    #[test]
+    fn the_examples_are_commands() {
+        fn examples(command: &Command, found: &mut Vec<String>) {
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            found.extend(text.lines().filter(|l| l.starts_with("  stepwatch-")).map(str::to_owned));
+            command.get_subcommands().for_each(|sub| examples(sub, found));
+        }
+        let mut found = Vec::new();
+        examples(&Cli::command(), &mut found);
+        assert!(found.len() >= 8, "{found:?}");
+        for line in found {
+            // What stands in quotes is one word.
+            let parts = line.split('\'').enumerate();
+            let words =
+                parts.flat_map(
+                    |(i, part)| {
+                        if i % 2 == 1 { vec![part] } else { part.split_whitespace().collect() }
+                    },
+                );
+            // Redirections are the shell's.
+            let parsed = Cli::try_parse_from(words.take_while(|word| *word != ">"));
+            assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
         }
     }
 }

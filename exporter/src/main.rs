@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stepwatch_exporter::app::{self, App, Setup};
 use stepwatch_exporter::cli::{Cli, Command, ConfigCommand, ReferenceFormat};
@@ -13,6 +13,7 @@ use stepwatch_exporter::commands::format::Format;
 use stepwatch_exporter::commands::{check, reference};
 use stepwatch_exporter::config::Config;
 use stepwatch_kit::config::{ConfigError, EXIT_CONFIG};
+use stepwatch_kit::shell;
 use stepwatch_kit::shutdown::Shutdown;
 
 /// Serving takes little; two threads keep a slow request from delaying the ingest.
@@ -57,6 +58,16 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
             ReferenceFormat::Json => reference::json(),
             ReferenceFormat::Markdown => reference::markdown(),
         }),
+        Some(Command::Completions { shell: wanted }) => {
+            let mut script = Vec::new();
+            shell::completions(Cli::command(), *wanted, &mut script)?;
+            print(&String::from_utf8(script)?)
+        }
+        Some(Command::Man { directory }) => {
+            let written = shell::manual(Cli::command(), directory);
+            let written = written.with_context(|| directory.display().to_string())?;
+            print(&written.iter().map(|page| format!("{}\n", page.display())).collect::<String>())
+        }
     }
 }
 

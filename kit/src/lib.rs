@@ -1,7 +1,7 @@
 //! What every service of Stepwatch offers to those who operate it: a configuration file whose
 //! mistakes are pointed at with a caret, structured logs whose level changes at run time, signals,
-//! hardened HTTP serving with TLS and authentication, the `/-/` endpoints and a metrics page in
-//! both text formats.
+//! hardened HTTP serving with TLS and authentication, the `/-/` endpoints, a metrics page in both
+//! text formats, and completions and manual pages of its command line.
 //!
 //! It contains nothing specific to training, metrics families or alerts, and holds no global state
 //! except the process's logger.
@@ -14,5 +14,6 @@ pub mod exposition;
 pub mod log_throttle;
 pub mod logging;
 pub mod serve;
+pub mod shell;
 pub mod shutdown;
 pub mod web_config;

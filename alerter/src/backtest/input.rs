@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read as _};
 use std::path::Path;
 
+use indicatif::{ProgressBar, ProgressBarIter};
 use stepwatch_formats::{FileKind, FileReader, HEAD_BYTES, LogReader, UnknownFormat, kind_of};
 use stepwatch_wire::Event;
 
@@ -48,8 +49,8 @@ pub(super) enum Input {
     Records(Box<Records<Source>>),
 }
 
-/// A file whose beginning was read, which may not be seekable.
-type Source = Chain<Cursor<Vec<u8>>, File>;
+/// A file whose beginning was read, which may not be seekable. The progress grows as it is read.
+type Source = ProgressBarIter<Chain<Cursor<Vec<u8>>, File>>;
 
 #[derive(Debug)]
 pub(super) struct Lines<R = BufReader<Source>> {
@@ -67,7 +68,7 @@ enum Kind {
 }
 
 impl Input {
-    pub(super) fn open(path: &Path) -> Result<Self, InputError> {
+    pub(super) fn open(path: &Path, progress: &ProgressBar) -> Result<Self, InputError> {
         let mut file = File::open(path)?;
         if file.metadata()?.is_dir() {
             return Err(InputError::Directory);
@@ -79,7 +80,7 @@ impl Input {
         } else {
             FileReader::new(path, &head)
         };
-        let source = Cursor::new(head).chain(file);
+        let source = progress.wrap_read(Cursor::new(head).chain(file));
         Ok(match reader {
             Some(reader) => Self::Records(Box::new(Records::new(reader, source))),
             None => Self::Lines(Lines::new(BufReader::new(source))),

@@ -14,6 +14,9 @@ use crate::api::view::When;
 use crate::clock::wall;
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-alerter audit")]
 pub(super) struct AuditArgs {
     #[command(flatten)]
     client: ClientArgs,

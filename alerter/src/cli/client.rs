@@ -17,6 +17,9 @@ use crate::ingest::shown_url;
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Of an answer.
 const MAX_ANSWER: usize = 64 << 20;
+/// A stream of events lasts an hour at most, and says something every ten seconds.
+const LONGEST_STREAM: Duration = Duration::from_hours(2);
+const QUIET_STREAM: Duration = Duration::from_secs(30);
 
 const USER_VARIABLE: &str = "STEPWATCH_USER";
 const PASSWORD_VARIABLE: &str = "STEPWATCH_PASSWORD";
@@ -155,27 +158,38 @@ impl Client {
         serde_json::from_slice(&body).map_err(strange)
     }
 
+    /// What happens from now on, or since the event with this id.
+    pub(super) async fn events(&self, last: Option<&str>) -> Result<EventReader, ClientError> {
+        let request = self.http.get(self.url(&["events"])).timeout(LONGEST_STREAM);
+        let request = match last {
+            Some(id) => request.header("last-event-id", id),
+            None => request,
+        };
+        let response = self.response(request).await?;
+        Ok(EventReader { response, buffer: Vec::new(), url: shown_url(self.base.as_str()) })
+    }
+
     /// The body of a successful answer.
     async fn body(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, ClientError> {
+        let response = self.response(request).await?;
+        whole(response, &shown_url(self.base.as_str())).await
+    }
+
+    /// A successful answer, before its body.
+    async fn response(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, ClientError> {
         let url = shown_url(self.base.as_str());
         let request = match &self.proof {
             Some(Proof::Token(token)) => request.bearer_auth(token.expose()),
             Some(Proof::User(user, password)) => request.basic_auth(user, Some(password.expose())),
             None => request,
         };
-        let lost = |e: reqwest::Error| ClientError::Unreachable { url: url.clone(), why: innermost(&e) };
-        let mut response = request.send().await.map_err(lost)?;
+        let lost = |e: reqwest::Error| unreachable(&url, &e);
+        let response = request.send().await.map_err(lost)?;
         let status = response.status();
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(lost)? {
-            body.extend_from_slice(&chunk);
-            if body.len() > MAX_ANSWER {
-                return Err(ClientError::Strange { url, why: format!("more than {MAX_ANSWER} bytes") });
-            }
-        }
         if status.is_success() {
-            return Ok(body);
+            return Ok(response);
         }
+        let body = whole(response, &url).await?;
         Err(match serde_json::from_slice::<ErrorBody>(&body) {
             _ if status == reqwest::StatusCode::UNAUTHORIZED => ClientError::Refused(format!(
                 "{url} asks who you are{}: give --token-file (or {TOKEN_VARIABLE}), or set {USER_VARIABLE} and {PASSWORD_VARIABLE}",
@@ -187,9 +201,104 @@ impl Client {
     }
 }
 
+async fn whole(mut response: reqwest::Response, url: &str) -> Result<Vec<u8>, ClientError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|e| unreachable(url, &e))? {
+        body.extend_from_slice(&chunk);
+        if body.len() > MAX_ANSWER {
+            let why = format!("more than {MAX_ANSWER} bytes");
+            return Err(ClientError::Strange { url: url.to_owned(), why });
+        }
+    }
+    Ok(body)
+}
+
+fn unreachable(url: &str, error: &reqwest::Error) -> ClientError {
+    ClientError::Unreachable { url: url.to_owned(), why: innermost(error) }
+}
+
+/// One Server-Sent Event.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ServerEvent {
+    pub(super) name: String,
+    pub(super) id: String,
+    pub(super) data: String,
+}
+
+/// The events of one connection.
+#[derive(Debug)]
+pub(super) struct EventReader {
+    response: reqwest::Response,
+    buffer: Vec<u8>,
+    url: String,
+}
+
+impl EventReader {
+    /// The next event; `None` at the end of the stream.
+    pub(super) async fn next(&mut self) -> Result<Option<ServerEvent>, ClientError> {
+        loop {
+            while let Some(block) = block(&mut self.buffer) {
+                // A comment keeps the connection open and is no event.
+                if let Some(event) = event(&block) {
+                    return Ok(Some(event));
+                }
+            }
+            let chunk = tokio::time::timeout(QUIET_STREAM, self.response.chunk()).await;
+            let quiet = |_| ClientError::Unreachable {
+                url: self.url.clone(),
+                why: format!("nothing was heard for {} s", QUIET_STREAM.as_secs()),
+            };
+            let Some(chunk) = chunk.map_err(quiet)?.map_err(|e| unreachable(&self.url, &e))? else {
+                return Ok(None);
+            };
+            self.buffer.extend_from_slice(&chunk);
+            if self.buffer.len() > MAX_ANSWER {
+                let why = format!("an event of more than {MAX_ANSWER} bytes");
+                return Err(ClientError::Strange { url: self.url.clone(), why });
+            }
+        }
+    }
+}
+
+/// Takes what stands before the first empty line.
+fn block(buffer: &mut Vec<u8>) -> Option<String> {
+    let end = memchr::memmem::find(buffer, b"\n\n")?;
+    let rest = buffer.split_off(end + 2);
+    let block = core::mem::replace(buffer, rest);
+    Some(String::from_utf8_lossy(&block).into_owned())
+}
+
+fn event(block: &str) -> Option<ServerEvent> {
+    let mut event = ServerEvent::default();
+    for line in block.lines() {
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => value.clone_into(&mut event.name),
+            "id" => value.clone_into(&mut event.id),
+            "data" => event.data.push_str(value),
+            _ => {}
+        }
+    }
+    (!event.name.is_empty()).then_some(event)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_are_read_between_comments() {
+        let mut buffer = b":\n\nevent: step\nid: 1-7\ndata: {}\n\nevent: incident\ndata: {\"a\"".to_vec();
+        let comment = block(&mut buffer).unwrap();
+        assert_eq!(event(&comment), None);
+        let step = event(&block(&mut buffer).unwrap()).unwrap();
+        assert_eq!((step.name.as_str(), step.id.as_str(), step.data.as_str()), ("step", "1-7", "{}"));
+        assert_eq!(block(&mut buffer), None);
+        buffer.extend_from_slice(b":1}\n\n");
+        assert_eq!(event(&block(&mut buffer).unwrap()).unwrap().data, r#"{"a":1}"#);
+        assert!(buffer.is_empty());
+    }
 
     #[test]
     fn an_address_that_is_none_is_shown_as_it_was_typed_without_secrets() {

@@ -9,9 +9,9 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::incident::{Hidden, State, Verdict};
 
-use super::CliError;
 use super::client::ClientArgs;
-use super::table::{Table, plain};
+use super::table::{BAD, Table, of_severity, plain};
+use super::{CliError, watch};
 use crate::api::incident_actions::Note;
 use crate::api::view::{IncidentDetail, IncidentList, IncidentView, PostmortemView, Resolution, When};
 use crate::clock::wall;
@@ -20,6 +20,8 @@ use crate::clock::wall;
 pub(super) enum IncidentsCommand {
     /// The latest incidents; only unresolved ones unless a filter says otherwise
     List(ListArgs),
+    /// Follow what opens, changes and is resolved: a live table on a terminal, else a line a change
+    Watch(watch::WatchArgs),
     /// The facts of one incident
     Show(OneArgs),
     /// Take an incident: its escalation stops
@@ -43,6 +45,9 @@ pub(super) enum Format {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-alerter incidents resolve 01KAHTZ7 --as false")]
 pub(super) struct ResolveArgs {
     #[command(flatten)]
     answer: AnswerArgs,
@@ -57,6 +62,10 @@ fn verdict(text: &str) -> Result<Verdict, String> {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-alerter incidents list
+  stepwatch-alerter incidents list --state all --run llama-70b --limit 20")]
 pub(super) struct ListArgs {
     #[command(flatten)]
     client: ClientArgs,
@@ -90,6 +99,9 @@ pub(super) struct OneArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-alerter incidents postmortem 01KAHTZ7 --output nan-at-12345.md")]
 pub(super) struct PostmortemArgs {
     #[command(flatten)]
     client: ClientArgs,
@@ -134,6 +146,7 @@ pub(super) struct NoteArgs {
 pub(super) async fn run(command: IncidentsCommand, out: &mut dyn Write) -> Result<(), CliError> {
     match command {
         IncidentsCommand::List(args) => list(args, out).await,
+        IncidentsCommand::Watch(args) => watch::run(args, out).await,
         IncidentsCommand::Show(args) => {
             let detail: IncidentDetail =
                 args.client.client()?.get(&["incidents", &args.incident], &[]).await?;
@@ -263,10 +276,14 @@ pub(super) fn listing(incidents: &[IncidentView], now: Ts, out: &mut dyn Write) 
     if incidents.is_empty() {
         return writeln!(out, "no incidents");
     }
+    table(incidents, now).write(out)
+}
+
+pub(super) fn table(incidents: &[IncidentView], now: Ts) -> Table {
     let columns = ["ID", "SEVERITY", "STATE", "NOTIFIED", "ABOUT", "KIND", "OPENED", "STEP", "SUMMARY"];
     let mut table = Table::new(&columns);
     for i in incidents {
-        table.row([
+        let row = table.painted([
             i.id.as_str(),
             i.severity.as_str(),
             i.standing(),
@@ -277,15 +294,23 @@ pub(super) fn listing(incidents: &[IncidentView], now: Ts, out: &mut dyn Write) 
             &if i.run.is_empty() { "-".to_owned() } else { i.start_step.to_string() },
             &i.summary,
         ]);
+        if i.state == State::Open {
+            row.paint(1, of_severity(i.severity));
+        }
+        if is_unheard(i) {
+            row.paint(3, BAD);
+        }
     }
-    table.write(out)
+    table
+}
+
+fn is_unheard(i: &IncidentView) -> bool {
+    i.state == State::Open && i.severity == Severity::Page && i.quiet.is_some()
 }
 
 /// Prints the number of open pages that notify nobody.
 pub(super) fn unheard(incidents: &[IncidentView], out: &mut dyn Write) -> std::io::Result<()> {
-    let hidden =
-        |i: &&IncidentView| i.state == State::Open && i.severity == Severity::Page && i.quiet.is_some();
-    match incidents.iter().filter(hidden).count() {
+    match incidents.iter().filter(|i| is_unheard(i)).count() {
         0 => Ok(()),
         1 => writeln!(out, "\n1 open page notifies nobody"),
         n => writeln!(out, "\n{n} open pages notify nobody"),
@@ -368,7 +393,7 @@ fn steps(i: &IncidentView) -> String {
     let until = i.end_step.map(|s| format!(", over at {s}")).unwrap_or_default();
     let severity = i.severity.as_str();
     format!(
-        "since {}, announced at {}, {severity} at {}{until}",
+        "began {}, first reported {}, became a {severity} {}{until}",
         i.start_step, i.opened_step, i.detected_step
     )
 }

@@ -24,6 +24,10 @@ const TEST: &str = "TEST";
 const TITLE_MAX: usize = 150;
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-alerter notify test --config alerter.yml
+  stepwatch-alerter notify test --config alerter.yml --receiver primary")]
 pub(super) struct TestArgs {
     /// The configuration
     #[arg(long, value_name = "FILE")]

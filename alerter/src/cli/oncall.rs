@@ -17,6 +17,10 @@ use crate::config::Config;
 use crate::config::oncall::NO_FALLBACK;
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-alerter oncall
+  stepwatch-alerter oncall primary --at 2026-12-24T09:00 --days 3")]
 pub(super) struct OnCallArgs {
     /// Only this schedule
     schedule: Option<String>,

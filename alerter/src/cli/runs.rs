@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use clap::{Args, Subcommand};
-use stepwatch_model::number;
 use stepwatch_model::time::Ts;
+use stepwatch_model::{Signal, number};
 
 use super::CliError;
 use super::client::ClientArgs;
@@ -35,6 +35,9 @@ enum RunsCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-alerter runs show llama-70b")]
 struct ShowArgs {
     #[command(flatten)]
     client: ClientArgs,
@@ -95,7 +98,8 @@ pub(super) fn facts(
     writeln!(out)?;
     let mut table = Table::new(&["SIGNAL", "LAST", "EXPECTED", "NOT FINITE", "FROM", "TO", ""]);
     for signal in &run.signals {
-        let shown = |value: Option<f64>| value.map_or_else(|| "-".into(), number);
+        let shown =
+            |value: Option<f64>| value.map_or_else(|| "-".into(), |value| in_unit(&signal.signal, value));
         let series = series.iter().find(|s| s.signal == signal.signal);
         let first = series.and_then(|s| s.step.first());
         table.row([
@@ -109,6 +113,12 @@ pub(super) fn facts(
         ]);
     }
     table.write(out)
+}
+
+/// A value in the unit of its signal.
+pub(super) fn in_unit(signal: &str, value: f64) -> String {
+    let unit = Signal::find(signal).and_then(|signal| signal.unit.text(value));
+    unit.unwrap_or_else(|| number(value))
 }
 
 /// A bar a point, from the lowest value to the highest; a space where there is none.

@@ -28,6 +28,10 @@ pub(super) enum SilencesCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-alerter silences add run=llama-70b --for 2h --comment 'data loader is replaced'
+  stepwatch-alerter silences add node=gpu-042 'kind=~\"gpu_fault|link_fault\"' --for 1d -c 'in repair' --expire-on-resolve")]
 pub(super) struct AddArgs {
     #[command(flatten)]
     client: ClientArgs,
@@ -76,6 +80,9 @@ pub(super) struct ExpireArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-alerter silences preview run=llama-70b")]
 pub(super) struct PreviewArgs {
     #[command(flatten)]
     client: ClientArgs,

@@ -32,6 +32,10 @@ use crate::templates::Failed;
 const OUR_ROUTE: &str = "routes[0]";
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-alerter simulate --config alerter.yml --kind nonfinite --run llama-70b
+  stepwatch-alerter simulate --config alerter.yml --at 2026-12-24T03:00[Europe/Berlin] --ack-after 20m")]
 pub(super) struct SimulateArgs {
     #[arg(long, value_name = "FILE", default_value = "/etc/stepwatch/alerter.yml")]
     config: PathBuf,

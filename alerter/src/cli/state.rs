@@ -8,7 +8,7 @@ use stepwatch_model::time::{Span, Ts};
 use super::CliError;
 use super::client::ClientArgs;
 use super::incidents::{Format, json};
-use super::table::Table;
+use super::table::{BAD, FAINT, Row, Table, WARNING};
 use crate::api::view::{RunList, RunView, SourceList, SourceView, Status, StoreState, When};
 use crate::clock::wall;
 
@@ -51,7 +51,7 @@ pub(super) fn run_table(list: &RunList, now: Ts, out: &mut dyn Write) -> std::io
     let mut table =
         Table::new(&["RUN", "ATTEMPT", "STATE", "STEP", "HEARD", "RANKS", "SOURCES", "CHECKPOINT"]);
     for r in &list.runs {
-        table.row([
+        let row = table.painted([
             r.run.as_str(),
             &r.attempt.to_string(),
             &standing(r),
@@ -61,12 +61,23 @@ pub(super) fn run_table(list: &RunList, now: Ts, out: &mut dyn Write) -> std::io
             &r.sources.len().to_string(),
             &r.last_checkpoint_step.map_or_else(|| "-".into(), |step| step.to_string()),
         ]);
+        paint(row, 2, r);
     }
     table.write(out)?;
     if list.hidden > 0 {
         writeln!(out, "and {} more", list.hidden)?;
     }
     Ok(())
+}
+
+/// Shows in colour how a run stands.
+pub(super) fn paint(row: &mut Row, column: usize, r: &RunView) {
+    match r.ended {
+        Some(0) => row.paint(column, FAINT),
+        Some(_) => row.paint(column, BAD),
+        None if !r.lost_sources.is_empty() => row.paint(column, WARNING),
+        None => row,
+    };
 }
 
 pub(super) fn ranks(r: &RunView) -> String {
@@ -91,7 +102,7 @@ pub(super) fn source_table(sources: &[SourceView], now: Ts, out: &mut dyn Write)
     let mut table =
         Table::new(&["SOURCE", "STATE", "LAST RECORD", "RECORDS", "MALFORMED", "LOST", "REFUSED", "ERROR"]);
     for s in sources {
-        table.row([
+        let row = table.painted([
             s.source.as_str(),
             &format!("{} for {}", if s.up { "up" } else { "DOWN" }, Span((now - s.since.0).0.max(0))),
             &s.last_record_at.map_or_else(|| "-".into(), |at| ago(now, at)),
@@ -101,6 +112,9 @@ pub(super) fn source_table(sources: &[SourceView], now: Ts, out: &mut dyn Write)
             &s.refused_records.to_string(),
             s.error.as_deref().or(s.refused.as_deref()).unwrap_or_default(),
         ]);
+        if !s.up {
+            row.paint(1, BAD);
+        }
     }
     table.write(out)
 }
@@ -114,10 +128,7 @@ pub(super) fn facts(s: &Status, now: Ts, out: &mut dyn Write) -> std::io::Result
     }
     t.row(["runs", &s.runs.to_string()]);
     t.row(["incidents", &format!("{} open", s.open_incidents)]);
-    let store = match s.store {
-        StoreState::Ok => "ok",
-        StoreState::Refuses => "REFUSES COMMITS",
-    };
+    let store = store(s.store);
     let pending = s.pending_effects.map(|n| format!(", {n} decisions not yet durable"));
     t.row(["store", &format!("{store}{}", pending.unwrap_or_default())]);
     if let Some(at) = s.next_deadline_at {
@@ -125,6 +136,13 @@ pub(super) fn facts(s: &Status, now: Ts, out: &mut dyn Write) -> std::io::Result
         t.row(["next", &format!("{why} in {}", Span((at.0 - now).0.max(0)))]);
     }
     t.write(out)
+}
+
+pub(super) fn store(state: StoreState) -> &'static str {
+    match state {
+        StoreState::Ok => "ok",
+        StoreState::Refuses => "REFUSES COMMITS",
+    }
 }
 
 pub(super) fn ago(now: Ts, at: When) -> String {

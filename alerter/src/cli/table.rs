@@ -1,25 +1,67 @@
 //! Columns for a terminal.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use anstyle::{AnsiColor, Style};
+use stepwatch_model::Severity;
 use stepwatch_wire::words;
+
+/// What a person should look at now.
+pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
+/// What a person should look at some time.
+pub(super) const WARNING: Style = AnsiColor::Yellow.on_default();
+pub(super) const FAINT: Style = Style::new().dimmed();
+pub(super) const HEADING: Style = Style::new().bold();
+/// Between columns.
+const GAP: usize = 2;
 
 /// Removes control characters: text from outside must not steer the terminal.
 pub(super) fn plain(text: &str) -> Cow<'_, str> {
     words::line(text)
 }
 
+pub(super) fn of_severity(severity: Severity) -> Style {
+    match severity {
+        Severity::Page => BAD,
+        Severity::Ticket => WARNING,
+        Severity::Info => FAINT,
+    }
+}
+
 /// Rows under headings, as wide as their widest cell; the last column is left as long as it is.
+///
+/// Styles are written as escape sequences. Standard output removes them where it is no terminal.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    rows: Vec<Vec<String>>,
+    rows: Vec<Row>,
     indent: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Row {
+    cells: Vec<(String, Style)>,
+}
+
+impl Row {
+    fn new(cells: impl IntoIterator<Item = impl AsRef<str>>, style: Style) -> Self {
+        let cells = cells.into_iter().map(|c| (plain(c.as_ref()).into_owned(), style));
+        Self { cells: cells.collect() }
+    }
+
+    /// Shows the cell with this number in a style.
+    pub(super) fn paint(&mut self, column: usize, style: Style) -> &mut Self {
+        if let Some((_, of_cell)) = self.cells.get_mut(column) {
+            *of_cell = style;
+        }
+        self
+    }
 }
 
 impl Table {
     pub(super) fn new(columns: &[&str]) -> Self {
-        Self { rows: vec![columns.iter().map(|c| (*c).to_owned()).collect()], indent: 0 }
+        Self { rows: vec![Row::new(columns, HEADING)], indent: 0 }
     }
 
     /// Two columns without a heading.
@@ -33,24 +75,49 @@ impl Table {
     }
 
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = impl AsRef<str>>) {
-        self.rows.push(cells.into_iter().map(|c| plain(c.as_ref()).into_owned()).collect());
+        self.rows.push(Row::new(cells, Style::new()));
+    }
+
+    /// A row whose cells can be painted.
+    pub(super) fn painted(&mut self, cells: impl IntoIterator<Item = impl AsRef<str>>) -> &mut Row {
+        self.rows.push(Row::new(cells, Style::new()));
+        let last = self.rows.len() - 1;
+        &mut self.rows[last]
     }
 
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        self.lines(usize::MAX).iter().try_for_each(|line| writeln!(out, "{line}"))
+    }
+
+    /// The rows, each cut to so many columns of the terminal.
+    pub(super) fn lines(&self, columns: usize) -> Vec<String> {
+        let count = self.rows.iter().map(|r| r.cells.len()).max().unwrap_or(0);
         let width = |i: usize| {
-            self.rows.iter().filter_map(|r| r.get(i)).map(|c| c.chars().count()).max().unwrap_or(0)
+            let cells = self.rows.iter().filter_map(|r| r.cells.get(i));
+            cells.map(|(text, _)| text.chars().count()).max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        for row in &self.rows {
-            let mut line = " ".repeat(self.indent);
-            for (cell, width) in row.iter().zip(&widths) {
-                line.push_str(cell);
-                line.extend(core::iter::repeat_n(' ', width - cell.chars().count() + 2));
+        let widths: Vec<usize> = (0..count).map(width).collect();
+        self.rows.iter().map(|row| self.line(row, &widths, columns)).collect()
+    }
+
+    fn line(&self, row: &Row, widths: &[usize], columns: usize) -> String {
+        let mut line = String::new();
+        // Blanks that only stand where something follows.
+        let (mut blanks, mut room) = (self.indent, columns);
+        for ((text, style), width) in row.cells.iter().zip(widths) {
+            let length = text.chars().count();
+            if length > 0 && blanks < room {
+                line.extend(core::iter::repeat_n(' ', blanks));
+                room -= blanks;
+                let shown: String = text.chars().take(room).collect();
+                room -= length.min(room);
+                // A string takes all that is written to it.
+                let _ = write!(line, "{style}{shown}{style:#}");
+                blanks = 0;
             }
-            writeln!(out, "{}", line.trim_end())?;
+            blanks += width - length + GAP;
         }
-        Ok(())
+        line
     }
 }
 
@@ -65,6 +132,17 @@ mod tests {
         t.row(["été", ""]);
         let mut out = Vec::new();
         t.write(&mut out).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "  id   what\n  a    x[31mred next\n  été\n");
+        let out = anstream::adapter::strip_str(core::str::from_utf8(&out).unwrap()).to_string();
+        assert_eq!(out, "  id   what\n  a    x[31mred next\n  été\n");
+    }
+
+    #[test]
+    fn rows_are_cut_to_the_terminal_and_cells_have_styles() {
+        let mut t = Table::facts();
+        t.painted(["abc", "def"]).paint(1, BAD);
+        t.row(["a", "ghi"]);
+        assert_eq!(t.lines(7), [format!("abc  {BAD}de{BAD:#}"), "a    gh".to_owned()]);
+        assert_eq!(t.lines(5), ["abc", "a"]);
+        assert_eq!(t.lines(2), ["ab", "a"]);
     }
 }

@@ -68,6 +68,12 @@ static CHECKS: &[&Check] = &[
 ];
 
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-exporter check
+  stepwatch-exporter check --quiet --skip disk --timeout 20s
+  stepwatch-exporter check --write-reference node.json
+  stepwatch-exporter check --reference node.json --format json")]
 pub struct Options {
     /// How to print what was found
     #[arg(long, value_enum, default_value_t)]

@@ -20,6 +20,10 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-exporter emit step run=demo step=5 loss=2.3
+  stepwatch-exporter emit '{\"k\": \"checkpoint\", \"run\": \"demo\", \"step\": 500}' --url http://node001:9765")]
 pub struct Emit {
     /// The event: one JSON object, or its kind followed by KEY=VALUE pairs, such as `step run=demo
     /// step=5 loss=2.3`

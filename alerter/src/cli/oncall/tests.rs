@@ -1,6 +1,7 @@
 use insta::assert_snapshot;
 
 use super::*;
+use crate::cli::tests::stripped;
 
 pub(in crate::cli) const SAMPLE: &str = include_str!("sample.yml");
 
@@ -15,14 +16,14 @@ fn answer(schedule: Option<&str>, at: &str, days: u32) -> Result<OnCallView, Str
 fn a_table_over_the_end_of_summer_time() {
     let mut out = Vec::new();
     table(&answer(None, "2026-10-24T00:00", 4).unwrap(), Ts(0), &mut out).unwrap();
-    assert_snapshot!(String::from_utf8(out).unwrap());
+    assert_snapshot!(stripped(out));
 }
 
 #[test]
 fn json_is_what_the_api_answers() {
     let mut out = Vec::new();
     json(&mut out, &answer(Some("primary"), "2026-10-24T15:00:00Z", 1).unwrap()).unwrap();
-    assert_snapshot!(String::from_utf8(out).unwrap());
+    assert_snapshot!(stripped(out));
 }
 
 #[test]
@@ -31,7 +32,7 @@ fn whoever_is_notified_when_nobody_is_on_call_is_named() {
     let line = |view: &OnCallView| {
         let mut out = Vec::new();
         table(view, Ts(0), &mut out).unwrap();
-        String::from_utf8(out).unwrap().lines().find(|l| l.contains("NOBODY")).map(str::to_owned)
+        stripped(out).lines().find(|l| l.contains("NOBODY")).map(str::to_owned)
     };
     view.schedules[0].on_call.clear();
     view.schedules[0].fallback = vec!["chat".into()];
@@ -61,5 +62,5 @@ fn nothing_and_a_calendar_that_is_old() {
     };
     view.schedules[0].calendar = Some(calendar);
     table(&view, Ts(5 * 3_600_000), &mut out).unwrap();
-    assert_snapshot!(String::from_utf8(out).unwrap());
+    assert_snapshot!(stripped(out));
 }

@@ -3,6 +3,7 @@ use insta::assert_snapshot;
 
 use super::*;
 use crate::cli::oncall::tests::SAMPLE;
+use crate::cli::tests::stripped;
 
 #[derive(Debug, Parser)]
 struct Line {
@@ -22,7 +23,7 @@ fn simulate_with(config: &str, words: &[&str]) -> Result<String, String> {
     let line = ["simulate", "--config", &path].into_iter().chain(words.iter().copied());
     let mut out = Vec::new();
     run(Line::try_parse_from(line).map_err(|e| e.to_string())?.args, &mut out).map_err(|e| e.to_string())?;
-    Ok(String::from_utf8(out).unwrap())
+    Ok(stripped(out))
 }
 
 #[test]

@@ -1,0 +1,275 @@
+//! Incidents as they come and go: a live table on a terminal, else a line a change.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anstyle::Style;
+use clap::Args;
+use stepwatch_model::time::Ts;
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+
+use super::CliError;
+use super::client::{Client, ClientArgs, ClientError, EventReader};
+use super::incidents::{Format, table};
+use super::screen::{self, Key, Screen};
+use super::table::{FAINT, HEADING, WARNING, of_severity, plain};
+use crate::api::events::{ChangeWord, IncidentEvent};
+use crate::api::view::{IncidentList, IncidentView};
+use crate::clock::wall;
+
+/// Between two attempts to reach an alerter that is not there.
+const RETRY: Duration = Duration::from_secs(2);
+/// Ages grow this often on the screen.
+const REDRAW: Duration = Duration::from_secs(1);
+/// News that wait to be shown.
+const QUEUE: usize = 256;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stepwatch-alerter incidents watch
+  stepwatch-alerter incidents watch --severity page --run llama-70b
+  stepwatch-alerter incidents watch --format json | jq -r .incident.summary")]
+pub(super) struct WatchArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// Only of this run
+    #[arg(long)]
+    run: Option<String>,
+    /// Only of this node
+    #[arg(long)]
+    node: Option<String>,
+    /// page, ticket or info
+    #[arg(long)]
+    severity: Option<String>,
+    /// json: one object a line for each change, after one for each incident that is unresolved now
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// What the connection to the alerter brings.
+#[derive(Debug)]
+enum News {
+    Change(Box<IncidentEvent>),
+    /// Changes may have been missed: read everything anew.
+    Reset,
+    /// The alerter cannot be reached; it is asked again.
+    Lost(ClientError),
+}
+
+pub(super) async fn run(args: WatchArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let client = Arc::new(args.client.client()?);
+    // A wrong address or token ends the command; later the alerter may come and go. What happens
+    // while the list is read is in the events.
+    let events = client.events(None).await?;
+    let first = args.read(&client).await?;
+    let (sender, news) = mpsc::channel(QUEUE);
+    let follower = tokio::spawn(follow(Arc::clone(&client), events, sender));
+    let done = if args.format == Format::Table && screen::is_terminal() {
+        live(&args, &client, first, news).await
+    } else {
+        lines(&args, &client, first, news, out).await
+    };
+    follower.abort();
+    done
+}
+
+impl WatchArgs {
+    async fn read(&self, client: &Client) -> Result<IncidentList, ClientError> {
+        let mut query = vec![("state", "unresolved")];
+        query.extend(self.run.as_deref().map(|run| ("run", run)));
+        query.extend(self.node.as_deref().map(|node| ("node", node)));
+        query.extend(self.severity.as_deref().map(|severity| ("severity", severity)));
+        client.get(&["incidents"], &query).await
+    }
+
+    fn wants(&self, incident: &IncidentView) -> bool {
+        let node = |wanted: &String| incident.nodes.contains(wanted);
+        self.run.as_ref().is_none_or(|run| *run == incident.run)
+            && self.node.as_ref().is_none_or(node)
+            && self.severity.as_ref().is_none_or(|severity| severity == incident.severity.as_str())
+    }
+}
+
+/// Reads the events of the alerter for as long as somebody wants them, across its restarts.
+async fn follow(client: Arc<Client>, first: EventReader, news: mpsc::Sender<News>) {
+    let (mut last, mut events) = (None, Ok(first));
+    while !news.is_closed() {
+        let ended = match events {
+            Ok(events) => read(events, &mut last, &news).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            if news.send(News::Lost(error)).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+        events = client.events(last.as_deref()).await;
+        // Without an id nothing says what was missed.
+        if events.is_ok() && last.is_none() && news.send(News::Reset).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Hands on what the alerter sends, to the end of the connection.
+async fn read(
+    mut events: EventReader,
+    last: &mut Option<String>,
+    news: &mpsc::Sender<News>,
+) -> Result<(), ClientError> {
+    while let Some(event) = events.next().await? {
+        if !event.id.is_empty() {
+            *last = Some(event.id);
+        }
+        let item = match event.name.as_str() {
+            "incident" => match serde_json::from_str(&event.data) {
+                Ok(change) => News::Change(change),
+                // A newer alerter says more than this client understands.
+                Err(_) => News::Reset,
+            },
+            "reset" => News::Reset,
+            _ => continue,
+        };
+        if news.send(item).await.is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+async fn live(
+    args: &WatchArgs,
+    client: &Client,
+    mut list: IncidentList,
+    mut news: mpsc::Receiver<News>,
+) -> Result<(), CliError> {
+    let mut screen = Screen::open()?;
+    let mut ticks = tokio::time::interval(REDRAW);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut lost = None;
+    loop {
+        Screen::draw(&frame(&list, lost.as_ref(), wall()))?;
+        let anew = tokio::select! {
+            key = screen.key() => match key {
+                Key::Quit => return Ok(()),
+                Key::Draw => false,
+            },
+            _ = ticks.tick() => false,
+            item = news.recv() => match item {
+                Some(News::Lost(error)) => {
+                    lost = Some(error);
+                    false
+                }
+                Some(_) => true,
+                None => return Ok(()),
+            },
+        };
+        if anew {
+            // All that has come meanwhile is in one answer.
+            while news.try_recv().is_ok() {}
+            match args.read(client).await {
+                Ok(read) => (list, lost) = (read, None),
+                Err(error) => lost = Some(error),
+            }
+        }
+    }
+}
+
+fn frame(list: &IncidentList, lost: Option<&ClientError>, now: Ts) -> Vec<String> {
+    let (columns, rows) = Screen::size();
+    let count = list.incidents.len();
+    let title = match count {
+        0 => "nothing is wrong".to_owned(),
+        1 => "1 unresolved incident".to_owned(),
+        n => format!("{n} unresolved incidents"),
+    };
+    let mut lines = vec![screen::line(&format!("{title}   {now}   q quits"), HEADING, columns)];
+    if let Some(error) = lost {
+        lines.push(screen::line(&format!("{error}; trying again"), WARNING, columns));
+    }
+    lines.push(String::new());
+    if count > 0 {
+        lines.extend(table(&list.incidents, now).lines(columns));
+    }
+    if lines.len() > rows {
+        let hidden = lines.len() - rows + 1;
+        lines.truncate(rows.saturating_sub(1));
+        lines.push(screen::line(&format!("and {hidden} more"), FAINT, columns));
+    }
+    lines
+}
+
+async fn lines(
+    args: &WatchArgs,
+    client: &Client,
+    list: IncidentList,
+    mut news: mpsc::Receiver<News>,
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
+    begin(args.format, ChangeWord::Opened, list, out)?;
+    let mut lost = false;
+    while let Some(item) = news.recv().await {
+        match item {
+            News::Change(event) => {
+                lost = false;
+                if args.wants(&event.incident) {
+                    print(args.format, &event, out)?;
+                }
+            }
+            News::Reset => {
+                if let Ok(list) = args.read(client).await {
+                    begin(args.format, ChangeWord::Changed, list, out)?;
+                }
+            }
+            News::Lost(error) if !lost => {
+                lost = true;
+                // Not where a program reads objects.
+                let _ = writeln!(std::io::stderr(), "{error}; trying again");
+            }
+            News::Lost(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Prints all that is unresolved, the oldest first.
+fn begin(
+    format: Format,
+    change: ChangeWord,
+    list: IncidentList,
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
+    let all = list.incidents.into_iter().rev();
+    all.map(|incident| IncidentEvent { change, incident }).try_for_each(|event| print(format, &event, out))
+}
+
+fn print(format: Format, event: &IncidentEvent, out: &mut dyn Write) -> Result<(), CliError> {
+    let IncidentEvent { change, incident } = event;
+    if format == Format::Json {
+        let line = serde_json::to_string(event).map_err(|e| CliError::Other(e.to_string()))?;
+        writeln!(out, "{line}")?;
+    } else {
+        let (word, style) = match change {
+            ChangeWord::Opened => ("opened", of_severity(incident.severity)),
+            ChangeWord::Changed => ("changed", Style::new()),
+            ChangeWord::Resolved => ("resolved", FAINT),
+        };
+        writeln!(
+            out,
+            "{}  {style}{word:<8}  {:<6}{style:#}  {}  {:<12}  {}  {}: {}",
+            wall(),
+            incident.severity.as_str(),
+            incident.id,
+            incident.standing(),
+            plain(&incident.place()),
+            incident.kind.as_str(),
+            plain(&incident.summary),
+        )?;
+    }
+    // Who follows wants it now.
+    Ok(out.flush()?)
+}
