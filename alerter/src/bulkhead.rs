@@ -61,6 +61,7 @@ const LISTING: &[(Method, &str)] = &[
     (Method::GET, "/"),
     (Method::GET, "/runs"),
     (Method::GET, "/nodes"),
+    (Method::GET, "/detectors"),
     (Method::GET, "/api/v1/incidents"),
     (Method::GET, "/api/v1/runs"),
     (Method::GET, "/api/v1/nodes"),

@@ -6,6 +6,7 @@
 //! is, and takes keys. Values from outside reach the HTML through askama alone, which escapes them.
 
 pub(crate) mod assets;
+mod detectors;
 mod error_page;
 mod form;
 mod format;
@@ -61,6 +62,7 @@ pub(crate) fn router(api: &Arc<Api>, gate: &Gate, receivers: watch::Receiver<Rec
         .route("/incidents/{id}/chart.svg", get(charts::svg))
         .route("/incidents/{id}/chart.png", get(charts::png))
         .route("/oncall", get(oncall::show))
+        .route("/detectors", get(detectors::show))
         .route("/runbooks", get(runbooks::contents))
         .route("/runbooks/{kind}", get(runbooks::show))
         .route("/silences", get(silences::show))

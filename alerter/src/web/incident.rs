@@ -303,7 +303,7 @@ impl SentView {
 fn steps(record: &IncidentRecord) -> String {
     let mut parts = vec![format!("since step {}", record.start_step)];
     if record.opened_step != record.start_step {
-        parts.push(format!("announced at step {}", record.opened_step));
+        parts.push(format!("first reported at step {}", record.opened_step));
     }
     parts.extend(record.end_step.map(|end| format!("over at step {end}")));
     parts.join(", ")

@@ -21,6 +21,7 @@ pub(super) enum Place {
     Silences,
     OnCall,
     Receivers,
+    Detectors,
     Runbooks,
 }
 
@@ -39,6 +40,7 @@ const TABS: &[Tab] = &[
     Tab { place: Place::Silences, href: "/silences", label: "Silences" },
     Tab { place: Place::OnCall, href: "/oncall", label: "On call" },
     Tab { place: Place::Receivers, href: "/receivers", label: "Receivers" },
+    Tab { place: Place::Detectors, href: "/detectors", label: "Detectors" },
     Tab { place: Place::Runbooks, href: "/runbooks", label: "Runbooks" },
 ];
 

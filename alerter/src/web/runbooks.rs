@@ -10,6 +10,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use pulldown_cmark::{CowStr, Event, Options, Parser, Tag, TagEnd, html};
 
+use stepwatch_model::Kind;
+
 use super::layout::{Frame, Place};
 use super::{Result, page};
 use crate::api::Api;
@@ -54,6 +56,24 @@ async fn show_one(api: &Api, caller: &Caller, name: &str) -> Result<Response> {
     Ok(page(StatusCode::OK, &RunbookPage { frame, body: to_html(text) }))
 }
 
+/// What a kind means, as its runbook says it first; without markup.
+pub(super) fn meaning(kind: Kind) -> Option<String> {
+    let (_, text) = RUNBOOKS.iter().find(|(name, _)| *name == kind.as_str())?;
+    let (_, rest) = text.split_once("**Means.** ")?;
+    let paragraph = rest.split("\n\n").next()?;
+    let mut plain = String::new();
+    for event in Parser::new(paragraph) {
+        match event {
+            Event::Text(text) | Event::Code(text) => plain.push_str(&text),
+            Event::SoftBreak => plain.push(' '),
+            _ => {}
+        }
+    }
+    let end = plain.find(". ").map_or(plain.len(), |at| at + 1);
+    plain.truncate(end);
+    Some(plain)
+}
+
 /// Markup in the text is shown as text, and links lead to our own pages, to the other documents, or
 /// by HTTP elsewhere.
 fn to_html(markdown: &str) -> String {
@@ -91,8 +111,6 @@ fn target(url: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use stepwatch_model::Kind;
-
     use super::*;
 
     #[test]
@@ -101,6 +119,15 @@ mod tests {
             let name = kind.runbook();
             let name = name.trim_end_matches(".md");
             assert!(RUNBOOKS.iter().any(|(known, _)| *known == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_runbook_says_first_what_its_kind_means() {
+        for kind in Kind::ALL {
+            let meaning = meaning(*kind).unwrap_or_default();
+            assert!(meaning.ends_with('.') && (20..400).contains(&meaning.len()), "{kind:?}: {meaning}");
+            assert!(!meaning.contains("**") && !meaning.contains("]("), "{meaning}");
         }
     }
 

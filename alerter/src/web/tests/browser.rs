@@ -99,6 +99,7 @@ async fn axe_finds_nothing_wrong_with_any_page() {
         format!("/silences/new?incident={id}"),
         "/oncall?severity=page".into(),
         "/receivers".into(),
+        "/detectors".into(),
         "/runbooks/hang".into(),
         "/incidents/nonsense".into(),
     ];

@@ -1,7 +1,7 @@
 //! Who is on call, receivers and runbooks.
 
 use super::Browser;
-use crate::testing::{DEADLINE, TestApp};
+use crate::testing::{DEADLINE, TestApp, wait_for};
 
 const SCHEDULES: &str = r#"
   - name: broken
@@ -59,7 +59,7 @@ async fn receivers_say_what_arrived_and_take_a_test() {
     assert_eq!(browser.post("/receivers/nonsense/test", &[]).await.status, 404);
     app.page("llama").await;
     app.hook.wait_for(|s| s.deliveries.len() == 3, DEADLINE).await.unwrap();
-    crate::testing::wait_for("the delivery", async || {
+    wait_for("the delivery", async || {
         let seen = browser.get("/receivers").await;
         (seen.html.matches("never").count() == 1).then_some(())
     })
@@ -82,4 +82,24 @@ async fn runbooks_are_served_and_messages_link_to_them() {
     let id = app.page("llama").await;
     let detail = app.json(&format!("/api/v1/incidents/{id}")).await;
     assert_eq!(detail["links"][0]["href"], "https://stepwatch.example.org/runbooks/rank_dead.md");
+}
+
+#[tokio::test]
+async fn detectors_are_judged_by_what_people_said() {
+    let app = TestApp::start().await;
+    let (status, page) = app.get("/detectors").await;
+    assert!(status == 200 && page.contains("No incident in 30 days."), "{page}");
+    let id = app.page("llama").await;
+    let page = app.get("/detectors?days=7").await.1;
+    assert!(page.contains("Nobody has said yet"), "{page}");
+    assert!(page.contains("<a href=\"/runbooks/rank_dead\">dead rank</a>"), "{page}");
+    let answer = r#"{"by":"ann","as":"false"}"#;
+    let path = format!("/api/v1/incidents/{id}/resolve");
+    assert_eq!(app.post(&path, "application/json", answer).await.0, 200);
+    let page = wait_for("the answer", async || {
+        let page = app.get("/detectors").await.1;
+        page.contains("0 % were real").then_some(page)
+    })
+    .await;
+    assert!(page.contains("data-label=\"False\">1</td>"), "{page}");
 }
