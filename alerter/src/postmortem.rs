@@ -219,7 +219,7 @@ fn evidence(out: &mut String, a: &Account<'_>) {
     }
     if r.has_steps() {
         let end = r.end_step.map(|s| format!(", over at {s}")).unwrap_or_default();
-        t.row(["Steps", &format!("since {}, announced at {}{end}", r.start_step, r.opened_step)]);
+        t.row(["Steps", &format!("began {}, first reported {}{end}", r.start_step, r.opened_step)]);
     }
     if let Some(m) = a.messages().next_back() {
         for link in &m.links {

@@ -66,8 +66,7 @@ pub struct Quanta {
 /// What a run reports beside its samples.
 #[derive(Debug, Clone, Copy)]
 pub enum Extra<'a> {
-    /// Numbers that have no place in a sample, of one report: each once a step, in the order of its
-    /// steps.
+    /// The other metrics of one report. Each occurs once a step at most, in the order of its steps.
     Readings(&'a [Reading<'a>]),
     Parts(Parts<'a>),
     Eval(Eval<'a>),

@@ -75,8 +75,9 @@ impl Cause {
     }
 }
 
-/// Kinds of one class and cause are the ordinary course of one fault: a person who has acknowledged
-/// one is not notified of another.
+/// What an acknowledgement of a kind covers. Whoever has acknowledged one kind is not notified of
+/// another kind of the same class: both are the ordinary course of one fault. An acknowledged
+/// [`Self::Lost`] covers an [`Self::Excursion`] too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// It may come back by itself.
@@ -136,8 +137,9 @@ macro_rules! kinds {
                 match self { $(Self::$name => Class::$class),* }
             }
 
-            /// Which of two kinds of one severity names the incident, the higher one: where a fault
-            /// leads, not where it began; but what broke, not who waits for it.
+            /// Of two kinds of one severity, the higher number names the incident. A consequence
+            /// ranks above its first sign (divergence above a spike), and broken hardware above the
+            /// run that waits for it.
             pub fn precedence(self) -> u8 {
                 match self { $(Self::$name => $precedence),* }
             }

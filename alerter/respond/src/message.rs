@@ -363,9 +363,13 @@ fn checkpoint(now: Ts, r: &IncidentRecord, run: &RunSummary) -> String {
             None => "none reported".into(),
         };
     };
-    let doubt =
-        if details::is_after_onset(r, step) { ", but after the onset: use an earlier one" } else { "" };
-    format!("step {step}, {} ago{doubt}", now - at)
+    if !details::is_after_onset(r, step) {
+        return format!("step {step}, {} ago", now - at);
+    }
+    match run.saved.iter().rev().find(|saved| !details::is_after_onset(r, **saved)) {
+        Some(good) => format!("step {good} (the last, step {step}, is from after the onset)"),
+        None => format!("none known: the last, step {step}, {} ago, is from after the onset", now - at),
+    }
 }
 
 /// What a crash now would lose, in the run's own time and in dollars.

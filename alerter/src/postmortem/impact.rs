@@ -214,7 +214,7 @@ fn at_risk(a: &Account<'_>, first: &Details, last: &Details) -> Option<String> {
 pub(super) fn loss(r: &IncidentRecord, first: &Details) -> Way {
     let e = &first.evidence;
     match (r.cause, r.kind) {
-        (Cause::Progress, _) | (_, Kind::SlowStart) => Way::Stalled,
+        (Cause::Progress, _) => Way::Stalled,
         (Cause::Speed, _) => match (e.signal.as_str(), e.value, e.expected) {
             ("step_time", Some(v), Some(usual)) if v > usual && usual > 0.0 => Way::Slowed(1.0 - usual / v),
             ("mfu" | "tokens_per_second", Some(v), Some(usual)) if v < usual && usual > 0.0 => {

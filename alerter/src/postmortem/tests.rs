@@ -226,7 +226,7 @@ fn what_it_takes_from_a_run() {
     let r = w.record.as_mut().unwrap();
     assert_eq!(impact::loss(r, &first), impact::Way::Stalled);
     r.cause = stepwatch_model::Cause::Speed;
-    r.kind = Kind::ThroughputDrop;
+    r.kind = Kind::SlowStart;
     let slow = |signal: &str, value: f64, expected: f64| {
         let mut d = first.clone();
         (d.evidence.signal, d.evidence.value, d.evidence.expected) =

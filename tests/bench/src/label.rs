@@ -90,7 +90,6 @@ impl Family {
             Self::Grad => matches!(
                 kind,
                 "grad_spike"
-                    | "grad_explosion"
                     | "grad_level_shift"
                     | "grad_instability"
                     | "layer_grad"
@@ -119,6 +118,7 @@ impl Family {
                     | "hang"
                     | "gc_tail"
                     | "data_wait"
+                    | "slow_start"
             ),
             Self::Progress => matches!(kind, "hang" | "stall" | "rank_dead"),
             Self::Checkpoint => matches!(kind, "ckpt_slow" | "ckpt_stale" | "stall"),

@@ -12,4 +12,5 @@ mod reports;
 mod sentences;
 mod silences;
 mod state;
+mod stored_layout;
 mod timeline;

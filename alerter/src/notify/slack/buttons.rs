@@ -59,7 +59,7 @@ impl Deed {
 /// A resolve is the one click that can hide a real problem.
 fn confirmation() -> Value {
     let plain = |text: &str| json!({"type": "plain_text", "text": text, "emoji": false});
-    let why = "It is closed for everybody. You are notified of the same problem again only if it gets worse or comes back later.";
+    let why = "It is closed for everybody. If it still fires, it is reopened after a while (10 minutes by default). Silence it to keep it quiet.";
     json!({
         "title": plain("Resolve this incident?"), "text": plain(why),
         "confirm": plain("Resolve"), "deny": plain("Not yet"), "style": "danger",

@@ -21,7 +21,7 @@ const MAX_ASKED: usize = 64;
 /// come to its first step.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What is known of a file's run.
+/// The run that a file is a log of, as far as it is known. Whose user the file is, is elsewhere.
 #[derive(Debug, Default)]
 pub(super) struct Owner {
     /// What its run is called; `None` until it was asked.
