@@ -440,6 +440,28 @@ mod tests {
         assert_eq!(ways(&c, &[("team", "idle")]), to("every receiver", "ab"));
     }
 
+    /// Nothing that is not a page leads to a receiver that wakes, where no route names it.
+    #[test]
+    fn what_is_not_a_page_never_goes_to_a_receiver_that_wakes() {
+        let mut c = ResponderConfig { waking: vec!["b".into()], teams: vec![], ..config(vec![]) };
+        let reached = |c: &ResponderConfig, severity: &str| {
+            ways(c, &[("severity", severity)]);
+            let labels = Labels::from([("severity".to_owned(), severity.to_owned())]);
+            let router = Router::new(&c.routes, &c.teams).unwrap();
+            router.reached(c, &labels).join(" ")
+        };
+        for routes in [vec![], vec![route("kind=\"hang\"", "b", false, vec![])]] {
+            c.routes = routes;
+            assert_eq!((reached(&c, "ticket"), reached(&c, "page")), ("a".into(), "a b".into()));
+        }
+        // With nothing but pagers it waits in the list of incidents.
+        c.receivers = vec!["b".into()];
+        assert_eq!((reached(&c, "ticket"), reached(&c, "page")), (String::new(), "b".into()));
+        // Whoever a route names gets what the route is for.
+        c.routes = vec![route("severity=\"ticket\"", "b", false, vec![])];
+        assert_eq!(reached(&c, "ticket"), "b");
+    }
+
     #[test]
     fn what_may_become_of_an_incident_that_is_partly_known() {
         let c = config(vec![

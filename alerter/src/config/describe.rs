@@ -16,6 +16,9 @@ use crate::access::TokenScope;
 use crate::ingest::{Exporters, shown_url};
 use crate::notify::ReceiverConfig;
 
+/// Where something is of which nobody is notified.
+pub(super) const WAITS: &str = "nobody, it waits in the list of incidents";
+
 /// Headings, each with its lines.
 pub(super) type Sections = Vec<(&'static str, Vec<String>)>;
 
@@ -213,13 +216,16 @@ fn rest(file: &File, engine: &ResponderConfig) -> String {
     }
     let router = Router::new(&engine.routes, &engine.teams).unwrap_or_default();
     let rest = router.rest(engine, &Labels::new());
-    // What is not a page never falls back to a receiver that wakes.
-    let pages = |name: &str| !rest.everybody && engine.wakes(name);
-    let names = rest.names.iter().map(|name| format!("{name}{}", if pages(name) { " (pages)" } else { "" }));
-    let names: Vec<String> = names.collect();
-    let everyone = if names.is_empty() { "nobody".into() } else { names.join(", ") };
-    let other = if file.routes.is_empty() { "" } else { "any other " };
     let has_way = |team: &Team| team.policy.is_some() || !team.notify.is_empty();
     let team = if file.teams.iter().any(has_way) { "whoever its team names, else " } else { "" };
+    let other = if file.routes.is_empty() { "" } else { "any other " };
+    // What is not a page never goes to a receiver that wakes.
+    if !rest.names.is_empty() && rest.names.iter().all(|name| engine.wakes(name)) {
+        let pagers = rest.names.join(", ");
+        return format!("{other}page -> {team}{pagers}; ticket -> {team}{WAITS}; info -> nobody");
+    }
+    let pages = |name: &str| if engine.wakes(name) { " (pages)" } else { "" };
+    let names: Vec<String> = rest.names.iter().map(|name| format!("{name}{}", pages(name))).collect();
+    let everyone = if names.is_empty() { "nobody".into() } else { names.join(", ") };
     format!("{other}page and ticket -> {team}{everyone}; info -> nobody")
 }

@@ -45,6 +45,7 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     }
     let mut seen = BTreeSet::new();
     for way in ways.iter().filter(|way| seen.insert(&way.route)) {
+        warnings.extend(waits(way));
         let items = levels_of(way, Severity::Ticket).into_iter().flat_map(|level| &level.notify);
         let pagers: BTreeSet<&str> = items.map(String::as_str).filter(|item| engine.wakes(item)).collect();
         if !pagers.is_empty() {
@@ -54,5 +55,58 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
                 way.route
             ));
         }
+    }
+}
+
+/// Of a way that no route, policy or team names, and that has only receivers that wake.
+fn waits(way: &Way) -> Option<String> {
+    let tickets_wait = way.policy.is_none() && levels_of(way, Severity::Ticket).is_empty();
+    let pagers: Vec<&str> = way.levels.iter().flat_map(|level| &level.notify).map(String::as_str).collect();
+    if !tickets_wait || pagers.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "{}: is {}, which may wake somebody, so that a ticket that no route matches notifies nobody and waits in the list of incidents. \
+         Add a receiver that wakes nobody (slack, email, webhook), or a route for what has severity=\"ticket\"",
+        way.route,
+        pagers.join(" and ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::config::Config;
+
+    /// A pager gets pages only. Where nobody else is left a ticket waits, and it is said where.
+    #[test]
+    fn a_ticket_that_no_route_matches_rings_no_pager() {
+        let shown = |text: &str| {
+            let c = Config::parse(Path::new("/etc/stepwatch/alerter.yml"), text).unwrap();
+            let routes = c.sections().into_iter().find(|(heading, _)| *heading == "routes").unwrap().1;
+            let warnings: Vec<String> = c.warnings.into_iter().filter(|w| w.contains("ticket")).collect();
+            (routes, warnings)
+        };
+        let both = "receivers: [{name: chat, stdout: {}}, {name: pager, wakes: true, stdout: {}}]\n";
+        let line = "page and ticket -> chat, pager (pages); info -> nobody".to_owned();
+        assert_eq!(shown(both), (vec![line], vec![]));
+        let pagers = "receivers: [{name: pager, wakes: true, stdout: {}}]\n";
+        let (routes, warnings) = shown(pagers);
+        assert_eq!(
+            routes,
+            ["page -> pager; ticket -> nobody, it waits in the list of incidents; info -> nobody"]
+        );
+        assert_eq!(
+            warnings,
+            [
+                "every receiver: is pager, which may wake somebody, so that a ticket that no route matches notifies nobody and waits in the list \
+          of incidents. Add a receiver that wakes nobody (slack, email, webhook), or a route for what has severity=\"ticket\""
+            ]
+        );
+        let of_tickets = "routes: [{match: ['severity=\"ticket\"'], notify: [pager]}]\n";
+        let (_, warnings) = shown(&format!("{pagers}{of_tickets}"));
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains("leads to pager with tickets too"), "{warnings:?}");
     }
 }

@@ -11,7 +11,7 @@ use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::oncall::{SCHEDULE, USER};
 use stepwatch_respond::route::{Possible, Router, Way};
 
-use super::describe::{condition, when};
+use super::describe::{WAITS, condition, when};
 use super::oncall::NO_FALLBACK;
 
 /// A line for each team, severity and answer; none where there are no teams.
@@ -63,7 +63,8 @@ fn destination(config: &ResponderConfig, way: &Way, severity: Severity) -> Strin
     let levels = levels_of(way, severity);
     let policy = way.policy.as_ref().map(|name| format!("policy {name}: ")).unwrap_or_default();
     let words: Vec<String> = levels.into_iter().map(|l| level(config, l, way.policy.is_some())).collect();
-    let notified = if words.iter().all(String::is_empty) { "nobody".to_owned() } else { words.join("; ") };
+    let nobody = if way.levels.is_empty() { "nobody" } else { WAITS };
+    let notified = if words.iter().all(String::is_empty) { nobody.to_owned() } else { words.join("; ") };
     policy + &notified
 }
 

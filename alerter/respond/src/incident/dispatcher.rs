@@ -31,7 +31,7 @@ impl Dispatcher {
     pub(super) fn configure(&mut self, config: &ResponderConfig) {
         self.oncall_mut().configure(config.oncall.clone());
         // The alerter refuses a configuration whose matchers do not parse; a route that slipped
-        // through matches nothing, and what no route matches goes to every receiver.
+        // through matches nothing, and a page that no route matches goes to every receiver.
         self.router = Router::new(&config.routes, &config.teams).unwrap_or_default();
     }
 

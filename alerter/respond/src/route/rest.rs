@@ -4,7 +4,8 @@
 //! Where teams have receivers of their own, an incident of one team never notifies another: neither
 //! its trouble nor its data is theirs. Only those whom the operator named under `fallback` are
 //! notified of everybody's. What belongs to no team goes to receivers of no team, or to everybody.
-//! Where no team has receivers, all of them are one team's.
+//! Where no team has receivers, all of them are one team's. Whoever is left, a receiver that wakes
+//! gets pages only: what is not a page waits in the list of incidents if no other receiver is left.
 
 use std::collections::BTreeSet;
 
@@ -30,8 +31,7 @@ pub struct Rest<'a> {
     /// Receivers, `user:NAME` and `schedule:NAME`.
     pub names: Vec<&'a str>,
     pub words: String,
-    /// The configuration does not say how receivers are shared, so everybody is notified of
-    /// everything; else what is not a page wakes nobody.
+    /// The configuration does not say how receivers are shared, so that all of them are one team's.
     pub everybody: bool,
 }
 
@@ -54,9 +54,9 @@ impl<'a> Rest<'a> {
         severity: Option<Severity>,
         reached: &mut Vec<&'a str>,
     ) {
-        let wakes_none = !self.everybody && severity.is_some_and(|s| s < Severity::Page);
+        let wakes_none = severity.is_some_and(|s| s < Severity::Page);
         let (pagers, others): (Vec<&str>, Vec<&str>) =
-            self.names.into_iter().partition(|name| !self.everybody && config.wakes(name));
+            self.names.into_iter().partition(|name| config.wakes(name));
         let pagers = if wakes_none { Vec::new() } else { pagers };
         for name in others.into_iter().chain(pagers) {
             if !reached.contains(&name) {
@@ -68,15 +68,11 @@ impl<'a> Rest<'a> {
     pub(super) fn way(self, config: &ResponderConfig) -> Way {
         let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect::<Vec<_>>();
         let because = if config.routes.is_empty() { "no routes" } else { "no route matches" }.to_owned();
-        let levels = if self.everybody {
-            vec![at_once(owned(self.names))]
-        } else {
-            let (pagers, others): (Vec<&str>, Vec<&str>) =
-                self.names.iter().partition(|name| config.wakes(name));
-            let condition = Condition { severity: Some(Severity::Page), ..Condition::default() };
-            let pages = Level { condition, ..at_once(owned(pagers)) };
-            [at_once(owned(others)), pages].into_iter().filter(|level| !level.notify.is_empty()).collect()
-        };
+        let (pagers, others): (Vec<&str>, Vec<&str>) = self.names.iter().partition(|name| config.wakes(name));
+        let condition = Condition { severity: Some(Severity::Page), ..Condition::default() };
+        let pages = Level { condition, ..at_once(owned(pagers)) };
+        let mut levels = vec![at_once(owned(others)), pages];
+        levels.retain(|level| !level.notify.is_empty());
         Way { route: self.words, because, policy: None, levels }
     }
 }

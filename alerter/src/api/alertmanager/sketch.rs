@@ -4,7 +4,7 @@
 //! A route there has one receiver; here it may lead to many, and by levels. So a receiver of the
 //! sketch is all receivers along one of our ways, joined by commas: amtool prints several in the
 //! same form. The tree is ours, node by node. After it comes what happens where no route matches:
-//! the team is notified, or every receiver.
+//! the team is notified, or every receiver: those that wake, of pages only.
 
 use std::fmt::Write as _;
 
@@ -17,6 +17,8 @@ use crate::read_model::Routing;
 
 /// The receiver of a route without receivers.
 const NOBODY: &str = "nobody";
+/// That of a ticket of which nobody is notified, where somebody is of a page.
+const WAITS: &str = "nobody (it waits in the list of incidents)";
 /// Ways in which routes that go on may all fail to match, at most: they multiply.
 const MAX_LISTS: usize = 64;
 /// The receiver's name for callers that may not see the routes.
@@ -52,7 +54,9 @@ struct Reached {
 
 impl Reached {
     fn by_severity<'n>(reached: impl Fn(Option<Severity>) -> Vec<&'n str>) -> Self {
-        Self { ticket: name(&reached(Some(Severity::Ticket))), any: name(&reached(None)) }
+        let (ticket, any) = (reached(Some(Severity::Ticket)), reached(None));
+        let waits = ticket.is_empty() && !any.is_empty();
+        Self { ticket: if waits { WAITS.to_owned() } else { name(&ticket) }, any: name(&any) }
     }
 
     /// The matchers it needs besides its own, and the receivers that it then reaches.

@@ -63,6 +63,24 @@ fn a_ticket_that_its_chat_refuses_rings_nobody_and_says_where_it_waits() {
     w.expect(&[("phone", Trigger, Reason::ReceiverFailed)]);
 }
 
+/// Without any route a pager gets pages only; with nothing but pagers a ticket waits.
+#[test]
+fn a_ticket_that_no_route_matches_rings_nobody_and_says_where_it_waits() {
+    let config = ResponderConfig { waking: names("phone"), routes: Vec::new(), ..two_levels() };
+    let mut w = World::new(config.clone());
+    w.raise("r", Kind::Straggler, Ticket);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    w.raise("s", Kind::Hang, Page);
+    w.expect(&[("chat", Trigger, Reason::First), ("phone", Trigger, Reason::First)]);
+    let mut w = World::new(ResponderConfig { receivers: names("phone"), ..config });
+    w.raise("r", Kind::Straggler, Ticket);
+    w.expect(&[]);
+    assert!(w.has_said("told to nobody, it waits in the list of incidents"), "{:#?}", w.history);
+    // Once it is a page, it rings.
+    w.raise("r", Kind::Straggler, Page);
+    assert_eq!(notified(&mut w), ["phone"]);
+}
+
 #[test]
 fn a_ticket_falls_back_to_whoever_sleeps_on() {
     let mut config = two_levels();
