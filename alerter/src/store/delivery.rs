@@ -14,7 +14,7 @@ use super::handle::{Reader, Store};
 use super::outcome::DeliveryOutcome;
 use super::plan::{LaneRow, is_held, plan, too_late};
 use super::read::DeliveryState;
-use super::rings::{Means, begun, rings};
+use super::rings::{Means, begun, last_rings, rings};
 use super::rows::{json, put_alive, text_of, word};
 use super::writer::Who;
 use crate::notify::Ring;
@@ -122,7 +122,13 @@ impl Store {
     pub(crate) async fn recover_attempts(&self) -> Result<u64> {
         let sql = "UPDATE outbox SET state = 'ambiguous', attempts = attempts + 1, next_ms = 0, \
                    error = 'the alerter stopped while this was being sent' WHERE state = 'attempting'";
-        self.write(Who::Prompt, async |tx| Ok(sqlx::query(sql).execute(tx).await?.rows_affected())).await
+        let done = self.write(Who::Prompt, async |tx| {
+            let recovered = sqlx::query(sql).execute(&mut *tx).await?.rows_affected();
+            Ok((recovered, last_rings(tx).await?))
+        });
+        let (recovered, rings) = done.await?;
+        rings.iter().for_each(|(incident, ring)| self.note_ring(incident, *ring));
+        Ok(recovered)
     }
 
     /// Outcomes that the engine may not have recorded, oldest first.
@@ -255,7 +261,7 @@ impl Store {
         means: Means,
         now: Ts,
     ) -> Result<Option<Claim>> {
-        self.write(Who::InTurn, async |tx| {
+        let claim = self.write(Who::InTurn, async |tx| {
             // What is sent from memory is recorded first.
             if self.holds(receiver, incident) {
                 return Ok(None);
@@ -293,8 +299,12 @@ impl Store {
             }
             let Some(head) = rows.into_iter().nth(plan.superseded) else { return Ok(None) };
             attempt(tx, head, plan.words, means.numbered).await.map(Some)
-        })
-        .await
+        });
+        let claim = claim.await?;
+        if let Some(ring) = claim.as_ref().and_then(|claim| claim.ring) {
+            self.note_ring(incident, ring);
+        }
+        Ok(claim)
     }
 
     /// Drops the head of a lane for want of a budget; false if it must be sent: a page, or the

@@ -12,6 +12,9 @@ use crate::notify::Ring;
 /// Messages that are held at once.
 const MAX_HELD: usize = 10_000;
 
+/// Incidents of which the last number of a call is kept; that of the oldest is forgotten first.
+const MAX_RINGS: usize = 20_000;
+
 /// One message.
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
@@ -59,7 +62,8 @@ pub(super) struct Lane {
 #[derive(Debug, Default)]
 pub(super) struct Unrecorded {
     pub(super) lanes: BTreeMap<(String, String), Lane>,
-    /// The last number of a call, by incident and whether it is a page's: no row has it yet.
+    /// The last number of a call, by incident and whether it is a page's, of rows and of what has
+    /// none yet: a key that is open calls nobody, also while no row can be read.
     rings: BTreeMap<(String, bool), u32>,
     pub(super) left_out: u64,
 }
@@ -184,9 +188,15 @@ impl Unrecorded {
             }
         }
         self.lanes.retain(|_, lane| !lane.queue.is_empty());
-        if self.lanes.is_empty() {
-            // Rows have all of them by now.
-            self.rings.clear();
+    }
+
+    /// A call has this number.
+    pub(super) fn note_ring(&mut self, incident: &str, ring: Ring) {
+        let last = self.rings.entry((incident.to_owned(), ring.page)).or_default();
+        *last = ring.number.max(*last);
+        // Ids of incidents are in the order of their times.
+        while self.rings.len() > MAX_RINGS {
+            self.rings.pop_first();
         }
     }
 
@@ -200,14 +210,17 @@ impl Unrecorded {
         if held.ring.is_none()
             && let Some(ring) = of_rows
         {
-            let last = self.rings.entry((n.incident.clone(), ring.page)).or_default();
-            *last = (*last + 1).max(ring.number);
-            held.ring = Some(Ring { number: *last, ..ring });
+            let last = self.rings.get(&(n.incident.clone(), ring.page)).copied().unwrap_or_default();
+            held.ring = Some(Ring { number: (last + 1).max(ring.number), ..ring });
         }
         let ring = held.ring;
         let arrived = |held: &Held| matches!(&held.progress, Progress::Done(e) if e.outcome == DeliveryOutcome::Delivered);
         let others = lane.queue.values().filter(|other| other.notification.seq != n.seq && !arrived(other));
-        (ring, others.filter_map(|other| other.ring).collect())
+        let others = others.filter_map(|other| other.ring).collect();
+        if let Some(ring) = ring {
+            self.note_ring(&n.incident, ring);
+        }
+        (ring, others)
     }
 }
 

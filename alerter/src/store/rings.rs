@@ -25,6 +25,17 @@ const RINGS_MAX: i64 = 32;
 /// Calls of a lane that are examined, the last ones: those before them were settled long ago.
 const UNSURE_MAX: i64 = 32;
 
+/// The last numbers of the calls of incidents that are not over.
+pub(super) async fn last_rings(tx: &mut SqliteConnection) -> Result<Vec<(String, Ring)>> {
+    let sql = "SELECT o.incident, o.page, MAX(o.ring) FROM incidents i JOIN outbox o ON o.incident = i.id \
+               WHERE i.state <> 'resolved' AND o.ring IS NOT NULL GROUP BY o.incident, o.page";
+    let rows: Vec<(String, bool, i64)> = sqlx::query_as(sql).fetch_all(tx).await?;
+    Ok(rows
+        .into_iter()
+        .map(|(incident, page, number)| (incident, Ring { number: number as u32, page }))
+        .collect())
+}
+
 impl Store {
     /// The calls of an incident, the last ones.
     pub(crate) async fn rings_of(&self, incident: &str) -> Result<Vec<Ring>> {

@@ -101,13 +101,19 @@ impl Store {
     /// The number of a message that was begun, and the calls of its lane that may not have arrived.
     pub(crate) async fn number_unrecorded(&self, held: &Held) -> (Option<Ring>, Vec<Ring>) {
         let n = &held.notification;
-        // What cannot be read counts as unknown. The number is then that of a first call.
+        // What cannot be read counts as unknown. The number is then that of a first call, or the next
+        // one after those that were given out since the start.
         let first = n.calls().then_some(Ring { number: 1, page: n.page });
         let had = held.ring.map(|ring| ring.number);
         let (of_rows, mut unsure) = soon(self.rings_of_rows(n, had)).await.unwrap_or((first, Vec::new()));
         let (ring, of_held) = self.unrecorded(|all| all.number(n, of_rows));
         unsure.extend(of_held.into_iter().filter(|ring| !unsure.contains(ring)).collect::<Vec<_>>());
         (ring, unsure)
+    }
+
+    /// A row has this number: what is sent while rows cannot be read gets another one.
+    pub(super) fn note_ring(&self, incident: &str, ring: Ring) {
+        self.unrecorded(|all| all.note_ring(incident, ring));
     }
 
     /// Records the outcome, at `at`, of a message that was begun.
@@ -208,4 +214,55 @@ async fn soon<T>(read: impl Future<Output = Result<T>>) -> Option<T> {
 /// Whether a message is one that wakes somebody, or the answer to or the end of one that did.
 pub(crate) fn may_precede_its_record(n: &Notification) -> bool {
     n.page && matches!(n.action, Action::Trigger | Action::Ack | Action::Resolve)
+}
+
+#[cfg(test)]
+mod tests {
+    use stepwatch_respond::effect::Effect;
+    use stepwatch_respond::incident::State;
+
+    use super::*;
+    use crate::outbox::tests::notification;
+    use crate::store::{Commit, Means};
+    use crate::store::tests::{incident, reopen};
+
+    const ID: &str = "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C";
+    const MEANS: Means = Means { wakes: true, numbered: true };
+
+    /// A key that is open calls nobody, so that no number is given out twice: also of a call whose
+    /// row cannot be read, before or after a restart.
+    #[tokio::test]
+    async fn a_call_while_no_row_can_be_read_has_a_number_of_its_own() {
+        for restarted in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("alerter.db");
+            let mut store = reopen(&path).await;
+            let first = notification("pager", 1, Action::Trigger);
+            let effects = vec![
+                Effect::Incident(Box::new(incident(ID, State::Open))),
+                Effect::Notify(Box::new(first.clone())),
+            ];
+            store.commit(&Commit { effects, ..Commit::default() }).await.unwrap();
+            let claim = store.claim_by(ID, "pager", MEANS, Ts(1)).await.unwrap().unwrap();
+            assert_eq!(claim.ring.map(|ring| ring.number), Some(1));
+            store.settle(&first, &DeliveryOutcome::Delivered, None, Ts(1)).await.unwrap();
+            if restarted {
+                drop(store);
+                store = reopen(&path).await;
+                store.recover_attempts().await.unwrap();
+            }
+            store.inner.readers.close().await;
+            store.inner.finders.close().await;
+            // Of the next level, of another receiver, and of the same one again.
+            for (receiver, seq, number) in [("pager", 2, 2), ("twin", 1, 3), ("pager", 3, 4)] {
+                let n = notification(receiver, seq, Action::Trigger);
+                assert!(store.hold(n.clone(), Ts(2)));
+                let lane = (receiver.to_owned(), ID.to_owned());
+                let (held, _) = store.begin_unrecorded(&lane, Ts(2)).await.unwrap();
+                let (ring, _) = store.number_unrecorded(&held).await;
+                assert_eq!(ring.map(|ring| ring.number), Some(number), "{receiver}, restarted: {restarted}");
+                store.end_unrecorded(&n, &DeliveryOutcome::Delivered, None, Ts(3));
+            }
+        }
+    }
 }
