@@ -162,18 +162,23 @@ impl Courier {
     /// Renders a message that waited with the present state. The history shows the text that is
     /// sent.
     async fn reworded(&self, mut claim: Claim, now: Ts) -> Claim {
-        let tried = claim.attempts > 0 || claim.ambiguous;
-        if !tried && now - claim.created_at < STALE {
-            return claim;
-        }
-        let fresh = tokio::time::timeout(REWORD_MAX, (self.reword)(claim.notification.clone())).await;
-        if let Ok(Some(message)) = fresh {
+        if let Some(message) = self.present_words(&claim, now).await {
             claim.notification.message = message;
             if let Err(err) = self.store.reword(&claim.notification).await {
                 self.store_error("keep the words of a message", &err);
             }
         }
         claim
+    }
+
+    /// The present text of a message that waited or was tried before.
+    pub(super) async fn present_words(&self, claim: &Claim, now: Ts) -> Option<Message> {
+        let tried = claim.attempts > 0 || claim.ambiguous;
+        if !tried && now - claim.created_at < STALE {
+            return None;
+        }
+        let fresh = tokio::time::timeout(REWORD_MAX, (self.reword)(claim.notification.clone())).await;
+        fresh.ok().flatten()
     }
 
     /// The chart for a message that has it in it, if it is drawn in time.

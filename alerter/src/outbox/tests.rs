@@ -28,7 +28,7 @@ use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
-use super::{DrawChart, Feedback, Options, Outbox, OutboxHandle, Outcome, Receivers};
+use super::{DrawChart, Feedback, Options, Outbox, OutboxHandle, Outcome, Receivers, Reword};
 use crate::notify::tests::page;
 use crate::notify::{Attempt, Budget, Failure, Notifier, Pace, Receipt};
 use crate::store::tests::{incident, reopen};
@@ -302,6 +302,8 @@ struct Bench {
     began: Instant,
     /// How far the wall clock was set.
     wall_ms: i64,
+    /// Renders messages anew from the next start on.
+    reword: Option<Reword>,
     life: Option<Life>,
 }
 
@@ -317,7 +319,8 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("alerter.db");
         let receivers = receivers.iter().map(|(name, r)| ((*name).to_owned(), (*r).clone())).collect();
-        let mut bench = Self { _dir: dir, path, receivers, began: Instant::now(), wall_ms: 0, life: None };
+        let (began, reword) = (Instant::now(), None);
+        let mut bench = Self { _dir: dir, path, receivers, began, wall_ms: 0, reword, life: None };
         bench.start().await;
         bench
     }
@@ -330,7 +333,8 @@ impl Bench {
         let clock = Arc::new(move || Ts(START.0 + wall_ms + began.elapsed().as_millis() as i64));
         // No chart is ever done.
         let draw_chart: DrawChart = Arc::new(|_| Box::pin(std::future::pending()));
-        let options = Options { clock, random: || 0.5, draw_chart, ..Options::default() };
+        let reword = self.reword.clone().unwrap_or(Options::default().reword);
+        let options = Options { clock, random: || 0.5, draw_chart, reword, ..Options::default() };
         let handle = Outbox::start_with(store.clone(), self.notifiers(), sender, shutdown, options);
         self.life = Some(Life { store, handle, feedback, trigger });
     }

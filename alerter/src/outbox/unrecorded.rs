@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use stepwatch_model::time::Span;
 use tokio::time::Instant;
 
 use super::Scheduler;
 use super::deliver::{Courier, Done, LaneDone, attempt, sign};
 use super::destination::{Admission, Sign};
 use crate::notify::{Failure, Notifier};
-use crate::store::Claim;
-use crate::store::FAIL_OPEN_AFTER;
+use crate::store::unrecorded::{Begun, say_not_recorded};
+use crate::store::{Claim, FAIL_OPEN_AFTER, Means};
 
 impl Scheduler {
     /// Sends what is held while the store refuses, and records the outcomes when it works again.
@@ -63,11 +64,15 @@ impl Courier {
     /// given up.
     async fn deliver_unrecorded(&self, notifier: Option<Arc<dyn Notifier>>, lane: (String, String)) -> Done {
         let mut came = Sign::None;
-        if let Some((held, memory)) = self.store.begin_unrecorded(&lane, (self.clock)()).await {
-            let numbered = notifier.as_ref().is_some_and(|notifier| notifier.rings());
+        let (wakes, numbered) =
+            notifier.as_ref().map_or((false, false), |notifier| (notifier.wakes(), notifier.rings()));
+        let means = Means { wakes, numbered };
+        if let Some(begun) = self.store.begin_unrecorded(&lane, means, (self.clock)()).await {
+            let Begun { held, memory, words } = begun;
             let (ring, unsure) =
                 if numbered { self.store.number_unrecorded(&held).await } else { (None, Vec::new()) };
-            let claim = Claim {
+            let recorded = held.is_recorded();
+            let mut claim = Claim {
                 notification: held.notification,
                 ambiguous: held.ambiguous,
                 attempts: held.attempts,
@@ -77,6 +82,10 @@ impl Courier {
                 ring,
                 unsure,
             };
+            match words {
+                Some(words) => claim.notification.message = words,
+                None => self.reword_unrecorded(&mut claim, recorded).await,
+            }
             let result = match &notifier {
                 Some(notifier) => {
                     let result = attempt(&**notifier, &claim, None, (self.clock)()).await;
@@ -93,5 +102,17 @@ impl Courier {
         }
         let (receiver, incident) = lane;
         Done::Lane(LaneDone { receiver, incident, sign: came, left_out: false })
+    }
+
+    /// Renders a message with the present state; its record shows what was sent.
+    async fn reword_unrecorded(&self, claim: &mut Claim, recorded: bool) {
+        let now = (self.clock)();
+        let Some(mut message) = self.present_words(claim, now).await else { return };
+        if !recorded {
+            let refused = self.store.refused_for().unwrap_or_default();
+            say_not_recorded(&mut message, now + Span::millis(-(refused.as_millis() as i64)));
+        }
+        claim.notification.message = message;
+        self.store.reword_unrecorded(&claim.notification);
     }
 }

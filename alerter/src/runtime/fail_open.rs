@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::Runtime;
 use super::pending::Pending;
 use crate::store::Store;
-use crate::store::unrecorded::may_precede_its_record;
+use crate::store::unrecorded::{may_precede_its_record, say_not_recorded};
 
 /// How often somebody looks whether the database is in its place.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -117,8 +117,7 @@ impl Pending {
                 continue;
             }
             let mut n = (**n).clone();
-            let why = format!("Not recorded: the store refuses writes since {since}.");
-            n.message.summary = format!("{} {why}", n.message.summary).trim_start().into();
+            say_not_recorded(&mut n.message, since);
             let (incident, actor) = (n.incident.clone(), n.receiver.clone());
             // It was made when it was decided, which was before it was handed over.
             let created_at = n.message.at;

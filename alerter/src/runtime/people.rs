@@ -137,7 +137,8 @@ impl Runtime {
         self.schedule.changed();
     }
 
-    /// In the words of its receiver, when the changes that they contain are durable.
+    /// In the words of its receiver, when the changes that they contain are durable; at once while
+    /// messages are sent without a record.
     fn reword(&mut self, mut n: Notification, reply: oneshot::Sender<Option<Message>>) {
         let words = self.engine.reword(self.clock.now(), &n).map(|message| {
             n.message = message;
@@ -145,7 +146,7 @@ impl Runtime {
             self.templates.dress(&mut n);
             n.message
         });
-        if self.pending.is_urgent() {
+        if self.pending.is_urgent() && !self.store.fails_open() {
             self.pending.hold(reply, words);
         } else {
             let _ = reply.send(words);

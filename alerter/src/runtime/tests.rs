@@ -513,8 +513,9 @@ async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_sent() {
     assert!(waited >= FAIL_OPEN_AFTER && waited < FAIL_OPEN_AFTER + Duration::from_secs(1), "{waited:?}");
     let sent = Ts(wall().0 + 3_600_000);
     let mut created = BTreeMap::new();
+    let means = store::Means { wakes: true, numbered: false };
     for lane in &lanes {
-        let (held, _) = rig.store.begin_unrecorded(lane, Ts(i64::MAX)).await.unwrap();
+        let held = rig.store.begin_unrecorded(lane, means, Ts(i64::MAX)).await.unwrap().held;
         let n = held.notification;
         assert_eq!(held.created_at, n.message.at, "when it was decided, not when it was handed over");
         created.insert(n.incident.clone(), held.created_at);

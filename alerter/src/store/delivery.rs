@@ -568,7 +568,7 @@ async fn standing(tx: &mut SqliteConnection, incident: &str) -> Result<(State, b
 
 /// Whether the receiver has, or may have, a message of the incident. A notifier's memory counts
 /// too: if only some recipients have a message, its row still waits.
-async fn heard(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<bool> {
+pub(super) async fn heard(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM outbox WHERE incident = $1 AND receiver = $2 \
                AND state IN ('delivered', 'ambiguous')) \
                OR EXISTS (SELECT 1 FROM lanes WHERE incident = $1 AND receiver = $2)";

@@ -5,8 +5,12 @@ use std::collections::BTreeMap;
 
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::incident::State;
+use stepwatch_respond::message::Message;
 
 use super::outcome::DeliveryOutcome;
+use super::plan::{LaneRow, plan, too_late};
+use super::rings::Means;
 use crate::notify::Ring;
 
 /// Messages that are held at once.
@@ -30,6 +34,8 @@ pub(crate) struct Held {
     pub(super) recorded: bool,
     /// A transaction in progress records it: it is not begun meanwhile.
     pub(super) writing: bool,
+    /// It was rendered anew, which its row is to show.
+    pub(super) reworded: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +47,11 @@ pub(super) enum Progress {
     },
     Sending,
     Done(Ended),
+    /// It became pointless before it could be sent, and why.
+    Superseded {
+        why: &'static str,
+        at: Ts,
+    },
 }
 
 /// An attempt that is over.
@@ -79,6 +90,8 @@ pub(super) struct Written {
     /// It is a call for a person, of an incident that nothing suppressed when it was created.
     pub(super) waits_loud: bool,
     pub(super) ring: Option<Ring>,
+    /// What was sent, where it is not what was decided.
+    pub(super) words: Option<Box<Notification>>,
     pub(super) progress: Progress,
     pub(super) memory: Option<String>,
 }
@@ -86,8 +99,36 @@ pub(super) struct Written {
 impl Held {
     pub(crate) fn new(notification: Notification, created_at: Ts) -> Self {
         let progress = Progress::Waits { next: Ts(0), last: None };
-        let (ambiguous, recorded, writing) = (false, false, false);
-        Self { notification, created_at, ambiguous, attempts: 0, ring: None, progress, recorded, writing }
+        Self {
+            notification,
+            created_at,
+            ambiguous: false,
+            attempts: 0,
+            ring: None,
+            progress,
+            recorded: false,
+            writing: false,
+            reworded: false,
+        }
+    }
+
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.recorded
+    }
+
+    /// Nothing more is done about it.
+    fn is_over(&self) -> bool {
+        matches!(self.progress, Progress::Done(_) | Progress::Superseded { .. })
+    }
+
+    /// Its receiver may have it.
+    fn was_begun(&self) -> bool {
+        self.ambiguous || self.ring.is_some() || matches!(self.progress, Progress::Done(_))
+    }
+
+    fn lane_row(&self) -> LaneRow {
+        let notification = self.notification.clone();
+        LaneRow { notification, ambiguous: self.ambiguous, failed: self.attempts > 0, held: false }
     }
 
     /// One whose row is in the store.
@@ -140,6 +181,51 @@ impl Unrecorded {
         Some((head.clone(), memory))
     }
 
+    /// Whether an answer or an end waits in a lane behind another message, and then whether that
+    /// lane's receiver may have a message of it already.
+    pub(super) fn ends(&self, key: &(String, String)) -> Option<bool> {
+        let lane = self.lanes.get(key)?;
+        let ends = |held: &Held| matches!(held.notification.action, Action::Ack | Action::Resolve);
+        let waits = lane.queue.values().filter(|held| !held.is_over()).skip(1).any(ends);
+        let begun = lane.memory.is_some() || lane.queue.values().any(Held::was_begun);
+        waits.then_some(begun)
+    }
+
+    /// Passes over what is pointless by now, as is done with rows; the text of the next message, if
+    /// it is to say that it fired and was resolved. `heard`: the receiver may have a message of the
+    /// incident.
+    pub(super) fn pass_over(
+        &mut self,
+        key: &(String, String),
+        means: Means,
+        heard: bool,
+        now: Ts,
+    ) -> Option<Message> {
+        let lane = self.lanes.get_mut(key)?;
+        let mut waiting: Vec<&mut Held> = lane.queue.values_mut().filter(|held| !held.is_over()).collect();
+        if waiting.iter().any(|held| held.writing || held.progress == Progress::Sending) {
+            return None;
+        }
+        let rows: Vec<LaneRow> = waiting.iter().map(|held| held.lane_row()).collect();
+        // What becomes of the incident is in the lane: nothing else is known of it here.
+        let late = if means.numbered { too_late(&rows, State::Open, heard) } else { 0 };
+        let plan = plan(&rows[late..], State::Open, means.wakes, heard);
+        for (i, held) in waiting.iter_mut().take(late + plan.superseded).enumerate() {
+            let why = if i < late { "over before it could be sent" } else { "already acknowledged" };
+            held.progress = Progress::Superseded { why, at: now };
+        }
+        plan.words
+    }
+
+    /// What is sent instead of what was decided.
+    pub(super) fn reword(&mut self, n: &Notification) {
+        let lane = self.lanes.get_mut(&(n.receiver.clone(), n.incident.clone()));
+        if let Some(held) = lane.and_then(|lane| lane.queue.get_mut(&n.seq)) {
+            held.notification.message = n.message.clone();
+            held.reworded = true;
+        }
+    }
+
     pub(super) fn end(&mut self, n: &Notification, outcome: DeliveryOutcome, memory: Option<String>, at: Ts) {
         let Some(lane) = self.lanes.get_mut(&(n.receiver.clone(), n.incident.clone())) else { return };
         lane.memory = memory.or(lane.memory.take());
@@ -168,6 +254,7 @@ impl Unrecorded {
                     attempts: held.attempts,
                     waits_loud: n.action == Action::Trigger && !n.despite_quiet,
                     ring: held.ring,
+                    words: held.reworded.then(|| Box::new(n.clone())),
                     progress: held.progress.clone(),
                     memory: lane.memory.clone(),
                 });
@@ -227,7 +314,7 @@ impl Unrecorded {
 impl Lane {
     /// The first that is not done.
     fn head(&self) -> Option<&Held> {
-        self.queue.values().find(|held| !matches!(held.progress, Progress::Done(_)))
+        self.queue.values().find(|held| !held.is_over())
     }
 }
 

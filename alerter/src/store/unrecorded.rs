@@ -15,17 +15,28 @@ use std::time::Duration;
 
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::message::Message;
 
 pub(super) use self::written::put_written;
 
-use super::delivery;
+use super::delivery::{self, heard};
 use super::error::Result;
 use super::handle::Store;
 use super::held::{Held, Progress, Unrecorded, Written};
 use super::outcome::DeliveryOutcome;
-use super::rings::rings;
+use super::rings::{Means, begun, rings};
 use super::writer::{FAIL_OPEN_AFTER, Who};
 use crate::notify::Ring;
+
+/// A message from memory that is being sent.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub held: Held,
+    /// The notifier's memory of its lane.
+    pub memory: Option<String>,
+    /// What it says instead, where it is over already.
+    pub words: Option<Message>,
+}
 
 /// How long a page from memory waits for the stored state of its lane.
 const READ_MAX: Duration = Duration::from_secs(2);
@@ -83,26 +94,39 @@ impl Store {
         self.unrecorded(|all| all.due(now))
     }
 
-    /// Takes the next message of a lane, with the notifier's memory of the lane.
+    /// Takes the next message of a lane, with the notifier's memory of the lane. Nobody is called
+    /// for what was answered or is over by now.
     pub(crate) async fn begin_unrecorded(
         &self,
         lane: &(String, String),
+        means: Means,
         now: Ts,
-    ) -> Option<(Held, Option<String>)> {
+    ) -> Option<Begun> {
+        let mut words = None;
+        if let Some(begun) = self.unrecorded(|all| all.ends(lane)) {
+            // What cannot be read may have arrived: an end of nothing harms nobody.
+            let heard = begun || soon(self.may_have_heard(&lane.1, &lane.0)).await.unwrap_or(true);
+            words = self.unrecorded(|all| all.pass_over(lane, means, heard, now));
+        }
         let (held, memory) = self.unrecorded(|all| all.begin(lane, now))?;
         let memory = match memory {
             // What cannot be read counts as unknown.
             None => soon(self.memory_of(&lane.1, &lane.0)).await.flatten(),
             known => known,
         };
-        Some((held, memory))
+        Some(Begun { held, memory, words })
+    }
+
+    /// Sends other words than those that were decided.
+    pub(crate) fn reword_unrecorded(&self, n: &Notification) {
+        self.unrecorded(|all| all.reword(n));
     }
 
     /// The number of a message that was begun, and the calls of its lane that may not have arrived.
     pub(crate) async fn number_unrecorded(&self, held: &Held) -> (Option<Ring>, Vec<Ring>) {
         let n = &held.notification;
-        // What cannot be read counts as unknown. The number is then that of a first call, or the next
-        // one after those that were given out since the start.
+        // What cannot be read counts as unknown. The number is then that of a first call, or the
+        // next one after those that were given out since the start.
         let first = n.calls().then_some(Ring { number: 1, page: n.page });
         let had = held.ring.map(|ring| ring.number);
         let (of_rows, mut unsure) = soon(self.rings_of_rows(n, had)).await.unwrap_or((first, Vec::new()));
@@ -183,8 +207,17 @@ impl Store {
 
     /// As `rings`, of committed rows.
     async fn rings_of_rows(&self, n: &Notification, had: Option<u32>) -> Result<(Option<Ring>, Vec<Ring>)> {
-        let mut connection = self.reader()?.acquire().await?;
+        let reader = self.reader()?;
+        let mut connection = reader.acquire().await?;
         rings(&mut connection, n, had).await
+    }
+
+    /// Whether the receiver has, or may have, a message of the incident, by committed rows.
+    async fn may_have_heard(&self, incident: &str, receiver: &str) -> Result<bool> {
+        let reader = self.reader()?;
+        let mut connection = reader.acquire().await?;
+        Ok(heard(&mut connection, incident, receiver).await?
+            || begun(&mut connection, incident, receiver).await?)
     }
 
     /// The notifier's memory of a lane.
@@ -211,6 +244,12 @@ async fn soon<T>(read: impl Future<Output = Result<T>>) -> Option<T> {
     tokio::time::timeout(READ_MAX, read).await.ok()?.ok()
 }
 
+/// Says in a message that it has no record.
+pub(crate) fn say_not_recorded(message: &mut Message, since: Ts) {
+    let why = format!("Not recorded: the store refuses writes since {since}.");
+    message.summary = format!("{} {why}", message.summary).trim_start().into();
+}
+
 /// Whether a message is one that wakes somebody, or the answer to or the end of one that did.
 pub(crate) fn may_precede_its_record(n: &Notification) -> bool {
     n.page && matches!(n.action, Action::Trigger | Action::Ack | Action::Resolve)
@@ -223,7 +262,7 @@ mod tests {
 
     use super::*;
     use crate::outbox::tests::notification;
-    use crate::store::{Commit, Means};
+    use crate::store::Commit;
     use crate::store::tests::{incident, reopen};
 
     const ID: &str = "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C";
@@ -258,7 +297,7 @@ mod tests {
                 let n = notification(receiver, seq, Action::Trigger);
                 assert!(store.hold(n.clone(), Ts(2)));
                 let lane = (receiver.to_owned(), ID.to_owned());
-                let (held, _) = store.begin_unrecorded(&lane, Ts(2)).await.unwrap();
+                let Begun { held, .. } = store.begin_unrecorded(&lane, MEANS, Ts(2)).await.unwrap();
                 let (ring, _) = store.number_unrecorded(&held).await;
                 assert_eq!(ring.map(|ring| ring.number), Some(number), "{receiver}, restarted: {restarted}");
                 store.end_unrecorded(&n, &DeliveryOutcome::Delivered, None, Ts(3));

@@ -1,6 +1,8 @@
 //! A store that refuses for long: pages are sent nevertheless, once, and are recorded when it works
 //! again.
 
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
 use stepwatch_model::time::Span;
@@ -34,12 +36,12 @@ async fn decide(bench: &mut Bench, all: &[Notification]) -> Commit {
     let posts = all.iter().map(|n| Effect::Notify(Box::new(n.clone())));
     let commit = Commit { effects: [record].into_iter().chain(posts).collect(), ..Commit::default() };
     let store = bench.life().store.clone();
-    let began = Instant::now();
+    let (began, already) = (Instant::now(), store.fails_open());
     while !store.fails_open() {
         store.commit(&commit).await.unwrap_err();
         tokio::time::sleep(secs(1)).await;
     }
-    assert!(began.elapsed() >= FAIL_OPEN_AFTER && began.elapsed() < FAIL_OPEN_AFTER + secs(2));
+    assert!(already || began.elapsed() >= FAIL_OPEN_AFTER && began.elapsed() < FAIL_OPEN_AFTER + secs(2));
     for n in all {
         assert!(store.hold(n.clone(), START));
     }
@@ -73,21 +75,89 @@ async fn a_page_that_cannot_be_recorded_rings_once_and_is_recorded_as_sent() {
     assert_eq!(bench.feedback().await.action, Action::Resolve);
 }
 
+/// As with rows: the pager is called for nothing that is over, and a chat shows both.
 #[tokio::test(start_paused = true)]
-async fn what_ends_meanwhile_is_sent_in_order() {
-    let pager = Scripted::new(|_| Answer::Take).waking();
+async fn nobody_is_rung_from_memory_for_what_ended_meanwhile() {
+    use DeliveryState::{Delivered, Superseded};
+    // Whether a call was tried, and may have arrived, before the incident ended.
+    for tried in [false, true] {
+        let up = Arc::new(AtomicBool::new(false));
+        let is_up = Arc::clone(&up);
+        let answer = move |_| if is_up.load(SeqCst) { Answer::Take } else { transient() };
+        let pager = Scripted::new(answer).ringing();
+        let chat = Scripted::new(|_| Answer::Take);
+        let mut bench = Bench::new(&[("pager", &pager), ("chat", &chat)]).await;
+        sql(&bench, FULL).await;
+        let call = page("pager", 1, Action::Trigger);
+        let mut ends = ["pager", "chat"].map(|to| page(to, 2, Action::Resolve));
+        ends.iter_mut().for_each(|n| n.message.status = Status::Resolved);
+        let shown = page("chat", 1, Action::Trigger);
+        let later = if tried {
+            decide(&mut bench, core::slice::from_ref(&call)).await;
+            pager.attempted(2).await;
+            [&[shown], &ends[..]].concat()
+        } else {
+            [&[call.clone(), shown], &ends[..]].concat()
+        };
+        let commit = decide(&mut bench, &later).await;
+        let call = tried.then(|| Effect::Notify(Box::new(call)));
+        let commit = Commit { effects: call.into_iter().chain(commit.effects).collect(), ..commit };
+        up.store(true, SeqCst);
+        idle().await;
+        let actions: Vec<_> = pager.seen().iter().map(|s| s.action).collect();
+        assert_eq!(actions, if tried { vec![Action::Resolve] } else { vec![] }, "{tried}");
+        let seen = chat.seen();
+        assert!(seen[0].title.starts_with("Fired and resolved: "), "{seen:?}");
+        sql(&bench, ROOM).await;
+        bench.life().store.commit(&commit).await.unwrap();
+        idle().await;
+        let ends = if tried { Delivered } else { Superseded };
+        let deliveries = bench.life().store.deliveries(ID).await.unwrap();
+        let of = |to: &str| {
+            let all = deliveries.iter().filter(|d| d.receiver == to);
+            all.map(|d| d.state).collect::<Vec<_>>()
+        };
+        assert_eq!((of("pager"), of("chat")), (vec![Superseded, ends], vec![Delivered; 2]), "{tried}");
+        let why = deliveries.iter().find(|d| d.receiver == "pager").unwrap().error.as_deref();
+        assert_eq!(why, Some("over before it could be sent"));
+    }
+}
+
+/// Somebody has it by now: nobody else is woken.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_rung_from_memory_for_what_was_answered_meanwhile() {
+    let pager = Scripted::new(|_| Answer::Take).ringing();
     let mut bench = Bench::new(&[("pager", &pager)]).await;
     sql(&bench, FULL).await;
-    let all = [page("pager", 1, Action::Trigger), page("pager", 2, Action::Resolve)];
-    let commit = decide(&mut bench, &all).await;
+    let all = [page("pager", 1, Action::Trigger), page("pager", 2, Action::Ack)];
+    decide(&mut bench, &all).await;
+    pager.attempted(1).await;
+    idle().await;
+    assert_eq!(pager.seen().iter().map(|s| s.action).collect::<Vec<_>>(), [Action::Ack]);
+}
+
+/// A page from memory has waited for ten seconds at least: it says how things are when it is sent,
+/// and its record shows what was sent.
+#[tokio::test(start_paused = true)]
+async fn a_page_from_memory_contains_the_present_state() {
+    let pager = Scripted::new(|n| if n == 0 { transient() } else { Answer::Take }).waking();
+    let mut bench = Bench::new(&[("pager", &pager)]).await;
+    bench.die().await;
+    bench.reword = Some(Arc::new(|n: Notification| {
+        let message = stepwatch_respond::message::Message { title: "as it is now".into(), ..n.message };
+        Box::pin(std::future::ready(Some(message)))
+    }));
+    bench.start().await;
+    sql(&bench, FULL).await;
+    let commit = decide(&mut bench, &[page("pager", 1, Action::Trigger)]).await;
     pager.attempted(2).await;
     idle().await;
-    assert_eq!(pager.seen().iter().map(|s| s.action).collect::<Vec<_>>(), [Action::Trigger, Action::Resolve]);
+    assert_eq!(pager.seen()[0].title, "as it is now");
     sql(&bench, ROOM).await;
     bench.life().store.commit(&commit).await.unwrap();
     idle().await;
-    assert_eq!(bench.states(ID).await, [DeliveryState::Delivered; 2]);
-    assert_eq!(pager.attempts().len(), 2);
+    let deliveries = bench.life().store.deliveries(ID).await.unwrap();
+    assert_eq!(deliveries[0].message.as_ref().unwrap().title, "as it is now");
 }
 
 /// The receiver is down as well: it is tried until it takes the page, before there is room and

@@ -6,6 +6,7 @@ use crate::store::delivery;
 use crate::store::error::Result;
 use crate::store::held::{Progress, Written};
 use crate::store::outcome::DeliveryOutcome;
+use crate::store::rows::{json, text_of};
 
 /// Gives rows the state of their messages: when each was created, how often it was tried and when
 /// that ended, independent of when the row was written.
@@ -30,6 +31,12 @@ pub(in crate::store) async fn put_written(tx: &mut SqliteConnection, all: &[Writ
                         .await?;
                 }
             }
+            Progress::Superseded { why, at } => {
+                let sql = "UPDATE outbox SET state = 'superseded', done_at = $2, error = $3 WHERE idem_key = $1 \
+                           AND state IN ('pending', 'attempting', 'ambiguous')";
+                let update = sqlx::query(sql).bind(idem_key).bind(text_of(*at)).bind(*why);
+                update.execute(&mut *tx).await?;
+            }
             // Claimed while the store refused; it was sent from memory, or not at all.
             Progress::Waits { last: None, .. } => {
                 let sql = "UPDATE outbox SET state = 'pending' WHERE idem_key = $1 AND state = 'attempting'";
@@ -42,7 +49,7 @@ pub(in crate::store) async fn put_written(tx: &mut SqliteConnection, all: &[Writ
 }
 
 /// When a message was created, how often it was tried (of which the row has counted the last one at
-/// most) and its number.
+/// most), its number, and the text that was sent.
 async fn put_story(tx: &mut SqliteConnection, written: &Written) -> Result<()> {
     let sql =
         "UPDATE outbox SET created_ms = $2, attempts = $3, ring = COALESCE($4, ring) WHERE idem_key = $1";
@@ -53,6 +60,11 @@ async fn put_story(tx: &mut SqliteConnection, written: &Written) -> Result<()> {
         .bind(written.ring.map(|ring| i64::from(ring.number)))
         .execute(&mut *tx)
         .await?;
+    if let Some(words) = &written.words {
+        let sql = "UPDATE outbox SET notification = $2 WHERE idem_key = $1";
+        let update = sqlx::query(sql).bind(&written.idem_key).bind(json("notification", words)?);
+        update.execute(&mut *tx).await?;
+    }
     if written.waits_loud {
         // It waits since then, and not since it was recorded.
         let sql = "UPDATE incidents SET loud_ms = $2 WHERE id = $1 AND loud_ms > $2";
