@@ -27,7 +27,8 @@ pub use pagerduty::{Alert, AlertState, LogEntry, Page, PagerDuty, is_about, page
 pub use pulse::Pulse;
 pub use server::{Answer, Fake, Received, Reply, Service, TimedOut};
 pub use slack::{
-    Channel, File, Post, RateLimit, Slack, SlackSocket, Whisper, interaction_body, slack_signature,
+    Channel, File, HistoryLimit, Post, RateLimit, Slack, SlackSocket, Whisper, interaction_body,
+    slack_signature,
 };
 pub use smtp::{Encryption, FakeSmtp, Mail, Smtp, SmtpFault};
 pub use webhook::{Delivery, WebhookSink, signature};

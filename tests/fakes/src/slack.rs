@@ -5,7 +5,9 @@
 //! refusal but the rate limit; a channel may be named by `#name` when posting but only by id when
 //! updating or reading; no idempotency key; a method asks for the scope of its reference page,
 //! which for reading is that of the kind of channel; a history that is read from `oldest` on,
-//! without `latest`, begins with the oldest messages.
+//! without `latest`, begins with the oldest messages; an app that is distributed outside Slack's
+//! Marketplace reads 15 messages of a channel or thread a request, and makes one request a minute
+//! (changelog of May 2025, "Rate limit changes for non-Marketplace apps").
 
 mod args;
 mod blocks;
@@ -33,6 +35,8 @@ pub use socket::SlackSocket;
 const MAX_TEXT: usize = 40_000;
 /// `chat.update` is stricter.
 const MAX_UPDATE_TEXT: usize = 4_000;
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// A message, or a reply in a thread.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,6 +80,15 @@ pub struct RateLimit {
     pub burst: f64,
 }
 
+/// How much of channels and threads an app may read.
+#[derive(Debug, Clone, Copy)]
+pub struct HistoryLimit {
+    /// Requests, of each method.
+    pub per_minute: usize,
+    /// Messages a request, however many it asks for.
+    pub max: usize,
+}
+
 #[derive(Debug, Clone)]
 pub struct Slack {
     pub token: String,
@@ -86,6 +99,8 @@ pub struct Slack {
     pub webhooks: BTreeMap<String, String>,
     /// None accepts any rate.
     pub rate: Option<RateLimit>,
+    /// None, as for an app of one's own workspace: any number of requests.
+    pub history: Option<HistoryLimit>,
     pub posts: Vec<Post>,
     pub files: Vec<File>,
     /// How long an address for an upload is good.
@@ -103,6 +118,8 @@ pub struct Slack {
     socket_url: Option<String>,
     tickets: BTreeSet<String>,
     buckets: BTreeMap<String, (f64, Instant)>,
+    /// When channels and threads were read, by method.
+    reads: BTreeMap<String, Vec<Instant>>,
     last_ts: i64,
 }
 
@@ -114,6 +131,7 @@ impl Default for Slack {
             channels: channels::all(),
             webhooks: BTreeMap::from([(Self::WEBHOOK.into(), "C0TRAINING".into())]),
             rate: None,
+            history: None,
             posts: Vec::new(),
             files: Vec::new(),
             upload_life: files::UPLOAD_LIFE,
@@ -126,6 +144,7 @@ impl Default for Slack {
             socket_url: None,
             tickets: BTreeSet::new(),
             buckets: BTreeMap::new(),
+            reads: BTreeMap::new(),
             last_ts: 0,
         }
     }
@@ -270,7 +289,7 @@ impl Slack {
 
     fn history(&self, args: &BTreeMap<String, String>) -> Result<Value, No> {
         let channel = self.readable(args.get("channel").map_or("", |s| s))?;
-        let limit = limit(args)?;
+        let limit = self.at_most(limit(args)?);
         let in_channel = |p: &&Post| p.channel == channel && (p.is_top() || p.broadcast);
         let mut found: Vec<_> =
             self.posts.iter().filter(in_channel).filter(|p| in_window(&p.ts, args)).collect();
@@ -289,12 +308,28 @@ impl Slack {
 
     fn thread(&self, args: &BTreeMap<String, String>) -> Result<Value, No> {
         let channel = self.readable(args.get("channel").map_or("", |s| s))?;
-        let limit = limit(args)?;
+        let limit = self.at_most(limit(args)?);
         let ts = args.get("ts").map_or("", |s| s);
         let parent = self.posts.iter().find(|p| p.channel == channel && p.ts == ts);
         let parent = parent.ok_or(No::from("thread_not_found"))?;
         let replies = self.replies(ts).filter(|p| in_window(&p.ts, args));
         Ok(listing(std::iter::once(parent).chain(replies).collect(), limit, args))
+    }
+
+    fn at_most(&self, limit: usize) -> usize {
+        self.history.map_or(limit, |history| limit.min(history.max))
+    }
+
+    /// Whether this method was asked too often for messages within a minute.
+    fn has_read_enough(&mut self, method: &str, now: Instant) -> bool {
+        let Some(history) = self.history else { return false };
+        let reads = self.reads.entry(method.to_owned()).or_default();
+        reads.retain(|at| now.saturating_duration_since(*at) < MINUTE);
+        if reads.len() >= history.per_minute {
+            return true;
+        }
+        reads.push(now);
+        false
     }
 
     /// Message timestamps are ids: unique in their channel, and rising.
@@ -366,6 +401,11 @@ impl Service for Slack {
             if self.over_rate(&bucket, req.at) {
                 return too_many();
             }
+        }
+        if matches!(method, "conversations.history" | "conversations.replies")
+            && self.has_read_enough(method, req.at)
+        {
+            return too_many();
         }
         match self.method(method, req) {
             Ok(mut body) => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepwatch_fakes::{Fake, FakeSlack, Fault, Post, Slack as Service};
+use stepwatch_fakes::{Fake, FakeSlack, Fault, HistoryLimit, Post, Slack as Service};
 use tempfile::TempDir;
 
 use super::*;
@@ -317,6 +317,29 @@ async fn a_message_is_found_in_a_channel_with_more_messages_than_are_read() {
     bench.try_send(&n, None, true).await.unwrap();
     let ours = |p: &&Post| p.metadata.is_some();
     assert_eq!(bench.fake.with(|s| s.top().filter(ours).count()), 1);
+}
+
+/// Of an app that is distributed outside the Marketplace: what is not among the newest messages is
+/// posted once more, and not looked for again and again.
+#[tokio::test]
+async fn a_channel_that_cannot_be_read_to_the_end_means_rather_twice_than_never() {
+    for (newer, posts) in [(10, 1), (20, 2)] {
+        let bench = Bench::new().await;
+        bench.fake.change(|s| s.history = Some(HistoryLimit { per_minute: 1, max: 15 }));
+        bench.fake.script().push("chat.postMessage", Fault::TakenThenReset);
+        let n = word(1, Action::Trigger, Status::Firing, "first");
+        assert!(bench.try_send(&n, None, false).await.unwrap_err().ambiguous);
+        for seq in 0..newer {
+            let mut other = word(1, Action::Trigger, Status::Firing, "another");
+            other.idem_key = format!("another/chat/{seq}");
+            bench.send(&other, None).await;
+        }
+        bench.try_send(&n, None, true).await.unwrap();
+        let ours = |p: &&Post| {
+            p.metadata.as_ref().is_some_and(|m| m["event_payload"]["idem_key"] == n.idem_key.as_str())
+        };
+        assert_eq!(bench.fake.with(|s| s.top().filter(ours).count()), posts, "{newer} newer messages");
+    }
 }
 
 /// So many seconds before.

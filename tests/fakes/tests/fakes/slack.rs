@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
-use stepwatch_fakes::{Answer, FakeSlack, Fault, RateLimit, Slack};
+use stepwatch_fakes::{Answer, FakeSlack, Fault, HistoryLimit, RateLimit, Slack};
 
 struct Caller {
     http: Client,
@@ -347,4 +347,23 @@ async fn the_page_shows_what_was_said_and_escapes_it() {
     assert!(html.contains("<b>clear</b>") && html.contains("reply"), "{html}");
     assert!(!html.contains("<b>loud"), "{html}");
     assert_eq!(fake.with(|s| s.requests.len()), 2, "looking is not recorded");
+}
+
+/// Of an app that is distributed outside the Marketplace.
+#[tokio::test]
+async fn little_is_read_of_a_channel_and_once_a_minute() {
+    let fake = FakeSlack::start().await;
+    fake.change(|s| s.history = Some(HistoryLimit { per_minute: 1, max: 15 }));
+    let slack = Caller::for_fake(&fake);
+    for n in 0..20 {
+        slack.ok("chat.postMessage", json!({"channel": "#training", "text": format!("message {n}")})).await;
+    }
+    let reading = [("channel", "C0TRAINING"), ("limit", "200")];
+    let history = slack.read("conversations.history", &reading).await;
+    assert_eq!(history["messages"].as_array().unwrap().len(), 15);
+    assert_eq!(history["has_more"], true);
+    assert_eq!(slack.read("conversations.history", &reading).await["error"], "ratelimited");
+    let ts = history["messages"][0]["ts"].as_str().unwrap().to_owned();
+    let thread = slack.read("conversations.replies", &[("channel", "C0TRAINING"), ("ts", &ts)]).await;
+    assert_eq!(thread["ok"], true, "each method by itself: {thread}");
 }
