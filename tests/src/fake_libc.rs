@@ -46,6 +46,11 @@ impl FakeLibc {
         self.put(HANGS_AT, i64::from(hangs))
     }
 
+    /// Nothing of a database can be read either, until the disk works again.
+    pub fn hang_reads(&self) -> anyhow::Result<()> {
+        self.put(HANGS_AT, 2)
+    }
+
     fn put(&self, at: u64, number: i64) -> anyhow::Result<()> {
         // One write of eight aligned bytes: a reader sees the old number or the new one.
         Ok(self.file.write_all_at(&number.to_ne_bytes(), at)?)

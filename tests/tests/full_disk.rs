@@ -356,6 +356,31 @@ async fn a_page_rings_although_the_disk_hangs_and_is_recorded_when_it_does_not()
     });
 }
 
+/// Neither can the numbers of earlier calls be read: the next one goes out under a key of its own,
+/// as PagerDuty calls nobody under one that is open.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_level_rings_although_the_disk_cannot_even_be_read() {
+    let home = tempfile::tempdir().unwrap();
+    let machine = FakeLibc::new(home.path()).unwrap();
+    let levels =
+        Some("      - {after: 0s, notify: [primary]}\n      - {after: 15s, notify: [primary]}\n".into());
+    let options =
+        StackOptions { blind: true, levels, libc: Some(machine.clone()), ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
+    assert_eq!(fire(&stack.alerter.url(), "EarlyAlert").await, Some(200));
+    stack.pagerduty.wait_for(|pd| pages(pd, "EarlyAlert").count() == 1, PATIENCE).await.unwrap();
+    wait_sent(&stack.alerter).await;
+    machine.hang_reads().unwrap();
+    stack.pagerduty.wait_for(|pd| pages(pd, "EarlyAlert").count() == 2, PATIENCE).await.unwrap();
+    machine.hang_disk(false).unwrap();
+    wait_ready(&stack.alerter, 200).await;
+    wait_sent(&stack.alerter).await;
+    stack.pagerduty.with(|pd| {
+        let keys: BTreeSet<&str> = pages(pd, "EarlyAlert").map(|page| page.dedup_key.as_str()).collect();
+        assert_eq!(keys.len(), 2, "{:#?}", pd.pages);
+    });
+}
+
 /// What cannot be recorded may be lost: whoever can be woken is notified of that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_removed_rings_at_every_receiver_that_wakes() {
