@@ -80,6 +80,8 @@ CREATE TABLE outbox (
     -- The number of a call among those of its incident and class (page, ticket), given before it is first sent to a receiver that
     -- rings once a key. A call that is repeated keeps it; NULL of what was never sent, and of what calls nobody.
     ring          BIGINT,
+    -- 1 of a call of which the service has said that it notified somebody.
+    confirmed     BIGINT NOT NULL DEFAULT 0,
     -- Who reported the incident: the exporter or the sender of alerts, and the user there. What waits is sent in turn.
     source        TEXT NOT NULL DEFAULT '',
     reporter      TEXT NOT NULL DEFAULT '',
@@ -87,6 +89,10 @@ CREATE TABLE outbox (
 );
 CREATE INDEX outbox_undone ON outbox (receiver, incident, seq) WHERE state IN ('pending', 'attempting', 'ambiguous');
 CREATE INDEX outbox_unreported ON outbox (reported) WHERE reported = 0 AND state IN ('delivered', 'failed');
+-- Calls of which their service says whether it notified somebody.
+CREATE INDEX outbox_confirmed ON outbox (receiver) WHERE confirmed = 1;
+CREATE INDEX outbox_unconfirmed ON outbox (receiver, done_at)
+    WHERE confirmed = 0 AND page = 1 AND action = 'trigger' AND state = 'delivered' AND ring IS NOT NULL;
 -- Pages that a receiver refused for good: they are looked at again for as long as nobody was told of their incident.
 CREATE INDEX outbox_refused ON outbox (receiver, incident) WHERE state = 'failed' AND page = 1 AND action = 'trigger';
 

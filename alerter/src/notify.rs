@@ -70,6 +70,17 @@ pub trait Notifier: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether the service reports of each call, under its own key, that it notified somebody; then
+    /// what it means if it does not.
+    fn confirms(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// What the delivery of a message does not prove, for whoever tries the receiver out.
+    fn unproven(&self) -> Option<&'static str> {
+        None
+    }
+
     /// What identifies the account that a pause of the service is about: its address, and the
     /// secrets of the receiver. A receiver with another account may send at once.
     fn account(&self) -> Vec<Secret> {

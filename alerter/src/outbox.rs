@@ -22,6 +22,7 @@ mod feedback;
 mod metrics;
 #[cfg(test)]
 pub(crate) mod tests;
+mod unconfirmed;
 pub(crate) mod unopened;
 mod unrecorded;
 
@@ -39,6 +40,7 @@ use tokio::time::Instant;
 
 use self::deliver::{Courier, Done, STORE_RETRY};
 use self::destination::{Admission, Destination, Sign};
+use self::unconfirmed::Confirmations;
 use crate::backoff::{Random, random};
 use crate::notify::Notifier;
 use crate::store::{Result, Store, StoreError};
@@ -107,6 +109,7 @@ struct Scheduler {
     nobody_notified: bool,
     /// Keys of pages whose age was reported.
     unreached: BTreeSet<String>,
+    confirmations: Confirmations,
     /// The last report to the engine was that no page waits too long.
     all_reached: bool,
     shutdown: Shutdown,
@@ -178,6 +181,7 @@ impl Outbox {
             revive_at: Instant::now(),
             nobody_notified: false,
             unreached: BTreeSet::new(),
+            confirmations: Confirmations::default(),
             all_reached: true,
             shutdown,
             random: options.random,
@@ -398,6 +402,7 @@ impl Scheduler {
         } else {
             self.report_unreached(clock).await?;
         }
+        self.report_unconfirmed(clock).await?;
         if depth.undone == 0 {
             return Ok(());
         }

@@ -19,6 +19,7 @@ pub(crate) mod busy;
 mod callbacks;
 mod charts;
 mod commit;
+mod confirmed;
 mod delivery;
 mod error;
 mod filesystem;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use stepwatch_fakes::{AlertState, Answer, Fault};
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::trainer::healthy;
-use stepwatch_tests::{Stack, StackOptions, http, poll_until};
+use stepwatch_tests::{Inbound, Stack, StackOptions, http, poll_until};
 
 async fn stack(webhook: bool) -> Stack {
     let alerter = "resolve_after: 200ms\n".into();
@@ -219,6 +219,56 @@ async fn a_receiver_that_is_given_another_channel_posts_open_incidents_there() {
     let slack = stack.slack.wait_for(notified, PATIENCE).await.unwrap();
     let new: Vec<_> = slack.top().filter(|p| p.channel == "C0ONCALL00").collect();
     assert!(new.len() == 1 && new[0].visible_text().contains("ann"), "{new:#?}");
+}
+
+/// Accepted is not called: PagerDuty opens no incident while its service is in maintenance, and its
+/// webhooks show that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_which_pagerduty_calls_nobody_goes_to_others_too() {
+    use stepwatch_fakes::{FakeWebhook, PagerDuty, Standing, WebhookSink, pagerduty_signature};
+    let phone = FakeWebhook::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, WebhookSink::SECRET).unwrap();
+    let (url, secret) = (phone.url(), secret.display());
+    let options = StackOptions {
+        alerter: "watchdog: {page_age: 10s}\n".into(),
+        receivers: format!(
+            "  - {{name: phone, wakes: true, webhook: {{url: \"{url}\", secret_file: {secret}}}}}\n"
+        ),
+        inbound: vec![Inbound::PagerDuty],
+        blind: true,
+        ..StackOptions::default()
+    };
+    let stack = Stack::start_with(options).await.unwrap();
+    alert(&stack, "DeadDisk", "critical").await;
+    let pd = stack.pagerduty.wait_for(|pd| pd.hooks.len() == 1, PATIENCE).await.unwrap();
+    let body = pd.hooks[0].to_string();
+    let request = http::client()
+        .post(format!("{}/pagerduty/webhook", stack.alerter.url()))
+        .header("content-type", "application/json")
+        .header("x-pagerduty-signature", pagerduty_signature(&[PagerDuty::WEBHOOK_SECRET], body.as_bytes()));
+    assert_eq!(request.body(body).send().await.unwrap().status(), 200);
+
+    stack.pagerduty.change(|pd| pd.standing = Standing::InMaintenance);
+    alert(&stack, "DeadNode", "critical").await;
+    let phone = phone
+        .wait_for(|w| w.deliveries.iter().any(|d| d.body.to_string().contains("DeadNode")), PATIENCE)
+        .await
+        .unwrap();
+    assert!(phone.deliveries.iter().all(|d| !d.body.to_string().contains("DeadDisk")), "it called somebody");
+    let why =
+        "PagerDuty accepted the event but opened no incident: is the service disabled or in maintenance?";
+    let said = explain(&stack, "DeadNode").await.unwrap();
+    assert!(said.contains(why), "{said}");
+    stack.slack.wait_for(|s| s.posts.iter().any(|p| p.visible_text().contains(why)), PATIENCE).await.unwrap();
+    let calls = stack.pagerduty.with(|pd| {
+        let about =
+            |r: &&stepwatch_fakes::Received| r.json()["payload"]["summary"].to_string().contains("DeadNode");
+        let calls = pd.requests.iter().filter(about).filter(|r| r.json()["event_action"] == "trigger");
+        calls.map(|r| r.json()["dedup_key"].to_string()).collect::<std::collections::BTreeSet<_>>()
+    });
+    assert_eq!(calls.len(), 1, "the service itself is not called again: {calls:?}");
 }
 
 /// Two teams on one alerter: when nobody of one can be notified, the other one is not woken with

@@ -177,6 +177,12 @@ async fn act(callbacks: &Callbacks, said: &Said, voice: &Voice) -> (Outcome, boo
     let late = known.is_some_and(|c| said.at < c.spoke_at);
     let mut came_to = Outcome::Unknown;
     for incident in &about {
+        let opened = ring(said, incident).filter(|_| said.what == "triggered");
+        if let Some(ring) = opened
+            && callbacks.inner.store.confirm(incident, ring).await.is_err()
+        {
+            return failed();
+        }
         let Ok(outcome) = answer(callbacks, said, voice, incident, late).await else { return failed() };
         match outcome {
             Outcome::Failed(_) => return (outcome, false),

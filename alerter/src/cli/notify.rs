@@ -52,6 +52,9 @@ struct Outcome<'a> {
     /// Delivered, and why the messages of incidents will have no chart there.
     #[serde(skip_serializing_if = "Option::is_none")]
     no_chart: Option<String>,
+    /// Delivered, and what that does not prove.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unproven: Option<&'static str>,
     seconds: f64,
     /// The rendered templates, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,15 +93,17 @@ pub(super) async fn test(args: TestArgs, out: &mut dyn Write) -> Result<(), CliE
             Ok(warning) => (None, warning),
             Err(error) => (Some(error), None),
         };
-        let no_chart = if error.is_none() { no_chart(notifier.as_ref()).await } else { None };
+        let delivered = error.is_none();
+        let no_chart = if delivered { no_chart(notifier.as_ref()).await } else { None };
         let seconds = started.elapsed().as_secs_f64();
         outcomes.push(Outcome {
             receiver: name,
             kind: notifier.kind(),
-            delivered: error.is_none(),
+            delivered,
             error,
             warning,
             no_chart,
+            unproven: notifier.unproven().filter(|_| delivered),
             seconds,
             says,
         });
@@ -126,6 +131,9 @@ fn show(outcomes: &[Outcome<'_>], out: &mut dyn Write) -> std::io::Result<()> {
     }
     for (o, why) in outcomes.iter().filter_map(|o| Some((o, o.no_chart.as_ref()?))) {
         writeln!(out, "\nnote: {}: messages will have no chart: {}", plain(o.receiver), plain(why))?;
+    }
+    for (o, why) in outcomes.iter().filter_map(|o| Some((o, o.unproven?))) {
+        writeln!(out, "\nnote: {}: {why}", plain(o.receiver))?;
     }
     outcomes.iter().try_for_each(|o| o.says.as_ref().map_or(Ok(()), |says| says.write(o.receiver, out)))
 }

@@ -105,6 +105,14 @@ impl Notifier for Within {
         self.inner.rings()
     }
 
+    fn confirms(&self) -> Option<&'static str> {
+        self.inner.confirms()
+    }
+
+    fn unproven(&self) -> Option<&'static str> {
+        self.inner.unproven()
+    }
+
     fn account(&self) -> Vec<Secret> {
         self.inner.account()
     }

@@ -8,6 +8,7 @@ mod latency;
 mod pauses;
 mod reminders;
 mod scenarios;
+mod unconfirmed;
 mod unrecorded;
 
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ use tokio::time::Instant;
 
 use super::{DrawChart, Feedback, Options, Outbox, OutboxHandle, Outcome, Receivers, Reword};
 use crate::notify::tests::page;
-use crate::notify::{Attempt, Budget, Failure, Notifier, Pace, Receipt};
+use crate::notify::{Attempt, Budget, Failure, Notifier, Pace, Receipt, Ring};
 use crate::store::tests::{incident, reopen};
 use crate::store::{Commit, DeliveryState, Store};
 
@@ -91,6 +92,7 @@ pub(crate) struct Scripted {
     budget: Option<Budget>,
     wakes: bool,
     rings: bool,
+    confirms: Option<&'static str>,
     /// Its messages have charts in them.
     embeds: bool,
     account: &'static str,
@@ -124,6 +126,7 @@ impl Scripted {
             budget: None,
             wakes: false,
             rings: false,
+            confirms: None,
             embeds: false,
             account: "",
             reminded: None,
@@ -146,6 +149,11 @@ impl Scripted {
     /// It notifies people once a key.
     fn ringing(self) -> Self {
         Self { rings: true, ..self.waking() }
+    }
+
+    /// It says of each call that somebody was notified, in the account of this name.
+    fn confirming(self, account: &'static str) -> Self {
+        Self { confirms: Some("nobody was called"), account, ..self.ringing() }
     }
 
     fn embedding(mut self) -> Self {
@@ -249,6 +257,10 @@ impl Notifier for Scripted {
 
     fn rings(&self) -> bool {
         self.rings
+    }
+
+    fn confirms(&self) -> Option<&'static str> {
+        self.confirms
     }
 
     fn embeds_chart(&self) -> bool {

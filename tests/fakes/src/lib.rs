@@ -23,7 +23,7 @@ mod webhook;
 pub use alertmanager::AlertmanagerApi;
 pub use echo::Echo;
 pub use fault::{Fault, Script};
-pub use pagerduty::{Alert, AlertState, LogEntry, Page, PagerDuty, is_about, pagerduty_signature};
+pub use pagerduty::{Alert, AlertState, LogEntry, Page, PagerDuty, Standing, is_about, pagerduty_signature};
 pub use pulse::Pulse;
 pub use server::{Answer, Fake, Received, Reply, Service, TimedOut};
 pub use slack::{

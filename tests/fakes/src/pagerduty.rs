@@ -8,7 +8,9 @@
 //! each further alert into the incident that is open, and pages nobody for it. A person may merge
 //! an incident into another one: its alerts keep their keys and move there, and it is resolved, of
 //! which subscribers are notified as of any other, with a reason. An incident is resolved by events
-//! when all of its alerts are.
+//! when all of its alerts are. A service that is disabled, has a maintenance window or suppresses
+//! alerts answers 202 to every event and pages nobody ("Why Incidents Fail to Trigger",
+//! "Maintenance Windows" and "Event Orchestration" in PagerDuty's knowledge base).
 
 mod page;
 mod person;
@@ -33,6 +35,19 @@ pub enum AlertState {
     Triggered,
     Acknowledged,
     Resolved,
+}
+
+/// What a service does with events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Standing {
+    #[default]
+    Active,
+    /// Events are accepted and dropped; what was open before notifies nobody any more.
+    Disabled,
+    /// Events are accepted and dropped, resolutions too; what was open before goes on notifying.
+    InMaintenance,
+    /// An orchestration suppresses each new alert: it has no incident.
+    Suppressing,
 }
 
 impl AlertState {
@@ -88,6 +103,9 @@ pub struct PagerDuty {
     /// Whether all that is open is one incident, with a key of its own, so that webhooks do not
     /// show the alert's.
     pub groups_alerts: bool,
+    pub standing: Standing,
+    /// The keys of alerts that were suppressed.
+    pub suppressed: Vec<String>,
     pub requests: Vec<Received>,
 }
 
@@ -100,6 +118,8 @@ impl Default for PagerDuty {
             changes: Vec::new(),
             hooks: Vec::new(),
             groups_alerts: false,
+            standing: Standing::Active,
+            suppressed: Vec::new(),
             requests: Vec::new(),
         }
     }
@@ -129,6 +149,14 @@ impl PagerDuty {
             _ => format!("generated-{}", self.alerts.len()),
         };
         let action = event["event_action"].as_str().unwrap_or_default();
+        match self.standing {
+            Standing::Disabled | Standing::InMaintenance => return key,
+            Standing::Suppressing if action == "trigger" && self.open(&key).is_none() => {
+                self.suppressed.push(key.clone());
+                return key;
+            }
+            Standing::Suppressing | Standing::Active => {}
+        }
         let entry = |what: String| LogEntry { at: req.at, time: req.time, what };
         let mut said = None;
         let group = self.alerts.iter().find(|a| self.groups_alerts && a.state != AlertState::Resolved);
@@ -198,7 +226,8 @@ impl PagerDuty {
     /// The alerts that go on notifying: nobody has acknowledged them, and the service's own
     /// escalation policy continues.
     pub fn triggered(&self) -> impl Iterator<Item = &Alert> {
-        self.alerts.iter().filter(|a| a.state == AlertState::Triggered)
+        let disabled = self.standing == Standing::Disabled;
+        self.alerts.iter().filter(move |a| a.state == AlertState::Triggered && !disabled)
     }
 
     fn checked(&self, req: &Received, change: bool) -> Result<Value, Vec<String>> {

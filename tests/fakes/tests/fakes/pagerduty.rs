@@ -3,7 +3,7 @@
 
 use reqwest::Client;
 use serde_json::{Value, json};
-use stepwatch_fakes::{AlertState, FakePagerDuty, Fault, PagerDuty};
+use stepwatch_fakes::{AlertState, FakePagerDuty, Fault, PagerDuty, Standing};
 
 fn trigger(key: &str) -> Value {
     json!({"routing_key": PagerDuty::ROUTING_KEY, "event_action": "trigger", "dedup_key": key,
@@ -46,6 +46,31 @@ async fn an_open_key_pages_once_and_a_resolved_one_again() {
         (2, 2),
         "a late trigger is a new page"
     );
+}
+
+/// Accepted is not paged: the answer is the same, and neither a page nor a webhook follows.
+#[tokio::test]
+async fn a_service_that_pages_nobody_accepts_every_event() {
+    let fake = FakePagerDuty::start().await;
+    enqueue(&fake, &trigger("before")).await;
+    let hooks = fake.with(|s| s.hooks.len());
+    for standing in [Standing::Disabled, Standing::InMaintenance, Standing::Suppressing] {
+        fake.change(|s| s.standing = standing);
+        let (status, reply) = enqueue(&fake, &trigger("later")).await;
+        assert_eq!((status, reply["status"].as_str()), (202, Some("success")), "{standing:?}");
+        let notifying = fake.with(|s| {
+            assert_eq!((s.pages.len(), s.hooks.len()), (1, hooks), "{standing:?}");
+            assert!(s.open("later").is_none(), "{standing:?}");
+            s.triggered().count()
+        });
+        assert_eq!(notifying, usize::from(standing != Standing::Disabled), "{standing:?}");
+    }
+    fake.change(|s| s.standing = Standing::InMaintenance);
+    assert_eq!(enqueue(&fake, &action("resolve", "before")).await.0, 202);
+    assert!(fake.with(|s| s.open("before").is_some()), "resolutions are dropped too");
+    fake.change(|s| s.standing = Standing::Active);
+    enqueue(&fake, &action("resolve", "before")).await;
+    assert!(fake.with(|s| s.open("before").is_none()));
 }
 
 #[tokio::test]

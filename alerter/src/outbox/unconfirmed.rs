@@ -1,0 +1,73 @@
+//! Pages that a service accepted without notifying anybody: it is disabled, say, or in maintenance.
+//!
+//! That is known only where the service says of each call that it notified somebody, and has said
+//! so before. Such a page then counts as not accepted. It stays with its service, and others are
+//! notified: never another receiver of that very service, which may only have been slow to say it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::effect::Action;
+
+use super::{Feedback, Outcome, Scheduler};
+use crate::store::Result;
+
+/// An older call is not looked at any more.
+const LOOKED_AT: Span = Span::secs(3600);
+
+/// What is known of confirmations.
+#[derive(Debug, Default)]
+pub(super) struct Confirmations {
+    /// Since when they could be kept: not while the store refuses, nor before the start.
+    kept_since: Option<Ts>,
+    /// Keys of the pages that were reported.
+    reported: BTreeSet<String>,
+}
+
+impl Scheduler {
+    /// Reports to the engine, once, every page that its service did not confirm in time.
+    pub(super) async fn report_unconfirmed(&mut self, clock: Ts) -> Result<()> {
+        let wait = self.watchdog.borrow().page_age();
+        let since = match self.confirmations.kept_since {
+            Some(since) if self.courier.store.refused_for().is_none() => since,
+            _ => *self.confirmations.kept_since.insert(clock),
+        };
+        let after = since.max(Ts(clock.0 - LOOKED_AT.0));
+        let mut found = BTreeSet::new();
+        for (receiver, destination) in &self.destinations {
+            let Some(error) = destination.notifier.confirms() else { continue };
+            let account = destination.notifier.account();
+            let shares = |(other, to): (&String, &super::Destination)| {
+                other != receiver && to.notifier.account() == account
+            };
+            if self.destinations.iter().any(shares) {
+                continue;
+            }
+            for call in self.courier.store.unconfirmed(receiver, after, Ts(clock.0 - wait.0)).await? {
+                found.insert(call.idem_key.clone());
+                if self.confirmations.reported.contains(&call.idem_key) {
+                    continue;
+                }
+                tracing::error!(
+                    incident = call.incident,
+                    receiver,
+                    error,
+                    "a page was accepted and called nobody"
+                );
+                let outcome = Outcome::Unreached { waited: clock - call.since, error: error.to_owned() };
+                let feedback = Feedback {
+                    idem_key: call.idem_key,
+                    incident: call.incident,
+                    receiver: receiver.clone(),
+                    action: Action::Trigger,
+                    outcome,
+                };
+                let courier = Arc::clone(&self.courier);
+                self.tasks.spawn(async move { courier.pass_on(feedback).await });
+            }
+        }
+        self.confirmations.reported = found;
+        Ok(())
+    }
+}
