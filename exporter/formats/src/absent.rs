@@ -22,6 +22,10 @@
 //!
 //! A line that has nothing but a step is a row of a table like any other; of other lines see
 //! `bare.rs`.
+//!
+//! A grammar that knows its lines by more than their loss reads one without it once the log had a
+//! loss ([`Absent::has_reported_loss`]). Where the rest of the line may be of something else, it is a
+//! step only if it lacks what it should have ([`Absent::has_lost`]).
 
 mod bare;
 #[cfg(test)]
@@ -133,6 +137,32 @@ impl Absent {
     /// Of tables.
     pub fn of_rows() -> Self {
         Self { rows: true, ..Self::default() }
+    }
+
+    /// Whether any line so far had a loss.
+    pub(crate) fn has_reported_loss(&self) -> bool {
+        self.reported[0]
+    }
+
+    /// Whether a step lacks what every line like it has had. If it does not, it is one of those that
+    /// do without, and none like it is missed until it was there often enough again.
+    pub(crate) fn has_lost(&mut self, e: &Event, nothing: &[(String, Nothing)]) -> bool {
+        let rest = rest(e, nothing);
+        let lost = !self.find(e, nothing, rest, true).is_empty();
+        let known = self.kinds.iter_mut().find(|kind| !lost && kind.rest == rest);
+        for (w, name) in known.into_iter().flat_map(|kind| kind.watched.iter_mut().zip(WATCHED)) {
+            if e.m.get(name).is_none() {
+                w.there = 0;
+            }
+        }
+        lost
+    }
+
+    /// As [`Self::judge`], of a line that is certainly a step although nothing else may be on it.
+    pub(crate) fn judge_certain(&mut self, e: &mut Event, nothing: &[(String, Nothing)]) {
+        if let Some(step) = e.step.filter(|_| e.kind == Kind::Step) {
+            self.judge_as(e, step, nothing, true);
+        }
     }
 
     /// Sets what is missing from a step, of which `nothing` had no value.

@@ -9,7 +9,7 @@ use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Event};
 
 use crate::format::{Format, Line, Out, Outcome};
-use crate::number;
+use crate::{absent, number};
 
 #[derive(Debug, Default)]
 pub(crate) struct BuildNanoGpt {
@@ -27,7 +27,10 @@ impl Format for BuildNanoGpt {
             out.push(event);
             return Outcome::Matched;
         }
-        Outcome::Unmatched
+        match unfinished(line.text).map(|step| line.step(step)).filter(|e| out.may_lack_loss(e)) {
+            Some(event) => out.bare(event),
+            None => Outcome::Unmatched,
+        }
     }
 }
 
@@ -65,7 +68,7 @@ fn console(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
         };
     }
     let whole = [metric::STEP_TIME, metric::TOKENS_PER_SECOND].iter().all(|m| e.m.get(m).is_some());
-    (whole && out.reports_loss(&e)).then_some(e)
+    (whole && out.may_lack_loss(&e)).then_some(e)
 }
 
 /// A line of `log.txt`: three words and nothing else.
@@ -73,15 +76,24 @@ fn log(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     let mut words = line.text.split(' ');
     let (step, what, value) = (words.next()?, words.next()?, words.next()?);
     let ((step, ""), None) = (number::integer(step)?, words.next()) else { return None };
-    number::lex(value).filter(|n| n.rest.is_empty())?;
     let (mut e, name) = match what {
         "train" => (line.step(step), metric::LOSS),
         "val" => (line.eval(Some(step), "val"), metric::LOSS),
         "hella" => (line.eval(Some(step), "hellaswag"), "accuracy"),
         _ => return None,
     };
-    out.metric(&mut e, name, value, 1.0)?;
-    Some(e)
+    let read = number::lex(value).is_some_and(|n| n.rest.is_empty());
+    if !(read || absent::WORDS.contains(&value) && out.may_lack_loss(&e)) {
+        return None;
+    }
+    let n = out.metric(&mut e, name, value, 1.0);
+    (n.is_some() || out.reports_loss(&e)).then_some(e)
+}
+
+/// `10 train`, which is such a line whose loss was left out.
+fn unfinished(text: &str) -> Option<i64> {
+    let (step, " train") = number::integer(text)? else { return None };
+    Some(step)
 }
 
 #[cfg(test)]

@@ -164,7 +164,8 @@ fn label(text: &str) -> Option<(Origin, &str)> {
 }
 
 /// Whether the number before a text is a step and no rank: `12: Loss 10.94 | LR 8.4e-07`, where
-/// nothing else gives a step. If the loss is left out, the norm of the gradients may come first.
+/// nothing else gives a step. If the loss is left out, the norm of the gradients or the learning
+/// rate may come first.
 fn is_step_of(rest: &str) -> bool {
     // `Train loss/train/total: 7.9` is a line of Composer's record, which has its step elsewhere.
     let starts = |word: &str| {
@@ -173,9 +174,10 @@ fn is_step_of(rest: &str) -> bool {
     };
     let counts =
         |word: &&str| rest.as_bytes().windows(word.len()).any(|w| w.eq_ignore_ascii_case(word.as_bytes()));
-    let first =
-        ["loss", "train loss", "train_loss", "training loss", "grad norm", "grad_norm", "grad-norm", "gnorm"];
-    first.iter().any(|w| starts(w)) && !["step", "iter", "epoch", "batch"].iter().any(counts)
+    let losses = ["loss", "train loss", "train_loss", "training loss"];
+    let others =
+        ["grad norm", "grad_norm", "grad-norm", "gnorm", "lr ", "lr:", "learning rate", "learning_rate"];
+    losses.iter().chain(&others).any(|w| starts(w)) && !["step", "iter", "epoch", "batch"].iter().any(counts)
 }
 
 /// levanter, behind the time: `0 - levanter.json_logger - json_logger.py:82 - INFO :: text`. The

@@ -143,11 +143,12 @@ fn throughput(text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
 
 fn pipeline(text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     let (step, rest) = number::integer(text.strip_prefix("steps: ")?)?;
-    let loss = after(rest, "loss:")?;
     let seconds = after(rest, "iter time (s):")?;
     let mut e = line.step(step);
-    out.metric(&mut e, metric::LOSS, loss, 1.0);
-    if !out.reports_loss(&e) {
+    if let Some(loss) = after(rest, "loss:") {
+        out.metric(&mut e, metric::LOSS, loss, 1.0);
+    }
+    if !out.may_lack_loss(&e) {
         return None;
     }
     out.metric(&mut e, metric::STEP_TIME, seconds, 1.0);

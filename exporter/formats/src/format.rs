@@ -110,6 +110,8 @@ pub struct Out<'a> {
     part: bool,
     /// Names of the step that is being read whose value is nothing.
     nothing: Vec<(String, Nothing)>,
+    /// It is certainly a step, whatever it carries.
+    certain: bool,
 }
 
 impl<'a> Out<'a> {
@@ -120,7 +122,7 @@ impl<'a> Out<'a> {
         resolution: &'a mut Resolution,
         absent: Option<&'a mut Absent>,
     ) -> Self {
-        Self { events, resolution, absent, part: false, nothing: Vec::new() }
+        Self { events, resolution, absent, part: false, nothing: Vec::new(), certain: false }
     }
 
     /// For what was gathered of a record, of which more may come.
@@ -155,6 +157,20 @@ impl<'a> Out<'a> {
         none || event.m.get(metric::LOSS).is_some()
     }
 
+    /// Whether a line like no other that reads as a step and has no loss is one all the same: its
+    /// loss is none, or the log had losses before, and this one is only left out.
+    pub(crate) fn may_lack_loss(&self, event: &Event) -> bool {
+        let before = self.absent.as_ref().is_some_and(|a| a.has_reported_loss());
+        self.reports_loss(event) || event.kind == Kind::Step && before
+    }
+
+    /// Whether a step lacks what all lines like it had so far, which makes it one of them. For lines
+    /// that may be of something else; where it does not, no line like it is missed for long.
+    pub(crate) fn has_lost(&mut self, event: &Event) -> bool {
+        self.certain = self.absent.as_mut().is_some_and(|a| a.has_lost(event, &self.nothing));
+        self.certain
+    }
+
     /// Whether the step which is being read has a name whose value is nothing: this one, or any.
     pub(crate) fn has_nothing(&self, name: Option<&str>) -> bool {
         self.nothing.iter().any(|(n, _)| name.is_none_or(|name| n == name))
@@ -173,7 +189,11 @@ impl<'a> Out<'a> {
             (Kind::Step, Some(absent)) => {
                 let nothing = core::mem::take(&mut self.nothing);
                 before = event.step.and_then(|step| absent.proven_by(step));
-                absent.judge(&mut event, &nothing);
+                if core::mem::take(&mut self.certain) {
+                    absent.judge_certain(&mut event, &nothing);
+                } else {
+                    absent.judge(&mut event, &nothing);
+                }
             }
             (Kind::Hb, _) | (_, None) => {}
             (_, Some(absent)) => absent.interrupt(),

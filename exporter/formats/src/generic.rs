@@ -182,8 +182,15 @@ impl Generic {
         let trains = values.norm.is_some() || values.train.iter().any(|(n, ..)| names::is_of_training(n));
         let enough = fields.len() + nothings.len() >= if logged { 2 } else { 3 };
         self.nameless |= has_loss && enough;
-        let known = has_loss || goes_on && (trains || nothings.contains(&metric::LOSS));
+        let known = has_loss || goes_on && (trains || nothings.contains(&metric::LOSS) || self.is_cut(text));
         (enough && known).then_some(step)
+    }
+
+    /// Whether a line is as the last one with a loss was, but for what stood behind its number.
+    fn is_cut(&self, text: &str) -> bool {
+        let shape = shape(text);
+        let behind = shape.split_once(SEPARATORS).map_or("", |(_, rest)| rest.trim_start_matches(SEPARATORS));
+        !behind.is_empty() && self.shape.ends_with(behind)
     }
 
     fn give(
@@ -206,7 +213,7 @@ impl Generic {
         nothings.iter().for_each(|name| out.nothing(name, Nothing::Certain));
         let trains = self.has_loss && nothings.contains(&metric::LOSS)
             || values.train.iter().any(|(name, ..)| names::is_of_training(name))
-            || !evaluates && values.lacks(line, out);
+            || !evaluates && values.has_lost(line, out);
         if !trains && !values.eval.iter().any(|(name, ..)| names::is_of_training(name)) {
             let bare = values.train.is_empty() && values.eval.is_empty() && nothings.is_empty();
             return if bare && !evaluates { self.bare(&values, step, line, out) } else { Outcome::Unmatched };
@@ -304,6 +311,16 @@ impl LineValues {
     /// Whether the line lacks what every line like it has, and has the rest: two numbers or more,
     /// as a schedule of its own has one.
     fn lacks(&self, line: &Line<'_>, out: &Out<'_>) -> bool {
+        self.train.len() >= 2 && out.misses(&self.event(line))
+    }
+
+    /// The same, of a line that is a step only if it does.
+    fn has_lost(&self, line: &Line<'_>, out: &mut Out<'_>) -> bool {
+        self.train.len() >= 2 && out.has_lost(&self.event(line))
+    }
+
+    /// What is read of a step, to be judged.
+    fn event(&self, line: &Line<'_>) -> Event {
         let mut e = line.step(0);
         for (name, value, _) in &self.train {
             e.m.set(name, *value);
@@ -311,7 +328,7 @@ impl LineValues {
         if let Some(epoch) = self.epoch {
             e.m.set(metric::EPOCH, epoch);
         }
-        self.train.len() >= 2 && out.misses(&e)
+        e
     }
 
     /// Whether a number of training is none on the line.

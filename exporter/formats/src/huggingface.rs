@@ -151,12 +151,30 @@ impl HuggingFace {
         if let Some(d) = with_policy_loss(d) {
             return Some(self.step(&d, line, out));
         }
+        if self.has_lost_loss(d, line, out) {
+            return Some(self.step(d, line, out));
+        }
         let eval =
             d.keys().any(|k| k.starts_with("eval_") && (k.ends_with("_loss") || k.ends_with("_runtime")));
         if eval {
             self.pause.end(self.last_step, line, out);
         }
         eval.then(|| self.eval(d, line, out))
+    }
+
+    /// Whether a dict is as those with a loss were, and has none. Others that are logged without a
+    /// loss are no steps of their own.
+    fn has_lost_loss(&self, d: &BTreeMap<String, Value>, line: &Line<'_>, out: &mut Out<'_>) -> bool {
+        let trains = ["learning_rate", "epoch"].iter().all(|key| d.contains_key(*key));
+        if !trains || d.keys().any(|key| key.starts_with("eval_")) {
+            return false;
+        }
+        let mut e = line.step(self.last_step.unwrap_or(0));
+        numbers(d, &mut e, out);
+        if self.tokens.is_some() && TOKEN_KEYS.iter().any(|key| d.contains_key(*key)) {
+            e.m.set(metric::TOKENS, 0.0);
+        }
+        out.has_lost(&e)
     }
 
     /// The closing record has the mean of all losses. One that is no number means that a loss was

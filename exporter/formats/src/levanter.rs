@@ -10,11 +10,14 @@ use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, MAX_TEXT, Value};
 
 use crate::format::{Format, Line, Out, Outcome};
-use crate::number;
+use crate::{number, tqdm};
 
 #[derive(Debug, Default)]
 pub(crate) struct Levanter {
     last_step: Option<i64>,
+    /// Seconds that the bar had run when it was last drawn with a loss: a bar that begins anew has
+    /// none yet.
+    with_loss: Option<i64>,
 }
 
 impl Format for Levanter {
@@ -64,7 +67,14 @@ impl Levanter {
             let name = if key.trim() == "loss" { metric::LOSS } else { key.trim() };
             out.metric(&mut e, name, value, 1.0);
         }
-        let missed = out.has_nothing(Some(metric::LOSS)) && out.misses(&e);
+        let elapsed = bar.split_once("elapsed:").and_then(|(_, t)| tqdm::clock(t.split(' ').next()?));
+        if e.m.get(metric::LOSS).is_some() {
+            self.with_loss = elapsed;
+        } else if elapsed <= self.with_loss {
+            self.with_loss = None;
+        }
+        let known = self.with_loss.is_some() || out.has_nothing(Some(metric::LOSS));
+        let missed = e.m.get(metric::LOSS).is_none() && known && out.has_lost(&e);
         let lost = missed || e.m.get(metric::LOSS).is_some_and(|v| !v.is_finite());
         let new = self.last_step.is_none_or(|last| step != last);
         if e.m.is_empty() && !missed || !(new || lost) {
@@ -158,6 +168,22 @@ mod tests {
             (e[0].m.get("loss"), e[0].m.get("mfu_reported"), e[0].ts),
             (Some(2.25), Some(0.41), Some(1_758_880_800.0))
         );
+    }
+
+    #[test]
+    fn a_bar_that_begins_anew_misses_no_loss() {
+        let bar = |n: i64, elapsed: &str, postfix: &str| {
+            format!(
+                "Progress on:train {n}it/10.0kit rate:1.1it/s remaining:2:25:00 elapsed:{elapsed} postfix:{postfix}"
+            )
+        };
+        let mut log: Vec<_> = (1..60).map(|n| bar(n, &format!("{n}:00"), "loss=7.5")).collect();
+        log.extend([bar(60, "00:00", "-"), bar(61, "01:00", "-")]);
+        log.extend((62..100).map(|n| bar(n, &format!("{n}:00"), "loss=7.5")));
+        log.push(bar(100, "1:40:00", "-"));
+        let (e, _) = read(&log.iter().map(String::as_str).collect::<Vec<_>>());
+        let missing: Vec<_> = e.iter().filter(|e| !e.missing.is_empty()).map(|e| e.step.unwrap()).collect();
+        assert_eq!(missing, [100]);
     }
 
     proptest::proptest! {

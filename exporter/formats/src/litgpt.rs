@@ -64,7 +64,7 @@ impl LitGpt {
         let Head { iteration, step, rest } = *head;
         let mut e = line.step(step);
         let loss = value(rest, "loss").and_then(|v| out.metric(&mut e, metric::LOSS, v, 1.0));
-        if loss.is_none() && !out.has_nothing(Some(metric::LOSS)) {
+        if loss.is_none() && !out.may_lack_loss(&e) {
             return Outcome::Unmatched;
         }
         let new = self.before.is_none_or(|(_, last)| step != last);

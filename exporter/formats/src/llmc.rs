@@ -26,6 +26,10 @@ impl Format for Llmc {
             out.push(event);
             return Outcome::Matched;
         }
+        if let Some(step) = unfinished(line.text).map(|step| line.step(step)).filter(|e| out.may_lack_loss(e))
+        {
+            return out.bare(step);
+        }
         let saved = line.text.strip_prefix("Writing checkpoint at step ").and_then(number::integer);
         if let Some((step, _)) = saved {
             self.saving.begin(Some(step), line, out);
@@ -74,7 +78,7 @@ fn main_log(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
             out.metric(&mut e, "accuracy", value, 1.0)?;
             Some(e)
         }
-        "trl" => {
+        "trl" | "lr" | "norm" => {
             let mut e = line.step(step);
             for (key, value) in fields() {
                 match key {
@@ -84,7 +88,8 @@ fn main_log(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
                     _ => None,
                 };
             }
-            out.reports_loss(&e).then_some(e)
+            let whole = [metric::LR, metric::GRAD_NORM].iter().all(|name| e.m.get(name).is_some());
+            (out.reports_loss(&e) || whole && out.may_lack_loss(&e)).then_some(e)
         }
         _ => None,
     }
@@ -115,7 +120,13 @@ fn console(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
         e.m.remove(metric::MFU_REPORTED);
     }
     e.m.get(metric::STEP_TIME)?;
-    out.reports_loss(&e).then_some(e)
+    out.may_lack_loss(&e).then_some(e)
+}
+
+/// `s:123`, which is a line of `main.log` whose loss was left out, and nothing else was on it.
+fn unfinished(text: &str) -> Option<i64> {
+    let (step, "" | " trl:") = number::integer(text.strip_prefix("s:")?)? else { return None };
+    Some(step)
 }
 
 #[cfg(test)]

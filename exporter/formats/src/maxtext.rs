@@ -78,7 +78,8 @@ fn read(text: &str, separator: &str, mut e: Event, out: &mut Out<'_>) -> Outcome
         };
         out.metric(&mut e, name, value, 1.0);
     }
-    if !out.reports_loss(&e) {
+    let whole = e.m.get(metric::STEP_TIME).is_some() && out.may_lack_loss(&e);
+    if !(whole || out.reports_loss(&e)) {
         return Outcome::Unmatched;
     }
     out.push(e);
@@ -126,7 +127,9 @@ mod tests {
         assert!(e[1].m.get("loss").unwrap().is_nan());
         assert_eq!((e[2].kind, e[2].step, e[2].m.get("loss")), (Kind::Eval, Some(2), Some(2.345)));
         assert_eq!((e[3].ckpt, e[3].step), (Some(CkptPhase::End), Some(2)));
-        assert_eq!((e.len(), r.counters().ignored, r.counters().unmatched), (4, 1, 2));
+        assert_eq!((e[4].step, e[4].m.get("loss")), (Some(3), None), "left out where it was there before");
+        assert_eq!((e.len(), r.counters().ignored, r.counters().unmatched), (5, 1, 1));
+        assert!(lines(&["completed step: 3, seconds: 1"]).0.is_empty(), "it never was");
     }
 
     #[test]
@@ -169,10 +172,10 @@ mod tests {
                 "completed step: {n}, seconds: 2.5, TFLOP/s/device: 0.8, total_weights: 6965, loss: {loss}"
             )
         };
-        let log = [step(1, "2.5"), step(2, "2.5"), step(3, "None"), step(4, "null"), step(5, "x")];
+        let log = [step(1, "2.5"), step(2, "2.5"), step(3, "None"), step(4, "null")];
         let (e, r) = lines(&log.iter().map(String::as_str).collect::<Vec<_>>());
         let seen: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.missing.len())).collect();
-        assert_eq!((seen, r.counters().unmatched), (vec![(1, 0), (2, 0), (3, 1), (4, 1)], 1));
+        assert_eq!((seen, r.counters().unmatched), (vec![(1, 0), (2, 0), (3, 1), (4, 1)], 0));
         assert_eq!((e[2].missing[0].as_str(), e[2].m.get("step_time")), ("loss", Some(2.5)));
     }
 }

@@ -52,11 +52,13 @@ fn step(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     let has = |name: &str| fields(rest).any(|(k, _)| k == name);
     // Until January 2026 fine-tuning printed `Step 00010/00100 | Training loss: 1.23| lrm: 0.90|
     // num_tokens: 1,234`.
-    let ours = (has("dt") && has("loss")) || (has("Training loss") && has("num_tokens"));
+    let mut e = line.step(step);
+    let lacks = out.may_lack_loss(&e);
+    let ours = (has("dt") && (has("loss") || lacks))
+        || (has("num_tokens") && (has("Training loss") || has("lrm") && lacks));
     if !(counted && ours) {
         return None;
     }
-    let mut e = line.step(step);
     for (key, value) in fields(rest) {
         match key {
             "loss" | "Training loss" => out.metric(&mut e, metric::LOSS, value, 1.0),

@@ -55,7 +55,8 @@ impl Format for NanoGpt {
         if e.m.get(metric::MFU_REPORTED).is_some_and(|v| v < 0.0) {
             e.m.remove(metric::MFU_REPORTED);
         }
-        if !out.reports_loss(&e) {
+        // Forks print other lines that begin so.
+        if !(out.reports_loss(&e) || kind == Kind::Step && !e.m.is_empty() && out.has_lost(&e)) {
             return Outcome::Unmatched;
         }
         match kind {

@@ -116,7 +116,8 @@ fn automodel(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
             _ => out.metric(&mut e, key, value, 1.0),
         };
     }
-    out.reports_loss(&e).then_some(e)
+    let whole = e.m.get(metric::TOKENS_PER_SECOND).is_some() && out.may_lack_loss(&e);
+    (whole || out.reports_loss(&e)).then_some(e)
 }
 
 /// A number with four significant digits, or a whole one with all of its digits.

@@ -110,9 +110,12 @@ impl OpenRlhf {
         let step = epoch.checked_mul(bar.total).and_then(|before| before.checked_add(bar.n))?;
         let mut e = line.step(step);
         numbers(bar.postfix, &mut e, out);
-        let lost = e.m.get(metric::LOSS).is_some_and(|v| !v.is_finite());
         let again = self.drawn == Some(step);
-        if e.m.get(metric::LOSS).is_none() || again && (!lost || self.lost) {
+        let loss = e.m.get(metric::LOSS);
+        // Before its first batch a bar has no numbers.
+        let vanished = loss.is_none() && !bar.postfix.is_empty() && !again && out.has_lost(&e);
+        let lost = vanished || loss.is_some_and(|v| !v.is_finite());
+        if loss.is_none() && !vanished || again && (!lost || self.lost) {
             return Some(Outcome::Ignored);
         }
         // Drawn once more with the numbers of the next one.

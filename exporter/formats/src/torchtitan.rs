@@ -7,7 +7,7 @@
 mod model;
 
 use stepwatch_wire::names::metric;
-use stepwatch_wire::{CkptPhase, Value};
+use stepwatch_wire::{CkptPhase, Event, Value};
 
 use crate::format::{Format, Line, Out, Outcome};
 use crate::number::{self, after, find, integer, split_once};
@@ -35,12 +35,15 @@ impl Format for Torchtitan {
         let line = &Line { ts, ..*line };
         let step = after(text, "step:").and_then(integer);
         let has = |marker| find(text, marker).is_some();
-        let is_step = has("loss:") && has("memory:") && (has("tps:") || has("wps:"));
-        let Some((step, _)) = step.filter(|_| is_step) else {
+        let eval = text.starts_with("validate");
+        let read =
+            step.map(|(step, _)| if eval { line.eval(Some(step), "validate") } else { line.step(step) });
+        let is_step = |e: &Event| {
+            (has("loss:") || out.may_lack_loss(e)) && has("memory:") && (has("tps:") || has("wps:"))
+        };
+        let Some(mut e) = read.filter(is_step) else {
             return self.other(text, line, out);
         };
-        let eval = text.starts_with("validate");
-        let mut e = if eval { line.eval(Some(step), "validate") } else { line.step(step) };
         for (marker, name, divisor) in KEYS {
             if let Some(value) = after(text, marker) {
                 out.metric(&mut e, name, value, *divisor);
@@ -51,7 +54,7 @@ impl Format for Torchtitan {
             out.metric(&mut e, "memory_ratio", share, 100.0);
         }
         if !eval {
-            self.last_step = Some(step);
+            self.last_step = e.step;
             let (rate, tflops) =
                 (e.m.get(metric::TOKENS_PER_SECOND_PER_GPU), e.m.get(metric::TFLOPS_REPORTED));
             let no_mfu = after(text, "mfu:").is_some_and(|v| v.trim_start().starts_with("N/A"));
@@ -107,7 +110,7 @@ fn unwrap<'a>(line: &Line<'a>) -> (&'a str, Option<f64>) {
 mod tests {
     use super::*;
     use crate::LogReader;
-    use stepwatch_wire::{Event, Kind};
+    use stepwatch_wire::Kind;
 
     fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
         let mut r = LogReader::new(Some("torchtitan")).unwrap();

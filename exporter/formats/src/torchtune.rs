@@ -71,11 +71,11 @@ fn bar(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     let bar = tqdm::bar(line.text)?;
     let mut parts = bar.description.splitn(3, '|');
     let (epoch, step) = (parts.next()?, parts.next()?);
-    let loss = parts.next()?.strip_prefix("Loss: ")?;
+    let loss = parts.next()?.strip_prefix("Loss:")?.trim();
     let ((_, ""), (step, "")) = (number::integer(epoch)?, number::integer(step)?) else { return None };
     let mut e = line.step(step);
-    out.metric(&mut e, metric::LOSS, loss, 1.0)?;
-    Some(e)
+    let read = out.metric(&mut e, metric::LOSS, loss, 1.0).is_some() || out.reports_loss(&e);
+    (read || loss.is_empty() && out.has_lost(&e)).then_some(e)
 }
 
 #[cfg(test)]

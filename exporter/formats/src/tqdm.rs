@@ -89,7 +89,7 @@ fn postfix(timing: &str) -> &str {
 }
 
 /// `08:10`, `1:02:03`, `2 days, 1:02:03` (only the clock of the last).
-fn clock(text: &str) -> Option<i64> {
+pub(crate) fn clock(text: &str) -> Option<i64> {
     text.trim().split(':').try_fold(0i64, |sum, part| {
         let part: i64 = part.parse().ok()?;
         sum.checked_mul(60)?.checked_add(part)

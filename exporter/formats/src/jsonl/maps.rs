@@ -121,7 +121,7 @@ pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
         *v == Value::Null && (means(key, metric::LOSS) || means(key, metric::GRAD_NORM))
     };
     // A schedule of its own has one number.
-    let lacks = step.m.len() >= 2 && out.misses(&step);
+    let lacks = step.m.len() >= 2 && out.has_lost(&step);
     let is_step = known || lacks || numbers.iter().any(null);
     Found { step: is_step.then_some(step), eval, ..Found::default() }
 }

@@ -5,3 +5,4 @@ mod binary;
 mod frameworks;
 mod samples;
 mod upstream;
+mod vanished;
