@@ -9,8 +9,11 @@
 //!   every kind until the number is there again. After a single number it counts once more such
 //!   lines in a row were null than any loop leaves out between two reports. Where it is certain
 //!   what the name means (the configuration maps it, or the line reads `loss None`) one line of any
-//!   kind is enough. Of every other metric that has a meaning here, `null` counts by the first rule
-//!   too; it does not raise an alert.
+//!   kind is enough.
+//! * Every other metric counts too when it turns null: one that has a meaning here once two lines of
+//!   the kind in a row had it, and one that is somebody's own, as a reward or the loss of a policy,
+//!   once twenty had. It does not count when it is absent: trainers log most of them when they have
+//!   them.
 //! * Absent counts once the last twenty such lines had it, and only if the rest of the line is as
 //!   it was: many loops log their first ten steps in full and then the loss of every tenth. A
 //!   number that was absent and comes back must be there twenty times again.
@@ -42,6 +45,10 @@ const WATCHED: [&str; 2] = [metric::LOSS, metric::GRAD_NORM];
 const KNOWN: u32 = 2;
 /// And after which a line without it does.
 const USUAL: u32 = 20;
+/// Metrics that are not watched, of which it is known that they turned null on lines of one kind.
+const MAX_OTHERS: usize = 32;
+/// Bytes of the name of such a metric.
+const MAX_OTHER_NAME: usize = 64;
 /// Lines in a row with `null` after which one number before them is enough: loops report every
 /// hundredth step at the rarest.
 const PATIENT: u32 = 128;
@@ -104,7 +111,7 @@ struct LineKind {
 /// be of another kind.
 #[derive(Debug)]
 struct Other {
-    name: &'static str,
+    name: String,
     /// Lines in a row that had it.
     there: u32,
     nulled: bool,
@@ -248,9 +255,9 @@ impl Absent {
             self.lost[i] = e.m.get(name).is_none() && (self.lost[i] || found.contains(name));
         }
         let others = self.kind(rest).others(nothing);
-        for name in found.into_iter().chain(others) {
-            if e.missing.iter().all(|m| m != name) {
-                e.missing.push(name.to_owned());
+        for name in found.into_iter().map(str::to_owned).chain(others) {
+            if !e.missing.contains(&name) {
+                e.missing.push(name);
             }
         }
     }
@@ -316,23 +323,24 @@ impl Absent {
 
 impl LineKind {
     /// Of metrics that are not watched, those that are nothing on a further line and were numbers.
-    fn others(&mut self, nothing: &[(String, Nothing)]) -> Vec<&'static str> {
-        for (name, _) in nothing {
-            let known = metric::ALL.iter().find(|known| **known == *name && !WATCHED.contains(*known));
-            if let Some(name) = known.filter(|name| self.others.iter().all(|o| o.name != **name)) {
-                self.others.push(Other { name, there: self.lines, nulled: false });
+    fn others(&mut self, nothing: &[(String, Nothing)]) -> Vec<String> {
+        let judged = |name: &str| name.len() <= MAX_OTHER_NAME && !WATCHED.contains(&name);
+        for (name, _) in nothing.iter().filter(|(name, _)| judged(name)) {
+            if self.others.len() < MAX_OTHERS && self.others.iter().all(|o| o.name != *name) {
+                self.others.push(Other { name: name.clone(), there: self.lines, nulled: false });
             }
         }
         self.lines = self.lines.saturating_add(1);
         for other in &mut self.others {
-            if nothing.iter().any(|(name, _)| name == other.name) {
-                (other.nulled, other.there) = (other.nulled || other.there >= KNOWN, 0);
+            if nothing.iter().any(|(name, _)| *name == other.name) {
+                let usual = if metric::ALL.contains(&other.name.as_str()) { KNOWN } else { USUAL };
+                (other.nulled, other.there) = (other.nulled || other.there >= usual, 0);
             } else {
                 other.there = if other.nulled { 1 } else { other.there.saturating_add(1) };
                 other.nulled = false;
             }
         }
-        self.others.iter().filter(|o| o.nulled).map(|o| o.name).collect()
+        self.others.iter().filter(|o| o.nulled).map(|o| o.name.clone()).collect()
     }
 }
 

@@ -4,8 +4,11 @@
 //! Each series is judged by itself ([`crate::stats::series`]): medians of 8 values against their
 //! level and trend, apart from what belongs to the hour and the day. A shift whose CUSUM is over
 //! the bound and whose block is out by 6 sigmas and by `share` of the level is a ticket; below 6
-//! sigmas it is an annotation. A value that stops being a number is an annotation too, once. So is
-//! every shift of a series that had more than three tickets: such a series moves by its nature.
+//! sigmas it is an annotation. So is every shift of a series that had more than three tickets: such
+//! a series moves by its nature.
+//!
+//! A series that was a number 20 times in a row and then is none, 8 times in a row, is a ticket
+//! until it is a number again; one that is none now and then is an annotation, once.
 //!
 //! By default every series is watched except counters, clocks, the learning rate and statistics of
 //! layers. Series of one run that shift together are one incident.
@@ -113,6 +116,10 @@ impl Default for Config {
 
 /// Tickets of one series after which it only annotates.
 const MAX_TICKETS: u8 = 3;
+/// Values in a row that were numbers, after which one that is none is news, and how many such are a
+/// ticket.
+const USUAL: u16 = 20;
+const LOST: u16 = 8;
 /// Other series named in an incident.
 const NAMED: usize = 4;
 
@@ -131,6 +138,10 @@ struct Watched {
     attempt: u32,
     tickets: u8,
     raised: bool,
+    /// Values in a row that were numbers.
+    numbers: u16,
+    /// And since then values that were none.
+    lost: u16,
 }
 
 /// The outcome of judging a value.
@@ -142,9 +153,12 @@ enum Said {
 impl Watched {
     fn take(&mut self, r: &Reading<'_>, limits: Limits) -> Option<Said> {
         if self.attempt != r.attempt {
-            self.attempt = r.attempt;
+            (self.attempt, self.lost) = (r.attempt, 0);
             self.series.restart();
             return core::mem::take(&mut self.raised).then(|| Said::Over("the run restarted".to_owned()));
+        }
+        if let Some(said) = self.is_number(r) {
+            return Some(said);
         }
         let point = Point { at: r.step, ts: r.ts, value: r.value, quantum: r.quantum };
         match self.series.add(point, limits)? {
@@ -172,6 +186,31 @@ impl Watched {
                 Some(Said::News(finding(r, Change::Note, self.name.clone(), why)))
             }
         }
+    }
+}
+
+impl Watched {
+    /// Whether the values are numbers at all.
+    fn is_number(&mut self, r: &Reading<'_>) -> Option<Said> {
+        if r.value.is_finite() {
+            let was_lost = core::mem::take(&mut self.lost) >= LOST;
+            self.numbers = self.numbers.saturating_add(1);
+            let over = was_lost && core::mem::take(&mut self.raised);
+            return over.then(|| Said::Over(format!("{} is a number again", self.name)));
+        }
+        if core::mem::take(&mut self.numbers) >= USUAL {
+            self.lost = 1;
+        } else if self.lost > 0 {
+            self.lost = self.lost.saturating_add(1);
+        }
+        if self.lost != LOST || self.raised || self.tickets >= MAX_TICKETS {
+            return None;
+        }
+        (self.tickets, self.raised) = (self.tickets + 1, true);
+        let why = format!("{} is {} for {LOST} values and was a number before", self.name, number(r.value));
+        let mut v = finding(r, Change::Raise, self.name.clone(), why);
+        v.severity = self.severity;
+        Some(Said::News(v))
     }
 }
 
@@ -206,6 +245,8 @@ impl Generic {
                 attempt: r.attempt,
                 tickets: 0,
                 raised: false,
+                numbers: 0,
+                lost: 0,
             }))
         });
         watched.as_deref_mut()
@@ -382,6 +423,21 @@ mod tests {
         });
         assert_eq!(findings.len(), 1, "{findings:?}");
         assert!((findings[0].change, findings[0].step) == (Change::Note, 501) && findings[0].value.is_nan());
+    }
+
+    #[test]
+    fn what_is_no_number_any_more_for_long_is_a_ticket() {
+        let lost = |from: i64, to: i64| {
+            findings_of(&Config::default(), &["reward"], 1000, move |step, i| {
+                if (from..to).contains(&step) { f64::NAN } else { 1.0 + 0.1 * noisy(6, step, i) }
+            })
+        };
+        let findings = lost(500, 600);
+        assert_eq!(raised(&findings), [(Kind::Generic, Severity::Ticket, 507)]);
+        assert!(open(&findings).is_empty(), "a number again");
+        assert_eq!(raised(&lost(21, 1001)), [(Kind::Generic, Severity::Ticket, 28)]);
+        assert!(raised(&lost(20, 1001)).is_empty(), "too few numbers before");
+        assert!(raised(&lost(500, 507)).is_empty(), "a few");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, names::metric};
 
 use super::align::Signal;
+use super::values::is_own;
 use crate::sample::{Eval, Reading};
 use stepwatch_model::time::Ts;
 
@@ -41,9 +42,12 @@ pub(crate) struct Left {
 }
 
 impl Signals {
-    /// The numbers of a step's report that are somebody's own.
+    /// The numbers of a step's report that are somebody's own. One that should have been there and
+    /// is nothing was not finite: strict JSON writes NaN as `null`.
     pub(crate) fn readings<'e>(&mut self, p: Place, e: &'e Event, left: &mut Left) -> Vec<Reading<'e>> {
-        let metrics = e.m.custom().chain(ours(e));
+        let own = |name: &&String| is_own(name) && e.m.get(name).is_none();
+        let missing = e.missing.iter().filter(own).map(|name| (name.as_str(), f64::NAN));
+        let metrics = e.m.custom().chain(ours(e)).chain(missing);
         metrics
             .filter_map(|(name, value)| {
                 let id = self.turn(name, p, left)?;
@@ -147,6 +151,16 @@ mod tests {
         assert!(heard(3, 3, &[("reward", 1.0)]).is_empty(), "rank 0 reports it");
         assert_eq!(heard(3, 9, &[("reward", 1.0)]), ["reward"], "no more");
         assert!(heard(0, 5, &[("reward", 1.0)]).is_empty(), "out of order");
+    }
+
+    #[test]
+    fn one_of_its_own_that_is_missing_is_no_number() {
+        let (mut signals, mut left) = (Signals::default(), Left::default());
+        let mut e = event(1, &[("kl", 0.1)]);
+        e.missing = ["loss", "lr", "reward", "kl"].map(str::to_owned).to_vec();
+        let readings = signals.readings(place(0, 1), &e, &mut left);
+        let heard: Vec<_> = readings.iter().map(|r| (r.name, r.value.is_nan())).collect();
+        assert_eq!(heard, [("kl", false), ("reward", true)]);
     }
 
     #[test]

@@ -65,6 +65,11 @@ fn place(name: &str) -> Option<(usize, u8)> {
     })
 }
 
+/// Whether a metric is somebody's own.
+pub(crate) fn is_own(name: &str) -> bool {
+    !metric::ALL.contains(&name)
+}
+
 impl Values {
     pub(crate) fn from_event(e: &Event, units: &mut Units) -> Self {
         let loss_missing = e.missing.iter().any(|m| m == metric::LOSS);
@@ -88,6 +93,7 @@ impl Values {
             }
         }
         v.loss_missing &= !v.is_present(LOSS);
+        v.more |= e.missing.iter().any(|name| is_own(name));
         // A gradient norm that is listed as missing was not finite: strict JSON writes NaN as
         // `null`.
         if e.missing.iter().any(|m| m == metric::GRAD_NORM) && !v.is_present(GRAD_NORM) {

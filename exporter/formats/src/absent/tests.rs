@@ -60,11 +60,29 @@ fn every_known_metric_that_turns_null_is_missing() {
     let first = (1, vec!["loss", "grad_norm", "lr", "step_time", "accuracy"], vec![]);
     let full = |s| (s, first.1.clone(), vec![]);
     let lines = [first.clone(), full(2), null(3), null(4), full(5), null(6), full(7), full(8), null(9)];
-    assert_eq!(missing(&lines), only("lr", &[3, 4, 9]), "its own metrics mean nothing here");
+    assert_eq!(missing(&lines), only("lr", &[3, 4, 9]), "two numbers of its own metrics mean nothing");
     let lines: Vec<_> = (1..40).map(null).collect();
     assert_eq!(missing(&lines), [], "one that never was a number");
     let skipped = (3, vec!["loss", "skipped"], vec!["lr"]);
     assert_eq!(missing(&[full(1), full(2), skipped]), [], "on lines of another kind");
+}
+
+#[test]
+fn a_metric_of_its_own_that_turns_null_is_missing_after_twenty_numbers() {
+    let line = |s, numbers: &[&'static str], nothing: &[&'static str]| {
+        (s, [&["loss", "lr"], numbers].concat(), nothing.to_vec())
+    };
+    let full = |steps: core::ops::Range<i64>| steps.map(move |s| line(s, &["reward", "kl"], &[]));
+    let null = |s| line(s, &["kl"], &["reward"]);
+    let lines: Vec<_> =
+        full(1..21).chain([null(21), null(22)]).chain(full(23..43)).chain([null(43)]).collect();
+    assert_eq!(missing(&lines), only("reward", &[21, 22, 43]));
+    let lines: Vec<_> = full(1..20).chain([null(20)]).collect();
+    assert_eq!(missing(&lines), [], "too few");
+    let lines: Vec<_> = full(1..30).chain((30..60).map(|s| line(s, &["kl"], &[]))).collect();
+    assert_eq!(missing(&lines), [], "left out");
+    let seldom = |s| if s % 5 == 0 { line(s, &["reward", "kl"], &[]) } else { null(s) };
+    assert_eq!(missing(&(1..200).map(seldom).collect::<Vec<_>>()), [], "a number now and then");
 }
 
 #[test]

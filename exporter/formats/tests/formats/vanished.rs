@@ -268,6 +268,27 @@ fn a_loss_of_nan_is_a_number_that_is_not_finite_in_every_format() {
     });
 }
 
+/// Each format that writes its values by name, and a value of its own that it can write as nothing.
+const OWN: &[(&str, &str, &str)] = &[
+    ("jsonl", r#"{"step": §, "loss": 2.5, "lr": 1e-05, "reward": ¤}"#, "null"),
+    ("huggingface", "{'loss': 2.5, 'learning_rate': 4.9e-05, 'reward': ¤, 'epoch': 0.02}", "None"),
+    ("verl", "step:§ - actor/pg_loss:2.5 - actor/lr:0.1 - reward:¤ - perf/throughput:300.0", "None"),
+    ("openrlhf", "Global step §: {'policy_loss': 2.5, 'actor_lr': 5e-07, 'reward': ¤}", "None"),
+    ("torchtune", "Step § | loss:2.5 lr:2e-05 reward:¤ tokens_per_second_per_gpu:655.93", "None"),
+    ("maxtext", "completed step: §, seconds: 0.570, loss: 2.5, reward: ¤", "None"),
+    ("nanogpt", "iter §: loss 2.5, time 135.20ms, reward ¤", "None"),
+];
+
+#[test]
+fn a_metric_of_its_own_that_turns_into_a_word_is_missing() {
+    let usual = losses(USUAL);
+    for (format, line, word) in OWN {
+        let written = Written { format, line, ..PLAIN };
+        let want = vec![(at(&written, USUAL + 1), vec!["reward".to_owned()])];
+        assert_eq!(written.missing(&and(&usual, &[word])), want, "{line}");
+    }
+}
+
 /// What is logged only now and then is not missed, however long.
 #[test]
 fn a_loss_of_every_other_line_is_not_missed() {
