@@ -35,7 +35,7 @@ use stepwatch_model::{Cause, Finding, Kind, Suspect};
 
 use evidence::{Alike, Piece, Sort};
 pub(crate) use need::needs;
-pub(crate) use standstill::{all_wait, look as standstill};
+pub(crate) use standstill::{all_wait, look as standstill, most_compute};
 
 /// Suspects named.
 const NAMED: usize = 5;

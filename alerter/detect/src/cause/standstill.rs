@@ -119,6 +119,17 @@ pub(crate) fn all_wait<'a>(
     known >= ENOUGH && known * 2 >= world as usize && spin as f64 >= MOST * known as f64
 }
 
+/// Whether most GPUs of a run compute: it takes steps that no line has shown yet, or evaluates.
+pub(crate) fn most_compute<'a>(now: Ts, since: Ts, nodes: impl Iterator<Item = &'a NodeState>) -> bool {
+    let gpus = nodes.flat_map(|node| node.gpus.iter()).map(|(_, gpu)| gpu);
+    let (mut known, mut work) = (0, 0);
+    for gpu in gpus.filter(|gpu| now - gpu.last.at < FRESH && gpu.last.at > since) {
+        known += 1;
+        work += usize::from(doing(gpu.last.utilization, gpu.power_share()) == Doing::Works);
+    }
+    known > 0 && work as f64 >= MOST * f64::from(known)
+}
+
 fn doing(utilization: Option<f64>, power: Option<f64>) -> Doing {
     match (utilization, power) {
         (Some(u), Some(p)) if u >= SPINS && p < WEAK => Doing::Spins,

@@ -10,7 +10,9 @@
 //! long as the run has trained, because an evaluation does not usually take longer than the
 //! training between two of them, and three times `undeclared_floor` at most. It waits for 2,000
 //! steps, too: many trainers log their first steps one by one, and then one in hundreds. Until the
-//! pace is known, it waits three times as long.
+//! pace is known, it waits three times as long. As long as most of its GPUs are seen to compute,
+//! such a run is in the steps that its log leaves out: then the page waits for all of those steps,
+//! six hours at most, and comes `undeclared_floor` after the GPUs stop.
 //!
 //! A run that pauses at round steps pauses for its evaluations, and now and then for much longer:
 //! for a full disk, a slow upload, a machine that was taken away. There the page waits for
@@ -88,6 +90,8 @@ const PAUSE_MARGIN: f64 = 600.0;
 const WATCHED: Span = Span::secs(3600);
 /// Steps that hardly any trainer leaves between two lines.
 const SPARSEST: i64 = 2000;
+/// The longest that GPUs which compute put the page off.
+const COMPUTING: Span = Span::secs(6 * 3600);
 /// Factor of the silence that pages, while the pace is not known.
 const PATIENCE: f64 = 3.0;
 /// How long a node must be out of reach to be taken for gone.
@@ -125,7 +129,7 @@ impl Hang {
         let (ticket, page) = if declared {
             (allowed, allowed)
         } else {
-            (allowed.max(c.undeclared_ticket), allowed.max(Self::undeclared_page(c, f)))
+            (allowed.max(c.undeclared_ticket), allowed.max(Self::undeclared_page(c, f, since)))
         };
         let (ticket, mut page) = (since + ticket, since + page);
         if let Some(at) = f.dark().into_iter().map(|(_, at)| at).min() {
@@ -143,7 +147,7 @@ impl Hang {
     }
 
     /// Shortest silence that is a page of a run that declares nothing.
-    fn undeclared_page(c: &Config, f: &RunState) -> Span {
+    fn undeclared_page(c: &Config, f: &RunState, since: Ts) -> Span {
         let patient = |span: Span| Span::from_secs_f64(PATIENCE * span.as_secs_f64());
         let dumped = f.reports.about(Topic::FlightRecorderDump).map(|r| r.at);
         let signs = dumped.chain(f.stuck_at).chain(f.waiting_since);
@@ -156,8 +160,10 @@ impl Hang {
             patient(c.start)
         } else if f.last_progress - f.first_seen < WATCHED && !has_paused {
             // By its own count of steps, also of those before the run was watched.
-            let trained = f.last_step.unwrap_or(0).max(SPARSEST);
-            Span::from_secs_f64(f.takes(trained)).clamp(c.undeclared_floor, patient(c.undeclared_floor))
+            let trained = Span::from_secs_f64(f.takes(f.last_step.unwrap_or(0).max(SPARSEST)));
+            let usual = trained.clamp(c.undeclared_floor, patient(c.undeclared_floor));
+            let computed = f.computed_at.filter(|at| *at > since).map(|at| (at + c.undeclared_floor) - since);
+            computed.map_or(usual, |computed| usual.max(computed.min(trained).min(COMPUTING)))
         } else {
             c.undeclared_floor
         }

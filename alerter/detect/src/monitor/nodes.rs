@@ -112,13 +112,15 @@ impl Monitor {
         let Some(run) = self.runs.get(name) else { return };
         let f = &run.state;
         let silent = now - f.last_progress >= STILL && f.ended.is_none();
-        let nodes = f.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
-        let waits = silent && cause::all_wait(now, f.last_progress, f.gpus(), nodes);
-        if waits == f.waiting_since.is_some() {
+        let nodes = || f.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
+        let waits = silent && cause::all_wait(now, f.last_progress, f.gpus(), nodes());
+        let computes = silent && cause::most_compute(now, f.last_progress, nodes());
+        if waits == f.waiting_since.is_some() && !computes {
             return;
         }
         self.with_run(now, name, out, |run, findings| {
-            run.state.waiting_since = waits.then_some(now);
+            run.state.waiting_since = waits.then(|| run.state.waiting_since.unwrap_or(now));
+            run.state.computed_at = if computes { Some(now) } else { run.state.computed_at };
             run.look(now, findings);
         });
     }

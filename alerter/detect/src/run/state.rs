@@ -100,6 +100,8 @@ pub struct RunState {
     pub stuck_at: Option<Ts>,
     /// Since when its GPUs have been seen to wait in a collective that none of them computes for.
     pub waiting_since: Option<Ts>,
+    /// When most of its GPUs were last seen to compute although no step was reported for a while.
+    pub computed_at: Option<Ts>,
     /// How long each rank computes.
     pub sections: RankComputeTimes,
     /// The losses that ranks report of their own batches.
@@ -252,6 +254,7 @@ impl RunState {
             reports: Reports::default(),
             stuck_at: None,
             waiting_since: None,
+            computed_at: None,
             sections: RankComputeTimes::default(),
             losses: RankLosses::default(),
             peers: Peers::default(),

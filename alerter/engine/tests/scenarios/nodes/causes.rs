@@ -18,6 +18,8 @@ struct Part {
 /// Watts of a GPU at work, and of one that waits in a collective.
 const WORKING: f64 = 600.0;
 const WAITING: f64 = 170.0;
+/// And of one that does neither for sure.
+const IDLE: f64 = 400.0;
 
 const WELL: Part = Part { compute: 1.8, data: 0.02, clock: 1.75e9 };
 
@@ -235,6 +237,32 @@ fn what_the_gpus_do_decides_how_long_a_run_that_declares_nothing_may_be_silent()
         f.stand(650, |_| watts);
         assert_eq!(f.hang(), Some(severity), "at {watts} W");
     }
+}
+
+/// A log with every step at first and then one in 1,500, of a run that declares nothing.
+#[test]
+fn a_log_that_leaves_out_1500_steps_pages_nobody_while_the_gpus_compute() {
+    let silent_for = |seconds: i64, then: i64, watts: f64| {
+        let mut f = Fleet::new();
+        f.run(300, |_| WELL, None);
+        f.stand(seconds, |_| WORKING);
+        f.stand(then, |_| watts);
+        f
+    };
+    let mut f = silent_for(3000, 0, WORKING);
+    assert!(f.hang() < Some(Severity::Page), "1,500 steps of 2 s: {:?}", f.hang());
+    f.step += 1499;
+    f.run(1, |_| WELL, None);
+    for _ in 0..4 {
+        f.stand(2990, |_| WORKING);
+        f.step += 1499;
+        f.run(1, |_| WELL, None);
+    }
+    assert!(f.hang() < Some(Severity::Page), "nor later: {:?}", f.hang());
+    assert_eq!(silent_for(5200, 0, WORKING).hang(), Some(Severity::Page), "longer than 2,000 steps");
+    assert!(silent_for(2000, 400, IDLE).hang() < Some(Severity::Page));
+    assert_eq!(silent_for(2000, 700, IDLE).hang(), Some(Severity::Page), "they stopped ten minutes ago");
+    assert_eq!(silent_for(2000, 300, WAITING).hang(), Some(Severity::Page), "they wait in a collective");
 }
 
 #[test]
