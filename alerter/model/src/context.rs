@@ -45,6 +45,16 @@ pub struct Context {
     pub apart: bool,
     /// Of a node: runs of several users are on it, and it is none of theirs alone.
     pub shared: bool,
+    /// Of a node: the run that has been known for longest of those that use it, also where it is
+    /// shared.
+    pub oldest: Option<OldestRun>,
+}
+
+/// A run that uses a node, and when it was first heard of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OldestRun {
+    pub name: String,
+    pub since: Ts,
 }
 
 impl Context {
@@ -64,6 +74,7 @@ impl Context {
             origin: None,
             apart: false,
             shared: false,
+            oldest: None,
         }
     }
 

@@ -27,7 +27,7 @@ mod target;
 pub mod time;
 pub mod timers;
 
-pub use context::{Context, LINKS_AT_ONCE, Labels, MAX_NODES_AT_ONCE, RunSummary, SHARED_NODES};
+pub use context::{Context, LINKS_AT_ONCE, Labels, MAX_NODES_AT_ONCE, OldestRun, RunSummary, SHARED_NODES};
 pub use detected::{Detected, Directory, RunIncidents};
 pub use elsewhere::Elsewhere;
 pub use evidence::{Course, Evidence, Measure, Observation, ReadingUnit, Slowed};

@@ -7,7 +7,7 @@ use stepwatch_wire::Event;
 
 use super::node::Node;
 use super::run::Run;
-use super::{Key, LOOK_AGAIN, Monitor, of_several_users};
+use super::{Key, LOOK_AGAIN, Monitor, NO_RUN, of_several_users};
 use crate::cause;
 use crate::changes::{self, RunChange, configuration};
 use crate::detectors::gpu_fault;
@@ -19,7 +19,7 @@ use crate::placement::Placement;
 use crate::run::summary;
 use stepwatch_model::Detected;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Cause, Context, Finding, Kind, Labels, Origin, RunSummary, Scope};
+use stepwatch_model::{Cause, Context, Finding, Kind, Labels, OldestRun, Origin, RunSummary, Scope};
 
 /// Nodes watched at once; events of further ones are counted and dropped.
 pub(super) const MAX_NODES: usize = 50_000;
@@ -209,7 +209,18 @@ impl Monitor {
         let run = hit.map(|run| self.hit_of(now, run)).unwrap_or_default();
         let scope = Scope::Node(name.to_owned());
         let origin = self.owners.get(name).cloned().map(|source| Origin::of_exporter(source, None));
-        Context { shared, origin, ..Context::new(scope, run, [name.to_owned()].into(), now) }
+        let oldest = self.oldest_run_on(now, name);
+        Context { shared, origin, oldest, ..Context::new(scope, run, [name.to_owned()].into(), now) }
+    }
+
+    /// Which run was there first, of those that the node's ranks were reported for. One that has
+    /// just ended counts as well: it may have died of the fault, and a neighbour lives on.
+    fn oldest_run_on(&self, now: Ts, node: &str) -> Option<OldestRun> {
+        let here = self.placement.on(node).filter_map(|name| self.runs.get(name));
+        let used = here.filter(|run| now - run.state.last_heard < USES_FOR && run.state.name != NO_RUN);
+        let known = used.filter_map(|run| Some((run.origin().since?, run)));
+        let (since, run) = known.min_by_key(|(since, _)| *since)?;
+        Some(OldestRun { name: run.state.name.clone(), since })
     }
 
     /// What an incident of a node keeps of a run that it hits. The labels that the run declared are

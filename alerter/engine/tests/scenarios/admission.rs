@@ -210,28 +210,68 @@ fn a_run_that_gets_worse_when_it_is_known_leaves_the_storm_of_its_youth() {
     assert!(has(&w.pages(), "old"));
 }
 
+/// A strange run beside it, and a neighbour's that lives longer, take nothing from it.
+#[test]
+fn a_fault_of_the_node_of_a_known_run_notifies_by_name_in_a_flood() {
+    for neighbour in [false, true] {
+        let mut w = World::new();
+        w.train("genuine", NODE1, 0, 660);
+        for i in 0..130 {
+            // Of no user, as through TCP from elsewhere: of one origin with what a node reports.
+            w.invent(&format!("node{:03}:9765", 1 + i / 12), &format!("flood-{i}"), "");
+        }
+        assert!(w.pages().len() > 100);
+        if neighbour {
+            w.train("strange", NODE1, 0, 20);
+            w.say(NODE1, r#""k":"bye","run":"genuine","rank":0,"code":1"#);
+        }
+        w.say(NODE1, &fell_off("node001"));
+        w.say(NODE2, &fell_off("node002"));
+        let pages = w.pages();
+        assert!(has(&pages, "GPU fault") && has(&pages, "node001"), "{neighbour}: {pages:#?}");
+        assert!(!has(&pages, "node002"), "nobody trains there for ten minutes: {pages:#?}");
+    }
+}
+
+/// Faults of one run's nodes that come together are one incident.
+#[test]
+fn nodes_of_a_run_that_an_exporter_keeps_alive_page_once() {
+    let mut w = World::new();
+    w.input(SourceInput::SourceUp { source: "evil:1", many_nodes: true });
+    w.train("kept", "evil:1", 0, 660);
+    w.pages();
+    for i in 0..60 {
+        let node = format!("n{i}");
+        w.say("evil:1", &format!(r#""k":"step","run":"kept","rank":1,"step":{},"node":"{node}""#, 70 + i));
+        w.say("evil:1", &fell_off(&node));
+    }
+    let pages = w.pages();
+    assert!(pages.len() == 1 && has(&pages, "PAGE kept on n0: GPU fault"), "{pages:#?}");
+}
+
+fn fell_off(node: &str) -> String {
+    format!(
+        r#""k":"xid","node":"{node}","code":79,"level":"error","name":"reset_gpu","text":"fell off the bus""#
+    )
+}
+
 #[test]
 fn a_node_is_its_exporters_own() {
     let mut w = World::new();
-    let xid = |node: &str| {
-        format!(
-            r#""k":"xid","node":"{node}","code":79,"level":"error","name":"reset_gpu","text":"fell off the bus""#
-        )
-    };
-    w.say(NODE1, &xid("node001"));
+    w.say(NODE1, &fell_off("node001"));
     w.input(SourceInput::SourceUp { source: "evil:1", many_nodes: false });
     w.say("evil:1", r#""k":"hb","node":"evil""#);
     for i in 0..500 {
-        w.say("evil:1", &xid(&format!("invented-{i}")));
+        w.say("evil:1", &fell_off(&format!("invented-{i}")));
     }
-    w.say("evil:1", &xid("node001"));
+    w.say("evil:1", &fell_off("node001"));
     let nodes: Vec<_> = w.engine.nodes().map(|node| node.state.name.clone()).collect();
     assert_eq!(nodes, ["node001"]);
     assert_eq!(w.refused("evil:1", Refusal::OtherNode), 501);
     // Each time it answers anew it may be another machine: a few times a day.
     for i in 0..10 {
         w.input(SourceInput::SourceUp { source: "evil:1", many_nodes: false });
-        w.say("evil:1", &xid(&format!("moved-{i}")));
+        w.say("evil:1", &fell_off(&format!("moved-{i}")));
     }
     assert_eq!(w.engine.nodes().count(), 1 + MOVES);
 }

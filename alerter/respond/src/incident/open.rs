@@ -8,7 +8,7 @@ use crate::matcher::Labels;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use stepwatch_model::{
-    Cause, Context, Finding, Kind, Origin, RunSummary, Scope, Severity, Span, Subject, Ts,
+    Cause, Context, Finding, Kind, OldestRun, Origin, RunSummary, Scope, Severity, Span, Subject, Ts,
 };
 
 /// Suspects kept an incident, and nodes.
@@ -55,6 +55,8 @@ pub(crate) struct Incident {
     /// Its node was used by runs of several users: it is none of theirs, whoever is there later.
     pub(super) shared: bool,
     pub(crate) origin: Option<Origin>,
+    /// Of a node: the run that was there first.
+    pub(super) oldest: Option<OldestRun>,
 }
 
 /// What whoever has an incident in hand knows of an alert in it.
@@ -97,6 +99,7 @@ impl Incident {
             outlived_its_run: false,
             shared: false,
             origin: None,
+            oldest: None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Where an incident comes from. A flood from one origin is counted, and rolled up, by itself.
 
 use super::open::Incident;
-use stepwatch_model::{Context, Scope, Severity, Span, Subject, Ts};
+use stepwatch_model::{Context, OldestRun, Scope, Severity, Span, Subject, Ts};
 
 /// A page of a run that was first seen longer ago than this is notified by itself in every storm.
 const KNOWN_AFTER: Span = Span::secs(600);
@@ -14,6 +14,10 @@ impl Incident {
         if of_run && self.origin.as_ref().is_none_or(|o| o.since.is_none()) {
             self.origin.clone_from(&context.origin);
         }
+        let older = |oldest: &&OldestRun| self.oldest.as_ref().is_none_or(|had| oldest.since < had.since);
+        if let Some(oldest) = context.oldest.as_ref().filter(older) {
+            self.oldest = Some(oldest.clone());
+        }
     }
 
     /// It pages of a run that was there before any flood that it could be part of.
@@ -23,5 +27,14 @@ impl Incident {
         let pages = |(subject, _): &(Subject, _)| matches!(subject.scope, Scope::Run(_) | Scope::Alert(_));
         let of_run = self.raised.iter().any(|(key, severity)| pages(key) && *severity == Severity::Page);
         of_run && since.is_some_and(|since| now - since > KNOWN_AFTER)
+    }
+
+    /// The run that was on its node before any flood, if it pages of a node. Which ranks a node has
+    /// is what the alerter accepted; that the fault is there is the word of the node's exporter.
+    pub(super) fn known_run_of_node(&self, now: Ts) -> Option<&str> {
+        let of_node = |(subject, _): &(Subject, _)| matches!(subject.scope, Scope::Node(_));
+        let pages = self.raised.iter().any(|(key, severity)| of_node(key) && *severity == Severity::Page);
+        let known = self.oldest.as_ref().filter(|oldest| now - oldest.since > KNOWN_AFTER);
+        known.filter(|_| pages).map(|oldest| oldest.name.as_str())
     }
 }

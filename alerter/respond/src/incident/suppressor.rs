@@ -80,7 +80,10 @@ impl Suppressor {
         let team = i.record.labels.get("team").map(|team| format!(" of team {team}")).unwrap_or_default();
         let way = format!("{} by {}{team}", i.record.severity.as_str(), i.ladders.routes());
         let reporter = i.origin.as_ref().map(|origin| &origin.reporter);
-        self.storms.crowd(now, &way, reporter, config)
+        match i.known_run_of_node(now) {
+            Some(run) => self.storms.crowd_of_nodes(now, &way, (reporter, run), config),
+            None => self.storms.crowd(now, &way, reporter, config),
+        }
     }
 
     /// `by` hides an incident from now on.

@@ -8,7 +8,8 @@
 //!
 //! Incidents of one origin are counted by themselves first, against `storm.per_origin`, so that a
 //! flood from one exporter or one of its users is a storm of its own. A page of a run that has been
-//! known for a while is neither counted nor rolled up.
+//! known for a while is neither counted nor rolled up. A page of the node of such a run is counted
+//! among those of its exporter's nodes, and then among those of the run's nodes, and no others.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -63,11 +64,7 @@ impl Storms {
         reporter: Option<&Reporter>,
         config: &Storm,
     ) -> Option<Crowd> {
-        let from = |origin: String, limit| Crowd {
-            key: format!("{way} from {origin}"),
-            limit,
-            origin: Some(origin),
-        };
+        let from = |origin, limit| Crowd::from(way, origin, limit);
         match reporter {
             Some(reporter @ Reporter::Sender { token }) => {
                 let limit = if token.is_empty() { config.incidents } else { config.per_origin };
@@ -95,6 +92,26 @@ impl Storms {
         self.count(now, &all, config).then_some(all)
     }
 
+    /// The same of a page of a node, on which a run is that has been known for a while. An exporter
+    /// may claim ranks of such a run and report any fault, so its nodes have a limit of their own,
+    /// which is much less than the run's.
+    pub(super) fn crowd_of_nodes(
+        &mut self,
+        now: Ts,
+        way: &str,
+        (reporter, run): (Option<&Reporter>, &str),
+        config: &Storm,
+    ) -> Option<Crowd> {
+        if let Some(reporter) = reporter {
+            let own = Crowd::from(way, format!("nodes of {}", reporter.source()), config.per_origin);
+            if self.count(now, &own, config) {
+                return Some(own);
+            }
+        }
+        let of_run = Crowd::from(way, format!("nodes of run {run}"), config.incidents);
+        self.count(now, &of_run, config).then_some(of_run)
+    }
+
     /// Whether one more would be too many.
     fn is_full(&self, now: Ts, crowd: &Crowd, config: &Storm) -> bool {
         let times = self.recent.get(&crowd.key);
@@ -117,6 +134,12 @@ impl Storms {
             times.pop_front();
         }
         times.len() > limit
+    }
+}
+
+impl Crowd {
+    fn from(way: &str, origin: String, limit: u32) -> Self {
+        Self { key: format!("{way} from {origin}"), limit, origin: Some(origin) }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::external::{Alert, Limits, PostedAlert};
 use Action::{Resolve, Trigger, Update};
 use Change::Clear;
 use Severity::Page;
+use stepwatch_model::{OldestRun, Origin};
 
 /// More than two incidents within a minute.
 fn storms() -> World {
@@ -155,6 +156,77 @@ impl stepwatch_model::Directory for Followed {
     fn first_seen(&self, run: &str) -> Option<Ts> {
         (run == "genuine").then_some(Ts(0))
     }
+}
+
+/// A hundred pages of ten exporters, which is what is told one by one.
+fn flood() -> World {
+    let mut w = World::new(two_levels());
+    for n in 0..130 {
+        let run = format!("flood-{n}");
+        let origin = Origin::of_exporter(format!("n{}:9765", n / 13), None).since(w.now);
+        let summary = RunSummary { name: run.clone(), ..RunSummary::default() };
+        let context = Context {
+            origin: Some(origin),
+            ..Context::new(Scope::Run(run), summary, BTreeSet::new(), w.now)
+        };
+        w.said_by(&context, Change::Raise, Kind::Nonfinite, Page);
+    }
+    let rang = rang(&mut w);
+    assert_eq!(rang.iter().filter(|title| title.contains("flood-")).count(), 100, "{rang:?}");
+    w
+}
+
+/// A fault of a node that runs of several users use, of which this one has been known for so long.
+/// Where one run alone used it, faults of its nodes that come together would be one incident.
+fn falls(w: &mut World, node: &str, exporter: &str, (run, known): (&str, Span)) {
+    let context = Context {
+        shared: true,
+        origin: Some(Origin::of_exporter(exporter.into(), None)),
+        oldest: Some(OldestRun { name: run.into(), since: Ts(w.now.0 - known.0) }),
+        ..Context::new(Scope::Node(node.into()), RunSummary::default(), [node.to_owned()].into(), w.now)
+    };
+    w.said_by(&context, Change::Raise, Kind::GpuFault, Page);
+}
+
+#[test]
+fn a_page_of_the_node_of_a_known_run_rings_by_its_name_in_a_flood_of_others() {
+    let mut w = flood();
+    falls(&mut w, "young", "young:9765", ("new", Span::secs(600)));
+    assert!(rang(&mut w).iter().all(|title| title.contains("alert storm")));
+    // Its exporter takes part in the flood.
+    for (node, exporter) in [("good", "good:9765"), ("n0", "n0:9765")] {
+        falls(&mut w, node, exporter, ("genuine", Span::secs(601)));
+        let rang = rang(&mut w);
+        assert!(
+            matches!(&rang[..], [title] if title.contains(node) && title.contains("GPU fault")),
+            "{rang:?}"
+        );
+    }
+}
+
+/// It joined a known run, or kept its own alive.
+#[test]
+fn nodes_of_one_exporter_are_a_storm_of_their_own() {
+    let mut w = World::new(two_levels());
+    for n in 0..50 {
+        falls(&mut w, &format!("x{n}"), "evil:9765", ("genuine", Span::secs(86_400)));
+    }
+    let evil = rang(&mut w);
+    assert_eq!(evil.len(), 11, "{evil:?}");
+    assert_eq!(evil.last().map(String::as_str), Some("PAGE nodes of exporter evil:9765: alert storm"));
+    falls(&mut w, "good", "good:9765", ("genuine", Span::secs(86_400)));
+    assert!(rang(&mut w)[0].contains("GPU fault"));
+    // And an outage that takes a hundred nodes of a run is told as one.
+    for n in 0..150 {
+        falls(&mut w, &format!("g{n}"), &format!("g{n}:9765"), ("genuine", Span::secs(86_400)));
+    }
+    let outage = rang(&mut w);
+    assert_eq!(
+        outage.last().map(String::as_str),
+        Some("PAGE nodes of run genuine: alert storm"),
+        "{outage:?}"
+    );
+    assert_eq!(outage.len(), 90, "eleven were told before: {outage:?}");
 }
 
 /// A critical alert, posted with a token of this name if that is limited.
