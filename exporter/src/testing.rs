@@ -2,12 +2,14 @@
 
 use std::cell::RefCell;
 use std::io::Write as _;
+use std::sync::{Arc, Mutex};
 
 use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind};
 
 use crate::collector::{Collector, Context};
 use crate::hub::{Hub, Parts};
+use crate::lock::Locked as _;
 use crate::nvml::Nvml;
 use crate::roots::Roots;
 use crate::samples::Samples;
@@ -35,6 +37,30 @@ pub(crate) fn is_root() -> bool {
         let _ = writeln!(std::io::stderr().lock(), "!!! NOT TESTED: other users: this needs root");
     }
     root
+}
+
+/// What the log has of this, of its thread.
+pub(crate) fn logged(what: impl FnOnce()) -> String {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let writer = {
+        let log = Arc::clone(&log);
+        move || Log(Arc::clone(&log))
+    };
+    let subscriber = tracing_subscriber::fmt().with_writer(writer).with_ansi(false).finish();
+    tracing::subscriber::with_default(subscriber, what);
+    String::from_utf8(log.locked().clone()).unwrap()
+}
+
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        self.0.locked().write(line)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 pub(crate) fn hub() -> Hub {

@@ -61,6 +61,7 @@ struct Readers {
     /// Lines about readers that are refused: one that is comes back at once.
     log_refused: LogThrottle,
     log_cut: LogThrottle,
+    log_gaps: LogThrottle,
 }
 
 impl Readers {
@@ -100,6 +101,15 @@ impl StreamState {
     /// Sends a reader a record of the gap.
     fn gap(&self, gap: &Gap, after: u64) -> Bytes {
         self.readers.gaps.fetch_add(1, Ordering::Relaxed);
+        if let Some(records) = self.readers.log_gaps.count(gap.lost) {
+            // A gap skips the records before `after`.
+            let whose = self.ring.given_up_after(after.saturating_sub(gap.lost));
+            tracing::warn!(
+                records,
+                whose,
+                "a reader of the stream misses records, which made room for later ones before it read them"
+            );
+        }
         let event = Event { node: Some(self.node.clone()), ..gap.event() };
         self.ring.aside(after, &event)
     }

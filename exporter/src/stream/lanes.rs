@@ -4,6 +4,7 @@
 //! the stream pushes out only that user's own records. The numbers of a lane have holes where
 //! records of others stand, and where the ring gave records up there are holes in all lanes.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub(super) struct Lanes {
     /// Number of the next record.
     next: u64,
     evicted: u64,
+    /// Number of the last record that each sender gave up to make room.
+    given_up: BTreeMap<Voice, u64>,
     records: usize,
     /// Of all, and of those at hand.
     bytes: usize,
@@ -77,7 +80,8 @@ impl Lanes {
         let next = first + records as u64;
         let lane = Lane { kept: (first..).zip(kept).collect(), bytes, ..Lane::default() };
         let lanes = [(Voice::Unknown, lane)].into_iter().filter(|_| records > 0).collect();
-        Self { lanes, next, evicted: first - 1, records, bytes, at_hand_bytes: 0 }
+        let (evicted, given_up) = (first - 1, BTreeMap::new());
+        Self { lanes, next, evicted, given_up, records, bytes, at_hand_bytes: 0 }
     }
 
     pub(super) fn records(&self) -> usize {
@@ -90,6 +94,14 @@ impl Lanes {
 
     pub(super) fn evicted(&self) -> u64 {
         self.evicted
+    }
+
+    /// The senders who gave up records after this number to make room: who did so last first.
+    pub(super) fn given_up_after(&self, after: u64) -> Vec<Voice> {
+        let given_up = self.given_up.iter().filter(|(_, last)| **last > after);
+        let mut given_up: Vec<_> = given_up.map(|(sender, last)| (Reverse(*last), *sender)).collect();
+        given_up.sort_unstable();
+        given_up.into_iter().map(|(_, sender)| sender).collect()
     }
 
     /// Number of the last record.
@@ -135,13 +147,25 @@ impl Lanes {
             let largest = self.lanes.iter().max_by_key(|(_, lane)| share(lane));
             let Some(sender) = largest.map(|(sender, _)| *sender) else { return };
             let Some(lane) = self.lanes.get_mut(&sender) else { return };
-            let (len, at_hand) = lane.pop();
+            let Some((number, len, at_hand)) = lane.pop() else { return };
             self.bytes -= len;
             self.at_hand_bytes -= if at_hand { len } else { 0 };
             self.records -= 1;
             self.evicted += 1;
             if lane.len() == 0 {
                 self.lanes.remove(&sender);
+            }
+            self.gave_up(sender, number);
+        }
+    }
+
+    /// Of more senders than have lanes, whoever gave up nothing for longest is forgotten.
+    fn gave_up(&mut self, sender: Voice, number: u64) {
+        self.given_up.insert(sender, number);
+        if self.given_up.len() > MAX_LANES {
+            let oldest = self.given_up.iter().min_by_key(|(_, last)| **last).map(|(sender, _)| *sender);
+            if let Some(oldest) = oldest {
+                self.given_up.remove(&oldest);
             }
         }
     }
@@ -210,17 +234,18 @@ impl Lane {
         self.copied.len() + self.kept.len() + self.at_hand.len()
     }
 
-    /// Takes the oldest away: its length, and whether it was at hand.
-    fn pop(&mut self) -> (usize, bool) {
-        let (len, at_hand) = if let Some((_, text)) = self.copied.pop_front() {
-            (text.len(), false)
-        } else if let Some((_, place)) = self.kept.pop_front() {
-            (place.len(), false)
+    /// Takes the oldest away: its number and length, and whether it was at hand.
+    fn pop(&mut self) -> Option<(u64, usize, bool)> {
+        let popped = if let Some((number, text)) = self.copied.pop_front() {
+            (number, text.len(), false)
+        } else if let Some((number, place)) = self.kept.pop_front() {
+            (number, place.len(), false)
         } else {
-            (self.at_hand.pop_front().map_or(0, |(_, text, _)| text.len()), true)
+            let (number, text, _) = self.at_hand.pop_front()?;
+            (number, text.len(), true)
         };
-        self.bytes -= len;
-        (len, at_hand)
+        self.bytes -= popped.1;
+        Some(popped)
     }
 
     /// The records after this number.

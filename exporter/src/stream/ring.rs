@@ -218,6 +218,18 @@ impl Ring {
         }
     }
 
+    /// Whose records after this number made room for later ones, in words; empty if nobody's did.
+    pub fn given_up_after(&self, after: u64) -> String {
+        const NAMED: usize = 4;
+        let senders = self.lanes.locked().given_up_after(after);
+        let named = senders.iter().take(NAMED).map(Voice::to_string);
+        let mut words = named.collect::<Vec<_>>().join(", ");
+        if senders.len() > NAMED {
+            words.push_str(", and of others");
+        }
+        words
+    }
+
     pub fn read(&self, after: u64) -> Read {
         let taken = self.lanes.locked().take(after);
         let mut pieces = match taken {
@@ -420,6 +432,7 @@ mod tests {
         }
         assert_eq!(steps, [1, 2, 3, 4, 5]);
         assert_eq!((lost, ring.stats().evicted), (5_005 - 100, 5_005 - 100));
+        assert_eq!((ring.given_up_after(0).as_str(), ring.given_up_after(5_000).as_str()), ("uid 1", ""));
     }
 
     #[test]

@@ -26,6 +26,8 @@ mod survey;
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
+use stepwatch_kit::log_throttle::LogThrottle;
+
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::samples::Samples;
 use crate::shares;
@@ -54,6 +56,7 @@ pub struct AllocationReader {
     /// Jobs that were left out of the last pass, and how many ever were.
     left_out: Vec<String>,
     dropped: u64,
+    log: LogThrottle,
 }
 
 impl AllocationReader {
@@ -68,6 +71,7 @@ impl AllocationReader {
             prolog_failures: 0,
             left_out: Vec::new(),
             dropped: 0,
+            log: LogThrottle::default(),
         }
     }
 
@@ -76,9 +80,13 @@ impl AllocationReader {
     fn limit(&mut self, jobs: Vec<Job>) -> Vec<Job> {
         let worth = |j: &Job| (!j.runs.is_empty(), !j.devices.is_empty(), Reverse(j.id.clone()));
         let (jobs, over) = shares::fair(jobs, self.config.max_jobs, |j| j.uid, worth);
-        let over: Vec<String> = over.into_iter().map(|j| j.id).collect();
-        self.dropped += over.iter().filter(|id| !self.left_out.contains(id)).count() as u64;
-        self.left_out = over;
+        let new = over.iter().filter(|j| !self.left_out.contains(&j.id)).count() as u64;
+        self.dropped += new;
+        if let Some(count) = self.log.count(new) {
+            let whose = shares::by_user(over.iter().filter_map(|j| j.uid));
+            tracing::warn!(count, whose, "more jobs than are reported (collectors.job.max_jobs)");
+        }
+        self.left_out = over.into_iter().map(|j| j.id).collect();
         jobs
     }
 
@@ -105,6 +113,7 @@ impl AllocationReader {
         }
         out.set(&DROPPED, &["jobs"], self.dropped);
         out.set(&DROPPED, &["containers"], containers);
+        out.set(&DROPPED, &["claims"], self.survey.claims_dropped());
     }
 }
 

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use stepwatch_kit::log_throttle::LogThrottle;
+
 use crate::shares;
 
 /// A job that its user did not name for so long may be anybody's.
@@ -13,7 +15,12 @@ const KEPT: Duration = Duration::from_mins(15);
 const MAX_JOBS: usize = 1024;
 
 #[derive(Debug, Default)]
-pub(super) struct Claimed(BTreeMap<String, Claim>);
+pub(super) struct Claimed {
+    claims: BTreeMap<String, Claim>,
+    /// Claims that were given up because there were too many.
+    pub(super) dropped: u64,
+    log: LogThrottle,
+}
 
 #[derive(Debug)]
 struct Claim {
@@ -24,7 +31,7 @@ struct Claim {
 impl Claimed {
     /// Whose the job is that a process of `user` names.
     pub(super) fn owner(&mut self, id: &str, user: Option<u32>, now: Instant) -> Option<u32> {
-        let claim = self.0.entry(id.to_owned()).or_insert(Claim { uid: user, last: now });
+        let claim = self.claims.entry(id.to_owned()).or_insert(Claim { uid: user, last: now });
         if claim.uid == user || claim.uid.is_none() || now.saturating_duration_since(claim.last) >= KEPT {
             *claim = Claim { uid: user, last: now };
         }
@@ -32,11 +39,16 @@ impl Claimed {
     }
 
     pub(super) fn forget(&mut self, now: Instant) {
-        self.0.retain(|_, claim| now.saturating_duration_since(claim.last) < KEPT);
-        if self.0.len() > MAX_JOBS {
-            let all = std::mem::take(&mut self.0).into_iter().collect();
-            let (kept, _) = shares::fair(all, MAX_JOBS, |(_, claim)| claim.uid, |(_, claim)| claim.last);
-            self.0 = kept.into_iter().collect();
+        self.claims.retain(|_, claim| now.saturating_duration_since(claim.last) < KEPT);
+        if self.claims.len() > MAX_JOBS {
+            let all = std::mem::take(&mut self.claims).into_iter().collect();
+            let (kept, over) = shares::fair(all, MAX_JOBS, |(_, claim)| claim.uid, |(_, claim)| claim.last);
+            self.claims = kept.into_iter().collect();
+            self.dropped += over.len() as u64;
+            if let Some(count) = self.log.count(over.len() as u64) {
+                let whose = shares::by_user(over.iter().filter_map(|(_, claim)| claim.uid));
+                tracing::warn!(count, whose, "more jobs are named by processes than are remembered");
+            }
         }
     }
 }
@@ -44,6 +56,7 @@ impl Claimed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::logged;
 
     const ANN: Option<u32> = Some(4_000_001);
     const BOB: Option<u32> = Some(4_000_002);
@@ -61,7 +74,7 @@ mod tests {
         assert_eq!(claimed.owner("1207", BOB, at(1700)), ANN);
         assert_eq!(claimed.owner("1207", BOB, at(1701)), BOB, "hers is over");
         claimed.forget(at(2601));
-        assert!(claimed.0.is_empty());
+        assert!(claimed.claims.is_empty());
     }
 
     #[test]
@@ -72,7 +85,9 @@ mod tests {
             claimed.owner(&format!("1{i}"), BOB, now);
         }
         claimed.owner("7", ANN, now);
-        claimed.forget(now);
-        assert_eq!((claimed.0.len(), claimed.owner("7", BOB, now)), (MAX_JOBS, ANN));
+        let log = logged(|| claimed.forget(now));
+        assert!(log.contains("count=1025 whose=\"1025 of uid 4000002\""), "{log}");
+        assert_eq!((claimed.dropped, claimed.claims.len()), (1025, MAX_JOBS));
+        assert_eq!(claimed.owner("7", BOB, now), ANN);
     }
 }

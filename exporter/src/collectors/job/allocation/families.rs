@@ -70,7 +70,7 @@ pub(super) static DROPPED: Family = Family::counter(
     "job_dropped_total",
     "",
     &["what"],
-    "Jobs and containers left out because there were too many at a time",
+    "Jobs and containers left out because there were too many at a time, and forgotten claims of jobs that only processes name",
 );
 
 pub static FAMILIES: &[&Family] = &[

@@ -126,6 +126,11 @@ impl Survey {
         Found { jobs, pods }
     }
 
+    /// Jobs named by processes that were too many to remember.
+    pub(super) fn claims_dropped(&self) -> u64 {
+        self.claimed.dropped
+    }
+
     /// Assigns training processes to their jobs. Returns those whose process shows no job.
     fn attach<'a>(
         &mut self,

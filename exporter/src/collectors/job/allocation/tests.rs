@@ -11,7 +11,7 @@ use super::kubelet::tests::{Answer, Fake, pod, pods};
 use super::*;
 use crate::origin::{Origin, Peer};
 use crate::roots::Roots;
-use crate::testing::Bench;
+use crate::testing::{Bench, logged};
 
 struct Node {
     dir: tempfile::TempDir,
@@ -402,16 +402,23 @@ fn too_many_jobs_are_counted_once_and_those_that_train_stay() {
     let mut node = Node::new();
     node.config.max_jobs = 2;
     for i in 0..6u32 {
-        node.group(&format!("{V2}/job_{i}/step_0/user/task_0"), &[100 + i]);
+        node.group(&format!("memory/slurm/uid_1000/job_{i}/step_0/task_0"), &[100 + i]);
         node.process(100 + i, 1, &[&format!("SLURM_JOB_ID={i}")]);
     }
-    node.trains(105, "r");
+    node.trains_as(1000, 105, "r", &["SLURM_JOB_ID=5"]);
     let mut reader = node.reader();
-    for _ in 0..3 {
-        let page = node.bench.collect(&mut reader);
-        assert_eq!((page.get(&DROPPED, &["jobs"]), page.get(&RUNNING, &["slurm"])), (Some(4.0), Some(2.0)));
-        assert_eq!(page.get(&RUN_JOB, &["r", "5"]), Some(1.0));
-    }
+    let log = logged(|| {
+        for _ in 0..3 {
+            let page = node.bench.collect(&mut reader);
+            assert_eq!(
+                (page.get(&DROPPED, &["jobs"]), page.get(&RUNNING, &["slurm"])),
+                (Some(4.0), Some(2.0))
+            );
+            assert_eq!(page.get(&RUN_JOB, &["r", "5"]), Some(1.0));
+        }
+    });
+    assert_eq!(log.matches("more jobs than are reported").count(), 1, "{log}");
+    assert!(log.contains("count=4 whose=\"4 of uid 1000\""), "{log}");
 }
 
 #[test]
