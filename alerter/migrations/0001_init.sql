@@ -152,6 +152,13 @@ CREATE TABLE cursors (
     updated_ms BIGINT NOT NULL
 );
 
+-- What each list of targets named when it was last believed, one address a line: after a restart, an answer that leaves them out
+-- is not believed at once.
+CREATE TABLE target_lists (
+    list    TEXT PRIMARY KEY,
+    targets TEXT NOT NULL
+);
+
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
     value TEXT NOT NULL

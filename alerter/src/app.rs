@@ -38,7 +38,7 @@ use crate::changes;
 use crate::clock::wall;
 use crate::config::{Config, File};
 use crate::errors::chain;
-use crate::ingest::{self, Ingest};
+use crate::ingest::{self, Ingest, KeptLists};
 use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
 use crate::outbox::unopened::Unopened;
 use crate::outbox::{self, Outbox, OutboxHandle};
@@ -158,7 +158,8 @@ impl App {
         let outbox = Outbox::start_with(kept, config.receivers, feedback_sender, end, watching);
         outbox.metrics.register(&mut registry);
         let (commands, ingested) = (handle.commands.clone(), metrics.ingest.clone());
-        let ingest = Ingest::start(config.plan, cursors, feed_sender, commands, ingested);
+        let known = (cursors, KeptLists::load(&store).await?);
+        let ingest = Ingest::start(config.plan, known, feed_sender, commands, ingested);
         let calendars = Calendars::start(config.calendars, handle.clone(), metrics.calendars.clone());
         let runtime_task = tokio::spawn(runtime.run(runtime_stopping));
         let audit = AuditLog::new(store.clone(), config.file.audit.clone(), metrics.runtime.audit.clone());

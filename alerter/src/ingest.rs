@@ -8,6 +8,7 @@ mod discovery;
 mod exporters;
 mod groups;
 mod guard;
+mod kept;
 mod lines;
 mod loss;
 mod room;
@@ -32,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use discovery::fuzz as fuzz_groups;
 pub(crate) use exporters::client_builder;
 pub use exporters::{BasicAuth, Exporters, Nodes, Scheme, Tls};
+pub use kept::KeptLists;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use lines::LineSplitter;
 pub use room::Taken;
@@ -41,7 +43,7 @@ pub use target::Target;
 
 use crate::metrics::{IngestMetrics, Name, SourceLabel};
 use crate::runtime::Command;
-use discovery::{Found, Hearers, Provider};
+use discovery::{Found, Hearers, Provider, Watch};
 use exporters::Connection;
 use status::SourceStatus;
 use stream::{Puller, StreamLimits};
@@ -146,20 +148,20 @@ impl Entry {
 
 impl Ingest {
     /// Starts reading. `cursors` is how far each source had been read when the state was last
-    /// stored. `commands` is told of lists that lose much.
+    /// stored, and `kept` what each list named. `commands` is told of lists that lose much.
     pub fn start(
         plan: Plan,
-        cursors: BTreeMap<String, Cursor>,
+        (cursors, kept): (BTreeMap<String, Cursor>, KeptLists),
         out: mpsc::Sender<Feed>,
         commands: mpsc::Sender<Command>,
         metrics: IngestMetrics,
     ) -> Self {
-        Self::with_limits(plan, cursors, (out, commands), metrics, IngestLimits::default())
+        Self::with_limits(plan, (cursors, kept), (out, commands), metrics, IngestLimits::default())
     }
 
     pub(crate) fn with_limits(
         plan: Plan,
-        cursors: BTreeMap<String, Cursor>,
+        (cursors, kept): (BTreeMap<String, Cursor>, KeptLists),
         (out, commands): (mpsc::Sender<Feed>, mpsc::Sender<Command>),
         metrics: IngestMetrics,
         limits: IngestLimits,
@@ -174,6 +176,7 @@ impl Ingest {
             readers: BTreeMap::new(),
             unclaimed: cursors.keys().cloned().collect(),
             parked: cursors,
+            kept,
             table: table.clone(),
             limits,
             out,
@@ -218,6 +221,8 @@ struct Manager {
     unclaimed: BTreeSet<String>,
     /// Cursors of sources that have no reader.
     parked: BTreeMap<String, Cursor>,
+    /// What lists named before this process, until they are watched.
+    kept: KeptLists,
     table: SourceTable,
     limits: IngestLimits,
     out: mpsc::Sender<Feed>,
@@ -275,13 +280,19 @@ impl Manager {
             commands: self.commands.clone(),
             table: self.table.clone(),
             metrics: self.metrics.clone(),
+            keeper: self.kept.keeper(),
         };
+        let mut lists = BTreeMap::new();
         for (provider, refresh) in wanted {
+            let list = provider.list_name(&lists);
+            lists.insert(provider.clone(), list.clone());
             let period =
                 if matches!(provider, Provider::FileSd(_)) { self.limits.file_poll } else { refresh };
-            let believed_after = self.limits.loss_believed_after;
-            self.watchers.spawn(provider.watch(period, believed_after, hearers.clone()));
+            let (believed_after, kept) = (self.limits.loss_believed_after, self.kept.take(&list));
+            let watch = Watch { period, believed_after, list, kept };
+            self.watchers.spawn(provider.watch(watch, hearers.clone()));
         }
+        self.kept.forget_but(lists.into_values().collect());
     }
 
     /// Starts and stops readers until they match the targets. It may be dropped at any await and

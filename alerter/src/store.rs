@@ -27,6 +27,7 @@ mod handle;
 mod held;
 mod identity;
 mod index;
+mod lists;
 mod lock;
 mod open;
 mod outcome;

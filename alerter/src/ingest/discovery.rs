@@ -20,7 +20,8 @@ use tokio::time::Instant;
 
 use super::client_builder;
 use super::groups::{MAX_TARGETS, Targets};
-use super::loss::{BELIEVED_ANSWERS, Listed, Notice};
+use super::kept::KeptLists;
+use super::loss::{BELIEVED_ANSWERS, Listed, Notice, Sending};
 use super::shown_url;
 use super::status::SourceTable;
 use super::target::Target;
@@ -69,6 +70,17 @@ enum Asker {
     Name(String),
 }
 
+/// How a provider is watched.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub period: Duration,
+    /// A loss is believed after so long.
+    pub believed_after: Duration,
+    /// Under which name it is kept, and what it named before this alerter started.
+    pub list: String,
+    pub kept: Option<BTreeSet<Target>>,
+}
+
 /// Whom a provider tells.
 #[derive(Debug, Clone)]
 pub(crate) struct Hearers {
@@ -77,6 +89,7 @@ pub(crate) struct Hearers {
     pub commands: mpsc::Sender<Command>,
     pub table: SourceTable,
     pub metrics: IngestMetrics,
+    pub keeper: KeptLists,
 }
 
 impl Provider {
@@ -110,13 +123,21 @@ impl Provider {
         }
     }
 
-    /// Asks every `period`, and sends every change. A loss is believed after a while. Runs until
-    /// dropped or until a receiver is closed.
-    pub(crate) async fn watch(self, period: Duration, believed_after: Duration, hearers: Hearers) {
+    /// Asks every `period`, and sends every change. A loss is believed after a while. Until it
+    /// answers, what it named before the alerter was started is in force. Runs until dropped or
+    /// until a receiver is closed.
+    pub(crate) async fn watch(self, watch: Watch, hearers: Hearers) {
+        let Watch { period, believed_after, list, mut kept } = watch;
         let mut asker = self.asker(period);
-        let mut listed = Listed::new(believed_after);
+        let mut listed = Listed::new(believed_after, kept.clone());
         let mut last_sent: Option<(BTreeSet<Target>, bool)> = None;
         let mut last_errors = Vec::new();
+        if let Some(targets) = kept.clone() {
+            last_sent = Some((targets.clone(), false));
+            if hearers.found.send(Found { provider: self.clone(), targets, complete: false }).await.is_err() {
+                return;
+            }
+        }
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -127,7 +148,10 @@ impl Provider {
             last_errors = errors;
             // Without an answer, what was sent last stays in force.
             let Some(targets) = targets else { continue };
-            let sends = |target: &Target| hearers.table.is_up(target.name());
+            let restored = listed.is_restored();
+            let sends = |target: &Target| {
+                hearers.table.is_up(target.name()) || restored && !hearers.table.is_down(target.name())
+            };
             let (targets, notice) = listed.take(Instant::now(), targets, sends);
             if let Some(command) = notice.and_then(|notice| self.note(notice, believed_after))
                 && hearers.commands.send(command).await.is_err()
@@ -135,13 +159,17 @@ impl Provider {
                 return;
             }
             let news = (targets, complete);
-            if last_sent.as_ref() == Some(&news) {
-                continue;
+            if last_sent.as_ref() != Some(&news) {
+                let (targets, complete) = news.clone();
+                last_sent = Some(news);
+                if hearers.found.send(Found { provider: self.clone(), targets, complete }).await.is_err() {
+                    return;
+                }
             }
-            let (targets, complete) = news.clone();
-            last_sent = Some(news);
-            if hearers.found.send(Found { provider: self.clone(), targets, complete }).await.is_err() {
-                return;
+            if let Some(named) = listed.named().filter(|named| kept.as_ref() != Some(named))
+                && hearers.keeper.keep(&list, named).await
+            {
+                kept = Some(named.clone());
             }
         }
     }
@@ -152,13 +180,17 @@ impl Provider {
         let after = Span(believed_after.as_millis() as i64);
         match notice {
             Notice::Lost { lost, all, sending } => {
-                let what = format!(
-                    "{mechanism} {subject} leaves out {lost} of its {all} targets, of which {sending} still send"
-                );
+                let of = match sending {
+                    Sending::Known(sending) => format!("its {all} targets, of which {sending} still send"),
+                    Sending::Restarted => {
+                        format!("the {all} targets that it named before the alerter was started")
+                    }
+                };
+                let what = format!("{mechanism} {subject} leaves out {lost} of {of}");
                 let then = format!(
                     "they are watched until it has left them out for {after} and in {BELIEVED_ANSWERS} answers in a row"
                 );
-                tracing::warn!(mechanism, %subject, lost, all, sending, "a list lost targets that still send; {then}");
+                tracing::warn!(mechanism, %subject, lost, all, ?sending, "a list lost targets that still send; {then}");
                 Some(self.own(Some(format!("{what}; {then}, and then no more; reload if that is meant"))))
             }
             Notice::Believed => {
@@ -166,6 +198,18 @@ impl Provider {
                 None
             }
             Notice::Settled => Some(self.own(None)),
+        }
+    }
+
+    /// Under which its targets are kept, among others that look the same without their secrets.
+    pub(super) fn list_name(&self, taken: &BTreeMap<Self, String>) -> String {
+        let name = format!("{} {}", self.mechanism(), self.subject());
+        let alike = taken
+            .keys()
+            .filter(|other| (other.mechanism(), other.subject()) == (self.mechanism(), self.subject()));
+        match alike.count() {
+            0 => name,
+            others => format!("{name} ({})", others + 1),
         }
     }
 

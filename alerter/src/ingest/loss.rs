@@ -2,7 +2,8 @@
 //! left empty, must not end the watch of a fleet without a word.
 //!
 //! As long as the streams of the lost targets work, they stay targets until the list has left them
-//! out for a while, and a ticket says so. What a list names anew is a target at once.
+//! out for a while, and a ticket says so. What a list names anew is a target at once. What it named
+//! is kept in the store, so that the first answer after a restart is judged like any other.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -23,6 +24,9 @@ pub(super) struct Listed {
     believed_after: Duration,
     /// What it named when that was last believed.
     named: Option<BTreeSet<Target>>,
+    /// That was in an earlier life of this alerter.
+    restored: bool,
+    answered: bool,
     doubt: Option<Doubt>,
     /// What it named before the loss that people were told of.
     told: Option<BTreeSet<Target>>,
@@ -34,11 +38,19 @@ struct Doubt {
     answers: u32,
 }
 
+/// How many of the lost targets send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sending {
+    Known(usize),
+    /// They were named before this alerter started, and it has not heard of all of them yet.
+    Restarted,
+}
+
 /// What people are to hear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notice {
     /// So many of all it named are left out, of which some still send.
-    Lost { lost: usize, all: usize, sending: usize },
+    Lost { lost: usize, all: usize, sending: Sending },
     /// They are no longer targets.
     Believed,
     /// The list names them again, or they no longer send. A first answer that names any targets
@@ -47,8 +59,20 @@ pub(super) enum Notice {
 }
 
 impl Listed {
-    pub(super) fn new(believed_after: Duration) -> Self {
-        Self { believed_after, named: None, doubt: None, told: None }
+    /// `kept`: what it named before this alerter started.
+    pub(super) fn new(believed_after: Duration, kept: Option<BTreeSet<Target>>) -> Self {
+        let restored = kept.is_some();
+        Self { believed_after, named: kept, restored, answered: false, doubt: None, told: None }
+    }
+
+    /// What it named when that was last believed.
+    pub(super) fn named(&self) -> Option<&BTreeSet<Target>> {
+        self.named.as_ref()
+    }
+
+    /// It was not believed since this alerter started.
+    pub(super) fn is_restored(&self) -> bool {
+        self.restored
     }
 
     /// The targets in force, now that the list names `new`.
@@ -58,6 +82,7 @@ impl Listed {
         new: BTreeSet<Target>,
         sends: impl Fn(&Target) -> bool,
     ) -> (BTreeSet<Target>, Option<Notice>) {
+        let first = !core::mem::replace(&mut self.answered, true);
         let Some(named) = &self.named else {
             self.named = Some(new.clone());
             let settled = (!new.is_empty()).then_some(Notice::Settled);
@@ -72,16 +97,18 @@ impl Listed {
                 let (lost, all) = (before.difference(&new).count(), before.len());
                 was_doubted || !(lost == all || is_most(lost, all))
             });
-            self.named = Some(new.clone());
-            return (new, settled.map(|_| Notice::Settled));
+            let is_settled = settled.is_some() || first && !new.is_empty();
+            (self.named, self.restored) = (Some(new.clone()), false);
+            return (new, is_settled.then_some(Notice::Settled));
         }
         let doubt = self.doubt.get_or_insert(Doubt { since: now, answers: 0 });
         doubt.answers += 1;
         if doubt.answers >= BELIEVED_ANSWERS && now - doubt.since >= self.believed_after {
             self.doubt = None;
-            self.named = Some(new.clone());
+            (self.named, self.restored) = (Some(new.clone()), false);
             return (new, Some(Notice::Believed));
         }
+        let sending = if self.restored { Sending::Restarted } else { Sending::Known(sending) };
         let notice = (doubt.answers == 1).then_some(Notice::Lost { lost, all, sending });
         self.told.get_or_insert_with(|| named.clone());
         (named.union(&new).cloned().collect(), notice)
@@ -105,9 +132,15 @@ mod tests {
 
     impl List {
         fn of(names: &str) -> Self {
-            let mut list = Self { listed: Listed::new(BELIEVED_AFTER), start: Instant::now() };
+            let mut list = Self { listed: Listed::new(BELIEVED_AFTER, None), start: Instant::now() };
             assert_eq!(list.names(0, names, "").1, Some(Notice::Settled));
             list
+        }
+
+        /// The alerter is started again, and remembers what was last believed.
+        fn restarted(self) -> Self {
+            let listed = Listed::new(BELIEVED_AFTER, self.listed.named().cloned());
+            Self { listed, ..self }
         }
 
         /// What is in force once it names these, minutes after its first answer; the names of those
@@ -124,7 +157,7 @@ mod tests {
     }
 
     fn lost(lost: usize, all: usize) -> Notice {
-        Notice::Lost { lost, all, sending: lost }
+        Notice::Lost { lost, all, sending: Sending::Known(lost) }
     }
 
     #[test]
@@ -166,12 +199,34 @@ mod tests {
     fn targets_that_do_not_send_go_at_once() {
         assert_eq!(List::of("a b c d").names(1, "", "a b c d"), (String::new(), None));
         assert_eq!(List::of("a b c d").names(1, "a", "c d"), ("a".into(), None));
-        let told = Some(Notice::Lost { lost: 4, all: 4, sending: 1 });
+        let told = Some(Notice::Lost { lost: 4, all: 4, sending: Sending::Known(1) });
         assert_eq!(List::of("a b c d").names(1, "", "b c d"), ("a b c d".into(), told));
         // They were switched off after they had left the list.
         let mut list = List::of("a b c d");
         assert_eq!(list.names(1, "", ""), ("a b c d".into(), Some(lost(4, 4))));
         assert_eq!(list.names(2, "", "a b c d"), (String::new(), Some(Notice::Settled)));
+    }
+
+    #[test]
+    fn the_first_answer_after_a_restart_is_not_believed_either() {
+        let mut list = List::of("a b").restarted();
+        let told = Some(Notice::Lost { lost: 2, all: 2, sending: Sending::Restarted });
+        assert_eq!(list.names(1, "", ""), ("a b".into(), told));
+        assert_eq!(list.names(2, "", "").0, "a b");
+        // In the middle of a loss as well, and however often.
+        let mut list = list.restarted();
+        assert_eq!(list.names(3, "", ""), ("a b".into(), told));
+        assert_eq!(list.names(7, "", "").0, "a b");
+        assert_eq!(list.names(8, "", ""), (String::new(), Some(Notice::Believed)));
+        let mut list = list.restarted();
+        assert_eq!(list.names(9, "", ""), (String::new(), None));
+        // What an earlier life told is settled by a list that is as it was.
+        let mut list = List::of("a b").restarted();
+        assert_eq!(list.names(1, "a b c", ""), ("a b c".into(), Some(Notice::Settled)));
+        // Those that do not send go as soon as that is known.
+        let mut list = List::of("a b").restarted();
+        assert_eq!(list.names(1, "", "").0, "a b");
+        assert_eq!(list.names(2, "", "a b"), (String::new(), Some(Notice::Settled)));
     }
 
     #[test]

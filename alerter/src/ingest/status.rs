@@ -79,6 +79,12 @@ impl SourceTable {
         self.lock().get(source).is_some_and(|s| s.lock().up)
     }
 
+    /// It was asked and does not send. Of a target that was not asked yet nothing is known.
+    pub(crate) fn is_down(&self, source: &str) -> bool {
+        let is_down = |view: &SourceSnapshot| !view.up && view.error.is_some();
+        self.lock().get(source).is_some_and(|s| is_down(&s.lock()))
+    }
+
     pub(crate) fn insert(&self, source: Arc<str>, status: Arc<SourceStatus>) {
         self.lock().insert(source, status);
     }

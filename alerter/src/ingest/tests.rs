@@ -1,5 +1,6 @@
 use super::*;
 use crate::backoff::Backoff;
+use crate::store::Store;
 use crate::testing::{Answer, DEADLINE, FakeExporter, step, wait_for};
 use stream::StreamLimits;
 
@@ -24,6 +25,12 @@ impl Reading {
         Self::with_queue(exporters, cursors, limits, QUEUE_BATCHES)
     }
 
+    /// An alerter is started with what its store has.
+    async fn with_store(exporters: &[Exporters], store: &Store, limits: IngestLimits) -> Self {
+        let kept = KeptLists::load(store).await.unwrap();
+        Self::begin(exporters, (BTreeMap::new(), kept), limits, QUEUE_BATCHES)
+    }
+
     fn with_queue(
         exporters: &[Exporters],
         cursors: &[(&str, &str)],
@@ -31,11 +38,20 @@ impl Reading {
         queue: usize,
     ) -> Self {
         let cursors = cursors.iter().map(|(s, c)| ((*s).to_owned(), c.parse().unwrap())).collect();
+        Self::begin(exporters, (cursors, KeptLists::default()), limits, queue)
+    }
+
+    fn begin(
+        exporters: &[Exporters],
+        known: (BTreeMap<String, Cursor>, KeptLists),
+        limits: IngestLimits,
+        queue: usize,
+    ) -> Self {
         let (out, feeds) = mpsc::channel(queue);
         let (own, commands) = mpsc::channel(64);
         let metrics = IngestMetrics::default();
         let plan = Plan::new(exporters).unwrap();
-        let ingest = Ingest::with_limits(plan, cursors, (out, own), metrics.clone(), limits);
+        let ingest = Ingest::with_limits(plan, known, (out, own), metrics.clone(), limits);
         Self { ingest, feeds, commands, metrics }
     }
 
@@ -290,6 +306,57 @@ async fn an_empty_list_ends_no_stream_before_people_hear_of_it() {
     assert!(r.view().up);
     r.ingest.apply(Plan::new(&[e]).unwrap()).await;
     assert_eq!((r.own().await, r.words(1).await), ((check, None), vec!["gone".into()]));
+}
+
+/// Its inventory may be what made somebody restart it.
+#[tokio::test]
+async fn an_empty_list_after_a_restart_ends_no_stream_before_people_hear_of_it() {
+    let a = FakeExporter::start([]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path().join("alerter.db")).await.unwrap();
+    list(dir.path(), &[&a]);
+    let glob = format!("{}/*.json", dir.path().display());
+    let check = format!("targets of file_sd {glob}");
+    let e = [Exporters { file_sd: vec![glob], ..Exporters::default() }];
+    let mut r = Reading::with_store(&e, &store, limits()).await;
+    assert_eq!((r.words(1).await, r.own().await), (vec!["up".into()], (check.clone(), None)));
+    wait_for("the list to be kept", async || {
+        Some(store.target_lists().await.unwrap()).filter(|lists| !lists.is_empty())
+    })
+    .await;
+    r.ingest.stop().await;
+
+    list(dir.path(), &[]);
+    let patient = IngestLimits { loss_believed_after: Duration::from_hours(1), ..limits() };
+    for _ in 0..2 {
+        let mut r = Reading::with_store(&e, &store, patient).await;
+        assert_eq!(r.words(1).await, ["up"]);
+        let (of, fault) = r.own().await;
+        assert_eq!(of, check);
+        let fault = fault.unwrap();
+        assert!(
+            fault.contains("leaves out 1 of the 1 targets that it named before the alerter was"),
+            "{fault}"
+        );
+        assert!(r.view().up);
+        r.ingest.stop().await;
+    }
+    // It answers nothing at all, then as before.
+    std::fs::write(dir.path().join("t.json"), "[").unwrap();
+    let mut r = Reading::with_store(&e, &store, patient).await;
+    assert_eq!(r.words(1).await, ["up"]);
+    assert!(r.own().await.1.is_some());
+    list(dir.path(), &[&a]);
+    assert_eq!(r.own().await, (check, None));
+    r.ingest.stop().await;
+
+    // A list that is not configured any more is forgotten.
+    let r = Reading::with_store(&[fixed(&[&a])], &store, limits()).await;
+    wait_for("the list to be forgotten", async || {
+        Some(store.target_lists().await.unwrap()).filter(BTreeMap::is_empty)
+    })
+    .await;
+    r.ingest.stop().await;
 }
 
 #[tokio::test]

@@ -1,0 +1,44 @@
+//! What lists of targets named when they were last believed.
+
+use std::collections::BTreeMap;
+
+use sqlx::{QueryBuilder, Sqlite};
+
+use super::error::Result;
+use super::handle::Store;
+use super::writer::Who;
+
+impl Store {
+    /// The addresses that each list named.
+    pub(crate) async fn target_lists(&self) -> Result<BTreeMap<String, Vec<String>>> {
+        let sql = "SELECT list, targets FROM target_lists";
+        let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
+        let lines = |text: String| text.lines().map(str::to_owned).collect();
+        Ok(rows.into_iter().map(|(list, targets)| (list, lines(targets))).collect())
+    }
+
+    /// Keeps the addresses that a list names.
+    pub(crate) async fn keep_target_list(&self, list: &str, targets: &[&str]) -> Result<()> {
+        let sql = "INSERT INTO target_lists (list, targets) VALUES ($1, $2) \
+                   ON CONFLICT (list) DO UPDATE SET targets = excluded.targets";
+        let text = targets.join("\n");
+        self.write(Who::InTurn, async |tx| {
+            sqlx::query(sql).bind(list).bind(text).execute(tx).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Forgets the lists that are not configured any more.
+    pub(crate) async fn forget_target_lists_but(&self, lists: &[String]) -> Result<()> {
+        self.write(Who::InTurn, async |tx| {
+            let mut delete = QueryBuilder::<Sqlite>::new("DELETE FROM target_lists WHERE list NOT IN (''");
+            for list in lists {
+                delete.push(", ").push_bind(list);
+            }
+            delete.push(")").build().execute(tx).await?;
+            Ok(())
+        })
+        .await
+    }
+}
