@@ -311,6 +311,9 @@ impl Live {
             stall_timeout: self.config.stream.slow_after.as_duration() * 2,
             // Each route that takes a body has a limit of its own, and counts what is over it.
             body_bytes: usize::MAX,
+            // The least that holds a large body of each of two clients at once: with a decode of
+            // one, the connections and a full stream, the exporter stays within 64 MiB.
+            bodies_in_flight: 12 << 20,
             hosts: Hosts::new(&self.config.web, None),
             ..serve::Limits::default()
         }

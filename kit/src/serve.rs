@@ -74,8 +74,9 @@ pub struct Limits {
     /// Of any request body, as it arrives (before decompression). A route may set a smaller one by
     /// `DefaultBodyLimit`.
     pub body_bytes: usize,
-    /// Of all request bodies together, as they arrive; half of it for one client. Where there
-    /// is no room, a body that waits for more is answered 503 with `Retry-After`.
+    /// Of all request bodies together, as they arrive, with what is read ahead of each; half of it
+    /// for one client, and an eighth of that for what they take beside their bytes. Where there is
+    /// no room, a body that waits for more is answered 503 with `Retry-After`.
     pub bodies_in_flight: usize,
     /// Of all answers together, until they are sent. Where there is more, connections that leave
     /// theirs unread are closed.

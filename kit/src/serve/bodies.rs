@@ -1,7 +1,8 @@
 //! How much of request bodies is held at once, by all connections together and by one client.
 //!
 //! A limit of one body bounds nothing by itself: as many bodies are held as there are connections.
-//! So each byte that arrives is taken from one budget and given back when its request is answered.
+//! So each byte that arrives is taken from one budget and given back when its request is answered,
+//! with what is read ahead of a body, and with what each of its parts takes beside its bytes.
 //! Where there is no room, the body that came first of those that wait for more is broken off, with
 //! 503, which every sender of telemetry repeats: a client that holds bodies back keeps no whole one
 //! out. Bodies must also arrive within a time, or a slow one would hold its bytes for as long as it
@@ -22,6 +23,11 @@ use super::connections::{Client, Entered};
 
 /// One client may hold one part in so many.
 const CLIENT_PART: usize = 2;
+/// And so much more, a part of that: what the largest body takes beside its bytes.
+const BESIDE_PART: usize = 8;
+/// What a part of a body takes beside its bytes until the body is complete: its handle, and what the
+/// allocator adds. A body of single bytes has as many parts.
+const PART_BYTES: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -60,6 +66,9 @@ pub(super) struct Counted<B> {
     share: Arc<Share>,
     entered: Arc<Entered>,
     limit: Duration,
+    /// Bytes that its connection may have read of it beyond what is asked for; counted when it is
+    /// first looked at.
+    ahead: usize,
     /// From the first look at the body.
     deadline: Option<Pin<Box<Sleep>>>,
 }
@@ -82,6 +91,11 @@ impl Budget {
     /// The most that one client may hold: a larger body is never taken.
     pub(super) fn limit_per_client(&self) -> usize {
         self.limit / CLIENT_PART
+    }
+
+    /// With all that they take beside their bytes.
+    fn quota(&self) -> usize {
+        self.limit_per_client() + self.limit_per_client() / BESIDE_PART
     }
 
     fn locked(&self) -> MutexGuard<'_, Bodies> {
@@ -130,7 +144,7 @@ impl Share {
         loop {
             let held = bodies.held_by(client).saturating_add(bytes);
             let all: usize = bodies.by_id.values().map(|h| h.bytes).sum();
-            let made = if held > self.budget.limit_per_client() {
+            let made = if held > self.budget.quota() {
                 bodies.make_room(Some(client), 0, self.id)
             } else if all + bytes > self.budget.limit {
                 bodies.make_room(None, held, self.id)
@@ -173,8 +187,14 @@ impl Drop for Share {
 }
 
 impl<B> Counted<B> {
-    pub(super) fn new(body: B, share: Arc<Share>, entered: Arc<Entered>, limit: Duration) -> Self {
-        Self { body, share, entered, limit, deadline: None }
+    pub(super) fn new(
+        body: B,
+        share: Arc<Share>,
+        entered: Arc<Entered>,
+        limit: Duration,
+        ahead: usize,
+    ) -> Self {
+        Self { body, share, entered, limit, ahead, deadline: None }
     }
 }
 
@@ -190,14 +210,19 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
+        if !this.share.take(std::mem::take(&mut this.ahead)) {
+            return Poll::Ready(Some(Err(this.share.refuse("no room for the body"))));
+        }
         let polled = Pin::new(&mut this.body).poll_frame(cx);
         this.entered.waits_for_client(polled.is_pending());
         match polled {
             Poll::Ready(Some(Ok(frame))) => {
-                if !this.share.take(frame.data_ref().map_or(0, Bytes::len)) {
+                if !this.share.take(frame.data_ref().map_or(0, |data| data.len() + PART_BYTES)) {
                     return Poll::Ready(Some(Err(this.share.refuse("no room for the body"))));
                 }
-                Poll::Ready(Some(Ok(frame)))
+                // A part is cut out of what was read of its connection, and would hold all of that,
+                // which may be thousands of times as much.
+                Poll::Ready(Some(Ok(frame.map_data(|data| Bytes::copy_from_slice(&data)))))
             }
             Poll::Pending => {
                 if !this.share.wait(cx.waker()) {
@@ -261,11 +286,12 @@ mod tests {
     #[test]
     fn a_client_gets_half_and_all_is_given_back() {
         let budget = Budget::new(1 << 20);
-        let small: Vec<_> = (0..8).map(|_| budget.share(nth(1))).collect();
+        // Half of it in bytes, and an eighth of that beside them.
+        let small: Vec<_> = (0..9).map(|_| budget.share(nth(1))).collect();
         assert!(small.iter().all(|s| s.take(64 << 10)));
         assert!(!budget.share(nth(1)).take(1), "what does not wait is not broken off");
         let other = budget.share(nth(2));
-        assert!(other.take(512 << 10) && !other.take(1));
+        assert!(other.take(448 << 10) && !other.take(1));
         drop((small, other));
         assert!(budget.share(nth(1)).take(512 << 10));
         assert!(budget.locked().by_id.is_empty());
@@ -275,11 +301,11 @@ mod tests {
     fn bodies_that_wait_make_room_for_their_clients_next_and_the_oldest_first() {
         let budget = Budget::new(16 << 20);
         let held: Vec<_> = (0..300).map(|_| waiting(&budget, 1, (64 << 10) - 1)).collect();
-        assert!(budget.locked().held_by(nth(1)) <= 8 << 20);
+        assert!(budget.locked().held_by(nth(1)) <= 9 << 20);
         let genuine = budget.share(nth(1));
         assert!(genuine.take(64 << 10));
         let kept = held.iter().filter(|s| s.wait(Waker::noop())).count();
-        assert_eq!(kept, 127);
+        assert_eq!(kept, 143);
         assert!(held[299].wait(Waker::noop()) && !held[0].wait(Waker::noop()));
         assert!(!held[0].take(1), "what was broken off stays so");
     }
@@ -300,8 +326,39 @@ mod tests {
         let share = budget.share(nth(1));
         let seat = Connections::new(2, 1 << 20, ServeMetrics::default()).admit(nth(1));
         let entered = Arc::new(seat.enter(false).unwrap());
-        let counted = Counted::new(Silent, Arc::clone(&share), entered, Duration::from_secs(10));
+        let counted = Counted::new(Silent, Arc::clone(&share), entered, Duration::from_secs(10), 16 << 10);
         assert!(counted.collect().await.is_err());
         assert!(share.was_refused());
+    }
+
+    /// Parts of one byte, each cut out of a buffer, as a connection reads them.
+    struct Cut;
+
+    impl Body for Cut {
+        type Data = Bytes;
+        type Error = BoxError;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![b'x'; 8 << 10]).slice(..1)))))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_counts_with_all_that_it_holds() {
+        use http_body_util::BodyExt as _;
+        let budget = Budget::new(1 << 20);
+        let share = budget.share(nth(1));
+        let seat = Connections::new(2, 1 << 20, ServeMetrics::default()).admit(nth(1));
+        let entered = Arc::new(seat.enter(false).unwrap());
+        let mut counted = Counted::new(Cut, Arc::clone(&share), entered, Duration::from_secs(10), 16 << 10);
+        for part in 1..=100 {
+            let data = counted.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!(budget.locked().held_by(nth(1)), (16 << 10) + part * (1 + PART_BYTES));
+            // It holds nothing else: whoever has all of a buffer may write to it.
+            assert!(data.try_into_mut().is_ok_and(|own| own.capacity() < 64));
+        }
     }
 }

@@ -13,7 +13,7 @@ use axum::http::header::{CONNECTION, CONTENT_LENGTH, RETRY_AFTER};
 use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
 use axum::response::IntoResponse;
 use bytes::Buf;
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::Limited;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -349,12 +349,10 @@ async fn route(
         // There would never be room for a larger one, so its handler gets the error that it is too
         // large.
         let body = Limited::new(body, limits.body_bytes.min(server.bodies.limit_per_client()));
-        let body = Counted::new(body, Arc::clone(&share), Arc::clone(entered), limits.body_timeout);
-        if version != Version::HTTP_2 {
-            return Body::new(body);
-        }
-        // A frame is cut out of what was read of its connection, and would hold all of that.
-        Body::new(body.map_frame(|frame| frame.map_data(|data| Bytes::copy_from_slice(&data))))
+        // HTTP/2 reads ahead as much as its windows allow, whatever is asked for.
+        let ahead = if version == Version::HTTP_2 { 0 } else { limits.header_bytes };
+        let (share, entered) = (Arc::clone(&share), Arc::clone(entered));
+        Body::new(Counted::new(body, share, entered, limits.body_timeout, ahead))
     });
     request.extensions_mut().insert(ConnectInfo(ends.peer));
     request.extensions_mut().insert(ends);
