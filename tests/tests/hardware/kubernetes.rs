@@ -1,30 +1,89 @@
 //! The DaemonSet of `deploy/kubernetes/`: what it may do on a node, and how Prometheus finds it.
 
 use serde_json::Value;
-use stepwatch_tests::peers;
+use stepwatch_fake_nvml::{NvmlEvent, Script, library};
+use stepwatch_tests::{bins, exposition, peers};
 
 use crate::deploy::{DAEMON_SET, confined, deploy, documents, pod, runs, strings, text};
+use crate::node::Node;
+use crate::tree::FLEET;
+
+/// What it has beside that of any container is what it works with; each right is explained in
+/// `docs/security.md`.
+#[test]
+fn the_daemon_set_has_the_least_that_works() {
+    let set = documents(DAEMON_SET).pop().unwrap();
+    let container = &pod(&set)["containers"][0];
+    let security = &container["securityContext"];
+    confined(security);
+    assert_eq!(security["privileged"], Value::Null);
+    assert_eq!(strings(&security["capabilities"]["add"]), ["SYS_PTRACE", "DAC_READ_SEARCH"]);
+    assert!(!set.to_string().contains("kmsg"), "it could not be opened");
+    let annotations = &set["spec"]["template"]["metadata"]["annotations"];
+    assert_eq!(*annotations, Value::Null, "those of a pod reach neither its containers nor the right jobs");
+    let written: Vec<_> =
+        list(container, "volumeMounts").into_iter().filter(|m| m["readOnly"] != true).collect();
+    let written: Vec<_> = written.iter().filter_map(|m| m["mountPath"].as_str()).collect();
+    assert_eq!(written, ["/run/stepwatch", "/var/lib/stepwatch-exporter"]);
+    let documented = std::fs::read_to_string(bins::root().join("docs/security.md")).unwrap();
+    for right in ["CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CAP_SYSLOG", "CAP_SYS_ADMIN", "CAP_NET_ADMIN"] {
+        assert!(documented.contains(right), "{right}");
+    }
+}
+
+fn list(of: &Value, key: &str) -> Vec<Value> {
+    of[key].as_array().cloned().unwrap_or_default()
+}
+
+/// As `kubectl patch` merges: lists by the key of their kind, and `null` takes a value away.
+fn merge(into: &mut Value, patch: &Value) {
+    match (into, patch) {
+        (Value::Object(into), Value::Object(patch)) => {
+            for (name, value) in patch {
+                if value.is_null() {
+                    into.remove(name);
+                } else {
+                    merge(into.entry(name).or_insert(Value::Null), value);
+                }
+            }
+        }
+        (Value::Array(into), Value::Array(patch)) => {
+            for item in patch {
+                let key = if item["mountPath"].is_null() { "name" } else { "mountPath" };
+                match into.iter_mut().find(|old| old[key] == item[key]) {
+                    Some(old) => merge(old, item),
+                    None => into.push(item.clone()),
+                }
+            }
+        }
+        (into, patch) => *into = patch.clone(),
+    }
+}
 
 /// Nothing else makes a runtime let a container open the device.
 #[test]
-fn the_daemon_set_may_read_the_kernel_log() {
-    let set = documents(DAEMON_SET).pop().unwrap();
+fn the_kernel_log_is_one_patch_away() {
+    let mut set = documents(DAEMON_SET).pop().unwrap();
+    let patch = documents("kubernetes/kernel-log.yml").pop().unwrap();
+    assert_eq!((&patch["kind"], &patch["metadata"]["name"]), (&set["kind"], &set["metadata"]["name"]));
+    merge(&mut set, &patch);
     let pod = pod(&set);
-    let container = &pod["containers"][0];
-    assert_eq!(container["securityContext"]["privileged"], true);
-    let list = |of: &Value, key: &str| of[key].as_array().cloned().unwrap_or_default();
+    let [container] = &list(pod, "containers")[..] else { panic!("{pod:#}") };
+    let security = &container["securityContext"];
+    // Together they are refused.
+    assert_eq!(
+        (&security["privileged"], &security["allowPrivilegeEscalation"]),
+        (&true.into(), &Value::Null)
+    );
+    assert_eq!((&security["runAsUser"], &security["readOnlyRootFilesystem"]), (&0.into(), &true.into()));
     let volume = list(pod, "volumes").into_iter().find(|v| v["hostPath"]["path"] == "/dev/kmsg").unwrap();
     let mounts = list(container, "volumeMounts");
-    assert!(
-        mounts.iter().any(|m| m["name"] == volume["name"] && m["mountPath"] == "/dev/kmsg"),
-        "{mounts:?}"
-    );
-    let annotations = &set["spec"]["template"]["metadata"]["annotations"];
-    assert_eq!(*annotations, Value::Null, "those of a pod reach neither its containers nor the right jobs");
+    let mount = mounts.iter().find(|m| m["mountPath"] == "/dev/kmsg").unwrap();
+    assert_eq!((&mount["name"], &mount["readOnly"]), (&volume["name"], &true.into()));
+    assert!(mounts.len() > 5, "the others stay: {mounts:?}");
 }
 
-/// The lines that are commented out, taken in: what there is without privileges, and what may be
-/// added.
+/// The lines that are commented out, taken in: what may be added.
 #[test]
 fn what_is_left_out_of_the_daemon_set_fits_in() {
     let whole = std::fs::read_to_string(deploy(DAEMON_SET)).unwrap();
@@ -32,19 +91,35 @@ fn what_is_left_out_of_the_daemon_set_fits_in() {
         Some(text) if !text.is_empty() && !text.starts_with(' ') => line.replacen('#', "", 1),
         _ => line.to_owned(),
     };
-    let lines = whole.lines().filter(|line| line.trim() != "privileged: true").map(taken_in);
-    let whole = lines.collect::<Vec<_>>().join("\n");
+    let whole = whole.lines().map(taken_in).collect::<Vec<_>>().join("\n");
     let (_, set) = whole.split_once("\n---\n").unwrap();
     let set = stepwatch_kit::config::parse::<Value>(DAEMON_SET, set).unwrap_or_else(|e| panic!("{e}"));
     let container = &pod(&set)["containers"][0];
     confined(&container["securityContext"]);
     let given = strings(&container["securityContext"]["capabilities"]["add"]);
-    assert!(given.contains(&"SYSLOG") && !given.contains(&"SYS_ADMIN"), "{given:?}");
+    assert_eq!(given, ["SYS_PTRACE", "DAC_READ_SEARCH", "SYSLOG", "SYS_ADMIN", "NET_ADMIN"]);
+    assert_eq!(container["securityContext"]["appArmorProfile"]["type"], "Unconfined");
     let plugin = format!("devices.nri.io/container.{}", container["name"].as_str().unwrap());
     let devices = set["spec"]["template"]["metadata"]["annotations"][plugin].as_str().unwrap();
     let devices = stepwatch_kit::config::parse::<Value>("annotation", devices).unwrap();
     let kmsg = serde_json::json!([{"path": "/dev/kmsg", "type": "c", "major": 1, "minor": 11}]);
     assert_eq!(devices, kmsg);
+}
+
+/// The default manifest has no kernel log, and XIDs are what it would be read for.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_kernel_log_xids_come_from_the_driver() {
+    let mut script = Script { count: Some(2), ..Script::for_fleet(FLEET) };
+    let config = "collectors: {gpu: {metrics: {include: ['*']}, interval: 100ms, slow_interval: 500ms}}\n";
+    let node = Node::start_without_log(&script, &library().unwrap(), config).await;
+    let counted = |page: &str, xid: &str| {
+        exposition::value(page, "gpu_xid_errors_total", &[("gpu", &FLEET.uuid(1)), ("xid", xid)])
+    };
+    node.page_where("the driver is heard", |page| counted(page, "79") == Some(0.0)).await;
+    script.events.push(NvmlEvent::xid(1, 79));
+    node.stage.set(&script).unwrap();
+    node.page_where("the XID", |page| counted(page, "79") == Some(1.0)).await;
+    node.event("the XID on the stream", |e| e["k"] == "xid" && e["code"] == 79).await;
 }
 
 /// A pod as Prometheus discovers it before it relabels.

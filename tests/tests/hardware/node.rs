@@ -30,10 +30,20 @@ impl Node {
     /// With a library of its own; `extra` is appended to the exporter's configuration.
     pub(crate) async fn start_with(script: &Script, library: &Path, extra: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("stepwatch").tempdir().unwrap();
+        std::fs::write(dir.path().join("kmsg"), "").unwrap();
+        Self::start_in(dir, script, library, extra).await
+    }
+
+    /// As a container without the device of the kernel log.
+    pub(crate) async fn start_without_log(script: &Script, library: &Path, extra: &str) -> Self {
+        let dir = tempfile::Builder::new().prefix("stepwatch").tempdir().unwrap();
+        Self::start_in(dir, script, library, extra).await
+    }
+
+    async fn start_in(dir: TempDir, script: &Script, library: &Path, extra: &str) -> Self {
         let stage = Stage::new(dir.path(), script).unwrap();
         tree(&dir.path().join("sys"));
         std::fs::create_dir_all(dir.path().join("proc")).unwrap();
-        std::fs::write(dir.path().join("kmsg"), "").unwrap();
         let path = |name: &str| dir.path().join(name).into_os_string();
         let machine = Machine {
             args: vec![
