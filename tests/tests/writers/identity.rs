@@ -12,7 +12,7 @@ use stepwatch_wire::Kind;
 use tokio::process::{Child, Command};
 
 use crate::seen::Seen;
-use crate::writer::{Writer, script};
+use crate::writer::{IMPORTED, Writer, has_torch, script};
 
 const SLURM: &[(&str, &str)] = &[("SLURM_JOB_ID", "101"), ("SLURM_JOB_NAME", "pretrain")];
 
@@ -62,6 +62,13 @@ async fn exporter(dir: &Path, sources: &str) -> Exporter {
 
 fn tail(dir: &Path, more: &str) -> String {
     format!("sources:\n  - tail: {{path: \"{}\", poll_interval: 10ms{more}}}\n", log(dir).display())
+}
+
+/// A source that finds the processes of a control group, and that group.
+fn discovered(dir: &Path) -> (String, PathBuf) {
+    let group = dir.join("cgroup");
+    std::fs::create_dir_all(&group).unwrap();
+    (format!("  - discover: {{interval: 200ms, cgroups: [\"{}\"]}}\n", group.display()), group)
 }
 
 /// The output of `stepwatch-exporter runs`.
@@ -158,17 +165,20 @@ async fn two_jobs_of_one_name_are_two_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_job_seen_by_four_sources_is_one_run() {
+async fn one_job_seen_by_five_sources_is_one_run() {
     let dir = tempfile::tempdir().unwrap();
-    let exporter = exporter(dir.path(), &tail(dir.path(), "")).await;
+    let (found, group) = discovered(dir.path());
+    let exporter = exporter(dir.path(), &format!("{}{found}", tail(dir.path(), ""))).await;
     let seen = Seen::default();
     seen.follow(&exporter);
-    let mut writer = start(launched(&exporter, dir.path(), SLURM)).await;
+    let mut job = launched(&exporter, dir.path(), SLURM);
+    job.env("CGROUP", group);
+    let mut writer = start(job).await;
     for way in ["log", "otlp", "client"] {
         writer.send(&format!("{way} 1 5")).await.unwrap();
     }
-    let all = ["client", "launcher", "otlp", "tail"];
-    let rows = until(&exporter, "four sources", |rows| rows.iter().any(|r| r.kinds == all)).await;
+    let all = ["client", "discover", "launcher", "otlp", "tail"];
+    let rows = until(&exporter, "five sources", |rows| rows.iter().any(|r| r.kinds == all)).await;
     assert_eq!(rows.len(), 1, "{rows:#?}");
     assert_eq!((rows[0].run.as_str(), rows[0].attempt), ("pretrain-101", 1));
     for metric in ["loss", "grad_norm", "lr"] {
@@ -242,15 +252,18 @@ async fn a_log_whose_writer_ended_while_the_exporter_was_away_stays_of_its_run()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_process_without_a_job_seen_by_four_sources_is_one_run() {
+async fn one_process_without_a_job_seen_by_five_sources_is_one_run() {
     let dir = tempfile::tempdir().unwrap();
-    let exporter = exporter(dir.path(), &tail(dir.path(), "")).await;
-    let mut writer = start(launched(&exporter, dir.path(), &[])).await;
+    let (found, group) = discovered(dir.path());
+    let exporter = exporter(dir.path(), &format!("{}{found}", tail(dir.path(), ""))).await;
+    let mut job = launched(&exporter, dir.path(), &[]);
+    job.env("CGROUP", group);
+    let mut writer = start(job).await;
     for way in ["otlp", "log", "client"] {
         writer.send(&format!("{way} 1 5")).await.unwrap();
     }
-    let all = ["client", "launcher", "otlp", "tail"];
-    let rows = until(&exporter, "four sources", |rows| rows.iter().any(|r| r.kinds == all)).await;
+    let all = ["client", "discover", "launcher", "otlp", "tail"];
+    let rows = until(&exporter, "five sources", |rows| rows.iter().any(|r| r.kinds == all)).await;
     assert_eq!(rows.len(), 1, "{rows:#?}");
     assert!(is_unnamed(&rows[0].run) && rows[0].attempt == 1, "{rows:#?}");
 }
@@ -450,4 +463,38 @@ async fn what_torchrun_restarts_is_a_new_attempt() {
             seen.event(Kind::Step, &row.run, |e| e.rank == rank).await;
         }
     }
+}
+
+/// The launcher of PyTorch itself, and a script that does not know of Stepwatch.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_torchrun_of_pytorch_restarts_is_a_new_attempt() {
+    if !has_torch(&["torch"]).await {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (found, group) = discovered(dir.path());
+    let exporter = exporter(dir.path(), &format!("sources:\n{found}")).await;
+    let seen = Seen::default();
+    seen.follow(&exporter);
+    let work = dir.path().join("work");
+    std::fs::create_dir(&work).unwrap();
+    std::fs::copy(script("loops/torchrun_loop.py"), work.join("train.py")).unwrap();
+    let log = std::fs::File::create(work.join("train.log")).unwrap();
+    let mut torchrun = command(trainer::torch_python());
+    torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]);
+    torchrun.args(["--max-restarts", "1", "train.py"]).current_dir(&work);
+    torchrun.env("CGROUP", group).env("CUDA_VISIBLE_DEVICES", "");
+    torchrun.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log).kill_on_drop(true);
+    let mut launcher = torchrun.spawn().unwrap();
+    let done = async || Some(()).filter(|()| work.join("done").exists());
+    if let Err(err) = poll_until("the steps of the second attempt", IMPORTED, done).await {
+        panic!("{err}:\n{}", std::fs::read_to_string(work.join("train.log")).unwrap());
+    }
+    let rows = until(&exporter, "the second attempt", |rows| rows.iter().any(|r| r.step == 6)).await;
+    assert_eq!((rows.len(), rows[0].attempt), (1, 2), "{rows:#?}");
+    assert_eq!(rows[0].kinds, ["discover", "tail"], "{rows:#?}");
+    assert!(rows[0].run.starts_with("train-"), "{rows:#?}");
+    seen.steps(&rows[0].run, "loss", 6).await;
+    drop(launcher.stdin.take());
+    assert!(launcher.wait().await.unwrap().success());
 }

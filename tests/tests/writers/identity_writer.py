@@ -11,6 +11,10 @@ import urllib.request
 import stepwatch
 
 run, log, event_file = None, None, None
+if "CGROUP" in os.environ:
+    # What the kernel does when a process is started within a control group.
+    with open(os.path.join(os.environ["CGROUP"], "cgroup.procs"), "a") as procs:
+        print(os.getpid(), file=procs)
 
 
 def client(first, last):

@@ -13,7 +13,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 /// How long a script may take to answer: it imports its packages first, and PyTorch takes a minute
 /// on a busy machine.
-const IMPORTED: Duration = Duration::from_mins(5);
+pub(crate) const IMPORTED: Duration = Duration::from_mins(5);
 
 /// A running script. It prints `ok` when it has done what a line asks for, and ends when there are
 /// no more.
