@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
@@ -28,31 +28,38 @@ pub struct Daemon {
     name: String,
     child: Child,
     log: Arc<watch::Sender<Vec<String>>>,
+    printed: Arc<watch::Sender<Vec<String>>>,
+}
+
+/// The lines of an output, as they come.
+fn kept(output: impl AsyncRead + Unpin + Send + 'static) -> Arc<watch::Sender<Vec<String>>> {
+    let kept = Arc::new(watch::Sender::new(Vec::new()));
+    let sink = Arc::clone(&kept);
+    tokio::spawn(async move {
+        let mut lines = BufReader::new(output).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            sink.send_modify(|all| {
+                if all.len() < KEPT {
+                    all.push(line);
+                }
+            });
+        }
+    });
+    kept
 }
 
 impl Daemon {
     pub fn spawn(name: &str, command: &mut Command) -> anyhow::Result<Self> {
         let mut child = command
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
-        let log = Arc::new(watch::Sender::new(Vec::new()));
-        let stderr = child.stderr.take().context("stderr is piped")?;
-        let sink = Arc::clone(&log);
-        tokio::spawn(async move {
-            let mut lines = BufReader::new(stderr).lines();
-            while let Ok(Some(line)) = lines.next_line().await {
-                sink.send_modify(|all| {
-                    if all.len() < KEPT {
-                        all.push(line);
-                    }
-                });
-            }
-        });
-        Ok(Self { name: name.to_owned(), child, log })
+        let log = kept(child.stderr.take().context("stderr is piped")?);
+        let printed = kept(child.stdout.take().context("stdout is piped")?);
+        Ok(Self { name: name.to_owned(), child, log, printed })
     }
 
     /// Waits for the log line with the address the program listens on.
@@ -76,6 +83,11 @@ impl Daemon {
 
     pub fn log(&self) -> Vec<String> {
         self.log.borrow().clone()
+    }
+
+    /// The lines on its standard output.
+    pub fn printed(&self) -> Vec<String> {
+        self.printed.borrow().clone()
     }
 
     /// Whether one of the lines from number `first` on is as wanted.

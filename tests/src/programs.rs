@@ -73,7 +73,9 @@ impl Exporter {
         let mut exporter = command(bins::path(bins::EXPORTER)?);
         exporter.arg("run").arg("--config").arg(dir.join("exporter.yml")).args(["--listen", listen]);
         // Not the machine's: the pages of what other tests have killed are in there.
-        exporter.arg("--path.shm").arg(shm(&dir.join("ingest.sock")));
+        if !machine.args.iter().any(|arg| arg == "--path.shm") {
+            exporter.arg("--path.shm").arg(shm(&dir.join("ingest.sock")));
+        }
         exporter.args(&machine.args).envs(machine.env.iter().map(|(name, value)| (name, value)));
         let mut daemon = Daemon::spawn(bins::EXPORTER, &mut exporter)?;
         let addr = daemon.listening().await?;

@@ -53,10 +53,10 @@ pub(super) struct SimulateArgs {
     #[arg(long, default_value = "hang", value_parser = word::<Kind>)]
     kind: Kind,
     /// The run that is hit
-    #[arg(long, default_value = "simulated-run")]
+    #[arg(long, default_value = "simulated-run", value_parser = name)]
     run: String,
     /// The node that is faulty, if one is
-    #[arg(long)]
+    #[arg(long, value_parser = name)]
     node: Option<String>,
     /// Dollars an hour that it burns
     #[arg(long, value_name = "DOLLARS")]
@@ -138,6 +138,12 @@ pub(super) fn run(args: SimulateArgs, out: &mut dyn Write) -> Result<(), CliErro
         Format::Json => json(out, &story),
         Format::Table => Ok(table(&story, &zone, out)?),
     }
+}
+
+/// A name as it would come from outside: somebody may have pasted it.
+#[expect(clippy::unnecessary_wraps, reason = "as clap asks for it")]
+fn name(text: &str) -> Result<String, String> {
+    Ok(stepwatch_wire::words::line(text).into_owned())
 }
 
 /// The serde name of a unit variant.

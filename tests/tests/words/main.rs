@@ -3,11 +3,19 @@
 //! steers a terminal, turns text round, hides, or is markup.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod found;
+mod outputs;
+mod rows;
+
+use found::{FOUND, Found};
+use outputs::{Services, out_of_alerter, out_of_exporter, out_of_services, stream};
 use reqwest::Method;
 use serde_json::{Value, json};
-use stepwatch_fakes::{FakeSmtp, PagerDuty, Slack, interaction_body, pagerduty_signature, slack_signature};
+use stepwatch_fakes::{
+    AlertmanagerApi, Fake, FakeSmtp, PagerDuty, Slack, interaction_body, pagerduty_signature, slack_signature,
+};
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::{Inbound, Machine, Stack, StackOptions, bins, daemon, http, poll_until};
+use stepwatch_tests::{Inbound, Machine, Stack, StackOptions, http, poll_until};
 use stepwatch_wire::words;
 use tokio::io::AsyncWriteExt as _;
 
@@ -251,6 +259,20 @@ async fn is_followed(stack: &Stack) {
     }
 }
 
+/// What is found is on the stream or on the page.
+async fn is_found(stack: &Stack) {
+    let missing = async || {
+        let records = stream(stack).await.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
+        let said = records + &stack.exporter.metrics().await.unwrap();
+        let is_missing = |name: &&&str| !said.contains(&format!("{name} *b* <!channel>"));
+        FOUND.iter().filter(is_missing).copied().collect::<Vec<_>>()
+    };
+    let found = async || missing().await.is_empty().then_some(());
+    if poll_until("what is read by itself", PATIENCE, found).await.is_err() {
+        panic!("{:?} went nowhere", missing().await);
+    }
+}
+
 /// What is read from files and endpoints that the configuration names.
 struct Files {
     dir: tempfile::TempDir,
@@ -283,9 +305,9 @@ impl Files {
         self.dir.path().join(name).display().to_string()
     }
 
-    fn of_exporter(&self) -> String {
+    fn of_exporter(&self, more: &str) -> String {
         format!(
-            "sources:\n  - tail: {{path: '{}', from: start}}\n  - statsd: {{listen: 'unix:{}'}}\n  \
+            "sources:\n{more}  - tail: {{path: '{}', from: start}}\n  - statsd: {{listen: 'unix:{}'}}\n  \
              - scrape: {{url: 'http://{}/metrics', interval: 100ms}}\npage: {{interval: 20ms}}\n\
              collectors:\n  textfile: {{interval: 1s, directories: ['{}']}}\n  kernel: {{interval: 20ms}}\n",
             self.path("hostile.jsonl"),
@@ -296,7 +318,14 @@ impl Files {
     }
 
     fn of_alerter(&self) -> String {
-        format!("sources:\n  - exporters: {{file_sd: ['{}']}}\n", self.path("targets.json"))
+        std::fs::write(self.path("shifts.ics"), calendar()).unwrap();
+        format!(
+            "sources:\n  - exporters: {{file_sd: ['{}']}}\n\
+             users: [{{name: alice, notify: [mail], email: alice@example.org}}]\n\
+             schedules: [{{name: primary, time_zone: UTC, ical: {{file: '{}'}}, fallback: [mail]}}]\n",
+            self.path("targets.json"),
+            self.path("shifts.ics"),
+        )
     }
 
     /// Where the alerter finds the exporter.
@@ -323,6 +352,17 @@ impl Files {
         let record = format!("4,1,{},-;{xid}\n", (seconds * 1e6) as u64);
         std::fs::write(self.path("kmsg"), record).unwrap();
     }
+}
+
+/// A shift that is now, of somebody who is known and of somebody who is not.
+fn calendar() -> String {
+    let shift = hostile("shift").replace("\r\n", "\\n").replace(',', "\\,");
+    let stranger = hostile("stranger").replace(['\r', '\n', '"'], " ");
+    format!(
+        "BEGIN:VCALENDAR\r\nVERSION:2.0\r\nBEGIN:VEVENT\r\nUID:{shift}\r\nDTSTART:20260101T000000Z\r\nDTEND:20400101T000000Z\r\n\
+         SUMMARY:{shift}\r\nDESCRIPTION:{shift}\r\nATTENDEE;CN=\"{stranger}\":mailto:stranger@example.org\r\n\
+         ATTENDEE;CN=\"{stranger}\":mailto:alice@example.org\r\nEND:VEVENT\r\nEND:VCALENDAR\r\n"
+    )
 }
 
 /// As the value of a label in Prometheus's text format.
@@ -375,145 +415,59 @@ async fn into_alerter(stack: &Stack) -> Vec<String> {
     let pd =
         stack.pagerduty.wait_for(|pd| !pd.hooks.is_empty() || !pd.pages.is_empty(), PATIENCE).await.unwrap();
     let key = &pd.pages[0].dedup_key;
-    let hook = json!({"event": {"id": "01HOSTILE", "event_type": "incident.acknowledged", "resource_type": "incident",
-        "occurred_at": jiff::Timestamp::now().to_string(),
-        "agent": {"id": "P1", "type": "user_reference", "summary": hostile("agent")},
-        "data": {"id": "Q1", "type": "incident", "incident_key": key, "title": hostile("title")}}});
-    let request = http::client()
-        .post(format!("{}/pagerduty/webhook", stack.alerter.url()))
-        .header("content-type", "application/json")
-        .header(
-            "x-pagerduty-signature",
-            pagerduty_signature(&[PagerDuty::WEBHOOK_SECRET], hook.to_string().as_bytes()),
-        );
-    assert!(request.body(hook.to_string()).timeout(PATIENCE).send().await.unwrap().status().is_success());
+    for what in ["acknowledged", "reassigned", "resolved"] {
+        let hook = json!({"event": {"id": format!("01{what}"), "event_type": format!("incident.{what}"),
+            "resource_type": "incident", "occurred_at": jiff::Timestamp::now().to_string(),
+            "agent": {"id": "P1", "type": "user_reference", "summary": hostile("agent")},
+            "data": {"id": "Q1", "type": "incident", "incident_key": key, "title": hostile("title"),
+                "assignees": [{"summary": hostile("assignee"), "type": "user_reference"}],
+                "resolve_reason": (what == "resolved").then(|| json!({"type": "merge_resolve_reason",
+                    "incident": {"id": "Q2", "summary": hostile("merged")}}))}}});
+        let request = http::client()
+            .post(format!("{}/pagerduty/webhook", stack.alerter.url()))
+            .header("content-type", "application/json")
+            .header(
+                "x-pagerduty-signature",
+                pagerduty_signature(&[PagerDuty::WEBHOOK_SECRET], hook.to_string().as_bytes()),
+            );
+        assert!(request.body(hook.to_string()).timeout(PATIENCE).send().await.unwrap().status().is_success());
+    }
     let listed = async || stack.alerter.incidents().await.ok().filter(|all| all.len() > 2);
     let all = poll_until("the alert", PATIENCE, listed).await.unwrap();
     all.iter().map(|incident| incident["id"].as_str().unwrap().to_owned()).collect()
 }
 
-async fn out_of_exporter(stack: &Stack, seen: &mut Seen) {
-    seen.text("exporter /metrics", stack.exporter.metrics().await.unwrap());
-    seen.json("runs", &http::get_json(&format!("{}/v1/runs", stack.exporter.url())).await.unwrap());
-    let mut runs = daemon::command(bins::path(bins::EXPORTER).unwrap());
-    let printed = runs.args(["runs", "--url", &stack.exporter.url()]).output().await.unwrap();
-    seen.text("exporter runs", String::from_utf8(printed.stdout).unwrap());
-    for line in stack.exporter.daemon.log() {
-        seen.text("exporter log", &line);
-        seen.json("exporter log", &serde_json::from_str(&line).unwrap());
-    }
-}
-
-async fn out_of_alerter(stack: &Stack, ids: &[String], seen: &mut Seen) {
-    let url = stack.alerter.url();
-    seen.text("alerter /metrics", stack.alerter.metrics().await.unwrap());
-    for path in [
-        "/api/v1/incidents",
-        "/api/v1/runs",
-        "/api/v1/silences",
-        "/api/v1/audit",
-        "/api/v2/alerts",
-        "/api/v2/silences",
-    ] {
-        seen.json("api", &http::get_json(&format!("{url}{path}")).await.unwrap());
-    }
-    for page in ["/", "/runs", "/runs/victim", "/nodes", "/silences", "/oncall", "/receivers"] {
-        seen.text("ui", http::get(&format!("{url}{page}")).await.unwrap());
-    }
-    let mut commands = vec![
-        vec!["incidents", "list"],
-        vec!["silences", "list"],
-        vec!["audit"],
-        vec!["runs"],
-        vec!["sources"],
-    ];
-    for id in ids {
-        seen.text("ui", http::get(&format!("{url}/incidents/{id}")).await.unwrap());
-        seen.json("api", &http::get_json(&format!("{url}/api/v1/incidents/{id}")).await.unwrap());
-        let account =
-            http::get(&format!("{url}/api/v1/incidents/{id}/postmortem?format=markdown")).await.unwrap();
-        seen.text("postmortem", unescaped(&account));
-        commands.extend([vec!["incidents", "show", id], vec!["explain", id]]);
-    }
-    for command in commands {
-        let printed = stack.alerter.cli(&command).await.unwrap();
-        assert!(printed.status.success(), "{command:?}: {}", String::from_utf8_lossy(&printed.stderr));
-        seen.text("cli", String::from_utf8(printed.stdout).unwrap());
-    }
-    for line in stack.alerter.daemon.log() {
-        seen.text("alerter log", &line);
-        seen.json("alerter log", &serde_json::from_str(&line).unwrap());
-    }
-}
-
-/// What the services have got: of Slack apart what it shows with markup.
-async fn out_of_services(stack: &Stack, relay: &FakeSmtp, count: usize, seen: &mut Seen) {
-    let slack = stack.slack.wait_for(|s| s.top().count() >= count, PATIENCE).await.unwrap();
-    for post in &slack.posts {
-        seen.text("slack markup", &post.text);
-        for block in post.blocks.iter().chain(&post.attachments) {
-            seen.json("slack", block);
-            markup(block, &mut |text| seen.text("slack markup", text));
-        }
-    }
-    let pagerduty = stack.pagerduty.wait_for(|pd| pd.alerts.len() >= count, PATIENCE).await.unwrap();
-    pagerduty.alerts.iter().for_each(|alert| seen.json("pagerduty", &alert.event));
-    let hook = stack.webhook.wait_for(|hook| hook.deliveries.len() >= count, PATIENCE).await.unwrap();
-    hook.deliveries.iter().for_each(|delivery| seen.json("webhook", &delivery.body));
-    let mails = relay.wait_for(|relay| relay.mails.len() >= count, PATIENCE).await.unwrap().mails;
-    for mail in &mails {
-        mail.headers.iter().for_each(|(_, value)| seen.text("mail header", value));
-        seen.text("mail text", mail.text.replace('\r', ""));
-        seen.text("mail html", mail.html.replace('\r', ""));
-    }
-}
-
-/// Markdown without what is escaped in it.
-fn unescaped(markdown: &str) -> String {
-    let mut chars = markdown.chars();
-    let mut out = String::new();
-    while let Some(c) = chars.next() {
-        if c == '\\' {
-            chars.next();
-        } else {
-            out.push(c);
-        }
-    }
-    out
-}
-
-fn markup(value: &Value, out: &mut dyn FnMut(&str)) {
-    if let (Some("mrkdwn"), Some(text)) = (value["type"].as_str(), value["text"].as_str()) {
-        out(text);
-    }
-    match value {
-        Value::Array(items) => items.iter().for_each(|item| markup(item, out)),
-        Value::Object(map) => map.values().for_each(|value| markup(value, out)),
-        _ => {}
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn no_word_from_outside_steers_hides_or_is_markup_anywhere() {
     let (relay, files) = (FakeSmtp::start().await, Files::new().await);
+    let services = Services { relay, other: Fake::<AlertmanagerApi>::start().await };
+    let found = Found::new(files.dir.path());
     std::fs::write(files.path("password"), FakeSmtp::PASSWORD).unwrap();
     let mail = format!(
         "  - name: mail\n    email: {{to: [oncall@example.com], from: stepwatch@example.com, smarthost: \"{}\", tls: none, \
          username: {}, password_file: {}}}\n",
-        relay.addr(),
+        services.relay.addr(),
         FakeSmtp::USER,
         files.path("password")
     );
+    std::fs::write(files.path("token"), AlertmanagerApi::TOKEN).unwrap();
+    let others = format!(
+        "  - {{name: other, alertmanager: {{urls: ['{}'], bearer_token_file: '{}'}}}}\n  \
+         - {{name: terminal, stdout: {{}}}}\n  - {{name: lines, stdout: {{format: json}}}}\n",
+        services.other.url(),
+        files.path("token")
+    );
     let args = vec!["--path.kmsg".into(), files.path("kmsg").into()];
+    let args = args.into_iter().chain(found.args()).collect();
     let options = StackOptions {
-        exporter: files.of_exporter(),
+        exporter: files.of_exporter(&found.sources()),
         machine: Machine { args, env: Vec::new() },
         blind: true,
         alerter: files.of_alerter(),
         webhook: true,
         inbound: vec![Inbound::PagerDuty, Inbound::Slack],
-        receivers: mail,
-        also: vec!["mail".into()],
+        receivers: mail + &others,
+        also: ["mail", "other", "terminal", "lines"].map(String::from).into(),
         ..StackOptions::default()
     };
     let stack = Stack::start_with(options).await.unwrap();
@@ -521,20 +475,28 @@ async fn no_word_from_outside_steers_hides_or_is_markup_anywhere() {
     into_exporter(&stack, &files).await;
     files.write_kernel_log();
     is_followed(&stack).await;
+    is_found(&stack).await;
     let ids = into_alerter(&stack).await;
     let mut seen = Seen(Vec::new());
-    out_of_services(&stack, &relay, 2, &mut seen).await;
+    out_of_services(&stack, &services, 2, &mut seen).await;
     out_of_exporter(&stack, &mut seen).await;
     out_of_alerter(&stack, &ids, &mut seen).await;
     seen.is_plain();
     seen.lacks("slack markup", &["*b*", "<!channel", "<@U1", "`x`", "<script", "<http"]);
     // A page loads scripts of its own, by their address.
-    for (html, script) in [("ui", "<script>"), ("mail html", "<script")] {
+    for (html, script) in [("ui", "<script>"), ("mail html", "<script"), ("chart", "<script")] {
         seen.lacks(html, &[script, "<!channel", "<@U1"]);
     }
     seen.lacks("postmortem", &["*b*", "<!channel", "`x`", "[l](", "<script"]);
     // What is data keeps its characters.
-    for place in ["webhook", "cli", "mail text", "pagerduty"] {
+    for place in
+        ["webhook", "cli", "mail text", "pagerduty", "alertmanager", "stdout", "stdout json", "stream"]
+    {
         assert!(seen.0.iter().any(|(at, text)| at == place && text.contains("*b* <!channel>")), "{place}");
+    }
+    // What was answered came as far as somebody reads it.
+    for name in ["assignee", "merged"] {
+        let words = format!("{name} *b* <!channel>");
+        assert!(seen.0.iter().any(|(_, text)| text.contains(&words)), "{name} went nowhere");
     }
 }

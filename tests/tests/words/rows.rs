@@ -1,0 +1,84 @@
+//! Every way in and out has a row here: a new source, ingest, answer or receiver fails this test
+//! until the hostile text goes through it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use stepwatch_tests::bins;
+
+/// What takes text in or gives it out, by its module, and where this test uses it.
+const ROWS: &[(&str, &str)] = &[
+    ("exporter/src/sources/checkpoints", "the directory `saved`"),
+    ("exporter/src/sources/discover", "`trains`, its error file and its environment"),
+    ("exporter/src/sources/scrape", "`scraped`"),
+    ("exporter/src/sources/statsd", "Way::Statsd"),
+    ("exporter/src/sources/tail", "Way::Tail, `plain.log` and the records of TensorBoard"),
+    ("exporter/src/ingest/datagram", "Way::Datagram"),
+    ("exporter/src/ingest/http", "Way::Http"),
+    ("exporter/src/ingest/kubeflow", "Way::Kubeflow"),
+    ("exporter/src/ingest/launcher", "`line` by Way::Packet"),
+    ("exporter/src/ingest/otlp", "Way::Otlp"),
+    ("exporter/src/ingest/seqpacket", "Way::Packet"),
+    ("alerter/src/callbacks/pagerduty", "the hooks `agent`, `assignee` and `merged`"),
+    ("alerter/src/callbacks/slack", "the click of `clicker`"),
+    ("alerter/src/callbacks/socket", "what comes by it is taken as by callbacks/slack"),
+    ("alerter/src/notify/alertmanager", "the receiver `other`"),
+    ("alerter/src/notify/email", "the receiver `mail`"),
+    ("alerter/src/notify/pagerduty", "the receiver `primary`"),
+    ("alerter/src/notify/slack", "the receiver `chat`"),
+    ("alerter/src/notify/stdout", "the receivers `terminal` and `lines`"),
+    ("alerter/src/notify/webhook", "the receiver `hook`"),
+];
+
+/// Modules beside them that neither take text in nor give it out by themselves.
+const HELPERS: &[(&str, &[&str])] = &[
+    ("exporter/src/sources", &["poll", "sink"]),
+    ("exporter/src/ingest", &["bind", "seats"]),
+    ("alerter/src/callbacks", &["people", "proxy", "signature", "silencing", "tests"]),
+    ("alerter/src/notify", &["budget", "http", "sample", "secret", "text", "trial", "tests"]),
+];
+
+fn modules(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .filter_map(|entry| {
+            let path = entry.unwrap().path();
+            let is_module = path.extension().is_some_and(|end| end == "rs");
+            is_module.then(|| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+/// Pages that are no text of ours or are asked for by a form.
+const OTHER_PAGES: &[&str] = &["/incidents/{id}/chart.png", "/assets/{hash}/{name}", "/silences/preview"];
+
+#[test]
+fn every_page_of_the_web_interface_is_read() {
+    let whole = std::fs::read_to_string(bins::root().join("alerter/src/web.rs")).unwrap();
+    let routes = whole.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")?.split_once('"'));
+    let pages: Vec<_> = routes.filter(|(_, answer)| answer.contains("get(")).map(|(path, _)| path).collect();
+    assert!(pages.len() > 10, "{pages:?}");
+    for page in pages.iter().filter(|page| !OTHER_PAGES.contains(page)) {
+        assert!(crate::outputs::PAGES.contains(page), "{page} is not read by this test");
+    }
+}
+
+#[test]
+fn every_source_and_receiver_has_a_row() {
+    let rows: BTreeMap<_, _> = ROWS.iter().copied().collect();
+    assert_eq!(rows.len(), ROWS.len());
+    for (dir, helpers) in HELPERS {
+        let names = modules(&bins::root().join(dir));
+        for name in names.iter().filter(|name| !helpers.contains(&name.as_str())) {
+            let path = format!("{dir}/{name}");
+            assert!(rows.contains_key(&*path), "{path}: send the hostile text through it, and add a row");
+        }
+        let of = rows.keys().filter_map(|path| path.strip_prefix(&format!("{dir}/")[..]));
+        for gone in of.chain(helpers.iter().copied()).filter(|name| !names.iter().any(|there| there == name))
+        {
+            panic!("{dir}/{gone} is no module any more");
+        }
+    }
+}
