@@ -25,6 +25,7 @@ pub(crate) const PAGES: &[&str] = &[
     "/nodes",
     "/nodes/{node}",
     "/receivers",
+    "/detectors",
 ];
 /// Lists of the API, of which the parts are read as well.
 const LISTS: &[&str] = &[
