@@ -66,7 +66,8 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Man { directory }) => {
             let written = shell::manual(Cli::command(), directory);
             let written = written.with_context(|| directory.display().to_string())?;
-            print(&written.iter().map(|page| format!("{}\n", page.display())).collect::<String>())
+            let pages: Vec<_> = written.iter().map(|page| page.display().to_string()).collect();
+            print(&(pages.join("\n") + "\n"))
         }
     }
 }

@@ -13,6 +13,8 @@ use tokio::sync::mpsc;
 
 /// How long the thread that reads the keys waits before it looks whether it is to end.
 const KEY_WAIT: Duration = Duration::from_millis(100);
+/// Keys that wait until the screen is drawn; who presses more waits.
+const KEYS: usize = 16;
 /// Where the size of the terminal is unknown.
 const USUAL: (u16, u16) = (80, 24);
 
@@ -27,7 +29,7 @@ pub(super) enum Key {
 /// The other screen of a terminal, without a cursor. When it is dropped the terminal is as before.
 #[derive(Debug)]
 pub(super) struct Screen {
-    keys: mpsc::UnboundedReceiver<Key>,
+    keys: mpsc::Receiver<Key>,
     closed: Arc<AtomicBool>,
 }
 
@@ -39,7 +41,7 @@ pub(super) fn is_terminal() -> bool {
 impl Screen {
     pub(super) fn open() -> io::Result<Self> {
         terminal::enable_raw_mode()?;
-        let (sender, keys) = mpsc::unbounded_channel();
+        let (sender, keys) = mpsc::channel(KEYS);
         let closed = Arc::new(AtomicBool::new(false));
         // Dropped on every error from here on.
         let screen = Self { keys, closed: Arc::clone(&closed) };
@@ -51,7 +53,7 @@ impl Screen {
                     Ok(false) => continue,
                     Err(_) => Key::Quit,
                 };
-                if sender.send(key).is_err() || key == Key::Quit {
+                if sender.blocking_send(key).is_err() || key == Key::Quit {
                     return;
                 }
             }

@@ -36,7 +36,7 @@ const MAX_TEXT: usize = 40_000;
 /// `chat.update` is stricter.
 const MAX_UPDATE_TEXT: usize = 4_000;
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// A message, or a reply in a thread.
 #[derive(Debug, Clone, PartialEq)]

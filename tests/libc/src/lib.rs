@@ -141,7 +141,7 @@ pub unsafe extern "C" fn clock_gettime(clock: clockid_t, at: *mut timespec) -> c
 /// # Safety
 /// As `gettimeofday(2)`: `at` and `zone` are null or may be written to.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gettimeofday(at: *mut timeval, zone: *mut libc::c_void) -> c_int {
+pub unsafe extern "C" fn gettimeofday(at: *mut timeval, zone: *mut c_void) -> c_int {
     // SAFETY: the arguments are the caller's, and the kernel checks them.
     let answer = unsafe { libc::syscall(libc::SYS_gettimeofday, at, zone) } as c_int;
     if answer == 0 && !at.is_null() {

@@ -78,7 +78,7 @@ fn saved() -> String {
 /// It has made steps and then failed.
 fn plain() -> String {
     let line = |name| hostile(name).replace(['\r', '\n'], " ");
-    let steps: String = (1..=5).map(|step| format!("step {step} loss 2.5\n")).collect();
+    let steps: String = (1..=5).flat_map(|step| [format!("step {step} loss 2.5"), "\n".into()]).collect();
     let frame = format!("  File \"{}\", line 1, in <module>\n    {0}\n", line("traceback"));
     format!("{steps}Traceback (most recent call last):\n{frame}RuntimeError: {}\n", line("last"))
 }

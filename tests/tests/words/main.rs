@@ -268,9 +268,8 @@ async fn is_found(stack: &Stack) {
         FOUND.iter().filter(is_missing).copied().collect::<Vec<_>>()
     };
     let found = async || missing().await.is_empty().then_some(());
-    if poll_until("what is read by itself", PATIENCE, found).await.is_err() {
-        panic!("{:?} went nowhere", missing().await);
-    }
+    let all = poll_until("what is read by itself", PATIENCE, found).await.is_ok();
+    assert!(all, "{:?} went nowhere", missing().await);
 }
 
 /// What is read from files and endpoints that the configuration names.

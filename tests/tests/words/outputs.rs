@@ -90,7 +90,7 @@ async fn pages(stack: &Stack, ids: &[String], seen: &mut Seen) {
         for name in each {
             let path = if part.is_empty() { (*page).to_owned() } else { page.replace(part, &encoded(name)) };
             let answer = http::get(&format!("{}{path}", stack.alerter.url())).await;
-            if page.ends_with(".svg") {
+            if page.contains("/chart.") {
                 // An alert of another program has none.
                 answer.into_iter().for_each(|chart| seen.text("chart", chart));
             } else {
@@ -101,7 +101,7 @@ async fn pages(stack: &Stack, ids: &[String], seen: &mut Seen) {
 }
 
 fn encoded(name: &str) -> String {
-    name.bytes().map(|b| format!("%{b:02X}")).collect()
+    name.bytes().flat_map(|b| ["%".to_owned(), format!("{b:02X}")]).collect()
 }
 
 pub(crate) async fn out_of_alerter(stack: &Stack, ids: &[String], seen: &mut Seen) {

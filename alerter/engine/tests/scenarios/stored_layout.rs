@@ -32,7 +32,9 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if path.is_dir() && name != "tests" {
             files(&path, found);
-        } else if name.ends_with(".rs") && !name.starts_with("tests") && name != "config.rs" {
+        } else if path.extension().is_some_and(|end| end == "rs")
+            && !["tests.rs", "config.rs"].contains(&name)
+        {
             found.push(path);
         }
     }
@@ -112,8 +114,9 @@ fn a_stored_type_that_changes_makes_a_new_version() {
     let bless = std::env::var("STEPWATCH_BLESS").ok();
     let allowed = version != STATE_VERSION || bless.as_deref() == Some("unstored");
     if bless.is_some() && allowed {
-        let rows: String = now.iter().map(|(name, hash)| format!("{name} {hash}\n")).collect();
-        std::fs::write(&path, format!("version {STATE_VERSION}\n{rows}")).unwrap();
+        let rows = now.iter().map(|(name, hash)| format!("{name} {hash}"));
+        let lines: Vec<_> = [format!("version {STATE_VERSION}")].into_iter().chain(rows).collect();
+        std::fs::write(&path, lines.join("\n") + "\n").unwrap();
         return;
     }
     assert!(changed.is_empty(), "{changed:#?} changed: {HOW}");

@@ -6,10 +6,13 @@ use super::*;
 use crate::api::nodes::NodeView;
 use crate::cli::top::{Fleet, lines};
 
+/// More than any test has.
+const LINES: usize = 1_000;
+
 /// Hands on what is written, by lines.
 struct Lines {
     begun: Vec<u8>,
-    whole: mpsc::UnboundedSender<String>,
+    whole: mpsc::Sender<String>,
 }
 
 impl Write for Lines {
@@ -17,7 +20,7 @@ impl Write for Lines {
         for byte in bytes {
             if *byte == b'\n' {
                 let line = stripped(core::mem::take(&mut self.begun));
-                self.whole.send(line).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+                self.whole.try_send(line).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
             } else {
                 self.begun.push(*byte);
             }
@@ -31,9 +34,9 @@ impl Write for Lines {
 }
 
 /// The lines of a command that does not end.
-fn follow(args: &[&str]) -> mpsc::UnboundedReceiver<String> {
+fn follow(args: &[&str]) -> mpsc::Receiver<String> {
     let cli = Cli::try_parse_from(["stepwatch-alerter"].iter().chain(args)).unwrap();
-    let (whole, lines) = mpsc::unbounded_channel();
+    let (whole, lines) = mpsc::channel(LINES);
     // What a command writes to belongs to one thread.
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -43,11 +46,11 @@ fn follow(args: &[&str]) -> mpsc::UnboundedReceiver<String> {
     lines
 }
 
-async fn next(lines: &mut mpsc::UnboundedReceiver<String>) -> String {
+async fn next(lines: &mut mpsc::Receiver<String>) -> String {
     tokio::time::timeout(DEADLINE, lines.recv()).await.unwrap().unwrap()
 }
 
-async fn until(lines: &mut mpsc::UnboundedReceiver<String>, wanted: impl Fn(&str) -> bool) {
+async fn until(lines: &mut mpsc::Receiver<String>, wanted: impl Fn(&str) -> bool) {
     while !wanted(&next(lines).await) {}
 }
 

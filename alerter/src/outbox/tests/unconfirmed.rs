@@ -2,7 +2,7 @@
 
 use super::*;
 
-const PAGE_AGE: Duration = Duration::from_secs(120);
+const PAGE_AGE: Duration = Duration::from_mins(2);
 /// Longer than that, with the time between two looks.
 const LATER: Duration = Duration::from_secs(130);
 

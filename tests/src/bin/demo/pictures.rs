@@ -14,7 +14,7 @@ use crate::screen::Screen;
 
 /// Names as Debian and others install it.
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 /// Milliseconds of the page's own clock, in which it draws its charts.
 const SETTLES: u32 = 8_000;
 
