@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -27,14 +26,13 @@ const KEPT: usize = 1_000_000;
 pub struct Daemon {
     name: String,
     child: Child,
-    log: Arc<watch::Sender<Vec<String>>>,
-    printed: Arc<watch::Sender<Vec<String>>>,
+    log: watch::Receiver<Vec<String>>,
+    printed: watch::Receiver<Vec<String>>,
 }
 
-/// The lines of an output, as they come.
-fn kept(output: impl AsyncRead + Unpin + Send + 'static) -> Arc<watch::Sender<Vec<String>>> {
-    let kept = Arc::new(watch::Sender::new(Vec::new()));
-    let sink = Arc::clone(&kept);
+/// The lines of an output, as they come; closed at its end.
+fn kept(output: impl AsyncRead + Unpin + Send + 'static) -> watch::Receiver<Vec<String>> {
+    let (sink, kept) = watch::channel(Vec::new());
     tokio::spawn(async move {
         let mut lines = BufReader::new(output).lines();
         while let Ok(Some(line)) = lines.next_line().await {
@@ -70,15 +68,16 @@ impl Daemon {
 
     /// Waits for a line of the log.
     pub async fn logged(&mut self, wanted: impl Fn(&str) -> bool) -> anyhow::Result<String> {
-        let mut lines = self.log.subscribe();
+        let mut lines = self.log.clone();
         let found = |all: &Vec<String>| all.iter().any(|l| wanted(l));
-        tokio::select! {
-            seen = tokio::time::timeout(PATIENCE, lines.wait_for(found)) => {
-                let all = seen.with_context(|| format!("{}: no such line of log in {PATIENCE:?}", self.name))??;
-                all.iter().find(|l| wanted(l)).cloned().context("just found")
-            }
-            status = self.child.wait() => bail!("{} ended: {}\n{}", self.name, status?, self.tail()),
+        let seen = tokio::time::timeout(PATIENCE, lines.wait_for(found)).await;
+        if let Ok(all) =
+            seen.with_context(|| format!("{}: no such line of log in {PATIENCE:?}", self.name))?
+        {
+            return all.iter().find(|l| wanted(l)).cloned().context("just found");
         }
+        // The log is at its end, with the reason of the end in its last lines.
+        bail!("{} ended: {}\n{}", self.name, self.child.wait().await?, self.tail())
     }
 
     pub fn log(&self) -> Vec<String> {

@@ -60,18 +60,25 @@ async fn show_one(api: &Api, caller: &Caller, name: &str) -> Result<Response> {
 pub(super) fn meaning(kind: Kind) -> Option<String> {
     let (_, text) = RUNBOOKS.iter().find(|(name, _)| *name == kind.as_str())?;
     let (_, rest) = text.split_once("**Means.** ")?;
-    let paragraph = rest.split("\n\n").next()?;
-    let mut plain = String::new();
-    for event in Parser::new(paragraph) {
+    let mut blocks = rest.split("\n\n").map(plain);
+    let first = blocks.next()?;
+    // A list that it begins belongs to it.
+    let whole = if first.ends_with(':') { format!("{first} {}", blocks.next()?) } else { first };
+    let end = whole.find(". ").map_or(whole.len(), |at| at + 1);
+    Some(whole[..end].to_owned())
+}
+
+/// The text of a block, without markup, in one line.
+fn plain(markdown: &str) -> String {
+    let mut text = String::new();
+    for event in Parser::new(markdown) {
         match event {
-            Event::Text(text) | Event::Code(text) => plain.push_str(&text),
-            Event::SoftBreak => plain.push(' '),
+            Event::Text(part) | Event::Code(part) => text.push_str(&part),
+            Event::SoftBreak | Event::End(TagEnd::Item) => text.push(' '),
             _ => {}
         }
     }
-    let end = plain.find(". ").map_or(plain.len(), |at| at + 1);
-    plain.truncate(end);
-    Some(plain)
+    text.trim_end().to_owned()
 }
 
 /// Markup in the text is shown as text, and links lead to our own pages, to the other documents, or
@@ -126,7 +133,7 @@ mod tests {
     fn every_runbook_says_first_what_its_kind_means() {
         for kind in Kind::ALL {
             let meaning = meaning(*kind).unwrap_or_default();
-            assert!(meaning.ends_with('.') && (20..400).contains(&meaning.len()), "{kind:?}: {meaning}");
+            assert!(meaning.ends_with('.') && (20..700).contains(&meaning.len()), "{kind:?}: {meaning}");
             assert!(!meaning.contains("**") && !meaning.contains("]("), "{meaning}");
         }
     }

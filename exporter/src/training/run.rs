@@ -263,10 +263,7 @@ impl Run {
             Some(Value::Number(n)) => Some(*n as u32),
             _ => None,
         });
-        let restarts = event.extra.get(hello::RESTARTS).and_then(Value::as_f64).map(|n| n as u32);
-        if let Some(restarts) = restarts.filter(|n| *n > self.epoch.attempt) {
-            self.restarted_elsewhere(number, restarts);
-        }
+        self.hear_restarts(number, event);
         if let Some(rank) = self.ranks.get_mut(&number) {
             // The same process sends `hello` again when it reconnects; a different one has taken
             // the rank over.
@@ -313,9 +310,19 @@ impl Run {
         }
     }
 
+    /// Takes over the restarts that the launcher has counted, where `hello` has them.
+    fn hear_restarts(&mut self, number: u32, event: &Event) {
+        let restarts = event.extra.get(hello::RESTARTS).and_then(Value::as_f64).map(|n| n as u32);
+        if let Some(restarts) = restarts.filter(|n| *n > self.epoch.attempt) {
+            self.restarted_elsewhere(number, restarts);
+        }
+    }
+
     /// A file publishes `hello` whenever it is opened anew, which is no new process, unless it
-    /// declares one.
+    /// declares one. What `discover` read of the environment of a process counts for its log, which
+    /// shows no restart if it goes on exactly behind its last step.
     fn source_hello(&mut self, number: u32, event: &Event, cx: Context<'_>) {
+        self.hear_restarts(number, event);
         let resumed = event.extra.get(hello::RESUMED) == Some(&Value::Bool(true));
         if let Some(rank) = self.ranks.get_mut(&number).filter(|_| resumed) {
             rank.epoch.source_reborn(cx.speaker(event), &self.epoch);

@@ -2,16 +2,27 @@
 
 mod driver;
 
-use driver::{Driver, Look};
+use std::time::Duration;
 
-use crate::testing::{TestApp, rank_dead, step, wait_for};
+use driver::{Driver, Look};
+use tokio::time::Instant;
+
+use crate::testing::{DEADLINE, TestApp, rank_dead, step};
 
 const PHONE: (u32, u32) = (360, 740);
 const DESK: (u32, u32) = (1280, 900);
 
 /// Waits until the page says so, without loading it again.
 async fn says(browser: &Driver, text: &str) {
-    wait_for(text, async || browser.text().await.contains(text).then_some(())).await;
+    let started = Instant::now();
+    loop {
+        let shown = browser.text().await;
+        if shown.contains(text) {
+            return;
+        }
+        assert!(started.elapsed() < DEADLINE, "the page does not say {text:?}:\n{shown}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test]

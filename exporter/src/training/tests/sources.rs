@@ -4,6 +4,7 @@ use crate::origin::Priority;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use stepwatch_wire::names::hello;
 
 use super::*;
 
@@ -121,6 +122,24 @@ fn a_file_that_is_opened_again_is_no_new_process() {
     b.from(&tensorboard(), r#"{"k":"hello","run":"r","resumed":true}"#);
     b.from(&tensorboard(), r#"{"k":"step","run":"r","step":9,"loss":2}"#);
     assert_eq!(b.last().attempt, Some(1));
+}
+
+#[test]
+fn a_restart_that_the_launcher_counted_is_one_although_the_log_goes_on_behind_its_last_step() {
+    let mut b = Bench::new();
+    let discover = || source(Via::Discover, "discover", Priority::Log);
+    let greet = |restarts| format!(r#"{{"k":"hello","run":"r","rank":0,"{}":{restarts}}}"#, hello::RESTARTS);
+    b.from(&discover(), &greet(0));
+    for step in 1..=6 {
+        b.from(&log(), &format!(r#"{{"k":"step","run":"r","step":{step},"loss":2}}"#));
+    }
+    b.from(&discover(), &greet(1));
+    b.from(&log(), r#"{"k":"step","run":"r","step":7,"loss":2}"#);
+    assert_eq!((b.last().attempt, b.page().get(&f::RESTARTS, &["r"])), (Some(1), Some(1.0)));
+    // It is the same restart, whoever says so once more.
+    b.from(&discover(), &greet(1));
+    b.from(&log(), r#"{"k":"step","run":"r","step":8,"loss":2}"#);
+    assert_eq!((b.last().attempt, b.page().get(&f::RESTARTS, &["r"])), (Some(1), Some(1.0)));
 }
 
 #[test]
