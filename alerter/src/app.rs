@@ -323,7 +323,7 @@ fn administer(store: &Store, log: LogControl) -> (Admin, mpsc::Receiver<ReloadRe
     let (admin, reloads) = Admin::new(log);
     let store = store.clone();
     let waits = move || {
-        store.look();
+        store.look_soon();
         store.refusal_in_public().map(|why| format!("the store to take commits: {why}"))
     };
     (admin.needing(waits), reloads)

@@ -39,7 +39,7 @@ impl Runtime {
         let now = Instant::now();
         if now >= self.schedule.look_due {
             self.schedule.look_due = now + LOOK_EVERY;
-            self.store.look();
+            self.store.look_soon();
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use sqlx::sqlite::SqlitePool;
@@ -32,6 +33,8 @@ pub(super) struct Inner {
     pub(super) refusal: std::sync::Mutex<Option<Refusal>>,
     /// Why messages to send cannot be read. Never held for long.
     pub(super) unreadable: std::sync::Mutex<Option<Refusal>>,
+    /// Somebody looks whether the files are in their place.
+    pub(super) looking: AtomicBool,
     /// SQLite must not be used again.
     pub(super) abandoned: OnceLock<()>,
     /// When the transaction under way began. Never held for long.

@@ -175,10 +175,10 @@ mod tests {
     #[tokio::test]
     async fn an_index_that_is_cut_short_while_nothing_is_written_is_missed() {
         let (_dir, path, store) = written().await;
-        store.look();
+        store.look().await;
         assert_eq!(store.refusal(), None);
         cut(&path, "-shm", 0);
-        store.look();
+        store.look().await;
         assert!(store.refusal().unwrap().contains("was cut short"));
         assert!(store.touch(Ts(2)).await.is_err());
     }
@@ -209,12 +209,12 @@ mod tests {
                 .execute(&mut other)
                 .await
                 .unwrap();
-            store.look();
+            store.look().await;
             assert_eq!(store.refusal(), None, "{how}");
             store.touch(Ts(2)).await.unwrap();
         }
         cut(&path, "-wal", 100);
-        store.look();
+        store.look().await;
         assert!(store.refusal().unwrap().contains("was cut short"), "{:?}", store.refusal());
         let err = store.touch(Ts(3)).await.unwrap_err().to_string();
         assert!(err.contains("alerter.db-wal was cut short"), "{err}");

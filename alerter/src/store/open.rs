@@ -1,6 +1,7 @@
 //! Opening the store: the right place, one process, the right schema.
 
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -94,6 +95,7 @@ impl Store {
             line,
             refusal,
             unreadable: std::sync::Mutex::default(),
+            looking: AtomicBool::new(false),
             abandoned: OnceLock::new(),
             transaction_began: std::sync::Mutex::default(),
             unrecorded,

@@ -10,6 +10,8 @@
 //! connection must read what it wrote. The store refuses ([`Store::refusal`]) until then, and while
 //! a transaction does not end, and while the messages to send cannot be read.
 
+use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -73,21 +75,44 @@ impl Store {
         failed.or_else(|| self.stalled_for().map(|_| STALLED.to_owned()))
     }
 
+    /// Looks whether the file is in its place, and has the rest of [`Self::look`] done by somebody
+    /// else, since a disk that hangs must not hold up the caller.
+    pub(crate) fn look_soon(&self) {
+        if let Err(err) = self.files_in_place(None) {
+            return self.note_missing(&err);
+        }
+        if !self.inner.looking.swap(true, Ordering::Relaxed) {
+            let store = self.clone();
+            tokio::spawn(async move {
+                store.look().await;
+                store.inner.looking.store(false, Ordering::Relaxed);
+            });
+        }
+    }
+
     /// Checks that the file is still in its place, because nothing else does while there is nothing
     /// to write. If it is not, the store refuses from now on.
-    pub(crate) fn look(&self) {
+    pub(super) async fn look(&self) {
         let looked = if let Ok(writer) = self.inner.writer.try_lock() {
-            self.in_place(&writer)
+            // Whoever wants to write waits meanwhile: it counts as a transaction that does not end.
+            let began = Began::now(self);
+            let looked = self.in_place(Some(writer.kept.is_some())).await;
+            began.ended();
+            looked
         } else {
             // A transaction is in progress. It looked when it began, which may be some time ago.
-            let usable = self.usable();
-            self.inner.identity.check().and(usable)
+            self.in_place(None).await
         };
-        let Err(err) = looked else { return };
+        if let Err(err) = looked {
+            self.note_missing(&err);
+        }
+    }
+
+    fn note_missing(&self, err: &StoreError) {
         if self.refusal().is_none() {
             tracing::error!(%err, "the database is not in its place: nothing is recorded until it is");
         }
-        self.note(Who::Prompt, Some(&err));
+        self.note(Who::Prompt, Some(err));
     }
 
     /// For how long the store has refused.
@@ -165,7 +190,7 @@ impl Store {
         who: Who,
         work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T>,
     ) -> Result<T> {
-        self.in_place(writer)?;
+        self.in_place(Some(writer.kept.is_some())).await?;
         if matches!(who, Who::Engine(_)) {
             self.readable()?;
         }
@@ -209,10 +234,24 @@ impl Store {
         Ok(value)
     }
 
-    fn in_place(&self, writer: &Writer) -> Result<()> {
+    /// Whether the files are where they were; `open`: whether the writer has its connection, or
+    /// nothing if that is not known. They are read, and a disk that hangs holds up this transaction
+    /// only: it must not keep a thread on which everything else runs.
+    async fn in_place(&self, open: Option<bool>) -> Result<()> {
+        let store = self.clone();
+        let looked = tokio::task::spawn_blocking(move || store.files_in_place(open)).await;
+        looked.map_err(|err| StoreError::Io {
+            action: "look at",
+            path: self.inner.path.clone(),
+            source: io::Error::other(err),
+        })?
+    }
+
+    fn files_in_place(&self, open: Option<bool>) -> Result<()> {
         let usable = self.usable();
         self.inner.identity.check().and(usable)?;
-        if writer.kept.is_some() {
+        let Some(open) = open else { return Ok(()) };
+        if open {
             self.inner.identity.index.check().inspect_err(|err| self.abandon(err))?;
             return self.inner.identity.check_log();
         }
