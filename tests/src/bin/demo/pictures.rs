@@ -1,4 +1,5 @@
-//! Pictures of the pages, as Chromium draws them: phone and desktop, light and dark.
+//! Pictures of the pages, as Chromium draws them without their script: phone and desktop, light and
+//! dark.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -15,12 +16,14 @@ use crate::screen::Screen;
 /// Names as Debian and others install it.
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 const DEADLINE: Duration = Duration::from_mins(1);
-/// Milliseconds of the page's own clock, in which it draws its charts.
-const SETTLES: u32 = 8_000;
+/// Milliseconds that a page may take to load.
+const LOADS: u32 = 8_000;
 
 /// A kind of screen: its name, width and height.
 const SCREENS: [(&str, u32, u32); 2] = [("phone", 390, 1_500), ("desktop", 1_280, 1_000)];
 const COLOURS: [(&str, &str); 2] = [("light", "preferredColorScheme=1"), ("dark", "preferredColorScheme=0")];
+/// With its script a page follows events for ever, and is never finished.
+const STILL: &str = "scriptEnabled=false";
 
 /// Writes one PNG a page, screen and colour, named `incident-phone-dark.png`, and returns how many.
 pub(crate) async fn take(
@@ -49,8 +52,8 @@ pub(crate) async fn take(
                     ])
                     .arg(format!("--user-data-dir={}", profile.path().display()))
                     .arg(format!("--window-size={width},{height}"))
-                    .arg(format!("--virtual-time-budget={SETTLES}"))
-                    .arg(format!("--blink-settings={setting}"))
+                    .arg(format!("--timeout={LOADS}"))
+                    .arg(format!("--blink-settings={setting},{STILL}"))
                     .arg(format!("--screenshot={}", file.display()))
                     .arg(url)
                     .stdout(Stdio::null())
