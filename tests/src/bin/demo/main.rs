@@ -5,7 +5,6 @@
 //! without GPU, without Slack and without internet.
 
 mod feed;
-mod pictures;
 mod python;
 mod replay;
 mod screen;
@@ -41,10 +40,6 @@ struct Options {
     /// Train the smaller model, without NumPy
     #[arg(long)]
     pure_python: bool,
-    /// Write pictures of the web pages to this directory when somebody has been paged; needs
-    /// Chromium
-    #[arg(long, value_name = "DIR", conflicts_with = "replay")]
-    pictures: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -101,7 +96,9 @@ async fn run(options: &Options) -> anyhow::Result<()> {
             replay.play(&mut screen, &stack, &steps, options.lines_per_second).await?;
             None
         }
-        (None, Some(python)) => Some(story::play(&mut screen, &stack, &steps, &python, options).await?),
+        (None, Some(python)) => {
+            Some(story::play(&mut screen, &stack, &steps, &python, options.blow_up_after).await?)
+        }
         (None, None) => None,
     };
     if !options.once {

@@ -9,9 +9,7 @@ use stepwatch_fakes::AlertState;
 use stepwatch_tests::Stack;
 use tokio::process::Child;
 
-use crate::Options;
 use crate::feed::{Feed, delivered};
-use crate::pictures;
 use crate::python::{self, Python};
 use crate::screen::{Colour, Screen};
 use crate::steps::Steps;
@@ -33,9 +31,8 @@ pub(crate) async fn play(
     stack: &Stack,
     steps: &Steps,
     python: &Python,
-    options: &Options,
+    blow_up_after: u32,
 ) -> anyhow::Result<Child> {
-    let blow_up_after = options.blow_up_after;
     let checkpoints = stack.dir.path().join("checkpoints");
     let blow_up = blow_up_after * STEPS_PER_SECOND;
     let with = if python.numpy { "NumPy" } else { "pure Python" };
@@ -52,10 +49,6 @@ pub(crate) async fn play(
     ensure!(paged, "nobody was paged; {}", state_of(&mut trainer));
 
     feed.until(screen, (stack, steps), WAKING_UP, |_| false).await;
-    if let Some(directory) = &options.pictures {
-        let taken = pictures::take(screen, stack, &feed, directory).await?;
-        screen.event(Colour::Plain, "DRAWN", &format!("{taken} pictures in {}", directory.display()));
-    }
     let ids: Vec<_> =
         feed.known.iter().filter(|i| i["severity"] == "page").map(|i| i["id"].clone()).collect();
     for id in ids.iter().filter_map(|id| id.as_str()) {
