@@ -10,10 +10,10 @@
 //!   lines in a row were null than any loop leaves out between two reports. Where it is certain
 //!   what the name means (the configuration maps it, or the line reads `loss None`) one line of any
 //!   kind is enough.
-//! * Every other metric counts too when it turns null: one that has a meaning here once two lines of
-//!   the kind in a row had it, and one that is somebody's own, as a reward or the loss of a policy,
-//!   once twenty had. It does not count when it is absent: trainers log most of them when they have
-//!   them.
+//! * Every other metric counts too when it turns null: one that has a meaning here once two lines
+//!   of the kind in a row had it, and one that is somebody's own, as a reward or the loss of a
+//!   policy, once twenty had. It does not count when it is absent: trainers log most of them when
+//!   they have them.
 //! * Absent counts once the last twenty such lines had it, and only if the rest of the line is as
 //!   it was: many loops log their first ten steps in full and then the loss of every tenth. A
 //!   number that was absent and comes back must be there twenty times again.
@@ -27,8 +27,8 @@
 //! `bare.rs`.
 //!
 //! A grammar that knows its lines by more than their loss reads one without it once the log had a
-//! loss ([`Absent::has_reported_loss`]). Where the rest of the line may be of something else, it is a
-//! step only if it lacks what it should have ([`Absent::has_lost`]).
+//! loss ([`Absent::has_reported_loss`]). Where the rest of the line may be of something else, it is
+//! a step only if it lacks what it should have ([`Absent::has_lost`]).
 
 mod bare;
 #[cfg(test)]
@@ -151,8 +151,8 @@ impl Absent {
         self.reported[0]
     }
 
-    /// Whether a step lacks what every line like it has had. If it does not, it is one of those that
-    /// do without, and none like it is missed until it was there often enough again.
+    /// Whether a step lacks what every line like it has had. If it does not, it is one of those
+    /// that do without, and none like it is missed until it was there often enough again.
     pub(crate) fn has_lost(&mut self, e: &Event, nothing: &[(String, Nothing)]) -> bool {
         let rest = rest(e, nothing);
         let lost = !self.find(e, nothing, rest, true).is_empty();

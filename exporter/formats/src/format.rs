@@ -164,8 +164,8 @@ impl<'a> Out<'a> {
         self.reports_loss(event) || event.kind == Kind::Step && before
     }
 
-    /// Whether a step lacks what all lines like it had so far, which makes it one of them. For lines
-    /// that may be of something else; where it does not, no line like it is missed for long.
+    /// Whether a step lacks what all lines like it had so far, which makes it one of them. For
+    /// lines that may be of something else; where it does not, no line like it is missed for long.
     pub(crate) fn has_lost(&mut self, event: &Event) -> bool {
         self.certain = self.absent.as_mut().is_some_and(|a| a.has_lost(event, &self.nothing));
         self.certain

@@ -25,8 +25,8 @@ use super::connections::{Client, Entered};
 const CLIENT_PART: usize = 2;
 /// And so much more, a part of that: what the largest body takes beside its bytes.
 const BESIDE_PART: usize = 8;
-/// What a part of a body takes beside its bytes until the body is complete: its handle, and what the
-/// allocator adds. A body of single bytes has as many parts.
+/// What a part of a body takes beside its bytes until the body is complete: its handle, and what
+/// the allocator adds. A body of single bytes has as many parts.
 const PART_BYTES: usize = 64;
 
 #[derive(Debug)]

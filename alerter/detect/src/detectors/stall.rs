@@ -2,9 +2,9 @@
 //!
 //! A stall is a step of 3 times the usual one or more that loses 15 s or more: a ticket. A line
 //! that covers several steps has their mean, and loses as many times as much. Of more than 10 steps
-//! it does not count: an evaluation, which may come at any line then, is no stall. Nor is a declared
-//! checkpoint or evaluation, the first step of an attempt, a pause that returns at a fixed gap
-//! ([`crate::stats::season`]) or stands at a round step.
+//! it does not count: an evaluation, which may come at any line then, is no stall. Nor is a
+//! declared checkpoint or evaluation, the first step of an attempt, a pause that returns at a fixed
+//! gap ([`crate::stats::season`]) or stands at a round step.
 //!
 //! Three stalls of equal length (within 2 %) are the signature of a fixed timeout that is waited
 //! out and retried: the length names the timeout to look for, in storage, the collective library or

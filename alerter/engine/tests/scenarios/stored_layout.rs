@@ -1,6 +1,6 @@
 //! Stored state has no names of fields, so a type that changes makes a new version of all of it.
-//! `alerter/engine/tests/stored_layout.txt` has the version and a fingerprint of every type that may
-//! be stored.
+//! `alerter/engine/tests/stored_layout.txt` has the version and a fingerprint of every type that
+//! may be stored.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it reads the sources, not the engine")]
