@@ -7,8 +7,8 @@
 //! | 64 | the command line or the configuration is wrong |
 //!
 //! `run`, `config check`, `notify test`, `simulate` and `oncall --config` read the configuration,
-//! and `backtest` reads recordings. `openapi`, `completions` and `man` are about the program itself.
-//! The rest ask a running alerter over HTTP.
+//! and `backtest` reads recordings. `openapi`, `completions` and `man` are about the program
+//! itself. The rest ask a running alerter over HTTP.
 
 mod audit;
 mod client;

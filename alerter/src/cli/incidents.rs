@@ -61,6 +61,28 @@ fn verdict(text: &str) -> Result<Verdict, String> {
     found.ok_or_else(|| "expected real, noise or false".to_owned())
 }
 
+/// What the incidents are about.
+#[derive(Debug, Args)]
+pub(super) struct Which {
+    /// Only of this run
+    #[arg(long)]
+    pub(super) run: Option<String>,
+    /// Only of this node
+    #[arg(long)]
+    pub(super) node: Option<String>,
+    /// page, ticket or info
+    #[arg(long)]
+    pub(super) severity: Option<String>,
+}
+
+impl Which {
+    /// As the API is asked for it.
+    pub(super) fn query(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let all = [("run", &self.run), ("node", &self.node), ("severity", &self.severity)];
+        all.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)))
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -72,15 +94,8 @@ pub(super) struct ListArgs {
     /// open, acknowledged, resolved, unresolved or all
     #[arg(long, default_value = "unresolved")]
     state: String,
-    /// Only of this run
-    #[arg(long)]
-    run: Option<String>,
-    /// Only of this node
-    #[arg(long)]
-    node: Option<String>,
-    /// page, ticket or info
-    #[arg(long)]
-    severity: Option<String>,
+    #[command(flatten)]
+    which: Which,
     /// At most so many
     #[arg(long, default_value_t = 100)]
     limit: u32,
@@ -196,9 +211,7 @@ async fn postmortem(args: PostmortemArgs, out: &mut dyn Write) -> Result<(), Cli
 async fn list(args: ListArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let limit = args.limit.to_string();
     let mut query = vec![("state", args.state.as_str()), ("limit", limit.as_str())];
-    query.extend(args.run.as_deref().map(|run| ("run", run)));
-    query.extend(args.node.as_deref().map(|node| ("node", node)));
-    query.extend(args.severity.as_deref().map(|severity| ("severity", severity)));
+    query.extend(args.which.query());
     let list: IncidentList = args.client.client()?.get(&["incidents"], &query).await?;
     match args.format {
         Format::Json => json(out, &list),

@@ -72,8 +72,8 @@ impl Screen {
         (usize::from(columns), usize::from(rows))
     }
 
-    /// Shows as many of these lines as there are rows, each of which must be as wide as the terminal
-    /// at most.
+    /// Shows as many of these lines as there are rows, each of which must be as wide as the
+    /// terminal at most.
     pub(super) fn draw(lines: &[String]) -> io::Result<()> {
         let mut out = io::stdout().lock();
         queue!(out, cursor::MoveTo(0, 0))?;

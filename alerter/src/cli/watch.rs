@@ -12,7 +12,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::CliError;
 use super::client::{Client, ClientArgs, ClientError, EventReader};
-use super::incidents::{Format, table};
+use super::incidents::{Format, Which, table};
 use super::screen::{self, Key, Screen};
 use super::table::{FAINT, HEADING, WARNING, of_severity, plain};
 use crate::api::events::{ChangeWord, IncidentEvent};
@@ -35,15 +35,8 @@ Examples:
 pub(super) struct WatchArgs {
     #[command(flatten)]
     client: ClientArgs,
-    /// Only of this run
-    #[arg(long)]
-    run: Option<String>,
-    /// Only of this node
-    #[arg(long)]
-    node: Option<String>,
-    /// page, ticket or info
-    #[arg(long)]
-    severity: Option<String>,
+    #[command(flatten)]
+    which: Which,
     /// json: one object a line for each change, after one for each incident that is unresolved now
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -79,17 +72,15 @@ pub(super) async fn run(args: WatchArgs, out: &mut dyn Write) -> Result<(), CliE
 impl WatchArgs {
     async fn read(&self, client: &Client) -> Result<IncidentList, ClientError> {
         let mut query = vec![("state", "unresolved")];
-        query.extend(self.run.as_deref().map(|run| ("run", run)));
-        query.extend(self.node.as_deref().map(|node| ("node", node)));
-        query.extend(self.severity.as_deref().map(|severity| ("severity", severity)));
+        query.extend(self.which.query());
         client.get(&["incidents"], &query).await
     }
 
     fn wants(&self, incident: &IncidentView) -> bool {
         let node = |wanted: &String| incident.nodes.contains(wanted);
-        self.run.as_ref().is_none_or(|run| *run == incident.run)
-            && self.node.as_ref().is_none_or(node)
-            && self.severity.as_ref().is_none_or(|severity| severity == incident.severity.as_str())
+        self.which.run.as_ref().is_none_or(|run| *run == incident.run)
+            && self.which.node.as_ref().is_none_or(node)
+            && self.which.severity.as_ref().is_none_or(|severity| severity == incident.severity.as_str())
     }
 }
 
