@@ -7,7 +7,7 @@ use std::time::Duration;
 use driver::{Driver, Look};
 use tokio::time::Instant;
 
-use crate::testing::{DEADLINE, TestApp, rank_dead, step};
+use crate::testing::{DEADLINE, TestApp, rank_dead, step, wait_for};
 
 const PHONE: (u32, u32) = (360, 740);
 const DESK: (u32, u32) = (1280, 900);
@@ -23,6 +23,11 @@ async fn says(browser: &Driver, text: &str) {
         assert!(started.elapsed() < DEADLINE, "the page does not say {text:?}:\n{shown}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Waits until the script of the page takes keys: it runs after the text is there to read.
+async fn listens(browser: &Driver) {
+    wait_for("the script", async || browser.has("#age.live").await.then_some(())).await;
 }
 
 #[tokio::test]
@@ -71,8 +76,10 @@ async fn keys_choose_and_press_and_are_letters_in_a_field() {
     browser.press("j").await;
     browser.press("\u{e007}").await;
     says(&browser, "NOBODY has it").await;
+    listens(&browser).await;
     browser.press("a").await;
     says(&browser, "web has it").await;
+    listens(&browser).await;
     browser.press("?").await;
     says(&browser, "next, previous").await;
 }

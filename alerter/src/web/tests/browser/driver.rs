@@ -130,6 +130,10 @@ impl Driver {
         self.run(script, json!([css])).await.as_str().unwrap_or_default().to_owned()
     }
 
+    pub(super) async fn has(&self, css: &str) -> bool {
+        self.run("return document.querySelector(arguments[0]) !== null", json!([css])).await == true
+    }
+
     /// Whether all of it is on the screen.
     pub(super) async fn in_view(&self, css: &str) -> bool {
         let script = "const r = document.querySelector(arguments[0]).getBoundingClientRect(); \
