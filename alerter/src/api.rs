@@ -30,6 +30,7 @@ pub mod view;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn};
@@ -68,6 +69,8 @@ pub struct Api {
     pub refused_alerts: Arc<LogThrottle>,
     /// The same of alerts for which there was no room.
     pub full_alerts: Arc<LogThrottle>,
+    /// The OpenAPI document, of this API and of what else is served beside it.
+    pub document: Bytes,
 }
 
 impl Api {
@@ -77,6 +80,7 @@ impl Api {
         sources: SourceTable,
         charts: Charts,
         registry: Registry,
+        document: String,
     ) -> Self {
         Self {
             store,
@@ -87,6 +91,7 @@ impl Api {
             started: wall(),
             refused_alerts: Arc::new(LogThrottle::default()),
             full_alerts: Arc::new(LogThrottle::default()),
+            document: document.into(),
         }
     }
 

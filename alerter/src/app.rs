@@ -40,6 +40,7 @@ use crate::config::{Config, File};
 use crate::errors::chain;
 use crate::ingest::{self, Ingest, KeptLists};
 use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
+use crate::openapi;
 use crate::outbox::unopened::Unopened;
 use crate::outbox::{self, Outbox, OutboxHandle};
 use crate::pictures::{self, Charts, PictureMetrics};
@@ -171,7 +172,9 @@ impl App {
         start_sidelines(&callbacks, &outbox, &metrics, changed, &stopping);
         start_pictures(&charts, judging(&handle), &outbox, &stopping);
         let (admin, reloads) = administer(&store, log);
-        let api = Arc::new(Api::new(store.clone(), handle.clone(), ingest.table(), charts, registry));
+        let document = openapi::text().map_err(std::io::Error::from)?;
+        let api =
+            Arc::new(Api::new(store.clone(), handle.clone(), ingest.table(), charts, registry, document));
         let router = router(&api, &gate, &outbox, &callbacks, bulkhead, admin);
         let server = tokio::spawn(serve::serve(listener, router, limits, web, stopping.clone()));
         tokio::spawn(prune(store.clone(), config.file.storage.retention, audit.clone(), stopping.clone()));
@@ -368,7 +371,12 @@ fn publish(
     stopping: &Shutdown,
 ) {
     handle.read_model.show(configuration);
-    SeriesMetrics::register(handle, registry);
+    let views = Arc::clone(&handle.views);
+    let live = move || {
+        let view = views.get();
+        view.runs.iter().filter(|run| run.ended.is_none()).map(|run| run.run.clone()).collect()
+    };
+    SeriesMetrics::register(&handle.series, Box::new(live), registry);
     let (series, clock) = (Arc::clone(&handle.series), handle.clock.clone());
     tokio::spawn(keeper::keep(store.clone(), series, clock, stopping.clone()));
 }

@@ -8,7 +8,6 @@
 //!
 //! It is no access log: it contains no reads, nor alerts that are sent again and change nothing.
 
-pub(crate) mod entry;
 mod metrics;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,12 +16,12 @@ use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
 use stepwatch_model::time::{Span, Ts};
 
-pub use entry::{Door, Entry, Outcome};
 pub use metrics::AuditMetrics;
 
 use crate::clock::wall;
 use crate::errors::chain;
 use crate::store::Store;
+pub use crate::store::{Door, Entry, Outcome};
 
 /// Refusals written within [`REFUSALS_WITHIN`].
 const MAX_REFUSALS: u64 = 30;

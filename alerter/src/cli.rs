@@ -43,12 +43,12 @@ use stepwatch_kit::shell;
 use stepwatch_kit::shutdown::Shutdown;
 use tokio::runtime::Runtime;
 
-use crate::api::doc;
 use crate::app::{App, Options, RunError, StartError, survive_limits};
 use crate::backtest::{self, BacktestError};
 use crate::clock::wall;
 use crate::config::Config;
 use crate::errors::chain;
+use crate::openapi;
 use incidents::{Format, json};
 
 /// All state has been stored before this begins.
@@ -296,7 +296,7 @@ fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CliError> {
 }
 
 fn document(out: &mut dyn Write) -> Result<(), CliError> {
-    let text = doc::text().map_err(|e| CliError::Other(e.to_string()))?;
+    let text = openapi::text().map_err(|e| CliError::Other(e.to_string()))?;
     Ok(out.write_all(text.as_bytes())?)
 }
 

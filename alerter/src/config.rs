@@ -40,9 +40,9 @@ use crate::access::Keyring;
 use crate::audit::AuditConfig;
 use crate::calendars;
 use crate::ingest::{Exporters, Plan};
-use crate::notify::ReceiverConfig;
+use crate::notify::{ReceiverConfig, TemplatesConfig};
 use crate::outbox::Receivers;
-use crate::templates::{self, Templates};
+use crate::templates::Templates;
 use crate::watchdog::{self, Watchdog};
 pub use api::{Api, Token};
 use oncall::Schedule;
@@ -93,7 +93,7 @@ pub struct File {
     /// faults of the alerter itself.
     pub fallback: Vec<String>,
     /// Templates of messages, for all receivers.
-    pub templates: templates::Config,
+    pub templates: TemplatesConfig,
     pub policies: Vec<Policy>,
     pub routes: Vec<Route>,
     /// Hours and days with names, in Alertmanager's format.
@@ -177,7 +177,7 @@ impl Default for File {
             sources: Vec::new(),
             receivers: Vec::new(),
             fallback: engine.fallback,
-            templates: templates::Config::default(),
+            templates: TemplatesConfig::default(),
             policies: Vec::new(),
             routes: Vec::new(),
             time_intervals: Vec::new(),
@@ -309,7 +309,7 @@ impl File {
     /// Whether a receiver's messages are made by the operator's templates.
     pub(crate) fn has_templates(&self, receiver: &str) -> bool {
         let own = self.receivers.iter().find(|r| r.name == receiver).and_then(|r| r.templates.as_ref());
-        self.templates != templates::Config::default() || own.is_some()
+        self.templates != TemplatesConfig::default() || own.is_some()
     }
 
     /// Receivers that notify people once, and what repeats the call.

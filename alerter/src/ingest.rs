@@ -11,7 +11,6 @@ mod guard;
 mod kept;
 mod lines;
 mod loss;
-mod room;
 mod status;
 mod stream;
 mod target;
@@ -24,7 +23,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use stepwatch_kit::log_throttle::LogThrottle;
-use stepwatch_wire::{Cursor, Event};
+use stepwatch_wire::Cursor;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -36,13 +35,11 @@ pub use exporters::{BasicAuth, Exporters, Nodes, Scheme, Tls};
 pub use kept::KeptLists;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use lines::LineSplitter;
-pub use room::Taken;
-use room::{Queue, Share};
 pub use status::{SourceSnapshot, SourceTable};
 pub use target::Target;
 
 use crate::metrics::{IngestMetrics, Name, SourceLabel};
-use crate::runtime::Command;
+use crate::runtime::{Command, Feed, News, Queue, Share, Taken};
 use discovery::{Found, Hearers, Provider, Watch};
 use exporters::Connection;
 use status::SourceStatus;
@@ -56,29 +53,6 @@ const MAX_PARKED: usize = 20_000;
 
 /// Interval between two looks at the target files.
 const FILE_POLL: Duration = Duration::from_secs(5);
-
-/// What one source reports, in order.
-#[derive(Debug)]
-pub struct Feed {
-    pub source: Arc<str>,
-    pub news: News,
-    /// Its share of the queue, held until it is dropped.
-    pub room: Taken,
-}
-
-#[derive(Debug)]
-pub enum News {
-    Events(Vec<Event>),
-    Up {
-        /// The configuration allows others to send their events to it.
-        many_nodes: bool,
-    },
-    Down {
-        reason: String,
-    },
-    /// It is gone from the configuration or the discovery.
-    Gone,
-}
 
 /// A checked set of sources with its connections ready: applying it cannot fail.
 #[derive(Debug)]

@@ -34,6 +34,7 @@ mod markup;
 pub mod metrics;
 pub mod node_snapshot;
 pub mod notify;
+pub mod openapi;
 pub mod outbox;
 pub mod pictures;
 pub mod postmortem;

@@ -16,6 +16,7 @@ mod sample;
 mod secret;
 pub mod slack;
 pub mod stdout;
+mod templates;
 pub(crate) mod text;
 pub(crate) mod trial;
 pub mod webhook;
@@ -39,6 +40,7 @@ pub use budget::Budget;
 pub use sample::test_notification;
 pub use secret::SecretSource;
 pub(crate) use secret::url_of;
+pub use templates::{FactTemplate, LinkTemplate, TemplatesConfig};
 pub(crate) use text::{hex, line};
 
 /// One kind of receiver, configured.
@@ -301,7 +303,7 @@ macro_rules! notifiers {
             pub budget: Option<Budget>,
             /// Templates of its own, in place of the common ones.
             #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub templates: Option<crate::templates::Config>,
+            pub templates: Option<templates::TemplatesConfig>,
             $(#[serde(default, skip_serializing_if = "Option::is_none")] pub $module: Option<$module::Config>,)*
         }
 

@@ -26,6 +26,7 @@ mod happened;
 mod outside;
 mod pending;
 mod people;
+mod queue;
 pub(crate) mod recording;
 mod recovery;
 #[cfg(test)]
@@ -51,7 +52,6 @@ use tokio::time::Instant;
 use crate::audit::Entry;
 use crate::clock::{Clock, wall};
 use crate::events::Events;
-use crate::ingest::{Feed, News};
 use crate::metrics::{KindLabel, RuntimeMetrics, Word};
 use crate::node_snapshot::NodeSnapshots;
 use crate::outbox::{Feedback, Outcome};
@@ -65,6 +65,8 @@ use auditor::Auditor;
 pub use outside::{AlertBatch, Heard, Outside, Silenced, fresh_id};
 use pending::Pending;
 pub use people::{IncidentAction, Unanswered};
+pub use queue::{Feed, News, Taken};
+pub(crate) use queue::{PART_BYTES, Queue, Share};
 pub use view::{RuntimeSnapshot, Views};
 
 /// State and cursors without effects are kept this often: what a power cut makes us read again.

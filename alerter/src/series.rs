@@ -26,9 +26,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use stepwatch_detect::Expectation;
 use stepwatch_model::time::{Span, Ts};
 
+use crate::store::SeriesPart;
+pub use pyramid::MAX_BYTES;
 use run::RunSeries;
 pub use run::{Mark, MarkKind};
-pub use stored::Part;
 
 /// Runs of which series are kept.
 pub const MAX_RUNS: usize = 2_000;
@@ -41,8 +42,6 @@ pub const MAX_SERIES: usize = 2_048;
 pub const KEEP: Span = Span::secs(7 * 86_400);
 /// A run that has stepped within this time is not forgotten for another one.
 const BUSY: Span = Span::secs(3600);
-
-pub use pyramid::MAX_BYTES;
 
 /// The sample of one step, as the detectors judged it.
 #[derive(Debug, Clone, Copy)]
@@ -204,7 +203,7 @@ impl SeriesTable {
 
     /// What changed and was not written for `every`: at most `most` parts, those that have waited
     /// longest. They count as written unless they are given back to [`Self::unwritten`].
-    pub fn take_parts(&self, now: Ts, every: Span, most: usize) -> Vec<Part> {
+    pub fn take_parts(&self, now: Ts, every: Span, most: usize) -> Vec<SeriesPart> {
         let mut due: Vec<(Ts, String, String)> = Vec::new();
         for (name, run) in &*self.runs.read().unwrap_or_else(PoisonError::into_inner) {
             let parts = lock(run);
@@ -218,7 +217,7 @@ impl SeriesTable {
     }
 
     /// The store did not take these parts.
-    pub fn unwritten(&self, parts: &[Part]) {
+    pub fn unwritten(&self, parts: &[SeriesPart]) {
         for part in parts {
             if let Some(run) = self.find(&part.run) {
                 lock(&run).unwritten(&part.signal);
@@ -228,7 +227,7 @@ impl SeriesTable {
 
     /// Puts stored parts in their place, and gives the number of those that cannot be read or for
     /// which there is no room.
-    pub fn restore(&self, parts: &[Part]) -> usize {
+    pub fn restore(&self, parts: &[SeriesPart]) -> usize {
         let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
         let mut left_out = 0;
         for part in parts {

@@ -44,7 +44,7 @@ pub(crate) mod unrecorded;
 mod write;
 mod writer;
 
-pub use audit::{AuditFilter, Audited};
+pub use audit::{AuditFilter, Audited, Door, Entry, Outcome};
 pub(crate) use callbacks::Counterpart;
 pub(crate) use charts::{DuePicture, PictureRow};
 pub use commit::Commit;
@@ -56,4 +56,5 @@ pub(crate) use outcome::DeliveryOutcome;
 pub use read::{Delivery, DeliveryState, Filter, Order};
 pub use receivers::ReceiverState;
 pub(crate) use rings::Means;
+pub use series::SeriesPart;
 pub(crate) use writer::FAIL_OPEN_AFTER;

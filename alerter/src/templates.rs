@@ -20,14 +20,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Output, State, UndefinedBehavior, Value};
-use serde::{Deserialize, Serialize};
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::Notification;
 use stepwatch_respond::message::{Fact, Link};
 
 use crate::notify::slack::inert;
 use crate::notify::text::{clean, line, shorten, web_link};
-use crate::notify::{ReceiverConfig, test_notification};
+use crate::notify::{ReceiverConfig, TemplatesConfig, test_notification};
 
 /// Instructions of one template: a hundred times what a long one takes, a few milliseconds.
 const FUEL: u64 = 20_000;
@@ -46,36 +45,6 @@ const LIST_MAX: usize = 10;
 const DEPTH_MAX: usize = 50;
 /// Characters of an error in a history.
 const ERROR_MAX: usize = 300;
-
-/// `templates:`, for all receivers or in one of them, where each key replaces the common one.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub title: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub summary: Option<String>,
-    /// Lines after the built-in ones; one that renders to nothing is left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub facts: Option<Vec<FactTemplate>>,
-    /// Links after the built-in ones; one that renders to nothing is left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub links: Option<Vec<LinkTemplate>>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FactTemplate {
-    pub label: String,
-    pub text: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LinkTemplate {
-    pub text: String,
-    pub href: String,
-}
 
 /// In the context of a summary that is shown with its markup; no template can name it.
 const MARKUP: &str = "__markup";
@@ -110,7 +79,7 @@ pub struct Failed {
 
 impl Templates {
     /// Reads and tries all of them; every mistake is reported with its place.
-    pub fn build(common: &Config, receivers: &[ReceiverConfig], errors: &mut Vec<String>) -> Self {
+    pub fn build(common: &TemplatesConfig, receivers: &[ReceiverConfig], errors: &mut Vec<String>) -> Self {
         let mut env = environment();
         let common = Set::build("templates", common, &mut env, errors);
         let mut sets = BTreeMap::new();
@@ -192,7 +161,12 @@ impl Templates {
 
 impl Set {
     /// Adds the templates of one place to the environment.
-    fn build(at: &str, config: &Config, env: &mut Environment<'static>, errors: &mut Vec<String>) -> Self {
+    fn build(
+        at: &str,
+        config: &TemplatesConfig,
+        env: &mut Environment<'static>,
+        errors: &mut Vec<String>,
+    ) -> Self {
         let mut add = |name: String, source: &str| {
             if let Err(error) = read(env, &name, source) {
                 errors.push(format!("{name}: {error}"));
@@ -221,7 +195,7 @@ impl Set {
     }
 
     /// This receiver's own templates, and the common ones for the fields that it does not set.
-    fn or(self, common: &Self, own: &Config) -> Self {
+    fn or(self, common: &Self, own: &TemplatesConfig) -> Self {
         Self {
             title: self.title.or_else(|| common.title.clone()),
             summary: self.summary.or_else(|| common.summary.clone()),

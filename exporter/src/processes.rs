@@ -4,6 +4,8 @@
 //! Everything here may vanish between two reads, and what belongs to another user may be refused;
 //! either is `None`.
 
+pub(crate) mod stat;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,11 +1,14 @@
 //! What a detector is: of the samples of a run, of the passing of time, or of a node. And what each
 //! is shown.
 
-use crate::detectors::draft::Draft;
-use crate::detectors::shared::Shared;
+pub mod draft;
+pub mod shared;
+
 use crate::node::{NodeState, Tenants};
 use crate::run::RunState;
 use crate::sample::{Extra, StepSample};
+use draft::Draft;
+use shared::Shared;
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
 

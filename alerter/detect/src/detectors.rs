@@ -1,17 +1,15 @@
 //! The detectors of runs and nodes: one file each, with its config and defaults, its formula with
 //! the source and its tests, and one line in the list below.
 
-pub mod draft;
 mod faults;
 mod layers;
 mod reported;
-pub mod shared;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-use self::shared::{Shared, Speed};
+use crate::detector::shared::{Shared, Speed};
 use crate::detector::{ClockDetector, JudgedStep, NodeDetector, NodeView, RunView, StepDetector};
 use crate::expectation::Expectations;
 use crate::node::NodeState;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::detectors::shared::Source;
+use crate::detector::shared::Source;
 use crate::sample::StepSample;
 
 /// The value that the detectors expect of a signal, and the band outside of which a value counts

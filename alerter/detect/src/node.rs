@@ -13,7 +13,7 @@ pub(crate) mod words;
 pub use conditions::{Condition, Conditions, Key, Level, Topic};
 pub use gpus::{Gpu, Gpus, Reading};
 pub(crate) use jobs::Claim;
-pub use peer_metrics::{PeerMetrics, Peers};
+pub use peer_metrics::PeerMetrics;
 pub use state::NodeState;
 
 use stepwatch_model::time::{Span, Ts};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::external::{Firing, PostedAlert};
-use crate::incident::{IncidentRecord, Verdict};
+use crate::incident_record::{IncidentRecord, Verdict};
 use crate::message::{Message, Reason};
 use crate::silence::{Plan, Silence};
 use stepwatch_model::{Severity, Span, Ts};

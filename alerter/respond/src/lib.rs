@@ -9,6 +9,8 @@ pub mod config;
 pub mod effect;
 pub mod external;
 pub mod incident;
+pub mod incident_record;
+pub mod labels;
 pub mod matcher;
 pub mod message;
 pub mod oncall;

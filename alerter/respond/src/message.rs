@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ResponderConfig;
 use crate::external::Alert;
-use crate::incident::{Ended, IncidentRecord};
+use crate::incident_record::{Ended, IncidentRecord};
 use crate::matcher::Labels;
 use stepwatch_model::{Cause, Kind, Severity, Signal, SignalUnit, Ts};
 pub use stepwatch_model::{RunSummary, number, place};

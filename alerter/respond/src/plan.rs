@@ -4,7 +4,7 @@
 //! it took to start, what a GPU costs. A plan whose figures are not known is given without them,
 //! and none is given where there is nothing to choose. `message::advice` makes its sentence.
 
-use crate::incident::{IncidentRecord, State};
+use crate::incident_record::{IncidentRecord, State};
 use stepwatch_model::need::{DRAIN_RESET, RESET_GPU};
 use stepwatch_model::{
     Advice, Cause, FirstFailure, Forecast, Kind, Need, Needs, Plan, PlanCost, Remedy, RunSummary,

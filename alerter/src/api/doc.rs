@@ -8,9 +8,9 @@ pub(super) mod errors;
 pub(crate) mod examples;
 pub mod schema;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use axum::body::Bytes;
+use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use utoipa::openapi::path::{Operation, PathItem};
@@ -25,7 +25,7 @@ use super::{Api, Scope, alertmanager};
 use errors::{Forbidden, TooSlow, Unauthorized};
 
 /// Names of the security schemes.
-const BEARER: &str = "bearerToken";
+pub(crate) const BEARER: &str = "bearerToken";
 const BASIC: &str = "basicAuth";
 pub(crate) const SLACK: &str = "slackSignature";
 pub(crate) const PAGERDUTY: &str = "pagerdutySignature";
@@ -81,17 +81,10 @@ impl Modify for Schemes {
     }
 }
 
-/// All of it.
-pub fn document() -> utoipa::openapi::OpenApi {
+/// The part that the API contributes.
+pub fn of_api() -> utoipa::openapi::OpenApi {
     let api: OpenApiRouter<Arc<Api>> = super::routes();
-    Base::openapi().merge_from(api.into_openapi()).merge_from(crate::callbacks::routes().into_openapi())
-}
-
-/// As it is served and printed.
-pub fn text() -> Result<String, serde_json::Error> {
-    let mut text = serde_json::to_string_pretty(&document())?;
-    text.push('\n');
-    Ok(text)
+    Base::openapi().merge_from(api.into_openapi())
 }
 
 /// This document.
@@ -102,12 +95,8 @@ pub fn text() -> Result<String, serde_json::Error> {
     tag = "state",
     responses((status = 200, description = "An OpenAPI document, version 3.1", body = serde_json::Value))
 )]
-pub(super) async fn show() -> Response {
-    static TEXT: LazyLock<Option<Bytes>> = LazyLock::new(|| text().ok().map(Bytes::from));
-    match TEXT.as_ref() {
-        Some(text) => ([(header::CONTENT_TYPE, "application/json")], text.clone()).into_response(),
-        None => super::ApiError::unavailable("the document cannot be written").into_response(),
-    }
+pub(super) async fn show(State(api): State<Arc<Api>>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], api.document.clone()).into_response()
 }
 
 /// Adds to every operation the scope that it needs, and the errors that authentication can give.
@@ -132,10 +121,7 @@ where
     routes
 }
 
-fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+pub(crate) fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     let PathItem { get, put, post, delete, options, head, patch, trace, .. } = item;
     [get, put, post, delete, options, head, patch, trace].into_iter().flatten()
 }
-
-#[cfg(test)]
-mod tests;

@@ -16,14 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::exporters::{CONNECT_TIMEOUT, Connection};
 use super::lines::{LineSplitter, TooLong};
-use super::room::{PART_BYTES, Share};
 use super::status::SourceStatus;
 use super::target::Target;
-use super::{Feed, News, Taken};
 use crate::backoff::{self, Backoff};
 use crate::errors::innermost;
 use crate::metrics::{IngestMetrics, Name, ReasonLabel, SourceLabel, Word};
 use crate::notify::http::redact;
+use crate::runtime::{Feed, News, PART_BYTES, Share, Taken};
 
 /// An idle stream carries a heartbeat this often.
 const HEARTBEAT: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
 //! What the engine judged goes into the series.
 
 use stepwatch_detect::JudgedSample;
-use stepwatch_detect::detectors::shared::Source;
+use stepwatch_detect::detector::shared::Source;
 use stepwatch_detect::sample::StepClass;
 use stepwatch_model::time::Ts;
 use stepwatch_wire::names::metric;

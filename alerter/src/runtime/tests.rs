@@ -12,7 +12,6 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::clock::wall;
-use crate::ingest::Taken;
 use crate::store::DeliveryState;
 use crate::testing::{DEADLINE, rank_dead, step, wait_for};
 use stepwatch_respond::config::ResponderConfig;
@@ -168,7 +167,7 @@ fn templates(receiver: &str, yaml: &str) -> Templates {
         ..crate::notify::ReceiverConfig::default()
     };
     let mut errors = Vec::new();
-    let templates = Templates::build(&crate::templates::Config::default(), &[receiver], &mut errors);
+    let templates = Templates::build(&crate::notify::TemplatesConfig::default(), &[receiver], &mut errors);
     assert_eq!(errors, Vec::<String>::new());
     templates
 }

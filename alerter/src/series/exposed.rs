@@ -12,31 +12,35 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::{Latest, SeriesTable};
-use crate::runtime::{RuntimeHandle, Views};
 
 /// Signals with an expectation that are exposed, of all runs: four series each.
 const MAX_EXPOSED: usize = 2_000;
 
-#[derive(Debug)]
+/// The names of the runs that go on.
+pub type LiveRuns = Box<dyn Fn() -> Vec<String> + Send + Sync>;
+
 pub struct SeriesMetrics {
     series: Arc<SeriesTable>,
-    views: Arc<Views>,
+    live: LiveRuns,
+}
+
+impl fmt::Debug for SeriesMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SeriesMetrics").field("series", &self.series).finish_non_exhaustive()
+    }
 }
 
 impl SeriesMetrics {
     /// Adds the families to a registry.
-    pub fn register(handle: &RuntimeHandle, registry: &mut Registry) {
-        let (series, views) = (Arc::clone(&handle.series), Arc::clone(&handle.views));
-        registry.register_collector(Box::new(Self { series, views }));
+    pub fn register(series: &Arc<SeriesTable>, live: LiveRuns, registry: &mut Registry) {
+        registry.register_collector(Box::new(Self { series: Arc::clone(series), live }));
     }
 
     /// The signals of the runs that go on of which something is expected; the number of those
     /// beyond the limit.
     fn expected(&self) -> (Vec<(String, Latest)>, usize) {
-        let view = self.views.get();
-        let live = view.runs.iter().filter(|run| run.ended.is_none()).map(|run| &run.run);
-        let all = live.flat_map(|run| {
-            let signals = self.series.latest(run).into_iter();
+        let all = (self.live)().into_iter().flat_map(|run| {
+            let signals = self.series.latest(&run).into_iter();
             signals.map(move |latest| (run.clone(), latest))
         });
         let mut all: Vec<_> = all.filter(|(_, latest)| latest.expectation.is_some()).collect();

@@ -10,22 +10,12 @@ use stepwatch_model::time::{Span, Ts};
 
 use super::pyramid::Pyramid;
 use super::run::{Frame, RunSeries};
+use crate::store::SeriesPart;
 
 /// Begins each part. Of another version nothing is read, and the series begins anew.
 const VERSION: u8 = 1;
 /// The name of the part that the signals of a run share; no signal has it.
 pub(super) const FRAME: &str = "";
-
-/// A part of the series of a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
-    pub run: String,
-    /// Empty: what all signals of the run share.
-    pub signal: String,
-    /// When a step was recorded last, by the clock of the alerter.
-    pub at: Ts,
-    pub data: Vec<u8>,
-}
 
 /// Whether something changed since it was written, and when that was.
 #[derive(Debug, Clone, Copy, Default)]
@@ -58,7 +48,7 @@ impl RunSeries {
     }
 
     /// A part as it is to be written; it counts as written.
-    pub(super) fn take_part(&mut self, run: &str, signal: &str, now: Ts) -> Option<Part> {
+    pub(super) fn take_part(&mut self, run: &str, signal: &str, now: Ts) -> Option<SeriesPart> {
         let (kept, data) = if signal == FRAME {
             (&mut self.kept, encode(&self.frame))
         } else {
@@ -66,11 +56,11 @@ impl RunSeries {
             (&mut signal.kept, encode(&signal.pyramid))
         };
         kept.write(now);
-        Some(Part { run: run.to_owned(), signal: signal.to_owned(), at: self.last_at, data })
+        Some(SeriesPart { run: run.to_owned(), signal: signal.to_owned(), at: self.last_at, data })
     }
 
     /// Puts a stored part in its place. False if it cannot be read.
-    pub(super) fn restore(&mut self, part: &Part) -> bool {
+    pub(super) fn restore(&mut self, part: &SeriesPart) -> bool {
         self.last_at = self.last_at.max(part.at);
         if part.signal == FRAME {
             let frame = decode::<Frame>(&part.data).filter(Frame::is_sound);

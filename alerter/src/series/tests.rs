@@ -102,7 +102,7 @@ fn damaged_parts_are_left_out() {
     let table = SeriesTable::default();
     (0..100).for_each(|step| table.record(&sample("a", Ts(0), step, &[value(2.0)])));
     let parts = table.take_parts(Ts(0) + KEEP, Span::secs(1), 9);
-    let damaged = |part: &Part, i: usize| {
+    let damaged = |part: &SeriesPart, i: usize| {
         let mut part = part.clone();
         part.data[i] ^= 0xff;
         part

@@ -1,5 +1,7 @@
 //! The audit log in the database.
 
+mod entry;
+
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{QueryBuilder, Row as _, Sqlite};
 use stepwatch_model::time::Ts;
@@ -8,7 +10,7 @@ use super::error::Result;
 use super::handle::Store;
 use super::rows::{portions, text_of, word};
 use super::writer::Who;
-use crate::audit::entry::Entry;
+pub use entry::{Door, Entry, Outcome};
 
 /// Entries in one answer, unless the filter has a limit.
 const ENTRIES_DEFAULT: u32 = 100;
@@ -122,7 +124,6 @@ fn entry(row: &SqliteRow) -> Result<Audited> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::{Door, Outcome};
 
     #[tokio::test]
     async fn entries_are_kept_found_and_forgotten() {

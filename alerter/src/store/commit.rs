@@ -12,13 +12,12 @@ use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_wire::Cursor;
 
 use super::alerts::put_silence;
-use super::audit::put_audit;
+use super::audit::{Entry, put_audit};
 use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::rows::{json, list, name_of, portions, put_alive, text_of};
 use super::unrecorded::put_written;
 use super::writer::{Durability, Who};
-use crate::audit::entry::Entry;
 
 /// Incidents that one transaction deletes: it limits how long other writers wait.
 const PRUNE_AT_ONCE: i64 = 500;

@@ -7,12 +7,22 @@ use stepwatch_model::time::Ts;
 use super::error::Result;
 use super::handle::Store;
 use super::writer::Who;
-use crate::series::Part;
+
+/// A part of the series of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeriesPart {
+    pub run: String,
+    /// Empty: what all signals of the run share.
+    pub signal: String,
+    /// When a step was recorded last, by the clock of the alerter.
+    pub at: Ts,
+    pub data: Vec<u8>,
+}
 
 impl Store {
     /// Writes parts of series, in a transaction of their own. It must be a short one: whoever
     /// writes next waits for it.
-    pub(crate) async fn write_series(&self, parts: &[Part]) -> Result<()> {
+    pub(crate) async fn write_series(&self, parts: &[SeriesPart]) -> Result<()> {
         let sql = "INSERT INTO series (run, signal, at_ms, data) VALUES ($1, $2, $3, $4) \
                    ON CONFLICT (run, signal) DO UPDATE SET at_ms = excluded.at_ms, data = excluded.data";
         self.write(Who::InTurn, async |tx| {
@@ -26,12 +36,12 @@ impl Store {
     }
 
     /// Hands every stored part of a series to `take`, those of the latest runs first.
-    pub(crate) async fn load_series(&self, mut take: impl FnMut(Part)) -> Result<()> {
+    pub(crate) async fn load_series(&self, mut take: impl FnMut(SeriesPart)) -> Result<()> {
         let sql = "SELECT run, signal, at_ms, data FROM series ORDER BY at_ms DESC, run, signal";
         let reader = self.reader()?;
         let mut rows = sqlx::query(sql).fetch(&*reader);
         while let Some(row) = rows.try_next().await? {
-            take(Part {
+            take(SeriesPart {
                 run: row.try_get("run")?,
                 signal: row.try_get("signal")?,
                 at: Ts(row.try_get("at_ms")?),

@@ -4,8 +4,9 @@ use stepwatch_respond::message::Details;
 
 use super::*;
 use crate::notify::tests::{gpu_fault, hostile, page};
+use crate::notify::{FactTemplate, LinkTemplate};
 
-fn config(yaml: &str) -> Config {
+fn config(yaml: &str) -> TemplatesConfig {
     stepwatch_kit::config::parse("templates.yml", yaml).unwrap()
 }
 
@@ -24,8 +25,8 @@ fn wrong(yaml: &str) -> String {
     build(yaml).expect_err("a mistake").remove(0)
 }
 
-fn title(template: &str) -> Config {
-    Config { title: Some(template.into()), ..Config::default() }
+fn title(template: &str) -> TemplatesConfig {
+    TemplatesConfig { title: Some(template.into()), ..TemplatesConfig::default() }
 }
 
 #[test]
@@ -201,7 +202,7 @@ proptest! {
     ) {
         let text = pieces.concat();
         let mut errors = Vec::new();
-        let config = Config {
+        let config = TemplatesConfig {
             summary: Some(text.clone()),
             facts: Some(vec![FactTemplate { label: label.clone(), text: text.clone() }]),
             links: Some(vec![LinkTemplate { text: label.clone(), href: text.clone() }]),

@@ -12,9 +12,6 @@
 //! the same one, the first counts, and behind it those that have lost a number.
 
 mod fields;
-mod names;
-#[cfg(test)]
-mod shapes;
 #[cfg(test)]
 mod tests;
 
@@ -23,9 +20,9 @@ use stepwatch_wire::names::metric;
 
 use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
+use crate::word_meaning::{self, Meaning};
 use crate::{number, tags, tqdm};
 use fields::{Field, Unit};
-use names::Meaning;
 
 /// Longer lines are no steps.
 const MAX_LINE: usize = 8 * 1024;
@@ -104,13 +101,13 @@ impl Format for Generic {
             for text in [bar.description, bar.postfix, bar.rest] {
                 values.read(fields::scan(text).unwrap_or_default().iter());
             }
-            names::evaluates(bar.description)
+            word_meaning::evaluates(bar.description)
         } else {
             let (text, logged) = without_logger(line.text);
             let Some(fields) = fields::scan(text) else { return Outcome::Unmatched };
             values.read(fields.iter());
             self.alone(&fields, text, logged, &mut values);
-            names::evaluates(text)
+            word_meaning::evaluates(text)
         };
         self.give(values, evaluates, line, out)
     }
@@ -178,8 +175,9 @@ impl Generic {
         let step = number::whole(first.number.value)?;
         let has_loss = values.train.iter().any(|(n, ..)| n == metric::LOSS);
         let goes_on = !has_loss && self.nameless && self.before.is_some_and(|b| step > b.step);
-        let nothings = if goes_on { names::nothings(text) } else { Vec::new() };
-        let trains = values.norm.is_some() || values.train.iter().any(|(n, ..)| names::is_of_training(n));
+        let nothings = if goes_on { word_meaning::nothings(text) } else { Vec::new() };
+        let trains =
+            values.norm.is_some() || values.train.iter().any(|(n, ..)| word_meaning::is_of_training(n));
         let enough = fields.len() + nothings.len() >= if logged { 2 } else { 3 };
         self.nameless |= has_loss && enough;
         let known = has_loss || goes_on && (trains || nothings.contains(&metric::LOSS) || self.is_cut(text));
@@ -209,12 +207,12 @@ impl Generic {
             values.eval.append(&mut values.train);
         }
         let loss = values.train.iter().find(|(name, ..)| name == metric::LOSS).map(|(_, value, _)| *value);
-        let nothings = if evaluates { Vec::new() } else { names::nothings(line.text) };
+        let nothings = if evaluates { Vec::new() } else { word_meaning::nothings(line.text) };
         nothings.iter().for_each(|name| out.nothing(name, Nothing::Certain));
         let trains = self.has_loss && nothings.contains(&metric::LOSS)
-            || values.train.iter().any(|(name, ..)| names::is_of_training(name))
+            || values.train.iter().any(|(name, ..)| word_meaning::is_of_training(name))
             || !evaluates && values.has_lost(line, out);
-        if !trains && !values.eval.iter().any(|(name, ..)| names::is_of_training(name)) {
+        if !trains && !values.eval.iter().any(|(name, ..)| word_meaning::is_of_training(name)) {
             let bare = values.train.is_empty() && values.eval.is_empty() && nothings.is_empty();
             return if bare && !evaluates { self.bare(&values, step, line, out) } else { Outcome::Unmatched };
         }
@@ -361,7 +359,7 @@ impl LineValues {
 
     fn read<'a, 'f: 'a>(&mut self, fields: impl Iterator<Item = &'a Field<'f>>) {
         for f in fields {
-            match names::meaning(f.name, f.assigned) {
+            match word_meaning::meaning(f.name, f.assigned) {
                 Meaning::Step(quality) => {
                     let better = self.step.is_none_or(|(before, ..)| quality > before);
                     if let Some((step, rounded)) = step_of(f, quality).filter(|_| better) {
@@ -437,7 +435,7 @@ fn step_of(f: &Field<'_>, quality: u8) -> Option<(i64, bool)> {
 fn is_headed(f: &Field<'_>) -> bool {
     let trains = ["train", "training"].iter().any(|w| w.eq_ignore_ascii_case(f.name));
     let behind = f.number.rest.split_once(']').map_or("", |(_, behind)| behind.trim_start());
-    let header = !f.assigned && matches!(names::meaning(f.name, false), Meaning::Custom(_));
+    let header = !f.assigned && matches!(word_meaning::meaning(f.name, false), Meaning::Custom(_));
     header && (trains || behind.starts_with("eta: "))
 }
 
@@ -474,22 +472,15 @@ fn without_logger(text: &str) -> (&str, bool) {
     })
 }
 
-/// Whether a word has a known meaning: a counter, an evaluation, a metric.
-pub(crate) fn has_meaning(word: &str) -> bool {
-    let word = word.trim_end_matches(|c: char| c.is_ascii_digit());
-    let named = names::meaning(word, true);
-    names::evaluates(word) || !matches!(named, Meaning::Custom(_) | Meaning::Unnamed | Meaning::Nothing)
-}
-
 /// Whether a bar of training has a loss that is no number.
 pub(crate) fn loss_is_lost(bar: &tqdm::Bar<'_>) -> bool {
-    if names::evaluates(bar.description) {
+    if word_meaning::evaluates(bar.description) {
         return false;
     }
     let lost = |f: &Field<'_>| {
-        let loss = match names::meaning(f.name, f.assigned) {
+        let loss = match word_meaning::meaning(f.name, f.assigned) {
             Meaning::Metric(name, _) => name == metric::LOSS,
-            Meaning::Custom(name) => names::is_of_training(&name) && name.ends_with("loss"),
+            Meaning::Custom(name) => word_meaning::is_of_training(&name) && name.ends_with("loss"),
             _ => false,
         };
         loss && !f.number.value.is_finite()

@@ -43,6 +43,7 @@ mod scalars;
 mod tags;
 mod time;
 mod tqdm;
+mod word_meaning;
 
 mod build_nanogpt;
 mod composer;

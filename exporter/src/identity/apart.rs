@@ -12,9 +12,9 @@ use std::sync::{Mutex, MutexGuard};
 use stepwatch_wire::run_name::{Process, marks};
 
 use super::chain::chain;
-use crate::collectors::host::process::read_stat;
 use crate::lock::Locked as _;
 use crate::origin::Origin;
+use crate::processes::stat::read_stat;
 use crate::roots::Roots;
 
 /// Processes, and sources of theirs, that are remembered.

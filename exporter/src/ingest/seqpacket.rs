@@ -20,9 +20,9 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::launcher::Intake;
 use super::seats::{Counts, Holder, Seat};
-use crate::collectors::host::process;
 use crate::drops::Reason;
 use crate::origin::{Origin, Peer};
+use crate::processes::stat::read_stat;
 use crate::roots::Roots;
 use crate::training::ProcessFate;
 
@@ -228,7 +228,7 @@ impl Connection {
 /// the process table, so one that has begun to exit counts as gone.
 fn fate(pid: Option<u32>) -> ProcessFate {
     let Some(pid) = pid else { return ProcessFate::Unknown };
-    match process::read_stat(&Roots::default(), pid) {
+    match read_stat(&Roots::default(), pid) {
         Some(stat) if !stat.is_over() => ProcessFate::Running,
         _ => ProcessFate::Gone,
     }

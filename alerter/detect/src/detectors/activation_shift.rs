@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::layers::{Layers, Limits, out_of_place, suspect};
-use super::shared::Shared;
+use crate::detector::shared::Shared;
 use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::{Extra, Reading};
 use crate::stats::latch::Latch;

@@ -13,7 +13,7 @@ use core::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use stepwatch_model::Storage;
 
-use super::draft::Measured;
+use crate::detector::draft::Measured;
 use crate::detector::{ClockDetector, RunView};
 use crate::run::{RunState, Save, median};
 use crate::stats::latch::Latch;

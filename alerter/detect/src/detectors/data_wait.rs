@@ -10,8 +10,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::draft::Measured;
-use super::shared::Shared;
+use crate::detector::draft::Measured;
+use crate::detector::shared::Shared;
 use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::{Extra, Parts};
 use crate::stats::block::Blocks;

@@ -14,7 +14,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shared::{PRINTED, Shared};
+use crate::detector::shared::{PRINTED, Shared};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::{Eval, Extra};
 use crate::stats::latch::Latch;

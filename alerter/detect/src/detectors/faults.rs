@@ -242,7 +242,7 @@ fn sentence<S: Sort>(sort: &S, view: NodeView<'_>, active: &[Fault<'_>]) -> Sent
     if beyond > 0 {
         why.add(format_args!("and {beyond} more"));
     }
-    why.add(words::hit(view));
+    why.add(words::hit(view.now, view.node, view.tenants));
     let strongest = active.iter().min_by_key(|a| Reverse(stepwatch_model::need::effort(&a.c.action)));
     let advice = |a: &Fault<'_>| sort.advice(a.key, a.c).or_else(|| words::advice(f, a.c));
     why.and_perhaps(strongest.and_then(advice))

@@ -11,8 +11,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::draft::Draft;
-use super::shared::{PRINTED, Shared, Source};
+use crate::detector::draft::Draft;
+use crate::detector::shared::{PRINTED, Shared, Source};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::block::{BLOCK, Blocks};
 use crate::stats::latch::Latch;

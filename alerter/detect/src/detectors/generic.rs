@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::shared::Shared;
+use crate::detector::shared::Shared;
 use crate::detector::{JudgedStep, StepDetector};
 use crate::glob;
 use crate::sample::{Extra, Reading};

@@ -24,8 +24,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::draft::Draft;
-use super::shared::{PRINTED, Shared};
+use crate::detector::draft::Draft;
+use crate::detector::shared::{PRINTED, Shared};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::expectation::Expectation;
 use crate::sample::{StepSample, rounding};

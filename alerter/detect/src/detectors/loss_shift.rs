@@ -18,8 +18,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::draft::Draft;
-use super::shared::{LossScale, PRINTED, Shared};
+use crate::detector::draft::Draft;
+use crate::detector::shared::{LossScale, PRINTED, Shared};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::rounding;
 use crate::stats::block::{Block, Blocks};

@@ -28,8 +28,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::draft::Draft;
-use super::shared::{LossScale, PRINTED, Shared};
+use crate::detector::draft::Draft;
+use crate::detector::shared::{LossScale, PRINTED, Shared};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::expectation::Expectation;
 use crate::sample::{StepSample, rounding};

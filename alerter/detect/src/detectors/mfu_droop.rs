@@ -38,8 +38,8 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 use self::lost_time::Loss;
-use super::draft::Draft;
-use super::shared::{PRINTED, Shared, Source, Speed, Standard};
+use crate::detector::draft::Draft;
+use crate::detector::shared::{PRINTED, Shared, Source, Speed, Standard};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::expectation::Expectation;
 use crate::sample::{StepSample, rounding};

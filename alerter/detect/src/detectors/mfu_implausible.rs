@@ -7,8 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::draft::Draft;
-use super::shared::Shared;
+use crate::detector::draft::Draft;
+use crate::detector::shared::Shared;
 use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::latch::Latch;
 use stepwatch_model::{Kind, Sentence, Severity};

@@ -23,8 +23,8 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::draft::{Draft, Measured};
-use super::shared::Shared;
+use crate::detector::draft::{Draft, Measured};
+use crate::detector::shared::Shared;
 use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::StepSample;
 use crate::stats::hit_window::HitWindow;

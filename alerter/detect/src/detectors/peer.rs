@@ -76,7 +76,7 @@ fn report(view: NodeView<'_>, out: &[Outlier<'_>]) -> Option<Finding> {
     if out.len() > 1 {
         v.why.add(format_args!("{} more readings of the node are out of line", out.len() - 1));
     }
-    v.why.add(words::hit(view));
+    v.why.add(words::hit(view.now, view.node, view.tenants));
     v.suspects = out.iter().take(NAMED).map(|o| suspect(f, o)).collect();
     Some(v)
 }

@@ -9,8 +9,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::draft::Draft;
-use super::shared::{PRINTED, Shared, Standard};
+use crate::detector::draft::Draft;
+use crate::detector::shared::{PRINTED, Shared, Standard};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::block::Block;
 use crate::stats::latch::Latch;
@@ -137,7 +137,7 @@ impl StepDetector for SlowStart {
 mod tests {
     use super::*;
     use crate::detectors::Detectors;
-    use crate::detectors::shared::Source;
+    use crate::detector::shared::Source;
     use crate::detectors::testing::{healthy, open, raised};
     use stepwatch_model::Finding;
 

@@ -12,8 +12,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::draft::Draft;
-use super::shared::{PAUSE, Shared, Source, Timing};
+use crate::detector::draft::Draft;
+use crate::detector::shared::{PAUSE, Shared, Source, Timing};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::attempt::Attempts;
 use crate::stats::latch::Latch;

@@ -8,8 +8,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::draft::Draft;
-use super::shared::{PAUSE, PRINTED, Shared, Source};
+use crate::detector::draft::Draft;
+use crate::detector::shared::{PAUSE, PRINTED, Shared, Source};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::hit_window::HitWindow;
 use crate::stats::latch::Latch;

@@ -145,7 +145,7 @@ impl Throttle {
             }
             v.suspects.push(words::suspect(f, key, c));
         }
-        v.why.add(words::hit(view));
+        v.why.add(words::hit(view.now, view.node, view.tenants));
         v
     }
 }

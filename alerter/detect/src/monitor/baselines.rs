@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::run::Run;
 use super::{Key, Monitor};
-use crate::detectors::shared::Standard;
+use crate::detector::shared::Standard;
 use stepwatch_model::time::Ts;
 
 /// Configurations remembered; beyond it the one that was used longest ago goes, and is counted.

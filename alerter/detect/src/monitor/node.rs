@@ -8,8 +8,8 @@ use stepwatch_wire::{Event, Kind as EventKind};
 use crate::detector::NodeView;
 use crate::detectors::{DetectorsConfig, NodeDetectors};
 use crate::node::messages::Messages;
-use crate::node::{FORGET_AFTER, NodeState, Peers, Tenants};
-use crate::run::Setup;
+use crate::node::{FORGET_AFTER, NodeState, Tenants};
+use crate::run::{Peers, Setup};
 use stepwatch_model::Finding;
 use stepwatch_model::time::Ts;
 

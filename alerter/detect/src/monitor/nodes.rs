@@ -12,8 +12,8 @@ use crate::cause;
 use crate::changes::{self, RunChange, configuration};
 use crate::detectors::gpu_fault;
 use crate::node::messages::Messages;
-use crate::node::peer_metrics::VITALS;
-use crate::node::{self, Peers, Tenant};
+use crate::node::peer_metrics::{VITALS, peers};
+use crate::node::{self, Tenant};
 use crate::node::{conditions, words};
 use crate::placement::Placement;
 use crate::run::summary;
@@ -140,7 +140,7 @@ impl Monitor {
             let mut values = vec![Vec::new(); VITALS.len()];
             let nodes = run.state.nodes.keys().filter_map(|node| self.nodes.get(node));
             nodes.for_each(|node| node.state.vitals.gather(now, &mut values));
-            run.state.peers = Peers::from_values(now, values);
+            run.state.peers = peers(now, values);
             self.dirty.insert(Key::Run(name.clone()));
             compared.push(name.clone());
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_event, names::metric};
 
 use crate::detector::RunView;
-use crate::detectors::shared::Standard;
+use crate::detector::shared::Standard;
 use crate::detectors::{Detectors, DetectorsConfig, rank_dead};
 use crate::expectation::{Expectations, Recording};
 use crate::run::align::{Align, Arrival, Samples, StepReport};

@@ -13,8 +13,8 @@ use stepwatch_wire::Event;
 
 use super::conditions::word;
 use super::liveness::Liveness;
+use crate::run::{Peers, Usual};
 use crate::stats::drift::Drift;
-use crate::stats::median::MAD_TO_SIGMA;
 use stepwatch_model::{Observation, ReadingUnit};
 
 use stepwatch_model::time::{Span, Ts};
@@ -23,8 +23,6 @@ use stepwatch_model::time::{Span, Ts};
 const MAX_DEVICES: usize = 64;
 /// A reading older than this is not compared.
 pub(crate) const FRESH: Span = Span::secs(30);
-/// Fewer are no peers.
-const PEERS: u32 = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
@@ -102,21 +100,6 @@ pub static VITALS: [Vital; 20] = [
     },
 ];
 
-/// The peers of one vital: what is usual, and how far they differ.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Usual {
-    pub median: f64,
-    pub sigma: f64,
-    pub n: u32,
-}
-
-/// What is usual among the devices of a run.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Peers {
-    pub at: Option<Ts>,
-    usual: Vec<Usual>,
-}
-
 /// One GPU or port.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Device {
@@ -163,6 +146,12 @@ pub struct Outlier<'a> {
     pub sign: &'a Sign,
 }
 
+/// What is usual among the devices of a run, from the values of every vital over all of them.
+pub(crate) fn peers(now: Ts, mut values: Vec<Vec<f64>>) -> Peers {
+    let usual = values.iter_mut().zip(&VITALS).map(|(values, vital)| Usual::from_values(values, vital.floor));
+    Peers::new(now, usual.collect())
+}
+
 impl Vital {
     /// How far a reading is on the bad side of its peers.
     fn excess(&self, x: f64, usual: f64) -> f64 {
@@ -178,41 +167,6 @@ impl Vital {
             (Scale::Ratio, name) if name.ends_with("watts") => (x.exp(), ReadingUnit::Watts),
             (Scale::Ratio, _) => (8.0 * x.exp() / 1e9, ReadingUnit::GigabitsPerSecond),
         }
-    }
-}
-
-impl Peers {
-    /// From the values of every vital over all devices of a run.
-    pub(crate) fn from_values(now: Ts, mut values: Vec<Vec<f64>>) -> Self {
-        let usual = values
-            .iter_mut()
-            .zip(&VITALS)
-            .map(|(values, vital)| Usual::from_values(values, vital.floor))
-            .collect();
-        Self { at: Some(now), usual }
-    }
-
-    fn get(&self, i: usize) -> Option<Usual> {
-        self.usual.get(i).copied().filter(|u| u.n >= PEERS)
-    }
-
-    /// Devices that were compared.
-    pub fn compared(&self) -> u32 {
-        self.usual.iter().map(|u| u.n).max().unwrap_or(0)
-    }
-}
-
-impl Usual {
-    fn from_values(values: &mut [f64], floor: f64) -> Self {
-        let n = values.len() as u32;
-        if n == 0 {
-            return Self::default();
-        }
-        let at = (values.len() - 1) / 2;
-        let median = *values.select_nth_unstable_by(at, f64::total_cmp).1;
-        values.iter_mut().for_each(|v| *v = (*v - median).abs());
-        let mad = *values.select_nth_unstable_by(at, f64::total_cmp).1;
-        Self { median, sigma: (MAD_TO_SIGMA * mad).max(floor), n }
     }
 }
 
@@ -373,7 +327,7 @@ mod tests {
         e.m.set("sm_clock_hertz", clock);
         let mut values = vec![Vec::new(); VITALS.len()];
         values[0] = vec![peers.ln(); 8];
-        let peers = Peers::from_values(Ts(at), values);
+        let peers = peers(Ts(at), values);
         v.take(Ts(at), &e, true, Some(&peers));
         peers
     }
@@ -383,8 +337,8 @@ mod tests {
         let mut v = PeerMetrics::default();
         read(&mut v, 0, 1.75e9, 1.75e9);
         (1..6).for_each(|at| drop(read(&mut v, 10_000 * at, 0.8e9, 1.75e9)));
-        let early = Peers::from_values(Ts(0), vec![vec![1.75e9_f64.ln(); 8]]);
-        let later = Peers::from_values(Ts(0), vec![vec![0.8e9_f64.ln(); 8]]);
+        let early = peers(Ts(0), vec![vec![1.75e9_f64.ln(); 8]]);
+        let later = peers(Ts(0), vec![vec![0.8e9_f64.ln(); 8]]);
         let o = v.outliers().next().expect("it is slow");
         assert_eq!(o.seen().to_string(), "SM clock 0.8 GHz, its peers 1.75 GHz");
         assert!(o.is_still() && o.is_apart_from(&early) && !o.is_apart_from(&later));

@@ -6,8 +6,7 @@ use stepwatch_wire::conditions::NodeCondition;
 use super::NodeState;
 use super::Tenants;
 use super::conditions::{Condition, Key, Topic};
-use crate::detector::NodeView;
-use stepwatch_model::time::Span;
+use stepwatch_model::time::{Span, Ts};
 
 /// What exporters call ranks that do not join a collective.
 pub(crate) const RAS_STUCK: &str = NodeCondition::RasStuck.name();
@@ -91,8 +90,7 @@ pub(crate) fn suspect(f: &NodeState, key: &Key, c: &Condition) -> Suspect {
 }
 
 /// Which run is hit, and where it stands.
-pub(crate) fn hit(view: NodeView<'_>) -> String {
-    let NodeView { now, node: f, tenants } = view;
+pub(crate) fn hit(now: Ts, f: &NodeState, tenants: Tenants<'_>) -> String {
     let job = f.jobs.first();
     let Some(t) = tenants.first() else {
         return job.map_or_else(

@@ -1,9 +1,9 @@
 //! What an incident takes over from the findings that make it.
 
-use super::labels::ALERTNAME;
 use super::open::{Incident, MAX_SUSPECTS, faulty};
 use super::report::Report;
 use super::{IncidentRecord, State};
+use crate::labels::ALERTNAME;
 use crate::matcher::Labels;
 use stepwatch_model::{Context, Finding, Kind, RunSummary, Scope, Sentence, Severity, Ts};
 

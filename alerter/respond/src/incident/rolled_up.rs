@@ -1,6 +1,5 @@
 //! Which open incidents are notified as one, and that one.
 
-use super::labels::ORIGIN;
 use super::manager::Manager;
 use super::open::Incident;
 use super::suppressor::storm::{Crowd, NAMED, Tally};
@@ -8,6 +7,7 @@ use super::{Hidden, IncidentRecord, Quiet, State};
 use crate::effect::Action;
 use crate::effect::Tx;
 use crate::effect::timeline;
+use crate::labels::ORIGIN;
 use crate::message::{Reason, Why};
 use std::collections::BTreeSet;
 use stepwatch_model::{Kind, Observation, RunSummary, Scope, Subject, Suspect, Target, Ts};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{advice, value_against_expected};
 use crate::config::ResponderConfig;
-use crate::incident::IncidentRecord;
+use crate::incident_record::IncidentRecord;
 use crate::plan;
 use stepwatch_model::{Cause, Plan, RunSummary, Suspect, Ts};
 

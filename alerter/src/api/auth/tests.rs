@@ -84,7 +84,7 @@ async fn pages(app: &TestApp, runs: &[&str]) -> BTreeMap<String, String> {
 #[tokio::test]
 async fn every_route_asks_for_a_token_and_then_for_its_scope() {
     let app = start(None).await;
-    let document = serde_json::to_value(crate::api::doc::document()).unwrap();
+    let document = serde_json::to_value(crate::openapi::document()).unwrap();
     let mut routes = vec![
         ("get".to_owned(), "/".to_owned(), Scope::Read),
         ("get".into(), "/incidents/nonsense".into(), Scope::Read),

@@ -50,7 +50,7 @@ async fn what_is_smaller_than_a_decision_refuses_until_anything_is_taken() {
     by_hand(&store, "CREATE TRIGGER no BEFORE INSERT ON audit BEGIN SELECT RAISE(FAIL, 'no room'); END")
         .await
         .unwrap();
-    let entry = crate::audit::Entry::new(crate::audit::Door::Api, "ann", "ack", "01");
+    let entry = Entry::new(Door::Api, "ann", "ack", "01");
     store.write_audit(&[entry]).await.unwrap_err();
     assert!(store.refusal().unwrap().contains("no room"));
     store.touch(Ts(1)).await.unwrap();

@@ -5,8 +5,8 @@
 //! or a rank: a name alone is no logger.
 
 use super::{Cleaned, MAX_PREFIXES, Origin, role, small, stamped, tagged};
-use crate::generic;
 use crate::time;
+use crate::word_meaning::has_meaning;
 
 const LEVELS: &[&str] =
     &["TRACE", "DEBUG", "INFO", "SUCCESS", "NOTICE", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL"];
@@ -104,7 +104,7 @@ fn is_name(name: &str) -> bool {
     let fits = name.len() <= MAX_PART
         && name.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '<' | '/'))
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.:-/<>".contains(&b));
-    fits && !name.split([':', '.']).any(generic::has_meaning)
+    fits && !name.split([':', '.']).any(has_meaning)
 }
 
 #[cfg(test)]

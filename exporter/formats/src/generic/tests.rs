@@ -1,3 +1,5 @@
+mod shapes;
+
 use proptest::prelude::*;
 use stepwatch_wire::{Event, Kind};
 

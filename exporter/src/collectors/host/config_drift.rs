@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
 
-use super::process::read_stat;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
 use crate::family_filter::Metrics;
 use crate::persisted_state;
+use crate::processes::stat::read_stat;
 use crate::samples::Samples;
 use crate::training::TrainingProcess;
 use run::Started;

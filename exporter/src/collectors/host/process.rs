@@ -15,6 +15,9 @@ use stepwatch_kit::config::Period;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
 use crate::family_filter::Metrics;
+#[cfg(any(test, feature = "fuzz"))]
+use crate::processes::stat;
+use crate::processes::stat::read_stat;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 use crate::training::TrainingProcess;
@@ -151,9 +154,6 @@ pub static FAMILIES: &[&Family] = &[
     &cgroup::PRESSURE,
 ];
 
-/// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every
-/// machine that trains.
-const TICKS_PER_SECOND: f64 = 100.0;
 const MAX_PROCESSES: usize = 1024;
 /// Open files that are counted where the kernel does not give their number.
 const MAX_OPEN: usize = 65_536;
@@ -194,44 +194,6 @@ pub fn rhythm(config: &Config) -> Rhythm {
 pub struct ProcessReader {
     blocked: blocked::Blocked,
     cgroups: cgroup::Cgroups,
-}
-
-/// Flag of a process that has begun to exit, whatever its state reads.
-const PF_EXITING: u64 = 0x4;
-
-/// The fields of `/proc/PID/stat` that we use.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Stat {
-    pub(crate) command: String,
-    pub(crate) state: char,
-    pub(crate) flags: u64,
-    major_faults: u64,
-    pub(crate) user_seconds: f64,
-    pub(crate) system_seconds: f64,
-    pub(crate) threads: u64,
-    /// Seconds after boot.
-    pub(crate) started: f64,
-}
-
-impl Stat {
-    /// Whether it waits in the kernel and cannot be killed. Lustre waits in the state of idle
-    /// threads of the kernel, which a process is never in for another reason, so that it does
-    /// not count as load.
-    pub(crate) fn is_uninterruptible(&self) -> bool {
-        matches!(self.state, 'D' | 'I')
-    }
-
-    /// Whether it has ended or has begun to: its files are closed before it leaves the process
-    /// table.
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.state, 'Z' | 'X') || self.flags & PF_EXITING != 0
-    }
-
-    /// Start time in clock ticks after the boot; together with the pid it identifies a process for
-    /// ever.
-    pub(crate) fn start_ticks(&self) -> u64 {
-        (self.started * TICKS_PER_SECOND).round() as u64
-    }
 }
 
 impl ProcessReader {
@@ -327,30 +289,6 @@ pub(crate) fn status_bytes(roots: &Roots, pid: u32, key: &str) -> Option<f64> {
     line_number(&status, key).map(|kib| kib * 1024.0)
 }
 
-pub(crate) fn read_stat(roots: &Roots, pid: u32) -> Option<Stat> {
-    parse_stat(&roots::read(&roots.proc(pid.to_string()).join("stat"))?)
-}
-
-/// Fields are counted from the last parenthesis: a command may contain anything.
-fn parse_stat(text: &str) -> Option<Stat> {
-    let (head, tail) = text.rsplit_once(')')?;
-    let command = head.split_once('(')?.1.to_owned();
-    let fields: Vec<&str> = tail.split_whitespace().collect();
-    // `man proc_pid_stat` counts from 1 and the state is its third.
-    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-    let seconds = |field| number(field).map(|ticks| ticks as f64 / TICKS_PER_SECOND);
-    Some(Stat {
-        command,
-        state: fields.first()?.chars().next()?,
-        flags: number(9)?,
-        major_faults: number(12)?,
-        user_seconds: seconds(14)?,
-        system_seconds: seconds(15)?,
-        threads: number(20)?,
-        started: seconds(22)?,
-    })
-}
-
 /// The first number after `key` at the beginning of a line.
 fn line_number(text: &str, key: &str) -> Option<f64> {
     let rest = text.lines().find_map(|l| l.strip_prefix(key))?;
@@ -361,7 +299,7 @@ fn line_number(text: &str, key: &str) -> Option<f64> {
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let _ = (parse_stat(&text), max_open_files(&text), line_number(&text, "VmRSS:"));
+    let _ = (stat::parse_stat(&text), max_open_files(&text), line_number(&text, "VmRSS:"));
     cgroup::fuzz(&text);
 }
 
@@ -369,6 +307,7 @@ pub(crate) fn fuzz(data: &[u8]) {
 mod tests {
     use super::*;
     use crate::origin::{Origin, Peer};
+    use crate::processes::stat::parse_stat;
     use crate::testing;
     use stepwatch_wire::Event;
 

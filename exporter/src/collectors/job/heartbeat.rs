@@ -20,11 +20,11 @@ use stepwatch_wire::{Event, Kind, Value, words};
 
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
-use crate::collectors::host::process::read_stat;
 use crate::family::Family;
 use crate::family_filter::Metrics;
 use crate::origin::Priority;
 use crate::origin::{Origin, Via};
+use crate::processes::stat::read_stat;
 use crate::roots::Roots;
 use crate::samples::Samples;
 use crate::shares;

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
-use super::{Stat, UNINTERRUPTIBLE_THREADS, line_number, parse_stat};
+use super::{UNINTERRUPTIBLE_THREADS, line_number};
 use crate::clock::unix_now;
 use crate::collector::Context;
 use crate::condition::Conditions;
+use crate::processes::stat::{Stat, parse_stat};
 use crate::roots;
 use crate::samples::Samples;
 use crate::training::TrainingProcess;

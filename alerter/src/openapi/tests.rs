@@ -6,6 +6,8 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use super::*;
+use crate::api::Scope;
+use crate::api::doc::{BEARER, PAGERDUTY, SLACK, examples, operations};
 use crate::api::incident_actions::Note;
 use crate::api::nodes::NodeView;
 use crate::api::oncall::ScheduleView;

@@ -1,4 +1,5 @@
-//! How many bytes of what was read may wait for the runtime, of all sources and of each.
+//! What waits for the runtime: the reports of the sources, and how many bytes of them may wait, of
+//! all sources and of each.
 //!
 //! A record in memory is larger than its text: a short one by the fixed size of an event, a long
 //! one by the size of its values. That size is reserved before the text is parsed, and released
@@ -14,9 +15,32 @@ const QUEUE_BYTES: usize = 8 << 20;
 /// Bytes of one source: the others find room, whatever it sends.
 const SOURCE_BYTES: usize = QUEUE_BYTES / 8;
 /// Bytes of text that are parsed at once.
-pub(super) const PART_BYTES: usize = 16 << 10;
+pub(crate) const PART_BYTES: usize = 16 << 10;
 /// How many times larger than its text the values of a record may be.
 const VALUES_OVER_TEXT: usize = 4;
+
+/// What one source reports, in order.
+#[derive(Debug)]
+pub struct Feed {
+    pub source: Arc<str>,
+    pub news: News,
+    /// Its share of the queue, held until it is dropped.
+    pub room: Taken,
+}
+
+#[derive(Debug)]
+pub enum News {
+    Events(Vec<Event>),
+    Up {
+        /// The configuration allows others to send their events to it.
+        many_nodes: bool,
+    },
+    Down {
+        reason: String,
+    },
+    /// It is gone from the configuration or the discovery.
+    Gone,
+}
 
 /// The room of all sources.
 #[derive(Debug, Clone)]
@@ -42,11 +66,11 @@ impl Default for Queue {
 }
 
 impl Share {
-    pub(super) fn new(all: &Queue) -> Self {
+    pub(crate) fn new(all: &Queue) -> Self {
         Self { own: Arc::new(Semaphore::new(SOURCE_BYTES)), all: all.clone() }
     }
 
-    pub(super) fn try_take(&self, text: &[u8]) -> Option<Taken> {
+    pub(crate) fn try_take(&self, text: &[u8]) -> Option<Taken> {
         let bytes = weight(text);
         let own = Arc::clone(&self.own).try_acquire_many_owned(bytes).ok()?;
         let all = Arc::clone(&self.all.0).try_acquire_many_owned(bytes).ok()?;
@@ -54,7 +78,7 @@ impl Share {
     }
 
     /// Waits until there is room.
-    pub(super) async fn take(&self, text: &[u8]) -> Taken {
+    pub(crate) async fn take(&self, text: &[u8]) -> Taken {
         let bytes = weight(text);
         // Neither is ever closed.
         let own = Arc::clone(&self.own).acquire_many_owned(bytes).await.ok();

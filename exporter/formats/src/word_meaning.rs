@@ -141,7 +141,7 @@ const MAX_WORDS: usize = 3;
 const MAX_NAME: usize = 40;
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Meaning {
+pub(crate) enum Meaning {
     /// The higher the better.
     Step(u8),
     Epoch,
@@ -161,7 +161,7 @@ pub(super) enum Meaning {
 }
 
 /// What `name`, the words before a number, means. Of `INFO train loss`, the end counts.
-pub(super) fn meaning(name: &str, assigned: bool) -> Meaning {
+pub(crate) fn meaning(name: &str, assigned: bool) -> Meaning {
     if name.is_empty() {
         return Meaning::Unnamed;
     }
@@ -241,7 +241,7 @@ fn custom(words: &[String], assigned: bool) -> Option<String> {
 
 /// Whether a metric shows that a line is of training: a download has steps of its own, and so has a
 /// schedule of learning rates.
-pub(super) fn is_of_training(name: &str) -> bool {
+pub(crate) fn is_of_training(name: &str) -> bool {
     matches!(
         name,
         metric::LOSS
@@ -255,7 +255,7 @@ pub(super) fn is_of_training(name: &str) -> bool {
 }
 
 /// The numbers of training that are none on a line: `loss None`, `grad_norm: null`.
-pub(super) fn nothings(text: &str) -> Vec<&'static str> {
+pub(crate) fn nothings(text: &str) -> Vec<&'static str> {
     let mut found = Vec::new();
     for word in crate::absent::WORDS.iter().filter(|w| crate::number::find(text, w).is_some()) {
         for (at, _) in text.match_indices(word) {
@@ -274,11 +274,18 @@ pub(super) fn nothings(text: &str) -> Vec<&'static str> {
 
 /// Whether a line as a whole is of an evaluation, by its first words: `Validation | step 5 | loss
 /// 2.5`, `[eval] …`.
-pub(super) fn evaluates(text: &str) -> bool {
+pub(crate) fn evaluates(text: &str) -> bool {
     let head = text.trim_start_matches(|c: char| !c.is_alphanumeric());
     let mut words = head.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|w| !w.is_empty());
     let level = |w: &&str| ["INFO", "DEBUG", "I", "root", "main", "__main__"].contains(w);
     words.find(|w| !level(w)).is_some_and(|w| EVALUATIONS.iter().any(|e| e.eq_ignore_ascii_case(w)))
+}
+
+/// Whether a word has a known meaning: a counter, an evaluation, a metric.
+pub(crate) fn has_meaning(word: &str) -> bool {
+    let word = word.trim_end_matches(|c: char| c.is_ascii_digit());
+    let named = meaning(word, true);
+    evaluates(word) || !matches!(named, Meaning::Custom(_) | Meaning::Unnamed | Meaning::Nothing)
 }
 
 #[cfg(test)]

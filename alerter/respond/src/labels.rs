@@ -5,8 +5,8 @@
 //! itself, and the labels of an alert from outside, come first and never hide the names that are
 //! ours.
 
-use super::IncidentRecord;
 use crate::config::Team;
+use crate::incident_record::IncidentRecord;
 use crate::matcher::{Labels, Matcher, all_hold};
 use stepwatch_model::{Kind, RunSummary};
 
@@ -22,7 +22,7 @@ pub const OURS: &[&str] = &["severity", "kind", "cause", "run", "node", "signal"
 
 /// `teams` in their order: the first whose matchers hold gives the label `team`, unless the run
 /// declared one.
-pub(super) fn of(r: &IncidentRecord, run: &RunSummary, teams: &[(Vec<Matcher>, Team)]) -> Labels {
+pub(crate) fn of(r: &IncidentRecord, run: &RunSummary, teams: &[(Vec<Matcher>, Team)]) -> Labels {
     let mut labels = run.labels.clone();
     let run = if r.run == stepwatch_model::NO_RUN { "" } else { &r.run };
     let own = [

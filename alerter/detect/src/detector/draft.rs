@@ -35,7 +35,7 @@ impl Draft {
 
 /// A value, and what it should have been.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Measured {
-    pub(super) value: f64,
-    pub(super) expected: f64,
+pub(crate) struct Measured {
+    pub(crate) value: f64,
+    pub(crate) expected: f64,
 }
