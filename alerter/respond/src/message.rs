@@ -304,7 +304,9 @@ fn facts(now: Ts, about: About<'_>, advice: Option<&str>, config: &ResponderConf
         };
         add("Since step", format!("{} ({} ago{seen})", r.start_step, now - r.opened_at));
     } else if !r.hits_a_run() || r.cause != Cause::Telemetry {
-        add("Since", format!("{} ago", now - r.opened_at));
+        // An alert may have fired elsewhere for long before it was sent here.
+        let since = alert.map_or(r.opened_at, |alert| alert.starts_at.min(r.opened_at));
+        add("Since", format!("{} ago", now - since));
     }
     if let Some(text) = value_against_expected(r) {
         add(&label_of(&r.signal), text);

@@ -304,7 +304,7 @@ pub(super) fn table(incidents: &[IncidentView], now: Ts) -> Table {
             &i.place(),
             i.kind.as_str(),
             &ago(now, i.opened_at),
-            &if i.run.is_empty() { "-".to_owned() } else { i.start_step.to_string() },
+            &if has_steps(i) { i.start_step.to_string() } else { "-".to_owned() },
             &i.summary,
         ]);
         if i.state == State::Open {
@@ -382,7 +382,7 @@ pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io
     if i.kind != Kind::PrometheusAlert {
         t.row(["value", &value(i)]);
     }
-    if !i.run.is_empty() {
+    if has_steps(i) {
         t.row(["step", &steps(i)]);
     }
     for s in &i.suspects {
@@ -400,6 +400,12 @@ pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io
         t.row([link.text.to_lowercase().as_str(), &link.href]);
     }
     t.write(out)
+}
+
+/// An alert of another program about a run that is not watched has no place in its steps.
+fn has_steps(i: &IncidentView) -> bool {
+    let unwatched = i.kind == Kind::PrometheusAlert && i.start_step == 0 && i.opened_step == 0;
+    !i.run.is_empty() && !unwatched
 }
 
 fn steps(i: &IncidentView) -> String {

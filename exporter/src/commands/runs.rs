@@ -82,7 +82,10 @@ impl Answer {
                 _ = writeln!(out, "  {:kind$}  {:source$}  {}", s.kind, s.source, s.why);
             }
             if run.sources.is_empty() {
-                _ = writeln!(out, "  named by the sender of its events");
+                _ = writeln!(
+                    out,
+                    "  no source of it is read now: its events named it, or its log goes on with another run"
+                );
             }
             for note in &run.notes {
                 _ = writeln!(out, "  note: {note}");

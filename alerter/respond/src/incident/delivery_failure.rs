@@ -39,8 +39,8 @@ impl Manager {
     }
 
     /// A receiver asks to be left alone for long. It will take the page, and somebody has to be
-    /// woken meanwhile: the next level is due now, once a call; where there is none, the nearest of
-    /// those who had not been notified is called.
+    /// woken meanwhile: the next level is due now, once a call, where that may be; where there is
+    /// none, the nearest of those who had not been notified is called.
     pub(crate) fn put_off(&mut self, tx: &mut Tx<'_>, what: Undelivered<'_>, wait: Span) {
         let now = tx.now;
         let Undelivered { incident: id, receiver, error } = what;
@@ -48,12 +48,12 @@ impl Manager {
         let Some(lane) = i.lanes.get_mut(receiver).filter(|lane| lane.put_off < lane.seq) else { return };
         lane.put_off = lane.seq;
         lane.untaken = Some(format!("takes no call for {wait}: {error}"));
-        let words = format!("wants no call for {wait}; others are called meanwhile: {error}");
+        let words = format!("wants no call for {wait}: {error}");
         tx.out.push(by_actor(now, id, receiver, words));
         let why = Why::new(Reason::ReceiverFailed, format!("{receiver} takes no call for {wait}: {error}"));
-        let stood_in =
-            self.open.get(id).is_some_and(|i| self.dispatcher.stood_in(self.view(now), i, receiver));
-        self.hurry_or_fall_back(tx, what, &why, !stood_in);
+        let Some(i) = self.open.get(id) else { return };
+        let may_hurry = self.dispatcher.may_hurry(self.view(now), i, receiver);
+        self.hurry_or_fall_back(tx, what, &why, may_hurry);
     }
 
     /// A receiver will never take it: the next level is due now, where that may be.
@@ -112,7 +112,7 @@ impl Manager {
         let Some(nearest) = self.dispatcher.fallback(view, i, receiver, &failing) else { return };
         let mut called = vec![receiver.to_owned()];
         let words = if nearest.to.is_empty() {
-            let waits = nearest.waits(receiver);
+            let waits = nearest.waits(receiver, &i.told_beside(receiver));
             tx.out.push(timeline(tx.now, id, waits.clone()));
             waits
         } else {

@@ -74,7 +74,9 @@ impl Dispatcher {
                     continue;
                 }
                 if !page && config.wakes(name) {
-                    nearest.spared.push(name.clone());
+                    if !nearest.spared.contains(name) {
+                        nearest.spared.push(name.clone());
+                    }
                     continue;
                 }
                 recipient.instead(if stage.everybody {
@@ -122,6 +124,12 @@ impl Incident {
         !wakes(receiver) && self.lanes.iter().any(rings)
     }
 
+    /// The other receivers that were notified, as far as is known.
+    pub(in crate::incident) fn told_beside(&self, receiver: &str) -> Vec<String> {
+        let told = self.lanes.iter().filter(|(name, lane)| *name != receiver && lane.untaken.is_none());
+        told.map(|(name, _)| name.clone()).collect()
+    }
+
     /// Whether somebody who can be woken has been notified, as far as is known.
     pub(in crate::incident) fn may_have_rung(&self, view: View<'_>) -> bool {
         let rings = |(name, lane): (&String, &Lane)| lane.untaken.is_none() && view.config.calls(name);
@@ -131,9 +139,10 @@ impl Incident {
 
 impl Nearest {
     /// What the timeline has where nobody is left to notify.
-    pub(in crate::incident) fn waits(&self, receiver: &str) -> String {
+    pub(in crate::incident) fn waits(&self, receiver: &str, told: &[String]) -> String {
         let why = match self.spared.as_slice() {
-            [] => "nobody is left who may be told of it".to_owned(),
+            [] if told.is_empty() => "nobody is left who may be told of it".to_owned(),
+            [] => format!("{} had it already, and nobody else is left", told.join(" and ")),
             [one] => format!("{one} wakes somebody, which only a page may"),
             many => format!("{} wake somebody, which only a page may", many.join(" and ")),
         };

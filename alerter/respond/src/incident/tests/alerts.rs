@@ -16,6 +16,19 @@ fn fires(w: &mut World, labels: &[(&str, &str)]) {
     w.input(Input::Alerts { posted: &posted });
 }
 
+/// A Prometheus that sends to a new Alertmanager sends alerts that fire for hours.
+#[test]
+fn an_alert_stands_since_its_own_start() {
+    let mut w = World::new(two_levels());
+    let labels = [("alertname", "NodeDown"), ("severity", "critical"), ("node", "n1")];
+    let mut posted = alert(&w, &labels);
+    let earlier = Alert { starts_at: Ts(w.now.0 - 7_200_000), ..(*posted.alert).clone() };
+    posted.alert = earlier.into();
+    w.input(Input::Alerts { posted: &[posted] });
+    let facts = &w.sent[0].message.facts;
+    assert!(facts.iter().any(|f| f.label == "Since" && f.text == "2h ago"), "{facts:?}");
+}
+
 /// The titles of what was sent, and whether a fact or a title contains steps.
 fn titles(w: &mut World) -> Vec<(String, bool)> {
     let of = |n: Notification| {

@@ -1,5 +1,6 @@
 //! What a call says, where it is shown, and who is called in whose place.
 
+use super::fallback::names;
 use super::*;
 use Action::{Ack, Resolve, Trigger, Update};
 use Change::Clear;
@@ -73,6 +74,24 @@ fn whoever_takes_no_call_for_long_lets_the_next_level_be_called_once() {
     w.input(put_off());
     w.expect(&[]);
     assert!(w.has_said("wants no call for 2h"), "{:#?}", w.history);
+}
+
+/// A page that rang need not ring sooner because the chat beside the pager takes no call now.
+#[test]
+fn a_chat_that_takes_no_call_hurries_nobody_where_a_pager_rang() {
+    let receivers = names("chat pager phone");
+    let mut config = ResponderConfig { receivers, waking: names("pager phone"), ..two_levels() };
+    config.policies[0].levels[0].notify = names("chat pager");
+    let mut w = World::new(config);
+    let incident = w.raise("r", Kind::Hang, Page);
+    w.expect(&[("chat", Trigger, Reason::First), ("pager", Trigger, Reason::First)]);
+    let put_off =
+        |receiver| Input::PutOff { incident: &incident, receiver, wait: Span::secs(400), error: "429" };
+    w.input(put_off("chat"));
+    w.expect(&[]);
+    assert!(w.has_said("wants no call for 6m 40s: 429"), "{:#?}", w.history);
+    w.input(put_off("pager"));
+    w.expect(&[("phone", Trigger, Reason::ReceiverFailed)]);
 }
 
 /// What is over is reported in the past tense, and what follows from it is left out.

@@ -6,7 +6,7 @@ use crate::config::Team;
 use Action::Trigger;
 use Severity::{Page, Ticket};
 
-fn names(text: &str) -> Vec<String> {
+pub(super) fn names(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
