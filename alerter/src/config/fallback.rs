@@ -33,6 +33,18 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
             ));
         }
     }
+    let severity = labels(&[("severity", "page")]);
+    for way in router.possible(&engine, &severity, &["severity"]).into_iter().map(|possible| possible.way) {
+        let mut items = way.levels.iter().flat_map(|level| &level.notify).peekable();
+        let some_wake = !engine.waking.is_empty() && items.peek().is_some();
+        if some_wake && !items.any(|item| engine.wakes(item)) {
+            let pagers = engine.waking.join(" and ");
+            warnings.push(format!(
+                "{}: a page that goes there wakes nobody; who wakes somebody: {pagers}",
+                way.route
+            ));
+        }
+    }
     // Of alerts without a team, and of each team: what no route matches goes the way of its team.
     let mut ways = router.ways(&engine, &labels(&[("severity", "ticket")]));
     for (i, team) in router.team_names().into_iter().enumerate() {

@@ -144,11 +144,13 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
         matchers::nearly_ours(at, list, &names, of_alerts, warnings);
     });
     shadowed("routes", &file.routes, warnings);
-    if let Some(i) = file.teams.iter().position(|team| team.matchers.is_empty())
-        && i + 1 < file.teams.len()
-    {
-        warnings.push(format!("teams[{i}]: matches everything, so that no team after it is ever given"));
-    }
+    let teams: Vec<_> = file.teams.iter().map(|team| selected(&team.matchers)).collect();
+    hidden("teams", &teams, "given", warnings);
+    each_route("routes", &file.routes, &mut |at, route| {
+        if route.matchers.iter().any(|text| is_info(text)) {
+            warnings.push(format!("{at}: is about severity=\"info\", of which nobody is notified"));
+        }
+    });
     for (i, route) in file.routes.iter().enumerate() {
         let leads = |r: &Route| r.policy.is_some() || !r.notify.is_empty();
         let children_lead = !route.routes.is_empty() && route.routes.iter().all(leads);
@@ -187,12 +189,52 @@ fn common_labels(file: &File) -> impl Iterator<Item = (String, &str)> {
     }))
 }
 
-fn shadowed(at: &str, routes: &[Route], warnings: &mut Vec<String>) {
-    if let Some(i) = routes.iter().position(|r| r.matchers.is_empty() && !r.go_on)
-        && i + 1 < routes.len()
-    {
-        warnings.push(format!("{at}[{i}]: matches everything, so that no route after it is ever used"));
+/// What a list of matchers asks for, as far as it can be compared: each once, without those that
+/// everything fulfils.
+fn selected(matchers: &[String]) -> BTreeSet<String> {
+    let parsed = matchers.iter().filter_map(|text| text.parse::<Matcher>().ok());
+    let asks = parsed.filter(|m| !(m.op() == Op::Regex && m.value() == ".*"));
+    asks.map(|m| m.to_string()).collect()
+}
+
+fn is_info(text: &str) -> bool {
+    text.parse::<Matcher>()
+        .is_ok_and(|m| m.label() == "severity" && m.op() == Op::Equal && m.value() == "info")
+}
+
+/// Entries that no incident reaches, because an earlier one takes whatever they would.
+fn hidden(at: &str, entries: &[BTreeSet<String>], used: &str, warnings: &mut Vec<String>) {
+    let what = at.rsplit('.').next().unwrap_or(at).trim_end_matches('s');
+    if let Some(i) = entries.iter().position(BTreeSet::is_empty) {
+        if i + 1 < entries.len() {
+            warnings
+                .push(format!("{at}[{i}]: matches everything, so that no {what} after it is ever {used}"));
+        }
+        return hidden_by_some(at, &entries[..i], used, warnings);
     }
+    hidden_by_some(at, entries, used, warnings);
+}
+
+fn hidden_by_some(at: &str, entries: &[BTreeSet<String>], used: &str, warnings: &mut Vec<String>) {
+    for (i, entry) in entries.iter().enumerate() {
+        if let Some(by) = entries[..i].iter().position(|earlier| earlier.is_subset(entry)) {
+            warnings
+                .push(format!("{at}[{i}]: is never {used}, because {at}[{by}] takes all that it matches"));
+        }
+    }
+}
+
+fn shadowed(at: &str, routes: &[Route], warnings: &mut Vec<String>) {
+    // One that goes on takes nothing from those after it: it asks for what nothing has.
+    let asks = |(i, route): (usize, &Route)| {
+        let mut asks = selected(&route.matchers);
+        if route.go_on {
+            asks.insert(format!("goes on: {i}"));
+        }
+        asks
+    };
+    let asked: Vec<_> = routes.iter().enumerate().map(asks).collect();
+    hidden(at, &asked, "used", warnings);
     for (i, route) in routes.iter().enumerate() {
         shadowed(&format!("{at}[{i}].routes"), &route.routes, warnings);
     }

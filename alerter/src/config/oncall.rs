@@ -9,8 +9,8 @@ use stepwatch_kit::config::Secret;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::oncall::{self, Layer, OnCall, OnCallConfig, Override, SCHEDULE, USER, Zone};
 
-use super::File;
 use super::check::{known, unique};
+use super::{File, incidents};
 use crate::calendars::{MAX_BYTES, Place, Source, read_file};
 use crate::notify::slack::is_user_id;
 
@@ -136,6 +136,12 @@ pub(super) fn check(file: &File, errors: &mut Vec<String>) {
             errors.push(format!("users[{i}].slack_id: {id:?} is not a user's id in Slack, as in U012AB3CD"));
         }
     }
+    each_notified(file, &mut |at, item| {
+        let user = item.strip_prefix(USER).and_then(|name| file.users.iter().find(|u| u.name == name));
+        if let Some(user) = user.filter(|user| user.notify.is_empty()) {
+            errors.push(unreached(at, &user.name));
+        }
+    });
     let items = items(file);
     let reach: BTreeSet<&str> = receivers
         .iter()
@@ -149,6 +155,30 @@ pub(super) fn check(file: &File, errors: &mut Vec<String>) {
     }
 }
 
+fn unreached(at: &str, user: &str) -> String {
+    format!("{at}: no receiver reaches {user:?}, expected `notify` of this user")
+}
+
+/// Every item of a `notify` or `fallback`, with its place.
+fn each_notified(file: &File, act: &mut dyn FnMut(&str, &str)) {
+    let mut each = |at: &str, list: &[String]| {
+        list.iter().enumerate().for_each(|(i, item)| act(&format!("{at}[{i}]"), item));
+    };
+    for (i, policy) in file.policies.iter().enumerate() {
+        for (j, level) in policy.levels.iter().enumerate() {
+            each(&format!("policies[{i}].levels[{j}].notify"), &level.notify);
+        }
+    }
+    incidents::each_route("routes", &file.routes, &mut |at, route| {
+        each(&format!("{at}.notify"), &route.notify);
+    });
+    for (i, team) in file.teams.iter().enumerate() {
+        each(&format!("teams[{i}].notify"), &team.notify);
+        each(&format!("teams[{i}].fallback"), &team.fallback);
+    }
+    each("fallback", &file.fallback);
+}
+
 fn check_schedule(at: &str, s: &Schedule, file: &File, users: &BTreeSet<&str>, errors: &mut Vec<String>) {
     let mut person = |at: String, name: &String| {
         if !users.contains(name.as_str()) {
@@ -156,7 +186,7 @@ fn check_schedule(at: &str, s: &Schedule, file: &File, users: &BTreeSet<&str>, e
             let all = if all.is_empty() { "none".into() } else { all };
             errors.push(format!("{at}: there is no user {name:?}; those that exist: {all}"));
         } else if file.users.iter().any(|u| u.name == *name && u.notify.is_empty()) {
-            errors.push(format!("{at}: no receiver reaches {name:?}, expected `notify` of this user"));
+            errors.push(unreached(&at, name));
         }
     };
     for (i, layer) in s.layers.iter().enumerate() {
