@@ -48,7 +48,7 @@ use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle};
 use crate::series::exposed::SeriesMetrics;
 use crate::series::{SeriesTable, keeper};
 use crate::signed_paths;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, resolved};
 use crate::watchdog::Watchdog;
 use crate::web;
 
@@ -117,7 +117,7 @@ impl App {
         let web = options.web_config.as_deref().map(WebConfig::load).transpose()?;
         config.log_warnings();
         let unopened = Unopened {
-            database: config.file.storage.sqlite.clone(),
+            database: resolved(&config.file.storage.sqlite),
             engine: config.engine.clone(),
             receivers: config.receivers.clone(),
             templates: Arc::clone(&config.templates),

@@ -21,6 +21,7 @@ use std::time::Duration;
 use sqlx::sqlite::SqliteConnection;
 use tokio::time::Instant;
 
+use super::contents::Contents;
 use super::error::{Result, StoreError};
 use super::index::Index;
 
@@ -37,6 +38,7 @@ const DIGITS: usize = 20;
 #[derive(Debug)]
 pub(super) struct Identity {
     path: PathBuf,
+    pub(super) contents: Contents,
     place: (u64, u64),
     /// SQLite's log beside it, which holds what was committed last. It appears with the first
     /// transaction of a connection, and goes with the last connection.
@@ -62,10 +64,11 @@ pub(super) fn protect(path: &Path) -> io::Result<()> {
 }
 
 impl Identity {
-    pub(super) fn read(path: &Path) -> io::Result<Self> {
+    pub(super) fn read(path: &Path, contents: Contents) -> io::Result<Self> {
         let meta = fs::metadata(path)?;
         Ok(Self {
             path: path.to_owned(),
+            contents,
             place: (meta.dev(), meta.ino()),
             log: Mutex::default(),
             index: Index::new(with_suffix(path, "-shm")),
@@ -153,7 +156,7 @@ struct Expected {
 }
 
 /// Compares the name in the database with the one beside it; `new` gives both a new one.
-pub(super) async fn recognise(connection: &mut SqliteConnection, path: &Path, new: bool) -> Result<()> {
+pub(super) async fn recognise(connection: &mut SqliteConnection, path: &Path, new: bool) -> Result<Contents> {
     let beside = beside(path);
     let fail = |action, source| StoreError::Io { action, path: beside.clone(), source };
     let expected = match fs::read_to_string(&beside) {
@@ -171,7 +174,7 @@ pub(super) async fn recognise(connection: &mut SqliteConnection, path: &Path, ne
             if number < expected.number {
                 return Err(StoreError::Older { path: path.to_owned(), beside });
             }
-            return Ok(());
+            return Ok(Contents::new(found, number));
         }
         (Some(_), found) => {
             let what = if found.is_some() { "is another database" } else { "is empty" };
@@ -198,7 +201,8 @@ pub(super) async fn recognise(connection: &mut SqliteConnection, path: &Path, ne
         sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection).await?;
         name
     };
-    write(&beside, &name, number).map_err(|err| fail("write", err))
+    write(&beside, &name, number).map_err(|err| fail("write", err))?;
+    Ok(Contents::new(name, number))
 }
 
 impl Expected {
@@ -214,9 +218,12 @@ fn number_line(number: i64) -> String {
     format!("{number:0DIGITS$}\n")
 }
 
-/// Over the number that is there: the name stays as it is, whatever happens meanwhile.
+/// Over a number that is lower: the name stays as it is, whatever happens meanwhile.
 fn write_number(path: &Path, number: i64) -> io::Result<()> {
     let text = fs::read_to_string(path)?;
+    if Expected::parse(&text).number > number {
+        return Ok(());
+    }
     let name = text.lines().next().unwrap_or_default();
     let file = OpenOptions::new().write(true).open(path)?;
     file.write_all_at(format!("\n{}", number_line(number)).as_bytes(), name.len() as u64)
@@ -254,6 +261,7 @@ mod tests {
     use super::super::commit::Commit;
     use super::super::error::StoreError;
     use super::super::handle::Store;
+    use super::super::open::resolved;
     use super::super::tests::{reopen, said};
     use super::*;
 
@@ -413,6 +421,85 @@ mod tests {
         OpenOptions::new().write(true).truncate(true).open(log).unwrap();
         let err = store.touch(Ts(3)).await.unwrap_err().to_string();
         assert!(err.contains("alerter.db-wal") && err.contains("was emptied"), "{err}");
+    }
+
+    /// SQLite's log, written back by another program.
+    async fn write_back(path: &Path) {
+        let options = SqliteConnectOptions::new().filename(path);
+        let mut other = SqliteConnection::connect_with(&options).await.unwrap();
+        sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut other).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_written_over_in_its_place_takes_nothing_more() {
+        for older in [false, true] {
+            let ((_dir, path), (_other, other)) = (stored().await, stored().await);
+            let store = reopen(&path).await;
+            store.touch(Ts(1)).await.unwrap();
+            write_back(&path).await;
+            let aside = path.with_extension("aside");
+            fs::copy(if older { &path } else { &other }, &aside).unwrap();
+            store.touch(Ts(2)).await.unwrap();
+            write_back(&path).await;
+            store.touch(Ts(3)).await.unwrap();
+            write_back(&path).await;
+            store.look().await;
+            assert_eq!(store.refusal(), None, "its log may be written back");
+            fs::write(&path, fs::read(&aside).unwrap()).unwrap();
+            store.look().await;
+            let why = if older { "with an older copy of itself" } else { "with another database" };
+            assert!(store.refusal().unwrap().contains(why), "{:?}", store.refusal());
+            assert!(store.touch(Ts(4)).await.unwrap_err().to_string().contains(why));
+        }
+    }
+
+    /// As SQLite's own backup does it: in a transaction, into the log.
+    #[tokio::test]
+    async fn a_store_that_is_restored_into_takes_nothing_more() {
+        for (sql, why) in [
+            ("UPDATE meta SET value = '1' WHERE key = 'proof'", "with an older copy of itself"),
+            ("UPDATE meta SET value = 'x' WHERE key = 'identity'", "with another database"),
+            ("DELETE FROM meta", "with another database"),
+        ] {
+            let (_dir, path) = stored().await;
+            let store = reopen(&path).await;
+            store.touch(Ts(1)).await.unwrap();
+            store.touch(Ts(2)).await.unwrap();
+            let options = SqliteConnectOptions::new().filename(&path);
+            let mut other = SqliteConnection::connect_with(&options).await.unwrap();
+            sqlx::raw_sql(sql).execute(&mut other).await.unwrap();
+            store.look().await;
+            assert!(store.refusal().unwrap().contains(why), "{sql}: {:?}", store.refusal());
+            assert!(store.touch(Ts(3)).await.unwrap_err().to_string().contains(why), "{sql}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_link_to_a_store_is_the_store() {
+        let (dir, path) = stored().await;
+        let links = tempfile::tempdir().unwrap();
+        let link = links.path().join("link.db");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let store = reopen(&link).await;
+        store.touch(Ts(1)).await.unwrap();
+        assert!(matches!(Store::open(&path).await, Err(StoreError::InUse { .. })));
+        assert_eq!(fs::read_dir(links.path()).unwrap().count(), 1, "everything is beside the file itself");
+        fs::rename(dir.path().join("alerter.db-wal"), dir.path().join("aside")).unwrap();
+        assert!(store.touch(Ts(2)).await.unwrap_err().to_string().contains("was removed"));
+    }
+
+    #[test]
+    fn links_are_followed_as_far_as_they_lead() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let link = |name: &str, to: &str| std::os::unix::fs::symlink(to, root.join(name)).unwrap();
+        link("a", "b");
+        link("b", "new.db");
+        link("loop", "loop");
+        assert_eq!(resolved(&root.join("a")), root.join("new.db"));
+        assert_eq!(resolved(&root.join("new.db")), root.join("new.db"));
+        assert_eq!(resolved(&root.join("loop")), root.join("loop"));
+        assert_eq!(resolved(Path::new("no/such/file.db")), Path::new("no/such/file.db"));
     }
 
     #[tokio::test]

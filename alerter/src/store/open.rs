@@ -1,6 +1,6 @@
 //! Opening the store: the right place, one process, the right schema.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -44,7 +44,8 @@ impl Store {
     /// before.
     pub async fn open_as(path: impl AsRef<Path>, new: bool) -> Result<Self> {
         let _busy = Busy::now();
-        let path = path.as_ref().to_owned();
+        // SQLite's log, the lock and what is kept beside the file belong to the file itself.
+        let path = resolved(path.as_ref());
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
@@ -71,8 +72,8 @@ impl Store {
         let open = |source| StoreError::Open { path: path.clone(), source };
         let mut connection = options.connect().await.map_err(open)?;
         migrate(&mut connection, &path).await?;
-        identity::recognise(&mut connection, &path, new).await?;
-        let identity = Identity::read(&path).map_err(of_file("look at"))?;
+        let contents = identity::recognise(&mut connection, &path, new).await?;
+        let identity = Identity::read(&path, contents).map_err(of_file("look at"))?;
         let writer = Mutex::new(Writer::new(options.clone(), connection));
         let options = options.read_only(true);
         let pool = |connections| {
@@ -108,6 +109,24 @@ impl Store {
         };
         Ok(Self { inner: Arc::new(inner) })
     }
+}
+
+/// A path without links in it, as far as it exists.
+pub(crate) fn resolved(path: &Path) -> PathBuf {
+    const LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..LINKS {
+        if let Ok(real) = path.canonicalize() {
+            return real;
+        }
+        let directory = path.parent().map_or_else(PathBuf::new, Path::to_owned);
+        let Ok(target) = path.read_link() else {
+            let real = directory.canonicalize().ok();
+            return real.zip(path.file_name()).map_or(path.clone(), |(real, name)| real.join(name));
+        };
+        path = directory.join(target);
+    }
+    path
 }
 
 async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<()> {

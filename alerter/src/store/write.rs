@@ -93,10 +93,13 @@ impl Store {
     /// Checks that the file is still in its place, because nothing else does while there is nothing
     /// to write. If it is not, the store refuses from now on.
     pub(super) async fn look(&self) {
-        let looked = if let Ok(writer) = self.inner.writer.try_lock() {
+        let looked = if let Ok(mut writer) = self.inner.writer.try_lock() {
             // Whoever wants to write waits meanwhile: it counts as a transaction that does not end.
             let began = Began::now(self);
-            let looked = self.in_place(Some(writer.kept.is_some())).await;
+            let mut looked = self.in_place(Some(writer.kept.is_some())).await;
+            if let (Ok(()), Some(connection)) = (&looked, writer.kept()) {
+                looked = self.inner.identity.contents.check(connection, &self.inner.path).await;
+            }
             began.ended();
             looked
         } else {
@@ -220,11 +223,15 @@ impl Store {
         // Reads in it are then as new as the last write, also if a connection that was given up
         // commits late.
         sqlx::query("BEGIN IMMEDIATE").execute(&mut *tx).await?;
+        self.inner.identity.contents.check(&mut *tx, &self.inner.path).await?;
         let value = work(&mut *tx).await?;
         let proves = who == Who::Heart || self.refusal().is_some();
         let counts = durability == Durability::Power && self.inner.identity.wants_count();
         let proof = if proves || counts { Some(prove(tx).await?) } else { None };
         sqlx::query("COMMIT").execute(&mut *tx).await?;
+        if let Some(number) = proof {
+            self.inner.identity.contents.committed(number);
+        }
         if proves && proof != self.proof().await? {
             return Err(StoreError::Unseen { path: self.inner.path.clone() });
         }
@@ -244,7 +251,11 @@ impl Store {
             action: "look at",
             path: self.inner.path.clone(),
             source: io::Error::other(err),
-        })?
+        })??;
+        match open {
+            Some(_) => self.inner.identity.contents.check_main(&self.inner.path).await,
+            None => Ok(()),
+        }
     }
 
     fn files_in_place(&self, open: Option<bool>) -> Result<()> {
