@@ -12,17 +12,18 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes, HttpBody as _, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, RETRY_AFTER};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
+use futures_util::StreamExt as _;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
 use crate::api::{MAX_ALERTS_BODY, error_of};
@@ -55,7 +56,7 @@ const INGEST: Room = Room {
 
 /// Requests whose answer may be a list of everything.
 const LISTS: Room =
-    Room { places: 32, slots: 2, body_bytes: 1 << 20, slot_within: Duration::from_secs(10), ..INGEST };
+    Room { places: 32, slots: 4, body_bytes: 1 << 20, slot_within: Duration::from_secs(10), ..INGEST };
 
 const LISTING: &[(Method, &str)] = &[
     (Method::GET, "/"),
@@ -85,7 +86,7 @@ struct Pool {
     name: &'static str,
     room: Room,
     places: Semaphore,
-    slots: Semaphore,
+    slots: Arc<Semaphore>,
     /// In KiB, of bodies.
     bytes: Semaphore,
 }
@@ -153,7 +154,8 @@ impl Bulkhead {
 impl Pool {
     fn new(name: &'static str, room: Room) -> Self {
         let bytes = Semaphore::new(room.bodies_bytes >> 10);
-        Self { name, room, places: Semaphore::new(room.places), slots: Semaphore::new(room.slots), bytes }
+        let (places, slots) = (Semaphore::new(room.places), Arc::new(Semaphore::new(room.slots)));
+        Self { name, room, places, slots, bytes }
     }
 
     /// Takes everything but the slot; with the whole body, so that a slow client does not hold a
@@ -181,17 +183,23 @@ impl Pool {
         Ok((Request::from_parts(parts, Body::from(body)), share))
     }
 
-    async fn slot(&self) -> Result<SemaphorePermit<'_>, Refusal> {
+    async fn slot(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         let until = Instant::now() + self.room.slot_within;
-        let slot = timeout_at(until, self.slots.acquire()).await.map_err(|_| Refusal::Waited)?;
+        let slot = Arc::clone(&self.slots).acquire_owned();
+        let slot = timeout_at(until, slot).await.map_err(|_| Refusal::Waited)?;
         slot.map_err(|_| Refusal::Full)
     }
 
     async fn answer(&self, request: Request, next: Next) -> Result<Response, Refusal> {
         let _place = self.places.try_acquire().map_err(|_| Refusal::Full)?;
         let (request, _share) = self.body(request).await?;
-        let _slot = self.slot().await?;
-        Ok(next.run(request).await)
+        let slot = self.slot().await?;
+        let response = next.run(request).await;
+        if response.body().size_hint().exact().is_some() {
+            return Ok(response);
+        }
+        // What is written while it is sent has its slot until then.
+        Ok(response.map(|body| Body::from_stream(body.into_data_stream().inspect(move |_| _ = &slot))))
     }
 }
 
@@ -345,6 +353,24 @@ mod tests {
         assert_eq!(bulkhead.shed.get_or_create(&Shed { pool: "ingest", reason: "waited" }).get(), 1);
         works.abort();
         drop(go);
+    }
+
+    #[tokio::test]
+    async fn what_is_written_while_it_is_sent_has_its_slot_until_then() {
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let ended = Arc::new(std::sync::Mutex::new(Some(ended)));
+        let list = get(async move || {
+            let ended = ended.lock().unwrap().take().unwrap();
+            Body::from_stream(stream::once(async { ended.await.map(|()| Bytes::from("all")) }))
+        });
+        let bulkhead = Bulkhead::with(SMALL, SMALL);
+        let router = bulkhead.clone().before(Router::new().route("/api/v1/incidents", list));
+        let request = request(Method::GET, "/api/v1/incidents", Body::empty());
+        let response = router.oneshot(request).await.unwrap();
+        assert_eq!(bulkhead.lists.slots.available_permits(), 0);
+        end.send(()).unwrap();
+        assert_eq!(to_bytes(response.into_body(), 100).await.unwrap(), "all");
+        assert_eq!(bulkhead.lists.slots.available_permits(), SMALL.slots);
     }
 
     #[tokio::test]

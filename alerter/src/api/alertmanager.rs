@@ -9,6 +9,7 @@ mod alerts;
 mod errors;
 mod filter;
 mod hiding;
+mod listed;
 mod shown;
 mod silences;
 mod sketch;

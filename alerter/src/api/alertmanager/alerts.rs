@@ -1,26 +1,29 @@
 //! Alerts of the Alertmanager API: posted by Prometheus, listed for any client.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use serde::{Serialize, Serializer};
 use stepwatch_model::time::Ts;
 use stepwatch_respond::external::{Alert, AlertError, Firing, Limits, PostedAlert};
 use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::silence::Silence;
+use utoipa::ToSchema;
 
 use super::errors::{BadRequest, Broken, Full, NotJson, TooLarge};
 use super::filter::{AlertsQuery, Filter};
 use super::hiding::Hiding;
 use super::shown::{Looker, Shown};
-use super::wire::{AlertGroup, GettableAlert, Name, PostableAlert};
-use super::{Refused, Result};
+use super::wire::{GettableAlert, Name, PostableAlert};
+use super::{Refused, Result, listed};
 use crate::api::Api;
 use crate::api::auth::Caller;
+use crate::api::doc::schema;
 use crate::api::error::ApiError;
 use crate::api::extract::Each;
 use crate::clock::wall;
@@ -205,12 +208,8 @@ pub(super) async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<Response> {
     let filter = Filter::parse(&query.unwrap_or_default())?;
-    let write = |stand: &Stand| {
-        let mut alerts: Vec<GettableAlert> = stand.shown().into_iter().map(|s| s.alert).collect();
-        alerts.sort_by(|a, b| a.fingerprint.cmp(&b.fingerprint));
-        serde_json::to_vec(&alerts)
-    };
-    Stand::load(&api, &caller, filter).await?.answer(write).await
+    let stand = Stand::load(&api, &caller, filter).await?;
+    Ok(listed::answer(move |out| stand.write_list(out)))
 }
 
 /// Everything that fires, by receiver and by the common labels of a group.
@@ -220,7 +219,7 @@ pub(super) async fn list(
     operation_id = "alertmanagerListAlertGroups",
     tag = "alertmanager",
     params(AlertsQuery),
-    responses((status = 200, description = "The groups", body = Vec<AlertGroup>), BadRequest, Broken)
+    responses((status = 200, description = "The groups", body = Vec<Group<'static>>), BadRequest, Broken)
 )]
 pub(super) async fn groups(
     State(api): State<Arc<Api>>,
@@ -228,7 +227,8 @@ pub(super) async fn groups(
     RawQuery(query): RawQuery,
 ) -> Result<Response> {
     let filter = Filter::parse(&query.unwrap_or_default())?;
-    Stand::load(&api, &caller, filter).await?.answer(|stand| serde_json::to_vec(&stand.groups())).await
+    let stand = Stand::load(&api, &caller, filter).await?;
+    Ok(listed::answer(move |out| stand.write_groups(out)))
 }
 
 /// Everything that fires, with what its rendering needs.
@@ -254,42 +254,80 @@ impl Stand {
         Ok(Self { filter, now, routing, silences, alerts, incidents })
     }
 
-    fn shown(&self) -> Vec<Shown> {
+    fn looker(&self) -> Looker<'_> {
         let Self { filter, now, routing, silences, alerts, incidents } = self;
         let hiding = Hiding::new(&routing.config.alerts.group_by, incidents, alerts);
-        let looker = Looker { filter, routing, silences, hiding, now: *now };
-        let alerts = alerts.iter().filter_map(|firing| looker.alert(firing));
-        alerts.chain(incidents.iter().filter_map(|record| looker.incident(record))).collect()
+        Looker { filter, routing, silences, hiding, now: *now }
     }
 
-    fn groups(&self) -> Vec<AlertGroup> {
-        let mut groups: BTreeMap<_, Vec<GettableAlert>> = BTreeMap::new();
-        for Shown { alert, group, receivers } in self.shown() {
+    fn everything(&self) -> impl Iterator<Item = Which> {
+        (0..self.alerts.len()).map(Which::Alert).chain((0..self.incidents.len()).map(Which::Incident))
+    }
+
+    fn show(&self, looker: &Looker<'_>, which: Which) -> Option<Shown> {
+        match which {
+            Which::Alert(i) => looker.alert(self.alerts.get(i)?),
+            Which::Incident(i) => looker.incident(self.incidents.get(i)?),
+        }
+    }
+
+    fn write_list(&self, out: &mut impl Write) -> io::Result<()> {
+        let looker = self.looker();
+        let shown = |which| Some((self.show(&looker, which)?.alert.fingerprint, which));
+        let mut listed: Vec<_> = self.everything().filter_map(shown).collect();
+        listed.sort_unstable();
+        Ok(serde_json::to_writer(out, &Alerts { stand: self, looker: &looker, listed: &listed })?)
+    }
+
+    fn write_groups(&self, out: &mut impl Write) -> io::Result<()> {
+        let looker = self.looker();
+        let mut groups: BTreeMap<(Labels, String), Vec<(String, Which)>> = BTreeMap::new();
+        for which in self.everything() {
+            let Some(Shown { alert, group, receivers }) = self.show(&looker, which) else { continue };
             for receiver in receivers.into_iter().filter(|name| self.filter.wants_receiver(name)) {
-                groups.entry((group.clone(), receiver)).or_default().push(alert.clone());
+                let listed = groups.entry((group.clone(), receiver)).or_default();
+                listed.push((alert.fingerprint.clone(), which));
             }
         }
-        let group = |((labels, receiver), mut alerts): ((Labels, String), Vec<GettableAlert>)| {
-            alerts.sort_by(|a, b| a.fingerprint.cmp(&b.fingerprint));
-            let labels = labels.into_iter().map(|(n, v)| (n.into(), v.into())).collect();
-            AlertGroup { alerts, labels, receiver: Name { name: receiver } }
-        };
-        groups.into_iter().map(group).collect()
+        groups.values_mut().for_each(|listed| listed.sort_unstable());
+        let mut all = serde_json::Serializer::new(out);
+        all.collect_seq(groups.iter().map(|((labels, receiver), listed)| Group {
+            alerts: Alerts { stand: self, looker: &looker, listed },
+            labels,
+            receiver: Name { name: receiver.clone() },
+        }))?;
+        Ok(())
     }
+}
 
-    /// Serialising tens of thousands takes so long that it would delay other requests: it is done
-    /// on a blocking thread.
-    async fn answer(
-        self,
-        write: impl FnOnce(&Self) -> serde_json::Result<Vec<u8>> + Send + 'static,
-    ) -> Result<Response> {
-        let failed = |err: &dyn core::fmt::Display| {
-            tracing::error!(%err, "cannot show the alerts");
-            let message = "the alerts cannot be shown; see the alerter's log".into();
-            Refused::from(ApiError { status: StatusCode::INTERNAL_SERVER_ERROR, message })
-        };
-        let written = tokio::task::spawn_blocking(move || write(&self)).await.map_err(|e| failed(&e))?;
-        let body = written.map_err(|e| failed(&e))?;
-        Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
+/// An entry of a [`Stand`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Which {
+    Alert(usize),
+    Incident(usize),
+}
+
+/// Alerts in the order of their fingerprints, each made when it is written.
+struct Alerts<'a> {
+    stand: &'a Stand,
+    looker: &'a Looker<'a>,
+    listed: &'a [(String, Which)],
+}
+
+/// Alerts of one receiver with the same labels to group by.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AlertGroup)]
+struct Group<'a> {
+    #[schema(value_type = Vec<GettableAlert>)]
+    alerts: Alerts<'a>,
+    #[schema(value_type = schema::Labels)]
+    labels: &'a Labels,
+    receiver: Name,
+}
+
+impl Serialize for Alerts<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> core::result::Result<S::Ok, S::Error> {
+        let shown = self.listed.iter().filter_map(|(_, which)| self.stand.show(self.looker, *which));
+        serializer.collect_seq(shown.map(|shown| shown.alert))
     }
 }

@@ -75,14 +75,6 @@ pub(super) struct Name {
     pub(super) name: String,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct AlertGroup {
-    pub(super) alerts: Vec<GettableAlert>,
-    #[schema(value_type = schema::Labels)]
-    pub(super) labels: LabelSet,
-    pub(super) receiver: Name,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct MatcherView {
