@@ -121,7 +121,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool
     let mut tunes = tunes(args, &config);
     let style = Style { format: args.format, config: &config.responder };
     let (found, errors) = files::expand(&args.files);
-    let mut failed: Vec<String> = errors.iter().map(|(p, e)| format!("{}: {e}", p.display())).collect();
+    let mut failed: Vec<String> = errors.iter().map(|(p, e)| format!("{}: {e}", progress::name(p))).collect();
     for e in &failed {
         writeln!(err, "{e}")?;
     }
@@ -131,8 +131,8 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool
         let first = Replay::new(config.clone());
         let mut replays = vec![if args.html.is_some() { first.drawing() } else { first }];
         replays.extend(tunes.iter().flat_map(Tune::replays));
-        let name = file.path.to_string_lossy().into_owned();
-        progress.set_message(progress::name(&file.path));
+        let name = progress::name(&file.path);
+        progress.set_message(name.clone());
         match feed(&file.path, file.named, &mut replays, &progress, err)? {
             Ok(notes) => {
                 let mut rest = replays.split_off(1);
@@ -220,7 +220,9 @@ fn feed(
         Ok(input) => input,
         Err(e) => return Ok(Err(e)),
     };
-    let run = path.file_stem().map_or_else(|| "run".into(), |n| n.to_string_lossy().into_owned());
+    let run = path
+        .file_stem()
+        .map_or_else(|| "run".into(), |n| stepwatch_wire::words::into_line(n.to_string_lossy().into_owned()));
     let mut bad = 0;
     let mut notes = Vec::new();
     let mut found: BTreeMap<&str, u64> = BTreeMap::new();
@@ -237,11 +239,11 @@ fn feed(
             Err(InputError::Line { line, reason }) => {
                 bad += 1;
                 if bad <= MAX_PRINTED && named {
-                    progress.suspend(|| writeln!(err, "{}:{line}: {reason}", path.display()))?;
+                    progress.suspend(|| writeln!(err, "{}:{line}: {reason}", progress::name(path)))?;
                 }
             }
             Err(InputError::Records(reason)) => {
-                progress.suspend(|| writeln!(err, "{}: {reason}", path.display()))?;
+                progress.suspend(|| writeln!(err, "{}: {reason}", progress::name(path)))?;
                 notes.push(reason);
             }
             Err(e) => return Ok(Err(e)),
@@ -251,7 +253,7 @@ fn feed(
         notes.push(format!("{bad} bad lines were left out"));
     }
     if bad > MAX_PRINTED {
-        progress.suspend(|| writeln!(err, "{}: {} bad lines in all", path.display(), bad))?;
+        progress.suspend(|| writeln!(err, "{}: {} bad lines in all", progress::name(path), bad))?;
     }
     if replays.first().is_some_and(|r| r.samples() > 0) {
         return Ok(Ok(notes));

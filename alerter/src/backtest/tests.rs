@@ -197,6 +197,17 @@ fn summary(path: PathBuf) -> (Value, String) {
     (last.map_or(Value::Null, |v| v["summary"].clone()), String::from_utf8(err).unwrap())
 }
 
+/// Whoever writes a file chooses its name.
+#[test]
+fn the_name_of_a_file_steers_no_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a\u{1b}[31m\u{202e}b.csv");
+    fs::write(&path, csv(5, |_| None)).unwrap();
+    let (summary, err) = summary(path);
+    let name = summary["file"].as_str().unwrap();
+    assert!(name.ends_with("/a[31mb.csv") && err.is_empty(), "{name:?} {err:?}");
+}
+
 #[test]
 fn whatever_a_trainer_writes_is_read() {
     let dir = tempfile::tempdir().unwrap();
