@@ -53,6 +53,7 @@ pub(crate) const ALL: &[Attack] = &[
     idle::BUSY_ALERTER,
     unread::EXPORTER,
     unread::ALERTER,
+    unread::LISTS,
     readers::ATTACK,
     series::ATTACK,
     sockets::ATTACK,

@@ -48,7 +48,8 @@ fn texts(target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn alerts(target: &Target) -> anyhow::Result<()> {
+/// As many as are kept, of 72 KiB each.
+pub(crate) fn alerts(target: &Target) -> anyhow::Result<()> {
     let annotations: Value = (0..18).map(|a| (format!("a{a}"), json!("y".repeat(4000)))).collect();
     for first in (0..ALERTS_SENT).step_by(AT_ONCE) {
         let alert = |n: usize| {

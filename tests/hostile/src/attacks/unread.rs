@@ -8,12 +8,18 @@ use std::net::{SocketAddr, TcpStream};
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
+use super::large;
 use crate::attack::{Attack, raise_open_files};
 
 pub(crate) const EXPORTER: Attack =
     Attack::new("unread-exporter", |target| hold(target.exporter, 600, &["/metrics", "/v1/runs"]));
 pub(crate) const ALERTER: Attack = Attack::new("unread-alerter", |target| {
     hold(target.alerter, 2_000, &["/metrics", "/api/v1/incidents", "/api/v1/runs", "/"])
+});
+/// As many alerts as are kept make answers of 28 MiB.
+pub(crate) const LISTS: Attack = Attack::new("unread-lists", |target| {
+    large::alerts(target)?;
+    hold(target.alerter, 64, &["/api/v2/alerts", "/api/v2/alerts/groups"])
 });
 
 /// Of one connection.
