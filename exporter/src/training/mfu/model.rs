@@ -65,7 +65,9 @@ impl Model {
         let (shape, refused) = Shape::from_fields(&read);
         let refused = refused
             .or_else(|| shape.contradicts(read.number(&["total_params"])?))
-            .or_else(|| read.gates_unknown().filter(|_| shape.lacks_gates()));
+            .or_else(|| read.gates_unknown().filter(|_| shape.lacks_gates()))
+            // A trainer that gives a few numbers only has not described a model.
+            .or_else(|| shape.incomplete().filter(|_| !read.kind().is_empty()));
         Self {
             name: fields.get("name").and_then(Value::as_str).map(str::to_owned),
             shape,

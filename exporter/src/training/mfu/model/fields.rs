@@ -8,6 +8,9 @@ use stepwatch_wire::Value;
 const NESTED: &[&str] = &["text_config", "llm_config", "language_config"];
 const OTHER_PARTS: &[&str] = &["vision_config", "audio_config", "vision_tower", "visual"];
 
+/// How wide what passes between layers is.
+pub(super) const HIDDEN: &[&str] = &["hidden", "hidden_size", "d_model", "n_embd", "n_embed", "dim"];
+
 /// How many experts there are.
 pub(super) const EXPERTS: &[&str] = &[
     "experts",
@@ -28,6 +31,10 @@ const GEMMA3: &[(&str, f64)] = &[
     ("vocab_size", 262_208.0),
     ("sliding_window", 4096.0),
 ];
+
+/// Kinds whose class has a feed-forward part of four times the width and without gates, unless a
+/// key says otherwise (transformers: `BloomMLP`, `FalconMLP`).
+const FOUR_TIMES: &[&str] = &["bloom", "falcon"];
 
 /// Where frameworks name the activation.
 const ACTIVATIONS: &[&str] = &[
@@ -72,6 +79,12 @@ impl Fields {
             }
             let gate = || Value::Text("gelu_pytorch_tanh".into());
             self.0.entry("hidden_activation".into()).or_insert_with(gate);
+        }
+        if FOUR_TIMES.contains(&self.kind()) {
+            self.0.entry("gated".into()).or_insert(Value::Bool(false));
+            if let Some(hidden) = self.number(HIDDEN) {
+                self.0.entry("ffn_hidden_size".into()).or_insert(Value::Number(4.0 * hidden));
+            }
         }
         let dense = self.number(&["intermediate_size_mlp"]).filter(|_| self.kind().starts_with("llama4"));
         if let Some(dense) = dense {

@@ -1,6 +1,6 @@
 //! Dimensions of a model, and the FLOPs per token that follow.
 
-use super::fields::{EXPERTS, Fields};
+use super::fields::{EXPERTS, Fields, HIDDEN};
 use super::mix::{Mix, Parts, Span};
 use crate::training::mfu::Convention;
 
@@ -173,7 +173,7 @@ impl Shape {
     /// And why there is no formula for it, where there is none.
     pub(super) fn from_fields(f: &Fields) -> (Self, Option<String>) {
         let length = f.number(&["seq_len", "seq_length", "sequence_length", "block_size", "max_seq_len"]);
-        let hidden = f.number(&["hidden", "hidden_size", "d_model", "n_embd", "dim"]);
+        let hidden = f.number(HIDDEN);
         let layers = f.number(&["layers", "n_layers", "n_layer", "num_layers", "num_hidden_layers"]);
         let (experts, delta, mamba) = (Experts::from_fields(f), Delta::from_fields(f), Mamba::from_fields(f));
         let latent = Latent::from_fields(f);
@@ -227,6 +227,22 @@ impl Shape {
     pub(super) fn lacks_gates(&self) -> bool {
         let with_gates = || Self { gated: Some(true), ..self.clone() };
         self.weights().is_none() && with_gates().weights().is_some()
+    }
+
+    /// Why nothing can be counted of a model that a configuration describes: what it does not name.
+    pub(super) fn incomplete(&self) -> Option<String> {
+        let dimensions = [
+            ("width", self.hidden.is_some()),
+            ("number of layers", self.mix.is_some()),
+            ("number of heads", self.heads.is_some()),
+            ("width of the feed-forward part", self.ffn.is_some() || self.experts.is_some()),
+            ("activation", self.gated.is_some()),
+        ];
+        let missing: Vec<&str> =
+            dimensions.into_iter().filter(|(_, given)| !given).map(|(name, _)| name).collect();
+        (self.weights().is_none() && !missing.is_empty()).then(|| {
+            format!("its configuration has, under a name that is known, no {}", missing.join(", no "))
+        })
     }
 
     /// The trainer counts so many parameters, and the dimensions that were given add up to others:

@@ -79,6 +79,34 @@ fn a_part_that_sees_is_left_out_and_that_is_said() {
     assert!(seen.refused().is_none() && seen.remark().is_some_and(|r| r.contains("only the language part")));
 }
 
+/// BLOOM-7B1 has 7,069,016,064 parameters and Falcon-7B 6,921,720,704, as their model cards say;
+/// norms and biases are not counted here.
+#[test]
+fn kinds_that_leave_out_what_their_class_means() {
+    let bloom = model(
+        r#"{"model_type":"bloom","n_embed":4096,"n_layer":30,"num_attention_heads":32,"vocab_size":250880,"total_params":7069016064}"#,
+    );
+    let falcon = model(
+        r#"{"model_type":"falcon","hidden_size":4544,"multi_query":true,"new_decoder_architecture":false,
+            "num_attention_heads":71,"num_hidden_layers":32,"vocab_size":65024,"total_params":6921720704}"#,
+    );
+    for (model, params) in [(bloom, 7_069_016_064.0), (falcon, 6_921_720_704.0)] {
+        assert_eq!(model.refused(), None);
+        let counted = flops(&model, "6n").unwrap() / 6.0;
+        assert!((counted / params - 1.0).abs() < 0.01, "{counted} {params}");
+    }
+}
+
+#[test]
+fn a_configuration_that_is_not_understood_says_what_is_missing() {
+    let mpt = model(r#"{"model_type":"mpt","d_model":4096,"n_heads":32,"n_layers":32,"vocab_size":50432}"#);
+    let why =
+        "its configuration has, under a name that is known, no width of the feed-forward part, no activation";
+    assert_eq!(mpt.remark(), Some(why));
+    assert_eq!(model(r#"{"hidden_size":4096}"#).remark(), None, "no model was described");
+    assert_eq!(model(r#"{"model_type":"x","n_params":1e9}"#).remark(), None);
+}
+
 #[test]
 fn megatrons_own_formula_for_a_dense_model() {
     // 12·l·h²·[(1 + g/a) + f/h·3/2 + s/2h + V/2lh], its terms one by one.
