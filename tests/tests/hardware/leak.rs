@@ -19,9 +19,10 @@ const ORDINARY: f64 = 16_000.0;
 /// Until caches, the ring buffer of the stream and the allocator have reached their size.
 const WARM_UP: f64 = 4_000.0;
 const PATIENCE: Duration = Duration::from_hours(1);
-/// Pages of the allocator come and go; a leak of a hundred bytes a collection is more than this,
-/// even in the ordinary run.
-const SLACK: f64 = (1 << 20) as f64;
+/// The allocator takes a minute to reach its size, 13 MiB, and moves by 0.7 MiB from then on. A leak
+/// of two hundred bytes a collection is more than this in the ordinary run, one of four in the long
+/// one.
+const SLACK: f64 = 1.5 * (1 << 20) as f64;
 
 const OFTEN: &str =
     "clock config_drift disk edac heartbeat job kernel mounts nic pci process ras rdma textfile";
