@@ -127,16 +127,19 @@ impl Header {
         (stepped && (measured || exported)).then_some(header)
     }
 
-    /// A run of an export without a metric named like a loss: the metric whose name is closest to
-    /// one is used.
+    /// A run without a metric named like a loss, of an export or of a plain table: the metric whose
+    /// name is closest to one is used.
     fn find_losses(&mut self) {
-        for run in self.runs() {
-            let own = || (0..self.columns.len()).filter(|i| self.runs[*i].as_deref() == Some(&*run));
+        let runs = self.runs();
+        let named = runs.into_iter().map(Some);
+        let of_all = if self.runs.iter().all(Option::is_none) { Some(None) } else { None };
+        for run in named.chain(of_all) {
+            let own = || (0..self.columns.len()).filter(|i| self.runs[*i] == run);
             let is_loss = |i: usize| matches!(self.columns[i], Column::Metric(metric::LOSS, _));
             let looks = |i: usize| Some((own_loss(&self.names[i])?, core::cmp::Reverse(i)));
             let best = own().filter(|i| self.columns[*i] == Column::Other).filter_map(looks).max();
-            let known = own().any(is_loss);
-            if let Some((_, core::cmp::Reverse(at))) = best.filter(|_| !known) {
+            let best = best.map(|(_, core::cmp::Reverse(at))| at).filter(|_| !own().any(is_loss));
+            if let Some(at) = best {
                 self.columns[at] = Column::Metric(metric::LOSS, 1.0);
             }
         }
@@ -247,6 +250,8 @@ impl OfRun {
                 Column::Metric(name, _) if NOTHING.iter().any(|n| cell.eq_ignore_ascii_case(n)) => {
                     nothing.push((name.to_owned(), Nothing::Null));
                 }
+                // It stands for the loss by its name alone, which may be of something else.
+                Column::Metric(metric::LOSS, _) if num::parse(cell).is_none() && canonical(name).is_none() => {}
                 // It is only a column beside the rows that are counted.
                 Column::Timestamp if self.rows.is_some() => event.ts = timestamp(cell),
                 column => take(&mut event, column, cell, &mut self.resolution)?,

@@ -20,8 +20,9 @@ use stepwatch_wire::names::metric;
 
 use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
+use crate::own_loss::{OwnLoss, own_loss};
 use crate::word_meaning::{self, Meaning};
-use crate::{number, tags, tqdm};
+use crate::{number, tqdm};
 use fields::{Field, Unit};
 
 /// Longer lines are no steps.
@@ -43,8 +44,7 @@ pub(crate) struct Generic {
     last_step: Option<i64>,
     /// Total of the fractions that have no name.
     total: Option<i64>,
-    /// The loss was there before, under a usual name: its absence means something.
-    has_loss: bool,
+    own_loss: OwnLoss,
     /// The last loss was no number.
     lost: bool,
     /// The last line that had a loss had a step without a name.
@@ -175,7 +175,8 @@ impl Generic {
         let step = number::whole(first.number.value)?;
         let has_loss = values.train.iter().any(|(n, ..)| n == metric::LOSS);
         let goes_on = !has_loss && self.nameless && self.before.is_some_and(|b| step > b.step);
-        let nothings = if goes_on { word_meaning::nothings(text) } else { Vec::new() };
+        let own = |name: &str| self.own_loss.is(name);
+        let nothings = if goes_on { word_meaning::nothings(text, own) } else { Vec::new() };
         let trains =
             values.norm.is_some() || values.train.iter().any(|(n, ..)| word_meaning::is_of_training(n));
         let enough = fields.len() + nothings.len() >= if logged { 2 } else { 3 };
@@ -202,14 +203,19 @@ impl Generic {
             return Outcome::Unmatched;
         };
         values.settle();
-        let of_policy = !evaluates && !self.has_loss && values.policy_stands_for_loss();
+        let own = |name: &str| self.own_loss.is(name);
+        let nothings = if evaluates { Vec::new() } else { word_meaning::nothings(line.text, own) };
+        nothings.iter().for_each(|name| out.nothing(name, Nothing::Certain));
+        let none = nothings.contains(&metric::LOSS);
         if evaluates {
             values.eval.append(&mut values.train);
         }
+        let usual = values.has(metric::LOSS);
+        if !usual && !none {
+            values.own_loss_stands(&mut self.own_loss);
+        }
         let loss = values.train.iter().find(|(name, ..)| name == metric::LOSS).map(|(_, value, _)| *value);
-        let nothings = if evaluates { Vec::new() } else { word_meaning::nothings(line.text) };
-        nothings.iter().for_each(|name| out.nothing(name, Nothing::Certain));
-        let trains = self.has_loss && nothings.contains(&metric::LOSS)
+        let trains = self.own_loss.is_known() && none
             || values.train.iter().any(|(name, ..)| word_meaning::is_of_training(name))
             || !evaluates && values.has_lost(line, out);
         if !trains && !values.eval.iter().any(|(name, ..)| word_meaning::is_of_training(name)) {
@@ -231,7 +237,9 @@ impl Generic {
                 step.saturating_add(i64::from(again))
             }
         };
-        self.has_loss |= loss.is_some() && !evaluates && !of_policy;
+        if usual {
+            self.own_loss.saw_usual();
+        }
         if loss.is_some() && !evaluates && !values.bar {
             self.shape = shape(line.text);
         }
@@ -345,16 +353,17 @@ impl LineValues {
         }
     }
 
-    /// Gives the loss of the policy the name of the loss, where the line has none; whether it did.
-    fn policy_stands_for_loss(&mut self) -> bool {
-        if self.train.iter().any(|(name, ..)| name == metric::LOSS) {
-            return false;
-        }
-        let policy = self.train.iter_mut().find(|(name, ..)| tags::is_policy_loss(name));
-        policy.is_some_and(|(name, ..)| {
+    fn has(&self, name: &str) -> bool {
+        self.train.iter().any(|(n, ..)| n == name)
+    }
+
+    /// Gives a loss with a name of its own the name of the loss.
+    fn own_loss_stands(&mut self, own: &mut OwnLoss) {
+        let names = self.train.iter().map(|(name, ..)| name.as_str());
+        let Some(found) = own.find(names).map(str::to_owned) else { return };
+        if let Some((name, ..)) = self.train.iter_mut().find(|(name, ..)| *name == found) {
             metric::LOSS.clone_into(name);
-            true
-        })
+        }
     }
 
     fn read<'a, 'f: 'a>(&mut self, fields: impl Iterator<Item = &'a Field<'f>>) {
@@ -480,7 +489,7 @@ pub(crate) fn loss_is_lost(bar: &tqdm::Bar<'_>) -> bool {
     let lost = |f: &Field<'_>| {
         let loss = match word_meaning::meaning(f.name, f.assigned) {
             Meaning::Metric(name, _) => name == metric::LOSS,
-            Meaning::Custom(name) => word_meaning::is_of_training(&name) && name.ends_with("loss"),
+            Meaning::Custom(name) => own_loss(&name).is_some(),
             _ => false,
         };
         loss && !f.number.value.is_finite()

@@ -18,6 +18,7 @@ use stepwatch_wire::{Event, Value};
 
 use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
+use crate::own_loss::OwnLoss;
 use crate::{number, time};
 use maps::Found;
 use titan::Titan;
@@ -30,6 +31,7 @@ pub(crate) struct Jsonl {
     /// Theirs by ours, from the configuration; empty means to find out.
     keys: BTreeMap<String, String>,
     titan: Titan,
+    own_loss: OwnLoss,
     tokens: Option<(i64, f64)>,
     /// All tokens so far and seconds since the start, where a record has their mean.
     mean: Option<(f64, f64)>,
@@ -69,7 +71,7 @@ impl Format for Jsonl {
         if let Some(record) = titan::Record::from_value(&v) {
             return self.titan.read(&record, out);
         }
-        let mut found = maps::found(&v, line, out);
+        let mut found = maps::found(&v, line, &mut self.own_loss, out);
         if found.progress {
             return Outcome::Ignored;
         }

@@ -16,6 +16,7 @@ use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
 
 use crate::format::Line;
+use crate::own_loss::own_loss;
 use crate::{generic, number, tags, tqdm};
 
 /// What is not finite.
@@ -299,7 +300,7 @@ fn named_metric(said: &str) -> Option<What> {
         Some((metric::LOSS, _)) => Some(What::Loss),
         Some((metric::GRAD_NORM, _)) => Some(What::Gradient),
         Some(_) => None,
-        None if tags::own_loss(name).is_some() => Some(What::Loss),
+        None if own_loss(name).is_some() => Some(What::Loss),
         None => {
             let has = |list: &[&str]| name.split(['/', '_', '-', '.', ' ']).any(|w| list.contains(&w));
             (has(EVALUATIONS) && has(&["loss"])).then_some(What::Evaluation)

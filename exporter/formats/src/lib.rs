@@ -33,6 +33,7 @@ pub mod fuzz;
 mod json_scan;
 mod last_words;
 mod number;
+mod own_loss;
 mod pause;
 pub mod protobuf;
 mod python;
@@ -84,10 +85,11 @@ pub use file_format::{MAX_RECORD_BYTES, Pushed, TURN_EVENTS, Whole};
 pub use flight_recorder::{DUMP_EVENT, dump_event};
 pub use format::{Format, Line, Out, Outcome};
 pub use number::Resolution;
+pub use own_loss::{Likeness, own_loss};
 pub use reader::{Counters, LogReader, MAX_KEYS, UnknownFormat};
 pub use registry::names;
 pub use rule::{Rule, RuleError, RuleKind, Unit};
-pub use tags::{Tag, canonical, own_loss};
+pub use tags::{Tag, canonical};
 
 /// A line without colours, and without what launchers, container runtimes and loggers put before
 /// it.

@@ -12,6 +12,7 @@ use stepwatch_wire::{Event, Kind};
 use crate::absent::Nothing;
 use crate::axis::{Axis, Evidence};
 use crate::format::Out;
+use crate::own_loss::own_loss;
 use crate::tags;
 
 /// Tags that are known at once; numbers under further ones are not kept.
@@ -188,9 +189,9 @@ impl Scalars {
         }
         let looks = |id: &Id| {
             let tag = self.tags.get(id.0).filter(|t| matches!(t.class, Class::Custom(..)))?;
-            Some((tags::own_loss(&tag.name)?, core::cmp::Reverse(tag.name.len()), id.0))
+            Some((own_loss(&tag.name)?, id.0))
         };
-        self.own_loss = values.iter().filter_map(|(id, _)| looks(id)).max().map(|(.., at)| at);
+        self.own_loss = values.iter().filter_map(|(id, _)| looks(id)).max().map(|(_, at)| at);
         if let Some(tag) = self.own_loss.and_then(|at| self.tags.get_mut(at)) {
             tag.class = Class::Metric(metric::LOSS, 1.0);
         }

@@ -2,6 +2,7 @@
 
 use stepwatch_wire::names::metric;
 
+use crate::own_loss::own_loss;
 use crate::tags;
 
 /// Names of a step, the better ones last: of several on one line, the step of the optimizer counts.
@@ -139,6 +140,8 @@ const NOISE: &[&str] = &[
 /// Words of a name; more are a text.
 const MAX_WORDS: usize = 3;
 const MAX_NAME: usize = 40;
+/// Words at the start of a line that may say what it is of.
+const MAX_HEAD: usize = 16;
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum Meaning {
@@ -252,10 +255,12 @@ pub(crate) fn is_of_training(name: &str) -> bool {
             | "perplexity"
             | "ppl"
     ) || (name.ends_with("loss") && !name.ends_with("packet_loss"))
+        || own_loss(name).is_some()
 }
 
-/// The numbers of training that are none on a line: `loss None`, `grad_norm: null`.
-pub(crate) fn nothings(text: &str) -> Vec<&'static str> {
+/// The numbers of training that are none on a line: `loss None`, `grad_norm: null`. `own` knows the
+/// name that stands for the loss.
+pub(crate) fn nothings(text: &str, own: impl Fn(&str) -> bool) -> Vec<&'static str> {
     let mut found = Vec::new();
     for word in crate::absent::WORDS.iter().filter(|w| crate::number::find(text, w).is_some()) {
         for (at, _) in text.match_indices(word) {
@@ -265,6 +270,7 @@ pub(crate) fn nothings(text: &str) -> Vec<&'static str> {
             match meaning(name, true) {
                 Meaning::Metric(name @ (metric::LOSS | metric::GRAD_NORM), _) => found.push(name),
                 Meaning::Norm(_) => found.push(metric::GRAD_NORM),
+                Meaning::Custom(name) if own(&name) => found.push(metric::LOSS),
                 _ => {}
             }
         }
@@ -273,12 +279,16 @@ pub(crate) fn nothings(text: &str) -> Vec<&'static str> {
 }
 
 /// Whether a line as a whole is of an evaluation, by its first words: `Validation | step 5 | loss
-/// 2.5`, `[eval] …`.
+/// 2.5`, `[eval] …`, and `… - Validation Metrics (step 5) - …` of fairseq2.
 pub(crate) fn evaluates(text: &str) -> bool {
     let head = text.trim_start_matches(|c: char| !c.is_alphanumeric());
     let mut words = head.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|w| !w.is_empty());
     let level = |w: &&str| ["INFO", "DEBUG", "I", "root", "main", "__main__"].contains(w);
-    words.find(|w| !level(w)).is_some_and(|w| EVALUATIONS.iter().any(|e| e.eq_ignore_ascii_case(w)))
+    let is = |w: &str, list: &[&str]| list.iter().any(|e| e.eq_ignore_ascii_case(w));
+    let mut heads = words.clone().take(MAX_HEAD).take_while(|w| !is(w, &["step", "loss", "epoch"]));
+    let mut metrics =
+        || heads.any(|w| is(w, EVALUATIONS)) && heads.next().is_some_and(|w| is(w, &["metrics"]));
+    metrics() || words.find(|w| !level(w)).is_some_and(|w| is(w, EVALUATIONS))
 }
 
 /// Whether a word has a known meaning: a counter, an evaluation, a metric.
@@ -344,6 +354,9 @@ mod tests {
             ("INFO - Test: [10/50]", true),
             ("step 5 val_loss 2", false),
             ("Training test_set step 5", false),
+            ("[09/01/25] INFO fairseq2 - Validation Metrics (step 5) - NLL Loss: 2", true),
+            ("fairseq2 - Train Metrics (step 5) - NLL Loss: 2", false),
+            ("step 5 loss 2 | Validation Metrics: acc 1", false),
             ("", false),
         ] {
             assert_eq!(evaluates(text), want, "{text}");

@@ -164,6 +164,17 @@ fn columns_of_other_names_are_series_where_they_are_numbers() {
 }
 
 #[test]
+fn a_loss_with_a_name_of_its_own_is_the_loss_of_a_plain_table() {
+    let mut rows = Rows::new(Header::parse("step,aux_loss,nll_loss,lr").unwrap());
+    let e = one(&mut rows, "7,0.1,2.5,0.5");
+    assert_eq!((e.m.get("loss"), e.m.get("aux_loss")), (Some(2.5), Some(0.1)));
+    assert!(one(&mut rows, "8,0.1,nan,0.5").m.get("loss").unwrap().is_nan());
+    assert_eq!(one(&mut rows, "9,0.1,skipped,0.5").m.get("loss"), None, "a text is no mistake in it");
+    let mut rows = Rows::new(Header::parse("step,loss,nll_loss").unwrap());
+    assert_eq!(one(&mut rows, "7,2.5,2.0").m.iter().collect::<Vec<_>>(), [("loss", 2.5), ("nll_loss", 2.0)]);
+}
+
+#[test]
 fn reads_what_the_header_names() {
     let header = Header::parse("step,loss,mystery,grad_norm,step_time_seconds,timestamp,rank,node").unwrap();
     let mut rows = Rows::new(header);

@@ -1,3 +1,4 @@
+mod own_loss;
 mod shapes;
 
 use proptest::prelude::*;

@@ -8,6 +8,7 @@ use stepwatch_wire::{Event, Kind, Value};
 use super::{instant, integer};
 use crate::absent::Nothing;
 use crate::format::{Line, Out};
+use crate::own_loss::OwnLoss;
 use crate::{number, tags};
 
 /// Keys of one framework's records.
@@ -79,7 +80,7 @@ pub(super) struct Found {
 }
 
 /// A record of a known framework, or with the usual names.
-pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
+pub(super) fn found(v: &Value, line: &Line<'_>, own: &mut OwnLoss, out: &mut Out<'_>) -> Found {
     let Value::Map(top) = v else { return Found::default() };
     let Some(step) = STEP_KEYS.iter().find_map(|k| integer(top.get(*k)?)) else { return Found::default() };
     let map = MAPS.iter().find(|m| m.when.iter().all(|k| top.contains_key(*k)));
@@ -89,15 +90,20 @@ pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
         Some(Value::Map(inner)) => inner,
         _ => top,
     };
-    let trains = numbers.contains_key("loss") || numbers.keys().any(|k| means(k, metric::LOSS));
+    let usual = numbers.contains_key("loss") || numbers.keys().any(|k| means(k, metric::LOSS));
     let number_of = |name| numbers.iter().any(|(k, v)| means(k, name) && number(v).is_some());
-    if numbers.contains_key(RUNNING_EVAL) && !trains {
+    if numbers.contains_key(RUNNING_EVAL) && !usual {
         return Found { progress: true, ..Found::default() };
     }
     let evaluates = numbers.iter().any(|(k, v)| of_evaluation(k).is_some() && *v != Value::Null);
     // Who writes every field into every record has no loss where it evaluates.
     let core_metrics = [metric::LOSS, metric::GRAD_NORM, metric::LR];
-    let trains = trains && (!evaluates || core_metrics.into_iter().any(number_of));
+    let with_core = !evaluates || core_metrics.into_iter().any(number_of);
+    if number_of(metric::LOSS) {
+        own.saw_usual();
+    }
+    let own = if usual || !with_core { None } else { own_loss(numbers, own) };
+    let trains = own.is_some() || usual && with_core;
     let event = |kind| {
         let mut e = line.event(kind, Some(step));
         e.ts = TIME_KEYS.iter().find_map(|k| instant(top.get(*k)?, line)).or(e.ts);
@@ -111,14 +117,14 @@ pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
     let eval = eval.filter(|e| e.m.get(metric::LOSS).is_some());
     // verl writes every value of a step, so that `null` is one that is not finite.
     let is_whole = matches!(top.get("data"), Some(Value::Map(data)) if core::ptr::eq(data, numbers));
-    nothings(numbers, if is_whole { Nothing::Certain } else { Nothing::Null }, out);
-    let step = training(numbers, map, eval.is_some(), event(Kind::Step), out);
+    nothings(numbers, own, if is_whole { Nothing::Certain } else { Nothing::Null }, out);
+    let step = training(numbers, own, map, eval.is_some(), event(Kind::Step), out);
     if top.keys().all(|k| reserved(k) || means(k, metric::EPOCH)) {
         return Found { bare: Some(step), ..Found::default() };
     }
     let known = core_metrics.iter().any(|m| step.m.get(m).is_some());
     let null = |(key, v): (&String, &Value)| {
-        *v == Value::Null && (means(key, metric::LOSS) || means(key, metric::GRAD_NORM))
+        *v == Value::Null && (own == Some(key) || means(key, metric::LOSS) || means(key, metric::GRAD_NORM))
     };
     // A schedule of its own has one number.
     let lacks = step.m.len() >= 2 && out.has_lost(&step);
@@ -126,16 +132,32 @@ pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
     Found { step: is_step.then_some(step), eval, ..Found::default() }
 }
 
+/// The key that stands for the loss. Where it is null, it still does.
+fn own_loss<'k>(numbers: &'k BTreeMap<String, Value>, own: &mut OwnLoss) -> Option<&'k str> {
+    let stands = |(key, v): &(&String, &Value)| {
+        let value = number(v).is_some() || **v == Value::Null && own.is(key);
+        value && !reserved(key) && of_evaluation(key).is_none()
+    };
+    let names: Vec<&str> = numbers.iter().filter(stands).map(|(key, _)| key.as_str()).collect();
+    own.find(names.into_iter())
+}
+
+/// Our metric for a key, of which one may stand for the loss.
+fn ours(key: &str, own: Option<&str>) -> Option<tags::Tag> {
+    if own == Some(key) { Some((metric::LOSS, 1.0)) } else { tags::canonical(key) }
+}
+
 /// What a record has no value of.
-fn nothings(numbers: &BTreeMap<String, Value>, how: Nothing, out: &mut Out<'_>) {
+fn nothings(numbers: &BTreeMap<String, Value>, own: Option<&str>, how: Nothing, out: &mut Out<'_>) {
     for (key, _) in numbers.iter().filter(|(k, v)| **v == Value::Null && !reserved(k)) {
-        out.nothing(tags::canonical(key).map_or(key, |(name, _)| name), how);
+        out.nothing(ours(key, own).map_or(key, |(name, _)| name), how);
     }
 }
 
 /// The training in a record, without what is logged as an evaluation beside it.
 fn training(
     numbers: &BTreeMap<String, Value>,
+    own: Option<&str>,
     map: Option<&Map>,
     evaluated: bool,
     mut e: Event,
@@ -152,7 +174,7 @@ fn training(
         let special = map
             .and_then(|m| m.keys.iter().find(|(k, ..)| *k == key))
             .map(|(_, name, divisor)| (*name, *divisor));
-        let (name, divisor) = special.or_else(|| tags::canonical(key)).unwrap_or((key, 1.0));
+        let (name, divisor) = special.or_else(|| ours(key, own)).unwrap_or((key, 1.0));
         // Where two keys mean the same metric, the first counts.
         let (name, divisor) =
             if name != key && e.m.get(name).is_some() { (key.as_str(), 1.0) } else { (name, divisor) };

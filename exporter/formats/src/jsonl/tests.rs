@@ -305,3 +305,38 @@ fn a_loss_is_missed_beside_numbers_of_any_name() {
     let then = [r#"{"step": 41, "seen": 512, "elapsed": 0.4}"#, r#"{"step": 41, "seen": 512}"#];
     assert_eq!(missed(LogReader::new(None).unwrap(), line, &then), [41]);
 }
+
+#[test]
+fn a_loss_with_a_name_of_its_own_is_the_loss() {
+    for line in [
+        r#"{"step": §, "nll_loss": ¤, "lr": 1e-4}"#,
+        r#"{"step": §, "nll_loss": ¤}"#,
+        r#"{"step": §, "train/diffusion_loss": ¤, "aux_loss": 0.5, "lr": 1e-4}"#,
+        r#"{"step": §, "metrics": {"recon_loss": ¤, "kl_loss": 0.1}}"#,
+        r#"{"step": §, "data": {"sft/nll": ¤, "critic/vf_loss": 0.1}}"#,
+        r#"INFO:root:{"step": §, "xent": ¤}"#,
+        r#"{"step": §, "nll_loss": ¤, "val_nll_loss": 0.5, "grad_norm": 0.5}"#,
+    ] {
+        let at = |step: i64, loss: &str| line.replace('§', &step.to_string()).replace('¤', loss);
+        let lines: Vec<String> = (1..=3).map(|s| at(s, "2.5")).chain([at(4, "NaN"), at(5, "null")]).collect();
+        let e = read(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+        let steps: Vec<&Event> = e.iter().filter(|e| e.kind == Kind::Step).collect();
+        assert_eq!((steps.len(), steps[0].m.get("loss")), (5, Some(2.5)), "{line}");
+        assert!(steps[3].m.get("loss").is_some_and(f64::is_nan), "{line}");
+        assert_eq!(
+            (steps[4].m.get("loss"), &steps[4].missing[..]),
+            (None, &["loss".to_owned()][..]),
+            "{line}"
+        );
+    }
+    for line in [
+        r#"{"step": 1, "aux_loss": 0.5, "lr": 1e-4}"#,
+        r#"{"step": 1, "loss": null, "nll_loss": 0.5, "lr": 1e-4}"#,
+        r#"{"step": 1, "nll_loss": 0.5, "val_loss": 0.5}"#,
+    ] {
+        let e = read(&[line]);
+        assert!(e.iter().all(|e| e.kind == Kind::Eval || e.m.get("loss").is_none()), "{line}: {e:?}");
+    }
+    let e = read(&[r#"{"step":1,"nll_loss":2.5}"#, r#"{"step":2,"loss":3.5,"nll_loss":2.5}"#]);
+    assert_eq!((e[1].m.get("loss"), e[1].m.get("nll_loss")), (Some(3.5), Some(2.5)), "a usual name");
+}

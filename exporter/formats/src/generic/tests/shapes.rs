@@ -49,7 +49,7 @@ const SHAPES: &[(&str, &[&str], &[Want])] = &[
             "[2026-05-29 03:52:45,000 INFO] Step 50/100000; acc: 6.1; ppl: 2300.5; xent: 7.74; lr: 0.00012; sents: 100; bsz: 3000/2500/10; 3000/2500 tok/s; 10 sec;",
             "[2026-05-29 03:53:45,000 INFO] Step 100/100000; acc: 7.1; ppl: 1300.5; xent: 7.17; lr: 0.00024; sents: 100; bsz: 3000/2500/10; 3000/2500 tok/s; 20 sec;",
         ],
-        &[(50, None, None), (100, None, None)],
+        &[(50, Some(7.74), None), (100, Some(7.17), None)],
     ),
     (
         "DiT",

@@ -1,0 +1,164 @@
+//! The loss of a run that has none under a usual name: `nll_loss`, `train/diffusion_loss`, `xent`.
+//!
+//! One rule for every source. Of the names on a record, the one that looks most like the loss stands
+//! for it: first one that is called a total, then the loss of a policy, then one that is called
+//! after training or likelihood, then any other. Of those alike the shorter counts, then the first
+//! by alphabet. Losses of evaluations, and parts such as `aux_loss` and `kl_loss`, never do.
+//!
+//! The name stays until the log has a loss under a usual name, which ends this for good, or until
+//! the name was not on many records in a row that had another.
+
+#[cfg(test)]
+mod tests;
+
+use core::cmp::Reverse;
+
+/// Words in the name of a loss that is only a part of it, or of another model, and of what is no
+/// loss at all.
+const NO_LOSS: &[&str] = &[
+    "aux",
+    "auxiliary",
+    "z",
+    "kl",
+    "kld",
+    "moe",
+    "balance",
+    "balancing",
+    "load",
+    "router",
+    "reg",
+    "regularization",
+    "critic",
+    "value",
+    "vf",
+    "entropy",
+    "ent",
+    "commit",
+    "commitment",
+    "disc",
+    "discriminator",
+    "gan",
+    "adv",
+    "mtp",
+    "best",
+    "min",
+    "max",
+    "std",
+    "var",
+    "prev",
+    "last",
+    "epoch",
+    "scale",
+    "scaler",
+    "scaling",
+    "weight",
+    "weights",
+    "coef",
+    "coeff",
+    "lambda",
+    "packet",
+    "count",
+    "type",
+    "fn",
+    "function",
+    "mask",
+    "name",
+    "num",
+    "ratio",
+    "grad",
+    "norm",
+    "lr",
+    "time",
+    "val",
+    "valid",
+    "validation",
+    "eval",
+    "test",
+    "dev",
+];
+
+/// Words that make a loss.
+const LOSSES: &[&str] = &["loss", "losses", "xent", "nll"];
+/// Words for the cross entropy of two models; `entropy` alone is none.
+const CROSS_ENTROPIES: &[&str] = &["cross_entropy", "cross-entropy", "cross entropy", "crossentropy"];
+/// Words of the policy of reinforcement learning.
+const POLICIES: &[&str] = &["actor", "policy", "pg"];
+/// Records in a row that have another loss of their own, after which it takes the place of the
+/// first.
+const REPLACED: u32 = 20;
+
+/// How much a name looks like the loss; the greatest stands for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Likeness<'k> {
+    rank: u8,
+    shorter: Reverse<usize>,
+    earlier: Reverse<&'k str>,
+}
+
+/// How much a framework's key looks like the loss of a run that has none under a usual name.
+pub fn own_loss(key: &str) -> Option<Likeness<'_>> {
+    let mut lower = key.to_ascii_lowercase();
+    if !LOSSES.iter().chain(CROSS_ENTROPIES).any(|w| lower.contains(w)) {
+        return None;
+    }
+    for name in CROSS_ENTROPIES {
+        lower = lower.replace(name, "xent");
+    }
+    let words = || lower.split(['/', '_', '-', '.', ' ', ':']).filter(|w| !w.is_empty());
+    let has = |list: &[&str]| words().any(|w| list.contains(&w));
+    if !has(LOSSES) || has(NO_LOSS) {
+        return None;
+    }
+    let rank = match () {
+        () if has(&["total", "overall", "sum"]) => 4,
+        () if has(POLICIES) => 3,
+        () if has(&["train", "training", "lm", "ce", "nll", "xent", "main"]) => 2,
+        () => 1,
+    };
+    Some(Likeness { rank, shorter: Reverse(key.len()), earlier: Reverse(key) })
+}
+
+/// What stands for the loss in one log.
+#[derive(Debug, Default)]
+pub(crate) struct OwnLoss {
+    /// The log had a loss under a usual name.
+    usual: bool,
+    name: Option<Box<str>>,
+    /// Records in a row that had another one.
+    without: u32,
+}
+
+impl OwnLoss {
+    /// Notes a loss under a usual name: from now on nothing stands for it.
+    pub(crate) fn saw_usual(&mut self) {
+        (self.usual, self.name) = (true, None);
+    }
+
+    /// Whether the log had a loss, under whichever name.
+    pub(crate) fn is_known(&self) -> bool {
+        self.usual || self.name.is_some()
+    }
+
+    /// Whether a name stands for the loss.
+    pub(crate) fn is(&self, name: &str) -> bool {
+        self.name.as_deref() == Some(name)
+    }
+
+    /// The name that stands for the loss among those of a record without a usual one.
+    pub(crate) fn find<'n>(&mut self, names: impl Iterator<Item = &'n str> + Clone) -> Option<&'n str> {
+        if self.usual {
+            return None;
+        }
+        if let Some(name) = names.clone().find(|name| self.is(name)) {
+            self.without = 0;
+            return Some(name);
+        }
+        let (_, best) = names.filter_map(|name| Some((own_loss(name)?, name))).max()?;
+        self.without = self.without.saturating_add(1);
+        if self.name.is_some() && self.without < REPLACED {
+            return None;
+        }
+        (self.name, self.without) = (Some(best.into()), 0);
+        Some(best)
+    }
+}
