@@ -349,11 +349,12 @@ fn is_bare(e: &Event, nothing: &[(String, Nothing)]) -> bool {
     e.m.iter().all(|(name, _)| name == metric::EPOCH) && e.t.is_empty() && nothing.is_empty()
 }
 
-/// The names of a line apart from those that are watched, in any order.
+/// The names of a line apart from those that are watched, in any order, and apart from the tokens:
+/// where they are counted, not every line gives those of its step.
 fn rest(e: &Event, nothing: &[(String, Nothing)]) -> u64 {
     let numbers = e.m.iter().map(|(name, _)| name);
     let nothings = nothing.iter().map(|(name, _)| name.as_str());
-    let names = numbers.chain(nothings).filter(|name| !WATCHED.contains(name));
+    let names = numbers.chain(nothings).filter(|name| !WATCHED.contains(name) && *name != metric::TOKENS);
     let parts = e.t.iter().map(|(name, _)| hash(name).rotate_left(1));
     names.map(hash).chain(parts).fold(0, u64::wrapping_add)
 }

@@ -15,6 +15,7 @@ use stepwatch_wire::names::metric;
 use crate::absent::{self, Nothing};
 use crate::format::{Format, Line, Out, Outcome};
 use crate::pause::Evaluation;
+use crate::tokens::TokenCounter;
 use crate::{number, tags};
 
 #[derive(Debug, Default)]
@@ -25,8 +26,7 @@ pub(crate) struct Composer {
     epoch: Option<(i64, i64, i64)>,
     /// Tokens or samples at the record before.
     position: Option<i64>,
-    /// Step and counter of the last record that counted tokens.
-    tokens: Option<(i64, f64)>,
+    tokens: TokenCounter,
     pause: Evaluation,
 }
 
@@ -155,11 +155,8 @@ impl Composer {
         if prefix == "Train " {
             self.last_step = e.step;
             let counted = e.step.zip(e.m.get("time/token"));
-            if let Some((step, now)) = counted {
-                if let Some((before, then)) = self.tokens.filter(|(s, n)| *s < step && *n < now) {
-                    e.m.set(metric::TOKENS, (now - then) / (step - before) as f64);
-                }
-                self.tokens = counted;
+            if let Some(tokens) = counted.and_then(|(step, now)| self.tokens.of_step(step, now)) {
+                e.m.set(metric::TOKENS, tokens);
             }
         }
         nothing.iter().for_each(|name| out.nothing(name, Nothing::Null));

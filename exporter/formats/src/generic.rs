@@ -12,6 +12,7 @@
 //! the same one, the first counts, and behind it those that have lost a number.
 
 mod fields;
+mod settle;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use stepwatch_wire::names::metric;
 use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
 use crate::own_loss::{OwnLoss, own_loss};
+use crate::tokens::Tokens;
 use crate::word_meaning::{self, Meaning};
 use crate::{number, tqdm};
 use fields::{Field, Unit};
@@ -45,6 +47,7 @@ pub(crate) struct Generic {
     /// Total of the fractions that have no name.
     total: Option<i64>,
     own_loss: OwnLoss,
+    tokens: Tokens,
     /// The last loss was no number.
     lost: bool,
     /// The last line that had a loss had a step without a name.
@@ -74,6 +77,12 @@ struct LineValues {
     train: Numbers,
     eval: Numbers,
     eval_name: Option<String>,
+    /// The name of its tokens says that they are those of the step.
+    has_tokens_of_step: bool,
+    /// Its rate is called `wps`.
+    has_words: bool,
+    /// The size of the batch was printed in thousands or more.
+    scaled_batch: bool,
     /// What may be the norm of the gradients: its name on the line, value and quantum.
     norm: Option<(String, f64, Option<f64>)>,
 }
@@ -246,14 +255,16 @@ impl Generic {
         if trains && !evaluates {
             self.lost = loss.is_some_and(|v| !v.is_finite());
         }
+        let rank = values.rank;
         let push = |mut e: Event, numbers: Numbers, out: &mut Out<'_>| {
-            e.rank = values.rank;
+            e.rank = rank;
             for (name, value, quantum) in numbers {
                 out.number(&mut e, &name, value, quantum);
             }
             out.push(e);
         };
         if trains {
+            values.settle_tokens(step, &mut self.tokens);
             values.train.extend(values.epoch.map(|epoch| (metric::EPOCH.to_owned(), epoch, None)));
             push(line.step(step), values.train, out);
         }
@@ -343,29 +354,6 @@ impl LineValues {
         self.train.iter().any(|(name, value, _)| watched(name) && !value.is_finite()) || self.lacks(line, out)
     }
 
-    /// A norm is that of the gradients where none is called so.
-    fn settle(&mut self) {
-        let Some((name, value, quantum)) = self.norm.take() else { return };
-        let known = self.train.iter().any(|(name, ..)| name == metric::GRAD_NORM);
-        let name = if known { name } else { metric::GRAD_NORM.to_owned() };
-        if self.train.iter().all(|(n, ..)| *n != name) {
-            self.train.push((name, value, quantum));
-        }
-    }
-
-    fn has(&self, name: &str) -> bool {
-        self.train.iter().any(|(n, ..)| n == name)
-    }
-
-    /// Gives a loss with a name of its own the name of the loss.
-    fn own_loss_stands(&mut self, own: &mut OwnLoss) {
-        let names = self.train.iter().map(|(name, ..)| name.as_str());
-        let Some(found) = own.find(names).map(str::to_owned) else { return };
-        if let Some((name, ..)) = self.train.iter_mut().find(|(name, ..)| *name == found) {
-            metric::LOSS.clone_into(name);
-        }
-    }
-
     fn read<'a, 'f: 'a>(&mut self, fields: impl Iterator<Item = &'a Field<'f>>) {
         for f in fields {
             match word_meaning::meaning(f.name, f.assigned) {
@@ -421,6 +409,9 @@ impl LineValues {
     fn number(&mut self, eval: bool, name: String, divisor: f64, f: &Field<'_>) {
         let Some(divisor) = scaled(&name, divisor, f) else { return };
         let numbers = if eval { &mut self.eval } else { &mut self.train };
+        self.has_tokens_of_step |= name == metric::TOKENS && f.name.to_ascii_lowercase().contains("per");
+        self.has_words |= f.name.eq_ignore_ascii_case("wps");
+        self.scaled_batch |= name == metric::SAMPLES && matches!(f.unit, Unit::Scale(_));
         // Where two names mean the same, the first counts.
         if f.of.is_none() && numbers.iter().all(|(n, ..)| *n != name) {
             numbers.push((name, f.number.value / divisor, f.number.quantum.map(|q| q / divisor)));

@@ -18,6 +18,7 @@ use stepwatch_wire::{Event, Kind, Value};
 use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
 use crate::pause::{Evaluation, Saving};
+use crate::tokens::{TokenCounter, Tokens};
 use crate::{number, python, tags, tqdm};
 
 /// Keys that contain the step itself, some of them as `N/TOTAL`. fairseq's dict, which has a loss
@@ -44,8 +45,9 @@ pub(crate) struct HuggingFace {
     interval: Option<i64>,
     total_steps: Option<f64>,
     epochs: Option<f64>,
-    /// Step and counter of the last dict that counted tokens.
-    tokens: Option<(i64, f64)>,
+    /// Of all tokens so far, and of a name that may be that.
+    counter: TokenCounter,
+    tokens: Tokens,
     /// Second of the bar at the last heartbeat.
     beat: Option<i64>,
     /// The loss of the last dict was no number.
@@ -171,9 +173,6 @@ impl HuggingFace {
         }
         let mut e = line.step(self.last_step.unwrap_or(0));
         numbers(d, &mut e, out);
-        if self.tokens.is_some() && TOKEN_KEYS.iter().any(|key| d.contains_key(*key)) {
-            e.m.set(metric::TOKENS, 0.0);
-        }
         out.has_lost(&e)
     }
 
@@ -193,12 +192,12 @@ impl HuggingFace {
         let step = self.which_step(d);
         let mut e = Event { step: Some(step), ts: line.ts, ..Event::new(Kind::Step) };
         numbers(d, &mut e, out);
+        if d.keys().any(|key| tags::may_count_all(key)) {
+            self.tokens.settle(&mut e);
+        }
         let counted = TOKEN_KEYS.iter().find_map(|k| d.get(*k)?.as_f64()).filter(|n| n.is_finite());
-        if let Some(now) = counted {
-            if let Some((before, then)) = self.tokens.filter(|(s, n)| *s < step && *n < now) {
-                e.m.set(metric::TOKENS, (now - then) / (step - before) as f64);
-            }
-            self.tokens = Some((step, now));
+        if let Some(tokens) = counted.and_then(|now| self.counter.of_step(step, now)) {
+            e.m.set(metric::TOKENS, tokens);
         }
         if let Some(last) = self.last_step.filter(|l| *l < step) {
             self.interval = Some(step - last);

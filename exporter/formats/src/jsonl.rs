@@ -19,6 +19,7 @@ use stepwatch_wire::{Event, Value};
 use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
 use crate::own_loss::OwnLoss;
+use crate::tokens::{TokenCounter, Tokens};
 use crate::{number, time};
 use maps::Found;
 use titan::Titan;
@@ -32,7 +33,8 @@ pub(crate) struct Jsonl {
     keys: BTreeMap<String, String>,
     titan: Titan,
     own_loss: OwnLoss,
-    tokens: Option<(i64, f64)>,
+    counter: TokenCounter,
+    tokens: Tokens,
     /// All tokens so far and seconds since the start, where a record has their mean.
     mean: Option<(f64, f64)>,
 }
@@ -84,10 +86,13 @@ impl Format for Jsonl {
 
 impl Jsonl {
     fn give(&mut self, v: &Value, found: Found, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
-        let Found { step, eval, .. } = found;
+        let Found { step, eval, counts, .. } = found;
         let end = maps::finished(v, line);
         let matched = step.is_some() || eval.is_some() || end.is_some();
         if let Some(mut step) = step {
+            if counts {
+                self.tokens.settle(&mut step);
+            }
             self.settle(v, &mut step);
             out.push(step);
         }
@@ -133,12 +138,10 @@ impl Jsonl {
     fn settle(&mut self, v: &Value, e: &mut Event) {
         let counted = TOKEN_KEYS.iter().find_map(|k| v.get(k)?.as_f64()).filter(|n| n.is_finite());
         if let (Some(now), Some(step)) = (counted, e.step) {
-            if let Some((before, then)) = self.tokens.filter(|(s, n)| *s < step && *n < now) {
-                if e.m.get(metric::TOKENS).is_none() {
-                    e.m.set(metric::TOKENS, (now - then) / (step - before) as f64);
-                }
+            let tokens = self.counter.of_step(step, now).filter(|_| e.m.get(metric::TOKENS).is_none());
+            if let Some(tokens) = tokens {
+                e.m.set(metric::TOKENS, tokens);
             }
-            self.tokens = Some((step, now));
         }
         if let Some(now) = maps::since_start(v) {
             self.rate(now, e);

@@ -43,6 +43,7 @@ mod rule;
 mod scalars;
 mod tags;
 mod time;
+mod tokens;
 mod tqdm;
 mod word_meaning;
 

@@ -17,6 +17,7 @@ use crate::format::{Format, Line, Out, Outcome};
 use crate::number::{self, Number};
 use crate::pause::Evaluation;
 use crate::tags;
+use crate::tokens::TokenCounter;
 
 /// Evaluation sets in one record.
 const MAX_SETS: usize = 64;
@@ -28,8 +29,7 @@ const COARSE: f64 = 0.01;
 pub(crate) struct Olmo {
     last_step: Option<i64>,
     open: Option<Record>,
-    /// Step and counter of the last record that counted tokens.
-    tokens: Option<(i64, f64)>,
+    tokens: TokenCounter,
     pause: Evaluation,
 }
 
@@ -173,10 +173,9 @@ impl Olmo {
     /// Tokens of one step, from the counter of all.
     fn tokens(&mut self, e: &mut Event) {
         let (Some(step), Some(now)) = (e.step, e.m.get("total_tokens")) else { return };
-        if let Some((before, then)) = self.tokens.filter(|(s, n)| *s < step && *n < now) {
-            e.m.set(metric::TOKENS, (now - then) / (step - before) as f64);
+        if let Some(tokens) = self.tokens.of_step(step, now) {
+            e.m.set(metric::TOKENS, tokens);
         }
-        self.tokens = Some((step, now));
     }
 
     /// Evaluations, checkpoints and the end.

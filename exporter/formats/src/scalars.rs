@@ -14,6 +14,7 @@ use crate::axis::{Axis, Evidence};
 use crate::format::Out;
 use crate::own_loss::own_loss;
 use crate::tags;
+use crate::tokens::Tokens;
 
 /// Tags that are known at once; numbers under further ones are not kept.
 const MAX_TAGS: usize = 4096;
@@ -97,6 +98,7 @@ pub(crate) struct Scalars {
     /// Numbers under tags beyond [`MAX_TAGS`] that were not reported yet.
     lost: u64,
     pub(crate) axis: Axis,
+    tokens: Tokens,
     /// A name that every trainer uses is among them.
     has_loss: bool,
     /// The tag that is taken for the loss where there is none.
@@ -220,6 +222,7 @@ impl Scalars {
         let mut evals: Vec<(&str, &str, f64)> = Vec::new();
         let mut customs: Vec<(&str, f64)> = Vec::new();
         let mut evidence = Evidence { main: false, went_back: false };
+        let mut counts = false;
         let ended = self.ends(values);
         let megatron =
             values.iter().any(|(id, _)| self.tags.get(id.0).is_some_and(|t| &*t.name == "lm loss"));
@@ -234,6 +237,7 @@ impl Scalars {
                 }
                 Class::Metric(name, divisor) if e.m.get(name).is_none() => {
                     evidence.main |= is_main(name);
+                    counts |= *name == metric::TOKENS && tags::may_count_all(&tag.name);
                     evidence.went_back |= tag.last_step > step;
                     e.m.set(name, value / divisor);
                     if printed == Printed::AsText {
@@ -249,6 +253,9 @@ impl Scalars {
             }
         }
         add_customs(&customs, &mut e);
+        if counts {
+            self.tokens.settle(&mut e);
+        }
         // What every record carries means nothing beside an evaluation.
         if e.m.len() == 1 && !evals.is_empty() {
             e.m.remove(metric::EPOCH);
@@ -516,6 +523,18 @@ mod tests {
         let e = &give(&mut s, 3, &[("train/loss", 4.0), ("opt/diffusion_loss", 2.0)])[0];
         assert_eq!((e.m.get("loss"), e.m.get("opt/diffusion_loss")), (Some(4.0), Some(2.0)));
         assert_eq!(once(&[("eval/my_loss", 1.0), ("packet_loss", 2.0)])[1].m.get("loss"), None);
+    }
+
+    #[test]
+    fn a_counter_of_tokens_gives_those_of_a_step() {
+        let mut s = Scalars::default();
+        let of = |s: &mut Scalars, step: i64| {
+            let all = step as f64 * 1e6;
+            give(s, step, &[("train/loss", 2.0), ("train/tokens", all)])[0].m.get("tokens")
+        };
+        assert_eq!([of(&mut s, 1), of(&mut s, 2), of(&mut s, 4)], [None, Some(1e6), Some(1e6)]);
+        let named = once(&[("train/loss", 2.0), ("perf/total_num_tokens", 500.0)]);
+        assert_eq!(named[0].m.get("tokens"), Some(500.0));
     }
 
     #[test]

@@ -225,6 +225,11 @@ pub(crate) fn part(key: &str) -> Option<&str> {
     PARTS.iter().find(|(tag, _)| *tag == key.as_str()).map(|(_, part)| *part)
 }
 
+/// Whether tokens under a key may be those of all steps so far: `tokens`, `train/tokens`.
+pub(crate) fn may_count_all(key: &str) -> bool {
+    key.len() >= "tokens".len() && Key::normalize(bare(key)).is_some_and(|key| key.as_str() == "tokens")
+}
+
 /// True of a key whose step axis is samples or tokens: the same number again, at another place.
 pub(crate) fn other_axis(key: &str) -> bool {
     key.ends_with(" vs samples") || key.ends_with(" vs tokens")

@@ -1,5 +1,6 @@
 mod own_loss;
 mod shapes;
+mod tokens;
 
 use proptest::prelude::*;
 use stepwatch_wire::{Event, Kind};

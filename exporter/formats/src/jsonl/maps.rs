@@ -40,6 +40,9 @@ const MAPS: &[Map] = &[
         keys: &[("mfu", metric::MFU_REPORTED, 100.0), ("tps", metric::TOKENS_PER_SECOND, 1.0)],
         inside: None,
     },
+    // fairseq: words per second of the whole job.
+    Map { when: &["wps", "ups"], keys: &[("wps", metric::TOKENS_PER_SECOND, 1.0)], inside: None },
+    Map { when: &["wps", "wpb"], keys: &[("wps", metric::TOKENS_PER_SECOND, 1.0)], inside: None },
     // verl's file logger.
     Map { when: &["step", "data"], keys: &[], inside: Some("data") },
     // levanter's json_logger: MFU in percent.
@@ -73,6 +76,8 @@ const RUNNING_EVAL: &str = "eval/step_time_seconds";
 pub(super) struct Found {
     pub(super) step: Option<Event>,
     pub(super) eval: Option<Event>,
+    /// The tokens of the step may be those of all so far.
+    pub(super) counts: bool,
     /// It has a step and nothing else.
     pub(super) bare: Option<Event>,
     /// It is of one batch of an evaluation, and has no result.
@@ -129,7 +134,9 @@ pub(super) fn found(v: &Value, line: &Line<'_>, own: &mut OwnLoss, out: &mut Out
     // A schedule of its own has one number.
     let lacks = step.m.len() >= 2 && out.has_lost(&step);
     let is_step = known || lacks || numbers.iter().any(null);
-    Found { step: is_step.then_some(step), eval, ..Found::default() }
+    let tokens = numbers.keys().find(|key| means(key, metric::TOKENS));
+    let counts = tokens.is_some_and(|key| tags::may_count_all(key));
+    Found { step: is_step.then_some(step), eval, counts, ..Found::default() }
 }
 
 /// The key that stands for the loss. Where it is null, it still does.

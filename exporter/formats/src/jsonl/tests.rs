@@ -246,10 +246,11 @@ fn automodel_validation_and_swift_speed() {
 #[test]
 fn fairseq_counts_updates() {
     let e = read(&[
-        r#"{"epoch": 1, "update": 0.5, "loss": "9.125", "num_updates": "200", "lr": "5e-05"}"#,
+        r#"{"epoch": 1, "update": 0.5, "loss": "9.125", "wps": "35012.2", "ups": "1.93", "num_updates": "200", "lr": "5e-05"}"#,
         r#"{"epoch": 1, "valid_loss": "9.5", "valid_num_updates": "200"}"#,
     ]);
     assert_eq!((e[0].step, e[0].m.get("loss"), e[0].m.get("lr")), (Some(200), Some(9.125), Some(5e-5)));
+    assert_eq!(e[0].m.get("tokens_per_second"), Some(35012.2), "of the whole job");
     assert_eq!((e[1].kind, e[1].step, e[1].m.get("loss")), (Kind::Eval, Some(200), Some(9.5)));
 }
 
@@ -339,4 +340,25 @@ fn a_loss_with_a_name_of_its_own_is_the_loss() {
     }
     let e = read(&[r#"{"step":1,"nll_loss":2.5}"#, r#"{"step":2,"loss":3.5,"nll_loss":2.5}"#]);
     assert_eq!((e[1].m.get("loss"), e[1].m.get("nll_loss")), (Some(3.5), Some(2.5)), "a usual name");
+}
+
+#[test]
+fn tokens_may_be_those_of_all_steps_so_far() {
+    for line in [
+        r#"{"step": §, "loss": 2.5, "tokens": ¤, "step_time": 2.0}"#,
+        r#"{"step": §, "train/loss": 2.5, "train/tokens": ¤}"#,
+        r#"{"step": §, "metrics": {"loss": 2.5, "tokens": ¤}}"#,
+    ] {
+        let read = |tokens: &dyn Fn(i64) -> i64| {
+            let at = |s: i64| line.replace('§', &s.to_string()).replace('¤', &tokens(s).to_string());
+            let lines: Vec<String> = (1..=4).map(at).collect();
+            let e = read(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+            e.iter().map(|e| e.m.get("tokens")).collect::<Vec<_>>()
+        };
+        let want = [None, Some(65536.0), Some(65536.0), Some(65536.0)];
+        assert_eq!(read(&|step| step * 65536), want, "{line}");
+        assert_eq!(read(&|_| 65536), want, "{line}");
+    }
+    let e = read(&[r#"{"step": 1, "loss": 2.5, "perf/total_num_tokens": 500}"#]);
+    assert_eq!(e[0].m.get("tokens"), Some(500.0), "the name says what they are");
 }
