@@ -77,7 +77,11 @@ impl Format for Composer {
                 return Outcome::Matched;
             }
         }
-        if self.close(out) { Outcome::Matched } else { Outcome::Unmatched }
+        if !self.close(out) {
+            return Outcome::Unmatched;
+        }
+        out.only_ends();
+        Outcome::Matched
     }
 
     fn resume(&mut self, last_step: i64) {

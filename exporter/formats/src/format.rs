@@ -112,6 +112,8 @@ pub struct Out<'a> {
     nothing: Vec<(String, Nothing)>,
     /// It is certainly a step, whatever it carries.
     certain: bool,
+    /// The line is of something else, and only ended the record before it.
+    only_ends: bool,
 }
 
 impl<'a> Out<'a> {
@@ -122,7 +124,15 @@ impl<'a> Out<'a> {
         resolution: &'a mut Resolution,
         absent: Option<&'a mut Absent>,
     ) -> Self {
-        Self { events, resolution, absent, part: false, nothing: Vec::new(), certain: false }
+        Self {
+            events,
+            resolution,
+            absent,
+            part: false,
+            nothing: Vec::new(),
+            certain: false,
+            only_ends: false,
+        }
     }
 
     /// For what was gathered of a record, of which more may come.
@@ -132,6 +142,15 @@ impl<'a> Out<'a> {
         absent: &'a mut Absent,
     ) -> Self {
         Self { part: true, ..Self::new(events, resolution, Some(absent)) }
+    }
+
+    /// Notes that the line is of something else, and only ended the record before it.
+    pub(crate) fn only_ends(&mut self) {
+        self.only_ends = true;
+    }
+
+    pub(crate) fn has_only_ended(&self) -> bool {
+        self.only_ends
     }
 
     /// Events that were published.

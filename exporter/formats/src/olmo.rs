@@ -110,7 +110,10 @@ impl Format for Olmo {
         }
         let gave = self.close(out);
         match self.other(text, line, out) {
-            Outcome::Unmatched if gave => Outcome::Matched,
+            Outcome::Unmatched if gave => {
+                out.only_ends();
+                Outcome::Matched
+            }
             outcome => outcome,
         }
     }

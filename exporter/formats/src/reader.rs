@@ -53,6 +53,8 @@ pub struct LogReader {
     ended: Option<Event>,
     /// A candidate read the line that is looked at, trusted or not.
     read: bool,
+    /// The line that is looked at only ended the record before it.
+    only_ended: bool,
     last_words: LastWords,
     counters: Counters,
 }
@@ -146,6 +148,7 @@ impl LogReader {
             local_stamp: None,
             ended: None,
             read: false,
+            only_ended: false,
             last_words: LastWords::default(),
             counters: Counters::default(),
         }
@@ -279,7 +282,7 @@ impl LogReader {
         let first = out.len();
         let inner = Cell::new(None);
         let line = Line { text: c.text, raw: raw.trim(), ts, utc_offset: self.utc_offset, inner: &inner };
-        self.read = false;
+        (self.read, self.only_ended) = (false, false);
         let mut outcome = self.probe(&line, *origin, out);
         let unread = outcome == Outcome::Unmatched && !self.read;
         if let Some(inner) = unread.then(|| clean::behind_logger(c.text)).flatten() {
@@ -290,13 +293,14 @@ impl LogReader {
         self.keep_ended(first, out);
         self.origins.seen(*origin, out, first);
         self.last_words.seen(&out[first..]);
-        let lost = if outcome == Outcome::Matched { None } else { self.last_words.read(&line) };
+        let is_record = outcome == Outcome::Matched && !self.only_ended;
+        let lost = if is_record { None } else { self.last_words.read(&line) };
         if let Some(event) = lost {
             let said = out.len();
             out.push(event);
             self.keep_ended(said, out);
             // It is published for the run, by whichever process found it.
-            self.origins.name(Origin::default(), &mut out[first..]);
+            self.origins.name(Origin::default(), &mut out[said..]);
             outcome = Outcome::Matched;
         }
         self.counters.lines += 1;
@@ -382,6 +386,7 @@ impl LogReader {
         let first = out.len();
         let mut collected = Out::new(out, resolution, Some(&mut candidate.absent));
         let outcome = candidate.format.line(line, &mut collected);
+        self.only_ended = outcome == Outcome::Matched && collected.has_only_ended();
         self.origins.name(origin, &mut out[first..]);
         outcome
     }
