@@ -36,22 +36,28 @@ struct Words {
     what: Option<What>,
     /// No other program prints it: it counts without a step before it.
     certain: bool,
+    /// It may be a remark: it counts where the line says that the run ends.
+    remark: bool,
 }
 
 const fn loss(text: &'static str) -> Words {
-    Words { text, what: Some(What::Loss), certain: false }
+    Words { text, what: Some(What::Loss), certain: false, remark: false }
 }
 
 const fn gradient(text: &'static str) -> Words {
-    Words { text, what: Some(What::Gradient), certain: false }
+    Words { text, what: Some(What::Gradient), certain: false, remark: false }
 }
 
 const fn monitored(text: &'static str) -> Words {
-    Words { text, what: None, certain: false }
+    Words { text, what: None, certain: false, remark: false }
 }
 
 const fn certain(words: Words) -> Words {
     Words { certain: true, ..words }
+}
+
+const fn remark(words: Words) -> Words {
+    Words { remark: true, ..words }
 }
 
 /// The program that prints it is named before each; `upstream.toml` has repository, file, commit
@@ -80,6 +86,10 @@ const TABLE: &[Words] = &[
     gradient("minimum loss scale reached"),
     // fairseq, trainer.py; nanotron, sanity_checks.py.
     gradient("floatingpointerror: gradients are nan/inf"),
+    // fairseq2, trainer.py, and what it raised before; icefall, err.py.
+    certain(gradient("loss scale is already at minimum")),
+    gradient("gradients are scaled down to minimum"),
+    gradient("grad_scale is too small, exiting"),
     gradient("valueerror: gradient is nan or inf for"),
     // NeMo, megatron_parallel.py.
     loss("got nan loss with non-empty input"),
@@ -140,13 +150,56 @@ const TABLE: &[Words] = &[
     loss("loss diverged to nan"),
     loss("nan or inf loss"),
     loss("nan/inf loss"),
+    loss("non finite loss"),
+    loss("losses are nan"),
+    loss("loss has become nan"),
+    loss("loss exploded to nan"),
+    loss("loss value is nan"),
+    loss("invalid loss detected: nan"),
+    loss("encountered nan loss"),
+    loss("nan encountered in loss"),
+    // And what they say in passing, too.
+    remark(loss("nan loss")),
+    remark(loss("inf loss")),
+    remark(loss("nan in loss")),
+    remark(loss("nan in the loss")),
+    remark(loss("loss=nan")),
+    remark(loss("loss = nan")),
+    remark(loss("loss: nan")),
+    remark(loss("loss nan")),
+    remark(loss("loss=inf")),
+    remark(loss("loss: inf")),
+    remark(gradient("gradient norm is nan")),
+    remark(gradient("gradient norm is inf")),
+    remark(gradient("grad norm is nan")),
+    remark(gradient("grad norm is inf")),
+    remark(gradient("grad_norm is nan")),
+    remark(gradient("gradients are nan")),
+    remark(gradient("nan in gradients")),
+    remark(gradient("nan in the gradients")),
+    remark(gradient("nan in grad norm")),
+    remark(gradient("nan gradients")),
+    remark(gradient("nan gradient norm")),
+    remark(gradient("nan grad norm")),
 ];
+
+/// DINOv2, train.py, and what was made of it: a line of its own, and then an exception without
+/// words. Loops that print the same go on with the next batch.
+const BEFORE_EXCEPTION: &str = "nan detected";
+/// Lines in which the exception must follow.
+const SOON: u8 = 16;
 
 /// Words of what may be, and of what is done about it in general.
 const MAYBE: &[&str] = &[
     "if", "when", "whenever", "may", "might", "could", "would", "should", "unless", "avoid", "prevent",
-    "check", "checks", "checking", "whether", "no", "until",
+    "check", "checks", "checking", "whether", "no", "until", "never", "without",
 ];
+/// Words before a remark of what is done about it.
+const ABOUT: &[&str] = &["on", "for", "against", "about", "handle", "handling", "allow", "max"];
+/// Words that may follow a remark before the sentence ends.
+const CLOSING: &[&str] = &["at", "in", "on", "after", "during", "detected", "found", "encountered"];
+/// Words between a remark and the step that it is of.
+const AT: &[&str] = &["at ", "in ", "on ", "during ", "the ", "global ", "training ", "train "];
 /// And of those, the ones that may follow.
 const CONDITIONS: &[&str] = &["if", "when", "whenever", "unless"];
 /// Words of a batch that the run goes on without.
@@ -154,7 +207,7 @@ const SKIPS: &[&str] = &["skip", "skips", "skipped", "skipping", "ignore", "igno
 /// And of those, the ones that mean it even of an exception: it was caught.
 const SKIPPING: &[&str] = &["skipping", "ignoring"];
 /// Words of a run that stops, whatever it skipped before.
-const STOPS: &[&str] = &["stopping", "aborting", "exiting", "ending", "terminating"];
+const STOPS: &[&str] = &["stopping", "aborting", "exiting", "ending", "terminating", "halting"];
 /// What the name of a metric of an evaluation has in it.
 const EVALUATIONS: &[&str] = &["val", "valid", "validation", "eval", "evaluation", "test", "dev"];
 /// Words before the step that a sentence names.
@@ -170,13 +223,15 @@ pub(crate) struct LastWords {
     lost: bool,
     /// The step whose evaluation was reported to be lost.
     evaluation: Option<i64>,
+    /// In so many lines an exception would mean that the loss is none.
+    soon: u8,
 }
 
 impl LastWords {
     /// Notes the events that formats read from a line.
     pub(crate) fn seen(&mut self, events: &[Event]) {
         for e in events.iter().filter(|e| e.kind == Kind::Step) {
-            self.last_step = e.step.or(self.last_step);
+            (self.last_step, self.soon) = (e.step.or(self.last_step), 0);
             let of = |name: &str| {
                 e.m.get(name).is_some_and(|v| !v.is_finite()) || e.missing.iter().any(|m| m == name)
             };
@@ -189,10 +244,11 @@ impl LastWords {
 
     /// The step that is lost by this line, which no format read.
     pub(crate) fn read(&mut self, line: &Line<'_>) -> Option<Event> {
-        if self.lost || line.text.len() > MAX_LINE {
+        if self.lost || line.text.len() > MAX_LINE || is_row(line.text) {
             return None;
         }
-        let (what, named) = words(line.text, self.last_step.is_some()).or_else(|| bar(line.text))?;
+        let said = words(line.text, self.last_step.is_some()).or_else(|| bar(line.text));
+        let (what, named) = said.or_else(|| self.exception(line.text))?;
         if what == What::Evaluation {
             return self.evaluation(line);
         }
@@ -210,6 +266,17 @@ impl LastWords {
         Some(e)
     }
 
+    /// The loss, if a line before was about NaN and this one is an exception.
+    fn exception(&mut self, text: &str) -> Option<(What, Option<i64>)> {
+        self.soon = self.soon.saturating_sub(1);
+        let about = self.last_step.is_some() && says_only(text, BEFORE_EXCEPTION);
+        if about {
+            self.soon = SOON;
+        }
+        let raised = || text.starts_with("Traceback (most recent call last)") || is_exception(text);
+        (self.soon > 0 && !about && raised()).then_some((What::Loss, None))
+    }
+
     /// The evaluation behind the last step, which each rank may report.
     fn evaluation(&mut self, line: &Line<'_>) -> Option<Event> {
         if self.evaluation == self.last_step {
@@ -225,17 +292,45 @@ impl LastWords {
 /// A sentence of the table, and the step that it names.
 fn words(text: &str, training: bool) -> Option<(What, Option<i64>)> {
     // Nearly every line ends here.
-    let marks = ["nan", "NaN", "Nan", "NAN", "inf", "Inf", "INF", "finite", "nvalid loss", "inimum"];
+    let marks =
+        ["nan", "NaN", "Nan", "NAN", "inf", "Inf", "INF", "finite", "nvalid loss", "inimum", "too small"];
     if !marks.iter().any(|m| number::find(text, m).is_some()) {
         return None;
     }
     let lower = text.to_ascii_lowercase();
-    let (words, found) =
-        TABLE.iter().filter(|w| training || w.certain).find_map(|w| Some((w, found(&lower, w.text)?)))?;
+    let counts = |w: &&Words| training || w.certain;
+    let said = |w: &'static Words| Some((w, found(&lower, w.text)?));
+    let ends = |(w, found): &(&Words, Found<'_>)| !w.remark || found.says_end(&lower);
+    let (words, found) = TABLE.iter().filter(counts).filter_map(said).find(ends)?;
     if !words.certain && (found.may_be() || found.is_skipped(&lower)) {
         return None;
     }
-    Some((words.what.or_else(|| named_metric(found.name))?, named(&lower)))
+    let what = words.what.or_else(|| named_metric(found.name))?;
+    let evaluates = what == What::Loss && found.last_word().is_some_and(|w| EVALUATIONS.contains(&w));
+    Some((if evaluates { What::Evaluation } else { what }, named(&lower)))
+}
+
+/// Whether a line is a row of a table, as TRL prints what a model has generated.
+fn is_row(text: &str) -> bool {
+    text.starts_with(|c: char| c == '|' || ('\u{2500}'..='\u{257f}').contains(&c))
+}
+
+/// Whether a line says so, and nothing else behind what a logger put before it.
+fn says_only(text: &str, words: &str) -> bool {
+    let text = text.trim_end_matches(['.', '!']);
+    let at = text.len().checked_sub(words.len());
+    let (before, end) = at.and_then(|at| text.split_at_checked(at)).unwrap_or_default();
+    let before = before.trim_end();
+    let behind_logger = before.is_empty() || before.ends_with([']', ':', '-', '|', '>']);
+    end.eq_ignore_ascii_case(words) && behind_logger
+}
+
+/// Whether a line begins with an exception: `AssertionError`, `torch.AcceleratorError: …`.
+fn is_exception(text: &str) -> bool {
+    let name = text.split([':', ' ']).next().unwrap_or("");
+    let named =
+        |kind: &str| name.strip_suffix(kind).is_some_and(|n| n.ends_with(|c: char| c.is_alphabetic()));
+    named("Error") || named("Exception")
 }
 
 /// A sentence in a text.
@@ -250,6 +345,22 @@ impl Found<'_> {
     fn may_be(&self) -> bool {
         let behind = self.behind.split(['.', ',', ';', '!']).next().unwrap_or("");
         has(self.before, MAYBE) || has(behind, CONDITIONS)
+    }
+
+    /// The word before it.
+    fn last_word(&self) -> Option<&str> {
+        self.before.rsplit(|c: char| !c.is_alphanumeric()).find(|w| !w.is_empty())
+    }
+
+    /// Whether the line says that the run ends with it: by a word for that, as an exception, or by
+    /// the step at which it happened.
+    fn says_end(&self, lower: &str) -> bool {
+        let behind = self.behind.trim_start();
+        let word = behind.split(|c: char| !c.is_alphanumeric()).next().unwrap_or("");
+        let closes =
+            !behind.starts_with(['_', '/', '-', '=']) && (word.is_empty() || CLOSING.contains(&word));
+        let about = self.last_word().is_some_and(|w| ABOUT.contains(&w));
+        closes && !about && (has(lower, STOPS) || raises(self.before) || is_at_step(behind))
     }
 
     /// Whether a batch was left out and the run goes on.
@@ -315,6 +426,16 @@ fn named(lower: &str) -> Option<i64> {
         let rest = lower[at + word.len()..].trim_start_matches([' ', '=', ':', '#', '(', '[']);
         number::integer(rest).map(|(n, _)| n).filter(|n| *n >= 0)
     })
+}
+
+/// Whether a text begins with the step at which something happened.
+fn is_at_step(behind: &str) -> bool {
+    let mut rest = behind;
+    while let Some(shorter) = AT.iter().find_map(|word| rest.strip_prefix(word)) {
+        rest = shorter.trim_start();
+    }
+    let counted = |word: &&str| rest.strip_prefix(*word).is_some_and(|r| r.starts_with([' ', '=', ':', '#']));
+    rest.len() < behind.len() && STEPS.iter().any(|word| counted(&word)) && named(rest).is_some()
 }
 
 /// A bar of training whose loss is not finite, which no format reads beside the lines of its own.

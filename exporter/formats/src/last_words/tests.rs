@@ -278,6 +278,134 @@ fn a_known_end_is_not_reported_again() {
     );
 }
 
+/// What loops of all kinds end with.
+#[test]
+fn ends_of_loops_that_people_write() {
+    for (line, want) in [
+        ("ValueError: NaN loss at step 26", (26, "loss")),
+        ("Encountered NaN loss at step 26", (26, "loss")),
+        ("Loss has become NaN at iteration 26. Terminating.", (26, "loss")),
+        ("The loss value is nan", (13, "loss")),
+        ("training diverged: loss=nan, exiting", (13, "loss")),
+        ("ValueError: Loss: nan", (13, "loss")),
+        ("[rank3]: RuntimeError: train loss nan", (13, "loss")),
+        ("Invalid loss detected: nan", (13, "loss")),
+        ("NaN encountered in loss", (13, "loss")),
+        ("RuntimeError: non finite loss", (13, "loss")),
+        ("Error: NaN in loss at step 26", (26, "loss")),
+        ("Detected NaN in loss, exiting", (13, "loss")),
+        ("FloatingPointError: The losses are NaN/Inf at step 26.", (26, "loss")),
+        ("fairseq2 - The loss is nan at step 26. Training cannot continue.", (26, "loss")),
+        ("AssertionError: NaN loss", (13, "loss")),
+        ("Inf loss during training step 26", (26, "loss")),
+        ("Gradient norm is nan, exiting", (13, "gradient")),
+        ("grad norm is nan at step 26, aborting", (26, "gradient")),
+        ("NaN grad norm at step 26", (26, "gradient")),
+        ("Found NaN in gradients, exiting", (13, "gradient")),
+        ("RuntimeError: NaN gradients", (13, "gradient")),
+        ("RuntimeError: grad_scale is too small, exiting: 9.313225746154785e-10", (13, "gradient")),
+        ("The gradients are scaled down to minimum at step 26. Training cannot continue.", (26, "gradient")),
+        (
+            "Overflow detected at step 26, ignoring gradient, loss scale is already at minimum (0.0001). Your loss is probably exploding.",
+            (26, "gradient"),
+        ),
+    ] {
+        assert_eq!(said(line), Some(want), "{line}");
+    }
+}
+
+#[test]
+fn remarks_are_no_ends() {
+    for line in [
+        "no NaN loss detected",
+        "checking for NaN in gradients",
+        "skipping nan loss check",
+        "loss is not nan",
+        "check_for_nan_in_loss_and_grad=True",
+        "nan_check: true",
+        "on NaN loss: exiting",
+        "NaN loss detection enabled for step 100",
+        "NaN loss tolerance: 5 steps",
+        "ValueError: NaN loss handling is not supported",
+        "Gradient norm is nan",
+        "Detected NaN in gradients",
+        "Found NaN in gradients at step 13, skipping the update",
+        "WARNING Skipping step 26 because grad norm is nan",
+        "Gradient norm is nan, skipping step 13",
+        "no NaN in loss at step 26",
+        "never encountered NaN loss",
+        "training ended without NaN loss at step 26",
+        "NaN or Inf found in input tensor.",
+        "max_loss=nan_policy, exiting",
+        "loss: nan",
+        "exiting if loss=nan",
+        "grad_scale is too small for this",
+        "NaN detected",
+        "nan loss steps: 0",
+        "Loss NaN/Inf detected in 'box', recovering from last.pt...",
+    ] {
+        assert_eq!(said(line), None, "{line}");
+    }
+}
+
+#[test]
+fn nan_and_then_an_exception_is_the_end_of_dinov2() {
+    let nan = "I20250901 11:00:00 12345 dinov2 train.py:268] NaN detected";
+    let traceback = "Traceback (most recent call last):";
+    let steps = |lines: &[&str]| read(lines).iter().map(|e| e.step.unwrap()).collect::<Vec<_>>();
+    let e = read(&[STEP, nan, traceback, "  File \"train.py\", line 269", "AssertionError"]);
+    assert!(e.len() == 2 && e[1].step == Some(13) && e[1].m.get("loss").unwrap().is_nan());
+    assert_eq!(steps(&[STEP, "NaN detected!", "[rank0]: AssertionError"]), [12, 13]);
+    let next = STEP.replace("12/", "13/");
+    assert_eq!(steps(&[STEP, nan, &next, traceback]), [12, 13], "it went on");
+    assert_eq!(steps(&[nan, traceback, STEP, traceback, "AssertionError"]), [12], "nobody trained");
+    let mut lines = vec![STEP, nan];
+    lines.extend(["other"; 20]);
+    lines.push(traceback);
+    assert_eq!(steps(&lines), [12], "long after it");
+    assert_eq!(steps(&[STEP, "the NaN detected", traceback]), [12]);
+}
+
+#[test]
+fn what_a_model_has_generated_in_a_table_is_no_word_of_the_trainer() {
+    for row in [
+        "│ ┃ Prompt ┃ Completion loss is nan ┃ │",
+        "┃ RuntimeError: Loss is NaN ┃ 0.5 ┃",
+        "| prompt | loss is nan, stopping training |",
+        "║ NaN loss at step 26 ║",
+    ] {
+        assert_eq!(said(row), None, "{row}");
+    }
+}
+
+#[test]
+fn the_loss_of_an_evaluation_is_not_that_of_training() {
+    for line in ["Validation loss is NaN", "ValueError: eval loss: nan", "The test loss is nan, stopping"] {
+        let e = read(&[STEP, line]);
+        assert_eq!(e.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Step, Kind::Eval], "{line}");
+    }
+}
+
+/// Composer and OLMo print a record over several lines, which the next line of something else ends.
+#[test]
+fn a_sentence_right_behind_a_record_of_several_lines() {
+    let composer = |n: i64| format!("[batch={n}/100]:\n\t Train loss/train/total: 9.5\n");
+    let olmo = |n: i64| {
+        format!(
+            "2025-09-01T10:00:00.123Z\tgpu01:0\tolmo_core.train:87\tINFO\t[step={n}/1000,epoch=1]\n    train/CE loss=3.210\n"
+        )
+    };
+    let ends = ["RuntimeError: Train loss contains a NaN.", "RuntimeError: nan loss encountered at step 3"];
+    for (record, end) in [&composer as &dyn Fn(i64) -> String, &olmo].into_iter().zip(ends) {
+        for between in ["", "\n", "other\n"] {
+            let log = format!("{}{}{between}{end}\nother", record(1), record(2));
+            let e = read(&log.lines().collect::<Vec<_>>());
+            let seen: Vec<_> = e.iter().map(|e| (e.step, e.m.get("loss").unwrap().is_finite())).collect();
+            assert_eq!(seen, [(Some(1), true), (Some(2), true), (Some(3), false)], "{log}");
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn never_panics(text in "\\PC{0,80}", at in 0..TABLE.len(), tail in "[ a-z0-9=#:é]{0,20}") {
