@@ -69,6 +69,7 @@ mod nanochat;
 mod nanogpt;
 mod nanotron;
 mod nemo;
+mod nemo_rl;
 mod olmo;
 mod openrlhf;
 mod progress;

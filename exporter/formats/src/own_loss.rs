@@ -118,6 +118,12 @@ pub fn own_loss(key: &str) -> Option<Likeness<'_>> {
     Some(Likeness { rank, shorter: Reverse(key.len()), earlier: Reverse(key) })
 }
 
+/// Whether a key is the loss of a policy, of which a trainer may print no other: `actor_loss`.
+pub(crate) fn is_policy_loss(key: &str) -> bool {
+    let policy = |word: &str| POLICIES.iter().any(|w| w.eq_ignore_ascii_case(word));
+    own_loss(key).is_some() && key.split(['/', '_', '-', '.', ' ']).any(policy)
+}
+
 /// What stands for the loss in one log.
 #[derive(Debug, Default)]
 pub(crate) struct OwnLoss {

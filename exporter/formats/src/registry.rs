@@ -61,6 +61,7 @@ formats! {
     "openrlhf": crate::openrlhf::OpenRlhf,
     "litgpt": crate::litgpt::LitGpt,
     "levanter": crate::levanter::Levanter,
+    "nemo-rl": crate::nemo_rl::NemoRl,
     "deepspeed": crate::deepspeed::DeepSpeed,
     "generic": crate::generic::Generic,
 }

@@ -26,6 +26,7 @@ const LOGS: &[(&str, &str)] = &[
     ("torchtitan", include_str!("../data/torchtitan_2026.log")),
     ("nemo", include_str!("../data/nemo_progress.log")),
     ("nemo", include_str!("../data/nemo_automodel_stdout.log")),
+    ("nemo-rl", NEMO_RL),
     ("nanotron", include_str!("../data/nanotron.log")),
     ("olmo", include_str!("../data/olmo.log")),
     ("olmo", OLMO_CORE),
@@ -55,6 +56,7 @@ const LOGS: &[(&str, &str)] = &[
 const NEOX: &str = " samples/sec: 12.345 | iteration       10/  320000 | elapsed time per iteration (ms): 1234.5 | learning rate: 1.000E-04 | approx flops per GPU: 120.3TFLOPS | lm_loss: 2.345678E+00 | loss scale: 4096.0 | number of skipped iterations:   0 | number of nan iterations:   0 |\n";
 const TRANSFORMERS_5: &str = "{'loss': '2.346', 'grad_norm': '1.203', 'learning_rate': '4.9e-05', 'epoch': '0.02'}\n{'eval_loss': '2.1', 'eval_runtime': '6.1', 'epoch': '0.02'}\n";
 const OLMO_CORE: &str = "2026-06-22 10:00:00.123\tnode-3:0\tolmo_core.train.callbacks.console_logger:62\tINFO\t[step=10/1000,epoch=1,eta=1:02:03]\n    train/CE loss=2.345\n    optim/total grad norm=0.4312\n    throughput/device/TPS=12,345\n";
+const NEMO_RL: &str = "\n========================= Step 3/100 =========================\n▶ Preparing batch...\n▶ Taking a training step...\n\n📊 Training Results:\n  • Loss: 0.0123\n\n⏱️  Timing:\n  • Total step time: 60.12s\n  • policy_training: 20.10s (33.4%)\n";
 const NANOCHAT: &str = "step 00010/21400 (0.05%) | loss: 9.123456 | lrm: 1.00 | dt: 412.33ms | tok/sec: 1,271,000 | bf16_mfu: 46.10 | epoch: 1 | total time: 0.10m\nStep 00250 | Validation bpb: 1.012345\n";
 const BUILD_NANOGPT: &str = "validation loss: 10.9511\nstep     0 | loss: 10.955029 | lr 8.3916e-07 | norm: 15.3366 | dt: 27415.62ms | tok/sec: 19123.74\nstep     1 | loss: 10.911112 | lr 1.6783e-06 | norm: 14.9931 | dt: 330.12ms | tok/sec: 1588123.45\n";
 const LINGUA: &str = "0: INFO    24-10-21 10:00:00.500000 - 0:00:10 - step: 10  acc: 0  loss:  9.1234  grad: 1.23e+00  flops: 4.05e+14  wps: 1.12e+04  iter:  0.4123  data: 0.0012  lr: 3.00e-04  mem: 61%  pow: 650.1 W\n";

@@ -62,6 +62,12 @@ const WRITTEN: &[Written] = &[
         ..PLAIN
     },
     Written {
+        format: "nemo-rl",
+        line: "========================= Step §/1000 =========================\n▶ Preparing batch...\n📊 Training Results:\n⟨  • Loss: ¤\n⟩  • Avg Reward: 0.4123\n⏱️  Timing:\n  • Total step time: 60.12s\n  • policy_training: 20.1s (33.3%)",
+        end: Some("other"),
+        ..PLAIN
+    },
+    Written {
         format: "nanotron",
         line: "10/17/2025 16:32:19 [INFO|DP=0|PP=0|TP=0]: iteration: § / 378950 | consumed_tokens: 85.8G | elapsed_time_per_iteration_ms: 11.5K | tokens_per_sec: 22.8K |⟨ lm_loss: ¤ |⟩ lr: 1e-05 | grad_norm: 1.21",
         word: None,
