@@ -11,6 +11,7 @@
 //! that is printed in thousands (LeRobot's `step:12K`) is only about right: of several lines with
 //! the same one, the first counts, and behind it those that have lost a number.
 
+mod batches;
 mod fields;
 mod settle;
 #[cfg(test)]
@@ -111,6 +112,13 @@ impl Format for Generic {
                 values.read(fields::scan(text).unwrap_or_default().iter());
             }
             word_meaning::evaluates(bar.description)
+        } else if let Some(batches) = batches::of(line.text) {
+            let ts = batches.stamp.map(|stamp| line.unix(stamp));
+            values.step = Some((0, batches.last, None));
+            values.epoch = Some(batches.epoch as f64);
+            values.read(fields::scan(batches.rest).unwrap_or_default().iter());
+            values.settle_batches();
+            return self.give(values, batches.evaluates, &Line { ts: line.ts.or(ts), ..*line }, out);
         } else {
             let (text, logged) = without_logger(line.text);
             let Some(fields) = fields::scan(text) else { return Outcome::Unmatched };
