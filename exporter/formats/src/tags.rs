@@ -131,12 +131,14 @@ const TAGS: &[(Tag, &[&str])] = &[
             "runtime/tokens_per_sec",
         ],
     ),
+    ((metric::TOKENS_PER_SECOND, 1e-3), &["kt/s"]),
     (
         (metric::TOKENS_PER_SECOND_PER_GPU, 1.0),
         &[
             "tps",
             "wps",
             "tgs",
+            "tgs_(tokens/gpu/second)",
             "interval_tokens_per_second_per_device",
             "speed/wps",
             "throughput(tps)",

@@ -307,12 +307,16 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// The longest unit in parentheses, `tokens/gpu/second`.
+const MAX_UNIT: usize = 17;
+
 /// Length of a unit in parentheses that belongs to a name: `mfu(%)`, `time (ms)`.
 fn attached(rest: &str) -> usize {
     let spaces = run(rest, |c| c == ' ').min(1);
     let Some(inner) = rest[spaces..].strip_prefix('(') else { return 0 };
     let end = run(inner, |c| c.is_alphabetic() || c == '/' || c == '%');
-    let fits = (1..=8).contains(&end) && inner[end..].starts_with(')') && unit(&inner[..end]).is_some();
+    let fits =
+        (1..=MAX_UNIT).contains(&end) && inner[end..].starts_with(')') && unit(&inner[..end]).is_some();
     if fits { spaces + end + 2 } else { 0 }
 }
 
@@ -347,7 +351,7 @@ pub(super) fn unit(word: &str) -> Option<Unit> {
         "GFLOPS" | "GFLOPs" | "GFLOP/s" => Unit::Teras(1e-3),
         "B/s" | "KB" | "KiB" | "MB" | "MiB" | "GB" | "GiB" | "TB" | "TiB" | "GB/s" | "MB/s" | "W" | "J"
         | "C" | "x" | "it/s" | "iter/s" | "its/s" | "steps/s" | "batch/s" | "samples/s" | "samples/sec"
-        | "seq/s" | "K/s" | "k/s" | "M/s" | "/s" | "/gpu" => Unit::Other,
+        | "seq/s" | "K/s" | "k/s" | "M/s" | "/s" | "/gpu" | "tokens/gpu/second" => Unit::Other,
         _ => return None,
     })
 }
