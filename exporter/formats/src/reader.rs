@@ -284,10 +284,13 @@ impl LogReader {
         let line = Line { text: c.text, raw: raw.trim(), ts, utc_offset: self.utc_offset, inner: &inner };
         (self.read, self.only_ended) = (false, false);
         let mut outcome = self.probe(&line, *origin, out);
-        let unread = outcome == Outcome::Unmatched && !self.read;
+        let only_ended = self.only_ended;
+        let unread = outcome == Outcome::Unmatched && !self.read || only_ended;
         if let Some(inner) = unread.then(|| clean::behind_logger(c.text)).flatten() {
             *origin = inner.origin.within(*origin);
-            outcome = self.message(&inner, &line, *origin, out);
+            let message = self.message(&inner, &line, *origin, out);
+            self.only_ended |= only_ended && message == Outcome::Unmatched;
+            outcome = outcome.better(message);
         }
         self.local_stamp = inner.get().or(self.local_stamp);
         self.keep_ended(first, out);

@@ -38,6 +38,24 @@ const CORE: &str = "\
     throughput/total tokens=46,137,344
 ";
 
+/// The line that ends a record is the header of the next, behind a prefix that OLMo does not know.
+#[test]
+fn headers_behind_what_another_logger_puts_before_them() {
+    let record = |n: i64| {
+        format!(
+            "2025-09-01T10:00:0{n}.123Z\tINFO\t[step={n}/1000,epoch=1]\n    optim/total_grad_norm=1.2\n    train/CrossEntropyLoss=3.21\n"
+        )
+    };
+    let mut r = LogReader::new(None).unwrap();
+    let mut out = Vec::new();
+    for l in (1..6).map(record).collect::<String>().lines() {
+        r.line(l, &mut out);
+    }
+    r.rest(&mut out);
+    assert_eq!(out.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    assert!(out.iter().all(|e| e.m.get("loss") == Some(3.21)), "{out:?}");
+}
+
 #[test]
 fn olmo_core() {
     let (e, r) = read(CORE);
