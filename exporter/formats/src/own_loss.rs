@@ -1,9 +1,9 @@
 //! The loss of a run that has none under a usual name: `nll_loss`, `train/diffusion_loss`, `xent`.
 //!
-//! One rule for every source. Of the names on a record, the one that looks most like the loss stands
-//! for it: first one that is called a total, then the loss of a policy, then one that is called
-//! after training or likelihood, then any other. Of those alike the shorter counts, then the first
-//! by alphabet. Losses of evaluations, and parts such as `aux_loss` and `kl_loss`, never do.
+//! One rule for every source. Of the names on a record, the one that looks most like the loss
+//! stands for it: first one that is called a total, then the loss of a policy, then one that is
+//! called after training or likelihood, then any other. Of those alike the shorter counts, then the
+//! first by alphabet. Losses of evaluations, and parts such as `aux_loss` and `kl_loss`, never do.
 //!
 //! The name stays until the log has a loss under a usual name, which ends this for good, or until
 //! the name was not on many records in a row that had another.

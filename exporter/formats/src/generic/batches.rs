@@ -40,8 +40,8 @@ pub(super) fn of(text: &str) -> Option<Batches<'_>> {
 }
 
 impl LineValues {
-    /// What ESPnet calls `iter_time` is the wait for a batch, `train_time` that of the whole step, and
-    /// `optim0_lr0` the rate of the first group of its first optimizer.
+    /// What ESPnet calls `iter_time` is the wait for a batch, `train_time` that of the whole step,
+    /// and `optim0_lr0` the rate of the first group of its first optimizer.
     pub(super) fn settle_batches(&mut self) {
         for (name, ..) in &mut self.train {
             match name.as_str() {

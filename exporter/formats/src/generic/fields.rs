@@ -173,6 +173,7 @@ impl<'a> Scanner<'a> {
                 self.name = Some((start, self.at));
             }
         }
+        self.at += abbreviation(self.rest());
         self.from = self.at;
         Some(())
     }
@@ -307,6 +308,8 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// The longest short form of a name.
+const MAX_ABBREVIATION: usize = 6;
 /// The longest unit in parentheses, `tokens/gpu/second`.
 const MAX_UNIT: usize = 17;
 
@@ -318,6 +321,14 @@ fn attached(rest: &str) -> usize {
     let fits =
         (1..=MAX_UNIT).contains(&end) && inner[end..].starts_with(')') && unit(&inner[..end]).is_some();
     if fits { spaces + end + 2 } else { 0 }
+}
+
+/// Length of the short form of a name in parentheses behind it: `Cross Entropy Loss (NLL)`.
+fn abbreviation(rest: &str) -> usize {
+    let Some(inner) = rest.strip_prefix(" (") else { return 0 };
+    let end = run(inner, |c| c.is_ascii_uppercase());
+    let fits = (2..=MAX_ABBREVIATION).contains(&end) && inner[end..].starts_with("):");
+    if fits { end + " ()".len() } else { 0 }
 }
 
 /// Bytes of the characters at the start of `text` that are of a kind.

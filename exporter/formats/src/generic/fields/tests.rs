@@ -35,6 +35,7 @@ fn whatever_separates_them() {
         "two blanks end what stands before"
     );
     assert!(plain("loss nan")[0].1.is_nan());
+    assert_eq!(plain("Cross Entropy Loss (NLL): 2.5 | lr 1"), [("Cross Entropy Loss", 2.5), ("lr", 1.0)]);
     assert_eq!(plain("loss: -inf, lr .5"), [("loss", f64::NEG_INFINITY), ("lr", 0.5)]);
     assert_eq!(plain("tok/s: 1,271,000 | acc 1"), [("tok/s", 1271000.0), ("acc", 1.0)]);
 }

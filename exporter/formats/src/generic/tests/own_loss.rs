@@ -15,6 +15,7 @@ fn the_only_loss_of_a_run_is_its_loss() {
         "step=§ mse_loss=¤ lr=1e-4 grad_norm=0.5",
         "step § | aux_loss 0.1 | train/diffusion_loss ¤ | kl_loss 0.2",
         "[09/01/25 10:00:00] INFO     fairseq2 - Train Metrics (step §) - NLL Loss: ¤ | Gradient Norm: 1.2 | Learning Rate: 1e-05 | Batch Size: 8 | Elements per Second: 12,345",
+        "[09/01/25 10:00:00] INFO     fairseq2 - Train Metrics (step §) - Cross Entropy Loss (NLL): ¤ | Gradient Norm: 1.2",
         "[2025-09-01 10:00:00,123 INFO] Step §/100000; acc: 6.1; ppl: 2300.5; xent: ¤; lr: 0.00012; sents: 100; bsz: 3000/2500/10; 3000/2500 tok/s; 10 sec;",
         "step § nll ¤",
         "it § | Cross Entropy Loss: ¤ | lr 0.1",
