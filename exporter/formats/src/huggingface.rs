@@ -192,6 +192,11 @@ impl HuggingFace {
         let step = self.which_step(d);
         let mut e = Event { step: Some(step), ts: line.ts, ..Event::new(Kind::Step) };
         numbers(d, &mut e, out);
+        // A line of fairseq's JSON is a dict, too: its words per second are those of the job.
+        if d.contains_key("wps") && (d.contains_key("ups") || d.contains_key("wpb")) {
+            let rate = e.m.remove(metric::TOKENS_PER_SECOND_PER_GPU);
+            rate.map(|rate| e.m.set(metric::TOKENS_PER_SECOND, rate));
+        }
         if d.keys().any(|key| tags::may_count_all(key)) {
             self.tokens.settle(&mut e);
         }

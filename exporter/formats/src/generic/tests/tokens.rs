@@ -48,5 +48,7 @@ fn the_words_per_second_of_fairseq_are_those_of_the_job() {
         assert_eq!(rates(&line), (Some(12345.0), None), "{line}");
     }
     assert_eq!(rates(&format!("{head}, num_updates=100")), (None, Some(12345.0)));
+    let json = "2026-05-29 03:52:45 | INFO | train_inner | {\"epoch\": 1, \"loss\": \"2.5\", \"wps\": \"35012.2\", \"ups\": \"1.9\", \"num_updates\": \"200\", \"lr\": \"1e-05\"}";
+    assert_eq!(auto(&[json])[0].m.get("tokens_per_second"), Some(35012.2));
     assert_eq!(rates("step: 5 loss: 2.5 tps: 700 ups: 1.2"), (None, Some(700.0)), "of another name");
 }
