@@ -19,6 +19,9 @@ use crate::format::Line;
 use crate::own_loss::own_loss;
 use crate::{generic, number, tags, tqdm};
 
+/// What every sentence has in it, if not `inf`.
+const MARKS: &[&str] = &["nan", "NaN", "Nan", "NAN", "finit", "nvalid loss", "inimum", "too small"];
+
 /// What is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
@@ -154,6 +157,7 @@ const TABLE: &[Words] = &[
     loss("losses are nan"),
     loss("loss has become nan"),
     loss("loss exploded to nan"),
+    loss("training diverged: loss=nan"),
     loss("loss value is nan"),
     loss("invalid loss detected: nan"),
     loss("encountered nan loss"),
@@ -274,7 +278,7 @@ impl LastWords {
             self.soon = SOON;
         }
         let raised = || text.starts_with("Traceback (most recent call last)") || is_exception(text);
-        (self.soon > 0 && !about && raised()).then_some((What::Loss, None))
+        (self.soon > 0 && raised()).then_some((What::Loss, None))
     }
 
     /// The evaluation behind the last step, which each rank may report.
@@ -292,9 +296,7 @@ impl LastWords {
 /// A sentence of the table, and the step that it names.
 fn words(text: &str, training: bool) -> Option<(What, Option<i64>)> {
     // Nearly every line ends here.
-    let marks =
-        ["nan", "NaN", "Nan", "NAN", "inf", "Inf", "INF", "finite", "nvalid loss", "inimum", "too small"];
-    if !marks.iter().any(|m| number::find(text, m).is_some()) {
+    if !MARKS.iter().any(|m| number::find(text, m).is_some()) && !says_inf(text) {
         return None;
     }
     let lower = text.to_ascii_lowercase();
@@ -308,6 +310,12 @@ fn words(text: &str, training: bool) -> Option<(What, Option<i64>)> {
     let what = words.what.or_else(|| named_metric(found.name))?;
     let evaluates = what == What::Loss && found.last_word().is_some_and(|w| EVALUATIONS.contains(&w));
     Some((if evaluates { What::Evaluation } else { what }, named(&lower)))
+}
+
+/// Whether a text has the word `inf`, and not only `INFO`.
+fn says_inf(text: &str) -> bool {
+    let ends = |end: usize| !text[end..].starts_with(|c: char| c.is_ascii_alphabetic());
+    ["inf", "Inf", "INF"].iter().any(|w| text.match_indices(w).any(|(at, _)| ends(at + w.len())))
 }
 
 /// Whether a line is a row of a table, as TRL prints what a model has generated.

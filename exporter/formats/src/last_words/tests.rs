@@ -287,6 +287,7 @@ fn ends_of_loops_that_people_write() {
         ("Loss has become NaN at iteration 26. Terminating.", (26, "loss")),
         ("The loss value is nan", (13, "loss")),
         ("training diverged: loss=nan, exiting", (13, "loss")),
+        ("[rank0]: AssertionError: NaN detected", (13, "loss")),
         ("ValueError: Loss: nan", (13, "loss")),
         ("[rank3]: RuntimeError: train loss nan", (13, "loss")),
         ("Invalid loss detected: nan", (13, "loss")),
