@@ -251,7 +251,8 @@ impl OfRun {
                     nothing.push((name.to_owned(), Nothing::Null));
                 }
                 // It stands for the loss by its name alone, which may be of something else.
-                Column::Metric(metric::LOSS, _) if num::parse(cell).is_none() && canonical(name).is_none() => {}
+                Column::Metric(metric::LOSS, _)
+                    if num::parse(cell).is_none() && canonical(name).is_none() => {}
                 // It is only a column beside the rows that are counted.
                 Column::Timestamp if self.rows.is_some() => event.ts = timestamp(cell),
                 column => take(&mut event, column, cell, &mut self.resolution)?,

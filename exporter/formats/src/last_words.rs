@@ -442,8 +442,8 @@ fn is_at_step(behind: &str) -> bool {
     while let Some(shorter) = AT.iter().find_map(|word| rest.strip_prefix(word)) {
         rest = shorter.trim_start();
     }
-    let counted = |word: &&str| rest.strip_prefix(*word).is_some_and(|r| r.starts_with([' ', '=', ':', '#']));
-    rest.len() < behind.len() && STEPS.iter().any(|word| counted(&word)) && named(rest).is_some()
+    let counted = |word: &str| rest.strip_prefix(word).is_some_and(|r| r.starts_with([' ', '=', ':', '#']));
+    rest.len() < behind.len() && STEPS.iter().any(|word| counted(word)) && named(rest).is_some()
 }
 
 /// A bar of training whose loss is not finite, which no format reads beside the lines of its own.

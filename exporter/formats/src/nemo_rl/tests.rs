@@ -83,9 +83,9 @@ fn fine_tuning_with_a_validation() {
 fn preferences_and_the_losses_of_ppo() {
     let head = rule("Step 1/10");
     let e = read(&format!(
-        "{head}\n📊 Training Results:\n  • loss: 0.6931\n  • sft_loss: 0.0000\n  • preference_loss: 0.6931\n  • accuracy: 0.5000\n\n⏱️  Timing:\n  • Total step time: 3.21s\n"
+        "{head}\n📊 Training Results:\n  • loss: 0.6521\n  • sft_loss: 0.0000\n  • preference_loss: 0.6521\n  • accuracy: 0.5000\n\n⏱️  Timing:\n  • Total step time: 3.21s\n"
     ));
-    assert_eq!((e[0].m.get("loss"), e[0].m.get("preference_loss")), (Some(0.6931), Some(0.6931)));
+    assert_eq!((e[0].m.get("loss"), e[0].m.get("preference_loss")), (Some(0.6521), Some(0.6521)));
     let e = read(&format!(
         "{head}\n📊 Training Results:\n  • Policy Loss: nan\n  • Generation KL Error: N/A\n  • Critic Loss: 0.25\n  • Critic Grad Norm: 1.5\n"
     ));

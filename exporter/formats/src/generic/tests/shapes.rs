@@ -14,7 +14,9 @@ type Rate = (&'static str, f64);
 const RATES: &[&str] = &["tokens", "tokens_per_second", "tokens_per_second_per_gpu"];
 
 /// Which program prints so, what it prints, what is read from it, and what of tokens.
-const SHAPES: &[(&str, &[&str], &[Want], &[Rate])] = &[
+type Shape = (&'static str, &'static [&'static str], &'static [Want], &'static [Rate]);
+
+const SHAPES: &[Shape] = &[
     (
         "numbered",
         &[
