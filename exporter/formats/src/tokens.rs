@@ -2,8 +2,9 @@
 //!
 //! Some trainers print the tokens of a step and some those of all steps so far, many of them under
 //! the same name `tokens`. Which it is shows from one line to the next: a counter only rises, by
-//! about its first value at first, or by the same each time. Until that is known nothing is
-//! reported, because a counter that is taken for the tokens of a step is wrong without limit.
+//! about its first value at first, or by the same each time, and has gained as much in each step
+//! before. Until that is known nothing is reported, because a counter that is taken for the tokens
+//! of a step is wrong without limit.
 
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,9 @@ const MAX_OF_STEP: f64 = 3e8;
 const ABOUT: f64 = 0.25;
 /// How far two increments that are equal may be apart.
 const EVEN: f64 = 0.01;
+/// By what factor the tokens so far may differ from the steps so far times what a step gains, as
+/// they do where the batch grew.
+const GROWN: f64 = 4.0;
 /// Lines in a row that rose, or by the same, after which it is a counter.
 const RISES: u32 = 5;
 /// Lines in a row with the same rounded value, after which it is none.
@@ -88,9 +92,7 @@ impl Tokens {
         match self.last {
             None if now > MAX_OF_STEP => self.what = What::SoFar,
             None => {}
-            Some((before, then)) if before < step => {
-                self.judge(step.saturating_sub(before), then, now, quantum > 0.0)
-            }
+            Some((before, then)) if before < step => self.judge((before, then), (step, now), quantum > 0.0),
             // Another rank's line.
             Some((before, _)) if before == step => {}
             // After a restart.
@@ -105,7 +107,7 @@ impl Tokens {
         }
     }
 
-    fn judge(&mut self, steps: i64, then: f64, now: f64, rounded: bool) {
+    fn judge(&mut self, (before, then): (i64, f64), (step, now): (i64, f64), rounded: bool) {
         let gained = now - then;
         if now > MAX_OF_STEP {
             self.what = What::SoFar;
@@ -124,16 +126,18 @@ impl Tokens {
             }
             return;
         }
-        let gain = gained / steps as f64;
+        let gain = gained / step.saturating_sub(before) as f64;
         let even = self.gain.is_some_and(|before| (gain / before - 1.0).abs() < EVEN);
         let first = self.rises == 0 && self.equals == 0;
         let doubled = first && (gained / then - 1.0).abs() < ABOUT;
         self.rises = self.rises.saturating_add(1);
         self.evens = if even { self.evens.saturating_add(1) } else { 0 };
         (self.gain, self.equals) = (Some(gain), 0);
+        let so_far = now / (gain * step as f64);
+        let fits = so_far > 1.0 / GROWN && so_far < GROWN;
         let counts = match self.what {
-            What::Unknown => doubled || even || self.rises >= RISES,
-            What::OfStep => self.evens >= RISES,
+            What::Unknown => doubled || fits && (even || self.rises >= RISES),
+            What::OfStep => fits && self.evens >= RISES,
             What::SoFar => true,
         };
         if counts {

@@ -104,7 +104,7 @@ pub(super) fn found(v: &Value, line: &Line<'_>, own: &mut OwnLoss, out: &mut Out
     // Who writes every field into every record has no loss where it evaluates.
     let core_metrics = [metric::LOSS, metric::GRAD_NORM, metric::LR];
     let with_core = !evaluates || core_metrics.into_iter().any(number_of);
-    if number_of(metric::LOSS) {
+    if usual && number_of(metric::LOSS) {
         own.saw_usual();
     }
     let own = if usual || !with_core { None } else { own_loss(numbers, own) };
@@ -134,7 +134,7 @@ pub(super) fn found(v: &Value, line: &Line<'_>, own: &mut OwnLoss, out: &mut Out
     // A schedule of its own has one number.
     let lacks = step.m.len() >= 2 && out.has_lost(&step);
     let is_step = known || lacks || numbers.iter().any(null);
-    let tokens = numbers.keys().find(|key| means(key, metric::TOKENS));
+    let tokens = numbers.keys().find(|key| key.contains("oken") && means(key, metric::TOKENS));
     let counts = tokens.is_some_and(|key| tags::may_count_all(key));
     Found { step: is_step.then_some(step), eval, counts, ..Found::default() }
 }

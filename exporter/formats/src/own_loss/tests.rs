@@ -9,7 +9,10 @@ fn the_name_that_looks_most_like_the_loss() {
     for (names, want) in [
         (&["lr", "nll_loss"][..], Some("nll_loss")),
         (&["aux_loss", "kl_loss", "z_loss", "val_loss", "critic_loss", "loss_scale", "packet_loss"], None),
-        (&["entropy", "entropy_loss", "moe_aux_loss", "eval/nll", "test_xent", "loss_type"], None),
+        (
+            &["entropy", "entropy_loss", "moe_aux_loss", "eval/nll", "test_xent", "loss_type", "loss_every"],
+            None,
+        ),
         (&["xent", "ppl"], Some("xent")),
         (&["cross_entropy", "entropy_loss"], Some("cross_entropy")),
         (&["Cross Entropy Loss", "acc"], Some("Cross Entropy Loss")),

@@ -33,8 +33,10 @@ fn a_counter_of_a_run_that_goes_on_is_known_by_equal_increments() {
     let lines: Vec<_> = (0..4).map(|s| (1000 + s, 1e8 + s as f64 * 65536.0)).collect();
     assert_eq!(reported(&lines), [None, None, Some(65536.0), Some(65536.0)]);
     let uneven = [0.0, 61e3, 120e3, 190e3, 255e3, 310e3].map(|n| 1e8 + n);
-    let lines: Vec<_> = (0..).zip(uneven).collect();
+    let lines: Vec<_> = (1500..).zip(uneven).collect();
     assert_eq!(reported(&lines)[4..], [None, Some(55e3)], "or because it never falls");
+    let grows: Vec<_> = (2..9).map(|s| (s, 4096.0 + s as f64 * 8.0)).collect();
+    assert_eq!(reported(&grows), [None; 7], "sequences that grow by the same have not gained so much before");
     let huge: Vec<_> = (0..3).map(|s| (1000 + s, 5e12 + s as f64 * 65536.0)).collect();
     assert_eq!(reported(&huge), [None, Some(65536.0), Some(65536.0)], "no step has so many");
 }
