@@ -2,8 +2,9 @@
 //! room.
 //!
 //! As long as there is room, every connection gets it: a launcher may hold a connection for each of
-//! a thousand ranks. When all are taken, the process or the user with the most gives one up to one
-//! with fewer, first a connection that never sent anything.
+//! a thousand ranks. When all are taken, the user with the most gives one up to one with fewer, and
+//! among a user's own connections the process with the most to one with fewer. A process loses
+//! first a connection that never sent anything.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +18,7 @@ use crate::samples::Samples;
 
 /// A holder of no more than one part in so many of all gives up none.
 const SHARE: usize = 4;
-/// A process or user with less than one part in so many takes one from a holder of more: otherwise
+/// A user or process with less than one part in so many takes one from a holder of more: otherwise
 /// a few users with a share each would hold all.
 const FEW: usize = 64;
 
@@ -106,33 +107,38 @@ impl Drop for Seat {
 }
 
 impl Open {
-    /// The connection that makes room for one of `peer`: of the greediest process, or else of the
-    /// greediest user.
+    /// The connection that makes room for one of `peer`.
+    ///
+    /// The user is chosen first: one with many processes of a connection each has more than a
+    /// launcher that has one for each of its ranks.
     fn victim(&self, peer: &Peer, max: usize) -> Option<u64> {
-        self.of_greediest(max, peer.pid, |held| held.pid)
-            .or_else(|| self.of_greediest(max, Some(peer.uid), |held| Some(held.uid)))
+        let users = self.by_id.values().map(|held| held.uid);
+        let uid = greediest(users, peer.uid, max).or_else(|| {
+            let processes = self.of(peer.uid).map(|(_, held)| held.pid);
+            greediest(processes, peer.pid, max).map(|_| peer.uid)
+        })?;
+        let mut of_process = BTreeMap::<Option<u32>, usize>::new();
+        self.of(uid).for_each(|(_, held)| *of_process.entry(held.pid).or_default() += 1);
+        // What came last is what crowded the others out.
+        let worth = |(id, held): &(u64, &Held)| {
+            (of_process.get(&held.pid).copied(), !held.spoke.load(Ordering::Relaxed), *id)
+        };
+        self.of(uid).max_by_key(worth).map(|(id, _)| id)
     }
 
-    fn of_greediest(
-        &self,
-        max: usize,
-        newcomer: Option<u32>,
-        owner: impl Fn(&Held) -> Option<u32>,
-    ) -> Option<u64> {
-        let mut held = BTreeMap::<u32, usize>::new();
-        for who in self.by_id.values().filter_map(&owner) {
-            *held.entry(who).or_default() += 1;
-        }
-        let own = newcomer.and_then(|who| held.get(&who).copied()).unwrap_or_default();
-        let (greediest, count) = held.into_iter().max_by_key(|(_, count)| *count)?;
-        let is_less = if own < max / FEW { count > own + 1 } else { count > max / SHARE && count > own };
-        if !is_less {
-            return None;
-        }
-        // What came last is what crowded the others out.
-        let of_it = self.by_id.iter().filter(|(_, held)| owner(held) == Some(greediest));
-        of_it.max_by_key(|(id, held)| (!held.spoke.load(Ordering::Relaxed), **id)).map(|(id, _)| *id)
+    fn of(&self, uid: u32) -> impl Iterator<Item = (u64, &Held)> {
+        self.by_id.iter().filter(move |(_, held)| held.uid == uid).map(|(id, held)| (*id, held))
     }
+}
+
+/// Who holds the most, if that is enough more than the newcomer has.
+fn greediest<T: Ord>(holders: impl Iterator<Item = T>, newcomer: T, max: usize) -> Option<T> {
+    let mut held = BTreeMap::<T, usize>::new();
+    holders.for_each(|who| *held.entry(who).or_default() += 1);
+    let own = held.get(&newcomer).copied().unwrap_or_default();
+    let (greediest, count) = held.into_iter().max_by_key(|(_, count)| *count)?;
+    let is_less = if own < max / FEW { count > own + 1 } else { count > max / SHARE && count > own };
+    is_less.then_some(greediest)
 }
 
 #[cfg(test)]
@@ -180,6 +186,23 @@ mod tests {
         assert!(take(&counts, 20, 1000).is_none());
         assert!(take(&counts, 21, 1001).is_some_and(|seat| seat.evicted.is_some()));
         assert!(of_one[7].cut.is_cancelled());
+    }
+
+    #[test]
+    fn a_launcher_of_many_ranks_keeps_them_from_a_user_of_many_processes() {
+        let counts = Arc::<Counts>::default();
+        let take = |pid, uid| Seat::take(&counts, &peer(pid, uid), 128);
+        let launcher: Vec<_> = (0..24).map(|_| take(1, 1600).unwrap()).collect();
+        let others: Vec<_> = (0..150).filter_map(|n| take(1000 + n, 1500)).collect();
+        assert_eq!(others.len(), 104, "what is free");
+        assert!(launcher.iter().all(|seat| !seat.cut.is_cancelled()));
+        let next = take(1, 1600).unwrap();
+        assert_eq!(next.evicted.map(|holder| holder.uid), Some(1500));
+        // Of the user with the most, the process with the most.
+        let greedy: Vec<_> = (0..30).map(|_| take(7, 1600).unwrap()).collect();
+        greedy.iter().chain(&launcher).for_each(Seat::spoke);
+        assert!((0..40).filter_map(|_| take(9, 1700)).count() >= 30);
+        assert!(launcher.iter().all(|seat| !seat.cut.is_cancelled()));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::RecvFlags;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Event, Kind, MAX_EVENT_BYTES};
 use tokio::net::{UnixListener, UnixStream};
@@ -69,10 +70,13 @@ pub(super) async fn serve(
                     intake.hub.drops().count(Reason::Share);
                     if logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
                         logged = Some(Instant::now());
+                        let Peer { uid: by_uid, pid: by_pid, .. } = connection.peer;
                         tracing::warn!(
                             uid,
                             pid,
-                            "ingest.max_connections is reached: the process or user with the most loses one"
+                            by_uid,
+                            by_pid,
+                            "ingest.max_connections is reached: the user with the most loses one to another"
                         );
                     }
                 }
@@ -123,6 +127,9 @@ impl Connection {
             () = seat.cut.cancelled() => Closed::ByUs,
             closed = self.read(&seat) => closed,
         };
+        if seat.cut.is_cancelled() {
+            self.drain();
+        }
         if closed == Closed::ByPeer && !shutdown.is_set() {
             self.intake.hub.closed(self.peer, fate(self.peer.pid));
         }
@@ -158,6 +165,22 @@ impl Connection {
                     tokio::time::sleep(left).await;
                 }
                 (window, packets) = (Instant::now(), 0);
+            }
+        }
+    }
+
+    /// Reads what came before the connection was closed for another. The peer cannot send any more,
+    /// so nothing that it was told was sent is lost.
+    fn drain(&mut self) {
+        // It may be gone already.
+        let _ = rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Read);
+        let mut packet = vec![0; MAX_EVENT_BYTES + 1];
+        for _ in 0..MAX_PACKETS {
+            let received =
+                rustix::net::recv(self.stream.as_fd(), packet.as_mut_slice(), RecvFlags::DONTWAIT);
+            match received {
+                Ok((n @ 1.., _)) => self.packet(&packet[..n]),
+                _ => return,
             }
         }
     }
@@ -231,5 +254,31 @@ fn fate(pid: Option<u32>) -> ProcessFate {
     match read_stat(&Roots::default(), pid) {
         Some(stat) if !stat.is_over() => ProcessFate::Running,
         _ => ProcessFate::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[tokio::test]
+    async fn what_came_before_a_connection_was_closed_for_another_is_read() {
+        use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        for step in 1..=3 {
+            let event = format!(r#"{{"k":"step","run":"r","step":{step},"m":{{"loss":2.5}}}}"#);
+            rustix::net::send(&theirs, event.as_bytes(), SendFlags::empty()).unwrap();
+        }
+        let hub = testing::hub();
+        let stream = UnixStream::from_std(ours.into()).unwrap();
+        let connection = Connection::new(stream, &Intake::new(hub.clone()));
+        let seat = Seat::take(&Arc::default(), &connection.peer, 1).unwrap();
+        seat.cut.cancel();
+        connection.run(seat, Shutdown::manual().1).await;
+        let steps: Vec<_> = testing::published(&hub).iter().filter_map(|event| event.step).collect();
+        assert_eq!(steps, [1, 2, 3]);
     }
 }
