@@ -5,8 +5,10 @@
 //! take, and never waits for a reader of the stream, a scrape or a disk.
 
 mod apart;
+mod held;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,6 +29,7 @@ use crate::stream::{Limits, Mark, Ring};
 use crate::training::{Archive, CheckpointPlace, Options, ProcessFate, Training, TrainingProcess};
 use crate::unfinished::Room;
 use crate::voice::Voice;
+use held::Held;
 
 pub static EVENTS: Family =
     Family::counter("stepwatch_exporter_ingest_events_total", "", &["via"], "Events taken in");
@@ -54,6 +57,8 @@ struct Inner {
     identity: Registry,
     /// Who is of a run beside that of its job.
     apart: Apart,
+    /// Hellos that wait for a step of their user.
+    held: Held,
     drops: Arc<Drops>,
     /// For text whose end has not come.
     room: Room,
@@ -111,6 +116,7 @@ impl Hub {
             sources: Sources::default(),
             identity: Registry::default(),
             apart: Apart::default(),
+            held: Held::default(),
             drops,
             room: Room::default(),
             taken: Default::default(),
@@ -132,12 +138,16 @@ impl Hub {
         let _turn = if is_hello { self.greet(now, origin, &mut event) } else { None };
         self.set_apart(origin, &mut event);
         if is_hello {
-            if let Some(outcome) = self.stranger(now, voice, &mut event) {
+            if self.hold(now, origin, &mut event) {
+                return Outcome::Accepted;
+            }
+            if let Some(outcome) = self.stranger(now, voice, Kind::Hello, &mut event) {
                 return outcome;
             }
             self.introduce(now, origin, &event);
         }
         self.rename(voice, &mut event);
+        let stepped = self.0.held.waits_for(&event);
         let mut out = Vec::with_capacity(1);
         let mut training = self.0.training.locked();
         let outcome = training.apply(now, origin, event, &mut out);
@@ -155,6 +165,9 @@ impl Hub {
         }
         if urgent {
             self.0.urgent.notify_one();
+        }
+        if let Some(run) = stepped.filter(|_| outcome == Outcome::Accepted) {
+            self.hear_held(now, voice, &run);
         }
         outcome
     }
@@ -177,11 +190,18 @@ impl Hub {
     }
 
     /// The outcome for an event whose sender may not report its run, before any state is changed.
-    pub(crate) fn stranger(&self, now: f64, voice: Voice, event: &mut Event) -> Option<Outcome> {
+    /// `kind` is what is going to be published.
+    pub(crate) fn stranger(
+        &self,
+        now: f64,
+        voice: Voice,
+        kind: Kind,
+        event: &mut Event,
+    ) -> Option<Outcome> {
         self.rename(voice, event);
         let run = event.run.as_deref()?;
         let mut training = self.0.training.locked();
-        let owner = training.not_theirs(run, voice, now)?;
+        let owner = training.not_theirs(run, voice, kind, now)?;
         training.refuse(run, owner, voice, now);
         Some(Outcome::Dropped(Reason::NotOwner))
     }
@@ -196,6 +216,7 @@ impl Hub {
         let mut records = self.0.ring.batch(events.len());
         let (mut out, mut waiting, mut taken) = (Vec::with_capacity(1), Vec::new(), 0);
         let mut admitted: Option<String> = None;
+        let mut stepped = BTreeSet::new();
         let mut reading = events.drain(..);
         for mut event in reading.by_ref() {
             self.receive(origin, &mut event);
@@ -210,6 +231,7 @@ impl Hub {
                 }
                 admitted = Some(run.to_owned());
             }
+            stepped.extend(self.0.held.waits_for(&event));
             match training.apply(now, origin, event, &mut out) {
                 Outcome::Accepted => taken += 1,
                 Outcome::Rejected(_) => self.0.drops.count(Reason::Malformed),
@@ -229,6 +251,7 @@ impl Hub {
         if urgent {
             self.0.urgent.notify_one();
         }
+        stepped.iter().for_each(|run| self.hear_held(now, voice, run));
         kept
     }
 
@@ -265,7 +288,7 @@ impl Hub {
         self.claimed_apart(&mut claim);
         // A sender that claims another user's run for its job can rename that run only as far as it
         // may report it.
-        claim.unnamed.take_if(|unnamed| !self.hears(voice, unnamed));
+        claim.unnamed.take_if(|unnamed| !self.may(voice, unnamed, Kind::Hello));
         let (run, renamed) = self.0.identity.claim(now, claim);
         for renamed in renamed {
             self.join(now, voice, &renamed.from, &renamed.to);
@@ -279,11 +302,15 @@ impl Hub {
         self.emit(voice, training.join(now, voice, &words::line(from), &words::line(to)));
     }
 
-    /// Whether `voice` may report a run of this name; counted where it may not.
+    /// Whether `voice` may report steps of a run of this name; counted where it may not.
     pub fn hears(&self, voice: Voice, run: &str) -> bool {
+        self.may(voice, run, Kind::Step)
+    }
+
+    fn may(&self, voice: Voice, run: &str, kind: Kind) -> bool {
         let (run, now) = (self.called(voice, run), unix_now());
         let mut training = self.0.training.locked();
-        let owner = training.not_theirs(&run, voice, now);
+        let owner = training.not_theirs(&run, voice, kind, now);
         if let Some(owner) = owner {
             training.refuse(&run, owner, voice, now);
         }
@@ -381,8 +408,15 @@ impl Hub {
         self.0.training.locked().refuse_connection(peer, reason, unix_now());
     }
 
+    /// This exporter closed the peer's connection for another; its ranks live.
+    pub fn left(&self, peer: Peer) {
+        self.0.held.closed(peer.connection);
+        self.0.training.locked().left(peer.connection);
+    }
+
     /// The peer closed its connection; its ranks that sent no `bye` are dead.
     pub fn closed(&self, peer: Peer, process: ProcessFate) {
+        self.0.held.closed(peer.connection);
         let mut out = Vec::new();
         let mut training = self.0.training.locked();
         training.closed(unix_now(), peer.connection, process, &mut out);

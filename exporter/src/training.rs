@@ -154,7 +154,8 @@ impl Training {
 
     /// Runs that `voice` may report.
     pub fn runs_of(&self, voice: Voice, now: f64) -> Vec<String> {
-        let names = self.runs.keys().filter(|run| self.not_theirs(run, voice, now).is_none());
+        let may = |run: &&Arc<str>| self.not_theirs(run, voice, Kind::Step, now).is_none();
+        let names = self.runs.keys().filter(may);
         names.map(ToString::to_string).collect()
     }
 
@@ -175,7 +176,7 @@ impl Training {
         };
         let voice = origin.voice();
         if let Err(reason) = self.admit(&name, event.kind, voice, now) {
-            return self.refused(&name, voice, reason, now);
+            return self.refused(&name, voice, (event.kind, reason), now);
         }
         let options = &self.options;
         let context = context(options, self.detected_gpu.as_deref(), origin, now);
@@ -185,7 +186,7 @@ impl Training {
         run.heard = now;
         run.world = event.world.or(run.world);
         let before = run.owner;
-        run.owner = before.joined_by(voice).unwrap_or(before);
+        run.owner = admission::owner_after(before, run.settled, voice, event.kind).unwrap_or(before);
         if before != run.owner && event.kind != Kind::Hello && run.ranks.contains_key(&number) {
             out.push(stamped(run.hello_again(&name, number), now));
         }
@@ -206,6 +207,7 @@ impl Training {
             Kind::Hello => run.hello(&event, context),
             Kind::Step => {
                 let stepped = run.step(&mut event, context);
+                run.settled |= stepped.dropped.is_none() && run.owner.is_trusted() && is_of_root(origin);
                 self.leave_out(&name, voice, (Reason::Custom, stepped.custom_dropped), now);
                 if let Err(outcome) = self.stepped(stepped, now, out) {
                     return outcome;
@@ -291,6 +293,14 @@ impl Training {
                 }
                 out.push(stamped(death, now));
             }
+        }
+    }
+
+    /// A connection was closed for another one: its process lives, and may report by other ways.
+    pub fn left(&mut self, connection: u64) {
+        for rank in self.runs.values_mut().flat_map(|run| run.ranks.values_mut()) {
+            rank.launchers.remove(&connection);
+            rank.connections.remove(&connection);
         }
     }
 
@@ -413,6 +423,14 @@ fn phase(rank: &mut Rank, event: &Event, now: f64) {
     if let (Some(name), Some(edge)) = (&event.name, event.edge) {
         rank.phases.edge(name, edge, event.ts.unwrap_or(now).min(now));
     }
+}
+
+/// Whether a trainer that is root itself speaks. Logs of root, lines that its launcher reads and
+/// telemetry that it passes on are of trainers of whatever user.
+fn is_of_root(origin: &Origin) -> bool {
+    matches!(origin, Origin::Peer(_) | Origin::Datagram(_) | Origin::Http(_))
+        && origin.voice().uid().is_some()
+        && origin.voice().is_trusted()
 }
 
 /// Events that only the exporter publishes, and numbers that no step has.

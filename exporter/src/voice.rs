@@ -53,8 +53,9 @@ impl Voice {
 
     /// The owner of a run of this one once `speaker` has reported it; `None` where it may not.
     ///
-    /// The better known owner counts: a run that root opened becomes that of the first user who
-    /// joins it, and so does one that an unknown sender opened.
+    /// The better known owner counts: a run that root opened becomes that of a user who joins it,
+    /// and so does one that an unknown sender opened. By which events a user joins root's run is
+    /// decided where it is admitted.
     pub fn joined_by(self, speaker: Self) -> Option<Self> {
         match (self, speaker) {
             _ if self == speaker => Some(self),

@@ -5,7 +5,7 @@ use std::sync::MutexGuard;
 
 use stepwatch_wire::names::hello;
 use stepwatch_wire::run_name::{self, By, Process};
-use stepwatch_wire::{Event, Value};
+use stepwatch_wire::{Event, Kind, Value};
 
 use super::Hub;
 use crate::identity::{self, Beside, Claim, is_other_training};
@@ -82,7 +82,7 @@ impl Hub {
         let restarts = event.extra.get(hello::RESTARTS).and_then(Value::as_f64).map(|n| n as u32);
         let held = {
             let training = self.0.training.locked();
-            let stays = training.not_theirs(&called, origin.voice(), now).is_some()
+            let stays = training.not_theirs(&called, origin.voice(), Kind::Hello, now).is_some()
                 || training.pid_of(&called, rank) == Some(pid);
             let held = training.holders(&called, rank, restarts);
             if stays || (held.is_empty() && !training.has_beside(&run)) {

@@ -108,14 +108,14 @@ impl Intake {
             self.hub.set_apart(origin, &mut event);
         }
         if is_output(&event) {
-            // Lines are read as they came.
-            let refused = self.hub.stranger(now, voice, &mut event);
+            // Lines are read as they came, and are steps.
+            let refused = self.hub.stranger(now, voice, Kind::Step, &mut event);
             return refused.unwrap_or_else(|| self.outputs.take(&self.hub, now, origin, &event));
         }
         if is_end(&event) {
             let mut bye = event.clone();
             bye.clean();
-            if let Some(refused) = self.hub.stranger(now, voice, &mut bye) {
+            if let Some(refused) = self.hub.stranger(now, voice, Kind::Bye, &mut bye) {
                 return refused;
             }
             self.outputs.end(&self.hub, now, origin, &bye);

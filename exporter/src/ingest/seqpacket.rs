@@ -129,6 +129,7 @@ impl Connection {
         };
         if seat.cut.is_cancelled() {
             self.drain();
+            self.intake.hub.left(self.peer);
         }
         if closed == Closed::ByPeer && !shutdown.is_set() {
             self.intake.hub.closed(self.peer, fate(self.peer.pid));

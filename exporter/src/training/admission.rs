@@ -22,23 +22,42 @@ pub(super) const RANKS_KEPT: usize = 32;
 /// Of all users together.
 pub(super) const MAX_RANKS_KEPT: usize = 1024;
 
+/// Whose a run of `owner` is once `speaker` has sent an event of this kind; `None` where it may
+/// not.
+///
+/// A run that root opened becomes that of the first other user who makes a step in it: a launcher
+/// that is root starts it for somebody, and whoever else speaks first is not who trains. One in
+/// which root made a step itself (`settled`) stays root's.
+pub(super) fn owner_after(owner: Voice, settled: bool, speaker: Voice, kind: Kind) -> Option<Voice> {
+    let then = owner.joined_by(speaker)?;
+    let is_roots = owner.uid().is_some() && owner.is_trusted();
+    let passes_on = is_roots && !then.is_trusted();
+    (!passes_on || !settled && kind == Kind::Step).then_some(then)
+}
+
 impl Training {
-    /// The owner of the run, where `voice` may not report it.
-    pub fn not_theirs(&self, run: &str, voice: Voice, now: f64) -> Option<Voice> {
+    /// The owner of the run, where `voice` may not send an event of this kind for it.
+    pub fn not_theirs(&self, run: &str, voice: Voice, kind: Kind, now: f64) -> Option<Voice> {
         let is_silent = |heard: f64| now - heard > self.options.forget_after;
-        let owner = match self.runs.get(run) {
+        let (owner, settled) = match self.runs.get(run) {
             Some(run) if run.is_completed() && !run.is_connected() => return None,
             Some(run) if run.is_over() && !run.is_connected() && is_silent(run.heard) => return None,
-            Some(run) => run.owner,
+            Some(run) => (run.owner, run.settled),
             // For a run that was not followed for want of room, or before a restart of this
             // exporter.
             None => {
                 let past = self.archive.runs.get(run)?;
-                (!past.completed && !is_silent(past.heard)).then_some(past.owner)?
+                (!past.completed && !is_silent(past.heard)).then_some((past.owner, past.settled))?
             }
         };
         let shared = || self.options.shared.iter().any(|pattern| pattern.matches(run));
-        (owner.joined_by(voice).is_none() && !shared()).then_some(owner)
+        (owner_after(owner, settled, voice, kind).is_none() && !shared()).then_some(owner)
+    }
+
+    /// Whether root opened the run and it becomes that of `voice` by a step, and not before.
+    pub fn waits_for_step(&self, run: &str, voice: Voice, now: f64) -> bool {
+        let refuses = |kind| self.not_theirs(run, voice, kind, now).is_some();
+        refuses(Kind::Hello) && !refuses(Kind::Step)
     }
 
     /// Follows a run, if `voice` may report it and there is room, made where it can be.
@@ -47,16 +66,17 @@ impl Training {
             if known.owner == voice {
                 return Ok(());
             }
-            if self.not_theirs(run, voice, now).is_some() {
+            if self.not_theirs(run, voice, kind, now).is_some() {
                 return Err(Reason::NotOwner);
             }
             // Its `bye` came: the next reporter begins anew.
-            if !(known.is_over() && !known.is_connected() && known.owner.joined_by(voice).is_none()) {
+            let joins = owner_after(known.owner, known.settled, voice, kind).is_some();
+            if !known.is_over() || known.is_connected() || joins {
                 return Ok(());
             }
             let name = Arc::clone(&known.name);
             self.forget(&name);
-        } else if self.not_theirs(run, voice, now).is_some() {
+        } else if self.not_theirs(run, voice, kind, now).is_some() {
             return Err(Reason::NotOwner);
         }
         if !self.has_room(run, kind, voice, now) {
@@ -67,7 +87,7 @@ impl Training {
             return Err(Reason::NewRuns);
         }
         self.make_room(run, kind, voice, now);
-        self.open(run, voice, now);
+        self.open(run, kind, voice, now);
         Ok(())
     }
 
@@ -129,9 +149,15 @@ impl Training {
         is_due
     }
 
-    pub(super) fn refused(&mut self, run: &str, voice: Voice, reason: Reason, now: f64) -> Outcome {
+    pub(super) fn refused(
+        &mut self,
+        run: &str,
+        voice: Voice,
+        (kind, reason): (Kind, Reason),
+        now: f64,
+    ) -> Outcome {
         if reason == Reason::NotOwner {
-            let owner = self.not_theirs(run, voice, now).unwrap_or_default();
+            let owner = self.not_theirs(run, voice, kind, now).unwrap_or_default();
             self.refuse(run, owner, voice, now);
             return Outcome::Dropped(reason);
         }
@@ -179,12 +205,15 @@ impl Training {
         self.forget(&victim);
     }
 
-    fn open(&mut self, name: &str, voice: Voice, now: f64) {
+    fn open(&mut self, name: &str, kind: Kind, voice: Voice, now: f64) {
         let name: Arc<str> = name.into();
         let past = self.archive.runs.get(&*name);
         let fresh = |past: &&PastRun| !past.completed && now - past.heard <= self.options.forget_after;
-        let owner = past.filter(fresh).and_then(|past| past.owner.joined_by(voice)).unwrap_or(voice);
-        let run = Run::new(Arc::clone(&name), owner, past, now);
+        let known = past.filter(fresh);
+        let owner = known.and_then(|past| owner_after(past.owner, past.settled, voice, kind)).unwrap_or(voice);
+        let settled = known.is_some_and(|past| past.settled && owner.is_trusted());
+        let mut run = Run::new(Arc::clone(&name), owner, past, now);
+        run.settled = settled;
         tracing::info!(run = %name, attempt = run.epoch.attempt, "following a run");
         let gpu = Gpu { configured: self.options.gpu.as_deref(), detected: self.detected_gpu.as_deref() };
         self.runs.entry(name).or_insert(run).find_peak(gpu);

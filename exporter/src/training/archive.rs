@@ -27,6 +27,9 @@ pub(super) struct PastRun {
     /// Whose it was.
     #[serde(default)]
     pub(super) owner: Voice,
+    /// Root itself made a step in this run of root's.
+    #[serde(default)]
+    pub(super) settled: bool,
     /// All its ranks sent `bye` with a good end: any user may take it over.
     #[serde(default)]
     pub(super) completed: bool,
@@ -99,6 +102,7 @@ mod tests {
             attempt: 2,
             heard: 1000.0,
             owner: Voice::User(1000),
+            settled: false,
             completed: false,
             ranks: [(3, rank)].into(),
         };

@@ -18,7 +18,7 @@ impl Training {
             return out;
         }
         if let Some((run, owner)) =
-            [from, to].into_iter().find_map(|run| Some((run, self.not_theirs(run, by, now)?)))
+            [from, to].into_iter().find_map(|run| Some((run, self.not_theirs(run, by, Kind::Event, now)?)))
         {
             self.refuse(run, owner, by, now);
             return out;
@@ -83,6 +83,7 @@ impl Run {
     fn adopt(&mut self, other: Self) {
         self.world = self.world.or(other.world);
         self.owner = self.owner.joined_by(other.owner).unwrap_or(self.owner);
+        self.settled |= other.settled;
         self.epoch.attempt = self.epoch.attempt.max(other.epoch.attempt);
         if !self.model.is_known() {
             self.model = other.model;

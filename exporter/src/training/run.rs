@@ -57,6 +57,8 @@ pub(super) struct Run {
     pub(super) name: Arc<str>,
     /// Whose it is.
     pub(super) owner: Voice,
+    /// Root itself made a step in this run of root's, so it did not open it for another user.
+    pub(super) settled: bool,
     /// Events of others that were refused, by whose they were.
     pub(super) refused: BTreeMap<Voice, u64>,
     pub(super) opened: f64,
@@ -171,6 +173,7 @@ impl Run {
         Self {
             name,
             owner,
+            settled: false,
             refused: BTreeMap::new(),
             opened: now,
             epoch: RunEpoch::new(past.map_or(0, |p| p.attempt), now),
@@ -526,7 +529,8 @@ impl Run {
             Some((*number, PastRank { attempt: rank.epoch.attempt, step, lead, pid: rank.pid }))
         }));
         let (attempt, heard) = (self.epoch.attempt, self.heard);
-        PastRun { attempt, heard, owner: self.owner, completed: self.is_completed(), ranks }
+        let (owner, settled) = (self.owner, self.settled);
+        PastRun { attempt, heard, owner, settled, completed: self.is_completed(), ranks }
     }
 }
 

@@ -54,14 +54,50 @@ fn nobody_speaks_for_the_run_of_another() {
 }
 
 #[test]
-fn what_root_opened_is_that_of_the_user_who_joins() {
+fn what_root_opened_is_that_of_the_first_other_user_who_makes_a_step() {
     let mut b = Bench::new();
     b.hello(ROOT, "r");
-    b.step(ANN, "r", 1);
+    for line in [
+        r#"{"k":"hb","run":"r"}"#,
+        r#"{"k":"hello","run":"r"}"#,
+        r#"{"k":"phase","run":"r","name":"init","phase":"begin"}"#,
+        r#"{"k":"bye","run":"r","code":0}"#,
+        r#"{"k":"event","run":"r","name":"maintenance","seconds":3600}"#,
+    ] {
+        assert_eq!(b.by(BOB, line), REFUSED, "{line}");
+    }
+    assert_eq!(b.step(ANN, "r", 1), Outcome::Accepted);
     let hello = b.out.iter().rfind(|e| e.kind == Kind::Hello).unwrap();
     assert_eq!(hello.uid, Some(4_000_001), "said again");
     assert_eq!(b.step(BOB, "r", 2), REFUSED);
     assert_eq!(b.step(ROOT, "r", 2), Outcome::Accepted);
+}
+
+#[test]
+fn a_run_in_which_root_makes_steps_stays_roots() {
+    let mut b = Bench::new();
+    b.step(ROOT, "r", 1);
+    let archive = b.training.archive(b.now);
+    let mut next = Bench::with(OPTIONS, archive);
+    next.now = b.now + 5.0;
+    for b in [&mut b, &mut next] {
+        assert_eq!(b.step(BOB, "r", 2), REFUSED);
+        assert_eq!(b.by(BOB, r#"{"k":"bye","run":"r","rank":0,"code":0}"#), REFUSED);
+        assert_eq!(b.by(BOB, r#"{"k":"event","run":"r","name":"maintenance","seconds":3600}"#), REFUSED);
+        assert_eq!(b.step(Voice::Exporter, "r", 2), Outcome::Accepted, "what the configuration names may");
+        assert_eq!(b.step(ROOT, "r", 3), Outcome::Accepted);
+    }
+}
+
+#[test]
+fn lines_that_roots_launcher_reads_of_a_command_are_no_steps_of_root() {
+    let mut b = Bench::new();
+    let lines = Origin::said_by(Via::Launcher, &Arc::from("r/0/out"), Priority::Log, ROOT);
+    b.from(&lines, r#"{"k":"step","run":"r","step":1,"m":{"loss":2.5}}"#);
+    assert_eq!(b.step(ANN, "r", 2), Outcome::Accepted);
+    assert_eq!(b.training.lives()["r"].owner, ANN);
+    b.from(&lines, r#"{"k":"step","run":"r","step":3,"m":{"loss":2.5}}"#);
+    assert_eq!((b.page().get(&f::STEP, &["r"]), b.dropped(Reason::NotOwner)), (Some(3.0), 0));
 }
 
 #[test]
