@@ -67,10 +67,12 @@ pub enum Reason {
     Streams,
     /// A stream of lines of the user with the most, given up for one of a user with fewer.
     StreamsShare,
+    /// What was known of a source or a job of the user with the most, forgotten for another.
+    Sources,
 }
 
 impl Reason {
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Malformed,
         Self::Oversize,
         Self::Duplicate,
@@ -95,6 +97,7 @@ impl Reason {
         Self::Descriptors,
         Self::Streams,
         Self::StreamsShare,
+        Self::Sources,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -123,6 +126,7 @@ impl Reason {
             Self::Descriptors => "descriptors_refused",
             Self::Streams => "streams_limit",
             Self::StreamsShare => "streams_share",
+            Self::Sources => "sources_limit",
         }
     }
 }

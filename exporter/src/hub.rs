@@ -43,6 +43,9 @@ pub static SAVE_FAILURES: Family = Family::counter(
 
 pub static FAMILIES: &[&Family] = &[&EVENTS, &SAVE_FAILURES];
 
+/// Of the name of a host in the words for a source.
+const MAX_HOST_CHARS: usize = 64;
+
 /// Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Hub(Arc<Inner>);
@@ -290,6 +293,9 @@ impl Hub {
         // may report it.
         claim.unnamed.take_if(|unnamed| !self.may(voice, unnamed, Kind::Hello));
         let (run, renamed) = self.0.identity.claim(now, claim);
+        for whose in self.0.identity.forgotten() {
+            self.0.training.locked().forgot_sources(whose, voice, now);
+        }
         for renamed in renamed {
             self.join(now, voice, &renamed.from, &renamed.to);
         }
@@ -353,6 +359,7 @@ impl Hub {
                 let said = event.extra.get("pid").and_then(Value::as_f64).map(|pid| pid as u32);
                 let pid = origin.pid().or(said);
                 let host = text("hostname").filter(|_| origin.pid().is_none());
+                let host = host.map(|host| host.chars().take(MAX_HOST_CHARS).collect::<String>());
                 let process = pid.map_or_else(|| "a process".to_owned(), |pid| format!("pid {pid}"));
                 let place = host.map(|host| format!(" on {host}")).unwrap_or_default();
                 let rank = event.rank.unwrap_or(0);

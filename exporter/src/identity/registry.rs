@@ -11,21 +11,27 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
-use stepwatch_wire::run_name::By;
+use stepwatch_wire::run_name::{By, MAX_CHARS};
 use stepwatch_wire::words;
 
 use crate::lock::Locked as _;
 use crate::training::Life;
 use crate::voice::Voice;
 
-/// Sources remembered; those with the oldest reports go first.
+/// Sources remembered; of the user with the most, the one with the oldest report goes first.
 const MAX_CLAIMS: usize = 2048;
-/// Jobs remembered.
+/// Jobs remembered, and which goes first is decided alike.
 const MAX_GROUPS: usize = 1024;
+/// Spellings of the name of one job that are remembered.
+const MAX_SPELLINGS: usize = 8;
 /// A job without reports for so long may be taken over by any user.
 const FORGOTTEN_SECONDS: f64 = 900.0;
 /// Names that one job may have been given.
 const MAX_NAMES: usize = 16;
+/// Of the words that say why a source is of a run.
+const MAX_WORDS_BYTES: usize = 200;
+/// Of a job and of its name, which the rule makes no longer.
+const MAX_JOB_BYTES: usize = 4 * MAX_CHARS;
 /// `-20261122-223542-3fa9c1d2`: when a process was started, and what no other process has.
 const STAMP: usize = 25;
 const MARK: usize = 9;
@@ -94,6 +100,8 @@ struct State {
     groups: BTreeMap<String, Group>,
     /// From the declared name to the name of the run, and who declared it.
     aliases: BTreeMap<String, (String, Voice)>,
+    /// Whose source or job each was that made room since this was last asked.
+    forgotten: Vec<Voice>,
 }
 
 #[derive(Debug, Default)]
@@ -106,19 +114,35 @@ struct Group {
     /// As it was first spelled: two readers of one clock may be a second apart.
     unnamed: String,
     names: BTreeSet<String>,
+    /// Other names for it that `aliases` has.
+    spelled: BTreeSet<String>,
+}
+
+/// Who has the most of these, and of those what was heard of longest ago.
+fn to_forget<'a, K: Clone + 'a>(
+    all: impl Iterator<Item = (&'a K, Voice, f64)> + Clone,
+    newcomer: Voice,
+) -> Option<(K, Voice)> {
+    let mut held = BTreeMap::<Voice, usize>::new();
+    all.clone().for_each(|(_, voice, _)| *held.entry(voice).or_default() += 1);
+    let (most, _) = held.into_iter().max_by_key(|(voice, count)| (*count, *voice == newcomer))?;
+    let oldest = all.filter(|(_, voice, _)| *voice == most).min_by(|a, b| a.2.total_cmp(&b.2));
+    oldest.map(|(key, ..)| (key.clone(), most))
 }
 
 impl Claim {
-    /// With words that are fit to be shown.
+    /// With words that are fit to be shown, and no longer than they need be: thousands are
+    /// remembered.
     pub fn clean(self) -> Self {
         let line = words::into_line;
+        let name = |name: String| cut(line(name), MAX_JOB_BYTES);
         Self {
             source: line(self.source),
-            kind: line(self.kind),
-            job: self.job.map(line),
+            kind: cut(line(self.kind), MAX_WORDS_BYTES),
+            job: self.job.map(name),
             run: line(self.run),
-            why: line(self.why),
-            unnamed: self.unnamed.map(line),
+            why: cut(line(self.why), MAX_WORDS_BYTES),
+            unnamed: self.unnamed.map(name),
             ..self
         }
     }
@@ -146,12 +170,20 @@ impl Registry {
         let (run, renamed) = state.join(now, &claim);
         let key = claim.key();
         if !state.claims.contains_key(&key) && state.claims.len() >= MAX_CLAIMS {
-            let oldest = state.claims.iter().min_by(|a, b| a.1.0.total_cmp(&b.1.0)).map(|(k, _)| k.clone());
-            oldest.map(|key| state.claims.remove(&key));
+            let all = state.claims.iter().map(|(key, (heard, claim))| (key, claim.voice, *heard));
+            if let Some((key, whose)) = to_forget(all, claim.voice) {
+                state.claims.remove(&key);
+                state.forgotten.push(whose);
+            }
         }
         state.claims.insert(key, (now, claim));
         self.renames.store(!state.aliases.is_empty(), Ordering::Release);
         (run, renamed)
+    }
+
+    /// Whose sources and jobs were forgotten for want of room since this was last asked.
+    pub fn forgotten(&self) -> Vec<Voice> {
+        std::mem::take(&mut self.state.locked().forgotten)
     }
 
     /// Puts what a process is known to write to the run `own`, and returns the names of these
@@ -252,6 +284,7 @@ impl State {
             group.disputed = true;
             return false;
         }
+        group.spelled.iter().for_each(|said| drop(self.aliases.remove(said)));
         *group = Group { owner: voice, ..Group::default() };
         true
     }
@@ -263,7 +296,7 @@ impl State {
             return (called.to_owned(), Vec::new());
         };
         if self.groups.len() >= MAX_GROUPS && !self.groups.contains_key(key(unnamed).as_ref()) {
-            self.forget_oldest();
+            self.forget_group(claim.voice);
         }
         let new = || Group { owner: claim.voice, ..Group::default() };
         let group = self.groups.entry(key(unnamed).into_owned()).or_insert_with(new);
@@ -282,8 +315,15 @@ impl State {
         let mut renamed = Vec::new();
         for said in BTreeSet::from([unnamed.clone(), first]) {
             if said == called {
+                group.spelled.remove(&said);
                 self.aliases.remove(&said);
-            } else if self
+                continue;
+            }
+            if group.spelled.len() >= MAX_SPELLINGS && !group.spelled.contains(&said) {
+                continue;
+            }
+            group.spelled.insert(said.clone());
+            if self
                 .aliases
                 .insert(said.clone(), (called.clone(), owner))
                 .is_none_or(|(before, _)| before != called)
@@ -295,14 +335,19 @@ impl State {
         (run, renamed)
     }
 
-    fn forget_oldest(&mut self) {
-        let oldest = self.groups.iter().min_by(|a, b| a.1.heard.total_cmp(&b.1.heard));
-        if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-            if let Some(group) = self.groups.remove(&oldest) {
-                self.aliases.remove(&group.unnamed);
-            }
-        }
+    fn forget_group(&mut self, newcomer: Voice) {
+        let all = self.groups.iter().map(|(key, group)| (key, group.owner, group.heard));
+        let Some((key, whose)) = to_forget(all, newcomer) else { return };
+        self.forgotten.push(whose);
+        let spelled = self.groups.remove(&key).map(|group| group.spelled).unwrap_or_default();
+        spelled.iter().for_each(|said| drop(self.aliases.remove(said)));
     }
+}
+
+/// The first so many bytes, of whole characters.
+fn cut(mut text: String, limit: usize) -> String {
+    text.truncate(text.floor_char_boundary(limit));
+    text
 }
 
 impl RunRow {
@@ -408,6 +453,51 @@ mod tests {
         let root = Claim { voice: Voice::User(0), ..claim("l", "llama", By::Name, "pretrain-102") };
         assert_eq!(r.claim(5.0, root).0, "llama");
         assert_eq!(r.canonical(ann, "pretrain-102"), "llama", "root may");
+    }
+
+    #[test]
+    fn a_flood_of_one_user_makes_nothing_forgotten_of_others() {
+        let r = Registry::default();
+        let (ann, bob) = (Voice::User(4_000_001), Voice::User(4_000_002));
+        r.claim(1.0, claim("a", "pretrain-101", By::Job, "pretrain-101"));
+        r.claim(1.0, claim("b", "llama", By::Name, "pretrain-101"));
+        for n in 0..2 * MAX_CLAIMS {
+            let job = format!("u-{n}");
+            r.claim(2.0, Claim { voice: bob, ..claim(&job, &job, By::Job, &job) });
+        }
+        assert_eq!(r.canonical(ann, "pretrain-101"), "llama");
+        let rows = r.rows(&BTreeMap::from([("llama".to_owned(), life(Some(7)))]));
+        assert_eq!(rows[0].sources.len(), 2);
+    }
+
+    #[test]
+    fn whose_sources_make_room_is_told() {
+        let r = Registry::default();
+        for n in 0..=MAX_CLAIMS {
+            let job = format!("u-{n}");
+            r.claim(2.0, claim(&job, &job, By::Job, &job));
+        }
+        let forgotten = r.forgotten();
+        assert_eq!(forgotten.len(), 1 + MAX_CLAIMS + 1 - MAX_GROUPS, "a source, and jobs");
+        assert!(forgotten.iter().all(|whose| *whose == Voice::User(4_000_001)) && r.forgotten().is_empty());
+    }
+
+    #[test]
+    fn words_of_a_claim_are_cut() {
+        let long = "ü".repeat(3_500);
+        let claim = Claim { why: long.clone(), kind: long.clone(), ..claim("a", "r", By::Name, &long) }.clean();
+        assert_eq!((claim.why.len(), claim.kind.len()), (200, 200));
+        assert_eq!(claim.unnamed.map(|name| name.len()), Some(MAX_JOB_BYTES));
+    }
+
+    #[test]
+    fn spellings_of_one_name_are_bounded() {
+        let r = Registry::default();
+        for n in 0..10_000 {
+            let name = format!("train-20261122-{n:06}-3fa9c1d2");
+            r.claim(1.0, claim("a", &name, By::Script, &name));
+        }
+        assert!(r.state.locked().aliases.len() <= 64, "{}", r.state.locked().aliases.len());
     }
 
     #[test]

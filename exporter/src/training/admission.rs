@@ -120,6 +120,15 @@ impl Training {
         }
     }
 
+    /// Counts that a source or job of `whose` was forgotten for one that `voice` named, and logs it
+    /// once in a while.
+    pub fn forgot_sources(&mut self, whose: Voice, voice: Voice, now: f64) {
+        self.drops.count(Reason::Sources);
+        if self.logged_refusals.is_due(Reason::Sources, whose, now) {
+            tracing::warn!(of = %whose, by = %voice, "there are too many sources and jobs: what is known of the oldest of the user with the most is forgotten");
+        }
+    }
+
     /// Counts `n` parts of an event that a limit leaves out, and logs whose once in a while.
     /// Returns whether it was logged.
     pub(super) fn leave_out(
