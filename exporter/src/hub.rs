@@ -194,13 +194,7 @@ impl Hub {
 
     /// The outcome for an event whose sender may not report its run, before any state is changed.
     /// `kind` is what is going to be published.
-    pub(crate) fn stranger(
-        &self,
-        now: f64,
-        voice: Voice,
-        kind: Kind,
-        event: &mut Event,
-    ) -> Option<Outcome> {
+    pub(crate) fn stranger(&self, now: f64, voice: Voice, kind: Kind, event: &mut Event) -> Option<Outcome> {
         self.rename(voice, event);
         let run = event.run.as_deref()?;
         let mut training = self.0.training.locked();

@@ -2,6 +2,7 @@
 //! report it.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
@@ -14,9 +15,12 @@ pub enum Voice {
     Exporter,
     /// A user of this node.
     User(u32),
-    /// A sender whose user is not known: on another machine, or in a network of its own.
+    /// A sender of this node whose user is not known.
     #[default]
     Unknown,
+    /// A sender at this address, on another machine or in a network of its own: its user is not
+    /// known. All addresses of an IPv6 network of 64 bits are the first of it.
+    Address(IpAddr),
 }
 
 /// The user that this exporter is.
@@ -32,12 +36,18 @@ impl Voice {
         if let Self::User(uid) = self { Some(uid) } else { None }
     }
 
+    /// Whether the kernel shows no user. Each address has what a user has of all that is shared, but
+    /// may report a run that another address opened: ranks of one run have many.
+    pub fn is_unknown(self) -> bool {
+        matches!(self, Self::Unknown | Self::Address(_))
+    }
+
     /// Whether it may report every run, as launchers do that are root.
     pub fn is_trusted(self) -> bool {
         match self {
             Self::Exporter => true,
             Self::User(uid) => uid == 0 || uid == *OWN,
-            Self::Unknown => false,
+            Self::Unknown | Self::Address(_) => false,
         }
     }
 
@@ -59,9 +69,11 @@ impl Voice {
     pub fn joined_by(self, speaker: Self) -> Option<Self> {
         match (self, speaker) {
             _ if self == speaker => Some(self),
-            (Self::Exporter, _) => Some(if speaker == Self::Unknown { self } else { speaker }),
+            (Self::Exporter, _) => Some(if speaker.is_unknown() { self } else { speaker }),
             (_, speaker) if speaker.is_trusted() => Some(self),
-            (Self::Unknown, speaker) => Some(speaker),
+            (owner, speaker) if owner.is_unknown() => {
+                Some(if speaker.is_unknown() { owner } else { speaker })
+            }
             (owner, Self::User(_)) if owner.is_trusted() => Some(speaker),
             _ => None,
         }
@@ -74,6 +86,8 @@ impl fmt::Display for Voice {
             Self::Exporter => f.write_str("this exporter"),
             Self::User(uid) => write!(f, "uid {uid}"),
             Self::Unknown => f.write_str("a sender without a known uid"),
+            Self::Address(ip @ IpAddr::V4(_)) => write!(f, "a sender at {ip}"),
+            Self::Address(ip @ IpAddr::V6(_)) => write!(f, "a sender of {ip}/64"),
         }
     }
 }
@@ -88,6 +102,7 @@ mod tests {
         let (ann, bob, root) = (Voice::User(4_000_001), Voice::User(4_000_002), Voice::User(0));
         let own = Voice::User(*OWN);
         let (us, unknown) = (Voice::Exporter, Voice::Unknown);
+        let [pod, other] = [1, 2].map(|n| Voice::Address([10, 77, n, 2].into()));
         for (owner, speaker, then) in [
             (ann, ann, Some(ann)),
             (ann, bob, None),
@@ -104,10 +119,23 @@ mod tests {
             (unknown, unknown, Some(unknown)),
             (unknown, ann, Some(ann)),
             (unknown, root, Some(unknown)),
+            (pod, pod, Some(pod)),
+            (pod, other, Some(pod)),
+            (pod, unknown, Some(pod)),
+            (unknown, pod, Some(unknown)),
+            (pod, ann, Some(ann)),
+            (pod, root, Some(pod)),
+            (ann, pod, None),
+            (root, pod, None),
+            (us, pod, Some(us)),
         ] {
             assert_eq!(owner.joined_by(speaker), then, "{speaker} of a run of {owner}");
         }
         assert_eq!(Voice::from_uid(Some(u32::MAX)), unknown);
+        assert!(!pod.is_trusted() && pod.uid().is_none() && pod.to_string() == "a sender at 10.77.1.2");
+        let kept = serde_json::to_string(&[pod, unknown]).unwrap();
+        assert_eq!(kept, r#"[{"address":"10.77.1.2"},"unknown"]"#);
+        assert_eq!(serde_json::from_str::<[Voice; 2]>(&kept).unwrap(), [pod, unknown]);
     }
 
     #[test]

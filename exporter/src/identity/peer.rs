@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
-use stepwatch_kit::serve::Ends;
+use stepwatch_kit::serve::{Client, Ends};
 use tokio::sync::Semaphore;
 
 use super::sock_diag;
@@ -33,14 +33,23 @@ pub(crate) struct Holder {
     pub(super) inode: u64,
 }
 
-/// The user at the other end; [`Voice::Unknown`] if the peer has closed it again.
+/// Whose word comes from the other end. A peer without a socket here is known by its address, if
+/// that is no address of this host: then it has only closed its end again.
+pub(crate) fn voice(holder: Option<Holder>, ends: Option<Ends>) -> Voice {
+    let known = Voice::from_uid(holder.map(|holder| holder.uid));
+    let Some(ends) = ends.filter(|_| known == Voice::Unknown) else { return known };
+    let client = Client::from_addresses(ends.peer.ip(), ends.local.ip());
+    client.elsewhere().map_or(Voice::Unknown, Voice::Address)
+}
+
+/// The user at the other end; the address if it is elsewhere.
 pub(crate) async fn voice_of(roots: &Arc<Roots>, ends: Option<Ends>) -> Voice {
     let Some(ends) = ends else { return Voice::Unknown };
     if let Ok(holder) = sock_diag::holder_of(ends) {
-        return Voice::from_uid(holder.map(|holder| holder.uid));
+        return voice(holder, Some(ends));
     }
     if !is_here(ends.peer.ip()) {
-        return Voice::Unknown;
+        return voice(None, Some(ends));
     }
     // Waits and is given up in the search itself, which goes on when the request is broken off.
     let turn = SEARCHES.acquire().await;
@@ -49,7 +58,7 @@ pub(crate) async fn voice_of(roots: &Arc<Roots>, ends: Option<Ends>) -> Voice {
         let _turn = turn;
         search(&roots, ends.peer)
     });
-    Voice::from_uid(searched.await.ok().flatten().map(|holder| holder.uid))
+    voice(searched.await.ok().flatten(), Some(ends))
 }
 
 /// The same for a connection to the port of this program: in the network namespace that it listens
@@ -192,6 +201,25 @@ mod tests {
         let holder = Some(Holder { uid: 1000, inode: 4711 });
         assert_eq!(socket_of(line, "127.0.0.1:9".parse().unwrap()), holder);
         assert_eq!(search(&Roots::default(), "192.0.2.1:9".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn who_has_no_socket_here_is_known_by_its_address() {
+        let whose = |peer: &str, local: &str, holder| {
+            let ends = Ends { peer: peer.parse().unwrap(), local: local.parse().unwrap() };
+            voice(holder, Some(ends))
+        };
+        let pod = Voice::Address([192, 0, 2, 7].into());
+        assert_eq!(whose("192.0.2.7:1", "192.0.2.1:2", None), pod);
+        assert_eq!(whose("[::ffff:192.0.2.7]:1", "[::ffff:192.0.2.1]:2", None), pod);
+        let [one, same, other] = ["2001:db8::7", "2001:db8::8", "2001:db8:0:1::7"]
+            .map(|ip| whose(&format!("[{ip}]:1"), "[::1]:2", None));
+        assert!(one == same && one != other);
+        assert_eq!(whose("127.0.0.1:1", "127.0.0.1:2", None), Voice::Unknown);
+        assert_eq!(whose("192.0.2.1:1", "192.0.2.1:2", None), Voice::Unknown, "its end is closed");
+        let holder = Some(Holder { uid: 7, inode: 1 });
+        assert_eq!(whose("127.0.0.1:1", "127.0.0.1:2", holder), Voice::User(7));
+        assert_eq!(voice(None, None), Voice::Unknown);
     }
 
     #[test]

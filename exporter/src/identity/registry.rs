@@ -485,7 +485,8 @@ mod tests {
     #[test]
     fn words_of_a_claim_are_cut() {
         let long = "ü".repeat(3_500);
-        let claim = Claim { why: long.clone(), kind: long.clone(), ..claim("a", "r", By::Name, &long) }.clean();
+        let claim =
+            Claim { why: long.clone(), kind: long.clone(), ..claim("a", "r", By::Name, &long) }.clean();
         assert_eq!((claim.why.len(), claim.kind.len()), (200, 200));
         assert_eq!(claim.unnamed.map(|name| name.len()), Some(MAX_JOB_BYTES));
     }

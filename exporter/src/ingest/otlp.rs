@@ -44,7 +44,6 @@ use crate::origin::{Origin, Outcome, Via};
 use crate::readings::{Names, Readings, Report, Who};
 use crate::roots::Roots;
 use crate::source::SourceHandle;
-use crate::voice::Voice;
 
 pub use http::routes;
 use owner::{Asked, Owners};
@@ -162,7 +161,7 @@ impl Otlp {
         let mut tally = Tally::default();
         let mut reports = request.reports(&inner.names);
         let holder = ends.and_then(|ends| peer::holder_of(&inner.roots, ends));
-        let voice = Voice::from_uid(holder.map(|holder| holder.uid));
+        let voice = peer::voice(holder, ends);
         let mut asked = Asked { hub: &inner.hub, roots: &inner.roots, ends, process: None, voice, now };
         // A program that does not train has no run.
         let trains = |who: &Who, report: &Report<'_>| who.certain || report.is_training();

@@ -177,8 +177,7 @@ impl Connection {
         let _ = rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Read);
         let mut packet = vec![0; MAX_EVENT_BYTES + 1];
         for _ in 0..MAX_PACKETS {
-            let received =
-                rustix::net::recv(self.stream.as_fd(), packet.as_mut_slice(), RecvFlags::DONTWAIT);
+            let received = rustix::net::recv(self.stream.as_fd(), packet.as_mut_slice(), RecvFlags::DONTWAIT);
             match received {
                 Ok((n @ 1.., _)) => self.packet(&packet[..n]),
                 _ => return,

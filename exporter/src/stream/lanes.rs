@@ -15,7 +15,8 @@ use super::journal::Place;
 use super::ring::Limits;
 use crate::voice::Voice;
 
-/// Senders with a lane of their own; those beyond share that of the unknown.
+/// Senders with a lane of their own; those beyond share that of the unknown. Half of them at most
+/// are for senders elsewhere, who may have more addresses than there are users here.
 const MAX_LANES: usize = 64;
 /// Records handed to a reader at once: enough to catch up quickly, few enough to share the lock.
 const BATCH_RECORDS: usize = 512;
@@ -120,7 +121,10 @@ impl Lanes {
     }
 
     pub(super) fn push(&mut self, sender: Voice, record: Bytes, place: Option<Place>) {
-        let is_full = self.lanes.len() >= MAX_LANES && !self.lanes.contains_key(&sender);
+        let elsewhere = || self.lanes.keys().filter(|voice| voice.is_unknown()).count();
+        let has_room =
+            || self.lanes.len() < MAX_LANES && !(sender.is_unknown() && elsewhere() >= MAX_LANES / 2);
+        let is_full = !self.lanes.contains_key(&sender) && !has_room();
         let lane = self.lanes.entry(if is_full { Voice::Unknown } else { sender }).or_default();
         self.bytes += record.len();
         self.at_hand_bytes += record.len();

@@ -219,7 +219,8 @@ impl Training {
         let past = self.archive.runs.get(&*name);
         let fresh = |past: &&PastRun| !past.completed && now - past.heard <= self.options.forget_after;
         let known = past.filter(fresh);
-        let owner = known.and_then(|past| owner_after(past.owner, past.settled, voice, kind)).unwrap_or(voice);
+        let owner =
+            known.and_then(|past| owner_after(past.owner, past.settled, voice, kind)).unwrap_or(voice);
         let settled = known.is_some_and(|past| past.settled && owner.is_trusted());
         let mut run = Run::new(Arc::clone(&name), owner, past, now);
         run.settled = settled;

@@ -47,15 +47,21 @@ impl Bucket {
 }
 
 impl Newcomers {
+    /// Senders elsewhere have half of the room: they may have more addresses than there are users.
+    fn has_room(&self, voice: Voice) -> bool {
+        let elsewhere = || self.0.keys().filter(|voice| voice.is_unknown()).count();
+        self.0.len() < MAX_USERS && !(voice.is_unknown() && elsewhere() >= MAX_USERS / 2)
+    }
+
     /// Whether this user may bring another name now. One that may has brought it.
     pub(super) fn admit(&mut self, voice: Voice, per_minute: f64, now: f64) -> bool {
         if voice == Voice::Exporter {
             return true;
         }
         let mut voice = voice;
-        if !self.0.contains_key(&voice) && self.0.len() >= MAX_USERS {
+        if !self.0.contains_key(&voice) && !self.has_room(voice) {
             self.0.retain(|_, bucket| bucket.filled(per_minute, now) < BURST);
-            if self.0.len() >= MAX_USERS {
+            if !self.has_room(voice) {
                 voice = Voice::Unknown;
             }
         }
@@ -154,6 +160,12 @@ mod tests {
             newcomers.admit(Voice::User(uid), 60.0, 30.0);
         }
         assert!(newcomers.0.len() <= MAX_USERS + 1);
+        let mut newcomers = Newcomers::default();
+        for n in 0..3000_u16 {
+            let [high, low] = n.to_be_bytes();
+            newcomers.admit(Voice::Address([10, 0, high, low].into()), 60.0, 0.0);
+        }
+        assert!(newcomers.has_room(ann) && newcomers.0.len() <= MAX_USERS / 2 + 1);
     }
 
     #[test]

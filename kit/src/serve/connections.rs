@@ -70,6 +70,11 @@ impl Client {
             IpAddr::V6(v6) => Self(IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64)))),
         }
     }
+
+    /// The address, or the first one of the network; `None` for this machine.
+    pub fn elsewhere(self) -> Option<IpAddr> {
+        Some(self.0).filter(|ip| !ip.is_loopback())
+    }
 }
 
 /// Whether the kernel would send to an address from that address. Nothing is sent.

@@ -14,6 +14,7 @@ use tower::ServiceExt as _;
 
 use super::*;
 use crate::testing::{hub, published};
+use crate::voice::Voice;
 
 /// What Megatron-LM's instruments and the OpenTelemetry SDK made.
 const MEGATRON: &[u8] = include_bytes!("../../../tests/data/otlp_metrics_request.pb");

@@ -208,6 +208,23 @@ fn one_user_leaves_room_for_the_runs_of_another() {
     assert!(["hers", "her-0", "her-1"].iter().all(|run| b.follows(run)));
 }
 
+/// Their users are not known: pods that have a network of their own.
+#[test]
+fn senders_elsewhere_have_shares_by_their_address() {
+    let pods = [1, 2].map(|n| Voice::Address([10, 77, n, 2].into()));
+    let mut b = Bench::with(Options { max_runs: 4, ..OPTIONS }, Archive::default());
+    for i in 0..300 {
+        b.step(pods[0], &format!("bad-{i}"), 1);
+    }
+    assert_eq!(b.step(pods[1], "genuine", 1), Outcome::Accepted);
+    assert!(b.follows("genuine") && b.dropped(Reason::RunsShare) == 1);
+    b.step(pods[0], "bad-0", 2);
+    assert!(b.follows("genuine"));
+    assert_eq!(b.step(pods[1], "bad-0", 3), Outcome::Accepted, "ranks of one run have many addresses");
+    assert_eq!(b.step(ANN, "genuine", 2), Outcome::Accepted);
+    assert_eq!(b.step(pods[1], "genuine", 3), REFUSED, "a known user has it");
+}
+
 #[test]
 fn silent_runs_of_others_are_not_pushed_off_by_who_has_more() {
     let options = Options { max_runs: 4, ..OPTIONS };
