@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,18 +28,20 @@ use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
 use super::poll::{self, Poll, Polling};
 use super::sink::{Sink, Surroundings};
+use super::tail::MAX_NAMES_SHARED;
 use crate::family::Family;
 use crate::hub::Hub;
 use crate::origin::Priority;
 use crate::origin::{Origin, Via};
 use crate::reach::{Located, Reach, Refusal};
 use crate::samples::Samples;
+use crate::shares;
 use crate::source::{NOT_OWNER, SourceHandle};
 
 /// Checkpoints of one directory that are looked at, the latest of them.
 const MAX_CHECKPOINTS: usize = 256;
-/// Entries of the directory that are read.
-const MAX_ENTRIES: usize = 10_000;
+/// Marks in the directory that a checkpoint is unfinished.
+const MAX_UNFINISHED: usize = 10_000;
 /// Files of one checkpoint whose size is added up: two a rank of the largest jobs.
 const MAX_FILES: usize = 50_000;
 /// Directories inside one another within a checkpoint.
@@ -160,8 +163,15 @@ enum State {
 #[derive(Debug)]
 struct Listed {
     key: (i64, String),
+    owner: u32,
     path: PathBuf,
     name: layout::Name,
+}
+
+/// The checkpoints that are watched. Users take turns where there are too many: in a directory that
+/// several may write to, no user's names push out another's.
+fn latest(found: Vec<Listed>) -> Vec<Listed> {
+    shares::fair(found, MAX_CHECKPOINTS, |listed| listed.owner, |listed| listed.key.clone()).0
 }
 
 /// What one sees of a checkpoint from outside.
@@ -262,20 +272,26 @@ impl Watched {
     /// Checkpoints in the directory, the latest of them.
     fn list(&self) -> std::io::Result<Vec<Listed>> {
         let (mut found, mut unfinished) = (Vec::new(), Vec::new());
-        for entry in std::fs::read_dir(&self.config.path)?.take(MAX_ENTRIES).flatten() {
+        for entry in std::fs::read_dir(&self.config.path)?.take(MAX_NAMES_SHARED).flatten() {
             let text = entry.file_name().to_string_lossy().into_owned();
             if let Some(bare) = layout::unfinished(&text) {
-                unfinished.push(bare.to_owned());
+                if unfinished.len() < MAX_UNFINISHED {
+                    unfinished.push(bare.to_owned());
+                }
             } else if let Some(name) = layout::name(&text) {
-                found.push(Listed { key: (name.number, text), path: entry.path(), name });
+                let owner = entry.metadata().map_or(0, |meta| meta.uid());
+                found.push(Listed { key: (name.number, text), owner, path: entry.path(), name });
+            }
+            if found.len() >= 4 * MAX_CHECKPOINTS {
+                found = latest(found);
             }
         }
         for listed in &mut found {
             listed.name.temporary |= unfinished.iter().any(|bare| layout::is_named_by(bare, &listed.key.1));
         }
+        found = latest(found);
         found.sort_by(|a, b| a.key.cmp(&b.key));
-        let over = found.len().saturating_sub(MAX_CHECKPOINTS);
-        Ok(found.split_off(over))
+        Ok(found)
     }
 
     /// The step of the last whole checkpoint as the framework records it, where it does.
@@ -292,7 +308,7 @@ impl Watched {
     }
 
     fn entry(&mut self, listed: &Listed, tracked: Option<i64>, now: Instant, unix: f64) {
-        let Listed { key, path, name: layout::Name { unit, temporary, .. } } = listed;
+        let Listed { key, path, name: layout::Name { unit, temporary, .. }, .. } = listed;
         let rewritten = *unit == layout::Unit::Rewritten;
         // The size of a whole one is known.
         let before = self.known.get(key).filter(|c| c.state == State::Whole).map(|c| c.look);

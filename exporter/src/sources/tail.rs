@@ -50,7 +50,7 @@ use watch::LOOK_EVERY;
 use writers::Processes;
 
 pub use config::{From, TailConfig};
-pub(super) use find::{Candidate, search};
+pub(super) use find::{Candidate, MAX_NAMES_SHARED, search};
 pub(super) use owner::{is_of_job, names_a_job};
 pub(super) use sweep::start as sweep;
 

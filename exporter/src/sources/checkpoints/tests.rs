@@ -362,3 +362,26 @@ fn links_of_others_and_pipes_are_no_checkpoints() {
     let refused = b.page().get(&DROPPED, &[b.dir.path().to_str().unwrap(), "checkpoints", NOT_OWNER]);
     assert_eq!(refused, is_root.then_some(1.0));
 }
+
+#[test]
+fn names_of_others_hide_no_checkpoint() {
+    let b = Bench::over(|dir| {
+        for n in 0..12_000 {
+            fs::write(dir.join(format!("note-{n}.txt")), "").unwrap();
+        }
+        for n in 0..40 {
+            fs::create_dir(dir.join(format!("checkpoint-{n}"))).unwrap();
+        }
+        for n in 0..300 {
+            let theirs = dir.join(format!("checkpoint-{}", 1_000_000 + n));
+            fs::create_dir(&theirs).unwrap();
+            // Where that is not allowed there is one user, and the latest are watched.
+            let _ = std::os::unix::fs::chown(theirs, Some(65_534), None);
+        }
+    });
+    let found = b.watched.list().unwrap();
+    assert_eq!(found.len(), MAX_CHECKPOINTS);
+    let ours = found.iter().filter(|listed| listed.key.0 < 1000).count();
+    assert_eq!(ours, if crate::testing::is_root() { 40 } else { 0 });
+    assert!(found.iter().any(|listed| listed.key.0 == 1_000_299) && found.is_sorted_by_key(|l| l.key.0));
+}

@@ -15,10 +15,17 @@ const MAX_DEPTH: usize = 6;
 /// Files and directories of one user that are looked at in one search: a directory of checkpoints
 /// has thousands.
 const MAX_ENTRIES: usize = 32_768;
-/// Names that are read in one search, and of these in directories of one user: most are of nothing
-/// that is looked at.
-const MAX_NAMES: usize = 262_144;
-const MAX_NAMES_OF_USER: usize = MAX_NAMES / 4;
+/// Names that are read in one search: most are of nothing that is looked at.
+const MAX_NAMES: usize = 4 * MAX_NAMES_SHARED;
+/// Of these in directories of one user that nobody else may write to.
+const MAX_NAMES_OF_USER: usize = 65_536;
+/// And in those that others may write to, such as one for the logs of all. Whoever fills it must
+/// not hide what the others have there: names cost little, and what fits is looked at on the share
+/// of its own owner.
+pub(in crate::sources) const MAX_NAMES_SHARED: usize = 1 << 20;
+
+/// Its group or everybody may write to it.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// A file that may be followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,16 +74,19 @@ pub(super) fn find(path: &str, reach: &Reach) -> Found {
 pub(super) struct Shares {
     entries: BTreeMap<u32, usize>,
     names: usize,
-    names_of: BTreeMap<u32, usize>,
+    /// In directories of a user, and whether others may write to these.
+    names_of: BTreeMap<(u32, bool), usize>,
     pub(super) cut: bool,
 }
 
 impl Shares {
-    /// Whether one more name in a directory of `user` is read.
-    pub(super) fn has_name(&mut self, user: u32) -> bool {
-        let of_user = self.names_of.entry(user).or_default();
+    /// Whether one more name in this directory is read, on the share of `user`.
+    pub(super) fn has_name(&mut self, user: u32, directory: &Metadata) -> bool {
+        let shared = directory.mode() & OTHERS_WRITE != 0;
+        let of_user = self.names_of.entry((user, shared)).or_default();
         (self.names, *of_user) = (self.names + 1, *of_user + 1);
-        let room = self.names <= MAX_NAMES && *of_user <= MAX_NAMES_OF_USER;
+        let most = if shared { MAX_NAMES_SHARED } else { MAX_NAMES_OF_USER };
+        let room = self.names <= MAX_NAMES && *of_user <= most;
         self.cut |= !room;
         room
     }
@@ -141,7 +151,7 @@ pub(in crate::sources) fn search(root: &Path, reach: &Reach) -> Found {
         let user = directory.metadata.uid();
         let Ok(listing) = fs::read_dir(directory.again()) else { continue };
         for entry in listing.flatten() {
-            if !shares.has_name(user) {
+            if !shares.has_name(user, &directory.metadata) {
                 break;
             }
             let (Ok(kind), name) = (entry.file_type(), entry.file_name()) else { continue };
@@ -179,6 +189,8 @@ fn is_noise(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn find(path: &str) -> Found {
@@ -237,6 +249,7 @@ mod tests {
         let huge = tree(&["run.log"]);
         let many = huge.path().join("many");
         fs::create_dir(&many).unwrap();
+        fs::set_permissions(&many, fs::Permissions::from_mode(0o755)).unwrap();
         for i in 0..=MAX_NAMES_OF_USER {
             fs::hard_link(huge.path().join("run.log"), many.join(i.to_string())).unwrap_or_else(|_| {
                 fs::write(many.join(i.to_string()), "").unwrap();
@@ -295,6 +308,7 @@ mod tests {
         if std::os::unix::fs::lchown(&many, Some(65_534), None).is_err() {
             return;
         }
+        fs::set_permissions(&many, fs::Permissions::from_mode(0o755)).unwrap();
         for i in 0..=MAX_NAMES_OF_USER {
             fs::hard_link(many.join("first"), many.join(i.to_string()))
                 .unwrap_or_else(|_| fs::write(many.join(i.to_string()), "").unwrap());
@@ -302,6 +316,24 @@ mod tests {
         let pattern = format!("{}/*/*.log", dir.path().display());
         let found = super::find(&pattern, &Reach::of_pattern(&pattern));
         assert_eq!((names(dir.path(), &found), found.cut), (vec!["b/run.log".to_owned()], true));
+    }
+
+    /// The directory is root's, and every user may write to it.
+    #[test]
+    fn names_in_a_shared_directory_hide_no_log_of_another() {
+        let dir = tree(&["first"]);
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        for i in 0..40 {
+            fs::write(dir.path().join(format!("genuine{i}.log")), "x").unwrap();
+        }
+        for i in 0..MAX_NAMES_OF_USER + 16_384 {
+            fs::hard_link(dir.path().join("first"), dir.path().join(i.to_string()))
+                .unwrap_or_else(|_| fs::write(dir.path().join(i.to_string()), "").unwrap());
+        }
+        for path in [dir.path().display().to_string(), format!("{}/*.log", dir.path().display())] {
+            let found = super::find(&path, &Reach::of_pattern(&path));
+            assert_eq!((found.files.len(), found.cut), (40, false), "{path}");
+        }
     }
 
     #[test]

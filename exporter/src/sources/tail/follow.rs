@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_formats::FileReader;
 
+use super::find::MAX_NAMES_SHARED;
 use super::framing::{Counts, Take};
 use super::name::is_rotated;
 use super::open::{Begin, How, Open, REST, modified};
@@ -317,13 +318,10 @@ impl Follower {
     }
 }
 
-/// Entries of a directory that are looked through for a renamed file.
-const MAX_ENTRIES: usize = 10_000;
-
 /// The name that a saved file has now in the same directory.
 fn renamed(path: &Path, position: &Position) -> Option<PathBuf> {
     use std::os::unix::fs::DirEntryExt as _;
     let entries = std::fs::read_dir(path.parent()?).ok()?;
-    let same = entries.take(MAX_ENTRIES).flatten().filter(|e| e.ino() == position.ino);
+    let same = entries.take(MAX_NAMES_SHARED).flatten().filter(|e| e.ino() == position.ino);
     same.map(|e| e.path()).find(|p| p != path)
 }

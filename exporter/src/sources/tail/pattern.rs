@@ -136,7 +136,7 @@ impl Walk<'_> {
         let user = place.payer.unwrap_or(directory.metadata.uid());
         let Ok(listing) = fs::read_dir(directory.again()) else { return };
         for entry in listing.flatten() {
-            if !self.shares.has_name(user) {
+            if !self.shares.has_name(user, &directory.metadata) {
                 break;
             }
             let (Ok(kind), name) = (entry.file_type(), entry.file_name()) else { continue };
