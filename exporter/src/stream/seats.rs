@@ -4,7 +4,9 @@
 //! Readers of one address, and on this machine of one user, get a few places. Where no place is
 //! free, the holder of the most gives up its latest one to a reader who has fewer. Where all have
 //! one, a reader is trusted that showed a password or a certificate, or that followed for a while
-//! before: it takes the place of the untrusted reader that came last.
+//! before: it takes the place of the untrusted reader that came last. Where there is none, it takes
+//! that of a reader that has been known for less long. Who showed a password takes half of the
+//! places in this way at most.
 //!
 //! An owner that has all its places and followed for a while before may be an alerter that shares
 //! its address with others, behind NAT. Its readers take turns: a new one takes a place from one
@@ -29,6 +31,8 @@ const KNOWN_AFTER: Duration = Duration::from_mins(5);
 const TURN: Duration = Duration::from_secs(10);
 /// Owners that are remembered.
 const MAX_KNOWN: usize = 64;
+/// One that did not follow for so long makes room for another to be remembered.
+const FORGOTTEN_AFTER: Duration = Duration::from_hours(1);
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seats(Arc<Mutex<State>>);
@@ -37,8 +41,15 @@ pub(super) struct Seats(Arc<Mutex<State>>);
 struct State {
     next: u64,
     taken: BTreeMap<u64, Taken>,
-    /// By when they were last seen to have followed.
-    known: BTreeMap<Owner, u64>,
+    /// Who followed for a while.
+    known: BTreeMap<Owner, Known>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    since: Instant,
+    /// When it was last seen to follow.
+    seen: Instant,
 }
 
 #[derive(Debug)]
@@ -77,8 +88,11 @@ impl Seats {
             state.cut(victim);
         } else if state.taken.len() >= all {
             let trusted = || authenticated || own == 0 && state.known.contains_key(&owner);
-            let stranger = || trusted().then(|| state.last_stranger()).flatten();
-            let victim = state.of_the_greediest(own).or_else(stranger)?;
+            let less_trusted = || {
+                let known_later = || state.known_later(owner, authenticated, all);
+                trusted().then(|| state.last_stranger().or_else(known_later)).flatten()
+            };
+            let victim = state.of_the_greediest(own).or_else(less_trusted)?;
             state.cut(victim);
         }
         let id = state.next;
@@ -93,16 +107,32 @@ impl Seats {
 impl State {
     /// Remembers who follows for long by now.
     fn learn(&mut self, now: Instant) {
-        for (id, taken) in &self.taken {
+        for taken in self.taken.values() {
             let long = now.saturating_duration_since(taken.since) >= KNOWN_AFTER;
             if long {
-                self.known.insert(taken.owner, *id);
+                self.known.entry(taken.owner).or_insert(Known { since: now, seen: now }).seen = now;
             }
         }
+        // Those who come later make nobody forgotten who was known before.
         while self.known.len() > MAX_KNOWN {
-            let oldest = self.known.iter().min_by_key(|(_, id)| **id).map(|(owner, _)| *owner);
-            oldest.map(|owner| self.known.remove(&owner));
+            let away = |known: &Known| now.saturating_duration_since(known.seen) >= FORGOTTEN_AFTER;
+            let last = self.known.iter().max_by_key(|(_, known)| (away(known), known.since));
+            let Some(last) = last.map(|(owner, _)| *owner) else { break };
+            self.known.remove(&last);
         }
+    }
+
+    /// The place of the owner that became known last, where that was after `owner` did. A password
+    /// counts for more than having followed, up to half of all places.
+    fn known_later(&self, owner: Owner, authenticated: bool, all: usize) -> Option<u64> {
+        let passwords = self.taken.values().filter(|t| t.authenticated).count();
+        let since = self.known.get(&owner).map(|known| known.since);
+        let gives_way = |since_then: Instant| {
+            if authenticated { passwords < all / 2 } else { since.is_some_and(|since| since < since_then) }
+        };
+        let held = self.taken.iter().filter(|(_, t)| !t.authenticated);
+        let known = held.filter_map(|(id, t)| Some((self.known.get(&t.owner)?.since, *id)));
+        known.max().filter(|(since_then, _)| gives_way(*since_then)).map(|(_, id)| id)
     }
 
     fn held_by(&self, owner: Owner) -> usize {
@@ -231,6 +261,30 @@ mod tests {
         let back = seats.take(client(1), false, (8, 3)).unwrap();
         assert!(third.cut.is_cancelled() && !back.cut.is_cancelled(), "the last of those held for long");
         assert_eq!(seats.taken(), 3);
+    }
+
+    #[test]
+    fn an_alerter_comes_back_although_others_that_are_known_have_all_places() {
+        let seats = Seats::default();
+        let long_ago = Instant::now().checked_sub(KNOWN_AFTER).unwrap();
+        let known = |seat: &Seat| seats.0.locked().taken.get_mut(&seat.id).unwrap().since = long_ago;
+        let alerter = seats.take(client(1), false, (4, 4)).unwrap();
+        known(&alerter);
+        drop(alerter);
+        let others: Vec<_> = (2..6).map(|n| seats.take(client(n), false, (4, 4)).unwrap()).collect();
+        others.iter().for_each(known);
+        let back = seats.take(client(1), false, (4, 4)).unwrap();
+        assert_eq!(others.iter().filter(|seat| seat.cut.is_cancelled()).count(), 1);
+        assert!(seats.take(client(2), false, (4, 4)).is_none(), "they were known later");
+        assert!(seats.take(client(9), true, (4, 4)).is_some(), "a password");
+        assert!(!back.cut.is_cancelled());
+        // Nor do many who come later make it forgotten.
+        drop((back, others));
+        for n in 10..=255 {
+            known(&seats.take(client(n), false, (4, 4)).unwrap());
+        }
+        assert!(seats.0.locked().known.contains_key(&client(1)));
+        assert!(seats.0.locked().known.len() <= MAX_KNOWN);
     }
 
     #[test]
