@@ -41,6 +41,7 @@ use stepwatch_kit::logging::{self, LogControl};
 use stepwatch_kit::serve::ListenAddr;
 use stepwatch_kit::shell;
 use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_wire::words;
 use tokio::runtime::Runtime;
 
 use crate::app::{App, Options, RunError, StartError, survive_limits};
@@ -215,7 +216,7 @@ impl CliError {
 impl Cli {
     /// Runs the command, and returns the exit status.
     pub async fn main(self) -> u8 {
-        let log = || logging::init(stepwatch_wire::words::clean);
+        let log = || logging::init(words::clean);
         self.run_with(log, &mut screen::stdout(), &mut io::stderr()).await
     }
 
@@ -226,7 +227,8 @@ impl Cli {
             Err(CliError::Write(e)) if e.kind() == io::ErrorKind::BrokenPipe => 0,
             Err(e) => {
                 if !matches!(e, CliError::Said(_)) {
-                    let _ = writeln!(err, "{}", chain(&e));
+                    // It shows names of files, and lines of them.
+                    let _ = writeln!(err, "{}", words::clean(&chain(&e)));
                 }
                 e.status()
             }
@@ -271,7 +273,7 @@ pub fn to_its_end<T>(runtime: Runtime, command: impl Future<Output = T>) -> T {
 
 /// Prints what was understood, and the hours to come in which nobody is on call.
 fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let file = args.file.display().to_string();
+    let file = words::into_line(args.file.display().to_string());
     let config = match Config::load(&args.file) {
         Err(e) if args.format == Format::Json => {
             let (mistakes, understood) = (e.mistakes(), BTreeMap::new());

@@ -15,6 +15,7 @@ use stepwatch_exporter::config::Config;
 use stepwatch_kit::config::{ConfigError, EXIT_CONFIG};
 use stepwatch_kit::shell;
 use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_wire::words;
 
 /// Serving takes little; two threads keep a slow request from delaying the ingest.
 const WORKERS: usize = 2;
@@ -34,11 +35,13 @@ fn main() -> ExitCode {
     match run(&cli) {
         Ok(code) => code,
         Err(error) if error.is::<ConfigError>() => {
-            let _ = writeln!(std::io::stderr(), "{error}");
+            // It shows the name of the file and lines of it.
+            let _ = writeln!(std::io::stderr(), "{}", words::clean(&error.to_string()));
             EXIT_CONFIG.into()
         }
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "stepwatch-exporter: {error:#}");
+            let error = format!("{error:#}");
+            let _ = writeln!(std::io::stderr(), "stepwatch-exporter: {}", words::clean(&error));
             ExitCode::FAILURE
         }
     }
@@ -73,14 +76,14 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
 }
 
 fn check_config(file: &Path, format: Format) -> anyhow::Result<ExitCode> {
-    let (loaded, name) = (Config::load(file), file.display());
+    let (loaded, name) = (Config::load(file), words::into_line(file.display().to_string()));
     if format == Format::Text {
         loaded?;
         return print(&format!("{name}: ok\n"));
     }
     let (good, error) = (loaded.is_ok(), loaded.err());
     let mistakes = error.map(|error| error.mistakes()).unwrap_or_default();
-    let checked = serde_json::json!({"file": name.to_string(), "good": good, "mistakes": mistakes});
+    let checked = serde_json::json!({"file": name, "good": good, "mistakes": mistakes});
     print(&format!("{checked:#}\n"))?;
     Ok(if good { ExitCode::SUCCESS } else { EXIT_CONFIG.into() })
 }

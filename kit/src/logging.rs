@@ -38,10 +38,11 @@ pub fn init(clean: Clean) -> LogControl {
     let terminal = io::stderr().is_terminal();
     // A second initialisation (tests in one process) is not an error worth dying for.
     let _ = if terminal {
-        registry.with(fmt::layer().with_writer(move || Cleaned(io::stderr(), clean))).try_init()
+        let writer = move || Cleaned { out: io::stderr(), clean, json: false };
+        registry.with(fmt::layer().with_writer(writer)).try_init()
     } else {
         let layer = fmt::layer().json().flatten_event(true);
-        registry.with(layer.with_writer(move || Cleaned(io::stderr(), clean))).try_init()
+        registry.with(layer.with_writer(move || Cleaned { out: io::stderr(), clean, json: true })).try_init()
     };
     if let Some(why) = rejected {
         tracing::warn!(%why, "RUST_LOG is not a filter; logging at info");
@@ -52,25 +53,75 @@ pub fn init(clean: Clean) -> LogControl {
 /// Takes characters out of a text.
 pub type Clean = fn(&str) -> Cow<'_, str>;
 
-/// Writes lines without the characters beyond ASCII that are taken out. Those within it, the
-/// formatter escapes, and colours a terminal with them.
-struct Cleaned<W>(W, Clean);
+/// Writes lines without the characters that are taken out.
+///
+/// Of text, those beyond ASCII: the formatter escapes the others, and colours a terminal with them.
+/// Of JSON, all: it escapes a control character too, but whoever reads the value has it again. Line
+/// breaks and tabs stay, which are harmless in a value.
+struct Cleaned<W> {
+    out: W,
+    clean: Clean,
+    json: bool,
+}
+
+impl<W> Cleaned<W> {
+    fn keeps(&self, c: char) -> bool {
+        !(self.clean)(c.encode_utf8(&mut [0; 4])).is_empty()
+    }
+
+    fn text(&self, line: &str) -> String {
+        line.chars().filter(|c| c.is_ascii() || self.keeps(*c)).collect()
+    }
+
+    fn json(&self, line: &str) -> String {
+        let mut out = String::with_capacity(line.len());
+        let mut rest = line;
+        while let Some(c) = rest.chars().next() {
+            let (length, stands_for) = match c {
+                '\\' => escape(rest),
+                _ => (c.len_utf8(), c),
+            };
+            let (this, after) = rest.split_at_checked(length).unwrap_or((rest, ""));
+            if matches!(stands_for, '\n' | '\t') || self.keeps(stands_for) {
+                out.push_str(this);
+            }
+            rest = after;
+        }
+        out
+    }
+}
+
+/// The length of the escape sequence that a text begins with, and the character that it means.
+fn escape(text: &str) -> (usize, char) {
+    let code = || {
+        let code = u32::from_str_radix(text.get(2..6)?, 16).ok()?;
+        // Half of a pair of surrogates is no character, and no control character.
+        Some((6, char::from_u32(code).unwrap_or(' ')))
+    };
+    match text.as_bytes().get(1) {
+        Some(b'u') => code().unwrap_or((1, ' ')),
+        Some(b'b') => (2, '\u{8}'),
+        Some(b'f') => (2, '\u{c}'),
+        Some(b'r') => (2, '\r'),
+        Some(b'"' | b'\\' | b'/' | b'n' | b't') => (2, ' '),
+        _ => (1, ' '),
+    }
+}
 
 impl<W: Write> Write for Cleaned<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match std::str::from_utf8(line) {
-            Ok(text) if !text.is_ascii() => {
-                let kept = |c: &char| c.is_ascii() || !(self.1)(c.encode_utf8(&mut [0; 4])).is_empty();
-                let text: String = text.chars().filter(kept).collect();
-                self.0.write_all(text.as_bytes())?;
+            Ok(text) if self.json && line.iter().any(|b| matches!(b, b'\\' | 0x7f..)) => {
+                self.out.write_all(self.json(text).as_bytes())?;
             }
-            _ => self.0.write_all(line)?,
+            Ok(text) if !text.is_ascii() => self.out.write_all(self.text(text).as_bytes())?,
+            _ => self.out.write_all(line)?,
         }
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.out.flush()
     }
 }
 
@@ -124,10 +175,36 @@ mod tests {
     #[test]
     fn a_line_has_no_hidden_characters() {
         let clean: Clean = |text| Cow::Owned(text.replace(['\u{9b}', '\u{202e}'], ""));
-        let mut out = Cleaned(Vec::new(), clean);
-        out.write_all("\u{1b}[31mgrö\u{202e}ßer\u{9b}2J\n".as_bytes()).unwrap();
-        out.write_all(b"\xff\n").unwrap();
-        assert_eq!(out.0, ["\u{1b}[31mgrößer2J\n".as_bytes(), b"\xff\n"].concat());
+        let mut text = Cleaned { out: Vec::new(), clean, json: false };
+        text.write_all("\u{1b}[31mgrö\u{202e}ßer\u{9b}2J\n".as_bytes()).unwrap();
+        text.write_all(b"\xff\n").unwrap();
+        assert_eq!(text.out, ["\u{1b}[31mgrößer2J\n".as_bytes(), b"\xff\n"].concat());
+    }
+
+    #[test]
+    fn a_value_of_json_has_no_hidden_characters_when_it_is_read() {
+        let clean: Clean = |text| {
+            let hidden = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+            Cow::Owned(text.replace(hidden, ""))
+        };
+        let hostile = "a\u{1b}[31m\u{202e}\u{7f}\u{0}\r\u{8}\u{c}b \"größer\" \\u001b \\\\u001b\tc\nd 🚀";
+        let line = serde_json::json!({"path": hostile}).to_string() + "\n";
+        let mut json = Cleaned { out: Vec::new(), clean, json: true };
+        json.write_all(line.as_bytes()).unwrap();
+        let read: serde_json::Value = serde_json::from_slice(&json.out).unwrap();
+        assert_eq!(read["path"], "a[31mb \"größer\" \\u001b \\\\u001b\tc\nd 🚀");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn json_stays_json(value: String) {
+            let clean: Clean = |text| Cow::Owned(text.replace(char::is_control, ""));
+            let mut json = Cleaned { out: Vec::new(), clean, json: true };
+            json.write_all(serde_json::json!(value).to_string().as_bytes()).unwrap();
+            let read: String = serde_json::from_slice(&json.out).unwrap();
+            let kept = value.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), "");
+            proptest::prop_assert_eq!(read, kept);
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use stepwatch_respond::config::{Condition, InhibitRule, Level, Policy, Responder
 use stepwatch_respond::incident::inhibition;
 use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::route::Router;
+use stepwatch_wire::words;
 
 use super::{Config, File, Source, Token, teams};
 use crate::access::TokenScope;
@@ -24,7 +25,7 @@ pub(super) type Sections = Vec<(&'static str, Vec<String>)>;
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: good", self.path.display())?;
+        writeln!(f, "{}: good", words::line(&self.path.display().to_string()))?;
         for (heading, lines) in &self.sections() {
             for (i, line) in lines.iter().enumerate() {
                 writeln!(f, "{:10} {line}", if i == 0 { heading } else { "" })?;
