@@ -20,6 +20,8 @@ use crate::{number, tags};
 
 /// `=` on each side of a header; other programs print short ones.
 const RULE: &str = "==========";
+/// More steps, or epochs, than any run has.
+const MAX_STEPS: i64 = 1 << 31;
 
 #[derive(Debug, Default)]
 pub(crate) struct NemoRl {
@@ -185,7 +187,7 @@ fn header(text: &str) -> Option<(&str, i64, i64)> {
     let (what, rest) = inner.split_once(' ').filter(|(what, _)| matches!(*what, "Step" | "Epoch"))?;
     let (n, rest) = number::integer(rest)?;
     let (of, rest) = number::integer(rest.strip_prefix('/')?)?;
-    (rest.is_empty() && n >= 1 && of >= n).then_some((what, n, of))
+    (rest.is_empty() && n >= 1 && (n..=MAX_STEPS).contains(&of)).then_some((what, n, of))
 }
 
 /// `📊 Training Results:`, with which a section begins.

@@ -3,7 +3,7 @@
 
 use stepwatch_wire::names::metric;
 
-use super::LineValues;
+use super::{LineValues, MAX_STEP};
 use crate::number;
 use crate::time::{self, Stamp};
 
@@ -29,9 +29,10 @@ pub(super) fn of(text: &str) -> Option<Batches<'_>> {
     let (_, rest) = number::integer(rest)?;
     let (last, rest) = number::integer(rest.strip_prefix('-')?)?;
     let stamp = before.split_once("] ").and_then(|(_, t)| time::lead(t)).map(|(stamp, _)| stamp);
+    let fits = (1..=MAX_STEP).contains(&last);
     let apart = before.is_empty() || before.ends_with([' ', ':']);
     Some(Batches {
-        epoch: epoch.parse().ok().filter(|_| apart)?,
+        epoch: epoch.parse().ok().filter(|_| apart && fits)?,
         last,
         evaluates: set != "train",
         stamp,
@@ -100,6 +101,13 @@ mod tests {
         assert_eq!(of(&gan).unwrap().last, 50);
     }
 
+    proptest::proptest! {
+        #[test]
+        fn never_panics(lines in proptest::collection::vec("[0-9]{1,20}epoch:(train|valid):[0-9]{1,3}-[0-9]{1,20}batch: loss=[0-9.nae-]{1,6}", 0..6)) {
+            read(&lines);
+        }
+    }
+
     #[test]
     fn what_names_no_batches() {
         for text in [
@@ -110,6 +118,8 @@ mod tests {
             "1epoch:train",
             "xepoch:1:2-3batch: loss=1",
             "x1epoch:train:1-50batch: loss=1",
+            "1epoch:train:1-9223372036854775807batch: loss=1",
+            "99999999999999999999epoch:train:1-50batch: loss=1",
         ] {
             assert_eq!(of(text), None, "{text}");
         }
