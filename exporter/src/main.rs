@@ -108,7 +108,7 @@ fn check_node(setup: &Setup, options: &check::Options) -> anyhow::Result<ExitCod
 fn serve(setup: Setup) -> anyhow::Result<ExitCode> {
     stepwatch_sys::heap::share(HEAPS);
     let config = setup.config()?;
-    let log = stepwatch_kit::logging::init(stepwatch_wire::words::clean);
+    let log = stepwatch_kit::logging::init(words::clean);
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     runtime.block_on(async {

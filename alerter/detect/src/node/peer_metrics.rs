@@ -321,12 +321,12 @@ mod tests {
     }
 
     /// Reads a GPU's SM clock beside peers that have this one.
-    fn read(v: &mut PeerMetrics, at: i64, clock: f64, peers: f64) -> Peers {
+    fn read(v: &mut PeerMetrics, at: i64, clock: f64, others: f64) -> Peers {
         let mut e = Event { name: Some("gpu".into()), ..Event::new(stepwatch_wire::Kind::Health) };
         e.extra.insert("gpu".into(), stepwatch_wire::Value::Text("GPU-1".into()));
         e.m.set("sm_clock_hertz", clock);
         let mut values = vec![Vec::new(); VITALS.len()];
-        values[0] = vec![peers.ln(); 8];
+        values[0] = vec![others.ln(); 8];
         let peers = peers(Ts(at), values);
         v.take(Ts(at), &e, true, Some(&peers));
         peers
