@@ -1,0 +1,32 @@
+use super::parse;
+
+#[test]
+fn what_can_notify_nobody_or_wakes_nobody_is_a_warning() {
+    let text = "receivers: [{name: chat, stdout: {}}, {name: pager, stdout: {}, wakes: true}]\n\
+                teams: [{name: a, match: ['run=~\".*\"'], notify: [chat]}, {name: b, match: ['run=\"b\"']}]\n\
+                routes:\n\
+                - {match: ['severity=\"info\"'], notify: [chat]}\n\
+                - {match: ['severity=\"page\"', 'run=\"x\"'], notify: [pager]}\n\
+                - {match: ['severity=\"page\"'], notify: [chat]}\n\
+                - {match: ['run=\"y\"', 'severity=\"page\"'], notify: [pager]}\n\
+                - {match: ['severity=\"ticket\"'], notify: [chat]}\n";
+    let warnings = parse(text).unwrap().warnings;
+    for part in [
+        "routes[0]: is about severity=\"info\", of which nobody is notified",
+        "routes[3]: is never used, because routes[2] takes all that it matches",
+        "routes[2]: a page that goes there wakes nobody; who wakes somebody: pager",
+        "teams[0]: matches everything, so that no team after it is ever given",
+    ] {
+        assert!(warnings.iter().any(|w| w.starts_with(part)), "{part}: {warnings:#?}");
+    }
+    let goes_on = text.replace(
+        "'severity=\"page\"'], notify: [chat]",
+        "'severity=\"page\"'], continue: true, notify: [chat]",
+    );
+    assert!(!parse(&goes_on).unwrap().warnings.iter().any(|w| w.contains("is never used")));
+    let unreached = text.replace("'run=\"x\"'], notify: [pager]", "'run=\"x\"'], notify: ['user:ann']");
+    let unreached =
+        parse(&format!("{unreached}users: [{{name: ann, notify: []}}]\n")).unwrap_err().to_string();
+    let wrong = "routes[1].notify[0]: no receiver reaches \"ann\", expected `notify` of this user";
+    assert!(unreached.contains(wrong), "{unreached}");
+}
