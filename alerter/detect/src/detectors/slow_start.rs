@@ -136,8 +136,8 @@ impl StepDetector for SlowStart {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detectors::Detectors;
     use crate::detector::shared::Source;
+    use crate::detectors::Detectors;
     use crate::detectors::testing::{healthy, open, raised};
     use stepwatch_model::Finding;
 
