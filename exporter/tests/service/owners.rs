@@ -142,6 +142,44 @@ fn nobody_speaks_for_the_run_of_another_user_by_any_way() {
     );
 }
 
+#[test]
+fn a_run_that_root_opened_is_that_of_who_trains_in_it() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = start(dir.path(), "");
+    let hello = r#"{"k":"hello","run":"job","rank":0,"source":"launcher"}"#.to_owned();
+    say(&exporter, 0, "packets", &[hello]);
+    say(&exporter, 0, "packets", &[step("roots", 1)]);
+    exporter.wait_for(r#"train_step{run="roots"}"#, 1.0);
+    let forged: Vec<_> = ["job", "roots"]
+        .iter()
+        .flat_map(|run| {
+            ["hb\"", "bye\",\"code\":0", "event\",\"name\":\"maintenance\",\"seconds\":3600"]
+                .map(|rest| format!(r#"{{"k":"{rest},"run":"{run}","rank":0}}"#))
+        })
+        .collect();
+    for (n, way) in ["packets", "datagrams", "http"].iter().enumerate() {
+        say(&exporter, BOB, way, &forged);
+        exporter.wait_for(&dropped("not_owner"), ((n + 1) * forged.len()) as f64);
+    }
+    // Her trainer says hello before its first step.
+    let hello = r#"{"k":"hello","run":"job","rank":0,"framework":"megatron"}"#.to_owned();
+    let nan = r#"{"k":"step","run":"job","rank":0,"step":2,"m":{"loss":NaN}}"#.to_owned();
+    say(&exporter, ANN, "packets", &[hello, step("job", 1), nan]);
+    exporter.wait_for(r#"train_nonfinite_total{run="job",what="loss",how="value"}"#, 1.0);
+    assert!(exporter.page().0.contains(r#"run="job",framework="megatron""#), "{}", exporter.page().0);
+    let runs = exporter.request("GET", "/v1/runs", "").json();
+    let owners: Vec<_> = runs["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| (run["run"].as_str(), run["uid"].as_u64()))
+        .collect();
+    assert_eq!(owners, [(Some("job"), Some(u64::from(ANN))), (Some("roots"), Some(0))]);
+}
+
 /// Who reaches loopback is every user of the node.
 #[test]
 fn another_user_neither_administers_the_exporter_nor_takes_the_places_of_its_readers() {

@@ -228,6 +228,21 @@ fn a_bad_configuration_ends_the_program_before_it_binds_anything() {
 }
 
 #[test]
+fn the_name_of_a_configuration_steers_no_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("a\u{1b}[31m\u{202e}b.yml");
+    for text in ["", "listen: ':9x'\n"] {
+        std::fs::write(&config, text).unwrap();
+        for args in [&["config", "check"][..], &["config", "check", "--format", "json"]] {
+            let out = binary().args(args).arg(&config).output().unwrap();
+            let said = String::from_utf8([out.stdout, out.stderr].concat()).unwrap();
+            assert!(said.contains("a[31mb.yml"), "{said:?}");
+            assert!(!said.contains(['\u{1b}', '\u{202e}']) && !said.contains("u001b"), "{said:?}");
+        }
+    }
+}
+
+#[test]
 fn a_second_exporter_on_the_same_socket_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let exporter = Exporter::start(dir.path(), "");
