@@ -40,6 +40,9 @@ impl Found {
         }
         fs::write(dir.join(saved()).join("step-10/model.bin"), "x").unwrap();
         fs::write(dir.join("plain.log"), plain()).unwrap();
+        fs::create_dir(dir.join("named")).unwrap();
+        let named = hostile("named").replace('/', "") + ".jsonl";
+        fs::write(dir.join("named").join(named), "{\"step\":1,\"loss\":2.5}\n").unwrap();
         fs::write(dir.join("events.out.tfevents.1780026765.n1.7.0"), tfevents()).unwrap();
         fs::write(dir.join("shm/stepwatch/victim.hb"), heartbeat()).unwrap();
         let message = json!({"message": hostile("error"), "extraInfo": {"py_callstack": hostile("error"), "timestamp": "1"}});
@@ -63,6 +66,7 @@ impl Found {
         [
             tail("plain.log", "plain"),
             tail("events.out.tfevents.1780026765.n1.7.0", "tensorboard"),
+            format!("  - tail: {{path: {}, from: start}}\n", path("named/*.jsonl")),
             format!("  - checkpoints: {{path: {}, interval: 100ms, settle: 100ms}}\n", path(&saved())),
             "  - discover: {interval: 100ms, cgroups: ['jobs/*']}\n".to_owned(),
         ]

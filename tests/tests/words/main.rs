@@ -296,6 +296,9 @@ impl Files {
             format!("# HELP hostile_text {0}\nhostile_text{{label=\"{0}\"}} 1\n", label("textfile"));
         std::fs::create_dir(dir.path().join("textfile")).unwrap();
         std::fs::write(dir.path().join("textfile/hostile.prom"), textfile).unwrap();
+        // It is refused, and the log names it.
+        let named = hostile("refused").replace('/', "") + ".prom";
+        std::fs::write(dir.path().join("textfile").join(named), "no series {").unwrap();
         std::fs::write(dir.path().join("kmsg"), "").unwrap();
         Self { dir, scraped }
     }
