@@ -1,11 +1,13 @@
 //! What the tests of this crate share: an exporter with a script, and a way to wait.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::fs::{FlockOperation, flock};
 use stepwatch_fakes::{FakeWebhook, WebhookSink};
 use stepwatch_kit::logging::LogControl;
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
@@ -193,6 +195,13 @@ impl TestApp {
     pub(crate) async fn restart(self) -> Self {
         self.stop.fire();
         self.task.await.unwrap().unwrap();
+        // A look at the files of the store, which holds its lock, may be under way: it ends with the
+        // process where there is one.
+        wait_for("the lock of the store", async || {
+            let file = File::open(self.dir.path().join("alerter.db.lock")).ok()?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive).ok()
+        })
+        .await;
         Self::on(self.dir, self.exporter, self.hook, "").await
     }
 

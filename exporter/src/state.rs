@@ -1,5 +1,5 @@
 //! Saves what must survive a restart of this exporter: every quarter of a minute, at once when a
-//! run restarts, and at the end.
+//! trainer starts or restarts, and at the end.
 
 use std::path::PathBuf;
 use std::time::Duration;

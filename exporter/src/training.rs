@@ -78,7 +78,7 @@ pub struct Training {
     /// GPU that the driver reports.
     detected_gpu: Option<String>,
     drops: Arc<Drops>,
-    /// An attempt began: worth saving at once.
+    /// A run or an attempt began: worth saving at once.
     urgent: bool,
     /// That there are too many runs was logged, and there still are.
     logged_full: bool,

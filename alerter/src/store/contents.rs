@@ -97,10 +97,7 @@ async fn read_main(path: &Path) -> Result<Option<Found>> {
         let Ok(mut connection) = options.connect().await else { return Ok(None) };
         match read(&mut connection).await {
             Ok(found) => return Ok(Some(found)),
-            Err(StoreError::Sql(sqlx::Error::Database(err))) if time == TIMES => {
-                tracing::debug!(%err, "the main file of the database cannot be read");
-                return Ok(Some((None, None)));
-            }
+            Err(err) if time == TIMES => return Err(err),
             Err(_) => {}
         }
     }

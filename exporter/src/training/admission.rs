@@ -224,6 +224,9 @@ impl Training {
         let settled = known.is_some_and(|past| past.settled && owner.is_trusted());
         let mut run = Run::new(Arc::clone(&name), owner, past, now);
         run.settled = settled;
+        // After a crash the trainers connect again in whatever order: which of those of one job had
+        // which run is known from what was saved.
+        self.urgent |= kind == Kind::Hello;
         tracing::info!(run = %name, attempt = run.epoch.attempt, "following a run");
         let gpu = Gpu { configured: self.options.gpu.as_deref(), detected: self.detected_gpu.as_deref() };
         self.runs.entry(name).or_insert(run).find_peak(gpu);

@@ -231,6 +231,17 @@ fn going_back_is_a_restart_that_is_published_before_the_step() {
 }
 
 #[test]
+fn a_run_that_a_trainer_opens_is_saved_at_once() {
+    let mut b = Bench::new();
+    b.http(r#"{"k":"step","run":"r","step":1,"loss":2}"#);
+    assert!(!b.training.is_urgent());
+    b.from(&peer(1, 42), r#"{"k":"hello","run":"r.1","rank":0}"#);
+    assert!(b.training.is_urgent());
+    assert_eq!(b.training.archive(b.now).runs["r.1"].ranks[&0].pid, Some(42));
+    assert!(!b.training.is_urgent());
+}
+
+#[test]
 fn attempts_survive_a_restart_of_the_exporter() {
     let mut b = Bench::new();
     for step in [10, 11, 5, 6] {

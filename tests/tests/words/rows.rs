@@ -35,7 +35,7 @@ const HELPERS: &[(&str, &[&str])] = &[
     ("exporter/src/sources", &["poll", "sink"]),
     ("exporter/src/ingest", &["bind", "seats"]),
     ("alerter/src/callbacks", &["people", "proxy", "signature", "silencing", "tests"]),
-    ("alerter/src/notify", &["budget", "http", "sample", "secret", "text", "trial", "tests"]),
+    ("alerter/src/notify", &["budget", "http", "sample", "secret", "templates", "text", "trial", "tests"]),
 ];
 
 fn modules(dir: &Path) -> Vec<String> {
