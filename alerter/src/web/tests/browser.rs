@@ -73,7 +73,11 @@ async fn keys_choose_and_press_and_are_letters_in_a_field() {
     browser.press("a").await;
     assert_eq!(browser.value("input[name=run]").await, "a", "it is a letter there");
     browser.go(&app.url).await;
+    // The page before, of the same address, would take the next key as a letter.
+    wait_for("a new page", async || browser.value("input[name=run]").await.is_empty().then_some(())).await;
+    listens(&browser).await;
     browser.press("j").await;
+    wait_for("a choice", async || browser.has("[data-item].chosen").await.then_some(())).await;
     browser.press("\u{e007}").await;
     says(&browser, "NOBODY has it").await;
     listens(&browser).await;
