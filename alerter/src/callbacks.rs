@@ -223,7 +223,7 @@ impl Callbacks {
                 return Outcome::Failed("the store does not answer".into());
             }
         };
-        let Some(record) = found.map(Box::new) else { return Outcome::Unknown };
+        let Some(record) = found.map(Box::new) else { return self.not_found() };
         match (record.state, &wish) {
             // What is over may be remarked on, and may come back.
             (State::Resolved, Wish::Act(IncidentAction::Note(_) | IncidentAction::Reopen)) => {}
@@ -251,6 +251,15 @@ impl Callbacks {
             // It resolved between the lookup and the action.
             Ok(None) => Outcome::Over(record),
             Err(why) => why.into(),
+        }
+    }
+
+    /// The outcome for an incident that the store does not have. While it refuses writes, pages go
+    /// out from memory: an answer to one of them must come again and not be lost.
+    fn not_found(&self) -> Outcome {
+        match self.inner.store.refusal_in_public() {
+            Some(why) => Outcome::Failed(format!("the incident may not be recorded yet: {why}")),
+            None => Outcome::Unknown,
         }
     }
 

@@ -172,7 +172,9 @@ async fn act(callbacks: &Callbacks, said: &Said, voice: &Voice) -> (Outcome, boo
     let failed = || (Outcome::Failed("the store does not answer".into()), false);
     let Ok((known, about)) = about(&callbacks.inner.store, said).await else { return failed() };
     if about.is_empty() {
-        return (Outcome::Unknown, true);
+        let outcome = if names_one_of_ours(said) { callbacks.not_found() } else { Outcome::Unknown };
+        let done = !matches!(outcome, Outcome::Failed(_));
+        return (outcome, done);
     }
     let late = known.is_some_and(|c| said.at < c.spoke_at);
     let mut came_to = Outcome::Unknown;
@@ -209,7 +211,7 @@ async fn answer(
 ) -> Result<Outcome, StoreError> {
     let record = match callbacks.inner.store.incident(incident).await {
         Ok(Some(record)) if record.id == incident => record,
-        Ok(_) => return Ok(Outcome::Unknown),
+        Ok(_) => return Ok(callbacks.not_found()),
         Err(err) => return Err(err),
     };
     let receiver = receiver(&callbacks.inner.store, said, voice, incident).await?;
@@ -312,6 +314,14 @@ async fn reopen(
     }
     let what = "reopened in PagerDuty; it does not fire any more, so that it was resolved there again";
     Ok(callbacks.act(&record.id, by, note(what)).await)
+}
+
+/// Whether its key looks like that of an incident of ours: a subscription of a whole account brings
+/// those of others too.
+fn names_one_of_ours(said: &Said) -> bool {
+    const CHARS: usize = 16;
+    let id = said.key.as_deref().map(|key| ring_of(key).0);
+    id.is_some_and(|id| id.len() == CHARS && id.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_uppercase()))
 }
 
 /// Our incidents that an event is about, and the stored counterpart in PagerDuty.

@@ -134,6 +134,41 @@ async fn an_acknowledgement_that_times_out_rings_once_where_services_share_a_sec
     assert!(stands, "what PagerDuty notified people of again is not closed");
 }
 
+/// While the store refuses writes, pages go out from memory. PagerDuty sends an event again that is
+/// answered 503, and never one that is answered 200.
+#[tokio::test]
+async fn an_answer_to_what_is_not_recorded_yet_is_asked_for_again() {
+    let pagerduty = FakePagerDuty::start().await;
+    let more = format!(
+        "  - name: primary\n    pagerduty: {{routing_key_file: key, webhook_secret_file: hook, events_url: \"{}\"}}\n",
+        pagerduty.url()
+    );
+    let secrets = [("key", PagerDuty::ROUTING_KEY), ("hook", PagerDuty::WEBHOOK_SECRET)];
+    let app = TestApp::start_with(&more, &secrets.map(|(name, text)| (name, text.to_owned()))).await;
+    let id = app.page("llama").await;
+    wait_for("the page", async || pagerduty.with(|pd| pd.open(&id).is_some()).then_some(())).await;
+    pagerduty.change(|pd| pd.by_person(&id, "acknowledged", "Jane Doe")).unwrap();
+    let body = pagerduty.with(|pd| pd.hooks.last().unwrap().to_string());
+    let unknown = format!("{}{}", &id[..id.len() - 1], if id.ends_with('0') { "1" } else { "0" });
+    let body = body.replace(&id, &unknown);
+    let signature = pagerduty_signature(&[PagerDuty::WEBHOOK_SECRET], body.as_bytes());
+    let post = async || {
+        let request = reqwest::Client::new().post(format!("{}{}", app.url, signed_paths::PAGERDUTY));
+        let request = request.header("x-pagerduty-signature", &signature).body(body.clone());
+        request.send().await.unwrap().status().as_u16()
+    };
+    let ready = async |status: u16| {
+        wait_for("readiness", async || (app.get("/-/ready").await.0 == status).then_some(())).await;
+    };
+    let (database, aside) = (app.dir.path().join("alerter.db"), app.dir.path().join("aside.db"));
+    std::fs::rename(&database, &aside).unwrap();
+    ready(503).await;
+    assert_eq!(post().await, 503);
+    std::fs::rename(&aside, &database).unwrap();
+    ready(200).await;
+    assert_eq!(post().await, 200);
+}
+
 /// A service that groups alerts names no key in its webhooks: the incident is known by its id.
 #[tokio::test]
 async fn an_acknowledgement_that_times_out_at_a_service_that_groups_alerts_rings_once() {

@@ -25,6 +25,8 @@ const GROWN: f64 = 4.0;
 const RISES: u32 = 5;
 /// Lines in a row with the same rounded value, after which it is none.
 const EQUALS: u32 = 20;
+/// The same of an exact value that looked like a counter, as a batch that was doubled does.
+const STAYS: u32 = 3;
 /// What a rounded counter must have gained, in units of its last digit, to be exact enough.
 const QUANTA: f64 = 20.0;
 
@@ -121,7 +123,14 @@ impl Tokens {
         if gained == 0.0 {
             (self.gain, self.rises, self.evens) = (None, 0, 0);
             self.equals = self.equals.saturating_add(1);
-            if self.what == What::Unknown && (!rounded || self.equals >= EQUALS) {
+            let enough = match self.what {
+                // Its digits may not have changed yet.
+                What::SoFar if rounded => return,
+                What::SoFar => STAYS,
+                _ if rounded => EQUALS,
+                What::Unknown | What::OfStep => 1,
+            };
+            if self.equals >= enough {
                 self.what = What::OfStep;
             }
             return;

@@ -28,6 +28,17 @@ fn the_tokens_of_a_step_stay_as_they_are() {
     assert_eq!(reported(&twice), [None, Some(28_000.0), None, Some(39_000.0), Some(45_000.0)]);
 }
 
+/// As after a batch that was doubled, or the counter of a run before.
+#[test]
+fn what_stays_over_steps_counts_none() {
+    let doubled = [32768.0, 65536.0, 65536.0, 65536.0, 65536.0, 65536.0];
+    let lines: Vec<_> = (1..).zip(doubled).collect();
+    assert_eq!(reported(&lines)[4..], [Some(65536.0); 2]);
+    let counted = (1..6).map(|s| (s, s as f64 * 65536.0));
+    let lines: Vec<_> = counted.chain((1..7).map(|s| (s, 65536.0))).collect();
+    assert_eq!(reported(&lines)[8..], [Some(65536.0); 3]);
+}
+
 #[test]
 fn a_counter_of_a_run_that_goes_on_is_known_by_equal_increments() {
     let lines: Vec<_> = (0..4).map(|s| (1000 + s, 1e8 + s as f64 * 65536.0)).collect();
