@@ -185,6 +185,13 @@ async fn a_message(mut side: Side) -> usize {
     side.messages("Fan")
 }
 
+/// It has ended its attempts to notify Slack of something.
+async fn gave_up(am: &Alertmanager) -> Option<f64> {
+    let page = http::get(&format!("{}/metrics", am.url())).await.ok()?;
+    let name = "alertmanager_notifications_failed_total";
+    exposition::value(&page, name, &[("integration", "slack")]).filter(|n| *n > 0.0)
+}
+
 /// A chat that fails until the alert is over.
 async fn an_outage(side: Side) -> usize {
     side.slack.script().always("webhook", Fault::Status(500));
@@ -193,6 +200,9 @@ async fn an_outage(side: Side) -> usize {
     side.post_alert("Brief", false).await;
     let over = async || match &side.who {
         Who::Alertmanager(am) => {
+            // While it still tries, an alert that is over is sent when the receiver comes back: for
+            // the 10 s of its shortest limit. An outage of a minute is longer than that.
+            gave_up(am).await?;
             let groups = http::get_json(&format!("{}/groups", am.alerts_url())).await.ok()?;
             groups.as_array()?.is_empty().then_some(())
         }
@@ -216,13 +226,7 @@ async fn a_pause(side: Side) -> (usize, Option<f64>) {
     side.post_alert("Hot", true).await;
     match &side.who {
         Who::Alertmanager(am) => {
-            let failed = async || {
-                let page = http::get(&format!("{}/metrics", am.url())).await.ok()?;
-                let name = "alertmanager_notifications_failed_total";
-                exposition::value(&page, name, &[("integration", "slack")]).filter(|n| *n > 0.0)
-            };
-            let gave_up = poll_until("it to give up", PATIENCE, failed).await;
-            let _ = gave_up;
+            let _ = poll_until("it to give up", PATIENCE, async || gave_up(am).await).await;
         }
         Who::Us(_) => side.until("the message", |s| s.messages("Hot") == 1).await,
     }
