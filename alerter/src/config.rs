@@ -14,6 +14,7 @@ mod matchers;
 pub mod oncall;
 mod redact;
 pub mod sensitivity;
+mod shadowed;
 mod silences;
 mod teams;
 #[cfg(test)]

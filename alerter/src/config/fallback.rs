@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::route::{Router, Way};
 
@@ -33,18 +34,7 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
             ));
         }
     }
-    let severity = labels(&[("severity", "page")]);
-    for way in router.possible(&engine, &severity, &["severity"]).into_iter().map(|possible| possible.way) {
-        let mut items = way.levels.iter().flat_map(|level| &level.notify).peekable();
-        let some_wake = !engine.waking.is_empty() && items.peek().is_some();
-        if some_wake && !items.any(|item| engine.wakes(item)) {
-            let pagers = engine.waking.join(" and ");
-            warnings.push(format!(
-                "{}: a page that goes there wakes nobody; who wakes somebody: {pagers}",
-                way.route
-            ));
-        }
-    }
+    wake_nobody(&engine, &router, &labels, warnings);
     // Of alerts without a team, and of each team: what no route matches goes the way of its team.
     let mut ways = router.ways(&engine, &labels(&[("severity", "ticket")]));
     for (i, team) in router.team_names().into_iter().enumerate() {
@@ -64,6 +54,37 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
             let pagers = pagers.into_iter().collect::<Vec<_>>().join(" and ");
             warnings.push(format!(
                 "{}: leads to {pagers} with tickets too, which wakes somebody unless urgency there follows severity",
+                way.route
+            ));
+        }
+    }
+}
+
+/// Ways on which a page wakes nobody although some receivers wake. A level that asks for tickets is
+/// no level of a page.
+fn wake_nobody(
+    engine: &ResponderConfig,
+    router: &Router,
+    labels: &dyn Fn(&[(&str, &str)]) -> Labels,
+    warnings: &mut Vec<String>,
+) {
+    if engine.waking.is_empty() {
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    let teams = router.team_names().into_iter().map(|team| vec![("severity", "page"), ("team", team)]);
+    for of in core::iter::once(vec![("severity", "page")]).chain(teams) {
+        for way in router.possible(engine, &labels(&of), &["severity", "team"]).into_iter().map(|p| p.way) {
+            let mut items = levels_of(&way, Severity::Page).into_iter().flat_map(|l| &l.notify).peekable();
+            if items.peek().is_none()
+                || items.any(|item| engine.wakes(item))
+                || !seen.insert(way.route.clone())
+            {
+                continue;
+            }
+            let pagers = engine.waking.join(" and ");
+            warnings.push(format!(
+                "{}: a page that goes there wakes nobody; who wakes somebody: {pagers}",
                 way.route
             ));
         }

@@ -12,6 +12,7 @@ use stepwatch_respond::route::Router;
 use super::File;
 use super::check::unique;
 use super::matchers::{self, Names};
+use super::shadowed;
 
 /// Every route of the tree with its place, parents first.
 pub(super) fn each_route(at: &str, routes: &[Route], act: &mut dyn FnMut(&str, &Route)) {
@@ -143,14 +144,7 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
         matchers::dead_alternatives(at, list, warnings);
         matchers::nearly_ours(at, list, &names, of_alerts, warnings);
     });
-    shadowed("routes", &file.routes, warnings);
-    let teams: Vec<_> = file.teams.iter().map(|team| selected(&team.matchers)).collect();
-    hidden("teams", &teams, "given", warnings);
-    each_route("routes", &file.routes, &mut |at, route| {
-        if route.matchers.iter().any(|text| is_info(text)) {
-            warnings.push(format!("{at}: is about severity=\"info\", of which nobody is notified"));
-        }
-    });
+    shadowed::warnings(file, warnings);
     for (i, route) in file.routes.iter().enumerate() {
         let leads = |r: &Route| r.policy.is_some() || !r.notify.is_empty();
         let children_lead = !route.routes.is_empty() && route.routes.iter().all(leads);
@@ -187,55 +181,4 @@ fn common_labels(file: &File) -> impl Iterator<Item = (String, &str)> {
     grouped.chain(rules.flat_map(|(i, rule)| {
         rule.equal.iter().map(move |name| (format!("inhibit_rules[{i}].equal"), name.as_str()))
     }))
-}
-
-/// What a list of matchers asks for, as far as it can be compared: each once, without those that
-/// everything fulfils.
-fn selected(matchers: &[String]) -> BTreeSet<String> {
-    let parsed = matchers.iter().filter_map(|text| text.parse::<Matcher>().ok());
-    let asks = parsed.filter(|m| !(m.op() == Op::Regex && m.value() == ".*"));
-    asks.map(|m| m.to_string()).collect()
-}
-
-fn is_info(text: &str) -> bool {
-    text.parse::<Matcher>()
-        .is_ok_and(|m| m.label() == "severity" && m.op() == Op::Equal && m.value() == "info")
-}
-
-/// Entries that no incident reaches, because an earlier one takes whatever they would.
-fn hidden(at: &str, entries: &[BTreeSet<String>], used: &str, warnings: &mut Vec<String>) {
-    let what = at.rsplit('.').next().unwrap_or(at).trim_end_matches('s');
-    if let Some(i) = entries.iter().position(BTreeSet::is_empty) {
-        if i + 1 < entries.len() {
-            warnings
-                .push(format!("{at}[{i}]: matches everything, so that no {what} after it is ever {used}"));
-        }
-        return hidden_by_some(at, &entries[..i], used, warnings);
-    }
-    hidden_by_some(at, entries, used, warnings);
-}
-
-fn hidden_by_some(at: &str, entries: &[BTreeSet<String>], used: &str, warnings: &mut Vec<String>) {
-    for (i, entry) in entries.iter().enumerate() {
-        if let Some(by) = entries[..i].iter().position(|earlier| earlier.is_subset(entry)) {
-            warnings
-                .push(format!("{at}[{i}]: is never {used}, because {at}[{by}] takes all that it matches"));
-        }
-    }
-}
-
-fn shadowed(at: &str, routes: &[Route], warnings: &mut Vec<String>) {
-    // One that goes on takes nothing from those after it: it asks for what nothing has.
-    let asks = |(i, route): (usize, &Route)| {
-        let mut asks = selected(&route.matchers);
-        if route.go_on {
-            asks.insert(format!("goes on: {i}"));
-        }
-        asks
-    };
-    let asked: Vec<_> = routes.iter().enumerate().map(asks).collect();
-    hidden(at, &asked, "used", warnings);
-    for (i, route) in routes.iter().enumerate() {
-        shadowed(&format!("{at}[{i}].routes"), &route.routes, warnings);
-    }
 }

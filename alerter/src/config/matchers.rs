@@ -14,7 +14,7 @@ use super::File;
 use crate::label_names::{NO_SLIPS, OF_ALERTS, OF_INCIDENTS, nearest};
 
 /// Every value of a label, for those that have a fixed set of them.
-fn values(label: &str) -> Option<Vec<&'static str>> {
+pub(super) fn values_of(label: &str) -> Option<Vec<&'static str>> {
     let mut all: Vec<_> = match label {
         "severity" => [Severity::Page, Severity::Ticket, Severity::Info].map(Severity::as_str).into(),
         "kind" => Kind::ALL.iter().map(|kind| kind.as_str()).collect(),
@@ -84,7 +84,7 @@ pub(super) fn check(
         if !any_label && !names.has(label) {
             errors.push(format!("{at}[{i}]: matcher {text:?}: {}", names.unknown(label)));
         }
-        let Some(all) = values(label) else { continue };
+        let Some(all) = values_of(label) else { continue };
         if !names_any(&matcher, &all) {
             let what = if matcher.op().is_regex() {
                 format!("a {label} that matches")
@@ -110,7 +110,7 @@ pub(super) fn dead_alternatives(at: &str, matchers: &[String], warnings: &mut Ve
     let parsed = matchers.iter().enumerate().filter_map(|(i, t)| Some((i, Matcher::parse(t).ok()?)));
     for (i, matcher) in parsed.filter(|(_, m)| m.op().is_regex()) {
         let (label, parts) = (matcher.label(), alternatives(matcher.value()));
-        let Some(all) = values(label).filter(|all| parts.len() > 1 && names_any(&matcher, all)) else {
+        let Some(all) = values_of(label).filter(|all| parts.len() > 1 && names_any(&matcher, all)) else {
             continue;
         };
         for part in parts {
@@ -150,6 +150,13 @@ fn alternatives(regex: &str) -> Vec<&str> {
     }
     parts.push(&regex[from..]);
     parts
+}
+
+/// The values that a regular expression lists, if it does nothing else.
+pub(super) fn plain_values(matcher: &Matcher) -> Option<Vec<&str>> {
+    let parts = alternatives(matcher.value());
+    let plain = |part: &&str| part.chars().all(|c| c.is_alphanumeric() || "_-/:, ".contains(c));
+    (matcher.op() == Op::Regex && !parts.is_empty() && parts.iter().all(plain)).then_some(parts)
 }
 
 /// Whether they match only alerts from outside, which may have any label.

@@ -293,12 +293,18 @@ impl File {
         (oncall, missing)
     }
 
-    /// The hours of the next four weeks in which nobody is on call, and warnings about calendars: a
-    /// line each.
+    /// The hours of the next four weeks in which nobody is on call, and warnings about calendars and
+    /// time intervals: a line each.
     pub fn gaps(&self, now: Ts) -> Vec<String> {
         let (oncall, missing) = self.oncall(now);
         let unread = |name: &str| missing.iter().any(|m| m.starts_with(&format!("schedule {name}:")));
         let mut lines = missing.clone();
+        for interval in &self.time_intervals {
+            if let Some(year) = interval.over_since(now) {
+                let name = &interval.name;
+                lines.push(format!("time interval {name}: ended with {year}, so that it never holds again"));
+            }
+        }
         for s in self.schedules.iter().filter(|s| !unread(&s.name)) {
             let name = &s.name;
             if let Some(calendar) = oncall.calendar(name) {

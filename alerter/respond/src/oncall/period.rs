@@ -96,6 +96,14 @@ impl TimeInterval {
     pub fn contains(&self, at: Ts) -> bool {
         self.time_intervals.iter().any(|p| p.contains(at, &Zone::default()))
     }
+
+    /// The last year in which it holds, if that is before the year of `now`: it never holds again.
+    pub fn over_since(&self, now: Ts) -> Option<i64> {
+        let last_year = |period: &Period| period.years.iter().map(|years| *years.0.end()).max();
+        let last =
+            self.time_intervals.iter().map(last_year).collect::<Option<Vec<_>>>()?.into_iter().max()?;
+        (last < i64::from(Zone::default().civil(now).year())).then_some(last)
+    }
 }
 
 impl Period {

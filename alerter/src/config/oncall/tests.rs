@@ -120,6 +120,17 @@ policies:
 }
 
 #[test]
+fn a_time_interval_that_is_over_is_reported() {
+    let text = "time_intervals:\n\
+                - {name: move, time_intervals: [{years: ['2024', '2025']}]}\n\
+                - {name: nights, time_intervals: [{years: ['2025']}, {times: ['20:00-08:00']}]}\n";
+    let c = parse(text).unwrap();
+    let over = "time interval move: ended with 2025, so that it never holds again";
+    assert_eq!(c.file.gaps(at("2026-11-21T12:00:00Z")), [over]);
+    assert_eq!(c.file.gaps(at("2025-12-31T12:00:00Z")), [""; 0]);
+}
+
+#[test]
 fn hours_in_which_nobody_is_on_call_are_listed() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(

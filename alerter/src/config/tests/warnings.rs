@@ -30,3 +30,22 @@ fn what_can_notify_nobody_or_wakes_nobody_is_a_warning() {
     let wrong = "routes[1].notify[0]: no receiver reaches \"ann\", expected `notify` of this user";
     assert!(unreached.contains(wrong), "{unreached}");
 }
+
+#[test]
+fn a_page_of_a_team_or_of_a_policy_that_wakes_nobody_is_a_warning() {
+    let receivers = "receivers: [{name: chat, stdout: {}}, {name: pager, stdout: {}, wakes: true}]\n";
+    let warned = |text: &str| {
+        let warnings = parse(&format!("{receivers}{text}")).unwrap().warnings;
+        warnings.into_iter().filter(|w| w.contains("wakes nobody;")).collect::<Vec<_>>()
+    };
+    let of_team = "teams: [{name: a, match: ['run=~\"a.*\"'], notify: [chat]}]\n";
+    assert_eq!(warned(of_team), ["team a: a page that goes there wakes nobody; who wakes somebody: pager"]);
+    let of_policy = "policies: [{name: p, levels: [{after: 0s, notify: [chat]}, \
+                     {after: 60s, notify: [pager], if: {severity: ticket}}]}]\n\
+                     routes: [{match: ['severity=page'], policy: p}]\n";
+    assert_eq!(
+        warned(of_policy),
+        ["routes[0]: a page that goes there wakes nobody; who wakes somebody: pager"]
+    );
+    assert_eq!(warned(&of_policy.replace("severity: ticket", "severity: page")), [""; 0]);
+}
