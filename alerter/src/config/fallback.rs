@@ -13,9 +13,6 @@ use super::teams::levels_of;
 pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     let engine = file.responder();
     let Ok(router) = Router::new(&file.routes, &file.teams) else { return };
-    let labels = |of: &[(&str, &str)]| -> Labels {
-        of.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-    };
     let ours = labels(&[("kind", Kind::AlerterFault.as_str()), ("severity", "page"), ("cause", "alerting")]);
     let way = router.ways(&engine, &ours).into_iter().next().map(|way| way.route);
     if way.as_deref() == Some("one receiver") {
@@ -34,7 +31,7 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
             ));
         }
     }
-    wake_nobody(&engine, &router, &labels, warnings);
+    wake_nobody(&engine, &router, warnings);
     // Of alerts without a team, and of each team: what no route matches goes the way of its team.
     let mut ways = router.ways(&engine, &labels(&[("severity", "ticket")]));
     for (i, team) in router.team_names().into_iter().enumerate() {
@@ -60,14 +57,13 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     }
 }
 
+fn labels(of: &[(&str, &str)]) -> Labels {
+    of.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
 /// Ways on which a page wakes nobody although some receivers wake. A level that asks for tickets is
 /// no level of a page.
-fn wake_nobody(
-    engine: &ResponderConfig,
-    router: &Router,
-    labels: &dyn Fn(&[(&str, &str)]) -> Labels,
-    warnings: &mut Vec<String>,
-) {
+fn wake_nobody(engine: &ResponderConfig, router: &Router, warnings: &mut Vec<String>) {
     if engine.waking.is_empty() {
         return;
     }
