@@ -2,7 +2,9 @@ use std::io::Write;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use serde_json::Value;
-use stepwatch_fakes::{FakePagerDuty, PagerDuty, pagerduty_signature};
+use stepwatch_fakes::{
+    FakePagerDuty, FakeSlack, PagerDuty, Slack, interaction_body, pagerduty_signature, slack_signature,
+};
 
 use crate::signed_paths;
 use crate::testing::{TestApp, wait_for};
@@ -167,6 +169,48 @@ async fn an_answer_to_what_is_not_recorded_yet_is_asked_for_again() {
     std::fs::rename(&aside, &database).unwrap();
     ready(200).await;
     assert_eq!(post().await, 200);
+}
+
+/// Slack repeats no click: whoever clicked is asked to do it again, and not told that the incident
+/// is unknown.
+#[tokio::test]
+async fn a_click_on_what_is_not_recorded_yet_is_to_be_repeated() {
+    let slack = FakeSlack::start().await;
+    let more = format!(
+        "  - name: chat\n    slack: {{channel: \"#training\", token_file: bot, signing_secret_file: signing, \
+         api_url: \"{}/api\"}}\n",
+        slack.url()
+    );
+    let secrets = [("bot", Slack::TOKEN), ("signing", Slack::SIGNING_SECRET)];
+    let app = TestApp::start_with(&more, &secrets.map(|(name, text)| (name, text.to_owned()))).await;
+    let id = app.page("llama").await;
+    let shown = async || slack.with(|s| s.top().next().map(|post| post.ts.clone()));
+    let ts = wait_for("the message", shown).await;
+    let unknown = format!("{}{}", &id[..id.len() - 1], if id.ends_with('0') { "1" } else { "0" });
+    let click = async || {
+        let mut click =
+            slack.change(|s| s.click(&slack.url(), &ts, "stepwatch_ack", ("U0ANN", "ann"))).unwrap();
+        click["actions"][0]["value"] = unknown.as_str().into();
+        let (body, at) = (interaction_body(&click), crate::clock::wall().0 / 1000);
+        let request = reqwest::Client::new().post(format!("{}{}", app.url, signed_paths::SLACK));
+        let request = request
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header("x-slack-request-timestamp", at.to_string())
+            .header("x-slack-signature", slack_signature(Slack::SIGNING_SECRET, at, body.as_bytes()));
+        assert_eq!(request.body(body).send().await.unwrap().status().as_u16(), 200);
+    };
+    let whisper = async |part: &str| {
+        wait_for(part, async || slack.with(|s| s.whispers.last()?.text.contains(part).then_some(()))).await;
+    };
+    let (database, aside) = (app.dir.path().join("alerter.db"), app.dir.path().join("aside.db"));
+    std::fs::rename(&database, &aside).unwrap();
+    wait_for("a refusal", async || (app.get("/-/ready").await.0 == 503).then_some(())).await;
+    click().await;
+    whisper("Not done: the incident may not be recorded yet").await;
+    std::fs::rename(&aside, &database).unwrap();
+    wait_for("readiness", async || (app.get("/-/ready").await.0 == 200).then_some(())).await;
+    click().await;
+    whisper("The alerter does not know this incident").await;
 }
 
 /// A service that groups alerts names no key in its webhooks: the incident is known by its id.
