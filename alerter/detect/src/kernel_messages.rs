@@ -12,7 +12,8 @@ use stepwatch_model::time::Ts;
 
 /// Templates that are known at a time; for one more, the one that was seen longest ago makes room.
 const MAX_TEMPLATES: usize = 8192;
-/// Nodes that a message may be on and still be odd, or this part of the nodes of the run.
+/// Nodes that a message may be on and still be odd, or this part of the nodes of the run:
+/// engineering limits.
 const FEW_NODES: usize = 2;
 const FEW_RATIO: f64 = 0.02;
 /// Nodes that are remembered of one template: more than are few, of the largest run.

@@ -25,7 +25,8 @@ const ONCE: f64 = 0.15;
 const UNHEARD: f64 = 0.5;
 /// Steps in which a rank's own loss is out of line that are no accident.
 const AGAIN: u32 = 3;
-/// Waiting for data counts from this share of a step on, and from this many times the usual.
+/// Waiting for data counts from this share of a step on, and from this many times the usual:
+/// engineering limits. The share is the `rise` of the detector.
 const WAITS: f64 = 0.05;
 const ROSE: f64 = 1.5;
 

@@ -15,7 +15,8 @@ use crate::node::{NodeState, words};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Observation, Suspect, Target};
 
-/// Busy time of a GPU that spins, and of one that is idle.
+/// Busy time of a GPU that spins, and of one that is idle: engineering limits, like all shares
+/// here.
 const SPINS: f64 = 0.9;
 const IDLE: f64 = 0.1;
 /// Share of its usual power that a spinning GPU stays below, and a working one above.

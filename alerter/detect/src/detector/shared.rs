@@ -49,7 +49,7 @@ impl Shared {
 /// Steps of the printer by which a value must differ to differ at all: one is what rounding makes
 /// of nothing.
 pub const PRINTED: f64 = 1.5;
-/// A step this many times the usual one is a pause, not a slow step.
+/// A step this many times the usual one is a pause, not a slow step: an engineering limit.
 pub const PAUSE: f64 = 1.5;
 /// Blocks whose median is the usual step time.
 const LEVEL_BLOCKS: usize = 3;
@@ -225,7 +225,8 @@ impl LossScale {
     const OF_FIRST: f64 = 0.25;
     /// Share of losses below zero that makes it no loss that falls.
     const SIGNED: f32 = 0.02;
-    /// Usual moves that are as much as a nat, of a loss of either sign.
+    /// Usual moves that are as much as a nat, of a loss of either sign. The mean difference of two
+    /// independent normal values is 1.13 sigmas, so these are 14 sigmas of a loss.
     const MOVES: f64 = 12.0;
 
     fn observe(&mut self, s: &StepSample) {

@@ -19,7 +19,8 @@ use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Times its usual size, or one over this.
+    /// Times its usual size, or one over this: an engineering limit beside the sigmas of
+    /// `layers.rs`.
     pub ratio: f64,
     /// Reports in a row that make a ticket.
     pub reports: u32,

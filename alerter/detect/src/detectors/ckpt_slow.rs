@@ -25,7 +25,7 @@ use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Su
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Times the usual duration of a save that ended, and of one that runs.
+    /// Times the usual duration of a save that ended, and of one that runs: engineering limits.
     pub times: f64,
     pub running: f64,
     /// How much longer than usual it must take, at least.

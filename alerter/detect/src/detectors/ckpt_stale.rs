@@ -18,7 +18,7 @@ use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
 pub struct Config {
     pub enabled: bool,
     pub floor: Span,
-    /// Multiples of the usual interval.
+    /// Multiples of the usual interval: engineering limits.
     pub ticket_at: f64,
     pub page_at: f64,
 }

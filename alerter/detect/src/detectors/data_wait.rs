@@ -29,9 +29,9 @@ pub struct Config {
     pub enabled: bool,
     /// Names of the parts of a step that wait for data.
     pub parts: Vec<String>,
-    /// Share of the step by which the wait must have risen.
+    /// Share of the step by which the wait must have risen: an engineering limit.
     pub rise: f64,
-    /// Share of the step that is reported even if it was always so.
+    /// Share of the step that is reported even if it was always so: an engineering limit.
     pub level: f64,
     /// How long it must last, by the clock.
     pub ticket_after: Span,
@@ -73,9 +73,11 @@ const CAP: f64 = 5.0;
 const SETTLED: u32 = 32;
 /// Share of the rise that may be left when it ends.
 const CLEAR: f64 = 0.4;
-/// Of the last 32 steps, those in which one rank waited longest that make it a suspect.
+/// Of the last 32 steps, those in which one rank waited longest that make it a suspect. One of two
+/// equal ranks is that in 0.35 % of the windows by chance, one of four in 4·10⁻⁹.
 const SAME_RANK: u32 = 24;
-/// Times the wait of the next rank, so that it is one that the others wait for.
+/// Times the wait of the next rank, so that it is one that the others wait for: an engineering
+/// limit.
 const ALONE: f64 = 1.5;
 
 /// `None` while the trainer of the run reports no waits.

@@ -23,9 +23,10 @@ use stepwatch_model::{Kind, Sentence, Severity};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Rise above the best loss, in nats (see [`LossScale::nat`]).
+    /// Rise above the best loss, in nats (see [`LossScale::nat`]): an engineering limit, the rise
+    /// with which a single sample is a ticket in [`super::loss_spike`].
     pub rise: f64,
-    /// Lines in a row.
+    /// Lines in a row: an engineering limit. The sigmas are in `MOVES`.
     pub lines: u32,
 }
 

@@ -21,12 +21,13 @@ use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Su
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Corrected errors of an hour against the usual hour.
+    /// Corrected errors of an hour against the usual hour: an engineering limit.
     pub times: f64,
     /// Corrected errors of an hour, at least: 60 are one a minute. With the default of `times` it
-    /// decides where a usual hour has fewer than 7.5.
+    /// decides where a usual hour has fewer than 7.5; a Poisson count with that mean has 60 with a
+    /// chance of 2·10⁻³³. Errors come in bursts: the margin is for those.
     pub floor: f64,
-    /// Rows remapped within a day.
+    /// Rows remapped within a day: an engineering limit.
     pub rows: f64,
 }
 

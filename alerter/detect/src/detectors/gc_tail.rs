@@ -27,7 +27,7 @@ pub struct Config {
     pub enabled: bool,
     /// Share above the usual step that makes a step slow.
     pub slow: f64,
-    /// Growth of the excess, and the share of time it must cost.
+    /// Growth of the excess, and the share of time it must cost: engineering limits.
     pub growth: f64,
     pub cost: f64,
     /// Kendall's S of 32 slow steps, 496 if every one is slower than all before it; and of 16

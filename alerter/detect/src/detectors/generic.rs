@@ -34,7 +34,7 @@ pub struct Config {
     /// Names of series that are not watched, even if `watch` matches them; `*` stands for anything.
     pub ignore: Vec<String>,
     /// Shift that makes a ticket, in sigmas, and as a share of the level. Of a normal distribution
-    /// 2·10⁻⁹ lies beyond 6 sigmas on both sides.
+    /// 2·10⁻⁹ lies beyond 6 sigmas on both sides. The share is an engineering limit.
     pub sigmas: f64,
     pub share: f64,
 }
@@ -117,7 +117,7 @@ impl Default for Config {
 /// Tickets of one series after which it only annotates.
 const MAX_TICKETS: u8 = 3;
 /// Values in a row that were numbers, after which one that is none is news, and how many such are a
-/// ticket.
+/// ticket: engineering limits.
 const USUAL: u16 = 20;
 const LOST: u16 = 8;
 /// Other series named in an incident.

@@ -21,7 +21,8 @@ use stepwatch_model::{Kind, Severity};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Times the long-term level that raise, and that end it.
+    /// Times the long-term level that raise, and that end it: engineering limits, because a healthy
+    /// run drifts by two or three.
     pub ratio: f64,
     pub clear_ratio: f64,
     /// Sigmas of a single sample, at least, so that a norm which scatters by as much is not judged

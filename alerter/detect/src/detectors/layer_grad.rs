@@ -21,7 +21,9 @@ use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Times its usual value that make a layer a suspect, and a ticket of its own.
+    /// Times its usual value that make a layer a suspect, and a ticket of its own. Engineering
+    /// limits beside the sigmas of `layers.rs`: the suspect has the ratio of a spike of the whole
+    /// norm.
     pub suspect_ratio: f64,
     pub ratio: f64,
     /// Reports in a row that make a ticket.

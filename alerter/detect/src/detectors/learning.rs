@@ -29,11 +29,11 @@ pub struct Config {
     pub enabled: bool,
     /// Steps by which something must have been learned.
     pub steps: i64,
-    /// Share of the first loss that counts as learning.
+    /// Share of the first loss that counts as learning: an engineering limit.
     pub share: f64,
     /// First losses below this may belong to a fine-tune.
     pub chance_level: f64,
-    /// Share by which the loss must fall while the number of samples doubles.
+    /// Share by which the loss must fall while the number of samples doubles: an engineering limit.
     pub plateau_share: f64,
     /// Share of the fall that may be left of it, and how certain that must be, in standard errors:
     /// 0.13 % of a normal distribution lie above 3.

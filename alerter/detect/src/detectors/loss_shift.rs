@@ -36,7 +36,8 @@ pub struct Config {
     /// Bound of the CUSUM, in sigmas of a block. By Siegmund's formula independent normal blocks
     /// pass 8 once in 10¹⁵ blocks; the margin is for losses that wander.
     pub h: f64,
-    /// Rises above the baseline, in nats (see [`LossScale::nat`]).
+    /// Rises above the baseline, in nats (see [`LossScale::nat`]): the engineering limits of
+    /// [`super::loss_spike`], with a page a little lower, because a median of 8 samples errs less.
     pub ticket_rise: f64,
     pub page_rise: f64,
     /// The same in sigmas of a block: 3·10⁻⁵ of a normal distribution lies above 4.
@@ -68,7 +69,8 @@ const FIRST_SCALE: f64 = 0.02;
 const QUIET: u32 = 8;
 /// A smaller rise, as a share of the level, that counts where it is certain and lasts: sigmas of a
 /// block (3·10⁻⁷ of a normal distribution lies above 5), and blocks in a row for a ticket and for a
-/// page.
+/// page. The share and the blocks are engineering limits: one such block is certain enough for
+/// chance, and the rest is there for a loss that wanders.
 const SMALL: f64 = 0.025;
 const SMALL_SIGMAS: f64 = 5.0;
 const SMALL_TICKET: u8 = 8;

@@ -50,11 +50,13 @@ pub struct Config {
     /// Siegmund's formula independent normal samples practically never do (once in 10³⁶): the
     /// margin is for heavy tails and for samples that resemble their neighbours.
     pub h: f64,
-    /// Rises above the baseline, in nats (see [`LossScale::nat`]).
+    /// Rises above the baseline, in nats (see [`LossScale::nat`]). Engineering limits and no
+    /// quantiles: what a loss must have lost to be worth a ticket or a page. The recordings of
+    /// `BENCHMARKS.md` measure what they find and what they report in vain.
     pub ticket_rise: f64,
     pub page_rise: f64,
-    /// A single sample that is a ticket, in nats and in sigmas. A normal distribution has none
-    /// beyond 15 sigmas (4·10⁻⁵¹): the bound is for heavy tails.
+    /// A single sample that is a ticket, in nats and in sigmas. Of a normal distribution 4·10⁻⁵¹
+    /// lies above 15 sigmas: the bound is for heavy tails.
     pub single_rise: f64,
     pub single_z: f64,
     /// Samples after which a loss that has not come back counts as diverged, and after which its
@@ -110,7 +112,8 @@ const FLOOR: f64 = 0.002;
 const WARM: usize = 10;
 const QUIET: u32 = 30;
 const SPARSE_QUIET: u32 = 64;
-/// Samples in a row off the baseline, without a rise, that make it move at once.
+/// Samples in a row off the baseline by 3 sigmas, without a rise, that make it move at once. An
+/// engineering limit: of independent normal samples one row in 3·10³⁴ lies so above it.
 const MOVED: u32 = 12;
 /// The 98 % quantile of a normal, and the same with some room.
 const NORMAL_TAIL: f64 = 2.05;

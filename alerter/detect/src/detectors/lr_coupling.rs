@@ -3,8 +3,8 @@
 //! * A ticket: the loss has been rising while the learning rate stands at its height (80 % of its
 //!   maximum or more, after the warm-up). Over 32 blocks of 8 samples Kendall's S against time is
 //!   above 4.5 of its standard deviation, `√(n(n−1)(2n+5)/18)`, and the rise from the first to the
-//!   last quarter above `rise` and 3 times the scale of a block. It ends when the rate has come
-//!   down or the loss has.
+//!   last quarter above `rise` and 3 times the median distance of neighbouring blocks (4·10⁻⁷ of
+//!   independent normal losses). It ends when the rate has come down or the loss has.
 //! * A suspect: where loss or gradients go wrong within 500 steps after the rate rose by half or
 //!   more other than in the first warm-up (a schedule begun anew, a resume with another rate), the
 //!   incident names the change.
@@ -27,9 +27,9 @@ use stepwatch_model::{Cause, Change, Kind, Observation, Sentence, Severity, Susp
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Share of its maximum from which the rate counts as high.
+    /// Share of its maximum from which the rate counts as high: an engineering limit.
     pub high: f64,
-    /// Rise of the loss in nats (relative for losses above 10).
+    /// Rise of the loss in nats (relative for losses above 10): an engineering limit.
     pub rise: f64,
     /// Steps after a rise of the rate within which it is a suspect.
     pub suspect_for: i64,

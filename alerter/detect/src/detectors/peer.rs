@@ -24,7 +24,8 @@ use stepwatch_model::{Change, Finding, Kind, Severity, Suspect, Target};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Sum of sigmas beyond 4, of 4 a reading at most, from which a reading is out of line.
+    /// Sum of sigmas beyond 4, of 4 a reading at most, from which a reading is out of line. The
+    /// default is the engineering limit of [`crate::stats::drift`].
     pub h: f64,
 }
 

@@ -27,7 +27,8 @@ use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Su
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Steps of the last 256 in which one rank is out of line that make a ticket.
+    /// Steps of the last 256 in which one rank is out of line that make a ticket: an engineering
+    /// limit. What makes a stray is in [`crate::run::rank_loss`].
     pub repeats: u32,
 }
 

@@ -25,9 +25,9 @@ use stepwatch_model::{Kind, Sentence, Severity};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Times the usual step.
+    /// Times the usual step: an engineering limit.
     pub ratio: f64,
-    /// Seconds lost.
+    /// Seconds lost: an engineering limit.
     pub lost_seconds: f64,
     /// Samples of usual length that end the incident.
     pub clear_after: u32,
@@ -41,7 +41,9 @@ impl Default for Config {
 
 /// Stalls whose lengths are compared.
 const KEPT: usize = 8;
-/// Stalls of equal length that make a signature, and how equal.
+/// Stalls of equal length that make a signature, and how equal. Of lengths that are spread evenly,
+/// in logarithms, over a factor of ten, a stall has two equals among the 8 before it with a chance
+/// of 0.8 %.
 const EQUAL: usize = 3;
 const TOLERANCE: f64 = 0.02;
 /// Steps of a line that count.

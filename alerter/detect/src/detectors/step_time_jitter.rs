@@ -21,11 +21,13 @@ use stepwatch_model::{Kind, Sentence, Severity};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Share of the time lost.
+    /// Share of the time lost: an engineering limit.
     pub cost: f64,
-    /// Times the run's usual loss.
+    /// Times the run's usual loss: an engineering limit.
     pub ratio: f64,
     /// Share above the usual step that makes a step slow, and how many of the last 64 must be.
+    /// Where one step in 20 is slow, independently, 0.12 % of the windows hold 10 slow ones; the
+    /// `ratio` is there for runs in which more are.
     pub slow: f64,
     pub slow_steps: u32,
     /// How much of the run's time it must have cost.

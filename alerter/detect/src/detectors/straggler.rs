@@ -45,7 +45,9 @@ mod words;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Compute time of a rank, relative to its peers, that is reported within 8 steps.
+    /// Compute time of a rank, relative to its peers, that is reported within 8 steps. This and the
+    /// other shares are engineering limits: what a rank costs the whole job. The sigmas, which are
+    /// quantiles, are in `picture.rs`.
     pub ratio: f64,
     /// The same over 32 steps.
     pub ticket_ratio: f64,

@@ -40,7 +40,9 @@ impl Default for Config {
     }
 }
 
-/// Hits among the last 8 looks that make a ticket: with a reason, and without.
+/// Hits among the last 8 looks that make a ticket: with a reason, and without. Engineering limits:
+/// a GPU that is slow in every second look, independently, has 6 of 8 in 14 % of the windows and
+/// all 8 in 0.4 %.
 const WITH_REASON: u32 = 6;
 const WITHOUT: u32 = 8;
 /// At most so many of them end it.

@@ -14,7 +14,7 @@ const MAX_GPUS: usize = 64;
 /// Throttle counters remembered of each.
 const MAX_REASONS: usize = 16;
 /// From here on a GPU is at work, by any of these ratios: busy time, tensor cores, power against
-/// its limit.
+/// its limit. Engineering limits.
 const BUSY: f64 = 0.5;
 const TENSOR: f64 = 0.05;
 const POWER: f64 = 0.5;

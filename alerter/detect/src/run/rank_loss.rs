@@ -31,7 +31,8 @@ const STRAYS: usize = 32;
 /// tenth of a rank's loss is what a batch of another kind makes.
 const FAR: f64 = 10.0;
 const MATTERS: f64 = 0.1;
-/// Ranks without a number are out of line while they are no more than this share.
+/// Ranks without a number are out of line while they are no more than this share: an engineering
+/// limit.
 const FEW: f64 = 0.25;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -33,7 +33,7 @@ const STOPPED: [i64; 2] = [130, 143];
 /// Steps after a death that prove that the run goes on without it.
 const PROOF_STEPS: u64 = 3;
 /// Times the 99th percentile of the pace from which a gap is a pause, and from which the next one
-/// of its length must not come as a surprise: no deadline is shorter.
+/// of its length must not come as a surprise: no deadline is shorter. Engineering limits.
 const PAUSE: f64 = 3.0;
 const LONG: f64 = 1.5;
 /// Lines by which a step may come late.

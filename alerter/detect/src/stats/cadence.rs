@@ -5,7 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A cadence is another one when it differs by this factor,
+/// A cadence is another one when it differs by this factor (an engineering limit: a line that is
+/// lost doubles the interval),
 const FACTOR: i64 = 3;
 /// and has done so for this many samples.
 const SAMPLES: u8 = 3;

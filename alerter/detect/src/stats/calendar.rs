@@ -17,7 +17,8 @@ const HOUR_MS: i64 = 3_600_000;
 const MEAN_RATE: f64 = 1.0 / 168.0;
 const BIN_RATE: f64 = 0.3;
 const ERROR_RATE: f64 = 1.0 / 48.0;
-/// Hours after which it may count, and what it must gain.
+/// Hours after which it may count, and what it must gain: engineering limits. Two days show every
+/// hour twice.
 const PROVEN_HOURS: u32 = 48;
 const GAIN: f64 = 0.7;
 

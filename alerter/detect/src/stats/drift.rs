@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 const K: f32 = 4.0;
 /// Sigmas that one reading counts for at most: it adds 4 to S.
 const CAP: f32 = 8.0;
-/// S from which something is out of line: six readings at the cap.
+/// S from which something is out of line: six readings at the cap. An engineering limit and no
+/// quantile: by Siegmund's formula independent normal readings reach it once in 10⁸⁶ readings. With
+/// a reading every ten seconds six of them are a minute.
 const H: f32 = 24.0;
 /// Bound of S, so that it is back at zero after twelve readings at the median.
 const LIMIT: f32 = 2.0 * H;

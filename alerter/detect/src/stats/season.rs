@@ -16,7 +16,7 @@ const BEFORE: i64 = 3;
 const CHANCE: f64 = 0.01;
 /// Gaps of fewer logging intervals than this are exact.
 const EXACT: i64 = 16;
-/// Pauses of one series differ by less than this factor in size.
+/// Pauses of one series differ by less than this factor in size: an engineering limit.
 const SAME_SIZE: f32 = 2.0;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -19,8 +19,8 @@ use stepwatch_model::time::{Span, Ts};
 const H: f64 = 12.0;
 /// Smallest scale of a block: a share of its level, and the rounding of its printer.
 const FLOOR: f64 = 2e-3;
-/// The same as a share of the spread within a block: the median of 8 independent values has 0.44 of
-/// it.
+/// The same as a share of the spread within a block: the median of 8 independent normal values has
+/// 0.41 of it.
 const OF_SPREAD: f64 = 0.3;
 /// Steps of the printer by which a value must differ to differ at all.
 const PRINTED: f64 = 1.5;
@@ -28,7 +28,7 @@ const PRINTED: f64 = 1.5;
 /// normal distribution lie beyond them on both sides.
 const LEAST: f64 = 3.0;
 const BACK: f64 = 2.0;
-/// Blocks until its level is accepted.
+/// Blocks until its level is accepted: an engineering limit, 512 values.
 const ACCEPT: u32 = 64;
 /// Values that were all numbers before one that is none is news.
 const SOUND: u32 = 64;

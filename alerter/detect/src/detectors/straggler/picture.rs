@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Config;
 use crate::run::rank_compute_time::{Group, Member, RankComputeTimes};
 
-/// Steps of the short and the long look, and how many of them must be slow.
+/// Steps of the short and the long look, and how many of them must be slow. Engineering limits: a
+/// rank that is slow in every second step, independently, has 5 of 8 in 36 % of the looks and 24 of
+/// 32 in 0.35 %.
 const SHORT: u32 = 8;
 const SHORT_SLOW: u32 = 5;
 const LONG: u32 = 32;
@@ -19,7 +21,8 @@ const CLEAR: f64 = 6.0;
 /// Steps from which it is known how the slowest rank changes.
 const PICTURE: usize = 16;
 /// It rotates above this normalised entropy of who was slowest, and below this share of steps in
-/// which the slowest stayed the same.
+/// which the slowest stayed the same: engineering limits. Of 8 equal ranks the slowest stays the
+/// same in 12.5 % of the steps.
 const EVENLY: f64 = 0.6;
 const REPEATS: f64 = 0.2;
 /// It is over at this share of what began it.

@@ -13,11 +13,13 @@ use stepwatch_model::{Observation, Sentence, Suspect, Target};
 
 /// Pauses of a garbage collector: the spread of their lengths as a share of the time lost, at most;
 /// their distance from ranks without one in sigmas, at least (6·10⁻¹⁶ of a normal distribution lies
-/// above 8); and the share of the loss that the trainer itself reports as `gc`.
+/// above 8); and the share of the loss that the trainer itself reports as `gc`. The shares are
+/// engineering limits.
 const ALIKE: f64 = 0.35;
 const APART: f64 = 8.0;
 const CALLED_GC: f64 = 0.5;
-/// Correlation from which the time of a rank is that of its work.
+/// Correlation from which the time of a rank is that of its work: an engineering limit, 36 % of the
+/// variance.
 const FOLLOWS: f64 = 0.6;
 const TOGETHER: &str = "collect on all of them at the same steps";
 /// Ranks named one by one.
