@@ -1,14 +1,7 @@
-//! The labels of an incident: what routes, teams, inhibition, silences and the Alertmanager API
-//! select by.
-//!
-//! One function makes them, so that a matcher means the same everywhere. What a run declared of
-//! itself, and the labels of an alert from outside, come first and never hide the names that are
-//! ours.
+//! The names of the labels that every incident has. Routes, teams, inhibition, silences and the
+//! Alertmanager API select by them.
 
-use crate::config::Team;
-use crate::incident_record::IncidentRecord;
-use crate::matcher::{Labels, Matcher, all_hold};
-use stepwatch_model::{Kind, RunSummary};
+use stepwatch_model::Kind;
 
 /// The label that alerts are known by: an incident has one too, so that a silence made of what
 /// Alertmanager's API shows fits it.
@@ -19,36 +12,6 @@ pub const ORIGIN: &str = "origin";
 
 /// The names that are ours, whatever an incident is about.
 pub const OURS: &[&str] = &["severity", "kind", "cause", "run", "node", "signal", "team"];
-
-/// `teams` in their order: the first whose matchers hold gives the label `team`, unless the run
-/// declared one.
-pub(crate) fn of(r: &IncidentRecord, run: &RunSummary, teams: &[(Vec<Matcher>, Team)]) -> Labels {
-    let mut labels = run.labels.clone();
-    let run = if r.run == stepwatch_model::NO_RUN { "" } else { &r.run };
-    let own = [
-        ("severity", r.severity.as_str()),
-        ("kind", r.kind.as_str()),
-        ("cause", r.cause.as_str()),
-        ("run", run),
-        ("node", r.nodes.first().map_or("", String::as_str)),
-        ("signal", &r.signal),
-    ];
-    for (name, value) in own {
-        // A label without a value is none.
-        if value.is_empty() {
-            labels.remove(name);
-        } else {
-            labels.insert(name.to_owned(), value.to_owned());
-        }
-    }
-    labels.entry(ALERTNAME.to_owned()).or_insert_with(|| alertname(r.kind));
-    if !labels.contains_key("team")
-        && let Some((_, team)) = teams.iter().find(|(matchers, _)| all_hold(matchers, &labels))
-    {
-        labels.insert("team".to_owned(), team.name.clone());
-    }
-    labels
-}
 
 /// The name of incidents of a kind among alerts: `StepwatchGradSpike`.
 pub fn alertname(kind: Kind) -> String {

@@ -3,14 +3,15 @@
 
 pub(super) mod escalation;
 mod fallback;
+mod labels;
 pub(super) mod lane;
 mod notification;
 mod targets;
 
 use std::sync::Arc;
 
+use super::IncidentRecord;
 use super::report::Report;
-use super::{IncidentRecord, labels};
 use crate::config::ResponderConfig;
 use crate::external::LabelSet;
 use crate::matcher::{Labels, all_hold};
