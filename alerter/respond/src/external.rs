@@ -11,8 +11,11 @@
 
 mod alert;
 mod common;
+mod config;
 mod fit;
 pub mod group;
+mod label_names;
+mod label_set;
 mod room;
 #[cfg(test)]
 mod tests;
@@ -20,38 +23,17 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use crate::matcher::Labels;
-pub use alert::{Alert, AlertError, LabelSet, Limits, fingerprint_within};
+pub use alert::{Alert, AlertError, fingerprint_within};
+pub use config::AlertsConfig;
 pub use group::{About, Group, Newcomer};
+pub use label_set::{LabelSet, Limits};
 use room::Room;
 pub use stepwatch_model::fingerprint;
-use stepwatch_model::{Kind, Severity, Span, Ts, timers::Timers};
+use stepwatch_model::{Severity, Span, Ts, timers::Timers};
 
 /// An alert of a limited token fires for so long at most unless it is posted again.
 const LIMITED_FIRES_FOR: Span = Span::secs(86_400);
-
-/// Under `alerts:`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AlertsConfig {
-    /// How long an alert without an end fires after it was last posted.
-    pub resolve_timeout: Span,
-    /// What the values of the label `severity` mean, beside those that are built in.
-    pub severities: BTreeMap<String, Severity>,
-    /// Of an alert without that label, or with a value that nothing is known of.
-    pub default_severity: Severity,
-    /// Which alerts are about what Stepwatch itself detects: alert names to kinds. Alerts with a
-    /// label `kind` need no entry.
-    pub kinds: BTreeMap<String, Kind>,
-    /// Labels that alerts of one incident have in common, beside the run that they are about.
-    pub group_by: Vec<String>,
-    /// Alerts that fire at once; further ones are refused and counted.
-    pub max_alerts: usize,
-    /// Bytes of their labels, annotations and addresses, of all of them together.
-    pub max_bytes: usize,
-}
 
 /// An alert as it was posted.
 #[derive(Debug, Clone)]
@@ -102,43 +84,6 @@ struct Member {
     /// Empty of none.
     node: Box<str>,
     severity: Severity,
-}
-
-impl Default for AlertsConfig {
-    fn default() -> Self {
-        Self {
-            resolve_timeout: Span::secs(300),
-            severities: BTreeMap::new(),
-            default_severity: Severity::Ticket,
-            kinds: BTreeMap::new(),
-            group_by: vec!["alertname".into()],
-            max_alerts: 100_000,
-            max_bytes: 32 * 1024 * 1024,
-        }
-    }
-}
-
-impl AlertsConfig {
-    pub fn severity(&self, labels: &LabelSet) -> Severity {
-        let Some(word) = labels.get("severity") else { return self.default_severity };
-        if let Some(severity) = self.severities.get(word) {
-            return *severity;
-        }
-        match word.to_ascii_lowercase().as_str() {
-            "page" | "critical" | "emergency" | "fatal" | "disaster" => Severity::Page,
-            "ticket" | "warning" | "warn" | "error" | "major" | "high" => Severity::Ticket,
-            "info" | "informational" | "none" | "debug" | "low" | "notice" => Severity::Info,
-            _ => self.default_severity,
-        }
-    }
-
-    /// The kind of our own that it is about.
-    pub fn kind(&self, labels: &LabelSet) -> Kind {
-        let named = labels.get("alertname").and_then(|name| self.kinds.get(name).copied());
-        let labelled =
-            || labels.get("kind").and_then(|word| Kind::ALL.iter().copied().find(|k| k.as_str() == word));
-        named.or_else(labelled).unwrap_or(Kind::PrometheusAlert)
-    }
 }
 
 impl Firing {

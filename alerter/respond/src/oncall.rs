@@ -17,20 +17,20 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use ical::MAX_PLAN;
 pub use layer::{Layer, People, Rotation};
 pub use period::{Period, TimeInterval};
+pub use roster::User;
 pub use schedule::{Duty, Moment, Override, Schedule, Shift};
 pub use zone::Zone;
 
 use ical::Calendar;
 use roster::Roster;
-use stepwatch_model::{Span, Ts};
+use stepwatch_model::Ts;
 
 /// Before the name of a user, or of a schedule, in a level's `notify`; anything else is a receiver.
 pub const USER: &str = "user:";
 pub const SCHEDULE: &str = "schedule:";
-/// Longer plans are of no use, and cost.
-pub const MAX_PLAN: Span = Span::secs(366 * 86_400);
 
 /// Its part of the configuration. Names are checked by whoever read it: one that is unknown means
 /// nobody.
@@ -39,24 +39,6 @@ pub struct OnCallConfig {
     pub time_intervals: Vec<TimeInterval>,
     pub users: Vec<User>,
     pub schedules: Vec<Schedule>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct User {
-    pub name: String,
-    /// Receivers that reach this person.
-    #[serde(default)]
-    pub notify: Vec<String>,
-    /// As in `U012AB3CD`: mentioned in messages that are for this person.
-    #[serde(default)]
-    pub slack_id: Option<String>,
-    /// Also how calendars name this person.
-    #[serde(default)]
-    pub email: Option<String>,
-    /// Other names that calendars have for this person.
-    #[serde(default)]
-    pub aliases: Vec<String>,
 }
 
 /// Whom to notify by which receiver.

@@ -1,45 +1,10 @@
 //! One alert, as small as it can be kept: tens of thousands may fire at once.
 
-use core::fmt;
-use core::ops::Range;
-use std::borrow::Cow;
-
-use serde::de::{MapAccess, Visitor};
-use serde::ser::SerializeMap;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stepwatch_wire::words;
 
 use super::fit;
-use crate::matcher::Labels;
+use super::label_set::{LabelSet, Limits, is_name};
 use stepwatch_model::{Ts, fingerprint, hash_byte, hash_label};
-
-/// Labels that one has, for which room is made at first.
-const PAIRS_USUAL: usize = 12;
-
-/// What is kept of an alert; what is beyond is cut (`fit.rs`), and the alert taken all the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Labels, and annotations.
-    pub pairs: usize,
-    /// Characters of a name, and of a label's value.
-    pub text: usize,
-    /// Characters of an annotation.
-    pub annotation: usize,
-}
-
-/// Names and values in the order of the names, each once, none empty.
-///
-/// One text, and where its parts end: alerts come by the thousand, and of a text for each part most
-/// of the time and the memory goes to the allocator.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct LabelSet {
-    text: Box<str>,
-    /// Of each name and each value, in turn. A request has few megabytes.
-    ends: Box<[u32]>,
-}
-
-/// A text of a document, as it stands there if it can.
-struct Text<'de>(Cow<'de, str>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alert {
@@ -65,96 +30,6 @@ pub enum AlertError {
     EndsBeforeStart,
     #[error("invalid label set: {0} is not a name")]
     BadName(String),
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { pairs: 64, text: 1024, annotation: 4096 }
-    }
-}
-
-impl LabelSet {
-    pub fn get(&self, name: &str) -> Option<&str> {
-        let (mut low, mut high) = (0, self.len());
-        while low < high {
-            let middle = low.midpoint(high);
-            match self.part(2 * middle).cmp(name) {
-                core::cmp::Ordering::Equal => return Some(self.part(2 * middle + 1)),
-                core::cmp::Ordering::Less => low = middle + 1,
-                core::cmp::Ordering::Greater => high = middle,
-            }
-        }
-        None
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        (0..self.len()).map(|n| (self.part(2 * n), self.part(2 * n + 1)))
-    }
-
-    pub fn len(&self) -> usize {
-        self.ends.len() / 2
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    fn bytes(&self) -> usize {
-        self.text.len() + size_of_val(&*self.ends)
-    }
-
-    pub fn to_labels(&self) -> Labels {
-        self.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-    }
-
-    /// With values that are fit to be shown. Nearly always they are, which is seen of all of them
-    /// at once.
-    fn with(self, words: impl Fn(&str) -> Cow<'_, str>) -> Self {
-        if matches!(words(&self.text), Cow::Borrowed(_)) {
-            return self;
-        }
-        self.iter().map(|(name, value)| (name.into(), words(value).into())).collect()
-    }
-
-    fn part(&self, n: usize) -> &str {
-        self.text.get(self.place(n)).unwrap_or_default()
-    }
-
-    fn place(&self, n: usize) -> Range<usize> {
-        let end = |n: usize| self.ends.get(n).map_or(0, |end| *end as usize);
-        n.checked_sub(1).map_or(0, end)..end(n)
-    }
-
-    /// Of a name that comes twice the last value counts; an empty value is none.
-    fn of(mut pairs: Vec<(Cow<'_, str>, Cow<'_, str>)>) -> Self {
-        if !pairs.is_sorted_by(|a, b| a.0 < b.0) {
-            pairs.sort_by(|a, b| a.0.cmp(&b.0));
-            pairs.reverse();
-            pairs.dedup_by(|a, b| a.0 == b.0);
-            pairs.reverse();
-        }
-        pairs.retain(|(_, value)| !value.is_empty());
-        let size = pairs.iter().map(|(name, value)| name.len() + value.len()).sum();
-        let (mut text, mut ends) = (String::with_capacity(size), Vec::with_capacity(2 * pairs.len()));
-        for part in pairs.iter().flat_map(|(name, value)| [name, value]) {
-            text.push_str(part);
-            ends.push(text.len() as u32);
-        }
-        Self { text: text.into(), ends: ends.into() }
-    }
-}
-
-impl fmt::Debug for LabelSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.iter()).finish()
-    }
-}
-
-impl FromIterator<(Box<str>, Box<str>)> for LabelSet {
-    fn from_iter<I: IntoIterator<Item = (Box<str>, Box<str>)>>(pairs: I) -> Self {
-        let owned = |text: Box<str>| Cow::Owned(text.into());
-        Self::of(pairs.into_iter().map(|(name, value)| (owned(name), owned(value))).collect())
-    }
 }
 
 impl Alert {
@@ -270,71 +145,9 @@ impl Alert {
     }
 }
 
-pub(super) fn is_name(name: &str) -> bool {
-    !name.is_empty() && words::line(name) == name
-}
-
 /// The fingerprint of an alert that is posted within these limits.
 pub fn fingerprint_within(labels: &LabelSet, within: &LabelSet) -> u64 {
     let plain = fingerprint(labels.iter());
     // A byte that is in no text: no other labels come to the same.
     if within.is_empty() { plain } else { within.iter().fold(hash_byte(plain, 254), hash_label) }
-}
-
-impl Serialize for LabelSet {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let mut map = s.serialize_map(Some(self.len()))?;
-        for (name, value) in self.iter() {
-            map.serialize_entry(name, value)?;
-        }
-        map.end()
-    }
-}
-
-impl<'de> Deserialize<'de> for LabelSet {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Pairs;
-
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = LabelSet;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of strings")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LabelSet, A::Error> {
-                let mut pairs = Vec::with_capacity(map.size_hint().unwrap_or(PAIRS_USUAL));
-                while let Some((name, value)) = map.next_entry::<Text<'de>, Text<'de>>()? {
-                    pairs.push((name.0, value.0));
-                }
-                Ok(LabelSet::of(pairs))
-            }
-        }
-
-        d.deserialize_map(Pairs)
-    }
-}
-
-impl<'de> Deserialize<'de> for Text<'de> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct AsItStands;
-
-        impl<'de> Visitor<'de> for AsItStands {
-            type Value = Text<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
-        }
-
-        d.deserialize_str(AsItStands)
-    }
 }

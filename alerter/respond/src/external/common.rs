@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::Alert;
+use super::alert::Alert;
 use crate::matcher::Labels;
 
 #[derive(Debug, Clone, Default)]

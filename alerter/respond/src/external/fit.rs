@@ -4,9 +4,9 @@
 //! Annotations are words and may end early. Labels make an alert this one and no other, so what is
 //! cut off of them leaves a trace of itself: two alerts that differ only far behind stay two.
 
-use super::alert::is_name;
-use super::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
-use super::{LabelSet, Limits, fingerprint};
+use super::label_names::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
+use super::label_set::{LabelSet, Limits, is_name};
+use stepwatch_model::fingerprint;
 
 /// Labels that decide what an alert is about, and annotations that people read: the last to be left
 /// out.

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Alert, AlertsConfig};
+use super::alert::Alert;
+use super::config::AlertsConfig;
 use stepwatch_model::Severity;
 
 /// Of the room, one part in so many is for pages alone.

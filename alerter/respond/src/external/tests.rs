@@ -1,5 +1,7 @@
 use proptest::prelude::*;
 
+use stepwatch_model::Kind;
+
 use super::*;
 
 const T0: Ts = Ts(1_795_227_416_000);

@@ -19,12 +19,14 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use jiff::civil::{Date, DateTime};
 
-use super::{MAX_PLAN, Zone};
+use super::zone::Zone;
 use content::Line;
-use rule::Rule;
+use rule::{MAX_COUNTED_DAYS, Rule};
 use stepwatch_model::{Span, Ts};
 use value::{Length, When};
 
+/// Longer plans are of no use, and cost.
+pub const MAX_PLAN: Span = Span::secs(366 * 86_400);
 /// Events of a calendar; further ones are left out and counted.
 const MAX_EVENTS: usize = 20_000;
 /// People, further dates, and exceptions, each of one event; an event with more is left out.
@@ -33,9 +35,6 @@ const MAX_LIST: usize = 1000;
 /// people, and its exceptions. A calendar with more is refused. Twenty thousand shifts of five
 /// people are as many.
 const MAX_INVITATIONS: usize = 100_000;
-/// Days looked at to find the ends of all counted recurrences (COUNT); a calendar that needs more
-/// is refused. A thousand weekly shifts of ten years each need fewer.
-const MAX_COUNTED_DAYS: usize = 4_000_000;
 /// Characters of a SUMMARY; an event with a longer one is left out.
 const MAX_SUMMARY: usize = 1000;
 /// Components within one another; a calendar with more is refused.

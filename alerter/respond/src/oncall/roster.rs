@@ -3,9 +3,28 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::User;
-use super::ical::{Calendar, Event, MAX_WARNINGS};
+use serde::{Deserialize, Serialize};
+
+use super::ical::{Calendar, Event, MAX_PLAN, MAX_WARNINGS};
 use stepwatch_model::Ts;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct User {
+    pub name: String,
+    /// Receivers that reach this person.
+    #[serde(default)]
+    pub notify: Vec<String>,
+    /// As in `U012AB3CD`: mentioned in messages that are for this person.
+    #[serde(default)]
+    pub slack_id: Option<String>,
+    /// Also how calendars name this person.
+    #[serde(default)]
+    pub email: Option<String>,
+    /// Other names that calendars have for this person.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+}
 
 /// A calendar whose events have users. Clones share both.
 #[derive(Debug, Clone, Default)]
@@ -63,7 +82,7 @@ impl Roster {
     pub(super) fn strangers(&self, at: Ts) -> Vec<&str> {
         let all = self.calendar.events().iter().zip(self.users.iter());
         let nobodys = all.filter(|(event, users)| {
-            users.is_empty() && event.occurrences(at, at + super::MAX_PLAN).next().is_some()
+            users.is_empty() && event.occurrences(at, at + MAX_PLAN).next().is_some()
         });
         let mut names: Vec<&str> = nobodys.map(|(event, _)| event.summary.as_str()).collect();
         names.sort_unstable();

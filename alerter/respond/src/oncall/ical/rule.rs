@@ -7,9 +7,11 @@
 use jiff::SignedDuration;
 use jiff::civil::{Date, DateTime, Weekday};
 
-use super::MAX_COUNTED_DAYS;
 use super::value::When;
 
+/// Days looked at to find the ends of all counted recurrences (COUNT); a calendar that needs more
+/// is refused. A thousand weekly shifts of ten years each need fewer.
+pub(super) const MAX_COUNTED_DAYS: usize = 4_000_000;
 /// Of a counted rule, more is as good as for ever.
 const MAX_COUNT: usize = 5000;
 /// Between two occurrences.
