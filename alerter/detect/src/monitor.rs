@@ -6,9 +6,11 @@ mod baselines;
 mod node;
 mod nodes;
 mod owners;
+mod refusal;
 mod run;
 mod sources;
 mod state;
+mod users;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,11 +44,11 @@ const MAX_JUDGED: usize = 16_384;
 /// A run is looked at no more often than this when nothing happens.
 const LOOK_AGAIN: Span = Span::millis(10);
 
-pub use admission::{Refusal, Refused};
 pub use node::{News, Node};
-use owners::{claim_of_owner, of_several_users};
+pub use refusal::{Refusal, Refused};
 pub use run::{Counters, Run};
 use sources::{Source, Speakers};
+use users::{claim_of_owner, of_several_users};
 
 /// What comes from the sources.
 #[derive(Debug, Clone, Copy)]

@@ -8,6 +8,7 @@
 //! several nodes.
 
 use super::nodes::MAX_NODES;
+use super::refusal::{Refusal, Refused};
 use super::run::Run;
 use super::sources::Source;
 use super::{Key, MAX_RUNS, Monitor, Record};
@@ -37,89 +38,6 @@ const SILENT: Span = Span::secs(60);
 const SILENT_IN_STORM: Span = Span::secs(600);
 /// Least time between two searches for a run to forget.
 const LOOK_FOR_ROOM: Span = Span::millis(100);
-
-/// Why a report of a source is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
-    OtherNode,
-    NodeTaken,
-    RankTaken,
-    RankUnknown,
-    NotOfRun,
-    OtherUser,
-    TooManyRuns,
-    TooManyRanks,
-    TooManyNodes,
-}
-
-impl Refusal {
-    pub const ALL: [Self; 9] = [
-        Self::OtherNode,
-        Self::NodeTaken,
-        Self::RankTaken,
-        Self::RankUnknown,
-        Self::NotOfRun,
-        Self::OtherUser,
-        Self::TooManyRuns,
-        Self::TooManyRanks,
-        Self::TooManyNodes,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::OtherNode => "other_node",
-            Self::NodeTaken => "node_taken",
-            Self::RankTaken => "rank_taken",
-            Self::RankUnknown => "rank_unknown",
-            Self::NotOfRun => "not_of_run",
-            Self::OtherUser => "other_user",
-            Self::TooManyRuns => "too_many_runs",
-            Self::TooManyRanks => "too_many_ranks",
-            Self::TooManyNodes => "too_many_nodes",
-        }
-    }
-
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::OtherNode => "it names a node that is not its own",
-            Self::NodeTaken => "another exporter reports its node",
-            Self::RankTaken => "it names a rank that another exporter reports",
-            Self::RankUnknown => "it names a rank that the run does not have",
-            Self::NotOfRun => "it reports a run of which it has no rank",
-            Self::OtherUser => "it names a run of another user",
-            Self::TooManyRuns => "it names too many runs",
-            Self::TooManyRanks => "it names too many ranks",
-            Self::TooManyNodes => "there are too many nodes",
-        }
-    }
-}
-
-/// Reports of a source that were refused, by reason.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Refused {
-    counts: [u64; Refusal::ALL.len()],
-    last: Option<Refusal>,
-}
-
-impl Refused {
-    fn count(&mut self, why: Refusal) {
-        self.counts[why as usize] += 1;
-        self.last = Some(why);
-    }
-
-    pub fn count_of(&self, why: Refusal) -> u64 {
-        self.counts[why as usize]
-    }
-
-    pub fn total(&self) -> u64 {
-        self.counts.iter().sum()
-    }
-
-    /// The reason of the last refusal.
-    pub fn last(&self) -> Option<Refusal> {
-        self.last
-    }
-}
 
 /// The rank that an event is about; a step without one is that of the first.
 fn rank_of(event: &Event) -> Option<u32> {
@@ -158,7 +76,7 @@ impl Monitor {
     pub fn refused(&self) -> impl Iterator<Item = (&str, &Refused)> {
         self.sources
             .iter()
-            .filter(|(_, s)| s.refused.last.is_some())
+            .filter(|(_, s)| s.refused.last().is_some())
             .map(|(name, s)| (name.as_str(), &s.refused))
     }
 

@@ -7,7 +7,8 @@ use stepwatch_wire::Event;
 
 use super::node::Node;
 use super::run::Run;
-use super::{Key, LOOK_AGAIN, Monitor, NO_RUN, of_several_users};
+use super::users::of_several_users;
+use super::{Key, LOOK_AGAIN, Monitor, NO_RUN};
 use crate::cause;
 use crate::changes::{self, RunChange, configuration};
 use crate::detectors::gpu_fault;

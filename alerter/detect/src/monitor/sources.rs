@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::admission::Refused;
+use super::refusal::Refused;
 use super::run::Run;
 use super::{Key, Monitor};
 use stepwatch_model::time::{Span, Ts};

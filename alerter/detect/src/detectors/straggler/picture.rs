@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Config;
+use super::config::Config;
 use crate::run::rank_compute_time::{Group, Member, RankComputeTimes};
 
 /// Steps of the short and the long look, and how many of them must be slow. Engineering limits: a

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use stepwatch_model::Unit;
 
-use super::Picture;
 use super::picture::{FAR, Rotation};
 use crate::run::RunState;
 use crate::run::rank_compute_time::{Group, Member, RankComputeTimes};
@@ -25,16 +24,12 @@ const TOGETHER: &str = "collect on all of them at the same steps";
 /// Ranks named one by one.
 const NAMED: usize = 3;
 
-pub(super) fn suspects(f: &RunState, picture: Picture, named: &BTreeSet<u32>) -> Vec<Suspect> {
-    match picture {
-        Picture::Persistent => ranked(f, named).take(NAMED).map(|(rank, m)| suspect(f, rank, m)).collect(),
-        Picture::Uneven => vec![no_host(Observation::UnevenWork)],
-        Picture::Rotating => vec![no_host(Observation::SlowestRotates)],
-        Picture::Stage => Vec::new(),
-    }
+/// As suspects, the slowest first.
+pub(super) fn slowest(f: &RunState, named: &BTreeSet<u32>) -> Vec<Suspect> {
+    ranked(f, named).take(NAMED).map(|(rank, m)| suspect(f, rank, m)).collect()
 }
 
-fn no_host(why: Observation) -> Suspect {
+pub(super) fn no_host(why: Observation) -> Suspect {
     Suspect::new(Target::Fleet(Unit::Ranks), why)
 }
 

@@ -1,0 +1,26 @@
+//! Whose runs and jobs are, as far as sources declare it.
+
+use super::run::Run;
+use crate::node::Claim;
+
+/// Whether these runs are of several users, as far as is known. A run without a declared user does
+/// not count as a run of a user who was declared; otherwise a source that declares no user would
+/// pass for any user.
+pub(super) fn of_several_users<'a>(runs: impl IntoIterator<Item = &'a Run>) -> bool {
+    let mut users = runs.into_iter().map(|run| run.reporters.uid);
+    let first = users.next();
+    users.any(|user| Some(user) != first)
+}
+
+/// The claim that says whose a job is. What control groups show goes before what the
+/// environment of a process names, for anybody can name a job there: of those, who named it first.
+/// `None` if nobody speaks of it, or control groups show it of several users: clusters may have
+/// jobs of one number. Root is none of them: where a job has just begun, only root's programs run.
+pub(super) fn claim_of_owner<'a>(claims: &[&'a Claim]) -> Option<&'a Claim> {
+    let is_users = |claim: &&&Claim| claim.attested && claim.uid.is_some_and(|uid| uid != 0);
+    let mut attested = claims.iter().filter(is_users);
+    match attested.next() {
+        Some(first) => attested.all(|other| other.uid == first.uid).then_some(*first),
+        None => claims.iter().min_by_key(|claim| (!claim.attested, claim.since)).copied(),
+    }
+}
