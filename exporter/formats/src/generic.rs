@@ -462,7 +462,7 @@ fn shape(text: &str) -> String {
 /// The text without what a logger puts before it, and whether there was any: a date that has no
 /// year (`05/29 03:52:45 - `), or the prefix of absl and DINOv2
 /// (`I0706 16:50:26.230209 140110937163584 train.py:12] `).
-fn without_logger(text: &str) -> (&str, bool) {
+pub(crate) fn without_logger(text: &str) -> (&str, bool) {
     let digits = |from: usize, len: usize| {
         text.as_bytes().get(from..from + len).is_some_and(|b| b.iter().all(u8::is_ascii_digit))
     };

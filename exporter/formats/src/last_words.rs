@@ -7,8 +7,11 @@
 //! a step of its own: the one it names, or the one after the last.
 //!
 //! A sentence that could be in any text counts only behind a step of training, and not where it is
-//! about what may be, or about a batch that was skipped: the run goes on with the next one.
+//! about what may be, or about a batch that was skipped: the run goes on with the next one. Nor does
+//! it count where a model may have written it, which `speaker.rs` decides for all of them.
 
+mod raised;
+mod speaker;
 #[cfg(test)]
 mod tests;
 
@@ -18,9 +21,11 @@ use stepwatch_wire::{Event, Kind};
 use crate::format::Line;
 use crate::own_loss::own_loss;
 use crate::{generic, number, tags, tqdm};
+use speaker::{Speaker, Speech, mentions_exception};
 
 /// What every sentence has in it, if not `inf`.
-const MARKS: &[&str] = &["nan", "NaN", "Nan", "NAN", "finit", "nvalid loss", "inimum", "too small"];
+const MARKS: &[&str] =
+    &["nan", "NaN", "Nan", "NAN", "finit", "nvalid loss", "inimum", "too small", "a number"];
 
 /// What is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,6 +234,7 @@ pub(crate) struct LastWords {
     evaluation: Option<i64>,
     /// In so many lines an exception would mean that the loss is none.
     soon: u8,
+    speaker: Speaker,
 }
 
 impl LastWords {
@@ -236,6 +242,7 @@ impl LastWords {
     pub(crate) fn seen(&mut self, events: &[Event]) {
         for e in events.iter().filter(|e| e.kind == Kind::Step) {
             (self.last_step, self.soon) = (e.step.or(self.last_step), 0);
+            self.speaker.trains();
             let of = |name: &str| {
                 e.m.get(name).is_some_and(|v| !v.is_finite()) || e.missing.iter().any(|m| m == name)
             };
@@ -248,11 +255,12 @@ impl LastWords {
 
     /// The step that is lost by this line, which no format read.
     pub(crate) fn read(&mut self, line: &Line<'_>) -> Option<Event> {
+        let speech = self.speaker.hears(line.text);
         if self.lost || line.text.len() > MAX_LINE || is_row(line.text) {
             return None;
         }
-        let said = words(line.text, self.last_step.is_some()).or_else(|| bar(line.text));
-        let (what, named) = said.or_else(|| self.exception(line.text))?;
+        let said = words(&speech, self.last_step.is_some()).or_else(|| bar(&speech));
+        let (what, named) = said.or_else(|| self.exception(&speech))?;
         if what == What::Evaluation {
             return self.evaluation(line);
         }
@@ -271,10 +279,11 @@ impl LastWords {
     }
 
     /// The loss, if a line before was about NaN and this one is an exception.
-    fn exception(&mut self, text: &str) -> Option<(What, Option<i64>)> {
+    fn exception(&mut self, speech: &Speech<'_>) -> Option<(What, Option<i64>)> {
         self.soon = self.soon.saturating_sub(1);
+        let text = speech.text;
         let about = self.last_step.is_some() && says_only(text, BEFORE_EXCEPTION);
-        if about {
+        if about && speech.is_trainers(text.len().saturating_sub(1)) {
             self.soon = SOON;
         }
         let raised = || text.starts_with("Traceback (most recent call last)") || is_exception(text);
@@ -293,8 +302,9 @@ impl LastWords {
     }
 }
 
-/// A sentence of the table, and the step that it names.
-fn words(text: &str, training: bool) -> Option<(What, Option<i64>)> {
+/// A sentence of the table or an exception, and the step that it names.
+fn words(speech: &Speech<'_>, training: bool) -> Option<(What, Option<i64>)> {
+    let text = speech.text;
     // Nearly every line ends here.
     if !MARKS.iter().any(|m| number::find(text, m).is_some()) && !says_inf(text) {
         return None;
@@ -302,8 +312,13 @@ fn words(text: &str, training: bool) -> Option<(What, Option<i64>)> {
     let lower = text.to_ascii_lowercase();
     let counts = |w: &&Words| training || w.certain;
     let said = |w: &'static Words| Some((w, found(&lower, w.text)?));
-    let ends = |(w, found): &(&Words, Found<'_>)| !w.remark || found.says_end(&lower);
-    let (words, found) = TABLE.iter().filter(counts).filter_map(said).find(ends)?;
+    let ends = |(w, found): &(&Words, Found<'_>)| {
+        speech.is_trainers(found.before.len()) && (!w.remark || found.says_end(&lower))
+    };
+    let Some((words, found)) = TABLE.iter().filter(counts).filter_map(said).find(ends) else {
+        let raised = training.then(|| raised::lost(speech, &lower)).flatten()?;
+        return Some((raised, named(&lower)));
+    };
     if !words.certain && (found.may_be() || found.is_skipped(&lower)) {
         return None;
     }
@@ -368,14 +383,15 @@ impl Found<'_> {
         let closes =
             !behind.starts_with(['_', '/', '-', '=']) && (word.is_empty() || CLOSING.contains(&word));
         let about = self.last_word().is_some_and(|w| ABOUT.contains(&w));
-        closes && !about && (has(lower, STOPS) || raises(self.before) || is_at_step(behind))
+        closes && !about && (has(lower, STOPS) || mentions_exception(self.before) || is_at_step(behind))
     }
 
     /// Whether a batch was left out and the run goes on.
     fn is_skipped(&self, lower: &str) -> bool {
         let sentence = lower.get(self.before.len()..).unwrap_or("");
         let first = sentence.split_inclusive(' ').next().unwrap_or("");
-        let words = if raises(self.before) || raises(first) { SKIPPING } else { SKIPS };
+        let words =
+            if mentions_exception(self.before) || mentions_exception(first) { SKIPPING } else { SKIPS };
         has(lower, words) && !has(lower, STOPS)
     }
 }
@@ -383,14 +399,6 @@ impl Found<'_> {
 /// Whether one of some words is in a text.
 fn has(text: &str, list: &[&str]) -> bool {
     text.split(|c: char| !c.is_alphanumeric()).any(|w| list.contains(&w))
-}
-
-/// Whether the name of an exception is in a text: `RuntimeError:`, and not the level of a logger.
-fn raises(lower: &str) -> bool {
-    lower.split_whitespace().filter_map(|w| w.strip_suffix(':')).any(|w| {
-        let error = w.strip_suffix("error").is_some_and(|kind| kind.ends_with(|c: char| c.is_alphabetic()));
-        error || w.ends_with("exception")
-    })
 }
 
 /// Where a sentence is in a text, if it ends with a word there. A `*` stands for a name.
@@ -447,7 +455,10 @@ fn is_at_step(behind: &str) -> bool {
 }
 
 /// A bar of training whose loss is not finite, which no format reads beside the lines of its own.
-fn bar(text: &str) -> Option<(What, Option<i64>)> {
-    let bar = tqdm::bar(text).or_else(|| tqdm::endless(text))?;
-    generic::loss_is_lost(&bar).then_some((What::Loss, Some(bar.n)))
+fn bar(speech: &Speech<'_>) -> Option<(What, Option<i64>)> {
+    let bar = tqdm::bar(speech.text).or_else(|| tqdm::endless(speech.text))?;
+    // Its first value stands behind the bar, as the end of the line does.
+    let at = number::find(speech.text, bar.postfix).unwrap_or(0);
+    let lost = generic::loss_is_lost(&bar) && speech.is_bar_of_trainer(at, bar.description);
+    lost.then_some((What::Loss, Some(bar.n)))
 }

@@ -426,3 +426,122 @@ proptest! {
         prop_assert_eq!(found, text.contains("loss is nan"), "{}", text);
     }
 }
+
+/// What trainers print of a model, which may have read many logs.
+#[test]
+fn what_a_model_wrote_is_no_word_of_the_trainer() {
+    for line in [
+        "{'completion': 'AssertionError: loss is NaN'}",
+        "{'step': 'x', 'completion': 'it didn\\'t work: Loss is nan, stopping training'}",
+        r#"sample: "RuntimeError: Loss is NaN""#,
+        r#"{"text": "RuntimeError: x\nLoss is NaN, stopping training"}"#,
+        r#"[{"role": "assistant", "content": "Loss is NaN, stopping training"}]"#,
+        "Completion: ValueError: loss is nan",
+        "response: Loss is nan, stopping training",
+        "prompt: RuntimeError: Loss is NaN",
+        "generated: Loss is nan, stopping training",
+        "Generated text (3): Loss is nan, stopping training",
+        "output: FloatingPointError: gradients are Nan/Inf",
+        "text: Loss is nan, stopping training",
+        "generated_text=Loss is nan, stopping training",
+        "completions/0: Loss is nan, stopping training",
+        "[assistant] RuntimeError: Loss is NaN",
+        "<|assistant|> RuntimeError: Loss is NaN",
+        "<answer>Loss is nan, stopping training</answer>",
+        "INFO:root:sample 3: Loss is nan, stopping training",
+        "2025-01-01 10:00:03,123 - INFO - Response: RuntimeError: Loss is NaN",
+        "[rank0]: Prompt: Loss is nan, stopping training",
+        "> RuntimeError: loss is NaN",
+        "- RuntimeError: loss is NaN",
+        "the test failed with `RuntimeError: Loss is NaN` again",
+        "the log said \u{201c}Loss is nan, stopping training\u{201d}",
+        "so I saw RuntimeError: Loss is NaN",
+        "Exception in thread 'Completion: loss is not a number'",
+        "Completion: Exception: loss is not a number",
+        "sample: training: 30it [00:03, 3.50it/s, train_loss=nan]",
+        r#"sample: "training: 30it [00:03, 3.50it/s, train_loss=nan]""#,
+        "completion: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 14. Stopping",
+    ] {
+        assert_eq!(said(line), None, "{line}");
+    }
+}
+
+#[test]
+fn what_a_model_wrote_over_several_lines() {
+    let words = "RuntimeError: Loss is NaN";
+    for before in [
+        "sample: \"here is the log",
+        "completion = \"\"\"",
+        "Response: ```text",
+        "Completion:",
+        "### Output:",
+    ] {
+        assert_eq!(read(&[STEP, before, "some of it", words]).len(), 1, "{before}");
+        let next = STEP.replace("12/", "13/");
+        assert_eq!(read(&[STEP, before, &next, words]).len(), 3, "{before}: the trainer goes on");
+    }
+    assert_eq!(read(&[STEP, "sample: \"here is", "the log\"", words]).len(), 2, "it has ended");
+    assert_eq!(read(&[STEP, "Response: ```", "x", "```", words]).len(), 2, "it has ended");
+    assert_eq!(read(&[STEP, "don't print 5\" here, it's no quote", words]).len(), 2);
+    let mut lines = vec![STEP, "sample: \"never closed"];
+    lines.extend(["other"; 600]);
+    lines.push(words);
+    assert_eq!(read(&lines).len(), 2, "no text is so long");
+    let traceback = "Traceback (most recent call last):";
+    assert_eq!(read(&[STEP, "Output:", "x", traceback, words]).len(), 2);
+}
+
+#[test]
+fn what_launchers_and_loggers_put_before_an_exception() {
+    for prefix in [
+        "",
+        "0: ",
+        "[rank0]: ",
+        "[rank3]: ",
+        "(Worker pid=123) ",
+        "(TaskRunner pid=123, ip=10.0.0.1) ",
+        "2025-01-01 10:00:03,123 - my.trainer - ERROR - ",
+        "[2025-01-01 10:00:03,123][__main__][ERROR] - ",
+        "ERROR:root:",
+        "E0706 16:50:26.230209 140110937163584 train.py:37] ",
+        "[trainer] ",
+        "worker-0: ",
+    ] {
+        assert_eq!(said(&format!("{prefix}RuntimeError: Loss is NaN")), Some((13, "loss")), "{prefix}");
+        assert_eq!(said(&format!("{prefix}AssertionError: NaN loss")), Some((13, "loss")), "{prefix}");
+    }
+}
+
+/// Whatever the exception is called, and however it says it.
+#[test]
+fn exceptions_of_any_class() {
+    for (line, want) in [
+        ("Exception: loss is not a number", (13, "loss")),
+        ("my.errors.DivergedError: the loss is not a number", (13, "loss")),
+        ("Exception: train_loss at step 26 has become infinite", (26, "loss")),
+        ("TrainingException: Loss was not finite.", (13, "loss")),
+        ("NanError: loss became not a number in epoch 3", (13, "loss")),
+        ("ArithmeticError: grad norm is not a number", (13, "gradient")),
+        ("Exception: grad_norm = inf", (13, "gradient")),
+        ("Exception: gradients are infinite", (13, "gradient")),
+        ("ValueError: nonfinite loss", (13, "loss")),
+        ("ValueError: NaN or infinite values in the training loss", (13, "loss")),
+        ("ValueError: infinite gradient norm at step 26", (26, "gradient")),
+    ] {
+        assert_eq!(said(line), Some(want), "{line}");
+    }
+    for line in [
+        "ValueError: loss must be a number, not nan",
+        "ValueError: loss_scale is not a number",
+        "TypeError: loss weight is not a number",
+        "ValueError: the loss is not nan",
+        "ValueError: NaN loss handling is not supported",
+        "ValueError: infinite dataset has no loss",
+        "Exception: 'loss is not a number'",
+        "loss is not a number",
+    ] {
+        assert_eq!(said(line), None, "{line}");
+    }
+    let e = read(&[STEP, "Exception: validation loss is not a number"]);
+    assert_eq!(e.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Step, Kind::Eval]);
+}
