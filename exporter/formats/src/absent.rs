@@ -21,7 +21,9 @@
 //! Lines are of one kind if they have the same names apart from these two, so evaluations and
 //! summaries are of another. Where steps were skipped, nothing counts. After steps fell back, a
 //! number must be there twenty times again before it is missed; what was `null` or a number before
-//! is still known, because a run that resumes may be broken from its first step on.
+//! is still known, because a run that resumes may be broken from its first step on. Of a run that
+//! begins at the first step only the loss is still known: it may be another, which has no other
+//! number of the one before.
 //!
 //! A line that has nothing but a step is a row of a table like any other; of other lines see
 //! `bare.rs`.
@@ -37,6 +39,7 @@ mod tests;
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
 
+use crate::course::{Course, Move};
 use bare::Bare;
 
 /// The numbers that are watched: a run without them is lost.
@@ -81,9 +84,7 @@ pub struct Absent {
     reported: [bool; WATCHED.len()],
     /// Missing since the last of them.
     lost: [bool; WATCHED.len()],
-    last_step: Option<i64>,
-    /// The largest stride of the steps.
-    stride: i64,
+    course: Course,
     lines: u64,
     /// A record holds whatever was logged at the time, so that only `null` counts.
     only_nulls: bool,
@@ -176,7 +177,7 @@ impl Absent {
     pub fn judge(&mut self, e: &mut Event, nothing: &[(String, Nothing)]) {
         let Some(step) = e.step.filter(|_| e.kind == Kind::Step) else { return };
         // A second row of a step is of something else, unless it is another rank's.
-        let again = self.last_step == Some(step) && e.rank.is_none();
+        let again = self.course.last() == Some(step) && e.rank.is_none();
         if self.rows && again && is_bare(e, nothing) {
             return;
         }
@@ -292,17 +293,16 @@ impl Absent {
 
     fn moved(&mut self, step: i64) {
         self.lines += 1;
-        let by = self.last_step.map_or(0, |last| step.saturating_sub(last));
-        // Lines of several ranks may be a few steps apart; a restart goes back further, and may log
-        // something else.
-        if by < 0 && by.unsigned_abs() > self.stride.unsigned_abs().saturating_mul(4) {
-            let mut kinds = std::mem::take(&mut self.kinds);
-            kinds.iter_mut().flat_map(|k| &mut k.watched).for_each(Watched::begin_anew);
-            let Self { reported, lines, only_nulls, rows, .. } = *self;
-            *self = Self { kinds, reported, lines, only_nulls, rows, ..Self::default() };
+        let how = self.course.moves(step);
+        if how == Move::On {
+            return;
         }
-        self.stride = self.stride.max(by);
-        self.last_step = Some(step);
+        let mut kinds = std::mem::take(&mut self.kinds);
+        kinds.iter_mut().for_each(|kind| kind.begin_anew(how));
+        let loss = how == Move::Start;
+        let reported = core::array::from_fn(|i| self.reported[i] && (!loss || WATCHED[i] == metric::LOSS));
+        let Self { course, lines, only_nulls, rows, part, .. } = *self;
+        *self = Self { kinds, reported, course, lines, only_nulls, rows, part, ..Self::default() };
     }
 
     fn kind(&mut self, rest: u64) -> &mut LineKind {
@@ -322,6 +322,17 @@ impl Absent {
 }
 
 impl LineKind {
+    /// After a restart.
+    fn begin_anew(&mut self, how: Move) {
+        self.watched.iter_mut().for_each(Watched::begin_anew);
+        if how == Move::Start {
+            self.others.clear();
+            self.lines = 0;
+            let watched = self.watched.iter_mut().zip(WATCHED);
+            watched.filter(|(_, name)| *name != metric::LOSS).for_each(|(w, _)| *w = Watched::default());
+        }
+    }
+
     /// Of metrics that are not watched, those that are nothing on a further line and were numbers.
     fn others(&mut self, nothing: &[(String, Nothing)]) -> Vec<String> {
         let judged = |name: &str| name.len() <= MAX_OTHER_NAME && !WATCHED.contains(&name);

@@ -220,6 +220,10 @@ impl Generic {
             return Outcome::Unmatched;
         };
         values.settle();
+        let now = Position { step, of, epoch: values.epoch };
+        if !evaluates {
+            self.own_loss.moves(self.offset_at(now, values.rounded).saturating_add(step));
+        }
         let own = |name: &str| self.own_loss.is(name);
         let nothings = if evaluates { Vec::new() } else { word_meaning::nothings(line.text, own) };
         nothings.iter().for_each(|name| out.nothing(name, Nothing::Certain));
@@ -250,7 +254,7 @@ impl Generic {
                 if again && !values.is_lost(line, out) {
                     return Outcome::Ignored;
                 }
-                let step = self.counted(Position { step, of, epoch: values.epoch }, values.rounded);
+                let step = self.counted(now, values.rounded);
                 step.saturating_add(i64::from(again))
             }
         };
@@ -303,20 +307,25 @@ impl Generic {
     /// The step of the run: behind the epochs before, where the printed one starts again with each.
     /// A rounded one stays the same over many epochs, and does not.
     fn counted(&mut self, now: Position, rounded: bool) -> i64 {
-        if let Some(before) = self.before.filter(|_| !rounded) {
-            let epochs = now.epoch.zip(before.epoch).map_or(0.0, |(now, then)| now - then);
-            let length = now.of.unwrap_or(before.step + 1).clamp(1, 1 << 40);
-            if epochs >= 1.0 && now.step <= before.step {
-                self.offset = self.offset.saturating_add(length.saturating_mul(epochs.min(1e6) as i64));
-            } else if epochs <= -1.0 {
-                let back = length.saturating_mul((-epochs).min(1e6) as i64);
-                self.offset = self.offset.saturating_sub(back).max(0);
-            }
-        }
+        self.offset = self.offset_at(now, rounded);
         self.before = Some(now);
         let step = self.offset.saturating_add(now.step).min(MAX_STEP);
         self.last_step = Some(step);
         step
+    }
+
+    fn offset_at(&self, now: Position, rounded: bool) -> i64 {
+        let Some(before) = self.before.filter(|_| !rounded) else { return self.offset };
+        let epochs = now.epoch.zip(before.epoch).map_or(0.0, |(now, then)| now - then);
+        let length = now.of.unwrap_or(before.step + 1).clamp(1, 1 << 40);
+        if epochs >= 1.0 && now.step <= before.step {
+            self.offset.saturating_add(length.saturating_mul(epochs.min(1e6) as i64))
+        } else if epochs <= -1.0 {
+            let back = length.saturating_mul((-epochs).min(1e6) as i64);
+            self.offset.saturating_sub(back).max(0)
+        } else {
+            self.offset
+        }
     }
 }
 

@@ -241,6 +241,8 @@ impl LastWords {
     /// Notes the events that formats read from a line.
     pub(crate) fn seen(&mut self, events: &[Event]) {
         for e in events.iter().filter(|e| e.kind == Kind::Step) {
+            // A step of that number may be another run's.
+            self.evaluation = self.evaluation.filter(|_| e.step == self.last_step);
             (self.last_step, self.soon) = (e.step.or(self.last_step), 0);
             self.speaker.trains();
             let of = |name: &str| {

@@ -25,6 +25,7 @@
 mod absent;
 mod axis;
 mod clean;
+mod course;
 mod file;
 mod file_format;
 mod format;

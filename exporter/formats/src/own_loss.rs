@@ -5,13 +5,17 @@
 //! called after training or likelihood, then any other. Of those alike the shorter counts, then the
 //! first by alphabet. Losses of evaluations, and parts such as `aux_loss` and `kl_loss`, never do.
 //!
-//! The name stays until the log has a loss under a usual name, which ends this for good, or until
-//! the name was not on many records in a row that had another.
+//! The name stays until the log has a loss under a usual name, which ends this, or until the name
+//! was not on many records in a row that had another. Where the steps begin again, another run may
+//! have no usual one: the first of its own counts at once, unless the run before had such names
+//! beside the usual one, of which many must come then.
 
 #[cfg(test)]
 mod tests;
 
 use core::cmp::Reverse;
+
+use crate::course::{Course, Move};
 
 /// Words in the name of a loss that is only a part of it, or of another model, and of what is no
 /// loss at all.
@@ -132,15 +136,27 @@ pub(crate) fn is_policy_loss(key: &str) -> bool {
 /// What stands for the loss in one log.
 #[derive(Debug, Default)]
 pub(crate) struct OwnLoss {
-    /// The log had a loss under a usual name.
+    course: Course,
+    /// The log had a loss under a usual name, since its steps began again.
     usual: bool,
+    /// Where it had one, records without it had another.
+    mixed: bool,
     name: Option<Box<str>>,
     /// Records in a row that had another one.
     without: u32,
 }
 
 impl OwnLoss {
-    /// Notes a loss under a usual name: from now on nothing stands for it.
+    /// Notes the step of a record of training, before it is read.
+    pub(crate) fn moves(&mut self, step: i64) {
+        match self.course.moves(step) {
+            Move::On => {}
+            Move::Back => (self.usual, self.without) = (false, 0),
+            Move::Start => (self.usual, self.without, self.name) = (false, 0, None),
+        }
+    }
+
+    /// Notes a loss under a usual name: nothing stands for it until the steps begin again.
     pub(crate) fn saw_usual(&mut self) {
         (self.usual, self.name) = (true, None);
     }
@@ -158,6 +174,7 @@ impl OwnLoss {
     /// The name that stands for the loss among those of a record without a usual one.
     pub(crate) fn find<'n>(&mut self, names: impl Iterator<Item = &'n str> + Clone) -> Option<&'n str> {
         if self.usual {
+            self.mixed |= names.clone().any(|name| own_loss(name).is_some());
             return None;
         }
         if let Some(name) = names.clone().find(|name| self.is(name)) {
@@ -166,10 +183,10 @@ impl OwnLoss {
         }
         let (_, best) = names.filter_map(|name| Some((own_loss(name)?, name))).max()?;
         self.without = self.without.saturating_add(1);
-        if self.name.is_some() && self.without < REPLACED {
+        if (self.name.is_some() || self.mixed) && self.without < REPLACED {
             return None;
         }
-        (self.name, self.without) = (Some(best.into()), 0);
+        (self.name, self.without, self.mixed) = (Some(best.into()), 0, false);
         Some(best)
     }
 }

@@ -152,9 +152,7 @@ impl Scalars {
             let class = class(tag);
             if matches!(class, Class::Metric(metric::LOSS, _)) {
                 self.has_loss = true;
-                if let Some(own) = self.own_loss.take().and_then(|own| self.tags.get_mut(own)) {
-                    own.class = Class::Custom(own.name.replace(' ', "_"), 1.0);
-                }
+                self.leave_own_loss();
             }
             self.tags.push(Tag { name: tag.into(), class, last_step: i64::MIN });
             Id(self.tags.len() - 1)
@@ -184,8 +182,31 @@ impl Scalars {
         }
     }
 
+    /// Another run writes to the file: nothing of the one before says what it logs.
+    pub(crate) fn begin_anew(&mut self) {
+        self.axis.restart();
+        self.tokens = Tokens::default();
+        self.leave_own_loss();
+        self.has_loss = false;
+    }
+
+    /// The tag that was taken for the loss has its own name again.
+    fn leave_own_loss(&mut self) {
+        if let Some(own) = self.own_loss.take().and_then(|own| self.tags.get_mut(own)) {
+            own.class = Class::Custom(own.name.replace(' ', "_"), 1.0);
+        }
+    }
+
     /// Where no tag has a known name of the loss, the one that looks most like it is taken for it.
     fn find_loss(&mut self, values: &[(Id, f64)]) {
+        let is_usual = |id: &Id| {
+            let class = self.tags.get(id.0).map(|t| &t.class);
+            self.own_loss != Some(id.0) && matches!(class, Some(Class::Metric(metric::LOSS, _)))
+        };
+        if values.iter().any(|(id, _)| is_usual(id)) {
+            self.has_loss = true;
+            self.leave_own_loss();
+        }
         if self.has_loss || self.own_loss.is_some() {
             return;
         }
@@ -475,6 +496,18 @@ mod tests {
         let events = once(&[("train/loss", 2.0), ("eval/loss", 3.0)]);
         let seen: Vec<_> = events.iter().map(|e| (e.kind, e.m.get("loss"))).collect();
         assert_eq!(seen, [(Kind::Eval, Some(3.0)), (Kind::Step, Some(2.0))]);
+    }
+
+    #[test]
+    fn another_run_in_the_file_has_a_loss_of_its_own() {
+        let mut s = Scalars::default();
+        give(&mut s, 7, &[("train/loss", 2.0)]);
+        let second = |s: &mut Scalars| give(s, 1, &[("train/nll_loss", f64::NAN)]);
+        s.begin_anew();
+        assert!(second(&mut s)[0].m.get("loss").is_some_and(f64::is_nan));
+        let usual = give(&mut s, 2, &[("train/loss", 2.0), ("train/nll_loss", 1.0)]);
+        assert_eq!(usual[0].m.get("loss"), Some(2.0));
+        assert_eq!(usual[0].m.get("train/nll_loss"), Some(1.0));
     }
 
     #[test]

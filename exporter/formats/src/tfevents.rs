@@ -198,7 +198,7 @@ impl TfEvents {
             }
             Ok(record::Event { content: Content::SessionStart, wall_time, .. }) => {
                 self.flush(pushed, out);
-                self.scalars.axis.restart();
+                self.scalars.begin_anew();
                 let mut e = Event { ts: wall_time, ..Event::new(Kind::Hello) };
                 e.extra.insert(hello::RESUMED.into(), Value::Bool(true));
                 out.push(e);

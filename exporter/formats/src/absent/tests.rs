@@ -55,6 +55,35 @@ fn a_number_that_is_null_after_a_restart_is_missing() {
 }
 
 #[test]
+fn another_run_need_not_have_what_the_one_before_had() {
+    let second = |s| (s, vec!["loss", "lr", "step_time"], vec!["grad_norm"]);
+    let lines: Vec<_> = full(1..400).chain((1..400).map(second)).collect();
+    assert_eq!(missing(&lines), []);
+    let short: Vec<_> = full(1..4).chain((1..40).map(second)).collect();
+    assert_eq!(missing(&short), []);
+    let without = |s| (s, vec!["loss", "lr", "step_time"], vec![]);
+    let lines: Vec<_> = full(1..400).chain((1..400).map(without)).collect();
+    assert_eq!(missing(&lines), []);
+    let reward = |s, there: bool| {
+        (
+            s,
+            if there { vec!["loss", "reward"] } else { vec!["loss"] },
+            if there { vec![] } else { vec!["reward"] },
+        )
+    };
+    let other = |s| (s, vec!["loss"], vec!["reward", "acc"]);
+    let first = |s| (s, vec!["loss", "reward", "acc"], vec![]);
+    let lines: Vec<_> = (1..100).map(first).chain((1..100).map(other)).collect();
+    assert_eq!(missing(&lines), [], "metrics of its own");
+    let lines: Vec<_> =
+        (1..100).map(|s| reward(s, s < 50)).chain((1..100).map(|s| reward(s, false))).collect();
+    assert!(missing(&lines).iter().all(|(s, _)| *s >= 50), "nor what was null in it");
+    let broken = |s| (s, vec!["grad_norm", "lr", "step_time"], vec!["loss"]);
+    let lines: Vec<_> = full(1..400).chain((1..4).map(broken)).collect();
+    assert_eq!(missing(&lines), only("loss", &[1, 2, 3]), "a loss it has");
+}
+
+#[test]
 fn every_known_metric_that_turns_null_is_missing() {
     let null = |s| (s, vec!["loss", "grad_norm", "step_time"], vec!["lr", "accuracy"]);
     let first = (1, vec!["loss", "grad_norm", "lr", "step_time", "accuracy"], vec![]);

@@ -104,6 +104,9 @@ pub(super) fn found(v: &Value, line: &Line<'_>, own: &mut OwnLoss, out: &mut Out
     // Who writes every field into every record has no loss where it evaluates.
     let core_metrics = [metric::LOSS, metric::GRAD_NORM, metric::LR];
     let with_core = !evaluates || core_metrics.into_iter().any(number_of);
+    if !evaluates {
+        own.moves(step);
+    }
     if usual && number_of(metric::LOSS) {
         own.saw_usual();
     }
