@@ -26,7 +26,8 @@
 //! number of the one before.
 //!
 //! A line that has nothing but a step is a row of a table like any other; of other lines see
-//! `bare.rs`.
+//! `bare.rs`. One with a single number beside the step may be of a schedule; of text it counts
+//! where it can only be the next step ([`Absent::has_lost_alone`]).
 //!
 //! A grammar that knows its lines by more than their loss reads one without it once the log had a
 //! loss ([`Absent::has_reported_loss`]). Where the rest of the line may be of something else, it is
@@ -162,6 +163,17 @@ impl Absent {
             if e.m.get(name).is_none() {
                 w.there = 0;
             }
+        }
+        lost
+    }
+
+    /// As [`Self::has_lost`], of a step with a single number, as a schedule prints one: it must be
+    /// the next of a log of one line a step, in which no such line was beside a step before.
+    pub(crate) fn has_lost_alone(&mut self, e: &Event, nothing: &[(String, Nothing)]) -> bool {
+        let next = e.step.is_some_and(|step| self.bare.is_next(step));
+        let lost = self.has_lost(e, nothing) && next;
+        if !lost {
+            self.bare.idles();
         }
         lost
     }

@@ -190,6 +190,12 @@ impl<'a> Out<'a> {
         self.certain
     }
 
+    /// The same, of a step with a single number.
+    pub(crate) fn has_lost_alone(&mut self, event: &Event) -> bool {
+        self.certain = self.absent.as_mut().is_some_and(|a| a.has_lost_alone(event, &self.nothing));
+        self.certain
+    }
+
     /// Whether the step which is being read has a name whose value is nothing: this one, or any.
     pub(crate) fn has_nothing(&self, name: Option<&str>) -> bool {
         self.nothing.iter().any(|(n, _)| name.is_none_or(|name| n == name))

@@ -238,7 +238,7 @@ impl Generic {
         let loss = values.train.iter().find(|(name, ..)| name == metric::LOSS).map(|(_, value, _)| *value);
         let trains = self.own_loss.is_known() && none
             || values.train.iter().any(|(name, ..)| word_meaning::is_of_training(name))
-            || !evaluates && values.has_lost(line, out);
+            || !evaluates && (values.has_lost(line, out) || self.lacks_loss(&values, now, line, out));
         if !trains && !values.eval.iter().any(|(name, ..)| word_meaning::is_of_training(name)) {
             let bare = values.train.is_empty() && values.eval.is_empty() && nothings.is_empty();
             return if bare && !evaluates { self.bare(&values, step, line, out) } else { Outcome::Unmatched };
@@ -284,6 +284,17 @@ impl Generic {
             push(line.eval(Some(step), values.eval_name.as_deref().unwrap_or("eval")), values.eval, out);
         }
         Outcome::Matched
+    }
+
+    /// Whether a line of a single number, which may be of a schedule, is as the lines with a loss
+    /// were but for the loss, and is the next.
+    fn lacks_loss(&self, values: &LineValues, now: Position, line: &Line<'_>, out: &mut Out<'_>) -> bool {
+        let alone = values.train.len() == 1 && values.eval.is_empty() && !values.bar;
+        if !alone || !lacks_words(&self.shape, &shape(line.text)) {
+            return false;
+        }
+        let step = self.offset_at(now, values.rounded).saturating_add(now.step);
+        out.has_lost_alone(&Event { step: Some(step), ..values.event(line) })
     }
 
     /// A line that is as the others were, and ends where their numbers began: `step: 41`.
@@ -466,6 +477,18 @@ fn shape(text: &str) -> String {
         }
     }
     shape
+}
+
+/// Whether one text has the words of another but for some in a row.
+fn lacks_words(whole: &str, text: &str) -> bool {
+    let words = |text: &'_ str| -> Vec<String> {
+        let words = text.split(|c: char| !c.is_alphabetic()).filter(|w| w.len() > 1);
+        words.map(str::to_owned).collect()
+    };
+    let (whole, text) = (words(whole), words(text));
+    let before = whole.iter().zip(&text).take_while(|(a, b)| a == b).count();
+    let behind = whole.iter().rev().zip(text.iter().rev()).take_while(|(a, b)| a == b).count();
+    whole.len() > text.len() && before + behind >= text.len()
 }
 
 /// The text without what a logger puts before it, and whether there was any: a date that has no

@@ -1,3 +1,4 @@
+mod lost;
 mod own_loss;
 mod shapes;
 mod tokens;
