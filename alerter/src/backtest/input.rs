@@ -75,11 +75,10 @@ impl Input {
         }
         let mut head = Vec::new();
         (&mut file).take(HEAD_BYTES as u64).read_to_end(&mut head)?;
-        let reader = if kind_of(path, &head) == FileKind::Lines || is_ours(&head) {
-            None
-        } else {
-            FileReader::new(path, &head)
-        };
+        let read_here = kind_of(path, &head) == FileKind::Lines || is_ours(&head);
+        // A table that a trainer appends to is read here as any other is.
+        let reader = if read_here { None } else { FileReader::new(path, &head) };
+        let reader = reader.filter(|reader| reader.name() != "csv");
         let source = progress.wrap_read(Cursor::new(head).chain(file));
         Ok(match reader {
             Some(reader) => Self::Records(Box::new(Records::new(reader, source))),

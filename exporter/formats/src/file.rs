@@ -23,6 +23,7 @@ use std::path::Path;
 use stepwatch_wire::{Event, Kind};
 
 use crate::absent::Absent;
+use crate::csv_log::{self, CsvLog};
 use crate::error_json::ErrorJson;
 use crate::file_format::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed, Whole};
 use crate::flight_recorder::{self, FlightRecorder};
@@ -82,6 +83,16 @@ pub fn known_name(path: &Path) -> bool {
         || (name.starts_with("log_") && ends(&[".txt"]))
 }
 
+/// Whether a file is a table, as far as its name says.
+fn is_csv(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e.eq_ignore_ascii_case("csv"))
+}
+
+/// Whether a file that a search found may be followed, by its beginning: a table may be of data.
+pub fn is_followed(path: &Path, head: &[u8]) -> bool {
+    !is_csv(path) || path.ends_with("metrics.csv") || csv_log::is_one(head)
+}
+
 /// A reader of one kind of file, before it is made.
 struct Known {
     kind: FileKind,
@@ -99,7 +110,7 @@ fn recognise(path: &Path, head: &[u8]) -> Option<Known> {
         "config.json" if hf_config::is_one(path, head) => whole(|_, _| Box::new(HfConfig::default())),
         "error.json" => whole(|path, _| Box::new(ErrorJson::new(path))),
         _ if flight_recorder::rank_of(path).is_some() => whole(|path, _| Box::new(FlightRecorder::new(path))),
-        "metrics.csv" if head.is_empty() || is_lightning(head) => {
+        "metrics.csv" if !head.contains(&b'\n') || is_lightning(head) => {
             whole(|_, _| Box::new(LightningCsv::default()))
         }
         // Beside a profile lies an empty event file that only marks the directory.
@@ -117,6 +128,9 @@ fn recognise(path: &Path, head: &[u8]) -> Option<Known> {
         }
         // One that was renamed: no text begins with a length and its checksum.
         _ if tfevents::is_one(head) => records(|path, _| Box::new(TfEvents::new(path))),
+        _ if csv_log::is_one(head) || is_csv(path) && csv_log::may_be_one(head) => {
+            records(|_, head| Box::new(CsvLog::new(head)))
+        }
         _ => None,
     }
 }
@@ -128,13 +142,8 @@ impl FileReader {
     pub fn new(path: &Path, head: &[u8]) -> Option<Self> {
         let known = recognise(path, head)?;
         let format = (known.new)(path, head);
-        Some(Self {
-            kind: known.kind,
-            format,
-            resolution: Resolution::default(),
-            absent: Absent::of_records(),
-            ended: None,
-        })
+        let absent = if format.has_rows() { Absent::of_rows() } else { Absent::of_records() };
+        Some(Self { kind: known.kind, format, resolution: Resolution::default(), absent, ended: None })
     }
 
     pub fn kind(&self) -> FileKind {

@@ -120,6 +120,11 @@ pub(crate) trait FileFormat: fmt::Debug + Send {
     fn name(&self) -> &'static str;
     fn push(&mut self, chunk: Chunk<'_>, out: &mut Out<'_>) -> Pushed;
 
+    /// Whether a record has a place for each number, so that one that is left out is missing.
+    fn has_rows(&self) -> bool {
+        false
+    }
+
     /// Reads a file that is written as a whole, or as much of it as is enough for one turn.
     fn read(&mut self, whole: &Whole<'_>, out: &mut Out<'_>) -> io::Result<Pushed> {
         if whole.len > MAX_HELD_BYTES {

@@ -158,6 +158,11 @@ impl<'a> Out<'a> {
         self.events.len()
     }
 
+    /// Forgets what was noted of a record that was not published.
+    pub(crate) fn begins_record(&mut self) {
+        self.nothing.clear();
+    }
+
     /// Notes that the step which is being read has a name without a value.
     pub(crate) fn nothing(&mut self, name: &str, how: Nothing) {
         self.nothing.push((name.to_owned(), how));

@@ -50,6 +50,7 @@ mod word_meaning;
 
 mod build_nanogpt;
 mod composer;
+mod csv_log;
 mod deepspeed;
 mod error_json;
 mod flight_recorder;
@@ -83,7 +84,9 @@ mod wandb;
 
 pub use absent::{Absent, Nothing};
 pub use clean::{KEPT_BYTES, MAX_JOINED_BYTES};
-pub use file::{FileKind, FileReader, HEAD_BYTES, MAX_PENDING_BYTES, MAX_WHOLE_BYTES, kind_of, known_name};
+pub use file::{
+    FileKind, FileReader, HEAD_BYTES, MAX_PENDING_BYTES, MAX_WHOLE_BYTES, is_followed, kind_of, known_name,
+};
 pub use file_format::{MAX_RECORD_BYTES, Pushed, TURN_EVENTS, Whole};
 pub use flight_recorder::{DUMP_EVENT, dump_event};
 pub use format::{Format, Line, Out, Outcome};

@@ -7,6 +7,7 @@
 
 use std::io;
 
+use crate::csv_log::is_header;
 use crate::file_format::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed, TURN_EVENTS, Whole};
 use crate::format::Out;
 use crate::number;
@@ -96,6 +97,13 @@ struct Columns {
     values: Vec<(usize, Id)>,
 }
 
+impl Columns {
+    /// Whether a row has the name of the step in the place of a step.
+    fn is_step(&self, row: &str) -> bool {
+        cells(row).nth(self.step).is_some_and(|cell| cell.trim() == "step")
+    }
+}
+
 /// Whether a file begins as Lightning writes it: with a column for the step.
 pub(crate) fn is_lightning(head: &[u8]) -> bool {
     let line = head.split(|b| *b == b'\n').next().unwrap_or_default();
@@ -126,13 +134,23 @@ impl LightningCsv {
                 pushed.bad_records += u64::from(columns.is_none());
                 columns.is_some()
             }
-            Some(columns) => {
-                if rows.lines > self.published + 1 {
+            Some(known) => {
+                let new = rows.lines > self.published + 1;
+                // Whoever appends to it may begin with the header again.
+                if !rows.cut && known.is_step(&text) && is_header(text.trim_end()) {
+                    if new {
+                        self.published = rows.lines - 1;
+                        self.scalars.begin_anew();
+                    }
+                    *columns = self.columns(&text);
+                    return columns.is_some();
+                }
+                if new {
                     self.published = rows.lines - 1;
                     if rows.cut {
                         pushed.oversized += 1;
                     } else {
-                        self.row(&text, columns, pushed, out);
+                        self.row(&text, known, pushed, out);
                     }
                 }
                 true
@@ -189,7 +207,9 @@ impl FileFormat for LightningCsv {
                     if !whole.at_rest {
                         return Ok(Pushed::default()); // caught while it is written anew
                     }
-                    self.published = 0; // another run began in the same directory
+                    // Another run began in the same directory.
+                    self.published = 0;
+                    self.scalars.begin_anew();
                 }
                 self.going = Going { found: Some(found), ..Going::default() };
             }
@@ -228,7 +248,7 @@ impl FileFormat for LightningCsv {
 }
 
 /// The cells of a row, as Python's `csv` writes them: in quotes where one holds a comma or a quote.
-fn cells(row: &str) -> impl Iterator<Item = String> {
+pub(crate) fn cells(row: &str) -> impl Iterator<Item = String> {
     let mut rest = Some(row);
     core::iter::from_fn(move || {
         let text = rest?;
@@ -310,6 +330,19 @@ mod tests {
     }
 
     #[test]
+    fn a_header_that_is_repeated_begins_another_run() {
+        let mut r = reader();
+        let first = "step,loss\n1,2.5\n2,2.25\n";
+        assert_eq!(push(&mut r, first).len(), 2);
+        let both = format!("{first}step,lr,nll_loss\n1,0.1,2.5\n");
+        let second = push(&mut r, &both);
+        assert_eq!(steps(&second), [(Kind::Step, 1, Some(2.5))]);
+        assert_eq!(second[0].m.get("lr"), Some(0.1));
+        let more = push(&mut r, &format!("{both}2,0.1,2.25\n"));
+        assert_eq!(steps(&more), [(Kind::Step, 2, Some(2.25))]);
+    }
+
+    #[test]
     fn a_long_table_is_published_part_by_part() {
         let rows: Vec<String> = (0..5000).map(|n| format!("{n},2.5\n")).collect();
         let text = format!("step,loss\n{}", rows.concat());
@@ -351,9 +384,11 @@ mod tests {
     }
 
     #[test]
-    fn other_tables_are_lines() {
-        assert!(FileReader::new(Path::new("metrics.csv"), b"epoch,loss\n1,2\n").is_none());
-        assert!(FileReader::new(Path::new("other.csv"), b"step,loss\n1,2\n").is_none());
+    fn other_tables_are_others() {
+        let name = |path: &str, head: &[u8]| FileReader::new(Path::new(path), head).map(|r| r.name());
+        assert_eq!(name("metrics.csv", b"epoch,loss\n1,2\n"), Some("csv"));
+        assert_eq!(name("metrics.csv", b"not a table\n"), None);
+        assert_eq!(name("other.csv", b"step,loss\n1,2\n"), Some("csv"));
     }
 
     proptest! {

@@ -122,7 +122,10 @@ fn names() {
         ("attempt_0/3/error.json", "", Whole, true),
         ("version_0/metrics.csv", "", Whole, true),
         ("version_0/metrics.csv", "epoch,step,train_loss\n", Whole, true),
-        ("metrics.csv", "a,b\n", Lines, true),
+        // Another table, whose rows are no lines of a log.
+        ("metrics.csv", "a,b\n", Records, true),
+        ("train_log.csv", "step,loss\n", Records, true),
+        ("train_log.txt", "step,loss\n", Records, false),
         ("progress.txt", "", Lines, true),
         ("slurm-123.out", "", Lines, true),
         ("logs/log_1795226853.txt", "", Lines, true),

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::{name, pattern};
+use super::{name, open, pattern};
 use crate::reach::{Reach, Refusal};
 
 /// Directories inside one another that are searched.
@@ -167,6 +167,9 @@ pub(in crate::sources) fn search(root: &Path, reach: &Reach) -> Found {
             if !shares.has_room(meta.uid()) {
                 continue;
             }
+            if is_known && !is_followed(&path, reach) {
+                continue;
+            }
             if is_known {
                 found.push(Candidate::new(path, &meta));
             } else if depth < MAX_DEPTH {
@@ -178,6 +181,12 @@ pub(in crate::sources) fn search(root: &Path, reach: &Reach) -> Found {
     }
     found.sort_by(|a, b| b.written.cmp(&a.written).then_with(|| a.path.as_os_str().cmp(b.path.as_os_str())));
     Found { files: found, cut: shares.cut, refused: None }
+}
+
+/// Whether a file with a known name is one of training by what it contains, where the name does not
+/// say so: a table may be of data, and large.
+fn is_followed(path: &Path, reach: &Reach) -> bool {
+    stepwatch_formats::is_followed(path, &[]) || stepwatch_formats::is_followed(path, &open::head(path, reach))
 }
 
 /// Logs of tools that are no logs of training, and copies that a rotation left.

@@ -17,6 +17,8 @@ use crate::reach::Reach;
 pub(super) const BUDGET_BYTES: usize = 64 * 1024;
 /// First bytes of a file by which it is recognised.
 pub(super) const HEAD_BYTES: usize = 256;
+/// The first bytes of a table: each in a directory is looked at whenever that is searched.
+const HEADER_BYTES: usize = 4096;
 /// Zeros that end a line. Fewer within one are what a writer left that died.
 const MIN_HOLE: usize = 4096;
 /// Zeros in a row that are read where the file system does not report how many more there are.
@@ -415,11 +417,18 @@ fn beginning(file: &File) -> Vec<u8> {
 }
 
 /// The first bytes of a file that may not be there. What distinguishes one file of JSON from
-/// another is a key, which may come after many others.
+/// another is a key, which may come after many others; of a table it is the header.
 pub(super) fn head(path: &Path, reach: &Reach) -> Vec<u8> {
     let Ok(file) = reach.open(path) else { return Vec::new() };
-    if path.extension().is_some_and(|extension| extension == "json") {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    if extension == Some("json") {
         return beginning(&file);
+    }
+    if extension == Some("csv") {
+        let mut buffer = vec![0; HEADER_BYTES];
+        let n = file.read_at(&mut buffer, 0).unwrap_or(0);
+        buffer.truncate(n);
+        return buffer;
     }
     read_head(&file, &mut [0; HEAD_BYTES]).to_vec()
 }

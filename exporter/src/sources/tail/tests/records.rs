@@ -299,3 +299,35 @@ fn a_hole_of_terabytes_in_the_place_of_records_ends_the_file() {
         assert_eq!(b.dropped("damaged"), Some(1.0), "{name}");
     }
 }
+
+#[test]
+fn a_table_that_a_trainer_appends_to() {
+    for head in ["step,loss,lr\n", ""] {
+        let mut b = Bench::new("train_log.csv");
+        b.append_bytes("train_log.csv", head.as_bytes());
+        assert_eq!(b.poll_steps(), [0; 0]);
+        let header = if head.is_empty() { "step,loss,lr\n" } else { "" };
+        b.append_bytes("train_log.csv", format!("{header}1,2.5,0.1\n2,2.25").as_bytes());
+        assert_eq!(b.poll_steps(), [1]);
+        b.append_bytes("train_log.csv", b",0.1\n3,nan,0.1\n");
+        let e = b.poll();
+        assert_eq!(e.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [2, 3]);
+        assert!(e[1].m.get("loss").unwrap().is_nan());
+        b.kill();
+        b.append_bytes("train_log.csv", b"4,2.0,0.1\n");
+        assert_eq!(b.poll_steps(), [4], "the header is known after a restart");
+        b.append_bytes("train_log.csv", b"step,nll_loss\n1,2.5\n");
+        let e = b.poll();
+        assert_eq!((e[0].step, e[0].m.get("loss")), (Some(1), Some(2.5)), "another run");
+    }
+}
+
+#[test]
+fn of_the_tables_in_a_directory_those_of_training_are_followed() {
+    let mut b = Bench::new("exp1");
+    fs::create_dir(b.path("exp1")).unwrap();
+    b.append_bytes("exp1/train_log.csv", b"step,nll_loss\n1,2.5\n");
+    b.append_bytes("exp1/data.csv", b"text,label\nstep: 1 loss: 2.5,1\nstep: 2 loss: 2.5,1\n");
+    let e = b.poll();
+    assert_eq!(e.iter().map(|e| (e.step, e.m.get("loss"))).collect::<Vec<_>>(), [(Some(1), Some(2.5))]);
+}
