@@ -228,6 +228,8 @@ const MAX_LINE: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct LastWords {
     last_step: Option<i64>,
+    /// When it was, if the log says so.
+    last_time: Option<f64>,
     /// The last step was reported to be lost: further lines add nothing.
     lost: bool,
     /// The step whose evaluation was reported to be lost.
@@ -244,6 +246,7 @@ impl LastWords {
             // A step of that number may be another run's.
             self.evaluation = self.evaluation.filter(|_| e.step == self.last_step);
             (self.last_step, self.soon) = (e.step.or(self.last_step), 0);
+            self.last_time = e.ts;
             self.speaker.trains();
             let of = |name: &str| {
                 e.m.get(name).is_some_and(|v| !v.is_finite()) || e.missing.iter().any(|m| m == name)
@@ -263,6 +266,9 @@ impl LastWords {
         }
         let said = words(&speech, self.last_step.is_some()).or_else(|| bar(&speech));
         let (what, named) = said.or_else(|| self.exception(&speech))?;
+        // Tracebacks have no time. In a log that has, it was soon after the last step, whenever the
+        // file is read or was copied.
+        let line = &Line { ts: line.ts.or(self.last_time), ..*line };
         if what == What::Evaluation {
             return self.evaluation(line);
         }

@@ -45,6 +45,18 @@ fn llama_factory() {
 }
 
 #[test]
+fn the_first_count_of_llama_factory_is_not_that_of_a_step() {
+    let line = |step: i64, tokens: i64| {
+        format!(r#"{{"current_steps":{step},"total_steps":100000,"loss":1.5,"total_tokens":{tokens}}}"#)
+    };
+    // The tail begins in the middle, and a process goes on and counts from 0 again.
+    let lines = [line(5000, 9_000_000), line(5010, 9_020_000), line(5020, 20_000), line(5030, 40_000)];
+    let e = read(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+    let tokens: Vec<_> = e.iter().map(|e| e.m.get("tokens")).collect();
+    assert_eq!(tokens, [None, Some(2000.0), None, Some(2000.0)]);
+}
+
+#[test]
 fn the_throughput_of_llama_factory_is_a_mean() {
     let line = |step: i64, tokens: f64, seconds: f64, loss: &str| {
         format!(

@@ -278,6 +278,18 @@ fn a_known_end_is_not_reported_again() {
     );
 }
 
+/// An old log may be read, or may have been copied, long after it was written.
+#[test]
+fn a_closing_line_without_a_time_is_as_old_as_the_last_step() {
+    let step = format!("2025-01-01 00:00:10Z {}", STEP.trim());
+    let at =
+        |lines: &[&str]| read(lines).iter().map(|e| e.ts.map(|ts| ts - 1_735_689_600.0)).collect::<Vec<_>>();
+    assert_eq!(at(&[&step, "RuntimeError: Loss is NaN"]), [Some(10.0), Some(10.0)]);
+    assert_eq!(at(&[&step, "2025-01-01 00:00:12Z Loss is nan, stopping training"]), [Some(10.0), Some(12.0)]);
+    assert_eq!(at(&[&step, "Validation loss is NaN"]), [Some(10.0), Some(10.0)]);
+    assert_eq!(at(&[STEP, "RuntimeError: Loss is NaN"]), [None, None], "the log has no times");
+}
+
 /// What loops of all kinds end with.
 #[test]
 fn ends_of_loops_that_people_write() {
