@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn a_header_that_is_repeated_begins_another_run() {
         let mut r = reader("");
-        let first: String = (1..30).map(|n| format!("{n},2.5,0.1\n")).collect();
+        let first = (1..30).map(|n| format!("{n},2.5,0.1\n")).collect::<Vec<_>>().concat();
         assert_eq!(push(&mut r, &format!("step,loss,lr\n{first}")).len(), 29);
         let second = push(&mut r, "step,nll_loss,lr\n1,2.25,0.1\n2,nan,0.1\n");
         assert_eq!(second.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [1, 2]);
@@ -316,7 +316,7 @@ mod tests {
             [("step,loss,lr", "2.5,0.1", ",0.1"), ("step,loss", "2.5", ""), ("step,loss", "2.5", "None")]
         {
             let mut r = reader("");
-            let rows: String = (1..30).map(|n| format!("{n},{full}\n")).collect();
+            let rows = (1..30).map(|n| format!("{n},{full}\n")).collect::<Vec<_>>().concat();
             assert!(push(&mut r, &format!("{header}\n{rows}")).iter().all(|e| e.missing.is_empty()));
             let e = push(&mut r, &format!("30,{empty}\n31,{empty}\n"));
             let missing: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.missing.clone())).collect();
@@ -324,7 +324,7 @@ mod tests {
             assert_eq!(missing, [(30, loss.clone()), (31, loss)], "{header}: {empty}");
         }
         let mut r = reader("");
-        let rows: String = (1..90).map(|n| format!("{n},2.5,\n{n},,0.1\n")).collect();
+        let rows = (1..90).map(|n| format!("{n},2.5,\n{n},,0.1\n")).collect::<Vec<_>>().concat();
         assert!(push(&mut r, &format!("step,loss,lr\n{rows}")).iter().all(|e| e.missing.is_empty()));
     }
 

@@ -107,7 +107,7 @@ fn predicate(words: &[Word<'_>], at: usize) -> Option<usize> {
         ("not", "a", "number") => 3,
         _ => return None,
     };
-    let more = if words.get(at + long).is_some_and(|w| w.text == "or") { 1 } else { 0 };
+    let more = usize::from(words.get(at + long).is_some_and(|w| w.text == "or"));
     Some(long + predicate(words, at + long + more).map_or(0, |next| more + next))
 }
 

@@ -188,8 +188,9 @@ fn quotes(text: &str, before: Option<&'static str>) -> (Vec<core::ops::Range<usi
     let mut quoted = Vec::new();
     let mut at = 0;
     if let Some(close) = before {
-        let Some(end) = closing(text, 0, close) else { return (vec![0..text.len()], before) };
-        quoted.push(0..end);
+        let end = closing(text, 0, close);
+        quoted.push(0..end.unwrap_or(text.len()));
+        let Some(end) = end else { return (quoted, before) };
         at = end;
     }
     while let Some(from) = text[at..].find(['"', '\'', '`', '\u{201c}', '\u{ab}']).map(|i| at + i) {
