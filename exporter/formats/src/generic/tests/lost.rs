@@ -50,7 +50,7 @@ fn lines_of_a_schedule_are_no_steps() {
         let log = log.join("\n");
         assert!(auto(&log.lines().collect::<Vec<_>>()).iter().all(|e| e.missing.is_empty()), "{every}");
     }
-    let seldom = |s: u32| if s % 10 == 0 { line(s) } else { format!("step: {s} | lr: 1e-4") };
+    let seldom = |s: u32| if s.is_multiple_of(10) { line(s) } else { format!("step: {s} | lr: 1e-4") };
     let log: Vec<String> = (1..200).map(seldom).collect();
     let log: Vec<&str> = log.iter().map(String::as_str).collect();
     assert!(auto(&log).iter().all(|e| e.missing.is_empty()), "the loss of every tenth step");
