@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use regex_lite::Regex;
 use statrs::distribution::{Binomial, Continuous, ContinuousCDF, DiscreteCDF, Normal, Poisson};
 
-/// File, words of one of its comments of which the last number is stated (or the name of a constant),
-/// and what it is by computation.
+/// File, words of one of its comments of which the last number is stated (or the name of a
+/// constant), and what it is by computation.
 type Stated = (&'static str, &'static str, fn(&Source) -> f64);
 
 const STATED: &[Stated] = &[
@@ -60,18 +60,20 @@ const STATED: &[Stated] = &[
         at_least(c.get("page_hits"), c.get("WINDOW"), SPIKES)
     }),
     ("detectors/grad_spike.rs", "6·10⁻⁶ hold", |c| at_least(2.0, c.get("WINDOW"), SPIKES)),
-    ("detectors/grad_spike.rs", "with a chance of 3·10⁻⁸", |c| counts(4.0, c.get("MEMORY") * SPIKES)),
+    ("detectors/grad_spike.rs", "with a chance of 3·10⁻⁸", |c| {
+        counts(fading(c, "unstable_ticket"), c.get("MEMORY") * SPIKES)
+    }),
     ("detectors/grad_spike.rs", "has 4 with a chance of 0.6 %", |c| {
-        counts(4.0, c.get("unstable_ticket") / c.get("unstable_ratio"))
+        counts(fading(c, "unstable_ticket"), c.get("unstable_ticket") / c.get("unstable_ratio"))
     }),
     ("detectors/grad_spike.rs", "it is 0.06 %", |c| {
-        counts(6.0, c.get("unstable_page") / c.get("unstable_ratio"))
+        counts(fading(c, "unstable_page"), c.get("unstable_page") / c.get("unstable_ratio"))
     }),
     ("detectors/nonfinite.rs", "7·10⁻⁶ of the windows", |c| {
         at_least(c.get("grad_samples"), c.get("GRAD_WINDOW"), 1.0 / 2000.0)
     }),
     ("detectors/nonfinite.rs", "with a chance of 8·10⁻⁸", |c| {
-        counts(5.0, c.get("SCALE_MEMORY") / 2000.0)
+        counts(fading(c, "halvings_ticket"), c.get("SCALE_MEMORY") / 2000.0)
     }),
     ("detectors/nonfinite.rs", "One step in 64 is 1.6 %", |c| c.get("SKIPPED_RATE")),
     ("detectors/nonfinite.rs", "so 5 % are 4", |c| (c.get("skipped_ticket") / c.get("SKIPPED_RATE")).ceil()),
@@ -323,6 +325,11 @@ fn at_least(successes: f64, trials: f64, chance: f64) -> f64 {
 /// That there are so many, or more, where the mean is another.
 fn counts(least: f64, mean: f64) -> f64 {
     Poisson::new(mean).unwrap().sf(least as u64 - 1)
+}
+
+/// Events that a memory needs to hold so many: each of them fades until the next.
+fn fading(c: &Source, threshold: &str) -> f64 {
+    c.get(threshold).floor() + 1.0
 }
 
 /// Samples to a false alarm of a CUSUM (Siegmund, "Sequential Analysis", 1985): the formula in
