@@ -223,7 +223,12 @@ impl Callbacks {
                 return Outcome::Failed("the store does not answer".into());
             }
         };
-        let Some(record) = found.map(Box::new) else { return self.not_found() };
+        let Some(record) = found.map(Box::new) else {
+            return match wish {
+                Wish::Act(action) => self.not_found(id, by, action).await,
+                Wish::Silence(_) => self.unrecorded().map_or(Outcome::Unknown, Outcome::Failed),
+            };
+        };
         match (record.state, &wish) {
             // What is over may be remarked on, and may come back.
             (State::Resolved, Wish::Act(IncidentAction::Note(_) | IncidentAction::Reopen)) => {}
@@ -254,12 +259,26 @@ impl Callbacks {
         }
     }
 
-    /// The outcome for an incident that the store does not have. While it refuses writes, pages go
-    /// out from memory: an answer to one of them must come again and not be lost.
-    fn not_found(&self) -> Outcome {
-        match self.inner.store.refusal_in_public() {
-            Some(why) => Outcome::Failed(format!("the incident may not be recorded yet: {why}")),
-            None => Outcome::Unknown,
+    /// Why the store may lack an incident: while it refuses writes, pages go out from memory.
+    fn unrecorded(&self) -> Option<String> {
+        let why = self.inner.store.refusal_in_public()?;
+        Some(format!("the incident may not be recorded yet: {why}"))
+    }
+
+    /// A person's word on an incident that the store does not have. If its page went out from
+    /// memory, the engine does at once what that person says, so that nobody is called again. That
+    /// counts as done when it is recorded: until then it must come again.
+    async fn not_found(&self, id: &str, by: &str, action: IncidentAction) -> Outcome {
+        let Some(why) = self.unrecorded() else { return Outcome::Unknown };
+        if matches!(action, IncidentAction::Note(_)) {
+            return Outcome::Failed(why);
+        }
+        let entry = self.caller.audit(by, action.as_str(), id);
+        let (incident, by) = (id.to_owned(), by.to_owned());
+        match self.inner.runtime.ask(entry, |reply| Command::Act { incident, by, action, reply }).await {
+            Ok(Some(_)) => Outcome::Done,
+            Ok(None) => Outcome::Failed(why),
+            Err(unanswered) => unanswered.into(),
         }
     }
 

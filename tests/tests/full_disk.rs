@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stepwatch_fakes::{Alert, AlertState, FakePulse, Page, PagerDuty, Pulse};
+use stepwatch_fakes::{Alert, AlertState, FakePulse, Page, PagerDuty, Pulse, pagerduty_signature};
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::{Alerter, FakeLibc, Stack, StackOptions, exposition, http, poll_until};
+use stepwatch_tests::{Alerter, FakeLibc, Inbound, Stack, StackOptions, exposition, http, poll_until};
 
 /// Posts an alert that pages, and returns the status of the answer; `None` if none came.
 async fn fire(alertmanager: &str, name: &str) -> Option<u16> {
@@ -290,6 +290,46 @@ async fn a_page_rings_although_the_disk_is_full_and_is_recorded_when_there_is_ro
     assert_eq!(stack.slack.with(|s| s.top().count()), 1);
 }
 
+/// Nobody is called again for it, and the answer is recorded with the page. Until then whoever
+/// answers is not told that it is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_a_page_that_is_not_recorded_counts_at_once() {
+    let inbound = vec![Inbound::PagerDuty];
+    let stack = Stack::start_with(StackOptions { inbound, blind: true, ..StackOptions::default() }).await;
+    let stack = stack.unwrap();
+    let url = stack.alerter.url();
+    stack.alerter.daemon.fill_disk().unwrap();
+    let all = ["LateAlert", "OtherAlert"];
+    let fired = tokio::join!(fire(&url, all[0]), fire(&url, all[1]));
+    assert_eq!(fired, (Some(503), Some(503)));
+    let called = |pd: &PagerDuty| all.iter().all(|name| pages(pd, name).count() == 1);
+    let pd = stack.pagerduty.wait_for(called, PATIENCE).await.unwrap();
+    let [late, later] = all.map(|name| pages(&pd, name).next().unwrap().dedup_key.clone());
+
+    stack.pagerduty.change(|pd| pd.by_person(&late, "acknowledged", "Jane Doe")).unwrap();
+    let hook = stack.pagerduty.with(|pd| pd.hooks.last().unwrap().to_string());
+    let signature = pagerduty_signature(&[PagerDuty::WEBHOOK_SECRET], hook.as_bytes());
+    let post = http::client().post(format!("{url}/pagerduty/webhook")).body(hook);
+    let post = post.header("x-pagerduty-signature", signature).timeout(PATIENCE);
+    let by_cli = stack.alerter.cli(&["incidents", "ack", &later]);
+    let (by_hook, by_cli) = tokio::join!(post.send(), by_cli);
+    assert_eq!(by_hook.unwrap().status(), 503, "PagerDuty sends it again");
+    let by_cli = by_cli.unwrap();
+    assert!(!by_cli.status.success() && said(&by_cli).contains("not yet durable"), "{}", said(&by_cli));
+    let answered = |pd: &PagerDuty| {
+        let of_both = |a: &&Alert| all.iter().any(|name| a.summary.contains(name));
+        pd.alerts.iter().filter(of_both).all(|a| a.state == AlertState::Acknowledged)
+    };
+    stack.pagerduty.wait_for(answered, PATIENCE).await.unwrap();
+
+    stack.alerter.daemon.empty_disk().unwrap();
+    wait_ready(&stack.alerter, 200).await;
+    for name in all {
+        let recorded = async || state(&stack.alerter, name).await.filter(|state| state == "acknowledged");
+        poll_until("the answer in the list", PATIENCE, recorded).await.unwrap();
+    }
+}
+
 /// A disk may hang instead of failing: no call returns, and somebody has to be woken all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_rings_although_the_disk_hangs_and_is_recorded_when_it_does_not() {
@@ -324,14 +364,14 @@ async fn a_page_rings_although_the_disk_hangs_and_is_recorded_when_it_does_not()
     assert!(why.contains("under way for more than 10 s"), "{why}");
     // What is decided after that does not wait for the commit that hangs.
     stack.pagerduty.wait_for(|pd| pages(pd, "EarlyAlert").count() == 2, PATIENCE).await.unwrap();
-    let later = tokio::spawn(async move { fire(&url, "LaterAlert").await });
-    stack.pagerduty.wait_for(|pd| pages(pd, "LaterAlert").count() == 1, PATIENCE).await.unwrap();
+    let later = tokio::spawn(async move { fire(&url, "OtherAlert").await });
+    stack.pagerduty.wait_for(|pd| pages(pd, "OtherAlert").count() == 1, PATIENCE).await.unwrap();
 
     machine.hang_disk(false).unwrap();
     wait_ready(&stack.alerter, 200).await;
     late.await.unwrap();
     later.await.unwrap();
-    for name in ["EarlyAlert", "LateAlert", "LaterAlert"] {
+    for name in ["EarlyAlert", "LateAlert", "OtherAlert"] {
         let recorded = async || state(&stack.alerter, name).await;
         assert_eq!(
             poll_until("the incident in the list", PATIENCE, recorded).await.unwrap(),
@@ -343,7 +383,7 @@ async fn a_page_rings_although_the_disk_hangs_and_is_recorded_when_it_does_not()
     let text = said(&stack.alerter.cli(&["explain", &id]).await.unwrap());
     assert!(text.contains("sent from memory, not recorded"), "{text}");
     // Everything that was sent is known to have been: each level pages once.
-    let names = ["EarlyAlert", "LateAlert", "LaterAlert"];
+    let names = ["EarlyAlert", "LateAlert", "OtherAlert"];
     let all = |pd: &PagerDuty| names.iter().all(|name| pages(pd, name).count() >= 2);
     stack.pagerduty.wait_for(all, PATIENCE).await.unwrap();
     wait_sent(&stack.alerter).await;

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
 use stepwatch_respond::incident::{IncidentRecord, State as IncidentState, Verdict};
@@ -227,7 +228,12 @@ impl Said {
 impl Api {
     /// Does what a person wants of an incident, and returns the incident when that is durable.
     pub(crate) async fn answer(&self, caller: &Caller, id: &str, said: Said) -> Result<IncidentView> {
-        let record = self.find(caller, id).await?;
+        let record = match self.find(caller, id).await {
+            Err(err) if err.status == StatusCode::NOT_FOUND => {
+                return self.answer_unrecorded(caller, id, &said).await?.ok_or(err);
+            }
+            found => found?,
+        };
         let incident = record.id.clone();
         if matches!(said.action, IncidentAction::Note(_)) {
             hand_over(self, caller, &incident, &said).await?;
@@ -243,6 +249,23 @@ impl Api {
         let record = self.find(caller, &incident).await?;
         let lost = || Err(ApiError::unavailable("what is known of the incident is being stored: ask again"));
         said.settled(&record).unwrap_or_else(lost).map(|()| record.into())
+    }
+}
+
+impl Api {
+    /// The same of an incident whose page went out from memory, because the store refuses writes.
+    /// A limited token may not ask for what the store cannot say whose it is.
+    async fn answer_unrecorded(
+        &self,
+        caller: &Caller,
+        id: &str,
+        said: &Said,
+    ) -> Result<Option<IncidentView>> {
+        let is_note = matches!(said.action, IncidentAction::Note(_));
+        if is_note || caller.token_scope().is_some() || self.store.refusal_in_public().is_none() {
+            return Ok(None);
+        }
+        Ok(hand_over(self, caller, id, said).await?.map(|record| (*record).into()))
     }
 }
 

@@ -57,6 +57,12 @@ struct Said {
     merged: Option<Merged>,
 }
 
+impl Said {
+    fn who(&self) -> &str {
+        self.person.as_deref().unwrap_or("PagerDuty")
+    }
+}
+
 /// PagerDuty's incident that another was merged into; the service may leave it out.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Merged {
@@ -172,7 +178,10 @@ async fn act(callbacks: &Callbacks, said: &Said, voice: &Voice) -> (Outcome, boo
     let failed = || (Outcome::Failed("the store does not answer".into()), false);
     let Ok((known, about)) = about(&callbacks.inner.store, said).await else { return failed() };
     if about.is_empty() {
-        let outcome = if names_one_of_ours(said) { callbacks.not_found() } else { Outcome::Unknown };
+        let outcome = match one_of_ours(said).zip(word(said)) {
+            Some((id, action)) => callbacks.not_found(id, &actor(said.who(), None), action).await,
+            None => Outcome::Unknown,
+        };
         let done = !matches!(outcome, Outcome::Failed(_));
         return (outcome, done);
     }
@@ -211,11 +220,17 @@ async fn answer(
 ) -> Result<Outcome, StoreError> {
     let record = match callbacks.inner.store.incident(incident).await {
         Ok(Some(record)) if record.id == incident => record,
-        Ok(_) => return Ok(callbacks.not_found()),
+        Ok(_) => {
+            let by = actor(said.who(), None);
+            return Ok(match word(said) {
+                Some(action) => callbacks.not_found(incident, &by, action).await,
+                None => Outcome::Unknown,
+            });
+        }
         Err(err) => return Err(err),
     };
     let receiver = receiver(&callbacks.inner.store, said, voice, incident).await?;
-    let by = actor(said.person.as_deref().unwrap_or("PagerDuty"), receiver.as_deref());
+    let by = actor(said.who(), receiver.as_deref());
     let answers = |action: &IncidentAction| {
         matches!(action, IncidentAction::Ack | IncidentAction::Unack | IncidentAction::Resolve)
     };
@@ -316,12 +331,22 @@ async fn reopen(
     Ok(callbacks.act(&record.id, by, note(what)).await)
 }
 
-/// Whether its key looks like that of an incident of ours: a subscription of a whole account brings
-/// those of others too.
-fn names_one_of_ours(said: &Said) -> bool {
+/// The incident that its key names, if that looks like one of ours: a subscription of a whole
+/// account brings those of others too.
+fn one_of_ours(said: &Said) -> Option<&str> {
     const CHARS: usize = 16;
-    let id = said.key.as_deref().map(|key| ring_of(key).0);
-    id.is_some_and(|id| id.len() == CHARS && id.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_uppercase()))
+    let id = said.key.as_deref().map(|key| ring_of(key).0)?;
+    let like_ours = |b: u8| b.is_ascii_digit() || b.is_ascii_uppercase();
+    (id.len() == CHARS && id.bytes().all(like_ours)).then_some(id)
+}
+
+/// What a person says with it.
+fn word(said: &Said) -> Option<IncidentAction> {
+    match meaning(said) {
+        Meaning::Act(action) => Some(action),
+        Meaning::Reopen => Some(IncidentAction::Reopen),
+        Meaning::Nothing => None,
+    }
 }
 
 /// Our incidents that an event is about, and the stored counterpart in PagerDuty.

@@ -151,7 +151,14 @@ impl Manager {
             let who = i.left_to(&self.config, &to.receiver, why)?;
             Some(format!("; {}: {who} repeats", to.receiver))
         };
-        let left: String = recipients.iter().filter_map(repeats).collect();
+        let left: Vec<String> = recipients.iter().filter_map(repeats).collect();
+        let (nobody, left) = (!left.is_empty() && left.len() == recipients.len(), left.concat());
+        let shown = match &found {
+            // Their own service repeats the calls of all of them.
+            Ok(_) if nobody => left.clone(),
+            Ok(found) => format!("; told now: {found}{left}"),
+            Err(words) => format!("; {words}{left}"),
+        };
         let what = match &found {
             Ok(found) => format!("level {} notified ({found}): {}{left}{asked}", path.level, why.words),
             Err(words) => format!("level {}: {words}: {}{left}{asked}", path.level, why.words),
@@ -163,14 +170,7 @@ impl Manager {
             recipient.path = Some(Path { chosen, ..path.clone() });
             self.send(tx, id, recipient, Word { action: Action::Trigger, why });
         }
-        let shown = Why::new(
-            why.because,
-            match found {
-                Ok(found) => format!("{}; told now: {found}", why.words),
-                Err(words) => format!("{}; {words}", why.words),
-            },
-        );
-        self.show(tx, id, &called, &shown);
+        self.show(tx, id, &called, &Why::new(why.because, why.words.clone() + &shown));
     }
 
     /// Shows a call in the threads of those whom it is not for.

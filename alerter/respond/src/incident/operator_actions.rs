@@ -59,10 +59,9 @@ impl Manager {
         let Some(i) = self.open.get_mut(id) else { return };
         tx.out.push(by_actor(now, id, by, "asked for the next level".into()));
         i.record.reopen();
-        let mut level = i.record.level + 1;
+        let level = i.ladders.next_level().unwrap_or(i.ladders.last_level());
         if !i.ladders.hurry(now) {
             i.ladders.force(now);
-            level = i.record.level;
         }
         let why = Why::new(Reason::Escalated, format!("escalated to level {level} by {by}"));
         self.climb(tx, id, &why);

@@ -34,7 +34,7 @@ impl Manager {
     pub(crate) fn resolve_by_hand(&mut self, tx: &mut Tx<'_>, id: &str, by: &str, verdict: Option<Verdict>) {
         let now = tx.now;
         let Some(i) = self.open.get(id) else { return };
-        // A storm has no trouble of its own; what is in it is acknowledged, and goes on as that.
+        // A storm has no trouble of its own; what is in it comes back by itself.
         let fires = i.storm.is_none() && i.record.severity > Severity::Info && !i.raised.is_empty();
         let reopens_at = fires.then(|| now + self.config.reopen_after);
         let raised = if fires { i.raised.clone() } else { BTreeMap::new() };
@@ -43,8 +43,7 @@ impl Manager {
                 "; still firing: comes back at {at} unless it is over by then; silence it to keep it quiet"
             )
         });
-        // Whoever closes a storm wants no more notifications of what is in it.
-        self.ack_members(tx, id, by);
+        self.resolve_members(tx, id, by, verdict);
         let end = End { by: Some(by.to_owned()), reopens_at, verdict, ..End::of(Ended::Person) };
         let as_what = verdict.map(Verdict::words).unwrap_or_default();
         let gone = self.resolve(tx, id, end, &format!("resolved by {by}{as_what}{back}"));

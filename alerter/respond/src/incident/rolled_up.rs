@@ -3,14 +3,14 @@
 use super::manager::Manager;
 use super::open::Incident;
 use super::suppressor::storm::{Crowd, NAMED, Tally};
-use super::{Hidden, IncidentRecord, Quiet, State};
+use super::{Hidden, IncidentRecord, Quiet, State, Verdict};
 use crate::effect::Action;
 use crate::effect::Tx;
 use crate::effect::timeline;
 use crate::labels::ORIGIN;
 use crate::message::{Reason, Why};
 use std::collections::BTreeSet;
-use stepwatch_model::{Kind, Observation, RunSummary, Scope, Subject, Suspect, Target, Ts};
+use stepwatch_model::{Kind, Observation, RunSummary, Scope, Severity, Subject, Suspect, Target, Ts};
 
 impl Manager {
     /// The incident is about to be notified for the first time: what it is rolled up in, if there
@@ -26,7 +26,10 @@ impl Manager {
             && !i.counted
             && !i.ladders.is_empty()
             && !matches!(i.record.kind, Kind::AlertStorm | Kind::AlerterFault);
-        if !counts || i.is_page_of_known_run(now) {
+        // Whoever was called for it by its name would not find its news in a storm, and might have
+        // the storm already.
+        let known_by_name = i.record.severity == Severity::Page && i.lanes.values().any(|lane| lane.paged);
+        if !counts || known_by_name || i.is_page_of_known_run(now) {
             return None;
         }
         let crowd = self.suppressor.crowd(now, i, &self.config.storm);
@@ -114,8 +117,9 @@ impl Manager {
         let now = tx.now;
         let (within, hold) = (self.config.storm.within, self.config.resolve_after);
         let Some(i) = self.open.get_mut(storm) else { return };
-        let Some(tally) = &mut i.storm else { return };
-        tally.open = tally.open.saturating_sub(1);
+        // None is left where a person closes the storm with all that is in it.
+        let Some(tally) = i.storm.as_mut().filter(|tally| tally.open > 0) else { return };
+        tally.open -= 1;
         i.record.summary = tally.words(within, i.record.labels.get(ORIGIN).map(String::as_str)).into();
         if tally.open == 0 {
             i.raised.clear();
@@ -123,6 +127,22 @@ impl Manager {
             tx.out.push(timeline(now, storm, format!("every incident of it is over; resolves in {hold}")));
         }
         self.finish(storm, tx.out);
+    }
+
+    /// What is in a storm goes with it. Whatever still fires comes back, as after any resolution by
+    /// a person.
+    pub(super) fn resolve_members(
+        &mut self,
+        tx: &mut Tx<'_>,
+        storm: &str,
+        by: &str,
+        verdict: Option<Verdict>,
+    ) {
+        let Some(tally) = self.open.get_mut(storm).and_then(|i| i.storm.as_mut()) else { return };
+        tally.open = 0;
+        for id in self.suppressor.hidden_by(storm) {
+            self.resolve_by_hand(tx, &id, by, verdict);
+        }
     }
 
     /// Whoever takes a storm takes what is in it.

@@ -23,7 +23,7 @@ fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-async fn sql(bench: &Bench, sql: &'static str) {
+pub(super) async fn sql(bench: &Bench, sql: &'static str) {
     let _busy = Busy::now();
     let mut connection = SqliteConnectOptions::new().filename(&bench.path).connect().await.unwrap();
     sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();

@@ -148,6 +148,16 @@ impl Ladders {
         }
     }
 
+    /// The highest level that is still to be notified.
+    pub(in crate::incident) fn next_level(&self) -> Option<u32> {
+        self.0.iter().filter(|l| l.at < l.levels.len()).map(|l| l.at as u32 + 1).max()
+    }
+
+    /// The highest level there is.
+    pub(in crate::incident) fn last_level(&self) -> u32 {
+        self.0.iter().map(|l| l.levels.len() as u32).max().unwrap_or_default()
+    }
+
     /// Makes the next level due now; false when there is none.
     pub(in crate::incident) fn hurry(&mut self, now: Ts) -> bool {
         let mut any = false;

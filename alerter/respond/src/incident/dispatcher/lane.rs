@@ -10,6 +10,8 @@ pub(in crate::incident) struct Lane {
     pub(in crate::incident) seq: u32,
     /// Whom it was for.
     pub(in crate::incident) users: Vec<String>,
+    /// It was called for this incident by its name, as for a page.
+    pub(in crate::incident) paged: bool,
     /// Somebody has answered since it was last called. Not stored: after a restart, whoever was
     /// called is taken to be called still.
     #[serde(skip)]

@@ -97,8 +97,10 @@ impl Incident {
     /// Takes note of what a receiver is sent now.
     pub(in crate::incident) fn note_sent(&mut self, now: Ts, to: &Recipient, word: Word<'_>) {
         self.told_at = Some(now);
+        let severity = self.record.severity;
         let lane = self.lanes.entry(to.receiver.clone()).or_default();
         lane.seq += 1;
+        lane.paged |= word.action == Action::Trigger && severity == Severity::Page;
         let news = word.action == Action::Update && word.why.because != Reason::Unacknowledged;
         lane.answered = word.action == Action::Ack || lane.answered && news;
         if !to.users.is_empty() {

@@ -182,16 +182,28 @@ fn it_goes_with_its_run() {
 }
 
 #[test]
-fn a_storm_that_is_resolved_does_not_come_back_and_what_is_in_it_is_somebodys() {
+fn what_was_in_a_storm_that_is_resolved_comes_back_without_it() {
     let mut config = two_levels();
     config.storm.incidents = 1;
     let mut w = World::new(config);
-    w.raise("r1", Kind::Hang, Page);
+    let by_name = w.raise("r1", Kind::Hang, Page);
     let member = w.raise("r2", Kind::Hang, Page);
+    let over = w.raise("r3", Kind::Hang, Page);
     let storm = w.records.values().find(|r| r.kind == Kind::AlertStorm).unwrap().id.clone();
     resolve(&mut w, &storm);
+    w.input(Input::Ack { incident: &by_name, by: "alice" });
+    let back = Some(w.now + Span::secs(600));
     assert_eq!(state(&w, &storm), (State::Resolved, None));
-    assert_eq!(w.records[&member].state, State::Acknowledged);
+    assert_eq!((state(&w, &member), state(&w, &over)), ((State::Resolved, back), (State::Resolved, back)));
+    w.said("r3", Clear, Kind::Hang, Page);
+    w.restore();
+    w.news();
+    w.forward(Span::secs(599));
+    w.expect(&[]);
+    w.forward(Span::secs(1));
+    assert_eq!(w.sent[0].message.reason, "reopened: still firing 10m after cli:alice resolved it");
+    w.expect(&[("chat", Trigger, Reason::Reopened)]);
+    assert_eq!((state(&w, &member), state(&w, &over)), ((State::Open, None), (State::Resolved, None)));
 }
 
 #[test]

@@ -124,12 +124,13 @@ fn whoever_closes_a_storm_is_not_notified_of_what_is_in_it() {
     let mut w = storms();
     burst(&mut w, &["a", "b", "c", "d"]);
     let id = storm(&w).unwrap().id.clone();
+    let members = ["c", "d"].map(|run| w.id(run, Kind::Hang));
     w.news();
     w.input(Input::Resolve { incident: &id, by: "alice" });
     w.expect(&[("chat", Resolve, Reason::Resolved)]);
-    for run in ["c", "d"] {
-        let state = w.records[&w.id(run, Kind::Hang)].state;
-        assert_eq!(state, State::Acknowledged, "{run}: {:#?}", w.history);
+    for id in members {
+        assert_eq!(w.records[&id].state, State::Resolved, "{:#?}", w.history);
+        assert!(w.records[&id].reopens_at().is_some(), "{:#?}", w.history);
     }
 }
 
@@ -269,4 +270,55 @@ fn an_alert_of_a_known_run_rings_by_its_name() {
     posts(&mut w, "", &[("alertname", "GPUTooHot"), ("run", "new")]);
     posts(&mut w, "llama", &[("alertname", "Other"), ("run", "genuine")]);
     assert_eq!(rang(&mut w), ["PAGE genuine: GPUTooHot", "PAGE genuine: Other"], "a token has its own count");
+}
+
+/// Whoever has the storm has not that: it was notified by its name before, and so is its news.
+#[test]
+fn what_rang_by_its_name_rings_by_its_name_again_during_a_storm() {
+    for resolved in [false, true] {
+        let mut w = storms();
+        // An alert that is not posted again goes stale.
+        let others = |w: &mut World, of: &str| {
+            for name in (0..6).map(|n| format!("{of}{n}")) {
+                if resolved {
+                    drop(w.raise(&name, Kind::Hang, Page))
+                } else {
+                    posts(w, "", &[("alertname", &name)])
+                }
+            }
+        };
+        if resolved {
+            w.raise("a", Kind::Hang, Page);
+        } else {
+            posts(&mut w, "", &[("alertname", "Down"), ("device", "a")]);
+        }
+        let id = w.sent[0].incident.clone();
+        others(&mut w, "X");
+        let of_it = |w: &mut World| -> Vec<_> {
+            let sent = core::mem::take(&mut w.sent).into_iter();
+            let called = sent.filter(|n| n.incident == id && n.action == Trigger);
+            called.map(|n| (n.receiver, n.message.reason)).collect()
+        };
+        w.forward(Span::secs(300));
+        assert_eq!(w.records[&id].level, 2);
+        let storm = storm(&w).unwrap().id.clone();
+        w.input(Input::Ack { incident: &storm, by: "alice" });
+        of_it(&mut w);
+        if resolved {
+            w.input(Input::Resolve { incident: &id, by: "alice" });
+            w.forward(Span::secs(590));
+            others(&mut w, "Y");
+            w.forward(Span::secs(10));
+        } else {
+            w.input(Input::Ack { incident: &id, by: "alice" });
+            others(&mut w, "Y");
+            posts(&mut w, "", &[("alertname", "Down"), ("device", "b")]);
+        }
+        let rang = of_it(&mut w);
+        assert_eq!(rang.first().map(|(to, _)| to.as_str()), Some("chat"), "{:#?}", w.history);
+        assert_eq!(w.records[&id].state, State::Open, "{:#?}", w.history);
+        w.input(Input::Escalate { incident: &id, by: "alice" });
+        let words = ("phone".to_owned(), "escalated to level 2 by alice".to_owned());
+        assert_eq!(of_it(&mut w), [words], "level 2 is next once more");
+    }
 }
