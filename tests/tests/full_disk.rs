@@ -311,8 +311,8 @@ async fn an_answer_to_a_page_that_is_not_recorded_counts_at_once() {
     let signature = pagerduty_signature(&[PagerDuty::WEBHOOK_SECRET], hook.as_bytes());
     let post = http::client().post(format!("{url}/pagerduty/webhook")).body(hook);
     let post = post.header("x-pagerduty-signature", signature).timeout(PATIENCE);
-    let by_cli = stack.alerter.cli(&["incidents", "ack", &later]);
-    let (by_hook, by_cli) = tokio::join!(post.send(), by_cli);
+    let ack = ["incidents", "ack", &later];
+    let (by_hook, by_cli) = tokio::join!(post.send(), stack.alerter.cli(&ack));
     assert_eq!(by_hook.unwrap().status(), 503, "PagerDuty sends it again");
     let by_cli = by_cli.unwrap();
     assert!(!by_cli.status.success() && said(&by_cli).contains("not yet durable"), "{}", said(&by_cli));
