@@ -319,6 +319,14 @@ fn rings(story: &Story) -> BTreeMap<&str, u32> {
     rings.collect()
 }
 
+/// Who goes on calling by itself after a call to this receiver.
+fn repeated_by<'a>(story: &'a Story, called: &str) -> Option<&'a str> {
+    story.entries.iter().find_map(|e| match &e.what {
+        What::Notified { receiver, left_to, .. } if receiver == called => left_to.as_deref(),
+        _ => None,
+    })
+}
+
 /// The kind of a receiver: the key of it that is not its name.
 fn channel(file: &File, receiver: &str) -> String {
     let config =
@@ -364,7 +372,10 @@ fn table(story: &Story, zone: &Zone, out: &mut dyn Write) -> std::io::Result<()>
         writeln!(out)?;
     }
     for (receiver, times) in rung {
-        writeln!(out, "{} rings {times} time{}", plain(receiver), if times == 1 { "" } else { "s" })?;
+        let more = if times == 1 { "" } else { "s" };
+        let repeats = repeated_by(story, receiver);
+        let repeats = repeats.map_or_else(String::new, |who| format!(", and then {} repeats", plain(who)));
+        writeln!(out, "{} rings {times} time{more}{repeats}", plain(receiver))?;
     }
     if !story.entries.iter().any(|e| matches!(e.what, What::Notified { .. })) {
         writeln!(out, "\nnobody is notified")?;

@@ -42,6 +42,22 @@ fn somebody_answers() {
 }
 
 #[test]
+fn a_service_that_repeats_calls_by_itself_is_called_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("key");
+    std::fs::write(&key, "R0123456789012345678901234567890").unwrap();
+    let config = format!(
+        "receivers: [{{name: svc, pagerduty: {{routing_key_file: '{}', repeats: service}}}}]\n\
+         policies: [{{name: p, levels: [{{after: 0s, notify: [svc]}}, {{after: 60s, notify: [svc], repeat: 2}}]}}]\n\
+         routes: [{{match: ['severity=page'], policy: p}}]\n",
+        key.display()
+    );
+    let told = simulate_with(&config, &["--at", "2026-10-26T15:00:00Z"]).unwrap();
+    let once = "svc rings 1 time, and then PagerDuty's own escalation policy repeats";
+    assert!(told.contains(once), "{told}");
+}
+
+#[test]
 fn a_ticket_by_its_route_as_json() {
     let words = ["--severity", "ticket", "--at", "2026-10-26T15:00:00Z", "--format", "json"];
     let story: serde_json::Value = serde_json::from_str(&simulate(&words).unwrap()).unwrap();
