@@ -11,6 +11,7 @@
 //! it count where a model may have written it, which `speaker.rs` decides for all of them.
 
 mod raised;
+mod record;
 mod speaker;
 #[cfg(test)]
 mod tests;

@@ -2,9 +2,10 @@
 //!
 //! A model that is trained on logs writes their sentences, too. What it wrote stands in quotes, also
 //! over several lines; behind a label such as `completion:`; in a record, which quotes it; or as
-//! markup. An exception is the trainer's own only at the start of the line: whoever raised it put
+//! markup. The message of a logger's record is the trainer's (`record.rs`). An exception is the trainer's own only at the start of the line: whoever raised it put
 //! nothing before it but what launchers and loggers do.
 
+use super::record;
 use crate::clean;
 use crate::generic;
 
@@ -94,15 +95,19 @@ impl Speaker {
     }
 
     pub(super) fn hears<'a>(&mut self, text: &'a str) -> Speech<'a> {
-        let message = text.len() - message(text).len();
+        let before = self.close.filter(|_| self.left > 1);
+        let (mut quoted, open) = quotes(text, before);
+        let mut message = text.len() - message(text).len();
+        if before.is_none() && open.is_none() {
+            message = unquote(text, message, &mut quoted).unwrap_or(message);
+        }
         let labelled = self.left > 0 && self.close.is_none();
         if labelled && text[message..].starts_with("Traceback (most recent call last)") {
             self.left = 0;
         }
         self.left = self.left.saturating_sub(1);
         let foreign = labelled && self.left > 0 || MARKUP.iter().any(|m| text[message..].starts_with(m));
-        let before = self.close.take_if(|_| self.left > 0);
-        let (quoted, open) = quotes(text, before);
+        self.close = None;
         if let Some(close) = open {
             (self.close, self.left) = (Some(close), if before.is_some() { self.left } else { MAX_QUOTED });
         } else if before.is_some() {
@@ -173,13 +178,24 @@ fn is_of_text(head: &str) -> bool {
     head.rfind(LABELS).and_then(|end| head.get(..end)).is_some_and(is_labelled)
 }
 
-fn is_labelled(label: &str) -> bool {
+pub(super) fn is_labelled(label: &str) -> bool {
     let places = |word: &str| word.contains(".py") || word.contains('/') && word.contains('.');
     let words = label.split([' ', ':', ',', ';', '(', ')', '[']).filter(|word| !places(word));
     words.flat_map(|word| word.split(|c: char| !c.is_alphabetic())).any(|word| {
         let word = word.to_ascii_lowercase();
         TEXTS.contains(&word.as_str()) || word.strip_suffix('s').is_some_and(|one| TEXTS.contains(&one))
     })
+}
+
+/// Takes the message of a logger's record out of what is quoted, and says where it begins. What
+/// stands in quotes in it stays quoted.
+fn unquote(text: &str, from: usize, quoted: &mut Vec<core::ops::Range<usize>>) -> Option<usize> {
+    let part = quoted.remove(record::message(text, from, quoted)?);
+    let said = text.get(part.start..part.end.saturating_sub(1))?;
+    // As long as it was: places in the text stay what they are.
+    let (within, _) = quotes(&said.replace("\\\"", " \""), None);
+    quoted.extend(within.iter().map(|q| part.start + q.start..part.start + q.end));
+    Some(part.start + said.len() - message(said).len())
 }
 
 /// The parts of a line that stand in quotes, of which the first may have begun on a line before,

@@ -478,6 +478,42 @@ fn what_a_model_wrote_is_no_word_of_the_trainer() {
     }
 }
 
+/// Loggers quote what the trainer told them.
+#[test]
+fn the_message_of_a_record_is_the_trainers_word() {
+    for line in [
+        r#"{"level":"error","msg":"Loss is NaN, stopping training"}"#,
+        r#"{"level":"error","ts":1.5,"msg":"RuntimeError: Loss is NaN"}"#,
+        r#"{"message": "Loss is NaN, stopping training"}"#,
+        r#"{"event": "loss is nan", "level": "error", "logger": "train"}"#,
+        r#"{"log":"[rank0]: RuntimeError: Loss is NaN\n","stream":"stderr"}"#,
+        r#"{"log":{"level":"error"},"message":"Loss is NaN, stopping training"}"#,
+        r#"{"severity":"ERROR","message":"Loss is NaN","target":"trainer"}"#,
+        "{'levelname': 'ERROR', 'message': 'Loss is NaN, stopping training'}",
+        r#"level=error msg="loss is nan""#,
+        r#"time="2025-01-01 10:00:00" level=error msg="Exception: loss is not a number" rank=0"#,
+        r#"2025-01-01 10:00:03,123 - ERROR - {"msg": "Loss is NaN, stopping training"}"#,
+        r#"{"level":"error","msg":"rank \"0\": loss is nan"}"#,
+    ] {
+        assert_eq!(said(line), Some((13, "loss")), "{line}");
+    }
+    for line in [
+        r#"{"level":"info","completion":"Loss is NaN, stopping training"}"#,
+        r#"{"level":"info","msg":"completion: Loss is NaN, stopping training"}"#,
+        r#"{"level":"info","msg":"it said \"Loss is NaN, stopping training\""}"#,
+        r#"{"msg":"sample","text":"Loss is NaN, stopping training"}"#,
+        r#"{"message":"Loss is NaN, stopping training","role":"agent"}"#,
+        r#"{"role":"user","message":"Loss is NaN, stopping training"}"#,
+        r#"{"completion":{"message":"Loss is NaN, stopping training"}}"#,
+        r#"[{"message":"Loss is NaN, stopping training"}]"#,
+        r#"{"log":"{'completion': 'Loss is nan, stopping training'}","stream":"stdout"}"#,
+        r#"level=info msg=sample text="loss is nan, stopping training""#,
+        r#"the model wrote msg="loss is nan, stopping training""#,
+    ] {
+        assert_eq!(said(line), None, "{line}");
+    }
+}
+
 #[test]
 fn what_a_model_wrote_over_several_lines() {
     let words = "RuntimeError: Loss is NaN";
