@@ -19,9 +19,11 @@ use std::collections::BTreeMap;
 
 mod schedulers;
 mod script;
+mod wrapper;
 
 pub use schedulers::Job;
 pub use script::{is_python, script_of};
+pub use wrapper::is_wrapper;
 
 /// The rule in words, as the documentation prints it.
 pub const RULE: &str = include_str!("run_name/rule.md");
@@ -66,7 +68,9 @@ const LOCAL_WORLDS: &[&str] = &[
 ];
 /// The id that DeepSpeed's launcher gives every elastic training.
 const SHARED_LAUNCH: &str = "123456789";
-const MEETING: &[&str] = &["MASTER_ADDR", "MASTER_PORT"];
+const MEETING: &[&str] = &["MASTER_ADDR", "MASTER_PORT", ENDPOINT];
+/// Where the agents of torchrun meet, if a variable says it.
+const ENDPOINT: &str = "PET_RDZV_ENDPOINT";
 const NODES: &[&str] = &["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
 
 /// Whether the rule asks for this variable. The rest of an environment holds people's secrets.
@@ -150,6 +154,9 @@ impl fmt::Display for By {
 
 /// The rule. `chain` is the process, its parent and so on, as far as they may be looked at.
 pub fn name(chain: &[Process]) -> Named {
+    if let Some(command) = chain.first().and_then(wrapper::unwrapped) {
+        return name(&[&[command], &chain[1..]].concat());
+    }
     let nothing = Process::default();
     let env = Env(&chain.first().unwrap_or(&nothing).env);
     let (job, restarts) = (schedulers::find(env), restarts(env));
@@ -236,7 +243,10 @@ fn of_meeting(env: Env<'_>, chain: &[Process]) -> Option<Answer> {
     let world = env.number(WORLDS)?;
     let here = env.number(LOCAL_WORLDS).unwrap_or(1);
     let address = env.get("MASTER_ADDR").filter(|a| !is_loopback(a)).filter(|_| world > here)?;
-    let place = match env.get("MASTER_PORT") {
+    // Agents that start their ranks again may give them another port.
+    let agents = || chain.iter().take(leader(chain) + 1).skip(1).find_map(|p| wrapper::port(&p.argv));
+    let lasting = env.get(ENDPOINT).map(|place| wrapper::port_of(&place).to_owned()).or_else(agents);
+    let place = match lasting.or_else(|| env.get("MASTER_PORT")) {
         Some(port) => format!("{address}-{port}"),
         None => address,
     };

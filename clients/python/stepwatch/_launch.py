@@ -149,32 +149,9 @@ def kubeflow(url: str, name: str) -> Optional[str]:
     return "%s://%s%s/v1/kubeflow/%s" % (parts.scheme, parts.netloc, path, urllib.parse.quote(name, safe=""))
 
 
-#: Options of launchers that say what all their nodes have in common: the variables that their ranks
-#: will find it in.
-_COMMON = {
-    "--rdzv-id": "TORCHELASTIC_RUN_ID",
-    "--master-addr": "MASTER_ADDR",
-    "--main-process-ip": "MASTER_ADDR",
-    "--master-port": "MASTER_PORT",
-    "--main-process-port": "MASTER_PORT",
-    "--nnodes": "WORLD_SIZE",
-    "--num-machines": "WORLD_SIZE",
-}
-
-
 def name_of(env: Mapping[str, str], options: Any, command: List[str]) -> _run_name.Named:
     """As the client in the script would name it, had it been started without us."""
-    known: Dict[str, str] = dict(env)
-    for at, word in enumerate(command):
-        option, equals, value = word.partition("=")
-        value = value if equals else "".join(command[at + 1 : at + 2])
-        option = option.replace("_", "-")
-        if option in _COMMON:
-            known[_COMMON[option]] = value
-        elif option == "--rdzv-endpoint":
-            known["MASTER_ADDR"], _, known["MASTER_PORT"] = value.partition(":")
-        elif word.endswith(".py"):
-            break  # what follows is for the script
+    known = dict(env, **_run_name.told(command))
     if options.job:
         known["STEPWATCH_JOB_ID"] = options.job
     named = _run_name.here(known, command)

@@ -25,6 +25,23 @@ _WORLDS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZ
 #: ``LOCAL_SIZE`` is DeepSpeed's (``deepspeed/launcher/launch.py``), which sets ``MASTER_ADDR`` to the
 #: node's own address also where there is one node.
 _LOCAL_WORLDS = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+#: Where the agents of torchrun meet, if a variable says it, and the port of one that has none.
+_ENDPOINT, _DEFAULT_PORT = "PET_RDZV_ENDPOINT", "29400"
+#: Options of launchers that say what all their nodes have in common: the variables that their ranks
+#: will find it in.
+_COMMON = {
+    "--rdzv-id": "TORCHELASTIC_RUN_ID",
+    "--master-addr": "MASTER_ADDR",
+    "--main-process-ip": "MASTER_ADDR",
+    "--master-port": "MASTER_PORT",
+    "--main-process-port": "MASTER_PORT",
+    "--nnodes": "WORLD_SIZE",
+    "--num-machines": "WORLD_SIZE",
+}
+#: Launchers that are files of Python.
+_LAUNCHERS = ("distributed/run.py", "distributed/launch.py", "commands/launch.py", "launcher/launch.py")
+#: Options of ``stepwatch run`` without a value.
+_FLAGS = ("--no-output", "--no-kubeflow", "--no-env")
 #: The id that DeepSpeed's launcher gives every elastic training.
 _SHARED_LAUNCH = "123456789"
 _SLURM = ("SLURM_HET_JOB_ID", "SLURM_JOB_ID_HET_GROUP_0", "SLURM_JOB_ID", "SLURM_JOBID")
@@ -66,6 +83,7 @@ class Named(NamedTuple):
 
 def name(chain: Sequence[Process]) -> Named:
     """The rule. ``chain`` is the process, its parent and so on, as far as they may be looked at."""
+    chain = [unwrapped(chain[0]), *chain[1:]] if chain else chain
     env = chain[0].env if chain else {}
     found = job(env)
     unnamed = (
@@ -116,6 +134,10 @@ def _of_meeting(env: Mapping[str, str], chain: Sequence[Process]) -> Optional[_A
     address, port = _get(env, "MASTER_ADDR"), _get(env, "MASTER_PORT")
     if world is None or world <= (1 if here is None else here) or address is None or _is_loopback(address):
         return None
+    # Agents that start their ranks again may give them another port.
+    endpoint = _get(env, _ENDPOINT)
+    agents = (told(process.argv).get("MASTER_PORT") for process in chain[1 : _leader(chain) + 1])
+    port = (_port(endpoint) if endpoint else next((found for found in agents if found), None)) or port
     place = "%s-%s" % (address, port) if port else address
     why = "%d ranks of several nodes that meet at %s (MASTER_ADDR, MASTER_PORT)" % (world, place)
     return _joined(_title(env, chain), place), "meeting", why
@@ -188,8 +210,66 @@ def restarts(env: Mapping[str, str]) -> Optional[int]:
     return sum(counts) if counts else None
 
 
+def unwrapped(process: Process) -> Process:
+    """``stepwatch run [options] -- COMMAND`` as if it were the command, with what the options say."""
+    options, command = _split(process.argv)
+    if not command:
+        return process
+    env = dict(process.env, **told(command))
+    for option, value in _pairs(options):
+        if option == "--job":
+            env["STEPWATCH_JOB_ID"] = value
+        elif option == "--run":
+            env[NAME] = value
+            env.pop(NAMED_BY, None)
+    return process._replace(env=env, argv=command)
+
+
+def told(command: Sequence[str]) -> Dict[str, str]:
+    """What a launcher is told that its ranks will find in their environment."""
+    found: Dict[str, str] = {}
+    scripts = (at for at, word in enumerate(command) if word.endswith(".py") and not word.endswith(_LAUNCHERS))
+    for option, value in _pairs(command[: next(scripts, len(command))]):  # what follows is for the script
+        if option in _COMMON:
+            found[_COMMON[option]] = value
+        elif option == "--rdzv-endpoint":
+            found["MASTER_ADDR"], found["MASTER_PORT"] = value.rpartition(":")[0] or value, _port(value)
+    return found
+
+
+def _port(endpoint: str) -> str:
+    return endpoint.rpartition(":")[2] if ":" in endpoint else _DEFAULT_PORT
+
+
+def _pairs(words: Sequence[str]) -> List[Tuple[str, str]]:
+    """Options with what follows, be it theirs or not."""
+    found = []
+    for at, word in enumerate(words):
+        if word.startswith("--"):
+            option, equals, value = word.partition("=")
+            found.append((option.replace("_", "-"), value if equals else "".join(words[at + 1 : at + 2])))
+    return found
+
+
+def _split(argv: Sequence[str]) -> Tuple[Sequence[str], Sequence[str]]:
+    """Options and command of ``stepwatch run``, started as a program or as a module; nothing of another."""
+    first = 1 if _program(argv).startswith("python") else 0
+    at = next((at for at in range(first, len(argv)) if not argv[at].startswith("-")), len(argv))
+    module = at > 0 and argv[at - 1].startswith("-") and argv[at - 1] != "-m"
+    if module or at + 1 >= len(argv) or _stem(argv[at]) != "stepwatch" or argv[at + 1] != "run":
+        return (), ()
+    words, end = argv[at + 2 :], 0
+    while end < len(words) and words[end].startswith("-") and words[end] != "--":
+        end += 1 if "=" in words[end] or words[end] in _FLAGS else 2
+    return words[:end], words[end + 1 :] if words[end : end + 1] == ["--"] else words[end:]
+
+
 def script_of(argv: Sequence[str]) -> Optional[str]:
-    """The script of a command line, without directory and suffix; the module behind ``-m``; or the program."""
+    """The script of a command line, without directory and suffix; the module behind ``-m``; or the program.
+    Of ``stepwatch run`` it is that of the command."""
+    command = _split(argv)[1]
+    if command:
+        return script_of(command)
     for word in argv:
         if word.endswith((".py", ".sh")) and not any(c.isspace() for c in word):
             return _stem(word)

@@ -1,5 +1,7 @@
 //! What a command line runs.
 
+use super::wrapper;
+
 /// Suffixes of files that are run, rather than read, by the program in front of them.
 const SCRIPTS: &[&str] = &[".py", ".sh"];
 const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "fish", "ksh", "tcsh", "csh", "ash"];
@@ -19,8 +21,12 @@ const HOSTS: &[&str] = &[
 ];
 
 /// The script, without directory and suffix: the first word that is one, else the module behind
-/// `-m`, else the program, unless that is an interpreter with a command of its own.
+/// `-m`, else the program, unless that is an interpreter with a command of its own. Of `stepwatch
+/// run` it is that of the command.
 pub fn script_of(argv: &[String]) -> Option<String> {
+    if let Some(command) = wrapper::command(argv) {
+        return script_of(command);
+    }
     let is_script =
         |w: &&String| SCRIPTS.iter().any(|s| w.ends_with(s)) && !w.chars().any(char::is_whitespace);
     if let Some(word) = argv.iter().find(is_script) {
@@ -55,7 +61,7 @@ fn program(argv: &[String]) -> &str {
     argv.first().map_or("", |word| word.rsplit('/').next().unwrap_or(word))
 }
 
-fn stem(path: &str) -> Option<String> {
+pub(super) fn stem(path: &str) -> Option<String> {
     let name = path.rsplit('/').next().unwrap_or(path);
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| if stem.is_empty() { name } else { stem });
     Some(stem.to_owned()).filter(|s| !s.is_empty())

@@ -1,0 +1,117 @@
+//! `stepwatch run [options] -- COMMAND` is of the run of its command, as it names it itself.
+
+use super::{NAME, NAMED_BY, Process, script};
+
+/// Options of ours without a value.
+const FLAGS: &[&str] = &["--no-output", "--no-kubeflow", "--no-env"];
+/// Options of launchers that say what all their nodes have in common: the variables in which their
+/// ranks will find it.
+const COMMON: &[(&str, &str)] = &[
+    ("--rdzv-id", "TORCHELASTIC_RUN_ID"),
+    ("--master-addr", "MASTER_ADDR"),
+    ("--main-process-ip", "MASTER_ADDR"),
+    ("--master-port", "MASTER_PORT"),
+    ("--main-process-port", "MASTER_PORT"),
+    ("--nnodes", "WORLD_SIZE"),
+    ("--num-machines", "WORLD_SIZE"),
+];
+/// Launchers that are files of Python.
+const LAUNCHERS: &[&str] =
+    &["distributed/run.py", "distributed/launch.py", "commands/launch.py", "launcher/launch.py"];
+/// Where the agents of torchrun meet.
+const ENDPOINT: &str = "--rdzv-endpoint";
+/// The port of an endpoint that has none.
+const DEFAULT_PORT: &str = "29400";
+
+/// Whether a command line is `stepwatch run`.
+pub fn is_wrapper(argv: &[String]) -> bool {
+    split(argv).is_some()
+}
+
+/// The command that it runs.
+pub(super) fn command(argv: &[String]) -> Option<&[String]> {
+    split(argv).map(|(_, command)| command)
+}
+
+/// The process as if it were the command, with what the options say.
+pub(super) fn unwrapped(process: &Process) -> Option<Process> {
+    let (options, command) = split(&process.argv)?;
+    let mut env = process.env.clone();
+    told(command, |variable, value| drop(env.insert(variable.to_owned(), value.to_owned())));
+    for (option, value) in pairs(options) {
+        match option.as_str() {
+            "--job" => drop(env.insert("STEPWATCH_JOB_ID".to_owned(), value.to_owned())),
+            "--run" => {
+                env.insert(NAME.to_owned(), value.to_owned());
+                env.remove(NAMED_BY);
+            }
+            _ => {}
+        }
+    }
+    Some(Process { env, argv: command.to_vec(), ..process.clone() })
+}
+
+/// The port at which the agents of a launcher meet, by its command line: it stays when they start
+/// their ranks again, which then meet at another.
+pub(super) fn port(argv: &[String]) -> Option<String> {
+    let mut port = None;
+    told(argv, |variable, value| {
+        if variable == "MASTER_PORT" {
+            port = Some(value.to_owned());
+        }
+    });
+    port
+}
+
+pub(super) fn port_of(endpoint: &str) -> &str {
+    endpoint.rsplit_once(':').map_or(DEFAULT_PORT, |(_, port)| port)
+}
+
+/// What a launcher is told that its ranks will find in their environment.
+fn told(command: &[String], mut put: impl FnMut(&str, &str)) {
+    let words = command.iter().position(|word| word.ends_with(".py") && !is_launcher(word));
+    // What follows is for the script.
+    for (option, value) in pairs(&command[..words.unwrap_or(command.len())]) {
+        if let Some((_, variable)) = COMMON.iter().find(|(of, _)| *of == option) {
+            put(variable, value);
+        } else if option == ENDPOINT {
+            put("MASTER_ADDR", value.rsplit_once(':').map_or(value, |(host, _)| host));
+            put("MASTER_PORT", port_of(value));
+        }
+    }
+}
+
+/// By its path.
+fn is_launcher(word: &str) -> bool {
+    LAUNCHERS.iter().any(|file| word.ends_with(file))
+}
+
+/// Options with what follows, be it theirs or not.
+fn pairs(words: &[String]) -> impl Iterator<Item = (String, &str)> {
+    words.iter().enumerate().filter(|(_, word)| word.starts_with("--")).map(|(at, word)| {
+        let (option, value) =
+            word.split_once('=').unwrap_or_else(|| (word, words.get(at + 1).map_or("", String::as_str)));
+        (option.replace('_', "-"), value)
+    })
+}
+
+/// Options and command of `stepwatch run`, started as a program or as a module.
+fn split(argv: &[String]) -> Option<(&[String], &[String])> {
+    let first = usize::from(script::is_python(argv));
+    let at = first + argv.get(first..)?.iter().position(|word| !word.starts_with('-'))?;
+    let module = at > 0 && argv[at - 1].starts_with('-') && argv[at - 1] != "-m";
+    if module || script::stem(&argv[at]).as_deref() != Some("stepwatch") {
+        return None;
+    }
+    let (run, words) = argv.get(at + 1..)?.split_first()?;
+    if run != "run" {
+        return None;
+    }
+    let mut end = 0;
+    while let Some(word) = words.get(end).filter(|word| word.starts_with('-') && *word != "--") {
+        end += if word.contains('=') || FLAGS.contains(&word.as_str()) { 1 } else { 2 };
+    }
+    let command = words.get(end..)?;
+    let command = command.strip_prefix(&["--".to_owned()][..]).unwrap_or(command);
+    (!command.is_empty()).then(|| (&words[..end], command))
+}
