@@ -8,5 +8,5 @@ mod registry;
 mod sock_diag;
 
 pub(crate) use apart::{Apart, Beside, is_other_training};
-pub(crate) use chain::{chain, named, script_named, started};
+pub(crate) use chain::{ancestors, chain, named, script_named, started};
 pub use registry::{Claim, Registry, Renamed, RunRow, SourceRow};

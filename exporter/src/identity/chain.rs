@@ -12,6 +12,8 @@ use crate::roots::{self, Roots};
 const MAX_GENERATIONS: usize = 8;
 /// Words of a command line.
 const MAX_WORDS: usize = 256;
+/// What a trainer starts to compile for it, with its output: `torch/_inductor/compile_worker`.
+const HELPER: &str = "_inductor/compile_worker";
 /// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every
 /// machine that trains.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -49,11 +51,21 @@ pub(crate) fn named(roots: &Roots, pid: u32) -> Option<Named> {
 /// of logs or of metrics.
 pub(crate) fn script_named(roots: &Roots, pid: u32) -> Option<Named> {
     let chain = chain(roots, pid);
-    let runs_script = |p: &Process| run_name::is_python(&p.argv) && run_name::script_of(&p.argv).is_some();
+    let runs_script = |p: &Process| {
+        run_name::is_wrapper(&p.argv)
+            || run_name::is_python(&p.argv) && run_name::script_of(&p.argv).is_some()
+    };
+    let helpers = chain.iter().take_while(|p| p.argv.iter().any(|word| word.contains(HELPER))).count();
     // Some have a helper of another kind write for them.
-    let first = (0..chain.len().min(2)).find(|at| runs_script(&chain[*at]));
+    let first = (helpers..chain.len().min(helpers + 2)).find(|at| runs_script(&chain[*at]));
     let named = run_name::name(chain.first().map(|_| &chain[first.unwrap_or(0)..])?);
     (named.by != By::Script || first.is_some()).then_some(named)
+}
+
+/// Its parent, the parent of that and so on.
+pub(crate) fn ancestors(roots: &Roots, pid: u32) -> Vec<u32> {
+    let parent = |at: &u32| parent_and_start(roots, *at).map(|(parent, _)| parent).filter(|p| *p > 0);
+    std::iter::successors(parent(&pid), parent).take(MAX_GENERATIONS).collect()
 }
 
 /// When the process started, in Unix seconds.

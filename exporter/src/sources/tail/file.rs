@@ -358,6 +358,7 @@ impl TailedFile {
             match event.kind {
                 Kind::Step => {
                     self.last_step = event.step;
+                    self.owner.trains();
                     if std::mem::take(&mut self.ended) {
                         self.watch.begin_anew();
                     }
@@ -424,11 +425,13 @@ impl TailedFile {
         }
     }
 
-    /// For a file that came while it was waited for, and was read at once; and for one whose writer
-    /// was not known before its first line was there.
+    /// For a file that came while it was waited for, and was read at once; for one whose writer was
+    /// not known before its first line was there; and before the first step, for a launcher that was
+    /// alone may have started a trainer since.
     fn find_owner(&mut self, now: Instant, unix: f64, cx: &Context<'_>) {
         let first = !std::mem::replace(&mut self.spoke, true);
-        if self.owner.run.is_some() && (self.owner.ruled || !first) {
+        let begins = self.owner.may_launch() && self.waiting.iter().any(|e| e.kind == Kind::Step);
+        if self.owner.run.is_some() && !begins && (self.owner.ruled || !first) {
             return;
         }
         let identities = self.identities();

@@ -1,11 +1,15 @@
 //! Which run a file belongs to, by its writers: the rule's answer for the processes that have it
 //! open.
+//!
+//! A launcher and the trainer that it started have the same output, and so has what a trainer
+//! starts. The file is of the trainer: of the one that another started, until steps came, and then
+//! of the one whose they were.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use stepwatch_wire::run_name::{By, Named};
+use stepwatch_wire::run_name::{self, By, Named};
 
 use super::writers::{Process, Processes};
 use super::{TailConfig, name};
@@ -32,6 +36,12 @@ pub(super) struct Owner {
     pub(super) before: Option<String>,
     /// Who wrote to it then.
     writers: Vec<Process>,
+    /// The one of them whose run it is.
+    of: Option<Process>,
+    /// Steps came since.
+    trained: bool,
+    /// What its run is called as long as one of several writers is left.
+    shared: Option<String>,
     /// It was seen that none of them is left.
     left: bool,
     looked: Option<Instant>,
@@ -48,7 +58,22 @@ impl Owner {
         !self.writers.is_empty() && !self.is_written(processes)
     }
 
-    /// The same, looked at from time to time, and whenever there is something to read.
+    /// The one whose run it is has gone, whoever else is left.
+    pub(super) fn is_deserted(&self, processes: &Processes) -> bool {
+        self.of.is_some_and(|of| !processes.runs(of))
+    }
+
+    /// Somebody writes to it, and may yet start the trainer.
+    pub(super) fn may_launch(&self) -> bool {
+        !self.trained && !self.writers.is_empty()
+    }
+
+    /// A step was read.
+    pub(super) fn trains(&mut self) {
+        self.trained = true;
+    }
+
+    /// Whether it is left, looked at from time to time, and whenever there is something to read.
     pub(super) fn is_found_left(&mut self, now: Instant, grown: bool, processes: &Processes) -> bool {
         let due = self.looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_EVERY);
         if !self.left && (grown || due) {
@@ -80,16 +105,26 @@ impl Owner {
             self.writers.clear();
             return false;
         }
-        let same = self.run.is_some() && writers == self.writers;
+        // A launcher that is left says nothing of a run of its own.
+        let same = self.run.is_some()
+            && (writers == self.writers
+                || self.of.is_some() && writers.iter().all(|w| self.writers.contains(w)));
+        if !writers.iter().any(|w| self.writers.contains(w)) {
+            self.shared = None;
+        }
         self.writers = writers;
-        // A shell may have become a script since, or started one before its `tee`.
-        if same && (self.ruled || self.writers.is_empty()) {
+        // A shell may have become a script since, or started one before its `tee`; and before there
+        // are steps a launcher may have started a trainer.
+        let steady = self.ruled && (self.of.is_some() || self.trained);
+        if same && (steady || self.writers.is_empty()) {
             return false;
         }
         let claim = self.claim(config, path, asked);
         let run = asked.sink.claim(asked.unix, claim);
         let before = self.run.replace(run.clone());
-        before.is_some_and(|before| before != run)
+        let changed = before.is_some_and(|before| before != run);
+        self.trained &= !changed;
+        changed
     }
 
     /// Scripts and jobs that write the file: by having it open, by a pipe to a process that has it
@@ -111,11 +146,39 @@ impl Owner {
         found
     }
 
+    /// Those of several that are trainers: none that started another, unless the steps are its.
+    fn trainers(&self, mut found: Vec<Script>, roots: &Roots) -> Vec<Script> {
+        let is_of = |script: &Script| self.of.is_some_and(|of| of.pid == script.pid);
+        let named = |script: &&Script| self.trained && is_of(script);
+        let steady = found.iter().find(named).map(|script| script.named.unnamed.clone());
+        if let Some(steady) = steady {
+            found.retain(|script| script.named.unnamed == steady);
+            return found;
+        }
+        let above: BTreeSet<u32> = found.iter().flat_map(|s| identity::ancestors(roots, s.pid)).collect();
+        found.retain(|script| !above.contains(&script.pid));
+        found
+    }
+
+    /// What the run of several writers is called: by the path, and by the first of them, so that
+    /// those who write it next do not go on with it.
+    fn shared(&mut self, path: &Path, roots: &Roots) -> String {
+        let first = self.writers.iter().min_by_key(|w| w.start);
+        let mark = || Some(run_name::marks(&identity::chain(roots, first?.pid))?.process);
+        let run = name::run_of(path);
+        let run = self.shared.take().or_else(|| Some(run_name::beside(&run, &mark()?))).unwrap_or(run);
+        self.shared.insert(run).clone()
+    }
+
     fn claim(&mut self, config: &TailConfig, path: &Path, asked: Asked<'_>) -> Claim {
         self.ruled = true;
-        let found = self.scripts(path, asked.roots);
-        let several = found.windows(2).any(|w| w[0].named.unnamed != w[1].named.unnamed);
+        let mut found = self.scripts(path, asked.roots);
+        if are_several(&found) {
+            found = self.trainers(found, asked.roots);
+        }
+        let several = are_several(&found);
         let writer = found.into_iter().next().filter(|_| !several);
+        self.of = writer.as_ref().and_then(|of| self.writers.iter().find(|w| w.pid == of.pid).copied());
         let mut claim = Claim {
             kind: "tail".to_owned(),
             source: path.display().to_string(),
@@ -146,11 +209,12 @@ impl Owner {
             claim.why = "as it was before this exporter started; who wrote it is gone".into();
         } else {
             self.ruled = false;
-            claim.run = name::run_of(path);
-            claim.why = if several {
-                "named by its path, for processes of several runs write it".to_owned()
+            (claim.run, claim.why) = if several {
+                let why = "named by its path and its first writer, for processes of several runs write it";
+                (self.shared(path, asked.roots), why.to_owned())
             } else {
-                "named by its path, for no process of this node is known to write it".to_owned()
+                let why = "named by its path, for no process of this node is known to write it";
+                (name::run_of(path), why.to_owned())
             };
         }
         if let Some(run) = &config.run {
@@ -173,6 +237,10 @@ struct Script {
     /// What it has to do with the file.
     how: &'static str,
     named: Named,
+}
+
+fn are_several(found: &[Script]) -> bool {
+    found.windows(2).any(|w| w[0].named.unnamed != w[1].named.unnamed)
 }
 
 /// What is needed to find out.

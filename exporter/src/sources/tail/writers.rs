@@ -24,7 +24,7 @@ const ACCESS_MODE: u32 = 0o3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Process {
     pub(super) pid: u32,
-    start: u64,
+    pub(super) start: u64,
 }
 
 /// One that writes to a file.

@@ -24,7 +24,7 @@ impl TailedFile {
         }
         self.over &= !anew && writers.is_empty();
         let anew = anew && (self.ended || !writers.is_empty());
-        let left = anew || self.owner.is_left(asked.processes);
+        let left = anew || self.owner.is_left(asked.processes) || self.owner.is_deserted(asked.processes);
         if anew {
             self.owner.begin_anew();
         }

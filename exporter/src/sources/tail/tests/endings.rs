@@ -5,6 +5,8 @@ use std::process::{Child, Command, Stdio};
 use super::watch::LOOK_EVERY;
 use super::*;
 
+mod launchers;
+
 impl Bench {
     /// One in the present: a file's own times are real.
     fn today(path: &str) -> Self {
