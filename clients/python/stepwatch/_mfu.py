@@ -147,7 +147,7 @@ class Model:
             "full": lambda: self._cost(self._weights()) + 12 * self._attention(causal=False) + self._states(),
             "causal": lambda: self._cost(self._weights()) + 12 * self._attention(causal=True) + self._states(),
             "6n": lambda: self._cost(self._weights()),
-            "exact": lambda: self._cost(self._matrices()) + 12 * self._attention(causal=True, further=True) + self._states(),
+            "exact": lambda: self._cost(self._matrices()) + 12 * self._attention(causal=True) + self._states(),
         }
         all = {}
         for convention, formula in formulas.items() if self.refused is None else ():
@@ -197,11 +197,9 @@ class Model:
     def _latent(self) -> bool:
         return all(self._values[n] is not None for n in ("kv_rank", "nope_dim", "rope_dim", "v_dim"))
 
-    def _attention(self, causal: bool, further: bool = False) -> float:
+    def _attention(self, causal: bool) -> float:
         """Tokens that a token attends to, times the width of the heads, over all layers."""
-        spans = list(self._layers().attention)
-        if further:
-            spans.append(("full", 0, int(self._or("mtp_layers", 0))))
+        spans = [*self._layers().attention, ("full", 0, int(self._or("mtp_layers", 0)))]
         spans = [span for span in spans if span[2]]
         if not spans:
             return 0

@@ -263,15 +263,13 @@ impl Shape {
         let flops = match convention {
             Convention::SixN => self.cost(self.weights()?),
             Convention::Full => {
-                self.cost(self.weights()?) + self.attention(length, false, 0.0)? + self.states()?
+                self.cost(self.weights()?) + self.attention(length, false)? + self.states()?
             }
             Convention::Causal => {
-                self.cost(self.weights()?) + self.attention(length, true, 0.0)? + self.states()?
+                self.cost(self.weights()?) + self.attention(length, true)? + self.states()?
             }
             Convention::Exact => {
-                self.cost(self.matrices()?)
-                    + self.attention(length, true, self.mtp_layers)?
-                    + self.states()?
+                self.cost(self.matrices()?) + self.attention(length, true)? + self.states()?
             }
         };
         Some(flops).filter(|f| f.is_finite() && *f > 0.0)
@@ -299,11 +297,12 @@ impl Shape {
         Some(self.mix.as_ref()?.sparse * (experts.count - experts.chosen) * expert)
     }
 
-    /// Scores and their sums of all layers, and of so many that predict further, which attend to
+    /// Scores and their sums of all layers, and of those that predict further, which attend to
     /// everything.
-    fn attention(&self, length: Option<f64>, causal: bool, further: f64) -> Option<f64> {
+    fn attention(&self, length: Option<f64>, causal: bool) -> Option<f64> {
         let own = self.mix.as_ref()?.attention.iter().copied();
-        let spans: Vec<_> = own.chain([(Span::All, further)]).filter(|(_, count)| *count > 0.0).collect();
+        let spans: Vec<_> =
+            own.chain([(Span::All, self.mtp_layers)]).filter(|(_, count)| *count > 0.0).collect();
         if spans.is_empty() {
             return Some(0.0);
         }
