@@ -79,7 +79,7 @@ pub static MFU_REMARK: Family = Family::gauge(
     "train_mfu_remark",
     "",
     &["run", "remark"],
-    "Why a run whose model is given has no MFU, or what its MFU leaves out; always 1",
+    "Why a run has no MFU, or what its MFU leaves out; always 1",
 );
 pub static MFU_REPORTED: Family = Family::gauge(
     "train_mfu_reported_ratio",

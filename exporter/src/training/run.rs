@@ -27,6 +27,15 @@ const MAX_DATASETS: usize = 32;
 /// by.
 const MAX_CONVENTIONS: usize = 5;
 
+/// Metrics that a trainer of a language model counts, of which and of the model there is an MFU.
+const PACES: &[&str] = &[
+    metric::TOKENS,
+    metric::SAMPLES,
+    metric::TOKENS_PER_SECOND,
+    metric::TOKENS_PER_SECOND_PER_GPU,
+    metric::TFLOPS_REPORTED,
+    metric::MFU_REPORTED,
+];
 /// Times that the reason for no MFU is logged: a trainer may describe another model each time.
 const MAX_REMARKS: u32 = 8;
 /// Users that are named as having reported a run of another.
@@ -71,6 +80,8 @@ pub(super) struct Run {
     model_by: Word,
     /// How often the reason about its MFU was logged, and which one.
     remarks: u32,
+    /// Steps had something of which there could be an MFU.
+    is_paced: bool,
     dtype_by: Word,
     pub(super) peak: Option<f64>,
     pub(super) gauges: [Option<Gauge>; GAUGES.len()],
@@ -184,6 +195,7 @@ impl Run {
             model: Model::default(),
             model_by: Word::default(),
             remarks: 0,
+            is_paced: false,
             dtype_by: Word::default(),
             peak: None,
             gauges: [None; GAUGES.len()],
@@ -297,9 +309,13 @@ impl Run {
 
     /// Why there is no MFU although the model was given, or what it leaves out.
     pub(super) fn mfu_remark(&self) -> Option<&str> {
-        let no_peak = self.peak.is_none() && self.model.is_known();
-        let said = no_peak.then_some("no peak FLOP/s is known of this GPU and number format");
-        self.model.remark().or(said)
+        let missing = match self.peak {
+            _ if !self.model.is_known() => (self.mfu.is_empty() && self.is_paced)
+                .then_some("neither the parameters nor the dimensions of the model are known"),
+            None => Some("no peak FLOP/s is known of this GPU and number format"),
+            Some(_) => None,
+        };
+        self.model.remark().or(missing)
     }
 
     /// A launcher or a scheduler counted more restarts than were seen here: the job came from other
@@ -390,6 +406,8 @@ impl Run {
             prefer: cx.convention,
         };
         let mfu = mfu::enrich(&mut event.m, setting);
+        let timed = !self.about.framework.is_empty() && event.m.get(metric::STEP_TIME).is_some();
+        self.is_paced |= timed || PACES.iter().any(|name| event.m.get(name).is_some());
         rank.dedup.note(&mut self.names, cx.source, event, &sifted);
         rank.record_step(&event.m, &event.t, sifted.corrects(metric::STEP_TIME));
         let at = At { attempt: rank.epoch.attempt, step, rank: number, now: cx.now };

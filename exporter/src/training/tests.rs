@@ -163,6 +163,19 @@ fn a_model_without_a_formula_has_a_remark() {
 }
 
 #[test]
+fn a_trainer_that_says_nothing_of_its_model_has_a_remark() {
+    let mut b = Bench::new();
+    let why = "neither the parameters nor the dimensions of the model are known";
+    b.http(r#"{"k":"hello","run":"r","world":8,"gpu":"H100","framework":"torchtitan"}"#);
+    assert_eq!(b.page().get(&f::MFU_REMARK, &["r", why]), None, "no step yet");
+    b.http(r#"{"k":"step","run":"r","step":1,"m":{"loss":2,"tokens_per_second_per_gpu":1000}}"#);
+    assert_eq!(b.page().get(&f::MFU_REMARK, &["r", why]), Some(1.0));
+    b.http(r#"{"k":"hello","run":"r","model":{"n_params":1e9}}"#);
+    b.http(r#"{"k":"step","run":"r","step":2,"m":{"loss":2,"tokens_per_second_per_gpu":1000}}"#);
+    assert_eq!(b.page().get(&f::MFU_REMARK, &["r", why]), None);
+}
+
+#[test]
 fn the_mfu_of_a_model_goes_with_it() {
     let mut b = Bench::new();
     let known = r#"{"k":"hello","run":"r","world":8,"gpu":"H100","model":{"n_params":1e9}}"#;
