@@ -74,7 +74,10 @@ impl Format for Megatron {
             return Outcome::Matched;
         }
         if self.arguments.take(line.text) {
-            return Outcome::Ignored;
+            // The first rank prints them, and the last one the steps, maybe to another file.
+            let Some(hello) = self.arguments.described(line) else { return Outcome::Ignored };
+            out.push(hello);
+            return Outcome::Matched;
         }
         if self.timers.take(line, last_step, out) {
             return if last_step.is_some() { Outcome::Matched } else { Outcome::Ignored };

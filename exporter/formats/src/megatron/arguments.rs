@@ -123,6 +123,12 @@ impl Arguments {
         true
     }
 
+    /// The same at the line of the vocabulary, which follows the block.
+    pub(super) fn described(&mut self, line: &Line<'_>) -> Option<Event> {
+        padded(line.text)?;
+        self.hello(line)
+    }
+
     /// The hello of this training, once.
     pub(super) fn hello(&mut self, line: &Line<'_>) -> Option<Event> {
         let complete = self.values.contains_key("num_layers") && self.values.contains_key("hidden_size");
@@ -304,6 +310,25 @@ mod tests {
         assert_eq!(out.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Hello, Kind::Step]);
         assert_eq!(reader.counters().unmatched, 0);
         out.remove(0)
+    }
+
+    /// With a file for each rank, the first has the arguments and the last has the steps.
+    #[test]
+    fn arguments_in_a_file_without_steps_are_published() {
+        let mut reader = LogReader::new(None).unwrap();
+        let mut out = Vec::new();
+        for line in [
+            "------------------------ arguments ------------------------",
+            "  hidden_size ..................................... 4096",
+            "  num_layers ...................................... 32",
+            "-------------------- end of arguments ---------------------",
+            " > padded vocab (size: 50257) with 431 dummy tokens (new size: 50688)",
+        ] {
+            assert!(out.is_empty(), "before {line}");
+            reader.line(line, &mut out);
+        }
+        assert_eq!(out.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Hello]);
+        assert_eq!(model(&out[0]).get("padded_vocab_size"), Some(&Value::Number(50688.0)));
     }
 
     #[test]
