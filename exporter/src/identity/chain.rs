@@ -13,7 +13,7 @@ const MAX_GENERATIONS: usize = 8;
 /// Words of a command line.
 const MAX_WORDS: usize = 256;
 /// What a trainer starts to compile for it, with its output: `torch/_inductor/compile_worker`.
-const HELPER: &str = "_inductor/compile_worker";
+const COMPILER: &str = "_inductor/compile_worker";
 /// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every
 /// machine that trains.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -55,9 +55,9 @@ pub(crate) fn script_named(roots: &Roots, pid: u32) -> Option<Named> {
         run_name::is_wrapper(&p.argv)
             || run_name::is_python(&p.argv) && run_name::script_of(&p.argv).is_some()
     };
-    let helpers = chain.iter().take_while(|p| p.argv.iter().any(|word| word.contains(HELPER))).count();
+    let workers = chain.iter().take_while(|p| p.argv.iter().any(|word| word.contains(COMPILER))).count();
     // Some have a helper of another kind write for them.
-    let first = (helpers..chain.len().min(helpers + 2)).find(|at| runs_script(&chain[*at]));
+    let first = (workers..chain.len().min(workers + 2)).find(|at| runs_script(&chain[*at]));
     let named = run_name::name(chain.first().map(|_| &chain[first.unwrap_or(0)..])?);
     (named.by != By::Script || first.is_some()).then_some(named)
 }
