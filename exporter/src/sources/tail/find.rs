@@ -186,7 +186,8 @@ pub(in crate::sources) fn search(root: &Path, reach: &Reach) -> Found {
 /// Whether a file with a known name is one of training by what it contains, where the name does not
 /// say so: a table may be of data, and large.
 fn is_followed(path: &Path, reach: &Reach) -> bool {
-    stepwatch_formats::is_followed(path, &[]) || stepwatch_formats::is_followed(path, &open::head(path, reach))
+    stepwatch_formats::is_followed(path, &[])
+        || stepwatch_formats::is_followed(path, &open::head(path, reach))
 }
 
 /// Logs of tools that are no logs of training, and copies that a rotation left.

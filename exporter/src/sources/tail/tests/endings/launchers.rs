@@ -75,9 +75,8 @@ fn a_launcher_gives_way_to_the_trainer_that_it_started() {
 fn a_launcher_that_was_seen_alone_gives_way_too() {
     for pipe in [false, true] {
         let mut b = Bench::today("llama.log");
-        let mut tee = pipe.then(|| {
-            Command::new("cat").stdin(Stdio::piped()).stdout(b.log()).spawn().unwrap()
-        });
+        let mut tee =
+            pipe.then(|| Command::new("cat").stdin(Stdio::piped()).stdout(b.log()).spawn().unwrap());
         let log = tee.as_mut().map_or_else(|| b.log(), |tee| tee.stdin.take().unwrap().into());
         let launch = "while [ -e main.py ] && ! [ -e go ]; do /bin/sleep 0.05; done; ./python3 train.py";
         let mut child = b.starts(launch, &[("train.py", TRAINER)], log);
