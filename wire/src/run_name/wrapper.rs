@@ -69,7 +69,7 @@ pub(super) fn port_of(endpoint: &str) -> &str {
 
 /// What a launcher is told that its ranks will find in their environment.
 fn told(command: &[String], mut put: impl FnMut(&str, &str)) {
-    let words = command.iter().position(|word| word.ends_with(".py") && !is_launcher(word));
+    let words = command.iter().position(|word| word.strip_suffix(".py").is_some() && !is_launcher(word));
     // What follows is for the script.
     for (option, value) in pairs(&command[..words.unwrap_or(command.len())]) {
         if let Some((_, variable)) = COMMON.iter().find(|(of, _)| *of == option) {

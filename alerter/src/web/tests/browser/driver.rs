@@ -1,8 +1,10 @@
 //! A Chromium without a window, driven by ChromeDriver over the WebDriver protocol
 //! (<https://www.w3.org/TR/webdriver2/>).
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -26,13 +28,25 @@ pub(super) struct Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Chromium ends with its driver.
+        // A driver that is killed leaves Chromium and its directory behind.
+        let _ = self.end_session();
         let _ = self.driver.kill();
         let _ = self.driver.wait();
     }
 }
 
 impl Driver {
+    /// Returns when Chromium has ended; without a runtime, which may be ending as well.
+    fn end_session(&self) -> std::io::Result<()> {
+        let address = self.session.trim_start_matches("http://");
+        let (host, path) = address.split_once('/').unwrap_or((address, ""));
+        let mut stream = TcpStream::connect(host)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        write!(stream, "DELETE /{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n")?;
+        stream.read_to_end(&mut Vec::new())?;
+        Ok(())
+    }
+
     pub(super) async fn start((width, height): (u32, u32), look: Look) -> Self {
         let mut driver = Command::new("chromedriver")
             .args(["--port=0"])
