@@ -43,8 +43,8 @@ impl Driver {
         let mut stream = TcpStream::connect(host)?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         write!(stream, "DELETE /{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n")?;
-        stream.read_to_end(&mut Vec::new())?;
-        Ok(())
+        // The driver answers when Chromium has ended, and keeps the connection.
+        stream.read(&mut [0; 512]).map(drop)
     }
 
     pub(super) async fn start((width, height): (u32, u32), look: Look) -> Self {
