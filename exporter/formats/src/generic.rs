@@ -243,21 +243,7 @@ impl Generic {
             let bare = values.train.is_empty() && values.eval.is_empty() && nothings.is_empty();
             return if bare && !evaluates { self.bare(&values, step, line, out) } else { Outcome::Unmatched };
         }
-        let step = match self.before.filter(|_| evaluates) {
-            // The batches of an evaluation are counted from 0 again.
-            Some(before) if step < before.step => return Outcome::Ignored,
-            Some(_) => self.offset.saturating_add(step).min(MAX_STEP),
-            None if evaluates => step,
-            None => {
-                // The numbers of a step that was published stay as they are.
-                let again = values.rounded && self.before.is_some_and(|b| b.step == step);
-                if again && !values.is_lost(line, out) {
-                    return Outcome::Ignored;
-                }
-                let step = self.counted(now, values.rounded);
-                step.saturating_add(i64::from(again))
-            }
-        };
+        let Some(step) = self.step_of(&values, now, evaluates, line, out) else { return Outcome::Ignored };
         if usual {
             self.own_loss.saw_usual();
         }
@@ -284,6 +270,28 @@ impl Generic {
             push(line.eval(Some(step), values.eval_name.as_deref().unwrap_or("eval")), values.eval, out);
         }
         Outcome::Matched
+    }
+
+    /// The step that a line is published under; `None` where it is not.
+    fn step_of(
+        &mut self,
+        values: &LineValues,
+        now: Position,
+        evaluates: bool,
+        line: &Line<'_>,
+        out: &Out<'_>,
+    ) -> Option<i64> {
+        if evaluates {
+            let Some(before) = self.before else { return Some(now.step) };
+            // The batches of an evaluation are counted from 0 again.
+            return (now.step >= before.step).then(|| self.offset.saturating_add(now.step).min(MAX_STEP));
+        }
+        // The numbers of a step that was published stay as they are.
+        let again = values.rounded && self.before.is_some_and(|b| b.step == now.step);
+        if again && !values.is_lost(line, out) {
+            return None;
+        }
+        Some(self.counted(now, values.rounded).saturating_add(i64::from(again)))
     }
 
     /// Whether a line of a single number, which may be of a schedule, is as the lines with a loss

@@ -133,9 +133,7 @@ impl Speech<'_> {
             && self.quoted.iter().all(|quoted| !quoted.contains(&at))
             && (raises(head) || !is_of_text(head) && !mentions)
     }
-}
 
-impl Speech<'_> {
     /// Whether a bar is the trainer's whose values begin at `at`.
     pub(super) fn is_bar_of_trainer(&self, at: usize, description: &str) -> bool {
         let quoted = self.quoted.iter().any(|quoted| quoted.contains(&at));
