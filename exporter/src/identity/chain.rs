@@ -55,7 +55,9 @@ pub(crate) fn script_named(roots: &Roots, pid: u32) -> Option<Named> {
         run_name::is_wrapper(&p.argv)
             || run_name::is_python(&p.argv) && run_name::script_of(&p.argv).is_some()
     };
-    let workers = chain.iter().take_while(|p| p.argv.iter().any(|word| word.contains(COMPILER))).count();
+    let compiles = |p: &Process| p.argv.iter().any(|word| word.contains(COMPILER));
+    // The compiler that a worker started is the worker's.
+    let workers = chain.iter().rposition(compiles).map_or(0, |at| at + 1);
     // Some have a helper of another kind write for them.
     let first = (workers..chain.len().min(workers + 2)).find(|at| runs_script(&chain[*at]));
     let named = run_name::name(chain.first().map(|_| &chain[first.unwrap_or(0)..])?);

@@ -30,17 +30,23 @@ impl Bench {
         OpenOptions::new().create(true).append(true).open(self.path("llama.log")).unwrap().into()
     }
 
-    /// What the rule calls the run of the process that left its number.
-    fn trainers_run(&self) -> String {
+    /// What a process of these wrote into a file of the directory, once the line is there.
+    fn told(&self, file: &str) -> String {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            let text = fs::read_to_string(self.dir.path().join("pid")).unwrap_or_default();
-            if let Some(pid) = text.strip_suffix('\n') {
-                return crate::identity::script_named(&Roots::default(), pid.parse().unwrap()).unwrap().run;
+            let text = fs::read_to_string(self.dir.path().join(file)).unwrap_or_default();
+            if let Some(line) = text.strip_suffix('\n') {
+                return line.to_owned();
             }
             assert!(Instant::now() < deadline);
             std::thread::yield_now();
         }
+    }
+
+    /// What the rule calls the run of the process that left its number.
+    fn trainers_run(&self) -> String {
+        let pid = self.told("pid").parse().unwrap();
+        crate::identity::script_named(&Roots::default(), pid).unwrap().run
     }
 
     fn steps_of(&mut self, trainer: &mut Child, at: i64) -> Vec<(String, Kind, Option<i64>)> {
@@ -98,13 +104,18 @@ fn what_a_trainer_starts_does_not_take_its_log_over() {
     for (first, then) in [("", "eval.py"), (worker, "eval.py")] {
         let mut b = Bench::today("llama.log");
         let wait = "while [ -e main.py ] && ! [ -e done ]; do /bin/sleep 0.05; done";
+        // As a worker starts the compiler of the device.
+        let compiles = format!("/bin/sh -c 'echo > compiles; {wait}'; echo over");
         let start = if first.is_empty() { String::new() } else { format!("./python3 {first} & ") };
         let main = format!(
             "echo $$ > pid; {start} IFS= read -r l; echo \"$l\"; IFS= read -r l; ./python3 {then} & echo \"$l\"; \
              while IFS= read -r l; do echo \"$l\"; done"
         );
-        let mut child = b.starts(&main, &[(worker, wait), (then, wait)], b.log());
+        let mut child = b.starts(&main, &[(worker, &compiles), (then, wait)], b.log());
         let run = b.trainers_run();
+        if !first.is_empty() {
+            b.told("compiles");
+        }
         for at in 3..6 {
             assert_eq!(b.steps_of(&mut child, at), [(run.clone(), Kind::Step, Some(at))], "{first}");
             assert!(b.look().is_empty());
@@ -120,6 +131,8 @@ fn who_writes_next_does_not_go_on_with_the_run_of_several_others() {
     let mut seen = Vec::new();
     for _ in 0..2 {
         let mut one = b.starts(TRAINER, &[], b.log());
+        // It has read its script before that is written again.
+        b.told("pid");
         let two = b.starts(TRAINER, &[], b.log());
         for at in 3..5 {
             seen.push(b.steps_of(&mut one, at).pop().unwrap().0);
