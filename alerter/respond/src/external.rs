@@ -140,6 +140,11 @@ impl External {
         newest.or_else(|| self.members(key).next())
     }
 
+    /// Since when the first of those that fire in a group does, by its sender.
+    pub fn since(&self, key: &str) -> Option<Ts> {
+        self.members(key).map(|alert| alert.starts_at).min()
+    }
+
     /// The labels that all alerts of a group have alike.
     pub fn common_labels(&self, key: &str) -> Labels {
         self.groups.get(key).map(|g| g.common.labels()).unwrap_or_default()

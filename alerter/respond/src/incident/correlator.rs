@@ -115,6 +115,14 @@ impl Correlator {
         id::new(now, subject.scope.name(), subject.cause, self.flap_history.next_number())
     }
 
+    /// The id of an incident of alerts that began then. It is the same after a crash before which
+    /// nothing could be stored, so that receivers know its calls by the keys of before. `None` where
+    /// an earlier incident may have it.
+    pub(super) fn id_since(&mut self, now: Ts, subject: &Subject, since: Ts) -> Option<String> {
+        let first = self.flap_history.is_first_since(now, subject, since);
+        first.then(|| id::new(since, subject.scope.name(), subject.cause, 0))
+    }
+
     pub(crate) fn flap_history(&self) -> &FlapHistory {
         &self.flap_history
     }

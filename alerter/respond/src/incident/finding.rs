@@ -12,7 +12,7 @@ use crate::effect::timeline;
 use crate::effect::{Action, Effect};
 use crate::message::{Reason, Why};
 use std::collections::{BTreeMap, BTreeSet};
-use stepwatch_model::{Cause, Change, Context, Finding, Kind, Sentence, Severity, Span, Subject};
+use stepwatch_model::{Cause, Change, Context, Finding, Kind, Scope, Sentence, Severity, Span, Subject, Ts};
 
 impl Manager {
     pub(crate) fn finding(&mut self, tx: &mut Tx<'_>, context: &Context, v: &Finding) {
@@ -83,11 +83,21 @@ impl Manager {
         if stall { self.correlator.find(&hang).or_else(|| self.closed.find(&hang)) } else { None }
     }
 
+    fn new_id(&mut self, now: Ts, subject: &Subject) -> String {
+        let since = match &subject.scope {
+            Scope::Alert(key) => self.external.since(key),
+            _ => None,
+        };
+        let id = since.and_then(|since| self.correlator.id_since(now, subject, since));
+        let id = id.filter(|id| !self.open.contains_key(id) && self.closed.get(id).is_none());
+        id.unwrap_or_else(|| self.correlator.next_id(now, subject))
+    }
+
     fn create(&mut self, tx: &mut Tx<'_>, report: Report<'_>) {
         let now = tx.now;
         let Report { subject, context, finding: v } = report;
         let flaps = self.correlator.flap_history_mut().flaps(now, subject);
-        let id = self.correlator.next_id(now, subject);
+        let id = self.new_id(now, subject);
         let record = IncidentRecord::opened_by(report, now, id.clone(), flaps);
         let again = if flaps > 0 {
             format!(" (came back {flaps} times within {FLAP_MEMORY})")

@@ -50,6 +50,9 @@ impl Responder {
                 unusable.push(name);
             }
         }
+        if !unusable.is_empty() {
+            responder.manager.correlator.flap_history_mut().lost();
+        }
         responder.manager.restored();
         responder.settle();
         (responder, unusable)

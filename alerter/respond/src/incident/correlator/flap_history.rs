@@ -20,6 +20,9 @@ pub(crate) struct FlapHistory {
     /// What is not as it was stored: each memory is stored for itself, because in a storm there are
     /// thousands.
     changed: BTreeSet<Subject>,
+    /// What was over before is not known, because the state of then could not be read. `None` where
+    /// it is.
+    known_since: Option<Ts>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -38,6 +41,7 @@ pub(crate) struct Memory {
 pub(crate) struct FlapHistoryRow {
     counter: u64,
     memory: Vec<Memory>,
+    known_since: Option<Ts>,
 }
 
 impl FlapHistory {
@@ -45,6 +49,20 @@ impl FlapHistory {
     pub(super) fn next_number(&mut self) -> u64 {
         self.counter += 1;
         self.counter
+    }
+
+    /// Part of what was stored could not be read.
+    pub(crate) fn lost(&mut self) {
+        self.known_since = Some(Ts(i64::MAX));
+    }
+
+    /// Whether no incident of the subject can be over that began at `since` or later.
+    pub(super) fn is_first_since(&mut self, now: Ts, subject: &Subject, since: Ts) -> bool {
+        self.known_since = self.known_since.map(|at| at.min(now));
+        since <= now
+            && now - since < FLAP_MEMORY
+            && self.known_since.is_none_or(|at| at < since)
+            && self.memory.get(subject).is_none_or(|m| m.at < since)
     }
 
     /// Those of which the memory changed since this was called before.
@@ -131,7 +149,7 @@ impl FlapHistory {
     }
 
     pub(crate) fn row(&self) -> FlapHistoryRow {
-        FlapHistoryRow { counter: self.counter, memory: Vec::new() }
+        FlapHistoryRow { counter: self.counter, memory: Vec::new(), known_since: self.known_since }
     }
 
     pub(crate) fn memory(&self, subject: &Subject) -> Option<&Memory> {
@@ -141,6 +159,7 @@ impl FlapHistory {
     /// Takes back what was stored.
     pub(crate) fn restore(&mut self, row: FlapHistoryRow) {
         self.counter = row.counter;
+        self.known_since = row.known_since;
         for memory in row.memory {
             // From now on it is stored for itself.
             self.changed.insert(memory.subject.clone());

@@ -29,6 +29,51 @@ fn an_alert_stands_since_its_own_start() {
     assert!(facts.iter().any(|f| f.label == "Since" && f.text == "2h ago"), "{facts:?}");
 }
 
+/// Receivers know its calls by the keys of before, although nothing of it was stored.
+#[test]
+fn an_alert_that_is_posted_again_after_a_crash_is_the_same_incident() {
+    let labels = [("alertname", "NodeDown"), ("severity", "critical"), ("node", "n1")];
+    let mut w = World::new(two_levels());
+    let began = w.now;
+    let post = |w: &mut World, ends_at: Ts| {
+        let mut posted = alert(w, &labels);
+        posted.alert = Alert { starts_at: began, ..(*posted.alert).clone() }.into();
+        posted.ends_at = Some(ends_at);
+        w.input(Input::Alerts { posted: &[posted] });
+        w.sent.last().unwrap().incident.clone()
+    };
+    w.forward(Span::secs(90));
+    let ends_at = w.now + Span::secs(86_400);
+    let id = post(&mut w, ends_at);
+    let mut crashed = World::new(two_levels());
+    crashed.forward(Span::secs(600));
+    fires(&mut crashed, &[("alertname", "DiskFull"), ("severity", "critical")]);
+    assert_eq!(post(&mut crashed, ends_at), id);
+    // Whose state could not be read does not know which ids were used.
+    let mut upgraded = World::new(two_levels());
+    let damaged = [("flap_history".to_owned(), vec![0])];
+    let (engine, unusable) = Responder::restore(two_levels(), damaged);
+    assert_eq!(unusable, ["flap_history"]);
+    upgraded.engine = engine;
+    upgraded.forward(Span::secs(600));
+    assert_ne!(post(&mut upgraded, ends_at), id);
+    // What was over in between is another incident, with keys that were never used.
+    let over = w.now;
+    post(&mut w, over);
+    w.forward(Span::secs(1800));
+    assert!(w.records[&id].resolved_at.is_some());
+    let again = post(&mut w, ends_at);
+    assert_ne!(again, id);
+    // Nor does one that began long ago have the id of one that is forgotten.
+    w.forward(Span::secs(40_000));
+    let over = w.now;
+    post(&mut w, over);
+    w.forward(Span::secs(7200));
+    let ends_at = w.now + Span::secs(86_400);
+    let third = post(&mut w, ends_at);
+    assert!(third != id && third != again);
+}
+
 /// The titles of what was sent, and whether a fact or a title contains steps.
 fn titles(w: &mut World) -> Vec<(String, bool)> {
     let of = |n: Notification| {
