@@ -302,20 +302,32 @@ impl Run {
             tracing::warn!(run = %self.name, model = model.name, "MFU: {remark}");
         }
         if model != self.model {
-            self.mfu.clear(); // the figures are of the model before
+            self.forget_mfu(); // the figures are of the model before
         }
         (self.model, self.model_by) = (model, word);
     }
 
+    /// Until the next step it is not known what there is.
+    fn forget_mfu(&mut self) {
+        self.mfu.clear();
+        self.is_paced = false;
+    }
+
     /// Why there is no MFU although the model was given, or what it leaves out.
     pub(super) fn mfu_remark(&self) -> Option<&str> {
+        let is_due = self.mfu.is_empty() && self.is_paced;
         let missing = match self.peak {
-            _ if !self.model.is_known() => (self.mfu.is_empty() && self.is_paced)
-                .then_some("neither the parameters nor the dimensions of the model are known"),
+            _ if !self.model.is_known() => {
+                is_due.then_some("neither the parameters nor the dimensions of the model are known")
+            }
             None => Some("no peak FLOP/s is known of this GPU and number format"),
-            Some(_) => None,
+            Some(_) => is_due.then(|| self.model.lacks(self.has(metric::TOKENS_PER_SECOND))),
         };
         self.model.remark().or(missing)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        GAUGES.iter().zip(&self.gauges).any(|((known, _, _), gauge)| *known == name && gauge.is_some())
     }
 
     /// A launcher or a scheduler counted more restarts than were seen here: the job came from other
@@ -358,7 +370,7 @@ impl Run {
         let name = gpu.configured.or(theirs).or(gpu.detected);
         let peak = name.zip(dtype).and_then(|(name, dtype)| peaks::peak(name, dtype));
         if peak != self.peak {
-            self.mfu.clear(); // the figures are of the peak before
+            self.forget_mfu(); // the figures are of the peak before
         }
         self.peak = peak;
     }

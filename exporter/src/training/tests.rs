@@ -176,6 +176,26 @@ fn a_trainer_that_says_nothing_of_its_model_has_a_remark() {
 }
 
 #[test]
+fn a_model_without_the_rest_of_what_its_mfu_needs_has_a_remark() {
+    let sequences = "neither the tokens of a step nor the length of a sequence are known";
+    let duration = "neither the tokens nor the sequences of a step are known, or not its duration";
+    let gpus = "how many GPUs the run has is not known";
+    for (model, m, want) in [
+        (r#""n_params":1e9"#, r#""tokens":1000,"step_time":1"#, gpus),
+        (r#""n_params":1e9"#, r#""samples":8,"step_time":1"#, sequences),
+        (r#""n_params":1e9,"seq_len":4096"#, r#""samples":8"#, duration),
+    ] {
+        let mut b = Bench::new();
+        b.http(&format!(r#"{{"k":"hello","run":"r","gpu":"H100","model":{{{model}}}}}"#));
+        assert_eq!(b.page().get(&f::MFU_REMARK, &["r", want]), None, "no step yet");
+        b.http(&format!(r#"{{"k":"step","run":"r","step":1,"m":{{{m}}}}}"#));
+        assert_eq!(b.page().get(&f::MFU_REMARK, &["r", want]), Some(1.0), "{m}");
+        b.http(r#"{"k":"step","run":"r","step":2,"world":8,"m":{"tokens":1000,"step_time":1}}"#);
+        assert_eq!(b.page().get(&f::MFU_REMARK, &["r", want]), None, "{m}");
+    }
+}
+
+#[test]
 fn the_mfu_of_a_model_goes_with_it() {
     let mut b = Bench::new();
     let known = r#"{"k":"hello","run":"r","world":8,"gpu":"H100","model":{"n_params":1e9}}"#;

@@ -111,6 +111,16 @@ impl Model {
         self.refused.as_deref()
     }
 
+    /// What is not known of a run that has this model and no MFU. Its tokens per second may be
+    /// known nevertheless.
+    pub fn lacks(&self, has_tokens: bool) -> &'static str {
+        match (has_tokens, self.seq_len()) {
+            (true, _) => "how many GPUs the run has is not known",
+            (false, None) => "neither the tokens of a step nor the length of a sequence are known",
+            (false, Some(_)) => "neither the tokens nor the sequences of a step are known, or not its duration",
+        }
+    }
+
     /// Why it has no MFU, or what its MFU leaves out.
     pub fn remark(&self) -> Option<&str> {
         self.refused.as_deref().filter(|_| self.given.is_none()).or(self.note)
