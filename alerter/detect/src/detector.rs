@@ -1,6 +1,7 @@
 //! What a detector is: of the samples of a run, of the passing of time, or of a node. And what each
 //! is shown.
 
+pub mod beginning;
 pub mod draft;
 pub mod shared;
 

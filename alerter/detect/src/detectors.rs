@@ -24,6 +24,7 @@ use stepwatch_model::time::Ts;
 detectors! {
     step {
         nonfinite: nonfinite::Nonfinite,
+        lost_progress: lost_progress::LostProgress,
         loss_spike: loss_spike::LossSpike,
         loss_shift: loss_shift::LossShift,
         early_divergence: early_divergence::EarlyDivergence,

@@ -170,6 +170,7 @@ kinds! {
     GradLevelShift     "grad_level_shift"       Numerics   Level     0 ByCause           "gradient level shift";
     LossSpike          "loss_spike"             Numerics   Excursion 4 RollBack          "loss spike";
     Divergence         "divergence"             Numerics   Lost      5 RollBack          "divergence";
+    LostProgress       "lost_progress"          Numerics   Level     5 RollBack          "progress lost";
     LossShift          "loss_shift"             Numerics   Level     2 RollBack          "loss level shift";
     Plateau            "plateau"                Numerics   Learning  0 ByCause           "loss plateau";
     NoLearning         "no_learning"            Numerics   Learning  0 ByCause           "no learning";

@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::beginning::{Beginning, StartedOver};
 use crate::sample::{StepClass, StepSample};
 use crate::stats::attempt::Attempts;
 use crate::stats::block::{Block, Blocks};
@@ -16,6 +17,7 @@ pub struct Shared {
     pub schedule: Schedule,
     pub coupling: Coupling,
     pub loss: LossScale,
+    beginning: Beginning,
     attempt: u32,
     /// Logarithm of the sample's gradient norm, where that is a positive number.
     #[serde(skip)]
@@ -23,7 +25,8 @@ pub struct Shared {
     /// The sample is the first of a new attempt.
     #[serde(skip)]
     pub restarted: bool,
-    /// It is, and that attempt began at an earlier step than the last one had reached.
+    /// It is, and that attempt began at an earlier step than the last one had reached; or the run
+    /// started over.
     #[serde(skip)]
     pub rewound: bool,
     started: bool,
@@ -33,7 +36,8 @@ impl Shared {
     pub fn observe(&mut self, s: &StepSample) {
         self.restarted = self.started && s.attempt != self.attempt;
         self.attempt = s.attempt;
-        self.rewound = self.restarted && s.step <= self.schedule.step;
+        self.beginning.observe(s);
+        self.rewound = self.restarted && s.step <= self.schedule.step || self.started_over().is_some();
         if self.restarted {
             self.coupling = Coupling::default();
         }
@@ -43,6 +47,11 @@ impl Shared {
         self.loss.observe(s);
         self.speed.observe(s);
         self.started = true;
+    }
+
+    /// The run began anew from scratch, as is known since this sample.
+    pub fn started_over(&self) -> Option<StartedOver> {
+        self.beginning.started_over()
     }
 }
 

@@ -465,12 +465,13 @@ impl StepDetector for LossSpike {
         }
         let beat = self.cadence.add(s.step, s.interval);
         let restarted = self.attempts.restarted(s.attempt);
-        if restarted {
-            // A new attempt is judged afresh.
+        let anew = restarted || shared.started_over().is_some();
+        if anew {
+            // A new beginning is judged afresh.
             let r = self.read(beat, loss, s.q.loss, &shared.loss);
-            self.close(step, &r, "the run restarted".to_owned());
+            self.close(step, &r, if restarted { "the run restarted" } else { "the run started over" });
         }
-        if restarted || beat.changed {
+        if anew || beat.changed {
             self.start_again();
         }
         if !self.warm_up(loss, s.q.loss) {

@@ -13,7 +13,7 @@ use stepwatch_wire::Event;
 use crate::sample::StepSample;
 use stepwatch_model::time::Ts;
 
-use super::values::{SIGNALS, Units, Values};
+use super::values::{LOSS, SIGNALS, Units, Values};
 use super::{Derived, derived_step_time};
 
 /// How a step report follows on what the rank reported before.
@@ -170,7 +170,10 @@ impl Align {
             }
         }
         // A NaN is news of its own, from whatever rank, and of a step that had a number before.
-        let alarm = report.values.without(&fresh).alarm();
+        let mut alarm = report.values.without(&fresh).alarm();
+        if self.signals[LOSS].rank == rank {
+            alarm.has_its_loss();
+        }
         if alarm.nonfinite() {
             out.push(alarm.sample(step, ts, 0));
         }
@@ -260,6 +263,36 @@ mod tests {
             (false, false) => "neither",
         };
         out.iter_mut().map(|s| (s.step, s.interval, s.adds, has(s))).collect()
+    }
+
+    /// Strict JSON writes NaN as `null`.
+    #[test]
+    fn a_loss_that_one_rank_lacks_is_passed_on_although_another_has_it() {
+        let lacks = |rank: u32, order: &[u32]| {
+            let (mut align, mut out) = (Align::default(), Samples::default());
+            for step in 1..4 {
+                for at in order {
+                    let mut e = event(step, if *at == rank && step > 1 { &[] } else { &[L] });
+                    if e.m.get("loss").is_none() {
+                        e.missing.push("loss".into());
+                    }
+                    let values = align.read(&e);
+                    align.take(StepReport { step, ts: Ts(step), has_time: false, rank: *at, values }, &mut out);
+                }
+            }
+            out.iter_mut().filter(|s| s.loss_missing).map(|s| s.step).collect::<Vec<_>>()
+        };
+        assert_eq!(lacks(3, &[0, 3]), [2, 3]);
+        assert_eq!(lacks(3, &[3, 0]), [2, 3]);
+        assert_eq!(lacks(0, &[0, 3]), [2, 3]);
+        assert_eq!(lacks(7, &[0, 3]), [0; 0]);
+        // A client and a log of one rank: the log lacks what the client has.
+        let (mut align, mut out) = (Align::default(), Samples::default());
+        let values = align.read(&event(1, &[L]));
+        align.take(StepReport { step: 1, ts: Ts(1), has_time: false, rank: 0, values }, &mut out);
+        let values = align.read(&Event { missing: vec!["loss".into()], ..event(1, &[G]) });
+        align.take(StepReport { step: 1, ts: Ts(1), has_time: false, rank: 0, values }, &mut out);
+        assert!(!out.iter_mut().any(|s| s.loss_missing));
     }
 
     const L: (&str, f64) = ("loss", 2.0);

@@ -9,7 +9,7 @@ use stepwatch_model::time::Ts;
 
 pub(crate) const SIGNALS: usize = 9;
 
-const LOSS: usize = 0;
+pub(super) const LOSS: usize = 0;
 const GRAD_NORM: usize = 1;
 const LR: usize = 2;
 const LOSS_SCALE: usize = 3;
@@ -168,12 +168,18 @@ impl Values {
     }
 
     pub(crate) fn nonfinite(&self) -> bool {
-        [LOSS, GRAD_NORM].iter().any(|i| !self.values[*i].is_finite())
+        self.loss_missing || [LOSS, GRAD_NORM].iter().any(|i| !self.values[*i].is_finite())
     }
 
-    /// The non-finite loss and gradient norm: they are passed on whichever rank reports them.
+    /// It was another report of the same rank that had the loss.
+    pub(crate) fn has_its_loss(&mut self) {
+        self.loss_missing = false;
+    }
+
+    /// The non-finite loss and gradient norm, and a loss that should be there: they are passed on
+    /// whichever rank reports them.
     pub(crate) fn alarm(&self) -> Self {
-        let mut alarm = Self::default();
+        let mut alarm = Self { loss_missing: self.loss_missing, ..Self::default() };
         for i in [LOSS, GRAD_NORM] {
             if !self.values[i].is_finite() {
                 alarm.set(i, self.values[i], 0.0);
