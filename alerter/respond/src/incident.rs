@@ -28,7 +28,9 @@ pub(crate) mod suppressor;
 mod tests;
 mod transition;
 
-pub use crate::incident_record::{End, Ended, Hidden, IncidentRecord, Named, Quiet, State, Verdict};
+pub use crate::incident_record::{
+    End, Ended, IncidentRecord, Named, State, Suppression, SuppressionReason, Verdict,
+};
 pub use crate::labels;
 use crate::matcher::Labels;
 use stepwatch_model::{Scope, Subject};

@@ -73,10 +73,10 @@ pub struct Named {
     pub new: u32,
 }
 
-/// Why an open incident notifies nobody.
+/// What suppresses an open incident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Hidden {
+pub enum SuppressionReason {
     /// A silence that a person or the configuration made.
     Silenced,
     /// An incident that explains it.
@@ -85,10 +85,10 @@ pub enum Hidden {
     RolledUp,
 }
 
-/// An open incident is kept, shown and counted, but notifies nobody.
+/// Why an open incident notifies nobody, and until when. It is kept, shown and counted as ever.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Quiet {
-    pub why: Hidden,
+pub struct Suppression {
+    pub why: SuppressionReason,
     /// The silence, or the incident.
     pub by: String,
     /// When that ends, where it is known.
@@ -141,8 +141,9 @@ pub struct IncidentRecord {
     pub flaps: u32,
     #[serde(default)]
     pub labels: Labels,
-    #[serde(default)]
-    pub quiet: Option<Quiet>,
+    /// Why it notifies nobody, while it does not.
+    #[serde(default, rename = "quiet")]
+    pub suppression: Option<Suppression>,
     #[serde(default)]
     pub end: Option<End>,
     #[serde(default)]
@@ -237,6 +238,11 @@ impl IncidentRecord {
     /// A person resolved it, and it still fires: when it comes back, unless it is over by then.
     pub fn reopens_at(&self) -> Option<Ts> {
         self.end.as_ref()?.reopens_at
+    }
+
+    /// Its suppression, if it has one for this reason.
+    pub fn suppressed_as(&self, why: SuppressionReason) -> Option<&Suppression> {
+        self.suppression.as_ref().filter(|suppression| suppression.why == why)
     }
 
     /// It counts as over because nothing was reported of it any more.

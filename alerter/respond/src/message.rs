@@ -55,9 +55,9 @@ pub enum Reason {
     AckExpired,
     /// Somebody else could not be reached.
     ReceiverFailed,
-    /// A silence hid it, and it still holds.
+    /// A silence suppressed it, and it still holds.
     SilenceEnded,
-    /// Another incident hid it, and it still holds.
+    /// Another incident suppressed it, and it still holds.
     InhibitionEnded,
     Resolved,
     /// A test of the receiver.

@@ -313,7 +313,7 @@ mod tests {
             next_at: None,
             flaps: 0,
             labels: crate::matcher::Labels::new(),
-            quiet: None,
+            suppression: None,
             end: None,
             named: None,
             asked_anew_at: None,

@@ -244,7 +244,7 @@ impl Responder {
         self.settle();
     }
 
-    /// Silences or the configuration changed: looks again at what hides each open incident.
+    /// Silences or the configuration changed: looks again at what suppresses each open incident.
     pub fn reconsider(&mut self, now: Ts, out: &mut Vec<Effect>) {
         self.manager.reconsider(&mut Tx::new(now, out));
         self.settle();

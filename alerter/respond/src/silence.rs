@@ -1,7 +1,7 @@
 //! Silences: what people, runs and the configuration have asked not to be notified of, for how long
 //! and why.
 //!
-//! A silence never hides anything. An incident that it matches is opened, kept, shown and counted
+//! A silence removes nothing. An incident that it matches is opened, kept, shown and counted
 //! as ever; only nobody is notified of it, and if it is still open when the silence ends, they are
 //! notified then. This file has which silences there are and when each begins and ends; who is
 //! notified of what is decided in [`crate::incident`].
@@ -43,7 +43,7 @@ pub struct Silence {
     /// Why: nobody may be kept from news without a reason.
     pub comment: String,
     pub updated_at: Ts,
-    /// It ends by itself when the last open incident that it keeps quiet resolves.
+    /// It ends by itself when the last open incident that it suppresses resolves.
     #[serde(default)]
     pub expire_on_resolve: bool,
     /// The run that asked for it, of a planned restart.
@@ -290,7 +290,7 @@ impl Silences {
         }
     }
 
-    /// Whether any ends with what it keeps quiet.
+    /// Whether any ends with what it suppresses.
     pub fn any_expires_on_resolve(&self) -> bool {
         self.by_id.values().any(|s| s.expire_on_resolve)
     }

@@ -8,7 +8,7 @@
 mod alerts;
 mod errors;
 mod filter;
-mod hiding;
+mod inhibited;
 mod listed;
 mod shown;
 mod silences;

@@ -100,8 +100,8 @@ pub(super) async fn list(
     let mut silences = api.runtime.read_model.silences(now);
     silences.retain(|s| wanted.wants(s.phase(now)) && caller.may_silence(&s.matchers).is_ok());
     silences.sort_by_key(|s| (s.phase(now) == Phase::Expired, s.ends_at));
-    let quiet = api.quiet().await?;
-    let view = |s: &Arc<Silence>| SilenceView::from_silence(s, now, &quiet);
+    let suppressed = api.suppressed().await?;
+    let view = |s: &Arc<Silence>| SilenceView::from_silence(s, now, &suppressed);
     Ok(Json(SilenceList { silences: silences.iter().map(view).collect() }))
 }
 
@@ -120,7 +120,7 @@ pub(super) async fn show(
     Named(id): Named,
 ) -> Result<Json<SilenceView>> {
     let found = api.own_silence(&caller, &id)?;
-    Ok(Json(SilenceView::from_silence(&found, wall(), &api.quiet().await?)))
+    Ok(Json(SilenceView::from_silence(&found, wall(), &api.suppressed().await?)))
 }
 
 /// Creates a silence, or changes one. Durable when it is answered.
@@ -165,7 +165,10 @@ pub(super) async fn add(
         expire_on_resolve: wish.expire_on_resolve,
     };
     let (silence, warnings) = api.silence(&caller, wanted).await?;
-    Ok(Json(SilenceView { warnings, ..SilenceView::from_silence(&silence, wall(), &api.quiet().await?) }))
+    Ok(Json(SilenceView {
+        warnings,
+        ..SilenceView::from_silence(&silence, wall(), &api.suppressed().await?)
+    }))
 }
 
 /// Ends a silence now: its receivers are notified of every incident that it suppressed and that is
@@ -351,16 +354,16 @@ impl Api {
         }
     }
 
-    /// Open incidents that somebody silenced: by the silence, the incident.
-    pub(crate) async fn quiet(&self) -> Result<Vec<(String, String)>> {
+    /// Suppressed incidents: by what suppresses it, the incident.
+    pub(crate) async fn suppressed(&self) -> Result<Vec<(String, String)>> {
         let filter = Filter { unresolved: true, limit: Some(PREVIEW_INCIDENTS), ..Filter::default() };
         let open = self.store.incidents(&filter).await?;
-        Ok(open.into_iter().filter_map(|r| Some((r.quiet?.by, r.id))).collect())
+        Ok(open.into_iter().filter_map(|r| Some((r.suppression?.by, r.id))).collect())
     }
 }
 
 impl SilenceView {
-    fn from_silence(s: &Silence, now: Ts, quiet: &[(String, String)]) -> Self {
+    fn from_silence(s: &Silence, now: Ts, suppressed: &[(String, String)]) -> Self {
         Self {
             id: s.id.clone(),
             state: s.phase(now),
@@ -373,7 +376,7 @@ impl SilenceView {
             expire_on_resolve: s.expire_on_resolve,
             planned_by: s.planned_by.clone(),
             warnings: Vec::new(),
-            incidents: quiet.iter().filter(|(by, _)| *by == s.id).map(|(_, id)| id.clone()).collect(),
+            incidents: suppressed.iter().filter(|(by, _)| *by == s.id).map(|(_, id)| id.clone()).collect(),
         }
     }
 }

@@ -10,7 +10,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Cause, Kind, Plan, Severity, Suspect};
 use stepwatch_respond::effect::{Action, Path, TimelineEntry};
-use stepwatch_respond::incident::{End, Ended, Hidden, IncidentRecord, Quiet, State, Verdict};
+use stepwatch_respond::incident::{
+    End, Ended, IncidentRecord, State, Suppression, SuppressionReason, Verdict,
+};
 use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::message::{Link, Reason};
 use stepwatch_wire::num;
@@ -109,7 +111,7 @@ pub struct IncidentView {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QuietView {
     #[schema(value_type = schema::Hidden)]
-    pub why: Hidden,
+    pub why: SuppressionReason,
     /// The id of the silence, or of the incident.
     pub by: String,
     pub until: Option<When>,
@@ -448,10 +450,10 @@ impl From<IncidentRecord> for IncidentView {
             acked_at: r.acked_at.map(When),
             level: r.level,
             // For a suppressed incident it is the time when the suppression is checked again.
-            next_escalation_at: r.next_at.filter(|_| r.quiet.is_none()).map(When),
+            next_escalation_at: r.next_at.filter(|_| r.suppression.is_none()).map(When),
             flaps: r.flaps,
             labels: r.labels,
-            quiet: r.quiet.map(Into::into),
+            quiet: r.suppression.map(Into::into),
         }
     }
 }
@@ -476,9 +478,9 @@ impl IncidentDetail {
     }
 }
 
-impl From<Quiet> for QuietView {
-    fn from(q: Quiet) -> Self {
-        Self { why: q.why, by: q.by, until: q.until.map(When), words: q.words }
+impl From<Suppression> for QuietView {
+    fn from(s: Suppression) -> Self {
+        Self { why: s.why, by: s.by, until: s.until.map(When), words: s.words }
     }
 }
 

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Kind, Severity};
-use stepwatch_respond::incident::{Hidden, State, Verdict};
+use stepwatch_respond::incident::{State, SuppressionReason, Verdict};
 
 use super::client::ClientArgs;
 use super::table::{BAD, Table, of_severity, plain};
@@ -338,9 +338,9 @@ fn notified(i: &IncidentView, now: Ts) -> String {
             None => "-".into(),
         },
         (Some(quiet), _) => match quiet.why {
-            Hidden::Silenced => format!("NOBODY: silence {}", quiet.by),
-            Hidden::Inhibited => format!("NOBODY: hidden by {}", quiet.by),
-            Hidden::RolledUp => format!("NOBODY: part of {}", quiet.by),
+            SuppressionReason::Silenced => format!("NOBODY: silence {}", quiet.by),
+            SuppressionReason::Inhibited => format!("NOBODY: hidden by {}", quiet.by),
+            SuppressionReason::RolledUp => format!("NOBODY: part of {}", quiet.by),
         },
         (None, State::Acknowledged) => i.acked_by.clone().unwrap_or_else(|| "-".into()),
         (None, State::Open) => match (i.level, i.next_escalation_at) {

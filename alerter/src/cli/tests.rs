@@ -8,7 +8,7 @@ use stepwatch_fakes::{FakeSlack, Slack};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Cause, Kind, Observation, Severity, Suspect, Target};
 use stepwatch_respond::effect::Action;
-use stepwatch_respond::incident::{Ended, Hidden, State};
+use stepwatch_respond::incident::{Ended, State, SuppressionReason};
 use stepwatch_respond::message::Reason;
 
 use super::*;
@@ -193,7 +193,7 @@ fn facts_of(incident: IncidentView) -> IncidentDetail {
     IncidentDetail { incident, description, links, advice: None, plan: None, timeline, deliveries }
 }
 
-fn hidden(why: Hidden, by: &str) -> QuietView {
+fn suppressed(why: SuppressionReason, by: &str) -> QuietView {
     QuietView { why, by: by.into(), until: None, words: format!("as {by} says") }
 }
 
@@ -291,9 +291,12 @@ fn listing() {
     let both = IncidentView { id: "01KAHTZ9".into(), run: "llama-70b".into(), ..gpu_fault() };
     let now = Ts(OPENED + 250_000);
     // What is suppressed, and what nobody has been notified of yet.
-    let silenced = IncidentView { quiet: Some(hidden(Hidden::Silenced, "5f0c")), ..incident() };
-    let inhibited = IncidentView { quiet: Some(hidden(Hidden::Inhibited, "01KAHTZ8")), ..incident() };
-    let rolled_up = IncidentView { quiet: Some(hidden(Hidden::RolledUp, "01KAHTZX")), ..gpu_fault() };
+    let silenced =
+        IncidentView { quiet: Some(suppressed(SuppressionReason::Silenced, "5f0c")), ..incident() };
+    let inhibited =
+        IncidentView { quiet: Some(suppressed(SuppressionReason::Inhibited, "01KAHTZ8")), ..incident() };
+    let rolled_up =
+        IncidentView { quiet: Some(suppressed(SuppressionReason::RolledUp, "01KAHTZX")), ..gpu_fault() };
     let taken = IncidentView { state: State::Acknowledged, acked_by: Some("alice".into()), ..incident() };
     let waits = IncidentView { level: 0, ..incident() };
     let never = IncidentView { level: 0, next_escalation_at: None, ..gpu_fault() };
@@ -324,7 +327,7 @@ fn facts() {
         title: "DiskFull".into(),
         signal: "DiskFull".into(),
         summary: "DiskFull: /data is 98 % full".into(),
-        quiet: Some(hidden(Hidden::Silenced, "5f0c")),
+        quiet: Some(suppressed(SuppressionReason::Silenced, "5f0c")),
         ..gpu_fault()
     };
     let link = |text: &str, href: &str| LinkView { text: text.into(), href: href.into() };

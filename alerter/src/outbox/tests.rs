@@ -23,7 +23,7 @@ use stepwatch_kit::config::Secret;
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Action, Effect, Notification};
-use stepwatch_respond::incident::{Hidden, IncidentRecord, Quiet, State};
+use stepwatch_respond::incident::{IncidentRecord, State, Suppression, SuppressionReason};
 use stepwatch_respond::message::Status;
 use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc, watch};
@@ -381,8 +381,8 @@ impl Bench {
     }
 
     /// The same of an incident that something suppresses.
-    async fn hidden(&mut self, id: &str, state: State) {
-        self.commit(vec![Effect::Incident(Box::new(hidden(incident(id, state))))]).await;
+    async fn suppressed(&mut self, id: &str, state: State) {
+        self.commit(vec![Effect::Incident(Box::new(suppressed(incident(id, state))))]).await;
     }
 
     /// The next outcome, recorded by the engine.
@@ -409,9 +409,12 @@ impl Bench {
     }
 }
 
-pub(crate) fn hidden(record: IncidentRecord) -> IncidentRecord {
-    let (why, by) = (Hidden::Silenced, "01SILENCE".to_owned());
-    IncidentRecord { quiet: Some(Quiet { why, by, until: None, words: "silenced".into() }), ..record }
+pub(crate) fn suppressed(record: IncidentRecord) -> IncidentRecord {
+    let (why, by) = (SuppressionReason::Silenced, "01SILENCE".to_owned());
+    IncidentRecord {
+        suppression: Some(Suppression { why, by, until: None, words: "silenced".into() }),
+        ..record
+    }
 }
 
 fn transient() -> Answer {

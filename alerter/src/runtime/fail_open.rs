@@ -98,12 +98,12 @@ impl Pending {
                 stands.insert(&record.id, record);
             }
         }
-        // One that is taken, over or hidden by now calls nobody; an answer or an end is for those
-        // who were called from here.
+        // One that is taken, over or suppressed by now calls nobody; an answer or an end is for
+        // those who were called from here.
         let wanted = |n: &Notification| {
             let record = stands.get(n.incident.as_str());
             let calls =
-                |r: &&IncidentRecord| r.state == State::Open && (r.quiet.is_none() || n.despite_quiet);
+                |r: &&IncidentRecord| r.state == State::Open && (r.suppression.is_none() || n.despite_quiet);
             may_precede_its_record(n)
                 && match n.action {
                     Action::Trigger => record.is_none_or(calls),

@@ -11,8 +11,11 @@ impl Runtime {
         let now = self.clock.now();
         let alive = self.store.alive_at().await.unwrap_or_default();
         let away = alive.map(|at| format!(" after at most {}", now - at)).unwrap_or_default();
-        let records: Vec<(String, Option<Ts>, bool)> =
-            self.engine.open_incidents().map(|r| (r.id.clone(), r.next_at, r.quiet.is_some())).collect();
+        let records: Vec<(String, Option<Ts>, bool)> = self
+            .engine
+            .open_incidents()
+            .map(|r| (r.id.clone(), r.next_at, r.suppression.is_some()))
+            .collect();
         if !records.is_empty() {
             tracing::warn!(
                 open = records.len(),
@@ -22,9 +25,9 @@ impl Runtime {
         }
         // Whether pages are taken is found out anew.
         self.engine.handle(now, Input::AllReached, &mut self.pending.effects);
-        for (incident, next, quiet) in records {
+        for (incident, next, suppressed) in records {
             let next = match next {
-                _ if quiet => "it notifies nobody for now".to_owned(),
+                _ if suppressed => "it notifies nobody for now".to_owned(),
                 None => "nothing is due".to_owned(),
                 Some(at) => format!("the next level is due at {at}"),
             };

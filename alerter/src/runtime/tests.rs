@@ -482,7 +482,7 @@ async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understoo
     heard.await.unwrap();
 
     let open = rig.store.incidents(&Filter::default()).await.unwrap();
-    let states: Vec<_> = open.iter().map(|r| (r.signal.as_str(), r.state, r.quiet.is_some())).collect();
+    let states: Vec<_> = open.iter().map(|r| (r.signal.as_str(), r.state, r.suppression.is_some())).collect();
     assert_eq!(states.len(), 2, "{states:?}");
     assert!(states.contains(&("Loud", State::Open, false)), "{states:?}");
     assert!(states.contains(&("Quiet", State::Open, true)), "{states:?}");

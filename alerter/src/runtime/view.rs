@@ -8,7 +8,7 @@ use stepwatch_engine::{Engine, Refusal};
 use stepwatch_model::Severity;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::Effect;
-use stepwatch_respond::incident::{Hidden, State};
+use stepwatch_respond::incident::{State, SuppressionReason};
 use stepwatch_respond::oncall::OnCall;
 
 use super::Runtime;
@@ -112,7 +112,7 @@ impl Runtime {
         for r in self.engine.open_incidents() {
             let counts = if r.state == State::Acknowledged { &mut answered } else { &mut open };
             counts[r.severity as usize] += 1;
-            silenced += i64::from(r.quiet.as_ref().is_some_and(|q| q.why == Hidden::Silenced));
+            silenced += i64::from(r.suppressed_as(SuppressionReason::Silenced).is_some());
         }
         self.metrics.incidents_silenced.set(silenced);
         let mut closed = [0; 3];

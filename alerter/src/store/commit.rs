@@ -197,7 +197,7 @@ async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) ->
             row.push_bind(&r.acked_by).push_bind(r.acked_at.map(text_of)).push_bind(i64::from(r.level));
             row.push_bind(r.next_at.map(text_of)).push_bind(i64::from(r.flaps));
             row.push_bind(r.nodes.iter().fold(",".to_owned(), |all, node| all + node + ","));
-            row.push_bind(r.quiet.is_none().then_some(at.0)).push_bind(r.reopens_at().map(|at| at.0));
+            row.push_bind(r.suppression.is_none().then_some(at.0)).push_bind(r.reopens_at().map(|at| at.0));
             row.push_bind(text);
         });
         insert.push(

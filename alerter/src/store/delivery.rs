@@ -270,10 +270,10 @@ impl Store {
             if rows.iter().any(|row| row.attempting) {
                 return Ok(None);
             }
-            let (standing, hidden) = standing(tx, incident).await?;
+            let (standing, suppressed) = standing(tx, incident).await?;
             let mut lane: Vec<LaneRow> = rows.iter().map(|row| row.lane.clone()).collect();
             for row in &mut lane {
-                row.held = hidden && row.may_be_held();
+                row.held = suppressed && row.may_be_held();
             }
             let heard = heard(tx, incident, receiver).await?;
             if standing != State::Resolved && is_held(&lane, heard) {
@@ -287,7 +287,7 @@ impl Store {
             let mut plan = plan(&lane[late..], standing, means.wakes, heard);
             plan.superseded += late;
             for (i, row) in lane[..plan.superseded].iter().enumerate() {
-                let why = match (hidden, i < late) {
+                let why = match (suppressed, i < late) {
                     (true, _) => "suppressed before it could be sent",
                     (false, true) => "over before it could be sent",
                     (false, false) => "already acknowledged",
@@ -563,7 +563,9 @@ fn read(row: &SqliteRow) -> Result<Row> {
 async fn standing(tx: &mut SqliteConnection, incident: &str) -> Result<(State, bool)> {
     let sql = "SELECT state, loud_ms IS NULL FROM incidents WHERE id = $1";
     let found: Option<(String, bool)> = sqlx::query_as(sql).bind(incident).fetch_optional(tx).await?;
-    found.map_or(Ok((State::Open, false)), |(state, hidden)| Ok((word("incident state", &state)?, hidden)))
+    found.map_or(Ok((State::Open, false)), |(state, suppressed)| {
+        Ok((word("incident state", &state)?, suppressed))
+    })
 }
 
 /// Whether the receiver has, or may have, a message of the incident. A notifier's memory counts

@@ -19,7 +19,7 @@ pub(crate) struct LaneRow {
     pub ambiguous: bool,
     /// An attempt has failed.
     pub failed: bool,
-    /// Something hides the incident, and this waits until nothing does.
+    /// The incident is suppressed, and this waits until it is no more.
     pub held: bool,
 }
 
@@ -194,43 +194,43 @@ mod tests {
         assert_eq!(plan(&rows, State::Resolved, false, true).superseded, 0);
     }
 
-    /// A lane of a hidden incident: `held` of these are.
-    fn hidden(actions: &[Action], held: usize) -> Vec<LaneRow> {
+    /// A lane of a suppressed incident: `held` of these are.
+    fn suppressed(actions: &[Action], held: usize) -> Vec<LaneRow> {
         let mut rows = lane(actions);
         rows.iter_mut().take(held).for_each(|row| row.held = true);
         rows
     }
 
     #[test]
-    fn what_is_hidden_waits_unless_a_person_wants_it_or_has_it() {
+    fn what_is_suppressed_waits_unless_a_person_wants_it_or_has_it() {
         use Action::{Ack, Trigger, Update};
-        assert!(is_held(&hidden(&[Trigger], 1), true));
-        assert!(is_held(&hidden(&[Update], 1), true), "news wait too");
+        assert!(is_held(&suppressed(&[Trigger], 1), true));
+        assert!(is_held(&suppressed(&[Update], 1), true), "news wait too");
         // A reminder of the silence is not a first message.
-        assert!(is_held(&hidden(&[Trigger, Update], 1), false));
-        assert!(!is_held(&hidden(&[Update], 0), true));
-        let asked = hidden(&[Trigger, Trigger], 1);
+        assert!(is_held(&suppressed(&[Trigger, Update], 1), false));
+        assert!(!is_held(&suppressed(&[Update], 0), true));
+        let asked = suppressed(&[Trigger, Trigger], 1);
         assert!(!is_held(&asked, false));
         assert_eq!(plan(&asked, State::Open, false, false).superseded, 1, "the later call says it all");
-        let taken = hidden(&[Trigger, Ack], 1);
+        let taken = suppressed(&[Trigger, Ack], 1);
         assert!(!is_held(&taken, true), "whoever was called before hears that somebody has it");
         assert_eq!(plan(&taken, State::Acknowledged, false, true).superseded, 1);
         assert!(is_held(&taken, false));
     }
 
     #[test]
-    fn what_ended_hidden_is_as_if_it_had_never_been() {
+    fn what_ended_suppressed_is_as_if_it_had_never_been() {
         use Action::{Ack, Resolve, Trigger};
         for wakes in [true, false] {
-            let rows = hidden(&[Trigger, Resolve], 1);
+            let rows = suppressed(&[Trigger, Resolve], 1);
             assert_eq!(plan(&rows, State::Resolved, wakes, false), Plan { superseded: 2, words: None });
-            let rows = hidden(&[Trigger, Ack, Resolve], 1);
+            let rows = suppressed(&[Trigger, Ack, Resolve], 1);
             assert_eq!(plan(&rows, State::Resolved, wakes, false).superseded, 3);
             // A person had called for it all the same.
-            let rows = hidden(&[Trigger, Resolve], 0);
+            let rows = suppressed(&[Trigger, Resolve], 0);
             assert!(plan(&rows, State::Resolved, wakes, false).words.is_some());
             // A receiver that has a message gets the end, and is not called before.
-            let mut rows = hidden(&[Trigger, Resolve], 1);
+            let mut rows = suppressed(&[Trigger, Resolve], 1);
             assert_eq!(plan(&rows, State::Resolved, wakes, true), Plan { superseded: 1, words: None });
             // A message in a chat that may have arrived is looked for.
             rows[0].ambiguous = true;

@@ -17,7 +17,7 @@ use super::rows::text_of;
 use super::*;
 use crate::notify::Ring;
 use crate::notify::tests::page;
-use crate::outbox::tests::hidden;
+use crate::outbox::tests::suppressed as suppressed_record;
 
 fn suspect(target: Target, words: &str) -> Suspect {
     Suspect::new(target, Observation::Stated { words: words.into() })
@@ -77,7 +77,7 @@ pub(crate) fn incident(id: &str, state: State) -> IncidentRecord {
         next_at: Some(Ts(1_795_227_704_000)),
         flaps: 0,
         labels: Labels::new(),
-        quiet: None,
+        suppression: None,
         end: None,
         named: None,
         asked_anew_at: None,
@@ -449,12 +449,12 @@ async fn what_is_due_is_not_held() {
     let befores = ["unheard", "sent", "partly"];
     let (_dir, store) = open().await;
     let mut effects = Vec::new();
-    for hides in [false, true] {
+    for suppressed in [false, true] {
         for before in befores {
             for n in 0..1_usize << rows.len() {
-                let id = format!("01LANE-{hides}-{before}-{n:02}");
+                let id = format!("01LANE-{suppressed}-{before}-{n:02}");
                 let record = incident(&id, State::Open);
-                effects.push(put(if hides { hidden(record) } else { record }));
+                effects.push(put(if suppressed { suppressed_record(record) } else { record }));
                 let of = |seq: u32, action, despite_quiet| {
                     let idem_key = format!("{id}/{seq}");
                     let base = page("chat", seq, action);
@@ -474,13 +474,13 @@ async fn what_is_due_is_not_held() {
     let due = store.due_lanes("chat", Ts(2000), 1000).await.unwrap();
     assert!(due.len() > 64, "{}", due.len());
     let due: Vec<String> = due.into_iter().map(|lane| lane.incident).collect();
-    for hides in [false, true] {
+    for suppressed in [false, true] {
         for before in befores {
             for n in 1..1_usize << rows.len() {
-                let id = format!("01LANE-{hides}-{before}-{n:02}");
+                let id = format!("01LANE-{suppressed}-{before}-{n:02}");
                 let claimed = store.claim(&id, "chat", false, Ts(2000)).await.unwrap().is_some();
                 assert_eq!(claimed, due.contains(&id), "{id}");
-                assert!(claimed || hides, "{id}");
+                assert!(claimed || suppressed, "{id}");
                 // A receiver that was notified is notified of the acknowledgement.
                 let ack = n >> (rows.len() - 1) & 1 == 1;
                 assert!(claimed || !ack || before == "unheard", "{id}");
@@ -530,7 +530,7 @@ async fn whoever_has_a_part_of_it_hears_the_end() {
             DeliveryOutcome::Retry { next: Ts(2000), ambiguous: false, pause: None, error: "later".into() };
         let memory = some_have_it.then_some("{}");
         store.settle(&claim.notification, &outcome, memory, Ts(2000)).await.unwrap();
-        let over = hidden(incident(&n.incident, State::Resolved));
+        let over = suppressed_record(incident(&n.incident, State::Resolved));
         let ended = vec![put(over), post(page("mail", 2, Action::Resolve))];
         store.commit(&effects(ended)).await.unwrap();
         let next = store.claim(&n.incident, "mail", true, Ts(3000)).await.unwrap();

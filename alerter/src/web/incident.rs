@@ -323,7 +323,8 @@ fn how(record: &IncidentRecord) -> String {
 
 /// The levels of its ways that were not notified yet, while it is open and escalates.
 fn next(api: &Api, record: &IncidentRecord, now: Ts) -> Vec<NextView> {
-    let Some(at) = record.next_at.filter(|_| record.state == IncidentState::Open && record.quiet.is_none())
+    let Some(at) =
+        record.next_at.filter(|_| record.state == IncidentState::Open && record.suppression.is_none())
     else {
         return Vec::new();
     };

@@ -88,7 +88,7 @@ pub(super) struct Row {
     pub(super) owner: Option<String>,
     /// Nobody has it, and somebody should.
     pub(super) nobody: bool,
-    pub(super) quiet: Option<String>,
+    pub(super) suppression: Option<String>,
     pub(super) next: Option<String>,
     pub(super) cost: Option<String>,
     pub(super) can_ack: bool,
@@ -337,7 +337,7 @@ impl Row {
                 && view.severity != Severity::Info
                 && view.quiet.is_none(),
             owner: view.acked_by.clone(),
-            quiet: view.quiet.as_ref().map(|quiet| quiet.words.clone()),
+            suppression: view.quiet.as_ref().map(|quiet| quiet.words.clone()),
             next: view.next_escalation_at.filter(|_| !over).map(|at| until(now, at.0)),
             cost: None,
             can_ack: view.state == IncidentState::Open && caller.scopes().has(Scope::Ack),

@@ -214,14 +214,14 @@ async fn extend(api: &Api, caller: &Caller, id: &str, fields: &Fields) -> Result
 
 async fn list(api: &Api, caller: &Caller, headers: &HeaderMap, alarm: Option<ApiError>) -> Result<Response> {
     let now = wall();
-    let quiet = api.quiet().await?;
+    let suppressed = api.suppressed().await?;
     let mut all = api.runtime.read_model.silences(now);
     all.retain(|s| caller.may_silence(&s.matchers).is_ok());
     all.sort_by_key(|s| s.ends_at);
     let of = |phase: Phase| {
         let shown = all.iter().filter(|s| s.phase(now) == phase);
         let recent = shown.filter(|s| phase != Phase::Expired || now - s.ends_at < ENDED_FOR);
-        recent.take(MAX_SHOWN).map(|s| SilenceRow::of(s, now, &quiet)).collect::<Vec<_>>()
+        recent.take(MAX_SHOWN).map(|s| SilenceRow::of(s, now, &suppressed)).collect::<Vec<_>>()
     };
     let frame = Frame::new(api, caller, Place::Silences, "Silences", "/silences").await?.of(headers).typed();
     let (status, reason) = alarm.map_or((StatusCode::OK, None), |why| (why.status, Some(why.message)));
@@ -313,7 +313,7 @@ impl Preview {
 }
 
 impl SilenceRow {
-    fn of(silence: &Silence, now: Ts, quiet: &[(String, String)]) -> Self {
+    fn of(silence: &Silence, now: Ts, suppressed: &[(String, String)]) -> Self {
         let matchers: Vec<_> = silence.matchers.iter().map(ToString::to_string).collect();
         let mut again = form_urlencoded::Serializer::new(String::new());
         again.append_pair("matchers", &matchers.join("\n")).append_pair("comment", &silence.comment);
@@ -330,7 +330,7 @@ impl SilenceRow {
             },
             ends: if over { ago(now, silence.ends_at) } else { until(now, silence.ends_at) },
             ends_at: clock(silence.ends_at),
-            hits: quiet.iter().filter(|(by, _)| *by == silence.id).map(|(_, id)| id.clone()).collect(),
+            hits: suppressed.iter().filter(|(by, _)| *by == silence.id).map(|(_, id)| id.clone()).collect(),
             with_last: silence.expire_on_resolve,
             id: silence.id.clone(),
         }

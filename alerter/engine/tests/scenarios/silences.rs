@@ -9,7 +9,7 @@ use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::effect::{Action, Effect, Input, Notification};
 use stepwatch_respond::external::{Alert, LabelSet, Limits, PostedAlert};
-use stepwatch_respond::incident::{Hidden, IncidentRecord, State};
+use stepwatch_respond::incident::{IncidentRecord, State, SuppressionReason};
 use stepwatch_respond::matcher::Matcher;
 use stepwatch_respond::silence::{Maintenance, Phase, Silence, SilenceConfig, Wanted};
 use stepwatch_wire::{Event, Kind as EventKind, Value};
@@ -151,12 +151,12 @@ fn what_is_silenced_is_kept_and_notified_when_the_silence_ends() {
     w.silence(&["run=llama"], 600, false);
     w.rank_dies();
     assert_eq!(w.phone(), []);
-    let quiet = w.only().quiet.clone().unwrap();
-    assert_eq!(quiet.why, Hidden::Silenced);
+    let suppression = w.only().suppression.clone().unwrap();
+    assert_eq!(suppression.why, SuppressionReason::Silenced);
     assert!(
-        quiet.words.contains("silenced by alice until 2026-11-21T02:27:01Z: new switch"),
+        suppression.words.contains("silenced by alice until 2026-11-21T02:27:01Z: new switch"),
         "{}",
-        quiet.words
+        suppression.words
     );
     assert_eq!((w.only().state, w.only().severity), (State::Open, Severity::Page));
     w.forward(599);
@@ -166,7 +166,7 @@ fn what_is_silenced_is_kept_and_notified_when_the_silence_ends() {
     assert_eq!(sent, [(605, Action::Trigger)], "{:#?}", w.history);
     let reason = &w.sent[0].1.message.reason;
     assert!(reason.contains("silence"), "{reason}");
-    assert_eq!(w.only().quiet, None);
+    assert_eq!(w.only().suppression, None);
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_silence_may_be_of_one_incident() {
     let phase = |w: &World| w.silences.iter().find(|s| s.id == silence).unwrap().phase(w.now);
     assert_eq!(phase(&w), Phase::Active, "it still fires");
     w.forward(600);
-    assert!(w.only().quiet.is_some() && w.only().state == State::Open, "it is back, and silenced");
+    assert!(w.only().suppression.is_some() && w.only().state == State::Open, "it is back, and silenced");
     w.input(Input::Resolve { incident: &id, by: "bob" });
     w.send_alert(&labels, Some(0));
     assert_eq!(phase(&w), Phase::Expired);
@@ -255,7 +255,7 @@ fn a_reminder_is_nobodys_first_word() {
 }
 
 #[test]
-fn a_restart_that_a_run_plans_is_quiet_and_nothing_else_is() {
+fn a_restart_that_a_run_plans_is_suppressed_and_nothing_else_is() {
     let mut w = running();
     w.event(EventKind::Event, |e| {
         (e.name, e.text) = (Some("maintenance".into()), Some("new kernel".into()));
@@ -292,9 +292,9 @@ fn a_maintenance_window_comes_again() {
     w.send_alert(&[("alertname", "DiskFull"), ("severity", "page"), ("node", "gpu-1")], Some(100_000));
     assert_eq!(w.phone(), [], "{:#?}", w.history);
     assert!(
-        w.only().quiet.as_ref().unwrap().words.contains("maintenance window nightly"),
+        w.only().suppression.as_ref().unwrap().words.contains("maintenance window nightly"),
         "{:?}",
-        w.only().quiet
+        w.only().suppression
     );
     // T0 is 02:16:56.
     w.forward(43 * 60 + 3);
@@ -385,7 +385,7 @@ fn an_alert_is_silenced_by_either_name_of_its_severity() {
         w.send_alert(&alert, Some(7200));
         w.forward(60);
         assert_eq!(w.phone(), [], "{severity}: {:#?}", w.history);
-        assert_eq!(w.only().quiet.as_ref().map(|q| q.why), Some(Hidden::Silenced));
+        assert_eq!(w.only().suppression.as_ref().map(|q| q.why), Some(SuppressionReason::Silenced));
     }
 }
 
@@ -400,7 +400,7 @@ fn of_alerts_with_silences_of_their_own_the_first_to_end_counts() {
                 Some(7200),
             );
         }
-        let until = w.only().quiet.as_ref().and_then(|q| q.until);
+        let until = w.only().suppression.as_ref().and_then(|q| q.until);
         assert_eq!(until, Some(w.now + Span::secs(600)), "{:#?}", w.history);
         w.forward(599);
         assert_eq!(w.phone(), []);
@@ -420,6 +420,6 @@ fn a_silence_of_alerts_suppresses_nothing_that_our_own_detectors_report() {
     w.forward(60);
     // Nor when the silences are looked at again.
     w.silence(&["run=other"], 60, false);
-    assert_eq!(w.only().quiet, None, "{:#?}", w.history);
+    assert_eq!(w.only().suppression, None, "{:#?}", w.history);
     assert_eq!(w.phone(), [(5, Action::Trigger), (35, Action::Update)], "the alert is news of it");
 }

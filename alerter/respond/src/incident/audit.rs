@@ -8,7 +8,7 @@
 use super::manager::Manager;
 use super::open::Incident;
 use super::suppressor::leads_to;
-use super::{Hidden, State};
+use super::{State, SuppressionReason};
 use stepwatch_model::{Severity, Span, Ts};
 
 /// How late a deadline may be kept: a program that was stopped catches up.
@@ -43,21 +43,21 @@ impl Manager {
             if i.raised.is_empty() && i.resolve_at.is_none() {
                 flaw("nothing holds it open and nothing resolves it");
             }
-            if i.is_mute() {
+            if i.lacks_deadline() {
                 flaw("nobody has answered and nobody will be told");
             }
-            let hidden_by = i.record.quiet.as_ref().filter(|q| q.why != Hidden::Silenced);
-            if hidden_by.is_some_and(|q| !self.open.contains_key(&q.by)) {
-                flaw("what hides it is over");
+            let by_incident = i.record.suppression.as_ref().filter(|s| s.why != SuppressionReason::Silenced);
+            if by_incident.is_some_and(|s| !self.open.contains_key(&s.by)) {
+                flaw("what suppresses it is over");
             }
-            let explained_by = i.record.quiet.as_ref().filter(|q| q.why == Hidden::Inhibited);
-            let hider = explained_by.and_then(|q| self.open.get(&q.by));
+            let inhibited = i.record.suppressed_as(SuppressionReason::Inhibited);
+            let inhibitor = inhibited.and_then(|s| self.open.get(&s.by));
             let stays = i.resolve_at.is_none_or(|at| at > now);
-            if stays && hider.is_some_and(|by| self.suppressor.is_hidden_for_nothing(self.view(now), by)) {
-                flaw("what hides it is silenced, and nobody has that");
+            if stays && inhibitor.is_some_and(|by| self.suppressor.explains_nothing(self.view(now), by)) {
+                flaw("what suppresses it is silenced, and nobody has that");
             }
-            if hider.is_some_and(|by| leads_to(&self.open, &by.record.id, id)) {
-                flaw("it hides what hides it");
+            if inhibitor.is_some_and(|by| leads_to(&self.open, &by.record.id, id)) {
+                flaw("it suppresses what suppresses it");
             }
             if !self.correlator.is_alone(id, i) {
                 flaw("another incident is open of the same thing");
@@ -83,9 +83,10 @@ impl Manager {
         if i.raised.is_empty() && i.resolve_at.is_none() {
             i.resolve_at = Some(now + self.config.resolve_after);
         }
-        let unheard = |i: &Incident| i.is_mute() || i.record.quiet.is_some() || i.is_out_of_reach(now);
-        let mute = self.open.get(id).is_some_and(unheard);
-        if let Some(i) = self.open.get_mut(id).filter(|_| mute) {
+        let unheard =
+            |i: &Incident| i.lacks_deadline() || i.record.suppression.is_some() || i.is_out_of_reach(now);
+        let notifies_nobody = self.open.get(id).is_some_and(unheard);
+        if let Some(i) = self.open.get_mut(id).filter(|_| notifies_nobody) {
             if !i.ladders.hurry(now) {
                 i.ladders.force(now);
             }
@@ -102,7 +103,7 @@ impl Incident {
     }
 
     /// Somebody should be notified of it, and nothing is due that will.
-    fn is_mute(&self) -> bool {
+    fn lacks_deadline(&self) -> bool {
         let wanted = match self.record.severity {
             Severity::Page => true,
             // One that every level passed over waits for whoever looks.

@@ -1,6 +1,6 @@
 //! Incidents that a person resolved while they still fire. They notify nobody for `reopen_after`;
-//! then they are back as they were, unless they are over by then. Whoever wants quiet for longer
-//! makes a silence, which everybody can see.
+//! then they are back as they were, unless they are over by then. Whoever wants to hear nothing for
+//! longer makes a silence, which everybody can see.
 
 use std::collections::BTreeMap;
 

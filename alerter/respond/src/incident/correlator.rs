@@ -8,7 +8,7 @@ mod index;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::open::{Incident, Open};
-use super::{Hidden, id};
+use super::{SuppressionReason, id};
 pub(super) use correlation::may_be_one;
 use flap_history::FlapHistory;
 use index::{Index, Place};
@@ -97,7 +97,7 @@ impl Correlator {
     /// Whether an open incident of the run of this name notifies somebody; `None` if there is none.
     pub(crate) fn is_notified_of(&self, open: &Open, run: &str) -> Option<bool> {
         let open = self.index.at(&Place::Run(run.to_owned())).filter_map(|id| open.get(id));
-        let alone = open.map(|i| i.record.quiet.as_ref().is_none_or(|quiet| quiet.why != Hidden::RolledUp));
+        let alone = open.map(|i| i.record.suppressed_as(SuppressionReason::RolledUp).is_none());
         alone.reduce(|a, b| a || b)
     }
 

@@ -22,7 +22,7 @@ impl Manager {
         let Undelivered { incident: id, receiver, error } = what;
         let Some(i) = self.open.get(id).filter(|i| i.record.state == State::Open) else { return };
         let own = i.record.kind == Kind::AlerterFault;
-        let quiet = i.record.quiet.is_some();
+        let suppressed = i.record.suppression.is_some();
         let cause = if error.is_empty() { String::new() } else { format!(": {error}") };
         let words = format!("has not taken this page for {waited}{cause}");
         tx.out.push(by_actor(tx.now, id, receiver, words));
@@ -31,7 +31,7 @@ impl Manager {
             let fault = format!("{receiver} has not taken a page (incident {id}) for {waited}{cause}");
             self.does_not_take(tx, receiver, &fault);
         }
-        if !quiet {
+        if !suppressed {
             let words = format!("{receiver} could not be told for {waited}{cause}");
             self.notify_fallback(tx, id, receiver, &Why::new(Reason::ReceiverFailed, words));
         }
@@ -79,8 +79,8 @@ impl Manager {
         }
     }
 
-    /// Notifies the next level now, if it may, or else whoever is nearest unless something hides
-    /// it; also where that level rings nobody. A page that still rings nobody is a fault of ours.
+    /// Notifies the next level now, if it may, or else whoever is nearest unless it is suppressed;
+    /// also where that level rings nobody. A page that still rings nobody is a fault of ours.
     fn hurry_or_fall_back(&mut self, tx: &mut Tx<'_>, what: Undelivered<'_>, why: &Why, may_hurry: bool) {
         let Undelivered { incident: id, receiver, error } = what;
         let Some(i) = self.open.get_mut(id) else { return };
@@ -90,12 +90,12 @@ impl Manager {
             self.climb(tx, id, why);
         }
         let Some(i) = self.open.get(id) else { return };
-        let (loud, own) = (i.record.quiet.is_none(), i.record.kind == Kind::AlerterFault);
-        if loud && (!hurries || page && !i.may_have_rung(self.view(tx.now))) {
+        let (suppressed, own) = (i.record.suppression.is_some(), i.record.kind == Kind::AlerterFault);
+        if !suppressed && (!hurries || page && !i.may_have_rung(self.view(tx.now))) {
             self.notify_fallback(tx, id, receiver, why);
         }
         let rings = self.open.get(id).is_none_or(|i| i.may_have_rung(self.view(tx.now)));
-        if loud && page && !own && !rings {
+        if !suppressed && page && !own && !rings {
             let fault = format!(
                 "{receiver} does not take a page (incident {id}), and nobody else can be woken: {error}"
             );

@@ -11,7 +11,7 @@ use super::dispatcher::escalation::{Due, Ladders, Pace};
 use super::dispatcher::lane::News;
 use super::dispatcher::{Call, Recipient, Word};
 use super::manager::Manager;
-use super::{Hidden, State};
+use super::{State, SuppressionReason};
 use crate::config::{Level, ResponderConfig};
 use crate::effect::{Action, Effect, Notification, Path, Tx, timeline};
 use crate::message::{Message, Reason, Why, advice};
@@ -37,7 +37,7 @@ impl Manager {
         if i.record.severity == Severity::Info {
             return;
         }
-        if i.record.quiet.as_ref().is_some_and(|q| q.why == Hidden::RolledUp) {
+        if i.record.suppressed_as(SuppressionReason::RolledUp).is_some() {
             // What it has become is counted for itself.
             self.set_suppressed(tx, id, None);
         }
@@ -68,9 +68,9 @@ impl Manager {
         (i.counted, i.calm) = (false, false);
         self.climb(tx, id, why);
         self.notify_others(tx, id, why);
-        // Hidden from the first moment on, also while its first word waits.
-        if let Some(quiet) = self.suppressor.kept_quiet(self.view(now), id) {
-            self.suppress(tx, id, quiet);
+        // Suppressed from the first moment on, also while its first word waits.
+        if let Some(suppression) = self.suppressor.suppression_of(self.view(now), id) {
+            self.suppress(tx, id, suppression);
         }
     }
 
@@ -80,7 +80,7 @@ impl Manager {
         let Some(i) = self.open.get(id).filter(|i| i.record.kind == Kind::AlerterFault) else { return };
         let failing = self.failing();
         let fails = |name: &String| failing.contains(name) || !self.config.calls(name);
-        let page = i.record.severity == Severity::Page && i.record.quiet.is_none();
+        let page = i.record.severity == Severity::Page && i.record.suppression.is_none();
         let called = i.lanes.keys().find(|name| self.config.calls(name)).cloned();
         if let Some(called) = called.filter(|_| page && i.lanes.keys().all(fails)) {
             self.notify_fallback(tx, id, &called, why);
@@ -97,10 +97,10 @@ impl Manager {
             if i.ladders.next_at().is_none_or(|at| at > now) {
                 break;
             }
-            // What a person asks for is sent whatever hides it.
+            // What a person asks for is sent whatever suppresses the incident.
             if why.because != Reason::Escalated {
-                match self.what_hides(tx, id) {
-                    Some(quiet) => return self.suppress(tx, id, quiet),
+                match self.find_suppression(tx, id) {
+                    Some(suppression) => return self.suppress(tx, id, suppression),
                     None => why = self.reason_after_suppression(tx, id, why),
                 }
             }
@@ -228,7 +228,7 @@ impl Manager {
     }
 
     /// To everyone who was notified of the incident. Updates wait until the last message is old
-    /// enough, and are not sent while it is hidden; acknowledgements and ends are sent at once.
+    /// enough, and are not sent while it is suppressed; acknowledgements and ends are sent at once.
     pub(super) fn notify_all(&mut self, tx: &mut Tx<'_>, id: &str, action: Action, why: impl Into<Why>) {
         let now = tx.now;
         let why = why.into();
@@ -236,7 +236,7 @@ impl Manager {
         let Some(i) = self.open.get_mut(id) else { return };
         if action == Action::Update && why.because != Reason::Unacknowledged {
             let at = i.told_at.map_or(now, |at| at + self.config.update_min_interval);
-            if i.record.quiet.is_some() || at > now {
+            if i.record.suppression.is_some() || at > now {
                 i.news = (!i.lanes.is_empty()).then_some(News { at: at.max(now), why });
                 return;
             }
@@ -247,7 +247,7 @@ impl Manager {
         }
     }
 
-    /// News that have waited long enough; those of a hidden incident wait for its end.
+    /// News that have waited long enough; those of a suppressed incident wait for its end.
     pub(super) fn notify_news(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
@@ -290,16 +290,20 @@ impl Why {
         Self::new(Reason::First, "new incident")
     }
 
-    /// Of the first message after something hid the incident.
-    pub(super) fn after(hidden: Hidden, by: &str, over: bool) -> Self {
+    /// Of the first message after an incident was suppressed.
+    pub(super) fn after(suppression: SuppressionReason, by: &str, over: bool) -> Self {
         let since = if over { "is over" } else { "does not explain it any more" };
-        match hidden {
-            Hidden::Silenced => Self::new(Reason::SilenceEnded, format!("still firing: silence {by} ended")),
-            Hidden::Inhibited => Self::new(
+        match suppression {
+            SuppressionReason::Silenced => {
+                Self::new(Reason::SilenceEnded, format!("still firing: silence {by} ended"))
+            }
+            SuppressionReason::Inhibited => Self::new(
                 Reason::InhibitionEnded,
                 format!("still firing: incident {by}, which hid it, {since}"),
             ),
-            Hidden::RolledUp => Self::new(Reason::First, format!("left the storm of incident {by}")),
+            SuppressionReason::RolledUp => {
+                Self::new(Reason::First, format!("left the storm of incident {by}"))
+            }
         }
     }
 }

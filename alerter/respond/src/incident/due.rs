@@ -25,7 +25,7 @@ impl Manager {
         };
         let resolve = i.resolve_at.map(|at| (at, "resolve hold"));
         let climb = i.record.next_at.map(|at| (at, "escalation"));
-        let news = i.news.as_ref().filter(|_| i.record.quiet.is_none()).map(|news| (news.at, "news"));
+        let news = i.news.as_ref().filter(|_| i.record.suppression.is_none()).map(|news| (news.at, "news"));
         let ack = i.ack_expires(&self.config).map(|at| (at, "acknowledgement"));
         [resolve, climb, news, ack].into_iter().flatten().min()
     }

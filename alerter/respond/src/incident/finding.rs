@@ -326,7 +326,7 @@ impl Manager {
             self.ack_expired(tx, id);
         }
         match self.open.get(id).filter(|i| i.record.next_at.is_some_and(|at| at <= now)) {
-            Some(i) if i.record.quiet.is_some() => self.reevaluate_suppression(tx, id),
+            Some(i) if i.record.suppression.is_some() => self.reevaluate_suppression(tx, id),
             Some(_) => {
                 self.climb_if_it_holds(tx, id);
                 self.finish(id, tx.out);

@@ -3,7 +3,7 @@
 use super::dispatcher::escalation::Ladders;
 use super::dispatcher::lane::{Lane, News};
 use super::suppressor::storm::Tally;
-use super::{Hidden, IncidentRecord, State};
+use super::{IncidentRecord, State, SuppressionReason};
 use crate::matcher::Labels;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,9 +109,9 @@ impl Incident {
         self.record.state == State::Acknowledged
     }
 
-    pub(super) fn is_suppressed(&self) -> bool {
-        let silenced = self.record.quiet.as_ref().is_some_and(|quiet| quiet.why == Hidden::Silenced);
-        silenced && !self.is_acknowledged()
+    /// It is silenced, and nobody has it: it explains no other incident.
+    pub(super) fn is_silenced_and_unanswered(&self) -> bool {
+        self.record.suppressed_as(SuppressionReason::Silenced).is_some() && !self.is_acknowledged()
     }
 
     /// Whether all who posted it may act on something with these labels: a token that may post

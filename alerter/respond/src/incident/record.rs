@@ -110,7 +110,7 @@ impl IncidentRecord {
             next_at: None,
             flaps: 0,
             labels: Labels::new(),
-            quiet: None,
+            suppression: None,
             end: None,
             named: None,
             asked_anew_at: None,

@@ -152,7 +152,8 @@ impl Manager {
         }
         i.keep_what_fires();
         i.record.ask_anew(now);
-        (i.record.resolved_at, i.record.end, i.record.end_step, i.record.quiet) = (None, None, None, None);
+        (i.record.resolved_at, i.record.end, i.record.end_step, i.record.suppression) =
+            (None, None, None, None);
         // The call itself contains what there is to report.
         i.told_at = Some(now);
         self.restore(id.to_owned(), i);

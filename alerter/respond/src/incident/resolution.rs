@@ -35,11 +35,11 @@ impl Manager {
         self.finish(id, tx.out);
         let gone = self.open.remove(id)?;
         self.correlator.remove(now, id, &gone);
-        if let Some(quiet) = &gone.record.quiet {
-            self.no_longer_hidden(tx, id, quiet);
+        if let Some(suppression) = &gone.record.suppression {
+            self.suppression_ended(tx, id, suppression);
         }
         self.suppressor.remove(id);
-        // Last: what it hid must not find it.
+        // Last: what it suppressed must not find it.
         self.release(tx, id);
         Some(gone)
     }

@@ -3,7 +3,7 @@
 use super::manager::Manager;
 use super::open::Incident;
 use super::suppressor::storm::{Crowd, NAMED, Tally};
-use super::{Hidden, IncidentRecord, Quiet, State, Verdict};
+use super::{IncidentRecord, State, Suppression, SuppressionReason, Verdict};
 use crate::effect::Action;
 use crate::effect::Tx;
 use crate::effect::timeline;
@@ -15,12 +15,12 @@ use stepwatch_model::{Kind, Observation, RunSummary, Scope, Severity, Subject, S
 impl Manager {
     /// The incident is about to be notified for the first time: what it is rolled up in, if there
     /// are too many like it.
-    pub(super) fn rolls_up(&mut self, tx: &mut Tx<'_>, id: &str) -> Option<Quiet> {
+    pub(super) fn rolls_up(&mut self, tx: &mut Tx<'_>, id: &str) -> Option<Suppression> {
         let now = tx.now;
         let i = self.open.get(id)?;
-        let in_storm = i.record.quiet.as_ref().filter(|q| q.why == Hidden::RolledUp);
-        if let Some(quiet) = in_storm.filter(|q| self.open.contains_key(&q.by)) {
-            return Some(quiet.clone());
+        let in_storm = i.record.suppressed_as(SuppressionReason::RolledUp);
+        if let Some(suppression) = in_storm.filter(|s| self.open.contains_key(&s.by)) {
+            return Some(suppression.clone());
         }
         let counts = self.config.storm.enabled
             && !i.counted
@@ -35,7 +35,12 @@ impl Manager {
         let crowd = self.suppressor.crowd(now, i, &self.config.storm);
         self.open.get_mut(id)?.counted = true;
         let by = self.roll_up(tx, id, &crowd?)?;
-        Some(Quiet { why: Hidden::RolledUp, by, until: None, words: "told as one of many".into() })
+        Some(Suppression {
+            why: SuppressionReason::RolledUp,
+            by,
+            until: None,
+            words: "told as one of many".into(),
+        })
     }
 
     /// Puts an incident into the storm of its crowd, which begins with it if there is none.
@@ -140,7 +145,7 @@ impl Manager {
     ) {
         let Some(tally) = self.open.get_mut(storm).and_then(|i| i.storm.as_mut()) else { return };
         tally.open = 0;
-        for id in self.suppressor.hidden_by(storm) {
+        for id in self.suppressor.suppressed_by(storm) {
             self.resolve_by_hand(tx, &id, by, verdict);
         }
     }
@@ -148,7 +153,7 @@ impl Manager {
     /// Whoever takes a storm takes what is in it.
     pub(super) fn ack_members(&mut self, tx: &mut Tx<'_>, storm: &str, by: &str) {
         if self.open.get(storm).is_some_and(|i| i.storm.is_some()) {
-            for id in self.suppressor.hidden_by(storm) {
+            for id in self.suppressor.suppressed_by(storm) {
                 self.ack(tx, &id, by);
             }
         }

@@ -1,93 +1,97 @@
-//! Incidents that notify nobody while something hides them. They are kept, shown and counted, and
-//! notified when that ends and they still hold.
+//! Suppressed incidents notify nobody while something suppresses them. They are kept, shown and
+//! counted, and notified when that ends and they still hold.
 //!
-//! Checked wherever somebody is about to be notified, and again whenever what hides may have
-//! changed. A hidden incident is checked again at least every [`LOOK_AGAIN`], in case an end was
-//! missed.
+//! Checked wherever somebody is about to be notified, and again whenever what suppresses may have
+//! changed. A suppressed incident is checked again at least every [`LOOK_AGAIN`], in case an end
+//! was missed.
 
 use super::dispatcher::{Recipient, Word};
 use super::manager::Manager;
 use super::suppressor::MAX_CHAIN;
-use super::{Hidden, Quiet};
+use super::{Suppression, SuppressionReason};
 use crate::effect::{Action, Effect, TimelineEntry, Tx, by_actor, timeline};
 use crate::message::{Reason, Why};
 use stepwatch_model::{Cause, Scope, Span, Subject};
 
-/// How long a hidden incident is hidden without being looked at.
+/// How long an incident is suppressed without being looked at.
 const LOOK_AGAIN: Span = Span::secs(300);
 /// Incidents of one silence about whose end somebody is reminded; the others have it in their
 /// history.
 const MAX_REMINDERS: usize = 20;
 
 impl Manager {
-    /// What hides an incident that is about to be notified, if anything does.
-    pub(super) fn what_hides(&mut self, tx: &mut Tx<'_>, id: &str) -> Option<Quiet> {
-        self.suppressor.kept_quiet(self.view(tx.now), id).or_else(|| self.rolls_up(tx, id))
+    /// What suppresses an incident that is about to be notified, if anything does.
+    pub(super) fn find_suppression(&mut self, tx: &mut Tx<'_>, id: &str) -> Option<Suppression> {
+        self.suppressor.suppression_of(self.view(tx.now), id).or_else(|| self.rolls_up(tx, id))
     }
 
     /// Notifies nobody for now.
-    pub(super) fn suppress(&mut self, tx: &mut Tx<'_>, id: &str, quiet: Quiet) {
+    pub(super) fn suppress(&mut self, tx: &mut Tx<'_>, id: &str, suppression: Suppression) {
         let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
         let again = now + LOOK_AGAIN;
-        i.record.next_at = Some(quiet.until.map_or(again, |ends| ends.min(again)));
+        i.record.next_at = Some(suppression.until.map_or(again, |ends| ends.min(again)));
         self.touched.push(id.to_owned());
-        if i.record.quiet.as_ref() == Some(&quiet) {
+        if i.record.suppression.as_ref() == Some(&suppression) {
             return;
         }
-        let why = format!("{} ({})", quiet.words, quiet.by);
+        let why = format!("{} ({})", suppression.words, suppression.by);
         let entry = TimelineEntry::new(id, now, "engine", format!("told to nobody: {why}"));
         tx.out.push(Effect::Timeline(TimelineEntry { suppressed: Some(why), ..entry }));
-        self.set_suppressed(tx, id, Some(quiet));
+        self.set_suppressed(tx, id, Some(suppression));
     }
 
-    /// Nothing hides it: if something did, that is why it is notified now.
+    /// Nothing suppresses it: if something did, that is why it is notified now.
     pub(super) fn reason_after_suppression(&mut self, tx: &mut Tx<'_>, id: &str, why: Why) -> Why {
         let now = tx.now;
-        let Some(quiet) = self.open.get(id).and_then(|i| i.record.quiet.clone()) else { return why };
+        let Some(suppression) = self.open.get(id).and_then(|i| i.record.suppression.clone()) else {
+            return why;
+        };
         self.set_suppressed(tx, id, None);
-        let over = !self.open.contains_key(&quiet.by);
-        let after = Why::after(quiet.why, &quiet.by, over);
+        let over = !self.open.contains_key(&suppression.by);
+        let after = Why::after(suppression.why, &suppression.by, over);
         tx.out.push(timeline(now, id, after.words.clone()));
         // That it got worse says more.
         if why.because == Reason::Raised { why } else { after }
     }
 
-    /// It is over, hidden as it was.
-    pub(super) fn no_longer_hidden(&mut self, tx: &mut Tx<'_>, id: &str, had: &Quiet) {
-        self.suppressor.show(id, &had.by);
-        if had.why == Hidden::RolledUp {
+    /// Its suppression is over: it is notified, or resolved.
+    pub(super) fn suppression_ended(&mut self, tx: &mut Tx<'_>, id: &str, had: &Suppression) {
+        self.suppressor.remove_suppressed(id, &had.by);
+        if had.why == SuppressionReason::RolledUp {
             self.left_storm(tx, &had.by);
         }
     }
 
-    pub(super) fn set_suppressed(&mut self, tx: &mut Tx<'_>, id: &str, quiet: Option<Quiet>) {
+    pub(super) fn set_suppressed(&mut self, tx: &mut Tx<'_>, id: &str, suppression: Option<Suppression>) {
         let Some(i) = self.open.get_mut(id) else { return };
-        if let Some(had) = core::mem::replace(&mut i.record.quiet, quiet.clone()) {
-            self.no_longer_hidden(tx, id, &had);
+        if let Some(had) = core::mem::replace(&mut i.record.suppression, suppression.clone()) {
+            self.suppression_ended(tx, id, &had);
         }
-        if let Some(quiet) = quiet {
-            self.suppressor.hide(id, &quiet.by);
+        if let Some(suppression) = suppression {
+            self.suppressor.add_suppressed(id, &suppression.by);
         }
     }
 
-    /// Looks at an incident again: what hid it may have ended, or something may hide it now.
+    /// Looks at an incident again: what suppressed it may have ended, or something may
+    /// suppress it now.
     pub(super) fn reevaluate_suppression(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
         // What resolves at this moment notifies nobody any more.
         let Some(i) = self.open.get(id).filter(|i| i.resolve_at.is_none_or(|at| at > now)) else { return };
-        let had = i.record.quiet.clone();
-        match self.what_hides(tx, id) {
-            Some(quiet) => self.suppress(tx, id, quiet),
+        let had = i.record.suppression.clone();
+        match self.find_suppression(tx, id) {
+            Some(suppression) => self.suppress(tx, id, suppression),
             None if had.is_some() => self.unsuppress(tx, id),
             None => return,
         }
-        if self.open.get(id).is_some_and(|i| i.record.quiet != had) {
+        if self.open.get(id).is_some_and(|i| i.record.suppression != had) {
             self.finish(id, tx.out);
         }
     }
 
-    /// Nothing hides it any more: whoever is due is notified now, and updates that waited are sent.
+    /// Nothing suppresses it any more: whoever is due is notified now, and updates that waited are
+    /// sent.
     fn unsuppress(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
         let due = self.open.get(id).and_then(|i| i.ladders.next_at()).is_some_and(|at| at <= now);
@@ -102,9 +106,9 @@ impl Manager {
         self.notify_news(tx, id);
     }
 
-    /// What `by` hid may be notified.
+    /// What `by` suppressed may be notified.
     pub(super) fn release(&mut self, tx: &mut Tx<'_>, by: &str) {
-        for id in self.suppressor.hidden_by(by) {
+        for id in self.suppressor.suppressed_by(by) {
             self.reevaluate_suppression(tx, &id);
         }
     }
@@ -117,7 +121,7 @@ impl Manager {
         self.explain_others(tx);
     }
 
-    /// Hides what new sources explain, and shows what former ones did.
+    /// Suppresses what new sources explain, and no longer what former ones did.
     pub(crate) fn explain_others(&mut self, tx: &mut Tx<'_>) {
         // Each look may change what the next one explains; what is left is looked at with the next
         // finding or input.
@@ -134,7 +138,7 @@ impl Manager {
     pub(crate) fn alerts_changed(&mut self, tx: &mut Tx<'_>, group: &str, cause: Cause) {
         let subject = Subject { scope: Scope::Alert(group.to_owned()), cause };
         let Some(id) = self.correlator.find(&subject) else { return };
-        if self.open.get(&id).is_some_and(|i| i.record.quiet.is_some()) {
+        if self.open.get(&id).is_some_and(|i| i.record.suppression.is_some()) {
             self.reevaluate_suppression(tx, &id);
         }
     }
@@ -146,8 +150,8 @@ impl Manager {
         let Some(s) = self.suppressor.silences().get(silence) else { return false };
         let (left, by) = (s.ends_at - now, s.created_by.clone());
         let chosen = self.suppressor.silences().config().remind.clone();
-        let hidden = self.suppressor.hidden_by(silence);
-        for (n, id) in hidden.iter().enumerate() {
+        let suppressed = self.suppressor.suppressed_by(silence);
+        for (n, id) in suppressed.iter().enumerate() {
             let Some(i) = self.open.get(id) else { continue };
             // Whoever has not been notified yet is notified of the incident itself when the silence
             // ends, not of its silence first.
@@ -164,6 +168,6 @@ impl Manager {
             }
             self.finish(id, tx.out);
         }
-        !hidden.is_empty()
+        !suppressed.is_empty()
     }
 }

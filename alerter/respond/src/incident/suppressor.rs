@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::open::{Incident, Open};
 use super::report::View;
-use super::{Hidden, Quiet};
+use super::{Suppression, SuppressionReason};
 use crate::config::{ResponderConfig, Storm};
 use crate::silence::{Phase, Silences};
 pub(super) use inhibited::leads_to;
@@ -24,8 +24,8 @@ pub(crate) struct Suppressor {
     silences: Silences,
     inhibition: Inhibition,
     storms: Storms,
-    /// What is hidden by a silence or an incident.
-    hidden: BTreeMap<String, BTreeSet<String>>,
+    /// The incidents that a silence or an incident suppresses.
+    suppressed: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Suppressor {
@@ -39,8 +39,8 @@ impl Suppressor {
 
     /// An incident is open from now on.
     pub(super) fn add(&mut self, id: &str, i: &Incident) {
-        if let Some(quiet) = &i.record.quiet {
-            self.hide(id, &quiet.by);
+        if let Some(suppression) = &i.record.suppression {
+            self.add_suppressed(id, &suppression.by);
         }
         self.inhibition.note(id, i);
     }
@@ -60,12 +60,12 @@ impl Suppressor {
         self.inhibition.restored();
     }
 
-    /// The silence, or the incident, that keeps an incident quiet.
-    pub(super) fn kept_quiet(&self, view: View<'_>, id: &str) -> Option<Quiet> {
+    /// What suppresses an incident now: a silence, or the incident that explains it.
+    pub(super) fn suppression_of(&self, view: View<'_>, id: &str) -> Option<Suppression> {
         let i = view.open.get(id)?;
         if let Some(silenced_by) = self.silenced(view, i) {
-            return Some(Quiet {
-                why: Hidden::Silenced,
+            return Some(Suppression {
+                why: SuppressionReason::Silenced,
                 by: silenced_by.id.clone(),
                 until: Some(silenced_by.until),
                 words: silenced_by.words(),
@@ -86,23 +86,23 @@ impl Suppressor {
         }
     }
 
-    /// `by` hides an incident from now on.
-    pub(super) fn hide(&mut self, id: &str, by: &str) {
-        self.hidden.entry(by.to_owned()).or_default().insert(id.to_owned());
+    /// `by` suppresses an incident from now on.
+    pub(super) fn add_suppressed(&mut self, id: &str, by: &str) {
+        self.suppressed.entry(by.to_owned()).or_default().insert(id.to_owned());
     }
 
-    /// `by` hides it no more.
-    pub(super) fn show(&mut self, id: &str, by: &str) {
-        if let Some(hidden) = self.hidden.get_mut(by) {
-            hidden.remove(id);
-            if hidden.is_empty() {
-                self.hidden.remove(by);
+    /// `by` suppresses it no more.
+    pub(super) fn remove_suppressed(&mut self, id: &str, by: &str) {
+        if let Some(suppressed) = self.suppressed.get_mut(by) {
+            suppressed.remove(id);
+            if suppressed.is_empty() {
+                self.suppressed.remove(by);
             }
         }
     }
 
-    pub(super) fn hidden_by(&self, by: &str) -> BTreeSet<String> {
-        self.hidden.get(by).cloned().unwrap_or_default()
+    pub(super) fn suppressed_by(&self, by: &str) -> BTreeSet<String> {
+        self.suppressed.get(by).cloned().unwrap_or_default()
     }
 
     /// Where other incidents may be explained than when this was called before.

@@ -10,9 +10,9 @@ mod ends;
 mod escalation;
 mod fallback;
 mod heard_again;
-mod hiding;
 mod model;
 mod storms;
+mod suppression;
 
 use std::collections::{BTreeMap, BTreeSet};
 

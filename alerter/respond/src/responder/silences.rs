@@ -1,5 +1,4 @@
-//! Silences: who asks for one, when it begins and ends, and whom it keeps
-//! quiet.
+//! Silences: who asks for one, when it begins and ends, and what it suppresses.
 
 use super::{Key, Responder};
 use crate::effect::Effect;

@@ -4,8 +4,8 @@
 //! It covers that run alone, and only what a restart looks like from outside: no NaN and no broken
 //! GPU is ever excused by it. It is over when the run is back: a new attempt that makes steps. A
 //! run that asks again before it has made a step only extends what it had, up to the limit counted
-//! from the first time, so that a script that asks in a loop cannot hide a hang for longer. A run
-//! has one silence at a time, which is changed in place.
+//! from the first time, so that a script that asks in a loop cannot suppress a hang for longer. A
+//! run has one silence at a time, which is changed in place.
 
 use super::{Phase, Silence, Silences};
 use crate::matcher::{Matcher, Op};

@@ -28,8 +28,8 @@ pub struct SilenceConfig {
     /// Matchers that a silence needs at least, not counting those that also hold of what lacks the
     /// label.
     pub min_matchers: usize,
-    /// How long before its end those are reminded who rely on a silence that still keeps something
-    /// quiet; `0s` is never.
+    /// How long before its end those are reminded who rely on a silence that still suppresses
+    /// something; `0s` is never.
     pub remind_before: Span,
     /// Receivers of that reminder; without any, those who knew of the incident before it was
     /// silenced.
@@ -57,7 +57,7 @@ pub struct Wanted {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     pub silence: Silence,
-    /// Ends when this begins: what a silence has kept quiet until now is not rewritten.
+    /// Ends when this begins: what a silence has suppressed until now is not rewritten.
     pub replaces: Option<String>,
 }
 

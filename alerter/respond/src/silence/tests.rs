@@ -221,9 +221,9 @@ fn a_planned_restart_covers_what_a_restart_causes_and_no_more() {
     assert_eq!((silence.created_by.as_str(), silence.comment.as_str()), ("run llama", "new kernel"));
     assert!(silence.id.len() == 36 && silence.id.as_bytes()[14] == b'8', "{}", silence.id);
     s.put(silence);
-    let quiet = |run, kind| s.silenced(&labels(&[("run", run), ("kind", kind)]), at(60)).is_some();
-    assert!(quiet("llama", "hang") && quiet("llama", "rank_dead") && quiet("llama", "stall"));
-    assert!(!quiet("llama", "nonfinite") && !quiet("llama", "gpu_fault") && !quiet("other", "hang"));
+    let silenced = |run, kind| s.silenced(&labels(&[("run", run), ("kind", kind)]), at(60)).is_some();
+    assert!(silenced("llama", "hang") && silenced("llama", "rank_dead") && silenced("llama", "stall"));
+    assert!(!silenced("llama", "nonfinite") && !silenced("llama", "gpu_fault") && !silenced("other", "hang"));
 }
 
 #[test]
@@ -236,8 +236,8 @@ fn a_script_that_asks_in_a_loop_hides_a_hang_no_longer() {
         }
     }
     let hang = labels(&[("run", "llama"), ("kind", "hang")]);
-    let quiet = (0..20_000).filter(|second| s.silenced(&hang, at(*second)).is_some()).count();
-    assert_eq!(quiet, 3600, "silences.max_planned_restart, once");
+    let silenced = (0..20_000).filter(|second| s.silenced(&hang, at(*second)).is_some()).count();
+    assert_eq!(silenced, 3600, "silences.max_planned_restart, once");
     let again = s.planned("llama", Span::secs(60), "", at(20_000), at(20_001)).unwrap();
     assert_eq!((again.starts_at, again.ends_at), (at(20_001), at(20_061)), "it has made steps since");
 }
@@ -297,7 +297,7 @@ fn acts() -> impl Strategy<Value = Vec<(i64, Act)>> {
 
 proptest! {
     #[test]
-    fn something_is_quiet_exactly_while_a_silence_of_it_lasts(acts in acts()) {
+    fn something_is_silenced_exactly_while_a_silence_of_it_lasts(acts in acts()) {
         let mut s = Silences::default();
         // By id: the run, and the time that it covers.
         let mut model: Vec<(u8, i64, i64)> = Vec::new();
@@ -335,9 +335,9 @@ proptest! {
             }
             for run in 0..3u8 {
                 for t in [now, now + 30, now + 150, now + 400] {
-                    let quiet = s.silenced(&labels(&[("run", &format!("r{run}"))]), at(t));
+                    let silenced = s.silenced(&labels(&[("run", &format!("r{run}"))]), at(t));
                     let until = model.iter().filter(|m| m.0 == run && m.1 <= t && t < m.2).map(|m| at(m.2)).max();
-                    prop_assert_eq!(quiet.map(|h| h.until), until);
+                    prop_assert_eq!(silenced.map(|h| h.until), until);
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Maintenance windows: silences that recur, from the configuration.
 //!
-//! A window is in force while any of its time intervals holds. Whatever it keeps quiet is looked at
+//! A window is in force while any of its time intervals holds. Whatever it suppresses is looked at
 //! again every minute, so that its beginning and end need no timer of their own.
 
 use serde::Deserialize;

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use super::errors::{BadRequest, Broken, Full, NotJson, TooLarge};
 use super::filter::{AlertsQuery, Filter};
-use super::hiding::Hiding;
+use super::inhibited::Inhibited;
 use super::shown::{Looker, Shown};
 use super::wire::{GettableAlert, Name, PostableAlert};
 use super::{Refused, Result, listed};
@@ -256,8 +256,8 @@ impl Stand {
 
     fn looker(&self) -> Looker<'_> {
         let Self { filter, now, routing, silences, alerts, incidents } = self;
-        let hiding = Hiding::new(&routing.config.alerts.group_by, incidents, alerts);
-        Looker { filter, routing, silences, hiding, now: *now }
+        let inhibited = Inhibited::new(&routing.config.alerts.group_by, incidents, alerts);
+        Looker { filter, routing, silences, inhibited, now: *now }
     }
 
     fn everything(&self) -> impl Iterator<Item = Which> {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::external::group::RUN_LABELS;
 use stepwatch_respond::external::{Firing, LabelSet, fingerprint};
-use stepwatch_respond::incident::{Hidden, IncidentRecord, labels};
+use stepwatch_respond::incident::{IncidentRecord, SuppressionReason, labels};
 use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::silence::Silence;
 
 use super::filter::Filter;
-use super::hiding::Hiding;
+use super::inhibited::Inhibited;
 use super::wire::{AlertState, AlertStatus, GettableAlert, Name};
 use crate::api::view::When;
 use crate::read_model::Routing;
@@ -26,7 +26,7 @@ pub(super) struct Looker<'a> {
     pub(super) routing: &'a Routing,
     /// In force.
     pub(super) silences: &'a [Arc<Silence>],
-    pub(super) hiding: Hiding<'a>,
+    pub(super) inhibited: Inhibited<'a>,
     pub(super) now: Ts,
 }
 
@@ -43,7 +43,7 @@ impl Looker<'_> {
         let alert = &firing.alert;
         let own = alert.labels.to_labels();
         let silenced_by = self.silencing(&own);
-        let inhibited_by = self.hiding.of_alert(firing);
+        let inhibited_by = self.inhibited.of_alert(firing);
         if !self.filter.wants(&own, !silenced_by.is_empty(), !inhibited_by.is_empty()) {
             return None;
         }
@@ -82,9 +82,9 @@ impl Looker<'_> {
         if of_alerts(r) {
             return None;
         }
-        let silenced = r.quiet.iter().filter(|q| q.why == Hidden::Silenced);
+        let silenced = r.suppressed_as(SuppressionReason::Silenced).into_iter();
         let silenced_by: Vec<String> = silenced.map(|q| q.by.clone()).collect();
-        let inhibited_by = self.hiding.of_incident(r);
+        let inhibited_by = self.inhibited.of_incident(r);
         let receivers = self.routing.receivers(&r.labels);
         let wanted = self.filter.wants(&r.labels, !silenced_by.is_empty(), !inhibited_by.is_empty());
         if !wanted || !self.filter.wants_receivers(&receivers) {
@@ -144,7 +144,7 @@ fn names_of(receivers: &[String]) -> Vec<Name> {
 }
 
 fn status(silenced_by: Vec<String>, inhibited_by: Vec<String>) -> AlertStatus {
-    let quiet = !silenced_by.is_empty() || !inhibited_by.is_empty();
-    let state = if quiet { AlertState::Suppressed } else { AlertState::Active };
+    let suppressed = !silenced_by.is_empty() || !inhibited_by.is_empty();
+    let state = if suppressed { AlertState::Suppressed } else { AlertState::Active };
     AlertStatus { inhibited_by, muted_by: Vec::new(), silenced_by, state }
 }

@@ -210,9 +210,9 @@ async fn whoever_hides_an_alert_is_named_as_it_is_shown() {
         shown.as_array().unwrap().iter().find(|a| a["labels"]["alertname"] == name).cloned().unwrap()
     };
     assert_eq!(of("NodeDown")["status"]["state"], "active");
-    let hidden = of("DiskFull");
-    assert_eq!(hidden["status"]["state"], "suppressed", "{hidden}");
-    assert_eq!(hidden["status"]["inhibitedBy"], json!([of("NodeDown")["fingerprint"]]));
+    let inhibited = of("DiskFull");
+    assert_eq!(inhibited["status"]["state"], "suppressed", "{inhibited}");
+    assert_eq!(inhibited["status"]["inhibitedBy"], json!([of("NodeDown")["fingerprint"]]));
     assert_eq!(names(&app.json("/api/v2/alerts?inhibited=false").await), ["NodeDown"]);
 }
 
@@ -386,7 +386,7 @@ async fn silences_that_are_refused() {
     }
 }
 
-/// It would keep quiet nothing, or with `!=` everything.
+/// It would silence nothing, or with `!=` everything.
 #[tokio::test]
 async fn a_silence_of_a_mistyped_label_is_refused() {
     let app = TestApp::start_with("labels: [owner]\n", &[]).await;
@@ -502,7 +502,7 @@ async fn who_we_are() {
 }
 
 #[tokio::test]
-async fn a_preview_says_what_would_be_quiet() {
+async fn a_preview_says_what_would_be_silenced() {
     let app = TestApp::start().await;
     let id = app.page("llama").await;
     assert_eq!(post(&app, &[alert("A", &[("run", "x")])]).await.0, 200);

@@ -321,7 +321,7 @@ async fn a_limited_token_brings_alerts_of_its_own_runs_and_no_others() {
 /// A dead node explains the faults of its GPUs, but not if it was reported with a token that is
 /// limited to one run.
 #[tokio::test]
-async fn a_limited_token_keeps_nothing_quiet_that_is_not_its_own() {
+async fn a_limited_token_suppresses_nothing_that_is_not_its_own() {
     let app = start(None).await;
     let alert = |kind: &str, severity: &str, run: &str| json!([{"labels": {"alertname": kind, "kind": kind, "severity": severity, "run": run, "node": "n5"}}]);
     let bring = async |token: &str, alerts: Value| {
@@ -332,7 +332,7 @@ async fn a_limited_token_keeps_nothing_quiet_that_is_not_its_own() {
         bring("admin", alert("gpu_fault", "warning", run)).await;
     }
     let list = get(&app, "admin", "/api/v1/incidents").await.json();
-    let mut quiet: Vec<_> = list["incidents"]
+    let mut suppressed: Vec<_> = list["incidents"]
         .as_array()
         .unwrap()
         .iter()
@@ -345,9 +345,9 @@ async fn a_limited_token_keeps_nothing_quiet_that_is_not_its_own() {
             )
         })
         .collect();
-    quiet.sort();
+    suppressed.sort();
     assert_eq!(
-        quiet,
+        suppressed,
         ["gpu_fault of llama-9: true", "gpu_fault of mistral: false", "node_fault of llama-9: false"]
     );
 }

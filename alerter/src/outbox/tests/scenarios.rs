@@ -404,7 +404,7 @@ async fn a_pause_outlives_reloads_and_a_restart() {
 }
 
 /// A page to a receiver that is down until `up` is set, and a silence that began meanwhile.
-async fn hidden_meanwhile() -> (Bench, Scripted, Arc<AtomicBool>) {
+async fn suppressed_meanwhile() -> (Bench, Scripted, Arc<AtomicBool>) {
     let up = Arc::new(AtomicBool::new(false));
     let is_up = Arc::clone(&up);
     let phone = Scripted::new(move |_| if is_up.load(SeqCst) { Answer::Take } else { transient() });
@@ -412,7 +412,7 @@ async fn hidden_meanwhile() -> (Bench, Scripted, Arc<AtomicBool>) {
     bench.incident(ID, State::Open).await;
     bench.post([page("phone", 1, Action::Trigger)]).await;
     phone.attempted(1).await;
-    bench.hidden(ID, State::Open).await;
+    bench.suppressed(ID, State::Open).await;
     // An attempt may be under way.
     while bench.states(ID).await != [DeliveryState::Pending] {}
     up.store(true, SeqCst);
@@ -420,8 +420,8 @@ async fn hidden_meanwhile() -> (Bench, Scripted, Arc<AtomicBool>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_whose_incident_is_hidden_waits_and_worries_nobody() {
-    let (mut bench, phone, _) = hidden_meanwhile().await;
+async fn a_page_whose_incident_is_suppressed_waits_and_worries_nobody() {
+    let (mut bench, phone, _) = suppressed_meanwhile().await;
     let before = phone.attempts().len();
     tokio::time::sleep(secs(3600)).await;
     assert_eq!(phone.attempts().len(), before, "a page in a silence");
@@ -442,12 +442,12 @@ async fn a_page_whose_incident_is_hidden_waits_and_worries_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_that_ended_hidden_notifies_nobody() {
-    let (mut bench, phone, _) = hidden_meanwhile().await;
+async fn a_page_that_ended_suppressed_notifies_nobody() {
+    let (mut bench, phone, _) = suppressed_meanwhile().await;
     let before = phone.attempts().len();
     let mut resolve = page("phone", 2, Action::Resolve);
     resolve.despite_quiet = true;
-    let record = hidden(incident(ID, State::Resolved));
+    let record = suppressed(incident(ID, State::Resolved));
     bench.commit(vec![Effect::Incident(Box::new(record)), Effect::Notify(Box::new(resolve))]).await;
     while bench.states(ID).await != [DeliveryState::Superseded; 2] {
         tokio::time::sleep(secs(1)).await;
@@ -456,8 +456,8 @@ async fn a_page_that_ended_hidden_notifies_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_person_who_asks_for_more_is_heard_although_it_is_hidden() {
-    let (mut bench, phone, _) = hidden_meanwhile().await;
+async fn a_person_who_asks_for_more_is_heard_although_it_is_suppressed() {
+    let (mut bench, phone, _) = suppressed_meanwhile().await;
     let mut asked = page("phone", 2, Action::Trigger);
     asked.despite_quiet = true;
     bench.post([asked]).await;
@@ -466,13 +466,13 @@ async fn a_person_who_asks_for_more_is_heard_although_it_is_hidden() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_that_was_refused_is_not_tried_again_while_it_is_hidden() {
+async fn a_page_that_was_refused_is_not_tried_again_while_it_is_suppressed() {
     let phone = Scripted::new(|_| Answer::Fail(Failure::permanent("403")));
     let mut bench = Bench::new(&[("phone", &phone)]).await;
     bench.incident(ID, State::Open).await;
     bench.post([page("phone", 1, Action::Trigger)]).await;
     bench.feedback().await;
-    bench.hidden(ID, State::Open).await;
+    bench.suppressed(ID, State::Open).await;
     let before = phone.attempts().len();
     tokio::time::sleep(secs(3600)).await;
     assert_eq!(phone.attempts().len(), before);

@@ -34,7 +34,7 @@ async fn the_form_says_what_it_would_suppress_and_then_does() {
     ];
     let seen = browser.post("/silences", &fields).await;
     assert_eq!((seen.status, seen.to), (303, Some(format!("/incidents/{id}"))), "{}", seen.html);
-    assert!(browser.get(&format!("/incidents/{id}")).await.has("tag quiet"));
+    assert!(browser.get(&format!("/incidents/{id}")).await.has("tag suppressed"));
     let seen = browser.get("/silences").await;
     for part in ["&lt;b&gt;maintenance", ">ann<", "in 1h 59m", &format!("/incidents/{id}\"")] {
         assert!(seen.has(part), "{part}: {}", seen.html);

@@ -30,8 +30,8 @@ pub(crate) struct Memory {
     subject: Subject,
     at: Ts,
     flaps: u32,
-    /// Kinds that a person closed by hand while they still held: quiet until they clear or get
-    /// worse.
+    /// Kinds that a person closed by hand while they still held: not notified until they clear or
+    /// get worse.
     closed: BTreeMap<Kind, Severity>,
 }
 

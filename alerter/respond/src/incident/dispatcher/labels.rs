@@ -2,7 +2,7 @@
 //! select by.
 //!
 //! One function makes them, so that a matcher means the same everywhere. What a run declared of
-//! itself, and the labels of an alert from outside, come first and never hide the names that are
+//! itself, and the labels of an alert from outside, come first and never replace the names that are
 //! ours.
 
 use crate::config::Team;

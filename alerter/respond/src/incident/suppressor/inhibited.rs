@@ -1,15 +1,15 @@
-//! Which open incidents are hidden by another one.
+//! Which open incidents are suppressed by another one that explains them.
 
 use super::Suppressor;
 use super::inhibition::MAX_CHAIN;
 use crate::incident::open::{Incident, Open};
 use crate::incident::report::View;
-use crate::incident::{Hidden, Quiet};
+use crate::incident::{Suppression, SuppressionReason};
 use stepwatch_model::Kind;
 
 impl Suppressor {
     /// The incident that explains this one, if one is open.
-    pub(super) fn inhibited(&self, view: View<'_>, id: &str) -> Option<Quiet> {
+    pub(super) fn inhibited(&self, view: View<'_>, id: &str) -> Option<Suppression> {
         let target = view.open.get(id)?;
         if matches!(target.record.kind, Kind::AlertStorm | Kind::AlerterFault) {
             return None;
@@ -32,7 +32,12 @@ impl Suppressor {
             let best = sources.min_by_key(|other| (core::cmp::Reverse(other.severity), &other.id));
             if let Some(by) = best {
                 let words = format!("{} explains it (rule {})", by.kind.title(), rule.name);
-                return Some(Quiet { why: Hidden::Inhibited, by: by.id.clone(), until: None, words });
+                return Some(Suppression {
+                    why: SuppressionReason::Inhibited,
+                    by: by.id.clone(),
+                    until: None,
+                    words,
+                });
             }
         }
         None
@@ -45,22 +50,22 @@ impl Suppressor {
         is_notified(i) && (i.is_acknowledged() || storm_of(view.open, i).is_none_or(is_notified))
     }
 
-    /// An open incident is hidden by what explains nothing: when silences were asked last, and now.
-    pub(in crate::incident) fn is_hidden_for_nothing(&self, view: View<'_>, by: &Incident) -> bool {
-        let was_suppressed =
-            by.is_suppressed() || storm_of(view.open, by).is_some_and(Incident::is_suppressed);
-        was_suppressed && !self.may_explain(view, by)
+    /// Whether an incident that inhibits others explains nothing: neither when silences were asked
+    /// last, nor now.
+    pub(in crate::incident) fn explains_nothing(&self, view: View<'_>, by: &Incident) -> bool {
+        let explained_nothing = by.is_silenced_and_unanswered()
+            || storm_of(view.open, by).is_some_and(Incident::is_silenced_and_unanswered);
+        explained_nothing && !self.may_explain(view, by)
     }
 }
 
-/// Whether `from` is hidden by `to`, over however many steps: it must not hide it in turn.
+/// Whether `to` inhibits `from`, over however many steps: `from` must not inhibit it in turn.
 pub(in crate::incident) fn leads_to(open: &Open, from: &str, to: &str) -> bool {
     let mut at = from;
     for _ in 0..MAX_CHAIN {
-        let quiet = open.get(at).and_then(|i| i.record.quiet.as_ref());
-        match quiet.filter(|q| q.why == Hidden::Inhibited) {
-            Some(quiet) if quiet.by == to => return true,
-            Some(quiet) => at = &quiet.by,
+        match open.get(at).and_then(|i| i.record.suppressed_as(SuppressionReason::Inhibited)) {
+            Some(suppression) if suppression.by == to => return true,
+            Some(suppression) => at = &suppression.by,
             None => return false,
         }
     }
@@ -69,6 +74,5 @@ pub(in crate::incident) fn leads_to(open: &Open, from: &str, to: &str) -> bool {
 
 /// The storm that it is rolled up in.
 fn storm_of<'a>(open: &'a Open, i: &Incident) -> Option<&'a Incident> {
-    let quiet = i.record.quiet.as_ref().filter(|quiet| quiet.why == Hidden::RolledUp)?;
-    open.get(&quiet.by)
+    open.get(&i.record.suppressed_as(SuppressionReason::RolledUp)?.by)
 }

@@ -1,11 +1,11 @@
 //! Incidents that explain others: while the one is open, the others notify nobody.
 //!
-//! Rules have Alertmanager's form, with four differences, each so that nothing is hidden by
-//! mistake: what is hidden is never more severe than what hides it; a label in `equal` that neither
-//! has is not in common; two incidents never hide each other, over however many rules; and what is
-//! silenced explains nothing unless somebody has acknowledged it, so that a silence keeps quiet
-//! what it names and no more. So every inhibiting incident has notified someone, is acknowledged,
-//! or is itself inhibited by one that has or is.
+//! Rules have Alertmanager's form, with four differences, each so that nothing is suppressed
+//! by mistake: what is suppressed is never more severe than what suppresses it; a label in `equal`
+//! that neither has is not in common; two incidents never suppress each other, over however many
+//! rules; and what is silenced explains nothing unless somebody has acknowledged it, so that a
+//! silence suppresses what it names and no more. So every inhibiting incident has notified someone,
+//! is acknowledged, or is itself inhibited by one that has or is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,7 @@ pub(super) struct Inhibition {
     pub(super) targets: BTreeMap<Place, BTreeSet<String>>,
     pub(super) of: BTreeMap<String, Roles>,
     /// Where an incident has become a source or is none any more, and nobody has looked what that
-    /// hides or shows.
+    /// suppresses, or suppresses no more.
     pub(super) changed: Vec<Place>,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Roles {
     source: Vec<Place>,
     pub(super) target: Vec<Place>,
     /// It is silenced, and nobody has it.
-    suppressed: bool,
+    silenced: bool,
 }
 
 impl Inhibition {
@@ -76,7 +76,7 @@ impl Inhibition {
         let built_in = built_in().filter(|rule| !config.inhibit_off.contains(&rule.name));
         let rules = built_in.chain(config.inhibit_rules.iter().cloned());
         // The alerter refuses a configuration whose matchers do not parse; a rule that slipped
-        // through hides nothing.
+        // through suppresses nothing.
         Self { rules: rules.filter_map(|rule| Rule::new(&rule).ok()).collect(), ..Self::default() }
     }
 
@@ -93,7 +93,7 @@ impl Inhibition {
         let labels = &i.record.labels;
         let about: Vec<Labels> =
             kinds.into_iter().map(|(kind, as_bad)| as_of(labels, kind, as_bad)).collect();
-        let mut roles = Roles { suppressed: i.is_suppressed(), ..Roles::default() };
+        let mut roles = Roles { silenced: i.is_silenced_and_unanswered(), ..Roles::default() };
         for (n, rule) in self.rules.iter().enumerate() {
             let source = about.iter().any(|labels| all_hold(&rule.source, labels));
             let target = about.iter().all(|labels| all_hold(&rule.target, labels));
@@ -120,7 +120,7 @@ impl Inhibition {
             self.targets.entry(place.clone()).or_default().insert(id.to_owned());
         }
         let (old, new) = (&had.source, &roles.source);
-        let other = had.suppressed != roles.suppressed;
+        let other = had.silenced != roles.silenced;
         let begun = new.iter().filter(|p| other || !old.contains(p));
         self.changed.extend(begun.chain(old.iter().filter(|p| !new.contains(p))).cloned());
         self.of.insert(id.to_owned(), roles);

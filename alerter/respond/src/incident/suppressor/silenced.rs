@@ -1,4 +1,4 @@
-//! Silences, seen from the incidents that they keep quiet.
+//! Silences, seen from the incidents that they suppress.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::silence::SilencedBy;
 use stepwatch_model::Scope;
 
 impl Suppressor {
-    /// The silence that keeps an incident quiet now.
+    /// The silence that suppresses an incident now.
     ///
     /// Alerts of other programs are silenced one by one, as Alertmanager does it: what they make
-    /// together is quiet when each of them that fires is.
+    /// together is silenced when each of them that fires is.
     pub(super) fn silenced(&self, view: View<'_>, i: &Incident) -> Option<SilencedBy> {
         if self.silences.is_idle(view.now) {
             return None;

@@ -161,8 +161,8 @@ fn fires_within(w: &mut World, labels: &[(&str, &str)], run: &str) {
     w.input(Input::Alerts { posted: &[posted] });
 }
 
-fn quiet(w: &World, run: &str, kind: Kind) -> bool {
-    w.records[&w.id(run, kind)].quiet.is_some()
+fn is_suppressed(w: &World, run: &str, kind: Kind) -> bool {
+    w.records[&w.id(run, kind)].suppression.is_some()
 }
 
 const DEAD: &[(&str, &str)] =
@@ -176,14 +176,14 @@ fn a_token_limited_to_some_runs_suppresses_no_other() {
     fires_within(&mut w, &[DEAD, &[("run", "llama-9")]].concat(), "llama-9");
     fires(&mut w, &[LOST, &[("run", "mistral")]].concat());
     fires(&mut w, &[LOST, &[("run", "llama-9")]].concat());
-    let hidden = |w: &World| ["mistral", "llama-9"].map(|run| quiet(w, run, Kind::GpuFault));
-    assert_eq!(hidden(&w), [false, true]);
+    let suppressed = |w: &World| ["mistral", "llama-9"].map(|run| is_suppressed(w, run, Kind::GpuFault));
+    assert_eq!(suppressed(&w), [false, true]);
     w.restore();
     w.reload();
-    assert_eq!(hidden(&w), [false, true]);
+    assert_eq!(suppressed(&w), [false, true]);
     // Without limits it explains the whole node.
     fires(&mut w, &[DEAD, &[("run", "llama-9")]].concat());
-    assert_eq!(hidden(&w), [true; 2]);
+    assert_eq!(suppressed(&w), [true; 2]);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn what_is_posted_within_limits_becomes_one_with_nothing_beyond_them() {
     assert_eq!(w.records[&w.id("mistral", Kind::NodeFault)].severity, Severity::Ticket);
     fires_within(&mut w, &[LOST, &[("run", "llama-9")]].concat(), "llama-9");
     w.said_of(Scope::Node("n5".into()), "", Change::Raise, Kind::GpuFault, Severity::Ticket);
-    assert!(!quiet(&w, "", Kind::GpuFault), "{:#?}", w.history);
+    assert!(!is_suppressed(&w, "", Kind::GpuFault), "{:#?}", w.history);
 }
 
 #[test]

@@ -159,13 +159,13 @@ fn what_is_left_is_less_than_a_page_and_comes_back_as_that() {
 }
 
 #[test]
-fn a_silence_keeps_it_quiet_and_lasts_while_it_fires() {
+fn a_silence_suppresses_it_and_lasts_while_it_fires() {
     let (mut w, id) = closed();
     w.news();
     let silence = w.silence("run=\"r\"", Span::secs(3600));
     w.forward(Span::secs(600));
     w.expect(&[]);
-    assert!(w.records[&id].state == State::Open && w.records[&id].quiet.is_some());
+    assert!(w.records[&id].state == State::Open && w.records[&id].suppression.is_some());
     w.input(Input::ExpireSilence { id: &silence });
     assert_eq!(w.news().len(), 1);
 }

@@ -230,14 +230,14 @@ fn a_deadline_that_a_wrong_clock_set_is_not_waited_for() {
     let mut w = World::new(two_levels());
     let id = w.raise("r", Kind::Hang, Page);
     w.silence("run=\"s\"", Span::secs(86_400));
-    let hidden = w.raise("s", Kind::Hang, Page);
+    let suppressed = w.raise("s", Kind::Hang, Page);
     w.news();
     // A year later by a clock that is put right.
     w.now = Ts(w.now.0 - 365 * 86_400_000);
     let flaws = w.engine.audit(w.now);
     let found: Vec<_> =
         flaws.iter().filter(|f| f.what.contains("further off")).map(|f| f.incident.clone()).collect();
-    assert_eq!(BTreeSet::from_iter(found), BTreeSet::from([id, hidden]), "{flaws:?}");
+    assert_eq!(BTreeSet::from_iter(found), BTreeSet::from([id, suppressed]), "{flaws:?}");
     w.engine.mend(w.now, &flaws);
     w.forward(Span::secs(1));
     assert!(w.news().contains(&("phone".into(), Trigger, Reason::Escalated)), "{:#?}", w.history);

@@ -1,4 +1,4 @@
-//! What hid an incident is over: who is notified of it then, when and why.
+//! What suppressed an incident is over: who is notified of it then, when and why.
 
 use super::*;
 use Action::{Ack, Trigger, Update};
@@ -89,7 +89,7 @@ fn updates_of_a_silenced_incident_are_sent_when_the_silence_is_taken_back() {
 }
 
 #[test]
-fn what_keeps_an_incident_quiet_may_be_followed_by_another() {
+fn what_suppresses_an_incident_may_be_followed_by_another() {
     let mut w = World::new(two_levels());
     let slow = w.raise("r", Kind::Straggler, Ticket);
     w.expect(&[("chat", Trigger, Reason::First)]);
@@ -98,15 +98,15 @@ fn what_keeps_an_incident_quiet_may_be_followed_by_another() {
     w.said("r", Clear, Kind::Hang, Page);
     w.forward(Span::secs(60));
     assert_eq!(w.records[&hang].state, State::Resolved);
-    assert_eq!(w.records[&slow].quiet.as_ref().map(|q| q.by.as_str()), Some("s0"));
+    assert_eq!(w.records[&slow].suppression.as_ref().map(|q| q.by.as_str()), Some("s0"));
     w.news();
     w.forward(Span::secs(86_400));
     w.expect(&[]);
-    assert_eq!(w.records[&slow].quiet, None, "a ticket that was notified once is not notified again");
+    assert_eq!(w.records[&slow].suppression, None, "a ticket that was notified once is not notified again");
 }
 
 #[test]
-fn what_is_over_when_its_reason_ends_is_no_longer_hidden_and_notifies_nobody() {
+fn what_is_over_when_its_reason_ends_is_no_longer_suppressed_and_notifies_nobody() {
     let mut w = World::new(two_levels());
     let hang = w.raise("r", Kind::Hang, Page);
     let slow = w.raise("r", Kind::Straggler, Ticket);
@@ -116,7 +116,7 @@ fn what_is_over_when_its_reason_ends_is_no_longer_hidden_and_notifies_nobody() {
     w.news();
     w.forward(Span::secs(30));
     assert_eq!((w.records[&hang].state, w.records[&slow].state), (State::Resolved, State::Open));
-    assert_eq!(w.records[&slow].quiet, None);
+    assert_eq!(w.records[&slow].suppression, None);
     w.expect(&[("chat", Action::Resolve, Reason::Resolved)]);
     // Back before it resolved: that is notified, and as what it is.
     w.said("r", Raise, Kind::Straggler, Ticket);
@@ -132,6 +132,6 @@ fn a_silence_that_is_gone_without_a_word_is_noticed_before_the_next_level_is_due
     let silence = w.silence("run=\"r\"", Span::secs(86_400));
     w.engine.manager().suppressor.silences_mut().forget(&silence);
     w.forward(Span::secs(300));
-    assert_eq!(w.records[&id].quiet, None, "{:#?}", w.history);
+    assert_eq!(w.records[&id].suppression, None, "{:#?}", w.history);
     assert_eq!(w.records[&id].next_at, Some(START + Span::secs(3600)));
 }

@@ -11,8 +11,8 @@ use truth::{Open, Setting, Subject, Truth, Word};
 
 const DAY: i64 = 86_400;
 const RUNS: u8 = 3;
-/// What a run suffers from: a hang, which is a page and hides that it is slow; that it is slow;
-/// that its loss jumps.
+/// What a run suffers from: a hang, which is a page and suppresses that it is slow; that it is
+/// slow; that its loss jumps.
 const KINDS: [Kind; 3] = [Kind::Hang, Kind::Straggler, Kind::LossSpike];
 const RECEIVERS: [&str; 2] = ["chat", "phone"];
 const HOLD: Span = Span::secs(60);
@@ -141,7 +141,7 @@ impl Twin {
     }
 
     /// Whether what is open of `of`, or would be with this severity, notifies nobody now.
-    fn is_hidden(&self, of: Subject, severity: Severity) -> bool {
+    fn is_suppressed(&self, of: Subject, severity: Severity) -> bool {
         let hang = self.truth[&(of.0, Kind::Hang)].open.as_ref();
         // That it hangs explains that it is slow, to whoever is notified of the hang or has it.
         let explains = |hang: &Open| hang.acked.is_some() || !self.is_silenced(hang.of, hang.severity);
@@ -153,9 +153,9 @@ impl Twin {
         self.silences.iter().any(|h| h.ends > now && h.is_about(of, severity))
     }
 
-    fn hidden(&self, of: Subject) -> bool {
+    fn suppressed(&self, of: Subject) -> bool {
         let open = self.truth[&of].open.as_ref();
-        open.is_some_and(|open| self.is_hidden(of, open.severity))
+        open.is_some_and(|open| self.is_suppressed(of, open.severity))
     }
 
     /// Moment by moment, as they come by the engine's clock and by the model's.
@@ -191,16 +191,16 @@ impl Twin {
         for of in all {
             let setting = self.setting;
             if self.truth.get_mut(&of).and_then(|t| t.come_back(&setting, now)).is_some() {
-                let hidden = self.hidden(of);
-                words.extend(self.open(of).and_then(|open| open.reopened(now, hidden)));
+                let suppressed = self.suppressed(of);
+                words.extend(self.open(of).and_then(|open| open.reopened(now, suppressed)));
             }
         }
         // What becomes of a hang is known before what it explains is looked at.
         let (hangs, others): (Vec<Subject>, Vec<_>) = self.truth.keys().partition(|of| of.1 == Kind::Hang);
         for of in hangs.into_iter().chain(others) {
-            let (hidden, setting) = (self.hidden(of), self.setting);
+            let (suppressed, setting) = (self.suppressed(of), self.setting);
             if let Some(open) = self.open(of) {
-                words.extend(open.advance(&setting, now, hidden));
+                words.extend(open.advance(&setting, now, suppressed));
             }
         }
         words
@@ -212,8 +212,8 @@ impl Twin {
             Op::Raise(of, severity) => {
                 let (now, setting) = (self.world.now, self.setting);
                 let had = self.open(of).map_or(severity, |open| open.severity);
-                let hidden = self.is_hidden(of, severity.max(had));
-                let words = self.truth.get_mut(&of).map(|t| t.raise(&setting, of, now, severity, hidden));
+                let suppressed = self.is_suppressed(of, severity.max(had));
+                let words = self.truth.get_mut(&of).map(|t| t.raise(&setting, of, now, severity, suppressed));
                 self.world.said(&name(of.0), Change::Raise, of.1, severity);
                 words.unwrap_or_default()
             }
@@ -266,7 +266,7 @@ impl Twin {
         else {
             return Vec::new();
         };
-        let (now, hidden, id) = (self.world.now, self.hidden(of), self.world.id(&name(of.0), of.1));
+        let (now, suppressed, id) = (self.world.now, self.suppressed(of), self.world.id(&name(of.0), of.1));
         let incident = id.as_str();
         let Some(open) = self.open(of) else { return Vec::new() };
         if open.knows.is_empty() && matches!(op, Op::Failed(..) | Op::Unreached(_)) {
@@ -280,11 +280,11 @@ impl Twin {
             }
             Op::Failed(_, action) => {
                 let call = action == Action::Trigger;
-                let words = if call { open.failed(now, hidden) } else { Vec::new() };
+                let words = if call { open.failed(now, suppressed) } else { Vec::new() };
                 (Input::Failed { incident, receiver: "chat", action, error: "gone" }, words)
             }
             Op::Unreached(_) => {
-                let words = open.unreached(now, hidden);
+                let words = open.unreached(now, suppressed);
                 (Input::Unreached { incident, receiver: "chat", waited: HOLD, error: "503" }, words)
             }
             _ => {
@@ -342,10 +342,15 @@ impl Twin {
                 let is = (r.severity, r.acked_at, r.flaps, r.level);
                 assert_eq!(is, want, "{of:?} at {now}: {}", self.story());
                 assert_eq!(r.state == State::Acknowledged, open.acked.is_some());
-                if self.hidden(of) {
-                    assert!(r.quiet.is_some(), "{of:?} at {now}: {}", self.story());
+                if self.suppressed(of) {
+                    assert!(r.suppression.is_some(), "{of:?} at {now}: {}", self.story());
                 } else {
-                    assert_eq!((r.quiet.as_ref(), r.next_at), (None, open.due), "{of:?}: {}", self.story());
+                    assert_eq!(
+                        (r.suppression.as_ref(), r.next_at),
+                        (None, open.due),
+                        "{of:?}: {}",
+                        self.story()
+                    );
                 }
             }
             (want, is) => panic!("{of:?} at {now}: {want:?} but {is:?}"),

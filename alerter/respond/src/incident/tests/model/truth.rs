@@ -49,7 +49,7 @@ pub(super) struct Open {
     pub(super) acked: Option<Ts>,
     pub(super) flaps: u32,
     pub(super) ends: Option<Ts>,
-    /// When somebody is called next, unless something hides it then.
+    /// When somebody is called next, unless something suppresses it then.
     pub(super) due: Option<Ts>,
     /// Calls since it was announced.
     pub(super) calls: u32,
@@ -64,8 +64,8 @@ pub(super) struct Open {
     pub(super) dropped: bool,
     /// That it comes and goes was notified.
     pub(super) flapping: bool,
-    /// Something hid it since the last call.
-    pub(super) was_hidden: bool,
+    /// Something suppressed it since the last call.
+    pub(super) was_suppressed: bool,
 }
 
 impl Truth {
@@ -75,7 +75,7 @@ impl Truth {
         of: Subject,
         now: Ts,
         severity: Severity,
-        hidden: bool,
+        suppressed: bool,
     ) -> Vec<Word> {
         let Some(open) = &mut self.open else {
             if let Some(closed) = self.closed.take_if(|closed| severity > closed.was.last) {
@@ -89,7 +89,7 @@ impl Truth {
                 if !raised {
                     open.level = 0;
                 }
-                let words = open.call(now, hidden, why).into_iter().collect();
+                let words = open.call(now, suppressed, why).into_iter().collect();
                 self.open = Some(open);
                 return words;
             }
@@ -104,14 +104,14 @@ impl Truth {
         let mut words = Vec::new();
         if open.ends.take().is_some() {
             open.flaps += 1;
-            words.extend(open.came_back(s, now, hidden));
+            words.extend(open.came_back(s, now, suppressed));
         }
         (open.holds, open.last) = (true, severity);
         if severity > open.severity {
             (open.severity, open.acked) = (severity, None);
             open.announce(s, now);
             // The reason that it has if it is notified at once.
-            words.extend(open.call(now, hidden, Reason::Raised));
+            words.extend(open.call(now, suppressed, Reason::Raised));
         }
         words
     }
@@ -162,7 +162,7 @@ impl Open {
             news: None,
             dropped: false,
             flapping: false,
-            was_hidden: false,
+            was_suppressed: false,
         }
     }
 
@@ -208,10 +208,10 @@ impl Open {
         Word { of: self.of, to, action: Action::Trigger, why }
     }
 
-    /// The next call, if it is due and nothing hides it. `why`: its reason where it is not the
+    /// The next call, if it is due and nothing suppresses it. `why`: its reason where it is not the
     /// ordinary next one.
-    pub(super) fn call(&mut self, now: Ts, hidden: bool, why: Reason) -> Option<Word> {
-        self.due.filter(|at| *at <= now && !hidden)?;
+    pub(super) fn call(&mut self, now: Ts, suppressed: bool, why: Reason) -> Option<Word> {
+        self.due.filter(|at| *at <= now && !suppressed)?;
         let (to, level) = if self.is_page() && self.calls > 0 { ("phone", 2) } else { ("chat", 1) };
         let again = self.calls >= if self.is_page() { 2 } else { 1 };
         let ordinary = why == Reason::StillFiring;
@@ -224,7 +224,7 @@ impl Open {
             _ => Reason::StillFiring,
         };
         let mut whys = vec![why];
-        if core::mem::take(&mut self.was_hidden) {
+        if core::mem::take(&mut self.was_suppressed) {
             whys.extend([Reason::SilenceEnded, Reason::InhibitionEnded]);
         }
         self.calls += 1;
@@ -234,14 +234,14 @@ impl Open {
     }
 
     /// Its first word now that it is back.
-    pub(super) fn reopened(&mut self, now: Ts, hidden: bool) -> Option<Word> {
+    pub(super) fn reopened(&mut self, now: Ts, suppressed: bool) -> Option<Word> {
         self.level = 0;
-        self.call(now, hidden, Reason::Reopened)
+        self.call(now, suppressed, Reason::Reopened)
     }
 
-    fn notify(&mut self, now: Ts, hidden: bool, why: Reason) -> Vec<Word> {
+    fn notify(&mut self, now: Ts, suppressed: bool, why: Reason) -> Vec<Word> {
         let free = self.last_notified.map_or(now, |at| at + INTERVAL);
-        if hidden || free > now {
+        if suppressed || free > now {
             self.news = (!self.knows.is_empty()).then_some((free.max(now), why));
             return Vec::new();
         }
@@ -250,7 +250,7 @@ impl Open {
         self.to_all(Action::Update, why)
     }
 
-    fn came_back(&mut self, s: &Setting, now: Ts, hidden: bool) -> Vec<Word> {
+    fn came_back(&mut self, s: &Setting, now: Ts, suppressed: bool) -> Vec<Word> {
         let Some(acked) = self.acked else {
             if self.dropped {
                 self.announce(s, now);
@@ -258,21 +258,21 @@ impl Open {
             return Vec::new();
         };
         if s.ack_timeout.is_some_and(|timeout| acked + timeout <= now) {
-            return self.ack_expired(s, now, hidden);
+            return self.ack_expired(s, now, suppressed);
         }
         if self.flaps <= 3 {
-            return self.notify(now, hidden, Reason::CameBack);
+            return self.notify(now, suppressed, Reason::CameBack);
         }
         if core::mem::replace(&mut self.flapping, true) {
             return Vec::new();
         }
-        self.notify(now, hidden, Reason::Flapping)
+        self.notify(now, suppressed, Reason::Flapping)
     }
 
-    fn ack_expired(&mut self, s: &Setting, now: Ts, hidden: bool) -> Vec<Word> {
+    fn ack_expired(&mut self, s: &Setting, now: Ts, suppressed: bool) -> Vec<Word> {
         self.acked = None;
         self.announce(s, now);
-        self.call(now, hidden, Reason::AckExpired).into_iter().collect()
+        self.call(now, suppressed, Reason::AckExpired).into_iter().collect()
     }
 
     pub(super) fn ack(&mut self, now: Ts) -> Vec<Word> {
@@ -294,30 +294,30 @@ impl Open {
         self.to_all(Action::Update, Reason::Unacknowledged)
     }
 
-    /// Notified now, whatever hides it.
+    /// Notified now, whatever suppresses it.
     pub(super) fn escalate(&mut self, now: Ts) -> Option<Word> {
         (self.acked, self.due, self.dropped) = (None, Some(now), false);
-        let hid = core::mem::take(&mut self.was_hidden);
+        let was = core::mem::take(&mut self.was_suppressed);
         let word = self.call(now, false, Reason::Escalated);
-        self.was_hidden = hid;
+        self.was_suppressed = was;
         word
     }
 
     /// A call that a receiver will never take.
-    pub(super) fn failed(&mut self, now: Ts, hidden: bool) -> Vec<Word> {
+    pub(super) fn failed(&mut self, now: Ts, suppressed: bool) -> Vec<Word> {
         if self.acked.is_some() || self.knows.is_empty() {
             return Vec::new();
         }
         if !self.all_levels_called() {
             self.due = Some(now);
-            return self.call(now, hidden, Reason::ReceiverFailed).into_iter().collect();
+            return self.call(now, suppressed, Reason::ReceiverFailed).into_iter().collect();
         }
-        self.unreached(now, hidden)
+        self.unreached(now, suppressed)
     }
 
     /// Notifies whoever had not been notified.
-    pub(super) fn unreached(&mut self, now: Ts, hidden: bool) -> Vec<Word> {
-        if hidden || self.acked.is_some() || self.knows.is_empty() {
+    pub(super) fn unreached(&mut self, now: Ts, suppressed: bool) -> Vec<Word> {
+        if suppressed || self.acked.is_some() || self.knows.is_empty() {
             return Vec::new();
         }
         let not_notified: Vec<_> = RECEIVERS.into_iter().filter(|to| !self.knows.contains(to)).collect();
@@ -325,18 +325,18 @@ impl Open {
     }
 
     /// What is due of it by itself.
-    pub(super) fn advance(&mut self, s: &Setting, now: Ts, hidden: bool) -> Vec<Word> {
-        self.was_hidden |= hidden;
+    pub(super) fn advance(&mut self, s: &Setting, now: Ts, suppressed: bool) -> Vec<Word> {
+        self.was_suppressed |= suppressed;
         let mut words = Vec::new();
         if self.ack_ends(s).is_some_and(|at| at <= now) {
-            words.extend(self.ack_expired(s, now, hidden));
+            words.extend(self.ack_expired(s, now, suppressed));
         }
-        if self.due.is_some_and(|at| at <= now) && !hidden && self.level == 0 && !self.holds {
+        if self.due.is_some_and(|at| at <= now) && !suppressed && self.level == 0 && !self.holds {
             (self.due, self.dropped) = (None, true);
         }
-        words.extend(self.call(now, hidden, Reason::StillFiring));
-        if let Some((_, why)) = self.news.filter(|(at, _)| *at <= now && !hidden) {
-            words.extend(self.notify(now, hidden, why));
+        words.extend(self.call(now, suppressed, Reason::StillFiring));
+        if let Some((_, why)) = self.news.filter(|(at, _)| *at <= now && !suppressed) {
+            words.extend(self.notify(now, suppressed, why));
         }
         words
     }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use stepwatch_respond::external::Firing;
-use stepwatch_respond::incident::{Hidden, IncidentRecord, labels};
+use stepwatch_respond::incident::{IncidentRecord, Suppression, SuppressionReason, labels};
 
 use super::shown::{of_alerts, own_fingerprint};
 
@@ -15,55 +15,55 @@ use super::shown::{of_alerts, own_fingerprint};
 type Key<'a> = Vec<Option<&'a str>>;
 
 #[derive(Debug, Default)]
-pub(super) struct Hiding<'a> {
+pub(super) struct Inhibited<'a> {
     names: Vec<&'a str>,
     incidents: BTreeMap<&'a str, &'a IncidentRecord>,
-    /// Those that alerts make and others hide.
-    hidden: BTreeMap<Key<'a>, Vec<&'a IncidentRecord>>,
+    /// Incidents of alerts that another incident suppresses.
+    inhibited: BTreeMap<Key<'a>, Vec<&'a IncidentRecord>>,
     firing: BTreeMap<Key<'a>, Vec<&'a Firing>>,
 }
 
-impl<'a> Hiding<'a> {
+impl<'a> Inhibited<'a> {
     pub(super) fn new(group_by: &'a [String], incidents: &'a [IncidentRecord], firing: &'a [Firing]) -> Self {
-        let mut hiding = Self::default();
-        if !incidents.iter().any(is_inhibited) {
-            return hiding;
+        let mut found = Self::default();
+        if !incidents.iter().any(|r| inhibition(r).is_some()) {
+            return found;
         }
-        hiding.names = group_by.iter().map(String::as_str).chain([labels::ALERTNAME]).collect();
+        found.names = group_by.iter().map(String::as_str).chain([labels::ALERTNAME]).collect();
         for r in incidents {
-            hiding.incidents.insert(&r.id, r);
-            if is_inhibited(r) && of_alerts(r) {
-                hiding
-                    .hidden
-                    .entry(hiding.key(|name| r.labels.get(name).map(String::as_str)))
+            found.incidents.insert(&r.id, r);
+            if inhibition(r).is_some() && of_alerts(r) {
+                found
+                    .inhibited
+                    .entry(found.key(|name| r.labels.get(name).map(String::as_str)))
                     .or_default()
                     .push(r);
             }
         }
         for f in firing {
-            hiding.firing.entry(hiding.key(|name| f.alert.labels.get(name))).or_default().push(f);
+            found.firing.entry(found.key(|name| f.alert.labels.get(name))).or_default().push(f);
         }
-        hiding
+        found
     }
 
     pub(super) fn of_alert(&self, firing: &Firing) -> Vec<String> {
-        if self.hidden.is_empty() {
+        if self.inhibited.is_empty() {
             return Vec::new();
         }
-        let made = self.hidden.get(&self.key(|name| firing.alert.labels.get(name)));
+        let made = self.inhibited.get(&self.key(|name| firing.alert.labels.get(name)));
         made.into_iter().flatten().flat_map(|r| self.of_incident(r)).collect()
     }
 
     pub(super) fn of_incident(&self, r: &IncidentRecord) -> Vec<String> {
-        let Some(quiet) = r.quiet.as_ref().filter(|_| is_inhibited(r)) else { return Vec::new() };
-        match self.incidents.get(quiet.by.as_str()) {
-            Some(hider) if of_alerts(hider) => {
-                let shown = self.firing.get(&self.key(|name| hider.labels.get(name).map(String::as_str)));
+        let Some(suppression) = inhibition(r) else { return Vec::new() };
+        match self.incidents.get(suppression.by.as_str()) {
+            Some(by) if of_alerts(by) => {
+                let shown = self.firing.get(&self.key(|name| by.labels.get(name).map(String::as_str)));
                 shown.into_iter().flatten().map(|f| format!("{:016x}", f.alert.fingerprint)).collect()
             }
-            Some(hider) => vec![own_fingerprint(hider)],
+            Some(by) => vec![own_fingerprint(by)],
             // It ended a moment ago, or there are more than are looked at.
-            None => vec![quiet.by.clone()],
+            None => vec![suppression.by.clone()],
         }
     }
 
@@ -72,6 +72,6 @@ impl<'a> Hiding<'a> {
     }
 }
 
-fn is_inhibited(r: &IncidentRecord) -> bool {
-    r.quiet.as_ref().is_some_and(|q| q.why == Hidden::Inhibited)
+fn inhibition(r: &IncidentRecord) -> Option<&Suppression> {
+    r.suppressed_as(SuppressionReason::Inhibited)
 }

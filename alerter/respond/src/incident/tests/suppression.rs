@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::config::{InhibitRule, Storm};
-use crate::incident::Hidden;
+use crate::incident::SuppressionReason;
 use Action::{Ack, Resolve, Trigger, Update};
 use Change::{Clear, Raise};
 use Severity::{Page, Ticket};
 
-fn hidden(w: &World, id: &str) -> Option<Hidden> {
-    w.records[id].quiet.as_ref().map(|q| q.why)
+fn suppressed_as(w: &World, id: &str) -> Option<SuppressionReason> {
+    w.records[id].suppression.as_ref().map(|q| q.why)
 }
 
 #[test]
@@ -18,11 +18,11 @@ fn a_silence_suppresses_and_its_end_notifies() {
     let id = w.raise("r", Kind::Hang, Page);
     w.forward(Span::secs(3599));
     w.expect(&[]);
-    assert_eq!(hidden(&w, &id), Some(Hidden::Silenced));
+    assert_eq!(suppressed_as(&w, &id), Some(SuppressionReason::Silenced));
     assert!(w.has_said("told to nobody: silenced by alice until"), "{:#?}", w.history);
     w.forward(Span::secs(1));
     w.expect(&[("chat", Trigger, Reason::SilenceEnded)]);
-    assert_eq!(hidden(&w, &id), None);
+    assert_eq!(suppressed_as(&w, &id), None);
     w.forward(Span::secs(300));
     w.expect(&[("phone", Trigger, Reason::Escalated)]);
 }
@@ -55,8 +55,11 @@ fn a_hang_hides_the_slowness_it_causes() {
     let slow = w.raise("r", Kind::Straggler, Ticket);
     let other = w.raise("s", Kind::Straggler, Ticket);
     w.expect(&[("chat", Trigger, Reason::First), ("chat", Trigger, Reason::First)]);
-    assert_eq!((hidden(&w, &slow), hidden(&w, &other)), (Some(Hidden::Inhibited), None));
-    assert_eq!(w.records[&slow].quiet.as_ref().map(|q| q.by.clone()), Some(hang.clone()));
+    assert_eq!(
+        (suppressed_as(&w, &slow), suppressed_as(&w, &other)),
+        (Some(SuppressionReason::Inhibited), None)
+    );
+    assert_eq!(w.records[&slow].suppression.as_ref().map(|q| q.by.clone()), Some(hang.clone()));
     w.input(Input::Ack { incident: &hang, by: "alice" });
     w.news();
     // It is over, the run is still slow.
@@ -103,14 +106,17 @@ fn what_is_silenced_explains_nothing_unless_somebody_has_it() {
     w.silence("kind=\"hang\"", Span::secs(36_000));
     let (source, target) = hang_and_no_checkpoint(&mut w);
     w.expect(&[("chat", Trigger, Reason::First)]);
-    assert_eq!((hidden(&w, &source), hidden(&w, &target)), (Some(Hidden::Silenced), None));
+    assert_eq!(
+        (suppressed_as(&w, &source), suppressed_as(&w, &target)),
+        (Some(SuppressionReason::Silenced), None)
+    );
     w.forward(Span::secs(300));
     w.expect(&[("phone", Trigger, Reason::Escalated)]);
     // Somebody has it, silenced as it is.
     w.input(Input::Ack { incident: &source, by: "alice" });
     w.forward(Span::secs(7200));
     w.expect(&[]);
-    assert_eq!(hidden(&w, &target), Some(Hidden::Inhibited));
+    assert_eq!(suppressed_as(&w, &target), Some(SuppressionReason::Inhibited));
     // And has it no more.
     w.input(Input::Unack { incident: &source, by: "alice" });
     w.expect(&[("phone", Trigger, Reason::InhibitionEnded)]);
@@ -134,10 +140,16 @@ fn a_silence_shows_what_its_incident_explained() {
             continue;
         }
         w.expect(&[("chat", Trigger, Reason::InhibitionEnded)]);
-        assert_eq!((hidden(&w, &source), hidden(&w, &target)), (Some(Hidden::Silenced), None));
+        assert_eq!(
+            (suppressed_as(&w, &source), suppressed_as(&w, &target)),
+            (Some(SuppressionReason::Silenced), None)
+        );
         // It notifies again itself, and explains it again.
         w.input(Input::ExpireSilence { id: &silence });
-        assert_eq!((hidden(&w, &source), hidden(&w, &target)), (None, Some(Hidden::Inhibited)));
+        assert_eq!(
+            (suppressed_as(&w, &source), suppressed_as(&w, &target)),
+            (None, Some(SuppressionReason::Inhibited))
+        );
     }
 }
 
@@ -149,7 +161,10 @@ fn a_noisy_node_that_is_silenced_does_not_suppress_its_gpus() {
     w.expect(&[]);
     let gpu = faulty(&mut w, "n5", Kind::GpuFault, Page);
     w.expect(&[("chat", Trigger, Reason::First)]);
-    assert_eq!((hidden(&w, &node), hidden(&w, &gpu)), (Some(Hidden::Silenced), None));
+    assert_eq!(
+        (suppressed_as(&w, &node), suppressed_as(&w, &gpu)),
+        (Some(SuppressionReason::Silenced), None)
+    );
 }
 
 #[test]
@@ -170,15 +185,18 @@ fn a_ticket_that_is_part_of_a_page_explains_no_page() {
 fn what_is_silenced_as_one_of_many_explains_nothing() {
     let mut w = World::new(ResponderConfig { batch_window: Span::secs(30), ..storms(2) });
     let slow = w.raise("r2", Kind::Straggler, Ticket);
-    assert_eq!(hidden(&w, &slow), None);
+    assert_eq!(suppressed_as(&w, &slow), None);
     (0..3).for_each(|i| drop(w.raise(&format!("r{i}"), Kind::Hang, Page)));
     w.forward(Span::secs(30));
     let hang = w.id("r2", Kind::Hang);
-    assert_eq!((hidden(&w, &hang), hidden(&w, &slow)), (Some(Hidden::RolledUp), Some(Hidden::Inhibited)));
+    assert_eq!(
+        (suppressed_as(&w, &hang), suppressed_as(&w, &slow)),
+        (Some(SuppressionReason::RolledUp), Some(SuppressionReason::Inhibited))
+    );
     w.news();
     w.silence("kind=\"alert_storm\"", Span::secs(3600));
     w.expect(&[("chat", Trigger, Reason::InhibitionEnded)]);
-    assert_eq!(hidden(&w, &slow), None);
+    assert_eq!(suppressed_as(&w, &slow), None);
 }
 
 #[test]
@@ -192,7 +210,7 @@ fn what_explains_is_looked_at_no_sooner_for_a_restart() {
         }
         w.said("r", Clear, Kind::Hang, Page);
         w.forward(Span::secs(60));
-        (w.records[&slow].quiet.clone(), w.sent, w.history)
+        (w.records[&slow].suppression.clone(), w.sent, w.history)
     };
     assert_eq!(play(true), play(false));
 }
@@ -226,10 +244,13 @@ fn a_ticket_never_hides_a_page_and_two_never_hide_each_other() {
     w.raise("r", Kind::CkptStale, Page);
     w.expect(&[("chat", Trigger, Reason::First)]);
     let (loss, ckpt) = (w.id("r", Kind::LossSpike), w.id("r", Kind::CkptStale));
-    assert_eq!((hidden(&w, &loss), hidden(&w, &ckpt)), (Some(Hidden::Inhibited), None));
+    assert_eq!(
+        (suppressed_as(&w, &loss), suppressed_as(&w, &ckpt)),
+        (Some(SuppressionReason::Inhibited), None)
+    );
     w.raise("r", Kind::Divergence, Page);
     w.forward(Span::secs(600));
-    assert!(hidden(&w, &loss).is_none() || hidden(&w, &ckpt).is_none());
+    assert!(suppressed_as(&w, &loss).is_none() || suppressed_as(&w, &ckpt).is_none());
 }
 
 fn storms(incidents: u32) -> ResponderConfig {
