@@ -1,5 +1,6 @@
 //! One receiver and its limits: how many messages at once, how fast, and whether it answers at all.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ pub(crate) const IN_FLIGHT_MAX: usize = 8;
 /// Failures in a row after which the receiver counts as down and is only probed, one message at a
 /// time.
 const BREAKER_FAILURES: u32 = 5;
+
+/// The receivers of the configuration, by name.
+pub type Receivers = BTreeMap<String, Arc<dyn Notifier>>;
 
 #[derive(Debug)]
 pub(crate) struct Destination {

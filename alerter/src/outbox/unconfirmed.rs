@@ -10,7 +10,9 @@ use std::sync::Arc;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::Action;
 
-use super::{Feedback, Outcome, Scheduler};
+use super::destination::Destination;
+use super::feedback::{Feedback, Outcome};
+use super::schedule::Scheduler;
 use crate::store::Result;
 
 /// An older call is not looked at any more.
@@ -25,28 +27,28 @@ pub(super) struct Confirmations {
     reported: BTreeSet<String>,
 }
 
-impl Scheduler {
-    /// Reports to the engine, once, every page that its service did not confirm in time.
-    pub(super) async fn report_unconfirmed(&mut self, clock: Ts) -> Result<()> {
-        let wait = self.watchdog.borrow().page_age();
-        let since = match self.confirmations.kept_since {
-            Some(since) if self.courier.store.refused_for().is_none() => since,
-            _ => *self.confirmations.kept_since.insert(clock),
+impl Confirmations {
+    /// Reports to the engine, once, every page that its service did not confirm within `wait`.
+    pub(super) async fn report(&mut self, scheduler: &mut Scheduler, wait: Span, clock: Ts) -> Result<()> {
+        let Scheduler { courier, destinations, tasks, .. } = scheduler;
+        let store = courier.store.clone();
+        let since = match self.kept_since {
+            Some(since) if store.refused_for().is_none() => since,
+            _ => *self.kept_since.insert(clock),
         };
         let after = since.max(Ts(clock.0 - LOOKED_AT.0));
         let mut found = BTreeSet::new();
-        for (receiver, destination) in &self.destinations {
+        for (receiver, destination) in &*destinations {
             let Some(error) = destination.notifier.confirms() else { continue };
             let account = destination.notifier.account();
-            let shares = |(other, to): (&String, &super::Destination)| {
-                other != receiver && to.notifier.account() == account
-            };
-            if self.destinations.iter().any(shares) {
+            let shares =
+                |(other, to): (&String, &Destination)| other != receiver && to.notifier.account() == account;
+            if destinations.iter().any(shares) {
                 continue;
             }
-            for call in self.courier.store.unconfirmed(receiver, after, Ts(clock.0 - wait.0)).await? {
+            for call in store.unconfirmed(receiver, after, Ts(clock.0 - wait.0)).await? {
                 found.insert(call.idem_key.clone());
-                if self.confirmations.reported.contains(&call.idem_key) {
+                if self.reported.contains(&call.idem_key) {
                     continue;
                 }
                 tracing::error!(
@@ -63,11 +65,11 @@ impl Scheduler {
                     action: Action::Trigger,
                     outcome,
                 };
-                let courier = Arc::clone(&self.courier);
-                self.tasks.spawn(async move { courier.pass_on(feedback).await });
+                let courier = Arc::clone(courier);
+                tasks.spawn(async move { courier.pass_on(feedback).await });
             }
         }
-        self.confirmations.reported = found;
+        self.reported = found;
         Ok(())
     }
 }

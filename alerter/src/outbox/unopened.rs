@@ -26,8 +26,8 @@ use stepwatch_respond::effect::{Effect, Input, Notification};
 use stepwatch_respond::route::STORE;
 use tokio::time::Instant;
 
-use super::Receivers;
 use super::deliver::attempt;
+use super::destination::Receivers;
 use crate::errors::chain;
 use crate::notify::{FailureClass, Notifier};
 use crate::store::{Claim, StoreError, hidden_beside};

@@ -6,9 +6,9 @@ use std::time::Duration;
 use stepwatch_model::time::Span;
 use tokio::time::Instant;
 
-use super::Scheduler;
 use super::deliver::{Courier, Done, LaneDone, attempt, sign};
 use super::destination::{Admission, Sign};
+use super::schedule::Scheduler;
 use crate::notify::{Failure, Notifier};
 use crate::store::unrecorded::{Begun, say_not_recorded};
 use crate::store::{Claim, FAIL_OPEN_AFTER, Means};
@@ -26,7 +26,7 @@ impl Scheduler {
                 return;
             }
             Some(time) if time < FAIL_OPEN_AFTER => {
-                self.next_look = self.next_look.min(now + FAIL_OPEN_AFTER.saturating_sub(time));
+                self.look_by(now + FAIL_OPEN_AFTER.saturating_sub(time));
                 return;
             }
             Some(_) => {}
@@ -42,7 +42,7 @@ impl Scheduler {
                 Some(destination) => match destination.admit(now, true) {
                     Admission::Now => Some(Arc::clone(&destination.notifier)),
                     Admission::At(at) => {
-                        self.next_look = self.next_look.min(at);
+                        self.look_by(at);
                         continue;
                     }
                     Admission::Full => continue,
@@ -54,7 +54,7 @@ impl Scheduler {
         }
         if let Some(at) = later {
             let wait = Duration::from_millis((at - clock).0.max(0).unsigned_abs());
-            self.next_look = self.next_look.min(now + wait);
+            self.look_by(now + wait);
         }
     }
 }
