@@ -1,6 +1,5 @@
 //! The program from outside: its configuration, and what it finds in recorded runs.
 
 mod backtest;
-mod detection;
 mod sample_config;
 mod straggler;
