@@ -42,7 +42,7 @@ use crate::config::Config;
 use crate::config::sensitivity::{SENSITIVITY, Sensitivity};
 use input::{Input, InputError};
 use labels::Labels;
-pub use labels::LabelsError;
+pub use labels::{EARLY, LATE, LATE_PART, LabelsError};
 use replay::Replay;
 use report::{Counts, Style};
 use tune::Tune;

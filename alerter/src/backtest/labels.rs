@@ -10,6 +10,12 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+/// Samples before a label at which an alarm still belongs to it.
+pub const EARLY: usize = 5;
+/// Samples after its end, or this part of its length if that is more.
+pub const LATE: usize = 20;
+pub const LATE_PART: usize = 10;
+
 /// Longest line, and most labels, that are read.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
 const MAX_LABELS: usize = 100_000;

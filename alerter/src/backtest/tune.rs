@@ -14,17 +14,13 @@ use stepwatch_engine::EngineConfig;
 use stepwatch_model::time::Span;
 use stepwatch_model::{Cause, Severity};
 
-use super::labels::{Label, Labels};
+use super::labels::{EARLY, LATE, LATE_PART, Label, Labels};
 use super::replay::Replay;
 use super::words;
 use crate::config::sensitivity::Sensitivity;
 
 /// Factors that each knob is turned by.
 const FACTORS: [f64; 5] = [0.5, 0.7, 1.0, 1.4, 2.0];
-/// Around a label or incident, in samples and as a share of its length: what is announced within
-/// belongs to it.
-const NEAR_SAMPLES: f64 = 20.0;
-const NEAR_SHARE: f64 = 0.1;
 
 /// One configuration of the grid.
 #[derive(Debug)]
@@ -197,9 +193,9 @@ impl Wanted {
 
     /// Whether this announcement is of it.
     fn is(&self, a: &Announced, sample: f64) -> bool {
-        let near =
-            (NEAR_SAMPLES * sample).max(NEAR_SHARE * self.end.saturating_sub(self.start) as f64) as i64;
-        let from = self.start.saturating_sub((5.0 * sample) as i64);
+        let length = self.end.saturating_sub(self.start) as f64;
+        let near = (LATE as f64 * sample).max(length / LATE_PART as f64) as i64;
+        let from = self.start.saturating_sub((EARLY as f64 * sample) as i64);
         self.cause.is_none_or(|c| c == a.cause) && (from..=self.end.saturating_add(near)).contains(&a.opened)
     }
 }

@@ -1,8 +1,9 @@
 //! How alarms are counted against labels: no look ahead, no adjustment of points.
 //!
 //! * An alarm belongs to a label from 5 samples before its start to 20 samples, or a tenth of its
-//!   length, after its end, if its kind is of the label's family. What counts is the sample at
-//!   which it was decided: of a page the one at which it became a page.
+//!   length, after its end, if its kind is of the label's family. `backtest --tune` takes the same
+//!   samples. What counts is the one at which it was decided: of a page the one at which it became
+//!   a page.
 //! * A label is *noticed* by a page or a ticket; one that a person would have acted on at once is
 //!   *paged* by a page.
 //! * An alarm that was right once and is still open at a later label of its family counts there
@@ -14,14 +15,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
+use stepwatch_alerter::backtest::{EARLY, LATE, LATE_PART};
 
 use crate::label::{Family, Label, Urgency};
 use crate::replay::{Incident, Severity};
 
-/// Samples before a label at which an alarm still belongs to it.
-const EARLY: usize = 5;
-/// Samples after it, at least.
-const LATE: usize = 20;
 /// A week of steps that take 5 seconds.
 pub const RUN_WEEK: f64 = 7.0 * 86_400.0 / 5.0;
 
@@ -98,7 +96,7 @@ fn row(steps: &[i64], step: i64) -> usize {
 impl<'a> Span<'a> {
     fn from_label(label: &'a Label, steps: &[i64]) -> Self {
         let (start, end) = (row(steps, label.start), row(steps, label.end));
-        let late = LATE.max(end.saturating_sub(start) / 10);
+        let late = LATE.max(end.saturating_sub(start) / LATE_PART);
         Self { label, start, from: start.saturating_sub(EARLY), to: end + late }
     }
 
