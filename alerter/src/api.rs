@@ -9,6 +9,7 @@
 //! thousand dashboards cannot delay a page. Errors are `{"error": "..."}`.
 
 mod alertmanager;
+pub mod attempts;
 pub mod audit;
 pub mod auth;
 pub(crate) mod charts;
@@ -169,6 +170,7 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(series::show))
         .routes(routes!(events::follow))
         .routes(routes!(ranks::show))
+        .routes(routes!(attempts::show))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::show))
         .routes(routes!(sources))

@@ -10,6 +10,8 @@ use stepwatch_detect::Run;
 use stepwatch_engine::Engine;
 use stepwatch_model::time::{Span, Ts};
 
+use crate::run_history::RunHistory;
+
 /// Between two looks at the ranks of a run.
 pub const LOOK_EVERY: Span = Span::secs(5);
 /// Columns of a run: 10 minutes.
@@ -56,6 +58,8 @@ pub struct Column {
 pub struct RankTable {
     pub ranks: Vec<RankSnapshot>,
     pub columns: VecDeque<Arc<Column>>,
+    /// Its attempts and checkpoints, looked at together with the ranks.
+    pub history: RunHistory,
 }
 
 impl Column {
@@ -160,7 +164,8 @@ impl RankTables {
                 self.dropped += 1;
             }
         }
-        let table = Arc::new(RankTable { ranks: RankTable::list(run), columns });
+        let table =
+            Arc::new(RankTable { ranks: RankTable::list(run), columns, history: RunHistory::from_run(run) });
         self.tables.insert(run.state.name.clone(), (now, table));
     }
 }

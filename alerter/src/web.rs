@@ -19,6 +19,7 @@ mod nodes;
 mod oncall;
 mod receivers;
 mod run;
+mod run_history;
 mod runbooks;
 mod runs;
 mod silences;

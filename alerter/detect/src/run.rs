@@ -2,6 +2,7 @@
 //! the reports about it. Detectors are not here, but in [`crate::detectors`].
 
 pub(crate) mod align;
+mod attempts;
 mod checkpoints;
 mod config_groups;
 pub(crate) mod failures;
@@ -17,9 +18,10 @@ mod state;
 mod summary;
 mod values;
 
+pub use attempts::{Aspect, Attempt, AttemptEnd, AttemptSetup, Attempts, Difference, Differences};
 pub(crate) use checkpoints::SaveReport;
 pub(crate) use checkpoints::median;
-pub use checkpoints::{Checkpoints, Save};
+pub use checkpoints::{Checkpoints, Outcome, Save, Written};
 pub use config_groups::{ConfigGroups, Setup, Variant};
 pub use pace::Pace;
 pub use peers::{Peers, Usual};

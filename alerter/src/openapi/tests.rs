@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::*;
 use crate::api::Scope;
+use crate::api::attempts::HistoryView;
 use crate::api::doc::{BEARER, PAGERDUTY, SLACK, examples, operations};
 use crate::api::incident_actions::Note;
 use crate::api::nodes::NodeView;
@@ -96,6 +97,7 @@ fn examples_read_as_what_they_are_examples_of() {
     read::<RunView>(examples::run());
     read::<SeriesView>(examples::series());
     read::<RanksView>(examples::ranks());
+    read::<HistoryView>(examples::attempts());
     read::<NodeView>(examples::node());
     read::<SourceView>(examples::source());
     read::<Status>(examples::status());

@@ -10,7 +10,6 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
-use stepwatch_model::number;
 use stepwatch_model::time::Span;
 use stepwatch_model::{Severity, Signal};
 use stepwatch_respond::incident::{IncidentRecord, State as IncidentState};
@@ -18,6 +17,7 @@ use stepwatch_wire::names::metric;
 
 use super::incidents::Row;
 use super::layout::{Frame, Place};
+use super::run_history::{AttemptRow, CheckpointRow, attempts, checkpoints};
 use super::runs::{heard, href, shown, standing};
 use super::{Result, page};
 use crate::api::Api;
@@ -99,6 +99,8 @@ struct Page {
     more_nodes: usize,
     nodes_link: String,
     incidents: Vec<Row>,
+    attempts: Vec<AttemptRow>,
+    checkpoints: Vec<CheckpointRow>,
 }
 
 /// `GET /runs/{run}`
@@ -122,7 +124,7 @@ pub(super) async fn show(
     nodes.dedup();
     let more_nodes = nodes.len().saturating_sub(MAX_NODES);
     let (state, class) = view.as_ref().map_or(("not watched any more".to_owned(), "info"), standing);
-    let now = wall();
+    let (now, history) = (wall(), api.history_of(&name));
     let detail = Page {
         // Charts that somebody has zoomed are not replaced; the script renews the rest.
         frame: Frame { renews: false, ..frame },
@@ -132,6 +134,8 @@ pub(super) async fn show(
         facts: view.as_ref().map_or_else(Vec::new, facts),
         plots: plots(&api, &name),
         drawn: draw(&api, &name, steps, &records),
+        attempts: attempts(&history, &records, now),
+        checkpoints: checkpoints(&history, now),
         ranks_hidden: ranks.hidden,
         ranks: rank_rows(&ranks),
         nodes: nodes.into_iter().take(MAX_NODES).map(|node| (href("/nodes/", &node), node)).collect(),
@@ -284,7 +288,7 @@ fn rank_rows(view: &RanksView) -> Vec<RankRow> {
             rank: rank.rank,
             link: href("/nodes/", &node),
             node,
-            excess: format!("{}{} %", if excess >= 0.0 { "+" } else { "" }, number(100.0 * excess)),
+            excess: format!("{:+.1} %", 100.0 * excess),
             cells: row.iter().skip(skip).map(|excess| slowness(*excess)).collect(),
         })
     };

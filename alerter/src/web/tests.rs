@@ -2,6 +2,7 @@
 
 mod browser;
 mod others;
+mod runs;
 mod session;
 mod silences;
 

@@ -319,7 +319,7 @@ impl Run {
                 c.success(now, e.step.or(self.state.last_step), SaveReport::from_event(e));
             }
             Some(CkptPhase::Fail) => {
-                c.failed(now, e.text.as_deref().unwrap_or("the trainer reported a failure"))
+                c.failed(now, e.step, e.text.as_deref().unwrap_or("the trainer reported a failure"))
             }
         }
     }

@@ -5,11 +5,16 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Value};
 
-use stepwatch_model::time::Ts;
+use stepwatch_model::time::{Span, Ts};
 
 /// Work between two looks of the clock detectors at a run that moves.
 const LOOK_EVERY_SECS: f64 = 10.0;
 const CHECKPOINTS_KEPT: usize = 8;
+/// Checkpoints of the list for people, and characters of why one failed.
+const LISTED: usize = 32;
+const MAX_WHY: usize = 200;
+/// Failures with the same words within this time are one, of several ranks.
+const SAME_FAILURE: Span = Span::secs(60);
 
 /// Checkpoints, and the work that would be lost without the next one. Work is counted in the run's
 /// own time while it moves: neither a queue, nor a pause, nor a clock that differs from ours makes
@@ -32,6 +37,27 @@ pub struct Checkpoints {
     pub intervals: VecDeque<f64>,
     pub saves: VecDeque<Save>,
     pub failure: Option<(Ts, String)>,
+    /// The last ones and what became of them, for people; oldest first.
+    pub list: VecDeque<Written>,
+}
+
+/// A checkpoint as people see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Written {
+    pub at: Ts,
+    pub step: Option<i64>,
+    /// Seconds that it took, and its size, where that is known.
+    pub secs: Option<f64>,
+    pub bytes: Option<f64>,
+    pub outcome: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    Saved,
+    /// It was there before the attempt began.
+    Found,
+    Failed(String),
 }
 
 /// One save.
@@ -90,6 +116,7 @@ impl Checkpoints {
         if self.last_at.is_none_or(|last| last < at) {
             (self.last_at, self.last_step) = (Some(at), step);
             self.saved(step);
+            self.enlist(Written { at, step, secs: None, bytes: None, outcome: Outcome::Found });
         }
     }
 
@@ -102,7 +129,9 @@ impl Checkpoints {
             keep(&mut self.intervals, self.work);
         }
         let watched = self.in_progress.take().map(|start| (now - start).as_secs_f64());
-        if let Some(secs) = report.secs.or(watched) {
+        let secs = report.secs.or(watched);
+        self.enlist(Written { at: now, step, secs, bytes: report.bytes, outcome: Outcome::Saved });
+        if let Some(secs) = secs {
             if self.saves.len() == CHECKPOINTS_KEPT {
                 self.saves.pop_front();
             }
@@ -125,9 +154,22 @@ impl Checkpoints {
         self.steps.push_back(step);
     }
 
-    pub(crate) fn failed(&mut self, now: Ts, why: &str) {
+    pub(crate) fn failed(&mut self, now: Ts, step: Option<i64>, why: &str) {
         self.in_progress = None;
+        // Every rank may say so.
+        let known = self.failure.as_ref().is_some_and(|(at, had)| had == why && now - *at < SAME_FAILURE);
         self.failure = Some((now, why.to_owned()));
+        if !known {
+            let outcome = Outcome::Failed(why.chars().take(MAX_WHY).collect());
+            self.enlist(Written { at: now, step, secs: None, bytes: None, outcome });
+        }
+    }
+
+    fn enlist(&mut self, one: Written) {
+        if self.list.len() == LISTED {
+            self.list.pop_front();
+        }
+        self.list.push_back(one);
     }
 
     /// Median of the last intervals, once there are two.

@@ -7,6 +7,7 @@ use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::align::Arrival;
+use super::attempts::Attempts;
 use super::checkpoints::Checkpoints;
 use super::config_groups::{ConfigGroups, Setup};
 use super::pace::{Pace, TimeResolution};
@@ -60,6 +61,7 @@ pub struct RunState {
     pub last_step_at: Option<Ts>,
     /// When the attempt began, by our clock.
     pub attempt_at: Ts,
+    pub attempts: Attempts,
     /// The most informative exit code of the attempt, and not the last one.
     pub worst_code: i64,
     /// Samples since the attempt began, and ever.
@@ -242,6 +244,7 @@ impl RunState {
             greeted: false,
             labels: BTreeMap::new(),
             attempt_at: now,
+            attempts: Attempts::default(),
             worst_code: 0,
             ranks: BTreeMap::new(),
             nodes: BTreeMap::new(),
@@ -353,7 +356,8 @@ impl RunState {
             let labels = words.filter(|(key, value)| !value.is_empty() && short(key) && short(value));
             self.labels = labels.take(MAX_LABELS).map(|(k, v)| (k.clone(), v.to_owned())).collect();
         }
-        if self.ended.take().is_some() {
+        if let Some(ended) = self.ended.take() {
+            self.attempts.left = Some(ended);
             self.wants_look = true;
         }
     }
@@ -464,6 +468,7 @@ impl RunState {
 
     /// Rank `first` came back at an earlier step; the others are expected to follow.
     pub(crate) fn restarted(&mut self, now: Ts, first: u32) {
+        self.end_attempt();
         self.attempt += 1;
         self.attempt_at = now;
         self.attempt_steps = 0;
@@ -538,6 +543,7 @@ impl RunState {
         self.attempt_steps += 1;
         self.total_steps += 1;
         self.ended = None;
+        self.goes_on(s.step);
     }
 
     /// `usual`: the longest of a hundred gaps.

@@ -1,0 +1,230 @@
+//! The attempts of a run: when each began and ended, why, and in what it was set up differently
+//! from the one before.
+//!
+//! What an attempt is set up with is looked at while it makes steps. By the time the next one is
+//! noticed, its first words have replaced those of the attempt that was left.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use stepwatch_model::Target;
+use stepwatch_model::time::Ts;
+
+use super::failures::failures;
+use super::{Ended, RunState};
+
+/// Earlier attempts kept a run: the latest.
+const MAX_ATTEMPTS: usize = 16;
+/// Differences kept of one attempt; the others are counted.
+const MAX_DIFFERENCES: usize = 24;
+/// Nodes that are compared by name; of a larger run only their number is.
+const MAX_NODES: usize = 256;
+/// Characters of a value, and values of one setting in which nodes differ.
+const MAX_VALUE: usize = 120;
+const MAX_VALUES: usize = 4;
+
+/// An attempt that is over.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// From 0.
+    pub number: u32,
+    /// When its first step and its end arrived, by our clock.
+    pub began: Ts,
+    pub ended: Ts,
+    pub first_step: Option<i64>,
+    pub last_step: Option<i64>,
+    pub end: AttemptEnd,
+    pub changes: Differences,
+}
+
+/// Why an attempt ended, as far as somebody said it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AttemptEnd {
+    /// The rank that failed first, and how.
+    Failed {
+        place: Target,
+        text: String,
+    },
+    Exited {
+        code: i64,
+        text: Option<String>,
+    },
+    /// Its log ended, without a word.
+    Silent,
+    /// The next one began, and nobody reported an end.
+    Unreported,
+}
+
+/// In what an attempt is set up differently from the one before.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Differences {
+    pub list: Vec<Difference>,
+    /// Differences beyond the limit.
+    pub more: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    pub of: Aspect,
+    pub name: String,
+    /// Nothing where it was not there.
+    pub before: Option<String>,
+    pub after: Option<String>,
+}
+
+/// A part of how a run is set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Aspect {
+    /// Processes and nodes.
+    Size,
+    /// A node that runs it.
+    Node,
+    /// What the trainer declared in words.
+    Declared,
+    /// Its environment, script and files.
+    Run,
+    /// Drivers, firmware and kernels of its nodes.
+    Host,
+}
+
+/// What is known of how an attempt is set up.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttemptSetup {
+    pub values: BTreeMap<(Aspect, String), String>,
+    /// Its nodes, once all ranks have followed, if they are not too many to be compared.
+    nodes: Option<BTreeSet<String>>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Attempts {
+    /// Oldest first.
+    pub past: VecDeque<Attempt>,
+    /// The first step of the attempt that goes on, and how it is set up.
+    pub first_step: Option<i64>,
+    pub setup: AttemptSetup,
+    before: Option<AttemptSetup>,
+    /// An end after which a process has greeted: it counts if the next step is of a new attempt.
+    pub(super) left: Option<Ended>,
+}
+
+impl Attempts {
+    /// In what the attempt that goes on differs from the one before.
+    pub fn changes(&self) -> Differences {
+        self.before.as_ref().map_or_else(Differences::default, |before| before.changes(&self.setup))
+    }
+}
+
+impl AttemptSetup {
+    fn from_run(f: &RunState) -> Self {
+        let nodes = f.nodes.len();
+        let mut values = BTreeMap::new();
+        let mut put = |of, name: &str, value: &str| {
+            values.insert((of, name.to_owned()), value.chars().take(MAX_VALUE).collect());
+        };
+        if let Some(world) = f.world {
+            put(Aspect::Size, "processes", &world.to_string());
+        }
+        let missing = f.ranks.iter().any(|(n, r)| r.stale && f.world.is_none_or(|world| *n < world));
+        let complete = nodes > 0 && !missing;
+        if complete {
+            put(Aspect::Size, "nodes", &nodes.to_string());
+        }
+        f.labels.iter().for_each(|(name, value)| put(Aspect::Declared, name, value));
+        for (of, of_run) in [(Aspect::Run, true), (Aspect::Host, false)] {
+            let variants = f.setups.variants(of_run);
+            let names: BTreeSet<&String> = variants.iter().flat_map(|v| v.setup.keys.keys()).collect();
+            for name in names {
+                let mut found: Vec<&str> = Vec::new();
+                for value in variants.iter().filter_map(|v| v.setup.keys.get(name)) {
+                    if !found.contains(&value.as_str()) && found.len() < MAX_VALUES {
+                        found.push(value);
+                    }
+                }
+                put(of, name, &found.join(" | "));
+            }
+        }
+        let named = (complete && nodes <= MAX_NODES).then(|| f.nodes.keys().cloned().collect());
+        Self { values, nodes: named }
+    }
+
+    /// In what `after` differs.
+    fn changes(&self, after: &Self) -> Differences {
+        let mut all = Vec::new();
+        let names: BTreeSet<&(Aspect, String)> = self.values.keys().chain(after.values.keys()).collect();
+        for key in names {
+            let (had, has) = (self.values.get(key), after.values.get(key));
+            // What one of them has not reported, or not yet, is no difference.
+            let told = match key.0 {
+                Aspect::Size => had.is_some() && has.is_some(),
+                Aspect::Declared => true,
+                of => self.reports(of) && after.reports(of),
+            };
+            if told && had != has {
+                let (before, after) = (had.cloned(), has.cloned());
+                all.push(Difference { of: key.0, name: key.1.clone(), before, after });
+            }
+        }
+        if let (Some(had), Some(has)) = (&self.nodes, &after.nodes) {
+            let node = |before: Option<&String>, after: Option<&String>| Difference {
+                of: Aspect::Node,
+                name: "node".to_owned(),
+                before: before.cloned(),
+                after: after.cloned(),
+            };
+            all.extend(had.difference(has).map(|name| node(Some(name), None)));
+            all.extend(has.difference(had).map(|name| node(None, Some(name))));
+        }
+        all.sort_by_key(|d| d.of);
+        let more = all.len().saturating_sub(MAX_DIFFERENCES) as u32;
+        all.truncate(MAX_DIFFERENCES);
+        Differences { list: all, more }
+    }
+
+    /// Whether anything of this is known.
+    fn reports(&self, of: Aspect) -> bool {
+        self.values.keys().any(|(had, _)| *had == of)
+    }
+}
+
+impl RunState {
+    /// The attempt has made another step.
+    pub(super) fn goes_on(&mut self, step: i64) {
+        self.attempts.left = None;
+        self.attempts.first_step.get_or_insert(step);
+        // Often at first, when nodes and settings come in, and ever more rarely.
+        if self.attempt_steps.is_power_of_two() {
+            self.attempts.setup = AttemptSetup::from_run(self);
+        }
+    }
+
+    /// The first step of the next attempt is here; called before that of the state is reset.
+    pub(super) fn end_attempt(&mut self) {
+        let ended = self.ended.take().or_else(|| self.attempts.left.take());
+        let failed = failures(self).into_iter().next();
+        let died = self.deaths.values().map(|d| d.at).min();
+        let at = died.or(ended.as_ref().map(|e| e.at)).unwrap_or(self.last_progress);
+        let end = match (failed, ended) {
+            (Some(first), _) => AttemptEnd::Failed { place: first.place, text: first.text },
+            (None, Some(ended)) if ended.silent => AttemptEnd::Silent,
+            (None, Some(ended)) => AttemptEnd::Exited { code: ended.code, text: ended.text },
+            (None, None) => AttemptEnd::Unreported,
+        };
+        let (changes, a) = (self.attempts.changes(), &mut self.attempts);
+        if a.past.len() == MAX_ATTEMPTS {
+            a.past.pop_front();
+        }
+        a.past.push_back(Attempt {
+            number: self.attempt,
+            began: self.attempt_at,
+            ended: at,
+            first_step: a.first_step.take(),
+            last_step: self.last_step,
+            end,
+            changes,
+        });
+        a.before = Some(core::mem::take(&mut a.setup));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! The attempts and checkpoints of a run, as rows of its page.
+
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Severity, number};
+use stepwatch_respond::incident::IncidentRecord;
+
+use super::format::{ago, clock};
+use super::runs::href;
+use crate::api::attempts::{AttemptView, ChangeView, CheckpointView, HistoryView, OutcomeView};
+
+#[derive(Debug)]
+pub(super) struct AttemptRow {
+    /// From 1.
+    pub(super) number: u32,
+    pub(super) steps: String,
+    /// Steps that the attempt before had done already.
+    pub(super) again: Option<i64>,
+    pub(super) began: String,
+    pub(super) lasted: String,
+    pub(super) ended: String,
+    pub(super) why: String,
+    /// The class of its colour.
+    pub(super) class: &'static str,
+    /// The incident that was open when it ended: its link and title.
+    pub(super) incident: Option<(String, String)>,
+    pub(super) changes: Vec<ChangeRow>,
+    pub(super) more_changes: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct ChangeRow {
+    pub(super) of: &'static str,
+    pub(super) name: String,
+    pub(super) before: String,
+    pub(super) after: String,
+}
+
+#[derive(Debug)]
+pub(super) struct CheckpointRow {
+    pub(super) step: String,
+    pub(super) when: String,
+    pub(super) at: String,
+    pub(super) took: String,
+    pub(super) size: String,
+    pub(super) outcome: &'static str,
+    pub(super) class: &'static str,
+    pub(super) why: String,
+}
+
+/// The attempts, the latest first.
+pub(super) fn attempts(history: &HistoryView, records: &[IncidentRecord], now: Ts) -> Vec<AttemptRow> {
+    let all = &history.attempts;
+    let row = |(i, a): (usize, &AttemptView)| {
+        let next = i.checked_sub(1).and_then(|i| all.get(i)).map(|next| next.began_at.0);
+        let before = all.get(i + 1).and_then(|before| before.last_step);
+        AttemptRow::new(a, before, incident_at_end(a, next, records), now)
+    };
+    all.iter().enumerate().map(row).collect()
+}
+
+pub(super) fn checkpoints(history: &HistoryView, now: Ts) -> Vec<CheckpointRow> {
+    history.checkpoints.iter().map(|c| CheckpointRow::new(c, now)).collect()
+}
+
+/// The worst incident that began during the attempt and was not over when it ended; of equals, the
+/// last.
+fn incident_at_end<'a>(
+    a: &AttemptView,
+    next: Option<Ts>,
+    records: &'a [IncidentRecord],
+) -> Option<&'a IncidentRecord> {
+    let ended = a.ended_at?.0;
+    let during = |r: &&IncidentRecord| {
+        r.severity > Severity::Info
+            && r.opened_at >= a.began_at.0
+            && next.is_none_or(|next| r.opened_at < next)
+            && r.resolved_at.is_none_or(|over| over >= ended)
+    };
+    records.iter().filter(during).max_by_key(|r| (r.severity, r.opened_at))
+}
+
+impl AttemptRow {
+    fn new(a: &AttemptView, before: Option<i64>, incident: Option<&IncidentRecord>, now: Ts) -> Self {
+        let steps = match (a.first_step, a.last_step) {
+            (Some(first), Some(last)) => format!("{first} to {last}"),
+            _ => "none".to_owned(),
+        };
+        let again = before.zip(a.first_step).map(|(before, first)| before - first + 1);
+        let end = a.end.as_ref();
+        Self {
+            number: a.attempt + 1,
+            steps,
+            again: again.filter(|again| *again > 0),
+            began: clock(a.began_at.0),
+            lasted: Span((a.ended_at.map_or(now, |at| at.0) - a.began_at.0).0.max(0)).to_string(),
+            ended: a.ended_at.map_or_else(String::new, |at| clock(at.0)),
+            why: end.map_or_else(|| "goes on".to_owned(), |end| end.words()),
+            class: match end {
+                None => "up",
+                Some(end) if end.place.is_some() || end.code.is_some_and(|code| code != 0) => "failed",
+                Some(_) => "info",
+            },
+            incident: incident.map(|r| (href("/incidents/", &r.id), r.title())),
+            changes: a.changes.iter().map(ChangeRow::from).collect(),
+            more_changes: a.changes_hidden,
+        }
+    }
+}
+
+impl From<&ChangeView> for ChangeRow {
+    fn from(c: &ChangeView) -> Self {
+        let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
+        Self { of: c.of.words(), name: c.name.clone(), before: value(&c.before), after: value(&c.after) }
+    }
+}
+
+impl CheckpointRow {
+    fn new(c: &CheckpointView, now: Ts) -> Self {
+        let (outcome, class) = match c.outcome {
+            OutcomeView::Saved => ("saved", "up"),
+            OutcomeView::Found => ("found on disk", "info"),
+            OutcomeView::Failed => ("failed", "failed"),
+        };
+        Self {
+            step: c.step.map_or_else(|| "step not known".to_owned(), |step| format!("step {step}")),
+            when: ago(now, c.at.0),
+            at: clock(c.at.0),
+            took: c.seconds.map_or_else(String::new, |secs| Span::from_secs_f64(secs).to_string()),
+            size: c.bytes.map_or_else(String::new, size),
+            outcome,
+            class,
+            why: c.why.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// `1.4 TB`
+fn size(bytes: f64) -> String {
+    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB")];
+    let unit = units.into_iter().find(|(least, _)| bytes >= *least).unwrap_or((1e3, "kB"));
+    format!("{} {}", number(bytes / unit.0), unit.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_at_a_glance() {
+        for (bytes, text) in [(1.4e12, "1.4 TB"), (2.5e9, "2.5 GB"), (999e6, "999 MB"), (12.0, "0.012 kB")] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+}
