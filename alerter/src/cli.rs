@@ -17,6 +17,7 @@ mod incidents;
 mod notify;
 mod oncall;
 mod runs;
+mod runs_diff;
 mod screen;
 mod silences;
 mod simulate;

@@ -9,6 +9,7 @@ use stepwatch_model::{Signal, number};
 use super::CliError;
 use super::client::ClientArgs;
 use super::incidents::{Format, json, listing};
+use super::runs_diff::{self, DiffArgs};
 use super::state::{self, StateArgs};
 use super::table::{Table, plain};
 use crate::api::series::SeriesView;
@@ -32,6 +33,8 @@ pub(super) struct RunsArgs {
 enum RunsCommand {
     /// One run: where it is, and how its signals went
     Show(ShowArgs),
+    /// Two runs side by side: set-up, steps, loss at equal steps, speed, incidents
+    Diff(DiffArgs),
 }
 
 #[derive(Debug, Args)]
@@ -51,6 +54,7 @@ pub(super) async fn run(args: RunsArgs, out: &mut dyn Write) -> Result<(), CliEr
     match args.command {
         None => state::runs(args.list, out).await,
         Some(RunsCommand::Show(args)) => show(args, out).await,
+        Some(RunsCommand::Diff(args)) => runs_diff::diff(args, out).await,
     }
 }
 

@@ -127,6 +127,14 @@ pub(crate) async fn out_of_alerter(stack: &Stack, ids: &[String], seen: &mut See
         seen.text("postmortem", unescaped(&account));
         commands.extend([vec!["incidents", "show", id], vec!["explain", id]]);
     }
+    let runs = names(stack, "runs", "run").await;
+    for run in &runs {
+        let path = format!("{url}/api/v1/runs/{}/attempts", encoded(run));
+        seen.json("api", &http::get_json(&path).await.unwrap_or_else(|error| panic!("{path}: {error}")));
+    }
+    if let [a, b, ..] = runs.as_slice() {
+        commands.push(vec!["runs", "diff", a, b]);
+    }
     for command in commands {
         let printed = stack.alerter.cli(&command).await.unwrap();
         assert!(printed.status.success(), "{command:?}: {}", String::from_utf8_lossy(&printed.stderr));

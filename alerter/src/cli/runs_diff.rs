@@ -1,0 +1,317 @@
+//! Two runs side by side: how they are set up, where they are, their loss at equal steps, how fast
+//! they train, and what went wrong.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use stepwatch_model::{Severity, number};
+use stepwatch_wire::names::metric;
+
+use super::CliError;
+use super::client::{Client, ClientArgs, ClientError};
+use super::incidents::{Format, json};
+use super::runs::in_unit;
+use super::state;
+use super::table::Table;
+use crate::api::attempts::{AspectView, HistoryView, SettingView};
+use crate::api::series::SeriesView;
+use crate::api::view::{IncidentList, RunList, RunView};
+
+/// Signals that say how fast a run trains.
+const SPEED: [&str; 3] = [metric::STEP_TIME, metric::TOKENS_PER_SECOND, metric::MFU];
+/// Points of a signal that are read, and equal steps that are shown.
+const POINTS: &str = "4096";
+const STEPS: i64 = 10;
+/// Incidents that are counted.
+const INCIDENTS: &str = "1000";
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Loss is that of the same steps. Step time, tokens and MFU are medians of the steps that both have.
+
+Examples:
+  stepwatch-alerter runs diff llama-70b llama-70b-lr3e-4
+  stepwatch-alerter runs diff llama-70b llama-70b-lr3e-4 --format json")]
+pub(super) struct DiffArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// A run
+    a: String,
+    /// Another run
+    b: String,
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// What is known of one of them.
+#[derive(Debug)]
+struct Side {
+    run: RunView,
+    history: HistoryView,
+    signals: BTreeMap<&'static str, SeriesView>,
+    incidents: Counts,
+}
+
+#[derive(Debug, Serialize)]
+struct Diff {
+    a: SideView,
+    b: SideView,
+    /// The steps that both have made.
+    steps: Option<(i64, i64)>,
+    setup: Vec<Setting>,
+    loss: Vec<AtStep>,
+    speed: Vec<Speed>,
+}
+
+#[derive(Debug, Serialize)]
+struct SideView {
+    #[serde(flatten)]
+    run: RunView,
+    /// How many attempts, and how many of its last incidents by severity.
+    attempts: u32,
+    incidents: Counts,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Counts {
+    page: usize,
+    ticket: usize,
+    info: usize,
+}
+
+/// A setting in which they differ; `null` where it is not reported.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Setting {
+    of: AspectView,
+    name: String,
+    a: Option<String>,
+    b: Option<String>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct AtStep {
+    step: i64,
+    a: Option<f64>,
+    b: Option<f64>,
+    /// `b` without `a`.
+    difference: Option<f64>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Speed {
+    signal: &'static str,
+    a: Option<f64>,
+    b: Option<f64>,
+    /// How much larger `b` is than `a`, as a share.
+    change: Option<f64>,
+}
+
+pub(super) async fn diff(args: DiffArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let client = args.client.client()?;
+    let all: RunList = client.get(&["runs"], &[]).await?;
+    let (a, b) = (side(&client, &all, &args.a).await?, side(&client, &all, &args.b).await?);
+    let diff = Diff::new(a, b);
+    match args.format {
+        Format::Json => json(out, &diff),
+        Format::Table => Ok(diff.write(out)?),
+    }
+}
+
+async fn side(client: &Client, all: &RunList, name: &str) -> Result<Side, CliError> {
+    let found = all.runs.iter().find(|r| r.run == name).cloned();
+    let run = found.ok_or_else(|| CliError::Other(format!("there is no run {name:?}")))?;
+    let mut signals = BTreeMap::new();
+    for signal in core::iter::once(metric::LOSS).chain(SPEED) {
+        if run.signals.iter().any(|s| s.signal == signal) {
+            let query = [("signal", signal), ("points", POINTS)];
+            signals.insert(signal, client.get(&["runs", name, "series"], &query).await?);
+        }
+    }
+    let query = [("run", name), ("state", "all"), ("limit", INCIDENTS)];
+    let list: IncidentList = client.get(&["incidents"], &query).await?;
+    let history: Result<HistoryView, ClientError> = client.get(&["runs", name, "attempts"], &[]).await;
+    Ok(Side { run, history: history?, signals, incidents: Counts::of(&list) })
+}
+
+impl Counts {
+    fn of(list: &IncidentList) -> Self {
+        let count = |severity| list.incidents.iter().filter(|i| i.severity == severity).count();
+        Self { page: count(Severity::Page), ticket: count(Severity::Ticket), info: count(Severity::Info) }
+    }
+
+    fn words(self) -> String {
+        format!("{} page, {} ticket, {} info", self.page, self.ticket, self.info)
+    }
+}
+
+impl Diff {
+    fn new(a: Side, b: Side) -> Self {
+        let steps = common(&a, &b);
+        let speed = SPEED.into_iter().filter(|s| a.signals.contains_key(s) || b.signals.contains_key(s));
+        let speed = speed.map(|signal| Speed::new(signal, &a, &b, steps)).collect();
+        Self {
+            steps,
+            setup: settings(&a.history.setup, &b.history.setup),
+            loss: loss(&a, &b, steps),
+            speed,
+            a: SideView::from(a),
+            b: SideView::from(b),
+        }
+    }
+
+    fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        let (a, b) = (&self.a.run, &self.b.run);
+        let mut table = Table::new(&["", &a.run, &b.run]);
+        let mut row = |name: &str, of: &dyn Fn(&SideView) -> String| {
+            table.row([name.to_owned(), of(&self.a), of(&self.b)]);
+        };
+        row("state", &|s| state::standing(&s.run));
+        row("step", &|s| s.run.last_step.map_or_else(|| "-".into(), |step| step.to_string()));
+        row("attempts", &|s| s.attempts.to_string());
+        row("ranks", &|s| state::ranks(&s.run));
+        row("incidents", &|s| s.incidents.words());
+        for speed in &self.speed {
+            let change = speed.change.map(|by| format!(" ({})", percent(by))).unwrap_or_default();
+            let shown = |value: Option<f64>| {
+                value.map_or_else(|| "-".to_owned(), |value| in_unit(speed.signal, value))
+            };
+            table.row([speed.signal, &shown(speed.a), &format!("{}{change}", shown(speed.b))]);
+        }
+        table.write(out)?;
+        writeln!(out)?;
+        self.write_setup(out)?;
+        writeln!(out)?;
+        self.write_loss(out)
+    }
+
+    fn write_setup(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        if self.setup.is_empty() {
+            return writeln!(out, "no known difference in how they are set up");
+        }
+        let mut table = Table::new(&["SET UP", "OF", &self.a.run.run, &self.b.run.run]);
+        for s in &self.setup {
+            let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".into());
+            table.row([s.name.clone(), s.of.words().to_owned(), value(&s.a), value(&s.b)]);
+        }
+        table.write(out)
+    }
+
+    fn write_loss(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        if self.loss.is_empty() {
+            return writeln!(out, "no step of which both have a loss");
+        }
+        let heads = [&self.a, &self.b].map(|side| format!("LOSS {}", side.run.run));
+        let mut table = Table::new(&["STEP", &heads[0], &heads[1], "DIFFERENCE"]);
+        for l in &self.loss {
+            let value = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);
+            let difference = l.difference.map_or_else(|| "-".to_owned(), signed);
+            table.row([l.step.to_string(), value(l.a), value(l.b), difference]);
+        }
+        table.write(out)
+    }
+}
+
+fn signed(value: f64) -> String {
+    format!("{}{}", if value > 0.0 { "+" } else { "" }, number(value))
+}
+
+fn percent(share: f64) -> String {
+    format!("{}{:.1} %", if share > 0.0 { "+" } else { "" }, 100.0 * share)
+}
+
+impl From<Side> for SideView {
+    fn from(side: Side) -> Self {
+        Self { attempts: side.run.attempt + 1, incidents: side.incidents, run: side.run }
+    }
+}
+
+impl Speed {
+    fn new(signal: &'static str, a: &Side, b: &Side, steps: Option<(i64, i64)>) -> Self {
+        let of = |side: &Side| median(side.signals.get(signal)?, steps);
+        let (a, b) = (of(a), of(b));
+        let change = a.zip(b).filter(|(a, _)| *a != 0.0).map(|(a, b)| b / a - 1.0);
+        Self { signal, a, b, change }
+    }
+}
+
+/// The steps that both have made and of which their losses, or else any of their signals, are kept.
+fn common(a: &Side, b: &Side) -> Option<(i64, i64)> {
+    let range = |side: &Side| {
+        let series = side.signals.get(metric::LOSS).or_else(|| side.signals.values().next())?;
+        Some((*series.step.first()?, side.run.last_step.or(series.step.last().copied())?))
+    };
+    let ((a_from, a_to), (b_from, b_to)) = range(a).zip(range(b))?;
+    let (from, to) = (a_from.max(b_from), a_to.min(b_to));
+    (from <= to).then_some((from, to))
+}
+
+/// Every setting that one of them reports and the other does not, or has otherwise. A part of the
+/// set-up of which one reports nothing is no difference.
+fn settings(a: &[SettingView], b: &[SettingView]) -> Vec<Setting> {
+    let of = |list: &[SettingView]| -> BTreeMap<(AspectView, String), String> {
+        list.iter().map(|s| ((s.of, s.name.clone()), s.value.clone())).collect()
+    };
+    let (a, b) = (of(a), of(b));
+    let reports = |list: &BTreeMap<(AspectView, String), String>, of| list.keys().any(|key| key.0 == of);
+    let both: BTreeSet<&(AspectView, String)> = a.keys().chain(b.keys()).collect();
+    let differs =
+        |key: &&&(AspectView, String)| a.get(*key) != b.get(*key) && reports(&a, key.0) && reports(&b, key.0);
+    let setting = |key: &(AspectView, String)| Setting {
+        of: key.0,
+        name: key.1.clone(),
+        a: a.get(key).cloned(),
+        b: b.get(key).cloned(),
+    };
+    both.iter().filter(differs).map(|key| setting(key)).collect()
+}
+
+/// Losses at steps spread over those that both have, the first and the last among them.
+fn loss(a: &Side, b: &Side, steps: Option<(i64, i64)>) -> Vec<AtStep> {
+    let series = a.signals.get(metric::LOSS).zip(b.signals.get(metric::LOSS));
+    let (Some((a, b)), Some((from, to))) = (series, steps) else { return Vec::new() };
+    let parts = (to - from).min(STEPS - 1);
+    let step = |i: i64| {
+        if parts == 0 { to } else { from + (to - from) / parts * i + (to - from) % parts * i / parts }
+    };
+    let at = |i: i64| {
+        let step = step(i);
+        let (a, b) = (value_at(a, step), value_at(b, step));
+        AtStep { step, a, b, difference: a.zip(b).map(|(a, b)| b - a) }
+    };
+    (0..=parts).map(at).collect()
+}
+
+/// The mean of the point that a step is in.
+fn value_at(series: &SeriesView, step: i64) -> Option<f64> {
+    let i = series.step.partition_point(|first| *first <= step).checked_sub(1)?;
+    series.mean.get(i).copied().flatten().map(exact)
+}
+
+/// The number that is written as this one: 4.4 and not 4.400000095367432.
+fn exact(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or_else(|_| f64::from(value))
+}
+
+/// Of the steps within the range: of each point its mean, as often as it has values.
+fn median(series: &SeriesView, steps: Option<(i64, i64)>) -> Option<f64> {
+    let (from, to) = steps?;
+    let points = series.step.iter().zip(&series.mean).zip(&series.count);
+    let within = points.filter(|((step, _), _)| (from..=to).contains(step));
+    let mut values: Vec<(f64, u64)> =
+        within.filter_map(|((_, mean), count)| Some((exact((*mean)?), u64::from(*count)))).collect();
+    values.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let half = values.iter().map(|(_, count)| count).sum::<u64>().div_ceil(2);
+    let mut seen = 0;
+    values
+        .into_iter()
+        .find(|(_, count)| {
+            seen += count;
+            seen >= half
+        })
+        .map(|(value, _)| value)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+use super::*;
+use crate::api::doc::examples;
+
+fn series(signal: &str, from: i64, values: &[f32]) -> SeriesView {
+    let mut view: SeriesView = serde_json::from_value(examples::series()).unwrap();
+    view.signal = signal.to_owned();
+    view.step = (from..).take(values.len()).collect();
+    view.mean = values.iter().copied().map(Some).collect();
+    view.count = vec![1; values.len()];
+    view
+}
+
+fn run(name: &str, from: i64, loss: &[f32], setup: &[(AspectView, &str, &str)]) -> Side {
+    let mut run: RunView = serde_json::from_value(examples::run()).unwrap();
+    (run.run, run.last_step) = (name.to_owned(), Some(from + loss.len() as i64 - 1));
+    let setting =
+        |s: &(AspectView, &str, &str)| SettingView { of: s.0, name: s.1.to_owned(), value: s.2.to_owned() };
+    let history = HistoryView { setup: setup.iter().map(setting).collect(), ..HistoryView::default() };
+    let mfu: Vec<f32> = loss.iter().enumerate().map(|(i, _)| if i % 5 == 4 { 0.1 } else { 0.4 }).collect();
+    let signals = BTreeMap::from([
+        (metric::LOSS, series("loss", from, loss)),
+        (metric::MFU, series("mfu", from, &mfu)),
+    ]);
+    Side { run, history, signals, incidents: Counts { page: 1, ..Counts::default() } }
+}
+
+#[test]
+fn runs_are_compared_at_the_steps_that_both_have_made() {
+    use AspectView::{Declared, Host, Run, Size};
+    let falling: Vec<f32> = (0..100).map(|i| 4.0 - 0.01 * i as f32).collect();
+    let lower: Vec<f32> = falling.iter().map(|v| v - 0.5).collect();
+    let a =
+        run("a", 0, &falling, &[(Size, "processes", "8"), (Declared, "lr", "1e-4"), (Host, "driver", "550")]);
+    let b = run("b", 50, &lower, &[(Size, "processes", "8"), (Declared, "lr", "3e-4"), (Run, "env.X", "1")]);
+    let diff = Diff::new(a, b);
+    assert_eq!(diff.steps, Some((50, 99)));
+    let lr = |value: &str| Some(value.to_owned());
+    let different = Setting { of: Declared, name: "lr".into(), a: lr("1e-4"), b: lr("3e-4") };
+    assert_eq!(diff.setup, [different], "what only one of them reports at all is no difference");
+    assert_eq!((diff.loss.len(), diff.loss[0].step, diff.loss[9].step), (10, 50, 99));
+    // Step 50 is the 51st of one and the first of the other.
+    let first = diff.loss[0].difference.unwrap();
+    assert!((first - 0.0).abs() < 1e-6, "{first}");
+    assert!((diff.speed[0].a.unwrap() - 0.4).abs() < 1e-6, "a median: {:?}", diff.speed);
+    let mut out = Vec::new();
+    diff.write(&mut out).unwrap();
+    let out = anstream::adapter::strip_str(core::str::from_utf8(&out).unwrap()).to_string();
+    for part in ["incidents  1 page, 0 ticket, 0 info", "mfu        40.0 %", "lr      declared  1e-4  3e-4"] {
+        assert!(out.contains(part), "{part}:\n{out}");
+    }
+    let text = serde_json::to_value(&diff).unwrap();
+    assert_eq!((text["a"]["run"].as_str(), &text["setup"][0]["of"]), (Some("a"), &"declared".into()));
+}
+
+#[test]
+fn runs_without_a_common_step_say_so() {
+    let diff = Diff::new(run("a", 0, &[4.0, 3.0], &[]), run("b", 50, &[3.0], &[]));
+    assert_eq!((diff.steps, diff.loss.len(), diff.speed[0].a), (None, 0, None));
+    let mut out = Vec::new();
+    diff.write(&mut out).unwrap();
+    let out = String::from_utf8(out).unwrap();
+    assert!(
+        out.contains("no step of which both have a loss") && out.contains("no known difference"),
+        "{out}"
+    );
+    let one = Diff::new(run("a", 5, &[4.0], &[]), run("b", 5, &[3.0], &[]));
+    assert_eq!((one.loss.len(), one.loss[0].difference), (1, Some(-1.0)));
+}
