@@ -57,6 +57,8 @@ pub(crate) enum Answer {
 #[derive(Debug, Clone)]
 pub(crate) struct FakeExporter {
     pub addr: SocketAddr,
+    /// A key of its place in the configuration.
+    nodes: &'static str,
     state: Arc<Mutex<Inner>>,
 }
 
@@ -81,7 +83,7 @@ impl FakeExporter {
         let state = Arc::new(Mutex::new(inner));
         let router = Router::new().route("/v1/stream", get(stream)).with_state(Arc::clone(&state));
         tokio::spawn(async move { axum::serve(listener, router).await });
-        Self { addr, state }
+        Self { addr, nodes: "", state }
     }
 
     pub(crate) fn name(&self) -> String {
@@ -179,6 +181,14 @@ impl TestApp {
         Self::on(dir, FakeExporter::start([]).await, FakeWebhook::start().await, more).await
     }
 
+    /// The same with an exporter that speaks for many nodes.
+    pub(crate) async fn start_with_many_nodes(more: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("secret"), WebhookSink::SECRET).unwrap();
+        let exporter = FakeExporter { nodes: ", nodes: many", ..FakeExporter::start([]).await };
+        Self::on(dir, exporter, FakeWebhook::start().await, more).await
+    }
+
     async fn on(dir: TempDir, exporter: FakeExporter, hook: FakeWebhook, more: &str) -> Self {
         std::fs::write(dir.path().join("alerter.yml"), config(dir.path(), &exporter, &hook, more)).unwrap();
         let web_config = Some(dir.path().join("web.yml")).filter(|path| path.exists());
@@ -246,9 +256,10 @@ fn config(dir: &std::path::Path, exporter: &FakeExporter, hook: &FakeWebhook, mo
     format!(
         "listen: \"127.0.0.1:0\"\nstorage: {{sqlite: alerter.db}}\n\
          detectors: {{rank_dead: {{page_after: 0s}}}}\n\
-         sources:\n  - exporters: {{static: [\"{}\"]}}\n\
+         sources:\n  - exporters: {{static: [\"{}\"]{}}}\n\
          receivers:\n  - name: hook\n    webhook: {{url: \"{}/hook\", secret_file: {}/secret}}\n{more}",
         exporter.name(),
+        exporter.nodes,
         hook.url(),
         dir.display()
     )

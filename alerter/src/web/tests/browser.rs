@@ -1,16 +1,20 @@
 //! The pages in a real Chromium: buttons, keys, renewal, and what axe-core finds wrong with them.
 
 mod driver;
+mod scene;
 
 use std::time::Duration;
 
 use driver::{Driver, Look};
 use tokio::time::Instant;
 
-use crate::testing::{DEADLINE, TestApp, rank_dead, step, wait_for};
+use crate::testing::{DEADLINE, TestApp, wait_for};
 
 const PHONE: (u32, u32) = (360, 740);
 const DESK: (u32, u32) = (1280, 900);
+/// The usual phone, where nothing has to fit into less.
+const PICTURED_PHONE: (u32, u32) = (390, 844);
+const DRAWN_WITHIN: Duration = Duration::from_millis(1500);
 
 /// Waits until the page says so, without loading it again.
 async fn says(browser: &Driver, text: &str) {
@@ -107,24 +111,7 @@ async fn a_session_that_ends_leads_to_the_login() {
 
 #[tokio::test]
 async fn axe_finds_nothing_wrong_with_any_page() {
-    let schedule = "users: [{name: ann, notify: [hook]}]\nschedules:\n  - {name: primary, time_zone: UTC, layers: \
-                    [{name: l, users: [ann], start: 2026-01-05T09:00, rotation: weekly}]}\n";
-    let app = TestApp::start_with(schedule, &[]).await;
-    let id = app.page("llama").await;
-    app.exporter.say(&(step(3, "gpt", 7) + &rank_dead(4, "gpt", 1))).await;
-    let silence = r#"{"matchers":["run=gpt"],"duration":"2h","created_by":"ann","comment":"x"}"#;
-    assert_eq!(app.post("/api/v1/silences", "application/json", silence).await.0, 200);
-    let pages = [
-        "/".to_owned(),
-        format!("/incidents/{id}"),
-        "/silences".into(),
-        format!("/silences/new?incident={id}"),
-        "/oncall?severity=page".into(),
-        "/receivers".into(),
-        "/detectors".into(),
-        "/runbooks/hang".into(),
-        "/incidents/nonsense".into(),
-    ];
+    let (app, pages) = scene::with_one_of_everything().await;
     let mut wrong = Vec::new();
     for (size, look) in [(PHONE, Look::Light), (PHONE, Look::Dark), (DESK, Look::Light), (DESK, Look::Dark)] {
         let browser = Driver::start(size, look).await;
@@ -139,4 +126,36 @@ async fn axe_finds_nothing_wrong_with_any_page() {
         wrong.extend(browser.complaints().await);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Makes pictures of all pages, for people to look at:
+/// `STEPWATCH_PICTURES=DIR cargo test -p stepwatch-alerter --lib pictures_of_every_page`
+#[tokio::test]
+async fn pictures_of_every_page() {
+    let Some(dir) = std::env::var_os("STEPWATCH_PICTURES").map(std::path::PathBuf::from) else { return };
+    std::fs::create_dir_all(&dir).unwrap();
+    let (app, pages) = scene::with_one_of_everything().await;
+    for (screen, size) in [("phone", PICTURED_PHONE), ("desk", DESK)] {
+        for look in [Look::Light, Look::Dark] {
+            let browser = Driver::start(size, look).await;
+            for path in &pages {
+                browser.go(&format!("{}{path}", app.url)).await;
+                // The script asks for the signals and draws them.
+                tokio::time::sleep(DRAWN_WITHIN).await;
+                let name = format!("{}-{screen}-{look:?}.png", page_name(path)).to_lowercase();
+                std::fs::write(dir.join(name), browser.picture().await).unwrap();
+            }
+        }
+    }
+}
+
+/// `/silences/new?incident=1` is `silences-new`, and the list of incidents `incidents`.
+fn page_name(path: &str) -> String {
+    let page = path.split('?').next().unwrap_or_default().trim_matches('/').replace('/', "-");
+    match page.split_once('-') {
+        Some(("incidents", "nonsense")) => "not-found".to_owned(),
+        Some(("incidents", _)) => "incident".to_owned(),
+        _ if page.is_empty() => "incidents".to_owned(),
+        _ => page,
+    }
 }

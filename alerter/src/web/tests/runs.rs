@@ -27,7 +27,8 @@ async fn a_run_shows_its_attempts_what_changed_and_what_it_saved() {
     app.exporter.say(&said).await;
     let history = wait_for("both attempts", async || {
         let history = app.json("/api/v1/runs/llama/attempts").await;
-        (history["attempts"].as_array()?.len() == 2).then_some(history)
+        (history["attempts"].as_array()?.len() == 2 && history["attempts"][0]["last_step"] == 69)
+            .then_some(history)
     })
     .await;
     let steps = |i: usize| ["first_step", "last_step"].map(|key| history["attempts"][i][key].as_i64());

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::{Value, json};
 
 /// The key of an element's reference in an answer (WebDriver, 11. Elements).
@@ -157,6 +158,13 @@ impl Driver {
 
     pub(super) async fn is_wider_than_the_screen(&self) -> bool {
         self.run("return document.documentElement.scrollWidth > innerWidth", json!([])).await == true
+    }
+
+    /// The whole page, as PNG.
+    pub(super) async fn picture(&self) -> Vec<u8> {
+        let wanted = json!({"format": "png", "captureBeyondViewport": true});
+        let taken = self.devtools("Page.captureScreenshot", wanted).await;
+        BASE64_STANDARD.decode(taken["data"].as_str().unwrap_or_else(|| panic!("{taken}"))).unwrap()
     }
 
     /// Rules of axe-core that the page breaks, each with the first element that does.
