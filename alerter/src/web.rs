@@ -6,6 +6,7 @@
 //! is, and takes keys. Values from outside reach the HTML through askama alone, which escapes them.
 
 pub(crate) mod assets;
+mod compress;
 mod detectors;
 mod error_page;
 mod form;
@@ -87,7 +88,8 @@ pub(crate) fn router(api: &Arc<Api>, gate: &Gate, receivers: watch::Receiver<Rec
         .route(LOGOUT, post(login::log_out))
         .with_state(gate.clone());
     let pages = groups.into_iter().fold(Router::new(), Router::merge).with_state(Arc::clone(api));
-    pages.merge(receivers::router(api, receivers)).merge(open)
+    let all = pages.merge(receivers::router(api, receivers)).merge(open);
+    all.layer(from_fn(compress::compress))
 }
 
 /// Refuses callers without the scope.

@@ -89,7 +89,7 @@ pub(super) async fn serve(Path((hash, name)): Path<(String, String)>, headers: H
     response
 }
 
-fn takes_gzip(headers: &HeaderMap) -> bool {
+pub(super) fn takes_gzip(headers: &HeaderMap) -> bool {
     let accepted = headers.get(ACCEPT_ENCODING).and_then(|v| v.to_str().ok()).unwrap_or_default();
     accepted.split(',').any(|coding| {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, "q=1"));

@@ -12,6 +12,9 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) struct Client {
     stream: BufReader<TcpStream>,
     pub(crate) body: Vec<u8>,
+    /// From the last request to the beginning and to the end of its answer.
+    pub(crate) first: Duration,
+    pub(crate) whole: Duration,
 }
 
 /// What came of many requests.
@@ -28,7 +31,12 @@ impl Client {
         let stream = TcpStream::connect(addr).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { stream: BufReader::with_capacity(64 << 10, stream), body: Vec::new() }
+        Self {
+            stream: BufReader::with_capacity(64 << 10, stream),
+            body: Vec::new(),
+            first: Duration::ZERO,
+            whole: Duration::ZERO,
+        }
     }
 
     /// The status; the body stays here.
@@ -48,6 +56,19 @@ impl Client {
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\naccept: */*\r\n\r\n");
         self.stream.get_mut().write_all(request.as_bytes()).unwrap();
         self.answer()
+    }
+
+    /// As a browser asks for a page.
+    pub(crate) fn get_in_gzip(&mut self, path: &str) -> u16 {
+        let began = Instant::now();
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: x\r\naccept: text/html\r\naccept-encoding: gzip\r\n\r\n");
+        self.stream.get_mut().write_all(request.as_bytes()).unwrap();
+        self.stream.fill_buf().unwrap();
+        self.first = began.elapsed();
+        let status = self.answer();
+        self.whole = began.elapsed();
+        status
     }
 
     fn answer(&mut self) -> u16 {

@@ -8,6 +8,7 @@ mod client;
 mod incidents;
 mod ingest;
 mod memory;
+mod pages;
 
 use tokio::sync::{Mutex, MutexGuard};
 
