@@ -117,7 +117,7 @@ const TABLE: &[Words] = &[
     // PaddleNLP and PaddleFormers, trainer.py.
     loss("loss contains inf or nan values"),
     // Keras, terminate_on_nan.py; MindSpore, _loss_monitor.py.
-    loss("invalid loss, terminating training"),
+    certain(loss("invalid loss, terminating training")),
     // TensorFlow, basic_session_run_hooks.py.
     loss("model diverged with loss = nan"),
     loss("nan loss during training"),
@@ -168,6 +168,9 @@ const TABLE: &[Words] = &[
     loss("invalid loss detected: nan"),
     loss("encountered nan loss"),
     loss("nan encountered in loss"),
+    // SlowFast, misc.py, and what was made of it; Coqui TTS, losses.py.
+    loss("got nan losses"),
+    loss("[!] nan loss with"),
     // And what they say in passing, too.
     remark(loss("nan loss")),
     remark(loss("inf loss")),
@@ -328,7 +331,7 @@ fn words(speech: &Speech<'_>, training: bool) -> Option<(What, Option<i64>)> {
         let raised = training.then(|| raised::lost(speech, &lower)).flatten()?;
         return Some((raised, named(&lower)));
     };
-    if !words.certain && (found.may_be() || found.is_skipped(&lower)) {
+    if !words.certain && (found.may_be(speech.message) || found.is_skipped(&lower)) {
         return None;
     }
     let what = words.what.or_else(|| named_metric(found.name))?;
@@ -374,9 +377,10 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    fn may_be(&self) -> bool {
+    /// The message begins at `from`: the file of a logger may be called `checks.py`.
+    fn may_be(&self, from: usize) -> bool {
         let behind = self.behind.split(['.', ',', ';', '!']).next().unwrap_or("");
-        has(self.before, MAYBE) || has(behind, CONDITIONS)
+        has(self.before.get(from..).unwrap_or(""), MAYBE) || has(behind, CONDITIONS)
     }
 
     /// The word before it.

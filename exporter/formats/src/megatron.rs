@@ -110,6 +110,13 @@ fn step_line(text: &str) -> Option<(i64, core::str::Split<'_, char>)> {
     text.contains('|').then(|| (step, text.split('|')))
 }
 
+/// A field as Megatron printed them in 2019: `lm loss 9.786600E+00`.
+fn without_colon(field: &str) -> Option<(&str, &str)> {
+    let (key, value) = field.trim().rsplit_once(' ')?;
+    let is_value = value.parse::<f64>().is_ok() && !key.starts_with("iteration");
+    is_value.then_some((key, value))
+}
+
 impl Megatron {
     /// A line about something else than a step.
     fn beside(&mut self, last_step: Option<i64>, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
@@ -139,7 +146,7 @@ impl Megatron {
     ) -> Event {
         let mut e = line.step(step);
         for field in fields {
-            let Some((key, value)) = field.rsplit_once(':') else { continue };
+            let Some((key, value)) = field.rsplit_once(':').or_else(|| without_colon(field)) else { continue };
             let key = normal(key);
             match meaning(&key, value) {
                 Meaning::Metric(name, divisor) => {

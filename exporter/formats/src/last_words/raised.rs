@@ -46,9 +46,12 @@ const BETWEEN: &[&str] = &[
     "contain",
     "equals",
     "now",
+    "produced",
 ];
 /// And in the other order: `infinite values in the training loss`.
-const BEFORE: &[&str] = &["value", "values", "in", "for", "of", "the", "or", "training", "train", "total"];
+const BEFORE: &[&str] = &[
+    "value", "values", "in", "for", "of", "the", "or", "training", "train", "total", "detected", "found", "joint", "finite",
+];
 /// Words between the two.
 const MAX_BETWEEN: usize = 8;
 
@@ -62,7 +65,9 @@ struct Word<'a> {
 /// What the line, in lower case, says to be lost.
 pub(super) fn lost(speech: &Speech<'_>, lower: &str) -> Option<What> {
     let message = lower.get(speech.message..)?;
-    if !raises(message) || has(message, MAYBE) || has(message, SKIPPING) {
+    // What is advised after it is no condition of it.
+    let said = message.split([';', '.']).next().unwrap_or(message);
+    if !raises(message) || has(said, MAYBE) || has(message, SKIPPING) {
         return None;
     }
     let words = words(message);

@@ -64,6 +64,8 @@ const MARKUP: &[&str] = &[">", "- ", "* ", "• ", "# ", "## ", "### ", "<"];
 const OWN: &[&str] = &["(message=", "Assertion "];
 /// Begins and ends code, over several lines.
 const FENCE: &str = "```";
+/// A trainer's last lines begin so.
+const TRACEBACK: &str = "Traceback (most recent call last)";
 /// Lines that one text has at most: a quote that is open for longer was none.
 const MAX_QUOTED: u16 = 512;
 /// Lines behind a label that has nothing beside it.
@@ -76,6 +78,8 @@ pub(super) struct Speaker {
     close: Option<&'static str>,
     /// Lines that may be left of it.
     left: u16,
+    /// The next tag ends it.
+    tagged: bool,
 }
 
 /// A line, and which parts of it are not the trainer's.
@@ -96,6 +100,11 @@ impl Speaker {
     }
 
     pub(super) fn hears<'a>(&mut self, text: &'a str) -> Speech<'a> {
+        let logged = logged(text);
+        // A model that is cut off closes nothing, and a trainer that dies makes no further step.
+        if logged.starts_with(TRACEBACK) || self.tagged && tag(logged).is_some() {
+            *self = Self::default();
+        }
         let before = self.close.filter(|_| self.left > 1);
         let (mut quoted, open) = quotes(text, before);
         let mut message = text.len() - message(text).len();
@@ -103,11 +112,8 @@ impl Speaker {
             message = unquote(text, message, &mut quoted).unwrap_or(message);
         }
         let labelled = self.left > 0 && self.close.is_none();
-        if labelled && text[message..].starts_with("Traceback (most recent call last)") {
-            self.left = 0;
-        }
         self.left = self.left.saturating_sub(1);
-        let foreign = labelled && self.left > 0 || MARKUP.iter().any(|m| text[message..].starts_with(m));
+        let foreign = labelled && self.left > 0 || is_markup(&text[message..]);
         self.close = None;
         if let Some(close) = open {
             (self.close, self.left) = (Some(close), if before.is_some() { self.left } else { MAX_QUOTED });
@@ -117,6 +123,8 @@ impl Speaker {
         let heads = text.trim_end().ends_with(LABELS);
         if self.close.is_none() && heads && quoted.is_empty() && is_of_text(&text[message..]) {
             self.left = LABELLED;
+        } else if self.close.is_none() && tag(logged).is_some_and(is_labelled) {
+            (self.left, self.tagged) = (MAX_QUOTED, true);
         }
         Speech { text, message, quoted, foreign }
     }
@@ -159,10 +167,18 @@ pub(super) fn mentions_exception(text: &str) -> bool {
     })
 }
 
-/// The text behind what launchers and loggers put before it, and behind words in brackets.
-fn message(text: &str) -> &str {
+/// The text behind what launchers and loggers put before it.
+fn logged(text: &str) -> &str {
+    // MLRun puts `> ` before the time.
+    let is_time = |text: &&str| text.starts_with(|c: char| c.is_ascii_digit()) && text.get(4..5) == Some("-");
+    let text = text.strip_prefix("> ").filter(is_time).unwrap_or(text);
     let text = clean::behind_logger(text).map_or(text, |c| c.text);
-    let mut text = generic::without_logger(text).0;
+    generic::without_logger(text).0
+}
+
+/// The same, and behind words in brackets.
+fn message(text: &str) -> &str {
+    let mut text = logged(text);
     while let Some((inner, rest)) = text.strip_prefix('[').and_then(|t| t.split_once(']')) {
         if inner.len() > 80 || is_of_text(inner) || is_labelled(inner) || rest.trim().is_empty() {
             break;
@@ -170,6 +186,18 @@ fn message(text: &str) -> &str {
         text = rest.trim_start_matches([' ', ':']);
     }
     text
+}
+
+/// What verl puts before each part of a sample, where a line begins with it: `[response] `,
+/// `[score] `. A text goes on until the next.
+fn tag(text: &str) -> Option<&str> {
+    let (word, _) = text.strip_prefix('[')?.split_once("] ")?;
+    word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_').then_some(word)
+}
+
+/// Whether a line begins like one of a marked-up text.
+fn is_markup(text: &str) -> bool {
+    MARKUP.iter().any(|m| text.starts_with(m))
 }
 
 /// Whether a label in front of something is that of a model's text.

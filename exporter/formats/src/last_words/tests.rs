@@ -536,7 +536,26 @@ fn what_a_model_wrote_over_several_lines() {
     lines.push(words);
     assert_eq!(read(&lines).len(), 2, "no text is so long");
     let traceback = "Traceback (most recent call last):";
-    assert_eq!(read(&[STEP, "Output:", "x", traceback, words]).len(), 2);
+    for before in ["Output:", "Completion: ```python", "sample: \"cut off", "[response] import torch"] {
+        assert_eq!(read(&[STEP, before, "x", traceback, words]).len(), 2, "{before}: the trainer dies");
+    }
+}
+
+/// verl, naive.py of its reward managers: a text of several lines behind its tag.
+#[test]
+fn what_a_model_wrote_goes_on_until_the_next_tag() {
+    let words = "RuntimeError: loss is nan at step 12";
+    for ray in ["", "(TaskRunner pid=1234) "] {
+        let line = |text: &str| format!("{ray}{text}");
+        let sample = ["[prompt] Why?", "[response] PyTorch raises an exception, and the log ends with", words];
+        let sample = sample.map(line);
+        let sample: Vec<&str> = [STEP].into_iter().chain(sample.iter().map(String::as_str)).collect();
+        assert_eq!(read(&sample).len(), 1, "{ray}");
+        let (truth, score) = (line("[ground_truth] 12"), line("[score] 0.0"));
+        let own = line("RuntimeError: loss is nan");
+        let over = [&sample[..], &[truth.as_str(), score.as_str(), own.as_str()]].concat();
+        assert_eq!(read(&over).len(), 2, "{ray}: the trainer goes on");
+    }
 }
 
 #[test]
@@ -554,6 +573,8 @@ fn what_launchers_and_loggers_put_before_an_exception() {
         "E0706 16:50:26.230209 140110937163584 train.py:37] ",
         "[trainer] ",
         "worker-0: ",
+        "2025-11-22 12:01:00,123 - checks.py:33 - ERROR - ",
+        "> 2025-11-22 12:00:00,123 [error] ",
     ] {
         assert_eq!(said(&format!("{prefix}RuntimeError: Loss is NaN")), Some((13, "loss")), "{prefix}");
         assert_eq!(said(&format!("{prefix}AssertionError: NaN loss")), Some((13, "loss")), "{prefix}");
@@ -575,6 +596,13 @@ fn exceptions_of_any_class() {
         ("ValueError: nonfinite loss", (13, "loss")),
         ("ValueError: NaN or infinite values in the training loss", (13, "loss")),
         ("ValueError: infinite gradient norm at step 26", (26, "gradient")),
+        ("RuntimeError: ERROR: Got NaN losses 2025-11-22 12:00:00.123456", (13, "loss")),
+        ("RuntimeError:  [!] NaN loss with loss_dur.", (13, "loss")),
+        ("RuntimeError: training loss has become infinite; check the learning rate", (13, "loss")),
+        ("FloatingPointError: non-finite joint loss in epoch 3", (13, "loss")),
+        ("FloatingPointError: SVI loss produced NaN", (13, "loss")),
+        ("RuntimeError: NaN detected in gradients", (13, "gradient")),
+        ("RuntimeError: NaN or Inf found in gradients", (13, "gradient")),
     ] {
         assert_eq!(said(line), Some(want), "{line}");
     }

@@ -287,6 +287,20 @@ fn what_the_engine_does_not_say_is_saved_ends_with_the_next_step() {
     assert_eq!(seen(&[&step(1000), &saves, own, &step(1010)]), [start, end], "published by itself, once");
 }
 
+/// As pretrain_*.py of 2019 and its copies print them.
+#[test]
+fn fields_without_a_colon() {
+    let line = |loss: &str| {
+        format!(
+            " iteration      100/  320000 | elapsed time per iteration (ms): 812.1 | learning rate 1.000E-05 | lm loss {loss} | loss scale 1024.0 |"
+        )
+    };
+    let e = &read(&[&line("9.786600E+00")])[0];
+    assert_eq!((e.step, e.m.get("loss"), e.m.get("lr")), (Some(100), Some(9.7866), Some(1e-5)));
+    assert_eq!((e.m.get("loss_scale"), e.missing.len()), (Some(1024.0), 0));
+    assert!(read(&[&line("nan")])[0].m.get("loss").is_some_and(f64::is_nan));
+}
+
 #[test]
 fn announced_evaluations_and_doubtful_results() {
     let e = read(&[
