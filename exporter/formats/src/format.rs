@@ -181,11 +181,15 @@ impl<'a> Out<'a> {
         none || event.m.get(metric::LOSS).is_some()
     }
 
+    /// Whether the log had a loss so far.
+    pub(crate) fn had_loss(&self) -> bool {
+        self.absent.as_ref().is_some_and(|a| a.has_reported_loss())
+    }
+
     /// Whether a line like no other that reads as a step and has no loss is one all the same: its
     /// loss is none, or the log had losses before, and this one is only left out.
     pub(crate) fn may_lack_loss(&self, event: &Event) -> bool {
-        let before = self.absent.as_ref().is_some_and(|a| a.has_reported_loss());
-        self.reports_loss(event) || event.kind == Kind::Step && before
+        self.reports_loss(event) || event.kind == Kind::Step && self.had_loss()
     }
 
     /// Whether a step lacks what all lines like it had so far, which makes it one of them. For

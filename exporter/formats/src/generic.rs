@@ -236,7 +236,7 @@ impl Generic {
             values.own_loss_stands(&mut self.own_loss);
         }
         let loss = values.train.iter().find(|(name, ..)| name == metric::LOSS).map(|(_, value, _)| *value);
-        let trains = self.own_loss.is_known() && none
+        let trains = none && (self.own_loss.is_known() || out.had_loss())
             || values.train.iter().any(|(name, ..)| word_meaning::is_of_training(name))
             || !evaluates && (values.has_lost(line, out) || self.lacks_loss(&values, now, line, out));
         if !trains && !values.eval.iter().any(|(name, ..)| word_meaning::is_of_training(name)) {

@@ -279,7 +279,8 @@ pub(crate) fn nothings(text: &str, own: impl Fn(&str) -> bool) -> Vec<&'static s
 }
 
 /// Whether a line as a whole is of an evaluation, by its first words: `Validation | step 5 | loss
-/// 2.5`, `[eval] …`, and `… - Validation Metrics (step 5) - …` of fairseq2.
+/// 2.5`, `[eval] …`, `Epoch(val) [1][60]` of MMCV, and `… - Validation Metrics (step 5) - …` of
+/// fairseq2.
 pub(crate) fn evaluates(text: &str) -> bool {
     let head = text.trim_start_matches(|c: char| !c.is_alphanumeric());
     let mut words = head.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|w| !w.is_empty());
@@ -288,7 +289,8 @@ pub(crate) fn evaluates(text: &str) -> bool {
     let mut heads = words.clone().take(MAX_HEAD).take_while(|w| !is(w, &["step", "loss", "epoch"]));
     let mut metrics =
         || heads.any(|w| is(w, EVALUATIONS)) && heads.next().is_some_and(|w| is(w, &["metrics"]));
-    metrics() || words.find(|w| !level(w)).is_some_and(|w| is(w, EVALUATIONS))
+    let counted = |by: &str| head.strip_prefix(by).is_some_and(|rest| rest.starts_with("(val)"));
+    counted("Epoch") || counted("Iter") || metrics() || words.find(|w| !level(w)).is_some_and(|w| is(w, EVALUATIONS))
 }
 
 /// Whether a word has a known meaning: a counter, an evaluation, a metric.
@@ -352,6 +354,8 @@ mod tests {
             ("Validation | step 5", true),
             ("[eval] step 5", true),
             ("INFO - Test: [10/50]", true),
+            ("Epoch(val) [1][60]\tloss_cls: 0.96, loss: 1.93", true),
+            ("Epoch(train) [1][60]\tloss: 1.93", false),
             ("step 5 val_loss 2", false),
             ("Training test_set step 5", false),
             ("[09/01/25] INFO fairseq2 - Validation Metrics (step 5) - NLL Loss: 2", true),

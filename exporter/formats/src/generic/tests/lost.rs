@@ -6,7 +6,7 @@ use super::auto;
 fn missed(line: &dyn Fn(u32) -> String, then: &[&str]) -> Vec<i64> {
     let lines: Vec<String> = (1..=40).map(line).collect();
     let lines: Vec<&str> = lines.iter().map(String::as_str).chain(then.iter().copied()).collect();
-    let missing = auto(&lines).into_iter().filter(|e| e.missing == ["loss"]);
+    let missing = auto(&lines).into_iter().filter(|e| e.missing.iter().any(|m| m == "loss"));
     missing.map(|e| e.step.unwrap()).collect()
 }
 
@@ -54,4 +54,18 @@ fn lines_of_a_schedule_are_no_steps() {
     let log: Vec<String> = (1..200).map(seldom).collect();
     let log: Vec<&str> = log.iter().map(String::as_str).collect();
     assert!(auto(&log).iter().all(|e| e.missing.is_empty()), "the loss of every tenth step");
+}
+
+/// A run that resumes is broken from its first step on.
+#[test]
+fn a_loss_that_is_none_after_steps_fell_back_is_missed() {
+    for line in [
+        |s: u32, loss: &str| format!("step: {s} | loss: {loss} | grad norm: {loss} | lr: 1e-4"),
+        |s: u32, loss: &str| format!("step {s} loss {loss} grad_norm {loss}"),
+        |s: u32, loss: &str| format!("{{'step': {s}, 'loss': {loss}, 'grad_norm': {loss}, 'lr': 0.0001}}"),
+    ] {
+        let usual = |s: u32| line(s, "2.5");
+        let [back, next] = [31, 32].map(|s| line(s, "None"));
+        assert_eq!(missed(&usual, &[&back, &next]), [31, 32], "{back}");
+    }
 }
