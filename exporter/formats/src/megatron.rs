@@ -146,7 +146,9 @@ impl Megatron {
     ) -> Event {
         let mut e = line.step(step);
         for field in fields {
-            let Some((key, value)) = field.rsplit_once(':').or_else(|| without_colon(field)) else { continue };
+            let Some((key, value)) = field.rsplit_once(':').or_else(|| without_colon(field)) else {
+                continue;
+            };
             let key = normal(key);
             match meaning(&key, value) {
                 Meaning::Metric(name, divisor) => {

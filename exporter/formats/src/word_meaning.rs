@@ -290,7 +290,10 @@ pub(crate) fn evaluates(text: &str) -> bool {
     let mut metrics =
         || heads.any(|w| is(w, EVALUATIONS)) && heads.next().is_some_and(|w| is(w, &["metrics"]));
     let counted = |by: &str| head.strip_prefix(by).is_some_and(|rest| rest.starts_with("(val)"));
-    counted("Epoch") || counted("Iter") || metrics() || words.find(|w| !level(w)).is_some_and(|w| is(w, EVALUATIONS))
+    counted("Epoch")
+        || counted("Iter")
+        || metrics()
+        || words.find(|w| !level(w)).is_some_and(|w| is(w, EVALUATIONS))
 }
 
 /// Whether a word has a known meaning: a counter, an evaluation, a metric.

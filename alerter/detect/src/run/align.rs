@@ -277,7 +277,10 @@ mod tests {
                         e.missing.push("loss".into());
                     }
                     let values = align.read(&e);
-                    align.take(StepReport { step, ts: Ts(step), has_time: false, rank: *at, values }, &mut out);
+                    align.take(
+                        StepReport { step, ts: Ts(step), has_time: false, rank: *at, values },
+                        &mut out,
+                    );
                 }
             }
             out.iter_mut().filter(|s| s.loss_missing).map(|s| s.step).collect::<Vec<_>>()

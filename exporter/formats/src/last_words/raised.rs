@@ -50,7 +50,8 @@ const BETWEEN: &[&str] = &[
 ];
 /// And in the other order: `infinite values in the training loss`.
 const BEFORE: &[&str] = &[
-    "value", "values", "in", "for", "of", "the", "or", "training", "train", "total", "detected", "found", "joint", "finite",
+    "value", "values", "in", "for", "of", "the", "or", "training", "train", "total", "detected", "found",
+    "joint", "finite",
 ];
 /// Words between the two.
 const MAX_BETWEEN: usize = 8;

@@ -6,6 +6,8 @@ use stepwatch_wire::{Event, Kind};
 use super::*;
 use crate::LogReader;
 
+mod speaker;
+
 fn read(lines: &[&str]) -> Vec<Event> {
     let mut r = LogReader::new(None).unwrap();
     let mut out = Vec::new();
@@ -380,18 +382,6 @@ fn nan_and_then_an_exception_is_the_end_of_dinov2() {
 }
 
 #[test]
-fn what_a_model_has_generated_in_a_table_is_no_word_of_the_trainer() {
-    for row in [
-        "│ ┃ Prompt ┃ Completion loss is nan ┃ │",
-        "┃ RuntimeError: Loss is NaN ┃ 0.5 ┃",
-        "| prompt | loss is nan, stopping training |",
-        "║ NaN loss at step 26 ║",
-    ] {
-        assert_eq!(said(row), None, "{row}");
-    }
-}
-
-#[test]
 fn the_loss_of_an_evaluation_is_not_that_of_training() {
     for line in ["Validation loss is NaN", "ValueError: eval loss: nan", "The test loss is nan, stopping"] {
         let e = read(&[STEP, line]);
@@ -440,147 +430,8 @@ proptest! {
 }
 
 /// What trainers print of a model, which may have read many logs.
-#[test]
-fn what_a_model_wrote_is_no_word_of_the_trainer() {
-    for line in [
-        "{'completion': 'AssertionError: loss is NaN'}",
-        "{'step': 'x', 'completion': 'it didn\\'t work: Loss is nan, stopping training'}",
-        r#"sample: "RuntimeError: Loss is NaN""#,
-        r#"{"text": "RuntimeError: x\nLoss is NaN, stopping training"}"#,
-        r#"[{"role": "assistant", "content": "Loss is NaN, stopping training"}]"#,
-        "Completion: ValueError: loss is nan",
-        "response: Loss is nan, stopping training",
-        "prompt: RuntimeError: Loss is NaN",
-        "generated: Loss is nan, stopping training",
-        "Generated text (3): Loss is nan, stopping training",
-        "output: FloatingPointError: gradients are Nan/Inf",
-        "text: Loss is nan, stopping training",
-        "generated_text=Loss is nan, stopping training",
-        "completions/0: Loss is nan, stopping training",
-        "[assistant] RuntimeError: Loss is NaN",
-        "<|assistant|> RuntimeError: Loss is NaN",
-        "<answer>Loss is nan, stopping training</answer>",
-        "INFO:root:sample 3: Loss is nan, stopping training",
-        "2025-01-01 10:00:03,123 - INFO - Response: RuntimeError: Loss is NaN",
-        "[rank0]: Prompt: Loss is nan, stopping training",
-        "> RuntimeError: loss is NaN",
-        "- RuntimeError: loss is NaN",
-        "the test failed with `RuntimeError: Loss is NaN` again",
-        "the log said \u{201c}Loss is nan, stopping training\u{201d}",
-        "so I saw RuntimeError: Loss is NaN",
-        "Exception in thread 'Completion: loss is not a number'",
-        "Completion: Exception: loss is not a number",
-        "sample: training: 30it [00:03, 3.50it/s, train_loss=nan]",
-        r#"sample: "training: 30it [00:03, 3.50it/s, train_loss=nan]""#,
-        "completion: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 14. Stopping",
-    ] {
-        assert_eq!(said(line), None, "{line}");
-    }
-}
-
 /// Loggers quote what the trainer told them.
-#[test]
-fn the_message_of_a_record_is_the_trainers_word() {
-    for line in [
-        r#"{"level":"error","msg":"Loss is NaN, stopping training"}"#,
-        r#"{"level":"error","ts":1.5,"msg":"RuntimeError: Loss is NaN"}"#,
-        r#"{"message": "Loss is NaN, stopping training"}"#,
-        r#"{"event": "loss is nan", "level": "error", "logger": "train"}"#,
-        r#"{"log":"[rank0]: RuntimeError: Loss is NaN\n","stream":"stderr"}"#,
-        r#"{"log":{"level":"error"},"message":"Loss is NaN, stopping training"}"#,
-        r#"{"severity":"ERROR","message":"Loss is NaN","target":"trainer"}"#,
-        "{'levelname': 'ERROR', 'message': 'Loss is NaN, stopping training'}",
-        r#"level=error msg="loss is nan""#,
-        r#"time="2025-01-01 10:00:00" level=error msg="Exception: loss is not a number" rank=0"#,
-        r#"2025-01-01 10:00:03,123 - ERROR - {"msg": "Loss is NaN, stopping training"}"#,
-        r#"{"level":"error","msg":"rank \"0\": loss is nan"}"#,
-    ] {
-        assert_eq!(said(line), Some((13, "loss")), "{line}");
-    }
-    for line in [
-        r#"{"level":"info","completion":"Loss is NaN, stopping training"}"#,
-        r#"{"level":"info","msg":"completion: Loss is NaN, stopping training"}"#,
-        r#"{"level":"info","msg":"it said \"Loss is NaN, stopping training\""}"#,
-        r#"{"msg":"sample","text":"Loss is NaN, stopping training"}"#,
-        r#"{"message":"Loss is NaN, stopping training","role":"agent"}"#,
-        r#"{"role":"user","message":"Loss is NaN, stopping training"}"#,
-        r#"{"completion":{"message":"Loss is NaN, stopping training"}}"#,
-        r#"[{"message":"Loss is NaN, stopping training"}]"#,
-        r#"{"log":"{'completion': 'Loss is nan, stopping training'}","stream":"stdout"}"#,
-        r#"level=info msg=sample text="loss is nan, stopping training""#,
-        r#"the model wrote msg="loss is nan, stopping training""#,
-    ] {
-        assert_eq!(said(line), None, "{line}");
-    }
-}
-
-#[test]
-fn what_a_model_wrote_over_several_lines() {
-    let words = "RuntimeError: Loss is NaN";
-    for before in [
-        "sample: \"here is the log",
-        "completion = \"\"\"",
-        "Response: ```text",
-        "Completion:",
-        "### Output:",
-    ] {
-        assert_eq!(read(&[STEP, before, "some of it", words]).len(), 1, "{before}");
-        let next = STEP.replace("12/", "13/");
-        assert_eq!(read(&[STEP, before, &next, words]).len(), 3, "{before}: the trainer goes on");
-    }
-    assert_eq!(read(&[STEP, "sample: \"here is", "the log\"", words]).len(), 2, "it has ended");
-    assert_eq!(read(&[STEP, "Response: ```", "x", "```", words]).len(), 2, "it has ended");
-    assert_eq!(read(&[STEP, "don't print 5\" here, it's no quote", words]).len(), 2);
-    let mut lines = vec![STEP, "sample: \"never closed"];
-    lines.extend(["other"; 600]);
-    lines.push(words);
-    assert_eq!(read(&lines).len(), 2, "no text is so long");
-    let traceback = "Traceback (most recent call last):";
-    for before in ["Output:", "Completion: ```python", "sample: \"cut off", "[response] import torch"] {
-        assert_eq!(read(&[STEP, before, "x", traceback, words]).len(), 2, "{before}: the trainer dies");
-    }
-}
-
 /// verl, naive.py of its reward managers: a text of several lines behind its tag.
-#[test]
-fn what_a_model_wrote_goes_on_until_the_next_tag() {
-    let words = "RuntimeError: loss is nan at step 12";
-    for ray in ["", "(TaskRunner pid=1234) "] {
-        let line = |text: &str| format!("{ray}{text}");
-        let sample = ["[prompt] Why?", "[response] PyTorch raises an exception, and the log ends with", words];
-        let sample = sample.map(line);
-        let sample: Vec<&str> = [STEP].into_iter().chain(sample.iter().map(String::as_str)).collect();
-        assert_eq!(read(&sample).len(), 1, "{ray}");
-        let (truth, score) = (line("[ground_truth] 12"), line("[score] 0.0"));
-        let own = line("RuntimeError: loss is nan");
-        let over = [&sample[..], &[truth.as_str(), score.as_str(), own.as_str()]].concat();
-        assert_eq!(read(&over).len(), 2, "{ray}: the trainer goes on");
-    }
-}
-
-#[test]
-fn what_launchers_and_loggers_put_before_an_exception() {
-    for prefix in [
-        "",
-        "0: ",
-        "[rank0]: ",
-        "[rank3]: ",
-        "(Worker pid=123) ",
-        "(TaskRunner pid=123, ip=10.0.0.1) ",
-        "2025-01-01 10:00:03,123 - my.trainer - ERROR - ",
-        "[2025-01-01 10:00:03,123][__main__][ERROR] - ",
-        "ERROR:root:",
-        "E0706 16:50:26.230209 140110937163584 train.py:37] ",
-        "[trainer] ",
-        "worker-0: ",
-        "2025-11-22 12:01:00,123 - checks.py:33 - ERROR - ",
-        "> 2025-11-22 12:00:00,123 [error] ",
-    ] {
-        assert_eq!(said(&format!("{prefix}RuntimeError: Loss is NaN")), Some((13, "loss")), "{prefix}");
-        assert_eq!(said(&format!("{prefix}AssertionError: NaN loss")), Some((13, "loss")), "{prefix}");
-    }
-}
-
 /// Whatever the exception is called, and however it says it.
 #[test]
 fn exceptions_of_any_class() {

@@ -117,7 +117,9 @@ impl Model {
         match (has_tokens, self.seq_len()) {
             (true, _) => "how many GPUs the run has is not known",
             (false, None) => "neither the tokens of a step nor the length of a sequence are known",
-            (false, Some(_)) => "neither the tokens nor the sequences of a step are known, or not its duration",
+            (false, Some(_)) => {
+                "neither the tokens nor the sequences of a step are known, or not its duration"
+            }
         }
     }
 
