@@ -467,11 +467,31 @@ fn is_at_step(behind: &str) -> bool {
     rest.len() < behind.len() && STEPS.iter().any(|word| counted(word)) && named(rest).is_some()
 }
 
+/// Whether one of the columns before a bar is no number, as Ultralytics prints its losses:
+/// `1/100  2.31G  nan  nan  nan  16  640:`.
+fn has_lost_column(description: &str) -> bool {
+    let mut columns = description.split_whitespace().map(|column| column.trim_end_matches(':'));
+    let is_epoch = |column: &str| column.split_once('/').is_some_and(|(n, of)| is_count(n) && is_count(of));
+    let is_number = |column: &str| column.starts_with(|c: char| c.is_ascii_digit()) || is_lost(column);
+    columns.next().is_some_and(is_epoch)
+        && columns.clone().all(is_number)
+        && columns.filter(|column| is_lost(column)).count() > 0
+}
+
+fn is_count(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn is_lost(column: &str) -> bool {
+    ["nan", "inf", "-inf"].contains(&column)
+}
+
 /// A bar of training whose loss is not finite, which no format reads beside the lines of its own.
 fn bar(speech: &Speech<'_>) -> Option<(What, Option<i64>)> {
     let bar = tqdm::bar(speech.text).or_else(|| tqdm::endless(speech.text))?;
     // Its first value stands behind the bar, as the end of the line does.
     let at = number::find(speech.text, bar.postfix).unwrap_or(0);
-    let lost = generic::loss_is_lost(&bar) && speech.is_bar_of_trainer(at, bar.description);
+    let lost = (generic::loss_is_lost(&bar) || has_lost_column(bar.description))
+        && speech.is_bar_of_trainer(at, bar.description);
     lost.then_some((What::Loss, Some(bar.n)))
 }

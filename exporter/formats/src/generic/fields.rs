@@ -100,6 +100,9 @@ pub(super) fn scan(text: &str) -> Option<Vec<Field<'_>>> {
         }
         if c.is_alphabetic() || c == '_' {
             s.word()?;
+        } else if let Some(len) = s.entry() {
+            s.at += len;
+            s.from = s.at;
         } else {
             s.at += c.len_utf8();
         }
@@ -126,6 +129,16 @@ impl<'a> Scanner<'a> {
 
     fn before(&self) -> Option<char> {
         self.text[..self.at].chars().next_back()
+    }
+
+    /// Up to the value of a dict with one entry, of which the number is what the dict is called:
+    /// `grad_norm={'0_default': 1.5}`.
+    fn entry(&self) -> Option<usize> {
+        let (key, rest) = self.rest().strip_prefix("{'")?.split_once("': ")?;
+        let (value, _) = rest.split_once('}')?;
+        let alone = !key.contains(['\'', '{', '}']) && !value.contains([',', '{']);
+        let named = self.name.is_some() && self.text[self.from..self.at].trim() == "=";
+        (alone && named).then(|| "{'".len() + key.len() + "': ".len())
     }
 
     /// Steps over a word; `None` if it shows that the line is a text.

@@ -472,3 +472,17 @@ fn exceptions_of_any_class() {
     let e = read(&[STEP, "Exception: validation loss is not a number"]);
     assert_eq!(e.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Step, Kind::Eval]);
 }
+
+/// Ultralytics, trainer.py: a header names the columns, and each epoch has a bar.
+#[test]
+fn a_bar_with_columns_of_which_one_is_no_number() {
+    let bar = |loss: &str| {
+        format!(
+            "      3/100      2.31G {loss:>10}      0.512         16        640:  61%|██████    | 61/100 [00:10<00:06,  6.10it/s]"
+        )
+    };
+    assert_eq!(said(&bar("nan")), Some((61, "loss")));
+    assert_eq!(said(&bar("inf")), Some((61, "loss")));
+    assert_eq!(said(&bar("1.25")), None);
+    assert_eq!(said("nan 3/4: 61%|██████    | 61/100 [00:10<00:06,  6.10it/s]"), None);
+}

@@ -36,6 +36,10 @@ fn whatever_separates_them() {
     );
     assert!(plain("loss nan")[0].1.is_nan());
     assert_eq!(plain("Cross Entropy Loss (NLL): 2.5 | lr 1"), [("Cross Entropy Loss", 2.5), ("lr", 1.0)]);
+    // InternEvo, with a norm for each group of parameters.
+    let groups = plain("loss_scale=65536.0 grad_norm={'0_default': nan} micro_num=4");
+    assert!(groups.len() == 3 && groups[1].0 == "grad_norm" && groups[1].1.is_nan(), "{groups:?}");
+    assert_eq!(plain("a={'b': 1, 'c': 2}").iter().filter(|(name, _)| *name == "a").count(), 0);
     assert_eq!(plain("loss: -inf, lr .5"), [("loss", f64::NEG_INFINITY), ("lr", 0.5)]);
     assert_eq!(plain("tok/s: 1,271,000 | acc 1"), [("tok/s", 1271000.0), ("acc", 1.0)]);
 }
