@@ -127,7 +127,7 @@ impl Beginning {
         // A counter that stood far from zero at the first line belongs to a run that went on.
         let went_on = state.course.lines == 1 && state.step > (s.step - state.step).abs().max(1);
         if loss <= 0.0 || went_on {
-            *state = Box::new(State { unknown: true, ..State::default() });
+            **state = State { unknown: true, ..State::default() };
         }
         if !state.unknown {
             state.over = state.take(s, loss.ln());

@@ -62,7 +62,8 @@ fn long_run(mut seq: u64) -> String {
         if record["k"] != "health" && record["k"] != "hw" {
             (record["run"], record["rank"]) = ("mixtral-8x7b".into(), rank.into());
         }
-        text += &format!("{record}\n");
+        text.push_str(&record.to_string());
+        text.push('\n');
     };
     let driver =
         |version: &str| json!({"k": "health", "name": "config", "fingerprint": version, "driver": version});
