@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use stepwatch_fakes::{AlertState, Answer, Fault};
+use stepwatch_fakes::{AlertState, Answer, Delivery, Fault};
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::trainer::healthy;
 use stepwatch_tests::{Inbound, Stack, StackOptions, http, poll_until};
@@ -75,9 +75,11 @@ async fn nobody_is_called_by_webhook_after_the_answer() {
     let said = stack.alerter.ack(&pd.pages[0].dedup_key, "ann").await.unwrap();
     assert!(said.status.success(), "{said:?}");
     stack.webhook.script().clear();
-    let hook = stack.webhook.wait_for(|w| !w.deliveries.is_empty(), PATIENCE).await.unwrap();
-    let actions: Vec<_> = hook.deliveries.iter().map(|d| (&d.body["action"], &d.body["page"])).collect();
-    assert_eq!(actions, [(&"ack".into(), &false.into())]);
+    let is_ack = |d: &Delivery| d.body["action"] == "ack";
+    let hook = stack.webhook.wait_for(|w| w.deliveries.iter().any(is_ack), PATIENCE).await.unwrap();
+    // A try that was under way when the answer came has the words of after it.
+    assert!(hook.deliveries.iter().all(|d| d.body["page"] == false), "{:#?}", hook.deliveries);
+    assert!(hook.deliveries.len() <= 2, "{:#?}", hook.deliveries);
 }
 
 /// A silence was set while the page was waiting for its receiver: it goes on waiting, and is
