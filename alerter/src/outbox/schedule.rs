@@ -1,5 +1,5 @@
-//! Which message is sent when: the receivers and their limits, the order of lanes, and what is tried
-//! again.
+//! Which message is sent when: the receivers and their limits, the order of lanes, and what is
+//! tried again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -118,10 +118,15 @@ impl Beginning {
         self.0.as_ref()?.over
     }
 
-    pub fn observe(&mut self, s: &StepSample) {
+    /// Whoever is not notified of it must still be notified of the loss.
+    pub fn ignore(&mut self) {
         if let Some(state) = &mut self.0 {
             state.over = None;
         }
+    }
+
+    pub fn observe(&mut self, s: &StepSample) {
+        self.ignore();
         let Some(loss) = s.loss.filter(|loss| loss.is_finite() && s.interval > 0 && !s.adds) else { return };
         let state = self.0.get_or_insert_default();
         // A counter that stood far from zero at the first line belongs to a run that went on.

@@ -17,7 +17,7 @@ pub struct Shared {
     pub schedule: Schedule,
     pub coupling: Coupling,
     pub loss: LossScale,
-    beginning: Beginning,
+    pub beginning: Beginning,
     attempt: u32,
     /// Logarithm of the sample's gradient norm, where that is a positive number.
     #[serde(skip)]

@@ -95,7 +95,7 @@ impl StepDetector for LostProgress {
 
     fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, shared: &mut Shared) {
         if !c.enabled {
-            return;
+            return shared.beginning.ignore();
         }
         if let Some(over) = shared.started_over() {
             let regain = Regain::begin(c, step, &over, shared.speed.dollars_per_hour);
@@ -112,6 +112,7 @@ impl StepDetector for LostProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::detectors::{Detectors, DetectorsConfig};
     use crate::detectors::testing::{healthy, judge, open, pages, raised};
     use crate::sample::StepSample;
     use stepwatch_model::time::Ts;
@@ -140,6 +141,17 @@ mod tests {
         assert!(why.contains("at step 901") && why.contains("899 steps in 29m"), "{why}");
         assert!(!raised(&findings).iter().any(|(kind, ..)| *kind == Kind::Divergence), "{findings:?}");
         assert!(open(&findings).is_empty(), "{findings:?}");
+    }
+
+    /// The page of the loss is not taken back for an incident that nobody wants.
+    #[test]
+    fn without_this_detector_it_is_a_divergence() {
+        let mut config = DetectorsConfig::default();
+        config.lost_progress.enabled = false;
+        let mut detectors = Detectors::new(&config.into());
+        let mut out = Vec::new();
+        twice(900, false).iter().for_each(|s| detectors.step(s, &mut out));
+        assert!(pages(&out).iter().any(|(kind, _)| *kind == Kind::Divergence), "{out:?}");
     }
 
     #[test]

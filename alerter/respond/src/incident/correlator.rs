@@ -115,9 +115,9 @@ impl Correlator {
         id::new(now, subject.scope.name(), subject.cause, self.flap_history.next_number())
     }
 
-    /// The id of an incident of alerts that began then. It is the same after a crash before which
-    /// nothing could be stored, so that receivers know its calls by the keys of before. `None` where
-    /// an earlier incident may have it.
+    /// The id of an incident whose alerts began at `since`. A crash before it was stored does not
+    /// change it, so that receivers know its calls by the same keys. `None` where an earlier
+    /// incident may have it.
     pub(super) fn id_since(&mut self, now: Ts, subject: &Subject, since: Ts) -> Option<String> {
         let first = self.flap_history.is_first_since(now, subject, since);
         first.then(|| id::new(since, subject.scope.name(), subject.cause, 0))
