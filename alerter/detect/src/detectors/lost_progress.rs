@@ -112,8 +112,8 @@ impl StepDetector for LostProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detectors::{Detectors, DetectorsConfig};
     use crate::detectors::testing::{healthy, judge, open, pages, raised};
+    use crate::detectors::{Detectors, DetectorsConfig};
     use crate::sample::StepSample;
     use stepwatch_model::time::Ts;
 

@@ -48,6 +48,14 @@ async fn incidents_are_answered_from_a_shell() {
     }
     let (status, _, err) = ask(&["incidents", "ack", &id, "--by", "bob"]).await;
     assert!(status == 1 && err.contains("was resolved at"), "{err}");
+    // What explains it names every delivery, and changes until the last one is done.
+    let path = format!("/api/v1/incidents/{id}");
+    wait_for("the deliveries", async || {
+        let said = app.json(&path).await;
+        let done = |d: &serde_json::Value| d["state"] == "delivered" || d["state"] == "superseded";
+        said["deliveries"].as_array()?.iter().all(done).then_some(())
+    })
+    .await;
     let (_, out, _) = ask(&["explain", &id]).await;
     assert!(out.contains("what happened") && out.contains("alice") && out.contains("hook"), "{out}");
     for what in ["the switch is replaced", "asked for the next level"] {
