@@ -41,6 +41,8 @@ const SIGNALS: &[&str] = &[
 #[derive(Debug)]
 pub(super) struct Replay {
     engine: Engine,
+    /// Until an event contains a time: what the recording is judged by from there on.
+    once_timed: Option<EngineConfig>,
     now: Ts,
     began: Ts,
     /// Some events contained their time.
@@ -66,10 +68,11 @@ pub(super) struct Replay {
 
 impl Replay {
     pub(super) fn new(config: EngineConfig) -> Self {
-        let mut engine = Engine::new(config);
+        let mut engine = Engine::new(without_silence(&config));
         engine.speaks_for_many(SOURCE);
         Self {
             engine,
+            once_timed: Some(config),
             now: Ts(0),
             began: Ts(0),
             timed: false,
@@ -100,6 +103,11 @@ impl Replay {
             (self.now, self.began, self.stepped_at) = (at, at, at);
         }
         self.timed |= event.ts.is_some();
+        if !is_untimed(event)
+            && let Some(config) = self.once_timed.take()
+        {
+            self.engine.reconfigure(config);
+        }
         let moved = self.moved(event, at);
         if !moved {
             self.deadlines(at);
@@ -168,9 +176,8 @@ impl Replay {
         let usual = median(&self.paces);
         let thinned = steps > self.longest_stride && self.longest_stride > 0;
         self.longest_stride = self.longest_stride.max(steps);
-        let untimed = event.ts.is_none() && event.m.get(metric::STEP_TIME).is_none();
         let takes_its_time = usual.map_or(steps > 1, |usual| thinned && pace <= THINNED * usual);
-        let moved = untimed || takes_its_time;
+        let moved = is_untimed(event) || takes_its_time;
         if self.paces.len() == STEP_TIMES {
             self.paces.pop_front();
         }
@@ -243,6 +250,19 @@ impl Replay {
             }
         }
     }
+}
+
+fn is_untimed(event: &Event) -> bool {
+    event.ts.is_none() && event.m.get(metric::STEP_TIME).is_none()
+}
+
+/// Without the detectors that wait. The time between two steps is made up where a recording
+/// contains none, and of several runs in a table the shorter one would be silent.
+fn without_silence(config: &EngineConfig) -> EngineConfig {
+    let mut detectors = (*config.detectors).clone();
+    detectors.hang.enabled = false;
+    detectors.ckpt_stale.enabled = false;
+    EngineConfig { detectors: detectors.into(), responder: config.responder.clone() }
 }
 
 fn median(of: &VecDeque<f64>) -> Option<f64> {

@@ -71,6 +71,14 @@ fn steps_that_were_left_out_took_their_time_and_are_no_hang() {
     let mut tokens = "step,loss\n".to_owned();
     (1..60).for_each(|n| writeln!(tokens, "{},{}", n * 1_500_000, 3.0 - 0.01 * f64::from(n)).unwrap());
     assert_eq!(hangs(&tokens), []);
+    // Two runs of one export, of which one ends sooner.
+    let mut export = "\"Step\",\"a - loss\",\"a - loss__MIN\",\"b - loss\"\n".to_owned();
+    for step in 1..4000 {
+        let loss = 2.5 + 0.02 * f64::from(step).sin();
+        let shorter = if step < 500 { loss.to_string() } else { String::new() };
+        writeln!(export, "{step},{loss},{loss},{shorter}").unwrap();
+    }
+    assert_eq!(hangs(&export), []);
     for (first, seconds) in [(1500, 2), (0, 2), (1500, 20)] {
         let rows = (first..60_000).step_by(1500);
         let row = |step: i64| {
