@@ -37,6 +37,7 @@ _NAMES: Dict[str, List[str]] = {
     "head_dim": ["head_dim", "d_head", "kv_channels", "attention_head_dim", "head_size"],
     "ffn": ["ffn", "ffn_dim", "ffn_hidden_size", "intermediate_size", "d_ff", "n_inner", "inter_dim", "hidden_dim"],
     "vocab": ["vocab", "padded_vocab_size", "vocab_size", "n_vocab"],
+    "embedding_width": ["word_embed_proj_dim"],
     "seq_len": ["seq_len", "seq_length", "sequence_length", "block_size", "max_seq_len"],
     "packed_seq_len": ["packed_seq_len"],
     "experts": list(EXPERTS),
@@ -227,14 +228,16 @@ class Model:
         attending = sum(count for _, _, count in layers.attention)
         further = self._or("mtp_layers", 0)
         attention = self._attention_weights() if attending or further else 0
-        logits = hidden * self._need("vocab")
+        width = self._or("embedding_width", hidden)
+        projections = 2 * hidden * width if width != hidden else 0
+        logits = width * self._need("vocab")
         sparse_ffn = 0.0
         if layers.sparse:
             shared = self._shared_ffn()
             sparse_ffn = self._chosen() * self._feed_forward(self._expert_ffn())
             sparse_ffn += (self._feed_forward(shared) if shared else 0) + hidden * self._need("experts")
         dense_ffn = self._feed_forward(self._need("ffn")) if layers.dense else 0
-        weights = attending * attention + layers.sparse * sparse_ffn + layers.dense * dense_ffn + logits
+        weights = attending * attention + layers.sparse * sparse_ffn + layers.dense * dense_ffn + projections + logits
         weights += layers.delta * self._delta_weights() if layers.delta else 0
         weights += layers.mamba * self._mamba_weights() if layers.mamba else 0
         last_ffn = sparse_ffn if layers.sparse else dense_ffn

@@ -26,6 +26,9 @@ pub(super) struct Shape {
     /// The feed-forward part has a gate, so three matrices instead of two.
     gated: Option<bool>,
     vocab: Option<f64>,
+    /// Width of the embedding, where it is not that of the model: a projection leads from it to the
+    /// layers, and another from them to the logits.
+    embedding_width: Option<f64>,
     pub(super) seq_len: Option<f64>,
     /// What attention sees of a token's sequence, `Σ L² / Σ L` when it is packed.
     attended: Option<f64>,
@@ -210,6 +213,7 @@ impl Shape {
             ffn: f.ffn(hidden),
             gated: f.gated(),
             vocab: f.number(&["vocab", "padded_vocab_size", "vocab_size", "n_vocab"]),
+            embedding_width: f.number(&["word_embed_proj_dim"]).filter(|width| Some(*width) != hidden),
             seq_len: length,
             attended: f.number(&["packed_seq_len"]).or(length),
             experts,
@@ -251,7 +255,7 @@ impl Shape {
         /// Norms and biases are not added up.
         const CLOSE: f64 = 0.01;
         let mine = self.matrices()? + self.idle_experts()?;
-        let look_up = self.hidden? * self.vocab?;
+        let look_up = self.embedding_width.or(self.hidden)? * self.vocab?;
         let is = |mine: f64| (mine / total - 1.0).abs() < CLOSE;
         // The embedding may be that of the logits.
         let same = is(mine) || is(mine + look_up);
@@ -332,7 +336,8 @@ impl Shape {
     /// embedding without.
     fn matrices(&self) -> Option<f64> {
         let (mix, hidden) = (self.mix.as_ref()?, self.hidden?);
-        let logits = hidden * self.vocab?;
+        let projections = self.embedding_width.map_or(0.0, |width| 2.0 * hidden * width);
+        let logits = self.embedding_width.unwrap_or(hidden) * self.vocab?;
         let attending = mix.attending();
         let attention = if attending + self.mtp_layers > 0.0 { self.attention_weights()? } else { 0.0 };
         let sparse = if mix.sparse > 0.0 { self.sparse_weights(hidden)? } else { 0.0 };
@@ -344,7 +349,7 @@ impl Shape {
         let last = if mix.sparse > 0.0 { sparse } else { dense };
         let further = self.mtp_layers * (attention + last + 2.0 * hidden * hidden + logits);
         let layers = attending * attention + mix.sparse * sparse + mix.dense * dense + delta + mamba;
-        Some(layers + logits + further)
+        Some(layers + projections + logits + further)
     }
 
     /// Of the experts that a token passes, and of the router.
