@@ -12,8 +12,10 @@
 //! the same one, the first counts, and behind it those that have lost a number.
 
 mod batches;
+mod epochs;
 mod fields;
 mod settle;
+mod values_first;
 #[cfg(test)]
 mod tests;
 
@@ -55,6 +57,10 @@ pub(crate) struct Generic {
     nameless: bool,
     /// The last line that had a loss, without its digits.
     shape: String,
+    /// The epoch of the last heading, for lines that name none.
+    heading: Option<f64>,
+    /// A step of 0 was printed.
+    from_zero: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +92,10 @@ struct LineValues {
     scaled_batch: bool,
     /// What may be the norm of the gradients: its name on the line, value and quantum.
     norm: Option<(String, f64, Option<f64>)>,
+    /// Each value stands before its name.
+    values_first: bool,
+    /// Names that have a word for nothing before them.
+    nothings: Vec<&'static str>,
 }
 
 /// Name, value and quantum.
@@ -94,6 +104,10 @@ type Numbers = Vec<(String, f64, Option<f64>)>;
 impl Format for Generic {
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
         if line.text.len() > MAX_LINE || !line.text.bytes().any(|b| b.is_ascii_digit()) {
+            return Outcome::Unmatched;
+        }
+        if let Some(epoch) = epochs::heading(line.text) {
+            self.heading = Some(epoch);
             return Outcome::Unmatched;
         }
         let mut values = LineValues::default();
@@ -121,7 +135,10 @@ impl Format for Generic {
             return self.give(values, batches.evaluates, &Line { ts: line.ts.or(ts), ..*line }, out);
         } else {
             let (text, logged) = without_logger(line.text);
-            let Some(fields) = fields::scan(text) else { return Outcome::Unmatched };
+            let Some(mut fields) = fields::scan(text) else { return Outcome::Unmatched };
+            if let Some(line) = values_first::scan(text) {
+                (fields, values.nothings, values.values_first) = (line.fields, line.nothings, true);
+            }
             values.read(fields.iter());
             self.alone(&fields, text, logged, &mut values);
             word_meaning::evaluates(text)
@@ -154,6 +171,7 @@ impl Generic {
         }
         if let [first, second, ..] = fields {
             let pair = first.leads && first.name.is_empty() && second.name.is_empty();
+            let pair = pair && second.unit == Unit::None;
             if let (true, None, None) = (pair, first.of, second.of) {
                 if let Some(step) = number::whole(second.number.value) {
                     (values.epoch, values.step) = (Some(first.number.value), Some((0, step, None)));
@@ -174,8 +192,9 @@ impl Generic {
         }
     }
 
-    /// `12: Loss 10.94 | Grad Norm 16.8`, `[12] loss 2.5, lr 0.1`; and where the lines before were
-    /// such, one that goes on and lacks the loss.
+    /// `12: Loss 10.94 | Grad Norm 16.8`, `[12] loss 2.5, lr 0.1`, `[12 | 60.50] loss=2.5` with the
+    /// seconds since the start; and where the lines before were such, one that goes on and lacks
+    /// the loss.
     fn leading(
         &mut self,
         fields: &[Field<'_>],
@@ -184,9 +203,10 @@ impl Generic {
         values: &LineValues,
     ) -> Option<i64> {
         let first = fields.first()?;
-        let ends = first.number.rest.trim_start().starts_with([':', ']', '|', ')']);
+        let ends = first.number.rest.trim_start().starts_with([':', ']', '|', ')']) || values.values_first;
         let counts = first.leads && first.name.is_empty() && first.of.is_none() && ends;
-        if !counts || first.unit != Unit::None || fields[1..].iter().any(|f| f.leads) {
+        let clock = usize::from(fields.get(1).is_some_and(|second| is_clock(text, first, second)));
+        if !counts || first.unit != Unit::None || fields[1 + clock..].iter().any(|f| f.leads) {
             return None;
         }
         let step = number::whole(first.number.value)?;
@@ -196,7 +216,8 @@ impl Generic {
         let nothings = if goes_on { word_meaning::nothings(text, own) } else { Vec::new() };
         let trains =
             values.norm.is_some() || values.train.iter().any(|(n, ..)| word_meaning::is_of_training(n));
-        let enough = fields.len() + nothings.len() >= if logged { 2 } else { 3 };
+        let named = fields.len() - clock + nothings.len();
+        let enough = named >= if logged || clock > 0 { 2 } else { 3 };
         self.nameless |= has_loss && enough;
         let known = has_loss || goes_on && (trains || nothings.contains(&metric::LOSS) || self.is_cut(text));
         (enough && known).then_some(step)
@@ -220,12 +241,14 @@ impl Generic {
             return Outcome::Unmatched;
         };
         values.settle();
+        values.epoch = values.epoch.or(self.heading);
         let now = Position { step, of, epoch: values.epoch };
         if !evaluates {
             self.own_loss.moves(self.offset_at(now, values.rounded).saturating_add(step));
         }
         let own = |name: &str| self.own_loss.is(name);
-        let nothings = if evaluates { Vec::new() } else { word_meaning::nothings(line.text, own) };
+        let mut nothings = if evaluates { Vec::new() } else { word_meaning::nothings(line.text, own) };
+        nothings.extend(values.nothings.drain(..).filter(|_| !evaluates));
         nothings.iter().for_each(|name| out.nothing(name, Nothing::Certain));
         let none = nothings.contains(&metric::LOSS);
         if evaluates {
@@ -321,30 +344,6 @@ impl Generic {
             e.m.set(metric::EPOCH, epoch);
         }
         out.bare(e)
-    }
-
-    /// The step of the run: behind the epochs before, where the printed one starts again with each.
-    /// A rounded one stays the same over many epochs, and does not.
-    fn counted(&mut self, now: Position, rounded: bool) -> i64 {
-        self.offset = self.offset_at(now, rounded);
-        self.before = Some(now);
-        let step = self.offset.saturating_add(now.step).min(MAX_STEP);
-        self.last_step = Some(step);
-        step
-    }
-
-    fn offset_at(&self, now: Position, rounded: bool) -> i64 {
-        let Some(before) = self.before.filter(|_| !rounded) else { return self.offset };
-        let epochs = now.epoch.zip(before.epoch).map_or(0.0, |(now, then)| now - then);
-        let length = now.of.unwrap_or(before.step + 1).clamp(1, 1 << 40);
-        if epochs >= 1.0 && now.step <= before.step {
-            self.offset.saturating_add(length.saturating_mul(epochs.min(1e6) as i64))
-        } else if epochs <= -1.0 {
-            let back = length.saturating_mul((-epochs).min(1e6) as i64);
-            self.offset.saturating_sub(back).max(0)
-        } else {
-            self.offset
-        }
     }
 }
 
@@ -464,6 +463,15 @@ fn step_of(f: &Field<'_>, quality: u8) -> Option<(i64, bool)> {
         }
         _ => None,
     }
+}
+
+/// Whether the second number is the seconds since the start, in the brackets of the step: `[12 |
+/// 60.50]`.
+fn is_clock(text: &str, step: &Field<'_>, clock: &Field<'_>) -> bool {
+    let between = step.number.rest.trim_start().strip_prefix('|').map(str::trim_start);
+    let follows = between.is_some_and(|rest| rest.ends_with(clock.number.rest) && clock.leads);
+    let parted = clock.number.quantum.is_some_and(|quantum| quantum < 1.0);
+    text.starts_with('[') && follows && parted && clock.number.rest.trim_start().starts_with(']')
 }
 
 /// Whether a fraction stands behind the header that a trainer gives to the `MetricLogger` of MAE

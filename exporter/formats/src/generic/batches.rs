@@ -88,7 +88,7 @@ mod tests {
         ];
         let e = read(&lines);
         let steps: Vec<_> = e.iter().filter(|e| e.kind == Kind::Step).collect();
-        assert_eq!(steps.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [50, 100, 151]);
+        assert_eq!(steps.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [50, 100, 150]);
         let m = &steps[0].m;
         assert_eq!(
             [m.get("loss"), m.get("grad_norm"), m.get("lr"), m.get("step_time"), m.get("epoch")],

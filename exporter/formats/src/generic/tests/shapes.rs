@@ -385,6 +385,44 @@ const SHAPES: &[Shape] = &[
         &[(1, Some(2.5), None), (2, Some(2.4), None), (3, Some(2.3), None)],
         &[("tokens", 65536.0)],
     ),
+    (
+        "nshepperd's GPT-2",
+        &[
+            "[1 | 4.05] loss=3.35 avg=3.36",
+            "[2 | 5.00] loss=3.25 avg=3.31",
+            "[3 | 6.10] loss=3.15 avg=3.26",
+        ],
+        &[(1, Some(3.35), None), (2, Some(3.25), None), (3, Some(3.15), None)],
+        &[],
+    ),
+    (
+        "values before their names",
+        &[
+            "Step 10/1000 - 4.90 loss - 0.30 grad norm - 12k tok/s",
+            "Step 11/1000 - 4.8 loss - 0.31 grad norm - 12k tok/s",
+        ],
+        &[(10, Some(4.9), Some(0.3)), (11, Some(4.8), Some(0.31))],
+        &[],
+    ),
+    (
+        "tinygrad",
+        &[
+            "    1  412.00 ms run,  20.10 ms python,  390.20 ms CUDA,  4.91 loss, 0.000100 LR, 20.10 GB used,  12345.12 GFLOPS",
+            "    2  411.00 ms run,  20.10 ms python,  390.20 ms CUDA,  4.81 loss, 0.000100 LR, 20.10 GB used,  12345.12 GFLOPS",
+        ],
+        &[(1, Some(4.91), None), (2, Some(4.81), None)],
+        &[],
+    ),
+    (
+        "MindSpore",
+        &[
+            "epoch: 1 step: 59, loss is 2.31",
+            "epoch: 1 step: 60, loss is 2.21",
+            "epoch: 2 step: 1, loss is 2.11",
+        ],
+        &[(59, Some(2.31), None), (60, Some(2.21), None), (61, Some(2.11), None)],
+        &[],
+    ),
 ];
 
 #[test]
