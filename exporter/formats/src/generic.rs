@@ -7,17 +7,23 @@
 //! `grad-norm` and `train/grad_norm` are one; any other named number becomes a custom metric.
 //! Seconds, ratios and counts come out, whichever of `ms`, `%` or `K` they were printed in.
 //!
-//! A step that starts again with each epoch is counted on, as far as the lines contain epochs. One
+//! A step may also head lines of one number each, or a table (`blocks.rs`).
+//!
+//! A step that starts again with each epoch is counted on, as far as the lines contain epochs, or
+//! a line of its own before them does (`Epoch 2/5`). One
 //! that is printed in thousands (LeRobot's `step:12K`) is only about right: of several lines with
 //! the same one, the first counts, and behind it those that have lost a number.
 
 mod batches;
+mod blocks;
 mod epochs;
 mod fields;
 mod settle;
 mod values_first;
 #[cfg(test)]
 mod tests;
+
+use core::cell::Cell;
 
 use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;
@@ -28,6 +34,7 @@ use crate::own_loss::{OwnLoss, own_loss};
 use crate::tokens::Tokens;
 use crate::word_meaning::{self, Meaning};
 use crate::{number, tqdm};
+use blocks::Block;
 use fields::{Field, Unit};
 
 /// Longer lines are no steps.
@@ -61,6 +68,9 @@ pub(crate) struct Generic {
     heading: Option<f64>,
     /// A step of 0 was printed.
     from_zero: bool,
+    /// A record of several lines, and whether there was any.
+    block: Option<Block>,
+    has_blocks: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -103,6 +113,35 @@ type Numbers = Vec<(String, f64, Option<f64>)>;
 
 impl Format for Generic {
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        let before = out.len();
+        let outcome = self.block(line, out).unwrap_or_else(|| self.read(line, out));
+        if outcome != Outcome::Unmatched || out.len() == before {
+            return if out.len() > before { Outcome::Matched } else { outcome };
+        }
+        out.only_ends();
+        Outcome::Matched
+    }
+
+    fn rest(&mut self, out: &mut Out<'_>) {
+        let inner = Cell::new(None);
+        let line = Line { text: "", raw: "", ts: None, utc_offset: 0.0, inner: &inner };
+        self.go_on(&line, out);
+    }
+
+    fn resume(&mut self, last_step: i64) {
+        // Read of the log before: how far it had counted on.
+        if let Some(last) = self.last_step.filter(|last| *last < last_step) {
+            if self.before.is_some_and(|b| b.epoch.is_some()) {
+                self.offset += last_step - last;
+            }
+        }
+        self.last_step = Some(last_step);
+    }
+}
+
+impl Generic {
+    /// Reads a line by itself.
+    fn read(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
         if line.text.len() > MAX_LINE || !line.text.bytes().any(|b| b.is_ascii_digit()) {
             return Outcome::Unmatched;
         }
@@ -146,18 +185,6 @@ impl Format for Generic {
         self.give(values, evaluates, line, out)
     }
 
-    fn resume(&mut self, last_step: i64) {
-        // Read of the log before: how far it had counted on.
-        if let Some(last) = self.last_step.filter(|last| *last < last_step) {
-            if self.before.is_some_and(|b| b.epoch.is_some()) {
-                self.offset += last_step - last;
-            }
-        }
-        self.last_step = Some(last_step);
-    }
-}
-
-impl Generic {
     /// A step without a name: `[12/100]`, `12/100` at the start, `[2, 12000]` for epoch and step.
     fn alone(&mut self, fields: &[Field<'_>], text: &str, logged: bool, values: &mut LineValues) {
         let has_loss = values.train.iter().any(|(n, ..)| n == metric::LOSS);

@@ -144,6 +144,7 @@ const TAGS: &[(Tag, &[&str])] = &[
             "throughput(tps)",
             "tokens_per_second_per_gpu",
             "tokens_per_sec_per_gpu",
+            "token_per_gpu_per_sec",
             "tokens/s/gpu",
             "tokens/sec/gpu",
             "tok/s/gpu",

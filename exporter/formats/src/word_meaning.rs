@@ -208,6 +208,9 @@ fn counter(key: &str) -> Option<Meaning> {
 
 /// `avg_train_loss` without what changes nothing.
 fn qualified(key: &str) -> Option<tags::Tag> {
+    if let Some(tag) = key.strip_prefix("current_").and_then(tags::canonical) {
+        return Some(tag);
+    }
     let mut parts: Vec<_> = key.split(['_', '/']).collect();
     let before = parts.len();
     parts.retain(|p| !QUALIFIERS.contains(p));

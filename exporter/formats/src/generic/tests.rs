@@ -1,3 +1,4 @@
+mod blocks;
 mod epochs;
 mod lost;
 mod own_loss;
