@@ -9,10 +9,10 @@
 //!
 //! A step may also head lines of one number each, or a table (`blocks.rs`).
 //!
-//! A step that starts again with each epoch is counted on, as far as the lines contain epochs, or
-//! a line of its own before them does (`Epoch 2/5`). One
-//! that is printed in thousands (LeRobot's `step:12K`) is only about right: of several lines with
-//! the same one, the first counts, and behind it those that have lost a number.
+//! A step that starts again with each epoch is counted on, as far as the lines contain epochs, or a
+//! line of its own before them does (`Epoch 2/5`). One that is printed in thousands (LeRobot's
+//! `step:12K`) is only about right: of several lines with the same one, the first counts, and
+//! behind it those that have lost a number.
 
 mod batches;
 mod blocks;

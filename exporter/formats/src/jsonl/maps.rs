@@ -1,5 +1,6 @@
 //! Records of the frameworks that write JSON lines, and of those with the usual names.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use stepwatch_wire::names::metric;
@@ -9,7 +10,7 @@ use super::{instant, integer};
 use crate::absent::Nothing;
 use crate::format::{Line, Out};
 use crate::own_loss::OwnLoss;
-use crate::{number, tags};
+use crate::{number, tags, word_meaning};
 
 /// Keys of one framework's records.
 struct Map {
@@ -64,6 +65,8 @@ const STEP_KEYS: &[&str] = &[
 ];
 const TOTAL_KEYS: &[&str] = &["total_steps", "max_steps"];
 const TIME_KEYS: &[&str] = &["timestamp", "ts", "_timestamp", "time", "created_at"];
+/// What the whole is called in an object of a metric and its parts.
+const TOTALS: &[&str] = &["total", "all", "global", "mean", "value"];
 /// Beginnings of the keys of an evaluation.
 const EVAL_PREFIXES: &[&str] =
     &["eval_", "eval/", "val_", "val/", "val-", "valid_", "validation_", "validation/"];
@@ -95,6 +98,9 @@ pub(super) fn found(v: &Value, line: &Line<'_>, own: &mut OwnLoss, out: &mut Out
         Some(Value::Map(inner)) => inner,
         _ => top,
     };
+    // verl writes every value of a step, so that `null` is one that is not finite.
+    let is_whole = matches!(top.get("data"), Some(Value::Map(data)) if core::ptr::eq(data, numbers));
+    let numbers = &*with_totals(numbers);
     let usual = numbers.contains_key("loss") || numbers.keys().any(|k| means(k, metric::LOSS));
     let number_of = |name| numbers.iter().any(|(k, v)| means(k, name) && number(v).is_some());
     if numbers.contains_key(RUNNING_EVAL) && !usual {
@@ -123,8 +129,6 @@ pub(super) fn found(v: &Value, line: &Line<'_>, own: &mut OwnLoss, out: &mut Out
         return Found { eval: eval.filter(|e| !e.m.is_empty()), ..Found::default() };
     }
     let eval = eval.filter(|e| e.m.get(metric::LOSS).is_some());
-    // verl writes every value of a step, so that `null` is one that is not finite.
-    let is_whole = matches!(top.get("data"), Some(Value::Map(data)) if core::ptr::eq(data, numbers));
     nothings(numbers, own, if is_whole { Nothing::Certain } else { Nothing::Null }, out);
     let step = training(numbers, own, map, eval.is_some(), event(Kind::Step), out);
     if top.keys().all(|k| reserved(k) || means(k, metric::EPOCH)) {
@@ -140,6 +144,25 @@ pub(super) fn found(v: &Value, line: &Line<'_>, own: &mut OwnLoss, out: &mut Out
     let tokens = numbers.keys().find(|key| key.contains("oken") && means(key, metric::TOKENS));
     let counts = tokens.is_some_and(|key| tags::may_count_all(key));
     Found { step: is_step.then_some(step), eval, counts, ..Found::default() }
+}
+
+/// The numbers with the total of each metric that is an object: `"grad_norm": {"total": 1.2}`.
+fn with_totals(numbers: &BTreeMap<String, Value>) -> Cow<'_, BTreeMap<String, Value>> {
+    let total = |key: &String, v: &Value| {
+        let Value::Map(inner) = v else { return None };
+        tags::canonical(key)?;
+        let mut parts = inner.iter().filter(|(part, _)| !word_meaning::evaluates(part));
+        let one = parts.next().filter(|_| inner.len() == 1).map(|(_, v)| v);
+        let found = TOTALS.iter().find_map(|name| inner.get(*name)).or(one)?;
+        (number(found).is_some() || *found == Value::Null).then(|| found.clone())
+    };
+    let totals: Vec<_> = numbers.iter().filter_map(|(key, v)| Some((key.clone(), total(key, v)?))).collect();
+    if totals.is_empty() {
+        return Cow::Borrowed(numbers);
+    }
+    let mut all = numbers.clone();
+    all.extend(totals);
+    Cow::Owned(all)
 }
 
 /// The key that stands for the loss. Where it is null, it still does.

@@ -117,6 +117,29 @@ fn null_is_how_strict_writers_say_nan() {
 }
 
 #[test]
+fn a_metric_that_is_an_object_has_its_total() {
+    let line = |step: i64, total: &str| {
+        format!(r#"{{"step": {step}, "loss": 2.0, "grad_norm": {{"total": {total}, "embed": 0.5}}}}"#)
+    };
+    let lines = [line(5, "1.2"), line(6, "1.3"), line(7, "null"), line(8, "NaN")];
+    let e = read(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!((e[0].m.get("grad_norm"), e[1].m.get("grad_norm")), (Some(1.2), Some(1.3)));
+    assert_eq!(e[2].missing, ["grad_norm"]);
+    assert!(e[3].m.get("grad_norm").unwrap().is_nan());
+    let e = read(&[
+        r#"{"step": 1, "metrics": {"loss": {"lm": 2.5}}}"#,
+        r#"{"step": 2, "metrics": {"loss": {"lm": 2.4}}}"#,
+        r#"{"step": 3, "metrics": {"loss": {"lm": null}}}"#,
+    ]);
+    assert_eq!((e[0].m.get("loss"), &e[2].missing[..]), (Some(2.5), &["loss".to_owned()][..]));
+    for parts in [r#"{"val": null}"#, r#"{"lm": null, "aux": 0.1}"#, "{}", r#"{"kind": "l2"}"#, "[null]"] {
+        let lost = format!(r#"{{"step": 9, "loss": 2.0, "grad_norm": {parts}}}"#);
+        let e = read(&[&lines[0], &lines[1], &lost]);
+        assert!(e.iter().all(|e| e.missing.is_empty()), "{parts}: {e:?}");
+    }
+}
+
+#[test]
 fn a_record_behind_what_a_logger_writes() {
     let e = read(&[
         r#"INFO:metrics:{"step": 5, "loss": 2.5}"#,
