@@ -14,7 +14,7 @@ use stepwatch_wire::Value;
 use crate::number::split_once;
 use crate::time::{self, Stamp};
 
-pub(crate) use logger::behind_logger;
+pub(crate) use logger::{behind_error, behind_logger, behind_module};
 
 /// Bytes of a line that a container runtime cut into pieces, put together again at most.
 pub const MAX_JOINED_BYTES: usize = 256 * 1024;

@@ -97,8 +97,25 @@ pub use registry::names;
 pub use rule::{Rule, RuleError, RuleKind, Unit};
 pub use tags::{Tag, canonical};
 
-/// A line without colours, and without what launchers, container runtimes and loggers put before
-/// it.
+/// A line without colours, and without what launchers and container runtimes put before it; nor
+/// what loggers do before an error, so that an exception which was logged stands at the start.
 pub fn plain(line: &str) -> String {
-    clean::strip(&clean::strip_ansi(line)).text.to_owned()
+    let line = clean::strip_ansi(line);
+    let text = clean::strip(&line).text;
+    clean::behind_error(text).unwrap_or(text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn an_exception_that_was_logged_stands_at_the_start_of_the_plain_line() {
+        for (line, plain) in [
+            ("0: 2026-01-01 10:00:00 | ERROR | sample_trainer | RuntimeError: x", "RuntimeError: x"),
+            ("\u{1b}[31m2024-01-01 10:00:00.123 | ERROR    | __main__:main:12 - OSError: x\u{1b}[0m", "OSError: x"),
+            ("2024-01-01 10:00:00,123 INFO RuntimeError: x", "INFO RuntimeError: x"),
+            ("[rank3]: RuntimeError: x", "RuntimeError: x"),
+        ] {
+            assert_eq!(super::plain(line), plain);
+        }
+    }
 }

@@ -10,6 +10,8 @@ use crate::word_meaning::has_meaning;
 
 const LEVELS: &[&str] =
     &["TRACE", "DEBUG", "INFO", "SUCCESS", "NOTICE", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL"];
+/// And of those, the ones of errors.
+const ERRORS: &[&str] = &["ERROR", "CRITICAL", "FATAL"];
 /// Characters between the parts.
 const SEPARATORS: [char; 6] = [' ', '\t', '-', '|', ':', '>'];
 /// Names that people give to the logger of a trainer.
@@ -41,6 +43,25 @@ pub(crate) fn behind_logger(text: &str) -> Option<Cleaned<'_>> {
         c.text = rest.trim_start_matches(SEPARATORS);
     }
     ((level || ranked) && !c.text.is_empty()).then_some(c)
+}
+
+/// The name of a module that a logger put behind the level, and the message: `text_trainer |
+/// Loss is nan`. For a line of which [`behind_logger`] took off the level.
+pub(crate) fn behind_module(text: &str) -> Option<(&str, &str)> {
+    let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.')))?;
+    let (name, rest) = text.split_at(end);
+    let message = ["|", "- ", ": "].iter().find_map(|parted| rest.trim_start_matches(' ').strip_prefix(parted));
+    let is_module = name.contains('_') || name.contains('.') && name.starts_with(|c: char| c.is_lowercase());
+    (is_module && is_name(name)).then_some((name, message?.trim_start()))
+}
+
+/// What a logger said at a level of errors, without what it put before it.
+pub(crate) fn behind_error(text: &str) -> Option<&str> {
+    let message = behind_logger(text)?.text;
+    let prefix = text.strip_suffix(message)?;
+    let mut words = prefix.split(|c: char| !c.is_alphabetic());
+    let severe = words.any(|word| ERRORS.iter().any(|level| level.eq_ignore_ascii_case(word)));
+    severe.then(|| behind_module(message).map_or(message, |(_, message)| message))
 }
 
 /// `INFO`, `[INFO]`, `[info     ]`, `[INFO|trainer.py:4307]`, `INFO:root`, and `[2026-05-29
@@ -99,12 +120,13 @@ fn a_place(text: &str, level: bool) -> Option<&str> {
 }
 
 /// Whether a logger may be called so. What is called after an evaluation or a counter is a part of
-/// the message.
+/// the message, and so is an exception.
 fn is_name(name: &str) -> bool {
     let fits = name.len() <= MAX_PART
         && name.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '<' | '/'))
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.:-/<>".contains(&b));
-    fits && !name.split([':', '.']).any(has_meaning)
+    let raised = ["Error", "Exception"].iter().any(|kind| name.trim_end_matches(':').ends_with(kind));
+    fits && !raised && !name.split([':', '.']).any(has_meaning)
 }
 
 #[cfg(test)]
@@ -155,6 +177,26 @@ mod tests {
         ] {
             let line = format!("{prefix}3: Loss 10.94 | LR 8.4e-07");
             assert_eq!(message(&line), Some("3: Loss 10.94 | LR 8.4e-07"), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_at_a_level_of_errors() {
+        for prefix in [
+            "2026-01-01 10:00:00 | ERROR | sample_trainer | ",
+            "2026-01-01 10:00:00.123 | ERROR    | __main__:main:12 - ",
+            "2026-01-01 10:00:00,123 - my.trainer - CRITICAL - ",
+            "[2026-01-01 10:00:00,123][text_trainer][ERROR] - ",
+            "2026-01-01 10:00:00 ERROR nan_check: ",
+            "ERROR:root:",
+        ] {
+            for said in ["RuntimeError: CUDA error", "Traceback (most recent call last):", "torch.cuda.OutOfMemoryError: x"] {
+                let line = format!("{prefix}{said}");
+                assert_eq!(behind_error(super::super::strip(&line).text), Some(said), "{line}");
+            }
+        }
+        for text in ["2026-01-01 10:00:00 | INFO | x_y | RuntimeError: x", "RuntimeError: x", "ERROR", ""] {
+            assert_eq!(behind_error(super::super::strip(text).text), None, "{text}");
         }
     }
 

@@ -172,8 +172,11 @@ fn logged(text: &str) -> &str {
     // MLRun puts `> ` before the time.
     let is_time = |text: &&str| text.starts_with(|c: char| c.is_ascii_digit()) && text.get(4..5) == Some("-");
     let text = text.strip_prefix("> ").filter(is_time).unwrap_or(text);
-    let text = clean::behind_logger(text).map_or(text, |c| c.text);
-    generic::without_logger(text).0
+    let Some(inner) = clean::behind_logger(text) else { return generic::without_logger(text).0 };
+    // The last word of a name says what it is: `sample_trainer`, and not `generated_text`.
+    let speaks = |name: &str| !is_labelled(name.rsplit(['_', '.']).next().unwrap_or(name));
+    let module = clean::behind_module(inner.text).filter(|(name, _)| speaks(name));
+    generic::without_logger(module.map_or(inner.text, |(_, message)| message)).0
 }
 
 /// The same, and behind words in brackets.

@@ -300,6 +300,13 @@ fn ends_of_loops_that_people_write() {
         ("Encountered NaN loss at step 26", (26, "loss")),
         ("Loss has become NaN at iteration 26. Terminating.", (26, "loss")),
         ("The loss value is nan", (13, "loss")),
+        (
+            "Loss is tensor(nan, device='cuda:0', grad_fn=<NllLossBackward0>), stopping training",
+            (13, "loss"),
+        ),
+        ("Loss is tensor(-inf), stopping training", (13, "loss")),
+        ("ValueError: loss: tensor(nan, device='cuda:0') at step 26", (26, "loss")),
+        ("Loss is nan, stopping training", (13, "loss")),
         ("training diverged: loss=nan, exiting", (13, "loss")),
         ("[rank0]: AssertionError: NaN detected", (13, "loss")),
         ("ValueError: Loss: nan", (13, "loss")),
@@ -356,6 +363,9 @@ fn remarks_are_no_ends() {
         "exiting if loss=nan",
         "grad_scale is too small for this",
         "NaN detected",
+        "Loss is tensor(nan, device='cuda:0'), skipping batch",
+        "Loss is tensor(nan, device='cuda:0')",
+        "if loss is tensor(nan), stopping training",
         "nan loss steps: 0",
         "Loss NaN/Inf detected in 'box', recovering from last.pt...",
     ] {

@@ -46,6 +46,9 @@ fn what_a_model_wrote_is_no_word_of_the_trainer() {
         "Completion: Exception: loss is not a number",
         "sample: training: 30it [00:03, 3.50it/s, train_loss=nan]",
         r#"sample: "training: 30it [00:03, 3.50it/s, train_loss=nan]""#,
+        "2026-01-01 10:00:00 | INFO | generated_text | RuntimeError: loss is nan",
+        "2026-01-01 10:00:00 | INFO | sample | RuntimeError: loss is nan",
+        "2026-01-01 10:00:00 | INFO | my_trainer | response: RuntimeError: loss is nan",
         "completion: RuntimeError: Loss or gradient norm is not finite on at least one rank at step 14. Stopping",
     ] {
         assert_eq!(said(line), None, "{line}");
@@ -148,8 +151,14 @@ fn what_launchers_and_loggers_put_before_an_exception() {
         "worker-0: ",
         "2025-11-22 12:01:00,123 - checks.py:33 - ERROR - ",
         "> 2025-11-22 12:00:00,123 [error] ",
+        "2026-01-01 10:00:00 | ERROR | sample_trainer | ",
+        "2026-01-01 10:00:00.123 | ERROR    | __main__:main:12 - ",
+        "2026-01-01 10:00:00,123 - text_classification - ERROR - ",
+        "2026-01-01 10:00:00 ERROR response.sampler: ",
     ] {
         assert_eq!(said(&format!("{prefix}RuntimeError: Loss is NaN")), Some((13, "loss")), "{prefix}");
         assert_eq!(said(&format!("{prefix}AssertionError: NaN loss")), Some((13, "loss")), "{prefix}");
+        let own = format!("{prefix}core.errors.DivergedError: loss is not a number");
+        assert_eq!(said(&own), Some((13, "loss")), "{prefix}");
     }
 }
