@@ -10,6 +10,7 @@
 //! about what may be, or about a batch that was skipped: the run goes on with the next one. Nor does
 //! it count where a model may have written it, which `speaker.rs` decides for all of them.
 
+mod passage;
 mod raised;
 mod record;
 mod speaker;

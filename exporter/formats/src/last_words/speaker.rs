@@ -1,11 +1,12 @@
 //! Who says a line: the trainer, or a model whose samples the trainer prints.
 //!
 //! A model that is trained on logs writes their sentences, too. What it wrote stands in quotes, also
-//! over several lines; behind a label such as `completion:`; in a record, which quotes it; or as
-//! markup. The message of a logger's record is the trainer's (`record.rs`). An exception is the
+//! over several lines; behind a label such as `completion:`, and on the lines below it; between tags
+//! or dashes (`passage.rs`); in a record, which quotes it; or as markup. The message of a logger's record is the trainer's (`record.rs`). An exception is the
 //! trainer's own only at the start of the line: whoever raised it put nothing before it but what
 //! launchers and loggers do.
 
+use super::passage::{self, Passage};
 use super::record;
 use crate::clean;
 use crate::generic;
@@ -80,6 +81,10 @@ pub(super) struct Speaker {
     left: u16,
     /// The next tag ends it.
     tagged: bool,
+    /// A text without quotes.
+    passage: Option<Passage>,
+    /// The line before is a heading of one.
+    headed: bool,
 }
 
 /// A line, and which parts of it are not the trainer's.
@@ -105,6 +110,13 @@ impl Speaker {
         if logged.starts_with(TRACEBACK) || self.tagged && tag(logged).is_some() {
             *self = Self::default();
         }
+        if let Some(mut passage) = self.passage.take() {
+            let (has, goes_on) = passage.has(text);
+            self.passage = Some(passage).filter(|_| goes_on);
+            if has {
+                return Speech { text, message: 0, quoted: Vec::new(), foreign: true };
+            }
+        }
         let before = self.close.filter(|_| self.left > 1);
         let (mut quoted, open) = quotes(text, before);
         let mut message = text.len() - message(text).len();
@@ -125,6 +137,13 @@ impl Speaker {
             self.left = LABELLED;
         } else if self.close.is_none() && tag(logged).is_some_and(is_labelled) {
             (self.left, self.tagged) = (MAX_QUOTED, true);
+        }
+        let headed = core::mem::replace(&mut self.headed, passage::is_heading(&text[message..]));
+        if self.close.is_none() && quoted.is_empty() {
+            self.passage = Passage::begins(&text[message..], headed);
+            // It knows better where the text behind its label ends.
+            self.left = if self.passage.is_some() && !self.tagged { 0 } else { self.left };
+            quoted.extend(passage::open_tag(text).map(|(at, _)| at..text.len()));
         }
         Speech { text, message, quoted, foreign }
     }

@@ -162,3 +162,88 @@ fn what_launchers_and_loggers_put_before_an_exception() {
         assert_eq!(said(&own), Some((13, "loss")), "{prefix}");
     }
 }
+
+/// What models write that were trained on logs.
+const SAID: &[&str] = &[
+    "Loss is nan, stopping training",
+    "RuntimeError: loss is nan at step 12",
+    "RuntimeError: CUDA out of memory",
+    "ValueError: gradient norm is not finite",
+    "training: 30it [00:03, 3.50it/s, train_loss=nan]",
+];
+
+#[test]
+fn what_a_model_wrote_between_marks() {
+    for (before, after) in [
+        (&["generating:", "---", "The log said"][..], &["and so on", "---"][..]),
+        (&["Sample:", "-----", "x"], &["-----"]),
+        (&["=== Sample ===", "Once upon a time"], &["and it ended.", "=============="]),
+        (&["<think>", "The log says:"], &["So we stop.", "</think>"]),
+        (&["Completion: <think>Well, it says"], &["So we stop.</think> 4"]),
+        (&["<reasoning>", "It prints"], &["</reasoning>"]),
+    ] {
+        for said in SAID.iter().filter(|said| !said.contains("it/s")) {
+            let text = [&[STEP], before, &[said], after].concat();
+            assert_eq!(read(&text).len(), 1, "{before:?} {said}");
+            let own = [&text[..], &["RuntimeError: loss is nan"]].concat();
+            assert_eq!(read(&own).len(), 2, "{before:?}: it has ended");
+            let next = STEP.replace("12/", "13/");
+            let cut = [&[STEP], before, &[said, &next, "Loss is nan, stopping training"]].concat();
+            assert_eq!(read(&cut).len(), 3, "{before:?}: the trainer goes on");
+            let dies = [&[STEP], before, &[said, "Traceback (most recent call last):", "RuntimeError: loss is nan"]];
+            assert_eq!(read(&dies.concat()).len(), 2, "{before:?}: the trainer dies");
+        }
+    }
+}
+
+#[test]
+fn what_a_model_wrote_below_the_first_line() {
+    for first in [
+        "<|bos|>The capital of a log is",
+        "Generated text: Once upon a time",
+        "Generated text (3): x",
+        "rank 0 sample 0: Hello, I'm a language model,",
+        "First rollout sample: user",
+        "2025-01-01 10:00:03,123 - INFO - Response: It prints",
+    ] {
+        for said in SAID.iter().filter(|said| !said.contains("it/s")) {
+            assert_eq!(read(&[STEP, first, "there was a log", said, "and it ended."]).len(), 1, "{first} {said}");
+            let next = STEP.replace("12/", "13/");
+            let on = [STEP, first, "there was a log", said, &next, "Loss is nan, stopping training"];
+            assert_eq!(read(&on).len(), 3, "{first}: the trainer goes on");
+        }
+        for own in [
+            "2025-01-01 10:00:03,123 - ERROR - Loss is nan, stopping training",
+            "ERROR:root:RuntimeError: loss is nan",
+            "training: 30it [00:03, 3.50it/s, train_loss=nan]",
+        ] {
+            assert_eq!(read(&[STEP, first, "there was a log", own]).len(), 2, "{first}: {own}");
+        }
+        let dies = [STEP, first, "x", "Traceback (most recent call last):", "RuntimeError: loss is nan"];
+        assert_eq!(read(&dies).len(), 2, "{first}: the trainer dies");
+        let mut lines = vec![STEP, first];
+        lines.extend(["other"; 80]);
+        lines.push("Loss is nan, stopping training");
+        assert_eq!(read(&lines).len(), 2, "{first}: no text without an end is so long");
+    }
+}
+
+#[test]
+fn what_looks_like_the_beginning_of_a_text_and_is_none() {
+    for line in [
+        "response length: 512",
+        "samples: 512",
+        "sample_rate: high",
+        "rollout batch size: 64",
+        "output: /runs/1",
+        "---",
+        "=== Training ===",
+        "==========",
+        "saved to <dir>",
+        "if a < b and c > d",
+        "<answer>4</answer> was right",
+        "done generating: 5 texts",
+    ] {
+        assert_eq!(read(&[STEP, line, "Loss is nan, stopping training"]).len(), 2, "{line}");
+    }
+}
