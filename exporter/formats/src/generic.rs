@@ -19,9 +19,9 @@ mod blocks;
 mod epochs;
 mod fields;
 mod settle;
-mod values_first;
 #[cfg(test)]
 mod tests;
+mod values_first;
 
 use core::cell::Cell;
 

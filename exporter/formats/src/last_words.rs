@@ -23,6 +23,7 @@ use stepwatch_wire::{Event, Kind};
 use crate::format::Line;
 use crate::own_loss::own_loss;
 use crate::{generic, number, tags, tqdm};
+pub use passage::written_by_models;
 use speaker::{Speaker, Speech, mentions_exception};
 
 /// What every sentence has in it, if not `inf`.

@@ -90,6 +90,7 @@ pub use file::{
 pub use file_format::{MAX_RECORD_BYTES, Pushed, TURN_EVENTS, Whole};
 pub use flight_recorder::{DUMP_EVENT, dump_event};
 pub use format::{Format, Line, Out, Outcome};
+pub use last_words::written_by_models;
 pub use number::Resolution;
 pub use own_loss::{Likeness, own_loss};
 pub use reader::{Counters, LogReader, MAX_KEYS, UnknownFormat};
@@ -111,7 +112,10 @@ mod tests {
     fn an_exception_that_was_logged_stands_at_the_start_of_the_plain_line() {
         for (line, plain) in [
             ("0: 2026-01-01 10:00:00 | ERROR | sample_trainer | RuntimeError: x", "RuntimeError: x"),
-            ("\u{1b}[31m2024-01-01 10:00:00.123 | ERROR    | __main__:main:12 - OSError: x\u{1b}[0m", "OSError: x"),
+            (
+                "\u{1b}[31m2024-01-01 10:00:00.123 | ERROR    | __main__:main:12 - OSError: x\u{1b}[0m",
+                "OSError: x",
+            ),
             ("2024-01-01 10:00:00,123 INFO RuntimeError: x", "INFO RuntimeError: x"),
             ("[rank3]: RuntimeError: x", "RuntimeError: x"),
         ] {

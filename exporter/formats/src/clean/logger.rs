@@ -50,7 +50,8 @@ pub(crate) fn behind_logger(text: &str) -> Option<Cleaned<'_>> {
 pub(crate) fn behind_module(text: &str) -> Option<(&str, &str)> {
     let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.')))?;
     let (name, rest) = text.split_at(end);
-    let message = ["|", "- ", ": "].iter().find_map(|parted| rest.trim_start_matches(' ').strip_prefix(parted));
+    let message =
+        ["|", "- ", ": "].iter().find_map(|parted| rest.trim_start_matches(' ').strip_prefix(parted));
     let is_module = name.contains('_') || name.contains('.') && name.starts_with(|c: char| c.is_lowercase());
     (is_module && is_name(name)).then_some((name, message?.trim_start()))
 }
@@ -190,7 +191,11 @@ mod tests {
             "2026-01-01 10:00:00 ERROR nan_check: ",
             "ERROR:root:",
         ] {
-            for said in ["RuntimeError: CUDA error", "Traceback (most recent call last):", "torch.cuda.OutOfMemoryError: x"] {
+            for said in [
+                "RuntimeError: CUDA error",
+                "Traceback (most recent call last):",
+                "torch.cuda.OutOfMemoryError: x",
+            ] {
                 let line = format!("{prefix}{said}");
                 assert_eq!(behind_error(super::super::strip(&line).text), Some(said), "{line}");
             }

@@ -1,7 +1,7 @@
 //! Texts over several lines that no quote holds together: what stands between two lines of dashes
 //! behind a heading, in `<think>` and `</think>`, and what goes on below `Generated text: Once`.
 
-use super::speaker::is_labelled;
+use super::speaker::{TRACEBACK, is_labelled, message};
 use crate::{clean, tqdm};
 
 /// Lines that a text has at most whose end is marked: it may be cut off.
@@ -85,6 +85,34 @@ impl Passage {
         };
         Some(Self::new(end))
     }
+}
+
+/// Which of some lines a model wrote, as far as it is marked where its text ends: one that is cut
+/// off is not known from what the trainer says last.
+pub fn written_by_models(lines: &[&str]) -> Vec<bool> {
+    let mut written = vec![false; lines.len()];
+    let mut open: Option<(usize, Passage)> = None;
+    let mut headed = false;
+    for (at, text) in lines.iter().enumerate() {
+        if message(text).starts_with(TRACEBACK) {
+            open = None;
+        }
+        if let Some((from, mut passage)) = open.take() {
+            let (has, goes_on) = passage.has(text);
+            if goes_on {
+                open = Some((from, passage));
+            } else if passage.left > 0 {
+                written[from..at + usize::from(has)].fill(true);
+            }
+            if has {
+                continue;
+            }
+        }
+        let message = message(text);
+        open = Passage::begins(message, headed).map(|passage| (at, passage));
+        headed = is_heading(message);
+    }
+    written
 }
 
 /// Whether a line is a heading of a text that may stand between dashes: `generating:`.

@@ -66,7 +66,7 @@ const OWN: &[&str] = &["(message=", "Assertion "];
 /// Begins and ends code, over several lines.
 const FENCE: &str = "```";
 /// A trainer's last lines begin so.
-const TRACEBACK: &str = "Traceback (most recent call last)";
+pub(super) const TRACEBACK: &str = "Traceback (most recent call last)";
 /// Lines that one text has at most: a quote that is open for longer was none.
 const MAX_QUOTED: u16 = 512;
 /// Lines behind a label that has nothing beside it.
@@ -199,7 +199,7 @@ fn logged(text: &str) -> &str {
 }
 
 /// The same, and behind words in brackets.
-fn message(text: &str) -> &str {
+pub(super) fn message(text: &str) -> &str {
     let mut text = logged(text);
     while let Some((inner, rest)) = text.strip_prefix('[').and_then(|t| t.split_once(']')) {
         if inner.len() > 80 || is_of_text(inner) || is_labelled(inner) || rest.trim().is_empty() {

@@ -300,10 +300,7 @@ fn ends_of_loops_that_people_write() {
         ("Encountered NaN loss at step 26", (26, "loss")),
         ("Loss has become NaN at iteration 26. Terminating.", (26, "loss")),
         ("The loss value is nan", (13, "loss")),
-        (
-            "Loss is tensor(nan, device='cuda:0', grad_fn=<NllLossBackward0>), stopping training",
-            (13, "loss"),
-        ),
+        ("Loss is tensor(nan, device='cuda:0', grad_fn=<NllLossBackward0>), stopping training", (13, "loss")),
         ("Loss is tensor(-inf), stopping training", (13, "loss")),
         ("ValueError: loss: tensor(nan, device='cuda:0') at step 26", (26, "loss")),
         ("Loss is nan, stopping training", (13, "loss")),

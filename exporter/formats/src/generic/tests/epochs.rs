@@ -44,9 +44,7 @@ fn lines_of_keras_after_each_epoch_count_on() {
 #[test]
 fn bars_of_rich_are_read() {
     let bar = |epoch: i64, step: i64, loss: &str| {
-        format!(
-            "Epoch {epoch}/9  ━━━╸━━ {step}/100 0:00:03 • 0:00:00 30.10it/s v_num: 0 train_loss: {loss}"
-        )
+        format!("Epoch {epoch}/9  ━━━╸━━ {step}/100 0:00:03 • 0:00:00 30.10it/s v_num: 0 train_loss: {loss}")
     };
     let lines = [bar(0, 10, "0.3"), bar(0, 100, "0.25"), bar(1, 10, "0.2"), bar(1, 20, "nan")];
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();

@@ -387,11 +387,7 @@ const SHAPES: &[Shape] = &[
     ),
     (
         "nshepperd's GPT-2",
-        &[
-            "[1 | 4.05] loss=3.35 avg=3.36",
-            "[2 | 5.00] loss=3.25 avg=3.31",
-            "[3 | 6.10] loss=3.15 avg=3.26",
-        ],
+        &["[1 | 4.05] loss=3.35 avg=3.36", "[2 | 5.00] loss=3.25 avg=3.31", "[3 | 6.10] loss=3.15 avg=3.26"],
         &[(1, Some(3.35), None), (2, Some(3.25), None), (3, Some(3.15), None)],
         &[],
     ),

@@ -190,7 +190,8 @@ fn what_a_model_wrote_between_marks() {
             let next = STEP.replace("12/", "13/");
             let cut = [&[STEP], before, &[said, &next, "Loss is nan, stopping training"]].concat();
             assert_eq!(read(&cut).len(), 3, "{before:?}: the trainer goes on");
-            let dies = [&[STEP], before, &[said, "Traceback (most recent call last):", "RuntimeError: loss is nan"]];
+            let dies =
+                [&[STEP], before, &[said, "Traceback (most recent call last):", "RuntimeError: loss is nan"]];
             assert_eq!(read(&dies.concat()).len(), 2, "{before:?}: the trainer dies");
         }
     }
@@ -207,7 +208,11 @@ fn what_a_model_wrote_below_the_first_line() {
         "2025-01-01 10:00:03,123 - INFO - Response: It prints",
     ] {
         for said in SAID.iter().filter(|said| !said.contains("it/s")) {
-            assert_eq!(read(&[STEP, first, "there was a log", said, "and it ended."]).len(), 1, "{first} {said}");
+            assert_eq!(
+                read(&[STEP, first, "there was a log", said, "and it ended."]).len(),
+                1,
+                "{first} {said}"
+            );
             let next = STEP.replace("12/", "13/");
             let on = [STEP, first, "there was a log", said, &next, "Loss is nan, stopping training"];
             assert_eq!(read(&on).len(), 3, "{first}: the trainer goes on");
@@ -246,4 +251,18 @@ fn what_looks_like_the_beginning_of_a_text_and_is_none() {
     ] {
         assert_eq!(read(&[STEP, line, "Loss is nan, stopping training"]).len(), 2, "{line}");
     }
+}
+
+#[test]
+fn lines_of_texts_that_end_are_known() {
+    let of = |lines: &[&str]| -> String {
+        crate::written_by_models(lines).into_iter().map(|of| if of { '#' } else { '.' }).collect()
+    };
+    let oom = "RuntimeError: CUDA out of memory";
+    assert_eq!(of(&["x", "generating:", "---", oom, "---", oom]), "..###.");
+    assert_eq!(of(&["<think>", oom, "</think>", oom]), "###.");
+    assert_eq!(of(&["Generated text: x", oom, "2025-01-01 10:00:00 - INFO - done", oom]), "##..");
+    assert_eq!(of(&["Generated text: x", oom, "y"]), "...", "it may be the trainer's last word");
+    assert_eq!(of(&["<think>", oom, "Traceback (most recent call last):", oom, "</think>"]), ".....");
+    assert_eq!(of(&[]), "");
 }
