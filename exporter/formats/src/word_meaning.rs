@@ -292,11 +292,8 @@ pub(crate) fn evaluates(text: &str) -> bool {
     let mut heads = words.clone().take(MAX_HEAD).take_while(|w| !is(w, &["step", "loss", "epoch"]));
     let mut metrics =
         || heads.any(|w| is(w, EVALUATIONS)) && heads.next().is_some_and(|w| is(w, &["metrics"]));
-    let counted = |by: &str| head.strip_prefix(by).is_some_and(|rest| rest.starts_with("(val)"));
-    counted("Epoch")
-        || counted("Iter")
-        || metrics()
-        || words.find(|w| !level(w)).is_some_and(|w| is(w, EVALUATIONS))
+    let counted = ["Epoch(val)", "Iter(val)"].iter().any(|by| crate::number::find(text, by).is_some());
+    counted || metrics() || words.find(|w| !level(w)).is_some_and(|w| is(w, EVALUATIONS))
 }
 
 /// Whether a word has a known meaning: a counter, an evaluation, a metric.
@@ -361,6 +358,8 @@ mod tests {
             ("[eval] step 5", true),
             ("INFO - Test: [10/50]", true),
             ("Epoch(val) [1][60]\tloss_cls: 0.96, loss: 1.93", true),
+            ("mmdet - INFO - Epoch(val) [1][60]\tloss: 1.93", true),
+            ("mmdet - INFO - Epoch(train) [1][60]\tloss: 1.93", false),
             ("Epoch(train) [1][60]\tloss: 1.93", false),
             ("step 5 val_loss 2", false),
             ("Training test_set step 5", false),
