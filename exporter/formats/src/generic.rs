@@ -19,6 +19,7 @@ mod blocks;
 mod epochs;
 mod fields;
 mod settle;
+mod shape;
 #[cfg(test)]
 mod tests;
 mod values_first;
@@ -36,6 +37,7 @@ use crate::word_meaning::{self, Meaning};
 use crate::{number, tqdm};
 use blocks::Block;
 use fields::{Field, Unit};
+use shape::{lacks_words, shape};
 
 /// Longer lines are no steps.
 const MAX_LINE: usize = 8 * 1024;
@@ -508,30 +510,6 @@ fn is_headed(f: &Field<'_>) -> bool {
     let behind = f.number.rest.split_once(']').map_or("", |(_, behind)| behind.trim_start());
     let header = !f.assigned && matches!(word_meaning::meaning(f.name, false), Meaning::Custom(_));
     header && (trains || behind.starts_with("eta: "))
-}
-
-/// A text with its numbers and blanks made alike.
-fn shape(text: &str) -> String {
-    let mut shape = String::with_capacity(text.len());
-    for c in text.chars() {
-        let c = if c.is_ascii_digit() { '#' } else { c };
-        if !(matches!(c, '#' | ' ') && shape.ends_with(c)) {
-            shape.push(c);
-        }
-    }
-    shape
-}
-
-/// Whether one text has the words of another but for some in a row.
-fn lacks_words(whole: &str, text: &str) -> bool {
-    let words = |text: &'_ str| -> Vec<String> {
-        let words = text.split(|c: char| !c.is_alphabetic()).filter(|w| w.len() > 1);
-        words.map(str::to_owned).collect()
-    };
-    let (whole, text) = (words(whole), words(text));
-    let before = whole.iter().zip(&text).take_while(|(a, b)| a == b).count();
-    let behind = whole.iter().rev().zip(text.iter().rev()).take_while(|(a, b)| a == b).count();
-    whole.len() > text.len() && before + behind >= text.len()
 }
 
 /// The text without what a logger puts before it, and whether there was any: a date that has no

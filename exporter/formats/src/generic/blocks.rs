@@ -171,6 +171,8 @@ fn heading(text: &str) -> Option<LineValues> {
     if !fits || !has(COUNTERS) || has(&["loss", "Loss"]) || names_evaluation(text) {
         return None;
     }
+    // `Train step 5/1000 done. Time consumption: 12.1` says more in another sentence.
+    let text = text.split_once(". ").map_or(text, |(said, _)| said);
     let fields = fields::scan(text)?;
     let counts = |f: &Field<'_>| {
         matches!(meaning(f.name, f.assigned), Meaning::Step(_) | Meaning::Epoch | Meaning::Rank)

@@ -25,6 +25,7 @@ const GENERATED: &[&str] = &[
     "response",
     "rollout",
     "sample",
+    "sequence",
     "text",
 ];
 /// Words in such a label.
@@ -151,7 +152,8 @@ fn goes_on(message: &str) -> bool {
     let Some((head, text)) = message.split_once(": ") else { return false };
     let words = head.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty());
     let words: Vec<String> = words.map(str::to_ascii_lowercase).collect();
-    let last = words.last().map(|word| word.strip_suffix('s').unwrap_or(word));
+    // `sequence is: Once`.
+    let last = words.iter().rfind(|word| *word != "is").map(|word| word.strip_suffix('s').unwrap_or(word));
     let labelled = words.len() <= MAX_WORDS && last.is_some_and(|word| GENERATED.contains(&word));
     labelled && !head.contains(['"', '\'', '=']) && text.trim_start().starts_with(char::is_alphabetic)
 }

@@ -58,6 +58,8 @@ fn a_table_belongs_to_the_step_before_it() {
     let got = steps(&log);
     assert_eq!(got[..2], [(1, Some(0.35), Some(1.25)), (2, Some(0.25), Some(1.25))]);
     assert!(got[2].0 == 3 && got[2].1.unwrap().is_nan());
+    let older = log.replace("done.", "done. Time consumption: 12.123").replace("[AReaL] ", "");
+    assert_eq!(steps(&older)[..2], got[..2]);
     let m = &read(&log)[0].m;
     assert_eq!((m.get("rollout/reward/avg"), m.get("ppo_critic/grad_norm")), (Some(0.5), Some(9.0)));
 }

@@ -205,6 +205,7 @@ fn what_a_model_wrote_below_the_first_line() {
         "Generated text (3): x",
         "rank 0 sample 0: Hello, I'm a language model,",
         "First rollout sample: user",
+        "sequence is: Because",
         "2025-01-01 10:00:03,123 - INFO - Response: It prints",
     ] {
         for said in SAID.iter().filter(|said| !said.contains("it/s")) {
