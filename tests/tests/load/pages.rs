@@ -183,7 +183,8 @@ async fn pages_of_a_large_fleet_are_soon_there() {
     let _alone = one_at_a_time().await;
     let (nodes, incidents, open) = plan();
     let addr = exporter(records(nodes));
-    let sources = format!("resolve_after: 1s\nsources:\n  - exporters: {{static: [\"{addr}\"], nodes: many}}\n");
+    let sources =
+        format!("resolve_after: 1s\nsources:\n  - exporters: {{static: [\"{addr}\"], nodes: many}}\n");
     let options = StackOptions { blind: true, alerter: sources, ..StackOptions::default() };
     let stack = Stack::start_with(options).await.unwrap();
     fill(&stack, nodes, incidents, open).await;

@@ -4,7 +4,7 @@
 //! Only what stands after the last step counts, so that a warning of an hour ago is not taken for
 //! the end. What is not known to be a failure is none: frameworks log much while they shut down.
 
-use stepwatch_formats::{LogReader, plain};
+use stepwatch_formats::{LogReader, plain, written_by_models};
 
 /// Lines from the end that are looked at.
 const MAX_LINES: usize = 400;
@@ -54,8 +54,11 @@ const FATAL: &[(&str, i64)] = &[
 pub(super) fn last_words(lines: &[String]) -> Option<LastWords> {
     let plain: Vec<String> = lines.iter().map(|l| plain(l)).filter(|l| !l.is_empty()).collect();
     let lines: Vec<&str> = plain.iter().map(String::as_str).collect();
-    let lines = &lines[after_last_step(&lines)..];
-    let lines = &lines[lines.len().saturating_sub(MAX_LINES)..];
+    let written = written_by_models(&lines);
+    let after = after_last_step(&lines);
+    let said: Vec<&str> =
+        lines.into_iter().zip(written).skip(after).filter(|(_, written)| !written).map(|(line, _)| line).collect();
+    let lines = &said[said.len().saturating_sub(MAX_LINES)..];
     stopped(lines).or_else(|| raised(lines)).or_else(|| fatal(lines)).or_else(|| killed(lines))
 }
 
@@ -180,6 +183,13 @@ mod tests {
         );
         let words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB";
         assert_eq!(words_of(&text), Some((1, words.to_owned())));
+    }
+
+    #[test]
+    fn what_a_model_wrote_is_no_crash() {
+        let sample = "<think>\nTraceback (most recent call last):\n  File \"x\", line 1\nRuntimeError: CUDA out of memory\n</think>\n";
+        assert_eq!(words_of(&format!("{STEP}{sample}done\n")), None);
+        assert_eq!(words_of(&format!("{STEP}{sample}Killed\n")), Some((1, "Killed".to_owned())));
     }
 
     #[test]
