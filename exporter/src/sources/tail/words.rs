@@ -56,8 +56,8 @@ pub(super) fn last_words(lines: &[String]) -> Option<LastWords> {
     let lines: Vec<&str> = plain.iter().map(String::as_str).collect();
     let written = written_by_models(&lines);
     let after = after_last_step(&lines);
-    let said: Vec<&str> =
-        lines.into_iter().zip(written).skip(after).filter(|(_, written)| !written).map(|(line, _)| line).collect();
+    let own = lines.iter().zip(written).skip(after).filter(|(_, written)| !written);
+    let said: Vec<&str> = own.map(|(line, _)| *line).collect();
     let lines = &said[said.len().saturating_sub(MAX_LINES)..];
     stopped(lines).or_else(|| raised(lines)).or_else(|| fatal(lines)).or_else(|| killed(lines))
 }
