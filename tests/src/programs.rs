@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::Value;
@@ -15,6 +16,9 @@ use crate::http;
 use crate::poll::{PATIENCE, poll_until};
 
 const ANY_PORT: &str = "127.0.0.1:0";
+/// How long a program may take to start. A new store is synchronised to a disk that a linker may be
+/// filling.
+const START_PATIENCE: Duration = Duration::from_mins(2);
 
 /// Shared memory of the trainers that report to `ingest`.
 pub fn shm(ingest: &Path) -> PathBuf {
@@ -287,13 +291,14 @@ impl Alerter {
 /// Waits for `/-/ready`; a process that ends first is an error with its log.
 async fn ready(daemon: &mut Daemon, addr: SocketAddr) -> anyhow::Result<()> {
     let url = format!("http://{addr}/-/ready");
-    let ended = poll_until("/-/ready", PATIENCE, async || {
+    let ended = poll_until("/-/ready", START_PATIENCE, async || {
         if let Some(status) = daemon.ended() {
             return Some(Some(status));
         }
         http::get(&url).await.ok().map(|_| None)
     })
-    .await?;
+    .await
+    .with_context(|| daemon.log().join("\n"))?;
     match ended {
         None => Ok(()),
         Some(status) => anyhow::bail!("ended before it was ready: {status}\n{}", daemon.log().join("\n")),
