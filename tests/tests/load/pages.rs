@@ -35,7 +35,7 @@ fn plan() -> (usize, usize, usize) {
 fn post_all(addr: SocketAddr, bodies: &[Vec<u8>]) {
     let mut client = Client::connect(addr);
     for body in bodies {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + 8 * PATIENCE;
         while client.post("/api/v2/alerts", body) != 200 {
             let said = String::from_utf8_lossy(&client.body);
             assert!(said.contains("send them again") && Instant::now() < deadline, "{said}");
