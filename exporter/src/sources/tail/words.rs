@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn what_a_model_wrote_is_no_crash() {
-        let sample = "<think>\nTraceback (most recent call last):\n  File \"x\", line 1\nRuntimeError: CUDA out of memory\n</think>\n";
+        let sample = "<think>\nIt says\nRuntimeError: CUDA out of memory\nand ends.\n</think>\n";
         assert_eq!(words_of(&format!("{STEP}{sample}done\n")), None);
         assert_eq!(words_of(&format!("{STEP}{sample}Killed\n")), Some((1, "Killed".to_owned())));
     }
