@@ -179,8 +179,10 @@ impl Due {
     pub(in crate::incident) fn reason(&self, now: Ts, i: &Incident, given: &Why) -> Why {
         let says_more =
             [Reason::Escalated, Reason::ReceiverFailed, Reason::SilenceEnded, Reason::InhibitionEnded];
-        let notified = self.level > i.record.level || self.repeat > 0;
-        if !notified || says_more.contains(&given.because) {
+        // What was answered and rings again escalates anew; levels that are due at once do not.
+        let anew = self.level > 1 && now > self.since;
+        let escalated = self.level > i.record.level || anew || self.repeat > 0;
+        if !escalated || says_more.contains(&given.because) {
             return given.clone();
         }
         // An incident that was reopened, or whose answer was taken back, waits from then on.

@@ -359,6 +359,20 @@ fn another_outage_in_an_acknowledged_group_rings_whatever_sets_it_apart() {
 }
 
 #[test]
+fn another_outage_in_an_acknowledged_group_escalates_anew() {
+    let mut w = by(&["alertname", "cluster"]);
+    fires(&mut w, FULL);
+    w.forward(Span::secs(400));
+    assert_eq!(only(&w).level, 2);
+    acked(&mut w);
+    fires(&mut w, &[FULL, &[("device", "sdb")]].concat());
+    words(&mut w);
+    w.forward(Span::secs(301));
+    let notified = words(&mut w);
+    assert_eq!(notified[0].1, "escalated to level 2: no answer for 5m", "{notified:?}");
+}
+
+#[test]
 fn what_was_acknowledged_keeps_its_name() {
     let mut w = by(&["cluster"]);
     fires(&mut w, FULL);

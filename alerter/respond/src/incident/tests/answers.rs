@@ -58,7 +58,7 @@ fn an_acknowledgement_sends_the_updates_that_waited() {
 }
 
 #[test]
-fn those_notified_before_the_answer_expired_are_notified_that_it_still_fires() {
+fn what_nobody_answers_after_the_answer_expired_escalates_anew() {
     let mut w = World::new(ResponderConfig { ack_timeout: Some(Span::secs(7200)), ..two_levels() });
     let id = w.raise("r", Kind::Hang, Page);
     w.forward(Span::secs(300));
@@ -68,7 +68,7 @@ fn those_notified_before_the_answer_expired_are_notified_that_it_still_fires() {
     w.expect(&[("chat", Trigger, Reason::AckExpired)]);
     assert_eq!(w.records[&id].level, 2, "the highest that was reached");
     w.forward(Span::secs(300));
-    w.expect(&[("phone", Trigger, Reason::StillFiring)]);
+    w.expect(&[("phone", Trigger, Reason::Escalated)]);
 }
 
 #[test]

@@ -218,7 +218,7 @@ impl Open {
         let why = match self.level {
             _ if !ordinary => why,
             0 => Reason::First,
-            had if level <= had && !again => Reason::StillFiring,
+            _ if level == 1 && !again => Reason::StillFiring,
             _ if !again => Reason::Escalated,
             _ if self.calls == 2 => Reason::Repeated,
             _ => Reason::StillFiring,
