@@ -14,6 +14,7 @@ mod file;
 mod find;
 mod follow;
 mod framing;
+mod interleaved;
 mod labels;
 mod lines;
 mod name;

@@ -3,11 +3,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Instant;
 
 use serde_json::Value;
 use stepwatch_tests::daemon::command;
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::{Exporter, bins, poll_until, trainer};
+use stepwatch_tests::{Exporter, bins, exposition, poll_until, trainer};
 use stepwatch_wire::Kind;
 use tokio::process::{Child, Command};
 
@@ -183,6 +184,53 @@ async fn one_job_seen_by_five_sources_is_one_run() {
     assert_eq!((rows[0].run.as_str(), rows[0].attempt), ("pretrain-101", 1));
     for metric in ["loss", "grad_norm", "lr"] {
         seen.steps("pretrain-101", metric, 5).await;
+    }
+}
+
+/// Nothing says whose a line is, and what is between two jobs is no restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_jobs_that_write_one_log_restart_nothing() {
+    for is_found in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (found, group) = discovered(dir.path());
+        let sources = if is_found { format!("sources:\n{found}") } else { tail(dir.path(), "") };
+        let exporter = exporter(dir.path(), &sources).await;
+        let job = |id| {
+            let variables = [("SLURM_JOB_ID", id), ("SLURM_JOB_NAME", "pretrain")];
+            let mut job = train(&exporter, dir.path(), &variables);
+            job.env("CGROUP", &group);
+            job
+        };
+        let (mut one, mut other) = (start(job("101")).await, start(job("102")).await);
+        let mut steps = 1_i64..;
+        let mut write = async || {
+            let step = steps.next().unwrap();
+            one.send(&format!("log {step} {step}")).await.unwrap();
+            let further = 1_000_000 + step;
+            other.send(&format!("log {further} {further}")).await.unwrap();
+            further
+        };
+        let warned = |line: &str| line.contains("trainers of several runs write this log");
+        let deadline = Instant::now() + PATIENCE;
+        while !exporter.daemon.has_logged(0, warned) {
+            assert!(Instant::now() < deadline, "{:#?}", exporter.daemon.log());
+            write().await;
+        }
+        let attempts = |rows: &[Row]| rows.iter().map(|r| (r.run.clone(), r.attempt)).collect::<Vec<_>>();
+        let before = attempts(&rows(&exporter).await);
+        for _ in 0..50 {
+            write().await;
+        }
+        let last = write().await;
+        let rows = until(&exporter, "the last step", |rows| rows.iter().any(|r| r.step == last)).await;
+        assert_eq!(attempts(&rows), before, "{rows:#?}");
+        poll_until("what is left out is counted", PATIENCE, async || {
+            let page = exporter.metrics().await.ok()?;
+            let labels = [("kind", "tail"), ("reason", "interleaved")];
+            exposition::value(&page, "train_source_dropped_total", &labels).filter(|n| *n >= 50.0)
+        })
+        .await
+        .unwrap();
     }
 }
 

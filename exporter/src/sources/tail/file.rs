@@ -14,6 +14,7 @@ use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::again::Again;
+use super::interleaved::Interleaved;
 use super::content::Content;
 use super::find::Candidate;
 use super::framing::Counts;
@@ -57,6 +58,8 @@ pub(super) struct TailedFile {
     pending: Pending,
     last_step: Option<i64>,
     again: Again,
+    /// While several trainers write it.
+    interleaved: Option<Interleaved>,
     /// Read, and refused because there are too many runs: it waits, and so does the rest of the
     /// file.
     waiting: Vec<Event>,
@@ -117,6 +120,7 @@ impl TailedFile {
             pending: Pending::new(&sink.room()),
             last_step: None,
             again: Again::default(),
+            interleaved: None,
             waiting: Vec::new(),
             retry: None,
             refused: None,
@@ -383,6 +387,11 @@ impl TailedFile {
                 !again
             });
         }
+        if self.owner.several {
+            self.leave_out(cx);
+        } else {
+            self.interleaved = None;
+        }
         if self.labels.introduces() {
             // Nothing of this turn is published yet, so a run that is new is not known by the next
             // event either.
@@ -393,6 +402,21 @@ impl TailedFile {
                 hello.into_iter().chain([event])
             });
             self.waiting = introduced.collect();
+        }
+    }
+
+    /// Leaves out the steps of all trainers but one, where several write the log.
+    fn leave_out(&mut self, cx: &Context<'_>) {
+        let path = self.labels.path.display();
+        let interleaved = self.interleaved.get_or_insert_with(|| {
+            tracing::warn!(%path, "trainers of several runs write this log: the steps of one of them are followed");
+            Interleaved::default()
+        });
+        let before = self.waiting.len();
+        self.waiting.retain_mut(|event| event.kind != Kind::Step || !interleaved.leaves_out(event));
+        let left_out = before - self.waiting.len();
+        if left_out > 0 {
+            cx.health.dropped("interleaved", left_out as u64);
         }
     }
 

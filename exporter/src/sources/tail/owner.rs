@@ -38,6 +38,8 @@ pub(super) struct Owner {
     writers: Vec<Process>,
     /// The one of them whose run it is.
     of: Option<Process>,
+    /// Trainers of other runs write to it, too.
+    pub(super) several: bool,
     /// Steps came since.
     trained: bool,
     /// What its run is called as long as one of several writers is left.
@@ -113,6 +115,7 @@ impl Owner {
             self.shared = None;
         }
         self.writers = writers;
+        self.several &= self.writers.len() > 1;
         // A shell may have become a script since, or started one before its `tee`; and before there
         // are steps a launcher may have started a trainer.
         let steady = self.ruled && (self.of.is_some() || self.trained);
@@ -146,17 +149,19 @@ impl Owner {
         found
     }
 
-    /// Those of several that are trainers: none that started another, unless the steps are its.
-    fn trainers(&self, mut found: Vec<Script>, roots: &Roots) -> Vec<Script> {
-        let is_of = |script: &Script| self.of.is_some_and(|of| of.pid == script.pid);
-        let named = |script: &&Script| self.trained && is_of(script);
-        let steady = found.iter().find(named).map(|script| script.named.unnamed.clone());
-        if let Some(steady) = steady {
+    /// Those of several that are trainers: none that started another, unless the steps are its. Of
+    /// those that have nothing to do with the one whose the steps are, the log stays a mixture.
+    fn trainers(&mut self, mut found: Vec<Script>, roots: &Roots) -> Vec<Script> {
+        let of = self.of.filter(|_| self.trained).map(|of| of.pid);
+        let steady = found.iter().find(|script| of == Some(script.pid));
+        if let Some(steady) = steady.map(|script| script.named.unnamed.clone()) {
+            self.several = found.iter().any(|s| s.named.unnamed != steady && !is_of_family(roots, s.pid, of));
             found.retain(|script| script.named.unnamed == steady);
             return found;
         }
         let above: BTreeSet<u32> = found.iter().flat_map(|s| identity::ancestors(roots, s.pid)).collect();
         found.retain(|script| !above.contains(&script.pid));
+        self.several = are_several(&found);
         found
     }
 
@@ -173,6 +178,7 @@ impl Owner {
     fn claim(&mut self, config: &TailConfig, path: &Path, asked: Asked<'_>) -> Claim {
         self.ruled = true;
         let mut found = self.scripts(path, asked.roots);
+        self.several = false;
         if are_several(&found) {
             found = self.trainers(found, asked.roots);
         }
@@ -201,7 +207,7 @@ impl Owner {
             claim.why = format!("its name has the id of job {id}");
             (claim.job, claim.by, claim.unnamed) = (Some(id), Some(By::Job), Some(unnamed.clone()));
             claim.run = unnamed;
-        } else if let Some(found) = &config.found {
+        } else if let Some(found) = config.found.as_ref().filter(|_| !several) {
             claim.run.clone_from(found);
             claim.why = "found with a process of the run".into();
         } else if let Some(before) = self.before.as_ref().filter(|_| !several) {
@@ -237,6 +243,12 @@ struct Script {
     /// What it has to do with the file.
     how: &'static str,
     named: Named,
+}
+
+/// Whether one process started the other.
+fn is_of_family(roots: &Roots, pid: u32, other: Option<u32>) -> bool {
+    let started = |above: u32, below: u32| identity::ancestors(roots, below).into_iter().any(|a| a == above);
+    other.is_some_and(|other| started(pid, other) || started(other, pid))
 }
 
 fn are_several(found: &[Script]) -> bool {
