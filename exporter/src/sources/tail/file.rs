@@ -14,10 +14,10 @@ use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::again::Again;
-use super::interleaved::Interleaved;
 use super::content::Content;
 use super::find::Candidate;
 use super::framing::Counts;
+use super::interleaved::Interleaved;
 use super::labels::Labels;
 use super::lines::{Lines, Turn};
 use super::open::{Begin, modified};
