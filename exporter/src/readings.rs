@@ -29,8 +29,12 @@ pub(crate) use value::Value;
 
 use value::{Gained, Series};
 
-/// Ranks that one source follows; the one unheard of for longest makes room.
+/// Ranks that one source follows, and bytes of their series. Of the run that has most, the rank
+/// unheard of for longest makes room.
 const MAX_RANKS: usize = 1024;
+const MAX_BYTES: usize = 8 << 20;
+/// About what a rank takes besides.
+const RANK_BYTES: usize = 512;
 /// The largest step that a number can carry exactly.
 const MAX_STEP: f64 = (1u64 << 53) as f64;
 
@@ -88,6 +92,8 @@ pub(crate) struct Readings {
     /// Unix seconds at which we began to listen: a total that began later is ours from its start.
     since: f64,
     ranks: BTreeMap<(String, u32), Rank>,
+    /// Of the series of all ranks.
+    bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -160,15 +166,16 @@ impl Report<'_> {
 
 impl Readings {
     pub(crate) fn new(since: f64) -> Self {
-        Self { since, ranks: BTreeMap::new() }
+        Self { since, ranks: BTreeMap::new(), bytes: 0 }
     }
 
     /// Takes a report in. `known` is the last step that is known of the rank from any source.
     pub(crate) fn take(&mut self, who: &Who, report: Report<'_>, known: Option<i64>, now: f64) -> Taken {
         let key = (who.run.clone(), who.rank);
         let mut taken = Taken::default();
+        let is_new = !self.ranks.contains_key(&key);
+        taken.dropped += self.make_room(usize::from(is_new));
         if !self.ranks.contains_key(&key) {
-            self.make_room();
             taken.events.push(hello(who));
         }
         let since = self.since;
@@ -177,8 +184,10 @@ impl Readings {
         rank.heard = now;
         rank.recent.note(&report);
         let only_with_steps = report.only_with_steps;
+        let before = rank.series.bytes();
         let sum = rank.sum(report, since, now);
-        taken.dropped = sum.dropped;
+        self.bytes += rank.series.bytes() - before;
+        taken.dropped += sum.dropped;
         if let Some((step, from)) = rank.number(&sum, known, only_with_steps) {
             taken.events.extend(events(who, step, from, sum));
         } else if only_with_steps {
@@ -189,16 +198,36 @@ impl Readings {
 
     /// Begins anew with a rank.
     pub(crate) fn forget(&mut self, who: &Who) {
-        self.ranks.remove(&(who.run.clone(), who.rank));
+        self.remove(&(who.run.clone(), who.rank));
     }
 
-    fn make_room(&mut self) {
-        if self.ranks.len() >= MAX_RANKS {
-            let oldest = self.ranks.iter().min_by(|(_, a), (_, b)| a.heard.total_cmp(&b.heard));
-            if let Some(key) = oldest.map(|(key, _)| key.clone()) {
-                self.ranks.remove(&key);
-            }
+    /// For so many more ranks. How many series were forgotten for them.
+    fn make_room(&mut self, more: usize) -> u64 {
+        let mut forgotten = 0;
+        while self.ranks.len() + more > MAX_RANKS || self.bytes > MAX_BYTES {
+            let Some(key) = self.least_missed() else { break };
+            forgotten += self.remove(&key);
         }
+        forgotten
+    }
+
+    /// Of the run that has most, the rank that was not heard of for longest: what one user sends
+    /// must not push out what others do.
+    fn least_missed(&self) -> Option<(String, u32)> {
+        let size = |rank: &Rank| RANK_BYTES + rank.series.bytes();
+        let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
+        for ((run, _), rank) in &self.ranks {
+            *sizes.entry(run).or_default() += size(rank);
+        }
+        let (largest, _) = sizes.into_iter().max_by_key(|(_, size)| *size)?;
+        let of_it = self.ranks.iter().filter(|((run, _), _)| run == largest);
+        of_it.min_by(|(_, a), (_, b)| a.heard.total_cmp(&b.heard)).map(|(key, _)| key.clone())
+    }
+
+    fn remove(&mut self, key: &(String, u32)) -> u64 {
+        let Some(rank) = self.ranks.remove(key) else { return 0 };
+        self.bytes -= rank.series.bytes();
+        rank.series.len() as u64
     }
 }
 

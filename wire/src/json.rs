@@ -41,9 +41,9 @@ impl Value {
     /// Reads exactly one value, with nothing but space around it.
     pub fn parse(bytes: &[u8]) -> Result<Self, JsonError> {
         let mut r = JsonReader::new(bytes);
-        let v = r.value()?;
+        let (v, _, left_out) = r.value_within(MAX_VALUES)?;
         r.end()?;
-        Ok(v)
+        if left_out > 0 { r.err("too many values") } else { Ok(v) }
     }
 
     /// A number, or a string that spells one: `"NaN"`, and the `'%.4g'` strings of Hugging Face.
@@ -119,6 +119,9 @@ pub(crate) fn write_string(out: &mut String, s: &str) {
     out.push_str(&s[plain..]);
     out.push('"');
 }
+
+/// Values within a value. One of two bytes takes a hundred times as many in memory.
+const MAX_VALUES: usize = 32_768;
 
 pub(crate) struct JsonReader<'a> {
     b: &'a [u8],
@@ -400,6 +403,14 @@ mod tests {
             assert_eq!(read(t), Err(JsonError { at, what }), "{t}");
         }
         assert_eq!(read(&"[".repeat(100)).unwrap_err().what, "nested too deeply");
+    }
+
+    #[test]
+    fn a_text_of_too_many_values_is_refused() {
+        let list = |n: usize| format!("[{}0]", "{},".repeat(n - 1));
+        assert!(Value::parse(list(MAX_VALUES).as_bytes()).is_ok());
+        let refused = Value::parse(list(MAX_VALUES + 1).as_bytes()).unwrap_err();
+        assert!(refused.to_string().contains("too many values"), "{refused}");
     }
 
     proptest::proptest! {

@@ -22,6 +22,10 @@ pub(crate) struct Named(pub(crate) String);
 #[derive(Debug)]
 pub(crate) struct Sent<T>(pub(crate) T);
 
+/// Values in a list: one of two bytes takes a hundred times as many in memory. An Alertmanager's
+/// client sends a few thousand.
+const MAX_VALUES: usize = 32_768;
+
 /// The body, a list in JSON: the valid elements, and the invalid ones with the reason.
 #[derive(Debug)]
 pub(crate) struct Each<T>(pub(crate) Vec<Result<T, (serde_json::Value, serde_json::Error)>>);
@@ -64,6 +68,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Each<T> {
 
 impl<T: DeserializeOwned> Each<T> {
     pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        if values(body) > MAX_VALUES {
+            let why = format!("the body has more than {MAX_VALUES} values; send it in parts");
+            return Err(ApiError { status: StatusCode::PAYLOAD_TOO_LARGE, message: why });
+        }
         match serde_json::from_slice::<Vec<T>>(body) {
             Ok(all) => Ok(Self(all.into_iter().map(Ok).collect())),
             Err(e) if e.is_data() => {
@@ -74,6 +82,21 @@ impl<T: DeserializeOwned> Each<T> {
             Err(e) => Err(unreadable(&e)),
         }
     }
+}
+
+/// About how many values a text in JSON has.
+fn values(text: &[u8]) -> usize {
+    let (mut count, mut quoted, mut escaped) = (0, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b',' | b'{' | b'[' if !quoted => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
@@ -109,6 +132,21 @@ fn unreceived(rejection: BytesRejection) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_of_too_many_values_is_refused_before_it_is_read() {
+        let read = |one: &str, count: usize| {
+            let body = format!("[{}]", vec![one; count].join(","));
+            Each::<serde_json::Map<String, serde_json::Value>>::read(body.as_bytes())
+                .map(|Each(all)| all.len())
+        };
+        assert_eq!(read("{}", 16_000).unwrap(), 16_000);
+        let text = r#"{"a": "\\\",{[{[{[,,,,,,"}"#;
+        assert_eq!(read(text, 16_000).unwrap(), 16_000, "texts are one value each");
+        for (one, count) in [("{}", 17_000), ("0", 40_000), ("[]", 20_000)] {
+            assert_eq!(read(one, count).unwrap_err().status, StatusCode::PAYLOAD_TOO_LARGE, "{one}");
+        }
+    }
 
     #[test]
     fn the_content_type_of_json() {

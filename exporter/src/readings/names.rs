@@ -7,8 +7,8 @@ use stepwatch_wire::names::metric;
 
 /// Entries of a `metrics:` map.
 pub(crate) const MAX_NAMES: usize = 256;
-/// Longest name of a metric.
-const MAX_CHARS: usize = 128;
+/// Bytes of the name of a metric.
+const MAX_NAME: usize = 128;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Meaning<'a> {
@@ -171,10 +171,7 @@ fn divisor(ours: &str, by: f64, unit: &str) -> f64 {
 }
 
 fn clip(name: &str) -> Cow<'_, str> {
-    match name.char_indices().nth(MAX_CHARS) {
-        Some((at, _)) => Cow::Borrowed(&name[..at]),
-        None => Cow::Borrowed(name),
-    }
+    Cow::Borrowed(&name[..name.floor_char_boundary(MAX_NAME)])
 }
 
 #[cfg(test)]

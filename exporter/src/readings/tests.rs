@@ -236,6 +236,35 @@ fn ranks_are_bounded() {
     assert!(!readings.ranks.contains_key(&("r".into(), 0)));
 }
 
+/// A report of so many series with long names.
+fn wide(readings: &mut Readings, run: &str, rank: u32, now: f64) -> u64 {
+    let reading = |n: usize| Reading {
+        meaning: Meaning::Metric(format!("{n:0120}").into(), 1.0),
+        known: false,
+        value: Value::Gauge(1.0),
+    };
+    let all = (0..value::MAX_SERIES).map(reading).collect();
+    let report = Report { step: Some(1), readings: all, ..Report::default() };
+    readings.take(&Who { run: run.into(), rank, ..who() }, report, None, now).dropped
+}
+
+#[test]
+fn a_run_that_has_most_makes_room() {
+    let mut readings = Readings::new(0.0);
+    wide(&mut readings, "small", 0, 0.0);
+    let forgotten: u64 = (0..200).map(|rank| wide(&mut readings, "large", rank, f64::from(rank + 1))).sum();
+    assert!(forgotten > 0, "and it is counted");
+    assert!(readings.bytes <= MAX_BYTES + (128 + 96) * value::MAX_SERIES, "{}", readings.bytes);
+    assert!(readings.ranks.contains_key(&("small".into(), 0)), "although it was not heard of for longest");
+    assert!(readings.ranks.contains_key(&("large".into(), 199)));
+    let bytes: usize = readings.ranks.values().map(|rank| rank.series.bytes()).sum();
+    assert_eq!(readings.bytes, bytes);
+    for rank in 0..200 {
+        readings.forget(&Who { run: "large".into(), rank, ..who() });
+    }
+    assert_eq!(readings.ranks.len(), 1);
+}
+
 proptest::proptest! {
     /// Whatever is reported, a given step is never changed into another one, and values are those
     /// that were reported.

@@ -37,7 +37,13 @@ pub(crate) struct Gained {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Series(BTreeMap<Box<str>, Last>);
+pub(crate) struct Series {
+    last: BTreeMap<Box<str>, Last>,
+    bytes: usize,
+}
+
+/// About what a series takes besides its name.
+const SERIES_BYTES: usize = 96;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Last {
@@ -72,11 +78,20 @@ impl Value {
 }
 
 impl Series {
+    /// About how many bytes they take.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.last.len()
+    }
+
     /// Compares a value with the last of its series and remembers it; `None` when there is no room
     /// for another series.
     pub(crate) fn gain(&mut self, name: &str, value: &Value, time: f64, since: f64) -> Option<Gained> {
-        let before = self.0.get(name).copied();
-        if before.is_none() && self.0.len() >= MAX_SERIES {
+        let before = self.last.get(name).copied();
+        if before.is_none() && self.last.len() >= MAX_SERIES {
             return None;
         }
         let (gained, now) = match *value {
@@ -100,9 +115,12 @@ impl Series {
                 (durations(before, now, cumulative, since), now)
             }
         };
-        match self.0.get_mut(name) {
+        match self.last.get_mut(name) {
             Some(last) => *last = now,
-            None => drop(self.0.insert(name.into(), now)),
+            None => {
+                self.bytes += SERIES_BYTES + name.len();
+                self.last.insert(name.into(), now);
+            }
         }
         Some(gained)
     }

@@ -25,7 +25,10 @@ pub struct WebHosts {
 /// Whom a browser may ask for.
 #[derive(Debug, Clone, Default)]
 pub struct Hosts {
+    /// Of the configuration. A proxy may be there, on another port.
     names: Arc<[String]>,
+    /// The machine's own: on another port of it anybody may serve pages.
+    machine: Arc<[String]>,
 }
 
 /// Where a machine has the domains of its network.
@@ -54,15 +57,21 @@ impl Hosts {
             .map(|(_, rest)| name_of(rest.split(['/', '?', '#']).next().unwrap_or_default()).to_owned());
         let machine = rustix::system::uname().nodename().to_str().unwrap_or_default().to_owned();
         let domains = std::fs::read_to_string(RESOLVER).unwrap_or_default();
-        let names = web.hosts.iter().cloned().chain(linked).chain(names_of(&machine, &domains));
-        Self { names: names.map(|n| n.to_ascii_lowercase()).collect() }
+        let lower = |name: String| name.to_ascii_lowercase();
+        Self {
+            names: web.hosts.iter().cloned().chain(linked).map(lower).collect(),
+            machine: names_of(&machine, &domains).into_iter().map(lower).collect(),
+        }
     }
 
     fn has(&self, authority: &str) -> bool {
         let name = name_of(authority).to_ascii_lowercase();
         // The resolution of such an address cannot be manipulated.
         let is_address = name.parse::<std::net::IpAddr>().is_ok();
-        is_address || name == "localhost" || name.ends_with(".localhost") || self.names.contains(&name)
+        is_address
+            || name == "localhost"
+            || name.ends_with(".localhost")
+            || [&self.names, &self.machine].iter().any(|names| names.contains(&name))
     }
 }
 
@@ -152,10 +161,18 @@ mod tests {
 
     fn ask_of(method: Method, headers: &[(&'static str, &str)], guarded: bool) -> Option<String> {
         let machine = names_of("node001", "nameserver 10.0.0.1\nsearch cluster.example. example.org\n");
-        let names = [vec!["sw.example.com".to_owned()], machine].concat();
-        let hosts = Hosts { names: names.into() };
+        let hosts = Hosts { names: ["sw.example.com".to_owned()].into(), machine: machine.into() };
         let headers = headers.iter().map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap())).collect();
         refuse(&method, &Uri::from_static("/"), &headers, &hosts, guarded)
+    }
+
+    #[test]
+    fn a_page_on_another_port_of_the_machine_is_of_another_site() {
+        let post = |origin| ask(Method::POST, &[("host", "node001:9766"), ("origin", origin)]);
+        assert_eq!(post("http://node001:9766"), None);
+        assert!(post("http://node001:8000").is_some());
+        let linked = [("host", "127.0.0.1:9766"), ("origin", "https://sw.example.com")];
+        assert_eq!(ask(Method::POST, &linked), None, "a proxy");
     }
 
     #[test]

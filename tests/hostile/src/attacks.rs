@@ -22,6 +22,7 @@ mod store;
 mod textfile;
 mod unfinished;
 mod unread;
+mod values;
 mod words;
 
 use anyhow::Context;
@@ -71,6 +72,9 @@ pub(crate) const ALL: &[Attack] = &[
     large::SILENCES,
     large::TEXTS,
     large::ALERTS,
+    values::EVENTS,
+    values::ALERTS,
+    values::SERIES,
 ];
 
 pub(crate) fn named(name: &str) -> anyhow::Result<&'static Attack> {
