@@ -63,7 +63,14 @@ impl Contents {
         if known.is_some_and(|main| main.changed == changed && main.bytes == meta.len()) {
             return Ok(());
         }
-        let Some(found) = read_main(path).await? else { return Ok(()) };
+        let shorter = known.is_some_and(|main| meta.len() < main.bytes);
+        let found = match read_main(path).await {
+            // While SQLite writes its log back, which a connection that was given up may do for long,
+            // the main file is a mixture. Were it refused, nothing would be written any more.
+            Err(err) if err.is_malformed() && !shorter => return Ok(()),
+            found => found?,
+        };
+        let Some(found) = found else { return Ok(()) };
         let number = self.compare(path, found, known.map_or(0, |main| main.number))?;
         let main = Main { changed, bytes: meta.len(), number };
         *self.main.lock().unwrap_or_else(PoisonError::into_inner) = Some(main);

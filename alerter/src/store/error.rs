@@ -92,6 +92,12 @@ impl StoreError {
         }
     }
 
+    /// Whether SQLite calls the file malformed (`SQLITE_CORRUPT`).
+    pub(super) fn is_malformed(&self) -> bool {
+        let Self::Sql(sqlx::Error::Database(err)) = self else { return false };
+        err.code().as_deref() == Some("11")
+    }
+
     /// Whether the store refuses all writes, and not only this one.
     pub(super) fn is_refusal(&self) -> bool {
         !matches!(self, Self::AmbiguousId(_) | Self::Damaged { .. } | Self::Unknown { .. })

@@ -431,6 +431,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_file_that_the_log_is_being_written_back_to_is_in_its_place() {
+        /// Where the first page has the number of all.
+        const PAGES: u64 = 28;
+        let (_dir, path) = stored().await;
+        let store = reopen(&path).await;
+        store.touch(Ts(1)).await.unwrap();
+        write_back(&path).await;
+        store.touch(Ts(2)).await.unwrap();
+        // The first page is written first, and those that it counts are not there yet.
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        file.write_all_at(&0x00ff_ffff_u32.to_be_bytes(), PAGES).unwrap();
+        let contents = &store.inner.identity.contents;
+        contents.check_main(&path).await.unwrap();
+        file.set_len(file.metadata().unwrap().len() - 4096).unwrap();
+        let err = contents.check_main(&path).await.unwrap_err();
+        assert!(err.is_malformed(), "it never becomes shorter: {err}");
+    }
+
+    #[tokio::test]
     async fn a_store_that_is_written_over_in_its_place_takes_nothing_more() {
         for older in [false, true] {
             let ((_dir, path), (_other, other)) = (stored().await, stored().await);

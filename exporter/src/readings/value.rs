@@ -115,12 +115,11 @@ impl Series {
                 (durations(before, now, cumulative, since), now)
             }
         };
-        match self.last.get_mut(name) {
-            Some(last) => *last = now,
-            None => {
-                self.bytes += SERIES_BYTES + name.len();
-                self.last.insert(name.into(), now);
-            }
+        if let Some(last) = self.last.get_mut(name) {
+            *last = now;
+        } else {
+            self.bytes += SERIES_BYTES + name.len();
+            self.last.insert(name.into(), now);
         }
         Some(gained)
     }
