@@ -65,8 +65,8 @@ impl Contents {
         }
         let shorter = known.is_some_and(|main| meta.len() < main.bytes);
         let found = match read_main(path).await {
-            // While SQLite writes its log back, which a connection that was given up may do for long,
-            // the main file is a mixture. Were it refused, nothing would be written any more.
+            // While SQLite writes its log back, the main file is a mixture of old and new pages. A
+            // connection that was given up may do that for long.
             Err(err) if err.is_malformed() && !shorter => return Ok(()),
             found => found?,
         };

@@ -57,7 +57,7 @@ fn series(target: &Target) -> anyhow::Result<()> {
         )
     };
     for first in (0..RANKS).step_by(RANKS_AT_ONCE) {
-        let ranks: Vec<_> = (first..first + RANKS_AT_ONCE).map(of).collect();
+        let ranks: Vec<_> = (first..RANKS.min(first + RANKS_AT_ONCE)).map(of).collect();
         let body = format!(r#"{{"resourceMetrics":[{}]}}"#, ranks.join(","));
         post(target.exporter, "/v1/metrics", JSON, body.as_bytes())
             .context("the exporter does not answer")?;
