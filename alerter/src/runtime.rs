@@ -221,7 +221,11 @@ impl Runtime {
         inputs: Inputs,
         metrics: RuntimeMetrics,
     ) -> store::Result<(Self, RuntimeHandle, BTreeMap<String, Cursor>)> {
-        let clock = Clock::start(store.alive_at().await?);
+        let alive = store.alive_at().await?;
+        if let Some(at) = alive {
+            store.note_recorded(at);
+        }
+        let clock = Clock::start(alive);
         let cursors = store.load_cursors().await?.into_iter().collect();
         let (mut engine, unusable) = Engine::restore(config.clone(), store.load_state().await?);
         for part in &unusable {

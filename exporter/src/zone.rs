@@ -17,6 +17,8 @@ pub(crate) struct Zone {
 }
 
 impl Zone {
+    pub(crate) const UTC: Self = Self { offset: 0.0 };
+
     /// This host's zone, until a line shows another.
     pub(crate) fn of_host(unix: f64) -> Self {
         let at = jiff::Timestamp::from_second(unix as i64).unwrap_or(jiff::Timestamp::UNIX_EPOCH);

@@ -28,6 +28,9 @@ pub enum Input<'a> {
     Note { incident: &'a str, by: &'a str, what: &'a str },
     /// The alerter looked at a part of itself: what is wrong with it, in words, or nothing.
     Own { check: &'a str, severity: Severity, fault: Option<&'a str> },
+    /// Why the store takes nothing, or nothing if it does. `recorded` is the time of what it took
+    /// last: a fault has the same id by it after a crash, of which the store knows nothing.
+    Store { fault: Option<&'a str>, recorded: Option<Ts> },
     /// What the calendar of a schedule says now; without a text, that it says what it said before.
     Calendar { schedule: &'a str, text: Option<&'a str> },
     /// A receiver took a notification.

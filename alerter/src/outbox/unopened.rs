@@ -19,11 +19,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use sha2::{Digest as _, Sha256};
 use stepwatch_engine::{Engine, EngineConfig};
-use stepwatch_model::Severity;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::effect::{Effect, Input, Notification};
-use stepwatch_respond::route::STORE;
 use tokio::time::Instant;
 
 use super::deliver::attempt;
@@ -88,7 +86,7 @@ impl Unopened {
         // This incident has no page to link to.
         let responder = ResponderConfig { external_url: None, ..responder };
         let mut effects = Vec::new();
-        let own = Input::Own { check: STORE, severity: Severity::Page, fault: Some(fault) };
+        let own = Input::Store { fault: Some(fault), recorded: None };
         Engine::new(EngineConfig { detectors, responder }).handle(now, own, &mut effects);
         let mut notices = Vec::new();
         for effect in effects {

@@ -3,11 +3,9 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-use stepwatch_model::Severity;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::{Action, Effect, Input, Notification, TimelineEntry};
 use stepwatch_respond::incident::{IncidentRecord, State};
-use stepwatch_respond::route::STORE;
 
 use tokio::time::Instant;
 
@@ -52,7 +50,7 @@ impl Runtime {
             None => None,
         };
         let (now, before) = (self.clock.now(), self.pending.effects.len());
-        let own = Input::Own { check: STORE, severity: Severity::Page, fault: fault.as_deref() };
+        let own = Input::Store { fault: fault.as_deref(), recorded: self.store.recorded_at() };
         self.engine.handle(now, own, &mut self.pending.effects);
         if self.pending.effects.len() > before {
             self.schedule.changed();

@@ -85,7 +85,8 @@ impl Store {
             stepwatch_kit::crash::point("store.before_commit");
             Ok(rows)
         });
-        let written = match written.await {
+        let written = written.await.inspect(|_| self.note_recorded(commit.at));
+        let written = match written {
             Ok(rows) => self.find(&posts, commit.at).await.map(|()| rows),
             Err(err) => Err(err),
         };

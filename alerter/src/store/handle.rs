@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, OnceLock};
 
 use sqlx::sqlite::SqlitePool;
@@ -39,6 +39,9 @@ pub(super) struct Inner {
     pub(super) abandoned: OnceLock<()>,
     /// When the transaction under way began. Never held for long.
     pub(super) transaction_began: std::sync::Mutex<Option<tokio::time::Instant>>,
+    /// The time of the last commit or sign of life that was written, in Unix milliseconds; 0 before
+    /// the first.
+    pub(super) recorded: AtomicI64,
     /// Messages that are sent although the store refuses. Never held for long.
     pub(super) unrecorded: std::sync::Mutex<Unrecorded>,
     pub(super) readers: SqlitePool,

@@ -1,7 +1,7 @@
 //! Opening the store: the right place, one process, the right schema.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -99,6 +99,7 @@ impl Store {
             looking: AtomicBool::new(false),
             abandoned: OnceLock::new(),
             transaction_began: std::sync::Mutex::default(),
+            recorded: AtomicI64::default(),
             unrecorded,
             readers,
             finders,

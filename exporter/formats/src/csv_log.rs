@@ -13,7 +13,7 @@ use crate::format::Out;
 use crate::lightning_csv::cells;
 use crate::number;
 use crate::scalars::{Gathered, Id, Printed, Scalars, is_of_training};
-use crate::time;
+use crate::time::{self, Stamp};
 use crate::word_meaning::{Meaning, meaning};
 
 /// Columns that are read.
@@ -39,6 +39,8 @@ pub(crate) struct CsvLog {
     scalars: Scalars,
     columns: Option<Columns>,
     last_step: Option<i64>,
+    /// The times of the rows have no zone.
+    local_times: bool,
     offset: u64,
     /// The rest of a row that is too long is passed over.
     skipping: bool,
@@ -139,7 +141,10 @@ impl CsvLog {
             pushed.bad_records += 1;
             return;
         };
-        let ts = columns.time.and_then(|at| instant(cell(at)));
+        let time = columns.time.and_then(|at| instant(cell(at)));
+        self.local_times = matches!(time, Some(Stamp::Local(_)));
+        // As pandas and Python's logging write it, without a zone: it is taken for UTC.
+        let ts = time.map(|stamp| stamp.unix(0.0));
         let (mut values, mut nulls) = (Vec::new(), Vec::new());
         for (at, name, id) in &columns.values {
             match stepwatch_wire::num::parse(cell(*at)) {
@@ -164,12 +169,10 @@ impl CsvLog {
     }
 }
 
-/// The time of a row, if its zone is known.
-fn instant(cell: &str) -> Option<f64> {
-    match time::lead(cell) {
-        Some((time::Stamp::Exact(at), _)) => Some(at),
-        _ => stepwatch_wire::num::parse(cell).filter(|at| SECONDS.contains(at)),
-    }
+/// The time of a row.
+fn instant(cell: &str) -> Option<Stamp> {
+    let seconds = || stepwatch_wire::num::parse(cell).filter(|at| SECONDS.contains(at)).map(Stamp::Exact);
+    time::lead(cell).map(|(stamp, _)| stamp).or_else(seconds)
 }
 
 impl FileFormat for CsvLog {
@@ -179,6 +182,10 @@ impl FileFormat for CsvLog {
 
     fn has_rows(&self) -> bool {
         true
+    }
+
+    fn has_local_times(&self) -> bool {
+        self.local_times
     }
 
     /// A row without an end is being written.
@@ -296,6 +303,24 @@ mod tests {
         assert_eq!(losses(&e), [(Kind::Step, 2, Some(2.25))], "a loss of its own");
         assert_eq!(e[0].ts, Some(1_780_000_010.0));
         assert_eq!(r.position(), (head.len() + 18) as u64);
+    }
+
+    #[test]
+    fn a_time_without_a_zone_is_utc() {
+        for (cell, local) in [
+            ("2026-05-28 20:26:40", true),
+            ("2026-05-28 20:26:40.000000", true),
+            ("\"2026-05-28 20:26:40,000\"", true),
+            ("2026-05-28T20:26:40", true),
+            ("2026-05-28 20:26:40+00:00", false),
+            ("1780000000", false),
+        ] {
+            let mut r = reader("step,loss,timestamp\n");
+            let e = push(&mut r, &format!("step,loss,timestamp\n1,2.5,{cell}\n"));
+            assert_eq!((e[0].ts, r.has_local_times()), (Some(1_780_000_000.0), local), "{cell}");
+        }
+        let mut r = reader("step,loss,timestamp\n");
+        assert_eq!(push(&mut r, "step,loss,timestamp\n1,2.5,yesterday\n")[0].ts, None);
     }
 
     #[test]

@@ -190,6 +190,11 @@ impl FileReader {
         }
     }
 
+    /// Whether the times of the last events are local, of an unknown zone, given as if UTC.
+    pub fn has_local_times(&self) -> bool {
+        self.format.has_local_times()
+    }
+
     /// How many bytes must be there before `push` consumes any of `rest`, which it did not consume:
     /// who can read them again need not hold them, and need not offer fewer.
     pub fn needs(&self, rest: &[u8]) -> u64 {

@@ -125,6 +125,11 @@ pub(crate) trait FileFormat: fmt::Debug + Send {
         false
     }
 
+    /// Whether the times of the last records have no zone: they are given as if they were UTC.
+    fn has_local_times(&self) -> bool {
+        false
+    }
+
     /// Reads a file that is written as a whole, or as much of it as is enough for one turn.
     fn read(&mut self, whole: &Whole<'_>, out: &mut Out<'_>) -> io::Result<Pushed> {
         if whole.len > MAX_HELD_BYTES {

@@ -73,6 +73,7 @@ pub(crate) const ALL: &[Attack] = &[
     large::TEXTS,
     large::ALERTS,
     values::EVENTS,
+    values::FILES,
     values::ALERTS,
     values::SERIES,
 ];

@@ -11,6 +11,7 @@ use crate::effect::Tx;
 use crate::effect::timeline;
 use crate::effect::{Action, Effect};
 use crate::message::{Reason, Why};
+use crate::route::STORE;
 use std::collections::{BTreeMap, BTreeSet};
 use stepwatch_model::{Cause, Change, Context, Finding, Kind, Scope, Sentence, Severity, Span, Subject, Ts};
 
@@ -83,12 +84,17 @@ impl Manager {
         if stall { self.correlator.find(&hang).or_else(|| self.closed.find(&hang)) } else { None }
     }
 
-    fn new_id(&mut self, now: Ts, subject: &Subject) -> String {
-        let since = match &subject.scope {
-            Scope::Alert(key) => self.external.since(key),
-            _ => None,
+    /// The id of an incident that `v` opens. The same finding, made again after a crash before it
+    /// was stored, gives the same id: its pages may have been sent without being recorded.
+    fn new_id(&mut self, now: Ts, subject: &Subject, v: &Finding) -> String {
+        let id = match &subject.scope {
+            Scope::Own(check) if check == STORE => self.recorded.map(|at| self.correlator.id_at(at, subject)),
+            Scope::Own(_) => None,
+            Scope::Alert(key) => {
+                self.external.since(key).and_then(|since| self.correlator.id_since(now, subject, since))
+            }
+            _ => self.correlator.id_since(now, subject, v.ts),
         };
-        let id = since.and_then(|since| self.correlator.id_since(now, subject, since));
         let id = id.filter(|id| !self.open.contains_key(id) && self.closed.get(id).is_none());
         id.unwrap_or_else(|| self.correlator.next_id(now, subject))
     }
@@ -97,7 +103,7 @@ impl Manager {
         let now = tx.now;
         let Report { subject, context, finding: v } = report;
         let flaps = self.correlator.flap_history_mut().flaps(now, subject);
-        let id = self.new_id(now, subject);
+        let id = self.new_id(now, subject, v);
         let record = IncidentRecord::opened_by(report, now, id.clone(), flaps);
         let again = if flaps > 0 {
             format!(" (came back {flaps} times within {FLAP_MEMORY})")

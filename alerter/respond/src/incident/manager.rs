@@ -37,6 +37,8 @@ pub(crate) struct Manager {
     pub(crate) dispatcher: Dispatcher,
     /// The alerts of other programs; the parts read it.
     pub(crate) external: External,
+    /// The time of what the store took last; `None` where there is no store.
+    pub(crate) recorded: Option<Ts>,
     /// Incidents that changed since the last look; gone ones are not in `open`.
     pub(crate) touched: Vec<String>,
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::State;
 use super::manager::Manager;
 use crate::route::STORE;
-use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Subject};
+use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Subject, Ts};
 
 /// What the check of a receiver is called, before its name.
 const DELIVERY: &str = "delivery to ";
@@ -55,6 +55,12 @@ impl Manager {
         let open = self.open.values().filter(|i| i.record.state == State::Open);
         let lanes = open.flat_map(|i| &i.lanes).filter(|(_, lane)| lane.untaken.is_some());
         lanes.map(|(receiver, _)| receiver.clone()).collect()
+    }
+
+    /// Whether the store takes what is to be recorded.
+    pub(crate) fn store(&mut self, tx: &mut Tx<'_>, fault: Option<&str>, recorded: Option<Ts>) {
+        self.recorded = recorded;
+        self.own(tx, STORE, Severity::Page, fault);
     }
 
     /// One check of ours, and what it found; the same fault found again is no news.

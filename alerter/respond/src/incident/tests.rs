@@ -13,6 +13,7 @@ mod heard_again;
 mod model;
 mod storms;
 mod suppression;
+mod unrecorded;
 
 use std::collections::{BTreeMap, BTreeSet};
 

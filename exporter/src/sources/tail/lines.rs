@@ -14,6 +14,8 @@ const FUTURE_SECONDS: f64 = 60.0;
 pub(super) struct Lines {
     pub(super) reader: LogReader,
     zone: Zone,
+    /// That of the times of a table.
+    table_zone: Zone,
 }
 
 /// One poll of a file: its events are added to `events`.
@@ -27,7 +29,7 @@ pub(super) struct Turn<'a> {
 
 impl Lines {
     pub(super) fn new(reader: LogReader, unix: f64) -> Self {
-        Self { reader, zone: Zone::of_host(unix) }
+        Self { reader, zone: Zone::of_host(unix), table_zone: Zone::UTC }
     }
 
     /// Gives the parser what was read before, as context.
@@ -86,7 +88,7 @@ impl Turn<'_> {
 
 impl Take for Turn<'_> {
     fn line(&mut self, text: &str, backlog: bool) {
-        let Lines { reader, zone } = &mut *self.lines;
+        let Lines { reader, zone, .. } = &mut *self.lines;
         let (stamp, first) = (reader.local_stamp(), self.events.len());
         reader.set_utc_offset(zone.offset());
         reader.line(text, self.events);
@@ -103,7 +105,14 @@ impl Take for Turn<'_> {
         self.time(first, backlog);
     }
 
-    fn event(&mut self, event: Event, backlog: bool) {
+    fn event(&mut self, mut event: Event, backlog: bool, local: bool) {
+        if let Some(stamp) = event.ts.filter(|_| local) {
+            // The time of a row that was just written shows its zone.
+            if !backlog {
+                self.lines.table_zone.observe(stamp, self.unix);
+            }
+            event.ts = Some(stamp - self.lines.table_zone.offset());
+        }
         self.events.push(event);
         self.time(self.events.len() - 1, backlog);
     }

@@ -1,11 +1,15 @@
-//! Many small values: an event and lists of alerts that are nothing else, and the series of a
+//! Many small values: events, files and lists of alerts that are nothing else, and the series of a
 //! thousand ranks, with long names.
+
+use std::fs;
+use std::path::Path;
 
 use anyhow::Context;
 
 use crate::attack::{Attack, Target, post};
 
 pub(crate) const EVENTS: Attack = Attack::new("event-values", events);
+pub(crate) const FILES: Attack = Attack { exporter: follow, ..Attack::new("file-values", files) };
 pub(crate) const ALERTS: Attack = Attack::new("alert-values", alerts);
 pub(crate) const SERIES: Attack = Attack::new("otlp-series", series);
 
@@ -13,6 +17,8 @@ const JSON: &str = "content-type: application/json\r\n";
 const REQUESTS: usize = 40;
 /// Of seven bytes each: just below what a body may have.
 const VALUES: usize = 149_000;
+const VALUES_OF_A_FILE: usize = 590_000;
+const FILES_OF_A_KIND: usize = 8;
 const VALUES_OF_ALERTS: usize = 1_000_000;
 /// Of 21 bytes each.
 const SMALL_ALERTS: usize = 330_000;
@@ -26,6 +32,31 @@ fn events(target: &Target) -> anyhow::Result<()> {
     let body = format!("[{{\"\":0}},\n{}0]", "{\"\":0},".repeat(VALUES));
     for _ in 0..REQUESTS {
         post(target.exporter, "/v1/events", JSON, body.as_bytes()).context("the exporter does not answer")?;
+    }
+    Ok(())
+}
+
+fn follow(dir: &Path) -> String {
+    let dir = dir.display();
+    format!(
+        "sources:\n  - tail: {{path: \"{dir}/*/error.json\"}}\n  - checkpoints: {{path: \"{dir}\", run: r}}\n"
+    )
+}
+
+/// Errors of workers, and configurations of models in checkpoints.
+fn files(target: &Target) -> anyhow::Result<()> {
+    let values = format!("[{}0]", "{\"\":0},".repeat(VALUES_OF_A_FILE));
+    let error = format!("{{\"message\":\"x\",\"a\":{values}}}");
+    let config = format!("{{\"model_type\":\"llama\",\"hidden_size\":64,\"a\":{values}}}");
+    for n in 0..FILES_OF_A_KIND {
+        let (worker, checkpoint) =
+            (target.dir.join(format!("worker-{n}")), target.dir.join(format!("checkpoint-{n}")));
+        fs::create_dir(&worker)?;
+        fs::write(worker.join("error.json"), &error)?;
+        fs::create_dir(&checkpoint)?;
+        fs::write(checkpoint.join("config.json"), &config)?;
+        fs::write(checkpoint.join("model.safetensors"), "x")?;
+        fs::write(checkpoint.join("trainer_state.json"), format!("{{\"global_step\":{n}}}"))?;
     }
     Ok(())
 }

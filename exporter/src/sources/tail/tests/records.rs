@@ -322,6 +322,22 @@ fn a_table_that_a_trainer_appends_to() {
     }
 }
 
+/// [`UNIX`] is 2096-10-02 07:06:40 in UTC.
+#[test]
+fn times_of_a_table_are_utc_until_a_fresh_row_shows_another_zone() {
+    let mut b = Bench::new("log.csv");
+    let rows = "step,loss,timestamp\n1,2.5,2096-10-02 05:06:40\n2,2.5,2096-10-02 05:06:50.500\n";
+    b.append_bytes("log.csv", rows.as_bytes());
+    let ages = |e: Vec<Event>| e.iter().map(|e| e.ts.unwrap() - UNIX).collect::<Vec<_>>();
+    assert_eq!(ages(b.poll()), [-7200.0, -7189.5], "they were there before");
+    b.append_bytes("log.csv", b"3,2.5,2096-10-02 07:06:30\n");
+    assert_eq!(ages(b.poll()), [-10.0]);
+    b.append_bytes("log.csv", b"4,2.5,2096-10-02 02:06:35\n5,2.5,2096-10-02 02:06:38\n");
+    assert_eq!(ages(b.poll()), [-5.0, -2.0], "local time of a zone five hours behind");
+    b.append_bytes("log.csv", b"6,2.5,2096-10-02 07:06:39Z\n");
+    assert_eq!(ages(b.poll()), [-1.0], "a time with its zone");
+}
+
 #[test]
 fn of_the_tables_in_a_directory_those_of_training_are_followed() {
     let mut b = Bench::new("exp1");
