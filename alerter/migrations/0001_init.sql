@@ -76,7 +76,7 @@ CREATE TABLE outbox (
     reported      BIGINT NOT NULL,
     notification  TEXT NOT NULL,
     -- 1 of what is told although something hides the incident: a person asked for it, or it is an answer or an end.
-    despite_quiet BIGINT NOT NULL DEFAULT 0,
+    despite_suppression BIGINT NOT NULL DEFAULT 0,
     -- The number of a call among those of its incident and class (page, ticket), given before it is first sent to a receiver that
     -- rings once a key. A call that is repeated keeps it; NULL of what was never sent, and of what calls nobody.
     ring          BIGINT,

@@ -27,10 +27,11 @@ use stepwatch_wire::{Event, Kind, Value as Json};
 pub(crate) use names::{Meaning, Names, check};
 pub(crate) use value::Value;
 
+use crate::voice::Voice;
 use value::{Gained, Series};
 
-/// Ranks that one source follows, and bytes of their series. Of the run that has most, the rank
-/// unheard of for longest makes room.
+/// Ranks that one source follows, and bytes of their series. Of the user that has most, and of that
+/// user's run that has most, the rank unheard of for longest makes room.
 const MAX_RANKS: usize = 1024;
 const MAX_BYTES: usize = 8 << 20;
 /// About what a rank takes besides.
@@ -46,6 +47,8 @@ const STEP_FROM: &str = "step_from";
 pub(crate) struct Who {
     pub(crate) run: String,
     pub(crate) rank: u32,
+    /// Who sends it.
+    pub(crate) voice: Voice,
     /// The reporter declares that it trains; otherwise its metrics must show it.
     pub(crate) certain: bool,
     pub(crate) world: Option<u32>,
@@ -99,6 +102,8 @@ pub(crate) struct Readings {
 #[derive(Debug, Default)]
 struct Rank {
     heard: f64,
+    /// Who reported it last.
+    voice: Voice,
     /// Nothing was taken of it yet.
     fresh: bool,
     series: Series,
@@ -181,7 +186,7 @@ impl Readings {
         let since = self.since;
         let rank =
             self.ranks.entry(key).or_insert_with(|| Rank { step: known, fresh: true, ..Rank::default() });
-        rank.heard = now;
+        (rank.heard, rank.voice) = (now, who.voice);
         rank.recent.note(&report);
         let only_with_steps = report.only_with_steps;
         let before = rank.series.bytes();
@@ -211,17 +216,14 @@ impl Readings {
         forgotten
     }
 
-    /// Of the run that has most, the rank that was not heard of for longest: what one user sends
-    /// must not push out what others do.
+    /// The rank that was not heard of for longest, of the run that has most, of the user that has
+    /// most: what one user sends must not push out what others do, in however many runs.
     fn least_missed(&self) -> Option<(String, u32)> {
-        let size = |rank: &Rank| RANK_BYTES + rank.series.bytes();
-        let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
-        for ((run, _), rank) in &self.ranks {
-            *sizes.entry(run).or_default() += size(rank);
-        }
-        let (largest, _) = sizes.into_iter().max_by_key(|(_, size)| *size)?;
-        let of_it = self.ranks.iter().filter(|((run, _), _)| run == largest);
-        of_it.min_by(|(_, a), (_, b)| a.heard.total_cmp(&b.heard)).map(|(key, _)| key.clone())
+        let user = largest(self.ranks.values().map(|rank| (rank.voice, rank.size())))?;
+        let of_user = || self.ranks.iter().filter(|(_, rank)| rank.voice == user);
+        let run = largest(of_user().map(|((run, _), rank)| (run, rank.size())))?;
+        let of_run = of_user().filter(|((name, _), _)| name == run);
+        of_run.min_by(|(_, a), (_, b)| a.heard.total_cmp(&b.heard)).map(|(key, _)| key.clone())
     }
 
     fn remove(&mut self, key: &(String, u32)) -> u64 {
@@ -231,7 +233,20 @@ impl Readings {
     }
 }
 
+/// What has the largest sum.
+fn largest<K: Ord>(sizes: impl Iterator<Item = (K, usize)>) -> Option<K> {
+    let mut sums: BTreeMap<K, usize> = BTreeMap::new();
+    for (key, size) in sizes {
+        *sums.entry(key).or_default() += size;
+    }
+    sums.into_iter().max_by_key(|(_, sum)| *sum).map(|(key, _)| key)
+}
+
 impl Rank {
+    fn size(&self) -> usize {
+        RANK_BYTES + self.series.bytes()
+    }
+
     fn sum(&mut self, report: Report<'_>, since: f64, now: f64) -> Sum {
         let mut sum = Sum { step: report.step, time: report.time, ..Sum::default() };
         let time = report.time.unwrap_or(now);

@@ -136,7 +136,7 @@ pub struct Notification {
     /// The incident is suppressed and is notified all the same: a person asked for it, or it is an
     /// acknowledgement or an end.
     #[serde(default)]
-    pub despite_quiet: bool,
+    pub despite_suppression: bool,
     /// Who goes on about the call that was made before, in words: this one rings nobody anew.
     #[serde(default)]
     pub left_to: Option<String>,

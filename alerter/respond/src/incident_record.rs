@@ -142,7 +142,7 @@ pub struct IncidentRecord {
     #[serde(default)]
     pub labels: Labels,
     /// Why it notifies nobody, while it does not.
-    #[serde(default, rename = "quiet")]
+    #[serde(default)]
     pub suppression: Option<Suppression>,
     #[serde(default)]
     pub end: Option<End>,

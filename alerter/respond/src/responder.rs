@@ -109,9 +109,7 @@ impl Responder {
             Input::Own { check, severity, fault } => {
                 self.manager.own(&mut Tx::new(now, out), check, severity, fault)
             }
-            Input::Store { fault, recorded } => {
-                self.manager.store(&mut Tx::new(now, out), fault, recorded)
-            }
+            Input::Store { fault, recorded } => self.manager.store(&mut Tx::new(now, out), fault, recorded),
             Input::Delivered { incident, receiver, action } => {
                 out.push(by_actor(now, incident, receiver, format!("{} delivered", action.as_str())));
                 self.manager.taken(&mut Tx::new(now, out), incident, receiver);

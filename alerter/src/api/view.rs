@@ -87,7 +87,7 @@ pub struct IncidentView {
     pub labels: Labels,
     /// Why it notifies nobody, while it does not.
     #[serde(default)]
-    pub quiet: Option<QuietView>,
+    pub suppression: Option<SuppressionView>,
     /// How it ended, once it is resolved.
     #[serde(default)]
     #[schema(value_type = Option<schema::Ended>)]
@@ -109,8 +109,8 @@ pub struct IncidentView {
 
 /// Why an open incident notifies nobody.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct QuietView {
-    #[schema(value_type = schema::Hidden)]
+pub struct SuppressionView {
+    #[schema(value_type = schema::SuppressionReason)]
     pub why: SuppressionReason,
     /// The id of the silence, or of the incident.
     pub by: String,
@@ -453,7 +453,7 @@ impl From<IncidentRecord> for IncidentView {
             next_escalation_at: r.next_at.filter(|_| r.suppression.is_none()).map(When),
             flaps: r.flaps,
             labels: r.labels,
-            quiet: r.suppression.map(Into::into),
+            suppression: r.suppression.map(Into::into),
         }
     }
 }
@@ -478,7 +478,7 @@ impl IncidentDetail {
     }
 }
 
-impl From<Suppression> for QuietView {
+impl From<Suppression> for SuppressionView {
     fn from(s: Suppression) -> Self {
         Self { why: s.why, by: s.by, until: s.until.map(When), words: s.words }
     }

@@ -32,8 +32,8 @@ pub(super) fn story(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> io::Res
         message(d, delivery, before, out)?;
         before = at;
     }
-    if let Some(quiet) = &d.incident.quiet {
-        writeln!(out, "  now notifies nobody: {} ({})", plain(&quiet.words), plain(&quiet.by))?;
+    if let Some(suppression) = &d.incident.suppression {
+        writeln!(out, "  now notifies nobody: {} ({})", plain(&suppression.words), plain(&suppression.by))?;
     }
     Ok(())
 }

@@ -13,7 +13,9 @@ use super::client::ClientArgs;
 use super::table::{BAD, Table, of_severity, plain};
 use super::{CliError, watch};
 use crate::api::incident_actions::Note;
-use crate::api::view::{IncidentDetail, IncidentList, IncidentView, PostmortemView, Resolution, When};
+use crate::api::view::{
+    IncidentDetail, IncidentList, IncidentView, PostmortemView, Resolution, SuppressionView, When,
+};
 use crate::clock::wall;
 
 #[derive(Debug, Subcommand)]
@@ -318,7 +320,7 @@ pub(super) fn table(incidents: &[IncidentView], now: Ts) -> Table {
 }
 
 fn is_unheard(i: &IncidentView) -> bool {
-    i.state == State::Open && i.severity == Severity::Page && i.quiet.is_some()
+    i.state == State::Open && i.severity == Severity::Page && i.suppression.is_some()
 }
 
 /// Prints the number of open pages that notify nobody.
@@ -332,15 +334,15 @@ pub(super) fn unheard(incidents: &[IncidentView], out: &mut dyn Write) -> std::i
 
 /// Who is notified of it, or what suppresses it.
 fn notified(i: &IncidentView, now: Ts) -> String {
-    match (&i.quiet, i.state) {
+    match (&i.suppression, i.state) {
         (_, State::Resolved) => match i.reopens_at {
             Some(at) => format!("back in {}", Span((at.0 - now).0.max(0))),
             None => "-".into(),
         },
-        (Some(quiet), _) => match quiet.why {
-            SuppressionReason::Silenced => format!("NOBODY: silence {}", quiet.by),
-            SuppressionReason::Inhibited => format!("NOBODY: hidden by {}", quiet.by),
-            SuppressionReason::RolledUp => format!("NOBODY: part of {}", quiet.by),
+        (Some(SuppressionView { why, by, .. }), _) => match why {
+            SuppressionReason::Silenced => format!("NOBODY: silence {by}"),
+            SuppressionReason::Inhibited => format!("NOBODY: inhibited by {by}"),
+            SuppressionReason::RolledUp => format!("NOBODY: part of {by}"),
         },
         (None, State::Acknowledged) => i.acked_by.clone().unwrap_or_else(|| "-".into()),
         (None, State::Open) => match (i.level, i.next_escalation_at) {
@@ -393,8 +395,8 @@ pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io
     if i.flaps > 0 {
         t.row(["flaps", &format!("came back {} times", i.flaps)]);
     }
-    if let Some(quiet) = &i.quiet {
-        t.row(["notifies", &format!("nobody: {} ({})", quiet.words, quiet.by)]);
+    if let Some(suppression) = &i.suppression {
+        t.row(["notifies", &format!("nobody: {} ({})", suppression.words, suppression.by)]);
     }
     for link in &d.links {
         t.row([link.text.to_lowercase().as_str(), &link.href]);

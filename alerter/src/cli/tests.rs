@@ -14,8 +14,8 @@ use stepwatch_respond::message::Reason;
 use super::*;
 use crate::api::doc::examples;
 use crate::api::view::{
-    DeliveryView, IncidentDetail, IncidentView, LinkView, PathView, QuietView, RunList, RunView, SourceView,
-    TimelineView, When,
+    DeliveryView, IncidentDetail, IncidentView, LinkView, PathView, RunList, RunView, SourceView,
+    SuppressionView, TimelineView, When,
 };
 use crate::store::DeliveryState;
 use crate::testing::{DEADLINE, TestApp, wait_for};
@@ -58,7 +58,7 @@ fn incident() -> IncidentView {
         next_escalation_at: Some(at(300)),
         flaps: 0,
         labels: BTreeMap::new(),
-        quiet: None,
+        suppression: None,
         ended: None,
         resolved_by: None,
         resolved_as: None,
@@ -193,8 +193,8 @@ fn facts_of(incident: IncidentView) -> IncidentDetail {
     IncidentDetail { incident, description, links, advice: None, plan: None, timeline, deliveries }
 }
 
-fn suppressed(why: SuppressionReason, by: &str) -> QuietView {
-    QuietView { why, by: by.into(), until: None, words: format!("as {by} says") }
+fn suppressed(why: SuppressionReason, by: &str) -> SuppressionView {
+    SuppressionView { why, by: by.into(), until: None, words: format!("as {by} says") }
 }
 
 fn text(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> String {
@@ -292,11 +292,15 @@ fn listing() {
     let now = Ts(OPENED + 250_000);
     // What is suppressed, and what nobody has been notified of yet.
     let silenced =
-        IncidentView { quiet: Some(suppressed(SuppressionReason::Silenced, "5f0c")), ..incident() };
-    let inhibited =
-        IncidentView { quiet: Some(suppressed(SuppressionReason::Inhibited, "01KAHTZ8")), ..incident() };
-    let rolled_up =
-        IncidentView { quiet: Some(suppressed(SuppressionReason::RolledUp, "01KAHTZX")), ..gpu_fault() };
+        IncidentView { suppression: Some(suppressed(SuppressionReason::Silenced, "5f0c")), ..incident() };
+    let inhibited = IncidentView {
+        suppression: Some(suppressed(SuppressionReason::Inhibited, "01KAHTZ8")),
+        ..incident()
+    };
+    let rolled_up = IncidentView {
+        suppression: Some(suppressed(SuppressionReason::RolledUp, "01KAHTZX")),
+        ..gpu_fault()
+    };
     let taken = IncidentView { state: State::Acknowledged, acked_by: Some("alice".into()), ..incident() };
     let waits = IncidentView { level: 0, ..incident() };
     let never = IncidentView { level: 0, next_escalation_at: None, ..gpu_fault() };
@@ -327,7 +331,7 @@ fn facts() {
         title: "DiskFull".into(),
         signal: "DiskFull".into(),
         summary: "DiskFull: /data is 98 % full".into(),
-        quiet: Some(suppressed(SuppressionReason::Silenced, "5f0c")),
+        suppression: Some(suppressed(SuppressionReason::Silenced, "5f0c")),
         ..gpu_fault()
     };
     let link = |text: &str, href: &str| LinkView { text: text.into(), href: href.into() };

@@ -22,7 +22,7 @@ pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notificatio
         users: Vec::new(),
         slack_ids: Vec::new(),
         path: None,
-        despite_quiet: false,
+        despite_suppression: false,
         left_to: None,
         source: String::new(),
         reporter: String::new(),

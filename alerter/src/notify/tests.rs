@@ -74,7 +74,7 @@ pub(crate) fn page(receiver: &str, seq: u32, action: Action) -> Notification {
         users: Vec::new(),
         slack_ids: Vec::new(),
         path: None,
-        despite_quiet: false,
+        despite_suppression: false,
         left_to: None,
         source: String::new(),
         reporter: String::new(),

@@ -100,8 +100,9 @@ impl Pending {
         // those who were called from here.
         let wanted = |n: &Notification| {
             let record = stands.get(n.incident.as_str());
-            let calls =
-                |r: &&IncidentRecord| r.state == State::Open && (r.suppression.is_none() || n.despite_quiet);
+            let calls = |r: &&IncidentRecord| {
+                r.state == State::Open && (r.suppression.is_none() || n.despite_suppression)
+            };
             may_precede_its_record(n)
                 && match n.action {
                     Action::Trigger => record.is_none_or(calls),

@@ -288,12 +288,12 @@ async fn insert_posts(tx: &mut SqliteConnection, posts: &[&Notification], at: Ts
     }
     let mut insert = QueryBuilder::<Sqlite>::new(
         "INSERT INTO outbox (idem_key, incident, receiver, seq, action, page, state, attempts, created_ms, next_ms, \
-         reported, despite_quiet, source, reporter, notification) ",
+         reported, despite_suppression, source, reporter, notification) ",
     );
     insert.push_values(posts.iter().zip(&texts), |mut row, (n, text)| {
         row.push_bind(&n.idem_key).push_bind(&n.incident).push_bind(&n.receiver).push_bind(i64::from(n.seq));
         row.push_bind(n.action.as_str()).push_bind(i64::from(n.page)).push("'pending'").push("0");
-        row.push_bind(at.0).push("0").push("0").push_bind(i64::from(n.despite_quiet));
+        row.push_bind(at.0).push("0").push("0").push_bind(i64::from(n.despite_suppression));
         row.push_bind(&n.source).push_bind(&n.reporter).push_bind(text);
     });
     insert.push(" ON CONFLICT (idem_key) DO NOTHING");

@@ -41,7 +41,7 @@ impl Store {
         let sql = "SELECT o.idem_key, o.incident, o.done_at FROM outbox o JOIN incidents i ON i.id = o.incident \
                    WHERE o.receiver = $1 AND o.done_at > $2 AND o.done_at <= $3 AND o.confirmed = 0 AND o.page = 1 \
                    AND o.action = 'trigger' AND o.state = 'delivered' AND o.ring IS NOT NULL AND i.state = 'open' \
-                   AND (i.loud_ms IS NOT NULL OR o.despite_quiet = 1) \
+                   AND (i.loud_ms IS NOT NULL OR o.despite_suppression = 1) \
                    AND EXISTS (SELECT 1 FROM outbox s WHERE s.receiver = $1 AND s.confirmed = 1) \
                    AND NOT EXISTS (SELECT 1 FROM outbox c WHERE c.incident = o.incident AND c.receiver = $1 \
                    AND c.page = 1 AND c.confirmed = 1) ORDER BY o.done_at";

@@ -94,7 +94,7 @@ const NO_PAGE_DELIVERED: &str = "NOT EXISTS (SELECT 1 FROM outbox t WHERE t.inci
 /// and nobody has answered.
 const REFUSED: &str = "o.state = 'failed' AND o.page = 1 AND o.action = 'trigger' \
     AND EXISTS (SELECT 1 FROM incidents i WHERE i.id = o.incident AND i.state = 'open' \
-    AND (i.loud_ms IS NOT NULL OR o.despite_quiet = 1)) \
+    AND (i.loud_ms IS NOT NULL OR o.despite_suppression = 1)) \
     AND NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.page = 1 \
     AND t.action = 'trigger' AND t.state = 'delivered') \
     AND NOT EXISTS (SELECT 1 FROM outbox l WHERE l.incident = o.incident AND l.receiver = o.receiver AND l.seq > o.seq)";
@@ -111,8 +111,8 @@ const SINCE: &str = "CASE WHEN i.loud_ms > o.created_ms THEN i.loud_ms ELSE o.cr
 /// Of the rows `o` of a lane and their incident `i`: nothing holds it. The same condition as in
 /// [`is_held`]; both must be changed together.
 const NOT_HELD: &str = "(MAX(CASE WHEN i.state <> 'resolved' AND i.loud_ms IS NULL THEN 1 ELSE 0 END) = 0 \
-    OR MAX(CASE WHEN o.despite_quiet = 0 AND o.action IN ('trigger', 'update') THEN 1 ELSE 0 END) = 0 \
-    OR MAX(CASE WHEN o.despite_quiet = 1 AND o.action = 'trigger' THEN 1 ELSE 0 END) = 1 \
+    OR MAX(CASE WHEN o.despite_suppression = 0 AND o.action IN ('trigger', 'update') THEN 1 ELSE 0 END) = 0 \
+    OR MAX(CASE WHEN o.despite_suppression = 1 AND o.action = 'trigger' THEN 1 ELSE 0 END) = 1 \
     OR MAX(CASE WHEN o.action = 'ack' THEN 1 ELSE 0 END) = 1 \
     AND (EXISTS (SELECT 1 FROM outbox h WHERE h.incident = o.incident AND h.receiver = $1 \
     AND h.state IN ('delivered', 'ambiguous')) \
@@ -216,7 +216,7 @@ impl Store {
         // What is held on purpose waits for no receiver.
         let sql = format!(
             "SELECT COUNT(*), MIN(CASE WHEN o.page = 1 AND o.action = 'trigger' \
-             AND (i.id IS NULL OR i.loud_ms IS NOT NULL OR o.despite_quiet = 1) THEN {SINCE} END) FROM outbox o \
+             AND (i.id IS NULL OR i.loud_ms IS NOT NULL OR o.despite_suppression = 1) THEN {SINCE} END) FROM outbox o \
              LEFT JOIN incidents i ON i.id = o.incident WHERE o.state IN ('pending', 'attempting', 'ambiguous')"
         );
         let (undone, oldest): (i64, Option<i64>) =
@@ -363,7 +363,7 @@ impl Store {
             "SELECT o.idem_key, o.incident, o.receiver, {SINCE} AS since_ms, COALESCE(o.error, ''), {NO_PAGE_DELIVERED} \
              FROM outbox o JOIN incidents i ON i.id = o.incident \
              WHERE o.page = 1 AND o.action = 'trigger' AND i.state = 'open' \
-             AND (i.loud_ms IS NOT NULL OR o.despite_quiet = 1) \
+             AND (i.loud_ms IS NOT NULL OR o.despite_suppression = 1) \
              AND (o.state IN ('pending', 'attempting', 'ambiguous') OR {REFUSED}) AND {SINCE} <= $1 \
              ORDER BY since_ms"
         );

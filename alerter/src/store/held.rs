@@ -252,7 +252,7 @@ impl Unrecorded {
                     idem_key: n.idem_key.clone(),
                     created_at: held.created_at,
                     attempts: held.attempts,
-                    waits_loud: n.action == Action::Trigger && !n.despite_quiet,
+                    waits_loud: n.action == Action::Trigger && !n.despite_suppression,
                     ring: held.ring,
                     words: held.reworded.then(|| Box::new(n.clone())),
                     progress: held.progress.clone(),

@@ -35,7 +35,7 @@ impl LaneRow {
     /// A call or news that was not asked for: it waits while something suppresses the incident.
     pub(crate) fn may_be_held(&self) -> bool {
         matches!(self.notification.action, Action::Trigger | Action::Update)
-            && !self.notification.despite_quiet
+            && !self.notification.despite_suppression
     }
 
     fn is_asked_for(&self) -> bool {

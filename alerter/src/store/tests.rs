@@ -455,10 +455,10 @@ async fn what_is_due_is_not_held() {
                 let id = format!("01LANE-{suppressed}-{before}-{n:02}");
                 let record = incident(&id, State::Open);
                 effects.push(put(if suppressed { suppressed_record(record) } else { record }));
-                let of = |seq: u32, action, despite_quiet| {
+                let of = |seq: u32, action, despite_suppression| {
                     let idem_key = format!("{id}/{seq}");
                     let base = page("chat", seq, action);
-                    post(Notification { incident: id.clone(), idem_key, despite_quiet, ..base })
+                    post(Notification { incident: id.clone(), idem_key, despite_suppression, ..base })
                 };
                 effects.extend((before == "sent").then(|| of(1, Action::Trigger, false)));
                 let chosen = rows.iter().enumerate().filter(|(bit, _)| n >> bit & 1 == 1);

@@ -193,7 +193,7 @@ impl Store {
         let sql = "SELECT o.notification, o.state, o.attempts, o.created_ms, o.ring FROM outbox o \
                    JOIN incidents i ON i.id = o.incident WHERE o.incident = $1 AND o.receiver = $2 AND o.page = 1 \
                    AND o.action = 'trigger' AND o.state IN ('pending', 'ambiguous') AND i.state = 'open' \
-                   AND (i.loud_ms IS NOT NULL OR o.despite_quiet = 1) ORDER BY o.seq";
+                   AND (i.loud_ms IS NOT NULL OR o.despite_suppression = 1) ORDER BY o.seq";
         let rows: Vec<(String, String, i64, i64, Option<i64>)> =
             sqlx::query_as(sql).bind(incident).bind(receiver).fetch_all(&*self.reader()?).await?;
         let held = |(text, state, attempts, created, ring): (String, String, i64, i64, Option<i64>)| {

@@ -335,9 +335,9 @@ impl Row {
             opened: clock(view.opened_at.0),
             nobody: view.state == IncidentState::Open
                 && view.severity != Severity::Info
-                && view.quiet.is_none(),
+                && view.suppression.is_none(),
             owner: view.acked_by.clone(),
-            suppression: view.quiet.as_ref().map(|quiet| quiet.words.clone()),
+            suppression: view.suppression.as_ref().map(|s| s.words.clone()),
             next: view.next_escalation_at.filter(|_| !over).map(|at| until(now, at.0)),
             cost: None,
             can_ack: view.state == IncidentState::Open && caller.scopes().has(Scope::Ack),

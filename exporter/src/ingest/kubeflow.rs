@@ -36,7 +36,7 @@ use crate::hub::Hub;
 use crate::identity::peer;
 use crate::origin::Priority;
 use crate::origin::{Origin, Via};
-use crate::readings::{Names, Readings};
+use crate::readings::{Names, Readings, Who};
 use crate::reply;
 use crate::roots::Roots;
 use crate::source::SourceHandle;
@@ -220,7 +220,8 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(body: &[u8]) -> Vec<stepwatch_wire::Event> {
     let Ok(status) = Status::parse(body) else { return Vec::new() };
-    status.events("r", &Names::default(), &mut Readings::new(0.0), None, 0.0).0
+    let who = Who { run: "r".into(), certain: true, ..Who::default() };
+    status.events(who, &Names::default(), &mut Readings::new(0.0), None, 0.0).0
 }
 
 /// What is made of reports, one after the other.
@@ -277,7 +278,8 @@ impl ReportReader {
             return health.dropped("not_owner", 1);
         }
         let known = self.hub.last_step(&report.run, 0);
-        let (events, dropped) = status.events(&report.run, &self.names, &mut self.readings, known, now);
+        let who = Who { run: report.run.clone(), voice: report.voice, certain: true, ..Who::default() };
+        let (events, dropped) = status.events(who, &self.names, &mut self.readings, known, now);
         if dropped > 0 {
             health.dropped("series_limit", dropped);
         }

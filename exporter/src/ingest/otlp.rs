@@ -175,6 +175,7 @@ impl Otlp {
         let mut left = MAX_NEW_SENDERS;
         // Done before its numbers are taken as those of the run itself.
         reports.retain_mut(|(who, report)| {
+            who.voice = voice;
             let heard = !trains(who, report)
                 || state.owners.settle(who, &asked, &mut left) && inner.hub.hears(voice, &who.run);
             tally.rejected += if heard { 0 } else { report.readings.len() as u64 };

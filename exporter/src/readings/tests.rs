@@ -265,6 +265,20 @@ fn a_run_that_has_most_makes_room() {
     assert_eq!(readings.ranks.len(), 1);
 }
 
+#[test]
+fn a_user_with_most_makes_room_in_however_many_runs() {
+    let mut readings = Readings::new(0.0);
+    for rank in 0..8 {
+        readings.take(&Who { rank, voice: Voice::User(1000), ..who() }, Report::default(), None, 0.0);
+    }
+    for n in 0..MAX_RANKS * 2 {
+        let who = Who { run: format!("invented-{n}"), voice: Voice::User(1001), ..who() };
+        readings.take(&who, Report::default(), None, 1.0);
+    }
+    assert_eq!(readings.ranks.len(), MAX_RANKS);
+    assert_eq!(readings.ranks.keys().filter(|(run, _)| run == "r").count(), 8);
+}
+
 proptest::proptest! {
     /// Whatever is reported, a given step is never changed into another one, and values are those
     /// that were reported.

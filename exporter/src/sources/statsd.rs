@@ -377,7 +377,7 @@ impl Statsd {
         }
         let now = unix_now();
         let known = self.sink.last_step(&run, rank);
-        let who = Who { run, rank, certain: true, world: gathered.world, ..Who::default() };
+        let who = Who { run, rank, voice, certain: true, world: gathered.world, ..Who::default() };
         let report =
             Report { time: Some(now), step: gathered.step, readings: gathered.readings, ..Report::default() };
         let taken = self.readings.take(&who, report, known, now);

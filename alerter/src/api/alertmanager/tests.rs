@@ -83,7 +83,11 @@ async fn an_incident_of_an_alert_is_shown_in_the_words_of_its_rule() {
         let shown = app.json(&format!("/api/v1/incidents/{}", one["id"].as_str().unwrap())).await;
         assert_eq!(shown["description"], "Move the checkpoints.", "{shown}");
         assert_eq!(shown["links"][0], json!({"text": "Runbook", "href": "https://wiki.example.com/disk"}));
-        assert_eq!(shown["quiet"]["why"].as_str(), (name == "DiskSlow").then_some("silenced"), "{shown}");
+        assert_eq!(
+            shown["suppression"]["why"].as_str(),
+            (name == "DiskSlow").then_some("silenced"),
+            "{shown}"
+        );
     }
 }
 

@@ -339,7 +339,7 @@ async fn a_limited_token_suppresses_nothing_that_is_not_its_own() {
                 "{} of {}: {}",
                 i["kind"].as_str().unwrap(),
                 i["run"].as_str().unwrap(),
-                !i["quiet"].is_null()
+                !i["suppression"].is_null()
             )
         })
         .collect();

@@ -33,7 +33,7 @@ pub(crate) fn incident() -> Value {
         "opened_at": "2026-11-21T02:16:56.980Z", "resolved_at": null, "acked_by": null, "acked_at": null,
         "level": 1, "next_escalation_at": "2026-11-21T02:21:56.980Z", "flaps": 0,
         "labels": {"alertname": "StepwatchGradSpike", "kind": "grad_spike", "run": "llama-70b", "severity": "page"},
-        "quiet": null, "ended": null, "resolved_by": null, "resolved_as": null, "silent_since": null, "reopens_at": null,
+        "suppression": null, "ended": null, "resolved_by": null, "resolved_as": null, "silent_since": null, "reopens_at": null,
     })
 }
 

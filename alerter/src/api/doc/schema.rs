@@ -69,7 +69,7 @@ words! {
     Verdict = incident::Verdict { Real Noise False }
     /// Why an open incident notifies nobody: a silence, an incident that explains it, or an
     /// incident that stands for many.
-    Hidden = incident::SuppressionReason { Silenced Inhibited RolledUp }
+    SuppressionReason = incident::SuppressionReason { Silenced Inhibited RolledUp }
     /// The effect of a message on its receiver.
     Action = effect::Action { Trigger Update Ack Resolve }
     /// The state of a message. `ambiguous`: sent, and it is unknown whether it arrived;

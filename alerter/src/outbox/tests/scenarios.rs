@@ -446,7 +446,7 @@ async fn a_page_that_ended_suppressed_notifies_nobody() {
     let (mut bench, phone, _) = suppressed_meanwhile().await;
     let before = phone.attempts().len();
     let mut resolve = page("phone", 2, Action::Resolve);
-    resolve.despite_quiet = true;
+    resolve.despite_suppression = true;
     let record = suppressed(incident(ID, State::Resolved));
     bench.commit(vec![Effect::Incident(Box::new(record)), Effect::Notify(Box::new(resolve))]).await;
     while bench.states(ID).await != [DeliveryState::Superseded; 2] {
@@ -459,7 +459,7 @@ async fn a_page_that_ended_suppressed_notifies_nobody() {
 async fn a_person_who_asks_for_more_is_heard_although_it_is_suppressed() {
     let (mut bench, phone, _) = suppressed_meanwhile().await;
     let mut asked = page("phone", 2, Action::Trigger);
-    asked.despite_quiet = true;
+    asked.despite_suppression = true;
     bench.post([asked]).await;
     assert_eq!(bench.feedback().await.idem_key, format!("{ID}/phone/2"));
     assert_eq!(phone.keys(), [format!("{ID}/phone/2")]);

@@ -72,13 +72,12 @@ impl Status {
     /// was logged last in every report; a value that did not change was not logged again.
     pub(super) fn events(
         &self,
-        run: &str,
+        mut who: Who,
         names: &Names,
         readings: &mut Readings,
         known: Option<i64>,
         now: f64,
     ) -> (Vec<Event>, u64) {
-        let mut who = Who { run: run.to_owned(), certain: true, ..Who::default() };
         if self.is_start() {
             readings.forget(&who);
             who.about.insert(hello::RESUMED.to_owned(), Json::Bool(known.is_some()));
@@ -89,7 +88,7 @@ impl Status {
         if self.progress.is_some_and(|p| p >= 100.0) {
             let text = Some("the trainer reported that it is done".to_owned());
             taken.events.push(Event {
-                run: Some(run.to_owned()),
+                run: Some(who.run),
                 rank: Some(0),
                 ts: self.updated,
                 text,

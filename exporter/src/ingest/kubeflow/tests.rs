@@ -234,7 +234,8 @@ proptest::proptest! {
         for body in [body.as_bytes(), &damaged] {
             if let Ok(status) = Status::parse(body) {
                 let mut readings = Readings::new(0.0);
-                status.events("r", &Names::default(), &mut readings, None, 0.0);
+                let who = Who { run: "r".into(), certain: true, ..Who::default() };
+                status.events(who, &Names::default(), &mut readings, None, 0.0);
             }
         }
     }

@@ -6,6 +6,7 @@ use stepwatch_wire::Value as Json;
 
 use super::proto::{Any, KeyValue, Resource, attribute};
 use crate::readings::{Place, Who, whole};
+use crate::voice::Voice;
 
 /// Attributes by which a user names the run.
 const NAME: &[&str] = &["stepwatch.run", "nemo.run.id"];
@@ -64,6 +65,8 @@ pub(super) fn who(resource: Option<&Resource>) -> Who {
         world: world(attributes),
         about: about(attributes),
         place,
+        // The connection shows it.
+        voice: Voice::Unknown,
     }
 }
 

@@ -189,7 +189,7 @@ impl World {
         }
         let run = self.cases[i].run.clone();
         self.until(&format!("{run} to have a deadline ahead"), i, async |w, seen| {
-            if seen["state"] != "open" || seen["severity"] != "page" || seen["quiet"].is_object() {
+            if seen["state"] != "open" || seen["severity"] != "page" || seen["suppression"].is_object() {
                 return Some(());
             }
             let now = w.engine_now().await?;

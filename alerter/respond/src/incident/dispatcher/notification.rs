@@ -40,7 +40,7 @@ impl Dispatcher {
             users,
             slack_ids,
             path,
-            despite_quiet: i.record.suppression.is_some(),
+            despite_suppression: i.record.suppression.is_some(),
             left_to: None,
             source: reporter.map(Reporter::source).unwrap_or_default(),
             reporter: reporter.map(ToString::to_string).unwrap_or_default(),
