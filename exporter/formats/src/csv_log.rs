@@ -188,6 +188,11 @@ impl FileFormat for CsvLog {
         self.local_times
     }
 
+    fn local_stamp(&self, row: &str) -> Option<f64> {
+        let cell = cells(row).nth(self.columns.as_ref()?.time?)?;
+        if let Some(Stamp::Local(at)) = instant(cell.trim()) { Some(at) } else { None }
+    }
+
     /// A row without an end is being written.
     fn push(&mut self, chunk: Chunk<'_>, out: &mut Out<'_>) -> Pushed {
         let mut pushed = Pushed::default();
@@ -321,6 +326,9 @@ mod tests {
         }
         let mut r = reader("step,loss,timestamp\n");
         assert_eq!(push(&mut r, "step,loss,timestamp\n1,2.5,yesterday\n")[0].ts, None);
+        assert_eq!(r.local_stamp("1,2.5,2026-05-28 20:26:40\n"), Some(1_780_000_000.0));
+        assert_eq!(r.local_stamp("1,2.5,1780000000"), None);
+        assert_eq!(r.local_stamp("1"), None);
     }
 
     #[test]

@@ -195,6 +195,11 @@ impl FileReader {
         self.format.has_local_times()
     }
 
+    /// The time of a row that has no zone, as if it were UTC.
+    pub fn local_stamp(&self, row: &str) -> Option<f64> {
+        self.format.local_stamp(row)
+    }
+
     /// How many bytes must be there before `push` consumes any of `rest`, which it did not consume:
     /// who can read them again need not hold them, and need not offer fewer.
     pub fn needs(&self, rest: &[u8]) -> u64 {

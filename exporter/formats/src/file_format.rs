@@ -130,6 +130,11 @@ pub(crate) trait FileFormat: fmt::Debug + Send {
         false
     }
 
+    /// The time of a row, if it has no zone, as if it were UTC.
+    fn local_stamp(&self, _row: &str) -> Option<f64> {
+        None
+    }
+
     /// Reads a file that is written as a whole, or as much of it as is enough for one turn.
     fn read(&mut self, whole: &Whole<'_>, out: &mut Out<'_>) -> io::Result<Pushed> {
         if whole.len > MAX_HELD_BYTES {

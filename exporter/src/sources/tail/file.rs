@@ -59,7 +59,7 @@ pub(super) struct TailedFile {
     last_step: Option<i64>,
     again: Again,
     /// While several trainers write it.
-    interleaved: Option<Interleaved>,
+    interleaved: Interleaved,
     /// Read, and refused because there are too many runs: it waits, and so does the rest of the
     /// file.
     waiting: Vec<Event>,
@@ -120,7 +120,7 @@ impl TailedFile {
             pending: Pending::new(&sink.room()),
             last_step: None,
             again: Again::default(),
-            interleaved: None,
+            interleaved: Interleaved::default(),
             waiting: Vec::new(),
             retry: None,
             refused: None,
@@ -182,6 +182,10 @@ impl TailedFile {
                 let known = sink.last_step(run, rank);
                 whole.resume(files.as_ref().and_then(|f| f.last()), self.last_step.max(known));
             }
+        }
+        if let (Content::Grows(follower), Some(reader)) = (&self.content, self.content.reader()) {
+            let rows = follower.ending_rows(CONTEXT_BYTES);
+            self.lines.find_table_zone(reader, &rows, follower.modified());
         }
         self.unmatched = self.lines.reader.counters().unmatched;
     }
@@ -387,11 +391,7 @@ impl TailedFile {
                 !again
             });
         }
-        if self.owner.several {
-            self.leave_out(cx);
-        } else {
-            self.interleaved = None;
-        }
+        self.leave_out(cx);
         if self.labels.introduces() {
             // Nothing of this turn is published yet, so a run that is new is not known by the next
             // event either.
@@ -407,13 +407,14 @@ impl TailedFile {
 
     /// Leaves out the steps of all trainers but one, where several write the log.
     fn leave_out(&mut self, cx: &Context<'_>) {
-        let path = self.labels.path.display();
-        let interleaved = self.interleaved.get_or_insert_with(|| {
-            tracing::warn!(%path, "trainers of several runs write this log: the steps of one of them are followed");
-            Interleaved::default()
-        });
-        let before = self.waiting.len();
-        self.waiting.retain_mut(|event| event.kind != Kind::Step || !interleaved.leaves_out(event));
+        let (before, was_mixed, several) =
+            (self.waiting.len(), self.interleaved.is_mixed(), self.owner.several);
+        let interleaved = &mut self.interleaved;
+        self.waiting.retain_mut(|e| e.kind != Kind::Step || !interleaved.leaves_out(e, several));
+        if interleaved.is_mixed() && !was_mixed {
+            let path = self.labels.path.display();
+            tracing::warn!(%path, "several trainers write this log: the steps of one of them are followed");
+        }
         let left_out = before - self.waiting.len();
         if left_out > 0 {
             cx.health.dropped("interleaved", left_out as u64);

@@ -163,6 +163,11 @@ impl Follower {
         self.current.as_ref().map_or_else(Vec::new, |o| o.ending(limit, false))
     }
 
+    /// The last rows of the file that was there at first, if it is a table.
+    pub(super) fn ending_rows(&self, limit: usize) -> Vec<String> {
+        self.current.as_ref().map_or_else(Vec::new, |o| o.ending_rows(limit))
+    }
+
     /// The last lines that were written, under this name or an old one.
     pub(super) fn last_lines(&self, limit: usize) -> Vec<String> {
         let newest = self.opened().filter(|o| o.file().metadata().is_ok_and(|m| m.len() > 0)).last();

@@ -10,10 +10,10 @@ use stepwatch_wire::Event;
 pub(super) const MAX_LINE_BYTES: usize = 64 * 1024;
 
 /// Takes the parsed content of a file. `backlog`: it was in the file before the exporter started.
-/// `local`: the time of the event has no zone and is given as if it were UTC.
+/// `local`: the times of the events have no zone and are given as if they were UTC.
 pub(super) trait Take {
     fn line(&mut self, text: &str, backlog: bool);
-    fn event(&mut self, event: Event, backlog: bool, local: bool);
+    fn events(&mut self, events: Vec<Event>, backlog: bool, local: bool);
 }
 
 /// What was lost, and why.
@@ -196,7 +196,7 @@ impl Records {
         }
         if at.offset > self.muted_to {
             let local = self.reader.has_local_times();
-            events.into_iter().for_each(|e| out.event(e, at.in_backlog(), local));
+            out.events(events, at.in_backlog(), local);
         }
     }
 }

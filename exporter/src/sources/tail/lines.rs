@@ -1,6 +1,6 @@
 //! Parses the content of a file into events with the times of their lines.
 
-use stepwatch_formats::LogReader;
+use stepwatch_formats::{FileReader, LogReader};
 use stepwatch_wire::Event;
 
 use super::framing::Take;
@@ -8,6 +8,9 @@ use crate::zone::Zone;
 
 /// A stamp further in the future than this is of another time zone, or of a wrong clock.
 const FUTURE_SECONDS: f64 = 60.0;
+/// A row of a table that was just written and is further away than this is of another time zone.
+/// The nearest to UTC is an hour away.
+const OTHER_ZONE_SECONDS: f64 = 3000.0;
 
 /// Reads the lines of one log.
 #[derive(Debug)]
@@ -44,6 +47,29 @@ impl Lines {
         }
         if let Some(step) = last_step {
             self.reader.resume(step);
+        }
+    }
+
+    /// Gives the rows of a table, whose times have no zone, those of the zone that is known. The last
+    /// of them was just written, unless it is of the `backlog`, and so shows it.
+    fn place(&mut self, rows: &mut [Event], unix: f64, backlog: bool) {
+        let last = rows.iter().rev().find_map(|row| row.ts).filter(|_| !backlog);
+        if let Some(stamp) = last {
+            self.table_zone.observe(stamp, unix);
+        }
+        let offset = self.table_zone.offset();
+        // A row that seems to be hours old is of an unknown zone: it arrives now.
+        let is_known = last.is_none_or(|stamp| (stamp - offset - unix).abs() < OTHER_ZONE_SECONDS);
+        for row in rows {
+            row.ts = row.ts.filter(|_| is_known).map(|stamp| stamp - offset);
+        }
+    }
+
+    /// The last row of a table was written when the file was.
+    pub(super) fn find_table_zone(&mut self, reader: &FileReader, ending: &[String], written: Option<f64>) {
+        let stamp = ending.iter().rev().find_map(|row| reader.local_stamp(row));
+        if let (Some(stamp), Some(written)) = (stamp, written) {
+            self.table_zone.observe(stamp, written);
         }
     }
 
@@ -105,15 +131,12 @@ impl Take for Turn<'_> {
         self.time(first, backlog);
     }
 
-    fn event(&mut self, mut event: Event, backlog: bool, local: bool) {
-        if let Some(stamp) = event.ts.filter(|_| local) {
-            // The time of a row that was just written shows its zone.
-            if !backlog {
-                self.lines.table_zone.observe(stamp, self.unix);
-            }
-            event.ts = Some(stamp - self.lines.table_zone.offset());
+    fn events(&mut self, mut events: Vec<Event>, backlog: bool, local: bool) {
+        if local {
+            self.lines.place(&mut events, self.unix, backlog);
         }
-        self.events.push(event);
-        self.time(self.events.len() - 1, backlog);
+        let first = self.events.len();
+        self.events.append(&mut events);
+        self.time(first, backlog);
     }
 }

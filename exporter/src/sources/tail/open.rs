@@ -175,6 +175,11 @@ impl Open {
         }
     }
 
+    /// The last rows of the file as it was when it was opened, if it is a table.
+    pub(super) fn ending_rows(&self, limit: usize) -> Vec<String> {
+        self.lines_before(self.at.backlog_end, limit)
+    }
+
     fn lines_before(&self, end: u64, limit: usize) -> Vec<String> {
         let from = end.saturating_sub(limit as u64);
         let mut buffer = vec![0; (end - from) as usize];

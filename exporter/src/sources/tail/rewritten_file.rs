@@ -171,7 +171,7 @@ impl RewrittenFile {
         if !self.muted {
             // What has no time of its own was true when it was written.
             events.iter_mut().for_each(|e| e.ts = e.ts.or(looks.modified));
-            events.into_iter().for_each(|e| out.event(e, backlog, false));
+            out.events(events, backlog, false);
         }
         self.muted &= self.half.is_some() || pushed.more;
         Ok(pushed.more)

@@ -322,20 +322,43 @@ fn a_table_that_a_trainer_appends_to() {
     }
 }
 
-/// [`UNIX`] is 2096-10-02 07:06:40 in UTC.
+/// How old rows are whose times have no zone. [`UNIX`] is 2096-10-02 07:06:40 in UTC.
+fn ages(b: &mut Bench, rows: &str) -> Vec<f64> {
+    b.append("log.csv", rows);
+    b.poll().iter().map(|e| UNIX - e.ts.unwrap()).collect()
+}
+
 #[test]
 fn times_of_a_table_are_utc_until_a_fresh_row_shows_another_zone() {
     let mut b = Bench::new("log.csv");
-    let rows = "step,loss,timestamp\n1,2.5,2096-10-02 05:06:40\n2,2.5,2096-10-02 05:06:50.500\n";
-    b.append_bytes("log.csv", rows.as_bytes());
-    let ages = |e: Vec<Event>| e.iter().map(|e| e.ts.unwrap() - UNIX).collect::<Vec<_>>();
-    assert_eq!(ages(b.poll()), [-7200.0, -7189.5], "they were there before");
-    b.append_bytes("log.csv", b"3,2.5,2096-10-02 07:06:30\n");
-    assert_eq!(ages(b.poll()), [-10.0]);
-    b.append_bytes("log.csv", b"4,2.5,2096-10-02 02:06:35\n5,2.5,2096-10-02 02:06:38\n");
-    assert_eq!(ages(b.poll()), [-5.0, -2.0], "local time of a zone five hours behind");
-    b.append_bytes("log.csv", b"6,2.5,2096-10-02 07:06:39Z\n");
-    assert_eq!(ages(b.poll()), [-1.0], "a time with its zone");
+    let rows = "step,loss,timestamp\n1,2.5,2096-10-02 05:01:40\n2,2.5,2096-10-02 05:01:50.500\n";
+    assert_eq!(ages(&mut b, rows), [7500.0, 7489.5], "they were there before");
+    assert_eq!(ages(&mut b, "3,2.5,2096-10-02 07:06:30\n"), [10.0]);
+    let local = "4,2.5,2096-10-02 02:06:35\n5,2.5,2096-10-02 02:06:38\n";
+    assert_eq!(ages(&mut b, local), [5.0, 2.0], "local time of a zone five hours behind");
+    assert_eq!(ages(&mut b, "6,2.5,2096-10-02 07:06:39Z\n"), [1.0], "a time with its zone");
+}
+
+/// A step that seems to have taken hours would be a stall.
+#[test]
+fn the_zone_of_a_table_is_known_before_its_first_row_is_published() {
+    let mut b = Bench::new("log.csv");
+    let rows = "step,loss,timestamp\n1,2.5,2096-10-01 23:06:20\n2,2.5,2096-10-01 23:06:30\n";
+    assert_eq!(ages(&mut b, rows), [20.0, 10.0], "eight hours behind, by when the file was written");
+    b.kill();
+    assert_eq!(ages(&mut b, "3,2.5,2096-10-01 23:06:40\n"), [0.0], "and after a restart");
+}
+
+#[test]
+fn rows_that_show_no_zone_and_seem_to_be_hours_old_arrive_now() {
+    let mut b = Bench::new("log.csv");
+    assert_eq!(ages(&mut b, "step,loss,timestamp\n"), [0.0; 0]);
+    let late = ages(&mut b, "1,2.5,2096-10-01 23:05:10\n");
+    assert!(late[0].abs() <= 1.0, "90 s late, eight hours behind: {late:?}");
+    let row = |n: u32| format!("{n},2.5,2096-10-02 06:{n}:40\n");
+    let old: String = (40..60).map(row).collect();
+    let want: Vec<f64> = (40..60).map(|n| f64::from(66 - n) * 60.0).collect();
+    assert_eq!(ages(&mut b, &old), want, "one of them is a quarter of an hour old");
 }
 
 #[test]
