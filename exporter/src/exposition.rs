@@ -119,7 +119,7 @@ impl Maker {
         contents.stream.write(&mut own);
         contents.ingest.write(&mut own);
         let max = contents.max_series.load(Ordering::Relaxed);
-        let Fitted { mut kept, series, left_out } = fit(training.clone(), node, max);
+        let Fitted { mut kept, series, left_out, .. } = fit(training.clone(), node, max);
         self.left_out += left_out.values().sum::<u64>();
         self.log_left_out(&left_out, max);
         own.set(&RENDERED, &[], unix_now());
@@ -167,6 +167,8 @@ impl Maker {
 struct Fitted {
     kept: Vec<Arc<Chunk>>,
     series: usize,
+    /// What they take of the room.
+    cost: usize,
     /// Series that were left out, by run; by no name where they are of none.
     left_out: BTreeMap<String, u64>,
 }
@@ -185,15 +187,17 @@ fn fit(training: Samples, node: Samples, max: usize) -> Fitted {
 impl Fitted {
     fn add(&mut self, samples: Samples, max: usize) {
         for chunk in samples.into_chunks() {
-            if self.series + chunk.series() <= max {
+            if self.cost + chunk.cost() <= max {
+                self.cost += chunk.cost();
                 self.series += chunk.series();
                 self.kept.push(chunk);
                 continue;
             }
             let mut part = Vec::new();
             for sample in chunk.samples() {
-                let series = sample.value.series();
-                if self.series + series <= max {
+                let (series, cost) = (sample.value.series(), sample.cost());
+                if self.cost + cost <= max {
+                    self.cost += cost;
                     self.series += series;
                     part.push(sample.clone());
                     continue;
@@ -354,9 +358,19 @@ mod tests {
         }
         let mut node = Samples::default();
         node.set(&COUNT, &["node", ""], 1u64);
-        let Fitted { kept, series, left_out } = fit(s, node, 7);
+        let Fitted { kept, series, left_out, .. } = fit(s, node, 7);
         assert_eq!((kept[0].samples().len(), series, left_out[""]), (6, 7, 4));
         assert_eq!(kept[0].samples()[5].labels.get(0), "5");
         assert_eq!(kept[1].samples()[0].labels.get(0), "node");
+    }
+
+    #[test]
+    fn a_series_with_long_labels_takes_the_room_of_several() {
+        let mut s = Samples::default();
+        s.set(&COUNT, &[&"x".repeat(1000), ""], 1u64);
+        s.set(&COUNT, &["short", ""], 1u64);
+        s.set(&COUNT, &[&"y".repeat(1000), ""], 1u64);
+        let Fitted { kept, series, cost, left_out } = fit(s, Samples::default(), 6);
+        assert_eq!((kept[0].samples().len(), series, cost, left_out[""]), (2, 2, 5, 1));
     }
 }

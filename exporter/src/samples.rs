@@ -76,11 +76,15 @@ struct Before {
     next: (usize, usize),
 }
 
+/// Bytes of labels that a series of the page has room for.
+const USUAL_LABEL_BYTES: usize = 256;
+
 /// Samples that were written one after the other, and change no more.
 #[derive(Debug)]
 pub struct Chunk {
     samples: Vec<Sample>,
     series: usize,
+    cost: usize,
     index: Arc<Index>,
 }
 
@@ -99,6 +103,13 @@ struct Index {
 pub struct Slice {
     chunk: Arc<Chunk>,
     nth: usize,
+}
+
+impl Sample {
+    /// What it takes of the room on the page: a series with long labels counts as several.
+    pub fn cost(&self) -> usize {
+        self.value.series() * (1 + self.labels.0.len() / USUAL_LABEL_BYTES)
+    }
 }
 
 impl Labels {
@@ -282,7 +293,13 @@ impl Chunk {
     fn indexed(mut samples: Vec<Sample>, index: Arc<Index>) -> Self {
         samples.shrink_to_fit();
         let series = samples.iter().map(|s| s.value.series()).sum();
-        Self { samples, series, index }
+        let cost = samples.iter().map(Sample::cost).sum();
+        Self { samples, series, cost, index }
+    }
+
+    /// What it takes of the room on the page.
+    pub fn cost(&self) -> usize {
+        self.cost
     }
 
     /// Lines that all of it takes on the page.

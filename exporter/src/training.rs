@@ -354,7 +354,7 @@ impl Training {
 
     /// Where each run puts its checkpoints.
     pub fn checkpoints(&self) -> Vec<CheckpointPlace> {
-        self.runs.values().map(|run| run.checkpoints.place(&run.name)).collect()
+        self.runs.values().map(|run| run.checkpoints.place(&run.name, run.owner)).collect()
     }
 
     /// Processes of this node that hold a connection for a rank.

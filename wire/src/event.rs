@@ -24,8 +24,10 @@ pub const MAX_EXTRA: usize = 32;
 /// and `t` before names are looked at; the rest is dropped and counted.
 const MAX_NESTED: usize = 256;
 const MAX_NUMBERS: usize = 4 * MAX_METRICS;
-/// Characters kept of a run name, metric name or text.
+/// Characters kept of a run name or text.
 pub const MAX_TEXT: usize = 256;
+/// Bytes kept of the name of a metric or of a part of the step: each rank keeps its own.
+pub const MAX_NAME_BYTES: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -195,6 +197,11 @@ impl From<JsonError> for EventError {
 
 pub(crate) fn clip(s: &str) -> String {
     s.chars().take(MAX_TEXT).collect()
+}
+
+/// As much of a name as is kept.
+pub fn clip_name(name: &str) -> &str {
+    &name[..name.floor_char_boundary(MAX_NAME_BYTES)]
 }
 
 fn wrong(field: &str, want: &str, got: &Value) -> EventError {

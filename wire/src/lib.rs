@@ -19,8 +19,8 @@ pub mod words;
 
 pub use cursor::{Cursor, CursorError};
 pub use event::{
-    CkptPhase, Edge, Event, EventError, Kind, MAX_EVENT_BYTES, MAX_EXTRA, MAX_METRICS, MAX_RECORD_BYTES,
-    MAX_TEXT,
+    CkptPhase, Edge, Event, EventError, Kind, MAX_EVENT_BYTES, MAX_EXTRA, MAX_METRICS, MAX_NAME_BYTES,
+    MAX_RECORD_BYTES, MAX_TEXT, clip_name,
 };
 pub use json::{JsonError, Value};
 pub use metrics::Metrics;

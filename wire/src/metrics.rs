@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::event::{MAX_METRICS, clip};
+use crate::event::{MAX_METRICS, clip_name};
 use crate::names::metric;
 use crate::words;
 
@@ -20,6 +20,7 @@ impl Metrics {
 
     /// Sets `name`; false when the limit is reached and the value was not kept.
     pub fn set(&mut self, name: &str, value: f64) -> bool {
+        let name = clip_name(name);
         if let Some(slot) = self.0.iter_mut().find(|(n, _)| n == name) {
             slot.1 = value;
             return true;
@@ -29,7 +30,7 @@ impl Metrics {
         }
         let name = match metric::ALL.iter().find(|known| **known == name) {
             Some(known) => Cow::Borrowed(*known),
-            None => Cow::Owned(clip(name)),
+            None => Cow::Owned(name.to_owned()),
         };
         if self.0.is_empty() {
             self.0.reserve(USUAL_METRICS);

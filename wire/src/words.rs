@@ -7,14 +7,17 @@
 use std::borrow::Cow;
 
 /// The text without characters that steer a terminal, turn round what stands beside them, or cannot
-/// be seen. Line breaks stay, and a tab is a space.
+/// be seen. Line breaks stay, and a tab or any other blank is a space.
 pub fn clean(text: &str) -> Cow<'_, str> {
     if is_plain(text) {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(
-        text.chars().filter_map(|c| if c == '\t' { Some(' ') } else { kept(c).then_some(c) }).collect(),
-    )
+    let shown = |c: char| match c {
+        c if kept(c) => Some(c),
+        c if c == '\t' || is_other_blank(c) => Some(' '),
+        _ => None,
+    };
+    Cow::Owned(text.chars().filter_map(shown).collect())
 }
 
 /// The same for a name, a label or whatever else has one line: a line break is a space.
@@ -49,7 +52,12 @@ fn is_plain(text: &str) -> bool {
 }
 
 fn kept(c: char) -> bool {
-    c == '\n' || !(c.is_control() || is_hidden(c))
+    c == '\n' || !(c.is_control() || is_hidden(c) || is_other_blank(c))
+}
+
+/// One that looks like a space, or nearly so: two names may not differ by it.
+fn is_other_blank(c: char) -> bool {
+    !c.is_ascii() && c.is_whitespace() && !c.is_control() && !is_hidden(c)
 }
 
 /// What cannot be seen, or changes the direction of the text beside it. A name may not differ from
@@ -62,8 +70,8 @@ fn is_hidden(c: char) -> bool {
 /// In their order. All of `Default_Ignorable_Code_Point` in
 /// <https://www.unicode.org/Public/16.0.0/ucd/DerivedCoreProperties.txt>: soft hyphen, joiners,
 /// fillers, bidirectional controls, variation selectors, tags. Besides these, separators of lines
-/// and paragraphs, which would break a line; a pattern of Braille without dots, which is blank; and
-/// marks of annotations.
+/// and paragraphs, which would break a line; a pattern of Braille without dots, which is blank;
+/// marks of annotations and of objects; and the private use area, of which each font has its own.
 const HIDDEN: &[(char, char)] = &[
     ('\u{ad}', '\u{ad}'),
     ('\u{34f}', '\u{34f}'),
@@ -76,10 +84,11 @@ const HIDDEN: &[(char, char)] = &[
     ('\u{2060}', '\u{206f}'),
     ('\u{2800}', '\u{2800}'),
     ('\u{3164}', '\u{3164}'),
+    ('\u{e000}', '\u{f8ff}'),
     ('\u{fe00}', '\u{fe0f}'),
     ('\u{feff}', '\u{feff}'),
     ('\u{ffa0}', '\u{ffa0}'),
-    ('\u{fff0}', '\u{fffb}'),
+    ('\u{fff0}', '\u{fffc}'),
     ('\u{1bca0}', '\u{1bca3}'),
     ('\u{1d173}', '\u{1d17a}'),
     ('\u{e0000}', '\u{e0fff}'),
@@ -99,6 +108,7 @@ mod tests {
             ("\u{1b}[31mred\u{7f}\u{0}\u{85}", "[31mred"),
             ("a\u{202e}b\u{2066}c\u{200b}d\u{feff}e\u{2028}f\u{e0041}g\u{ad}h\u{61c}", "abcdefgh"),
             ("*b* <!channel> `x`", "*b* <!channel> `x`"),
+            ("a\u{a0}b\u{2003}c\u{3000}d\u{1680}e\u{205f}f\u{e000}g\u{fffc}h", "a b c d e fgh"),
         ] {
             assert_eq!(clean(text), want, "{text:?}");
             assert_eq!(line(text), want.replace('\n', " "), "{text:?}");
@@ -117,7 +127,7 @@ mod tests {
             assert_eq!(line(&format!("llama{c}")), "llama", "{:x}", u32::from(c));
         }
         let seen =
-            "\u{ac}\u{350}\u{115e}\u{1161}\u{17b6}\u{2801}\u{3163}\u{3165}\u{fe10}\u{ffa1}\u{fffc}\u{1d172}";
+            "\u{ac}\u{350}\u{115e}\u{1161}\u{17b6}\u{2801}\u{3163}\u{3165}\u{fe10}\u{ffa1}\u{fffd}\u{1d172}";
         assert_eq!(line(seen), seen);
         assert!(HIDDEN.windows(2).all(|pair| pair[0].1 < pair[1].0), "in their order");
     }

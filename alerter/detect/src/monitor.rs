@@ -179,6 +179,7 @@ impl Monitor {
     /// Lets a run take a record. Gives whether the run is over, if the run is known.
     fn take(&mut self, record: Record<'_>, name: &str, out: &mut Vec<Detected>) -> Option<bool> {
         let Record { now, source, event } = record;
+        self.make_room_for_signals(record, name);
         self.with_run(now, name, out, |run, findings| run.event(now, source, event, findings))
     }
 

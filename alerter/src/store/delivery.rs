@@ -1,8 +1,6 @@
 //! What the outbox asks of the store. Every state change is one transaction that survives the loss
 //! of power.
 
-use std::sync::atomic::Ordering;
-
 use sqlx::AssertSqlSafe;
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -385,16 +383,6 @@ impl Store {
         self.write(Who::Heart, async |tx| put_alive(tx, now).await).await?;
         self.note_recorded(now);
         Ok(())
-    }
-
-    /// What was written last is of that time.
-    pub(crate) fn note_recorded(&self, at: Ts) {
-        self.inner.recorded.store(at.0, Ordering::Relaxed);
-    }
-
-    /// The same as [`Store::alive_at`] without looking into the database, which may not be there.
-    pub(crate) fn recorded_at(&self) -> Option<Ts> {
-        Some(Ts(self.inner.recorded.load(Ordering::Relaxed))).filter(|at| at.0 > 0)
     }
 
     /// The time of the last [`Store::touch`] or commit; `None` if there was none.

@@ -2,10 +2,11 @@
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use sqlx::sqlite::SqlitePool;
+use stepwatch_model::time::Ts;
 use tokio::sync::{Mutex, Notify};
 
 use super::alert_rows::AlertRows;
@@ -72,6 +73,16 @@ impl Deref for Reader<'_> {
 }
 
 impl Store {
+    /// What was written last is of that time.
+    pub(crate) fn note_recorded(&self, at: Ts) {
+        self.inner.recorded.store(at.0, Ordering::Relaxed);
+    }
+
+    /// The same as [`Store::alive_at`] without looking into the database, which may not be there.
+    pub(crate) fn recorded_at(&self) -> Option<Ts> {
+        Some(Ts(self.inner.recorded.load(Ordering::Relaxed))).filter(|at| at.0 > 0)
+    }
+
     pub fn path(&self) -> &Path {
         &self.inner.path
     }

@@ -111,7 +111,7 @@ fn recognise(path: &Path, head: &[u8]) -> Option<Known> {
         "error.json" => whole(|path, _| Box::new(ErrorJson::new(path))),
         _ if flight_recorder::rank_of(path).is_some() => whole(|path, _| Box::new(FlightRecorder::new(path))),
         "metrics.csv" if !head.contains(&b'\n') || is_lightning(head) => {
-            whole(|_, _| Box::new(LightningCsv::default()))
+            whole(|_, _| Box::new(LightningCsv::new()))
         }
         // Beside a profile lies an empty event file that only marks the directory.
         _ if name.contains("tfevents") && !name.ends_with(".profile-empty") => {

@@ -24,6 +24,14 @@ pub trait Format: fmt::Debug + Send {
         let _ = last_step;
     }
 
+    /// Memory that unfinished records take.
+    fn pending_bytes(&self) -> usize {
+        0
+    }
+
+    /// Passes over them.
+    fn give_up_pending(&mut self) {}
+
     /// Nothing more has come for a while: publishes what was gathered of a record of several lines.
     fn rest(&mut self, out: &mut Out<'_>) {
         let _ = out;

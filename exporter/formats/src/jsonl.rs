@@ -82,6 +82,14 @@ impl Format for Jsonl {
         }
         self.give(&v, found, line, out)
     }
+
+    fn pending_bytes(&self) -> usize {
+        self.titan.pending_bytes()
+    }
+
+    fn give_up_pending(&mut self) {
+        self.titan.give_up_pending();
+    }
 }
 
 impl Jsonl {

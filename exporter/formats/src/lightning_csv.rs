@@ -25,6 +25,12 @@ pub(crate) struct LightningCsv {
     going: Going,
 }
 
+impl LightningCsv {
+    pub(crate) fn new() -> Self {
+        Self { scalars: Scalars::of_whole(), ..Self::default() }
+    }
+}
+
 /// The file is gone through twice, so that nothing is published of one that is being rewritten.
 #[derive(Debug, Default)]
 struct Going {

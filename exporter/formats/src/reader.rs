@@ -186,9 +186,10 @@ impl LogReader {
         }
     }
 
-    /// Memory that the pieces of an unfinished line take.
+    /// Memory that the pieces of an unfinished line take, and unfinished records.
     pub fn pending_bytes(&self) -> usize {
-        self.joined.capacity()
+        let records: usize = self.candidates.iter().map(|c| c.format.pending_bytes()).sum();
+        self.joined.capacity() + records
     }
 
     /// Keeps only the beginning of an unfinished line. What comes of it is dropped to its end.
@@ -198,6 +199,7 @@ impl LogReader {
             self.joined_is_cut = true;
         }
         self.joined.shrink_to(KEPT_BYTES);
+        self.candidates.iter_mut().for_each(|c| c.format.give_up_pending());
     }
 
     /// Reads one line without its line ending, and appends its events to `out`. A progress bar that

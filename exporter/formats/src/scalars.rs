@@ -21,6 +21,14 @@ use crate::tokens::Tokens;
 
 /// Tags that are known at once; numbers under further ones are not kept.
 const MAX_TAGS: usize = 4096;
+/// Those of them, beyond the room for tags, that are kept: metrics that every trainer has.
+const MAX_USUAL_TAGS: usize = 256;
+/// Bytes that all tags of a file may take, and of one that is read as a whole. Where there is room
+/// for fewer, the reader says so ([`Scalars::give_up`]).
+const MAX_BYTES: usize = 1 << 20;
+const MAX_BYTES_OF_WHOLE: usize = 128 * 1024;
+/// About what a tag takes beside the copies of its name.
+const TAG_BYTES: usize = 160;
 /// Bytes of a tag that is kept.
 const MAX_TAG_BYTES: usize = 200;
 /// What numbers under the framework's own names may take of an event's JSON.
@@ -98,7 +106,13 @@ enum Class {
 pub(crate) struct Scalars {
     ids: BTreeMap<Box<str>, Option<Id>>,
     tags: Vec<Tag>,
-    /// Numbers under tags beyond [`MAX_TAGS`] that were not reported yet.
+    /// Memory that the tags take.
+    bytes: usize,
+    /// There is no room for further ones.
+    full: bool,
+    /// The file is read as a whole.
+    of_whole: bool,
+    /// Numbers under tags for which there is no room that were not reported yet.
     lost: u64,
     pub(crate) axis: Axis,
     tokens: Tokens,
@@ -143,16 +157,22 @@ impl Scalars {
         if let Some(id) = self.ids.get(tag) {
             return *id;
         }
-        if self.ids.len() >= MAX_TAGS {
-            self.lost += 1;
-            return None;
-        }
         let wanted = !tags::other_axis(tag)
             && !tag.is_empty()
             && tag.len() <= MAX_TAG_BYTES
             && !tag.contains(char::is_control);
-        let id = wanted.then(|| {
-            let class = class(tag);
+        let class = wanted.then(|| class(tag));
+        let usual = match &class {
+            Some(Class::Metric(..)) => true,
+            Some(Class::Eval { rest, .. }) => rest == metric::LOSS,
+            _ => false,
+        };
+        let max = if self.full { MAX_USUAL_TAGS } else { MAX_TAGS };
+        if self.ids.len() >= max || self.full && !usual {
+            self.lost += 1;
+            return None;
+        }
+        let id = class.map(|class| {
             if matches!(class, Class::Metric(metric::LOSS, _)) {
                 self.has_loss = true;
                 self.leave_own_loss();
@@ -162,8 +182,28 @@ impl Scalars {
         });
         if tag.len() <= MAX_TAG_BYTES {
             self.ids.insert(tag.into(), id);
+            self.bytes += 3 * tag.len() + TAG_BYTES;
+            self.full |= self.bytes > if self.of_whole { MAX_BYTES_OF_WHOLE } else { MAX_BYTES };
         }
         id
+    }
+
+    /// Those of a file that is read as a whole.
+    pub(crate) fn of_whole() -> Self {
+        Self { of_whole: true, ..Self::default() }
+    }
+
+    /// Memory that the tags take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Forgets the tags, because there is no room for them. From now on those are read that every
+    /// trainer has. What was gathered by their [`Id`]s is void.
+    pub(crate) fn give_up(&mut self) {
+        self.ids = BTreeMap::new();
+        self.tags = Vec::new();
+        (self.bytes, self.full, self.has_loss, self.own_loss) = (0, true, false, None);
     }
 
     /// Takes note of the tags whose value is nothing, beside those that have one. A row of an

@@ -43,6 +43,8 @@ const HEADER_BYTES: usize = 12;
 const FOOTER_BYTES: usize = 4;
 /// Numbers of one step that are held; a step with more is published in pieces.
 const MAX_GATHERED: usize = 4096;
+/// About what one takes beside its name.
+const TAG_BYTES: usize = 64;
 /// Tags remembered as not scalar.
 const MAX_PLUGIN_TAGS: usize = 4096;
 
@@ -140,6 +142,16 @@ impl FileFormat for TfEvents {
             // A hole of unknown length, so it is looked at when it is longer by a part.
             Some(_) => (rest.len() + rest.len() / 8 + 1) as u64,
         }
+    }
+
+    fn pending_bytes(&self) -> usize {
+        self.scalars.bytes() + self.not_scalar.iter().map(|tag| tag.len() + TAG_BYTES).sum::<usize>()
+    }
+
+    fn give_up_pending(&mut self) {
+        self.scalars.give_up();
+        self.not_scalar.clear();
+        self.gathered.values.clear();
     }
 
     fn position(&self) -> u64 {

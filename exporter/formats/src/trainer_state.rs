@@ -65,7 +65,7 @@ impl TrainerState {
         let is_checkpoint = name.is_some_and(|n| n.starts_with("checkpoint-"));
         Self {
             checkpoint: dir.filter(|_| is_checkpoint).map(|d| d.display().to_string()),
-            scalars: Scalars::default(),
+            scalars: Scalars::of_whole(),
             published: 0,
             first: None,
             saved: false,

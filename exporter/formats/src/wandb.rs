@@ -187,7 +187,8 @@ impl FileFormat for WandbLog {
     }
 
     fn pending_bytes(&self) -> usize {
-        if let Assembly::Taking(so_far) = &self.record { so_far.capacity() } else { 0 }
+        let record = if let Assembly::Taking(so_far) = &self.record { so_far.capacity() } else { 0 };
+        record + self.records.tag_bytes()
     }
 
     fn give_up_pending(&mut self) {
@@ -195,6 +196,7 @@ impl FileFormat for WandbLog {
             self.record = Assembly::Dropping;
             self.position = self.offset;
         }
+        self.records.give_up_tags();
     }
 
     fn position(&self) -> u64 {

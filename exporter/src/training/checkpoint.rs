@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use stepwatch_wire::{CkptPhase, Event, Value};
 
+use crate::voice::Voice;
+
 /// Closer together, two are parts of one whose step is not known.
 const APART_SECONDS: f64 = 10.0;
 
@@ -20,6 +22,8 @@ pub struct CheckpointPlace {
     /// Seconds from one to the next.
     pub every: Option<f64>,
     pub writing: bool,
+    /// Whose word it is.
+    pub voice: Voice,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -79,8 +83,9 @@ impl Checkpoints {
         self.every = gap.or(self.every);
     }
 
-    pub(super) fn place(&self, run: &str) -> CheckpointPlace {
+    pub(super) fn place(&self, run: &str, voice: Voice) -> CheckpointPlace {
         CheckpointPlace {
+            voice,
             run: run.to_owned(),
             path: self.path.clone(),
             bytes: self.bytes,
@@ -136,7 +141,7 @@ mod tests {
                 c.apply(&event(&text), rank, ts + 15.0 * f64::from(rank));
             }
         }
-        let place = c.place("a");
+        let place = c.place("a", Voice::Unknown);
         assert_eq!(
             (place.path, place.bytes, place.every),
             (Some("/ckpt/a/200".into()), Some(50.0), Some(585.0))

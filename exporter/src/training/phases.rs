@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stepwatch_wire::{Edge, Metrics};
+use stepwatch_wire::{Edge, Metrics, clip_name};
 
 /// Distinct phase names of one rank; later ones are not kept.
 const MAX_PHASES: usize = 32;
@@ -68,6 +68,7 @@ impl Phases {
     }
 
     fn named(&mut self, name: &str) -> Option<&mut Phase> {
+        let name = clip_name(name);
         if !self.by_name.contains_key(name) {
             if self.by_name.len() >= MAX_PHASES {
                 return None;

@@ -14,6 +14,10 @@ impl Event {
         for text in [&mut self.run, &mut self.node, &mut self.name, &mut self.level].into_iter().flatten() {
             make_line(text);
         }
+        // Two runs may not differ by blanks at their ends.
+        if let Some(run) = self.run.as_mut().filter(|run| run.trim().len() < run.len()) {
+            *run = run.trim().to_owned();
+        }
         self.run.take_if(|run| run.is_empty());
         if let Some(text) = &mut self.text {
             make_clean(text);

@@ -26,6 +26,8 @@ pub(super) const RANK_HELD: Span = Span::secs(600);
 /// sweep leaves hundreds behind.
 const RUNS_OF_SOURCE: usize = 512;
 const RANKS_OF_SOURCE: u32 = 4096;
+/// Signals of all its runs beyond those that each run has room for.
+const SIGNALS_OF_SOURCE: usize = 8192;
 /// How often an address may be given to another node, and within how long.
 const MOVES: usize = 3;
 const MOVES_WITHIN: Span = Span::secs(86_400);
@@ -163,6 +165,26 @@ impl Monitor {
             Some(owner) => alive(owner),
             None if self.speakers.of_node(node).any(|s| s == source) => None,
             None => self.speakers.of_node(node).find_map(|s| alive(s)),
+        }
+    }
+
+    /// Finds out how many signals of its own a run may have, where it may want more.
+    pub(super) fn make_room_for_signals(&mut self, record: Record<'_>, name: &str) {
+        let Record { now, source, event } = record;
+        let Some(run) = self.runs.get(name).filter(|run| run.signals.asks_for_room(now, event)) else {
+            return;
+        };
+        let own = run.signals.beyond_usual();
+        let room = match self.sources.get(source) {
+            Some(s) if !s.many_nodes => {
+                let runs = s.runs.iter().filter_map(|run| self.runs.get(run));
+                let all: usize = runs.map(|run| run.signals.beyond_usual()).sum();
+                own + SIGNALS_OF_SOURCE.saturating_sub(all)
+            }
+            _ => usize::MAX / 2,
+        };
+        if let Some(run) = self.runs.get_mut(name) {
+            run.signals.has_room(now, room);
         }
     }
 

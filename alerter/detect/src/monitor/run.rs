@@ -43,7 +43,7 @@ pub struct Run {
     pub state: RunState,
     pub counters: Counters,
     align: Align,
-    signals: Signals,
+    pub(super) signals: Signals,
     /// What happened since the last sample, for its class.
     class: Option<ClassMark>,
     /// The last steps that were no plain training steps, for signals of them that come late.

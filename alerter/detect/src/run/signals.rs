@@ -12,10 +12,15 @@ use stepwatch_wire::{Event, names::metric};
 use super::align::Signal;
 use super::values::is_own;
 use crate::sample::{Eval, Reading};
-use stepwatch_model::time::Ts;
+use stepwatch_model::time::{Span, Ts};
 
-/// Signals known a run; further ones are counted and left out.
+/// Signals known a run; further ones are counted and left out. Each run has room for the first
+/// [`USUAL_SIGNALS`]; what a source has room for beside them, its runs share.
 pub(crate) const MAX_SIGNALS: usize = 512;
+pub(crate) const USUAL_SIGNALS: usize = 32;
+
+/// How long it is believed that there is no room.
+const ROOM_HOLDS: Span = Span::secs(1);
 
 /// Name of an evaluation whose event has no name.
 const UNNAMED: &str = "eval";
@@ -24,6 +29,9 @@ const UNNAMED: &str = "eval";
 pub(crate) struct Signals {
     ids: BTreeMap<String, u16>,
     at: Vec<Signal>,
+    /// Room beyond [`USUAL_SIGNALS`], and when that was found out.
+    #[serde(skip)]
+    room: Option<(Ts, usize)>,
 }
 
 /// Step, time, attempt and rank of a report.
@@ -42,6 +50,23 @@ pub(crate) struct Left {
 }
 
 impl Signals {
+    /// Signals beyond those that each run has room for.
+    pub(crate) fn beyond_usual(&self) -> usize {
+        self.at.len().saturating_sub(USUAL_SIGNALS)
+    }
+
+    /// Whether it is to be found out how much room there is for an event.
+    pub(crate) fn asks_for_room(&self, now: Ts, e: &Event) -> bool {
+        // That there was none is believed for a while, but room may be another run's by now.
+        let had_none = |(at, _): (Ts, usize)| now - at < ROOM_HOLDS && self.at.len() >= self.max();
+        self.at.len() + e.m.len() >= USUAL_SIGNALS && !self.room.is_some_and(had_none)
+    }
+
+    /// So many signals may be there beyond the usual ones.
+    pub(crate) fn has_room(&mut self, now: Ts, beyond_usual: usize) {
+        self.room = Some((now, beyond_usual));
+    }
+
     /// The numbers of a step's report that are somebody's own. One that should have been there and
     /// is nothing was not finite: strict JSON writes NaN as `null`.
     pub(crate) fn readings<'e>(&mut self, p: Place, e: &'e Event, left: &mut Left) -> Vec<Reading<'e>> {
@@ -83,11 +108,15 @@ impl Signals {
         self.at.iter_mut().for_each(Signal::restart);
     }
 
+    fn max(&self) -> usize {
+        MAX_SIGNALS.min(USUAL_SIGNALS + self.room.map_or(0, |(_, room)| room))
+    }
+
     /// The number of a series, if this word of it is the next one.
     fn turn(&mut self, name: &str, p: Place, left: &mut Left) -> Option<u16> {
         let id = match self.ids.get(name) {
             Some(id) => *id,
-            None if self.at.len() >= MAX_SIGNALS => {
+            None if self.at.len() >= self.max() => {
                 left.over_limit += 1;
                 return None;
             }
@@ -165,12 +194,31 @@ mod tests {
 
     #[test]
     fn signals_are_limited_and_counted() {
-        let (mut signals, mut left) = (Signals::default(), Left::default());
-        for i in 0..MAX_SIGNALS + 7 {
-            let e = event(1, &[(&format!("m{i}"), 1.0)]);
-            signals.readings(place(0, 1), &e, &mut left);
-        }
-        assert_eq!((signals.at.len(), left.over_limit), (MAX_SIGNALS, 7));
+        let over = |room: usize| {
+            let (mut signals, mut left) = (Signals::default(), Left::default());
+            signals.has_room(Ts(0), room);
+            for i in 0..MAX_SIGNALS + 7 {
+                let e = event(1, &[(&format!("m{i}"), 1.0)]);
+                signals.readings(place(0, 1), &e, &mut left);
+            }
+            (signals.at.len(), signals.beyond_usual(), left.over_limit)
+        };
+        assert_eq!(over(MAX_SIGNALS), (MAX_SIGNALS, MAX_SIGNALS - USUAL_SIGNALS, 7));
+        assert_eq!(over(10), (USUAL_SIGNALS + 10, 10, (MAX_SIGNALS + 7 - USUAL_SIGNALS - 10) as u64));
+    }
+
+    #[test]
+    fn room_is_looked_for_until_there_is_none() {
+        let mut signals = Signals::default();
+        let few = event(1, &[("a", 1.0)]);
+        assert!(!signals.asks_for_room(Ts(0), &few));
+        let names: Vec<String> = (0..40).map(|n| format!("m{n}")).collect();
+        let many = event(1, &names.iter().map(|name| (name.as_str(), 1.0)).collect::<Vec<_>>());
+        assert!(signals.asks_for_room(Ts(0), &many));
+        signals.has_room(Ts(0), 4);
+        signals.readings(place(0, 1), &many, &mut Left::default());
+        assert!(!signals.asks_for_room(Ts(999), &many), "all of it is taken");
+        assert!(signals.asks_for_room(Ts(1000), &many));
     }
 
     #[test]

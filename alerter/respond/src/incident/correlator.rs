@@ -120,11 +120,11 @@ impl Correlator {
     /// incident may have it.
     pub(super) fn id_since(&mut self, now: Ts, subject: &Subject, since: Ts) -> Option<String> {
         let first = self.flap_history.is_first_since(now, subject, since);
-        first.then(|| self.id_at(since, subject))
+        first.then(|| Self::id_at(since, subject))
     }
 
     /// The id of the only incident of the subject that begins at that time.
-    pub(super) fn id_at(&self, since: Ts, subject: &Subject) -> String {
+    pub(super) fn id_at(since: Ts, subject: &Subject) -> String {
         id::new(since, subject.scope.name(), subject.cause, 0)
     }
 

@@ -1,5 +1,6 @@
 //! What a finding does to the open incidents: it opens one, joins one, or ends one.
 
+use super::correlator::Correlator;
 use super::correlator::flap_history::FLAP_MEMORY;
 use super::manager::Manager;
 use super::open::Incident;
@@ -88,7 +89,7 @@ impl Manager {
     /// was stored, gives the same id: its pages may have been sent without being recorded.
     fn new_id(&mut self, now: Ts, subject: &Subject, v: &Finding) -> String {
         let id = match &subject.scope {
-            Scope::Own(check) if check == STORE => self.recorded.map(|at| self.correlator.id_at(at, subject)),
+            Scope::Own(check) if check == STORE => self.recorded.map(|at| Correlator::id_at(at, subject)),
             Scope::Own(_) => None,
             Scope::Alert(key) => {
                 self.external.since(key).and_then(|since| self.correlator.id_since(now, subject, since))

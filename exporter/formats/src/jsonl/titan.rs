@@ -34,9 +34,16 @@ const PARTS: &[(&str, &str)] = &[("fetching_batch", "data"), ("gc_collect", "gc"
 /// The text with which torchtitan logs that the data is over.
 const EXHAUSTED: &str = "DataloaderExhausted";
 
+/// Bytes of the name of a span; one with a longer name is passed over.
+const MAX_SPAN: usize = 128;
+/// About what a number of a step takes.
+const NUMBER_BYTES: usize = 64;
+
 #[derive(Debug, Default)]
 pub(super) struct Titan {
     ranks: BTreeMap<u32, Open>,
+    /// What is going on takes.
+    bytes: usize,
 }
 
 /// What is going on in one rank.
@@ -96,7 +103,26 @@ impl Titan {
         if task || !self.ranks.contains_key(&r.rank) && self.ranks.len() >= MAX_RANKS {
             return Outcome::Ignored;
         }
-        let open = self.ranks.entry(r.rank).or_default();
+        let before = self.ranks.get(&r.rank).map_or(0, Open::bytes);
+        let outcome = self.ranks.entry(r.rank).or_default().read(r, out);
+        self.bytes = (self.bytes + self.ranks.get(&r.rank).map_or(0, Open::bytes)).saturating_sub(before);
+        outcome
+    }
+
+    /// Memory that unfinished steps take.
+    pub(super) fn pending_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Passes over the steps that are unfinished.
+    pub(super) fn give_up_pending(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Open {
+    fn read(&mut self, r: &Record<'_>, out: &mut Out<'_>) -> Outcome {
+        let open = self;
         if open.spans.iter().any(|s| s == TAG) && !open.saving && r.tagged() {
             open.saving = true;
             out.push(Event { ckpt: Some(CkptPhase::Start), ..r.event(Kind::Ckpt) });
@@ -115,14 +141,19 @@ impl Titan {
         }
         Outcome::Matched
     }
-}
 
-impl Open {
+    fn bytes(&self) -> usize {
+        let names =
+            |numbers: &Metrics| numbers.iter().map(|(name, _)| name.len() + NUMBER_BYTES).sum::<usize>();
+        let spans: usize = self.spans.iter().map(|span| span.len() + NUMBER_BYTES).sum();
+        size_of::<Self>() + NUMBER_BYTES + spans + names(&self.parts) + names(&self.numbers)
+    }
+
     fn begin(&mut self, span: &str, r: &Record<'_>, out: &mut Out<'_>) {
         if span == "step" {
             *self = Self::default(); // whatever was left open died with the process before
         }
-        if self.spans.len() < MAX_DEPTH {
+        if self.spans.len() < MAX_DEPTH && span.len() <= MAX_SPAN {
             self.spans.push(span.to_owned());
         }
         if PHASES.contains(&span) {

@@ -186,3 +186,32 @@ fn tags_are_bounded() {
     assert_eq!(s.ids.len(), MAX_TAGS);
     assert!(s.id("another").is_none());
 }
+
+#[test]
+fn without_room_for_tags_the_usual_metrics_are_read() {
+    let mut scalars = Scalars::default();
+    for n in 0..100 {
+        assert!(scalars.id(&format!("layers/{n}/norm")).is_some());
+    }
+    assert!(scalars.bytes() > 100 * TAG_BYTES);
+    scalars.give_up();
+    assert_eq!(scalars.bytes(), 0);
+    assert_eq!(scalars.id("layers/1/norm"), None);
+    assert_eq!(scalars.lost, 1);
+    assert!(scalars.id("train/loss").is_some() && scalars.id("eval/loss").is_some());
+    for n in 0..MAX_TAGS {
+        scalars.id(&format!("eval/set-{n}/loss"));
+    }
+    assert!(scalars.bytes() < MAX_USUAL_TAGS * (3 * MAX_TAG_BYTES + TAG_BYTES), "{}", scalars.bytes());
+}
+
+#[test]
+fn tags_of_a_file_have_a_limit_in_bytes() {
+    for (mut scalars, max) in [(Scalars::default(), MAX_BYTES), (Scalars::of_whole(), MAX_BYTES_OF_WHOLE)] {
+        for n in 0..MAX_TAGS {
+            scalars.id(&format!("{n:0199}"));
+        }
+        assert!(scalars.bytes() <= max + 3 * MAX_TAG_BYTES + TAG_BYTES, "{}", scalars.bytes());
+        assert!(scalars.id("train/loss").is_some() || scalars.ids.len() >= MAX_USUAL_TAGS);
+    }
+}

@@ -155,6 +155,16 @@ impl Records {
         Self { run: self.run, own_step: self.own_step, ..Self::default() }
     }
 
+    /// Memory that the tags take.
+    pub(super) fn tag_bytes(&self) -> usize {
+        self.scalars.bytes()
+    }
+
+    /// There is no room for them.
+    pub(super) fn give_up_tags(&mut self) {
+        self.scalars.give_up();
+    }
+
     /// Goes on in the middle of the log.
     pub(super) fn resume(&mut self, last_step: Option<i64>) {
         self.begun = true;

@@ -9,7 +9,7 @@ mod devices;
 mod report;
 mod rooms;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
@@ -24,6 +24,7 @@ use crate::family_filter::Metrics;
 use crate::fill::{Fill, Rate};
 use crate::samples::Samples;
 use crate::training::CheckpointPlace;
+use crate::voice::Voice;
 
 pub const ABOUT: &str = "room on disks and for checkpoints, file systems turned read-only, drives";
 
@@ -263,11 +264,19 @@ impl DiskReader {
 /// be.
 pub(super) fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<String> {
     let mut all: Vec<String> = cx.hub.source_names("checkpoints");
-    all.extend(runs.iter().filter_map(rooms::directory));
     all.extend(cx.roots.state.iter().map(|dir| dir.to_string_lossy().into_owned()));
     all.retain(|dir| dir.starts_with('/'));
     all.sort();
     all.dedup();
+    let mut of_users: BTreeMap<Voice, BTreeSet<String>> = BTreeMap::new();
+    for run in runs {
+        let directory = rooms::directory(run).filter(|dir| dir.starts_with('/') && !all.contains(dir));
+        of_users.entry(run.voice).or_default().extend(directory);
+    }
+    // One of each user in turn: however many one user names, those of the others are looked at.
+    while all.len() < rooms::MAX_DIRECTORIES && of_users.values().any(|dirs| !dirs.is_empty()) {
+        all.extend(of_users.values_mut().filter_map(BTreeSet::pop_first));
+    }
     all.truncate(rooms::MAX_DIRECTORIES);
     all
 }

@@ -264,11 +264,8 @@ impl Track {
 
     fn goes_on(&mut self, line: Line) {
         let interval = (line.at - self.at).max(0.0);
-        self.interval = if self.stride == 0 {
-            interval
-        } else {
-            self.interval + WEIGHT * (interval - self.interval)
-        };
+        self.interval =
+            if self.stride == 0 { interval } else { self.interval + WEIGHT * (interval - self.interval) };
         self.stride = line.step.saturating_sub(self.step).max(1);
         (self.step, self.at) = (line.step, line.at.max(self.at));
     }
@@ -369,7 +366,8 @@ mod tests {
 
     #[test]
     fn a_pause_of_the_one_that_is_followed_is_none_of_it() {
-        let mixed = (0..40).flat_map(|n| [300 + n, n]).chain(40..90).chain((0..40).flat_map(|n| [340 + n, 90 + n]));
+        let mixed =
+            (0..40).flat_map(|n| [300 + n, n]).chain(40..90).chain((0..40).flat_map(|n| [340 + n, 90 + n]));
         assert_eq!(kept(&mut Interleaved::default(), mixed), (300..380).collect::<Vec<_>>());
     }
 
@@ -390,7 +388,11 @@ mod tests {
         assert_eq!((restarts(&steps), steps.last()), (1, Some(&199)), "after it is silent for long enough");
         let again = (0..40).flat_map(|n| [300 + n, n]).chain((40..200).flat_map(|n| [n, n + 260]));
         let steps = kept(&mut Interleaved::default(), again.clone());
-        assert_eq!((restarts(&steps), steps.last()), (1, Some(&459)), "the trainer that began anew: {steps:?}");
+        assert_eq!(
+            (restarts(&steps), steps.last()),
+            (1, Some(&459)),
+            "the trainer that began anew: {steps:?}"
+        );
     }
 
     #[test]

@@ -140,3 +140,32 @@ fn what_does_not_fit_together_is_passed_over() {
     let task = r#""step":1,"task_name":"Task-1","log_type_name":"step_end","value":5"#.to_owned();
     assert_eq!(lines(&[start(1, "step"), task]), []);
 }
+
+/// A file has one rank. Somebody may say otherwise, and never end a step.
+#[test]
+fn steps_that_never_end_are_counted_and_given_up() {
+    let mut reader = LogReader::new(None).unwrap();
+    let mut out = Vec::new();
+    let mut say = |reader: &mut LogReader, rank: u32, words: &str| {
+        let common = format!(r#""rank":{rank},"time_us":1795227416000000,"log_type":"event""#);
+        reader.line(&format!("{{{common},{words}}}"), &mut out);
+        core::mem::take(&mut out)
+    };
+    for rank in 0..500 {
+        say(&mut reader, rank, &format!(r#""event_name":null,{}"#, start(5, "step")));
+        for n in 0..20 {
+            let number =
+                format!(r#""event_name":"n{n:02}{}","log_type_name":"x","value":1"#, "x".repeat(1000));
+            say(&mut reader, rank, &number);
+        }
+        let long = format!(r#""event_name":null,{}"#, start(5, &"y".repeat(1000)));
+        say(&mut reader, rank, &long);
+    }
+    let held = reader.pending_bytes();
+    assert!((500 * 20 * 128..500 * 20 * 256).contains(&held), "{held}");
+    reader.give_up_pending();
+    assert_eq!(reader.pending_bytes(), 0);
+    let null = |words: String| format!(r#""event_name":null,{words}"#);
+    assert_eq!(say(&mut reader, 3, &null(start(6, "step"))), []);
+    assert_eq!(say(&mut reader, 3, &null(end(6, "step", 100.0))).len(), 1, "the next step is read");
+}

@@ -148,6 +148,9 @@ fn event(pid: u32, text: String) -> Event {
     event
 }
 
+/// Where the kernel waits for the child of a `vfork`, by its version.
+const FORKS: [&str; 4] = ["kernel_clone", "wait_for_vfork_done", "_do_fork", "do_fork"];
+
 fn thread_waiting(cx: &Context<'_>, pid: u32, thread: u32, now: Instant) -> Option<Waiting> {
     let dir = cx.roots.proc(pid.to_string()).join("task").join(thread.to_string());
     let stat = parse_stat(&roots::read(&dir.join("stat"))?).filter(Stat::is_uninterruptible)?;
@@ -156,6 +159,10 @@ fn thread_waiting(cx: &Context<'_>, pid: u32, thread: u32, now: Instant) -> Opti
     let switches = switches.iter().filter_map(|key| line_number(&status, key)).sum::<f64>();
     // Without the right to see it, it is 0.
     let wchan = roots::read(&dir.join("wchan")).filter(|w| w != "0").unwrap_or_default();
+    // The parent of a `vfork` waits as long as its child likes, and can be killed.
+    if FORKS.contains(&wchan.as_str()) {
+        return None;
+    }
     Some(Waiting {
         since: now,
         started: stat.start_ticks(),

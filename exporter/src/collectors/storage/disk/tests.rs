@@ -92,7 +92,7 @@ impl Node {
         };
         event.extra.insert("path".into(), Value::Text(path.into()));
         event.extra.insert("bytes".into(), Value::Number(bytes as f64));
-        self.bench.hub.publish(Origin::Datagram(crate::voice::Voice::Exporter), event);
+        self.bench.hub.publish(Origin::Datagram(Voice::Exporter), event);
     }
 
     fn published(&self) -> Vec<(String, i64, String)> {
@@ -290,4 +290,20 @@ fn room_of_a_directory_that_is_not_there_yet() {
     let (room, real) = rooms::look(&dir.path().join("not/there")).unwrap();
     assert!(room.size > 0 && room.free <= room.size);
     assert_eq!(real, std::fs::canonicalize(dir.path()).unwrap());
+}
+
+#[test]
+fn the_directories_of_one_user_leave_room_for_those_of_others() {
+    let node = Node::new(&Config::default());
+    let place = |user: u32, n: usize| CheckpointPlace {
+        run: format!("r{n}"),
+        path: Some(format!("/{user}/{n}/step").into()),
+        voice: Voice::User(user),
+        ..CheckpointPlace::default()
+    };
+    let mut runs: Vec<_> = (0..200).map(|n| place(1002, n)).collect();
+    runs.push(place(2000, 0));
+    let all = directories(&node.bench.context(), &runs);
+    assert_eq!(all.len(), rooms::MAX_DIRECTORIES);
+    assert!(all.contains(&"/2000/0".to_owned()), "{all:?}");
 }
