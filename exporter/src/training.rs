@@ -357,19 +357,15 @@ impl Training {
         self.runs.values().map(|run| run.checkpoints.place(&run.name, run.owner)).collect()
     }
 
-    /// Processes of this node that hold a connection for a rank.
+    /// Processes of this node that hold a connection for a rank. Users take turns, so that whoever
+    /// looks at the first of them leaves none out.
     pub fn processes(&self) -> Vec<TrainingProcess> {
         let ranks = self.runs.values().flat_map(|run| run.ranks.values().map(move |rank| (run, rank)));
-        ranks
-            .filter(|(_, rank)| !rank.connections.is_empty())
-            .filter_map(|(run, rank)| {
-                Some(TrainingProcess {
-                    pid: rank.pid?,
-                    run: run.name.to_string(),
-                    rank: rank.label.to_string(),
-                })
-            })
-            .collect()
+        let here = ranks.filter(|(_, rank)| !rank.connections.is_empty());
+        in_turn(here.filter_map(|(run, rank)| {
+            let (pid, rank) = (rank.pid?, rank.label.to_string());
+            Some((run.owner, TrainingProcess { pid, run: run.name.to_string(), rank }))
+        }))
     }
 }
 

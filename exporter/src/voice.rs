@@ -1,6 +1,7 @@
 //! Who reports, and whose a run is: it belongs to the user that opened it, and no other user may
 //! report it.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::LazyLock;
@@ -21,6 +22,22 @@ pub enum Voice {
     /// A sender at this address, on another machine or in a network of its own: its user is not
     /// known. All addresses of an IPv6 network of 64 bits are the first of it.
     Address(IpAddr),
+}
+
+/// What users have, in an order in which they take turns: a limit on it leaves each its share.
+pub fn in_turn<T>(all: impl IntoIterator<Item = (Voice, T)>) -> Vec<T> {
+    let mut of_users: BTreeMap<Voice, VecDeque<T>> = BTreeMap::new();
+    for (voice, one) in all {
+        of_users.entry(voice).or_default().push_back(one);
+    }
+    let mut turns = Vec::new();
+    while !of_users.is_empty() {
+        of_users.retain(|_, rest| {
+            turns.extend(rest.pop_front());
+            !rest.is_empty()
+        });
+    }
+    turns
 }
 
 /// The user that this exporter is.
@@ -95,6 +112,13 @@ impl fmt::Display for Voice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_take_turns() {
+        let (ann, bob) = (Voice::User(4_000_001), Voice::User(4_000_002));
+        assert_eq!(in_turn([(ann, 1), (ann, 2), (ann, 3), (bob, 4)]), [1, 4, 2, 3]);
+        assert_eq!(in_turn(core::iter::empty::<(Voice, u8)>()), [0; 0]);
+    }
 
     #[test]
     fn whose_a_run_is_after_somebody_spoke() {

@@ -15,8 +15,10 @@ use crate::persisted_state;
 use crate::voice::Voice;
 
 const FILE: &str = "runs.json";
-/// Runs remembered; of the user with the most, the one with the oldest report goes first.
+/// Runs remembered, and ranks of all of them; of the user with the most ranks, the run with the
+/// oldest report goes first.
 const MAX_RUNS: usize = 1024;
+const MAX_RANKS: usize = 16 * MAX_RUNS;
 /// A run is forgotten after this long.
 const KEEP_SECONDS: f64 = 14.0 * 86_400.0;
 
@@ -77,17 +79,17 @@ impl Archive {
 
     pub(super) fn prune(&mut self, now: f64) {
         self.runs.retain(|_, run| now - run.heard < KEEP_SECONDS);
+        let weight = |run: &PastRun| run.ranks.len().max(1);
         let mut of: BTreeMap<Voice, usize> = BTreeMap::new();
         for run in self.runs.values() {
-            *of.entry(run.owner).or_default() += 1;
+            *of.entry(run.owner).or_default() += weight(run);
         }
-        while self.runs.len() > MAX_RUNS {
-            let Some((most, count)) = of.iter_mut().max_by_key(|(_, count)| **count) else { break };
-            *count -= 1;
+        while self.runs.len() > MAX_RUNS || of.values().sum::<usize>() > MAX_RANKS {
+            let Some((most, ranks)) = of.iter_mut().max_by_key(|(_, ranks)| **ranks) else { break };
             let theirs = self.runs.iter().filter(|(_, run)| run.owner == *most);
             let oldest = theirs.min_by(|a, b| a.1.heard.total_cmp(&b.1.heard));
             let Some(name) = oldest.map(|(name, _)| name.clone()) else { break };
-            self.runs.remove(&name);
+            *ranks -= self.runs.remove(&name).map_or(0, |run| weight(&run));
         }
     }
 }
@@ -146,5 +148,19 @@ mod tests {
         a.runs.insert("other".into(), PastRun { heard: 1.9e6, owner: Voice::User(1001), ..run.clone() });
         a.prune(2e6 + 2000.0);
         assert!(a.runs.contains_key("other") && a.runs.len() == MAX_RUNS, "the one with the most forgets");
+    }
+
+    #[test]
+    fn runs_of_many_ranks_are_bounded_by_their_ranks() {
+        let mut a = sample();
+        let run = a.runs["r"].clone();
+        let many: BTreeMap<u32, PastRank> = (0..1024).map(|rank| (rank, run.ranks[&3].clone())).collect();
+        for i in 0..100 {
+            let large = PastRun { heard: 1001.0 + f64::from(i), owner: Voice::User(1001), ..run.clone() };
+            a.runs.insert(format!("n{i}"), PastRun { ranks: many.clone(), ..large });
+        }
+        a.prune(2000.0);
+        assert!(a.runs.contains_key("r") && a.runs.contains_key("n99") && !a.runs.contains_key("n84"));
+        assert_eq!(a.runs.len(), 16, "of another user one, and fifteen that fit beside it");
     }
 }

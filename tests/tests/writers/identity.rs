@@ -210,7 +210,7 @@ async fn two_jobs_that_write_one_log_restart_nothing() {
             other.send(&format!("log {further} {further}")).await.unwrap();
             further
         };
-        let warned = |line: &str| line.contains("trainers of several runs write this log");
+        let warned = |line: &str| line.contains("several trainers write this log");
         let deadline = Instant::now() + PATIENCE;
         while !exporter.daemon.has_logged(0, warned) {
             assert!(Instant::now() < deadline, "{:#?}", exporter.daemon.log());

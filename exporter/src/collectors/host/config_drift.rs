@@ -238,15 +238,21 @@ impl Collector for ConfigDriftReader {
         let now = Instant::now();
         let mut left_out = [self.look_at_node(cx, now), 0];
         let training = cx.hub.processes();
+        // In the order of the processes, in which users take turns.
+        let mut runs: Vec<&str> = Vec::new();
         let mut by_run: BTreeMap<&str, Vec<&TrainingProcess>> = BTreeMap::new();
         for process in &training {
-            by_run.entry(&process.run).or_default().push(process);
+            let processes = by_run.entry(&process.run).or_default();
+            if processes.is_empty() {
+                runs.push(&process.run);
+            }
+            processes.push(process);
         }
-        let too_many = by_run.len().saturating_sub(MAX_RUNS);
-        by_run.iter().take(MAX_RUNS).for_each(|(run, processes)| {
-            let more = self.look_at_run(cx, run, processes, now);
+        let too_many = runs.len().saturating_sub(MAX_RUNS);
+        for run in runs.into_iter().take(MAX_RUNS) {
+            let more = self.look_at_run(cx, run, by_run.get(run).map_or(&[][..], Vec::as_slice), now);
             left_out.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
-        });
+        }
         self.runs.retain(|_, run| now.saturating_duration_since(run.seen) < REMEMBER);
         self.node.write("", self.config.values, out);
         let here = self.runs.iter().filter(|(_, run)| run.seen == now);

@@ -24,7 +24,7 @@ use crate::family_filter::Metrics;
 use crate::fill::{Fill, Rate};
 use crate::samples::Samples;
 use crate::training::CheckpointPlace;
-use crate::voice::Voice;
+use crate::voice::in_turn;
 
 pub const ABOUT: &str = "room on disks and for checkpoints, file systems turned read-only, drives";
 
@@ -268,15 +268,12 @@ pub(super) fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<Str
     all.retain(|dir| dir.starts_with('/'));
     all.sort();
     all.dedup();
-    let mut of_users: BTreeMap<Voice, BTreeSet<String>> = BTreeMap::new();
-    for run in runs {
-        let directory = rooms::directory(run).filter(|dir| dir.starts_with('/') && !all.contains(dir));
-        of_users.entry(run.voice).or_default().extend(directory);
-    }
-    // One of each user in turn: however many one user names, those of the others are looked at.
-    while all.len() < rooms::MAX_DIRECTORIES && of_users.values().any(|dirs| !dirs.is_empty()) {
-        all.extend(of_users.values_mut().filter_map(BTreeSet::pop_first));
-    }
+    let of_runs = runs.iter().filter_map(|run| Some((run.voice, rooms::directory(run)?)));
+    let known: BTreeSet<String> = all.iter().cloned().collect();
+    let of_users: BTreeSet<_> =
+        of_runs.filter(|(_, dir)| dir.starts_with('/') && !known.contains(dir)).collect();
+    // However many one user names, those of the others are looked at.
+    all.extend(in_turn(of_users));
     all.truncate(rooms::MAX_DIRECTORIES);
     all
 }

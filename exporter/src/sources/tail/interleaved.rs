@@ -201,9 +201,10 @@ impl Rank {
             return Some(exact);
         }
         if followed.reaches(line) {
-            // Of two tracks with one line each, the nearer one.
-            let alike = |track: &Track| track.stride == 0 && !track.is_silent(line.at);
-            let nearer = |track: &Track| alike(track) && track.step > followed.step && line.step > track.step;
+            // After one line, it is not known how far apart its lines are: a nearer track has it.
+            let nearer = |track: &Track| {
+                track.step > followed.step && track.reaches(line) && !track.is_silent(line.at)
+            };
             let other = if followed.stride == 0 { nearest(&nearer) } else { None };
             return Some(other.unwrap_or(self.followed));
         }
@@ -340,6 +341,8 @@ mod tests {
         assert!(restarts(&steps) == 1 && steps.iter().filter(|s| **s > 5000).count() == 1, "{steps:?}");
         let fast = (0..30).flat_map(|n| [1000 + n].into_iter().chain(20 * n..20 * n + 20));
         assert!(restarts(&unknown(fast)) <= 3, "one is much faster");
+        let far = (1..100).flat_map(|n| [n, 1_000_000 + n]);
+        assert_eq!(restarts(&unknown(far)), 1, "both begin at once, far apart");
         let beside = (1..100).flat_map(|n| [n + 1, n]);
         assert_eq!(restarts(&unknown(beside)), 1, "ranks that say the same");
     }

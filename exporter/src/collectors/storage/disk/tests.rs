@@ -4,6 +4,7 @@ use crate::lock::Locked as _;
 use crate::origin::Origin;
 use crate::roots::Roots;
 use crate::testing;
+use crate::voice::Voice;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use stepwatch_wire::{Event, Value};
