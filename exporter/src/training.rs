@@ -42,7 +42,7 @@ pub use families::FAMILIES;
 
 use crate::drops::{Drops, Reason};
 use crate::origin::{Origin, Outcome};
-use crate::voice::Voice;
+use crate::voice::{Voice, in_turn};
 use logged::Logged;
 use mfu::Convention;
 use rank::Rank;
