@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use stepwatch_wire::{Edge, Metrics, clip_name};
 
-/// Distinct phase names of one rank; later ones are not kept.
+/// Distinct phase names of one rank, and bytes of all of them; later ones are not kept.
 const MAX_PHASES: usize = 32;
+const MAX_NAMES_BYTES: usize = 1024;
 
 /// Names under which trainers report waiting for the next batch.
 const DATA_WAIT: &[&str] = &["data", "data_wait", "data_time", "data_loading", "dataloader"];
@@ -70,7 +71,8 @@ impl Phases {
     fn named(&mut self, name: &str) -> Option<&mut Phase> {
         let name = clip_name(name);
         if !self.by_name.contains_key(name) {
-            if self.by_name.len() >= MAX_PHASES {
+            let bytes: usize = self.by_name.keys().map(|name| name.len()).sum();
+            if self.by_name.len() >= MAX_PHASES || bytes + name.len() > MAX_NAMES_BYTES {
                 return None;
             }
             self.by_name.insert(name.into(), Phase::default());
@@ -106,5 +108,15 @@ mod tests {
             phases.edge(&format!("p{i}"), Edge::Begin, 0.0);
         }
         assert_eq!(phases.iter().count(), MAX_PHASES);
+        let mut phases = Phases::default();
+        for i in 0..100 {
+            phases.edge(&format!("{i:0300}"), Edge::Begin, 0.0);
+        }
+        // Their beginnings are the same.
+        assert_eq!(phases.iter().count(), 1);
+        for i in 0..100 {
+            phases.edge(&format!("{i:0128}"), Edge::Begin, 0.0);
+        }
+        assert_eq!(phases.iter().map(|(name, _)| name.len()).sum::<usize>(), MAX_NAMES_BYTES);
     }
 }
