@@ -221,11 +221,7 @@ impl Runtime {
         inputs: Inputs,
         metrics: RuntimeMetrics,
     ) -> store::Result<(Self, RuntimeHandle, BTreeMap<String, Cursor>)> {
-        let alive = store.alive_at().await?;
-        if let Some(at) = alive {
-            store.note_recorded(at);
-        }
-        let clock = Clock::start(alive);
+        let clock = Clock::start(store.resume_recorded().await?);
         let cursors = store.load_cursors().await?.into_iter().collect();
         let (mut engine, unusable) = Engine::restore(config.clone(), store.load_state().await?);
         for part in &unusable {

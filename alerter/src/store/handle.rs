@@ -78,6 +78,15 @@ impl Store {
         self.inner.recorded.store(at.0, Ordering::Relaxed);
     }
 
+    /// Takes what an earlier start wrote last for the last that was written.
+    pub(crate) async fn resume_recorded(&self) -> Result<Option<Ts>> {
+        let alive = self.alive_at().await?;
+        if let Some(at) = alive {
+            self.note_recorded(at);
+        }
+        Ok(alive)
+    }
+
     /// The same as [`Store::alive_at`] without looking into the database, which may not be there.
     pub(crate) fn recorded_at(&self) -> Option<Ts> {
         Some(Ts(self.inner.recorded.load(Ordering::Relaxed))).filter(|at| at.0 > 0)

@@ -50,8 +50,8 @@ impl Lines {
         }
     }
 
-    /// Gives the rows of a table, whose times have no zone, those of the zone that is known. The last
-    /// of them was just written, unless it is of the `backlog`, and so shows it.
+    /// Gives the rows of a table, whose times have no zone, the times of the zone that is known.
+    /// The last row was just written, unless it is of the `backlog`, and so shows the zone.
     fn place(&mut self, rows: &mut [Event], unix: f64, backlog: bool) {
         let last = rows.iter().rev().find_map(|row| row.ts).filter(|_| !backlog);
         if let Some(stamp) = last {
