@@ -206,6 +206,12 @@ impl View {
             .then(|| Self { rights, place: theirs.map(|mounts| Place { mounts, process }) })
     }
 
+    /// Of a user of whom no process is known, and so no groups: what everybody may see beside what
+    /// they own. An unknown user owns nothing.
+    pub(crate) fn of_user(uid: Option<u32>) -> Self {
+        Self { rights: Rights { user: uid.unwrap_or(u32::MAX), ..Rights::default() }, place: None }
+    }
+
     pub(crate) fn user(&self) -> u32 {
         self.rights.user
     }

@@ -109,7 +109,9 @@ fn excerpt(lines: &[String]) -> Vec<&str> {
         }
         inside &= !line.starts_with("test result:");
     }
-    let all = if listed.is_empty() { lines.iter().map(String::as_str).collect() } else { listed };
+    // Cargo's messages for programs would hide what the compiler says to people.
+    let for_people = || lines.iter().map(String::as_str).filter(|l| !l.starts_with(r#"{"reason":"#)).collect();
+    let all = if listed.is_empty() { for_people() } else { listed };
     all[all.len().saturating_sub(FAILURE_TAIL)..].to_vec()
 }
 
@@ -136,6 +138,7 @@ mod tests {
             "test a ... ok\ntest b ... FAILED\nfailures:\nwhy\ntest result: FAILED.\ntest c ... ok\ntest result: ok.",
         );
         assert_eq!(excerpt(&log), ["failures:", "why", "test result: FAILED."]);
-        assert_eq!(excerpt(&lines("error: x\nend")), ["error: x", "end"]);
+        let build = lines("error: x\n{\"reason\":\"compiler-artifact\"}\nend");
+        assert_eq!(excerpt(&build), ["error: x", "end"]);
     }
 }

@@ -10,11 +10,13 @@ mod report;
 mod rooms;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
 
-use self::rooms::{Look, Room};
+pub(super) use self::rooms::Directory;
+use self::rooms::{Asked, Look, Room};
 use super::mounts::prober::Prober;
 use super::mounts::table::{self, Mount};
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
@@ -24,7 +26,7 @@ use crate::family_filter::Metrics;
 use crate::fill::{Fill, Rate};
 use crate::samples::Samples;
 use crate::training::CheckpointPlace;
-use crate::voice::in_turn;
+use crate::voice::{Voice, in_turn};
 
 pub const ABOUT: &str = "room on disks and for checkpoints, file systems turned read-only, drives";
 
@@ -171,7 +173,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 pub struct DiskReader {
     config: Config,
     wanted: rooms::Wanted,
-    prober: Prober<Look>,
+    prober: Prober<Look, Asked>,
     fills: BTreeMap<String, Fill>,
     conditions: Conditions,
     /// Whether each file system could be written when it was last seen.
@@ -212,10 +214,12 @@ impl DiskReader {
         }
     }
 
-    fn look(&mut self, now: Instant, mounts: &[Mount], directories: &[String]) -> Answers {
+    fn look(&mut self, now: Instant, mounts: &[Mount], directories: &[Directory]) -> Answers {
         let local = self.wanted.file_systems(mounts);
-        let mut paths: Vec<_> = local.iter().map(|m| (rooms::key(m), m.path.clone())).collect();
-        paths.extend(directories.iter().map(|dir| (dir.clone(), dir.into())));
+        let asked = |path: PathBuf, named_by| Asked { path, named_by };
+        let mut paths: Vec<_> =
+            local.iter().map(|m| (rooms::key(m), asked(m.path.clone(), Voice::Exporter))).collect();
+        paths.extend(directories.iter().map(|d| (d.path.clone(), asked(d.path.clone().into(), d.named_by))));
         let probes = self.prober.ask(&paths, PATIENCE);
         // A path that has not answered has no value now.
         let answered = |key: &str| {
@@ -228,7 +232,7 @@ impl DiskReader {
                 disks.insert(mount.name(), Disk { mount: mount.clone(), room, rate: None });
             }
         }
-        for dir in directories {
+        for Directory { path: dir, .. } in directories {
             let Some((room, real)) = answered(dir) else { continue };
             let Some(mount) = table::containing(mounts, &real) else { continue };
             // The same file system may be known by another of its mounts.
@@ -262,7 +266,7 @@ impl DiskReader {
 
 /// Directories that get checkpoints, and the state directory: something is written there, or will
 /// be.
-pub(super) fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<String> {
+pub(super) fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<Directory> {
     let mut all: Vec<String> = cx.hub.source_names("checkpoints");
     all.extend(cx.roots.state.iter().map(|dir| dir.to_string_lossy().into_owned()));
     all.retain(|dir| dir.starts_with('/'));
@@ -273,9 +277,10 @@ pub(super) fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<Str
     let of_users: BTreeSet<_> =
         of_runs.filter(|(_, dir)| dir.starts_with('/') && !known.contains(dir)).collect();
     // However many one user names, those of the others are looked at.
-    all.extend(in_turn(of_users));
-    all.truncate(rooms::MAX_DIRECTORIES);
-    all
+    let of_users = in_turn(of_users.into_iter().map(|(user, dir)| (user, (user, dir))));
+    let own = all.into_iter().map(|path| Directory { path, named_by: Voice::Exporter });
+    let users = of_users.into_iter().map(|(named_by, path)| Directory { path, named_by });
+    own.chain(users).take(rooms::MAX_DIRECTORIES).collect()
 }
 
 impl Collector for DiskReader {

@@ -258,7 +258,7 @@ impl MountsReader {
         Self {
             wanted: Wanted::new(config),
             config: config.clone(),
-            prober: Prober::new(look),
+            prober: Prober::new(|path: &PathBuf| look(path)),
             nfs: nfs::Nfs::default(),
             lustre: lustre::Lustre::default(),
             conditions: Conditions::default(),
@@ -268,7 +268,7 @@ impl MountsReader {
     fn choose<'a>(&self, cx: &Context<'_>, all: &'a [Mount]) -> Choice<'a> {
         let runs = cx.hub.checkpoints();
         let logs = cx.hub.source_names("tail").into_iter().filter(|path| path.starts_with('/'));
-        let used = disk::directories(cx, &runs).into_iter().chain(logs).map(PathBuf::from);
+        let used = disk::directories(cx, &runs).into_iter().map(|dir| dir.path).chain(logs).map(PathBuf::from);
         self.wanted.choose(all, &used.collect::<Vec<_>>())
     }
 
@@ -468,7 +468,7 @@ mod tests {
         let mut reader = MountsReader::new(&Config::default());
         let asked = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
         let notes = std::sync::Arc::clone(&asked);
-        reader.prober = Prober::new(move |path: &Path| {
+        reader.prober = Prober::new(move |path: &PathBuf| {
             notes.locked().insert(path.to_owned());
             Answer::Refused
         });
@@ -503,7 +503,7 @@ mod tests {
         let mut reader = MountsReader::new(&Config { timeout: Period::millis(50), ..Config::default() });
         let (let_go, held) = mpsc::channel::<()>();
         let held = Mutex::new(held);
-        reader.prober = Prober::new(move |path: &Path| {
+        reader.prober = Prober::new(move |path: &PathBuf| {
             if path == Path::new("/data") {
                 let _ = held.locked().recv();
             }

@@ -1,9 +1,12 @@
 //! Which paths are asked for their free space, and the answers.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::collectors::storage::mounts::table::{self, Mount};
+use crate::reach::View;
 use crate::training::CheckpointPlace;
+use crate::voice::Voice;
 
 /// File systems that are watched, and directories.
 const MAX_FILE_SYSTEMS: usize = 64;
@@ -18,6 +21,20 @@ pub(super) struct Room {
     pub(super) used: u64,
     /// All and free, where there is a limit.
     pub(super) inodes: Option<(u64, u64)>,
+}
+
+/// A directory, and who named it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Directory {
+    pub(crate) path: String,
+    pub(crate) named_by: Voice,
+}
+
+/// What is asked for its room.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    pub(super) path: PathBuf,
+    pub(super) named_by: Voice,
 }
 
 /// The room, and the path without symbolic links; `None` when there is no answer to be had.
@@ -60,10 +77,11 @@ pub(super) fn directory(place: &CheckpointPlace) -> Option<String> {
     path.parent().filter(|dir| dir.is_absolute()).map(|dir| dir.to_string_lossy().into_owned())
 }
 
-/// Asks for the space of the file system that a path is on. For a path that does not exist, its
-/// nearest existing parent is asked: the file system is the same unless another one is mounted.
-pub(super) fn look(path: &Path) -> Look {
-    let real = path.ancestors().find_map(|dir| std::fs::canonicalize(dir).ok())?;
+/// Asks for the space of the file system that a path is on. For a path that does not exist, or that
+/// whoever named it may not read, its nearest parent is asked: the file system is the same unless
+/// another one is mounted.
+pub(super) fn look(asked: &Asked) -> Look {
+    let real = asked.path.ancestors().find_map(|dir| resolve(dir, asked.named_by).ok())?;
     let stat = rustix::fs::statvfs(&real).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
     let room = Room {
@@ -73,4 +91,14 @@ pub(super) fn look(path: &Path) -> Look {
         inodes: (stat.f_files > 0).then_some((stat.f_files, stat.f_favail)),
     };
     (room.size > 0).then_some((room, real))
+}
+
+/// The path without symbolic links. Where links of others lead is not shown to a user who may not
+/// see it.
+fn resolve(path: &Path, named_by: Voice) -> io::Result<PathBuf> {
+    if named_by.is_trusted() {
+        return std::fs::canonicalize(path);
+    }
+    let found = View::of_user(named_by.uid()).find(path)?;
+    std::fs::read_link(found.again())
 }

@@ -50,7 +50,7 @@ impl Node {
         let answers = Arc::clone(&self.rooms);
         self.reader = DiskReader::new(config);
         self.reader.prober =
-            Prober::new(move |path: &Path| answers.locked().get(path).cloned().unwrap_or_default());
+            Prober::new(move |asked: &Asked| answers.locked().get(&asked.path).cloned().unwrap_or_default());
     }
 
     fn boot(&self, id: &str) {
@@ -288,9 +288,35 @@ fn an_nvme_drive_that_is_not_live_twice() {
 #[test]
 fn room_of_a_directory_that_is_not_there_yet() {
     let dir = tempfile::tempdir().unwrap();
-    let (room, real) = rooms::look(&dir.path().join("not/there")).unwrap();
+    let asked = Asked { path: dir.path().join("not/there"), named_by: Voice::Exporter };
+    let (room, real) = rooms::look(&asked).unwrap();
     assert!(room.size > 0 && room.free <= room.size);
     assert_eq!(real, std::fs::canonicalize(dir.path()).unwrap());
+}
+
+#[test]
+fn where_a_directory_leads_is_not_shown_to_a_user_who_may_not_enter_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mode = |path: &Path, bits| {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(bits)).unwrap();
+    };
+    mode(dir.path(), 0o755);
+    let (target, private) = (dir.path().join("target"), dir.path().join("private"));
+    std::fs::create_dir_all(target.join("there")).unwrap();
+    std::fs::create_dir(&private).unwrap();
+    std::os::unix::fs::symlink(&target, private.join("link")).unwrap();
+    let own = rustix::process::geteuid().as_raw();
+    let real = |path: &str, user: u32| {
+        let asked = Asked { path: dir.path().join(path), named_by: Voice::User(user) };
+        rooms::look(&asked).unwrap().1
+    };
+    let canonical = |path: &Path| std::fs::canonicalize(path).unwrap();
+    for bits in [0o755, 0o700] {
+        mode(&private, bits);
+        assert_eq!(real("private/link/there", own), canonical(&target.join("there")));
+    }
+    assert_eq!(real("private/link/there", own + 4711), canonical(dir.path()));
+    assert_eq!(real("target/there", own + 4711), canonical(&target.join("there")));
 }
 
 #[test]
@@ -306,5 +332,5 @@ fn the_directories_of_one_user_leave_room_for_those_of_others() {
     runs.push(place(2000, 0));
     let all = directories(&node.bench.context(), &runs);
     assert_eq!(all.len(), rooms::MAX_DIRECTORIES);
-    assert!(all.contains(&"/2000/0".to_owned()), "{all:?}");
+    assert!(all.iter().any(|dir| dir.path == "/2000/0"), "{all:?}");
 }

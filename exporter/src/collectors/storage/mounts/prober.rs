@@ -6,7 +6,7 @@
 //! replaced, and the number of threads is limited for the whole process, across all callers.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,12 +20,12 @@ const STACK_BYTES: usize = 256 * 1024;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-pub(crate) struct Prober<T> {
-    look: Look<T>,
-    workers: BTreeMap<String, Arc<Worker<T>>>,
+pub(crate) struct Prober<T, P = PathBuf> {
+    look: Look<T, P>,
+    workers: BTreeMap<String, Arc<Worker<T, P>>>,
 }
 
-type Look<T> = Arc<dyn Fn(&Path) -> T + Send + Sync>;
+type Look<T, P> = Arc<dyn Fn(&P) -> T + Send + Sync>;
 
 /// The state of one path.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,8 +36,8 @@ pub(crate) struct ProbeState<T> {
     pub(crate) last: Option<(T, Duration)>,
 }
 
-struct Worker<T> {
-    path: PathBuf,
+struct Worker<T, P> {
+    path: P,
     state: Mutex<State<T>>,
     changed: Condvar,
 }
@@ -52,14 +52,14 @@ struct State<T> {
 /// Counts a thread while it lives.
 struct Counted;
 
-impl<T> std::fmt::Debug for Prober<T> {
+impl<T, P> std::fmt::Debug for Prober<T, P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Prober").field("paths", &self.workers.keys()).finish_non_exhaustive()
     }
 }
 
-impl<T: Clone + Send + 'static> Prober<T> {
-    pub(crate) fn new(look: impl Fn(&Path) -> T + Send + Sync + 'static) -> Self {
+impl<T: Clone + Send + 'static, P: Clone + Send + Sync + 'static> Prober<T, P> {
+    pub(crate) fn new(look: impl Fn(&P) -> T + Send + Sync + 'static) -> Self {
         Self { look: Arc::new(look), workers: BTreeMap::new() }
     }
 
@@ -68,7 +68,7 @@ impl<T: Clone + Send + 'static> Prober<T> {
     /// are distinguished by their keys; those not asked any more are forgotten once they answered.
     pub(crate) fn ask(
         &mut self,
-        paths: &[(String, PathBuf)],
+        paths: &[(String, P)],
         patience: Duration,
     ) -> BTreeMap<String, ProbeState<T>> {
         self.workers.retain(|key, worker| {
@@ -100,13 +100,13 @@ impl<T: Clone + Send + 'static> Prober<T> {
         states.collect()
     }
 
-    fn worker(&mut self, key: &str, path: &Path) -> Option<Arc<Worker<T>>> {
+    fn worker(&mut self, key: &str, path: &P) -> Option<Arc<Worker<T, P>>> {
         if let Some(worker) = self.workers.get(key) {
             return Some(Arc::clone(worker));
         }
         let counted = Counted::take()?;
         let state = Mutex::new(State { asked: None, last: None, over: false });
-        let worker = Arc::new(Worker { path: path.to_owned(), state, changed: Condvar::new() });
+        let worker = Arc::new(Worker { path: path.clone(), state, changed: Condvar::new() });
         let (its, look) = (Arc::clone(&worker), Arc::clone(&self.look));
         let thread = std::thread::Builder::new().name("probe".into()).stack_size(STACK_BYTES);
         thread
@@ -120,7 +120,7 @@ impl<T: Clone + Send + 'static> Prober<T> {
     }
 }
 
-impl<T> Drop for Prober<T> {
+impl<T, P> Drop for Prober<T, P> {
     fn drop(&mut self) {
         for worker in self.workers.values() {
             worker.end();
@@ -128,8 +128,8 @@ impl<T> Drop for Prober<T> {
     }
 }
 
-impl<T> Worker<T> {
-    fn run(&self, look: &Look<T>) {
+impl<T, P> Worker<T, P> {
+    fn run(&self, look: &Look<T, P>) {
         loop {
             let state = self.state.locked();
             let state = self.changed.wait_while(state, |s| s.asked.is_none() && !s.over);
@@ -152,7 +152,7 @@ impl<T> Worker<T> {
     }
 }
 
-impl<T: Clone> Worker<T> {
+impl<T: Clone, P> Worker<T, P> {
     fn probe_state(&self) -> ProbeState<T> {
         let state = self.state.locked();
         ProbeState { owed: state.asked.map(|asked| asked.elapsed()), last: state.last.clone() }
@@ -175,6 +175,7 @@ impl Drop for Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
     use std::sync::mpsc;
 
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -189,12 +190,12 @@ mod tests {
         let held = Mutex::new(held);
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);
-        let mut prober = Prober::new(move |path: &Path| {
+        let mut prober = Prober::new(move |path: &PathBuf| {
             if path == Path::new("/stuck") {
                 count.fetch_add(1, Ordering::Relaxed);
                 let _ = held.locked().recv();
             }
-            path.to_owned()
+            path.clone()
         });
         let both = paths(&["/good", "/stuck"]);
         for _ in 0..3 {
