@@ -46,6 +46,7 @@ pub(crate) const ALL: &[Attack] = &[
     invented::MANY,
     exporter::ATTACK,
     exporter::NESTED,
+    exporter::SIGNALS,
     store::ATTACK,
     links::ATTACK,
     idle::EXPORTER,

@@ -1,5 +1,6 @@
 //! An exporter that the alerter reads and that lies: a million runs, errors of nodes that it is
-//! not, and a NaN of another's run. Another sends records that take a hundred times their text.
+//! not, and a NaN of another's run. Another sends records that take a hundred times their text; a
+//! third reports five hundred metrics in each of its runs.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -13,6 +14,7 @@ use crate::stage::GENUINE;
 pub(crate) const ATTACK: Attack =
     Attack { pages: PAGES, ..Attack::new("lying-exporter", |target| act(target, lies)) };
 pub(crate) const NESTED: Attack = Attack::new("nested-records", |target| act(target, nested));
+pub(crate) const SIGNALS: Attack = Attack::new("many-signals", |target| act(target, signals));
 
 /// Of one origin, of runs that are new: docs/incidents.md.
 const PAGES: usize = 15;
@@ -20,6 +22,9 @@ const RUNS: u64 = 1_000_000;
 const BATCH: u64 = 500;
 /// Bytes of a record.
 const RECORD: usize = 16 << 10;
+/// Runs of many metrics, and the records of one step of theirs.
+const RUNS_WITH_SIGNALS: u64 = 500;
+const RECORDS_OF_STEP: u64 = 5;
 const BOOT: &str = "0123456789abcdef";
 
 /// Serves what `batch` makes of the number of the first record of a batch, until it makes nothing.
@@ -79,9 +84,31 @@ fn nested(_: &Target, first: u64) -> String {
     lines.collect::<Vec<_>>().concat()
 }
 
-fn lie(target: &Target, n: u64) -> String {
+fn signals(target: &Target, first: u64) -> String {
+    let ts = time(target);
+    let lines = (first..first + BATCH).map(|n| {
+        let (run, step) = (n % RUNS_WITH_SIGNALS, n / RUNS_WITH_SIGNALS / RECORDS_OF_STEP);
+        let part = n / RUNS_WITH_SIGNALS % RECORDS_OF_STEP;
+        let value = |i: u64| 1.0 + 0.01 * ((i * 7 + step * 31) % 17) as f64;
+        let names = (part * 100..part * 100 + 100).map(|i| (format!("{i:0>120}"), json!(value(i))));
+        let mut m: serde_json::Map<_, _> = names.collect();
+        m.insert("loss".into(), 2.0.into());
+        let run = format!("signals-{run}");
+        let event = json!({
+            "c": format!("{BOOT}:{}", n + 1), "v": 1, "k": "step", "ts": ts, "run": run, "rank": 0, "step": step, "m": m
+        });
+        format!("{event}\n")
+    });
+    lines.collect::<Vec<_>>().concat()
+}
+
+fn time(target: &Target) -> f64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let ts = now.as_secs_f64() + target.ahead as f64;
+    now.as_secs_f64() + target.ahead as f64
+}
+
+fn lie(target: &Target, n: u64) -> String {
+    let ts = time(target);
     let node = format!("invented-{n}");
     let events = [
         json!({"k": "hello", "run": format!("lie-{n}"), "rank": 0, "world": 1, "node": node}),
