@@ -286,6 +286,17 @@ class Lightning(Case):
         hello = self.sink.events("hello")[-1]
         self.assertEqual((hello["rank"], hello["world"], hello["dtype"]), (1, 4, "bfloat16"))
 
+    def test_the_dimensions_of_the_model_in_the_module(self):
+        config = Space(num_hidden_layers=12, num_attention_heads=16, hidden_size=1024, vocab_size=32000)
+        weight = Space(numel=lambda: 5000, requires_grad=True, dtype="torch.bfloat16")
+        inner = Space(config=config)
+        trainer = Trainer(self.kind())
+        trainer.parameters, trainer.modules, trainer.children = lambda: [weight], lambda: [trainer, inner], lambda: [inner]
+        trainer.fit(self.losses(1.0))
+        model = until(lambda: self.sink.events("bye") and self.sink.events("hello"))[-1]["model"]
+        found = {key: model.get(key) for key in ("layers", "heads", "head_dim", "hidden", "vocab", "n_params")}
+        self.assertEqual(found, {"layers": 12, "heads": 16, "head_dim": 64, "hidden": 1024, "vocab": 32000, "n_params": 5000})
+
     def test_one_reports_for_all(self):
         self.stream.done = True
         automatic, mine = self.kind(), self.kind(name="mine")

@@ -219,8 +219,10 @@ impl Scalars {
             return;
         }
         for tag in tags {
-            if let Some(Class::Metric(name, _)) = self.id(tag).and_then(|id| class(&self.tags, &id)) {
-                out.nothing(name, Nothing::Null);
+            match self.id(tag).and_then(|id| class(&self.tags, &id)) {
+                Some(Class::Metric(name, _)) => out.nothing(name, Nothing::Null),
+                Some(Class::Custom(name, _)) => out.nothing(&name, Nothing::Null),
+                _ => {}
             }
         }
     }

@@ -258,6 +258,22 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_that_turns_null_is_missing() {
+        let entry = |step: i64| {
+            let loss = if step > 30 { "null" } else { "2.5" };
+            format!(r#"{{"grad_norm": 1.5, "learning_rate": 0.0002, "loss": {loss}, "step": {step}}}"#)
+        };
+        let entries: Vec<_> = (1..33).map(entry).collect();
+        let state = format!(r#"{{"log_history": [{}], "max_steps": 100}}"#, entries.join(", "));
+        let mut out = Vec::new();
+        reader("/out/trainer_state.json").push(state.as_bytes(), false, &mut out);
+        let missing = |e: &Event| (e.step.unwrap_or(0) > 30).then(|| "loss".to_owned()).into_iter().collect();
+        let expected: Vec<Vec<String>> = out.iter().map(missing).collect();
+        assert_eq!(out.iter().map(|e| e.missing.clone()).collect::<Vec<_>>(), expected);
+        assert_eq!(out.len(), 32);
+    }
+
+    #[test]
     fn only_what_is_new() {
         let mut r = reader("/out/trainer_state.json");
         push(&mut r, STATE, false);

@@ -110,7 +110,8 @@ fn excerpt(lines: &[String]) -> Vec<&str> {
         inside &= !line.starts_with("test result:");
     }
     // Cargo's messages for programs would hide what the compiler says to people.
-    let for_people = || lines.iter().map(String::as_str).filter(|l| !l.starts_with(r#"{"reason":"#)).collect();
+    let for_people =
+        || lines.iter().map(String::as_str).filter(|l| !l.starts_with(r#"{"reason":"#)).collect();
     let all = if listed.is_empty() { for_people() } else { listed };
     all[all.len().saturating_sub(FAILURE_TAIL)..].to_vec()
 }

@@ -243,4 +243,13 @@ mod tests {
         assert_eq!(unique.len(), names.len());
         assert_eq!(names[0], "install");
     }
+
+    #[test]
+    fn a_full_verification_does_what_an_ordinary_one_leaves_out() {
+        let long: BTreeSet<_> = all().iter().filter(|s| s.long).map(|s| s.name).collect();
+        for name in ["python-real", "fuzz", "api-fuzz", "kill", "hostile", "loops", "long"] {
+            assert!(long.contains(name), "{name}");
+        }
+        assert!(LOOPS >= 20 && PROCESS_TESTS.contains(&"paging"));
+    }
 }

@@ -36,6 +36,7 @@ time_intervals:
         months: ['january:november', 12]
         years: [2026, '2027:2030']
         location: Europe/Berlin
+      - {times: ['22:00-06:00'], weekdays: [friday]}
 schedules:
   - name: primary
     time_zone: Europe/Berlin
@@ -46,7 +47,7 @@ schedules:
         start: 2026-01-05
         until: 2027-01-05T09:00
         rotation: 12h
-        restrictions: [{weekdays: ['monday:friday'], times: [{start_time: '09:00', end_time: '17:00'}]}]
+        restrictions: [{weekdays: ['monday:friday'], times: ['22:00-06:00']}]
     overrides:
       - {from: 2026-12-24T00:00, to: 2026-12-27T00:00, users: bob, reason: holidays}
       - {from: '2026-12-28T08:00:00Z', to: '2026-12-29T09:00[Europe/Berlin]', users: [alice], replaces: bob}

@@ -117,6 +117,39 @@ fn a_run_from_hello_to_goodbye() {
     assert!(!format!("{events:?}").contains("secret"));
 }
 
+/// Of each step: its loss, and what is missing of it.
+fn missing(rows: impl IntoIterator<Item = Vec<u8>>) -> Vec<(i64, Option<f64>, Vec<String>)> {
+    let rows: Vec<_> = [run("r", &[])].into_iter().chain(rows).collect();
+    let (events, _) = read(&log(&rows));
+    let steps = events.into_iter().filter(|e| e.kind == Kind::Step);
+    steps.filter_map(|e| Some((e.step?, e.m.get("loss"), e.missing))).collect()
+}
+
+#[test]
+fn a_number_that_turns_null_is_missing() {
+    let lost = |n, what: &str| (n, None, vec![what.to_owned()]);
+    let whole = |n: i64| step(n, "2.5");
+    let found = missing((0..30).map(whole).chain([step(30, "null"), step(31, "null")]));
+    assert_eq!(found[30..], [lost(30, "loss"), lost(31, "loss")]);
+    assert!(found[..30].iter().all(|(_, loss, missing)| *loss == Some(2.5) && missing.is_empty()));
+    let reward = |n: i64, value: &str| {
+        history(&[("_step", &n.to_string()), ("train/loss", "2.5"), ("critic.rewards.mean", value)])
+    };
+    let found = missing((0..30).map(|n| reward(n, "0.5")).chain([reward(30, "null")]));
+    assert_eq!(found[30].2, ["critic/rewards/mean"]);
+}
+
+#[test]
+fn a_loss_with_a_name_of_its_own_is_the_loss() {
+    let own = |n: i64, loss: &str| {
+        history(&[("_step", &n.to_string()), ("train.diffusion_loss", loss), ("train.lr", "0.001")])
+    };
+    let found = missing((0..30).map(|n| own(n, "2.5")).chain([own(30, "NaN"), own(31, "null")]));
+    assert!(found[..30].iter().all(|(_, loss, _)| *loss == Some(2.5)));
+    assert!(found[30].1.is_some_and(f64::is_nan));
+    assert_eq!(found[31], (31, None, vec!["loss".to_owned()]));
+}
+
 #[test]
 fn a_configuration_describes_the_model() {
     let config = [

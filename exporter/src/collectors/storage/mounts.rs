@@ -268,7 +268,8 @@ impl MountsReader {
     fn choose<'a>(&self, cx: &Context<'_>, all: &'a [Mount]) -> Choice<'a> {
         let runs = cx.hub.checkpoints();
         let logs = cx.hub.source_names("tail").into_iter().filter(|path| path.starts_with('/'));
-        let used = disk::directories(cx, &runs).into_iter().map(|dir| dir.path).chain(logs).map(PathBuf::from);
+        let used =
+            disk::directories(cx, &runs).into_iter().map(|dir| dir.path).chain(logs).map(PathBuf::from);
         self.wanted.choose(all, &used.collect::<Vec<_>>())
     }
 

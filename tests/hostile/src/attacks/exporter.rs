@@ -109,14 +109,18 @@ fn time(target: &Target) -> f64 {
 
 fn lie(target: &Target, n: u64) -> String {
     let ts = time(target);
-    let node = format!("invented-{n}");
+    // Its own, and one that it is not.
+    let (node, other) = ("lying", format!("invented-{n}"));
+    let xid = |node: &str| json!({"k": "xid", "node": node, "code": 79, "level": "error", "gpu": "GPU-0", "text": "GPU has fallen off the bus"});
     let events = [
         json!({"k": "hello", "run": format!("lie-{n}"), "rank": 0, "world": 1, "node": node}),
         json!({"k": "step", "run": format!("lie-{n}"), "rank": 0, "step": 1, "m": {"loss": "NaN"}, "node": node}),
-        json!({"k": "xid", "node": node, "xid": 79, "gpu": "GPU-0", "text": "GPU has fallen off the bus"}),
-        json!({"k": "step", "run": GENUINE, "rank": 0, "step": 1_000_000 + n, "m": {"loss": "NaN"}}),
+        xid(node),
+        xid(&other),
+        json!({"k": "step", "run": GENUINE, "rank": 0, "step": 1_000_000 + n, "m": {"loss": "NaN"}, "node": other}),
+        json!({"k": "step", "run": GENUINE, "rank": 0, "step": 1_000_000 + n, "m": {"loss": "NaN"}, "node": node}),
     ];
-    let lines = events.into_iter().zip(n * 4 + 1..).map(|(mut event, seq)| {
+    let lines = events.into_iter().zip(n * 6 + 1..).map(|(mut event, seq)| {
         if let Some(fields) = event.as_object_mut() {
             fields.insert("v".into(), 1.into());
             fields.insert("ts".into(), ts.into());
