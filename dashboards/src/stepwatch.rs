@@ -323,6 +323,16 @@ fn exporter_input() -> Row {
             )
             .from_zero()
             .show(all_rate("stepwatch_exporter_ingest_dropped_total", "reason"), "{{cluster}} {{reason}}"),
+            Chart::lines(
+                "Refused to users",
+                "Who sends more than their share, or for runs of others?",
+                Unit::PerSecond,
+            )
+            .from_zero()
+            .show(
+                all_rate("stepwatch_exporter_ingest_refused_total", "user, reason"),
+                "{{cluster}} uid {{user}} {{reason}}",
+            ),
             Chart::lines("Connections", "How many ranks are connected?", Unit::Count)
                 .from_zero()
                 .show(all(&of("stepwatch_exporter_ingest_connections"), ""), "{{cluster}} connections")

@@ -1,10 +1,14 @@
-//! Counts what was refused on its way in, by reason: every limit of the ingest counts here
-//! (principle 8).
+//! Counts what was refused on its way in, by reason, and by user where a share of users was the
+//! reason: every limit of the ingest counts here (principle 8).
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::family::Family;
+use crate::lock::Locked as _;
 use crate::samples::Samples;
+use crate::voice::Voice;
 
 pub static DROPPED: Family = Family::counter(
     "stepwatch_exporter_ingest_dropped_total",
@@ -13,7 +17,18 @@ pub static DROPPED: Family = Family::counter(
     "Packets, events and parts of events that were not taken in",
 );
 
-pub static FAMILIES: &[&Family] = &[&DROPPED];
+pub static REFUSED: Family = Family::counter(
+    "stepwatch_exporter_ingest_refused_total",
+    "",
+    &["reason", "user"],
+    "Of those: what a share or the owner of a run refused, and whose it was (a uid, an address, unknown or others)",
+);
+
+pub static FAMILIES: &[&Family] = &[&DROPPED, &REFUSED];
+
+/// Reasons and users that are counted apart; of more, the rest are the same `others`.
+const MAX_USERS: usize = 256;
+const OTHERS: &str = "others";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
@@ -132,7 +147,11 @@ impl Reason {
 }
 
 #[derive(Debug, Default)]
-pub struct Drops([AtomicU64; Reason::ALL.len()]);
+pub struct Drops {
+    all: [AtomicU64; Reason::ALL.len()],
+    /// By reason and label of the user.
+    by_user: Mutex<BTreeMap<(Reason, String), u64>>,
+}
 
 impl Drops {
     pub fn count(&self, reason: Reason) {
@@ -140,11 +159,25 @@ impl Drops {
     }
 
     pub fn add(&self, reason: Reason, n: u64) {
-        self.0[reason as usize].fetch_add(n, Ordering::Relaxed);
+        self.all[reason as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Counts what was refused to this user.
+    pub fn refuse(&self, reason: Reason, whose: Voice, n: u64) {
+        self.add(reason, n);
+        if n == 0 {
+            return;
+        }
+        let mut by_user = self.by_user.locked();
+        let mut key = (reason, whose.label());
+        if by_user.len() >= MAX_USERS && !by_user.contains_key(&key) {
+            key.1 = OTHERS.into();
+        }
+        *by_user.entry(key).or_default() += n;
     }
 
     pub fn get(&self, reason: Reason) -> u64 {
-        self.0[reason as usize].load(Ordering::Relaxed)
+        self.all[reason as usize].load(Ordering::Relaxed)
     }
 
     /// Every reason from the beginning, so that the first drop is an increase.
@@ -152,5 +185,45 @@ impl Drops {
         for reason in Reason::ALL {
             out.set(&DROPPED, &[reason.as_str()], self.get(reason));
         }
+        for ((reason, user), count) in &*self.by_user.locked() {
+            out.set(&REFUSED, &[reason.as_str(), user], *count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_is_counted_with_whose_it_was() {
+        let drops = Drops::default();
+        drops.refuse(Reason::NewRuns, Voice::User(1001), 2);
+        drops.refuse(Reason::NewRuns, Voice::User(1002), 1);
+        drops.refuse(Reason::Ranks, Voice::Address("10.0.0.7".parse().unwrap()), 1);
+        drops.refuse(Reason::Ranks, Voice::User(1001), 0);
+        let written = || {
+            let mut page = Samples::default();
+            drops.write(&mut page);
+            let rows = page
+                .rows(&REFUSED)
+                .map(|row| (format!("{} {}", row.label("reason"), row.label("user")), row.value));
+            rows.collect::<Vec<_>>()
+        };
+        let row = |labels: &str, n: f64| (labels.to_owned(), n);
+        let first = [
+            row("new_runs_limit 1001", 2.0),
+            row("new_runs_limit 1002", 1.0),
+            row("ranks_limit 10.0.0.7", 1.0),
+        ];
+        assert_eq!(written(), first);
+        for uid in 0..1000 {
+            drops.refuse(Reason::Runs, Voice::User(uid), 1);
+        }
+        let of_runs: Vec<_> =
+            written().into_iter().filter(|(labels, _)| labels.starts_with("runs_limit")).collect();
+        assert_eq!(of_runs.len(), MAX_USERS - first.len() + 1);
+        assert_eq!(of_runs.iter().map(|(_, n)| n).sum::<f64>(), 1000.0);
+        assert_eq!(drops.get(Reason::Runs), 1000);
     }
 }

@@ -53,6 +53,16 @@ impl Voice {
         if let Self::User(uid) = self { Some(uid) } else { None }
     }
 
+    /// As the value of a label.
+    pub fn label(self) -> String {
+        match self {
+            Self::Exporter => "exporter".into(),
+            Self::User(uid) => uid.to_string(),
+            Self::Unknown => "unknown".into(),
+            Self::Address(ip) => ip.to_string(),
+        }
+    }
+
     /// Whether the kernel shows no user. Each address has what a user has of all that is shared, but
     /// may report a run that another address opened: ranks of one run have many.
     pub fn is_unknown(self) -> bool {

@@ -140,6 +140,28 @@ async fn gaps_are_counted_and_handed_on_and_what_does_not_parse_is_skipped() {
     assert_eq!(view.cursor.unwrap().to_string(), "b1:10");
 }
 
+/// An exporter cleans what it is sent; whoever sends in its place may not.
+#[tokio::test]
+async fn what_an_exporter_sends_is_cleaned() {
+    let lines = [
+        r#"{"c":"b1:1","k":"step","run":"a\u202eb\u001b[31m","node":"n\r\nx","step":1,"m":{"l\u0000r":1}}"#,
+        r#"{"c":"b1:2","k":"event","run":"a","name":"o\u2066k","text":"one\u0007two","x\u200f":"y\u001b"}"#,
+    ];
+    let exporter = FakeExporter::start([Answer::Open(lines.map(|l| format!("{l}\n")).to_vec())]).await;
+    let mut r = Reading::start(&[fixed(&[&exporter])], &[], limits());
+    let mut events = Vec::new();
+    while events.len() < lines.len() {
+        if let News::Events(more) = r.next().await.news {
+            events.extend(more);
+        }
+    }
+    let text = format!("{events:?}");
+    assert!(text.contains("31m") && text.contains("two"), "{text}");
+    for escaped in ["\\u{202e}", "\\u{2066}", "\\u{200f}", "\\u{1b}", "\\u{7}", "\\0", "\\r", "\\n"] {
+        assert!(!text.contains(escaped), "{escaped} in {text}");
+    }
+}
+
 #[tokio::test]
 async fn silence_is_death() {
     let exporter = FakeExporter::start([Answer::Open(vec![step(1, "r", 1)])]).await;

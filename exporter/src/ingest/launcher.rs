@@ -214,7 +214,8 @@ impl Streams {
             .max_by(|(_, a), (_, b)| most(a).cmp(&most(b)).then_with(|| b.heard.total_cmp(&a.heard)));
         let Some((key, whose)) = oldest.map(|(key, entry)| (key.clone(), entry.sender.0)) else { return };
         self.all.remove(&key);
-        hub.drops().count(if whose == newcomer.0 { Reason::Streams } else { Reason::StreamsShare });
+        let reason = if whose == newcomer.0 { Reason::Streams } else { Reason::StreamsShare };
+        hub.drops().refuse(reason, whose, 1);
         if self.logged.is_none_or(|at| now - at >= LOG_SECONDS) {
             self.logged = Some(now);
             let (run, rank, stream) = &key;

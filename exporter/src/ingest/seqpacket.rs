@@ -26,6 +26,7 @@ use crate::origin::{Origin, Peer};
 use crate::processes::stat::read_stat;
 use crate::roots::Roots;
 use crate::training::ProcessFate;
+use crate::voice::Voice;
 
 /// Runs and ranks that one connection may report: one, or a launcher's few.
 const MAX_IDENTITIES: usize = 64;
@@ -67,7 +68,7 @@ pub(super) async fn serve(
                     continue;
                 };
                 if let Some(Holder { uid, pid }) = seat.evicted {
-                    intake.hub.drops().count(Reason::Share);
+                    intake.hub.drops().refuse(Reason::Share, Voice::from_uid(Some(uid)), 1);
                     if logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
                         logged = Some(Instant::now());
                         let Peer { uid: by_uid, pid: by_pid, .. } = connection.peer;

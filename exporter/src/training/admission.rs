@@ -111,7 +111,7 @@ impl Training {
 
     /// Counts that `voice` reported a run of `owner`, and logs it once in a while.
     pub fn refuse(&mut self, run: &str, owner: Voice, voice: Voice, now: f64) {
-        self.drops.count(Reason::NotOwner);
+        self.drops.refuse(Reason::NotOwner, voice, 1);
         if let Some(known) = self.runs.get_mut(run) {
             known.refuse(voice);
         }
@@ -123,7 +123,7 @@ impl Training {
     /// Counts that a source or job of `whose` was forgotten for one that `voice` named, and logs it
     /// once in a while.
     pub fn forgot_sources(&mut self, whose: Voice, voice: Voice, now: f64) {
-        self.drops.count(Reason::Sources);
+        self.drops.refuse(Reason::Sources, whose, 1);
         if self.logged_refusals.is_due(Reason::Sources, whose, now) {
             tracing::warn!(of = %whose, by = %voice, "there are too many sources and jobs: what is known of the oldest of the user with the most is forgotten");
         }
@@ -138,7 +138,7 @@ impl Training {
         (reason, n): (Reason, u64),
         now: f64,
     ) -> bool {
-        self.drops.add(reason, n);
+        self.drops.refuse(reason, voice, n);
         let is_due = n > 0 && self.logged_refusals.is_due(reason, voice, now);
         if is_due {
             tracing::warn!(run, of = %voice, reason = reason.as_str(), "a run has more than is followed");
@@ -149,8 +149,9 @@ impl Training {
     /// Counts that a connection is over a limit, and logs whose once in a while. Returns whether it
     /// was logged.
     pub fn refuse_connection(&mut self, peer: Peer, reason: Reason, now: f64) -> bool {
-        self.drops.count(reason);
-        let is_due = self.logged_refusals.is_due(reason, Voice::from_uid(Some(peer.uid)), now);
+        let voice = Voice::from_uid(Some(peer.uid));
+        self.drops.refuse(reason, voice, 1);
+        let is_due = self.logged_refusals.is_due(reason, voice, now);
         if is_due {
             let Peer { uid, pid, .. } = peer;
             tracing::warn!(uid, pid, reason = reason.as_str(), "over a limit of the ingest socket");
@@ -173,7 +174,8 @@ impl Training {
         if self.logged_refusals.is_due(reason, voice, now) {
             tracing::warn!(run, of = %voice, reason = reason.as_str(), "a new run is not followed: no run gives way to it (runs.max_runs, runs.new_per_minute)");
         }
-        self.dropped(reason)
+        self.drops.refuse(reason, voice, 1);
+        Outcome::Dropped(reason)
     }
 
     /// Whether another run can be followed, in the place of one that gives way where need be.
@@ -206,7 +208,7 @@ impl Training {
         }
         let Some(victim) = self.victim(kind, voice, now) else { return };
         if let Some(owner) = self.runs.get(&victim).map(|run| run.owner).filter(|owner| *owner != voice) {
-            self.drops.count(Reason::RunsShare);
+            self.drops.refuse(Reason::RunsShare, owner, 1);
             if self.logged_refusals.is_due(Reason::RunsShare, owner, now) {
                 tracing::warn!(run = %victim, of = %owner, new = name, by = %voice, "runs.max_runs is reached: the user with the most runs gives one up");
             }

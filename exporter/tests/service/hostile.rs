@@ -165,8 +165,7 @@ fn requests_that_do_not_end_keep_no_other_out() {
             assert_eq!(exporter.post(&event).status, 202, "{path}");
             *place = begin();
         }
-        let age = genuine_step(&exporter, 1);
-        assert!(age < MAX_AGE, "a genuine step took {age:?}");
+        is_unharmed(&exporter, 1);
     }
 }
 

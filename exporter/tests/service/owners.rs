@@ -215,7 +215,7 @@ sys.stdin.read()";
         asker.wait().unwrap();
         said
     };
-    for way in ["/-/reload", "/-/nvml/release"] {
+    for way in ["/-/reload", "/-/nvml/release", "/-/nvml/acquire"] {
         assert_eq!(ends(ask(BOB, way)), "403", "{way}");
         assert_eq!(ends(ask(0, way)), "200", "{way}");
     }

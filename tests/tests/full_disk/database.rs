@@ -7,7 +7,7 @@ use stepwatch_fakes::{AlertState, FakePulse, Page, PagerDuty, Pulse};
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{Stack, StackOptions, poll_until};
 
-use super::{fire, lines, pages, readiness, state, wait_ready, wait_sent};
+use super::{fire, lines, pages, readiness, state, wait_ready, wait_sent, withheld};
 
 /// Makes a file of the database shorter while it is open.
 fn cut(stack: &Stack, end: &str, length: u64) {
@@ -61,7 +61,9 @@ async fn pages_unrecorded(stack: &Stack, since: Instant, why: &str) {
 /// What cannot be recorded may be lost: whoever can be woken is notified of that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_removed_rings_at_every_receiver_that_wakes() {
-    let alerter = "resolve_after: 200ms\n".into();
+    let switch = FakePulse::start().await;
+    let watchdog = format!("watchdog: {{url: \"{}{}\", interval: 5s}}\n", switch.url(), Pulse::PATH);
+    let alerter = format!("resolve_after: 200ms\n{watchdog}");
     let options = StackOptions { alerter, blind: true, twin: true, ..StackOptions::default() };
     let stack = Stack::start_with(options).await.unwrap();
     let database = stack.dir.path().join("alerter/alerter.db");
@@ -73,6 +75,8 @@ async fn a_database_that_is_removed_rings_at_every_receiver_that_wakes() {
     assert!(!why.contains("alerter.db") && !why.contains('/'), "{why}");
     let fault = "The database takes nothing";
     stack.pagerduty.wait_for(|pd| pages(pd, fault).count() == 2, PATIENCE).await.unwrap();
+    let silent = async || (withheld(&stack.alerter).await >= 1.0).then_some(());
+    poll_until("a heartbeat to be withheld", PATIENCE, silent).await.unwrap();
     std::fs::rename(database.with_extension("aside"), &database).unwrap();
     wait_ready(&stack.alerter, 200).await;
     let over = |pd: &PagerDuty| {
