@@ -33,7 +33,7 @@ pub(crate) fn all() -> Vec<Step> {
     vec![
         step(Install, "install", "what the tests need and this machine lacks", install::all),
         step(Static, "house", "files of at most 600 lines, functions of at most 70", house::check),
-        step(Static, "fmt", "cargo fmt --check", fmt),
+        step(Static, "fmt", "rustfmt --check of every file", fmt),
         step(Static, "clippy", "cargo clippy, warnings are errors", clippy),
         step(Static, "doc", "cargo doc, warnings are errors", doc),
         step(Tests, "test", "cargo test, with real peers", test::all),
@@ -51,8 +51,8 @@ pub(crate) fn all() -> Vec<Step> {
             "the Python client's cost in the training loop, with its limits",
             python_bench,
         ),
-        step(Alone, "machete", "dependencies that nothing uses", machete),
-        step(Alone, "deny", "licences and advisories of dependencies", deny),
+        step(BesideTests, "machete", "dependencies that nothing uses", machete),
+        step(BesideTests, "deny", "licences and advisories of dependencies", deny),
         long_step("python-real", "the Python adapters against the frameworks themselves", real::all),
         long_step(
             "fuzz",
@@ -72,13 +72,12 @@ pub(crate) fn all() -> Vec<Step> {
     ]
 }
 
+/// Every file by itself: `cargo fmt` does not find modules that a macro declares.
 fn fmt(w: &Workspace) -> Result<Closing, String> {
-    w.run("fmt", &mut cargo(&["fmt", "--all", "--check"]))?;
-    // Modules that a macro declares are files that cargo fmt does not find.
     let tracked = w.run("fmt-files", Command::new("git").args(["ls-files", "*.rs"]).current_dir(&w.root))?;
     let mut rustfmt = Command::new("rustfmt");
     rustfmt.args(["--check", "--edition", "2024", "--config-path", "."]).current_dir(&w.root);
-    w.run("fmt-all", rustfmt.args(tracked.lines(|l| Path::new(l).extension().is_some_and(|e| e == "rs"))))
+    w.run("fmt", rustfmt.args(tracked.lines(|l| Path::new(l).extension().is_some_and(|e| e == "rs"))))
         .map(|_| Vec::new())
 }
 
