@@ -93,6 +93,7 @@ const ABSENT: &[(&str, &str)] = &[
     ("stepwatch_exporter_textfile_", "no script leaves a file"),
     ("stepwatch_exporter_nvml_released_until_timestamp_seconds", "NVML is in use"),
     ("stepwatch_exporter_http_connections_refused_total", "no connection was refused"),
+    ("stepwatch_exporter_ingest_refused_total", "nobody sends more than a share, or for another's run"),
     ("stepwatch_exporter_heartbeat_pages_dropped_total", "there are no pages in shared memory"),
     ("stepwatch_alerter_api_", "nobody is refused, and nobody has a token"),
     ("stepwatch_alerter_audit_", "nobody changed anything"),
