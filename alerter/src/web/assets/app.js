@@ -40,6 +40,10 @@
     showAge();
   }
 
+  // Somebody may have begun to fill something in while the answer was on its way.
+  document.addEventListener("htmx:before:swap", (event) => {
+    if (event.target.id === "live" && busy()) event.preventDefault();
+  });
   document.addEventListener("htmx:after:swap", (event) => {
     // What failed was swapped nowhere.
     if (event.detail?.ctx?.response?.status >= 400) return;

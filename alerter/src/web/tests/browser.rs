@@ -73,6 +73,7 @@ async fn keys_choose_and_press_and_are_letters_in_a_field() {
     app.page("llama").await;
     let browser = Driver::start(DESK, Look::Light).await;
     browser.go(&app.url).await;
+    listens(&browser).await;
     browser.press("/").await;
     browser.press("a").await;
     assert_eq!(browser.value("input[name=run]").await, "a", "it is a letter there");
