@@ -6,9 +6,9 @@
 //! kept.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{DefaultHasher, Hasher as _};
 
-use super::{Readings, Report, Value, Who};
+use super::{Readings, Report, Who};
 
 /// Steps that are recognised when the newest step of an export is older than the last one reported.
 const MAX_RECENT: usize = 8;
@@ -76,11 +76,7 @@ impl Readings {
 fn fingerprint(report: &Report<'_>) -> Option<(i64, u64)> {
     let mut hasher = DefaultHasher::new();
     for reading in &report.readings {
-        match reading.value {
-            Value::Gauge(v) | Value::Measured(v) | Value::Increment(v) => v.to_bits().hash(&mut hasher),
-            Value::Total { total, .. } => total.to_bits().hash(&mut hasher),
-            Value::Durations { count, sum, .. } => (count.to_bits(), sum.to_bits()).hash(&mut hasher),
-        }
+        reading.value.fingerprint(&mut hasher);
     }
     Some((report.step?, hasher.finish()))
 }
@@ -88,7 +84,7 @@ fn fingerprint(report: &Report<'_>) -> Option<(i64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::readings::Names;
+    use crate::readings::{Names, Value};
 
     fn who() -> Who {
         Who { run: "r".into(), certain: true, ..Who::default() }

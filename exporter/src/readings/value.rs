@@ -1,6 +1,7 @@
 //! The values of one rank's series, compared with those of the report before.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash as _, Hasher};
 
 /// Series of one rank.
 pub(super) const MAX_SERIES: usize = 512;
@@ -54,6 +55,15 @@ struct Last {
 }
 
 impl Value {
+    /// NaN is the same as NaN.
+    pub(crate) fn fingerprint(&self, hasher: &mut impl Hasher) {
+        match self {
+            Self::Gauge(v) | Self::Measured(v) | Self::Increment(v) => v.to_bits().hash(hasher),
+            Self::Total { total, .. } => total.to_bits().hash(hasher),
+            Self::Durations { count, sum, .. } => (count.to_bits(), sum.to_bits()).hash(hasher),
+        }
+    }
+
     /// The number itself, of a quantity that is one: a step, a time.
     pub(crate) fn number(&self) -> Option<f64> {
         match self {

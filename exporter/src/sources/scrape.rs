@@ -37,6 +37,8 @@ pub(super) const FAMILIES: &[&Family] = &[];
 const MAX_PATTERNS: usize = 64;
 /// An endpoint that does not answer within this time, or the interval, is down.
 const MAX_TIMEOUT: Duration = Duration::from_secs(10);
+/// A page that changed is fetched until two in a row show the same, but no more often than this.
+const MAX_FETCHES: usize = 4;
 
 /// `scrape: {url: "http://127.0.0.1:8000/metrics", interval: 5s, run: qwen-sft}`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -155,6 +157,8 @@ struct Scrape {
     readings: Readings,
     /// Last state of Ray's controllers, by run.
     states: BTreeMap<String, String>,
+    /// Fingerprint of what the last page showed.
+    shown: u64,
     name: Arc<str>,
     sink: Box<dyn Sink>,
     health: SourceHandle,
@@ -177,6 +181,7 @@ impl Scrape {
             preset: Preset::named(&config.format),
             readings: Readings::new(unix_now()),
             states: BTreeMap::new(),
+            shown: 0,
             health: sink.source(&name, "scrape"),
             name,
             sink,
@@ -195,7 +200,7 @@ impl Scrape {
             }
             let fetched = tokio::select! {
                 () = shutdown.wait() => return,
-                fetched = client.fetch() => fetched,
+                fetched = self.fetch(&client) => fetched,
             };
             self.health.up(fetched.is_ok());
             // An endpoint is there while its trainer is: that it is not is no news every five
@@ -211,6 +216,25 @@ impl Scrape {
                 Err(_) => {}
             }
         }
+    }
+
+    /// Fetches a page that was not written to while it was read.
+    ///
+    /// A trainer sets one gauge after the other. A page read in between has the step of one moment
+    /// with the loss of another. A page that shows what the one before it showed is whole.
+    async fn fetch(&mut self, client: &Client) -> Result<Fetched, client::Failed> {
+        let mut fetched = client.fetch().await?;
+        for _ in 1..MAX_FETCHES {
+            let shown = exposition::read(&fetched, self.preset, &self.wanted).fingerprint();
+            // The memory for a large page is there once: such a page is taken as it is.
+            if core::mem::replace(&mut self.shown, shown) == shown || fetched.is_large() {
+                break;
+            }
+            // An endpoint that has gone in between has shown its last page.
+            let Ok(again) = client.fetch().await else { break };
+            fetched = again;
+        }
+        Ok(fetched)
     }
 
     /// Takes a page in.

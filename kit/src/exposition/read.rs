@@ -56,7 +56,7 @@ pub struct Sample<'a> {
 }
 
 /// The labels of a sample, in the order they are written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Labels<'a>(&'a str);
 
 /// A line that cannot be read.

@@ -1,7 +1,8 @@
 """Serves a page of metrics as Axolotl does: with the SDK of OpenTelemetry and its exporter for Prometheus.
 
 The first line of its output is the port. `step STEP LOSS` on standard input counts a step and sets the gauges; a second endpoint
-of plain prometheus_client, whose port is the second line, shows the same as prime-rl would.
+of plain prometheus_client, whose port is the second line, shows the same as prime-rl would. The gauges are set in the order in
+which those two set them.
 """
 import sys
 import time
@@ -27,16 +28,16 @@ def main():
     done = 0
     for line in sys.stdin:
         step, value = line.split()[1:]
-        loss.set(float(value))
-        memory.set(1234.0)
         steps.add(int(step) - done)
         done = int(step)
+        loss.set(float(value))
+        memory.set(1234.0)
+        trainer["step"].set(done)
         trainer["loss"].set(float(value))
-        trainer["grad_norm"].set(0.5)
         trainer["throughput_tokens_per_sec"].set(1000)
+        trainer["grad_norm"].set(0.5)
         trainer["mismatch_kl"].set(0.01)
         trainer["last_step_timestamp_seconds"].set(time.time())
-        trainer["step"].set(done)
         print("ok", flush=True)
 
 

@@ -10,13 +10,12 @@ mod report;
 mod rooms;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
 
 pub(super) use self::rooms::Directory;
-use self::rooms::{Asked, Look, Room};
+use self::rooms::{Look, Room};
 use super::mounts::prober::Prober;
 use super::mounts::table::{self, Mount};
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
@@ -173,7 +172,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 pub struct DiskReader {
     config: Config,
     wanted: rooms::Wanted,
-    prober: Prober<Look, Asked>,
+    prober: Prober<Look, Directory>,
     fills: BTreeMap<String, Fill>,
     conditions: Conditions,
     /// Whether each file system could be written when it was last seen.
@@ -216,10 +215,9 @@ impl DiskReader {
 
     fn look(&mut self, now: Instant, mounts: &[Mount], directories: &[Directory]) -> Answers {
         let local = self.wanted.file_systems(mounts);
-        let asked = |path: PathBuf, named_by| Asked { path, named_by };
-        let mut paths: Vec<_> =
-            local.iter().map(|m| (rooms::key(m), asked(m.path.clone(), Voice::Exporter))).collect();
-        paths.extend(directories.iter().map(|d| (d.path.clone(), asked(d.path.clone().into(), d.named_by))));
+        let root = |m: &Mount| Directory { path: m.path.clone(), named_by: Voice::Exporter };
+        let mut paths: Vec<_> = local.iter().map(|m| (rooms::key(m), root(m))).collect();
+        paths.extend(directories.iter().map(|d| (d.key(), d.clone())));
         let probes = self.prober.ask(&paths, PATIENCE);
         // A path that has not answered has no value now.
         let answered = |key: &str| {
@@ -232,14 +230,15 @@ impl DiskReader {
                 disks.insert(mount.name(), Disk { mount: mount.clone(), room, rate: None });
             }
         }
-        for Directory { path: dir, .. } in directories {
-            let Some((room, real)) = answered(dir) else { continue };
+        for directory in directories {
+            let dir = directory.key();
+            let Some((room, real)) = answered(&dir) else { continue };
             let Some(mount) = table::containing(mounts, &real) else { continue };
             // The same file system may be known by another of its mounts.
             let known = disks.values().find(|d| d.mount.device == mount.device).map(|d| d.mount.name());
             let name = known.unwrap_or_else(|| mount.name());
             disks.entry(name.clone()).or_insert_with(|| Disk { mount: mount.clone(), room, rate: None });
-            places.insert(dir.clone(), name);
+            places.insert(dir, name);
         }
         self.fills.retain(|name, _| disks.contains_key(name));
         for (name, disk) in &mut disks {
@@ -278,8 +277,8 @@ pub(super) fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<Dir
         of_runs.filter(|(_, dir)| dir.starts_with('/') && !known.contains(dir)).collect();
     // However many one user names, those of the others are looked at.
     let of_users = in_turn(of_users.into_iter().map(|(user, dir)| (user, (user, dir))));
-    let own = all.into_iter().map(|path| Directory { path, named_by: Voice::Exporter });
-    let users = of_users.into_iter().map(|(named_by, path)| Directory { path, named_by });
+    let own = all.into_iter().map(|path| Directory { path: path.into(), named_by: Voice::Exporter });
+    let users = of_users.into_iter().map(|(named_by, path)| Directory { path: path.into(), named_by });
     own.chain(users).take(rooms::MAX_DIRECTORIES).collect()
 }
 

@@ -269,7 +269,7 @@ impl MountsReader {
         let runs = cx.hub.checkpoints();
         let logs = cx.hub.source_names("tail").into_iter().filter(|path| path.starts_with('/'));
         let used =
-            disk::directories(cx, &runs).into_iter().map(|dir| dir.path).chain(logs).map(PathBuf::from);
+            disk::directories(cx, &runs).into_iter().map(|dir| dir.path).chain(logs.map(PathBuf::from));
         self.wanted.choose(all, &used.collect::<Vec<_>>())
     }
 

@@ -29,8 +29,13 @@ pub(super) struct Fetched {
     pub(super) text: String,
     pub(super) dialect: Dialect,
     /// Held for as long as a large page is in memory.
-    #[expect(dead_code, reason = "held, and not read")]
     pub(super) room: Option<SemaphorePermit<'static>>,
+}
+
+impl Fetched {
+    pub(super) fn is_large(&self) -> bool {
+        self.room.is_some()
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use stepwatch_kit::exposition::read::{self, Labels, MetricType, Sample};
 use stepwatch_wire::{Event, Kind};
@@ -132,6 +133,17 @@ impl<'a> Page<'a> {
         let run = get(&configured.run, preset(|p| p.run), RUN).filter(|run| !run.is_empty());
         let rank = get(&configured.rank, preset(|p| p.rank), RANK);
         (run.map(Cow::into_owned), rank.and_then(|r| r.parse().ok()))
+    }
+
+    /// Two pages with the same fingerprint show the same.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for series in &self.series {
+            (&series.name, series.labels).hash(&mut hasher);
+            series.value.fingerprint(&mut hasher);
+        }
+        self.ray.hash(&mut hasher);
+        hasher.finish()
     }
 
     /// The report of each rank of the page.

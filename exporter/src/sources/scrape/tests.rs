@@ -244,6 +244,40 @@ async fn an_endpoint_comes_goes_and_is_bounded() {
     scrapes.fire();
 }
 
+#[tokio::test]
+async fn a_page_that_is_written_to_is_fetched_again() {
+    // The step is set before the loss, as prime-rl does.
+    let pages = [axolotl(5, 2.5), axolotl(5, 2.5), axolotl(6, 2.5), axolotl(6, 2.25)];
+    let asked = Arc::new(AtomicUsize::new(0));
+    let asking = Arc::clone(&asked);
+    let serve = move || async move {
+        let served = asking.fetch_add(1, Ordering::Relaxed);
+        pages[served.min(pages.len() - 1)].clone()
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/metrics", listener.local_addr().unwrap());
+    let (_trigger, shutdown) = Shutdown::manual();
+    tokio::spawn(serve::serve(
+        listener,
+        Router::new().route("/metrics", get(serve)),
+        Limits::default(),
+        None,
+        shutdown,
+    ));
+    let client = Client::new(&url, MAX_TIMEOUT).unwrap();
+    let mut bench = Bench::new("run: r");
+    let mut fetches = Vec::new();
+    for _ in 0..3 {
+        let fetched = bench.scrape.fetch(&client).await.unwrap();
+        fetches.push(asked.load(Ordering::Relaxed));
+        bench.scrape.take(&fetched, unix_now());
+    }
+    assert_eq!(fetches, [2, 5, 6], "a page that shows nothing new is fetched once");
+    let steps = published(&bench.hub).into_iter().filter(|e| e.kind == Kind::Step);
+    let losses: Vec<_> = steps.map(|e| (e.step.unwrap(), e.m.get("loss").unwrap())).collect();
+    assert_eq!(losses, [(5, 2.5), (6, 2.25)]);
+}
+
 async fn until(mut condition: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while !condition() {

@@ -23,18 +23,18 @@ pub(super) struct Room {
     pub(super) inodes: Option<(u64, u64)>,
 }
 
-/// A directory, and who named it.
+/// A directory whose file system is asked for its room, and who named it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Directory {
-    pub(crate) path: String,
+    pub(crate) path: PathBuf,
     pub(crate) named_by: Voice,
 }
 
-/// What is asked for its room.
-#[derive(Debug, Clone)]
-pub(super) struct Asked {
-    pub(super) path: PathBuf,
-    pub(super) named_by: Voice,
+impl Directory {
+    /// Its key for the prober, and its name.
+    pub(super) fn key(&self) -> String {
+        self.path.to_string_lossy().into_owned()
+    }
 }
 
 /// The room, and the path without symbolic links; `None` when there is no answer to be had.
@@ -80,8 +80,8 @@ pub(super) fn directory(place: &CheckpointPlace) -> Option<String> {
 /// Asks for the space of the file system that a path is on. For a path that does not exist, or that
 /// whoever named it may not read, its nearest parent is asked: the file system is the same unless
 /// another one is mounted.
-pub(super) fn look(asked: &Asked) -> Look {
-    let real = asked.path.ancestors().find_map(|dir| resolve(dir, asked.named_by).ok())?;
+pub(super) fn look(directory: &Directory) -> Look {
+    let real = directory.path.ancestors().find_map(|dir| resolve(dir, directory.named_by).ok())?;
     let stat = rustix::fs::statvfs(&real).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
     let room = Room {

@@ -49,8 +49,9 @@ impl Node {
     fn restart(&mut self, config: &Config) {
         let answers = Arc::clone(&self.rooms);
         self.reader = DiskReader::new(config);
-        self.reader.prober =
-            Prober::new(move |asked: &Asked| answers.locked().get(&asked.path).cloned().unwrap_or_default());
+        self.reader.prober = Prober::new(move |asked: &Directory| {
+            answers.locked().get(&asked.path).cloned().unwrap_or_default()
+        });
     }
 
     fn boot(&self, id: &str) {
@@ -288,8 +289,8 @@ fn an_nvme_drive_that_is_not_live_twice() {
 #[test]
 fn room_of_a_directory_that_is_not_there_yet() {
     let dir = tempfile::tempdir().unwrap();
-    let asked = Asked { path: dir.path().join("not/there"), named_by: Voice::Exporter };
-    let (room, real) = rooms::look(&asked).unwrap();
+    let directory = Directory { path: dir.path().join("not/there"), named_by: Voice::Exporter };
+    let (room, real) = rooms::look(&directory).unwrap();
     assert!(room.size > 0 && room.free <= room.size);
     assert_eq!(real, std::fs::canonicalize(dir.path()).unwrap());
 }
@@ -307,8 +308,8 @@ fn where_a_directory_leads_is_not_shown_to_a_user_who_may_not_enter_it() {
     std::os::unix::fs::symlink(&target, private.join("link")).unwrap();
     let own = rustix::process::geteuid().as_raw();
     let real = |path: &str, user: u32| {
-        let asked = Asked { path: dir.path().join(path), named_by: Voice::User(user) };
-        rooms::look(&asked).unwrap().1
+        let directory = Directory { path: dir.path().join(path), named_by: Voice::User(user) };
+        rooms::look(&directory).unwrap().1
     };
     let canonical = |path: &Path| std::fs::canonicalize(path).unwrap();
     for bits in [0o755, 0o700] {
@@ -332,5 +333,5 @@ fn the_directories_of_one_user_leave_room_for_those_of_others() {
     runs.push(place(2000, 0));
     let all = directories(&node.bench.context(), &runs);
     assert_eq!(all.len(), rooms::MAX_DIRECTORIES);
-    assert!(all.iter().any(|dir| dir.path == "/2000/0"), "{all:?}");
+    assert!(all.iter().any(|dir| dir.path == Path::new("/2000/0")), "{all:?}");
 }
