@@ -71,9 +71,6 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     }
     python_environment(w)?;
     cargo_deny(w)?;
-    if machete_program(w).is_none() {
-        from_source(w, "cargo-machete", CARGO_MACHETE)?;
-    }
     if w.full {
         real::torch(w)?;
     }
@@ -95,10 +92,16 @@ pub(crate) fn deny_program(w: &Workspace) -> Option<PathBuf> {
     which("cargo-deny").or_else(|| ours.into_iter().find(|p| p.is_file()))
 }
 
-/// What finds unused dependencies: the machine's, else the one that was installed here.
-pub(crate) fn machete_program(w: &Workspace) -> Option<PathBuf> {
+/// What finds unused dependencies: the machine's, else the one that is installed here.
+pub(crate) fn machete_program(w: &Workspace) -> Result<PathBuf, String> {
     let ours = tools(w).join("bin/cargo-machete");
-    which("cargo-machete").or_else(|| Some(ours).filter(|p| p.is_file()))
+    if let Some(program) = which("cargo-machete") {
+        return Ok(program);
+    }
+    if !ours.is_file() {
+        from_source(w, "cargo-machete", CARGO_MACHETE)?;
+    }
+    Ok(ours)
 }
 
 /// Seconds where a package has it built for this machine; otherwise it takes ten minutes, which

@@ -35,7 +35,6 @@ pub(crate) fn all() -> Vec<Step> {
         step(Static, "house", "files of at most 600 lines, functions of at most 70", house::check),
         step(Static, "fmt", "rustfmt --check of every file", fmt),
         step(Static, "clippy", "cargo clippy, warnings are errors", clippy),
-        step(Static, "doc", "cargo doc, warnings are errors", doc),
         step(Tests, "test", "cargo test, with real peers", test::all),
         step(BesideTests, "rules", "promtool check and test of rules/", rules),
         step(
@@ -44,15 +43,18 @@ pub(crate) fn all() -> Vec<Step> {
             "the Python client's tests, and dashboards by Grafana's types",
             python_tests,
         ),
+        // From here on they wait until the tests are built: the tests themselves mostly wait, and
+        // leave time for others.
         step(BesideTests, "demo", "cargo demo, to its end", demo),
+        step(BesideTests, "doc", "cargo doc, warnings are errors", doc),
+        step(BesideTests, "machete", "dependencies that nothing uses", machete),
+        step(BesideTests, "deny", "licences and advisories of dependencies", deny),
         step(
             Alone,
             "python-bench",
             "the Python client's cost in the training loop, with its limits",
             python_bench,
         ),
-        step(BesideTests, "machete", "dependencies that nothing uses", machete),
-        step(BesideTests, "deny", "licences and advisories of dependencies", deny),
         long_step("python-real", "the Python adapters against the frameworks themselves", real::all),
         long_step(
             "fuzz",
@@ -163,8 +165,7 @@ fn deny(w: &Workspace) -> Result<Closing, String> {
 }
 
 fn machete(w: &Workspace) -> Result<Closing, String> {
-    let program = install::machete_program(w).ok_or("cargo-machete is not installed")?;
-    let mut machete = Command::new(program);
+    let mut machete = Command::new(install::machete_program(w)?);
     w.run("machete", machete.arg("--skip-target-dir")).map(|out| out.lines(|l| l.contains("unused")))
 }
 
