@@ -209,6 +209,7 @@ fn contents(
             Arc::clone(hub.ring()),
             hub.node().to_owned(),
             config.readers(),
+            setup.roots.state.clone(),
             shutdown.clone(),
         ),
         ingest: counts,

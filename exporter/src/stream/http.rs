@@ -6,6 +6,7 @@
 //! long is cut off: it comes back with its cursor. Meanwhile it holds no memory but that chunk.
 
 use std::convert::Infallible;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -25,11 +26,15 @@ use stepwatch_wire::{Cursor, Event, Kind};
 use tokio::sync::mpsc;
 
 use super::ring::{Gap, Read, Ring, Start};
-use super::seats::{Seat, Seats};
+use super::seats::{KNOWN_AFTER, Seat, Seats};
 use crate::clock::unix_now;
 use crate::identity::peer;
+use crate::persisted_state;
 use crate::reply;
 use crate::samples::Samples;
+
+/// What is remembered of readers.
+const STATE_NAME: &str = "stream-readers";
 
 #[derive(Debug, Clone)]
 pub struct StreamConfig {
@@ -62,9 +67,28 @@ struct Readers {
     log_refused: LogThrottle,
     log_cut: LogThrottle,
     log_gaps: LogThrottle,
+    /// Where it is remembered who followed for a while.
+    state_dir: Option<PathBuf>,
 }
 
 impl Readers {
+    fn new(state_dir: Option<PathBuf>) -> Self {
+        let known = persisted_state::load(state_dir.as_deref(), STATE_NAME);
+        Self { seats: Seats::knowing(known), state_dir, ..Self::default() }
+    }
+
+    /// Remembers a reader over a restart, once it has followed for a while.
+    async fn remember(&self) -> Infallible {
+        tokio::time::sleep(KNOWN_AFTER).await;
+        let (known, dir) = (self.seats.known(), self.state_dir.clone());
+        let save = move || persisted_state::save(dir.as_deref(), STATE_NAME, &known);
+        let saved = tokio::task::spawn_blocking(save).await;
+        if let Err(error) = saved.map_err(std::io::Error::other).flatten() {
+            tracing::warn!(%error, "cannot save who follows the stream: after a restart its readers are strangers");
+        }
+        std::future::pending().await
+    }
+
     /// Counts a reader that finds no place.
     fn refuse(&self, client: Option<Client>) {
         self.refused.fetch_add(1, Ordering::Relaxed);
@@ -94,8 +118,14 @@ enum End {
 }
 
 impl StreamState {
-    pub fn new(ring: Arc<Ring>, node: String, config: StreamConfig, shutdown: Shutdown) -> Self {
-        Self { ring, node, config, shutdown, readers: Arc::default() }
+    pub fn new(
+        ring: Arc<Ring>,
+        node: String,
+        config: StreamConfig,
+        state_dir: Option<PathBuf>,
+        shutdown: Shutdown,
+    ) -> Self {
+        Self { ring, node, config, shutdown, readers: Arc::new(Readers::new(state_dir)) }
     }
 
     /// Sends a reader a record of the gap.
@@ -180,6 +210,7 @@ async fn serve(
     let end = tokio::select! {
         end = follow(&state, start, &chunks) => end,
         () = seat.evicted() => End::Evicted,
+        never = state.readers.remember() => match never {},
     };
     match end {
         End::Slow => state.readers.slow.fetch_add(1, Ordering::Relaxed),

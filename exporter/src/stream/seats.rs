@@ -11,6 +11,9 @@
 //! An owner that has all its places and followed for a while before may be an alerter that shares
 //! its address with others, behind NAT. Its readers take turns: a new one takes a place from one
 //! that had it for at least [`TURN`]. The stream is resumed by its cursor, so a turn loses nothing.
+//!
+//! Who followed for a while is remembered over a restart of the exporter, when all readers come back
+//! at once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -26,7 +29,7 @@ use crate::lock::Locked as _;
 pub(super) type Owner = (Option<Client>, Option<u32>);
 
 /// An owner that followed for this long is known from then on.
-const KNOWN_AFTER: Duration = Duration::from_mins(5);
+pub(super) const KNOWN_AFTER: Duration = Duration::from_mins(5);
 /// A place is kept at least so long where readers of one owner take turns.
 const TURN: Duration = Duration::from_secs(10);
 /// Owners that are remembered.
@@ -43,11 +46,14 @@ struct State {
     taken: BTreeMap<u64, Taken>,
     /// Who followed for a while.
     known: BTreeMap<Owner, Known>,
+    /// How many became known so far.
+    known_so_far: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    since: Instant,
+    /// How many became known before it.
+    before: u64,
     /// When it was last seen to follow.
     seen: Instant,
 }
@@ -69,6 +75,24 @@ pub(super) struct Seat {
 }
 
 impl Seats {
+    /// No place is taken, and these are known: the first of them for longest.
+    pub(super) fn knowing(owners: Vec<Owner>) -> Self {
+        let seats = Self::default();
+        let mut state = seats.0.locked();
+        owners.into_iter().take(MAX_KNOWN).for_each(|owner| state.know(owner, Instant::now()));
+        drop(state);
+        seats
+    }
+
+    /// Who followed for a while, in the order in which they became known.
+    pub(super) fn known(&self) -> Vec<Owner> {
+        let mut state = self.0.locked();
+        state.learn(Instant::now());
+        let mut known: Vec<_> = state.known.iter().map(|(owner, known)| (known.before, *owner)).collect();
+        known.sort_unstable();
+        known.into_iter().map(|(_, owner)| owner).collect()
+    }
+
     pub(super) fn taken(&self) -> usize {
         self.0.locked().taken.len()
     }
@@ -107,32 +131,36 @@ impl Seats {
 impl State {
     /// Remembers who follows for long by now.
     fn learn(&mut self, now: Instant) {
-        for taken in self.taken.values() {
-            let long = now.saturating_duration_since(taken.since) >= KNOWN_AFTER;
-            if long {
-                self.known.entry(taken.owner).or_insert(Known { since: now, seen: now }).seen = now;
-            }
-        }
+        let long = |t: &&Taken| now.saturating_duration_since(t.since) >= KNOWN_AFTER;
+        let owners: Vec<_> = self.taken.values().filter(long).map(|t| t.owner).collect();
+        owners.into_iter().for_each(|owner| self.know(owner, now));
         // Those who come later make nobody forgotten who was known before.
         while self.known.len() > MAX_KNOWN {
             let away = |known: &Known| now.saturating_duration_since(known.seen) >= FORGOTTEN_AFTER;
-            let last = self.known.iter().max_by_key(|(_, known)| (away(known), known.since));
+            let last = self.known.iter().max_by_key(|(_, known)| (away(known), known.before));
             let Some(last) = last.map(|(owner, _)| *owner) else { break };
             self.known.remove(&last);
         }
+    }
+
+    fn know(&mut self, owner: Owner, now: Instant) {
+        let before = self.known_so_far;
+        let known = self.known.entry(owner).or_insert(Known { before, seen: now });
+        known.seen = now;
+        self.known_so_far += u64::from(known.before == before);
     }
 
     /// The place of the owner that became known last, where that was after `owner` did. A password
     /// counts for more than having followed, up to half of all places.
     fn known_later(&self, owner: Owner, authenticated: bool, all: usize) -> Option<u64> {
         let passwords = self.taken.values().filter(|t| t.authenticated).count();
-        let since = self.known.get(&owner).map(|known| known.since);
-        let gives_way = |since_then: Instant| {
-            if authenticated { passwords < all / 2 } else { since.is_some_and(|since| since < since_then) }
+        let own = self.known.get(&owner).map(|known| known.before);
+        let gives_way = |before: u64| {
+            if authenticated { passwords < all / 2 } else { own.is_some_and(|own| own < before) }
         };
         let held = self.taken.iter().filter(|(_, t)| !t.authenticated);
-        let known = held.filter_map(|(id, t)| Some((self.known.get(&t.owner)?.since, *id)));
-        known.max().filter(|(since_then, _)| gives_way(*since_then)).map(|(_, id)| id)
+        let known = held.filter_map(|(id, t)| Some((self.known.get(&t.owner)?.before, *id)));
+        known.max().filter(|(before, _)| gives_way(*before)).map(|(_, id)| id)
     }
 
     fn held_by(&self, owner: Owner) -> usize {
@@ -192,6 +220,7 @@ impl Drop for Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::persisted_state;
 
     fn client(n: u8) -> Owner {
         (Some(Client::from_addresses([10, 0, 0, n].into(), [192, 0, 2, 1].into())), None)
@@ -285,6 +314,34 @@ mod tests {
         }
         assert!(seats.0.locked().known.contains_key(&client(1)));
         assert!(seats.0.locked().known.len() <= MAX_KNOWN);
+    }
+
+    /// All readers come back at once then, and the strangers may be faster.
+    #[test]
+    fn who_followed_for_long_is_known_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let seats = Seats::default();
+        let long_ago = Instant::now().checked_sub(KNOWN_AFTER).unwrap();
+        for owner in [client(7), user(1000), client(1)] {
+            let seat = seats.take(owner, false, (8, 3)).unwrap();
+            seats.0.locked().taken.get_mut(&seat.id).unwrap().since = long_ago;
+        }
+        let _new = seats.take(client(8), false, (8, 3)).unwrap();
+        let known = seats.known();
+        assert_eq!(known, [client(7), user(1000), client(1)]);
+        persisted_state::save(Some(dir.path()), "x", &known).unwrap();
+        let seats = Seats::knowing(persisted_state::load(Some(dir.path()), "x"));
+        assert_eq!(seats.known(), known);
+        let strangers: Vec<_> = (10..12).filter_map(|n| seats.take(client(n), false, (2, 2))).collect();
+        assert!(seats.take(client(12), false, (2, 2)).is_none());
+        let alerter = seats.take(client(1), false, (2, 2)).unwrap();
+        assert!(strangers[1].cut.is_cancelled());
+        let earlier = seats.take(user(1000), false, (2, 2)).unwrap();
+        assert!(strangers[0].cut.is_cancelled() && !alerter.cut.is_cancelled());
+        // Both were known before; whoever was known longer stays.
+        assert!(seats.take(client(13), false, (2, 2)).is_none());
+        let earliest = seats.take(client(7), false, (2, 2)).unwrap();
+        assert!(alerter.cut.is_cancelled() && !earlier.cut.is_cancelled() && !earliest.cut.is_cancelled());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{Exporter, Rights, eventually};
+use crate::support::{Exporter, Rights, eventually, is_root};
 
 /// Users that no machine has.
 const EXPORTER: u32 = 4_000_010;
@@ -73,11 +73,19 @@ fn start(dir: &Path, files: &[&str]) -> Exporter {
     Exporter::start_as(dir, &config, &rights)
 }
 
+/// One more is one more that whoever takes over the exporter has.
+const CAPABILITIES: &[&str] =
+    &["CAP_SYSLOG", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CAP_NET_ADMIN", "CAP_SYS_ADMIN"];
+
 #[test]
-fn the_unit_gives_what_the_features_need() {
-    if !rustix::process::geteuid().is_root() {
-        // The rights of another user are root's to give.
-        assert!(capabilities(&["stepwatch-exporter.service"]).contains(&"CAP_SYS_PTRACE".to_owned()));
+fn the_unit_gives_what_the_features_need_and_no_more() {
+    assert_eq!(capabilities(&["stepwatch-exporter.service"]), CAPABILITIES);
+    let unit = unit("stepwatch-exporter.service");
+    for line in ["NoNewPrivileges=yes", "DynamicUser=yes", "ProtectSystem=strict", "DevicePolicy=closed"] {
+        assert!(unit.lines().any(|l| l == line), "{line}");
+    }
+    // The rights of another user are root's to give.
+    if !is_root() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -93,7 +101,7 @@ fn the_unit_gives_what_the_features_need() {
 #[test]
 fn with_fewer_rights_it_says_what_it_does_not_see() {
     assert_eq!(capabilities(&["stepwatch-exporter.service", "hardened.conf"]), ["CAP_SYSLOG"]);
-    if !rustix::process::geteuid().is_root() {
+    if !is_root() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -22,6 +22,16 @@ pub(crate) fn binary() -> Command {
     command
 }
 
+/// Whether the test may act as other users. If not, `cargo verify` reports what was not tested: the
+/// line goes past the capture of the test runner.
+pub(crate) fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        let _ = writeln!(std::io::stderr().lock(), "!!! NOT TESTED: other users: this needs root");
+    }
+    root
+}
+
 /// A user, and the capabilities that its program has.
 pub(crate) struct Rights {
     pub(crate) user: u32,

@@ -94,9 +94,13 @@ async fn an_idle_alerter_misses_its_database_at_once_and_rings_after_ten_seconds
     assert_eq!(readiness(&stack.alerter).await.0, 200);
     // A commit that is still to come would notice it first, and report it in other words.
     wait_idle(&stack).await;
-    let database = stack.dir.path().join("alerter/alerter.db");
+    let file = |aside: bool, end: &str| {
+        stack.dir.path().join(format!("alerter/{}alerter.db{end}", if aside { "aside-" } else { "" }))
+    };
+    // All that `rm alerter.db*` removes.
+    let files = ["", "-wal", "-shm"];
     let removed = Instant::now();
-    std::fs::rename(&database, database.with_extension("aside")).unwrap();
+    files.iter().for_each(|end| std::fs::rename(file(false, end), file(true, end)).unwrap());
     let (status, why) = readiness(&stack.alerter).await;
     assert_eq!((status, why.contains("the database was removed")), (503, true), "{why}");
     let fault = "The database takes nothing";
@@ -105,7 +109,7 @@ async fn an_idle_alerter_misses_its_database_at_once_and_rings_after_ten_seconds
     assert!(waited >= Duration::from_secs(10) && waited < Duration::from_secs(20), "rang after {waited:?}");
     assert_eq!(lines(&stack.alerter, "is not in its place").len(), 1, "said once");
 
-    std::fs::rename(database.with_extension("aside"), &database).unwrap();
+    files.iter().for_each(|end| std::fs::rename(file(true, end), file(false, end)).unwrap());
     wait_ready(&stack.alerter, 200).await;
     let over = |pd: &PagerDuty| pd.alerts.iter().all(|alert| alert.state == AlertState::Resolved);
     stack.pagerduty.wait_for(over, PATIENCE).await.unwrap();

@@ -3,8 +3,10 @@
 //! steers a terminal, turns text round, hides, or is markup.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod forms;
 mod found;
 mod outputs;
+mod ras;
 mod rows;
 
 use found::{FOUND, Found};
@@ -15,7 +17,7 @@ use stepwatch_fakes::{
     AlertmanagerApi, Fake, FakeSmtp, PagerDuty, Slack, interaction_body, pagerduty_signature, slack_signature,
 };
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::{Inbound, Machine, Stack, StackOptions, http, poll_until};
+use stepwatch_tests::{Inbound, Stack, StackOptions, http, poll_until};
 use stepwatch_wire::words;
 use tokio::io::AsyncWriteExt as _;
 
@@ -29,6 +31,7 @@ enum Way {
     Http,
     Tail,
     Otlp,
+    Spans,
     Statsd,
     Kubeflow,
 }
@@ -57,6 +60,15 @@ const EXPORTER: &[(&str, Way, &str)] = &[
             {"key":"slurm.job.name","value":{"stringValue":"H"}},{"key":"H","value":{"stringValue":"H"}}]},
             "scopeMetrics":[{"metrics":[{"name":"H","unit":"H","description":"H","gauge":{"dataPoints":[{"asDouble":1.5,
             "attributes":[{"key":"step","value":{"intValue":"1"}},{"key":"H","value":{"stringValue":"H"}}]}]}}]}]}]}"#,
+    ),
+    (
+        "span",
+        Way::Spans,
+        r#"{"resourceSpans":[{"resource":{"attributes":[{"key":"nv.dl.job.uuid","value":{"stringValue":"H"}},
+            {"key":"H","value":{"stringValue":"H"}}]},"scopeSpans":[{"scope":{"name":"H"},"spans":[{"name":"H","events":[
+            {"name":"nv.dl.training.objective","attributes":[{"key":"nv.dl.training.step","value":{"intValue":"1"}},
+            {"key":"nv.dl.training.objective.name","value":{"stringValue":"H"}},{"key":"H","value":{"stringValue":"H"}},
+            {"key":"nv.dl.training.objective.value","value":{"doubleValue":2.5}}]}],"status":{"code":2,"message":"H"}}]}]}]}"#,
     ),
     ("gauge", Way::Statsd, "loss:2.5|g|#run:H,step:1"),
     ("statistic", Way::Statsd, "N:2.5|g|#run:statsd,step:1,tag:H"),
@@ -210,6 +222,7 @@ async fn into_exporter(stack: &Stack, files: &Files) {
             }
             Way::Tail => tailed.push_str(&(sent + "\n")),
             Way::Otlp => drop(post("/v1/metrics", sent).await),
+            Way::Spans => drop(post("/v1/traces", sent).await),
             Way::Statsd => {
                 // One line: what breaks it is no part of a name there.
                 let text = hostile(name).replace("\r\n", " ").replace(['|', ','], "");
@@ -276,22 +289,34 @@ async fn is_found(stack: &Stack) {
 struct Files {
     dir: tempfile::TempDir,
     scraped: std::net::SocketAddr,
+    /// A list of targets.
+    listed: std::net::SocketAddr,
+    ras: std::net::SocketAddr,
+}
+
+/// Answers everybody with the same.
+async fn serve(content_type: &str, text: String) -> std::net::SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\nconnection: close\r\n");
+    let answer = format!("{head}content-length: {}\r\n\r\n{text}", text.len());
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            // A client that went away has read enough.
+            let _ = client.write_all(answer.as_bytes()).await;
+        }
+    });
+    addr
 }
 
 impl Files {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let text = format!("# HELP train_loss {0}\ntrain_loss{{run=\"{0}\"}} 2.5\n", label("scraped"));
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let scraped = listener.local_addr().unwrap();
-        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\nconnection: close\r\n";
-        let answer = format!("{head}content-length: {}\r\n\r\n{text}", text.len());
-        tokio::spawn(async move {
-            while let Ok((mut client, _)) = listener.accept().await {
-                // A client that went away has read enough.
-                let _ = client.write_all(answer.as_bytes()).await;
-            }
-        });
+        let scraped = serve("text/plain; version=0.0.4", text).await;
+        let target = hostile("listed");
+        let targets = json!([{"targets": [target], "labels": {"rack": target, target.clone(): target}}]);
+        let listed = serve("application/json", targets.to_string()).await;
         let textfile =
             format!("# HELP hostile_text {0}\nhostile_text{{label=\"{0}\"}} 1\n", label("textfile"));
         std::fs::create_dir(dir.path().join("textfile")).unwrap();
@@ -300,7 +325,7 @@ impl Files {
         let named = hostile("refused").replace('/', "") + ".prom";
         std::fs::write(dir.path().join("textfile").join(named), "no series {").unwrap();
         std::fs::write(dir.path().join("kmsg"), "").unwrap();
-        Self { dir, scraped }
+        Self { dir, scraped, listed, ras: ras::serve().await }
     }
 
     fn path(&self, name: &str) -> String {
@@ -311,21 +336,24 @@ impl Files {
         format!(
             "sources:\n{more}  - tail: {{path: '{}', from: start}}\n  - statsd: {{listen: 'unix:{}'}}\n  \
              - scrape: {{url: 'http://{}/metrics', interval: 100ms}}\npage: {{interval: 20ms}}\n\
-             collectors:\n  textfile: {{interval: 1s, directories: ['{}']}}\n  kernel: {{interval: 20ms}}\n",
+             collectors:\n  textfile: {{interval: 1s, directories: ['{}']}}\n  kernel: {{interval: 20ms}}\n  \
+             ras: {{addresses: ['{}'], interval: 100ms, stuck_after: 1s}}\n",
             self.path("hostile.jsonl"),
             self.path("statsd.sock"),
             self.scraped,
             self.path("textfile"),
+            self.ras,
         )
     }
 
     fn of_alerter(&self) -> String {
         std::fs::write(self.path("shifts.ics"), calendar()).unwrap();
         format!(
-            "sources:\n  - exporters: {{file_sd: ['{}']}}\n\
+            "sources:\n  - exporters: {{file_sd: ['{}'], http_sd: ['http://{}/']}}\n\
              users: [{{name: alice, notify: [mail], email: alice@example.org}}]\n\
              schedules: [{{name: primary, time_zone: UTC, ical: {{file: '{}'}}, fallback: [mail]}}]\n",
             self.path("targets.json"),
+            self.listed,
             self.path("shifts.ics"),
         )
     }
@@ -404,7 +432,7 @@ async fn click(stack: &Stack) {
 }
 
 /// Sends each text to the alerter, and returns the ids of all incidents.
-async fn into_alerter(stack: &Stack) -> Vec<String> {
+async fn into_alerter(stack: &Stack, seen: &mut Seen) -> Vec<String> {
     // Of the run and of the GPU.
     let paged = async || stack.alerter.incidents().await.ok().filter(|all| all.len() > 1);
     let all = poll_until("incidents", PATIENCE, paged).await.unwrap();
@@ -413,6 +441,7 @@ async fn into_alerter(stack: &Stack) -> Vec<String> {
     for of in ALERTER {
         post(stack, *of, ids[0]).await;
     }
+    forms::fill_in(stack, ids[0], seen).await;
     post(stack, RESOLVE, ids[1]).await;
     let pd =
         stack.pagerduty.wait_for(|pd| !pd.hooks.is_empty() || !pd.pages.is_empty(), PATIENCE).await.unwrap();
@@ -459,11 +488,11 @@ async fn no_word_from_outside_steers_hides_or_is_markup_anywhere() {
         services.other.url(),
         files.path("token")
     );
-    let args = vec!["--path.kmsg".into(), files.path("kmsg").into()];
-    let args = args.into_iter().chain(found.args()).collect();
+    let mut machine = found.machine();
+    machine.args.extend(["--path.kmsg".into(), files.path("kmsg").into()]);
     let options = StackOptions {
         exporter: files.of_exporter(&found.sources()),
-        machine: Machine { args, env: Vec::new() },
+        machine,
         blind: true,
         alerter: files.of_alerter(),
         webhook: true,
@@ -478,8 +507,8 @@ async fn no_word_from_outside_steers_hides_or_is_markup_anywhere() {
     files.write_kernel_log();
     is_followed(&stack).await;
     is_found(&stack).await;
-    let ids = into_alerter(&stack).await;
     let mut seen = Seen(Vec::new());
+    let ids = into_alerter(&stack, &mut seen).await;
     out_of_services(&stack, &services, 2, &mut seen).await;
     out_of_exporter(&stack, &mut seen).await;
     out_of_alerter(&stack, &ids, &mut seen).await;

@@ -100,7 +100,7 @@ async fn pages(stack: &Stack, ids: &[String], seen: &mut Seen) {
     }
 }
 
-fn encoded(name: &str) -> String {
+pub(crate) fn encoded(name: &str) -> String {
     name.bytes().flat_map(|b| ["%".to_owned(), format!("{b:02X}")]).collect()
 }
 

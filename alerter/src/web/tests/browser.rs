@@ -93,6 +93,32 @@ async fn keys_choose_and_press_and_are_letters_in_a_field() {
     says(&browser, "next, previous").await;
 }
 
+/// The page asks for itself, and before it has the answer somebody begins to type.
+#[tokio::test]
+async fn an_answer_on_its_way_replaces_nothing_that_somebody_fills_in() {
+    const RACE: &str = "const live = document.getElementById('live'); \
+        document.addEventListener('htmx:finally:request', () => { document.body.dataset.answered = 'yes'; }); \
+        live.appendChild(document.createElement('hr')).id = 'mark'; \
+        live.dispatchEvent(new CustomEvent('renew')); \
+        if (arguments[0]) live.querySelector('input[name=note]').focus();";
+    let app = TestApp::start().await;
+    let id = app.page("llama").await;
+    let browser = Driver::start(DESK, Look::Light).await;
+    for types in [true, false] {
+        browser.go(&format!("{}/incidents/{id}", app.url)).await;
+        listens(&browser).await;
+        browser.run(RACE, serde_json::json!([types])).await;
+        let answered = async || browser.has("body[data-answered]").await.then_some(());
+        wait_for("the answer", answered).await;
+        // What the answer does not have stays where somebody types.
+        if types {
+            assert!(browser.has("#mark").await, "the page was replaced under their hands");
+        } else {
+            wait_for("the new page", async || (!browser.has("#mark").await).then_some(())).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_session_that_ends_leads_to_the_login() {
     let token = "0123456789abcdef-admin";

@@ -96,7 +96,7 @@ impl Driver {
         self.post("/goog/cdp/execute", json!({"cmd": cmd, "params": params})).await.unwrap()
     }
 
-    async fn run(&self, script: &str, args: Value) -> Value {
+    pub(super) async fn run(&self, script: &str, args: Value) -> Value {
         self.post("/execute/sync", json!({"script": script, "args": args})).await.unwrap()
     }
 

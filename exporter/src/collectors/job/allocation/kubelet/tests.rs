@@ -248,6 +248,21 @@ fn pods_and_what_they_hold() {
     assert!(s.kubelet.is_up());
 }
 
+/// A name that the API server would not take, as whoever holds the socket may send it.
+#[test]
+fn names_of_pods_are_plain_words() {
+    let name = "evil\u{1b}[31m\u{202e}\r\n\u{200b}pod";
+    let mut pod = pod(name, name, "nvidia.com/gpu", &["0"]);
+    pod.containers[0].name = name.into();
+    let mut s = Setup::new(pods(vec![pod]), PATIENT);
+    assert_eq!(s.after(Duration::ZERO), 1);
+    let found = s.kubelet.containers_at(s.now);
+    for word in [&found[0].namespace, &found[0].pod, &found[0].container] {
+        assert!(word.starts_with("evil"), "{word:?}");
+        assert_eq!(words::line(word), word.as_str(), "nothing is left to clean");
+    }
+}
+
 #[test]
 fn a_kubelet_that_restarts_costs_nothing_and_is_not_pestered() {
     let mut s = Setup::new(pods(vec![pod("ml", "a", "nvidia.com/gpu", &["0"])]), PATIENT);
