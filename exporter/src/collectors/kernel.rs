@@ -45,6 +45,7 @@ pub use self::families::{EVENTS, FAMILIES, LAST_XID, LOGGED_RECOVERY, MIG_XIDS, 
 use self::first_seen::KnownMessages;
 use self::imports::Imports;
 use self::log::{Log, Next};
+pub(crate) use self::patterns::{Fitness, Pattern};
 use self::tracker::{NOT_YET, Tracker};
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};

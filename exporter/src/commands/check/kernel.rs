@@ -9,7 +9,9 @@ use super::report::{Findings, Verdict};
 use crate::collectors::gpu::{LAST_RESET, RECOVERY};
 use crate::collectors::kernel::catalogue::{self, Level};
 use crate::collectors::kernel::recovery_action;
-use crate::collectors::kernel::{EVENTS, LAST_XID, LOGGED_RECOVERY, NONFATAL_XIDS, SXIDS, XIDS};
+use crate::collectors::kernel::{
+    EVENTS, Fitness, LAST_XID, LOGGED_RECOVERY, NONFATAL_XIDS, Pattern, SXIDS, XIDS,
+};
 use crate::family::Family;
 use crate::samples::Row;
 
@@ -20,43 +22,6 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// What makes a node unfit however long ago it was, while the kernel that saw it runs: label of the
-/// event, and what it was.
-const UNFIT: &[(&str, &str)] = &[
-    ("gpu_fallen_off_bus", "a GPU fell off the bus"),
-    ("mlx5_health", "the firmware of a network adapter stopped"),
-    ("mlx5_unrecoverable", "a network adapter had an unrecoverable hardware error"),
-    ("aer_fatal", "a fatal PCIe error"),
-    ("amdgpu_uncorrected", "a GPU had an uncorrected memory error"),
-    ("amdgpu_bad_pages", "a GPU has more bad pages than its driver accepts"),
-    ("pcie_contained", "a PCIe port cut off the devices behind it"),
-    ("edac_uncorrected", "an uncorrected memory error"),
-    ("cper_fatal", "the firmware reported a fatal hardware error"),
-    ("mce", "a CPU reported an uncorrected machine check"),
-    ("nvme_disabled", "an NVMe disk was lost"),
-    ("nvme_no_path", "an NVMe disk was lost"),
-    ("hard_lockup", "a CPU stopped"),
-    ("oops", "the kernel went on damaged"),
-];
-/// What is worth a look.
-const WORTH_A_LOOK: &[(&str, &str)] = &[
-    ("cper_recoverable", "the firmware reported a recoverable hardware error"),
-    ("aer_nonfatal", "uncorrected PCIe errors, not fatal"),
-    ("amdgpu_ring_timeout", "a queue of a GPU did not move any more"),
-    ("pcie_slot_link_down", "the PCIe link of a slot went down"),
-    ("mlx5_completion_error", "an RDMA request of the kernel itself failed"),
-    ("efa_command_timeout", "an EFA device did not answer a command in time"),
-    ("lnet_rdma_timeout", "an RDMA transfer of Lustre was not finished in time"),
-    ("mlx5_slot_power", "a PCIe slot gives a network adapter too little power"),
-    ("mlx5_module_hot", "a transceiver was too hot"),
-    ("raid_disk_failure", "a disk of a RAID failed"),
-    ("disk_io_error", "a disk failed to read or write"),
-    ("filesystem_error", "a filesystem found an error in itself"),
-    ("soft_lockup", "a CPU made no progress for a long time"),
-    ("rcu_stall", "a CPU was stuck in the kernel"),
-];
-/// What the firmware kept over the boot, which may be why there was one.
-const PREVIOUS_BOOT: &str = "cper_previous_boot";
 /// The XID by which the driver asks for an action on a GPU.
 const XID_RECOVERY: &str = "154";
 
@@ -84,25 +49,36 @@ fn run(node: &Node<'_>) -> Findings {
             .device(switch)
             .action(known.hint);
     }
-    let count = |label: &str| node.set(&EVENTS).find(|row| row.label("event") == label).map(|row| row.value);
-    for (list, verdict) in [(UNFIT, Verdict::Unhealthy), (WORTH_A_LOOK, Verdict::Warning)] {
-        for (label, what) in list {
-            if let Some(count) = count(label) {
-                let times = if count > 1.0 { format!(" ({count:.0} times)") } else { String::new() };
-                found
-                    .add(verdict, format!("since the boot, {what}{times}"))
-                    .device(*label)
-                    .action("see the kernel log: journalctl -k");
-            }
+    events(node, &mut found);
+    found.or_ok(|| "nothing since the boot that a job should not meet".into())
+}
+
+/// What the patterns of the log make of the node.
+fn events(node: &Node<'_>, found: &mut Findings) {
+    let count = |pattern: Pattern| {
+        node.set(&EVENTS).find(|row| row.label("event") == pattern.as_str()).map(|row| row.value)
+    };
+    for pattern in Pattern::ALL {
+        let (verdict, what) = match pattern.fitness() {
+            Fitness::Unfit(what) => (Verdict::Unhealthy, what),
+            Fitness::WorthALook(what) => (Verdict::Warning, what),
+            Fitness::Unjudged => continue,
+        };
+        if let Some(count) = count(*pattern) {
+            let times = if count > 1.0 { format!(" ({count:.0} times)") } else { String::new() };
+            found
+                .add(verdict, format!("since the boot, {what}{times}"))
+                .device(pattern.as_str())
+                .action("see the kernel log: journalctl -k");
         }
     }
-    if count(PREVIOUS_BOOT).is_some() {
+    // The firmware kept it over the boot, and it may be why there was one.
+    if count(Pattern::CperPreviousBoot).is_some() {
         found
             .warning("before the last boot, the firmware recorded a hardware error that was not corrected")
-            .device(PREVIOUS_BOOT)
+            .device(Pattern::CperPreviousBoot.as_str())
             .action("see whether it was mended: the kernel log (journalctl -k), after `BERT`");
     }
-    found.or_ok(|| "nothing since the boot that a job should not meet".into())
 }
 
 /// What the driver asked for last in the log. Where NVML was asked too, its answer is newer, and
