@@ -156,6 +156,23 @@ async fn the_documentation_names_metrics_that_exist() {
     }
 }
 
+/// Whoever is notified of a condition is led to its runbook, and looks for its name.
+#[test]
+fn runbooks_name_every_condition_of_a_node() {
+    use stepwatch_wire::conditions::{Incident, NodeCondition};
+    for condition in NodeCondition::ALL {
+        let row = condition.row();
+        let runbook = match row.incident {
+            Incident::GpuFault => "gpu_fault",
+            Incident::Throttle => "throttle",
+            Incident::NodeFault => "node_fault",
+        };
+        let path = bins::root().join(format!("docs/runbooks/{runbook}.md"));
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.contains(&format!("`{}`", row.name)), "docs/runbooks/{runbook}.md lacks {}", row.name);
+    }
+}
+
 #[test]
 fn metrics_are_distinguished_from_labels_and_values() {
     let found = metrics_in(
