@@ -24,6 +24,7 @@ pub mod oncall;
 pub mod ranks;
 pub mod series;
 mod silences;
+mod state;
 #[cfg(test)]
 mod tests;
 pub mod view;
@@ -31,71 +32,27 @@ pub mod view;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Json, Response};
-use prometheus_client::registry::Registry;
-use stepwatch_kit::log_throttle::LogThrottle;
 use stepwatch_kit::{build_info, exposition};
-use stepwatch_model::time::Ts;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub use crate::access::Scope;
 use crate::clock::wall;
-use crate::ingest::SourceTable;
-use crate::pictures::Charts;
-use crate::runtime::RuntimeHandle;
-use crate::store::{Filter, Store};
+use crate::store::Filter;
 pub(crate) use alertmanager::MAX_ALERTS_BODY;
 use auth::Caller;
 use error::ApiError;
+pub use state::Api;
 use view::{RunList, RunView, SourceList, SourceView, Status, StoreState, When};
 
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use alertmanager::{fuzz_alerts, fuzz_queries};
 
-/// The state that all handlers share.
-#[derive(Debug, Clone)]
-pub struct Api {
-    pub store: Store,
-    pub runtime: RuntimeHandle,
-    pub sources: SourceTable,
-    pub charts: Charts,
-    pub registry: Arc<Registry>,
-    pub started: Ts,
-    /// Counts refused alerts, and limits their lines in the log.
-    pub refused_alerts: Arc<LogThrottle>,
-    /// The same of alerts for which there was no room.
-    pub full_alerts: Arc<LogThrottle>,
-    /// The OpenAPI document, of this API and of what else is served beside it.
-    pub document: Bytes,
-}
-
 impl Api {
-    pub fn new(
-        store: Store,
-        runtime: RuntimeHandle,
-        sources: SourceTable,
-        charts: Charts,
-        registry: Registry,
-        document: String,
-    ) -> Self {
-        Self {
-            store,
-            runtime,
-            sources,
-            charts,
-            registry: Arc::new(registry),
-            started: wall(),
-            refused_alerts: Arc::new(LogThrottle::default()),
-            full_alerts: Arc::new(LogThrottle::default()),
-            document: document.into(),
-        }
-    }
-
     pub fn router(self: Arc<Self>) -> Router {
         Router::from(routes()).fallback(unknown).method_not_allowed_fallback(wrong_method).with_state(self)
     }

@@ -8,6 +8,7 @@
 //! Nothing here decides who is notified of what; and a service whose callbacks do not arrive is
 //! still sent everything.
 
+mod endpoints;
 mod pagerduty;
 mod people;
 mod proxy;
@@ -19,17 +20,12 @@ mod socket;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::Router;
-use axum::extract::DefaultBodyLimit;
 use stepwatch_kit::log_throttle::LogThrottle;
-use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::incident::{IncidentRecord, State};
 use stepwatch_respond::matcher::{Matcher, Op};
 use stepwatch_respond::silence::{Refusal, Silence, Wanted};
 use tokio::sync::{Semaphore, watch};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::api::auth::Caller;
 use crate::audit::{self, AuditLog, Door};
@@ -38,9 +34,10 @@ use crate::notify::{Ear, Notifier};
 use crate::outbox::Receivers;
 use crate::runtime::{Command, IncidentAction, Outside, RuntimeHandle, Unanswered};
 use crate::store::Store;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use endpoints::fuzz;
+pub(crate) use endpoints::routes;
 
-/// Of one callback, in bytes; Slack sends the whole message with every click.
-const BODY_MAX: usize = 1 << 20;
 /// Callbacks applied at once; more are refused, and the services send them again.
 const BUSY_MAX: usize = 64;
 /// Why a problem without a name is not silenced.
@@ -111,14 +108,6 @@ enum Heard<T> {
     Unclear(String),
 }
 
-/// The endpoints.
-pub(crate) fn routes() -> OpenApiRouter<Callbacks> {
-    OpenApiRouter::default()
-        .routes(routes!(slack::interactions))
-        .routes(routes!(pagerduty::webhook))
-        .layer(DefaultBodyLimit::max(BODY_MAX))
-}
-
 impl Wish {
     fn as_str(&self) -> &'static str {
         match self {
@@ -159,15 +148,6 @@ impl Callbacks {
             clock: crate::clock::wall,
         };
         Self { inner: Arc::new(inner), caller: Caller::service(Door::Slack) }
-    }
-
-    pub fn router(&self) -> Router {
-        Router::from(routes()).with_state(self.clone())
-    }
-
-    /// Keeps a socket to every Slack app that has a token for one, until `shutdown`.
-    pub async fn listen(self, shutdown: Shutdown) {
-        socket::listen(self, shutdown).await;
     }
 
     /// For what comes with this request.
@@ -344,16 +324,3 @@ impl Drop for Hearing<'_> {
 
 #[cfg(test)]
 mod tests;
-
-/// A callback from Slack or PagerDuty. The first byte chooses the service and the form; the rest is
-/// body and, for signatures, header.
-#[cfg(any(test, feature = "fuzz"))]
-pub(crate) fn fuzz(data: &[u8]) {
-    let Some((first, body)) = data.split_first() else { return };
-    match first % 4 {
-        0 => slack::fuzz(body, false),
-        1 => slack::fuzz(body, true),
-        2 => pagerduty::fuzz(body),
-        _ => signature::fuzz(&String::from_utf8_lossy(body)),
-    }
-}

@@ -12,7 +12,9 @@
 
 mod audit;
 mod client;
+mod error;
 mod explain;
+mod format;
 mod incidents;
 mod notify;
 mod oncall;
@@ -37,7 +39,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 use serde::Serialize;
 use stepwatch_kit::build_info;
-use stepwatch_kit::config::{ConfigError, EXIT_CONFIG, Mistake};
+use stepwatch_kit::config::{EXIT_CONFIG, Mistake};
 use stepwatch_kit::logging::{self, LogControl};
 use stepwatch_kit::serve::ListenAddr;
 use stepwatch_kit::shell;
@@ -45,13 +47,14 @@ use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::words;
 use tokio::runtime::Runtime;
 
-use crate::app::{App, Options, RunError, StartError, survive_limits};
+use crate::app::{App, Options, StartError, survive_limits};
 use crate::backtest::{self, BacktestError};
 use crate::clock::wall;
 use crate::config::Config;
 use crate::errors::chain;
 use crate::openapi;
-use incidents::{Format, json};
+use error::CliError;
+use format::{Format, json};
 
 /// All state has been stored before this begins.
 const THREADS_END_WITHIN: Duration = Duration::from_secs(1);
@@ -181,37 +184,6 @@ struct Checked<'a> {
 enum NotifyCommand {
     /// Send a message that says it is a test to every receiver, or to one
     Test(notify::TestArgs),
-}
-
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-enum CliError {
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error("the alerter does not start")]
-    Start(#[source] StartError),
-    #[error(transparent)]
-    Run(#[from] RunError),
-    #[error(transparent)]
-    Client(#[from] client::ClientError),
-    #[error("{0}")]
-    Other(String),
-    /// Standard output is closed: its reader needs no more.
-    #[error("cannot write")]
-    Write(#[from] io::Error),
-    /// Everything was printed already.
-    #[error("")]
-    Said(u8),
-}
-
-impl CliError {
-    fn status(&self) -> u8 {
-        match self {
-            Self::Config(_) => EXIT_CONFIG,
-            Self::Said(status) => *status,
-            _ => 1,
-        }
-    }
 }
 
 impl Cli {

@@ -37,6 +37,7 @@ pub use kept::KeptLists;
 pub(crate) use lines::LineSplitter;
 pub use status::{SourceSnapshot, SourceTable};
 pub use target::Target;
+pub(crate) use target::shown_url;
 
 use crate::metrics::{IngestMetrics, Name, SourceLabel};
 use crate::runtime::{Command, Feed, News, Queue, Share, Taken};
@@ -345,16 +346,4 @@ impl Manager {
     async fn gone(&self, source: Arc<str>) {
         let _ = self.out.send(Feed { source, news: News::Gone, room: Taken::default() }).await;
     }
-}
-
-/// An address without the user, the password and the query.
-pub(crate) fn shown_url(text: &str) -> String {
-    let Ok(mut url) = url::Url::parse(text) else { return "<not an address>".into() };
-    // Only addresses without a host refuse either.
-    let _ = url.set_username("").and_then(|()| url.set_password(None));
-    if url.query().is_some() {
-        url.set_query(Some("..."));
-    }
-    url.set_fragment(None);
-    url.to_string()
 }

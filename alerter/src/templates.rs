@@ -22,7 +22,7 @@ use minijinja::value::ValueKind;
 use minijinja::{Environment, Output, State, UndefinedBehavior, Value};
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::Notification;
-use stepwatch_respond::message::{Fact, Link};
+use stepwatch_respond::message::{Fact, Link, LinkRole};
 
 use crate::notify::slack::inert;
 use crate::notify::text::{clean, line, shorten, web_link};
@@ -146,7 +146,7 @@ impl Templates {
         for ((text, href), (_, name)) in links.into_iter().zip(&set.links) {
             let Some(href) = href.map(|h| h.trim().to_owned()).filter(|h| !h.is_empty()) else { continue };
             if web_link(&href, HREF_MAX).is_some() {
-                m.links.push(Link { text: line(text, LABEL_MAX), href });
+                m.links.push(Link { role: LinkRole::Other, text: line(text, LABEL_MAX), href });
             } else {
                 failed.push(Failed { template: name.clone(), error: "it wrote no http(s) address".into() });
             }

@@ -18,6 +18,7 @@ pub(crate) mod login;
 mod node;
 mod nodes;
 mod oncall;
+mod page;
 mod receivers;
 mod run;
 mod run_history;
@@ -29,12 +30,10 @@ mod tests;
 
 use std::sync::Arc;
 
-use askama::Template;
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn};
-use axum::response::{Html, IntoResponse as _, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
@@ -43,18 +42,10 @@ use crate::access::Scope;
 use crate::api::Api;
 use crate::api::auth::{self, Caller, Gate};
 use crate::api::charts;
-use crate::api::error::{ApiError, Reason, Shown};
 use crate::outbox::Receivers;
 use crate::signed_paths::{LOGIN, LOGOUT};
 
 pub(crate) use error_page::with_error_pages;
-
-type Result<T> = core::result::Result<T, ApiError>;
-
-/// Scripts, styles and pictures are our own files, no other page may frame ours, and forms lead
-/// here.
-const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
-     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// Every page, under the scope that it needs.
 pub(crate) fn router(api: &Arc<Api>, gate: &Gate, receivers: watch::Receiver<Receivers>) -> Router {
@@ -97,32 +88,4 @@ fn requiring(
     scope: Scope,
 ) -> impl Fn(Caller, Request, Next) -> BoxFuture<'static, Response> + Clone + Send + Sync + 'static {
     move |caller, request, next| Box::pin(auth::require(scope, caller, request, next))
-}
-
-/// A page that says itself why a request was refused, if one was: for the audit log.
-fn shown(mut page: Response, reason: Option<String>) -> Response {
-    if let Some(reason) = reason {
-        page.extensions_mut().insert(Reason(reason));
-        page.extensions_mut().insert(Shown);
-    }
-    page
-}
-
-/// A page, in the headers that keep a browser from doing more than showing it.
-fn page(status: StatusCode, template: &impl Template) -> Response {
-    let html = match template.render() {
-        Ok(html) => html,
-        Err(err) => {
-            tracing::error!(%err, "a page cannot be rendered");
-            return ApiError::unavailable("this page cannot be shown; see the alerter's log").into_response();
-        }
-    };
-    let mut response = (status, Html(html)).into_response();
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY_POLICY));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // `no-referrer` would send forms with `Origin: null`, which is refused.
-    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::promql;
+use crate::{boards, promql};
 
 /// Families that no panel shows, and why. A family that is neither here nor on a panel fails a
 /// test.
@@ -37,7 +37,7 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
 
 /// The samples that the dashboards read, by the names that expressions use.
 pub fn read() -> BTreeSet<String> {
-    let boards = crate::all();
+    let boards = boards::all();
     let expressions = boards.iter().flat_map(|(_, board)| board.expressions());
     expressions
         .flat_map(|expr| promql::metrics(&expr).into_iter().map(str::to_owned).collect::<Vec<_>>())

@@ -63,7 +63,7 @@ fn at_a_glance() -> Row {
                 ),
             Chart::number(
                 "Silenced incidents",
-                "Of how many open incidents is nobody told because of a silence?",
+                "Of how many open incidents is nobody notified because of a silence?",
                 Unit::Count,
             )
             .show(one("stepwatch_alerter_incidents_silenced"), "{{instance}}"),
@@ -138,7 +138,7 @@ fn delivery() -> Row {
         .max("instance, receiver, le")
         .sum("receiver, le");
     Row::open(
-        "Is everybody told?",
+        "Is everybody notified?",
         vec![
             Chart::lines("Messages", "How many messages did which receiver take?", Unit::Count)
                 .bars()
@@ -176,7 +176,7 @@ fn delivery() -> Row {
 
 fn waiting() -> Row {
     Row::open(
-        "What is not told, or not yet?",
+        "Who is not notified, or not yet?",
         vec![
             Chart::states("Receivers", "Which receiver takes nothing, and since when?")
                 .word(1.0, "down", "red")

@@ -5,6 +5,7 @@
 //! when they are out of date. Queries are kept as plain PromQL, so that they can be pasted into
 //! Prometheus; that they parse and name only metrics that exist is tested, not hoped.
 
+mod boards;
 pub mod coverage;
 mod ethernet;
 mod fabric;
@@ -27,22 +28,7 @@ mod training;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use layout::Board;
-
-/// Every dashboard, with the name of its file.
-pub fn all() -> Vec<(&'static str, Board)> {
-    vec![
-        ("fleet.json", fleet::board()),
-        ("training.json", training::board()),
-        ("node.json", node::board()),
-        ("gpu.json", gpu::board()),
-        ("fabric.json", fabric::board()),
-        ("storage.json", storage::board()),
-        ("jobs.json", jobs::board()),
-        ("incidents.json", incidents::board()),
-        ("stepwatch.json", stepwatch::board()),
-    ]
-}
+pub use boards::all;
 
 /// What is committed: paths from the root of the repository, and contents.
 pub fn generated() -> Result<Vec<(PathBuf, String)>, Box<dyn Error>> {

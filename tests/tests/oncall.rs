@@ -138,7 +138,7 @@ async fn the_program_says_who_is_on_call_and_who_would_be_notified() {
         .as_array()
         .unwrap()
         .iter()
-        .filter(|e| e["what"] == "told" && e["action"] == "trigger")
+        .filter(|e| e["what"] == "notified" && e["action"] == "trigger")
         .map(|e| {
             (
                 e["after_seconds"].as_f64().unwrap(),

@@ -17,26 +17,24 @@
 use core::fmt;
 use std::collections::BTreeMap;
 
+mod process;
 mod schedulers;
 mod script;
 mod wrapper;
 
+pub use process::Process;
 pub use schedulers::Job;
 pub use script::{is_python, script_of};
 pub use wrapper::is_wrapper;
+
+use process::{Env, NAME, NAMED_BY};
 
 /// The rule in words, as the documentation prints it.
 pub const RULE: &str = include_str!("run_name/rule.md");
 
 /// Longest name of a run, in characters.
 pub const MAX_CHARS: usize = 128;
-/// Longest value of a variable that is accepted, in characters.
-const MAX_VALUE: usize = 1024;
 
-/// A name of the user's own.
-const NAME: &str = "STEPWATCH_RUN";
-/// How a launcher of ours came by [`NAME`]; absent where a person gave it.
-const NAMED_BY: &str = "STEPWATCH_RUN_BY";
 /// Ids that trackers are asked to resume.
 const TRACKERS: &[&str] = &["WANDB_RUN_ID", "MLFLOW_RUN_ID"];
 /// A word in place of the script's.
@@ -80,18 +78,6 @@ pub fn is_asked(variable: &str) -> bool {
             .iter()
             .any(|of| of.contains(&variable))
         || schedulers::is_asked(variable)
-}
-
-/// A process, as far as the rule asks.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Process {
-    /// At least the variables for which [`is_asked`] is true; empty where it may not be read.
-    pub env: BTreeMap<String, String>,
-    pub argv: Vec<String>,
-    /// Unix seconds.
-    pub started: f64,
-    /// What no other process of any node has: boot id, namespace, pid, start.
-    pub mark: String,
 }
 
 /// By what a run has its name.
@@ -347,24 +333,6 @@ fn stamp(unix: f64) -> String {
     let year = year + era * 400 + carried;
     let (hour, minute, second) = (time / 3_600, time / 60 % 60, time % 60);
     format!("{year:04}{month:02}{date:02}-{hour:02}{minute:02}{second:02}")
-}
-
-/// Variables that are set to something; `none` is what torchrun calls a launch without an id.
-#[derive(Debug, Clone, Copy)]
-struct Env<'a>(&'a BTreeMap<String, String>);
-
-impl Env<'_> {
-    fn get(self, variable: &str) -> Option<String> {
-        let value: String = self.0.get(variable)?.chars().filter(|c| !c.is_control()).collect();
-        let value = value.trim();
-        let set =
-            !value.is_empty() && !value.eq_ignore_ascii_case("none") && value.chars().count() <= MAX_VALUE;
-        set.then(|| value.to_owned())
-    }
-
-    fn number(self, variables: &[&str]) -> Option<u32> {
-        variables.iter().find_map(|variable| self.get(variable)?.parse().ok())
-    }
 }
 
 #[cfg(test)]

@@ -231,8 +231,7 @@ pub enum Observation {
         at_least: bool,
         words: String,
     },
-    /// The words of another source, as they came. API clients see it as `told`.
-    #[serde(rename = "told")]
+    /// The words of another source, as they came.
     Stated {
         words: String,
     },

@@ -132,6 +132,11 @@ macro_rules! kinds {
                 match self { $(Self::$name => Cause::$cause),* }
             }
 
+            /// An incident of the alerter itself, and not of what it watches.
+            pub fn is_of_alerter(self) -> bool {
+                self.cause() == Cause::Alerting
+            }
+
             /// What an acknowledgement of it covers.
             pub fn class(self) -> Class {
                 match self { $(Self::$name => Class::$class),* }

@@ -39,7 +39,7 @@ pub use need::{FirstFailure, Need, Needs};
 pub use number::{Num, number};
 pub use remedy::{Forecast, Plan, PlanCost, Remedy, When};
 pub use render::{names, out_of_line, place, short};
-pub use scope::{NO_RUN, Origin, Reporter, Scope, Subject};
+pub use scope::{AlertScope, NO_RUN, Origin, Reporter, Scope, Subject};
 pub use sentence::Sentence;
 pub use signal::{Signal, SignalUnit};
 pub use suspect::Suspect;

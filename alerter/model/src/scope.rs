@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Cause, Ts};
@@ -20,8 +22,17 @@ pub enum Scope {
     Own(String),
     /// Many incidents of the same people, by their route.
     Storm(String),
-    /// Alerts of other programs that are one condition, by what they have in common.
-    Alert(String),
+    /// Alerts of other programs that are one condition.
+    Alert(AlertScope),
+}
+
+/// What alerts of other programs have in common.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct AlertScope {
+    /// Readable, and of this condition alone: `DiskFull of llama-70b`.
+    pub key: String,
+    /// Labels that limit those who post them: of what has others they have no say.
+    pub within: BTreeMap<String, String>,
 }
 
 /// One cause in one scope: at most one incident of it is open.
@@ -53,9 +64,8 @@ pub enum Reporter {
 impl Scope {
     pub fn name(&self) -> &str {
         match self {
-            Self::Run(name) | Self::Node(name) | Self::Own(name) | Self::Storm(name) | Self::Alert(name) => {
-                name
-            }
+            Self::Run(name) | Self::Node(name) | Self::Own(name) | Self::Storm(name) => name,
+            Self::Alert(condition) => &condition.key,
         }
     }
 }

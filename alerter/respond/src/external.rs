@@ -204,7 +204,8 @@ impl External {
         let key = about.key(&self.config, &firing.alert.labels) + &group::within(&firing.alert.within);
         let kind = self.config.kind(&firing.alert.labels);
         let entry = self.groups.entry(Arc::from(key));
-        let group = entry.or_insert_with_key(|key| Group::new(Arc::clone(key), kind, &about));
+        let group = entry
+            .or_insert_with_key(|key| Group::new(Arc::clone(key), firing.alert.within.clone(), kind, &about));
         let severity = self.config.severity(&firing.alert.labels);
         group.add(&firing.alert, &about, severity);
         let key = Arc::clone(&group.key);

@@ -39,7 +39,9 @@ pub use suppressor::inhibition;
 /// Whether whoever reports a subject may say something of what has these labels.
 pub(crate) fn has_a_say(subject: &Subject, labels: &Labels) -> bool {
     match &subject.scope {
-        Scope::Alert(key) => crate::external::group::has_a_say(key, labels),
+        Scope::Alert(condition) => {
+            condition.within.iter().all(|(name, value)| labels.get(name).is_some_and(|v| v == value))
+        }
         _ => true,
     }
 }

@@ -194,7 +194,7 @@ impl End {
             (Ended::Stale, _, Some(at)) => format!(" as stale: nothing has been heard of it since {at}"),
             (Ended::Stale, ..) => " as stale".into(),
             (Ended::RunEnded, ..) => ": the run ended".into(),
-            (Ended::Replaced, ..) => ": told in another incident".into(),
+            (Ended::Replaced, ..) => ": part of another incident".into(),
             (Ended::Person | Ended::Clear, ..) => String::new(),
         }
     }

@@ -166,8 +166,21 @@ pub struct Fact {
     pub text: String,
 }
 
+/// What a link leads to, for services that have a place of their own for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkRole {
+    Incident,
+    Runbook,
+    /// Of the operator's templates.
+    #[default]
+    Other,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Link {
+    #[serde(default)]
+    pub role: LinkRole,
     pub text: String,
     pub href: String,
 }
@@ -404,7 +417,7 @@ fn cost(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &ResponderConfig)
     format!("${hourly:.2}/h ({gpus} at ${rate:.2}), ${:.2} since it opened", hourly * hours)
 }
 
-/// What the rule of an alert that is only that says at length.
+/// The annotation `description` of an alert of Prometheus.
 pub fn description(r: &IncidentRecord, alert: Option<&Alert>) -> Option<String> {
     let text = alert.filter(|_| r.kind == Kind::PrometheusAlert)?.description()?.trim();
     let cut = text.char_indices().nth(DESCRIPTION_MAX).map(|(at, _)| format!("{}…", &text[..at]));
@@ -417,14 +430,19 @@ pub fn links(r: &IncidentRecord, alert: Option<&Alert>, config: &ResponderConfig
     let mut links = Vec::new();
     let own = alert.filter(|_| r.kind == Kind::PrometheusAlert).and_then(Alert::runbook);
     if let Some(href) = own {
-        links.push(Link { text: RUNBOOK.into(), href: href.to_owned() });
+        links.push(Link { role: LinkRole::Runbook, text: RUNBOOK.into(), href: href.to_owned() });
     } else if !config.runbook_url.is_empty() {
         let base = config.runbook_url.trim_end_matches('/');
-        links.push(Link { text: RUNBOOK.into(), href: format!("{base}/{}", r.kind.runbook()) });
+        links.push(Link {
+            role: LinkRole::Runbook,
+            text: RUNBOOK.into(),
+            href: format!("{base}/{}", r.kind.runbook()),
+        });
     }
     if let Some(base) = &config.external_url {
         let base = base.trim_end_matches('/');
-        links.push(Link { text: "Incident".into(), href: format!("{base}/incidents/{}", r.id) });
+        let href = format!("{base}/incidents/{}", r.id);
+        links.push(Link { role: LinkRole::Incident, text: "Incident".into(), href });
     }
     links
 }

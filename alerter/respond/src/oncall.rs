@@ -222,7 +222,7 @@ impl OnCall {
         // A fallback that names a schedule would ask in circles.
         let items = schedule.fallback.iter().filter(|item| !item.starts_with(SCHEDULE));
         let targets = distinct(items.flat_map(|item| self.resolve(item, at).targets));
-        let instead = if targets.is_empty() { String::new() } else { ", so its fallback is told".into() };
+        let instead = if targets.is_empty() { String::new() } else { ", so its fallback is notified".into() };
         Resolution { targets, why: format!("{said}{unreachable}{instead}") }
     }
 

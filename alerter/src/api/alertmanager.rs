@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Json, Response};
+use axum::response::{IntoResponse as _, Json, Response};
 use stepwatch_kit::build_info;
 #[cfg(any(test, feature = "fuzz"))]
 use stepwatch_model::time::Ts;
@@ -33,11 +33,11 @@ use utoipa::{IntoResponses as _, PartialSchema as _};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
-use super::Api;
 use super::auth::Caller;
 use super::doc::errors::too_slow;
-use super::error::{ApiError, Reason};
+use super::state::Api;
 use super::view::When;
+use errors::Refused;
 use wire::{Cluster, ConfigText, Name, StatusView, VersionInfo};
 
 /// Bytes of alerts in one request: Prometheus sends 256 at once.
@@ -47,33 +47,6 @@ pub(crate) const MAX_ALERTS_BODY: usize = 8 << 20;
 pub(super) const PREFIX: &str = "/api/v2/";
 /// Comments to Alertmanager.
 const OURS: &str = "\n# The configuration of stepwatch-alerter, without comments and secrets:\n#\n";
-
-type Result<T> = core::result::Result<T, Refused>;
-
-/// An error in Alertmanager's form.
-#[derive(Debug)]
-pub(super) struct Refused(StatusCode, String);
-
-impl Refused {
-    fn bad(why: impl Into<String>) -> Self {
-        Self(StatusCode::BAD_REQUEST, why.into())
-    }
-}
-
-impl From<ApiError> for Refused {
-    fn from(e: ApiError) -> Self {
-        Self(e.status, e.message)
-    }
-}
-
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        let reason = Reason(self.1.clone());
-        let mut response = (self.0, Json(self.1)).into_response();
-        response.extensions_mut().insert(reason);
-        response
-    }
-}
 
 /// The alerts in a request body.
 #[cfg(any(test, feature = "fuzz"))]

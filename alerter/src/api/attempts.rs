@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use stepwatch_detect::run::{Aspect, Attempt, AttemptEnd, Difference, Differences, Outcome, Written};
 use utoipa::ToSchema;
 
-use super::Api;
 use super::auth::Caller;
 use super::doc::errors::NotFound;
 use super::doc::examples;
 use super::error::ApiError;
 use super::extract::Named;
+use super::state::Api;
 use super::view::When;
 use crate::run_history::{CurrentAttempt, RunHistory};
 

@@ -7,10 +7,10 @@ use axum::response::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Api;
 use super::doc::errors::{BadRequest, Broken};
 use super::error::ApiError;
 use super::extract::Asked;
+use super::state::Api;
 use super::view::When;
 use crate::audit::{Door, Entry, Outcome};
 use crate::store::{AuditFilter, Audited};

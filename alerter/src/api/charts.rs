@@ -13,11 +13,11 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use utoipa::ToSchema;
 
-use super::Api;
 use super::auth::Caller;
 use super::doc::errors::{BadRequest, Broken, NotFound};
 use super::error::ApiError;
 use super::extract::{Asked, Named};
+use super::state::Api;
 use crate::chart::{Look, Size, Theme};
 use crate::notify::hex;
 use crate::pictures::RenderError;

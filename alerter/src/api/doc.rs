@@ -1,7 +1,7 @@
 //! The OpenAPI document of every route, made of the declarations beside the handlers.
 //!
 //! Here is only what all routes share: the title, how callers authenticate, and the errors that any
-//! route can give. A route is declared under the scope that it needs ([`super::Scope`]); the same
+//! route can give. A route is declared under the scope that it needs ([`Scope`]); the same
 //! declaration puts the scope into the document.
 
 pub(super) mod errors;
@@ -20,8 +20,10 @@ use utoipa::openapi::security::{
 use utoipa::{IntoResponses, Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 
+use super::alertmanager;
+use super::state::Api;
 use super::view::ErrorBody;
-use super::{Api, Scope, alertmanager};
+use crate::access::Scope;
 use errors::{Forbidden, TooSlow, Unauthorized};
 
 /// Names of the security schemes.

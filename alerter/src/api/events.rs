@@ -15,11 +15,11 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use super::Api;
 use super::auth::Caller;
 use super::doc::errors::Full;
 use super::error::ApiError;
 use super::nodes::NodeStateView;
+use super::state::Api;
 use super::view::{IncidentView, SignalValue, When};
 use crate::events::{Change, Events, Happened, Next, What};
 

@@ -14,12 +14,12 @@ use stepwatch_respond::incident::{IncidentRecord, State as IncidentState, Verdic
 use stepwatch_wire::words;
 use utoipa::ToSchema;
 
-use super::Api;
 use super::auth::Caller;
 use super::doc::errors::{BadRequest, Broken, Conflict, NotFound, NotJson, TooLarge};
 use super::doc::{examples, schema};
 use super::error::ApiError;
 use super::extract::{Named, Sent};
+use super::state::Api;
 use super::view::{By, IncidentView, Resolution};
 use crate::runtime::{Answer, Command, IncidentAction};
 

@@ -13,12 +13,12 @@ use stepwatch_respond::incident::{IncidentRecord, State as IncidentState, labels
 use stepwatch_respond::message::{self, Status};
 use utoipa::ToSchema;
 
-use super::Api;
 use super::auth::Caller;
 use super::doc::errors::{BadRequest, Broken, NotFound};
 use super::doc::schema;
 use super::error::ApiError;
 use super::extract::{Asked, Named};
+use super::state::Api;
 use super::view::{IncidentDetail, IncidentList, IncidentView, LastSent, PostmortemView};
 use crate::chart::Look;
 use crate::clock::wall;

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use stepwatch_detect::node::Level;
 use utoipa::ToSchema;
 
-use super::Api;
 use super::auth::Caller;
 use super::doc::errors::{Broken, NotFound};
 use super::doc::examples;
 use super::error::ApiError;
 use super::extract::Named;
+use super::state::Api;
 use super::view::{IncidentView, When};
 use crate::label_names::nearest;
 use crate::node_snapshot::{ConditionSnapshot, GpuSnapshot, NodeSnapshot};

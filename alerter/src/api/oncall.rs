@@ -9,11 +9,11 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::oncall::{Moment, OnCall, Schedule};
 use utoipa::ToSchema;
 
-use super::Api;
 use super::doc::errors::{BadRequest, NotFound};
 use super::doc::{examples, schema};
 use super::error::ApiError;
 use super::extract::Asked;
+use super::state::Api;
 use super::view::When;
 use crate::clock::wall;
 

@@ -7,12 +7,12 @@ use axum::response::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Api;
 use super::auth::Caller;
 use super::doc::errors::{BadRequest, NotFound};
 use super::doc::examples;
 use super::error::ApiError;
 use super::extract::{Asked, Named};
+use super::state::Api;
 use super::view::When;
 use crate::rank_table::{RankSnapshot, RankTable};
 

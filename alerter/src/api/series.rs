@@ -13,12 +13,12 @@ use stepwatch_respond::incident::{IncidentRecord, State as IncidentState};
 use stepwatch_respond::matcher::Labels;
 use utoipa::ToSchema;
 
-use super::Api;
 use super::auth::Caller;
 use super::doc::errors::{BadRequest, Broken, NotFound};
 use super::doc::{examples, schema};
 use super::error::ApiError;
 use super::extract::{Asked, Named};
+use super::state::Api;
 use super::view::When;
 use crate::label_names::nearest;
 use crate::series::{Mark, MarkKind, SeriesPoint, SeriesWindow};

@@ -12,12 +12,12 @@ use stepwatch_respond::silence::{Phase, Refusal, Silence, Wanted};
 use stepwatch_wire::words;
 use utoipa::ToSchema;
 
-use super::Api;
 use super::auth::Caller;
 use super::doc::errors::{BadRequest, Broken, Full, NotFound, NotJson, TooLarge};
 use super::doc::{examples, schema};
 use super::error::ApiError;
 use super::extract::{Asked, Named, Sent};
+use super::state::Api;
 use super::view::{IncidentView, PreviewView, SilenceList, SilenceView, When, WishView};
 use crate::clock::wall;
 use crate::label_names::{Asked as AskedFor, asked};

@@ -465,7 +465,7 @@ impl IncidentDetail {
         timeline: Vec<TimelineEntry>,
         deliveries: Vec<Delivery>,
     ) -> Self {
-        let link = |Link { text, href }| LinkView { text, href };
+        let link = |Link { text, href, .. }| LinkView { text, href };
         Self {
             incident: record.into(),
             description: sent.description,

@@ -4,7 +4,7 @@
 /// values would be pressed together at its lower end.
 const LOG_FROM: f64 = 100.0;
 const LOG_PRESSED: f64 = 4.0;
-/// What most is, and the share of the range that is too little for them.
+/// So many of the values, within so little of the range, are pressed together.
 const MOST: f64 = 0.95;
 const PRESSED: f64 = 0.2;
 /// Share of the range that is left free at each end.

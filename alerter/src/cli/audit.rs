@@ -5,9 +5,9 @@ use std::io::Write;
 use clap::Args;
 use stepwatch_model::time::{Span, Ts};
 
-use super::CliError;
 use super::client::ClientArgs;
-use super::incidents::{Format, json};
+use super::error::CliError;
+use super::format::{Format, json};
 use super::table::Table;
 use crate::api::audit::{AuditList, AuditView};
 use crate::api::view::When;

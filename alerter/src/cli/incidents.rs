@@ -4,14 +4,15 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use serde::Serialize;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::incident::{State, SuppressionReason, Verdict};
 
 use super::client::ClientArgs;
+use super::error::CliError;
+use super::format::{Format, json};
 use super::table::{BAD, Table, of_severity, plain};
-use super::{CliError, watch};
+use super::watch;
 use crate::api::incident_actions::Note;
 use crate::api::view::{
     IncidentDetail, IncidentList, IncidentView, PostmortemView, Resolution, SuppressionView, When,
@@ -38,12 +39,6 @@ pub(super) enum IncidentsCommand {
     Note(NoteArgs),
     /// Write what is known of an incident as Markdown, for the account of it afterwards
     Postmortem(PostmortemArgs),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
-    Table,
-    Json,
 }
 
 #[derive(Debug, Args)]
@@ -280,11 +275,6 @@ async fn note(NoteArgs { note, answer: args }: NoteArgs, out: &mut dyn Write) ->
 pub(super) fn whoami(env: impl Fn(&str) -> Option<String>) -> String {
     let named = ["USER", "LOGNAME"].into_iter().filter_map(env).find(|name| !name.trim().is_empty());
     named.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
-}
-
-pub(super) fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), CliError> {
-    let text = serde_json::to_string_pretty(value).map_err(|e| CliError::Other(e.to_string()))?;
-    Ok(writeln!(out, "{text}")?)
 }
 
 pub(super) fn listing(incidents: &[IncidentView], now: Ts, out: &mut dyn Write) -> std::io::Result<()> {

@@ -10,8 +10,8 @@ use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::Notification;
 use stepwatch_respond::message::{Fact, Link, Message};
 
-use super::CliError;
-use super::incidents::{Format, json};
+use super::error::CliError;
+use super::format::{Format, json};
 use super::table::{Table, plain};
 use crate::clock::wall;
 use crate::config::Config;

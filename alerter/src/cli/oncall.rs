@@ -7,9 +7,9 @@ use clap::Args;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::oncall::{Moment, Zone};
 
-use super::CliError;
 use super::client::ClientArgs;
-use super::incidents::{Format, json};
+use super::error::CliError;
+use super::format::{Format, json};
 use super::table::{Table, plain};
 use crate::api::oncall::{CalendarView, DAYS_DEFAULT, DAYS_MAX, OnCallView, ScheduleView};
 use crate::clock::wall;

@@ -6,9 +6,10 @@ use clap::{Args, Subcommand};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Signal, number};
 
-use super::CliError;
 use super::client::ClientArgs;
-use super::incidents::{Format, json, listing};
+use super::error::CliError;
+use super::format::{Format, json};
+use super::incidents::listing;
 use super::runs_diff::{self, DiffArgs};
 use super::state::{self, StateArgs};
 use super::table::{Table, plain};

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use stepwatch_model::{Severity, number};
 use stepwatch_wire::names::metric;
 
-use super::CliError;
 use super::client::{Client, ClientArgs, ClientError};
-use super::incidents::{Format, json};
+use super::error::CliError;
+use super::format::{Format, json};
 use super::runs::in_unit;
 use super::state;
 use super::table::Table;

@@ -8,9 +8,10 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::matcher::Matcher;
 use stepwatch_respond::silence::Phase;
 
-use super::CliError;
 use super::client::ClientArgs;
-use super::incidents::{Format, json, listing, whoami};
+use super::error::CliError;
+use super::format::{Format, json};
+use super::incidents::{listing, whoami};
 use super::table::{Table, plain};
 use crate::api::view::{PreviewView, SilenceList, SilenceView, When, WishView};
 use crate::clock::wall;

@@ -18,8 +18,8 @@ use stepwatch_respond::effect::{Action, Effect};
 use stepwatch_respond::oncall::{Moment, OnCall, Zone};
 use stepwatch_respond::route::{Router, STORE, Way};
 
-use super::CliError;
-use super::incidents::{Format, json};
+use super::error::CliError;
+use super::format::{Format, json};
 use super::table::{Table, plain};
 use crate::api::view::When;
 use crate::clock::wall;
@@ -110,7 +110,6 @@ enum What {
     /// A line of the incident's history: what was decided, and why.
     Decided { why: String },
     /// A message.
-    #[serde(rename = "told")]
     Notified {
         receiver: String,
         channel: String,

@@ -175,7 +175,7 @@ fn detail() -> IncidentDetail {
                 ..entry(
                     0,
                     "engine",
-                    "told to nobody: silenced by bob until 2026-11-21T02:17:56Z: new switch (5f0c)",
+                    "nobody is notified: silenced by bob until 2026-11-21T02:17:56Z: new switch (5f0c)",
                 )
             },
             entry(60, "engine", ended),

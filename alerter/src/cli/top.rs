@@ -12,9 +12,10 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_wire::names::metric;
 use tokio::time::MissedTickBehavior;
 
-use super::CliError;
 use super::client::{Client, ClientArgs, ClientError};
-use super::incidents::{self, Format, json};
+use super::error::CliError;
+use super::format::{Format, json};
+use super::incidents;
 use super::screen::{self, Key, Screen};
 use super::state;
 use super::table::{BAD, FAINT, HEADING, Table, WARNING};

@@ -10,9 +10,10 @@ use stepwatch_model::time::Ts;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::CliError;
 use super::client::{Client, ClientArgs, ClientError, EventReader};
-use super::incidents::{Format, Which, table};
+use super::error::CliError;
+use super::format::Format;
+use super::incidents::{Which, table};
 use super::screen::{self, Key, Screen};
 use super::table::{FAINT, HEADING, WARNING, of_severity, plain};
 use crate::api::events::{ChangeWord, IncidentEvent};

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use stepwatch_model::time::Span;
 
-use super::File;
-use super::check::unique;
+use super::file::File;
+use super::names::unique;
 use crate::access::{Glob, Grant, Keyring, Scope, Scopes, TokenScope};
 use crate::notify::SecretSource;
 

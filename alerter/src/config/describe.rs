@@ -6,19 +6,19 @@ use core::fmt;
 use serde_json::Value;
 use stepwatch_detect::detectors::DetectorsConfig;
 use stepwatch_model::time::Span;
-use stepwatch_respond::config::{Condition, InhibitRule, Level, Policy, ResponderConfig, Route, Team};
+use stepwatch_respond::config::{InhibitRule, Level, Policy, ResponderConfig, Route, Team};
 use stepwatch_respond::incident::inhibition;
 use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::route::Router;
 use stepwatch_wire::words;
 
-use super::{Config, File, Source, Token, teams};
+use super::api::Token;
+use super::file::{File, Source};
+use super::teams::{WAITS, condition, when};
+use super::{Config, teams};
 use crate::access::TokenScope;
 use crate::ingest::{Exporters, shown_url};
 use crate::notify::ReceiverConfig;
-
-/// Where something is of which nobody is notified.
-pub(super) const WAITS: &str = "nobody, it waits in the list of incidents";
 
 /// Headings, each with its lines.
 pub(super) type Sections = Vec<(&'static str, Vec<String>)>;
@@ -158,21 +158,6 @@ fn level(config: &ResponderConfig, level: &Level) -> String {
     let when = when(level);
     let (whom, asked) = (level.notify.join(", "), condition(&level.condition));
     format!("{when} {whom}{}{asked}", config.again(level))
-}
-
-pub(super) fn when(level: &Level) -> String {
-    if level.after == Span::ZERO { "at once".to_owned() } else { format!("after {}", level.after) }
-}
-
-pub(super) fn condition(asked: &Condition) -> String {
-    let parts = [
-        asked.severity.map(|s| format!("severity {}", s.as_str())),
-        asked.during.as_ref().map(|name| format!("during {name}")),
-        asked.outside.as_ref().map(|name| format!("outside {name}")),
-        asked.burn_over.map(|dollars| format!("burning more than ${dollars}/h")),
-    ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    if parts.is_empty() { String::new() } else { format!(" if {}", parts.join(" and ")) }
 }
 
 /// The settings that are not the default ones.

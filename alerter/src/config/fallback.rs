@@ -7,7 +7,7 @@ use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::route::{Router, Way};
 
-use super::File;
+use super::file::File;
 use super::teams::levels_of;
 
 pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {

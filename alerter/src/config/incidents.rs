@@ -9,9 +9,9 @@ use stepwatch_respond::incident::inhibition;
 use stepwatch_respond::matcher::{Matcher, Op};
 use stepwatch_respond::route::Router;
 
-use super::File;
-use super::check::unique;
+use super::file::File;
 use super::matchers::{self, Names};
+use super::names::unique;
 use super::shadowed;
 
 /// Every route of the tree with its place, parents first.

@@ -10,7 +10,7 @@ use stepwatch_respond::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
 use stepwatch_respond::incident::labels::ALERTNAME;
 use stepwatch_respond::matcher::{Matcher, Op};
 
-use super::File;
+use super::file::File;
 use crate::label_names::{NO_SLIPS, OF_ALERTS, OF_INCIDENTS, nearest};
 
 /// Every value of a label, for those that have a fixed set of them.

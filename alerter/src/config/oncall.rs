@@ -1,17 +1,18 @@
-//! Users, schedules, calendars and time intervals, as the file has them.
+//! Mistakes in users, schedules, calendars and time intervals, and the hours in which nobody is on
+//! call.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use stepwatch_kit::config::Secret;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_respond::oncall::{self, Layer, OnCall, OnCallConfig, Override, SCHEDULE, USER, Zone};
+use stepwatch_respond::oncall::{OnCall, SCHEDULE, USER};
 
-use super::check::{known, unique};
-use super::{File, incidents};
-use crate::calendars::{MAX_BYTES, Place, Source, read_file};
+use super::file::File;
+use super::incidents;
+use super::names::{known, unique};
+use super::schedule::{Ical, Schedule};
+use crate::calendars::{Place, Source};
 use crate::notify::slack::is_user_id;
 
 /// Calendars are not fetched more often: their servers refuse that.
@@ -22,87 +23,6 @@ const LOOK_AHEAD: Span = Span::secs(28 * 86_400);
 pub(crate) const NO_FALLBACK: &str = "the others of the level, or whoever is nearest if it names no others";
 /// Gaps that are listed one by one.
 const GAPS_LISTED: usize = 10;
-
-/// A schedule: who is on call when.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Schedule {
-    pub name: String,
-    /// The time zone of its times.
-    pub time_zone: Zone,
-    /// People who take turns; a later layer overrides those before it.
-    #[serde(default)]
-    pub layers: Vec<Layer>,
-    /// A calendar, which overrides all layers.
-    #[serde(default)]
-    pub ical: Option<Ical>,
-    #[serde(default)]
-    pub overrides: Vec<Override>,
-    /// Receivers or users that are notified when nobody is on call.
-    #[serde(default)]
-    pub fallback: Vec<String>,
-}
-
-/// A calendar in the format of RFC 5545, from one of three places.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Ical {
-    /// Read again when it changes.
-    pub file: Option<PathBuf>,
-    pub url: Option<String>,
-    /// A file that holds the URL, if everyone with the URL may read the calendar.
-    pub url_file: Option<PathBuf>,
-    pub refresh: Span,
-    /// A copy that is older is still used, and every message sent through it states its age.
-    pub stale_after: Span,
-}
-
-impl Default for Ical {
-    fn default() -> Self {
-        let (refresh, stale_after) = (Span::secs(300), Span::secs(3600));
-        Self { file: None, url: None, url_file: None, refresh, stale_after }
-    }
-}
-
-impl Schedule {
-    pub(super) fn anchor(&mut self, base: &Path) {
-        let files = self.ical.iter_mut().flat_map(|i| [&mut i.file, &mut i.url_file]);
-        for file in files.flatten() {
-            *file = base.join(&*file);
-        }
-    }
-
-    /// The text of its calendar, if it can be read without a running alerter; `None` if it has no
-    /// calendar.
-    pub fn calendar_text(&self) -> Option<Result<String, String>> {
-        let (name, file) = (&self.name, &self.ical.as_ref()?.file);
-        let text = match file {
-            Some(path) => read_file(path, MAX_BYTES),
-            None => Err("its calendar is at a URL, which only the running alerter reads".into()),
-        };
-        Some(text.map_err(|e| format!("schedule {name}: {e}")))
-    }
-
-    fn engine(&self) -> oncall::Schedule {
-        oncall::Schedule {
-            name: self.name.clone(),
-            zone: self.time_zone.clone(),
-            layers: self.layers.clone(),
-            overrides: self.overrides.clone(),
-            calendar: self.ical.as_ref().map(|i| i.stale_after),
-            fallback: self.fallback.clone(),
-        }
-    }
-}
-
-/// The settings of the engine.
-pub(super) fn engine(file: &File) -> OnCallConfig {
-    OnCallConfig {
-        time_intervals: file.time_intervals.clone(),
-        users: file.users.clone(),
-        schedules: file.schedules.iter().map(Schedule::engine).collect(),
-    }
-}
 
 /// The names that a level may use besides receivers.
 pub(super) fn items(file: &File) -> Vec<String> {
@@ -282,7 +202,7 @@ impl File {
     /// The schedules of this file, with the calendars that are files, and errors about those that
     /// could not be read.
     pub fn oncall(&self, now: Ts) -> (OnCall, Vec<String>) {
-        let mut oncall = OnCall::new(engine(self));
+        let mut oncall = OnCall::new(self.oncall_config());
         let mut missing = Vec::new();
         for s in &self.schedules {
             let Some(text) = s.calendar_text() else { continue };

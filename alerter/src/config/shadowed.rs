@@ -9,8 +9,9 @@ use stepwatch_model::Severity;
 use stepwatch_respond::config::Route;
 use stepwatch_respond::matcher::{Matcher, Op};
 
+use super::file::File;
+use super::incidents;
 use super::matchers::{plain_values, values_of};
-use super::{File, incidents};
 
 /// The severities of which somebody is notified: a route is for nothing else.
 const NOTIFIED: &[&str] = &[Severity::Page.as_str(), Severity::Ticket.as_str()];

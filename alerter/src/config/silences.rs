@@ -3,7 +3,7 @@
 use stepwatch_model::time::Span;
 use stepwatch_respond::matcher::Matcher;
 
-use super::File;
+use super::file::File;
 
 /// Alerts kept at once, at most: each takes a few kilobytes.
 const MAX_ALERTS: usize = 1_000_000;

@@ -6,13 +6,16 @@
 use std::collections::BTreeSet;
 
 use stepwatch_model::Severity;
-use stepwatch_respond::config::{Level, ResponderConfig};
+use stepwatch_model::time::Span;
+use stepwatch_respond::config::{Condition, Level, ResponderConfig};
 use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::oncall::{SCHEDULE, USER};
 use stepwatch_respond::route::{Possible, Router, Way};
 
-use super::describe::{WAITS, condition, when};
 use super::oncall::NO_FALLBACK;
+
+/// Where something is of which nobody is notified.
+pub(super) const WAITS: &str = "nobody, it waits in the list of incidents";
 
 /// A line for each team, severity and answer; none where there are no teams.
 pub(super) fn table(config: &ResponderConfig) -> Vec<String> {
@@ -75,7 +78,7 @@ fn level(config: &ResponderConfig, level: &Level, of_policy: bool) -> String {
         return whom;
     }
     let again = config.again(level);
-    let asked = stepwatch_respond::config::Condition { severity: None, ..level.condition.clone() };
+    let asked = Condition { severity: None, ..level.condition.clone() };
     format!("{} {whom}{again}{}", when(level), condition(&asked))
 }
 
@@ -137,4 +140,19 @@ fn whom_of(config: &ResponderConfig, item: &str, may: &dyn Fn(&str) -> bool) -> 
     let fallback =
         if schedule.fallback.is_empty() { NO_FALLBACK.to_owned() } else { schedule.fallback.join(", ") };
     format!("{item} (if nobody is on call: {fallback})")
+}
+
+pub(super) fn when(level: &Level) -> String {
+    if level.after == Span::ZERO { "at once".to_owned() } else { format!("after {}", level.after) }
+}
+
+pub(super) fn condition(asked: &Condition) -> String {
+    let parts = [
+        asked.severity.map(|s| format!("severity {}", s.as_str())),
+        asked.during.as_ref().map(|name| format!("during {name}")),
+        asked.outside.as_ref().map(|name| format!("outside {name}")),
+        asked.burn_over.map(|dollars| format!("burning more than ${dollars}/h")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { String::new() } else { format!(" if {}", parts.join(" and ")) }
 }

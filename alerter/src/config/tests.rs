@@ -4,8 +4,10 @@ use std::path::Path;
 
 use insta::assert_snapshot;
 use stepwatch_kit::config::ConfigError;
+use stepwatch_model::time::Span;
 
 use super::*;
+use crate::notify::ReceiverConfig;
 use stepwatch_engine::EngineConfig;
 
 const SLACK_TOKEN: &str = stepwatch_fakes::Slack::TOKEN;

@@ -8,8 +8,7 @@ use stepwatch_kit::config::Secret;
 use stepwatch_model::time::Span;
 
 use super::guard::Guarded;
-use super::shown_url;
-use super::target::Target;
+use super::target::{Target, shown_url};
 
 /// Times for a TCP connect, and for the head of an answer.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

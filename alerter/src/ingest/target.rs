@@ -1,4 +1,4 @@
-//! The address of an exporter.
+//! The address of an exporter, and how addresses are shown.
 
 use core::fmt;
 use std::sync::Arc;
@@ -68,6 +68,18 @@ impl Target {
 /// An address as errors show it.
 fn shown(text: &str) -> String {
     format!("{:?}", text.chars().take(MAX_SHOWN).collect::<String>())
+}
+
+/// An address without the user, the password and the query.
+pub(crate) fn shown_url(text: &str) -> String {
+    let Ok(mut url) = url::Url::parse(text) else { return "<not an address>".into() };
+    // Only addresses without a host refuse either.
+    let _ = url.set_username("").and_then(|()| url.set_password(None));
+    if url.query().is_some() {
+        url.set_query(Some("..."));
+    }
+    url.set_fragment(None);
+    url.to_string()
 }
 
 impl fmt::Display for Target {

@@ -17,11 +17,13 @@ use serde_json::{Map, Value, json};
 use stepwatch_kit::config::Secret;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::Notification;
-use stepwatch_respond::message::Status;
+use stepwatch_respond::message::{LinkRole, Status};
 
+use super::attempt::{Attempt, Failure, FailureClass, Receipt};
 use super::http::{Http, base_url};
+use super::notifier::Notifier;
+use super::secret::SecretSource;
 use super::text::{clean, line, shorten, web_link};
-use super::{Attempt, Failure, FailureClass, Notifier, Receipt, SecretSource};
 
 /// An alert ends after so many missed resends.
 const RESENDS_MISSED: i64 = 4;
@@ -242,17 +244,17 @@ impl Alertmanager {
         if m.status == Status::Acknowledged {
             annotate("acknowledged", "true".into());
         }
-        let link = |word: &str| {
-            let found = m.links.iter().find(|l| l.text.to_lowercase().contains(word));
+        let link = |role: LinkRole| {
+            let found = m.links.iter().find(|link| link.role == role);
             found.and_then(|l| web_link(&l.href, HREF_MAX)).unwrap_or_default().to_owned()
         };
-        annotate("runbook_url", link("runbook"));
+        annotate("runbook_url", link(LinkRole::Runbook));
         let ends =
             if m.status == Status::Resolved { now } else { now + Span(self.resend_every.0 * RESENDS_MISSED) };
         let starts = m.started_at.min(ends);
         json!({
             "labels": labels, "annotations": annotations, "startsAt": time(starts), "endsAt": time(ends),
-            "generatorURL": link("incident"),
+            "generatorURL": link(LinkRole::Incident),
         })
     }
 }

@@ -16,7 +16,9 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::message::{Fact, Status};
 
-use super::{Attempt, Ear, Failure, Gallery, Notifier, Pace, Receipt, test_notification};
+use super::attempt::{Attempt, Failure, Receipt};
+use super::notifier::{Ear, Gallery, Notifier, Pace};
+use super::sample::test_notification;
 
 const PER_MIN: Span = Span::secs(60);
 const PER_MAX: Span = Span::secs(7 * 86_400);

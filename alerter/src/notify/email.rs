@@ -34,8 +34,10 @@ use stepwatch_respond::incident::Ended;
 use stepwatch_respond::message::{Message, Status};
 
 use self::relay::{Answers, Encryption, Relay};
+use super::attempt::{Attempt, Failure, FailureClass, Picture, Receipt};
+use super::notifier::{Notifier, Pace};
+use super::secret::SecretSource;
 use super::text::{clean, hex, line, shorten};
-use super::{Attempt, Failure, FailureClass, Notifier, Pace, Picture, Receipt, SecretSource};
 
 /// The rate limit: a flooded relay starts to refuse.
 const PACE: Pace = Pace { per_second: 2.0, burst: 10.0 };

@@ -9,8 +9,8 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{Client, RequestBuilder, StatusCode};
 use stepwatch_kit::config::Secret;
 
+use super::attempt::{Failure, FailureClass};
 use super::text::{line, shorten};
-use super::{Failure, FailureClass};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time of one request, from the first byte out to the last byte in.

@@ -28,14 +28,16 @@ use stepwatch_kit::config::Secret;
 use stepwatch_model::Severity;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::{Action, Notification};
-use stepwatch_respond::message::{Message, Status};
+use stepwatch_respond::message::{LinkRole, Message, Status};
 
 pub use self::lane::Repeats;
 use self::lane::{Intent, Lane, Step};
 pub(crate) use self::lane::{key, ring_of, with_open};
+use super::attempt::{Attempt, Failure, FailureClass, Receipt, Ring};
 use super::http::{Http, base_url};
+use super::notifier::{Ear, Notifier};
+use super::secret::SecretSource;
 use super::text::{clean, line, shorten, web_link};
-use super::{Attempt, Ear, Failure, FailureClass, Notifier, Receipt, Ring, SecretSource};
 
 /// Limits of the service, in characters.
 const SUMMARY_MAX: usize = 1024;
@@ -372,7 +374,7 @@ fn trigger(m: &Message) -> Trigger {
         .filter_map(|link| Some((web_link(&link.href, HREF_MAX)?, line(&link.text, FIELD_MAX))))
         .take(LINKS_MAX)
         .collect();
-    let own = m.links.iter().find(|link| link.text.to_lowercase().contains("incident"));
+    let own = m.links.iter().find(|link| link.role == LinkRole::Incident);
     let client_url = own.and_then(|link| web_link(&link.href, HREF_MAX)).map(str::to_owned);
     let words = if m.status == Status::Resolved { &m.reason } else { &m.summary };
     let summary = format!("{}. {}", clean(&m.title), clean(words));
@@ -380,7 +382,7 @@ fn trigger(m: &Message) -> Trigger {
     let nodes = m.nodes.join(", ");
     let about =
         [("Run", m.run.as_str()), ("Node", nodes.as_str())].into_iter().filter(|(_, text)| !text.is_empty());
-    let last = [("Why you were told", m.reason.as_str()), ("Incident", m.incident.as_str())];
+    let last = [("Why you were notified", m.reason.as_str()), ("Incident", m.incident.as_str())];
     let details = [("What", m.summary.as_str())].into_iter().chain(facts).chain(about).chain(last);
     let details =
         details.map(|(label, text)| (line(label, FIELD_MAX), shorten(clean(text).trim(), DETAIL_MAX)));

@@ -6,7 +6,7 @@ use stepwatch_model::{Cause, Kind, Observation, Plan, PlanCost, Remedy, Severity
 use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::message::{
-    Checkpoint, Cost, Details, Evidence, Fact, Link, Message, Reason, RunDetails, Status,
+    Checkpoint, Cost, Details, Evidence, Fact, Link, LinkRole, Message, Reason, RunDetails, Status,
 };
 
 /// Its title and summary say that it is only a test.
@@ -49,7 +49,11 @@ pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notificatio
             details: details(now),
             because: Reason::Test,
             reason: "a test of this receiver".into(),
-            links: vec![Link { text: "Runbook".into(), href: "https://example.com/runbook".into() }],
+            links: vec![Link {
+                role: LinkRole::Runbook,
+                text: "Runbook".into(),
+                href: "https://example.com/runbook".into(),
+            }],
             chart: None,
             labels: Labels::new(),
             started_at: now,

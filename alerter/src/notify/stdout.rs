@@ -8,8 +8,9 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use stepwatch_respond::effect::Notification;
 
+use super::attempt::{Attempt, Failure, Receipt};
+use super::notifier::Notifier;
 use super::text::{clean, line};
-use super::{Attempt, Failure, Notifier, Receipt};
 
 /// A label is padded to this, so that the values are in a column.
 const LABEL_WIDTH: usize = 22;

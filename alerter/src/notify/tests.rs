@@ -15,7 +15,7 @@ use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::effect::{Action, Effect, Notification};
 use stepwatch_respond::matcher::Labels;
-use stepwatch_respond::message::{Fact, Link, Message, Reason, Status};
+use stepwatch_respond::message::{Fact, Link, LinkRole, Message, Reason, Status};
 use stepwatch_wire::Event;
 use tempfile::TempDir;
 
@@ -28,7 +28,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// A gradient spike in a large run, as the engine renders it.
 pub(crate) fn message() -> Message {
     let fact = |label: &str, text: &str| Fact { label: label.into(), text: text.into() };
-    let link = |text: &str, href: &str| Link { text: text.into(), href: href.into() };
+    let link = |role, text: &str, href: &str| Link { role, text: text.into(), href: href.into() };
     Message {
         incident: "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C".into(),
         run: "llama-70b".into(),
@@ -52,8 +52,8 @@ pub(crate) fn message() -> Message {
         because: Reason::First,
         reason: "first".into(),
         links: vec![
-            link("Runbook", "https://example.com/runbooks/grad_spike.md"),
-            link("Incident", "https://stepwatch.example.com/api/v1/incidents/01J9ZC7Q3F8D2V4X6Y8Z0A2B4C"),
+            link(LinkRole::Runbook, "Runbook", "https://example.com/runbooks/grad_spike.md"),
+            link(LinkRole::Incident, "Incident", "https://stepwatch.example.com/api/v1/incidents/01J9ZC7Q3F8D2V4X6Y8Z0A2B4C"),
         ],
         chart: None,
         labels: Labels::new(),
@@ -120,7 +120,7 @@ pub(crate) fn hostile(mut n: Notification) -> Notification {
         (fact.label, fact.text) = (format!("{evil}{}", fact.label), format!("{evil}{}", fact.text));
     }
     for href in ["javascript:alert(1)", "http://x/ <!channel>", "data:text/html,x"] {
-        m.links.insert(0, Link { text: evil.into(), href: href.into() });
+        m.links.insert(0, Link { role: LinkRole::Other, text: evil.into(), href: href.into() });
     }
     n
 }

@@ -7,7 +7,9 @@ use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::message::Status;
 
-use super::{Attempt, FailureClass, Notifier, PictureError, test_notification};
+use super::attempt::{Attempt, FailureClass};
+use super::notifier::{Notifier, PictureError};
+use super::sample::test_notification;
 
 /// Far beyond what a notifier gives itself.
 const PATIENCE: Duration = Duration::from_mins(1);

@@ -21,9 +21,11 @@ use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::incident::Ended;
 use stepwatch_respond::message::{Fact, Link, Message, Reason, Status};
 
+use super::attempt::{Attempt, Failure, FailureClass, Receipt};
 use super::http::{Http, url_secrets};
+use super::notifier::Notifier;
+use super::secret::{self, SecretSource};
 use super::text::hex;
-use super::{Attempt, Failure, FailureClass, Notifier, Receipt, SecretSource, secret};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -55,7 +55,7 @@ impl Unopened {
             return;
         }
         let incident = self.incident();
-        let file = hidden_beside(&self.database, "told");
+        let file = hidden_beside(&self.database, "reported");
         let mut notified = notified_of(&file, &incident);
         let notices = self.notices(&incident, &format!("the alerter does not start: {}", chain(err)), now);
         let deadline = Instant::now() + NOTIFY_MAX;

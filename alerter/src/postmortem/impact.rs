@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use stepwatch_model::time::Span;
-use stepwatch_model::{Cause, Kind};
+use stepwatch_model::{Cause, Class};
 use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_respond::message::{Details, number};
 use utoipa::ToSchema;
@@ -223,7 +223,7 @@ pub(super) fn loss(r: &IncidentRecord, first: &Details) -> Way {
             ("data_wait", Some(v), Some(usual)) if v > usual => Way::Slowed((v - usual).clamp(0.0, 1.0)),
             _ => Way::None,
         },
-        (_, Kind::Nonfinite | Kind::Divergence) => Way::Spoiled,
+        (_, kind) if kind.class() == Class::Lost => Way::Spoiled,
         _ => Way::None,
     }
 }

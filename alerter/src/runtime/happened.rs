@@ -1,4 +1,4 @@
-//! What is told to those who follow the events.
+//! What readers of the events are sent.
 
 use std::sync::Arc;
 

@@ -14,8 +14,8 @@ use stepwatch_respond::incident::{IncidentRecord, Verdict};
 
 use super::format::ago;
 use super::layout::{Frame, Place};
+use super::page::{Result, page};
 use super::runbooks::meaning;
-use super::{Result, page};
 use crate::api::Api;
 use crate::api::auth::Caller;
 use crate::api::extract::Asked;

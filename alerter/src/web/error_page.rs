@@ -9,6 +9,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 
 use super::login;
+use super::page::page;
 use crate::api::error::{Reason, Shown};
 use crate::signed_paths;
 
@@ -44,7 +45,7 @@ async fn dress(request: Request, next: Next) -> Response {
 /// The status and the headers stay.
 fn error_page(response: Response, reason: &str) -> Response {
     let status = response.status();
-    let mut dressed = super::page(status, &ErrorPage { status, reason });
+    let mut dressed = page(status, &ErrorPage { status, reason });
     for (name, value) in response.headers() {
         let ours = dressed.headers().contains_key(name) && name != WWW_AUTHENTICATE;
         if !ours && name != CONTENT_LENGTH {

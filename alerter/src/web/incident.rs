@@ -17,7 +17,7 @@ use super::form::{Fields, remember, see};
 use super::format::{ago, clock, money, until};
 use super::incidents::Row;
 use super::layout::{Frame, Place};
-use super::{Result, page, shown};
+use super::page::{Result, page, shown};
 use crate::access::Scope;
 use crate::api::Api;
 use crate::api::auth::Caller;

@@ -4,9 +4,9 @@
 use axum::http::HeaderMap;
 use stepwatch_respond::incident::State;
 
-use super::Result;
 use super::form::remembered;
 use super::format::clock;
+use super::page::Result;
 use crate::api::Api;
 use crate::api::auth::Caller;
 use crate::clock::wall;

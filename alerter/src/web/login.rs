@@ -12,7 +12,7 @@ use axum::{Extension, RequestExt as _};
 use url::form_urlencoded;
 
 use super::form::{Fields, is_local, see};
-use super::{page, shown};
+use super::page::{page, shown};
 use crate::api::auth::{Gate, Refused};
 use crate::api::error::ApiError;
 use crate::signed_paths::{LOGIN, LOGOUT};

@@ -9,8 +9,8 @@ use axum::response::Response;
 use serde::Deserialize;
 
 use super::layout::{Frame, Place};
+use super::page::{Result, page};
 use super::runs::href;
-use super::{Result, page};
 use crate::api::Api;
 use crate::api::auth::Caller;
 use crate::api::extract::Asked;

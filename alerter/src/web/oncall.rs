@@ -15,7 +15,7 @@ use stepwatch_respond::oncall::Moment;
 
 use super::format::{clock, until};
 use super::layout::{Frame, Place};
-use super::{Result, page, shown};
+use super::page::{Result, page, shown};
 use crate::api::Api;
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;

@@ -13,7 +13,8 @@ use tokio::sync::watch;
 
 use super::format::ago;
 use super::layout::{Frame, Place};
-use super::{Result, page, requiring, shown};
+use super::page::{Result, page, shown};
+use super::requiring;
 use crate::access::Scope;
 use crate::api::Api;
 use crate::api::auth::Caller;

@@ -17,9 +17,9 @@ use stepwatch_wire::names::metric;
 
 use super::incidents::Row;
 use super::layout::{Frame, Place};
+use super::page::{Result, page};
 use super::run_history::{AttemptRow, CheckpointRow, attempts, checkpoints};
 use super::runs::{heard, href, shown, standing};
-use super::{Result, page};
 use crate::api::Api;
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;

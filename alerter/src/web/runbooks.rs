@@ -13,7 +13,7 @@ use pulldown_cmark::{CowStr, Event, Options, Parser, Tag, TagEnd, html};
 use stepwatch_model::Kind;
 
 use super::layout::{Frame, Place};
-use super::{Result, page};
+use super::page::{Result, page};
 use crate::api::Api;
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;

@@ -16,7 +16,7 @@ use url::form_urlencoded;
 
 use super::format::ago;
 use super::layout::{Frame, Place};
-use super::{Result, page};
+use super::page::{Result, page};
 use crate::api::Api;
 use crate::api::auth::Caller;
 use crate::api::extract::Asked;

@@ -1,8 +1,9 @@
-//! The house limits: a file is short enough to keep in mind, a function fits on a screen; and every
-//! fixture has its origin.
+//! The house limits: a file is short enough to keep in mind, a function fits on a screen, few files
+//! import each other in a circle; and every fixture has its origin.
 
 use std::path::{Path, PathBuf};
 
+use crate::circles;
 use crate::fixtures;
 use crate::report::Closing;
 use crate::rust_source::functions;
@@ -37,11 +38,14 @@ pub(crate) fn check(w: &Workspace) -> Result<Closing, String> {
             }));
         }
     }
+    let (modules, circles) = circles::check(&w.root)?;
+    wrong.extend(circles);
     let (fixtures, unlisted) = fixtures::check(&w.root);
     wrong.extend(unlisted);
     if wrong.is_empty() {
         Ok(vec![
             format!("{} files, {lines} lines, the longest has {longest}", files.len()),
+            format!("{modules} modules, in no large circle of imports"),
             format!("{fixtures} fixtures, each listed as captured or composed"),
         ])
     } else {

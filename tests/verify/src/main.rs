@@ -10,6 +10,7 @@
 
 #![expect(clippy::print_stdout, reason = "it is a terminal program")]
 
+mod circles;
 mod extend;
 mod fixtures;
 mod fuzz;

@@ -1,5 +1,5 @@
-//! As much of Rust's syntax as it takes to measure functions: comments, strings, braces, `fn`,
-//! `#[cfg(test)]`.
+//! As much of Rust's syntax as it takes to measure functions and to find imports: comments,
+//! strings, braces, `fn`, `#[cfg(test)]`.
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Function {
@@ -76,12 +76,35 @@ fn test_items(code: &str) -> Vec<(usize, usize)> {
     for attribute in ["#[cfg(test)]", "#[cfg(all(test", "#[test]", "#[tokio::test"] {
         for (at, _) in code.match_indices(attribute) {
             let after = at + code[at..].find(']').unwrap_or(0) + 1;
-            if let Some((_, close)) = body(code.as_bytes(), after) {
-                ranges.push((at, close));
-            }
+            ranges.push((at, item_end(code.as_bytes(), after)));
         }
     }
     ranges
+}
+
+/// Where the item ends that begins at `from`: behind its body or its semicolon, or with what
+/// stands around it.
+fn item_end(code: &[u8], from: usize) -> usize {
+    let mut depth = 0_i32;
+    for (i, b) in code.iter().enumerate().skip(from) {
+        match b {
+            b'(' | b'[' => depth += 1,
+            b')' | b']' => depth -= 1,
+            b';' if depth == 0 => return i + 1,
+            b'}' if depth == 0 => return i,
+            b'{' if depth == 0 => return matching(code, i).map_or(code.len(), |close| close + 1),
+            _ => {}
+        }
+    }
+    code.len()
+}
+
+/// The code that is compiled outside tests, without comments and strings.
+pub(crate) fn without_tests(source: &str) -> String {
+    let code = blank(source);
+    let mut kept = code.clone().into_bytes();
+    test_items(&code).into_iter().for_each(|(from, to)| kept[from..to].fill(b' '));
+    String::from_utf8_lossy(&kept).into_owned()
 }
 
 /// The source with comments, strings and characters replaced by spaces; newlines stay where they

@@ -1,6 +1,6 @@
 //! What schedulers call a job, by the variables that they set for its processes.
 
-use super::Env;
+use super::process::Env;
 
 /// A job.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! `stepwatch run [options] -- COMMAND` is of the run of its command, as it names it itself.
 
-use super::{NAME, NAMED_BY, Process, script};
+use super::process::{NAME, NAMED_BY, Process};
+use super::script;
 
 /// Options of ours without a value.
 const FLAGS: &[&str] = &["--no-output", "--no-kubeflow", "--no-env"];

@@ -43,7 +43,7 @@ impl Default for Config {
 
 /// XIDs that an application can cause by itself.
 const APPLICATION: [i64; 4] = [13, 31, 43, 45];
-/// Those of them that a faulty GPU can also cause in any application.
+/// XIDs that both a program and a faulty GPU can cause.
 const EITHER: [i64; 2] = [13, 31];
 /// Runs remembered a GPU, and GPUs.
 const MAX_RUNS: usize = 16;

@@ -3,9 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
-
 use super::Rank;
+use super::lost_source::Lost;
 use super::state::RunState;
 use stepwatch_model::time::{Span, Ts};
 
@@ -16,15 +15,6 @@ const NOTICED: Span = Span::secs(45);
 const ON_ITS_WAY: Span = Span::secs(10);
 /// Reports by which ranks in one collective may be apart.
 const APART: i64 = 2;
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lost {
-    /// When it was noticed, whether or not we have listened all the time since.
-    pub since: Ts,
-    pub reason: String,
-    /// The node that it reported, where that is known.
-    pub node: Option<String>,
-}
 
 impl RunState {
     /// Resumes after a time until `now` in which nothing was received.

@@ -1,8 +1,8 @@
 //! The scale of a series' lower half.
 //!
-//! What is noise goes both ways; what only ever goes up is an excursion. The scale of all values
-//! grows with the very excursions that are to be judged by it, the scale of those below the
-//! location does not:
+//! Noise is symmetric; an excursion only raises the value. The scale of all values grows with the
+//! very excursions that are to be judged by it, so the scale is estimated from the values below the
+//! location:
 //! ```text
 //! d = m − x > 0:  l += 2a·(min(d, K·l)/B − l),  l ≥ floor
 //! ```

@@ -246,7 +246,7 @@ fn a_reminder_is_nobodys_first_word() {
     w.rank_dies();
     w.forward(2701);
     assert_eq!(w.sent.len(), 0, "{:?}", w.sent);
-    let said = |what: &String| what.starts_with("reminder (nobody had been told): still firing");
+    let said = |what: &String| what.starts_with("reminder (nobody had been notified): still firing");
     assert!(w.history.iter().any(said), "{:#?}", w.history);
     w.forward(2000);
     assert!(w.phone().iter().any(|(t, a)| *t == 3600 && *a == Action::Trigger), "{:?}", w.phone());

@@ -575,6 +575,6 @@ fn whoever_stands_in_for_a_receiver_that_failed_knows_that() {
     let path = n.path.as_ref().unwrap();
     assert_eq!(
         (path.level, path.chosen.as_slice()),
-        (0, &["everybody who had not been told".to_owned()][..])
+        (0, &["everybody who had not been notified".to_owned()][..])
     );
 }

@@ -9,11 +9,8 @@ use super::common::Common;
 use super::config::AlertsConfig;
 pub use super::label_names::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
 use super::label_set::LabelSet;
-use crate::matcher::Labels;
-use stepwatch_model::{Kind, Severity, Ts};
+use stepwatch_model::{AlertScope, Kind, Scope, Severity, Ts};
 
-/// What the key of alerts ends with whose reporter has no say beyond some labels.
-const WITHIN: &str = " (within ";
 /// Nodes kept of one condition.
 const MAX_NODES: usize = 64;
 /// Alerts of one condition that are known to have ended in silence.
@@ -42,6 +39,8 @@ pub struct Newcomer {
 pub struct Group {
     /// What they have in common, readable: `DiskFull of llama-70b`.
     pub key: Arc<str>,
+    /// Labels that limit those who post them.
+    within: LabelSet,
     pub kind: Kind,
     pub run: String,
     /// Every node it was about since it began, and how many alerts fire for each now.
@@ -97,9 +96,10 @@ impl About {
 }
 
 impl Group {
-    pub(super) fn new(key: Arc<str>, kind: Kind, about: &About) -> Self {
+    pub(super) fn new(key: Arc<str>, within: LabelSet, kind: Kind, about: &About) -> Self {
         Self {
             key,
+            within,
             kind,
             run: about.run.clone(),
             nodes: BTreeMap::new(),
@@ -113,6 +113,10 @@ impl Group {
             severities: BTreeMap::new(),
             common: Common::default(),
         }
+    }
+
+    pub(crate) fn scope(&self) -> Scope {
+        Scope::Alert(AlertScope { key: self.key.to_string(), within: self.within.to_labels() })
     }
 
     pub(super) fn add(&mut self, alert: &Arc<Alert>, about: &About, severity: Severity) {
@@ -190,19 +194,10 @@ pub(super) fn within(limits: &LabelSet) -> String {
     if limits.is_empty() {
         return String::new();
     }
-    // A value that could be taken for several is one that nothing has.
+    // A value cannot contain what separates two of them.
     let plain = |text: &str| text.replace([',', '=', '(', ')'], "\u{fffd}");
     let pairs = limits.iter().map(|(name, value)| format!("{}={}", plain(name), plain(value)));
-    format!("{WITHIN}{})", pairs.collect::<Vec<_>>().join(", "))
-}
-
-/// Whether those who posted the alerts with this key may act on something with these labels.
-pub(crate) fn has_a_say(key: &str, labels: &Labels) -> bool {
-    let Some((_, limits)) = key.strip_suffix(')').and_then(|key| key.rsplit_once(WITHIN)) else {
-        return true;
-    };
-    let mut pairs = limits.split(", ").map(|pair| pair.split_once('='));
-    pairs.all(|pair| pair.is_some_and(|(name, value)| labels.get(name).is_some_and(|v| v == value)))
+    format!(" (within {})", pairs.collect::<Vec<_>>().join(", "))
 }
 
 /// Whether this may be a job of a scheduler: a number, or one that begins with it (`12.server`), or

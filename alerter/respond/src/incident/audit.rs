@@ -44,7 +44,7 @@ impl Manager {
                 flaw("nothing holds it open and nothing resolves it");
             }
             if i.lacks_deadline() {
-                flaw("nobody has answered and nobody will be told");
+                flaw("nobody has answered and nobody will be notified");
             }
             let by_incident = i.record.suppression.as_ref().filter(|s| s.why != SuppressionReason::Silenced);
             if by_incident.is_some_and(|s| !self.open.contains_key(&s.by)) {

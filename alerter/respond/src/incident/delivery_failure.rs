@@ -32,7 +32,7 @@ impl Manager {
             self.does_not_take(tx, receiver, &fault);
         }
         if !suppressed {
-            let words = format!("{receiver} could not be told for {waited}{cause}");
+            let words = format!("{receiver} could not be notified for {waited}{cause}");
             self.notify_fallback(tx, id, receiver, &Why::new(Reason::ReceiverFailed, words));
         }
         self.finish(id, tx.out);
@@ -117,7 +117,7 @@ impl Manager {
             waits
         } else {
             called.extend(nearest.to.iter().map(|r| r.receiver.clone()));
-            format!("told now: {}", called[1..].join(", "))
+            format!("notified now: {}", called[1..].join(", "))
         };
         for recipient in nearest.to {
             self.send(tx, id, recipient, Word { action: Action::Trigger, why });

@@ -156,7 +156,7 @@ impl Manager {
         let shown = match &found {
             // Their own service repeats the calls of all of them.
             Ok(_) if nobody => left.clone(),
-            Ok(found) => format!("; told now: {found}{left}"),
+            Ok(found) => format!("; notified now: {found}{left}"),
             Err(words) => format!("; {words}{left}"),
         };
         let what = match &found {
@@ -193,13 +193,14 @@ impl Manager {
         }
         if i.record.severity != Severity::Page {
             let what =
-                "no level is for what is not a page: told to nobody, it waits in the list of incidents";
+                "no level is for what is not a page: nobody is notified, it waits in the list of incidents";
             tx.out.push(timeline(now, id, what.to_owned()));
             return;
         }
         let notify = i.ladders.last().flat_map(|l| l.notify.clone()).collect();
         let level = Level { notify, ..Level::default() };
-        let asked = vec!["no condition of any level holds: the last level is told all the same".to_owned()];
+        let asked =
+            vec!["no condition of any level holds: the last level is notified all the same".to_owned()];
         let path = self.dispatcher.path(&self.config, i, &i.ladders.routes());
         let path = Path { level: 1, again: 0, asked, ..path };
         self.notify_level(tx, id, Call { level, path }, why);
@@ -264,7 +265,7 @@ impl Manager {
             i.ladders = Ladders::default();
             i.record.next_at = None;
             self.set_suppressed(tx, id, None);
-            tx.out.push(timeline(now, id, "over before anyone was told: nobody was told".into()));
+            tx.out.push(timeline(now, id, "over before anyone was notified: nobody was".into()));
             return;
         }
         let why =

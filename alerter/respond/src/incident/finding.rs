@@ -91,9 +91,10 @@ impl Manager {
         let id = match &subject.scope {
             Scope::Own(check) if check == STORE => self.recorded.map(|at| Correlator::id_at(at, subject)),
             Scope::Own(_) => None,
-            Scope::Alert(key) => {
-                self.external.since(key).and_then(|since| self.correlator.id_since(now, subject, since))
-            }
+            Scope::Alert(condition) => self
+                .external
+                .since(&condition.key)
+                .and_then(|since| self.correlator.id_since(now, subject, since)),
             _ => self.correlator.id_since(now, subject, v.ts),
         };
         let id = id.filter(|id| !self.open.contains_key(id) && self.closed.get(id).is_none());
@@ -183,19 +184,16 @@ impl Manager {
     }
 
     pub(super) fn update(&mut self, tx: &mut Tx<'_>, id: &str, report: Report<'_>) {
-        let Report { subject, context, finding: v } = report;
+        let Report { context, finding: v, .. } = report;
         let now = tx.now;
         let weighed = !context.is_node()
             || self.correlator.standstill_or_slowness(&self.open, &context.run.name).is_some();
         let Some(i) = self.open.get_mut(id) else { return };
-        let another = i.is_of_another_device(subject, context, v)
-            || i.pages_at_last(subject, v)
-            || context.apart && !i.known.contains_key(subject)
-            || v.change == Change::Another && i.knows_less_than(subject, context) && !i.is_back(context);
-        let elsewhere = v.severity == Severity::Page && i.pages_anew(context, v);
+        let new = Novelty::of(i, report);
+        if v.severity == Severity::Page {
+            i.paged.insert(context.scope.clone());
+        }
         let hold = i.hold(self.config.resolve_after);
-        let more = v.change.says_more() && i.known.contains_key(subject) && i.resolve_at.is_none();
-        let new = Novelty { another, elsewhere, more, kind: i.is_news(subject, v.kind) };
         i.note_alerts(now, context, hold);
         i.meet(now, context, v);
         self.holds(tx, id, report);
@@ -216,7 +214,7 @@ impl Manager {
             Transition::Raise => self.raise(tx, id, had_severity, v),
             Transition::Reopen => {
                 i.record.ask_anew(now);
-                let what = if another || elsewhere { v.why.what() } else { v.kind.title() };
+                let what = if new.another || new.elsewhere { v.why.what() } else { v.kind.title() };
                 let words = format!("after it was acknowledged: {what}");
                 self.announce(tx, id, v.ts, &Why::new(Reason::News, words));
             }
@@ -269,8 +267,10 @@ impl Manager {
         let why = if i.record.flaps <= self.config.flapping_after {
             Why::new(Reason::CameBack, "it came back")
         } else if !core::mem::replace(&mut i.flapping, true) {
-            let words =
-                format!("flapping: it came back {} times; further returns are not told", i.record.flaps);
+            let words = format!(
+                "flapping: it came back {} times; nobody is notified of further returns",
+                i.record.flaps
+            );
             Why::new(Reason::Flapping, words)
         } else {
             return;
@@ -305,7 +305,7 @@ impl Manager {
             self.correlator.flap_history_mut().resolved(now, subject, i.record.flaps);
             let then = if i.falls() {
                 i.resolve_at = Some(now + hold);
-                format!(", which is told as a ticket if it stays so for {hold}")
+                format!(", which becomes a ticket if it stays so for {hold}")
             } else {
                 String::new()
             };

@@ -31,7 +31,7 @@ impl Manager {
             }
             let (raised, known) = (had.raised.clone(), had.known.clone());
             let (nodes, suspects) = (had.record.nodes.clone(), had.record.suspects.clone());
-            let reason = format!("links of {n} nodes went down at once: told as one with {id}");
+            let reason = format!("links of {n} nodes went down at once: reported as one with {id}");
             self.resolve(tx, &other, End::of(Ended::Replaced), &reason);
             let Some(i) = self.open.get_mut(id) else { return };
             i.raised.extend(raised);
@@ -71,8 +71,7 @@ impl Incident {
         v.kind == Kind::LinkFault && others >= EXPECTED
     }
 
-    /// What a finding means beside those of the other nodes, if it is of a link: what they share is
-    /// to blame.
+    /// If links of several nodes went down at once: the observation that blames what they share.
     pub(super) fn links_down(&self, context: &Context, v: &Finding) -> Option<Observation> {
         if v.kind != Kind::LinkFault || self.links_of(context).take(2).count() < 2 {
             return None;

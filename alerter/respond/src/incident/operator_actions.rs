@@ -83,7 +83,7 @@ impl Manager {
         let since = now - i.record.acked_at.unwrap_or(now);
         i.record.reopen();
         let words = format!("acknowledged by {by} {since} ago and not over");
-        tx.out.push(by_actor(now, id, "engine", format!("{words}: told anew")));
+        tx.out.push(by_actor(now, id, "engine", format!("{words}: notified anew")));
         self.announce(tx, id, now, &Why::new(Reason::AckExpired, words));
         self.finish(id, tx.out);
     }

@@ -87,7 +87,7 @@ impl Incident {
         if v.kind == self.record.kind && self.raised.len() == 1 {
             self.record.summary = v.why.left();
         }
-        format!("what is left is less than a page, and is told for itself if it stays so: {}", v.why)
+        format!("what is left is less than a page, and is reported by itself if it stays so: {}", v.why)
     }
 
     /// The words and the suspects of what is left of it.

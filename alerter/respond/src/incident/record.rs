@@ -54,9 +54,9 @@ impl Incident {
     }
 
     /// Whether a page is of a place of which whoever has this incident in hand knows nothing:
-    /// another run's, or another node than the one that explains it. It is known from now on.
-    pub(super) fn pages_anew(&mut self, context: &Context, v: &Finding) -> bool {
-        let known = !self.paged.insert(context.scope.clone());
+    /// another run's, or another node than the one that explains it.
+    pub(super) fn pages_elsewhere(&self, context: &Context, v: &Finding) -> bool {
+        let known = self.paged.contains(&context.scope);
         let run = &context.run.name;
         let of_another = !run.is_empty() && !self.record.run.is_empty() && self.record.run != *run;
         match &context.scope {
@@ -82,7 +82,7 @@ impl Incident {
 }
 
 impl IncidentRecord {
-    /// Of which nothing is known but what it is.
+    /// A new record with only an id, a time, a kind and a severity.
     pub(super) fn new(id: String, opened_at: Ts, kind: Kind, severity: Severity) -> Self {
         Self {
             id,

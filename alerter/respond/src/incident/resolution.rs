@@ -210,7 +210,7 @@ impl Manager {
             i.resolve_at = Some(now + REPEATED_WITHIN);
         }
         let what = if others { "a part of it is over" } else { "it is over" };
-        let words = format!("{why}: {what} unless it is told again within {REPEATED_WITHIN}; look at it");
+        let words = format!("{why}: {what} unless it is reported again within {REPEATED_WITHIN}; look at it");
         self.notify_lost(tx, id, words);
     }
 
@@ -231,7 +231,7 @@ impl Manager {
             return;
         };
         let over = had.record.kind.title();
-        let reason = format!("{over} over; {} is told as a ticket", had.left());
+        let reason = format!("{over} over; {} becomes a ticket", had.left());
         self.resolve(tx, id, End::of(Ended::Replaced), &reason);
         let new = self.correlator.next_id(now, &subject);
         let incident = had.without_its_page(now, new.clone(), kind, severity);

@@ -25,7 +25,7 @@ impl Manager {
         let counts = self.config.storm.enabled
             && !i.counted
             && !i.ladders.is_empty()
-            && !matches!(i.record.kind, Kind::AlertStorm | Kind::AlerterFault);
+            && !i.record.kind.is_of_alerter();
         // Whoever was called for it by its name would not find its news in a storm, and might have
         // the storm already.
         let known_by_name = i.record.severity == Severity::Page && i.lanes.values().any(|lane| lane.paged);
@@ -39,7 +39,7 @@ impl Manager {
             why: SuppressionReason::RolledUp,
             by,
             until: None,
-            words: "told as one of many".into(),
+            words: "reported as one of many".into(),
         })
     }
 

@@ -11,7 +11,7 @@ use super::suppressor::MAX_CHAIN;
 use super::{Suppression, SuppressionReason};
 use crate::effect::{Action, Effect, TimelineEntry, Tx, by_actor, timeline};
 use crate::message::{Reason, Why};
-use stepwatch_model::{Cause, Scope, Span, Subject};
+use stepwatch_model::{Span, Subject};
 
 /// How long an incident is suppressed without being looked at.
 const LOOK_AGAIN: Span = Span::secs(300);
@@ -36,7 +36,7 @@ impl Manager {
             return;
         }
         let why = format!("{} ({})", suppression.words, suppression.by);
-        let entry = TimelineEntry::new(id, now, "engine", format!("told to nobody: {why}"));
+        let entry = TimelineEntry::new(id, now, "engine", format!("nobody is notified: {why}"));
         tx.out.push(Effect::Timeline(TimelineEntry { suppressed: Some(why), ..entry }));
         self.set_suppressed(tx, id, Some(suppression));
     }
@@ -135,9 +135,8 @@ impl Manager {
     }
 
     /// Other alerts fire than before: what was silenced may not be any more.
-    pub(crate) fn alerts_changed(&mut self, tx: &mut Tx<'_>, group: &str, cause: Cause) {
-        let subject = Subject { scope: Scope::Alert(group.to_owned()), cause };
-        let Some(id) = self.correlator.find(&subject) else { return };
+    pub(crate) fn alerts_changed(&mut self, tx: &mut Tx<'_>, of: &Subject) {
+        let Some(id) = self.correlator.find(of) else { return };
         if self.open.get(&id).is_some_and(|i| i.record.suppression.is_some()) {
             self.reevaluate_suppression(tx, &id);
         }
@@ -157,9 +156,10 @@ impl Manager {
             // ends, not of its silence first.
             let knows = |receiver: &&String| chosen.is_empty() || chosen.contains(receiver);
             let receivers: Vec<String> = i.lanes.keys().filter(knows).cloned().collect();
-            let words = format!("still firing, and the silence of {by} ends in {left}: it will be told then");
+            let words =
+                format!("still firing, and the silence of {by} ends in {left}: people will be notified then");
             let whom =
-                if receivers.is_empty() { "nobody had been told".into() } else { receivers.join(", ") };
+                if receivers.is_empty() { "nobody had been notified".into() } else { receivers.join(", ") };
             tx.out.push(by_actor(now, id, "engine", format!("reminder ({whom}): {words}")));
             let why = Why::from(words);
             for receiver in receivers.into_iter().filter(|_| n < MAX_REMINDERS) {

@@ -2,7 +2,8 @@
 
 use super::State;
 use super::open::Incident;
-use stepwatch_model::{Finding, Severity};
+use super::report::Report;
+use stepwatch_model::{Change, Finding, Severity};
 
 /// What a finding says that whoever was notified of the incident does not know.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -33,6 +34,24 @@ pub(super) enum Transition {
     Note,
     /// It is known.
     Nothing,
+}
+
+impl Novelty {
+    /// What a report says that the incident does not know yet.
+    pub(super) fn of(i: &Incident, report: Report<'_>) -> Self {
+        let Report { subject, context, finding: v } = report;
+        let is_known = i.known.contains_key(subject);
+        let another = i.is_of_another_device(subject, context, v)
+            || i.pages_at_last(subject, v)
+            || context.apart && !is_known
+            || v.change == Change::Another && i.knows_less_than(subject, context) && !i.is_back(context);
+        Self {
+            another,
+            elsewhere: v.severity == Severity::Page && i.pages_elsewhere(context, v),
+            more: v.change.says_more() && is_known && i.resolve_at.is_none(),
+            kind: i.is_news(subject, v.kind),
+        }
+    }
 }
 
 /// `i` is as it was before the finding but for what holds it open.

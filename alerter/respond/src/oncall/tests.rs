@@ -242,7 +242,7 @@ fn items_mean_receivers_users_and_schedules() {
     );
     assert_eq!(
         notified("schedule:primary", "2026-01-07T12:00:00Z"),
-        pair("chat/- bob-phone/bob", "schedule primary: nobody is on call, so its fallback is told")
+        pair("chat/- bob-phone/bob", "schedule primary: nobody is on call, so its fallback is notified")
     );
 }
 

@@ -11,7 +11,7 @@ use crate::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS, may_be_job, no
 use crate::external::{About, Alert, AlertsConfig, External, Firing, LabelSet, PostedAlert, Taken};
 use crate::matcher::Labels;
 use stepwatch_model::{
-    Change, Context, Directory, Finding, Observation, Origin, Scope, Subject, Suspect, Target, Ts,
+    Change, Context, Directory, Finding, Observation, Origin, Subject, Suspect, Target, Ts,
 };
 
 /// Characters of what an alert says of itself, in an incident.
@@ -76,7 +76,8 @@ impl Responder {
         for key in touched {
             let Some((context, finding)) = self.condition(now, &key, directory) else { continue };
             self.manager.finding(tx, &context, &finding);
-            self.manager.alerts_changed(tx, &key, finding.kind.cause());
+            let subject = Subject { scope: context.scope, cause: finding.kind.cause() };
+            self.manager.alerts_changed(tx, &subject);
             self.manager.external.judged(&key);
         }
         self.timers.set(&Key::Alerts, self.manager.external.deadline());
@@ -99,7 +100,7 @@ impl Responder {
             (None, Some(at)) => format!("nothing has been heard of it since {at}"),
             (None, None) => "its sender says that it is over".to_owned(),
         };
-        let scope = Scope::Alert(key.to_owned());
+        let scope = group.scope();
         // What differs in nothing but the labels that it has in common with all of them is one of
         // them.
         let as_bad = group.came.iter().filter(|(_, severity)| *severity == group.severity);

@@ -14,7 +14,7 @@ pub struct DryRun<'a> {
     pub node: Option<&'a str>,
     pub kind: Kind,
     pub severity: Severity,
-    /// Of the run: what they cost is what the incident burns.
+    /// GPUs of the run; they determine the cost per hour.
     pub gpus: u32,
 }
 

@@ -1,9 +1,41 @@
-//! Errors of the OpenAPI document: a JSON string each, as Alertmanager's.
+//! Errors in Alertmanager's form, a JSON string each: those that are answered, and what the OpenAPI
+//! document says of them.
 
 use std::collections::BTreeMap;
 
-use utoipa::openapi::{Content, RefOr, Response, ResponseBuilder};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Json, Response};
+use utoipa::openapi::{self, Content, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, PartialSchema};
+
+use crate::api::error::{ApiError, Reason};
+
+pub(super) type Result<T> = core::result::Result<T, Refused>;
+
+/// An error in Alertmanager's form.
+#[derive(Debug)]
+pub(super) struct Refused(pub(super) StatusCode, pub(super) String);
+
+impl Refused {
+    pub(super) fn bad(why: impl Into<String>) -> Self {
+        Self(StatusCode::BAD_REQUEST, why.into())
+    }
+}
+
+impl From<ApiError> for Refused {
+    fn from(e: ApiError) -> Self {
+        Self(e.status, e.message)
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let reason = Reason(self.1.clone());
+        let mut response = (self.0, Json(self.1)).into_response();
+        response.extensions_mut().insert(reason);
+        response
+    }
+}
 
 macro_rules! errors {
     ($($(#[doc = $doc:literal])* $name:ident $status:literal)*) => {$(
@@ -11,7 +43,7 @@ macro_rules! errors {
         pub(super) struct $name;
 
         impl IntoResponses for $name {
-            fn responses() -> BTreeMap<String, RefOr<Response>> {
+            fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
                 let body = Content::new(Some(String::schema()));
                 let response = ResponseBuilder::new().description(concat!($($doc),*).trim());
                 let response = response.content("application/json", body).build();

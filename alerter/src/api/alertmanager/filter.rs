@@ -2,7 +2,7 @@
 
 use stepwatch_respond::matcher::{Labels, Matcher, Op, all_hold};
 
-use super::{Refused, Result};
+use super::errors::{Refused, Result};
 use crate::api::doc::schema;
 
 /// The query, for the document. The parser below also ignores parameters of other versions of

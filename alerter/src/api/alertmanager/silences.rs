@@ -10,14 +10,13 @@ use stepwatch_model::time::Ts;
 use stepwatch_respond::matcher::{Matcher, Op};
 use stepwatch_respond::silence::{Phase, Silence, Wanted};
 
-use super::errors::{BadRequest, Broken, Full, NotFound, NotJson, TooLarge};
+use super::errors::{BadRequest, Broken, Full, NotFound, NotJson, Refused, Result, TooLarge};
 use super::filter::{Filter, SilencesQuery};
 use super::wire::{GettableSilence, MatcherView, PostableSilence, SilenceId, SilenceStatus};
-use super::{Refused, Result};
-use crate::api::Api;
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::extract::{Named, Sent};
+use crate::api::state::Api;
 use crate::api::view::When;
 use crate::clock::wall;
 

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use insta::assert_snapshot;
 use stepwatch_kit::config::ConfigError;
 

@@ -12,7 +12,8 @@ use lettre::transport::smtp::extension::{ClientId, Extension, MailBodyParameter,
 use stepwatch_kit::config::Secret;
 
 use super::ERROR_MAX;
-use crate::notify::{Failure, FailureClass, line};
+use crate::notify::attempt::{Failure, FailureClass};
+use crate::notify::line;
 
 /// Time for one command and its answer; a relay that scans for viruses needs long for the last one.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::message::Message;
 
-use crate::notify::Ring;
+use crate::notify::attempt::Ring;
 use crate::notify::text::shorten;
 
 /// Characters of a key, the service's limit.

@@ -124,7 +124,7 @@ fn an_end_says_how_it_ended() {
     assert_eq!(event["event_action"], "resolve");
     let said = event["payload"]["summary"].as_str().unwrap();
     assert!(said.starts_with("STALE llama-70b") && said.ends_with("it may still hold"), "{said}");
-    assert_eq!(event["payload"]["custom_details"]["Why you were told"], n.message.reason);
+    assert_eq!(event["payload"]["custom_details"]["Why you were notified"], n.message.reason);
 }
 
 #[test]

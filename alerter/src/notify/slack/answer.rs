@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
+use crate::notify::attempt::{Failure, FailureClass};
 use crate::notify::http::{Answer, Http};
-use crate::notify::{Failure, FailureClass};
 
 /// A call that did not succeed: Slack's name of the error, empty if it gave none, and its
 /// classification.

@@ -9,9 +9,11 @@ use stepwatch_kit::config::Secret;
 use tokio::sync::OnceCell;
 use url::Url;
 
-use super::super::http::Http;
-use super::people::Home;
-use super::{API_URL, Answers, Config, SecretSource, answer};
+use super::answer;
+use super::config::{API_URL, Config};
+use super::people::{Answers, Home};
+use crate::notify::http::Http;
+use crate::notify::secret::SecretSource;
 
 /// Hosts for answers to clicks.
 const RESPONSE_HOST: &str = "hooks.slack.com";

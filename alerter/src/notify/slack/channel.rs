@@ -3,7 +3,7 @@
 use stepwatch_kit::config::Secret;
 
 use super::is_user_id;
-use crate::notify::SecretSource;
+use crate::notify::secret::SecretSource;
 
 /// Slack's limit of a channel's name.
 pub(super) const NAME_MAX: usize = 80;

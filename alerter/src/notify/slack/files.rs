@@ -12,8 +12,9 @@ use serde_json::json;
 
 use super::answer::{self, Refusal};
 use super::{Bot, Slack, Top, Way};
+use crate::notify::attempt::{Failure, FailureClass, Picture};
+use crate::notify::notifier::{Gallery, PictureError};
 use crate::notify::text::line;
-use crate::notify::{Failure, FailureClass, Gallery, Picture, PictureError};
 
 /// Slack's limit of a description, in characters.
 const ALT_MAX: usize = 1000;
@@ -127,7 +128,7 @@ impl Bot<'_> {
     fn upload_address(&self, url: &str) -> Result<url::Url, String> {
         let parsed = url::Url::parse(url).map_err(|err| format!("upload_url: {err}"))?;
         let api = url::Url::parse(self.api_url).map_err(|err| format!("api_url: {err}"))?;
-        let good = if self.api_url == super::API_URL {
+        let good = if self.api_url == super::config::API_URL {
             let host = parsed.host_str().unwrap_or_default();
             parsed.scheme() == "https"
                 && host.ends_with(super::app::SLACK_DOMAIN)

@@ -13,7 +13,7 @@ use serde_json::Value;
 use stepwatch_respond::effect::Notification;
 
 use super::{Bot, Top, channel};
-use crate::notify::{Attempt, Failure, FailureClass};
+use crate::notify::attempt::{Attempt, Failure, FailureClass};
 
 /// How many messages are read when looking for one that may have arrived. In a channel with more
 /// traffic between two attempts a second copy is sent.

@@ -3,7 +3,7 @@
 
 use stepwatch_wire::names::metric;
 
-use super::{LineValues, MAX_STEP};
+use super::line_values::{LineValues, MAX_STEP};
 use crate::number;
 use crate::time::{self, Stamp};
 

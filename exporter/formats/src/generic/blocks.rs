@@ -4,8 +4,9 @@
 //! Nothing marks the end: such a record is published when something else is printed, or when the
 //! log rests.
 
+use super::Generic;
 use super::fields::{self, Field, Unit};
-use super::{Generic, LineValues};
+use super::line_values::LineValues;
 use crate::format::{Line, Out, Outcome};
 use crate::word_meaning::{Meaning, meaning};
 use crate::{absent, number, tags};

@@ -1,6 +1,7 @@
 //! Steps that begin again with each epoch, counted on.
 
-use super::{Generic, MAX_STEP, Position};
+use super::line_values::MAX_STEP;
+use super::{Generic, Position};
 use crate::number;
 
 /// The epoch of a heading that stands on a line of its own, before the lines of that epoch: `Epoch

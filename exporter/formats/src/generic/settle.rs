@@ -2,7 +2,7 @@
 
 use stepwatch_wire::names::metric;
 
-use super::LineValues;
+use super::line_values::LineValues;
 use crate::own_loss::OwnLoss;
 use crate::tokens::Tokens;
 

@@ -42,7 +42,7 @@ const NUMBER_BYTES: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Titan {
     ranks: BTreeMap<u32, Open>,
-    /// What is going on takes.
+    /// Bytes held for steps that have not ended yet.
     bytes: usize,
 }
 

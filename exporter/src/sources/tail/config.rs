@@ -48,7 +48,7 @@ pub struct TailConfig {
     /// The run of the process that discovery found to write it.
     #[serde(skip)]
     pub found: Option<String>,
-    /// As far as which process it leads, where the path is not the operator's.
+    /// The process whose rights limit the path; `None` if the operator configured the path.
     #[serde(skip)]
     pub(crate) view: Option<Arc<View>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

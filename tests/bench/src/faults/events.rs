@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::{EventLines, Fault, Make, NEVER};
+use super::fault::{EventLines, Fault, Make, NEVER};
 use crate::random::Random;
 use crate::synthetic::Traits;
 

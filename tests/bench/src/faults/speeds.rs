@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Fault, Make, NEVER};
+use super::fault::{Fault, Make, NEVER};
 use crate::random::Random;
 use crate::recording::{Column, Recording, STEP_TIME, TIMESTAMP};
 

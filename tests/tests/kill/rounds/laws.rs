@@ -166,7 +166,7 @@ impl World {
             );
             let hidden = (0..case.timeline.len()).rfind(|n| {
                 let said = words(&case.timeline, *n);
-                said.starts_with("told to nobody") && said.contains(&silence.id)
+                said.starts_with("nobody is notified") && said.contains(&silence.id)
             });
             let mut later = hidden.unwrap_or(case.timeline.len())..case.timeline.len();
             let notified = later.find(|n| words(&case.timeline, *n).contains(" notified ("));

@@ -59,7 +59,11 @@ fn a_page_that_nobody_answered_before_an_upgrade_pages_no_more_once_it_is_over()
     b.upgrade();
     b.steps("llama", &["n1", "n2"], 2000);
     assert_eq!((b.open().len(), b.pages()), (0, 1), "{:?}", b.open());
-    assert!(b.timeline.iter().any(|t| t.contains("unless it is told again within 15m")), "{:#?}", b.timeline);
+    assert!(
+        b.timeline.iter().any(|t| t.contains("unless it is reported again within 15m")),
+        "{:#?}",
+        b.timeline
+    );
 }
 
 const TWO: [&str; 2] = ["n1", "n2"];
@@ -101,7 +105,7 @@ fn a_run_that_stands_stands_after_an_upgrade_until_it_steps() {
     b.steps("llama", &TWO, 1);
     let reason = &b.notifications.last().unwrap().message.reason;
     assert!(
-        reason.contains("llama is heard again: it is over unless it is told again within 15m"),
+        reason.contains("llama is heard again: it is over unless it is reported again within 15m"),
         "{reason}"
     );
     b.steps("llama", &TWO, 460);

@@ -80,7 +80,7 @@ impl Dispatcher {
                     continue;
                 }
                 recipient.instead(if stage.everybody {
-                    "everybody who had not been told".to_owned()
+                    "everybody who had not been notified".to_owned()
                 } else {
                     stage.words.clone()
                 });
@@ -141,7 +141,7 @@ impl Nearest {
     /// What the timeline has where nobody is left to notify.
     pub(in crate::incident) fn waits(&self, receiver: &str, told: &[String]) -> String {
         let why = match self.spared.as_slice() {
-            [] if told.is_empty() => "nobody is left who may be told of it".to_owned(),
+            [] if told.is_empty() => "nobody is left who may be notified of it".to_owned(),
             [] => format!("{} had it already, and nobody else is left", told.join(" and ")),
             [one] => format!("{one} wakes somebody, which only a page may"),
             many => format!("{} wake somebody, which only a page may", many.join(" and ")),

@@ -59,7 +59,7 @@ impl Incident {
             _ => Status::Firing,
         };
         let alert = self.subjects.iter().find_map(|subject| match &subject.scope {
-            Scope::Alert(key) => view.external.spokesman(key),
+            Scope::Alert(condition) => view.external.spokesman(&condition.key),
             _ => None,
         });
         let alert = alert.map(AsRef::as_ref);

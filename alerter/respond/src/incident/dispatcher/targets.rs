@@ -96,7 +96,7 @@ impl Dispatcher {
         if all.is_empty() && !level.notify.is_empty() {
             let nearest = self.nearest(view, i, |_| true);
             found.push(match nearest.to.as_slice() {
-                [] => "and nobody is left who may be told".to_owned(),
+                [] => "and nobody is left who may be notified".to_owned(),
                 _ => format!("so {}", nearest.words),
             });
             all = nearest.to;
@@ -145,7 +145,7 @@ impl Dispatcher {
             asked.push(match holds {
                 Some(true) => words,
                 Some(false) => format!("not {words}"),
-                None => format!("{words}: cannot be told, counts as so"),
+                None => format!("{words}: cannot be notified, counts as notified"),
             });
         };
         if let Some(severity) = condition.severity {
@@ -190,7 +190,7 @@ impl Incident {
             by.peek().is_none() || by.any(|r| untaken(r).is_none())
         };
         let reached: Vec<&str> = found.iter().filter(stays).map(String::as_str).collect();
-        let cannot = format!("cannot be told: {}", failing.join(", "));
+        let cannot = format!("cannot be notified: {}", failing.join(", "));
         let any = failing.len() < to.len();
         if any { Ok(format!("{}; {cannot}", reached.join(", "))) } else { Err(cannot) }
     }

@@ -5,13 +5,12 @@ use super::inhibition::MAX_CHAIN;
 use crate::incident::open::{Incident, Open};
 use crate::incident::report::View;
 use crate::incident::{Suppression, SuppressionReason};
-use stepwatch_model::Kind;
 
 impl Suppressor {
     /// The incident that explains this one, if one is open.
     pub(super) fn inhibited(&self, view: View<'_>, id: &str) -> Option<Suppression> {
         let target = view.open.get(id)?;
-        if matches!(target.record.kind, Kind::AlertStorm | Kind::AlerterFault) {
+        if target.record.kind.is_of_alerter() {
             return None;
         }
         let inhibition = &self.inhibition;

@@ -22,7 +22,9 @@ impl Suppressor {
         let alerts: Vec<&Arc<Alert>> = i
             .raised
             .keys()
-            .filter_map(|(subject, _)| if let Scope::Alert(key) = &subject.scope { Some(key) } else { None })
+            .filter_map(
+                |(subject, _)| if let Scope::Alert(of) = &subject.scope { Some(&of.key) } else { None },
+            )
             .flat_map(|key| view.external.members(key))
             .collect();
         let only_alerts = i.raised.keys().all(|(subject, _)| matches!(subject.scope, Scope::Alert(_)));

@@ -160,7 +160,7 @@ impl Tally {
         };
         let from = origin.map(|origin| format!(" from {origin}")).unwrap_or_default();
         format!(
-            "{} incidents{from} more than are told one by one within {within}{so_far}: {}",
+            "{} incidents{from} more than are reported one by one within {within}{so_far}: {}",
             self.total,
             kinds.join(", ")
         )

@@ -105,7 +105,7 @@ fn who_took_what_nobody_was_notified_of_is_not_woken_when_it_is_back() {
     let id = w.raise("r", Kind::Hang, Page);
     w.said("r", Clear, Kind::Hang, Page);
     w.input(Input::ExpireSilence { id: &silence });
-    assert!(w.has_said("over before anyone was told"), "{:#?}", w.history);
+    assert!(w.has_said("over before anyone was notified"), "{:#?}", w.history);
     w.input(Input::Ack { incident: &id, by: "alice" });
     w.said("r", Raise, Kind::Hang, Page);
     w.forward(Span::secs(7200));

@@ -25,7 +25,7 @@ fn a_thread_shows_the_calls_of_every_level() {
     let notified = |to: &str, action, words: String| (to.to_owned(), action, words);
     let want = [
         notified("phone", Trigger, words.into()),
-        notified("chat", Update, format!("{words}; told now: phone")),
+        notified("chat", Update, format!("{words}; notified now: phone")),
     ];
     assert_eq!(reasons(&mut w), want);
     w.forward(Span::secs(300));

@@ -219,7 +219,7 @@ fn an_incident_is_found_that_nobody_would_hear_of_again() {
     let lost = w.engine.manager().open.get_mut(&id).unwrap();
     lost.stop();
     let flaws = w.engine.audit(w.now);
-    assert!(flaws.iter().any(|f| f.what.contains("nobody will be told")), "{flaws:?}");
+    assert!(flaws.iter().any(|f| f.what.contains("nobody will be notified")), "{flaws:?}");
     w.engine.mend(w.now, &flaws);
     w.forward(Span::secs(1));
     w.expect(&[("phone", Trigger, Reason::Escalated)]);

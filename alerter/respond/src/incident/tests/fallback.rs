@@ -75,7 +75,7 @@ fn a_ticket_that_no_route_matches_rings_nobody_and_says_where_it_waits() {
     let mut w = World::new(ResponderConfig { receivers: names("phone"), ..config });
     w.raise("r", Kind::Straggler, Ticket);
     w.expect(&[]);
-    assert!(w.has_said("told to nobody, it waits in the list of incidents"), "{:#?}", w.history);
+    assert!(w.has_said("nobody is notified, it waits in the list of incidents"), "{:#?}", w.history);
     // Once it is a page, it rings.
     w.raise("r", Kind::Straggler, Page);
     assert_eq!(notified(&mut w), ["phone"]);
@@ -131,7 +131,7 @@ fn a_page_stays_within_its_team_then_goes_to_whom_the_operator_named() {
     assert_eq!(paged(&mut w), ["ops"]);
     refuse(&mut w, &id, "ops");
     assert_eq!(paged(&mut w), [""; 0], "team b is not asked");
-    assert!(w.has_said("nobody is left who may be told of it: it waits for ops"), "{:#?}", w.history);
+    assert!(w.has_said("nobody is left who may be notified of it: it waits for ops"), "{:#?}", w.history);
 }
 
 #[test]
@@ -307,8 +307,8 @@ fn a_page_that_nobody_takes_who_can_be_woken_is_a_fault_at_once() {
     assert_eq!(
         words(&mut w),
         [
-            "a-pager could not be reached: is_archived; cannot be told: a-pager (is_archived)",
-            "a-pager could not be reached: is_archived; told now: hook",
+            "a-pager could not be reached: is_archived; cannot be notified: a-pager (is_archived)",
+            "a-pager could not be reached: is_archived; notified now: hook",
         ]
     );
     let fault = w.records.values().find(|r| r.kind == Kind::AlerterFault).unwrap();
@@ -317,12 +317,12 @@ fn a_page_that_nobody_takes_who_can_be_woken_is_a_fault_at_once() {
     w.forward(Span::secs(10));
     assert_eq!(
         words(&mut w),
-        ["level 2 again (1): no answer for 10s; cannot be told: a-pager (is_archived)"]
+        ["level 2 again (1): no answer for 10s; cannot be notified: a-pager (is_archived)"]
     );
     // Once it takes one, it has been notified.
     w.input(Input::Delivered { incident: &id, receiver: "a-pager", action: Trigger });
     w.forward(Span::secs(1800));
-    assert_eq!(words(&mut w), ["level 2 again (2): no answer for 30m 10s; told now: a-pager"]);
+    assert_eq!(words(&mut w), ["level 2 again (2): no answer for 30m 10s; notified now: a-pager"]);
     // The same of one that wants to be left alone for long.
     let mut w = World::new(config);
     let id = w.raise("a-1", Kind::Hang, Page);
@@ -330,7 +330,7 @@ fn a_page_that_nobody_takes_who_can_be_woken_is_a_fault_at_once() {
     let wait = Span::secs(3780);
     w.input(Input::PutOff { incident: &id, receiver: "a-pager", wait, error: "429" });
     assert_eq!(all(&mut w), ["a-pager", "a-chat", "hook", "a-chat", "a-lead"]);
-    assert!(words(&mut w).iter().all(|words| !words.contains("told now: a-pager")));
+    assert!(words(&mut w).iter().all(|words| !words.contains("notified now: a-pager")));
 }
 
 /// What is nobody's falls to everybody, as long as the operator named nobody: nothing falls

@@ -19,7 +19,7 @@ fn a_silence_suppresses_and_its_end_notifies() {
     w.forward(Span::secs(3599));
     w.expect(&[]);
     assert_eq!(suppressed_as(&w, &id), Some(SuppressionReason::Silenced));
-    assert!(w.has_said("told to nobody: silenced by alice until"), "{:#?}", w.history);
+    assert!(w.has_said("nobody is notified: silenced by alice until"), "{:#?}", w.history);
     w.forward(Span::secs(1));
     w.expect(&[("chat", Trigger, Reason::SilenceEnded)]);
     assert_eq!(suppressed_as(&w, &id), None);

@@ -188,7 +188,7 @@ fn a_calendar_that_cannot_be_read_leaves_the_copy_and_its_age_is_reported() {
     let why = |o: &OnCall, when: &str| o.resolve("schedule:primary", at(when)).why;
     assert_eq!(
         why(&o, "2026-12-01T12:00:00Z"),
-        "schedule primary: nobody is on call; its calendar was never read, so its fallback is told"
+        "schedule primary: nobody is on call; its calendar was never read, so its fallback is notified"
     );
     let text = calendar(&["DTSTART:20261201T090000|DTEND:20261203T090000|SUMMARY:alice"]);
     o.read_calendar("primary", &text, at("2026-12-01T11:30:00Z")).unwrap();

@@ -1,0 +1,54 @@
+//! What the handlers of all routes share: the store, the runtime, and copies of what they publish.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use prometheus_client::registry::Registry;
+use stepwatch_kit::log_throttle::LogThrottle;
+use stepwatch_model::time::Ts;
+
+use crate::clock::wall;
+use crate::ingest::SourceTable;
+use crate::pictures::Charts;
+use crate::runtime::RuntimeHandle;
+use crate::store::Store;
+
+/// The state that all handlers share.
+#[derive(Debug, Clone)]
+pub struct Api {
+    pub store: Store,
+    pub runtime: RuntimeHandle,
+    pub sources: SourceTable,
+    pub charts: Charts,
+    pub registry: Arc<Registry>,
+    pub started: Ts,
+    /// Counts refused alerts, and limits their lines in the log.
+    pub refused_alerts: Arc<LogThrottle>,
+    /// The same of alerts for which there was no room.
+    pub full_alerts: Arc<LogThrottle>,
+    /// The OpenAPI document, of this API and of what else is served beside it.
+    pub document: Bytes,
+}
+
+impl Api {
+    pub fn new(
+        store: Store,
+        runtime: RuntimeHandle,
+        sources: SourceTable,
+        charts: Charts,
+        registry: Registry,
+        document: String,
+    ) -> Self {
+        Self {
+            store,
+            runtime,
+            sources,
+            charts,
+            registry: Arc::new(registry),
+            started: wall(),
+            refused_alerts: Arc::new(LogThrottle::default()),
+            full_alerts: Arc::new(LogThrottle::default()),
+            document: document.into(),
+        }
+    }
+}
