@@ -191,7 +191,7 @@ struct Manager {
     /// The last answer of every provider that has answered.
     found: BTreeMap<Provider, (BTreeSet<Target>, bool)>,
     watchers: JoinSet<()>,
-    readers: BTreeMap<Target, Reader>,
+    readers: BTreeMap<Target, StreamReader>,
     /// Sources of an earlier process that have not been found as targets yet.
     unclaimed: BTreeSet<String>,
     /// Cursors of sources that have no reader.
@@ -206,7 +206,7 @@ struct Manager {
     metrics: IngestMetrics,
 }
 
-struct Reader {
+struct StreamReader {
     stop: CancellationToken,
     task: JoinHandle<()>,
     connection: Arc<ArcSwap<Connection>>,
@@ -325,7 +325,7 @@ impl Manager {
         };
         let stop = CancellationToken::new();
         let task = tokio::spawn(puller.run(stop.clone()));
-        self.readers.insert(target, Reader { stop, task, connection, status });
+        self.readers.insert(target, StreamReader { stop, task, connection, status });
     }
 
     async fn retire(&mut self, target: &Target) {

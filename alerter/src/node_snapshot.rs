@@ -132,7 +132,7 @@ impl Drift {
     fn renew(&mut self, engine: &Engine) {
         self.0.retain(|name, _| engine.run(name).is_some());
         for run in engine.runs() {
-            let (name, setups) = (&run.state.name, &run.state.setups);
+            let (name, setups) = (&run.state.name, &run.state.config_groups);
             if self.0.get(name).is_none_or(|(at, _)| *at != setups.changed_at) {
                 self.0.insert(name.clone(), (setups.changed_at, config_drift::by_node(setups)));
             }

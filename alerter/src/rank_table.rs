@@ -64,7 +64,7 @@ pub struct RankTable {
 
 impl Column {
     fn new(at: Ts, step: i64, run: &Run) -> Self {
-        let members = &run.state.sections.members;
+        let members = &run.state.compute_times.members;
         let len = members.last_key_value().map_or(0, |(rank, _)| *rank as usize + 1).min(MAX_RANKS);
         let mut excess = vec![UNKNOWN; len].into_boxed_slice();
         for (rank, member) in members {
@@ -93,7 +93,7 @@ fn thousandths(share: f64) -> i16 {
 
 impl RankTable {
     fn list(run: &Run) -> Vec<RankSnapshot> {
-        let sections = &run.state.sections;
+        let sections = &run.state.compute_times;
         let of = |(rank, r): (&u32, &stepwatch_detect::run::Rank)| {
             let member = sections.members.get(rank);
             let group = member.and_then(|m| sections.groups.get(&m.stage));
@@ -151,7 +151,7 @@ impl RankTables {
     fn look(&mut self, now: Ts, run: &Run) {
         let (_, table) = self.tables.entry(run.state.name.clone()).or_default();
         let mut columns = table.columns.clone();
-        let step = run.state.sections.last;
+        let step = run.state.compute_times.last;
         if let Some(step) = step.filter(|step| columns.back().is_none_or(|c| c.step != *step)) {
             let column = Column::new(now, step, run);
             if columns.len() >= COLUMNS {

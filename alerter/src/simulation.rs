@@ -16,7 +16,7 @@ const MAX_ROUNDS: usize = 1000;
 
 /// What happens in the simulation.
 #[derive(Debug)]
-pub(crate) struct Rehearsal<'a> {
+pub(crate) struct Simulated<'a> {
     pub(crate) run: &'a str,
     pub(crate) node: Option<&'a str>,
     pub(crate) kind: Kind,
@@ -29,13 +29,13 @@ pub(crate) struct Rehearsal<'a> {
 }
 
 /// Hands every effect to `keep`, which takes them away, with the time at which it came.
-pub(crate) fn rehearse(
+pub(crate) fn simulate(
     config: &ResponderConfig,
     oncall: &OnCall,
-    what: &Rehearsal<'_>,
+    what: &Simulated<'_>,
     mut keep: impl FnMut(Ts, &mut Vec<Effect>),
 ) {
-    let Rehearsal { run, node, kind, severity, begin, mut ack, lasts } = *what;
+    let Simulated { run, node, kind, severity, begin, mut ack, lasts } = *what;
     let mut engine = Engine::new(config.clone());
     engine.adopt_oncall(oncall);
     let mut effects = Vec::new();

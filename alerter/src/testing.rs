@@ -205,8 +205,8 @@ impl TestApp {
     pub(crate) async fn restart(self) -> Self {
         self.stop.fire();
         self.task.await.unwrap().unwrap();
-        // A look at the files of the store, which holds its lock, may be under way: it ends with the
-        // process where there is one.
+        // A look at the files of the store, which holds its lock, may be under way: it ends with
+        // the process where there is one.
         wait_for("the lock of the store", async || {
             let file = File::open(self.dir.path().join("alerter.db.lock")).ok()?;
             flock(&file, FlockOperation::NonBlockingLockExclusive).ok()

@@ -63,8 +63,8 @@ impl Voice {
         }
     }
 
-    /// Whether the kernel shows no user. Each address has what a user has of all that is shared, but
-    /// may report a run that another address opened: ranks of one run have many.
+    /// Whether the kernel shows no user. Each address has what a user has of all that is shared,
+    /// but may report a run that another address opened: ranks of one run have many.
     pub fn is_unknown(self) -> bool {
         matches!(self, Self::Unknown | Self::Address(_))
     }

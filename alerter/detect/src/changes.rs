@@ -85,7 +85,7 @@ impl Changes {
 
 /// Which configurations of its own the nodes of a run show.
 pub(crate) fn configuration(f: &RunState) -> Vec<String> {
-    f.setups.variants(true).into_iter().map(|v| v.setup.fingerprint).collect()
+    f.config_groups.variants(true).into_iter().map(|v| v.setup.fingerprint).collect()
 }
 
 #[cfg(test)]

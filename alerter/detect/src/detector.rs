@@ -36,12 +36,12 @@ impl JudgedStep<'_> {
 
 /// A run as it is at a moment.
 #[derive(Debug, Clone, Copy)]
-pub struct RunView<'a> {
+pub struct RunAt<'a> {
     pub now: Ts,
     pub run: &'a RunState,
 }
 
-impl RunView<'_> {
+impl RunAt<'_> {
     /// A finding about the run, at the step where it stands.
     pub fn finding(self, kind: Kind, signal: &'static str, change: Change, severity: Severity) -> Finding {
         Finding { change, severity, ..blank(kind, signal, self.now, self.run.last_step) }
@@ -50,13 +50,13 @@ impl RunView<'_> {
 
 /// A node as it is at a moment, and the runs that use it.
 #[derive(Debug, Clone, Copy)]
-pub struct NodeView<'a> {
+pub struct NodeAt<'a> {
     pub now: Ts,
     pub node: &'a NodeState,
     pub tenants: Tenants<'a>,
 }
 
-impl NodeView<'_> {
+impl NodeAt<'_> {
     /// A finding about the node, at the step where the run stands that uses it.
     pub fn finding(self, kind: Kind, signal: &'static str, change: Change, severity: Severity) -> Finding {
         let step = self.tenants.first().and_then(|t| t.last_step);
@@ -104,7 +104,7 @@ pub trait ClockDetector {
 
     /// Judges the run; called when its deadline is due and when the run changed in a way that
     /// matters.
-    fn look(&mut self, c: &Self::Config, view: RunView<'_>, out: &mut Vec<Finding>);
+    fn look(&mut self, c: &Self::Config, view: RunAt<'_>, out: &mut Vec<Finding>);
 
     /// When it wants to look next if nothing else happens.
     fn deadline(&self, c: &Self::Config, run: &RunState) -> Option<Ts>;
@@ -115,7 +115,7 @@ pub trait NodeDetector {
     type Config;
 
     /// Judges the node; called when something new was read of it and when its deadline is due.
-    fn look(&mut self, c: &Self::Config, view: NodeView<'_>, out: &mut Vec<Finding>);
+    fn look(&mut self, c: &Self::Config, view: NodeAt<'_>, out: &mut Vec<Finding>);
 
     /// When it wants to look next if nothing else happens.
     fn deadline(&self, c: &Self::Config, node: &NodeState) -> Option<Ts>;

@@ -10,7 +10,7 @@ pub(crate) mod testing;
 mod tests;
 
 use crate::detector::shared::{Shared, Speed};
-use crate::detector::{ClockDetector, JudgedStep, NodeDetector, NodeView, RunView, StepDetector};
+use crate::detector::{ClockDetector, JudgedStep, NodeAt, NodeDetector, RunAt, StepDetector};
 use crate::expectation::Expectations;
 use crate::node::NodeState;
 use crate::registry::detectors;

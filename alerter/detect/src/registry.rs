@@ -82,7 +82,7 @@ macro_rules! detectors {
             }
 
             pub fn look(&mut self, now: Ts, run: &RunState, out: &mut Vec<Finding>) {
-                let view = RunView { now, run };
+                let view = RunAt { now, run };
                 $(self.$cfield.look(&self.config.$cfield, view, out);)*
             }
 
@@ -114,7 +114,7 @@ macro_rules! detectors {
                 self.config = Arc::clone(config);
             }
 
-            pub fn look(&mut self, view: NodeView<'_>, out: &mut Vec<Finding>) {
+            pub fn look(&mut self, view: NodeAt<'_>, out: &mut Vec<Finding>) {
                 $(self.$nfield.look(&self.config.$nfield, view, out);)*
             }
 

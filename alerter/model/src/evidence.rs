@@ -153,7 +153,7 @@ pub enum Observation {
     },
     /// A reading beside those of the peers. `mean`: on average since it began.
     Reading {
-        vital: String,
+        metric: String,
         value: Num,
         expected: Num,
         unit: ReadingUnit,

@@ -357,9 +357,9 @@ fn of_run(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 fn of_device(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     use Observation as O;
     match o {
-        O::Reading { vital, value, expected, unit, mean } => {
+        O::Reading { metric, value, expected, unit, mean } => {
             let (unit, mean) = (unit.as_str(), if *mean { " on average" } else { "" });
-            write!(f, "{vital} {value} {unit}{mean}, its peers {expected} {unit}")
+            write!(f, "{metric} {value} {unit}{mean}, its peers {expected} {unit}")
         }
         O::RowsRemapped { rows, uncorrectable } => {
             let (noun, verb) = if rows.0 == 1.0 { ("row", "was") } else { ("rows", "were") };

@@ -57,7 +57,7 @@ signals! {
     "owner"             Event    "Owner";
     "peers"             Event    "Peers";
     "process"           Event    "Process";
-    "rehearsal"         Event    "Rehearsal";
+    "simulation"         Event    "Simulated";
     "report"            Event    "Report";
     "source"            Event    "Source";
     "store"             Event    "Store";

@@ -106,7 +106,8 @@ pub(super) async fn follow(
         },
     };
     let changes = events.watch();
-    let reader = Reader { events, caller, at, reset, changes, ends: Instant::now() + LONGEST, _place: place };
+    let reader =
+        EventReader { events, caller, at, reset, changes, ends: Instant::now() + LONGEST, _place: place };
     let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
     Ok(Sse::new(reader.into_stream()).keep_alive(keep_alive).into_response())
 }
@@ -117,7 +118,7 @@ fn number_of(events: &Events, id: &str) -> Option<u64> {
     (boot == format!("{:x}", events.boot)).then(|| number.parse().ok())?
 }
 
-struct Reader {
+struct EventReader {
     events: Arc<Events>,
     caller: Caller,
     /// The number of the last event that was read.
@@ -129,7 +130,7 @@ struct Reader {
     _place: OwnedSemaphorePermit,
 }
 
-impl Reader {
+impl EventReader {
     fn into_stream(self) -> impl Stream<Item = Result<Event, Infallible>> {
         futures_util::stream::unfold(self, async |mut reader| {
             let event = reader.next().await?;

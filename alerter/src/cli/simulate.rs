@@ -25,7 +25,7 @@ use crate::api::view::When;
 use crate::clock::wall;
 use crate::config::{Config, File};
 use crate::notify::ReceiverConfig;
-use crate::simulation::{Rehearsal, rehearse};
+use crate::simulation::{Simulated, simulate};
 use crate::templates::Failed;
 
 /// How the engine calls the first route.
@@ -185,7 +185,7 @@ fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> 
         let read = s.calendar_text().map(|text| oncall.read_calendar(&s.name, &text?, begin));
         missing.extend(read.and_then(Result::err));
     }
-    let what = Rehearsal {
+    let what = Simulated {
         run: &args.run,
         node: args.node.as_deref(),
         kind: args.kind,
@@ -209,7 +209,7 @@ fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> 
             entries.extend(Entry::from_effect(at, begin, effect, file));
         }
     };
-    rehearse(&config, &oncall, &what, keep);
+    simulate(&config, &oncall, &what, keep);
     count_rings(file, &mut entries);
     if let Some(policy) = &args.policy {
         entries.iter_mut().for_each(|entry| entry.by_policy(policy));
@@ -281,7 +281,7 @@ impl Entry {
         Some(Self::new(at, begin, what))
     }
 
-    /// The one route of a rehearsed policy is made here, and in no configuration.
+    /// The one route of a simulated policy is made here, and in no configuration.
     fn by_policy(&mut self, policy: &str) {
         if let What::Decided { why } = &mut self.what {
             *why = why.replace(OUR_ROUTE, &format!("--policy {policy}"));

@@ -213,8 +213,8 @@ impl File {
         (oncall, missing)
     }
 
-    /// The hours of the next four weeks in which nobody is on call, and warnings about calendars and
-    /// time intervals: a line each.
+    /// The hours of the next four weeks in which nobody is on call, and warnings about calendars
+    /// and time intervals: a line each.
     pub fn gaps(&self, now: Ts) -> Vec<String> {
         let (oncall, missing) = self.oncall(now);
         let unread = |name: &str| missing.iter().any(|m| m.starts_with(&format!("schedule {name}:")));

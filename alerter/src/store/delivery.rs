@@ -10,7 +10,7 @@ use stepwatch_respond::incident::State;
 use stepwatch_respond::message::Message;
 
 use super::error::{Result, StoreError};
-use super::handle::{Reader, Store};
+use super::handle::{Store, StoreReader};
 use super::outcome::DeliveryOutcome;
 use super::plan::{LaneRow, is_held, plan, too_late};
 use super::read::DeliveryState;
@@ -168,7 +168,7 @@ impl Store {
 
     pub(super) async fn lanes_due(
         &self,
-        reader: Reader<'_>,
+        reader: StoreReader<'_>,
         receiver: &str,
         now: Ts,
         limit: usize,

@@ -59,12 +59,12 @@ pub(super) struct Inner {
     pub(super) _lock: FileLock,
 }
 
-pub(super) struct Reader<'a> {
+pub(super) struct StoreReader<'a> {
     pool: &'a SqlitePool,
     _busy: Busy,
 }
 
-impl Deref for Reader<'_> {
+impl Deref for StoreReader<'_> {
     type Target = SqlitePool;
 
     fn deref(&self) -> &SqlitePool {
@@ -113,15 +113,15 @@ impl Store {
         self.inner.changed.notified().await;
     }
 
-    pub(super) fn reader(&self) -> Result<Reader<'_>> {
+    pub(super) fn reader(&self) -> Result<StoreReader<'_>> {
         self.may_read()?;
-        Ok(Reader { pool: &self.inner.readers, _busy: Busy::now() })
+        Ok(StoreReader { pool: &self.inner.readers, _busy: Busy::now() })
     }
 
     /// A connection for lookups by a key.
-    pub(super) fn finder(&self) -> Result<Reader<'_>> {
+    pub(super) fn finder(&self) -> Result<StoreReader<'_>> {
         self.may_read()?;
-        Ok(Reader { pool: &self.inner.finders, _busy: Busy::now() })
+        Ok(StoreReader { pool: &self.inner.finders, _busy: Busy::now() })
     }
 
     /// Keeps SQLite's open files until this process ends: closing them would use SQLite.

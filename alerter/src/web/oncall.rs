@@ -22,7 +22,7 @@ use crate::api::error::ApiError;
 use crate::api::extract::Asked;
 use crate::api::oncall::{OnCallView, ScheduleView};
 use crate::clock::wall;
-use crate::simulation::{Rehearsal, rehearse};
+use crate::simulation::{Simulated, simulate};
 
 /// Days of a plan, and shifts of each schedule that are shown.
 const DAYS: u32 = 14;
@@ -133,7 +133,7 @@ impl Asks {
         }
         let routing = api.runtime.read_model.routing();
         let run = if self.run.is_empty() { "simulated-run" } else { &self.run };
-        let rehearsal = Rehearsal {
+        let simulated = Simulated {
             run,
             node: Some(self.node.as_str()).filter(|node| !node.is_empty()),
             kind,
@@ -144,7 +144,7 @@ impl Asks {
         };
         let oncall = Arc::clone(&api.runtime.views.get().oncall);
         let mut steps = Vec::new();
-        rehearse(&routing.config, &oncall, &rehearsal, |when, effects| {
+        simulate(&routing.config, &oncall, &simulated, |when, effects| {
             steps.extend(effects.drain(..).filter_map(|effect| Step::of(at, when, effect)));
         });
         steps.truncate(MAX_ENTRIES);

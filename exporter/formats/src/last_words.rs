@@ -7,8 +7,8 @@
 //! a step of its own: the one it names, or the one after the last.
 //!
 //! A sentence that could be in any text counts only behind a step of training, and not where it is
-//! about what may be, or about a batch that was skipped: the run goes on with the next one. Nor does
-//! it count where a model may have written it, which `speaker.rs` decides for all of them.
+//! about what may be, or about a batch that was skipped: the run goes on with the next one. Nor
+//! does it count where a model may have written it, which `speaker.rs` decides for all of them.
 
 mod passage;
 mod raised;

@@ -12,8 +12,8 @@
 //! its address with others, behind NAT. Its readers take turns: a new one takes a place from one
 //! that had it for at least [`TURN`]. The stream is resumed by its cursor, so a turn loses nothing.
 //!
-//! Who followed for a while is remembered over a restart of the exporter, when all readers come back
-//! at once.
+//! Who followed for a while is remembered over a restart of the exporter, when all readers come
+//! back at once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

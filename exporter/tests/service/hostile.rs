@@ -21,7 +21,8 @@ const QUICK: &str = "page: {interval: 20ms}\n";
 /// The most memory that the exporter ever had, in KiB.
 ///
 /// A build without optimisation maps 20 to 40 MiB of its own code (`RssFile`), and more with every
-/// feature; it never lets go of any. 16 MiB stand in its place. The release build is held to the whole by `tests/hostile`.
+/// feature; it never lets go of any. 16 MiB stand in its place. The release build is held to the
+/// whole by `tests/hostile`.
 fn peak_kib(exporter: &Exporter) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", exporter.pid())).unwrap();
     let kib = |key: &str| -> u64 {

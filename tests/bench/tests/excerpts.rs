@@ -1,7 +1,7 @@
-//! The budget of excerpts: parts of real runs, replayed with default settings. Fails when a label is
-//! missed, a page label is not paged, or a false page appears. The excerpts have fewer signals than
-//! the full runs that `budget.rs` replays, so each detector has to find its fault without the help of
-//! another.
+//! The budget of excerpts: parts of real runs, replayed with default settings. Fails when a label
+//! is missed, a page label is not paged, or a false page appears. The excerpts have fewer signals
+//! than the full runs that `budget.rs` replays, so each detector has to find its fault without the
+//! help of another.
 //!
 //! The origin of the data is in `tests/data/excerpts/SOURCES.md`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -1,4 +1,5 @@
-//! A database that is removed, emptied or cut short while the alerter has it open, or before a start.
+//! A database that is removed, emptied or cut short while the alerter has it open, or before a
+//! start.
 
 use std::fs::File;
 use std::time::{Duration, Instant};

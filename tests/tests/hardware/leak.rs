@@ -19,9 +19,9 @@ const ORDINARY: f64 = 16_000.0;
 /// Until caches, the ring buffer of the stream and the allocator have reached their size.
 const WARM_UP: f64 = 4_000.0;
 const PATIENCE: Duration = Duration::from_hours(1);
-/// The allocator takes a minute to reach its size, 13 MiB, and moves by 0.7 MiB from then on. A leak
-/// of two hundred bytes a collection is more than this in the ordinary run, one of four in the long
-/// one.
+/// The allocator takes a minute to reach its size, 13 MiB, and moves by 0.7 MiB from then on. A
+/// leak of two hundred bytes a collection is more than this in the ordinary run, one of four in the
+/// long one.
 const SLACK: f64 = 1.5 * (1 << 20) as f64;
 
 const OFTEN: &str =

@@ -11,6 +11,8 @@ use crate::shell::Workspace;
 
 const MAX_FILE_LINES: usize = 600;
 const MAX_FUNCTION_LINES: usize = 70;
+/// Columns of a comment; rustfmt wraps none.
+const MAX_COMMENT_COLUMNS: usize = 100;
 
 /// Directories that hold no source of ours.
 pub(crate) const SKIP: &[&str] = &["target", "venv", "node_modules", "__pycache__"];
@@ -28,7 +30,14 @@ pub(crate) fn check(w: &Workspace) -> Result<Closing, String> {
         if count > MAX_FILE_LINES {
             wrong.push(format!("{shown}: {count} lines, the limit is {MAX_FILE_LINES}"));
         }
-        if path.extension().is_some_and(|e| e == "rs") && !is_test(path) {
+        let is_rust = path.extension().is_some_and(|e| e == "rs");
+        if is_rust {
+            wrong.extend(
+                wide_comments(&text)
+                    .map(|at| format!("{shown}:{at}: a comment has at most {MAX_COMMENT_COLUMNS} columns")),
+            );
+        }
+        if is_rust && !is_test(path) {
             let long = functions(&text).into_iter().filter(|f| !f.in_test && f.lines > MAX_FUNCTION_LINES);
             wrong.extend(long.map(|f| {
                 format!(
@@ -51,6 +60,17 @@ pub(crate) fn check(w: &Workspace) -> Result<Closing, String> {
     } else {
         Err(wrong.join("\n"))
     }
+}
+
+/// The lines of comments that are too long. What cannot be broken may be: an address, a row of a
+/// table.
+fn wide_comments(text: &str) -> impl Iterator<Item = usize> {
+    let is_wide = |line: &str| {
+        let comment = line.trim_start().strip_prefix("//").map(|rest| rest.trim_start_matches(['/', '!']));
+        let breaks = |comment: &str| !comment.contains("://") && !comment.trim_start().starts_with('|');
+        comment.is_some_and(breaks) && line.chars().count() > MAX_COMMENT_COLUMNS
+    };
+    text.lines().enumerate().filter(move |(_, line)| is_wide(line)).map(|(at, _)| at + 1)
 }
 
 /// Every Rust and Python file under `dir`.
@@ -82,6 +102,15 @@ fn is_test(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_comment_is_wide_by_its_characters() {
+        let word = |columns: usize| format!("{}\u{2265}", "x".repeat(columns - 1));
+        let wide = |text: &str| wide_comments(text).collect::<Vec<_>>();
+        assert_eq!(wide(&format!("code\n    //! {}\n", word(92))), [0usize; 0]);
+        assert_eq!(wide(&format!("code\n    //! {}\n", word(93))), [2]);
+        assert_eq!(wide(&format!("/// https://{0}\n// | {0}\n\"{0}\"", word(120))), [0usize; 0]);
+    }
 
     #[test]
     fn integration_tests_are_tests_and_the_harness_is_not() {

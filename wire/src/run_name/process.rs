@@ -13,7 +13,8 @@ pub(super) const NAMED_BY: &str = "STEPWATCH_RUN_BY";
 /// A process, as far as the rule asks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Process {
-    /// At least the variables for which [`super::is_asked`] is true; empty where it may not be read.
+    /// At least the variables for which [`super::is_asked`] is true; empty where it may not be
+    /// read.
     pub env: BTreeMap<String, String>,
     pub argv: Vec<String>,
     /// Unix seconds.

@@ -218,7 +218,7 @@ fn stragglers(cause: Cause, f: &RunState, pieces: &mut Vec<Piece>) {
     if !matches!(cause, Cause::Speed | Cause::Progress) {
         return;
     }
-    for (rank, m) in f.sections.members.iter().filter(|(_, m)| m.drift.level() >= HALF) {
+    for (rank, m) in f.compute_times.members.iter().filter(|(_, m)| m.drift.level() >= HALF) {
         let suspect = straggler::suspect(f, *rank, m);
         pieces.push(Piece {
             sort: Sort::Rank,
@@ -255,7 +255,7 @@ fn strays(v: &Finding, f: &RunState, pieces: &mut Vec<Piece>) {
 /// Ranks that wait for data longer than the others.
 fn loaders(cause: Cause, f: &RunState, pieces: &mut Vec<Piece>) {
     let waits = |m: &crate::run::rank_compute_time::Member| cause == Cause::Speed && m.waits.level() >= HALF;
-    for (rank, m) in f.sections.members.iter().filter(|(_, m)| waits(m)) {
+    for (rank, m) in f.compute_times.members.iter().filter(|(_, m)| waits(m)) {
         let what = f.rank_target(*rank);
         let (since_step, value) = (m.waits.onset(), m.waits.excess().into());
         let why = Observation::WaitsForData { since_step, value };
@@ -273,7 +273,7 @@ fn loaders(cause: Cause, f: &RunState, pieces: &mut Vec<Piece>) {
 
 fn setups(cause: Cause, f: &RunState, pieces: &mut Vec<Piece>) {
     for of_run in [false, true] {
-        let variants = f.setups.variants(of_run);
+        let variants = f.config_groups.variants(of_run);
         let [usual, others @ ..] = variants.as_slice() else { continue };
         // Of two halves it is not known which is set up as it should be.
         let fewer = others.iter().filter(|other| other.nodes.len() < usual.nodes.len());
@@ -286,7 +286,7 @@ fn setups(cause: Cause, f: &RunState, pieces: &mut Vec<Piece>) {
                     sort: Sort::Setup,
                     place: Place::Node(node.clone()),
                     alike: Alike::Setup(other.setup.fingerprint.clone()),
-                    began: f.setups.changed_at.unwrap_or(f.first_seen),
+                    began: f.config_groups.changed_at.unwrap_or(f.first_seen),
                     strength: 0.0,
                     prior: 1.0,
                     suspect: Suspect::new(
@@ -302,7 +302,7 @@ fn setups(cause: Cause, f: &RunState, pieces: &mut Vec<Piece>) {
 /// What the run waits for, all ranks alike.
 fn phases(v: &Finding, f: &RunState, pieces: &mut Vec<Piece>) {
     let (cause, onset) = (v.kind.cause(), super::onset(v, f));
-    let (data, compute) = (&f.sections.data, &f.sections.compute);
+    let (data, compute) = (&f.compute_times.data, &f.compute_times.compute);
     let waits = data.lately > ROSE * data.usual && data.lately > WAITS * compute.usual;
     if cause == Cause::Speed && data.n > 20 && waits {
         let (value, expected) = (data.lately.into(), data.usual.into());
@@ -358,14 +358,14 @@ pub(super) fn of_node(node: &NodeState, v: &Finding, f: &RunState, onset: Ts, pi
         return;
     }
     let apart = |o: &Outlier<'_>| o.sign.drift.level() >= ONCE && o.is_apart_from(&f.peers);
-    for o in node.vitals.outliers().filter(apart) {
+    for o in node.peer_metrics.outliers().filter(apart) {
         pieces.push(Piece {
             sort: Sort::Reading,
             place: Place::Node(node.name.clone()),
-            alike: Alike::Reading(o.vital.words),
+            alike: Alike::Reading(o.peer_metric.words),
             began: Ts(o.sign.drift.onset()),
             strength: o.sign.drift.level().ln_1p(),
-            prior: o.vital.prior,
+            prior: o.peer_metric.prior,
             suspect: peer::suspect(node, &o),
         });
     }
@@ -429,7 +429,7 @@ pub(super) fn whole_fleet(v: &Finding, f: &RunState) -> Option<Suspect> {
     if v.kind.cause() != Cause::Speed || v.kind == Kind::Straggler {
         return None;
     }
-    let (ranks, devices) = (f.sections.members.len(), f.peers.compared());
+    let (ranks, devices) = (f.compute_times.members.len(), f.peers.compared());
     let ranks = if ranks > 1 { ranks as u64 } else { 0 };
     let why = Observation::NothingStandsOut { ranks, devices: devices as u64 };
     (ranks > 0 || devices > 0).then(|| Suspect::new(Target::Fleet(Unit::Nodes), why))

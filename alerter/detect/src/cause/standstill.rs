@@ -77,7 +77,7 @@ pub(crate) fn look<'a>(now: Ts, since: Ts, nodes: impl Iterator<Item = &'a NodeS
             "{spin} of {} GPUs spin in a collective (busy, at {power:.0} % of their usual power",
             gpus.len()
         );
-        let traffic: Vec<f64> = nodes.iter().filter_map(|n| n.vitals.traffic(now)).collect();
+        let traffic: Vec<f64> = nodes.iter().filter_map(|n| n.peer_metrics.traffic(now)).collect();
         if !traffic.is_empty() && traffic.iter().all(|t| *t < QUIET) {
             s.what.push_str(", their ports send nothing");
         }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_model::Storage;
 
 use crate::detector::draft::Measured;
-use crate::detector::{ClockDetector, RunView};
+use crate::detector::{ClockDetector, RunAt};
 use crate::run::{RunState, Save, median};
 use crate::stats::latch::Latch;
 use stepwatch_model::number;
@@ -65,8 +65,8 @@ impl CkptSlow {
         Some(k.in_progress? + Span::from_secs_f64(Self::limit(c, usual, c.running)))
     }
 
-    fn judge_running(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
-        let RunView { now, run: f } = view;
+    fn judge_running(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
+        let RunAt { now, run: f } = view;
         let since = f.checkpoints.in_progress;
         if Self::due(c, f).is_none_or(|due| now < due) || self.reported == since {
             return;
@@ -84,7 +84,7 @@ impl CkptSlow {
         out.push(finding(view, Change::Raise, Measured { value: secs, expected: usual }, why));
     }
 
-    fn judge_ended(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+    fn judge_ended(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
         let f = view.run;
         let saves: Vec<Save> = f.checkpoints.saves.iter().copied().collect();
         let Some((last, before)) = saves.split_last() else { return };
@@ -135,7 +135,7 @@ fn at_risk(f: &RunState) -> String {
 impl ClockDetector for CkptSlow {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
         if !c.enabled {
             return;
         }
@@ -156,7 +156,7 @@ impl ClockDetector for CkptSlow {
     }
 }
 
-fn finding(view: RunView<'_>, change: Change, m: Measured, why: impl Into<Sentence>) -> Finding {
+fn finding(view: RunAt<'_>, change: Change, m: Measured, why: impl Into<Sentence>) -> Finding {
     let storage = Suspect::new(Target::Storage(Storage::SlowCheckpoints), Observation::CheckpointSlower);
     let raises = change == Change::Raise;
     let severity = if raises { Severity::Ticket } else { Severity::Info };
@@ -185,8 +185,8 @@ mod tests {
         let mut f = RunState::new("r", Ts(0));
         for s in saves {
             f.checkpoints.saves.push_back(*s);
-            detector.look(&c, RunView { now: s.at, run: &f }, &mut out);
-            detector.look(&c, RunView { now: s.at, run: &f }, &mut out);
+            detector.look(&c, RunAt { now: s.at, run: &f }, &mut out);
+            detector.look(&c, RunAt { now: s.at, run: &f }, &mut out);
         }
         out.into_iter().map(|v| (v.change, v.why.to_string())).collect()
     }
@@ -220,14 +220,14 @@ mod tests {
         let (c, mut detector, mut out) = (Config::default(), CkptSlow::default(), Vec::new());
         let mut f = RunState::new("r", Ts(0));
         f.checkpoints.saves.extend((0..3).map(|i| save(i, 100.0, None)));
-        detector.look(&c, RunView { now: Ts(0), run: &f }, &mut out);
+        detector.look(&c, RunAt { now: Ts(0), run: &f }, &mut out);
         f.checkpoints.in_progress = Some(Ts(1_000_000));
         let due = detector.deadline(&c, &f).unwrap();
         assert_eq!(due, Ts(1_300_000));
-        detector.look(&c, RunView { now: Ts(due.0 - 1), run: &f }, &mut out);
+        detector.look(&c, RunAt { now: Ts(due.0 - 1), run: &f }, &mut out);
         assert!(out.is_empty());
-        detector.look(&c, RunView { now: due, run: &f }, &mut out);
-        detector.look(&c, RunView { now: due + Span::secs(60), run: &f }, &mut out);
+        detector.look(&c, RunAt { now: due, run: &f }, &mut out);
+        detector.look(&c, RunAt { now: due + Span::secs(60), run: &f }, &mut out);
         assert_eq!((out.len(), detector.deadline(&c, &f)), (1, None));
         assert!(
             out[0].why.starts_with("a checkpoint has been running for 5m, 1m 40s is usual"),

@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::{ClockDetector, RunView};
+use crate::detector::{ClockDetector, RunAt};
 use crate::run::RunState;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
@@ -48,13 +48,13 @@ impl CkptStale {
         Some((at(c.ticket_at, floor), at(c.page_at, 2.0 * floor)))
     }
 
-    fn clear(&mut self, view: RunView<'_>, why: &str, out: &mut Vec<Finding>) {
+    fn clear(&mut self, view: RunAt<'_>, why: &str, out: &mut Vec<Finding>) {
         if self.raised.take().is_some() {
             out.push(finding(view, Change::Clear, Severity::Info, why.to_owned()));
         }
     }
 
-    fn failure(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+    fn failure(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
         let f = view.run;
         let Some((at, text)) = f.checkpoints.failure.as_ref().filter(|_| c.enabled) else { return };
         if self.failure_reported != Some(*at) {
@@ -69,7 +69,7 @@ impl CkptStale {
 impl ClockDetector for CkptStale {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
         if !c.enabled {
             return;
         }
@@ -100,8 +100,8 @@ impl ClockDetector for CkptStale {
     }
 }
 
-fn sentence(view: RunView<'_>) -> Sentence {
-    let RunView { now, run: f } = view;
+fn sentence(view: RunAt<'_>) -> Sentence {
+    let RunAt { now, run: f } = view;
     let c = &f.checkpoints;
     let what = match c.in_progress {
         Some(since) => format!("a checkpoint has been running for {}", now - since).into(),
@@ -116,7 +116,7 @@ fn at_risk(f: &RunState) -> Option<String> {
     c.last_at.map(|_| format!("{} of work would be lost", Span::from_secs_f64(c.work)))
 }
 
-fn finding(view: RunView<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+fn finding(view: RunAt<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
     let (f, c) = (view.run, &view.run.checkpoints);
     let expected = c.usual_interval().unwrap_or(0.0);
     Finding {

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
 
-use crate::detector::{ClockDetector, RunView};
+use crate::detector::{ClockDetector, RunAt};
 use crate::run::{ConfigGroups, RunState, Setup, Variant};
 use crate::stats::latch::Latch;
 use stepwatch_model::time::{Span, Ts};
@@ -104,12 +104,12 @@ impl ConfigDrift {
     /// stepped, this is the earliest possible time.
     fn absence_counts_at(&self, now: Ts, f: &RunState) -> Ts {
         let stepped = self.stepped.filter(|(attempt, _)| *attempt == f.attempt).map_or(now, |(_, at)| at);
-        f.setups.changed_at.map_or(stepped, |changed| changed.max(stepped)) + LOOKED_AGAIN
+        f.config_groups.changed_at.map_or(stepped, |changed| changed.max(stepped)) + LOOKED_AGAIN
     }
 
-    fn judge(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
-        let RunView { now, run: f } = view;
-        let groups = [f.setups.variants(false), f.setups.variants(true)];
+    fn judge(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
+        let RunAt { now, run: f } = view;
+        let groups = [f.config_groups.variants(false), f.config_groups.variants(true)];
         let mut all: Vec<Difference<'_>> = groups.iter().flat_map(|variants| differences(variants)).collect();
         let counts_at = self.absence_counts_at(now, f);
         // After a restart no process may have loaded yet what one of them lacks.
@@ -258,23 +258,24 @@ fn sentence(f: &RunState, all: &[Difference<'_>]) -> Sentence {
 impl ClockDetector for ConfigDrift {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
-        let RunView { now, run: f } = view;
+    fn look(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
+        let RunAt { now, run: f } = view;
         if f.attempt_steps > 0 && self.stepped.is_none_or(|(attempt, _)| attempt != f.attempt) {
             self.stepped = Some((f.attempt, now));
         }
         if self.deadline(c, f).is_some_and(|at| at <= now) {
-            self.judged_at = f.setups.changed_at;
+            self.judged_at = f.config_groups.changed_at;
             self.judge(c, view, out);
         }
     }
 
     fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
-        let changed = f.setups.changed_at.filter(|at| self.judged_at != Some(*at)).map(|at| at + c.settle);
+        let changed =
+            f.config_groups.changed_at.filter(|at| self.judged_at != Some(*at)).map(|at| at + c.settle);
         changed.into_iter().chain(self.look_again).min().filter(|_| c.enabled && f.ended.is_none())
     }
 }
 
-fn finding(view: RunView<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+fn finding(view: RunAt<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
     Finding { why: why.into(), ..view.finding(Kind::ConfigDrift, "config", change, severity) }
 }

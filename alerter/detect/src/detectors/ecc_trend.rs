@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::{NodeDetector, NodeView};
+use crate::detector::{NodeAt, NodeDetector};
 use crate::node::{Gpu, NodeState, words};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect};
@@ -121,7 +121,7 @@ impl EccTrend {
         false
     }
 
-    fn report(&self, view: NodeView<'_>) -> Finding {
+    fn report(&self, view: NodeAt<'_>) -> Finding {
         let f = view.node;
         let mut v = view.finding(Kind::EccTrend, "ecc", Change::Raise, Severity::Ticket);
         let faulty = self.gpus.iter().filter_map(|(uuid, w)| Some((uuid, w, w.faulty.as_ref()?)));
@@ -144,11 +144,11 @@ impl EccTrend {
 impl NodeDetector for EccTrend {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: NodeView<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: NodeAt<'_>, out: &mut Vec<Finding>) {
         if !c.enabled {
             return;
         }
-        let NodeView { now, node: f, .. } = view;
+        let NodeAt { now, node: f, .. } = view;
         let mut news = false;
         for (uuid, gpu) in f.gpus.iter().filter(|(uuid, _)| f.gpus.is_there(uuid)) {
             if self.gpus.get(uuid).is_none_or(|w| w.readings != gpu.readings) {

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::reported::{About, Ends, Reported};
-use crate::detector::{ClockDetector, RunView};
+use crate::detector::{ClockDetector, RunAt};
 use crate::run::{RunState, Topic};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Finding, Kind, Severity};
@@ -43,7 +43,7 @@ pub struct FailureReports {
 impl ClockDetector for FailureReports {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
         if c.enabled {
             for (reported, about) in self.reported.iter_mut().zip(REPORTS) {
                 reported.look(view, about, |_| Severity::Ticket, out);

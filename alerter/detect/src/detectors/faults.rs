@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::NodeView;
+use crate::detector::NodeAt;
 use crate::node::{Condition, Key, Level, NodeState, words};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Finding, Kind, Sentence, Severity, Suspect};
@@ -31,7 +31,7 @@ pub(super) trait Sort {
 
     fn is_ours(&self, key: &Key) -> bool;
 
-    fn severity(&self, view: NodeView<'_>, key: &Key, c: &Condition) -> Severity;
+    fn severity(&self, view: NodeAt<'_>, key: &Key, c: &Condition) -> Severity;
 
     /// When a fault that still holds may become worse, for faults that are reported at once.
     fn rises_at(&self, key: &Key, c: &Condition) -> Option<Ts>;
@@ -76,8 +76,8 @@ struct Fault<'a> {
 }
 
 impl Faults {
-    pub(super) fn look<S: Sort>(&mut self, sort: &S, view: NodeView<'_>, out: &mut Vec<Finding>) {
-        let NodeView { now, node: f, .. } = view;
+    pub(super) fn look<S: Sort>(&mut self, sort: &S, view: NodeAt<'_>, out: &mut Vec<Finding>) {
+        let NodeAt { now, node: f, .. } = view;
         let mut news = false;
         let mut active: Vec<Fault<'_>> = Vec::new();
         // A condition that is about certain runs is evidence for those, and no fault of the node.
@@ -121,7 +121,7 @@ impl Faults {
         }
     }
 
-    fn judge<S: Sort>(&mut self, sort: &S, view: NodeView<'_>, key: &Key, c: &Condition) -> Severity {
+    fn judge<S: Sort>(&mut self, sort: &S, view: NodeAt<'_>, key: &Key, c: &Condition) -> Severity {
         let due = sort.rises_at(key, c).is_none_or(|at| at <= view.now);
         match self.reported.get_mut(key) {
             // A run that is placed on a node which is known to be faulty is not news of the node.
@@ -175,11 +175,11 @@ impl Faults {
         });
     }
 
-    fn over<S: Sort>(&mut self, sort: &S, view: NodeView<'_>, out: &mut Vec<Finding>) {
+    fn over<S: Sort>(&mut self, sort: &S, view: NodeAt<'_>, out: &mut Vec<Finding>) {
         if self.raised.take().is_none() {
             return;
         }
-        let NodeView { now, node: f, .. } = view;
+        let NodeAt { now, node: f, .. } = view;
         let lapsed = |c: &Condition| c.lapsed && c.over == Some(now);
         let ours = f.conditions.iter().filter(|(key, c)| sort.is_ours(key) && lapsed(c));
         let unheard = (now - f.last_heard > SILENT).then_some(f.last_heard);
@@ -195,7 +195,7 @@ impl Faults {
     }
 
     /// Annotates faults that need no work, for people who look at the node later.
-    fn note<S: Sort>(&mut self, sort: &S, view: NodeView<'_>, active: &[Fault<'_>], out: &mut Vec<Finding>) {
+    fn note<S: Sort>(&mut self, sort: &S, view: NodeAt<'_>, active: &[Fault<'_>], out: &mut Vec<Finding>) {
         let now = view.now;
         self.noted.retain(|_, at| now - *at < NOTE_EVERY);
         for fault in active {
@@ -226,7 +226,7 @@ fn counts<S: Sort>(now: Ts, sort: &S, key: &Key, c: &Condition) -> bool {
     c.holds() || c.once && c.over.is_none() && now < c.last + sort.lasts(key, c)
 }
 
-fn sentence<S: Sort>(sort: &S, view: NodeView<'_>, active: &[Fault<'_>]) -> Sentence {
+fn sentence<S: Sort>(sort: &S, view: NodeAt<'_>, active: &[Fault<'_>]) -> Sentence {
     let f = view.node;
     let [root, others @ ..] = active else { return Sentence::default() };
     let mut why = Sentence::from(words::happened(f, root.key, root.c));
@@ -258,6 +258,6 @@ fn suspects(f: &NodeState, active: &[Fault<'_>]) -> Vec<Suspect> {
     suspects
 }
 
-fn finding<S: Sort>(view: NodeView<'_>, at: Ts, change: Change, severity: Severity) -> Finding {
+fn finding<S: Sort>(view: NodeAt<'_>, at: Ts, change: Change, severity: Severity) -> Finding {
     Finding { ts: at, ..view.finding(S::KIND, S::SIGNAL, change, severity) }
 }

@@ -11,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::{ClockDetector, RunView};
+use crate::detector::{ClockDetector, RunAt};
 use crate::run::RunState;
 use crate::run::failures::failures;
 use stepwatch_model::time::Ts;
@@ -40,7 +40,7 @@ pub struct FirstFailure {
 impl ClockDetector for FirstFailure {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
         let f = view.run;
         if !c.enabled || self.reported.is_none() && f.deaths.is_empty() {
             return;
@@ -81,7 +81,7 @@ impl ClockDetector for FirstFailure {
     }
 }
 
-fn finding(view: RunView<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+fn finding(view: RunAt<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
     Finding { score: 1.0, why: why.into(), ..view.finding(Kind::FirstFailure, "process", change, severity) }
 }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::conditions::Incident;
 
 use super::faults::{Faults, Sort};
-use crate::detector::{NodeDetector, NodeView};
+use crate::detector::{NodeAt, NodeDetector};
 use crate::node::{Condition, Key, Level, NodeState, Topic};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Finding, Kind, Severity};
@@ -76,8 +76,8 @@ pub(crate) fn lately(now: Ts, f: &NodeState) -> Vec<i64> {
 
 impl GpuFault {
     /// Remembers whose runs fail on which GPU.
-    fn count(&mut self, view: NodeView<'_>) {
-        let NodeView { now, node: f, tenants } = view;
+    fn count(&mut self, view: NodeAt<'_>) {
+        let NodeAt { now, node: f, tenants } = view;
         if let Some(tenant) = tenants.first() {
             for (key, _) in f.conditions.iter().filter(|(key, c)| is_either(key) && c.last == now) {
                 if self.fresh.len() < MAX_GPUS {
@@ -139,7 +139,7 @@ impl Sort for Rules<'_> {
             || key.topic == Topic::Hw && key.row().is_some_and(|row| row.incident == Incident::GpuFault)
     }
 
-    fn severity(&self, view: NodeView<'_>, key: &Key, c: &Condition) -> Severity {
+    fn severity(&self, view: NodeAt<'_>, key: &Key, c: &Condition) -> Severity {
         if key.topic == Topic::Xid && key.name == "xid" && APPLICATION.contains(&key.number) {
             return if self.is_suspect(key) { Severity::Ticket } else { Severity::Info };
         }
@@ -171,7 +171,7 @@ impl Sort for Rules<'_> {
 impl NodeDetector for GpuFault {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: NodeView<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: NodeAt<'_>, out: &mut Vec<Finding>) {
         if !c.enabled {
             return;
         }

@@ -39,7 +39,7 @@
 use serde::{Deserialize, Serialize};
 use stepwatch_model::Unit;
 
-use crate::detector::{ClockDetector, RunView};
+use crate::detector::{ClockDetector, RunAt};
 use crate::run::{Rank, RunState, Topic, phase_class};
 use crate::sample::StepClass;
 use stepwatch_model::time::{Span, Ts};
@@ -215,8 +215,8 @@ impl Hang {
 impl ClockDetector for Hang {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
-        let RunView { now, run: f } = view;
+    fn look(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
+        let RunAt { now, run: f } = view;
         if let Some((_, at)) = self.raised {
             if f.last_progress > at || f.ended.as_ref().is_some_and(|e| !e.silent) {
                 self.raised = None;
@@ -332,6 +332,6 @@ fn suspects(now: Ts, f: &RunState) -> Vec<Suspect> {
     Vec::new()
 }
 
-fn finding(view: RunView<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+fn finding(view: RunAt<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
     Finding { why: why.into(), ..view.finding(Kind::Hang, "step", change, severity) }
 }

@@ -14,7 +14,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::faults::{Faults, Sort};
-use crate::detector::{NodeDetector, NodeView};
+use crate::detector::{NodeAt, NodeDetector};
 use crate::node::{Condition, Key, Level, NodeState, Topic};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Finding, Kind, Severity};
@@ -49,7 +49,7 @@ impl Sort for Config {
         key.topic == Topic::Link
     }
 
-    fn severity(&self, view: NodeView<'_>, key: &Key, c: &Condition) -> Severity {
+    fn severity(&self, view: NodeAt<'_>, key: &Key, c: &Condition) -> Severity {
         let carries = !c.medium.is_empty() || c.level == Level::Error;
         let long = c.holds() && view.now >= c.first + self.page_after;
         match c.level {
@@ -73,7 +73,7 @@ impl Sort for Config {
 impl NodeDetector for LinkFault {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: NodeView<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: NodeAt<'_>, out: &mut Vec<Finding>) {
         if c.enabled {
             self.faults.look(c, view, out);
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::conditions::{Incident, Pages};
 
 use super::faults::{Faults, Sort};
-use crate::detector::{NodeDetector, NodeView};
+use crate::detector::{NodeAt, NodeDetector};
 use crate::node::{Condition, Key, Level, NodeState, Topic};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Finding, Kind, Severity};
@@ -60,7 +60,7 @@ impl Sort for Config {
         key.topic == Topic::Hw && key.row().is_none_or(|row| row.incident == Incident::NodeFault)
     }
 
-    fn severity(&self, view: NodeView<'_>, key: &Key, c: &Condition) -> Severity {
+    fn severity(&self, view: NodeAt<'_>, key: &Key, c: &Condition) -> Severity {
         let lasted = c.once || view.now >= self.pages_at(key, c);
         let evidence = pages(key) == Pages::Never;
         match c.level {
@@ -86,7 +86,7 @@ fn pages(key: &Key) -> Pages {
 impl NodeDetector for NodeFault {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: NodeView<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: NodeAt<'_>, out: &mut Vec<Finding>) {
         if c.enabled {
             self.faults.look(c, view, out);
         }

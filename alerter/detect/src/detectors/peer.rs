@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::{NodeDetector, NodeView};
+use crate::detector::{NodeAt, NodeDetector};
 use crate::node::peer_metrics::Outlier;
 use crate::node::{NodeState, words};
 use stepwatch_model::time::Ts;
@@ -66,7 +66,7 @@ pub(crate) fn suspect(f: &NodeState, o: &Outlier<'_>) -> Suspect {
     Suspect::new(target(f, o.device), o.seen())
 }
 
-fn report(view: NodeView<'_>, out: &[Outlier<'_>]) -> Option<Finding> {
+fn report(view: NodeAt<'_>, out: &[Outlier<'_>]) -> Option<Finding> {
     let f = view.node;
     let worst = out.iter().max_by(|a, b| a.sign.drift.level().total_cmp(&b.sign.drift.level()))?;
     let mut v = view.finding(Kind::Peer, "peers", Change::Raise, Severity::Ticket);
@@ -85,18 +85,18 @@ fn report(view: NodeView<'_>, out: &[Outlier<'_>]) -> Option<Finding> {
 impl NodeDetector for Peer {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: NodeView<'_>, out: &mut Vec<Finding>) {
-        let NodeView { now, node: f, tenants } = view;
+    fn look(&mut self, c: &Config, view: NodeAt<'_>, out: &mut Vec<Finding>) {
+        let NodeAt { now, node: f, tenants } = view;
         let compared = !tenants.is_empty() || self.reported.is_empty();
-        if !c.enabled || compared && self.readings == f.vitals.readings {
+        if !c.enabled || compared && self.readings == f.peer_metrics.readings {
             return;
         }
-        self.readings = f.vitals.readings;
-        let key = |o: &Outlier<'_>| (o.device.to_owned(), o.vital.words.to_owned());
-        let far: Vec<Outlier<'_>> = f.vitals.outliers().collect();
+        self.readings = f.peer_metrics.readings;
+        let key = |o: &Outlier<'_>| (o.device.to_owned(), o.peer_metric.words.to_owned());
+        let far: Vec<Outlier<'_>> = f.peer_metrics.outliers().collect();
         let found: Vec<Outlier<'_>> = far
             .into_iter()
-            .filter(|o| !tenants.is_empty() && f.vitals.is_there(o.device))
+            .filter(|o| !tenants.is_empty() && f.peer_metrics.is_there(o.device))
             .filter(|o| {
                 let far = o.sign.drift.sum() >= c.h && o.is_still();
                 far && o.is_fresh(now) || self.reported.contains(&key(o))
@@ -112,7 +112,7 @@ impl NodeDetector for Peer {
             out.extend(report(view, &found));
         } else if had && found.is_empty() {
             let mut v = view.finding(Kind::Peer, "peers", Change::Clear, Severity::Info);
-            let gone = had_reported.iter().find(|(device, _)| !f.vitals.is_there(device));
+            let gone = had_reported.iter().find(|(device, _)| !f.peer_metrics.is_there(device));
             v.why = match gone {
                 _ if tenants.is_empty() => {
                     format!("no run uses {} any more: what it reads has no peers, and was not mended", f.name)
@@ -124,7 +124,7 @@ impl NodeDetector for Peer {
                 None => format!("{} reads as its peers do again", f.name).into(),
             };
             if let Some((device, _)) = gone.filter(|_| !tenants.is_empty()) {
-                let read = f.vitals.devices.get(device).map_or(now, |d| d.at);
+                let read = f.peer_metrics.devices.get(device).map_or(now, |d| d.at);
                 (v.change, v.ts) = (Change::Lapse, read);
             }
             out.push(v);

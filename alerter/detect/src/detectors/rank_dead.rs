@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::{ClockDetector, RunView};
+use crate::detector::{ClockDetector, RunAt};
 use crate::run::RunState;
 use crate::run::failures::{Failure, failures};
 use stepwatch_model::time::{Span, Ts};
@@ -46,11 +46,11 @@ impl RankDead {
 impl ClockDetector for RankDead {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
         if !c.enabled {
             return;
         }
-        let RunView { now, run: f } = view;
+        let RunAt { now, run: f } = view;
         let stopped = f.ended.as_ref().is_some_and(|e| e.well());
         if self.raised.is_some() && (f.deaths.is_empty() || stopped) {
             self.raised = None;
@@ -76,8 +76,8 @@ impl ClockDetector for RankDead {
     }
 }
 
-fn sentence(view: RunView<'_>) -> Sentence {
-    let RunView { now, run: f } = view;
+fn sentence(view: RunAt<'_>) -> Sentence {
+    let RunAt { now, run: f } = view;
     let failures = failures(f);
     let Some(first) = failures.first() else { return Sentence::default() };
     let known = f.ranks.len().max(f.deaths.len());
@@ -95,11 +95,11 @@ fn first_deaths(f: &RunState) -> Vec<Suspect> {
 }
 
 /// A note that the run ended without a report of its end.
-pub(crate) fn silent_end(view: RunView<'_>, why: impl Into<Sentence>) -> Finding {
+pub(crate) fn silent_end(view: RunAt<'_>, why: impl Into<Sentence>) -> Finding {
     finding(view, Change::Note, Severity::Info, why)
 }
 
-fn finding(view: RunView<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+fn finding(view: RunAt<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
     let dead = view.run.deaths.len() as f64;
     let why = why.into();
     Finding { value: dead, score: dead, why, ..view.finding(Kind::RankDead, "process", change, severity) }

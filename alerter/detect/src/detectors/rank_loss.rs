@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::{ClockDetector, RunView};
+use crate::detector::{ClockDetector, RunAt};
 use crate::run::RunState;
 use crate::run::rank_loss::Stray;
 use stepwatch_model::time::Ts;
@@ -53,7 +53,7 @@ pub struct RankLoss {
 pub(crate) fn worst(f: &RunState) -> Option<(Stray, u32)> {
     let since = f.last_step?.saturating_sub(MEMORY);
     let mut ranks: BTreeMap<u32, (Stray, u32)> = BTreeMap::new();
-    for s in f.losses.strays(since) {
+    for s in f.rank_losses.strays(since) {
         ranks.entry(s.rank).or_insert((*s, 0)).1 += 1;
     }
     ranks.into_values().min_by_key(|(s, times)| (core::cmp::Reverse(*times), s.step, s.rank))
@@ -71,7 +71,7 @@ pub(crate) fn seen(s: &Stray, times: Option<u32>) -> Observation {
 }
 
 impl RankLoss {
-    fn raise(&mut self, c: &Config, view: RunView<'_>, s: &Stray, times: u32) -> Finding {
+    fn raise(&mut self, c: &Config, view: RunAt<'_>, s: &Stray, times: u32) -> Finding {
         let again = times >= c.repeats;
         let severity = if again { Severity::Ticket } else { Severity::Info };
         self.raised = Some(self.raised.map_or(severity, |had| had.max(severity)));
@@ -95,12 +95,12 @@ impl RankLoss {
 impl ClockDetector for RankLoss {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
         if !c.enabled {
             return;
         }
         let f = view.run;
-        let last = f.losses.last_stray();
+        let last = f.rank_losses.last_stray();
         if let Some((s, times)) = worst(f).filter(|_| last.is_some() && last != self.seen) {
             self.seen = last;
             return out.push(self.raise(c, view, &s, times));
@@ -117,7 +117,7 @@ impl ClockDetector for RankLoss {
     }
 }
 
-fn finding(view: RunView<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+fn finding(view: RunAt<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
     Finding { why: why.into(), ..view.finding(Kind::RankLoss, "loss", change, severity) }
 }
 

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::RunView;
+use crate::detector::RunAt;
 use crate::run::failures::course;
 use crate::run::{Report, RunState, Topic};
 use stepwatch_model::time::{Span, Ts};
@@ -40,7 +40,7 @@ pub(super) struct Reported {
 impl Reported {
     pub(super) fn look(
         &mut self,
-        view: RunView<'_>,
+        view: RunAt<'_>,
         about: About,
         severity: impl Fn(&Report) -> Severity,
         out: &mut Vec<Finding>,
@@ -74,8 +74,8 @@ impl Reported {
         }
     }
 
-    fn is_over(&self, view: RunView<'_>, about: About) -> bool {
-        let RunView { now, run: f } = view;
+    fn is_over(&self, view: RunAt<'_>, about: About) -> bool {
+        let RunAt { now, run: f } = view;
         if f.ended.as_ref().is_some_and(|e| e.well() && !e.silent) {
             return true;
         }
@@ -128,6 +128,6 @@ fn reported(r: &Report) -> Observation {
     Observation::Reported { words: r.text.clone(), course: course(&r.text) }
 }
 
-fn finding(view: RunView<'_>, kind: Kind, change: Change, severity: Severity) -> Finding {
+fn finding(view: RunAt<'_>, kind: Kind, change: Change, severity: Severity) -> Finding {
     Finding { value: 1.0, score: 1.0, ..view.finding(kind, "report", change, severity) }
 }

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::{ClockDetector, RunView};
+use crate::detector::{ClockDetector, RunAt};
 use crate::run::{Lost, RunState};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
@@ -50,8 +50,8 @@ impl SourceLost {
 impl ClockDetector for SourceLost {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
-        let RunView { now, run: f } = view;
+    fn look(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
+        let RunAt { now, run: f } = view;
         let severity = match Self::due(c, f) {
             Some((_, Some(page))) if now >= page => Some(Severity::Page),
             Some((ticket, _)) if now >= ticket => Some(Severity::Ticket),
@@ -92,8 +92,8 @@ impl ClockDetector for SourceLost {
     }
 }
 
-fn sentence(view: RunView<'_>) -> Sentence {
-    let RunView { now, run: f } = view;
+fn sentence(view: RunAt<'_>) -> Sentence {
+    let RunAt { now, run: f } = view;
     let Some((source, first)) = f.lost.iter().min_by_key(|(_, l)| l.since) else {
         return Sentence::default();
     };
@@ -132,7 +132,7 @@ fn suspect(source: &str, lost: &Lost) -> Suspect {
     }
 }
 
-fn finding(view: RunView<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+fn finding(view: RunAt<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
     let lost = &view.run.lost;
     Finding {
         value: lost.len() as f64,

@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::{ClockDetector, RunView};
+use crate::detector::{ClockDetector, RunAt};
 use crate::run::RunState;
 use crate::run::rank_compute_time::SEEN;
 use stepwatch_model::time::Ts;
@@ -69,8 +69,8 @@ enum Picture {
 }
 
 impl Straggler {
-    fn judge(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
-        let (f, s) = (view.run, &view.run.sections);
+    fn judge(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
+        let (f, s) = (view.run, &view.run.compute_times);
         let slow = persistent(c, s, &self.named);
         let few = slow.len() <= (s.members.len() / 4).max(1);
         if !slow.is_empty() {
@@ -103,10 +103,10 @@ impl Straggler {
         self.stage(c, view, out);
     }
 
-    fn stage(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
-        let RunView { now, run: f } = view;
-        let full = f.sections.groups.values().all(|g| g.peak.len() >= SEEN);
-        let longest = f.sections.longest_stage().filter(|_| full && !self.staged);
+    fn stage(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
+        let RunAt { now, run: f } = view;
+        let full = f.compute_times.groups.values().all(|g| g.peak.len() >= SEEN);
+        let longest = f.compute_times.longest_stage().filter(|_| full && !self.staged);
         let Some((stage, ratio)) = longest.filter(|(_, ratio)| *ratio > 1.10) else { return };
         self.staged = true;
         let severity = if ratio > c.stage { Severity::Ticket } else { Severity::Info };
@@ -122,8 +122,8 @@ impl Straggler {
         }
     }
 
-    fn report(&mut self, c: &Config, view: RunView<'_>, picture: Picture, why: Sentence) -> Finding {
-        let RunView { now, run: f } = view;
+    fn report(&mut self, c: &Config, view: RunAt<'_>, picture: Picture, why: Sentence) -> Finding {
+        let RunAt { now, run: f } = view;
         let had = self.reported.filter(|t| t.picture == picture);
         let since = had.map_or(now, |t| t.since);
         let page = picture == Picture::Persistent && now >= since + c.page_after && self.is_costly(c, f);
@@ -142,7 +142,7 @@ impl Straggler {
             v.value = f64::from(worst.excess).exp();
             v.score = worst.drift.level();
             v.start_step = worst.onset().min(v.step);
-        } else if let Some(Rotation { lost, .. }) = rotating(c, &f.sections, self.rotates()) {
+        } else if let Some(Rotation { lost, .. }) = rotating(c, &f.compute_times, self.rotates()) {
             (v.value, v.score) = (1.0 + lost, lost / c.rotating);
         }
         v
@@ -150,7 +150,9 @@ impl Straggler {
 
     fn is_costly(&self, c: &Config, f: &RunState) -> bool {
         let worst = worst(f, &self.named).map(|(_, m)| m);
-        worst.is_some_and(|m| f.sections.groups.get(&m.stage).is_some_and(|g| picture::is_costly(c, m, g)))
+        worst.is_some_and(|m| {
+            f.compute_times.groups.get(&m.stage).is_some_and(|g| picture::is_costly(c, m, g))
+        })
     }
 
     /// Whether rotation of the slowest rank was reported.
@@ -162,16 +164,16 @@ impl Straggler {
 impl ClockDetector for Straggler {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
-        let RunView { now, run: f } = view;
+    fn look(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
+        let RunAt { now, run: f } = view;
         if !c.enabled || f.ended.is_some() {
             return;
         }
-        if self.judged != f.sections.judged {
-            if f.sections.members.is_empty() && self.reported.is_none() {
+        if self.judged != f.compute_times.judged {
+            if f.compute_times.members.is_empty() && self.reported.is_none() {
                 return;
             }
-            self.judged = f.sections.judged;
+            self.judged = f.compute_times.judged;
             self.judge(c, view, out);
         }
         let due = self.deadline(c, f).is_some_and(|at| at <= now);
@@ -187,8 +189,8 @@ impl ClockDetector for Straggler {
     }
 }
 
-fn finding(view: RunView<'_>, change: Change, severity: Severity) -> Finding {
-    let step = view.run.sections.last.or(view.run.last_step).unwrap_or(0);
+fn finding(view: RunAt<'_>, change: Change, severity: Severity) -> Finding {
+    let step = view.run.compute_times.last.or(view.run.last_step).unwrap_or(0);
     Finding {
         step,
         start_step: step,

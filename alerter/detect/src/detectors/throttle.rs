@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use stepwatch_model::{Num, Slowed};
 
-use crate::detector::{NodeDetector, NodeView};
+use crate::detector::{NodeAt, NodeDetector};
 use crate::node::{Gpu, Level, NodeState, words};
 use crate::stats::hit_window::HitWindow;
 use stepwatch_model::time::Ts;
@@ -70,7 +70,7 @@ struct Watch {
 
 impl Throttle {
     /// The faster of its two groups of peers.
-    fn peers(c: &Config, view: NodeView<'_>, uuid: &str) -> Option<f64> {
+    fn peers(c: &Config, view: NodeAt<'_>, uuid: &str) -> Option<f64> {
         let here = view.node.gpus.loaded_clock(uuid).filter(|(_, n)| *n >= c.peers);
         let elsewhere = view.tenants.iter().filter_map(|t| t.peer_clock).find(|(_, n)| *n + 1 >= c.peers);
         [here, elsewhere].into_iter().flatten().map(|(clock, _)| clock).max_by(f64::total_cmp)
@@ -119,7 +119,7 @@ impl Throttle {
         why
     }
 
-    fn report(&self, view: NodeView<'_>) -> Finding {
+    fn report(&self, view: NodeAt<'_>) -> Finding {
         let f = view.node;
         let mut v = view.finding(Kind::Throttle, "sm_clock", Change::Raise, Severity::Ticket);
         let slow: Vec<(&String, &Watch)> = self.gpus.iter().filter(|(_, w)| w.raised).collect();
@@ -172,7 +172,7 @@ fn slowness(gpu: &Gpu, watch: &Watch) -> Observation {
 impl NodeDetector for Throttle {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: NodeView<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: NodeAt<'_>, out: &mut Vec<Finding>) {
         if !c.enabled {
             return;
         }

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::reported::{About, Ends, Reported};
-use crate::detector::{ClockDetector, RunView};
+use crate::detector::{ClockDetector, RunAt};
 use crate::run::{Report, RunState, Topic};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Finding, Kind, Severity};
@@ -40,7 +40,7 @@ impl UserAlert {
 impl ClockDetector for UserAlert {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
         if c.enabled {
             self.reported.look(view, Self::about(c), severity, out);
         }

@@ -94,7 +94,7 @@ impl Monitor {
 
 /// The configuration that every node of the run agrees on, and its size.
 fn configuration(run: &Run) -> Option<String> {
-    let variants = run.state.setups.variants(true);
+    let variants = run.state.config_groups.variants(true);
     let [only] = &variants[..] else { return None };
     Some(format!("{}/{}", run.state.gpus(), only.setup.fingerprint))
 }

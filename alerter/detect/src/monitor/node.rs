@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind as EventKind};
 
-use crate::detector::NodeView;
+use crate::detector::NodeAt;
 use crate::detectors::{DetectorsConfig, NodeDetectors};
 use crate::node::messages::Messages;
 use crate::node::{FORGET_AFTER, NodeState, Tenants};
@@ -56,11 +56,11 @@ impl Node {
                     .and_then(stepwatch_wire::Value::as_str)
                     .and_then(|uuid| f.gpus.get(uuid));
                 let loaded = loaded.is_some_and(|gpu| gpu.last.is_loaded());
-                f.vitals.take(now, e, loaded, peers);
+                f.peer_metrics.take(now, e, loaded, peers);
                 News { reading, ..News::default() }
             }
             (EventKind::Health, Some("rdma")) => {
-                News { reading: f.vitals.take(now, e, false, peers), ..News::default() }
+                News { reading: f.peer_metrics.take(now, e, false, peers), ..News::default() }
             }
             (EventKind::Health, Some("job")) => News { changed: f.jobs.take(now, e), ..News::default() },
             (EventKind::Health, Some("config")) => News { setup: f.set_up(e), ..News::default() },
@@ -75,7 +75,7 @@ impl Node {
     /// Lets the detectors look.
     pub fn look(&mut self, now: Ts, tenants: Tenants<'_>, out: &mut Vec<Finding>) {
         self.state.age(now);
-        self.detectors.look(NodeView { now, node: &self.state, tenants }, out);
+        self.detectors.look(NodeAt { now, node: &self.state, tenants }, out);
     }
 
     pub fn deadline(&self) -> Ts {

@@ -13,7 +13,7 @@ use crate::cause;
 use crate::changes::{self, RunChange, configuration};
 use crate::detectors::gpu_fault;
 use crate::node::messages::Messages;
-use crate::node::peer_metrics::{VITALS, peers};
+use crate::node::peer_metrics::{PEER_METRICS, peers};
 use crate::node::{self, Tenant};
 use crate::node::{conditions, words};
 use crate::placement::Placement;
@@ -138,9 +138,9 @@ impl Monitor {
             else {
                 continue;
             };
-            let mut values = vec![Vec::new(); VITALS.len()];
+            let mut values = vec![Vec::new(); PEER_METRICS.len()];
             let nodes = run.state.nodes.keys().filter_map(|node| self.nodes.get(node));
-            nodes.for_each(|node| node.state.vitals.gather(now, &mut values));
+            nodes.for_each(|node| node.state.peer_metrics.gather(now, &mut values));
             run.state.peers = peers(now, values);
             self.dirty.insert(Key::Run(name.clone()));
             compared.push(name.clone());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_event, names::metric};
 
-use crate::detector::RunView;
+use crate::detector::RunAt;
 use crate::detector::shared::Standard;
 use crate::detectors::{Detectors, DetectorsConfig, rank_dead};
 use crate::expectation::{Expectations, Recording};
@@ -134,7 +134,7 @@ impl Run {
         }
         let after = f.last_step.map_or_else(String::new, |step| format!(" after step {step}"));
         let why = format!("the log of the run ended{after} without a word: it is taken for over");
-        out.push(rank_dead::silent_end(RunView { now, run: f }, why));
+        out.push(rank_dead::silent_end(RunAt { now, run: f }, why));
     }
 
     /// Takes over changed settings.

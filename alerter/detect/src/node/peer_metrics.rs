@@ -40,7 +40,7 @@ pub enum Scale {
 
 /// One thing that is read of every device of a kind.
 #[derive(Debug, Clone, Copy)]
-pub struct Vital {
+pub struct PeerMetric {
     pub of: Of,
     /// In the event.
     name: &'static str,
@@ -63,40 +63,46 @@ const MANY: f64 = 1.6;
 /// Of a ratio the low side is bad, of anything else the high one. Where the peers agree, the gate
 /// decides and not the sigmas: it lies at 6.25, 6 and 8 of the smallest standard deviations that
 /// are believed.
-const fn vital(of: Of, name: &'static str, words: &'static str, scale: Scale, prior: f64) -> Vital {
+const fn peer_metric(
+    of: Of,
+    name: &'static str,
+    words: &'static str,
+    scale: Scale,
+    prior: f64,
+) -> PeerMetric {
     let (low, floor, gate) = match scale {
         Scale::Ratio => (true, 0.008, 0.05),
         Scale::Plain => (false, 2.0, 12.0),
         Scale::Rate(_) => (false, 0.2, MANY),
     };
-    Vital { of, name, words, scale, low, floor, gate, prior }
+    PeerMetric { of, name, words, scale, low, floor, gate, prior }
 }
 
-pub static VITALS: [Vital; 20] = [
-    vital(Of::Gpu, "sm_clock_hertz", "SM clock", Scale::Ratio, 1.5),
-    vital(Of::Gpu, "memory_clock_hertz", "memory clock", Scale::Ratio, 1.5),
-    vital(Of::Gpu, "power_limit_watts", "power limit", Scale::Ratio, 1.5),
-    vital(Of::Gpu, "temperature_celsius", "temperature", Scale::Plain, 1.5),
-    vital(Of::Gpu, "memory_temperature_celsius", "memory temperature", Scale::Plain, 1.5),
-    vital(Of::Gpu, "ecc_corrected", "corrected memory errors", Scale::Rate(0.02), 2.5),
-    vital(Of::Gpu, "ecc_uncorrected", "uncorrected memory errors", Scale::Rate(0.001), 3.0),
-    vital(Of::Gpu, "pcie_replays", "PCIe replays", Scale::Rate(1.0), 1.5),
-    vital(Of::Gpu, "nvlink_errors", "NVLink errors", Scale::Rate(0.1), 2.0),
-    vital(Of::Port, "rate_bytes_per_second", "link speed", Scale::Ratio, 2.0),
-    vital(Of::Port, "errors", "errors", Scale::Rate(0.1), 2.0),
-    vital(Of::Port, "link_downed", "link downs", Scale::Rate(0.001), 2.0),
-    vital(Of::Port, "symbol_errors", "symbol errors", Scale::Rate(0.1), 2.0),
-    vital(Of::Port, "link_error_recoveries", "link recoveries", Scale::Rate(0.01), 2.0),
-    vital(Of::Port, "transmit_discards", "discarded packets", Scale::Rate(1.0), 2.0),
-    vital(Of::Port, "out_of_sequence", "packets out of sequence", Scale::Rate(1.0), 2.0),
-    vital(Of::Port, "ack_timeouts", "acknowledgement timeouts", Scale::Rate(0.1), 2.0),
-    vital(Of::Port, "retransmitted_packets", "retransmitted packets", Scale::Rate(1.0), 2.0),
-    vital(Of::Port, "receive_drops", "dropped packets", Scale::Rate(1.0), 2.0),
+pub static PEER_METRICS: [PeerMetric; 20] = [
+    peer_metric(Of::Gpu, "sm_clock_hertz", "SM clock", Scale::Ratio, 1.5),
+    peer_metric(Of::Gpu, "memory_clock_hertz", "memory clock", Scale::Ratio, 1.5),
+    peer_metric(Of::Gpu, "power_limit_watts", "power limit", Scale::Ratio, 1.5),
+    peer_metric(Of::Gpu, "temperature_celsius", "temperature", Scale::Plain, 1.5),
+    peer_metric(Of::Gpu, "memory_temperature_celsius", "memory temperature", Scale::Plain, 1.5),
+    peer_metric(Of::Gpu, "ecc_corrected", "corrected memory errors", Scale::Rate(0.02), 2.5),
+    peer_metric(Of::Gpu, "ecc_uncorrected", "uncorrected memory errors", Scale::Rate(0.001), 3.0),
+    peer_metric(Of::Gpu, "pcie_replays", "PCIe replays", Scale::Rate(1.0), 1.5),
+    peer_metric(Of::Gpu, "nvlink_errors", "NVLink errors", Scale::Rate(0.1), 2.0),
+    peer_metric(Of::Port, "rate_bytes_per_second", "link speed", Scale::Ratio, 2.0),
+    peer_metric(Of::Port, "errors", "errors", Scale::Rate(0.1), 2.0),
+    peer_metric(Of::Port, "link_downed", "link downs", Scale::Rate(0.001), 2.0),
+    peer_metric(Of::Port, "symbol_errors", "symbol errors", Scale::Rate(0.1), 2.0),
+    peer_metric(Of::Port, "link_error_recoveries", "link recoveries", Scale::Rate(0.01), 2.0),
+    peer_metric(Of::Port, "transmit_discards", "discarded packets", Scale::Rate(1.0), 2.0),
+    peer_metric(Of::Port, "out_of_sequence", "packets out of sequence", Scale::Rate(1.0), 2.0),
+    peer_metric(Of::Port, "ack_timeouts", "acknowledgement timeouts", Scale::Rate(0.1), 2.0),
+    peer_metric(Of::Port, "retransmitted_packets", "retransmitted packets", Scale::Rate(1.0), 2.0),
+    peer_metric(Of::Port, "receive_drops", "dropped packets", Scale::Rate(1.0), 2.0),
     // Evidence of who waits, and no fault.
-    Vital {
+    PeerMetric {
         low: true,
         gate: f64::INFINITY,
-        ..vital(Of::Port, "transmit_bytes", "traffic", Scale::Rate(1e6), 0.0)
+        ..peer_metric(Of::Port, "transmit_bytes", "traffic", Scale::Rate(1e6), 0.0)
     },
 ];
 
@@ -104,7 +110,7 @@ pub static VITALS: [Vital; 20] = [
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Device {
     pub at: Ts,
-    /// By place in [`VITALS`]; absent of the other kind.
+    /// By place in [`PEER_METRICS`]; absent of the other kind.
     signs: BTreeMap<u8, Sign>,
 }
 
@@ -142,17 +148,20 @@ pub struct Outlier<'a> {
     pub device: &'a str,
     /// When it was read last.
     at: Ts,
-    pub vital: &'static Vital,
+    pub peer_metric: &'static PeerMetric,
     pub sign: &'a Sign,
 }
 
-/// What is usual among the devices of a run, from the values of every vital over all of them.
+/// What is usual among the devices of a run, from the values of every peer_metric over all of them.
 pub(crate) fn peers(now: Ts, mut values: Vec<Vec<f64>>) -> Peers {
-    let usual = values.iter_mut().zip(&VITALS).map(|(values, vital)| Usual::from_values(values, vital.floor));
+    let usual = values
+        .iter_mut()
+        .zip(&PEER_METRICS)
+        .map(|(values, peer_metric)| Usual::from_values(values, peer_metric.floor));
     Peers::new(now, usual.collect())
 }
 
-impl Vital {
+impl PeerMetric {
     /// How far a reading is on the bad side of its peers.
     fn excess(&self, x: f64, usual: f64) -> f64 {
         if self.low { usual - x } else { x - usual }
@@ -189,13 +198,13 @@ impl PeerMetrics {
         device.at = now;
         self.readings += 1;
         self.heard[of as usize].hear(now);
-        for (i, vital) in VITALS.iter().enumerate().filter(|(_, v)| v.of == of) {
-            let Some(v) = e.m.get(vital.name).filter(|v| v.is_finite()) else { continue };
+        for (i, peer_metric) in PEER_METRICS.iter().enumerate().filter(|(_, v)| v.of == of) {
+            let Some(v) = e.m.get(peer_metric.name).filter(|v| v.is_finite()) else { continue };
             let sign = device.signs.entry(i as u8).or_default();
-            sign.read(now, vital, v, loaded || of == Of::Port);
+            sign.read(now, peer_metric, v, loaded || of == Of::Port);
             if let Some((x, usual)) = sign.x.zip(peers.and_then(|p| p.get(i))) {
                 sign.seen = Some(Seen { x, usual: usual.median });
-                sign.drift.add(now.0, vital.excess(x, usual.median), usual.sigma);
+                sign.drift.add(now.0, peer_metric.excess(x, usual.median), usual.sigma);
             }
         }
         true
@@ -231,11 +240,11 @@ impl PeerMetrics {
             .iter()
             .flat_map(|(device, d)| d.signs.iter().map(move |(i, sign)| (device, d.at, *i, sign)));
         signs.filter_map(|(device, at, i, sign)| {
-            let vital = VITALS.get(usize::from(i))?;
-            (sign.drift.level() > 0.0 && sign.drift.excess() >= vital.gate).then_some(Outlier {
+            let peer_metric = PEER_METRICS.get(usize::from(i))?;
+            (sign.drift.level() > 0.0 && sign.drift.excess() >= peer_metric.gate).then_some(Outlier {
                 device: device.as_str(),
                 at,
-                vital,
+                peer_metric,
                 sign,
             })
         })
@@ -243,16 +252,16 @@ impl PeerMetrics {
 
     /// Bytes that the node's ports send in a second, all together, if any port reports them.
     pub fn traffic(&self, now: Ts) -> Option<f64> {
-        let i = VITALS.iter().position(|v| v.name == "transmit_bytes")? as u8;
-        let Scale::Rate(unit) = VITALS[usize::from(i)].scale else { return None };
+        let i = PEER_METRICS.iter().position(|v| v.name == "transmit_bytes")? as u8;
+        let Scale::Rate(unit) = PEER_METRICS[usize::from(i)].scale else { return None };
         let fresh = self.devices.values().filter(|d| now - d.at < FRESH);
         fresh.filter_map(|d| d.signs.get(&i)?.x).map(|x| unit * (x.exp() - 1.0)).reduce(|a, b| a + b)
     }
 }
 
 impl Sign {
-    fn read(&mut self, now: Ts, vital: &Vital, v: f64, counts: bool) {
-        self.x = match vital.scale {
+    fn read(&mut self, now: Ts, peer_metric: &PeerMetric, v: f64, counts: bool) {
+        self.x = match peer_metric.scale {
             Scale::Ratio => (counts && v > 0.0).then(|| v.ln()),
             Scale::Plain => counts.then_some(v),
             Scale::Rate(unit) => {
@@ -272,7 +281,7 @@ impl Outlier<'_> {
     /// other, so that what happens to all of them sets each apart for a moment; an error
     /// counter is apart in the readings in which it rises.
     pub(crate) fn is_still(&self) -> bool {
-        matches!(self.vital.scale, Scale::Rate(_)) || self.seen_apart().is_some()
+        matches!(self.peer_metric.scale, Scale::Rate(_)) || self.seen_apart().is_some()
     }
 
     /// Whether it was read lately: one that was replaced stays known for a while.
@@ -282,29 +291,38 @@ impl Outlier<'_> {
 
     /// The same beside what the peers have now, which may be later than its last reading.
     pub(crate) fn is_apart_from(&self, peers: &Peers) -> bool {
-        let now = VITALS.iter().position(|v| core::ptr::eq(v, self.vital)).and_then(|i| peers.get(i));
-        let alike = |(seen, now): (Seen, Usual)| self.vital.excess(seen.x, now.median) < self.vital.gate;
+        let now =
+            PEER_METRICS.iter().position(|v| core::ptr::eq(v, self.peer_metric)).and_then(|i| peers.get(i));
+        let alike =
+            |(seen, now): (Seen, Usual)| self.peer_metric.excess(seen.x, now.median) < self.peer_metric.gate;
         self.is_still()
-            && (matches!(self.vital.scale, Scale::Rate(_)) || !self.sign.seen.zip(now).is_some_and(alike))
+            && (matches!(self.peer_metric.scale, Scale::Rate(_))
+                || !self.sign.seen.zip(now).is_some_and(alike))
     }
 
     fn seen_apart(&self) -> Option<Seen> {
-        self.sign.seen.filter(|seen| self.vital.excess(seen.x, seen.usual) >= self.vital.gate)
+        self.sign.seen.filter(|seen| self.peer_metric.excess(seen.x, seen.usual) >= self.peer_metric.gate)
     }
 
     /// `SM clock 1.2 GHz, its peers 1.98 GHz`: as last read, or, of a counter that rests just then,
     /// the mean since it began.
     pub fn seen(&self) -> Observation {
         let usual = self.sign.seen.map_or(0.0, |seen| seen.usual);
-        let mean = usual + if self.vital.low { -1.0 } else { 1.0 } * self.sign.drift.excess();
-        let (x, mean) = match (self.seen_apart().or(self.sign.seen), self.vital.scale) {
+        let mean = usual + if self.peer_metric.low { -1.0 } else { 1.0 } * self.sign.drift.excess();
+        let (x, mean) = match (self.seen_apart().or(self.sign.seen), self.peer_metric.scale) {
             (Some(seen), Scale::Ratio | Scale::Plain) => (seen.x, false),
             (Some(seen), _) if self.seen_apart().is_some() => (seen.x, false),
             _ => (mean, true),
         };
-        let (value, unit) = self.vital.shown(x);
-        let expected = self.vital.shown(usual).0.into();
-        Observation::Reading { vital: self.vital.words.to_owned(), value: value.into(), expected, unit, mean }
+        let (value, unit) = self.peer_metric.shown(x);
+        let expected = self.peer_metric.shown(usual).0.into();
+        Observation::Reading {
+            metric: self.peer_metric.words.to_owned(),
+            value: value.into(),
+            expected,
+            unit,
+            mean,
+        }
     }
 }
 
@@ -325,7 +343,7 @@ mod tests {
         let mut e = Event { name: Some("gpu".into()), ..Event::new(stepwatch_wire::Kind::Health) };
         e.extra.insert("gpu".into(), stepwatch_wire::Value::Text("GPU-1".into()));
         e.m.set("sm_clock_hertz", clock);
-        let mut values = vec![Vec::new(); VITALS.len()];
+        let mut values = vec![Vec::new(); PEER_METRICS.len()];
         values[0] = vec![others.ln(); 8];
         let peers = peers(Ts(at), values);
         v.take(Ts(at), &e, true, Some(&peers));

@@ -32,7 +32,7 @@ pub struct NodeState {
     pub conditions: Conditions,
     pub gpus: Gpus,
     /// What its GPUs and ports read, beside those of the other nodes of the run.
-    pub vitals: PeerMetrics,
+    pub peer_metrics: PeerMetrics,
     pub jobs: Jobs,
     /// Of the kernel, that no pattern knows.
     pub(crate) messages: Messages,
@@ -57,7 +57,7 @@ impl NodeState {
             kept_at: now,
             conditions: Conditions::default(),
             gpus: Gpus::default(),
-            vitals: PeerMetrics::default(),
+            peer_metrics: PeerMetrics::default(),
             jobs: Jobs::default(),
             messages: Messages::default(),
             setups: BTreeMap::new(),

@@ -131,7 +131,7 @@ impl AttemptSetup {
         }
         f.labels.iter().for_each(|(name, value)| put(Aspect::Declared, name, value));
         for (of, of_run) in [(Aspect::Run, true), (Aspect::Host, false)] {
-            let variants = f.setups.variants(of_run);
+            let variants = f.config_groups.variants(of_run);
             let names: BTreeSet<&String> = variants.iter().flat_map(|v| v.setup.keys.keys()).collect();
             for name in names {
                 let mut found: Vec<&str> = Vec::new();

@@ -9,7 +9,7 @@ use crate::stats::median::MAD_TO_SIGMA;
 /// Fewer are no peers.
 const PEERS: u32 = 4;
 
-/// The peers of one vital: what is usual, and how far they differ.
+/// The peers of one peer_metric: what is usual, and how far they differ.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usual {
     pub median: f64,

@@ -90,7 +90,7 @@ pub struct RunState {
     #[serde(skip)]
     pub(crate) moved: Vec<String>,
     /// How those nodes are set up.
-    pub setups: ConfigGroups,
+    pub config_groups: ConfigGroups,
     /// Open phases, and how long each kind took at most.
     pub phases: BTreeMap<String, Phase>,
     pub checkpoints: Checkpoints,
@@ -105,9 +105,9 @@ pub struct RunState {
     /// When most of its GPUs were last seen to compute although no step was reported for a while.
     pub computed_at: Option<Ts>,
     /// How long each rank computes.
-    pub sections: RankComputeTimes,
+    pub compute_times: RankComputeTimes,
     /// The losses that ranks report of their own batches.
-    pub losses: RankLosses,
+    pub rank_losses: RankLosses,
     /// What its GPUs and ports usually read.
     pub peers: Peers,
     steps_since_death: u64,
@@ -249,7 +249,7 @@ impl RunState {
             ranks: BTreeMap::new(),
             nodes: BTreeMap::new(),
             moved: Vec::new(),
-            setups: ConfigGroups::default(),
+            config_groups: ConfigGroups::default(),
             phases: BTreeMap::new(),
             checkpoints: Checkpoints::default(),
             batch_size: BatchSize::default(),
@@ -258,8 +258,8 @@ impl RunState {
             stuck_at: None,
             waiting_since: None,
             computed_at: None,
-            sections: RankComputeTimes::default(),
-            losses: RankLosses::default(),
+            compute_times: RankComputeTimes::default(),
+            rank_losses: RankLosses::default(),
             peers: Peers::default(),
             steps_since_death: 0,
             ended: None,
@@ -329,7 +329,7 @@ impl RunState {
             Some(ranks) if *ranks > 1 => *ranks -= 1,
             _ => {
                 self.nodes.remove(node);
-                self.setups.left(node);
+                self.config_groups.left(node);
                 self.moved.push(node.to_owned());
             }
         }
@@ -338,7 +338,7 @@ impl RunState {
     /// Takes the setup of a node of the run. Setups of other nodes are not kept.
     pub(crate) fn set_up(&mut self, now: Ts, node: &str, setup: &Setup) {
         if self.nodes.contains_key(node) {
-            self.wants_look |= self.setups.take(now, node, setup);
+            self.wants_look |= self.config_groups.take(now, node, setup);
         }
     }
 
@@ -368,14 +368,14 @@ impl RunState {
             return false;
         };
         r.stage = number(e, "stage").or(r.stage);
-        self.sections.take(rank, r.stage, step, e)
+        self.compute_times.take(rank, r.stage, step, e)
     }
 
     /// Takes a rank's own loss. True if a rank is out of line. A rank of an attempt that was left
     /// is not counted.
     pub(crate) fn take_rank_loss(&mut self, rank: u32, step: i64, loss: f64) -> bool {
         let counts = || self.ranks.get(&rank).is_some_and(|r| !r.stale && r.last_step == Some(step));
-        self.ranks.len() >= rank_loss::FEWEST && counts() && self.losses.take(rank, step, loss)
+        self.ranks.len() >= rank_loss::FEWEST && counts() && self.rank_losses.take(rank, step, loss)
     }
 
     pub(crate) fn bye(&mut self, now: Ts, e: &Event) {
@@ -484,8 +484,8 @@ impl RunState {
             p.ranks.clear();
         });
         self.checkpoints.restarted();
-        self.sections.restarted();
-        self.losses.restarted();
+        self.compute_times.restarted();
+        self.rank_losses.restarted();
         for (_, r) in self.ranks.iter_mut().filter(|(rank, _)| **rank != first) {
             r.stale = r.last_step.is_some();
         }
@@ -494,7 +494,7 @@ impl RunState {
             self.ranks.values().filter(|r| !r.stale).filter_map(|r| r.node.clone()).collect();
         places.iter().for_each(|node| self.arrive(node));
         let nodes = &self.nodes;
-        self.setups.retain(now, |node| nodes.contains_key(node));
+        self.config_groups.retain(now, |node| nodes.contains_key(node));
     }
 
     /// A rank as what can be suspected.

@@ -1,4 +1,5 @@
-//! The labels or the annotations of an alert, as small as they can be kept, and how much of them is.
+//! The labels or the annotations of an alert, as small as they can be kept, and how much of them
+//! is.
 
 use core::fmt;
 use core::ops::Range;

@@ -32,14 +32,14 @@ impl Responder {
             change: Change::Raise,
             kind: what.kind,
             severity: what.severity,
-            signal: "rehearsal".into(),
+            signal: "simulation".into(),
             step: 0,
             ts: now,
             start_step: 0,
             value: f64::NAN,
             expected: f64::NAN,
             score: 0.0,
-            why: "a rehearsal: nothing is wrong".into(),
+            why: "a simulation: nothing is wrong".into(),
             suspects: Vec::new(),
         };
         self.manager.finding(&mut Tx::new(now, out), &Context::new(scope, run, nodes, now), &finding);

@@ -1,10 +1,11 @@
 //! Who says a line: the trainer, or a model whose samples the trainer prints.
 //!
 //! A model that is trained on logs writes their sentences, too. What it wrote stands in quotes,
-//! also over several lines; behind a label such as `completion:`, and on the lines below it; between
-//! tags or dashes (`passage.rs`); in a record, which quotes it; or as markup. The message of a
-//! logger's record is the trainer's (`record.rs`). An exception is the trainer's own only at the
-//! start of the line: whoever raised it put nothing before it but what launchers and loggers do.
+//! also over several lines; behind a label such as `completion:`, and on the lines below it;
+//! between tags or dashes (`passage.rs`); in a record, which quotes it; or as markup. The message
+//! of a logger's record is the trainer's (`record.rs`). An exception is the trainer's own only at
+//! the start of the line: whoever raised it put nothing before it but what launchers and loggers
+//! do.
 
 use super::passage::{self, Passage};
 use super::record;

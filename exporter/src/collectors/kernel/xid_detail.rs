@@ -3,8 +3,9 @@
 //!
 //! ```text
 //! 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x00000000 0x00000000 ...)
-//! 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, ...)
-//! 13, pid=7, name=python3, Graphics SM Warp Exception on (GPC 1, TPC 3, SM 0): Out Of Range Address
+//! 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000,
+//! ...) 13, pid=7, name=python3, Graphics SM Warp Exception on (GPC 1, TPC 3, SM 0): Out Of Range
+//! Address
 //! ```
 //!
 //! The tables are NVIDIA's: "XID 144-150 Decode" of the Xid catalog

@@ -451,8 +451,8 @@ impl TailedFile {
     }
 
     /// For a file that came while it was waited for, and was read at once; for one whose writer was
-    /// not known before its first line was there; and before the first step, for a launcher that was
-    /// alone may have started a trainer since.
+    /// not known before its first line was there; and before the first step, for a launcher that
+    /// was alone may have started a trainer since.
     fn find_owner(&mut self, now: Instant, unix: f64, cx: &Context<'_>) {
         let first = !std::mem::replace(&mut self.spoke, true);
         let begins = self.owner.may_launch() && self.waiting.iter().any(|e| e.kind == Kind::Step);

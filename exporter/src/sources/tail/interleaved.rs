@@ -1,11 +1,11 @@
 //! Steps of several trainers in one log.
 //!
-//! Nothing in such a log says whose a line is. Each trainer counts on from its own last step, so the
-//! lines are put to tracks: a step that goes on with a track belongs to it. A trainer that starts
-//! anew leaves its old track for good. Where two tracks go on in turn, several trainers write: one
-//! of them is followed, and the steps of the others are left out, for to the hub each would be a
-//! restart. A value that is not finite is kept, as the next step of the one that is followed,
-//! because whoever's it is must hear of it.
+//! Nothing in such a log says whose a line is. Each trainer counts on from its own last step, so
+//! the lines are put to tracks: a step that goes on with a track belongs to it. A trainer that
+//! starts anew leaves its old track for good. Where two tracks go on in turn, several trainers
+//! write: one of them is followed, and the steps of the others are left out, for to the hub each
+//! would be a restart. A value that is not finite is kept, as the next step of the one that is
+//! followed, because whoever's it is must hear of it.
 
 use std::collections::BTreeMap;
 
@@ -27,8 +27,8 @@ const KNOWN_TURNS: u32 = 3;
 const TURNS: u32 = 6;
 /// Lines of one track in a row after which the others are gone.
 const ALONE: u32 = 256;
-/// Lines in a row with which a trainer has started anew, where trainers of several runs are known to
-/// write and it is not known yet whether their steps are mixed.
+/// Lines in a row with which a trainer has started anew, where trainers of several runs are known
+/// to write and it is not known yet whether their steps are mixed.
 const IN_A_ROW: u32 = 3;
 /// Usual distances between two lines that may lie between two lines of one trainer.
 const REACH: i64 = 16;
@@ -223,8 +223,8 @@ impl Rank {
         oldest
     }
 
-    /// Whether the one that is followed is silent and `track` takes its place: one that began since,
-    /// if there is any, for it may be the same trainer.
+    /// Whether the one that is followed is silent and `track` takes its place: one that began
+    /// since, if there is any, for it may be the same trainer.
     fn is_left(&self, track: usize, line: Line) -> bool {
         let followed = self.tracks[self.followed];
         let is_new = |track: &Track| track.began > followed.at && !track.is_silent(line.at);

@@ -1,8 +1,8 @@
 //! Which run a file belongs to, by its writers: the rule's answer for the processes that have it
 //! open.
 //!
-//! A launcher and the trainer that it started write to the same file, and so do the processes that a
-//! trainer starts. Before the first step, the file belongs to the innermost of these processes;
+//! A launcher and the trainer that it started write to the same file, and so do the processes that
+//! a trainer starts. Before the first step, the file belongs to the innermost of these processes;
 //! afterwards, to the one that wrote the steps.
 
 use std::collections::BTreeSet;

@@ -36,7 +36,7 @@ pub(super) fn no_host(why: Observation) -> Suspect {
 /// Slowest first.
 fn ranked<'a>(f: &'a RunState, named: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &'a Member)> {
     let mut all: Vec<_> =
-        named.iter().filter_map(|rank| Some((*rank, f.sections.members.get(rank)?))).collect();
+        named.iter().filter_map(|rank| Some((*rank, f.compute_times.members.get(rank)?))).collect();
     all.sort_by(|a, b| b.1.excess.total_cmp(&a.1.excess).then(a.0.cmp(&b.0)));
     all.into_iter()
 }
@@ -46,8 +46,9 @@ pub(super) fn worst<'a>(f: &'a RunState, named: &BTreeSet<u32>) -> Option<(u32, 
 }
 
 fn peers(f: &RunState, m: &Member) -> String {
-    let others = f.sections.groups.get(&m.stage).map_or(0, |g| g.ranks.saturating_sub(1));
-    let stage = if f.sections.groups.len() > 1 { format!(" of stage {}", m.stage) } else { String::new() };
+    let others = f.compute_times.groups.get(&m.stage).map_or(0, |g| g.ranks.saturating_sub(1));
+    let stage =
+        if f.compute_times.groups.len() > 1 { format!(" of stage {}", m.stage) } else { String::new() };
     match others {
         1 => format!("the other rank{stage}"),
         _ => format!("the other {others} ranks{stage}"),
@@ -56,11 +57,11 @@ fn peers(f: &RunState, m: &Member) -> String {
 
 /// A rank and what sets it apart, for a list of suspects.
 pub(crate) fn suspect(f: &RunState, rank: u32, m: &Member) -> Suspect {
-    let others = f.sections.groups.get(&m.stage).map_or(0, |g| g.ranks.saturating_sub(1));
+    let others = f.compute_times.groups.get(&m.stage).map_or(0, |g| g.ranks.saturating_sub(1));
     let seen = Observation::ComputesLonger {
         value: f64::from(m.excess).exp().into(),
         others,
-        stage: (f.sections.groups.len() > 1).then_some(m.stage),
+        stage: (f.compute_times.groups.len() > 1).then_some(m.stage),
         since_step: m.onset(),
     };
     Suspect::new(f.rank_target(rank), seen)
@@ -69,7 +70,7 @@ pub(crate) fn suspect(f: &RunState, rank: u32, m: &Member) -> Suspect {
 pub(super) fn who(f: &RunState, named: &BTreeSet<u32>) -> Sentence {
     let Some((rank, m)) = worst(f, named) else { return Sentence::default() };
     let ratio = f64::from(m.excess).exp();
-    let secs = f.sections.groups.get(&m.stage).map_or(0.0, |g| g.secs);
+    let secs = f.compute_times.groups.get(&m.stage).map_or(0.0, |g| g.secs);
     let mut why = Sentence::from(format!(
         "{} computes {} times as long as {}: {} s a step against {} s, and every step waits for it",
         f.rank_target(rank),
