@@ -53,7 +53,15 @@ impl Crate {
     fn load(&mut self, module: Segments, path: &Path, read: &dyn Fn(&Path) -> Option<String>) {
         let Some(text) = read(path) else { return };
         let code = without_tests(&text);
-        let (file, children) = File::parse(path, &tokens(&code));
+        let tokens = tokens(&code);
+        let file = File::parse(path, &tokens);
+        // A macro may declare a module (`sources!`, `detectors!`), so every name below may be one.
+        // A `main.rs` has the files of the library beside it, which are none of its own.
+        let declared = |at: usize| at > 0 && tokens[at - 1] == "mod";
+        let is_child =
+            |(at, token): &(usize, &&str)| is_module_name(token) && (!module.is_empty() || declared(*at));
+        let children: BTreeSet<_> =
+            tokens.iter().enumerate().filter(is_child).map(|(_, token)| *token).collect();
         let mut below = path.with_extension("");
         if module.is_empty() || below.ends_with("mod") {
             below.pop();
@@ -137,14 +145,12 @@ impl Crate {
 }
 
 impl File {
-    /// The file, and the modules that it declares.
-    fn parse<'a>(path: &Path, tokens: &[&'a str]) -> (Self, Vec<&'a str>) {
+    fn parse(path: &Path, tokens: &[&str]) -> Self {
         let mut file = Self { path: path.to_owned(), ..Self::default() };
-        let (mut children, mut at) = (Vec::new(), 0);
+        let mut at = 0;
         while let Some(token) = tokens.get(at) {
             let next = |n: usize| tokens.get(at + n).copied().unwrap_or_default();
             match *token {
-                "mod" if next(2) == ";" => children.push(next(1)),
                 "use" if next(1) != "<" => {
                     let length = tokens[at..].iter().take_while(|t| **t != ";").count();
                     let exports = at > 0 && ["pub", ")"].contains(&tokens[at - 1]);
@@ -164,7 +170,7 @@ impl File {
             }
             at += 1;
         }
-        (file, children)
+        file
     }
 
     /// Takes what stands behind `use`, or behind a part of it.
@@ -196,6 +202,10 @@ impl File {
             self.uses.insert(path);
         }
     }
+}
+
+fn is_module_name(token: &str) -> bool {
+    is_name(token) && token.chars().all(|c| c == '_' || c.is_ascii_lowercase() || c.is_ascii_digit())
 }
 
 fn is_name(token: &str) -> bool {
@@ -250,6 +260,18 @@ mod tests {
         let want = "4 files import each other, the limit is 3:\n    a.rs imports b.rs\n    b.rs imports c.rs\n    \
                     c.rs imports d/inner.rs\n    d/inner.rs imports a.rs";
         assert_eq!(found, [want]);
+    }
+
+    #[test]
+    fn modules_that_a_macro_declares_count() {
+        let found = circles(&[
+            ("lib.rs", "mod all;"),
+            ("all.rs", "all! { a: a::A, b: b::B, c: c::C }\npub struct All;"),
+            ("all/a.rs", "use super::b::B;\npub struct A;"),
+            ("all/b.rs", "use super::c::C;\npub struct B;"),
+            ("all/c.rs", "use super::All;\npub struct C;"),
+        ]);
+        assert!(found[0].starts_with("4 files"), "{found:?}");
     }
 
     #[test]
