@@ -24,8 +24,13 @@ pub(super) async fn with_one_of_everything() -> (TestApp, Vec<String>) {
     let silence = r#"{"matchers":["run=gpt"],"duration":"2h","created_by":"ann","comment":"x"}"#;
     assert_eq!(app.post("/api/v1/silences", "application/json", silence).await.0, 200);
     wait_for("the run and its ranks", async || {
-        let history = app.json("/api/v1/runs/mixtral-8x7b/attempts").await;
-        let ranks = app.json("/api/v1/runs/mixtral-8x7b/ranks").await;
+        // Until it is heard of, a run is not found.
+        let of_run = async |what: &str| {
+            let (status, body) = app.get(&format!("/api/v1/runs/mixtral-8x7b/{what}")).await;
+            let known = (status == 200).then_some(body)?;
+            serde_json::from_str::<Value>(&known).ok()
+        };
+        let (history, ranks) = (of_run("attempts").await?, of_run("ranks").await?);
         let known = history["attempts"].as_array()?.len() == 2 && !ranks["steps"].as_array()?.is_empty();
         let nodes = app.json("/api/v1/nodes").await["nodes"].as_array()?.len();
         (known && nodes >= 3).then_some(())
