@@ -1,5 +1,5 @@
-//! State that a collector keeps over a restart of this exporter: one small JSON file each, in the
-//! state directory.
+//! State that a collector, or the stream, keeps over a restart of this exporter: one small JSON
+//! file each, in the state directory.
 //!
 //! Replaced as a whole by rename: after a crash it is the old one or the new one. A file that
 //! cannot be read is set aside and forgotten; that costs what was learned, never a start. `--once`
@@ -19,7 +19,7 @@ const MODE: u32 = 0o600;
 /// Larger than anything a collector has to remember.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What the collector `name` remembered; the default when there is nothing, or nothing that can be
+/// What was remembered under `name`; the default when there is nothing, or nothing that can be
 /// read.
 pub fn load<T: DeserializeOwned + Default>(dir: Option<&Path>, name: &str) -> T {
     let Some(path) = dir.map(|dir| file(dir, name)) else { return T::default() };
@@ -27,13 +27,13 @@ pub fn load<T: DeserializeOwned + Default>(dir: Option<&Path>, name: &str) -> T 
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return T::default(),
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "cannot read what a collector remembers; it begins anew");
+            tracing::warn!(path = %path.display(), %error, "cannot read what was remembered; it is learned anew");
             return T::default();
         }
     };
     serde_json::from_slice(&text).unwrap_or_else(|error| {
         let aside = path.with_extension("json.bad");
-        tracing::warn!(path = %path.display(), aside = %aside.display(), %error, "what a collector remembers is damaged; set aside, it begins anew");
+        tracing::warn!(path = %path.display(), aside = %aside.display(), %error, "what was remembered is damaged; it is set aside and learned anew");
         let _ = std::fs::rename(&path, &aside);
         T::default()
     })

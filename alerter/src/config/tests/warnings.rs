@@ -1,4 +1,4 @@
-use super::parse;
+use super::{error, parse};
 
 #[test]
 fn what_can_notify_nobody_or_wakes_nobody_is_a_warning() {
@@ -48,4 +48,57 @@ fn a_page_of_a_team_or_of_a_policy_that_wakes_nobody_is_a_warning() {
         ["routes[0]: a page that goes there wakes nobody; who wakes somebody: pager"]
     );
     assert_eq!(warned(&of_policy.replace("severity: ticket", "severity: page")), [""; 0]);
+}
+
+#[test]
+fn labels_that_are_nearly_ours_are_warnings_with_the_name() {
+    let label_warnings = |text: &str| -> Vec<String> {
+        let named = |w: &String| w.contains("label");
+        parse(&format!("receivers: [{{name: out, stdout: {{}}}}]\n{text}"))
+            .unwrap()
+            .warnings
+            .into_iter()
+            .filter(named)
+            .collect()
+    };
+    let route =
+        |matchers: &str| label_warnings(&format!("routes: [{{match: [{matchers}], notify: [out]}}]\n"));
+    let mistyped = route(r#"'alertname="X"', 'severty="page"'"#);
+    assert_eq!(
+        mistyped,
+        [
+            "routes[0].match[1]: no incident has the label \"severty\" unless an alert brings it; the nearest of our own is \"severity\""
+        ]
+    );
+    for label in
+        ["datacentre", "code", "mode", "name", "le", "quantile", "role", "state", "type", "user", "path"]
+    {
+        assert_eq!(route(&format!("'alertname=\"X\"', '{label}=\"y\"'")), [""; 0], "{label}");
+    }
+    assert_eq!(route(r#"'alertname="X"', 'severity="page"', 'instance="y"'"#), [""; 0]);
+    let below = label_warnings(
+        "routes: [{match: ['alertname=\"X\"'], notify: [out], routes: [{match: ['teem=\"a\"', 'Severity=\"page\"']}]}]\n",
+    );
+    assert_eq!(below.len(), 2, "{below:?}");
+    assert!(
+        below[1].starts_with("routes[0].routes[0].match[1]") && below[1].contains("\"severity\""),
+        "{below:?}"
+    );
+    let common = label_warnings(
+        "group_by: [nod, colour]\ninhibit_rules: [{source_matchers: ['kind=\"hang\"'], target_matchers: ['cause=\"speed\"'], equal: [rnu]}]\n",
+    );
+    let of_label = |label: &str| common.iter().find(|w| w.contains(&format!("{label:?}"))).unwrap().clone();
+    assert!(of_label("nod").ends_with("; the nearest that one may have is \"node\""), "{common:?}");
+    assert!(of_label("rnu").ends_with("; the nearest that one may have is \"run\""), "{common:?}");
+    assert!(!of_label("colour").contains("nearest"), "{common:?}");
+}
+
+#[test]
+fn a_name_that_is_nothing_like_it_is_not_suggested() {
+    let text = error("routes: [{match: ['colour=\"red\"']}]\n");
+    assert!(text.contains("no incident has the label \"colour\"; if runs declare it"), "{text}");
+    let teams = "teams: [{name: research, match: ['run=\"a\"']}]\nroutes: [{match: ['team=\"X\"']}]\n";
+    let warnings = parse(teams).unwrap().warnings;
+    let mistake = warnings.iter().find(|w| w.contains("`teams` has no \"X\"")).unwrap();
+    assert!(!mistake.contains("research"), "{mistake}");
 }
