@@ -16,6 +16,8 @@ use serde::de::DeserializeOwned;
 /// Only this exporter opens the state: it names the runs and users of the node, and any process
 /// that can open a file can lock it.
 const MODE: u32 = 0o600;
+/// How the names of its files begin.
+pub const PREFIX: &str = "learned-";
 /// Larger than anything a collector has to remember.
 const MAX_BYTES: u64 = 1 << 20;
 
@@ -76,7 +78,7 @@ pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
 }
 
 fn file(dir: &Path, name: &str) -> PathBuf {
-    dir.join(format!("collector-{name}.json"))
+    dir.join(format!("{PREFIX}{name}.json"))
 }
 
 #[cfg(test)]
@@ -86,7 +88,7 @@ mod tests {
     #[test]
     fn nobody_else_may_read_it_whatever_was_there_before() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("collector-x.json");
+        let path = dir.path().join("learned-x.json");
         let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         let widen = |name: &str| {
             let path = dir.path().join(name);
@@ -94,10 +96,10 @@ mod tests {
             std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         };
         // What a crash left is written over.
-        widen("collector-x.json.new");
+        widen("learned-x.json.new");
         save(Some(dir.path()), "x", &[1]).unwrap();
         assert_eq!(mode(), 0o600);
-        widen("collector-x.json");
+        widen("learned-x.json");
         assert_eq!(load::<Vec<u32>>(Some(dir.path()), "x"), [1]);
         assert_eq!(mode(), 0o600, "of an earlier version");
     }
@@ -111,9 +113,9 @@ mod tests {
         save(place, "x", &[1, 2]).unwrap();
         assert_eq!(loaded(place, "x"), vec![1, 2]);
         assert!(loaded(place, "y").is_empty());
-        std::fs::write(dir.path().join("collector-x.json"), "[1,").unwrap();
+        std::fs::write(dir.path().join("learned-x.json"), "[1,").unwrap();
         assert!(loaded(place, "x").is_empty());
-        assert!(dir.path().join("collector-x.json.bad").exists());
+        assert!(dir.path().join("learned-x.json.bad").exists());
         save(place, "x", &[3]).unwrap();
         assert_eq!(loaded(place, "x"), vec![3]);
         save(None, "x", &[4]).unwrap();

@@ -7,8 +7,8 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -29,6 +29,7 @@ use super::ring::{Gap, Read, Ring, Start};
 use super::seats::{KNOWN_AFTER, Seat, Seats};
 use crate::clock::unix_now;
 use crate::identity::peer;
+use crate::lock::Locked as _;
 use crate::persisted_state;
 use crate::reply;
 use crate::samples::Samples;
@@ -69,6 +70,7 @@ struct Readers {
     log_gaps: LogThrottle,
     /// Where it is remembered who followed for a while.
     state_dir: Option<PathBuf>,
+    saving: Mutex<()>,
 }
 
 impl Readers {
@@ -78,15 +80,20 @@ impl Readers {
     }
 
     /// Remembers a reader over a restart, once it has followed for a while.
-    async fn remember(&self) -> Infallible {
+    async fn remember(self: &Arc<Self>) -> Infallible {
         tokio::time::sleep(KNOWN_AFTER).await;
-        let (known, dir) = (self.seats.known(), self.state_dir.clone());
-        let save = move || persisted_state::save(dir.as_deref(), STATE_NAME, &known);
-        let saved = tokio::task::spawn_blocking(save).await;
+        let readers = Arc::clone(self);
+        let saved = tokio::task::spawn_blocking(move || readers.save()).await;
         if let Err(error) = saved.map_err(std::io::Error::other).flatten() {
             tracing::warn!(%error, "cannot save who follows the stream: after a restart its readers are strangers");
         }
         std::future::pending().await
+    }
+
+    fn save(&self) -> std::io::Result<()> {
+        // One at a time, so that what is written last is also what was read last.
+        let _saving = self.saving.locked();
+        persisted_state::save(self.state_dir.as_deref(), STATE_NAME, &self.seats.known())
     }
 
     /// Counts a reader that finds no place.

@@ -54,7 +54,7 @@ impl Node {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
         let known = serde_json::json!({interface: {"up_at": now, "pace": {"best": 0.0, "slower_since": null},
             "watch": {"open": null, "down_since": null, "outages": []}}});
-        std::fs::write(state.join("collector-nic.json"), known.to_string()).unwrap();
+        std::fs::write(state.join("learned-nic.json"), known.to_string()).unwrap();
     }
 
     /// Exit status, and what is wrong.

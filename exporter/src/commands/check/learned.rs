@@ -7,7 +7,9 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// Files of one exporter, one a collector.
+use crate::persisted_state;
+
+/// Files of one exporter: one for each collector that remembers something, and one more.
 const MAX_FILES: usize = 64;
 /// Larger than what any collector remembers.
 const MAX_BYTES: u64 = 1 << 20;
@@ -65,7 +67,7 @@ fn name(process: u32) -> String {
 
 fn is_memory(path: &Path) -> bool {
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-    name.strip_prefix("collector-").is_some_and(|rest| rest.strip_suffix(".json").is_some())
+    name.strip_prefix(persisted_state::PREFIX).is_some_and(|rest| rest.strip_suffix(".json").is_some())
 }
 
 impl Drop for Learned {
@@ -85,18 +87,18 @@ mod tests {
         assert_eq!(Learned::copy(&state.path().join("none")).dir(), None);
         fs::write(state.path().join("training.json"), "{}").unwrap();
         assert_eq!(Learned::copy(state.path()).dir(), None);
-        fs::write(state.path().join("collector-rdma.json"), "[1]").unwrap();
+        fs::write(state.path().join("learned-rdma.json"), "[1]").unwrap();
         let learned = Learned::copy(state.path());
         let dir = learned.dir().unwrap();
-        assert_eq!(fs::read_to_string(dir.join("collector-rdma.json")).unwrap(), "[1]");
+        assert_eq!(fs::read_to_string(dir.join("learned-rdma.json")).unwrap(), "[1]");
         assert!(!dir.join("training.json").exists());
-        fs::write(dir.join("collector-rdma.json"), "[2]").unwrap();
+        fs::write(dir.join("learned-rdma.json"), "[2]").unwrap();
         drop(learned);
         assert!(!dir.exists());
         let killed = std::mem::ManuallyDrop::new(Learned::copy(state.path())).dir().unwrap();
         assert!(killed.exists());
         remove_of(std::process::id());
         assert!(!killed.exists());
-        assert_eq!(fs::read_to_string(state.path().join("collector-rdma.json")).unwrap(), "[1]");
+        assert_eq!(fs::read_to_string(state.path().join("learned-rdma.json")).unwrap(), "[1]");
     }
 }

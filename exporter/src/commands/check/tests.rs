@@ -123,7 +123,7 @@ fn a_link_that_is_down_and_one_that_may_be() {
     std::fs::create_dir_all(&tree.config.state_dir).unwrap();
     let known = serde_json::json!({"eth0": {"up_at": unix_now(), "pace": {"best": 0.0, "slower_since": null},
         "watch": {"open": null, "down_since": null, "outages": []}}});
-    std::fs::write(tree.config.state_dir.join("collector-nic.json"), known.to_string()).unwrap();
+    std::fs::write(tree.config.state_dir.join("learned-nic.json"), known.to_string()).unwrap();
     let report = tree.check();
     assert_eq!(report.exit, 1);
     assert_eq!(report.text(true), format!("unhealthy nic eth0 was up and is down{what_to_do}"));

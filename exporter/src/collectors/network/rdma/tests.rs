@@ -251,7 +251,7 @@ fn a_node_without_its_driver_is_not_one_without_ports() {
     node.restart(Config::default());
     let support = |node: &mut Node| node.reader.probe(&node.bench.context()).unwrap();
     assert!(matches!(support(&mut node), Support::Supported(_)));
-    std::fs::remove_file(node.dir.path().join("state/collector-rdma.json")).unwrap();
+    std::fs::remove_file(node.dir.path().join("state/learned-rdma.json")).unwrap();
     assert!(matches!(support(&mut node), Support::Unsupported(_)));
 }
 
