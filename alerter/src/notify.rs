@@ -7,21 +7,16 @@
 //! One file a kind of receiver, with its configuration, rendering, sending and evaluation of
 //! answers; and one line in `notifiers!` below.
 
-pub mod alertmanager;
 mod attempt;
 mod budget;
-pub mod email;
 pub(crate) mod http;
+mod mistake;
 mod notifier;
-pub mod pagerduty;
 mod sample;
 mod secret;
-pub mod slack;
-pub mod stdout;
 mod templates;
 pub(crate) mod text;
 pub(crate) mod trial;
-pub mod webhook;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -32,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 pub use attempt::{Attempt, Failure, FailureClass, Picture, Receipt, Ring};
 pub use budget::Budget;
+pub use mistake::Mistake;
 pub use notifier::{Ear, Gallery, Notifier, Pace, PictureError};
 pub use sample::test_notification;
 pub use secret::SecretSource;
@@ -41,6 +37,8 @@ pub(crate) use text::{hex, line};
 
 macro_rules! notifiers {
     ($($module:ident,)*) => {
+        $(pub mod $module;)*
+
         /// An entry of `receivers:`: a name and exactly one kind.
         #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -84,19 +82,19 @@ macro_rules! notifiers {
                 self.slack.as_ref().is_some_and(slack::Config::has_threads)
             }
 
-            /// Reads the secrets and prepares to send. The error is for the reader of the
-            /// configuration file.
-            pub fn build(&self) -> Result<Arc<dyn Notifier>, String> {
-                let mut built: Vec<Result<Arc<dyn Notifier>, String>> = Vec::new();
+            /// Reads the secrets and prepares to send.
+            pub fn build(&self) -> Result<Arc<dyn Notifier>, Mistake> {
+                let mut built: Vec<Result<Arc<dyn Notifier>, Mistake>> = Vec::new();
                 $(if let Some(config) = &self.$module {
-                    built.push(config.build().map(|n| Arc::new(n) as Arc<dyn Notifier>));
+                    let one = config.build().map(|n| Arc::new(n) as Arc<dyn Notifier>);
+                    built.push(one.map_err(|mistake| mistake.under(stringify!($module))));
                 })*
                 match (built.len(), built.pop()) {
-                    (1, Some(one)) => one.and_then(|n| budget::within(self.budget, n)).map_err(|err| format!("receiver {:?}: {err}", self.name)),
-                    (n, _) => Err(format!(
-                        "receiver {:?} has {} kinds, needs exactly one of: {}",
-                        self.name, n, Self::KINDS.join(", ")
-                    )),
+                    (1, Some(one)) => budget::within(self.budget, one?),
+                    (n, _) => {
+                        let kinds = Self::KINDS.join(", ");
+                        Err(format!("has {n} kinds, needs exactly one of: {kinds}").into())
+                    }
                 }
             }
         }

@@ -60,7 +60,7 @@ impl Config {
     /// Reads the secret. The error is for the reader of the configuration file.
     pub fn build(&self) -> Result<Watchdog, String> {
         let url = url_of(self.url.as_ref(), self.url_file.as_ref(), self.url_env.as_ref())
-            .map_err(|e| format!("watchdog.{e}"))?;
+            .map_err(|mistake| mistake.under("watchdog").to_string())?;
         if self.interval < INTERVAL_MIN || self.interval > INTERVAL_MAX {
             return Err(format!("watchdog.interval: must be from {INTERVAL_MIN} to {INTERVAL_MAX}"));
         }

@@ -60,8 +60,11 @@ pub struct Node {
 impl Router {
     /// All mistakes of all routes and teams at once, each naming its place.
     pub fn new(routes: &[Route], teams: &[Team]) -> Result<Self, Vec<String>> {
-        let mut errors = Vec::new();
-        let routes = Node::list("routes", routes, 0, &mut errors);
+        let mut errors = nested_too_deep("routes", routes);
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let routes = Node::list("routes", routes, &mut errors);
         let teams = teams
             .iter()
             .enumerate()
@@ -227,14 +230,10 @@ impl Node {
         self.children.iter().for_each(|child| child.name_teams(names));
     }
 
-    fn list(at: &str, routes: &[Route], depth: usize, errors: &mut Vec<String>) -> Vec<Self> {
-        if depth > MAX_DEPTH {
-            errors.push(format!("{at}: routes are nested more than {MAX_DEPTH} deep"));
-            return Vec::new();
-        }
+    fn list(at: &str, routes: &[Route], errors: &mut Vec<String>) -> Vec<Self> {
         let node = |(i, route): (usize, &Route)| {
             let place = format!("{at}[{i}]");
-            let mut children = Self::list(&format!("{place}.routes"), &route.routes, depth + 1, errors);
+            let mut children = Self::list(&format!("{place}.routes"), &route.routes, errors);
             for child in &mut children {
                 child.inherit(route);
             }
@@ -315,6 +314,22 @@ impl Node {
         let levels = levels(config, self.policy.as_deref(), &self.notify);
         Way { route: self.place.clone(), because, policy: self.policy.clone(), levels }
     }
+}
+
+/// The places of routes that are nested too deep, each with the reason.
+pub fn nested_too_deep(at: &str, routes: &[Route]) -> Vec<String> {
+    fn search(at: &str, routes: &[Route], depth: usize, found: &mut Vec<String>) {
+        if depth == MAX_DEPTH && !routes.is_empty() {
+            found.push(format!("{at}: routes are nested more than {MAX_DEPTH} deep"));
+            return;
+        }
+        for (i, route) in routes.iter().enumerate() {
+            search(&format!("{at}[{i}].routes"), &route.routes, depth + 1, found);
+        }
+    }
+    let mut found = Vec::new();
+    search(at, routes, 0, &mut found);
+    found
 }
 
 fn matchers(place: &str, texts: &[String], errors: &mut Vec<String>) -> Vec<Matcher> {

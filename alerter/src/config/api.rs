@@ -9,7 +9,7 @@ use stepwatch_model::time::Span;
 use super::file::File;
 use super::names::unique;
 use crate::access::{Glob, Grant, Keyring, Scope, Scopes, TokenScope};
-use crate::notify::SecretSource;
+use crate::notify::{Mistake, SecretSource};
 
 /// Least characters of a token: it must not be guessed, since hashes of tokens are fast to compute.
 const MIN_TOKEN: usize = 16;
@@ -60,8 +60,8 @@ pub(super) fn check(file: &File, errors: &mut Vec<String>) {
     }
     for (i, token) in tokens.iter().enumerate() {
         let at = format!("api.tokens[{i}]");
-        if let Err(e) = token.source() {
-            errors.push(format!("{at}: {e}"));
+        if let Err(mistake) = token.source() {
+            errors.push(mistake.under(&at).to_string());
         }
         if token.scopes.is_empty() {
             let all = Scope::ALL.map(Scope::as_str).join(", ");
@@ -100,8 +100,8 @@ pub(super) fn keyring(file: &File, errors: &mut Vec<String>) -> Keyring {
         let at = format!("api.tokens[{i}].{key}");
         let secret = match source.read() {
             Ok(secret) => secret,
-            Err(e) => {
-                errors.push(format!("{at}: {e}"));
+            Err(mistake) => {
+                errors.push(mistake.under(&format!("api.tokens[{i}]")).to_string());
                 continue;
             }
         };
@@ -137,7 +137,7 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
 }
 
 impl Token {
-    fn source(&self) -> Result<SecretSource, String> {
+    fn source(&self) -> Result<SecretSource, Mistake> {
         SecretSource::needed("token", self.token_file.as_ref(), self.token_env.as_ref())
     }
 }

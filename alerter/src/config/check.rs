@@ -2,15 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
 use stepwatch_model::time::Span;
 use stepwatch_respond::config::Policy;
 
 use super::file::File;
 use super::names::{known, unique};
 use super::{api, fallback, incidents, oncall};
-use crate::notify::ReceiverConfig;
 use crate::notify::slack::Answers;
+use crate::notify::{Mistake, ReceiverConfig};
 use crate::outbox::Receivers;
 
 /// Numbers and URLs.
@@ -98,39 +97,13 @@ pub(super) fn receivers(configs: &[ReceiverConfig], errors: &mut Vec<String>) ->
     for (i, config) in configs.iter().enumerate() {
         match config.build() {
             Ok(notifier) => drop(built.insert(config.name.clone(), notifier)),
-            Err(e) => {
-                let whose = format!("receiver {:?}: ", config.name);
-                let (whose, mistake) =
-                    e.strip_prefix(&whose).map_or(("", e.as_str()), |mistake| (&whose, mistake));
-                let path = culprit(config, mistake);
-                // The key that leads a message is part of the path already.
-                let key = path.rsplit('.').next().unwrap_or_default();
-                let mistake =
-                    mistake.strip_prefix(key).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(mistake);
-                errors.push(format!("receivers[{i}]{path}: {whose}{mistake}"));
+            Err(Mistake { key, text }) => {
+                let key = key.map(|key| format!(".{key}")).unwrap_or_default();
+                errors.push(format!("receivers[{i}]{key}: receiver {:?}: {text}", config.name));
             }
         }
     }
     built
-}
-
-/// The path, within the receiver, of the cause of a message: the file or variable that it names, or
-/// the key that it begins with.
-fn culprit(config: &ReceiverConfig, message: &str) -> String {
-    fn walk(value: &Value, path: &str, is_it: &dyn Fn(&str, &Value) -> bool) -> Option<String> {
-        let Value::Object(map) = value else { return None };
-        map.iter().find_map(|(key, value)| {
-            let path = format!("{path}.{key}");
-            if is_it(key, value) { Some(path) } else { walk(value, &path, is_it) }
-        })
-    }
-    let value = serde_json::to_value(config).unwrap_or_default();
-    let names_source = |key: &str, value: &Value| {
-        (key.ends_with("_file") || key.ends_with("_env"))
-            && value.as_str().is_some_and(|text| message.contains(text))
-    };
-    let leads = |key: &str, _: &Value| message.strip_prefix(key).is_some_and(|rest| rest.starts_with(": "));
-    walk(&value, "", &names_source).or_else(|| walk(&value, "", &leads)).unwrap_or_default()
 }
 
 /// Warnings: allowed, and probably not intended.

@@ -7,7 +7,7 @@ use stepwatch_model::time::Span;
 use stepwatch_respond::config::Route;
 use stepwatch_respond::incident::inhibition;
 use stepwatch_respond::matcher::{Matcher, Op};
-use stepwatch_respond::route::Router;
+use stepwatch_respond::route::nested_too_deep;
 
 use super::file::File;
 use super::matchers::{self, Names};
@@ -26,10 +26,7 @@ pub(super) fn each_route(at: &str, routes: &[Route], act: &mut dyn FnMut(&str, &
 pub(super) fn check(file: &File, errors: &mut Vec<String>) {
     let names = Names::from_file(file);
     each_matchers(file, &mut |at, list, of_alerts| matchers::check(at, list, &names, of_alerts, errors));
-    if let Err(wrong) = Router::new(&file.routes, &[]) {
-        // Mistakes in matchers are reported already, with the place of each.
-        errors.extend(wrong.into_iter().filter(|e| e.contains("nested")));
-    }
+    errors.extend(nested_too_deep("routes", &file.routes));
     unique("teams", file.teams.iter().map(|t| t.name.as_str()), errors);
     declared(file, errors);
     timing(file, errors);

@@ -21,6 +21,7 @@ use stepwatch_respond::message::{LinkRole, Status};
 
 use super::attempt::{Attempt, Failure, FailureClass, Receipt};
 use super::http::{Http, base_url};
+use super::mistake::Mistake;
 use super::notifier::Notifier;
 use super::secret::SecretSource;
 use super::text::{clean, line, shorten, web_link};
@@ -84,21 +85,21 @@ pub struct Alertmanager {
 type Labels = Map<String, Value>;
 
 impl Config {
-    pub(super) fn build(&self) -> Result<Alertmanager, String> {
+    pub(super) fn build(&self) -> Result<Alertmanager, Mistake> {
         if self.urls.is_empty() || self.urls.len() > URLS_MAX {
-            return Err(format!("urls: needs 1 to {URLS_MAX} addresses"));
+            return Err(Mistake::at("urls", format!("needs 1 to {URLS_MAX} addresses")));
         }
         let urls: Vec<String> =
             self.urls.iter().map(|url| base_url("urls", url)).collect::<Result<_, _>>()?;
         let has_password = |url: &String| url::Url::parse(url).is_ok_and(|u| u.password().is_some());
         if urls.iter().any(has_password) {
-            return Err("urls: has a password in it, which belongs into password_file".into());
+            return Err(Mistake::at("urls", "has a password in it, which belongs into password_file"));
         }
         if self.resend_every < RESEND_MIN || self.resend_every > RESEND_MAX {
-            return Err(format!("resend_every: must be from {RESEND_MIN} to {RESEND_MAX}"));
+            return Err(Mistake::at("resend_every", format!("must be from {RESEND_MIN} to {RESEND_MAX}")));
         }
         if let Some(name) = self.labels.keys().find(|name| !is_label(name)) {
-            return Err(format!("labels: {name:?} is not a label's name"));
+            return Err(Mistake::at("labels", format!("{name:?} is not a label's name")));
         }
         let password =
             SecretSource::from_keys("password", self.password_file.as_ref(), self.password_env.as_ref())?;
@@ -319,7 +320,7 @@ mod tests {
     fn a_wrong_configuration_says_what_is_wrong() {
         let good = || Config { urls: vec!["http://am:9093".into()], ..Config::default() };
         assert!(good().build().is_ok());
-        let error = |config: Config| config.build().unwrap_err();
+        let error = |config: Config| config.build().unwrap_err().to_string();
         assert!(error(Config { urls: vec![], ..good() }).contains("urls: needs"));
         assert!(error(Config { urls: vec!["am:9093".into()], ..good() }).contains("https://"));
         assert!(

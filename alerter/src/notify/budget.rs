@@ -17,6 +17,7 @@ use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::message::{Fact, Status};
 
 use super::attempt::{Attempt, Failure, Receipt};
+use super::mistake::Mistake;
 use super::notifier::{Ear, Gallery, Notifier, Pace};
 use super::sample::test_notification;
 
@@ -38,12 +39,12 @@ impl Default for Budget {
 }
 
 impl Budget {
-    pub(super) fn check(self) -> Result<(), String> {
+    pub(super) fn check(self) -> Result<(), Mistake> {
         if self.messages == 0 {
-            return Err("budget.messages: must be at least 1".into());
+            return Err(Mistake::at("messages", "must be at least 1"));
         }
         if self.per < PER_MIN || self.per > PER_MAX {
-            return Err(format!("budget.per: must be from {PER_MIN} to {PER_MAX}"));
+            return Err(Mistake::at("per", format!("must be from {PER_MIN} to {PER_MAX}")));
         }
         Ok(())
     }
@@ -84,9 +85,9 @@ struct Within {
 pub(super) fn within(
     budget: Option<Budget>,
     notifier: Arc<dyn Notifier>,
-) -> Result<Arc<dyn Notifier>, String> {
+) -> Result<Arc<dyn Notifier>, Mistake> {
     let Some(budget) = budget else { return Ok(notifier) };
-    budget.check()?;
+    budget.check().map_err(|mistake| mistake.under("budget"))?;
     Ok(Arc::new(Within { inner: notifier, budget }))
 }
 

@@ -35,6 +35,7 @@ use stepwatch_respond::message::{Message, Status};
 
 use self::relay::{Answers, Encryption, Relay};
 use super::attempt::{Attempt, Failure, FailureClass, Picture, Receipt};
+use super::mistake::Mistake;
 use super::notifier::{Notifier, Pace};
 use super::secret::SecretSource;
 use super::text::{clean, hex, line, shorten};
@@ -125,11 +126,12 @@ impl std::fmt::Debug for Email {
 }
 
 impl Config {
-    pub(super) fn build(&self) -> Result<Email, String> {
-        let mailbox =
-            |key: &str, text: &str| text.parse::<Mailbox>().map_err(|err| format!("{key}: {text:?}: {err}"));
+    pub(super) fn build(&self) -> Result<Email, Mistake> {
+        let mailbox = |key: &str, text: &str| {
+            text.parse::<Mailbox>().map_err(|err| Mistake::at(key, format!("{text:?}: {err}")))
+        };
         if self.to.is_empty() || self.to.len() > RECIPIENTS_MAX {
-            return Err(format!("to: needs 1 to {RECIPIENTS_MAX} addresses"));
+            return Err(Mistake::at("to", format!("needs 1 to {RECIPIENTS_MAX} addresses")));
         }
         let to: Vec<Mailbox> = self.to.iter().map(|t| mailbox("to", t)).collect::<Result<_, _>>()?;
         let from = mailbox("from", &self.from)?;
@@ -150,7 +152,7 @@ impl Config {
         Ok(Email { relay, from, to, domain })
     }
 
-    fn relay(&self) -> Result<(String, u16, Encryption), String> {
+    fn relay(&self) -> Result<(String, u16, Encryption), Mistake> {
         let usual = match self.tls {
             TlsMode::Starttls => 587,
             TlsMode::Tls => 465,
@@ -160,7 +162,7 @@ impl Config {
         let url = url::Url::parse(&format!("smtp://{}", self.smarthost)).ok();
         let host = url.as_ref().and_then(|u| u.host_str()).map(|h| h.trim_matches(['[', ']']).to_owned());
         let (Some(url), Some(host)) = (url, host) else {
-            return Err(format!("smarthost: {:?} must be host:port", self.smarthost));
+            return Err(Mistake::at("smarthost", format!("{:?} must be host:port", self.smarthost)));
         };
         let encryption = match self.tls {
             TlsMode::None => Encryption::Never,
@@ -170,16 +172,17 @@ impl Config {
         Ok((host, url.port().unwrap_or(usual), encryption))
     }
 
-    fn tls_parameters(&self, host: &str) -> Result<TlsParameters, String> {
+    fn tls_parameters(&self, host: &str) -> Result<TlsParameters, Mistake> {
         let mut builder = TlsParameters::builder(host.to_owned());
         if let Some(path) = &self.ca_file {
             let cannot = |why: &dyn std::fmt::Display| {
-                format!("cannot read the certificates in {}: {why}", path.display())
+                let why = format!("cannot read the certificates in {}: {why}", path.display());
+                Mistake::at("ca_file", why)
             };
             let pem = std::fs::read(path).map_err(|err| cannot(&err))?;
             builder = builder.add_root_certificate(Certificate::from_pem(&pem).map_err(|err| cannot(&err))?);
         }
-        builder.build_rustls().map_err(|err| format!("TLS: {err}"))
+        builder.build_rustls().map_err(|err| Mistake::at("tls", err.to_string()))
     }
 }
 

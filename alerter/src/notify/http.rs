@@ -10,6 +10,7 @@ use reqwest::{Client, RequestBuilder, StatusCode};
 use stepwatch_kit::config::Secret;
 
 use super::attempt::{Failure, FailureClass};
+use super::mistake::Mistake;
 use super::text::{line, shorten};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -161,10 +162,10 @@ fn without_credentials(text: &str, scheme: &str) -> String {
 
 /// A base address from the configuration: http or https, without a query, without the slash at its
 /// end.
-pub(crate) fn base_url(key: &str, text: &str) -> Result<String, String> {
-    let url = url::Url::parse(text).map_err(|err| format!("{key}: {err}"))?;
+pub(crate) fn base_url(key: &str, text: &str) -> Result<String, Mistake> {
+    let url = url::Url::parse(text).map_err(|err| Mistake::at(key, err.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
-        return Err(format!("{key}: must start with https:// (or http://)"));
+        return Err(Mistake::at(key, "must start with https:// (or http://)"));
     }
     Ok(text.trim_end_matches('/').to_owned())
 }
@@ -248,7 +249,7 @@ mod tests {
     fn base_urls() {
         assert_eq!(base_url("api_url", "https://slack.com/api/"), Ok("https://slack.com/api".into()));
         for bad in ["slack.com", "ftp://slack.com", "file:///x", ""] {
-            assert!(base_url("api_url", bad).unwrap_err().starts_with("api_url: "), "{bad}");
+            assert_eq!(base_url("api_url", bad).unwrap_err().key.as_deref(), Some("api_url"), "{bad}");
         }
     }
 }

@@ -35,6 +35,7 @@ use self::lane::{Intent, Lane, Step};
 pub(crate) use self::lane::{key, ring_of, with_open};
 use super::attempt::{Attempt, Failure, FailureClass, Receipt, Ring};
 use super::http::{Http, base_url};
+use super::mistake::Mistake;
 use super::notifier::{Ear, Notifier};
 use super::secret::SecretSource;
 use super::text::{clean, line, shorten, web_link};
@@ -179,7 +180,7 @@ struct Payload {
 }
 
 impl Config {
-    pub(super) fn build(&self) -> Result<PagerDuty, String> {
+    pub(super) fn build(&self) -> Result<PagerDuty, Mistake> {
         let file = self.routing_key_file.as_ref();
         let source = SecretSource::needed("routing_key", file, self.routing_key_env.as_ref())?;
         let routing_key = source.read()?;
@@ -197,16 +198,18 @@ impl Config {
 }
 
 /// Whether it looks like an integration key. Errors do not contain the key itself.
-fn check_key(source: &SecretSource, key: &Secret) -> Result<(), String> {
+fn check_key(source: &SecretSource, key: &Secret) -> Result<(), Mistake> {
     let key = key.expose();
     let (length, expected) = (key.chars().count(), "the integration key of an Events API v2 integration");
     if length != ROUTING_KEY_CHARS {
-        return Err(format!(
+        return Err(source.mistake(format!(
             "{source} holds {length} characters, expected the {ROUTING_KEY_CHARS} of {expected}"
-        ));
+        )));
     }
     if !key.bytes().all(|b| b.is_ascii_alphanumeric()) {
-        return Err(format!("{source} holds other characters than letters and digits, expected {expected}"));
+        return Err(source.mistake(format!(
+            "{source} holds other characters than letters and digits, expected {expected}"
+        )));
     }
     Ok(())
 }

@@ -2,12 +2,20 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
 use stepwatch_kit::config::Secret;
 
+use super::mistake::Mistake;
+
 /// Two keys of a configuration struct, `<what>_file` and `<what>_env`, as one value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SecretSource {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretSource {
+    /// The one that is set.
+    key: String,
+    place: Place,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
     File(PathBuf),
     Env(String),
 }
@@ -18,32 +26,40 @@ impl SecretSource {
         what: &str,
         file: Option<&PathBuf>,
         env: Option<&String>,
-    ) -> Result<Option<Self>, String> {
+    ) -> Result<Option<Self>, Mistake> {
+        let source = |key: &str, place| Some(Self { key: format!("{what}_{key}"), place });
         match (file, env) {
-            (Some(_), Some(_)) => Err(format!("{what}_file and {what}_env are both set, one is enough")),
-            (Some(file), None) => Ok(Some(Self::File(file.clone()))),
-            (None, Some(env)) => Ok(Some(Self::Env(env.clone()))),
+            (Some(_), Some(_)) => {
+                Err(format!("{what}_file and {what}_env are both set, one is enough").into())
+            }
+            (Some(file), None) => Ok(source("file", Place::File(file.clone()))),
+            (None, Some(env)) => Ok(source("env", Place::Env(env.clone()))),
             (None, None) => Ok(None),
         }
     }
 
     /// As [`SecretSource::from_keys`], for a secret that must be there.
-    pub(crate) fn needed(what: &str, file: Option<&PathBuf>, env: Option<&String>) -> Result<Self, String> {
-        Self::from_keys(what, file, env)?.ok_or_else(|| format!("{what}_file (or {what}_env) is missing"))
+    pub(crate) fn needed(what: &str, file: Option<&PathBuf>, env: Option<&String>) -> Result<Self, Mistake> {
+        Self::from_keys(what, file, env)?
+            .ok_or_else(|| format!("{what}_file (or {what}_env) is missing").into())
     }
 
-    pub(crate) fn read(&self) -> Result<Secret, String> {
-        let secret = match self {
-            Self::File(path) => Secret::read(path)?,
-            Self::Env(name) => match std::env::var(name) {
-                Ok(value) => Secret::new(value),
-                Err(_) => return Err(format!("the environment variable {name} is not set, or not text")),
-            },
+    pub(crate) fn read(&self) -> Result<Secret, Mistake> {
+        let secret = match &self.place {
+            Place::File(path) => Secret::read(path).map_err(|why| self.mistake(why))?,
+            Place::Env(name) => std::env::var(name).map(Secret::new).map_err(|_| {
+                self.mistake(format!("the environment variable {name} is not set, or not text"))
+            })?,
         };
         if secret.expose().trim().is_empty() {
-            return Err(format!("the secret in {self} is empty"));
+            return Err(self.mistake(format!("the secret in {self} is empty")));
         }
         Ok(secret)
+    }
+
+    /// What is wrong with the secret.
+    pub(crate) fn mistake(&self, why: impl Into<String>) -> Mistake {
+        Mistake::at(&self.key, why)
     }
 }
 
@@ -53,28 +69,30 @@ pub(crate) fn url_of(
     url: Option<&String>,
     file: Option<&PathBuf>,
     env: Option<&String>,
-) -> Result<Option<Secret>, String> {
-    let secret = match (url, SecretSource::from_keys("url", file, env)?) {
-        (Some(_), Some(_)) => return Err("url: and url_file (or url_env) are both set, one is enough".into()),
+) -> Result<Option<Secret>, Mistake> {
+    let source = SecretSource::from_keys("url", file, env)?;
+    let key = source.as_ref().map_or("url", |source| &source.key);
+    let secret = match (url, &source) {
+        (Some(_), Some(_)) => return Err(format!("url and {key} are both set, one is enough").into()),
         (Some(url), None) => Secret::new(url.clone()),
-        (None, Some(source)) => source.read().map_err(|e| format!("url_file: {e}"))?,
+        (None, Some(source)) => source.read()?,
         (None, None) => return Ok(None),
     };
     // The error does not contain the address: it may be a secret.
     let parsed = url::Url::parse(secret.expose()).ok();
     let web = parsed.filter(|u| matches!(u.scheme(), "http" | "https") && u.host().is_some());
-    let parsed = web.ok_or("url: must start with https:// (or http://)")?;
+    let parsed = web.ok_or_else(|| Mistake::at(key, "must start with https:// (or http://)"))?;
     if url.is_some() && parsed.password().is_some() {
-        return Err("url: has a password in it, which belongs into url_file".into());
+        return Err(Mistake::at(key, "has a password in it, which belongs into url_file"));
     }
     Ok(Some(secret))
 }
 
 impl std::fmt::Display for SecretSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::File(path) => write!(f, "{}", path.display()),
-            Self::Env(name) => write!(f, "${name}"),
+        match &self.place {
+            Place::File(path) => write!(f, "{}", path.display()),
+            Place::Env(name) => write!(f, "${name}"),
         }
     }
 }
@@ -99,15 +117,13 @@ mod tests {
         }
         for bad in ["hc.example.com", "ftp://x.org/canary", "http://", "file:///canary"] {
             let errors = [of(bad).unwrap_err(), from(bad).unwrap_err()];
-            assert!(
-                errors.iter().all(|e| e.starts_with("url: ") && !e.contains("canary")),
-                "{bad}: {errors:?}"
-            );
+            assert_eq!(errors.each_ref().map(|e| e.key.as_deref()), [Some("url"), Some("url_file")], "{bad}");
+            assert!(errors.iter().all(|e| !e.text.contains("canary")), "{bad}: {errors:?}");
         }
-        assert!(of("https://me:canary@x.org").unwrap_err().contains("url_file"));
+        assert!(of("https://me:canary@x.org").unwrap_err().text.contains("url_file"));
         assert!(from("https://me:canary@x.org").is_ok());
         let both = url_of(Some(&"http://x".into()), Some(&file), None);
-        assert!(both.unwrap_err().contains("both set"));
+        assert!(both.unwrap_err().text.contains("both set"));
     }
 
     #[test]
@@ -118,14 +134,14 @@ mod tests {
         let source = SecretSource::needed("token", Some(&file), None).unwrap();
         assert_eq!(source.read().unwrap().expose(), "xoxb-1");
         std::fs::write(&file, "\n").unwrap();
-        assert!(source.read().unwrap_err().contains("is empty"));
+        assert!(source.read().unwrap_err().text.contains("is empty"));
         std::fs::remove_file(&file).unwrap();
-        assert!(source.read().unwrap_err().contains("token"));
+        assert_eq!(source.read().unwrap_err().key.as_deref(), Some("token_file"));
 
-        assert!(SecretSource::needed("token", None, None).unwrap_err().contains("token_env"));
+        assert!(SecretSource::needed("token", None, None).unwrap_err().text.contains("token_env"));
         let both = SecretSource::from_keys("token", Some(&file), Some(&"TOKEN".to_owned()));
-        assert!(both.unwrap_err().contains("both set"));
-        let absent = SecretSource::Env("STEPWATCH_NO_SUCH_VARIABLE".into());
-        assert!(absent.read().unwrap_err().contains("is not set"));
+        assert!(both.unwrap_err().text.contains("both set"));
+        let absent = SecretSource::needed("token", None, Some(&"STEPWATCH_NO_SUCH_VARIABLE".into())).unwrap();
+        assert!(absent.read().unwrap_err().text.contains("is not set"));
     }
 }

@@ -33,6 +33,7 @@ use stepwatch_respond::message::Status;
 use self::answer::Refusal;
 use super::attempt::{Attempt, Failure, FailureClass, Receipt};
 use super::http::{Http, base_url, url_secrets};
+use super::mistake::Mistake;
 use super::notifier::{Ear, Gallery, Notifier, Pace};
 use super::secret::SecretSource;
 
@@ -83,7 +84,7 @@ impl Config {
         self.webhook_url_file.is_none() && self.webhook_url_env.is_none()
     }
 
-    pub(super) fn build(&self) -> Result<Slack, String> {
+    pub(super) fn build(&self) -> Result<Slack, Mistake> {
         let webhook = SecretSource::from_keys(
             "webhook_url",
             self.webhook_url_file.as_ref(),
@@ -93,27 +94,25 @@ impl Config {
         let of_a_bot = [&self.channel, &self.token_env, &self.signing_secret_env, &self.app_token_env];
         let files_of_a_bot = [&self.token_file, &self.signing_secret_file, &self.app_token_file];
         if of_a_bot.iter().any(|key| key.is_some()) || files_of_a_bot.iter().any(|key| key.is_some()) {
-            return Err(
-                "webhook_url_file excludes channel, token_file, signing_secret_file and app_token_file: a \
-                        webhook has its own channel and no buttons"
-                    .into(),
-            );
+            return Err("webhook_url_file excludes channel, token_file, signing_secret_file and \
+                        app_token_file: a webhook has its own channel and no buttons"
+                .into());
         }
         let url = webhook.read()?;
         base_url("webhook_url", url.expose())
-            .map_err(|_| format!("{webhook} does not hold an https:// address"))?;
+            .map_err(|_| webhook.mistake(format!("{webhook} does not hold an https:// address")))?;
         // A message by webhook belongs to no app that could receive a click.
         Ok(Slack { http: Http::new("slack", url_secrets(&url))?, way: Way::Webhook { url }, app: None })
     }
 
-    fn build_bot(&self) -> Result<Slack, String> {
-        let token = SecretSource::needed("token", self.token_file.as_ref(), self.token_env.as_ref());
-        let source = token.map_err(|err| format!("{err}, or webhook_url_file instead"))?;
+    fn build_bot(&self) -> Result<Slack, Mistake> {
+        let token = SecretSource::from_keys("token", self.token_file.as_ref(), self.token_env.as_ref())?;
+        let source = token.ok_or("token_file (or token_env) is missing, or webhook_url_file instead")?;
         let token = source.read()?;
         channel::check_token(&source, &token)?;
         let channel = self.channel.clone().filter(|c| !c.trim().is_empty());
         let channel = channel.ok_or("channel is missing: #name or id")?;
-        channel::check(&channel)?;
+        channel::check(&channel).map_err(|why| Mistake::at("channel", why))?;
         let api_url = base_url("api_url", &self.api_url)?;
         let http = Http::new("slack", vec![token.clone()])?;
         let app = App::from_config(self, &api_url, &token)?.map(Arc::new);

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_respond::effect::Notification;
 
 use super::attempt::{Attempt, Failure, Receipt};
+use super::mistake::Mistake;
 use super::notifier::Notifier;
 use super::text::{clean, line};
 
@@ -44,7 +45,7 @@ impl std::fmt::Debug for Stdout {
 
 impl Config {
     #[expect(clippy::unnecessary_wraps, reason = "as every other kind of receiver")]
-    pub(super) fn build(&self) -> Result<Stdout, String> {
+    pub(super) fn build(&self) -> Result<Stdout, Mistake> {
         Ok(Stdout { format: self.format, out: Mutex::new(Box::new(io::stdout())) })
     }
 }

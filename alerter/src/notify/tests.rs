@@ -98,9 +98,11 @@ pub(crate) fn gpu_fault(under_a_run: bool) -> Notification {
     }
     let gpu = r#""node":"gpu-042","gpu":"GPU-2f3c9a51-7d1e-4c55-9a0b-3b0000000003","pci":"0000:3b:00.0""#;
     feed(&format!(r#"{{"k":"health","name":"gpu","index":3,{gpu}}}"#));
-    let text = "XID 79 (GPU has fallen off the bus) of GPU 0000:3b:00.0: Drain the node, power-cycle it; if it returns, reseat or replace the board";
+    let known_as = "GPU has fallen off the bus";
+    let hint = "Drain the node, power-cycle it; if it returns, reseat or replace the board";
+    let text = format!("XID 79 ({known_as}) of GPU 0000:3b:00.0: {hint}");
     feed(&format!(
-        r#"{{"k":"xid","name":"xid","code":79,"level":"error","action":"reboot_node","text":"{text}",{gpu}}}"#
+        r#"{{"k":"xid","name":"xid","code":79,"level":"error","action":"reboot_node","known_as":"{known_as}","hint":"{hint}","text":"{text}",{gpu}}}"#
     ));
     let notification = out.into_iter().find_map(|effect| match effect {
         Effect::Notify(n) => Some(*n),
@@ -521,7 +523,10 @@ async fn the_life_of_an_incident_in_order() {
 fn a_receiver_is_of_one_kind() {
     let error = |yaml: &str| {
         let config: Result<ReceiverConfig, _> = stepwatch_kit::config::parse("test.yml", yaml);
-        config.map_err(|err| err.to_string()).and_then(|c| c.build().map(drop)).unwrap_err()
+        config
+            .map_err(|err| err.to_string())
+            .and_then(|c| c.build().map(drop).map_err(|m| m.to_string()))
+            .unwrap_err()
     };
     let none = error("name: x\n");
     assert!(

@@ -23,6 +23,7 @@ use stepwatch_respond::message::{Fact, Link, Message, Reason, Status};
 
 use super::attempt::{Attempt, Failure, FailureClass, Receipt};
 use super::http::{Http, url_secrets};
+use super::mistake::Mistake;
 use super::notifier::Notifier;
 use super::secret::{self, SecretSource};
 use super::text::hex;
@@ -108,7 +109,7 @@ pub struct Incident<'a> {
 }
 
 impl Config {
-    pub(super) fn build(&self) -> Result<Webhook, String> {
+    pub(super) fn build(&self) -> Result<Webhook, Mistake> {
         let url = secret::url_of(self.url.as_ref(), self.url_file.as_ref(), self.url_env.as_ref())?;
         let url = url.ok_or("url (or url_file, or url_env) is missing")?;
         let secret = SecretSource::from_keys("secret", self.secret_file.as_ref(), self.secret_env.as_ref())?;
@@ -117,7 +118,7 @@ impl Config {
         let previous =
             SecretSource::from_keys("previous_secret", file, env)?.map(|s| s.read()).transpose()?;
         if previous.is_some() && secret.is_none() {
-            return Err("previous_secret_file is set without secret_file".into());
+            return Err(Mistake::at("previous_secret_file", "is set without secret_file"));
         }
         let secrets: Vec<Secret> = secret.into_iter().chain(previous).collect();
         let mut hidden = url_secrets(&url);
@@ -263,12 +264,13 @@ mod tests {
 
     #[test]
     fn a_wrong_configuration_says_what_is_wrong() {
-        let url = |url: &str| Config { url: Some(url.into()), ..Config::default() }.build().unwrap_err();
+        let error = |config: Config| config.build().unwrap_err().to_string();
+        let url = |url: &str| error(Config { url: Some(url.into()), ..Config::default() });
         assert!(url("ftp://x.org").contains("https://"));
         assert!(url("x.org").starts_with("url: "));
-        assert!(Config::default().build().unwrap_err().contains("is missing"));
+        assert!(error(Config::default()).contains("is missing"));
         let both = Config { url: Some("http://x".into()), url_env: Some("X".into()), ..Config::default() };
-        assert!(both.build().unwrap_err().contains("both set"));
+        assert!(error(both).contains("both set"));
         assert!(url("https://me:canary@x.org").contains("url_file"));
     }
 

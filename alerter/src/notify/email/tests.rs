@@ -283,7 +283,7 @@ fn a_wrong_configuration_says_what_is_wrong() {
         ..Config::default()
     };
     assert!(good.clone().build().is_ok());
-    let error = |config: Config| config.build().unwrap_err();
+    let error = |config: Config| config.build().unwrap_err().to_string();
     assert!(error(Config { to: vec![], ..good.clone() }).contains("to: needs"));
     assert!(error(Config { to: vec!["nobody".into()], ..good.clone() }).contains("\"nobody\""));
     assert!(error(Config { from: String::new(), ..good.clone() }).contains("from"));

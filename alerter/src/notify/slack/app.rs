@@ -13,6 +13,7 @@ use super::answer;
 use super::config::{API_URL, Config};
 use super::people::{Answers, Home};
 use crate::notify::http::Http;
+use crate::notify::mistake::Mistake;
 use crate::notify::secret::SecretSource;
 
 /// Hosts for answers to clicks.
@@ -42,7 +43,7 @@ impl App {
         config: &Config,
         api_url: &str,
         token: &Secret,
-    ) -> Result<Option<Self>, String> {
+    ) -> Result<Option<Self>, Mistake> {
         let (file, env) = (config.signing_secret_file.as_ref(), config.signing_secret_env.as_ref());
         let is_token = |text: &str| text.starts_with("xox") || text.starts_with("xapp-");
         let signing_secret = match SecretSource::from_keys("signing_secret", file, env)? {
@@ -50,7 +51,8 @@ impl App {
             Some(source) => {
                 let secret = source.read()?;
                 if is_token(secret.expose()) {
-                    return Err(format!("{source} holds a token, expected the app's signing secret"));
+                    let why = format!("{source} holds a token, expected the app's signing secret");
+                    return Err(source.mistake(why));
                 }
                 Some(secret)
             }
@@ -61,7 +63,8 @@ impl App {
             Some(source) => {
                 let token = source.read()?;
                 if !token.expose().starts_with("xapp-") {
-                    return Err(format!("{source} must hold an app-level token (xapp-...), not a bot token"));
+                    let why = format!("{source} must hold an app-level token (xapp-...), not a bot token");
+                    return Err(source.mistake(why));
                 }
                 Some(token)
             }

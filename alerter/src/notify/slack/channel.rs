@@ -3,6 +3,7 @@
 use stepwatch_kit::config::Secret;
 
 use super::is_user_id;
+use crate::notify::mistake::Mistake;
 use crate::notify::secret::SecretSource;
 
 /// Slack's limit of a channel's name.
@@ -29,8 +30,7 @@ pub(super) fn check(channel: &str) -> Result<(), String> {
         return Ok(());
     }
     let name = channel.strip_prefix('#').unwrap_or(channel);
-    let says =
-        |why: &str| Err(format!("channel: {channel:?} {why}, expected #name or an id as in C0123ABCD"));
+    let says = |why: &str| Err(format!("{channel:?} {why}, expected #name or an id as in C0123ABCD"));
     if is_user_id(channel) {
         return says("is a person, not a channel");
     }
@@ -53,7 +53,7 @@ pub(super) fn check(channel: &str) -> Result<(), String> {
 }
 
 /// Whether it looks like a bot's token. Errors do not contain the token itself.
-pub(super) fn check_token(source: &SecretSource, token: &Secret) -> Result<(), String> {
+pub(super) fn check_token(source: &SecretSource, token: &Secret) -> Result<(), Mistake> {
     let text = token.expose();
     // With token rotation the bot's token begins with xoxe.
     let body = text.strip_prefix("xoxb-").or_else(|| text.strip_prefix("xoxe.xoxb-"));
@@ -67,5 +67,5 @@ pub(super) fn check_token(source: &SecretSource, token: &Secret) -> Result<(), S
             other.map_or("something else".to_owned(), |(_, what)| (*what).to_owned())
         }
     };
-    Err(format!("{source} holds {why}, expected the app's bot token (xoxb-...)"))
+    Err(source.mistake(format!("{source} holds {why}, expected the app's bot token (xoxb-...)")))
 }

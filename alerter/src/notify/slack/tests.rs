@@ -406,7 +406,7 @@ async fn what_a_person_has_to_mend_is_permanent_and_says_how() {
 
 #[test]
 fn a_wrong_configuration_says_what_is_wrong() {
-    let error = |config: Config| config.build().unwrap_err();
+    let error = |config: Config| config.build().unwrap_err().to_string();
     assert!(error(Config::default()).contains("token_file"));
     let env = || Some("PATH".to_owned());
     let dir = tempfile::tempdir().unwrap();
