@@ -69,6 +69,11 @@ pub mod exporter_event {
 pub mod hw {
     /// Runs that it is about, where it is not about every run of the node.
     pub const RUNS: &str = "runs";
+    /// The name of an XID in the vendor's catalogue, and the catalogue's advice.
+    pub const KNOWN_AS: &str = "known_as";
+    pub const HINT: &str = "hint";
+    /// Why hardware slows a GPU down: NVML's names of the reasons, separated by commas.
+    pub const REASON: &str = "reason";
     /// A message of the kernel without what differs from one occurrence to the next.
     pub const TEMPLATE: &str = "template";
 }

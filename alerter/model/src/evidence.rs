@@ -268,18 +268,12 @@ impl Course {
 }
 
 impl Slowed {
-    const WORDS: [(&str, Self); 3] =
-        [("power_brake", Self::Power), ("power brake", Self::Power), ("thermal", Self::Heat)];
+    const REASONS: [(&str, Self); 2] = [("power_brake", Self::Power), ("thermal", Self::Heat)];
 
-    /// Of a sentence of an exporter that names a reason: text of another program.
-    pub fn read(text: &str) -> Option<Self> {
-        Self::first(&[text])
-    }
-
-    /// Of the reasons that a driver gives, by their names.
+    /// Of the reasons that a driver gives, by NVML's names.
     pub fn first<S: AsRef<str>>(reasons: &[S]) -> Option<Self> {
-        let names = |word: &str| reasons.iter().any(|reason| reason.as_ref().contains(word));
-        Self::WORDS.into_iter().find(|(word, _)| names(word)).map(|(_, slowed)| slowed)
+        let is_among = |name: &str| reasons.iter().any(|reason| reason.as_ref().contains(name));
+        Self::REASONS.into_iter().find(|(name, _)| is_among(name)).map(|(_, slowed)| slowed)
     }
 }
 

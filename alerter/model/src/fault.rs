@@ -42,16 +42,24 @@ pub enum Said {
 }
 
 impl Fault {
-    /// Parses the text that an exporter reports of a fault. It is the text of another program, and
-    /// parsed only here.
-    pub fn new(topic: Topic, name: &str, number: i64, state: &str, text: &str) -> Self {
-        let mut fault = Self { topic, name: name.into(), number, state: state.into(), said: Said::Nothing };
-        let text = text.trim().trim_end_matches('.');
+    pub fn new(topic: Topic, name: &str, number: i64, state: &str) -> Self {
+        Self { topic, name: name.into(), number, state: state.into(), said: Said::Nothing }
+    }
+
+    /// The same with a sentence of the exporter, unless that is empty.
+    pub fn with_sentence(mut self, text: &str) -> Self {
+        let text = sentence(text);
         if !text.is_empty() {
-            let title = fault.title();
-            fault.said = Said::read(&title, text);
+            self.said = Said::Sentence { titled: text.starts_with(&self.title()), text: text.to_owned() };
         }
-        fault
+        self
+    }
+
+    /// The same with its name in the vendor's catalogue, and the catalogue's advice, which may be
+    /// empty.
+    pub fn with_name(self, name: &str, hint: &str) -> Self {
+        let hint = Some(sentence(hint)).filter(|hint| !hint.is_empty()).map(str::to_owned);
+        Self { said: Said::Named { name: name.to_owned(), hint }, ..self }
     }
 
     /// `XID 79`, `GPU lost`, `link down`.
@@ -86,20 +94,7 @@ impl Fault {
     }
 }
 
-impl Said {
-    /// `XID 79 (GPU has fallen off the bus) of GPU 0000:3b:00.0: Drain the node` is a name and a
-    /// hint.
-    fn read(title: &str, text: &str) -> Self {
-        let named = text
-            .strip_prefix(title)
-            .and_then(|rest| rest.trim_start().strip_prefix('('))
-            .and_then(|rest| rest.split_once(") of "));
-        match named {
-            Some((name, rest)) => Self::Named {
-                name: name.to_owned(),
-                hint: rest.split_once(": ").map(|(_, hint)| hint.to_owned()),
-            },
-            None => Self::Sentence { text: text.to_owned(), titled: text.starts_with(title) },
-        }
-    }
+/// Without the full stop, because more may follow.
+fn sentence(text: &str) -> &str {
+    text.trim().trim_end_matches('.')
 }

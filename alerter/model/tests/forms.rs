@@ -2,18 +2,22 @@
 //! words.
 
 use serde_json::json;
-use stepwatch_model::{Evidence, Fault, Num, Observation, Place, Slowed, Suspect, Target, Topic, Ts};
+use stepwatch_model::{Evidence, Fault, Num, Observation, Place, Suspect, Target, Topic, Ts};
 
 fn gpu() -> Target {
     Target::Gpu { node: "gpu-7".into(), index: Some(3), uuid: "GPU-2f".into(), pci: String::new() }
 }
 
 fn fault(text: &str) -> Observation {
-    Observation::Fault { fault: Fault::new(Topic::Xid, "xid", 79, "", text), slowed: Slowed::read(text) }
+    Observation::Fault { fault: Fault::new(Topic::Xid, "xid", 79, "").with_sentence(text), slowed: None }
 }
 
 fn fallen() -> Observation {
-    fault("XID 79 (GPU has fallen off the bus) of GPU 0000:3b:00.0: Drain the node.")
+    let fault = Fault::new(Topic::Xid, "xid", 79, "");
+    Observation::Fault {
+        fault: fault.with_name("GPU has fallen off the bus", "Drain the node."),
+        slowed: None,
+    }
 }
 
 fn loss(value: f64) -> Observation {

@@ -1,6 +1,7 @@
 //! Events as exporters and clients of Stepwatch write them.
 
-use stepwatch_wire::{CkptPhase, Edge, Event, Kind, Value, names::exporter_event};
+use stepwatch_wire::names::{exporter_event, hw as keys};
+use stepwatch_wire::{CkptPhase, Edge, Event, Kind, Value};
 
 use super::layout::{GPUS, Node};
 use super::noise::Noise;
@@ -33,6 +34,7 @@ pub(super) type Xid = (i64, &'static str, &'static str, &'static str, &'static s
 pub(super) fn xid(node: &Node, gpu: usize, (code, name, level, action, hint): Xid) -> Event {
     let at = pci(gpu);
     let e = said(Kind::Xid, "xid", level, format!("XID {code} ({name}) of GPU {at}: {hint}"));
+    let e = with(e, &[(keys::KNOWN_AS, name), (keys::HINT, hint)]);
     Event { code: Some(code), ..with(e, &[("gpu", &node.gpus[gpu]), ("pci", &at), ("action", action)]) }
 }
 

@@ -23,7 +23,8 @@ const HALF: f64 = 0.5;
 const ONCE: f64 = 0.15;
 /// Prior of a node whose exporter does not answer: this alone does not explain a fault.
 const UNHEARD: f64 = 0.5;
-/// Steps in which a rank's own loss is out of line that are no accident.
+/// Steps in which a rank's own loss is out of line that are no accident: an engineering limit,
+/// since chance alone does not make one such step (see `rank_loss`).
 const AGAIN: u32 = 3;
 /// Waiting for data counts from this share of a step on, and from this many times the usual:
 /// engineering limits. The share is the `rise` of the detector.

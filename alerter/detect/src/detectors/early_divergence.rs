@@ -38,7 +38,8 @@ impl Default for Config {
 
 /// Steps between two lines, at least.
 const SPARSE: i64 = 50;
-/// Share of the first rise that is left of one that is not on its way back.
+/// Share of the first rise that is left of one that is not on its way back: an engineering limit,
+/// since the first rise is 9 sigmas.
 const LEFT: f64 = 0.8;
 /// Lines that are judged, and from which on the baseline of the loss is known: `loss_spike` judges.
 const FIRST: u32 = 16;

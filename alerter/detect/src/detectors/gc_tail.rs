@@ -50,7 +50,8 @@ const MEDIANS: usize = 16;
 const FLAT: u32 = 4;
 /// Memory of the cost, in samples.
 const COST_RATE: f64 = 1.0 / 256.0;
-/// A step this many times the usual one is a stall, and left to [`super::stall`].
+/// A step this many times the usual one is a stall, and left to [`super::stall`]: an engineering
+/// limit.
 const STALL: f64 = 4.0;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

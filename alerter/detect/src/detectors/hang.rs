@@ -84,7 +84,7 @@ impl Default for Config {
 /// Samples of an attempt, and of the pace, that make the pace known.
 const PACE_SAMPLES: u64 = 20;
 const STARTED_SAMPLES: u64 = 3;
-/// What a pause may last longer than the longest one survived, in seconds.
+/// What a pause may last longer than the longest one survived, in seconds: an engineering limit.
 const PAUSE_MARGIN: f64 = 600.0;
 /// Time after which a run has made its usual pauses at least once.
 const WATCHED: Span = Span::secs(3600);
@@ -92,7 +92,7 @@ const WATCHED: Span = Span::secs(3600);
 const SPARSEST: i64 = 2000;
 /// The longest that GPUs which compute put the page off.
 const COMPUTING: Span = Span::secs(6 * 3600);
-/// Factor of the silence that pages, while the pace is not known.
+/// Factor of the silence that pages, while the pace is not known: an engineering limit.
 const PATIENCE: f64 = 3.0;
 /// How long a node must be out of reach to be taken for gone.
 const GONE: Span = Span::secs(120);

@@ -76,7 +76,8 @@ const SMALL_SIGMAS: f64 = 5.0;
 const SMALL_TICKET: u8 = 8;
 const SMALL_PAGE: u8 = 14;
 /// Blocks whose highest a small rise must exceed, once or twice as many: a loss that wanders comes
-/// back to where it was a while ago.
+/// back to where it was a while ago. This and the next two are engineering limits: the sigmas above
+/// exclude chance.
 const WANDERS: u32 = 12;
 /// Share of the rise that keeps it under way.
 const UNDER_WAY: f64 = 0.6;

@@ -103,7 +103,8 @@ const SPARSE_HIGH: u32 = 16;
 /// Score of a sample that, with another of the last three, pages where samples are sparse: 10⁻⁹ of
 /// a normal distribution lies above 6 sigmas.
 const SPARSE_Z: f64 = 6.0;
-/// Weight of a change in their scale, and how many of those scales the noise may be.
+/// Weight of a change from one sample to the next in the scale of changes, and how many of those
+/// scales the noise may be: an engineering limit. Of independent samples both scales are one.
 const CHANGE_RATE: f64 = 1.0 / 16.0;
 const CHANGES: f64 = 2.0;
 /// Smallest scale, relative to the level.

@@ -46,7 +46,8 @@ const BLOCKS: usize = 32;
 /// Kendall's S that is one: 4.5 of `√(n(n−1)(2n+5)/18)`, its standard deviation without a trend;
 /// 3·10⁻⁶ of a normal distribution lies above.
 const TREND: i32 = 278;
-/// A change of the rate by this factor is hardly ever planned in the middle of a run.
+/// A change of the rate by this factor is hardly ever planned in the middle of a run: an
+/// engineering limit, because a rate has no noise.
 const FACTOR: f64 = 1.5;
 /// Samples over which it may be spread.
 const WITHIN: usize = 16;

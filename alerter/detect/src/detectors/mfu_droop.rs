@@ -130,7 +130,9 @@ const SETTLED: u32 = 32;
 const MEASURED: u32 = 32;
 /// Blocks that make a slow-down a lasting one.
 const LASTING: u32 = 16;
-/// Share of the worst of the last blocks, of the peak, that makes an end a sudden one.
+/// Share of the worst of the last blocks, of the peak, that makes an end a sudden one. This and the
+/// next six are engineering limits: they describe the course of a slow-down, which chance alone
+/// does not begin.
 const SUDDEN: f64 = 0.7;
 /// Share of the worst block below which it is getting better by itself.
 const RECOVERING: f64 = 0.8;
@@ -146,6 +148,7 @@ const SPARSE: i64 = 3;
 /// Slow lines in a row that page, where lines are sparse.
 const SLOW_LINES: u32 = 6;
 /// How far they may differ, in logarithms: what differs more is no level, but stalls or a restart.
+/// An engineering limit.
 const STEADY: f64 = 0.25;
 /// Share of the noise of a single step that the median of a block has, with some room: of 8
 /// independent normal values it is 0.41.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_model::Target;
 pub use stepwatch_model::Topic;
+use stepwatch_model::{Slowed, Target};
 use stepwatch_wire::conditions::{NodeCondition, Row};
 use stepwatch_wire::names::hw;
 use stepwatch_wire::{Event, Kind, Value};
@@ -62,7 +62,13 @@ pub struct Key {
 pub struct Condition {
     pub level: Level,
     pub action: String,
+    /// The exporter's sentence.
     pub text: String,
+    /// Of an XID: its name in the vendor's catalogue, and the catalogue's advice.
+    pub known_as: String,
+    pub hint: String,
+    /// Of a GPU that its hardware slows down: why.
+    pub slowed: Option<Slowed>,
     /// UUID, where known.
     pub gpu: String,
     pub pci: String,
@@ -279,6 +285,9 @@ impl Condition {
             level: Level::parse(e.level.as_deref()),
             action: word(e, "action"),
             text: e.text.clone().unwrap_or_default(),
+            known_as: word(e, hw::KNOWN_AS),
+            hint: word(e, hw::HINT),
+            slowed: Slowed::first(&word(e, hw::REASON).split(',').collect::<Vec<_>>()),
             gpu: gpu.to_owned(),
             pci: word(e, "pci"),
             medium: word(e, "medium"),

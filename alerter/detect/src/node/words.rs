@@ -1,6 +1,6 @@
 //! Texts about faults of nodes.
 
-use stepwatch_model::{Fault, Observation, Remedy, Said, Slowed, Suspect, Target};
+use stepwatch_model::{Fault, Observation, Remedy, Said, Suspect, Target};
 use stepwatch_wire::conditions::NodeCondition;
 
 use super::NodeState;
@@ -58,7 +58,8 @@ fn meaning(c: &Condition) -> &str {
 }
 
 fn fault(key: &Key, c: &Condition) -> Fault {
-    Fault::new(key.topic, &key.name, key.number, &c.state, &c.text)
+    let fault = Fault::new(key.topic, &key.name, key.number, &c.state);
+    if c.known_as.is_empty() { fault.with_sentence(&c.text) } else { fault.with_name(&c.known_as, &c.hint) }
 }
 
 /// `XID 79 on GPU 3 (GPU-2f3c…) of gpu-042: GPU has fallen off the bus`; of other things the
@@ -86,7 +87,7 @@ pub(crate) fn happened(f: &NodeState, key: &Key, c: &Condition) -> String {
 /// The target that a condition blames, or the device that has it.
 pub(crate) fn suspect(f: &NodeState, key: &Key, c: &Condition) -> Suspect {
     let target = c.blames.clone().unwrap_or_else(|| target(f, key, c));
-    Suspect::new(target, Observation::Fault { fault: fault(key, c), slowed: Slowed::read(&c.text) })
+    Suspect::new(target, Observation::Fault { fault: fault(key, c), slowed: c.slowed })
 }
 
 /// Which run is hit, and where it stands.

@@ -36,7 +36,7 @@ const DRIFT: f64 = 0.5;
 /// No value counts for more sigmas, so that none alone can alarm: with k = 0.5 a bound of 12 takes
 /// three.
 const CAP: f64 = 5.0;
-/// Weight of a value, times that of others, while a shift is suspected.
+/// Weight of a value, times that of others, while a shift is suspected: an engineering limit.
 const DOUBTED: f64 = 0.1;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

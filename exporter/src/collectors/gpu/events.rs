@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_sys::nvml::Platform;
 use stepwatch_wire::conditions::NodeCondition;
+use stepwatch_wire::names::hw;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::families::{
@@ -269,7 +270,7 @@ impl Watcher {
                 format!("{} is no longer slowed down by its hardware", who.name)
             };
             let mut event = who.event(Kind::Hw, "warn", text);
-            event.extra.insert("reason".into(), Value::Text(reasons.join(",")));
+            event.extra.insert(hw::REASON.into(), Value::Text(reasons.join(",")));
             event
         });
     }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stepwatch_wire::names::hw;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::families::EVENT_FAILURES;
@@ -105,7 +106,10 @@ fn event(xid: &Xid, code: u32) -> Event {
         ..Event::new(Kind::Xid)
     };
     let gpu = xid.gpu.as_ref().map_or("", |id| &id.uuid);
-    for (key, value) in [("action", known.action.as_str()), ("gpu", gpu), ("pci", pci)] {
+    let (known_as, hint, action) = (known.name, known.hint, known.action.as_str());
+    for (key, value) in
+        [(hw::KNOWN_AS, known_as), (hw::HINT, hint), ("action", action), ("gpu", gpu), ("pci", pci)]
+    {
         if !value.is_empty() {
             event.extra.insert(key.into(), Value::Text(value.into()));
         }

@@ -47,9 +47,11 @@ pub(super) fn xid(ts: f64, xid: &Xid<'_>, gpu: Option<&str>) -> Event {
     let more = xid.more();
     text.push_str(&more.place());
     text.push_str(&whose(xid.process, xid.pid));
+    // What follows from another XID needs nothing done about it alone.
+    let hint = if xid.caused_by.is_none() { xid.hint() } else { "".into() };
     let _ = match xid.caused_by {
         Some(cause) => write!(text, ", which follows from XID {cause}"),
-        None => write!(text, ": {}", xid.hint()),
+        None => write!(text, ": {hint}"),
     };
     let mut event = event(Kind::Xid, ts, "xid", level, text);
     event.code = Some(i64::from(xid.code));
@@ -66,6 +68,8 @@ pub(super) fn xid(ts: f64, xid: &Xid<'_>, gpu: Option<&str>) -> Event {
     words(
         &mut event,
         &[
+            (hw::KNOWN_AS, known.name),
+            (hw::HINT, &hint),
             ("unit", more.unit.unwrap_or_default()),
             ("action", action.as_str()),
             ("gpu", gpu.unwrap_or_default()),

@@ -88,7 +88,8 @@ fn an_unknown_clock_is_left_out() {
     let mut b = Bench::with_run("llama", &NODES);
     let text =
         "GPU 0 is slowed down to 0.80 GHz by its hardware at 40 °C: hw_slowdown, hw_power_brake_slowdown";
-    b.feed(hw("n1", "gpu_throttled", true, "warn", text, &[("gpu", UUID)]));
+    let reason = ("reason", "hw_slowdown,hw_power_brake_slowdown");
+    b.feed(hw("n1", "gpu_throttled", true, "warn", text, &[("gpu", UUID), reason]));
     b.wait(60);
     let m = &b.notifications.last().unwrap_or_else(|| panic!("nobody was notified")).message;
     assert!(m.facts.iter().all(|f| f.label != "SM clock" && !f.text.contains("NaN")), "{:#?}", m.facts);

@@ -252,9 +252,11 @@ pub(crate) fn with(mut e: Event, extra: &[(&str, &str)]) -> Event {
     e
 }
 
-pub(crate) fn xid(node: &str, number: i64, level: &str, action: &str, text: &str) -> Event {
-    let text = format!("XID {number} ({text}) of GPU 0000:1b:00.0: look at it");
+pub(crate) fn xid(node: &str, number: i64, level: &str, action: &str, known_as: &str) -> Event {
+    let hint = "look at it";
+    let text = format!("XID {number} ({known_as}) of GPU 0000:1b:00.0: {hint}");
     let e = said(EventKind::Xid, node, "xid", level, &text);
+    let e = with(e, &[("known_as", known_as), ("hint", hint)]);
     let e = with(e, &[("gpu", UUID), ("pci", "0000:1b:00.0"), ("action", action)]);
     Event { code: Some(number), ..e }
 }

@@ -353,7 +353,14 @@ fn slowed_down(f: &mut Fleet, nodes: &[&str], reason: &str) {
         f.b.wait(2);
         let text =
             format!("GPU 0 is slowed down to 0.80 GHz by its hardware at 40 °C: hw_slowdown, {reason}");
-        f.b.feed(hw(node, "gpu_throttled", true, "warn", &text, &[("gpu", &uuid(node))]));
+        f.b.feed(hw(
+            node,
+            "gpu_throttled",
+            true,
+            "warn",
+            &text,
+            &[("gpu", &uuid(node)), ("reason", &format!("hw_slowdown,{reason}"))],
+        ));
     }
     f.run(60, slow, None);
 }

@@ -167,7 +167,12 @@ fn a_word_in_passing_does_not_take_the_place_of_what_broke() {
     let text = "XID 48 (double bit error) of GPU 0000:1b:00.0: drain the node";
     let e = with(
         said(EventKind::Xid, "n1", "xid", "error", text),
-        &[("gpu", "GPU-n1-0"), ("action", "reset_gpu")],
+        &[
+            ("gpu", "GPU-n1-0"),
+            ("action", "reset_gpu"),
+            ("known_as", "double bit error"),
+            ("hint", "drain the node"),
+        ],
     );
     b.feed(Event { code: Some(48), ..e });
     b.wait(10);
