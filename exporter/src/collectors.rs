@@ -1,12 +1,5 @@
-//! The collectors, in the order of the page. To add one, put its file into the module of what it
-//! reads, and add its line here.
-
-pub mod gpu;
-pub mod host;
-pub mod job;
-pub mod kernel;
-pub mod network;
-pub mod storage;
+//! The collectors, in the order of the page. To add one, put its file into the directory of what it
+//! reads, and add its line to the list here, which also declares its module.
 
 use crate::collector::{Collector, Rhythm};
 use crate::family::Family;
@@ -27,10 +20,30 @@ pub struct Entry {
 /// A collector, and how often to run it.
 pub type Built = (Box<dyn Collector>, Rhythm);
 
-/// One line for each collector: the key of its settings, its reader, its module, and in brackets
-/// the other collector whose settings it needs. The module must have `Config` (with `enabled` and
-/// `check`), `ABOUT`, `FAMILIES` and `rhythm(&Config)`, and the reader `new(&Config)`.
+/// Declares the modules of all collectors and makes the list of them. The first braces hold those
+/// that are a directory of their own, the others those of one directory.
+///
+/// One line a collector: the key of its settings, its reader, its module, and in brackets the other
+/// collector whose settings it needs. The module must have `Config` (with `enabled` and `check`),
+/// `ABOUT`, `FAMILIES` and `rhythm(&Config)`, and the reader `new(&Config)`.
 macro_rules! collectors {
+    (
+        { $($key:ident = $reader:ident in $module:ident $(($other:ident))?;)* }
+        $($(#[$doc:meta])* $directory:ident {
+            $($inner_key:ident = $inner_reader:ident in $inner:ident $(($inner_other:ident))?;)*
+        })*
+    ) => {
+        $(pub mod $module;)*
+        $($(#[$doc])* pub mod $directory { $(pub mod $inner;)* })*
+
+        entries! {
+            $($key = $reader in $module $(($other))?;)*
+            $($($inner_key = $inner_reader in $directory::$inner $(($inner_other))?;)*)*
+        }
+    };
+}
+
+macro_rules! entries {
     ($($name:ident = $reader:ident in $($module:ident)::+ $(($other:ident))?;)*) => {
         /// `collectors:` of the configuration, one key each.
         #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
@@ -76,29 +89,50 @@ macro_rules! collectors {
 }
 
 collectors! {
-    affinity = AffinityReader in network::affinity(rdma);
-    amdgpu = AmdgpuReader in gpu::amd;
-    bonds = BondsReader in network::bonds;
-    clock = ClockReader in host::clock;
-    config_drift = ConfigDriftReader in host::config_drift;
-    disk = DiskReader in storage::disk;
-    edac = EdacReader in host::edac;
-    fabric_manager = FabricManagerReader in host::fabric_manager;
-    gpu = GpuReader in gpu(kernel);
-    heartbeat = HeartbeatReader in job::heartbeat;
-    job = AllocationReader in job::allocation;
-    kernel = KernelLogReader in kernel;
-    memory = MemoryReader in host::memory;
-    mounts = MountsReader in storage::mounts;
-    nic = NicReader in network::nic;
-    nvme = NvmeReader in storage::nvme;
-    optics = OpticsReader in network::optics;
-    pci = PciReader in host::pci;
-    process = ProcessReader in host::process;
-    ras = RasReader in job::ras;
-    rdma = RdmaReader in network::rdma;
-    services = ServicesReader in host::services;
-    textfile = TextfileReader in host::textfile;
+    {
+        amdgpu = AmdgpuReader in amdgpu;
+        gpu = GpuReader in gpu(kernel);
+        kernel = KernelLogReader in kernel;
+    }
+
+    /// The node around its GPUs: processes and memory, PCIe, the clock, its setup, and the metrics
+    /// of the site's scripts.
+    host {
+        clock = ClockReader in clock;
+        config_drift = ConfigDriftReader in config_drift;
+        edac = EdacReader in edac;
+        fabric_manager = FabricManagerReader in fabric_manager;
+        memory = MemoryReader in memory;
+        pci = PciReader in pci;
+        process = ProcessReader in process;
+        services = ServicesReader in services;
+        textfile = TextfileReader in textfile;
+    }
+
+    /// What runs on the node: jobs and the GPUs that they hold, the heartbeats of their processes,
+    /// and the status that NCCL reports of them.
+    job {
+        heartbeat = HeartbeatReader in heartbeat;
+        job = AllocationReader in allocation;
+        ras = RasReader in ras;
+    }
+
+    /// What carries a run between nodes: RDMA ports, Ethernet interfaces, and which of them is near
+    /// which GPU.
+    network {
+        affinity = AffinityReader in affinity(rdma);
+        bonds = BondsReader in bonds;
+        nic = NicReader in nic;
+        optics = OpticsReader in optics;
+        rdma = RdmaReader in rdma;
+    }
+
+    /// Where data and checkpoints lie: local disks and network file systems.
+    storage {
+        disk = DiskReader in disk;
+        mounts = MountsReader in mounts;
+        nvme = NvmeReader in nvme;
+    }
 }
 
 /// Families whose names can be mistaken. Those of `textfile` are not known before its files are

@@ -21,8 +21,9 @@ use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
 
 use crate::format::Line;
+use crate::line_formats::generic;
 use crate::own_loss::own_loss;
-use crate::{generic, number, tags, tqdm};
+use crate::{number, tags, tqdm};
 pub use passage::written_by_models;
 use speaker::{Speaker, Speech, mentions_exception};
 

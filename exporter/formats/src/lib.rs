@@ -1,7 +1,7 @@
 //! What training frameworks print, read line by line: text goes in, [`stepwatch_wire::Event`]s come
 //! out.
 //!
-//! A framework is one [`Format`]: one file, and one line in the list of `registry.rs`. A format
+//! A framework is one [`Format`]: one file, and one line in the list of `line_formats.rs`. A format
 //! sees one complete line at a time with everything stripped that launchers put round it (ranks,
 //! ANSI colours, container runtimes, time stamps, progress bars that redraw themselves), and may
 //! remember what a few numbers of earlier lines were. [`LogReader`] holds them together: it strips
@@ -33,13 +33,13 @@ mod format;
 pub mod fuzz;
 mod json_scan;
 mod last_words;
+mod line_formats;
 mod number;
 mod own_loss;
 mod pause;
 pub mod protobuf;
 mod python;
 mod reader;
-mod registry;
 mod rule;
 mod scalars;
 mod tags;
@@ -48,38 +48,14 @@ mod tokens;
 mod tqdm;
 mod word_meaning;
 
-mod build_nanogpt;
-mod composer;
 mod csv_log;
-mod deepspeed;
 mod error_json;
 mod flight_recorder;
-mod generic;
 mod hf_config;
-mod huggingface;
-mod jsonl;
 mod latest;
-mod levanter;
 mod lightning_csv;
-mod lingua;
-mod litgpt;
-mod llmc;
-mod maxtext;
-mod megatron;
-mod modded_nanogpt;
-mod nanochat;
-mod nanogpt;
-mod nanotron;
-mod nemo;
-mod nemo_rl;
-mod olmo;
-mod openrlhf;
-mod progress;
 mod tfevents;
-mod torchtitan;
-mod torchtune;
 mod trainer_state;
-mod verl;
 mod wandb;
 
 pub use absent::{Absent, Nothing};
@@ -91,10 +67,10 @@ pub use file_format::{MAX_RECORD_BYTES, Pushed, TURN_EVENTS, Whole};
 pub use flight_recorder::{DUMP_EVENT, dump_event};
 pub use format::{Format, Line, Out, Outcome};
 pub use last_words::written_by_models;
+pub use line_formats::names;
 pub use number::Resolution;
 pub use own_loss::{Likeness, own_loss};
 pub use reader::{Counters, LogReader, MAX_KEYS, UnknownFormat};
-pub use registry::names;
 pub use rule::{Rule, RuleError, RuleKind, Unit};
 pub use tags::{Tag, canonical};
 

@@ -1,4 +1,4 @@
-//! The one list of the formats of lines.
+//! The one list of the formats of lines. A format is one file below and one line here.
 
 use crate::format::Format;
 
@@ -14,56 +14,54 @@ pub(crate) enum Belief {
     LastResort,
 }
 
-impl Belief {
-    pub(crate) fn for_format(name: &str) -> Self {
-        match name {
-            "deepspeed" => Self::Engine,
-            "generic" => Self::LastResort,
-            _ => Self::Trainer,
-        }
-    }
-}
-
 /// Name and constructor of a format.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
+    pub(crate) belief: Belief,
     pub(crate) new: fn() -> Box<dyn Format>,
 }
 
+/// One line a format: its name, its module and type, and what it takes to believe in it.
 macro_rules! formats {
-    ($($name:literal: $ty:path,)*) => {
+    ($($name:literal: $module:ident::$ty:ident, $belief:ident;)*) => {
+        $(pub(crate) mod $module;)*
+
         /// Every format. Where two could read a line the earlier wins, so the more particular come
         /// first.
-        pub(crate) const FORMATS: &[Entry] = &[$(Entry { name: $name, new: || Box::new(<$ty>::default()) },)*];
+        pub(crate) const FORMATS: &[Entry] = &[$(Entry {
+            name: $name,
+            belief: Belief::$belief,
+            new: || Box::new($module::$ty::default()),
+        },)*];
     };
 }
 
 formats! {
-    "megatron": crate::megatron::Megatron,
-    "jsonl": crate::jsonl::Jsonl,
-    "huggingface": crate::huggingface::HuggingFace,
-    "torchtitan": crate::torchtitan::Torchtitan,
-    "nemo": crate::nemo::Nemo,
-    "nanotron": crate::nanotron::Nanotron,
-    "olmo": crate::olmo::Olmo,
-    "maxtext": crate::maxtext::MaxText,
-    "verl": crate::verl::Verl,
-    "nanochat": crate::nanochat::Nanochat,
-    "nanogpt": crate::nanogpt::NanoGpt,
-    "modded-nanogpt": crate::modded_nanogpt::ModdedNanoGpt,
-    "llmc": crate::llmc::Llmc,
-    "composer": crate::composer::Composer,
-    "megatron-progress": crate::progress::Progress,
-    "build-nanogpt": crate::build_nanogpt::BuildNanoGpt,
-    "torchtune": crate::torchtune::Torchtune,
-    "lingua": crate::lingua::Lingua,
-    "openrlhf": crate::openrlhf::OpenRlhf,
-    "litgpt": crate::litgpt::LitGpt,
-    "levanter": crate::levanter::Levanter,
-    "nemo-rl": crate::nemo_rl::NemoRl,
-    "deepspeed": crate::deepspeed::DeepSpeed,
-    "generic": crate::generic::Generic,
+    "megatron": megatron::Megatron, Trainer;
+    "jsonl": jsonl::Jsonl, Trainer;
+    "huggingface": huggingface::HuggingFace, Trainer;
+    "torchtitan": torchtitan::Torchtitan, Trainer;
+    "nemo": nemo::Nemo, Trainer;
+    "nanotron": nanotron::Nanotron, Trainer;
+    "olmo": olmo::Olmo, Trainer;
+    "maxtext": maxtext::MaxText, Trainer;
+    "verl": verl::Verl, Trainer;
+    "nanochat": nanochat::Nanochat, Trainer;
+    "nanogpt": nanogpt::NanoGpt, Trainer;
+    "modded-nanogpt": modded_nanogpt::ModdedNanoGpt, Trainer;
+    "llmc": llmc::Llmc, Trainer;
+    "composer": composer::Composer, Trainer;
+    "megatron-progress": progress::Progress, Trainer;
+    "build-nanogpt": build_nanogpt::BuildNanoGpt, Trainer;
+    "torchtune": torchtune::Torchtune, Trainer;
+    "lingua": lingua::Lingua, Trainer;
+    "openrlhf": openrlhf::OpenRlhf, Trainer;
+    "litgpt": litgpt::LitGpt, Trainer;
+    "levanter": levanter::Levanter, Trainer;
+    "nemo-rl": nemo_rl::NemoRl, Trainer;
+    "deepspeed": deepspeed::DeepSpeed, Engine;
+    "generic": generic::Generic, LastResort;
 }
 
 /// Names that a configuration may give, `auto` first.

@@ -13,10 +13,10 @@ use stepwatch_wire::{Event, Kind};
 use crate::absent::Absent;
 use crate::clean::{self, Cleaned, KEPT_BYTES, MAX_JOINED_BYTES, Origin};
 use crate::format::{Format, Line, Out, Outcome};
-use crate::jsonl::Jsonl;
 use crate::last_words::LastWords;
+use crate::line_formats::jsonl::Jsonl;
+use crate::line_formats::{self, Belief, FORMATS};
 use crate::number::Resolution;
-use crate::registry::{self, Belief, FORMATS};
 use crate::rule::{self, Rule, RuleError, Rules};
 use crate::time::Stamp;
 use origins::{Origins, is_foreign};
@@ -90,7 +90,7 @@ impl Candidate {
 
 impl fmt::Display for UnknownFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown log format {:?}; known are {}", self.0, registry::names().join(", "))
+        write!(f, "unknown log format {:?}; known are {}", self.0, line_formats::names().join(", "))
     }
 }
 
@@ -106,7 +106,7 @@ impl LogReader {
             .map(|f| Candidate {
                 name: f.name,
                 format: (f.new)(),
-                belief: if wanted.is_none() { Belief::for_format(f.name) } else { Belief::Trainer },
+                belief: if wanted.is_none() { f.belief } else { Belief::Trainer },
                 absent: Absent::default(),
             })
             .collect();

@@ -28,7 +28,7 @@ use stepwatch_wire::{CkptPhase, Event, Kind, MAX_TEXT, Value};
 
 use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
-use crate::generic::unit_behind;
+use crate::line_formats::generic::unit_behind;
 use crate::{number, tags, time};
 
 /// What a reader with a rule calls itself.

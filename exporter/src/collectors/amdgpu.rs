@@ -17,9 +17,9 @@ use stepwatch_kit::config::Period;
 use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
-use super::families as gpu;
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
+use crate::collectors::gpu::families as gpu;
 use crate::condition::Conditions;
 use crate::family::Family;
 use crate::family_filter::Metrics;

@@ -9,11 +9,10 @@
 //! Values are read at two rhythms: those that change from second to second, and those that are
 //! expensive to read or change from day to day.
 
-pub mod amd;
 mod decode;
 mod events;
 mod expected_nvlinks;
-mod families;
+pub(super) mod families;
 mod gpm;
 mod health;
 mod history;

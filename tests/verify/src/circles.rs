@@ -49,9 +49,9 @@ pub(crate) fn check(root: &Path) -> Result<(usize, Vec<String>), String> {
 }
 
 impl Crate {
-    /// Reads a file and those that it declares as its modules.
-    fn load(&mut self, module: Segments, path: &Path, read: &dyn Fn(&Path) -> Option<String>) {
-        let Some(text) = read(path) else { return };
+    /// Reads a file and those that it declares as its modules. False if there is no such file.
+    fn load(&mut self, module: Segments, path: &Path, read: &dyn Fn(&Path) -> Option<String>) -> bool {
+        let Some(text) = read(path) else { return false };
         let code = without_tests(&text);
         let tokens = tokens(&code);
         let file = File::parse(path, &tokens);
@@ -66,12 +66,25 @@ impl Crate {
         if module.is_empty() || below.ends_with("mod") {
             below.pop();
         }
-        for child in children {
-            let inner = [&module[..], &[child.to_owned()]].concat();
-            self.load(inner.clone(), &below.join(format!("{child}.rs")), read);
-            self.load(inner, &below.join(child).join("mod.rs"), read);
+        for child in &children {
+            let inner = [&module[..], &[(*child).to_owned()]].concat();
+            let directory = below.join(child);
+            if self.load(inner.clone(), &directory.with_extension("rs"), read)
+                || self.load(inner.clone(), &directory.join("mod.rs"), read)
+            {
+                continue;
+            }
+            // A module without a file, whose own are declared in this one (`collectors!`).
+            let own = children.iter().map(|name| (name, directory.join(name).with_extension("rs")));
+            if own.clone().any(|(_, path)| read(&path).is_some()) {
+                self.0.insert(inner.clone(), File { path: path.to_owned(), ..File::default() });
+                for (name, path) in own {
+                    self.load([&inner[..], &[(*name).to_owned()]].concat(), &path, read);
+                }
+            }
         }
         self.0.insert(module, file);
+        true
     }
 
     /// The file that defines what a path of `from` names; none for what is of another crate, and
@@ -272,6 +285,33 @@ mod tests {
             ("all/c.rs", "use super::All;\npub struct C;"),
         ]);
         assert!(found[0].starts_with("4 files"), "{found:?}");
+    }
+
+    #[test]
+    fn modules_in_a_module_without_a_file_count() {
+        let text = |path: &Path| {
+            let code = match path.to_str()? {
+                "lib.rs" => "mod all;",
+                "all.rs" => "all! { room { a: A, b: B, c: C } }\npub struct All;",
+                "all/room/a.rs" => "use super::b::B;\npub struct A;",
+                "all/room/b.rs" => "use crate::all::room::c::C;\npub struct B;",
+                "all/room/c.rs" => "use crate::all::All;\npub struct C(super::a::A);",
+                _ => return None,
+            };
+            Some(code.to_owned())
+        };
+        let mut found = Crate::default();
+        assert!(found.load(Vec::new(), Path::new("lib.rs"), &text));
+        let circles = found.circles();
+        assert_eq!(circles, [""; 0], "three files");
+        let name = |path: &[&str]| path.iter().map(|s| (*s).to_owned()).collect::<Segments>();
+        let imports =
+            |from: &[&str], path: &[&str]| found.definition(&name(from), &name(path), MAX_HOPS).cloned();
+        assert_eq!(
+            imports(&["all", "room", "b"], &["crate", "all", "room", "c", "C"]),
+            Some(name(&["all", "room", "c"]))
+        );
+        assert_eq!(imports(&["all", "room", "c"], &["crate", "all", "All"]), Some(name(&["all"])));
     }
 
     #[test]

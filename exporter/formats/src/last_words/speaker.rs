@@ -10,7 +10,7 @@
 use super::passage::{self, Passage};
 use super::record;
 use crate::clean;
-use crate::generic;
+use crate::line_formats::generic;
 
 /// Words in the label of a text that a model wrote or was given.
 const TEXTS: &[&str] = &[

@@ -16,8 +16,8 @@ use std::borrow::Cow;
 use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;
 
-use crate::deepspeed;
 use crate::format::{Format, Line, Out, Outcome};
+use crate::line_formats::deepspeed;
 use crate::number;
 use crate::pause::{Evaluation, Saving};
 use arguments::Arguments;

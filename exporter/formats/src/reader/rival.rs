@@ -2,7 +2,7 @@
 
 use stepwatch_wire::{Event, Kind};
 
-use crate::registry::Belief;
+use crate::line_formats::Belief;
 
 /// Lines in a row that another trainer's grammar must read, while the current one reads none, to
 /// take its place.

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
-use crate::collectors::gpu::{self, GFM_DISCONNECTED, amd};
+use crate::collectors::amdgpu;
+use crate::collectors::gpu::{self, GFM_DISCONNECTED};
 use crate::collectors::kernel::recovery_action::{self, RESET};
 use crate::samples::Row;
 
@@ -226,7 +227,7 @@ fn ecc(node: &Node<'_>) -> Findings {
         );
         found.unhealthy(text).device(gpu).action(if is_of_amd(node, gpu) { RESET_AMD } else { RESET });
     }
-    for row in node.set(&amd::BAD_PAGES) {
+    for row in node.set(&amdgpu::BAD_PAGES) {
         let (gpu, pages) = (row.label("gpu"), row.value);
         let (what, action) = match row.label("state") {
             "pending" => ("waits for a reset to take", RESET_AMD),

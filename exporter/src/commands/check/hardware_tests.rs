@@ -2,6 +2,7 @@
 
 use super::tests::output;
 use super::*;
+use crate::collectors::amdgpu;
 use crate::collectors::gpu as families;
 use crate::collectors::kernel::{EVENTS, LAST_XID, LOGGED_RECOVERY, NONFATAL_XIDS, SXIDS, XIDS};
 use crate::collectors::network::rdma as ports;
@@ -463,7 +464,7 @@ fn a_gpu_of_amd_is_reset_with_the_tool_of_amd() {
     samples.set(&families::INFO, &info, 1u64);
     samples.set(&families::ECC, &["GPU-a", "uncorrected", "volatile", "umc"], 2u64);
     for (state, pages) in [("reserved", 9u64), ("pending", 1), ("failed", 0)] {
-        samples.set(&families::amd::BAD_PAGES, &["GPU-a", state], pages);
+        samples.set(&amdgpu::BAD_PAGES, &["GPU-a", state], pages);
     }
     insta::assert_snapshot!(output(&gpu::ECC, samples), @r"
     unhealthy ecc GPU 0 (0000:c1:00.0) had 2 uncorrected memory errors since the driver was loaded; reset the GPU before the next job (amd-smi reset --gpureset)

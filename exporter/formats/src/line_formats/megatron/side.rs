@@ -5,8 +5,8 @@ use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
 use super::normal;
-use crate::deepspeed;
 use crate::format::{Line, Out};
+use crate::line_formats::deepspeed;
 use crate::number;
 
 /// `validation loss at iteration 7000 | lm loss value: 7.174200E+00 | lm loss PPL: 1.305315E+03 |`
