@@ -39,7 +39,7 @@ use crate::clock::wall;
 use crate::config::{Config, File};
 use crate::errors::chain;
 use crate::ingest::{self, Ingest, KeptLists};
-use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
+use crate::metrics::{ConfigMetrics, LedgerMetrics, Metrics, PROGRAM};
 use crate::openapi;
 use crate::outbox::unopened::Unopened;
 use crate::outbox::{self, Outbox, OutboxHandle};
@@ -377,6 +377,7 @@ fn publish(
         view.runs.iter().filter(|run| run.ended.is_none()).map(|run| run.run.clone()).collect()
     };
     SeriesMetrics::register(&handle.series, Box::new(live), registry);
+    LedgerMetrics::register(Arc::clone(&handle.views), registry);
     let (series, clock) = (Arc::clone(&handle.series), handle.clock.clone());
     tokio::spawn(keeper::keep(store.clone(), series, clock, stopping.clone()));
 }

@@ -3,6 +3,7 @@
 
 mod callbacks;
 mod gate;
+mod ledger;
 
 use core::fmt::Write as _;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::audit::AuditMetrics;
 
 pub use callbacks::CallbackMetrics;
 pub use gate::GateMetrics;
+pub use ledger::LedgerMetrics;
 
 pub const PROGRAM: &str = "stepwatch_alerter";
 

@@ -1,7 +1,7 @@
 //! One run as the API and the read model see it, copied from the engine.
 
 use stepwatch_detect::Run;
-use stepwatch_detect::run::RunState;
+use stepwatch_detect::run::{Accounts, RunState};
 use stepwatch_model::time::Ts;
 use stepwatch_respond::matcher::Labels;
 
@@ -29,6 +29,8 @@ pub struct RunSnapshot {
     pub stale: u64,
     /// Exit code, once it is over.
     pub ended: Option<i64>,
+    /// Where its time went.
+    pub accounts: Accounts,
 }
 
 impl RunSnapshot {
@@ -50,6 +52,7 @@ impl RunSnapshot {
             duplicates: run.counters.duplicates,
             stale: run.counters.stale,
             ended: f.ended.as_ref().map(|e| e.code),
+            accounts: f.ledger.accounts(),
         }
     }
 }

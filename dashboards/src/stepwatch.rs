@@ -193,6 +193,10 @@ fn alerter_limits() -> Row {
                     "{{instance}} expectations beyond the limit",
                 )
                 .show(
+                    each("stepwatch_alerter_ledgers_hidden"),
+                    "{{instance}} runs whose GPU time is beyond the limit",
+                )
+                .show(
                     alerter("stepwatch_alerter_series_dropped_total").increase().max("instance, what"),
                     "{{instance}} missing in pictures: {{what}}",
                 ),

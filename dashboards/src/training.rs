@@ -220,6 +220,28 @@ fn time_spent() -> Row {
     Row::open(
         "Where does the time go?",
         vec![
+            Chart::lines(
+                "GPU time",
+                "What do how many of its GPUs do, and what should they not do?",
+                Unit::Count,
+            )
+            .stacked()
+            .from_zero()
+            .show(judged("train_gpu_seconds_total").rate().max("run, state"), "{{state}}"),
+            Chart::lines("Goodput", "Which share of all its time made progress that lasts?", Unit::Ratio)
+                .width(6)
+                .from_zero()
+                .up_to(1.0)
+                .show(judged("train_goodput_ratio").max("run"), "since the beginning"),
+            Chart::lines(
+                "Cost of an hour",
+                "What did each way to spend the time cost, in dollars?",
+                Unit::Short,
+            )
+            .width(6)
+            .stacked()
+            .from_zero()
+            .show(judged("train_cost_dollars_total").increase_in("1h").max("run, state"), "{{state}}"),
             Chart::lines("Phases", "What share of its time does a rank spend where?", Unit::Ratio)
                 .stacked()
                 .from_zero()

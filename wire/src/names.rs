@@ -78,6 +78,18 @@ pub mod hw {
     pub const TEMPLATE: &str = "template";
 }
 
+/// Keys of `ckpt`.
+pub mod ckpt {
+    /// Which part of a checkpoint's life it is about; absent for `save`, which blocks the step.
+    pub const STAGE: &str = "stage";
+    pub const SAVE: &str = "save";
+    /// Asynchronously, while the run makes steps.
+    pub const WRITE: &str = "write";
+    pub const UPLOAD: &str = "upload";
+    pub const DURABLE: &str = "durable";
+    pub const LOAD: &str = "load";
+}
+
 /// Keys of `hello` and `bye` that change what they mean.
 pub mod hello {
     /// Who reports, where it is not the process that trains.

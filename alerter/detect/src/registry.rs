@@ -73,6 +73,10 @@ macro_rules! detectors {
                     self.config.cost_per_gpu_hour.map_or(0.0, |rate| rate * f64::from(gpus));
             }
 
+            pub fn dollars_per_gpu_hour(&self) -> Option<f64> {
+                self.config.cost_per_gpu_hour
+            }
+
             pub fn speed(&self) -> &Speed {
                 &self.shared.speed
             }

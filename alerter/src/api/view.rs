@@ -4,6 +4,7 @@
 //! `Infinity`, `-Infinity`, as in events.
 
 mod silences;
+mod state_time;
 
 use jiff::fmt::temporal::Pieces;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -25,6 +26,7 @@ use crate::run_snapshot::RunSnapshot;
 use crate::series::Latest;
 use crate::store::{Delivery, DeliveryState};
 pub use silences::{PreviewView, SilenceList, SilenceView, WishView};
+pub use state_time::StateTime;
 
 /// A time as people and other programs read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -260,6 +262,12 @@ pub struct RunView {
     pub ended: Option<i64>,
     #[serde(default)]
     pub signals: Vec<SignalValue>,
+    /// The share of its time in which it made steps that it keeps, at its usual speed.
+    #[serde(default)]
+    pub goodput: Option<f64>,
+    /// Where its time went: the states that it was in.
+    #[serde(default)]
+    pub time: Vec<StateTime>,
 }
 
 /// How a signal of a run stands.
@@ -548,6 +556,8 @@ impl RunView {
             stale_steps: r.stale,
             ended: r.ended,
             signals: signals.into_iter().map(SignalValue::from).collect(),
+            goodput: r.accounts.goodput(),
+            time: StateTime::all(&r.accounts),
         }
     }
 }

@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
+use stepwatch_detect::run::TimeState;
 use stepwatch_model::time::Span;
 use stepwatch_model::{Severity, Signal};
 use stepwatch_respond::incident::{IncidentRecord, State as IncidentState};
@@ -25,12 +26,14 @@ use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::extract::{Asked, Named};
 use crate::api::ranks::RanksView;
-use crate::api::view::RunView;
+use crate::api::view::{RunView, StateTime};
 use crate::chart::track::Point;
 use crate::chart::{self, Chart, Look, Mark, Panel, Tone};
 use crate::clock::wall;
 use crate::series::{MarkKind, SeriesPoint};
 
+/// Seconds of a run from which on it is said how much of its time was of use.
+const MIN_ACCOUNTED: f64 = 60.0;
 /// Signals with a chart, the first on top.
 const CHARTS: [&str; 6] =
     [metric::LOSS, metric::GRAD_NORM, metric::STEP_TIME, metric::MFU, metric::TOKENS_PER_SECOND, metric::LR];
@@ -71,6 +74,16 @@ struct Plot {
     expected: Option<String>,
 }
 
+/// Where a part of the time of the run went.
+#[derive(Debug)]
+struct TimeRow {
+    state: String,
+    about: &'static str,
+    share: String,
+    gpu_hours: String,
+    dollars: String,
+}
+
 /// A row of the picture of ranks.
 #[derive(Debug)]
 struct RankRow {
@@ -91,6 +104,7 @@ struct Page {
     state: String,
     class: &'static str,
     facts: Vec<(&'static str, String)>,
+    time: Vec<TimeRow>,
     plots: Vec<Plot>,
     drawn: String,
     ranks: Vec<RankRow>,
@@ -132,6 +146,7 @@ pub(super) async fn show(
         state,
         class,
         facts: view.as_ref().map_or_else(Vec::new, facts),
+        time: view.as_ref().map_or_else(Vec::new, time_rows),
         plots: plots(&api, &name),
         drawn: draw(&api, &name, steps, &records),
         attempts: attempts(&history, &records, now),
@@ -180,10 +195,32 @@ fn facts(run: &RunView) -> Vec<(&'static str, String)> {
         ),
         ("Exporters", run.sources.join(", ")),
     ];
+    let accounted: f64 = run.time.iter().map(|time| time.seconds).sum();
+    if let Some(goodput) = run.goodput.filter(|_| accounted >= MIN_ACCOUNTED) {
+        facts.push(("Goodput", format!("{:.1} %", 100.0 * goodput)));
+    }
     if !run.lost_sources.is_empty() {
         facts.push(("Exporters that do not answer", run.lost_sources.join(", ")));
     }
     facts
+}
+
+/// The states that took most first.
+fn time_rows(run: &RunView) -> Vec<TimeRow> {
+    let total: f64 = run.time.iter().map(|time| time.seconds).sum();
+    if total < MIN_ACCOUNTED {
+        return Vec::new();
+    }
+    let mut all: Vec<_> = run.time.iter().collect();
+    all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let row = |time: &&StateTime| TimeRow {
+        about: TimeState::ALL.into_iter().find(|s| s.as_str() == time.state).map_or("", TimeState::about),
+        state: time.state.clone(),
+        share: format!("{:.1} %", 100.0 * time.seconds / total),
+        gpu_hours: time.gpu_seconds.map_or_else(|| "-".to_owned(), |s| format!("{:.1}", s / 3600.0)),
+        dollars: time.dollars.map_or_else(|| "-".to_owned(), |dollars| format!("${dollars:.2}")),
+    };
+    all.iter().map(row).collect()
 }
 
 fn plots(api: &Api, name: &str) -> Vec<Plot> {

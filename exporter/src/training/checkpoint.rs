@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use stepwatch_wire::names::ckpt;
 use stepwatch_wire::{CkptPhase, Event, Value};
 
 use crate::voice::Voice;
@@ -44,6 +45,10 @@ impl Checkpoints {
     pub(super) fn apply(&mut self, event: &Event, rank: u32, ts: f64) {
         if let Some(path) = event.extra.get("path").and_then(Value::as_str) {
             self.path = Some(PathBuf::from(path));
+        }
+        let stage = event.extra.get(ckpt::STAGE).and_then(Value::as_str);
+        if let Some(ckpt::WRITE | ckpt::UPLOAD | ckpt::LOAD) = stage {
+            return;
         }
         match event.ckpt {
             Some(CkptPhase::Start) => {
@@ -128,6 +133,21 @@ mod tests {
             c.apply(&event(r#"{"k":"ckpt","phase":"fail","step":200}"#), rank, 21.0);
         }
         assert_eq!((c.failures, c.last_success, c.in_progress()), (1, Some(16.0), false));
+    }
+
+    #[test]
+    fn only_what_blocks_or_is_durable_is_a_checkpoint() {
+        let mut c = Checkpoints::default();
+        for (stage, ts) in [("load", 10.0), ("save", 20.0), ("write", 30.0), ("upload", 40.0)] {
+            let text = format!(r#"{{"k":"ckpt","phase":"start","stage":"{stage}","step":100}}"#);
+            c.apply(&event(&text), 0, ts);
+            assert_eq!(c.in_progress(), stage == "save", "{stage}");
+            let text = format!(r#"{{"k":"ckpt","phase":"end","stage":"{stage}","step":100}}"#);
+            c.apply(&event(&text), 0, ts + 5.0);
+        }
+        assert_eq!((c.last_success, c.seconds), (Some(25.0), Some(5.0)));
+        c.apply(&event(r#"{"k":"ckpt","phase":"end","stage":"durable","step":100}"#), 0, 60.0);
+        assert_eq!(c.last_success, Some(60.0));
     }
 
     #[test]

@@ -63,6 +63,7 @@ const OF_ALERTER: &[(&str, &str, &[&str])] = &[
     ("incidents_opened", "counter", &["kind", "severity"]),
     ("incidents_resolved_still_firing", "gauge", &["severity"]),
     ("incidents_silenced", "gauge", &[]),
+    ("ledgers_hidden", "gauge", &[]),
     ("malformed_records", "counter", &["reason"]),
     ("notification_latency_seconds", "histogram", &["receiver"]),
     ("notification_retries", "counter", &["receiver", "reason"]),
@@ -86,7 +87,10 @@ const OF_ALERTER: &[(&str, &str, &[&str])] = &[
     ("sources", "gauge", &[]),
     ("template_failures", "counter", &["receiver"]),
     ("train_anomaly_score", "gauge", &["run", "signal"]),
+    ("train_cost_dollars", "counter", &["run", "state"]),
     ("train_expected", "gauge", &["run", "signal", "bound"]),
+    ("train_goodput_ratio", "gauge", &["run"]),
+    ("train_gpu_seconds", "counter", &["run", "state"]),
 ];
 
 /// A family of the alerter by the name that it is registered with.

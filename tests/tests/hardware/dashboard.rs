@@ -76,6 +76,7 @@ const ABSENT: &[(&str, &str)] = &[
     ("rdma_hw_resources", "the tree has no such files"),
     ("rdma_port_condition", "every port is well"),
     ("train_anomaly_score", "the run is too short for an expectation"),
+    ("train_cost_dollars_total", "no price is configured"),
     ("train_expected", "the run is too short for an expectation"),
     ("stepwatch_exporter_collector_series_left_out", "no collector has too many series"),
     ("gpu_fabric_info", "these GPUs belong to no fabric"),

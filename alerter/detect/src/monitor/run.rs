@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_event, names::metric};
+use stepwatch_wire::names::{ckpt, exporter_event, hello, metric};
+use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, Value};
 
 use crate::detector::RunAt;
 use crate::detector::shared::Standard;
@@ -15,7 +16,9 @@ use crate::detectors::{Detectors, DetectorsConfig, rank_dead};
 use crate::expectation::{Expectations, Recording};
 use crate::run::align::{Align, Arrival, Samples, StepReport};
 use crate::run::signals::{Left, Place, Signals};
-use crate::run::{Death, MAX_RANKS, Reporters, RunState, SaveReport, phase_class};
+use crate::run::{
+    Death, Declared, MAX_RANKS, Reporters, RunState, SaveReport, Size, Steps, declared, phase_class,
+};
 use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
 use stepwatch_model::Finding;
 use stepwatch_model::Origin;
@@ -105,13 +108,17 @@ impl Run {
         let at = e.ts.map_or(now, Ts::from_secs_f64);
         match e.kind {
             EventKind::Step => return self.step(now, at, e, out),
-            EventKind::Hello => self.state.hello(e),
+            EventKind::Hello => {
+                self.state.hello(e);
+                self.greet(at, e);
+            }
             EventKind::Hb => self.state.heartbeats = true,
             EventKind::Phase => self.phase(at, e),
             EventKind::Ckpt => self.checkpoint(now, at, e),
             EventKind::Eval => self.eval(at, e, out),
             EventKind::Bye => {
                 self.state.bye(now, e);
+                self.leave(now, at, e);
                 self.note_silent_end(now, out);
             }
             // A socket closed by a process that lives on is odd, not a death: if the run stops,
@@ -119,11 +126,35 @@ impl Run {
             EventKind::Event if e.name.as_deref() == Some(exporter_event::RANK_DEAD) && !process_lives(e) => {
                 let text = e.text.clone().unwrap_or_default();
                 self.state.died(e.rank.unwrap_or(0), Death { at: now, when: at, text }, false);
+                self.state.ledger.died(at);
             }
             EventKind::Event => self.state.reports.take(now, self.state.total_steps, e),
             EventKind::Xid | EventKind::Link | EventKind::Hw | EventKind::Health | EventKind::Gap => {}
         }
         self.look(now, out);
+    }
+
+    /// Begins an attempt in the ledger, if a process greets and not what describes it.
+    fn greet(&mut self, at: Ts, e: &Event) {
+        let word = |key| e.extra.get(key).and_then(Value::as_str);
+        if matches!(word(hello::SOURCE), Some(hello::MODEL_CONFIG | hello::PRINTED)) {
+            return;
+        }
+        let size = self.size();
+        self.state.ledger.greeted(at, word(hello::JOB), size);
+    }
+
+    fn leave(&mut self, now: Ts, at: Ts, e: &Event) {
+        match &self.state.ended {
+            Some(ended) if ended.at == now && ended.code == 0 => self.state.ledger.over(at),
+            Some(ended) if ended.at == now => self.state.ledger.died(at),
+            _ if e.code.is_some_and(|code| code != 0) => self.state.ledger.died(at),
+            _ => {}
+        }
+    }
+
+    fn size(&self) -> Size {
+        Size { gpus: self.state.world, dollars_per_gpu_hour: self.detectors.dollars_per_gpu_hour() }
     }
 
     /// Annotates a log that ended without an error. Nobody is notified.
@@ -209,6 +240,7 @@ impl Run {
         let advanced = sample.interval > 0 && !sample.adds;
         sample.class = if advanced { self.classify(sample.step) } else { self.class_of(sample) };
         if advanced {
+            self.account(sample);
             self.state.advanced(now, sample);
             self.counters.steps += 1;
         }
@@ -223,6 +255,20 @@ impl Run {
             self.state.wants_look = false;
             self.look(now, out);
         }
+    }
+
+    fn account(&mut self, s: &StepSample) {
+        let tokens = s.tokens_per_second.zip(s.step_time).map(|(rate, secs)| rate * secs);
+        let steps = Steps {
+            at: s.ts,
+            last: s.step,
+            count: s.interval.max(1),
+            class: s.class,
+            tokens: tokens.filter(|tokens| tokens.is_finite() && *tokens > 0.0),
+            watched: self.state.live_since <= self.state.last_progress,
+        };
+        let size = self.size();
+        self.state.ledger.steps(steps, size);
     }
 
     /// Takes what a report of a step has beside its sample. False if there was nothing new.
@@ -292,7 +338,12 @@ impl Run {
         self.mark(name);
         match e.edge {
             Some(Edge::Begin) => self.state.phase_begin(at, name, e.rank.unwrap_or(0)),
-            Some(Edge::End) => self.state.phase_end(at, name, e.rank.unwrap_or(0)),
+            Some(Edge::End) => {
+                let lasted = self.state.phase_end(at, name, e.rank.unwrap_or(0));
+                if let (Some(what), Some(lasted)) = (declared(name), lasted) {
+                    self.state.ledger.declared(what, lasted);
+                }
+            }
             None => {}
         }
     }
@@ -307,6 +358,20 @@ impl Run {
     }
 
     fn checkpoint(&mut self, now: Ts, at: Ts, e: &Event) {
+        let report = SaveReport::from_event(e);
+        match e.extra.get(ckpt::STAGE).and_then(Value::as_str) {
+            Some(ckpt::LOAD) => {
+                let lasted = report.secs.map(Span::from_secs_f64);
+                return lasted
+                    .into_iter()
+                    .for_each(|secs| self.state.ledger.declared(Declared::Loading, secs));
+            }
+            // They block no step, and are no checkpoint yet that a restart would take.
+            Some(ckpt::WRITE | ckpt::UPLOAD) => return,
+            // It was counted when its save ended.
+            Some(ckpt::DURABLE) if e.step.is_some() && self.state.checkpoints.last_step == e.step => return,
+            _ => {}
+        }
         let before_us = at + BEFORE_US < self.state.attempt_at;
         let c = &mut self.state.checkpoints;
         if before_us && e.ckpt == Some(CkptPhase::End) {
@@ -316,7 +381,10 @@ impl Run {
         match e.ckpt {
             Some(CkptPhase::Start) => c.start(now),
             Some(CkptPhase::End) | None => {
-                c.success(now, e.step.or(self.state.last_step), SaveReport::from_event(e));
+                let measured = c.in_progress.map(|since| now - since);
+                let lasted = report.secs.map(Span::from_secs_f64).or(measured);
+                c.success(now, e.step.or(self.state.last_step), report);
+                lasted.into_iter().for_each(|secs| self.state.ledger.declared(Declared::Saving, secs));
             }
             Some(CkptPhase::Fail) => {
                 c.failed(now, e.step, e.text.as_deref().unwrap_or("the trainer reported a failure"))
@@ -329,7 +397,7 @@ impl Run {
 const BEFORE_US: Span = Span::secs(60);
 
 fn process_lives(e: &Event) -> bool {
-    e.extra.get("process").and_then(stepwatch_wire::Value::as_str) == Some("running")
+    e.extra.get("process").and_then(Value::as_str) == Some("running")
 }
 
 /// No run takes so many steps: a number further from zero is no step, so that computations with

@@ -10,6 +10,7 @@ use super::align::Arrival;
 use super::attempts::Attempts;
 use super::checkpoints::Checkpoints;
 use super::config_groups::{ConfigGroups, Setup};
+use super::ledger::Ledger;
 use super::lost_source::Lost;
 use super::pace::{Pace, TimeResolution};
 use super::peers::Peers;
@@ -17,7 +18,7 @@ use super::rank_compute_time::RankComputeTimes;
 use super::rank_loss::{self, RankLosses};
 use super::reports::Reports;
 use crate::batches::BatchSize;
-use crate::sample::{StepClass, StepSample};
+use crate::sample::StepSample;
 use stepwatch_model::Target;
 use stepwatch_model::time::{Span, Ts};
 
@@ -94,6 +95,8 @@ pub struct RunState {
     /// Open phases, and how long each kind took at most.
     pub phases: BTreeMap<String, Phase>,
     pub checkpoints: Checkpoints,
+    /// Where its time went.
+    pub ledger: Ledger,
     /// Samples a step, from which the position of the run in its data follows.
     pub batch_size: BatchSize,
     pub deaths: BTreeMap<u32, Death>,
@@ -171,18 +174,6 @@ pub struct Ended {
     pub silent: bool,
 }
 
-/// What a declared phase means for the steps around it.
-pub(crate) fn phase_class(name: &str) -> Option<StepClass> {
-    let lower = name.to_ascii_lowercase();
-    if lower.contains("ckpt") || lower.contains("checkpoint") || lower.contains("save") {
-        Some(StepClass::Checkpoint)
-    } else if lower.contains("eval") || lower.contains("valid") || lower == "val" || lower == "test" {
-        Some(StepClass::Eval)
-    } else {
-        None
-    }
-}
-
 /// The pipeline stage of a rank, as the event gives it or derived from the number of stages:
 /// Megatron, torchtitan and DeepSpeed all give neighbouring ranks to one stage.
 fn stage(rank: u32, world: Option<u32>, e: &Event) -> Option<u32> {
@@ -252,6 +243,7 @@ impl RunState {
             config_groups: ConfigGroups::default(),
             phases: BTreeMap::new(),
             checkpoints: Checkpoints::default(),
+            ledger: Ledger::default(),
             batch_size: BatchSize::default(),
             deaths: BTreeMap::new(),
             reports: Reports::default(),
@@ -569,14 +561,13 @@ impl RunState {
         p.ranks.insert(rank);
     }
 
-    pub(crate) fn phase_end(&mut self, at: Ts, name: &str, rank: u32) {
-        let Some(p) = self.phases.get_mut(name) else { return };
+    /// How long the phase took, once the last rank has left it.
+    pub(crate) fn phase_end(&mut self, at: Ts, name: &str, rank: u32) -> Option<Span> {
+        let p = self.phases.get_mut(name)?;
         p.ranks.remove(&rank);
-        if p.ranks.is_empty() {
-            if let Some(since) = p.open.take() {
-                p.longest = p.longest.max((at - since).as_secs_f64());
-            }
-        }
+        let since = p.open.take_if(|_| p.ranks.is_empty())?;
+        p.longest = p.longest.max((at - since).as_secs_f64());
+        Some(at - since)
     }
 
     /// Seconds that so many steps usually take.

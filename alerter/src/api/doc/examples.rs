@@ -73,7 +73,11 @@ pub(crate) fn run() -> Value {
         "run": "llama-70b", "attempt": 2, "last_step": 12345, "last_step_at": "2026-11-21T02:16:56.980Z",
         "last_step_age_seconds": 1.2, "last_heard_at": "2026-11-21T02:16:57.200Z", "steps": 12346, "world": 64,
         "ranks": 64, "sources": ["gpu-001:9765"], "lost_sources": [], "last_checkpoint_step": 12000,
-        "duplicate_steps": 0, "stale_steps": 0, "ended": null,
+        "duplicate_steps": 0, "stale_steps": 0, "ended": null, "goodput": 0.9,
+        "time": [
+            {"state": "productive", "seconds": 45000.0, "gpu_seconds": 2880000.0, "dollars": 2000.0},
+            {"state": "saving", "seconds": 5000.0, "gpu_seconds": 320000.0, "dollars": 222.22},
+        ],
     })
 }
 

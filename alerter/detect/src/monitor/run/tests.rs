@@ -1,6 +1,8 @@
 //! The same run reported by one source, or by several that each report a part of it at their own
 //! pace.
 
+mod accounts;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

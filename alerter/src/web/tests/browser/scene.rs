@@ -9,6 +9,9 @@ const RANKS: u64 = 8;
 /// Steps of the first attempt, and of the second from where on.
 const FIRST: u64 = 120;
 const AGAIN: u64 = 100;
+/// What an attempt takes before its first step, and a checkpoint, in seconds.
+const START_SECONDS: f64 = 60.0;
+const SAVE_SECONDS: f64 = 41.5;
 const STEPS: u64 = 400;
 
 const SCHEDULE: &str = "users: [{name: ann, notify: [hook]}]\nschedules:\n  - {name: primary, time_zone: UTC, \
@@ -58,7 +61,11 @@ pub(super) async fn with_one_of_everything() -> (TestApp, Vec<String>) {
 
 /// A run that failed once, was started with another driver, and goes on with a slow rank.
 fn long_run(mut seq: u64) -> String {
-    let began = jiff::Timestamp::now().as_millisecond() as f64 / 1000.0 - 4.0 * STEPS as f64;
+    // So that the last step is now.
+    let mut at = jiff::Timestamp::now().as_millisecond() as f64 / 1000.0
+        - 4.0 * (STEPS + FIRST - AGAIN) as f64
+        - 2.0 * START_SECONDS
+        - SAVE_SECONDS * ((STEPS + FIRST - AGAIN) / 50) as f64;
     let mut text = String::new();
     let mut say = |rank: u64, mut record: Value| {
         let node = format!("gpu-{:03}", rank / 4 + 1);
@@ -76,16 +83,17 @@ fn long_run(mut seq: u64) -> String {
     for (attempt, steps) in [(0, 0..FIRST), (1, AGAIN..STEPS)] {
         let schedule = if attempt == 0 { "cosine" } else { "linear" };
         for rank in 0..RANKS {
-            let hello = json!({"k": "hello", "world": RANKS, "attempt": attempt, "model": "mixtral", "schedule": schedule});
+            let hello = json!({"k": "hello", "ts": at, "job": "4711", "world": RANKS, "attempt": attempt, "model": "mixtral", "schedule": schedule});
             say(rank, hello);
         }
+        at += START_SECONDS;
         for n in steps {
-            let ts = began + 4.0 * n as f64;
+            at += 4.0;
             for rank in 0..RANKS {
                 let wave = ((n * 7 + rank * 3) % 11) as f64 / 100.0;
                 let slow = if rank == 5 && attempt == 1 { 0.5 } else { 0.0 };
                 let mut record = json!({
-                    "k": "step", "ts": ts, "world": RANKS, "attempt": attempt, "step": n,
+                    "k": "step", "ts": at, "world": RANKS, "attempt": attempt, "step": n,
                     "t": {"data": 0.02, "fwd_bwd": 3.6 + wave / 5.0 + slow, "optim": 0.2},
                 });
                 if rank == 0 {
@@ -98,16 +106,18 @@ fn long_run(mut seq: u64) -> String {
                 say(rank, record);
             }
             if n % 50 == 49 {
-                say(0, json!({"k": "ckpt", "phase": "end", "step": n, "seconds": 41.5, "bytes": 9.3e10}));
+                at += SAVE_SECONDS;
+                let saved = json!({"k": "ckpt", "ts": at, "phase": "end", "step": n, "seconds": SAVE_SECONDS, "bytes": 9.3e10});
+                say(0, saved);
             }
         }
         if attempt == 0 {
             say(
                 5,
-                json!({"k": "ckpt", "phase": "fail", "step": FIRST, "text": "[Errno 28] No space left on device"}),
+                json!({"k": "ckpt", "ts": at, "phase": "fail", "step": FIRST, "text": "[Errno 28] No space left on device"}),
             );
             let words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB";
-            say(5, json!({"k": "bye", "attempt": 0, "code": 1, "text": words}));
+            say(5, json!({"k": "bye", "ts": at, "attempt": 0, "code": 1, "text": words}));
             (0..RANKS).step_by(4).for_each(|rank| say(rank, driver("560.28.03")));
         }
     }

@@ -1,0 +1,353 @@
+//! Where the time of a run went: every moment has one state, and the states add up to the time that
+//! is accounted.
+//!
+//! A step gets the time that steps usually take. What it takes beyond goes to what happened
+//! meanwhile: to declared loads, saves and evaluations for as long as they took, then to what the
+//! step was marked with. The rest is slow, or stalled if it is long. Time is accounted once it is
+//! known what it was, so no count ever goes back.
+//!
+//! Times are those of the events, so a record that arrives late counts for when it happened.
+
+use serde::{Deserialize, Serialize};
+
+use crate::sample::StepClass;
+use stepwatch_model::time::{Span, Ts};
+
+/// A step that is not over after this, and after so many times the usual one, stands still. Both
+/// are engineering limits.
+const STALL: Span = Span::secs(60);
+const STALL_STEPS: f64 = 5.0;
+/// Lines whose median is one measure of the usual step.
+const BLOCK: usize = 8;
+/// Share by which a step may be longer than the usual one without being slow: an engineering limit.
+const NOISE: f64 = 0.02;
+
+macro_rules! states {
+    ($($name:ident $text:literal $about:literal;)*) => {
+        /// What the GPUs of a run do at a time. The text forms are a contract: they are the label
+        /// `state` of the metrics.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum TimeState { $(#[doc = $about] $name),* }
+
+        impl TimeState {
+            pub const ALL: [Self; STATES] = [$(Self::$name),*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text),* }
+            }
+
+            /// What the state means, for people.
+            pub fn about(self) -> &'static str {
+                match self { $(Self::$name => $about),* }
+            }
+        }
+    };
+}
+
+const STATES: usize = 11;
+
+states! {
+    Productive "productive" "Steps, for as long as they usually take.";
+    Slowed "slowed" "The part of steps beyond the usual.";
+    Stalled "stalled" "No step, and nothing declared that explains it.";
+    Saving "saving" "Steps waited for a checkpoint to be saved.";
+    Loading "loading" "A checkpoint was loaded.";
+    Starting "starting" "From the first report of an attempt to its first step.";
+    Evaluating "evaluating" "Steps waited for an evaluation.";
+    Recomputing "recomputing" "Steps that the run had made before a restart.";
+    Down "down" "Between two attempts of one job, and the step that the first did not end.";
+    Idle "idle" "From the last step of an attempt to its end.";
+    Unknown "unknown" "Nothing was received, or it is not known whether the job held its GPUs.";
+}
+
+/// Totals by [`TimeState`], in its order.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Accounts {
+    /// Milliseconds.
+    time: [i64; STATES],
+    /// The same times the GPUs of the run. Nothing while their number is not known.
+    gpu_time: [i64; STATES],
+    /// Where a price is configured.
+    dollars: [f64; STATES],
+}
+
+/// What a run costs while it lasts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Size {
+    pub(crate) gpus: Option<u32>,
+    pub(crate) dollars_per_gpu_hour: Option<f64>,
+}
+
+/// A line of steps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Steps {
+    pub(crate) at: Ts,
+    /// The last of them.
+    pub(crate) last: i64,
+    pub(crate) count: i64,
+    pub(crate) class: StepClass,
+    /// Of one step, where the trainer reports them.
+    pub(crate) tokens: Option<f64>,
+    /// Everything since the line before was received.
+    pub(crate) watched: bool,
+}
+
+/// What a trainer declares that it does instead of steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Declared {
+    Loading,
+    Saving,
+    Evaluating,
+}
+
+/// How an attempt was left, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Left {
+    Died(Ts),
+    Over(Ts),
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Ledger {
+    /// When the last line of steps or, before the first of an attempt, its first report happened.
+    at: Option<Ts>,
+    /// The attempt has made no step.
+    starting: bool,
+    /// Milliseconds since `at` of loading, saving and evaluating.
+    declared: [i64; 3],
+    usual: UsualStep,
+    /// Milliseconds that the steps of the last line usually take.
+    expected: Option<f64>,
+    /// The last step that was ever made.
+    furthest: Option<i64>,
+    left: Option<Left>,
+    /// First report of a new process since `at`.
+    greeted: Option<Ts>,
+    /// The job of the attempt, and that of the process that greeted last.
+    job: Option<String>,
+    next_job: Option<String>,
+    /// None while no time is accounted: most of the runs that a flood invents have none.
+    accounts: Option<Box<Accounts>>,
+}
+
+/// The shortest step that two blocks in a row held, per token where tokens are known.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct UsualStep {
+    block: Vec<f32>,
+    before: Option<f32>,
+    shortest: Option<f32>,
+    /// Tokens of a step: a change of the batch is no change of the speed.
+    by_tokens: bool,
+    gpus: Option<u32>,
+}
+
+impl Accounts {
+    pub fn seconds(&self, state: TimeState) -> f64 {
+        self.time[state as usize] as f64 / 1e3
+    }
+
+    /// None while the number of GPUs was never known.
+    pub fn gpu_seconds(&self, state: TimeState) -> Option<f64> {
+        let known = self.gpu_time.iter().any(|ms| *ms > 0);
+        known.then(|| self.gpu_time[state as usize] as f64 / 1e3)
+    }
+
+    /// None without a configured price.
+    pub fn dollars(&self, state: TimeState) -> Option<f64> {
+        let priced = self.dollars.iter().any(|dollars| *dollars > 0.0);
+        priced.then(|| self.dollars[state as usize])
+    }
+
+    /// Seconds of all states.
+    pub fn total(&self) -> f64 {
+        self.time.iter().sum::<i64>() as f64 / 1e3
+    }
+
+    /// The share of the time in which the run made steps that it keeps, at its usual speed.
+    pub fn goodput(&self) -> Option<f64> {
+        let total = self.total();
+        (total > 0.0).then(|| self.seconds(TimeState::Productive) / total)
+    }
+
+    fn add(&mut self, state: TimeState, ms: i64, size: Size) {
+        self.time[state as usize] += ms;
+        let Some(gpus) = size.gpus else { return };
+        self.gpu_time[state as usize] = self.gpu_time[state as usize].saturating_add(ms * i64::from(gpus));
+        if let Some(rate) = size.dollars_per_gpu_hour {
+            self.dollars[state as usize] += ms as f64 * f64::from(gpus) * rate / 3.6e6;
+        }
+    }
+}
+
+impl Ledger {
+    pub fn accounts(&self) -> Accounts {
+        self.accounts.as_deref().cloned().unwrap_or_default()
+    }
+
+    fn add(&mut self, state: TimeState, ms: i64, size: Size) {
+        if ms > 0 {
+            self.accounts.get_or_insert_default().add(state, ms, size);
+        }
+    }
+
+    /// A process of the run reports for the first time.
+    pub(crate) fn greeted(&mut self, at: Ts, job: Option<&str>, size: Size) {
+        self.next_job = job.map(str::to_owned).or(self.next_job.take());
+        if self.at.is_none() {
+            (self.at, self.starting, self.job) = (Some(at), true, self.next_job.clone());
+            return;
+        }
+        self.greeted.get_or_insert(at);
+        if self.left.is_some() {
+            self.leave(at, size);
+            (self.starting, self.greeted) = (true, None);
+        }
+    }
+
+    /// A rank, or the run, ended before its end.
+    pub(crate) fn died(&mut self, at: Ts) {
+        self.left.get_or_insert(Left::Died(at));
+    }
+
+    /// The run came to its end.
+    pub(crate) fn over(&mut self, at: Ts) {
+        self.left.get_or_insert(Left::Over(at));
+    }
+
+    /// Something other than steps took so long.
+    pub(crate) fn declared(&mut self, what: Declared, lasted: Span) {
+        let ms = &mut self.declared[what as usize];
+        *ms = ms.saturating_add(lasted.0.max(0));
+    }
+
+    pub(crate) fn steps(&mut self, s: Steps, size: Size) {
+        if self.at.is_none() {
+            self.begin(s.at);
+        }
+        let restarted = s.class == StepClass::First || self.left.is_some() && self.greeted.is_some();
+        if restarted && !self.starting {
+            self.leave(self.greeted.unwrap_or(s.at), size);
+            self.starting = self.greeted.is_some();
+        }
+        let from = self.at.unwrap_or(s.at);
+        let open = (s.at - from).0.max(0);
+        if self.starting {
+            let loading = self.declared[Declared::Loading as usize].min(open);
+            self.add(TimeState::Loading, loading, size);
+            self.add(TimeState::Starting, open - loading, size);
+        } else {
+            self.step(&s, open, size);
+        }
+        self.begin(s.at.max(from));
+        self.expected = self.usual.expected(s.count, s.tokens);
+        self.furthest = self.furthest.max(Some(s.last));
+    }
+
+    /// All before `at` is accounted.
+    fn begin(&mut self, at: Ts) {
+        (self.at, self.starting, self.declared) = (Some(at), false, [0; 3]);
+        (self.left, self.greeted) = (None, None);
+    }
+
+    /// Accounts the time from the last step of the attempt that was left to the beginning of the
+    /// next one.
+    fn leave(&mut self, begun: Ts, size: Size) {
+        let from = self.at.unwrap_or(begun);
+        let end = |at: Ts| at.clamp(from, begun.max(from));
+        let (gone, is_over) = match self.left {
+            Some(Left::Died(at)) => (end(at), false),
+            Some(Left::Over(at)) => (end(at), true),
+            None => (from, false),
+        };
+        let open = (gone - from).0.max(0);
+        let waits = !self.starting && !is_over;
+        let stalled = self.expected.filter(|usual| waits && open >= stall_limit(*usual));
+        let stalled = stalled.map_or(0, |usual| open - usual as i64);
+        self.add(TimeState::Stalled, stalled, size);
+        let last = match is_over {
+            _ if self.starting => TimeState::Starting,
+            true => TimeState::Idle,
+            // What a step had done that did not end is done again.
+            false => TimeState::Down,
+        };
+        self.add(last, open - stalled, size);
+        let between = (begun - gone).0.max(0);
+        match (&self.job, &self.next_job) {
+            // The GPUs were given back, and may have been used by others.
+            _ if is_over => {}
+            (Some(job), Some(next)) if job != next => {}
+            (Some(_), Some(_)) => self.add(TimeState::Down, between, size),
+            _ => self.add(TimeState::Unknown, between, size),
+        }
+        self.job = self.next_job.clone();
+        self.begin(begun.max(from));
+    }
+
+    fn step(&mut self, s: &Steps, open: i64, size: Size) {
+        let declared: i64 = self.declared.iter().sum();
+        let usual = self.usual.expected(s.count, s.tokens);
+        let expected = match usual {
+            Some(usual) if open as f64 > usual * (1.0 + NOISE) => usual as i64,
+            Some(_) => open,
+            None => (open - declared).max(0),
+        };
+        let new = s.last.saturating_sub(self.furthest.unwrap_or(i64::MIN)).clamp(0, s.count.max(1));
+        let productive = (expected as f64 * new as f64 / s.count.max(1) as f64).round() as i64;
+        self.add(TimeState::Productive, productive, size);
+        self.add(TimeState::Recomputing, expected - productive, size);
+        let mut rest = open - expected;
+        let states = [TimeState::Loading, TimeState::Saving, TimeState::Evaluating];
+        for (state, declared) in states.into_iter().zip(self.declared) {
+            let part = declared.min(rest);
+            self.add(state, part, size);
+            rest -= part;
+        }
+        let is_long = usual.is_some_and(|usual| rest + usual as i64 >= stall_limit(usual));
+        let state = match s.class {
+            StepClass::Checkpoint => TimeState::Saving,
+            StepClass::Eval => TimeState::Evaluating,
+            _ if !s.watched => TimeState::Unknown,
+            _ if is_long => TimeState::Stalled,
+            _ => TimeState::Slowed,
+        };
+        self.add(state, rest, size);
+        if s.class == StepClass::Train && declared == 0 && s.watched {
+            self.usual.learn(open, s, size.gpus);
+        }
+    }
+}
+
+fn stall_limit(usual: f64) -> i64 {
+    STALL.0.max((STALL_STEPS * usual) as i64)
+}
+
+impl UsualStep {
+    /// Milliseconds that so many steps usually take. None before it is known.
+    fn expected(&self, count: i64, tokens: Option<f64>) -> Option<f64> {
+        let unit = if self.by_tokens { tokens? } else { 1.0 };
+        Some(f64::from(self.shortest?) * unit * count.max(1) as f64)
+    }
+
+    fn learn(&mut self, ms: i64, s: &Steps, gpus: Option<u32>) {
+        let by_tokens = s.tokens.is_some();
+        if (self.by_tokens, self.gpus) != (by_tokens, gpus) {
+            *self = Self { by_tokens, gpus, ..Self::default() };
+        }
+        let each = ms as f64 / s.count.max(1) as f64 / s.tokens.unwrap_or(1.0);
+        if !(each.is_finite() && each > 0.0) {
+            return;
+        }
+        self.block.push(each as f32);
+        if self.block.len() < BLOCK {
+            return;
+        }
+        self.block.sort_by(f32::total_cmp);
+        let median = self.block[BLOCK / 2];
+        self.block.clear();
+        let held = self.before.replace(median).map_or(median, |before| before.max(median));
+        self.shortest = Some(self.shortest.map_or(held, |shortest| shortest.min(held)));
+    }
+}
+
+#[cfg(test)]
+mod tests;

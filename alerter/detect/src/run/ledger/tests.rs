@@ -1,0 +1,254 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// Of one step.
+const STEP: i64 = 10_000;
+const SIZE: Size = Size { gpus: Some(8), dollars_per_gpu_hour: Some(3.6) };
+
+/// A trainer of which is known what it does at every moment, and the ledger of its reports.
+struct Bench {
+    ledger: Ledger,
+    now: i64,
+    step: i64,
+    furthest: i64,
+    job: u32,
+    truth: [i64; STATES],
+    began: i64,
+    /// Between jobs, when the GPUs were not the run's.
+    released: i64,
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Steps(u8),
+    Slow(i64),
+    Save(i64),
+    Evaluate(i64),
+    /// Declares a save that goes on beside steps that are no longer for it.
+    SaveBeside(i64),
+    /// Nothing was received.
+    Unreceived(i64),
+    Crash {
+        partial: i64,
+        lost: u8,
+        down: i64,
+        loading: i64,
+        starting: i64,
+        same_job: bool,
+    },
+    /// It ends well, and another job goes on with it.
+    Resume {
+        idle: i64,
+        away: i64,
+        starting: i64,
+    },
+}
+
+impl Bench {
+    fn started() -> Self {
+        let began = 1_800_000_000_000;
+        let mut bench = Self {
+            ledger: Ledger::default(),
+            now: began,
+            step: 0,
+            furthest: 0,
+            job: 0,
+            truth: [0; STATES],
+            began,
+            released: 0,
+        };
+        bench.start(30_000, 90_000);
+        bench.apply(&Act::Steps(16));
+        bench
+    }
+
+    fn pass(&mut self, state: TimeState, ms: i64) {
+        self.now += ms;
+        self.truth[state as usize] += ms;
+    }
+
+    fn line(&mut self, class: StepClass, watched: bool) {
+        let (at, last) = (Ts(self.now), self.step);
+        self.ledger.steps(Steps { at, last, count: 1, class, tokens: None, watched }, SIZE);
+        self.furthest = self.furthest.max(self.step);
+    }
+
+    fn step(&mut self, class: StepClass, watched: bool) {
+        self.step += 1;
+        let again = self.step <= self.furthest;
+        self.pass(if again { TimeState::Recomputing } else { TimeState::Productive }, STEP);
+        self.line(class, watched);
+    }
+
+    fn start(&mut self, loading: i64, starting: i64) {
+        self.ledger.greeted(Ts(self.now), Some(&self.job.to_string()), SIZE);
+        self.pass(TimeState::Loading, loading);
+        self.ledger.declared(Declared::Loading, Span(loading));
+        self.pass(TimeState::Starting, starting);
+        self.step += 1;
+        self.line(StepClass::First, true);
+    }
+
+    fn apply(&mut self, act: &Act) {
+        match *act {
+            Act::Steps(n) => (0..n).for_each(|_| self.step(StepClass::Train, true)),
+            Act::Slow(ms) => {
+                let stalls = STEP + ms >= STALL.0;
+                self.pass(if stalls { TimeState::Stalled } else { TimeState::Slowed }, ms);
+                self.step(StepClass::Train, true);
+            }
+            Act::Save(ms) => {
+                self.pass(TimeState::Saving, ms);
+                self.ledger.declared(Declared::Saving, Span(ms));
+                self.step(StepClass::Checkpoint, true);
+            }
+            Act::Evaluate(ms) => {
+                self.pass(TimeState::Evaluating, ms);
+                // Only the class of the step says so: the time is what it takes beyond the usual.
+                self.step(StepClass::Eval, true);
+            }
+            Act::SaveBeside(ms) => {
+                self.ledger.declared(Declared::Saving, Span(ms));
+                self.step(StepClass::Checkpoint, true);
+            }
+            Act::Unreceived(ms) => {
+                self.pass(TimeState::Unknown, ms);
+                self.step(StepClass::Train, false);
+            }
+            Act::Crash { partial, lost, down, loading, starting, same_job } => {
+                self.pass(TimeState::Down, partial);
+                self.ledger.died(Ts(self.now));
+                if same_job {
+                    self.pass(TimeState::Down, down);
+                } else {
+                    self.job += 1;
+                    self.now += down;
+                    self.released += down;
+                }
+                self.step = (self.step - i64::from(lost)).max(0);
+                self.start(loading, starting);
+            }
+            Act::Resume { idle, away, starting } => {
+                self.pass(TimeState::Idle, idle);
+                self.ledger.over(Ts(self.now));
+                self.job += 1;
+                self.now += away;
+                self.released += away;
+                self.start(0, starting);
+            }
+        }
+    }
+
+    fn check(&self) {
+        let accounts = self.ledger.accounts();
+        for state in TimeState::ALL {
+            let (name, truth) = (state.as_str(), self.truth[state as usize]);
+            assert_eq!(accounts.time[state as usize], truth, "{name}");
+            assert_eq!(accounts.gpu_time[state as usize], 8 * truth, "{name}");
+            let dollars = truth as f64 * 8.0 * 3.6 / 3.6e6;
+            assert!((accounts.dollars[state as usize] - dollars).abs() < 1e-6 * (1.0 + dollars), "{name}");
+        }
+        let all: i64 = accounts.time.iter().sum();
+        assert_eq!(all, self.now - self.began - self.released);
+    }
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let secs = |range: core::ops::Range<i64>| range.prop_map(|s| s * 1000);
+    prop_oneof![
+        3 => (1..40u8).prop_map(Act::Steps),
+        2 => secs(1..600).prop_map(Act::Slow),
+        2 => secs(1..600).prop_map(Act::Save),
+        1 => secs(1..3600).prop_map(Act::Evaluate),
+        1 => secs(1..60).prop_map(Act::SaveBeside),
+        1 => secs(1..7200).prop_map(Act::Unreceived),
+        2 => (secs(0..10), 0..30u8, secs(0..900), secs(0..300), secs(1..600), any::<bool>()).prop_map(
+            |(partial, lost, down, loading, starting, same_job)| Act::Crash {
+                partial, lost, down, loading, starting, same_job
+            }
+        ),
+        1 => (secs(0..30), secs(0..90_000), secs(1..600))
+            .prop_map(|(idle, away, starting)| Act::Resume { idle, away, starting }),
+    ]
+}
+
+proptest! {
+    /// A recount by who knows the truth agrees to the millisecond, at every moment.
+    #[test]
+    fn every_moment_has_the_state_that_it_had(acts in prop::collection::vec(act(), 0..60)) {
+        let mut bench = Bench::started();
+        for act in &acts {
+            bench.apply(act);
+            bench.check();
+        }
+    }
+
+    /// Whatever is reported, in whatever order: no count goes back, and all together are no more
+    /// than the time between the first and the last report.
+    #[test]
+    fn nothing_goes_back_and_no_time_counts_twice(
+        reports in prop::collection::vec((0..6u8, 0..100_000_000i64, 0..50i64, 0..4i64), 1..80)
+    ) {
+        let mut ledger = Ledger::default();
+        for (what, at, step, count) in &reports {
+            let before = ledger.accounts().time;
+            match what {
+                0 => ledger.greeted(Ts(*at), Some(&(at % 3).to_string()), SIZE),
+                1 => ledger.died(Ts(*at)),
+                2 => ledger.over(Ts(*at)),
+                3 => ledger.declared(Declared::Saving, Span(*at)),
+                _ => {
+                    let class = if *what == 4 { StepClass::First } else { StepClass::Train };
+                    let (at, last, count) = (Ts(*at), *step, *count);
+                    ledger.steps(Steps { at, last, count, class, tokens: None, watched: step % 2 == 0 }, SIZE);
+                }
+            }
+            let grows = before.iter().zip(ledger.accounts().time).all(|(before, now)| *before <= now);
+            prop_assert!(grows, "{before:?} {:?}", ledger.accounts().time);
+        }
+        let times = reports.iter().map(|(_, at, ..)| *at);
+        let span = times.clone().max().unwrap_or(0) - times.min().unwrap_or(0);
+        prop_assert!(ledger.accounts().time.iter().sum::<i64>() <= span);
+    }
+}
+
+#[test]
+fn a_larger_batch_is_no_slow_step() {
+    let mut ledger = Ledger::default();
+    let mut at = 0;
+    for (last, tokens) in (1..).zip([1e6; 20].into_iter().chain([2e6; 20])) {
+        at += (tokens / 100.0) as i64;
+        let class = if last == 1 { StepClass::First } else { StepClass::Train };
+        ledger.steps(Steps { at: Ts(at), last, count: 1, class, tokens: Some(tokens), watched: true }, SIZE);
+    }
+    assert_eq!(ledger.accounts().seconds(TimeState::Slowed), 0.0);
+    assert_eq!(ledger.accounts().goodput(), Some(1.0));
+}
+
+#[test]
+fn nothing_is_priced_by_a_guess() {
+    let mut ledger = Ledger::default();
+    let unknown = Size { gpus: None, ..SIZE };
+    for (at, last) in [(0, 1), (10_000, 2), (20_000, 3)] {
+        let class = if last == 1 { StepClass::First } else { StepClass::Train };
+        let s = Steps { at: Ts(at), last, count: 1, class, tokens: None, watched: true };
+        ledger.steps(s, unknown);
+    }
+    let accounts = ledger.accounts();
+    assert_eq!((accounts.total(), accounts.goodput()), (20.0, Some(1.0)));
+    assert_eq!(accounts.gpu_seconds(TimeState::Productive), None);
+    assert_eq!(accounts.dollars(TimeState::Productive), None);
+}
+
+#[test]
+fn without_a_job_nobody_knows_whether_the_gpus_were_held() {
+    let mut ledger = Ledger::default();
+    let line =
+        |at: i64, last, class| Steps { at: Ts(at), last, count: 1, class, tokens: None, watched: true };
+    ledger.steps(line(0, 1, StepClass::First), SIZE);
+    ledger.steps(line(10_000, 2, StepClass::Train), SIZE);
+    ledger.steps(line(3_610_000, 1, StepClass::First), SIZE);
+    assert_eq!(ledger.accounts().seconds(TimeState::Unknown), 3600.0);
+    assert_eq!(ledger.accounts().total(), 3610.0);
+}
