@@ -372,7 +372,9 @@ impl Run {
             Some(ckpt::DURABLE) if e.step.is_some() && self.state.checkpoints.last_step == e.step => return,
             _ => {}
         }
-        let before_us = at + BEFORE_US < self.state.attempt_at;
+        // After a step of this attempt it is no older than that, only received late.
+        let is_late = self.state.last_step_at.is_some_and(|step| at >= step);
+        let before_us = !is_late && at + BEFORE_US < self.state.attempt_at;
         let c = &mut self.state.checkpoints;
         if before_us && e.ckpt == Some(CkptPhase::End) {
             return c.found(at, e.step);

@@ -87,3 +87,25 @@ fn a_run_that_hung_stalled_until_it_was_killed() {
     t.say(r#"{"k":"bye","code":1,"run":"r"}"#).pass(30).say(HELLO).pass(60).step(41);
     assert_eq!((t.seconds(TimeState::Stalled), t.seconds(TimeState::Down)), (3590.0, 40.0));
 }
+
+#[test]
+fn a_save_that_is_received_late_is_no_older_than_the_step_before_it() {
+    let mut t = Trainer::new();
+    let arrives = Ts(START + 7_200_000);
+    let late = |t: &mut Trainer, event: &str| {
+        let mut e = Event::parse(event.as_bytes()).unwrap();
+        (e.ts, e.rank) = (Some(t.now as f64 / 1000.0), Some(0));
+        t.run.event(arrives, "n:1", &e, &mut Vec::new());
+    };
+    late(&mut t, HELLO);
+    for step in 1..=40 {
+        t.pass(10);
+        late(&mut t, &format!(r#"{{"k":"step","run":"r","step":{step},"m":{{"loss":2.0}}}}"#));
+    }
+    t.pass(30);
+    late(&mut t, r#"{"k":"ckpt","phase":"end","run":"r","step":40,"seconds":30}"#);
+    t.pass(10);
+    late(&mut t, r#"{"k":"step","run":"r","step":41,"m":{"loss":2.0}}"#);
+    assert_eq!(t.seconds(TimeState::Saving), 30.0);
+    assert_eq!(t.run.state.checkpoints.saves.len(), 1);
+}
