@@ -47,8 +47,11 @@ impl Checkpoints {
             self.path = Some(PathBuf::from(path));
         }
         let stage = event.extra.get(ckpt::STAGE).and_then(Value::as_str);
-        if let Some(ckpt::WRITE | ckpt::UPLOAD | ckpt::LOAD) = stage {
-            return;
+        let is_known = || event.step.is_some() && event.step <= self.last_step;
+        match stage {
+            Some(ckpt::WRITE | ckpt::UPLOAD | ckpt::LOAD) if event.ckpt != Some(CkptPhase::Fail) => return,
+            Some(ckpt::DURABLE) if is_known() => return,
+            _ => {}
         }
         match event.ckpt {
             Some(CkptPhase::Start) => {
@@ -147,7 +150,9 @@ mod tests {
         }
         assert_eq!((c.last_success, c.seconds), (Some(25.0), Some(5.0)));
         c.apply(&event(r#"{"k":"ckpt","phase":"end","stage":"durable","step":100}"#), 0, 60.0);
-        assert_eq!(c.last_success, Some(60.0));
+        assert_eq!(c.last_success, Some(25.0), "it was counted when its save ended");
+        c.apply(&event(r#"{"k":"ckpt","phase":"fail","stage":"write","step":100}"#), 0, 70.0);
+        assert_eq!(c.failures, 1);
     }
 
     #[test]

@@ -145,12 +145,15 @@ impl Run {
     }
 
     fn leave(&mut self, now: Ts, at: Ts, e: &Event) {
-        match &self.state.ended {
-            Some(ended) if ended.at == now && ended.code == 0 => self.state.ledger.over(at),
-            Some(ended) if ended.at == now => self.state.ledger.died(at),
-            _ if e.code.is_some_and(|code| code != 0) => self.state.ledger.died(at),
-            _ => {}
+        let size = self.size();
+        let ended = self.state.ended.as_ref().filter(|ended| ended.at == now);
+        match ended.map(|ended| ended.code) {
+            Some(0) => self.state.ledger.over(at),
+            Some(_) => self.state.ledger.died(at),
+            None if e.code.is_some_and(|code| code != 0) => return self.state.ledger.died(at),
+            None => return,
         }
+        self.state.ledger.close(size);
     }
 
     fn size(&self) -> Size {
@@ -265,6 +268,7 @@ impl Run {
             count: s.interval.max(1),
             class: s.class,
             tokens: tokens.filter(|tokens| tokens.is_finite() && *tokens > 0.0),
+            reported: s.step_time.map(|secs| secs * 1e3).filter(|ms| ms.is_finite()),
             watched: self.state.live_since <= self.state.last_progress,
         };
         let size = self.size();
@@ -341,7 +345,7 @@ impl Run {
             Some(Edge::End) => {
                 let lasted = self.state.phase_end(at, name, e.rank.unwrap_or(0));
                 if let (Some(what), Some(lasted)) = (declared(name), lasted) {
-                    self.state.ledger.declared(what, lasted);
+                    self.state.ledger.declared(what, at, lasted);
                 }
             }
             None => {}
@@ -364,12 +368,16 @@ impl Run {
                 let lasted = report.secs.map(Span::from_secs_f64);
                 return lasted
                     .into_iter()
-                    .for_each(|secs| self.state.ledger.declared(Declared::Loading, secs));
+                    .for_each(|secs| self.state.ledger.declared(Declared::Loading, at, secs));
             }
             // They block no step, and are no checkpoint yet that a restart would take.
-            Some(ckpt::WRITE | ckpt::UPLOAD) => return,
+            Some(ckpt::WRITE | ckpt::UPLOAD) if e.ckpt != Some(CkptPhase::Fail) => return,
             // It was counted when its save ended.
-            Some(ckpt::DURABLE) if e.step.is_some() && self.state.checkpoints.last_step == e.step => return,
+            Some(ckpt::DURABLE)
+                if e.step.is_some_and(|step| self.state.checkpoints.steps.contains(&step)) =>
+            {
+                return;
+            }
             _ => {}
         }
         // After a step of this attempt it is no older than that, only received late.
@@ -386,7 +394,7 @@ impl Run {
                 let measured = c.in_progress.map(|since| now - since);
                 let lasted = report.secs.map(Span::from_secs_f64).or(measured);
                 c.success(now, e.step.or(self.state.last_step), report);
-                lasted.into_iter().for_each(|secs| self.state.ledger.declared(Declared::Saving, secs));
+                lasted.into_iter().for_each(|secs| self.state.ledger.declared(Declared::Saving, at, secs));
             }
             Some(CkptPhase::Fail) => {
                 c.failed(now, e.step, e.text.as_deref().unwrap_or("the trainer reported a failure"))

@@ -88,6 +88,8 @@ pub(crate) struct Steps {
     pub(crate) class: StepClass,
     /// Of one step, where the trainer reports them.
     pub(crate) tokens: Option<f64>,
+    /// Milliseconds of one step, where the trainer reports them.
+    pub(crate) reported: Option<f64>,
     /// Everything since the line before was received.
     pub(crate) watched: bool,
 }
@@ -126,6 +128,11 @@ pub struct Ledger {
     /// The job of the attempt, and that of the process that greeted last.
     job: Option<String>,
     next_job: Option<String>,
+    /// Of the attempt.
+    gpus: Option<u32>,
+    /// Milliseconds beyond the usual of the last line, and what they are unless the next lines show
+    /// that several were written at once.
+    beyond: Option<(TimeState, i64)>,
     /// None while no time is accounted: most of the runs that a flood invents have none.
     accounts: Option<Box<Accounts>>,
 }
@@ -190,44 +197,82 @@ impl Ledger {
         }
     }
 
-    /// A process of the run reports for the first time.
+    /// A process of the run reports for the first time. What happened before the last step was of
+    /// its attempt: exporters repeat what they said, and clocks differ.
     pub(crate) fn greeted(&mut self, at: Ts, job: Option<&str>, size: Size) {
+        if self.is_before(at) {
+            return;
+        }
+        let other_job = self.job.as_deref().zip(job).is_some_and(|(had, new)| had != new);
         self.next_job = job.map(str::to_owned).or(self.next_job.take());
         if self.at.is_none() {
             (self.at, self.starting, self.job) = (Some(at), true, self.next_job.clone());
+            self.gpus = size.gpus;
             return;
         }
-        self.greeted.get_or_insert(at);
-        if self.left.is_some() {
-            self.leave(at, size);
-            (self.starting, self.greeted) = (true, None);
+        let greeted = *self.greeted.get_or_insert(at);
+        if other_job || self.left.is_some() && self.starting {
+            self.leave(greeted, size);
+            self.starting = true;
         }
     }
 
     /// A rank, or the run, ended before its end.
     pub(crate) fn died(&mut self, at: Ts) {
-        self.left.get_or_insert(Left::Died(at));
+        self.ends(Left::Died(at), at);
     }
 
     /// The run came to its end.
     pub(crate) fn over(&mut self, at: Ts) {
-        self.left.get_or_insert(Left::Over(at));
+        self.ends(Left::Over(at), at);
     }
 
-    /// Something other than steps took so long.
-    pub(crate) fn declared(&mut self, what: Declared, lasted: Span) {
-        let ms = &mut self.declared[what as usize];
-        *ms = ms.saturating_add(lasted.0.max(0));
+    fn ends(&mut self, how: Left, at: Ts) {
+        if self.is_before(at) {
+            return;
+        }
+        // Whoever greeted before was of the attempt that ended.
+        self.greeted = self.greeted.filter(|greeted| *greeted > at);
+        self.left.get_or_insert(how);
+    }
+
+    /// All ranks have ended: accounts the time since the last step.
+    pub(crate) fn close(&mut self, size: Size) {
+        if let Some(Left::Died(at) | Left::Over(at)) = self.left {
+            self.close_at(at, size);
+        }
+    }
+
+    /// Something other than steps took so long, until `at`.
+    pub(crate) fn declared(&mut self, what: Declared, at: Ts, lasted: Span) {
+        if !self.is_before(at) {
+            let ms = &mut self.declared[what as usize];
+            // Each rank of a save says how long it took.
+            *ms = (*ms).max(lasted.0);
+        }
+    }
+
+    fn has_declared(&self, what: Declared) -> bool {
+        self.declared[what as usize] > 0
+    }
+
+    fn is_before(&self, at: Ts) -> bool {
+        self.at.is_some_and(|last| at < last)
     }
 
     pub(crate) fn steps(&mut self, s: Steps, size: Size) {
         if self.at.is_none() {
             self.begin(s.at);
         }
-        let restarted = s.class == StepClass::First || self.left.is_some() && self.greeted.is_some();
-        if restarted && !self.starting {
-            self.leave(self.greeted.unwrap_or(s.at), size);
-            self.starting = self.greeted.is_some();
+        let from = self.at.unwrap_or(s.at);
+        // A rank that is replaced in a run that goes on greets too.
+        let paused = || (s.at - from).0 >= self.expected.map_or(0, stall_limit);
+        let is_new = self.left.is_some() && self.greeted.is_some();
+        if !self.starting && (s.class == StepClass::First || is_new && paused()) {
+            // What was declared since is of the new attempt.
+            let (declared, greeted) = (core::mem::take(&mut self.declared), self.greeted);
+            self.leave(greeted.unwrap_or(s.at), size);
+            (self.declared, self.starting) = (declared, greeted.is_some());
         }
         let from = self.at.unwrap_or(s.at);
         let open = (s.at - from).0.max(0);
@@ -239,27 +284,51 @@ impl Ledger {
             self.step(&s, open, size);
         }
         self.begin(s.at.max(from));
+        (self.starting, self.gpus) = (false, size.gpus);
         self.expected = self.usual.expected(s.count, s.tokens);
         self.furthest = self.furthest.max(Some(s.last));
     }
 
     /// All before `at` is accounted.
     fn begin(&mut self, at: Ts) {
-        (self.at, self.starting, self.declared) = (Some(at), false, [0; 3]);
+        (self.at, self.declared) = (Some(at), [0; 3]);
         (self.left, self.greeted) = (None, None);
     }
 
     /// Accounts the time from the last step of the attempt that was left to the beginning of the
     /// next one.
     fn leave(&mut self, begun: Ts, size: Size) {
-        let from = self.at.unwrap_or(begun);
-        let end = |at: Ts| at.clamp(from, begun.max(from));
-        let (gone, is_over) = match self.left {
-            Some(Left::Died(at)) => (end(at), false),
-            Some(Left::Over(at)) => (end(at), true),
-            None => (from, false),
+        let begun = begun.max(self.at.unwrap_or(begun));
+        let is_over = matches!(self.left, Some(Left::Over(_)));
+        let gone = match self.left {
+            Some(Left::Died(at) | Left::Over(at)) => self.close_at(at.min(begun), size),
+            None => self.at.unwrap_or(begun),
         };
-        let open = (gone - from).0.max(0);
+        // The GPUs were those of the attempt that was left.
+        let size_before = Size { gpus: self.gpus.or(size.gpus), ..size };
+        let between = (begun - gone).0.max(0);
+        match (&self.job, &self.next_job) {
+            // The GPUs were given back, and may have been used by others.
+            _ if is_over => {}
+            (Some(job), Some(next)) if job != next => {}
+            (Some(_), Some(_)) => self.add(TimeState::Down, between, size_before),
+            _ => self.add(TimeState::Unknown, between, size_before),
+        }
+        (self.job, self.gpus) = (self.next_job.take(), size.gpus);
+        self.begin(begun);
+    }
+
+    /// Accounts the time from the last step to the end of the attempt, and returns that end.
+    fn close_at(&mut self, at: Ts, size: Size) -> Ts {
+        let size = Size { gpus: self.gpus.or(size.gpus), ..size };
+        self.take_beyond(0, 0, size);
+        let from = self.at.unwrap_or(at);
+        let gone = at.max(from);
+        let is_over = matches!(self.left, Some(Left::Over(_)));
+        let mut open = (gone - from).0;
+        if !self.starting {
+            open = self.add_declared(open, size);
+        }
         let waits = !self.starting && !is_over;
         let stalled = self.expected.filter(|usual| waits && open >= stall_limit(*usual));
         let stalled = stalled.map_or(0, |usual| open - usual as i64);
@@ -271,49 +340,71 @@ impl Ledger {
             false => TimeState::Down,
         };
         self.add(last, open - stalled, size);
-        let between = (begun - gone).0.max(0);
-        match (&self.job, &self.next_job) {
-            // The GPUs were given back, and may have been used by others.
-            _ if is_over => {}
-            (Some(job), Some(next)) if job != next => {}
-            (Some(_), Some(_)) => self.add(TimeState::Down, between, size),
-            _ => self.add(TimeState::Unknown, between, size),
-        }
-        self.job = self.next_job.clone();
-        self.begin(begun.max(from));
+        (self.at, self.declared, self.expected) = (Some(gone), [0; 3], None);
+        gone
     }
 
-    fn step(&mut self, s: &Steps, open: i64, size: Size) {
-        let declared: i64 = self.declared.iter().sum();
-        let usual = self.usual.expected(s.count, s.tokens);
-        let expected = match usual {
-            Some(usual) if open as f64 > usual * (1.0 + NOISE) => usual as i64,
-            Some(_) => open,
-            None => (open - declared).max(0),
-        };
-        let new = s.last.saturating_sub(self.furthest.unwrap_or(i64::MIN)).clamp(0, s.count.max(1));
-        let productive = (expected as f64 * new as f64 / s.count.max(1) as f64).round() as i64;
-        self.add(TimeState::Productive, productive, size);
-        self.add(TimeState::Recomputing, expected - productive, size);
-        let mut rest = open - expected;
+    /// Accounts what was declared, and returns what is left of the time.
+    fn add_declared(&mut self, open: i64, size: Size) -> i64 {
         let states = [TimeState::Loading, TimeState::Saving, TimeState::Evaluating];
+        let mut rest = open;
         for (state, declared) in states.into_iter().zip(self.declared) {
             let part = declared.min(rest);
             self.add(state, part, size);
             rest -= part;
         }
+        rest
+    }
+
+    fn step(&mut self, s: &Steps, open: i64, size: Size) {
+        let declared: i64 = self.declared.iter().sum();
+        let usual = self.usual.expected(s.count, s.tokens);
+        // Of a clock of whole seconds no gap is known better.
+        let is_coarse = s.at.0 % 1000 == 0 && self.at.is_some_and(|at| at.0 % 1000 == 0);
+        let noise = (usual.unwrap_or(0.0) * NOISE).max(if is_coarse { 1000.0 } else { 0.0 });
+        let early = usual.map_or(0, |usual| usual as i64 - open);
+        let before = self.take_beyond(early, open, size);
+        let expected = match usual {
+            Some(usual) if open as f64 > usual + noise => usual as i64,
+            Some(_) => open,
+            None => (open - declared).max(0),
+        };
+        let new = s.last.saturating_sub(self.furthest.unwrap_or(i64::MIN)).clamp(0, s.count.max(1));
+        let steps = expected + before;
+        let productive = (steps as f64 * new as f64 / s.count.max(1) as f64).round() as i64;
+        self.add(TimeState::Productive, productive, size);
+        self.add(TimeState::Recomputing, steps - productive, size);
+        let rest = self.add_declared(open - expected, size);
         let is_long = usual.is_some_and(|usual| rest + usual as i64 >= stall_limit(usual));
         let state = match s.class {
-            StepClass::Checkpoint => TimeState::Saving,
-            StepClass::Eval => TimeState::Evaluating,
+            StepClass::Checkpoint if !self.has_declared(Declared::Saving) => TimeState::Saving,
+            StepClass::Eval if !self.has_declared(Declared::Evaluating) => TimeState::Evaluating,
             _ if !s.watched => TimeState::Unknown,
             _ if is_long => TimeState::Stalled,
             _ => TimeState::Slowed,
         };
-        self.add(state, rest, size);
+        if rest > 0 {
+            self.beyond = Some((state, rest));
+        }
         if s.class == StepClass::Train && declared == 0 && s.watched {
             self.usual.learn(open, s, size.gpus);
         }
+    }
+}
+
+impl Ledger {
+    /// Of what earlier lines took beyond the usual, as much as this line came too early: a log that
+    /// is written through a buffer has many lines at once, and then none for long. A line that took
+    /// its time shows that the earlier ones did too.
+    fn take_beyond(&mut self, early: i64, open: i64, size: Size) -> i64 {
+        let Some((state, ms)) = self.beyond.take() else { return 0 };
+        if early <= open {
+            self.add(state, ms, size);
+            return 0;
+        }
+        let taken = early.min(ms);
+        self.beyond = Some((state, ms - taken)).filter(|(_, left)| *left > 0);
+        taken
     }
 }
 
@@ -333,7 +424,8 @@ impl UsualStep {
         if (self.by_tokens, self.gpus) != (by_tokens, gpus) {
             *self = Self { by_tokens, gpus, ..Self::default() };
         }
-        let each = ms as f64 / s.count.max(1) as f64 / s.tokens.unwrap_or(1.0);
+        let lasted = (ms as f64 / s.count.max(1) as f64).max(s.reported.unwrap_or(0.0));
+        let each = lasted / s.tokens.unwrap_or(1.0);
         if !(each.is_finite() && each > 0.0) {
             return;
         }

@@ -47,7 +47,8 @@ enum Act {
 
 impl Bench {
     fn started() -> Self {
-        let began = 1_800_000_000_000;
+        // Not a whole second, nor is any other time.
+        let began = 1_800_000_000_001;
         let mut bench = Self {
             ledger: Ledger::default(),
             now: began,
@@ -70,7 +71,7 @@ impl Bench {
 
     fn line(&mut self, class: StepClass, watched: bool) {
         let (at, last) = (Ts(self.now), self.step);
-        self.ledger.steps(Steps { at, last, count: 1, class, tokens: None, watched }, SIZE);
+        self.ledger.steps(Steps { at, last, count: 1, class, tokens: None, reported: None, watched }, SIZE);
         self.furthest = self.furthest.max(self.step);
     }
 
@@ -84,7 +85,7 @@ impl Bench {
     fn start(&mut self, loading: i64, starting: i64) {
         self.ledger.greeted(Ts(self.now), Some(&self.job.to_string()), SIZE);
         self.pass(TimeState::Loading, loading);
-        self.ledger.declared(Declared::Loading, Span(loading));
+        self.ledger.declared(Declared::Loading, Ts(self.now), Span(loading));
         self.pass(TimeState::Starting, starting);
         self.step += 1;
         self.line(StepClass::First, true);
@@ -100,7 +101,7 @@ impl Bench {
             }
             Act::Save(ms) => {
                 self.pass(TimeState::Saving, ms);
-                self.ledger.declared(Declared::Saving, Span(ms));
+                self.ledger.declared(Declared::Saving, Ts(self.now), Span(ms));
                 self.step(StepClass::Checkpoint, true);
             }
             Act::Evaluate(ms) => {
@@ -109,7 +110,7 @@ impl Bench {
                 self.step(StepClass::Eval, true);
             }
             Act::SaveBeside(ms) => {
-                self.ledger.declared(Declared::Saving, Span(ms));
+                self.ledger.declared(Declared::Saving, Ts(self.now), Span(ms));
                 self.step(StepClass::Checkpoint, true);
             }
             Act::Unreceived(ms) => {
@@ -141,7 +142,9 @@ impl Bench {
     }
 
     fn check(&self) {
-        let accounts = self.ledger.accounts();
+        let mut ledger = self.ledger.clone();
+        ledger.take_beyond(0, 0, SIZE);
+        let accounts = ledger.accounts();
         for state in TimeState::ALL {
             let (name, truth) = (state.as_str(), self.truth[state as usize]);
             assert_eq!(accounts.time[state as usize], truth, "{name}");
@@ -197,11 +200,11 @@ proptest! {
                 0 => ledger.greeted(Ts(*at), Some(&(at % 3).to_string()), SIZE),
                 1 => ledger.died(Ts(*at)),
                 2 => ledger.over(Ts(*at)),
-                3 => ledger.declared(Declared::Saving, Span(*at)),
+                3 => ledger.declared(Declared::Saving, Ts(*at), Span(*at)),
                 _ => {
                     let class = if *what == 4 { StepClass::First } else { StepClass::Train };
                     let (at, last, count) = (Ts(*at), *step, *count);
-                    ledger.steps(Steps { at, last, count, class, tokens: None, watched: step % 2 == 0 }, SIZE);
+                    ledger.steps(Steps { at, last, count, class, tokens: None, reported: None, watched: step % 2 == 0 }, SIZE);
                 }
             }
             let grows = before.iter().zip(ledger.accounts().time).all(|(before, now)| *before <= now);
@@ -220,7 +223,10 @@ fn a_larger_batch_is_no_slow_step() {
     for (last, tokens) in (1..).zip([1e6; 20].into_iter().chain([2e6; 20])) {
         at += (tokens / 100.0) as i64;
         let class = if last == 1 { StepClass::First } else { StepClass::Train };
-        ledger.steps(Steps { at: Ts(at), last, count: 1, class, tokens: Some(tokens), watched: true }, SIZE);
+        ledger.steps(
+            Steps { at: Ts(at), last, count: 1, class, tokens: Some(tokens), reported: None, watched: true },
+            SIZE,
+        );
     }
     assert_eq!(ledger.accounts().seconds(TimeState::Slowed), 0.0);
     assert_eq!(ledger.accounts().goodput(), Some(1.0));
@@ -232,7 +238,7 @@ fn nothing_is_priced_by_a_guess() {
     let unknown = Size { gpus: None, ..SIZE };
     for (at, last) in [(0, 1), (10_000, 2), (20_000, 3)] {
         let class = if last == 1 { StepClass::First } else { StepClass::Train };
-        let s = Steps { at: Ts(at), last, count: 1, class, tokens: None, watched: true };
+        let s = Steps { at: Ts(at), last, count: 1, class, tokens: None, reported: None, watched: true };
         ledger.steps(s, unknown);
     }
     let accounts = ledger.accounts();
@@ -244,11 +250,97 @@ fn nothing_is_priced_by_a_guess() {
 #[test]
 fn without_a_job_nobody_knows_whether_the_gpus_were_held() {
     let mut ledger = Ledger::default();
-    let line =
-        |at: i64, last, class| Steps { at: Ts(at), last, count: 1, class, tokens: None, watched: true };
+    let line = |at: i64, last, class| Steps {
+        at: Ts(at),
+        last,
+        count: 1,
+        class,
+        tokens: None,
+        reported: None,
+        watched: true,
+    };
     ledger.steps(line(0, 1, StepClass::First), SIZE);
     ledger.steps(line(10_000, 2, StepClass::Train), SIZE);
     ledger.steps(line(3_610_000, 1, StepClass::First), SIZE);
     assert_eq!(ledger.accounts().seconds(TimeState::Unknown), 3600.0);
     assert_eq!(ledger.accounts().total(), 3610.0);
+}
+
+#[test]
+fn an_attempt_that_was_killed_without_a_word_starts_when_the_next_one_greets() {
+    let mut bench = Bench::started();
+    bench.pass(TimeState::Down, 600_000);
+    bench.step = 5;
+    bench.start(20_000, 40_000);
+    bench.apply(&Act::Steps(3));
+    bench.check();
+}
+
+#[test]
+fn a_rank_that_is_replaced_stops_no_run_that_goes_on() {
+    let mut bench = Bench::started();
+    bench.ledger.died(Ts(bench.now + 2000));
+    bench.ledger.greeted(Ts(bench.now + 5000), Some("0"), SIZE);
+    bench.apply(&Act::Steps(3));
+    bench.check();
+}
+
+#[test]
+fn what_is_repeated_later_changes_nothing() {
+    let mut bench = Bench::started();
+    bench.apply(&Act::Steps(5));
+    let earlier = Ts(bench.now - 25_000);
+    bench.ledger.died(earlier);
+    bench.ledger.greeted(earlier, Some("0"), SIZE);
+    bench.ledger.declared(Declared::Saving, earlier, Span::secs(30));
+    bench.apply(&Act::Slow(600_000));
+    bench.check();
+}
+
+#[test]
+fn a_log_that_is_written_through_a_buffer_stalls_between_no_two_of_its_blocks() {
+    let mut ledger = Ledger::default();
+    for last in 1..=2000 {
+        // A hundred lines at once, of steps of ten seconds.
+        let at = Ts((last + 99) / 100 * 1_000_000);
+        let class = if last == 1 { StepClass::First } else { StepClass::Train };
+        let reported = Some(10_000.0);
+        ledger.steps(Steps { at, last, count: 1, class, tokens: None, reported, watched: true }, SIZE);
+    }
+    let accounts = ledger.accounts();
+    assert!(accounts.goodput() > Some(0.99), "{accounts:?}");
+    let all = accounts.seconds(TimeState::Productive);
+    assert!((17_000.0..=19_000.0).contains(&all), "{accounts:?}");
+}
+
+#[test]
+fn the_last_stretch_of_a_run_that_never_comes_back_is_accounted() {
+    let mut bench = Bench::started();
+    bench.pass(TimeState::Down, STEP);
+    bench.pass(TimeState::Stalled, 3_600_000);
+    bench.ledger.died(Ts(bench.now));
+    bench.ledger.close(Size { gpus: Some(64), ..SIZE });
+    bench.check();
+}
+
+#[test]
+fn another_job_is_another_attempt_though_nobody_saw_the_end_of_the_first() {
+    let mut bench = Bench::started();
+    bench.job += 1;
+    bench.now += 86_400_000;
+    bench.released += 86_400_000;
+    bench.start(0, 60_000);
+    bench.apply(&Act::Steps(3));
+    bench.check();
+}
+
+#[test]
+fn a_clock_of_whole_seconds_makes_no_step_slow() {
+    let mut ledger = Ledger::default();
+    for last in 1..=1000 {
+        let at = Ts(last * 1400 / 1000 * 1000);
+        let class = if last == 1 { StepClass::First } else { StepClass::Train };
+        ledger.steps(Steps { at, last, count: 1, class, tokens: None, reported: None, watched: true }, SIZE);
+    }
+    assert_eq!(ledger.accounts().seconds(TimeState::Slowed), 0.0);
 }

@@ -72,11 +72,12 @@ fn a_life_from_load_to_end() {
         ("evaluating", 120.0),
         ("recomputing", 190.0),
         ("down", 54.0),
+        ("idle", 6.0),
     ];
     assert_eq!(t.all(), want);
     let accounts = t.run.state.ledger.accounts();
     assert_eq!(accounts.gpu_seconds(TimeState::Productive), Some(8.0 * 890.0));
-    assert_eq!(accounts.goodput(), Some(890.0 / 1479.0));
+    assert_eq!(accounts.goodput(), Some(890.0 / 1485.0));
 }
 
 #[test]
