@@ -19,6 +19,10 @@ const ROWS: &[(&str, &str)] = &[
     ("exporter/src/ingest/launcher", "`line` by Way::Packet"),
     ("exporter/src/ingest/otlp", "Way::Otlp and Way::Spans"),
     ("exporter/src/ingest/seqpacket", "Way::Packet"),
+    (
+        "exporter/src/collectors/amdgpu",
+        "names that the kernel's driver writes into sysfs, where no user writes",
+    ),
     ("exporter/src/collectors/gpu", "the name `board`"),
     ("exporter/src/collectors/host", "the file `textfile`"),
     (
@@ -56,20 +60,36 @@ const HELPERS: &[(&str, &[&str])] = &[
     ("alerter/src/callbacks", &["endpoints", "people", "proxy", "signature", "silencing", "tests"]),
     (
         "alerter/src/notify",
-        &["attempt", "budget", "http", "notifier", "sample", "secret", "templates", "text", "trial", "tests"],
+        &[
+            "attempt",
+            "budget",
+            "http",
+            "mistake",
+            "notifier",
+            "sample",
+            "secret",
+            "templates",
+            "text",
+            "trial",
+            "tests",
+        ],
     ),
 ];
 
 fn modules(dir: &Path) -> Vec<String> {
+    let is_rust = |path: &Path| path.extension().is_some_and(|end| end == "rs");
     let mut names: Vec<String> = std::fs::read_dir(dir)
         .unwrap()
         .filter_map(|entry| {
             let path = entry.unwrap().path();
-            let is_module = path.extension().is_some_and(|end| end == "rs");
+            // A directory of modules need not have a file of its own.
+            let is_module = is_rust(&path)
+                || path.read_dir().is_ok_and(|inner| inner.flatten().any(|e| is_rust(&e.path())));
             is_module.then(|| path.file_stem().unwrap().to_str().unwrap().to_owned())
         })
         .collect();
     names.sort();
+    names.dedup();
     names
 }
 
