@@ -55,6 +55,10 @@ impl Collector for LedgerMetrics {
         let hidden = runs.len().saturating_sub(MAX_EXPOSED);
         runs.truncate(MAX_EXPOSED);
         for PerState { name, help, count } in PER_STATE {
+            // No family without a sample: whoever finds its name there expects some.
+            if runs.iter().all(|run| count(&run.accounts, TimeState::Productive).is_none()) {
+                continue;
+            }
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for run in &runs {
                 for state in TimeState::ALL {
@@ -65,11 +69,14 @@ impl Collector for LedgerMetrics {
             }
         }
         let help = "Share of the time of a run in which it made steps that it keeps, at its usual speed";
-        let mut family = encoder.encode_descriptor("train_goodput_ratio", help, None, MetricType::Gauge)?;
-        for run in &runs {
-            let Some(goodput) = run.accounts.goodput() else { continue };
-            let labels = [("run", run.run.as_str())];
-            ConstGauge::new(goodput).encode(family.encode_family(&labels)?)?;
+        if !runs.is_empty() {
+            let mut family =
+                encoder.encode_descriptor("train_goodput_ratio", help, None, MetricType::Gauge)?;
+            for run in &runs {
+                let Some(goodput) = run.accounts.goodput() else { continue };
+                let labels = [("run", run.run.as_str())];
+                ConstGauge::new(goodput).encode(family.encode_family(&labels)?)?;
+            }
         }
         let help = "Runs beyond the limit of those whose time is exposed";
         let family =
