@@ -217,76 +217,80 @@ fn speed() -> Row {
 }
 
 fn time_spent() -> Row {
-    Row::open(
-        "Where does the time go?",
-        vec![
-            Chart::lines(
-                "GPU time",
-                "What do how many of its GPUs do, and what should they not do?",
-                Unit::Count,
-            )
-            .stacked()
+    Row::open("Where does the time go?", gpu_time().into_iter().chain(phases()).collect())
+}
+
+/// By the ledger of the alerter.
+fn gpu_time() -> [Chart; 3] {
+    [
+        Chart::lines(
+            "GPU time",
+            "What do how many of its GPUs do, and what should they not do?",
+            Unit::Count,
+        )
+        .stacked()
+        .from_zero()
+        .show(judged("train_gpu_seconds_total").rate().max("run, state"), "{{state}}"),
+        Chart::lines("Goodput", "Which share of all its time made progress that lasts?", Unit::Ratio)
+            .width(6)
             .from_zero()
-            .show(judged("train_gpu_seconds_total").rate().max("run, state"), "{{state}}"),
-            Chart::lines("Goodput", "Which share of all its time made progress that lasts?", Unit::Ratio)
-                .width(6)
-                .from_zero()
-                .up_to(1.0)
-                .show(judged("train_goodput_ratio").max("run"), "since the beginning"),
-            Chart::lines(
-                "Cost of an hour",
-                "What did each way to spend the time cost, in dollars?",
-                Unit::Short,
-            )
+            .up_to(1.0)
+            .show(judged("train_goodput_ratio").max("run"), "since the beginning"),
+        Chart::lines("Cost of an hour", "What did each way to spend the time cost, in dollars?", Unit::Short)
             .width(6)
             .stacked()
             .from_zero()
             .show(judged("train_cost_dollars_total").increase_in("1h").max("run, state"), "{{state}}"),
-            Chart::lines("Phases", "What share of its time does a rank spend where?", Unit::Ratio)
-                .stacked()
-                .from_zero()
-                .show(
-                    run("train_phase_seconds_total").rate().max("run, rank, phase").avg("run, phase"),
-                    "{{phase}}",
-                ),
-            Chart::lines("Waiting for data", "Is the data loader fast enough, on every rank?", Unit::Ratio)
-                .from_zero()
-                .up_to(1.0)
-                .show(of_ranks("train_dataloader_wait_ratio").avg("run"), "mean of ranks")
-                .show(of_run("train_dataloader_wait_ratio"), "worst rank"),
-            Chart::states("In a phase", "When did it save, evaluate, compile?")
-                .word(1.0, "yes", "blue")
-                .word(0.0, "no", "transparent")
-                .show(run("train_phase_active").max("run, phase"), "{{phase}}")
-                .show(of_run("train_checkpoint_in_progress"), "checkpoint in progress"),
-            Chart::lines(
-                "Longest in one phase",
-                "Which rank does not come out of what it is doing?",
-                Unit::Seconds,
-            )
+    ]
+}
+
+/// By the trainer.
+fn phases() -> Vec<Chart> {
+    vec![
+        Chart::lines("Phases", "What share of its time does a rank spend where?", Unit::Ratio)
+            .stacked()
             .from_zero()
             .show(
-                run("train_heartbeat_page_phase_seconds").max("run, rank, phase").top(),
-                "rank {{rank}} {{phase}}",
+                run("train_phase_seconds_total").rate().max("run, rank, phase").avg("run, phase"),
+                "{{phase}}",
             ),
-            Chart::lines("Checkpoint age", "Do checkpoints come as planned?", Unit::Seconds)
-                .width(8)
-                .from_zero()
-                .show(of_run("train_checkpoint_last_success_timestamp_seconds").age(), "age"),
-            Chart::lines("Checkpoint duration", "Does saving get slower?", Unit::Seconds)
-                .width(8)
-                .from_zero()
-                .show(of_run("train_checkpoint_duration_seconds"), "last one"),
-            Chart::lines(
-                "Checkpoint size",
-                "How big is a checkpoint? A smaller one is an incomplete one.",
-                Unit::Bytes,
-            )
+        Chart::lines("Waiting for data", "Is the data loader fast enough, on every rank?", Unit::Ratio)
+            .from_zero()
+            .up_to(1.0)
+            .show(of_ranks("train_dataloader_wait_ratio").avg("run"), "mean of ranks")
+            .show(of_run("train_dataloader_wait_ratio"), "worst rank"),
+        Chart::states("In a phase", "When did it save, evaluate, compile?")
+            .word(1.0, "yes", "blue")
+            .word(0.0, "no", "transparent")
+            .show(run("train_phase_active").max("run, phase"), "{{phase}}")
+            .show(of_run("train_checkpoint_in_progress"), "checkpoint in progress"),
+        Chart::lines(
+            "Longest in one phase",
+            "Which rank does not come out of what it is doing?",
+            Unit::Seconds,
+        )
+        .from_zero()
+        .show(
+            run("train_heartbeat_page_phase_seconds").max("run, rank, phase").top(),
+            "rank {{rank}} {{phase}}",
+        ),
+        Chart::lines("Checkpoint age", "Do checkpoints come as planned?", Unit::Seconds)
             .width(8)
             .from_zero()
-            .show(of_run("train_checkpoint_size_bytes"), "last one"),
-        ],
-    )
+            .show(of_run("train_checkpoint_last_success_timestamp_seconds").age(), "age"),
+        Chart::lines("Checkpoint duration", "Does saving get slower?", Unit::Seconds)
+            .width(8)
+            .from_zero()
+            .show(of_run("train_checkpoint_duration_seconds"), "last one"),
+        Chart::lines(
+            "Checkpoint size",
+            "How big is a checkpoint? A smaller one is an incomplete one.",
+            Unit::Bytes,
+        )
+        .width(8)
+        .from_zero()
+        .show(of_run("train_checkpoint_size_bytes"), "last one"),
+    ]
 }
 
 fn ranks() -> Row {

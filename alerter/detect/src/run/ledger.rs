@@ -390,9 +390,7 @@ impl Ledger {
             self.usual.learn(open, s, size.gpus);
         }
     }
-}
 
-impl Ledger {
     /// Of what earlier lines took beyond the usual, as much as this line came too early: a log that
     /// is written through a buffer has many lines at once, and then none for long. A line that took
     /// its time shows that the earlier ones did too.
