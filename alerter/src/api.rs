@@ -28,16 +28,17 @@ mod state;
 #[cfg(test)]
 mod tests;
 pub mod view;
+mod write;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Json, Response};
 use stepwatch_kit::{build_info, exposition};
-use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt as _};
 use utoipa_axum::routes;
 
 pub use crate::access::Scope;
@@ -48,6 +49,7 @@ use auth::Caller;
 use error::ApiError;
 pub use state::Api;
 use view::{RunList, RunView, SourceList, SourceView, Status, StoreState, When};
+pub(crate) use write::MAX_WRITE_BODY;
 
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use alertmanager::{fuzz_alerts, fuzz_queries};
@@ -112,6 +114,10 @@ pub(crate) fn error_of(path: &str, status: StatusCode, why: &str) -> Response {
     ApiError { status, message: why.to_owned() }.into_response()
 }
 
+fn writing() -> OpenApiRouter<Arc<Api>> {
+    OpenApiRouter::default().routes(routes!(write::take).layer(DefaultBodyLimit::max(MAX_WRITE_BODY)))
+}
+
 /// Every route, grouped by the scope that it needs.
 fn routes() -> OpenApiRouter<Arc<Api>> {
     let read = OpenApiRouter::default()
@@ -149,7 +155,7 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         (Scope::Read, read),
         (Scope::Ack, ack),
         (Scope::Silence, silence),
-        (Scope::Ingest, alertmanager::ingesting()),
+        (Scope::Ingest, alertmanager::ingesting().merge(writing())),
         (Scope::Admin, OpenApiRouter::default().routes(routes!(audit::list))),
     ];
     let groups = groups.map(|(scope, routes)| {

@@ -31,7 +31,7 @@ use crate::access::Keyring;
 use crate::api::auth::Gate;
 use crate::api::{Api, MAX_ALERTS_BODY};
 use crate::audit::{self, AuditLog, Door, Entry};
-use crate::bulkhead::Bulkhead;
+use crate::bulkhead::{self, Bulkhead};
 use crate::calendars::Calendars;
 use crate::callbacks::Callbacks;
 use crate::changes;
@@ -44,6 +44,7 @@ use crate::openapi;
 use crate::outbox::unopened::Unopened;
 use crate::outbox::{self, Outbox, OutboxHandle};
 use crate::pictures::{self, Charts, PictureMetrics};
+use crate::remote_write::{QUEUE_WRITES, RemoteWrite};
 use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle};
 use crate::series::exposed::SeriesMetrics;
 use crate::series::{SeriesTable, keeper};
@@ -96,6 +97,7 @@ pub struct App {
     ingest: Ingest,
     calendars: Calendars,
     outbox: OutboxHandle,
+    remote_write: RemoteWrite,
     runtime: RuntimeHandle,
     runtime_task: JoinHandle<()>,
     runtime_stop: Trigger,
@@ -144,11 +146,11 @@ impl App {
         let (feedback_sender, feedback) = mpsc::channel(QUEUE_FEEDBACK);
         let (change_sender, changed) = mpsc::channel(changes::QUEUE);
         let (feed_sender, feeds) = mpsc::channel(ingest::QUEUE_BATCHES);
-
+        let (write_sender, writes) = mpsc::channel(QUEUE_WRITES);
         let (runtime, handle, cursors) = Runtime::restore(
             store.clone(),
             config.engine,
-            Inputs { feeds, feedback, changes: change_sender, templates: config.templates },
+            Inputs { feeds, writes, feedback, changes: change_sender, templates: config.templates },
             metrics.runtime.clone(),
         )
         .await?;
@@ -162,6 +164,9 @@ impl App {
         let known = (cursors, KeptLists::load(&store).await?);
         let ingest = Ingest::start(config.plan, known, feed_sender, commands, ingested);
         let calendars = Calendars::start(config.calendars, handle.clone(), metrics.calendars.clone());
+        let settings = config.file.remote_write.clone();
+        let remote_write = RemoteWrite::new(settings, write_sender, metrics.remote_write.clone());
+        tokio::spawn(remote_write.clone().tick(stopping.clone()));
         let runtime_task = tokio::spawn(runtime.run(runtime_stopping));
         let audit = AuditLog::new(store.clone(), config.file.audit.clone(), metrics.runtime.audit.clone());
         let gate = gate(config.keyring, &audit, &metrics, web.as_ref(), &config.file);
@@ -173,8 +178,8 @@ impl App {
         start_pictures(&charts, judging(&handle), &outbox, &stopping);
         let (admin, reloads) = administer(&store, log);
         let document = openapi::text().map_err(std::io::Error::from)?;
-        let api =
-            Arc::new(Api::new(store.clone(), handle.clone(), ingest.table(), charts, registry, document));
+        let (kept, sources, writing) = (store.clone(), ingest.table(), remote_write.clone());
+        let api = Arc::new(Api::new(kept, handle.clone(), sources, charts, writing, registry, document));
         let router = router(&api, &gate, &outbox, &callbacks, bulkhead, admin);
         let server = tokio::spawn(serve::serve(listener, router, limits, web, stopping.clone()));
         tokio::spawn(prune(store.clone(), config.file.storage.retention, audit.clone(), stopping.clone()));
@@ -186,6 +191,7 @@ impl App {
             ingest,
             calendars,
             outbox,
+            remote_write,
             runtime: handle,
             runtime_task,
             runtime_stop,
@@ -277,6 +283,7 @@ impl App {
         self.runtime.read_model.show(config.shown);
         self.ingest.apply(config.plan).await;
         self.calendars.apply(config.calendars);
+        self.remote_write.configure(config.file.remote_write.clone());
         self.gate.replace(config.keyring);
         self.audit.configure(config.file.audit.clone());
         self.file = config.file;
@@ -357,7 +364,9 @@ fn limits(gate: &Gate, file: &File, registry: &mut Registry) -> Limits {
     let hosts = Hosts::new(&file.web, file.external_url.as_deref());
     // Alerts come in the largest bodies; each other route has a smaller limit of its own.
     let body_bytes = MAX_ALERTS_BODY;
-    let limits = Limits { signed_paths: signed_paths::ALL, body_bytes, pass, hosts, ..Limits::default() };
+    let never_413 = &[bulkhead::REMOTE_WRITE];
+    let limits =
+        Limits { signed_paths: signed_paths::ALL, never_413, body_bytes, pass, hosts, ..Limits::default() };
     limits.metrics.register(registry, PROGRAM);
     limits
 }

@@ -26,7 +26,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
-use crate::api::{MAX_ALERTS_BODY, error_of};
+use crate::api::{MAX_ALERTS_BODY, MAX_WRITE_BODY, error_of};
 
 /// The limits of one pool of requests.
 #[derive(Debug, Clone, Copy)]
@@ -54,9 +54,17 @@ const INGEST: Room = Room {
     slot_within: Duration::from_secs(5),
 };
 
+/// Requests of remote write. As many are decoded at once as a small machine has cores; a sender
+/// that is told to wait keeps its samples.
+const WRITES: Room =
+    Room { places: 64, slots: 2, body_bytes: MAX_WRITE_BODY, bodies_bytes: 2 * MAX_WRITE_BODY, ..INGEST };
+
 /// Requests whose answer may be a list of everything.
 const LISTS: Room =
     Room { places: 32, slots: 4, body_bytes: 1 << 20, slot_within: Duration::from_secs(10), ..INGEST };
+
+/// Its senders repeat for ever what is answered with 413.
+pub(crate) const REMOTE_WRITE: &str = "/api/v1/write";
 
 const LISTING: &[(Method, &str)] = &[
     (Method::GET, "/"),
@@ -77,6 +85,7 @@ const LISTING: &[(Method, &str)] = &[
 #[derive(Debug, Clone)]
 pub struct Bulkhead {
     ingest: Arc<Pool>,
+    writes: Arc<Pool>,
     lists: Arc<Pool>,
     shed: Family<Shed, Counter>,
 }
@@ -121,6 +130,7 @@ impl Bulkhead {
     fn with(ingest: Room, lists: Room) -> Self {
         Self {
             ingest: Arc::new(Pool::new("ingest", ingest)),
+            writes: Arc::new(Pool::new("remote_write", WRITES)),
             lists: Arc::new(Pool::new("lists", lists)),
             shed: Family::default(),
         }
@@ -146,6 +156,9 @@ impl Bulkhead {
     fn pool(&self, method: &Method, path: &str) -> Option<&Pool> {
         if *method == Method::POST && path == "/api/v2/alerts" {
             return Some(&self.ingest);
+        }
+        if *method == Method::POST && path == REMOTE_WRITE {
+            return Some(&self.writes);
         }
         LISTING.iter().any(|(m, p)| m == method && *p == path).then_some(&*self.lists)
     }
@@ -237,6 +250,7 @@ impl Refusal {
             Self::Waited => {
                 (StatusCode::SERVICE_UNAVAILABLE, "requests of this kind take too long: ask again")
             }
+            Self::TooLarge if path == REMOTE_WRITE => (StatusCode::BAD_REQUEST, "the body is too large"),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large"),
             Self::Broken => (StatusCode::BAD_REQUEST, "the body does not arrive"),
         };

@@ -40,6 +40,7 @@ pub mod pictures;
 pub mod postmortem;
 pub mod rank_table;
 pub mod read_model;
+pub mod remote_write;
 pub mod run_history;
 mod run_snapshot;
 pub mod runtime;

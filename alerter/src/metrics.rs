@@ -17,6 +17,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use crate::audit::AuditMetrics;
+use crate::remote_write::WriteMetrics;
 
 pub use callbacks::CallbackMetrics;
 pub use gate::GateMetrics;
@@ -176,6 +177,7 @@ pub struct Metrics {
     pub config: ConfigMetrics,
     pub callbacks: CallbackMetrics,
     pub gate: GateMetrics,
+    pub remote_write: WriteMetrics,
 }
 
 impl Default for RuntimeMetrics {
@@ -225,6 +227,8 @@ impl Metrics {
         callbacks.register(registry);
         let gate = GateMetrics::default();
         gate.register(registry);
+        let remote_write = WriteMetrics::default();
+        remote_write.register(registry);
         Self {
             ingest: IngestMetrics::register(registry),
             runtime: RuntimeMetrics::register(registry),
@@ -232,6 +236,7 @@ impl Metrics {
             config: ConfigMetrics::register(registry),
             callbacks,
             gate,
+            remote_write,
         }
     }
 }

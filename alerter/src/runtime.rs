@@ -32,6 +32,7 @@ mod recovery;
 #[cfg(test)]
 mod tests;
 mod view;
+mod writes;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +69,7 @@ pub use people::{IncidentAction, Unanswered};
 pub use queue::{Feed, News, Taken};
 pub(crate) use queue::{PART_BYTES, Queue, Share};
 pub use view::{RuntimeSnapshot, Views};
+pub use writes::WriteBatch;
 
 /// State and cursors without effects are kept this often: what a power cut makes us read again.
 const COMMIT_EVERY: Duration = Duration::from_secs(2);
@@ -161,6 +163,7 @@ pub struct Runtime {
     commands: mpsc::Receiver<Command>,
     alerts: mpsc::Receiver<AlertBatch>,
     feeds: mpsc::Receiver<Feed>,
+    writes: mpsc::Receiver<WriteBatch>,
     feedback: mpsc::Receiver<Feedback>,
     changes: mpsc::Sender<RunChange>,
     pending: Pending,
@@ -206,6 +209,7 @@ struct Schedule {
 #[derive(Debug)]
 pub struct Inputs {
     pub feeds: mpsc::Receiver<Feed>,
+    pub writes: mpsc::Receiver<WriteBatch>,
     pub feedback: mpsc::Receiver<Feedback>,
     /// Where changes of runs go.
     pub changes: mpsc::Sender<RunChange>,
@@ -261,6 +265,7 @@ impl Runtime {
             commands,
             alerts,
             feeds: inputs.feeds,
+            writes: inputs.writes,
             feedback: inputs.feedback,
             changes: inputs.changes,
             pending: Pending::default(),
@@ -337,10 +342,11 @@ impl Runtime {
                 Some(feedback) = self.feedback.recv(), if room => self.outcomes(feedback),
                 Some(batch) = self.alerts.recv(), if room => {
                     self.take_alerts(batch);
-                    // However many there are, the training goes on being watched.
-                    if let Ok(feed) = self.feeds.try_recv() {
-                        self.judge(feed);
-                    }
+                    self.judge_what_waits();
+                }
+                Some(batch) = self.writes.recv(), if room => {
+                    self.take_writes(batch);
+                    self.judge_what_waits();
                 }
                 Some(feed) = self.feeds.recv(), if room => self.judge(feed),
                 () = tokio::time::sleep_until(wake) => {}
@@ -354,6 +360,13 @@ impl Runtime {
     /// A store that refuses must not fill the memory.
     fn has_room(&self) -> bool {
         self.pending.effects.len() < self.max_pending
+    }
+
+    /// However many alerts and samples there are, the training goes on being watched.
+    fn judge_what_waits(&mut self) {
+        if let Ok(feed) = self.feeds.try_recv() {
+            self.judge(feed);
+        }
     }
 
     /// One portion of what the streams bring, which begins with `feed`.

@@ -88,6 +88,9 @@ pub struct Limits {
     /// Paths whose requests are signed by services that have no password: their handlers check the
     /// signature.
     pub signed_paths: &'static [&'static str],
+    /// Paths whose senders repeat for ever what is answered with 413: a body that is too large is
+    /// answered with 400 there.
+    pub never_413: &'static [&'static str],
     /// Who else may come in where a web configuration lists users.
     pub pass: Option<Pass>,
     /// Counts what these limits cut off.
@@ -116,6 +119,7 @@ impl Default for Limits {
             body_timeout: Duration::from_secs(10),
             hosts: Hosts::default(),
             signed_paths: &[],
+            never_413: &[],
             pass: None,
             metrics: ServeMetrics::default(),
             capacity: Capacity::default(),

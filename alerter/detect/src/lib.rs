@@ -19,7 +19,8 @@ mod placement;
 mod registry;
 pub mod run;
 pub mod sample;
+pub mod series;
 pub mod stats;
 
 pub use expectation::{Expectation, Expectations, JudgedSample};
-pub use monitor::{Counters, Input, Monitor, News, Node, Refusal, Refused, Run};
+pub use monitor::{Counters, Input, Monitor, News, Node, Refusal, Refused, Run, SCRAPED};

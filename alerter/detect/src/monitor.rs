@@ -8,6 +8,7 @@ mod nodes;
 mod owners;
 mod refusal;
 mod run;
+mod series;
 mod sources;
 mod state;
 mod users;
@@ -32,6 +33,7 @@ use crate::kernel_messages::KernelMessages;
 use crate::node::Claim;
 use crate::placement::Placement;
 use crate::run::FORGET_AFTER;
+use crate::series::SeriesReading;
 
 /// Runs watched at once; events of further ones are counted and dropped.
 const MAX_RUNS: usize = 100_000;
@@ -47,6 +49,7 @@ const LOOK_AGAIN: Span = Span::millis(10);
 pub use node::{News, Node};
 pub use refusal::{Refusal, Refused};
 pub use run::{Counters, Run};
+pub use sources::SCRAPED;
 use sources::{Source, Speakers};
 use users::{claim_of_owner, of_several_users};
 
@@ -62,6 +65,8 @@ pub enum Input<'a> {
     SourceDown { source: &'a str, reason: &'a str },
     /// The source left the configuration or the discovery files: it is not lost, it is gone.
     SourceGone { source: &'a str },
+    /// Values of series of other programs that are watched by their names.
+    Readings { readings: &'a [SeriesReading] },
 }
 
 /// A record of a source's stream, as it came in.
@@ -96,6 +101,7 @@ pub struct Monitor {
     dropped_runs: u64,
     dropped_nodes: u64,
     baselines: BTreeMap<String, baselines::Baseline>,
+    series: series::WatchedSeries,
     dropped_baselines: u64,
     scratch: Vec<Finding>,
     /// Somebody takes the judged samples.
@@ -116,6 +122,10 @@ enum Key {
     Run(String),
     Source(String),
     Baseline(String),
+    /// A part of the series that are watched by their names.
+    Series(u32),
+    /// Only a timer.
+    SeriesSweep,
 }
 
 impl Monitor {
@@ -141,6 +151,7 @@ impl Monitor {
                 self.each_run_of(now, source, out, |run| run.state.source_gone(source));
                 self.forget_source(source);
             }
+            Input::Readings { readings } => self.readings(now, readings, out),
         }
     }
 
@@ -360,7 +371,8 @@ impl Monitor {
         match &key {
             Key::Run(name) => self.tick_run(now, name, out),
             Key::Node(name) => self.tick_node(now, name, out),
-            Key::Batches | Key::Source(_) | Key::Baseline(_) => {}
+            Key::SeriesSweep => self.sweep_series(now, out),
+            Key::Batches | Key::Source(_) | Key::Baseline(_) | Key::Series(_) => {}
         }
         true
     }
@@ -384,7 +396,11 @@ impl Monitor {
     /// When [`Self::tick_one`] must be called next, and why.
     pub fn next_deadline(&self) -> Option<(Ts, &'static str)> {
         let (at, key) = self.timers.first()?;
-        let why = if matches!(key, Key::Node(_)) { "a node's clock" } else { "a run's clock" };
+        let why = match key {
+            Key::Node(_) => "a node's clock",
+            Key::SeriesSweep => "a look at the series",
+            _ => "a run's clock",
+        };
         Some((at, why))
     }
 
@@ -398,6 +414,7 @@ impl Monitor {
             node.configure(&config);
             self.timers.set_earlier(&Key::Node(name.clone()), Some(node.deadline()));
         }
+        self.series.configure(&config.generic);
         self.config = config;
     }
 
@@ -408,6 +425,7 @@ impl Monitor {
         // No source is lost for the time in which the monitor did not run.
         self.sources.values_mut().for_each(|s| s.heard_at = now);
         self.wait_for_steps(now, standstills);
+        self.resume_series(now);
         for (name, run) in &mut self.runs {
             run.state.resume(now);
             run.noted.timer = run_deadline(run);

@@ -355,6 +355,16 @@ impl Engine {
         self.monitor.dropped_judged()
     }
 
+    /// Series of other programs that are watched by their names.
+    pub fn watched_series(&self) -> usize {
+        self.monitor.watched_series()
+    }
+
+    /// Readings of such series beyond the limit.
+    pub fn dropped_series(&self) -> u64 {
+        self.monitor.dropped_series()
+    }
+
     /// Configurations whose usual speed was forgotten to make room.
     pub fn dropped_baselines(&self) -> u64 {
         self.monitor.dropped_baselines()

@@ -24,6 +24,8 @@ pub enum Scope {
     Storm(String),
     /// Alerts of other programs that are one condition.
     Alert(AlertScope),
+    /// A metric of another program that is watched by its name alone, and the run that it is of.
+    Series(String),
 }
 
 /// What alerts of other programs have in common.
@@ -64,7 +66,9 @@ pub enum Reporter {
 impl Scope {
     pub fn name(&self) -> &str {
         match self {
-            Self::Run(name) | Self::Node(name) | Self::Own(name) | Self::Storm(name) => name,
+            Self::Run(name) | Self::Node(name) | Self::Own(name) | Self::Storm(name) | Self::Series(name) => {
+                name
+            }
             Self::Alert(condition) => &condition.key,
         }
     }

@@ -10,6 +10,7 @@ use stepwatch_model::time::Ts;
 use crate::clock::wall;
 use crate::ingest::SourceTable;
 use crate::pictures::Charts;
+use crate::remote_write::RemoteWrite;
 use crate::runtime::RuntimeHandle;
 use crate::store::Store;
 
@@ -20,6 +21,7 @@ pub struct Api {
     pub runtime: RuntimeHandle,
     pub sources: SourceTable,
     pub charts: Charts,
+    pub remote_write: RemoteWrite,
     pub registry: Arc<Registry>,
     pub started: Ts,
     /// Counts refused alerts, and limits their lines in the log.
@@ -36,6 +38,7 @@ impl Api {
         runtime: RuntimeHandle,
         sources: SourceTable,
         charts: Charts,
+        remote_write: RemoteWrite,
         registry: Registry,
         document: String,
     ) -> Self {
@@ -44,6 +47,7 @@ impl Api {
             runtime,
             sources,
             charts,
+            remote_write,
             registry: Arc::new(registry),
             started: wall(),
             refused_alerts: Arc::new(LogThrottle::default()),

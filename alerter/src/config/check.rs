@@ -30,6 +30,9 @@ pub(super) fn values(file: &File, errors: &mut Vec<String>) {
             errors.push(format!("{key}: {url:?} is not an http:// or https:// URL"));
         }
     }
+    let mut wrong = Vec::new();
+    file.remote_write.check(&mut wrong);
+    errors.extend(wrong.into_iter().map(|why| format!("remote_write.{why}")));
     if file.storage.retention < Span::secs(86_400) {
         errors.push("storage.retention: must be at least 1d".into());
     }

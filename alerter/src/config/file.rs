@@ -64,6 +64,7 @@ pub struct File {
     pub maintenance: Vec<Maintenance>,
     pub alerts: AlertsConfig,
     pub sources: Vec<Source>,
+    pub remote_write: stepwatch_remote_write::Config,
     pub receivers: Vec<ReceiverConfig>,
     /// Receivers of last resort: for any team's notification that nobody else can receive, and for
     /// faults of the alerter itself.
@@ -133,6 +134,7 @@ impl Default for File {
             maintenance: engine.maintenance,
             alerts: engine.alerts,
             sources: Vec::new(),
+            remote_write: stepwatch_remote_write::Config::default(),
             receivers: Vec::new(),
             fallback: engine.fallback,
             templates: TemplatesConfig::default(),

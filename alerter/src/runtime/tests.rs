@@ -58,6 +58,7 @@ impl Rig {
         let (feedback, feedback_queue) = mpsc::channel(4);
         let inputs = Inputs {
             feeds: feed_queue,
+            writes: mpsc::channel(1).1,
             feedback: feedback_queue,
             changes: mpsc::channel(1).0,
             templates: Arc::new(templates),

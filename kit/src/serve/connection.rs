@@ -341,7 +341,7 @@ async fn route(
     }
     let declared = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if declared.is_some_and(|bytes: u64| bytes > server.limits.body_bytes as u64) {
-        return closing(too_large(server.limits.body_bytes));
+        return closing(too_large(&server.limits, path));
     }
     let share = server.bodies.share(client);
     let (limits, version) = (&server.limits, request.version());
@@ -403,8 +403,10 @@ fn too_often(seconds: u64) -> Response<Body> {
         .into_response()
 }
 
-fn too_large(limit: usize) -> Response<Body> {
-    (StatusCode::PAYLOAD_TOO_LARGE, format!("a body has at most {limit} bytes here\n")).into_response()
+fn too_large(limits: &Limits, path: &str) -> Response<Body> {
+    let repeated = limits.never_413.contains(&path);
+    let status = if repeated { StatusCode::BAD_REQUEST } else { StatusCode::PAYLOAD_TOO_LARGE };
+    (status, format!("a body has at most {} bytes here\n", limits.body_bytes)).into_response()
 }
 
 /// For answers given before the body was read: what follows on the connection is not a request.

@@ -129,15 +129,16 @@ pub struct Generic {
     series: BTreeMap<u16, Option<Box<Watched>>>,
 }
 
+/// What is known of one series.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Watched {
+pub(crate) struct Watched {
     name: String,
     direction: Direction,
     severity: Severity,
     series: Series,
     attempt: u32,
     tickets: u8,
-    raised: bool,
+    pub(crate) raised: bool,
     /// Values in a row that were numbers.
     numbers: u16,
     /// And since then values that were none.
@@ -145,13 +146,31 @@ struct Watched {
 }
 
 /// The outcome of judging a value.
-enum Said {
+pub(crate) enum Said {
     News(Finding),
     Over(String),
 }
 
 impl Watched {
-    fn take(&mut self, r: &Reading<'_>, limits: Limits) -> Option<Said> {
+    pub(crate) fn new(name: &str, how: (Direction, Severity), attempt: u32) -> Self {
+        Self {
+            name: name.to_owned(),
+            direction: how.0,
+            severity: how.1,
+            series: Series::default(),
+            attempt,
+            tickets: 0,
+            raised: false,
+            numbers: 0,
+            lost: 0,
+        }
+    }
+
+    pub(crate) fn configure(&mut self, (direction, severity): (Direction, Severity)) {
+        (self.direction, self.severity) = (direction, severity);
+    }
+
+    pub(crate) fn take(&mut self, r: &Reading<'_>, limits: Limits) -> Option<Said> {
         if self.attempt != r.attempt {
             (self.attempt, self.lost) = (r.attempt, 0);
             self.series.restart();
@@ -215,6 +234,16 @@ impl Watched {
 }
 
 impl Config {
+    pub(crate) fn limits(&self) -> Limits {
+        Limits { sigmas: self.sigmas, share: self.share }
+    }
+
+    /// How a series is watched that the operator named: `ignore` is for those that nobody did.
+    pub(crate) fn watch_named(&self, name: &str) -> (Direction, Severity) {
+        let watch = self.watch.iter().find(|w| w.signals.iter().any(|pattern| glob::matches(pattern, name)));
+        watch.map_or((Direction::Both, ticket()), |watch| (watch.direction, watch.severity))
+    }
+
     fn watch_for(&self, name: &str) -> Option<&Watch> {
         if !self.enabled || self.ignore.iter().any(|pattern| glob::matches(pattern, name)) {
             return None;
@@ -237,23 +266,13 @@ impl Generic {
     fn watched(&mut self, c: &Config, r: &Reading<'_>) -> Option<&mut Watched> {
         let watched = self.series.entry(r.id).or_insert_with(|| {
             let watch = c.watch_for(r.name)?;
-            Some(Box::new(Watched {
-                name: r.name.to_owned(),
-                direction: watch.direction,
-                severity: watch.severity,
-                series: Series::default(),
-                attempt: r.attempt,
-                tickets: 0,
-                raised: false,
-                numbers: 0,
-                lost: 0,
-            }))
+            Some(Box::new(Watched::new(r.name, (watch.direction, watch.severity), r.attempt)))
         });
         watched.as_deref_mut()
     }
 
     fn reading(&mut self, c: &Config, r: &Reading<'_>, out: &mut Vec<Finding>) {
-        let limits = Limits { sigmas: c.sigmas, share: c.share };
+        let limits = c.limits();
         let Some(w) = self.watched(c, r) else { return };
         match w.take(r, limits) {
             Some(Said::News(mut v)) => {
@@ -283,7 +302,7 @@ impl Generic {
     }
 }
 
-fn finding(r: &Reading<'_>, change: Change, signal: String, why: impl Into<Sentence>) -> Finding {
+pub(crate) fn finding(r: &Reading<'_>, change: Change, signal: String, why: impl Into<Sentence>) -> Finding {
     Finding {
         change,
         kind: Kind::Generic,
@@ -308,7 +327,7 @@ impl StepDetector for Generic {
         self.series.retain(|_, w| {
             let Some(w) = w else { return false };
             let Some(watch) = c.watch_for(&w.name) else { return w.raised };
-            (w.direction, w.severity) = (watch.direction, watch.severity);
+            w.configure((watch.direction, watch.severity));
             true
         });
     }

@@ -10,7 +10,7 @@
 use super::nodes::MAX_NODES;
 use super::refusal::{Refusal, Refused};
 use super::run::Run;
-use super::sources::Source;
+use super::sources::{SCRAPED, Source, yields};
 use super::{Key, MAX_RUNS, Monitor, Record};
 use crate::run::Reporters;
 use stepwatch_model::time::{Span, Ts};
@@ -46,8 +46,14 @@ fn rank_of(event: &Event) -> Option<u32> {
     event.rank.or((event.kind == Kind::Step).then_some(0))
 }
 
+/// The address of a source, without what says how it is read.
+fn address(source: &str) -> &str {
+    source.strip_prefix(SCRAPED).unwrap_or(source)
+}
+
 /// `node001:9765` was named by the operator after `node001`, and after `node001.cluster`.
 fn is_named_after(source: &str, node: &str) -> bool {
+    let source = address(source);
     let host = source.rsplit_once(':').map_or(source, |(host, _)| host);
     let short = |name: &str| name.split('.').next().unwrap_or(name).to_owned();
     host == node || host.parse::<core::net::IpAddr>().is_err() && short(host) == short(node)
@@ -161,10 +167,10 @@ impl Monitor {
     fn owner(&self, now: Ts, node: &str, source: &str) -> Option<&Source> {
         let alive = |name: &str| self.sources.get(name).filter(|s| s.is_alive(now));
         match self.owners.get(node) {
-            Some(owner) if owner == source => None,
+            Some(owner) if owner == source || yields(owner, source) => None,
             Some(owner) => alive(owner),
             None if self.speakers.of_node(node).any(|s| s == source) => None,
-            None => self.speakers.of_node(node).find_map(|s| alive(s)),
+            None => self.speakers.of_node(node).filter(|s| !yields(s, source)).find_map(|s| alive(s)),
         }
     }
 
@@ -214,6 +220,7 @@ impl Monitor {
         };
         match t.source_of_rank(rank) {
             Some(of) if of == source => return Ok(()),
+            Some(of) if yields(of, source) => {}
             Some(of) if self.has_rank(now, of, run, rank) => {
                 let both = s.many_nodes && self.sources.get(of).is_some_and(|of| of.many_nodes);
                 return if both { Ok(()) } else { Err(Refusal::RankTaken) };
@@ -255,7 +262,8 @@ impl Monitor {
 
     /// Whether other sources have ranks of the run.
     fn is_others(&self, now: Ts, source: &str, run: &Run) -> bool {
-        run.reporters.ranks().any(|(rank, of)| of != source && self.has_rank(now, of, run, rank))
+        let others = run.reporters.ranks().filter(|(_, of)| *of != source && !yields(of, source));
+        others.into_iter().any(|(rank, of)| self.has_rank(now, of, run, rank))
     }
 
     /// Whether a rank is still that of the source which reported it.

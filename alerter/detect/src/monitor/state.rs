@@ -33,6 +33,8 @@ impl Monitor {
             Key::Run(name) => self.runs.get(name).and_then(encode),
             Key::Source(name) => self.sources.get(name).and_then(encode),
             Key::Baseline(key) => self.baselines.get(key).and_then(encode),
+            Key::Series(chunk) => self.series.part(*chunk).as_ref().and_then(encode),
+            Key::SeriesSweep => None,
         }
     }
 
@@ -80,6 +82,8 @@ impl Monitor {
             }
             Key::Source(name) => drop(self.sources.insert(name, decode(bytes)?)),
             Key::Baseline(key) => drop(self.baselines.insert(key, decode(bytes)?)),
+            Key::Series(_) => self.series.restore(bytes)?,
+            Key::SeriesSweep => {}
         }
         Some(())
     }
@@ -111,6 +115,8 @@ impl Key {
             Self::Run(name) => format!("run/{name}"),
             Self::Source(name) => format!("source/{name}"),
             Self::Baseline(key) => format!("baseline/{key}"),
+            Self::Series(chunk) => format!("series/{chunk}"),
+            Self::SeriesSweep => "series_sweep".into(),
         }
     }
 
@@ -120,6 +126,7 @@ impl Key {
             Some(("run", run)) => Self::Run(run.to_owned()),
             Some(("source", source)) => Self::Source(source.to_owned()),
             Some(("baseline", key)) => Self::Baseline(key.to_owned()),
+            Some(("series", chunk)) => Self::Series(chunk.parse().ok()?),
             None if name == "batches" => Self::Batches,
             _ => return None,
         })

@@ -125,7 +125,7 @@ impl Incident {
 pub(super) fn faulty(context: &Context, v: &Finding) -> Vec<String> {
     let faulty = match &context.scope {
         Scope::Node(node) => return vec![node.clone()],
-        Scope::Alert(_) => &context.nodes,
+        Scope::Alert(_) | Scope::Series(_) => &context.nodes,
         Scope::Run(_) if v.kind == Kind::SourceLost => &context.lost,
         Scope::Run(_) if v.kind.cause() == Cause::Progress => &context.dark,
         _ => return Vec::new(),

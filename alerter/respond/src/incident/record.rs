@@ -67,7 +67,7 @@ impl Incident {
                     && !self.is_expected_of_its_switch(context, v)
             }
             Scope::Run(_) => of_another,
-            Scope::Alert(_) | Scope::Own(_) | Scope::Storm(_) => false,
+            Scope::Alert(_) | Scope::Series(_) | Scope::Own(_) | Scope::Storm(_) => false,
         }
     }
 

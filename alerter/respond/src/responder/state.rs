@@ -93,6 +93,7 @@ impl Key {
                     Scope::Own(_) => "own",
                     Scope::Storm(_) => "storm",
                     Scope::Alert(_) => "alert",
+                    Scope::Series(_) => "series",
                 };
                 format!("{MEMORY}{of}/{}/{}", cause.as_str(), scope.name())
             }

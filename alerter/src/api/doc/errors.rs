@@ -32,6 +32,8 @@ errors! {
     TooLarge "413"
     /// The content type of the body is not `application/json`.
     NotJson "415"
+    /// The content type or encoding of the body is not one that is read here.
+    Unsupported "415"
     /// The configured limit is reached.
     Full "429"
     /// The store did not answer; the reason is in the alerter's log.

@@ -130,7 +130,7 @@ impl Incident {
                     && self.is_physical()
                     && context.nodes.iter().any(|n| self.record.nodes.contains(n))
             }
-            Scope::Own(_) | Scope::Storm(_) => false,
+            Scope::Own(_) | Scope::Storm(_) | Scope::Series(_) => false,
             Scope::Node(_) if !physical(cause) => false,
             Scope::Node(_) => self.hits(now, context, v) || self.shares_a_switch(now, context, v),
         }

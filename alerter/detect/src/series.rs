@@ -1,0 +1,29 @@
+//! Series of other programs that are watched by their names alone, as a Prometheus sends them.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_model::time::Ts;
+
+/// What a series is called, and what it is of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeriesName {
+    /// Its selector: `nfs_read_seconds{instance="a:9100",job="node"}`.
+    pub text: String,
+    pub metric: String,
+    /// Labels that say whose it is, as its sender gave them; empty where there is none.
+    pub job: String,
+    pub tenant: String,
+    pub run: String,
+    pub node: String,
+}
+
+/// One value of a series.
+#[derive(Debug, Clone)]
+pub struct SeriesReading {
+    /// Its number at the sender's door; it is given to another series once this one is forgotten.
+    pub id: u32,
+    pub name: Arc<SeriesName>,
+    pub ts: Ts,
+    pub value: f64,
+}

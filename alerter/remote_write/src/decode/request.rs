@@ -1,0 +1,97 @@
+//! What the requests of both versions share: their limits, their counts and the buffers.
+
+use super::Malformed;
+use super::fields::{Field, Fields};
+use super::series::{Sample, Series, Symbol};
+
+// An empty message is two bytes: 32 MiB could ask for 16 million of anything.
+pub const MAX_SERIES: u64 = 100_000;
+pub const MAX_SAMPLES: u64 = 1_000_000;
+pub const MAX_LABELS: usize = 256;
+pub const MAX_SYMBOLS: usize = 500_000;
+
+/// What a body held. Samples that the receiver refuses later are counted here all the same.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Totals {
+    pub series: u64,
+    pub samples: u64,
+    /// Native histograms, counted and skipped.
+    pub histograms: u64,
+    /// Counted and skipped.
+    pub exemplars: u64,
+    /// Descriptions of metrics, counted and skipped: of 1.0 each, of 2.0 each series with one.
+    pub metadata: u64,
+}
+
+impl Totals {
+    /// Counts a series that begins, unless it is one too many.
+    pub(super) fn begin(&mut self) -> Result<(), Malformed> {
+        if self.series >= MAX_SERIES {
+            return Err(Malformed::TooMany { what: "series in a request", limit: MAX_SERIES });
+        }
+        self.series += 1;
+        Ok(())
+    }
+
+    /// Counts what a finished series had.
+    pub(super) fn add(&mut self, series: &Series<'_, '_>) {
+        self.samples += series.samples.len() as u64;
+        self.histograms += u64::from(series.histograms);
+        self.exemplars += u64::from(series.exemplars);
+    }
+}
+
+/// What one request or one series needs and the next can have.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    pub(super) samples: Vec<Sample>,
+    /// The labels of a 1.0 series that has other fields between them.
+    pub(super) joined: Vec<u8>,
+    /// The table of a 2.0 request,
+    pub(super) symbols: Vec<Symbol>,
+    /// what a series of it refers to,
+    pub(super) references: Vec<u32>,
+    /// and the hashes of those symbols. Both have the length of the limit and are written from the
+    /// front: one check is then that of the limit and that of the bounds.
+    pub(super) hashes: Vec<[u8; 8]>,
+}
+
+impl Buffers {
+    pub(super) fn new() -> Self {
+        Self {
+            samples: Vec::new(),
+            joined: Vec::new(),
+            symbols: Vec::new(),
+            references: vec![0; 2 * MAX_LABELS],
+            hashes: vec![[0; 8]; 2 * MAX_LABELS],
+        }
+    }
+}
+
+/// The same in both versions; the `start_timestamp` of 2.0 is skipped.
+#[inline]
+pub(super) fn push_sample(
+    samples: &mut Vec<Sample>,
+    field: &Field<'_>,
+    before: u64,
+) -> Result<(), Malformed> {
+    let mut fields = Fields::new(field.bytes()?, "Sample");
+    let mut sample = Sample { ts_ms: 0, value: 0.0 };
+    while let Some(field) = fields.next()? {
+        match field.number {
+            1 => sample.value = field.double()?,
+            2 => sample.ts_ms = field.varint()? as i64,
+            _ => {}
+        }
+    }
+    if before + samples.len() as u64 >= MAX_SAMPLES {
+        return Err(Malformed::TooMany { what: "samples in a request", limit: MAX_SAMPLES });
+    }
+    samples.push(sample);
+    Ok(())
+}
+
+/// One message that is not read.
+pub(super) fn counted(field: &Field<'_>) -> Result<u32, Malformed> {
+    field.bytes().map(|_| 1)
+}

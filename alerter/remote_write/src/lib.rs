@@ -1,0 +1,24 @@
+//! Prometheus remote write, 1.0 and 2.0: the bytes of a request in, what they say of runs, nodes
+//! and watched series out.
+//!
+//! [`decode`] reads a request in place. [`Registry`] knows the series: `meaning` decides once what
+//! one means, and `scrapes` puts the samples of a scrape together again, so that the engine gets
+//! the same events as from an exporter's stream.
+//!
+//! No clock, socket, thread, file or randomness: the time and the seed of the keys are arguments.
+
+mod config;
+pub mod decode;
+mod hash;
+mod meaning;
+mod registry;
+#[cfg(test)]
+mod schema;
+mod scrapes;
+mod selector;
+
+pub use config::{Config, RunRule};
+pub use hash::Key;
+pub use registry::{Batch, Counts, MAX_AGE, MAX_AHEAD, MAX_TENANTS, Registry, Tenant};
+pub use scrapes::{Report, Reported};
+pub use selector::Selector;

@@ -1,0 +1,237 @@
+//! What a series means, decided once, when it is first seen.
+//!
+//! Series of our own exporters, of NVIDIA's DCGM exporter and of node_exporter are known by their
+//! names (`table.rs`); rules of the operator go before them. A series that nothing knows is
+//! counted, and nothing is kept of it but its key.
+
+mod table;
+
+use std::sync::Arc;
+
+use stepwatch_detect::SCRAPED;
+use stepwatch_wire::words;
+
+use crate::config::{Config, RunRule};
+use crate::selector::{NAME, value_of};
+use table::{DEVICES, Device, OTHER_RUN_LABELS, OTHERS, OURS, PREFIXES, RUN_LABELS};
+
+/// Labels that say which replica of a pair sent a series: the series is the same.
+const REPLICA: [&str; 2] = ["__replica__", "prometheus_replica"];
+/// Labels that name a node, in the order in which they are believed.
+const NODE_LABELS: [&str; 6] =
+    ["node", "Hostname", "hostname", "nodename", "kubernetes_node", "exported_instance"];
+/// Bytes kept of a series' selector.
+const MAX_TEXT: usize = 1024;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Meaning {
+    /// A signal of a run, as an instance reports it.
+    Run { instance: Instance, run: Arc<str>, rank: Option<u32>, signal: Signal },
+    /// A reading of a device of a node.
+    Device { instance: Instance, device: DeviceName, name: &'static str, scale: f64 },
+    /// Whether the instance answers.
+    Up { instance: Instance },
+    /// Watched by its name.
+    Generic(Box<Generic>),
+}
+
+/// What was scraped: the address, and the node it is on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Instance {
+    pub(crate) address: Arc<str>,
+    pub(crate) node: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum DeviceName {
+    Gpu { uuid: Arc<str> },
+    Port { device: Arc<str>, port: Arc<str> },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Generic {
+    pub(crate) text: String,
+    pub(crate) metric: String,
+    pub(crate) job: String,
+    pub(crate) run: String,
+    pub(crate) node: String,
+    /// It only rises: its rate is watched.
+    pub(crate) counter: bool,
+}
+
+/// What a value says of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Signal {
+    Step,
+    World,
+    Attempt,
+    /// A metric of a step, by its name on the wire, and what it is multiplied by.
+    Metric {
+        name: Arc<str>,
+        scale: f64,
+    },
+    /// Model FLOPs utilization, by one of several conventions.
+    Mfu {
+        convention: Arc<str>,
+    },
+    /// How much a counter rose since the scrape before.
+    Rise {
+        name: &'static str,
+    },
+    /// Seconds of steps in all, and how many there were.
+    StepSeconds,
+    StepCount,
+    /// Steps in which this metric was no number.
+    NonFinite {
+        name: Arc<str>,
+    },
+    EvalLoss {
+        dataset: Arc<str>,
+    },
+    CheckpointStep,
+    CheckpointFailures,
+    CheckpointRunning,
+}
+
+/// Labels of a series, sorted, without those of a replica.
+pub(crate) fn identity<'a>(labels: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    labels.iter().copied().filter(|(name, _)| !REPLICA.contains(name)).collect()
+}
+
+/// The selector of a series, for people: the name and every label but those of a replica.
+pub(crate) fn text_of(labels: &[(&str, &str)]) -> String {
+    let mut text = words::line(value_of(labels, NAME)).into_owned();
+    for (i, (name, value)) in labels.iter().filter(|(name, _)| *name != NAME).enumerate() {
+        let (open, value) = (if i == 0 { "{" } else { "," }, words::line(value));
+        let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+        let more = format!("{open}{}=\"{value}\"", words::line(name));
+        if text.len() + more.len() > MAX_TEXT {
+            text.push_str(if i == 0 { "{…" } else { ",…" });
+            break;
+        }
+        text.push_str(&more);
+    }
+    if labels.iter().any(|(name, _)| *name != NAME) {
+        text.push('}');
+    }
+    text
+}
+
+/// What a series means; none of one that is only counted. The labels are sorted.
+pub(crate) fn of(labels: &[(&str, &str)], config: &Config) -> Option<Meaning> {
+    if config.drop.iter().any(|s| s.selects(labels)) {
+        return None;
+    }
+    if let Some(rule) = config.runs.iter().find(|rule| rule.series.selects(labels)) {
+        return by_rule(rule, labels);
+    }
+    if config.generic.iter().any(|s| s.selects(labels)) {
+        return Some(Meaning::Generic(Box::new(generic(labels))));
+    }
+    let name = value_of(labels, NAME);
+    if name == "up" {
+        return Some(Meaning::Up { instance: instance(labels) });
+    }
+    ours(name, labels).or_else(|| device(name, labels)).or_else(|| others(name, labels))
+}
+
+fn word(text: &str) -> Arc<str> {
+    words::line(text).chars().take(stepwatch_wire::MAX_TEXT).collect::<String>().into()
+}
+
+fn instance(labels: &[(&str, &str)]) -> Instance {
+    let address = value_of(labels, "instance");
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let node = NODE_LABELS.iter().map(|name| value_of(labels, name)).find(|value| !value.is_empty());
+    Instance { address: word(&format!("{SCRAPED}{address}")), node: word(node.unwrap_or(host)) }
+}
+
+fn run(labels: &[(&str, &str)], run: &str, rank: &str, signal: Signal) -> Option<Meaning> {
+    let run = value_of(labels, run);
+    if run.is_empty() {
+        return None;
+    }
+    let rank = value_of(labels, rank).parse().ok();
+    Some(Meaning::Run { instance: instance(labels), run: word(run), rank, signal })
+}
+
+fn by_rule(rule: &RunRule, labels: &[(&str, &str)]) -> Option<Meaning> {
+    let scale = rule.scale;
+    let signal = match rule.signal.as_str() {
+        "step" => Signal::Step,
+        name => Signal::Metric { name: word(name), scale },
+    };
+    run(labels, &rule.run, &rule.rank, signal)
+}
+
+/// A series of our own exporter.
+fn ours(name: &str, labels: &[(&str, &str)]) -> Option<Meaning> {
+    let signal = match name {
+        "train_mfu_ratio" => Signal::Mfu { convention: word(value_of(labels, "convention")) },
+        "train_custom" => Signal::Metric { name: word(value_of(labels, "name")), scale: 1.0 },
+        "train_nonfinite_total" => Signal::NonFinite { name: word(value_of(labels, "what")) },
+        "train_eval_loss" => Signal::EvalLoss { dataset: word(value_of(labels, "dataset")) },
+        _ => OURS.iter().find(|(known, _)| *known == name).map(|(_, signal)| signal())?,
+    };
+    run(labels, "run", "rank", signal)
+}
+
+/// A name that others use. Where it may mean many things, a label must name a run.
+fn others(name: &str, labels: &[(&str, &str)]) -> Option<Meaning> {
+    let prefix = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
+    let base = prefix.unwrap_or(name);
+    let (_, signal, scale) = OTHERS.iter().find(|(names, ..)| names.contains(&base))?;
+    let labels_of_run = if prefix.is_some() { OTHER_RUN_LABELS } else { RUN_LABELS };
+    let label = labels_of_run.iter().find(|label| !value_of(labels, label).is_empty())?;
+    let signal = match *signal {
+        "step" => Signal::Step,
+        name => Signal::Metric { name: name.into(), scale: *scale },
+    };
+    run(labels, label, "rank", signal)
+}
+
+fn device(name: &str, labels: &[(&str, &str)]) -> Option<Meaning> {
+    let row = DEVICES.iter().find(|row| {
+        row.family == name && row.label.is_none_or(|(label, value)| value_of(labels, label) == value)
+    })?;
+    let device = match row.device {
+        Device::Gpu => {
+            let uuid = ["UUID", "gpu", "uuid"].map(|label| value_of(labels, label));
+            let uuid = uuid.into_iter().find(|uuid| uuid.starts_with("GPU-"))?;
+            DeviceName::Gpu { uuid: word(uuid) }
+        }
+        Device::Port => DeviceName::Port {
+            device: word(value_of(labels, "device")),
+            port: word(value_of(labels, "port")),
+        },
+    };
+    let instance = instance(labels);
+    (!instance.node.is_empty()).then_some(Meaning::Device {
+        instance,
+        device,
+        name: row.reading,
+        scale: row.scale,
+    })
+}
+
+fn generic(labels: &[(&str, &str)]) -> Generic {
+    let metric = value_of(labels, NAME);
+    let run = RUN_LABELS.iter().map(|label| value_of(labels, label)).find(|value| !value.is_empty());
+    let counter = ["_total", "_count", "_sum", "_bucket"].iter().any(|end| metric.ends_with(end));
+    let node = NODE_LABELS.iter().map(|name| value_of(labels, name)).find(|value| !value.is_empty());
+    let owned = |text: &str| word(text).to_string();
+    Generic {
+        text: text_of(labels),
+        metric: owned(metric),
+        job: owned(value_of(labels, "job")),
+        run: owned(run.unwrap_or_default()),
+        node: owned(node.unwrap_or_default()),
+        counter,
+    }
+}
+
+impl Signal {
+    fn metric(name: &'static str) -> Self {
+        Self::Metric { name: name.into(), scale: 1.0 }
+    }
+}

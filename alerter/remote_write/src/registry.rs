@@ -1,0 +1,472 @@
+//! Which series are known, and what became of each of their samples.
+//!
+//! A series that means nothing is a key and eight bytes. One that means something has an entry
+//! beside it. The key is the series as it was sent, so that the labels of a known series are not
+//! read again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use stepwatch_detect::series::{SeriesName, SeriesReading};
+use stepwatch_model::time::{Span, Ts};
+
+use crate::Key;
+use crate::config::Config;
+use crate::decode::{Malformed, Sample, Series};
+use crate::meaning::{self, Generic, Meaning};
+use crate::scrapes::{Reported, Scraped, Scrapes};
+use crate::selector::NAME;
+
+/// A sample that is older is not judged: it says what was, and a person is rung for what is.
+pub const MAX_AGE: Span = Span::secs(300);
+/// A sample may be so far ahead of our clock, as with Prometheus itself.
+pub const MAX_AHEAD: Span = Span::secs(600);
+/// Labels of a series, and bytes of one of their values.
+const MAX_LABELS: usize = 64;
+const MAX_VALUE: usize = 2048;
+/// Tenants with names; samples of further ones are counted and dropped.
+pub const MAX_TENANTS: usize = 256;
+/// A series that was not sent for so many minutes is forgotten.
+const FORGET_MINUTES: u16 = 60;
+/// How often they are looked through for that, and at least between two looks where there is no
+/// room.
+const SWEEP_EVERY: Span = Span::secs(600);
+const SWEEP_AT_MOST: Span = Span::secs(60);
+/// In place of the number of an entry: the series is only counted.
+const COUNTED: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub struct Registry {
+    config: Config,
+    by_key: HashMap<Key, Known, BuildHasherDefault<KeyHasher>>,
+    watched: Vec<Option<Entry>>,
+    free: Vec<u32>,
+    /// By its text, the entry of a series that is sent in more than one way.
+    by_text: BTreeMap<Arc<str>, u32>,
+    tenants: Tenants,
+    scrapes: Scrapes,
+    swept_at: Ts,
+    pub counts: Counts,
+}
+
+/// What is kept of every series.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    watched: u32,
+    tenant: u16,
+    /// When it was last sent, in minutes, of which the lower bits.
+    minute: u16,
+}
+
+/// What is kept of one that means something.
+#[derive(Debug)]
+struct Entry {
+    text: Arc<str>,
+    meaning: Meaning,
+    /// Of one that is watched by its name.
+    name: Option<Arc<SeriesName>>,
+    last_ms: i64,
+    last: f64,
+    /// Keys that lead here.
+    keys: u32,
+}
+
+#[derive(Debug, Default)]
+struct Tenants {
+    by_name: BTreeMap<String, u16>,
+    series: Vec<usize>,
+}
+
+/// Counted since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub samples: u64,
+    /// Of series that mean something.
+    pub watched_samples: u64,
+    pub stale_markers: u64,
+    /// Not newer than what came before of the series.
+    pub out_of_order: u64,
+    pub too_old: u64,
+    pub too_far_ahead: u64,
+    /// Samples of series beyond a limit.
+    pub over_series: u64,
+    pub over_watched: u64,
+    pub over_tenant: u64,
+    /// Of series whose labels are no labels.
+    pub invalid: u64,
+}
+
+/// What a request came to.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// What instances report, in order.
+    pub reports: Vec<Reported>,
+    /// Values of series that are watched by their names.
+    pub readings: Vec<SeriesReading>,
+    /// Samples that are refused for good, and why the first was.
+    pub refused: u64,
+    pub why: Option<String>,
+}
+
+/// A tenant, as [`Registry::tenant`] numbers it.
+#[derive(Debug, Clone, Copy)]
+pub struct Tenant {
+    number: u16,
+    /// Of its name; keys of two tenants must not meet.
+    hash: [u64; 2],
+}
+
+/// The keys are hashes.
+#[derive(Debug, Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, half: u64) {
+        self.0 ^= half;
+    }
+
+    fn write_usize(&mut self, _: usize) {}
+}
+
+fn minutes(now: Ts) -> u16 {
+    (now.0 / 60_000) as u16
+}
+
+impl Registry {
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            by_key: HashMap::default(),
+            watched: Vec::new(),
+            free: Vec::new(),
+            by_text: BTreeMap::new(),
+            tenants: Tenants::default(),
+            scrapes: Scrapes::default(),
+            swept_at: Ts(0),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Takes other rules: what each series means is found out again.
+    pub fn configure(&mut self, config: Config) {
+        if config != self.config {
+            let (counts, scrapes) = (self.counts, core::mem::take(&mut self.scrapes));
+            *self = Self { scrapes, counts, ..Self::new(config) };
+        }
+    }
+
+    /// The number of a tenant; none where there are too many.
+    pub fn tenant(&mut self, name: &str) -> Option<Tenant> {
+        let number = self.tenants.number(name)?;
+        let mut hash = [0, u64::from(number)];
+        for half in &mut hash {
+            // Any two numbers must differ in many bits (splitmix64).
+            *half = u64::from(number).wrapping_add(*half).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+        Some(Tenant { number, hash })
+    }
+
+    /// Takes one series of a request.
+    pub fn take(&mut self, series: &Series<'_, '_>, tenant: Tenant, now: Ts, batch: &mut Batch) {
+        let samples = series.samples();
+        let count = samples.len() as u64;
+        self.counts.samples += count;
+        let Key([low, high]) = series.key();
+        let key = Key([low ^ tenant.hash[0], high ^ tenant.hash[1]]);
+        let minute = minutes(now);
+        let at = match self.by_key.get_mut(&key) {
+            Some(known) => {
+                known.minute = minute;
+                known.watched
+            }
+            None => match self.admit(key, series, tenant, now) {
+                Ok(Some(at)) => at,
+                Ok(None) => return,
+                Err(why) => {
+                    self.counts.invalid += count;
+                    batch.refused += count;
+                    batch.why.get_or_insert(why);
+                    return;
+                }
+            },
+        };
+        if at == COUNTED {
+            return;
+        }
+        self.counts.watched_samples += count;
+        for sample in samples {
+            self.sample(at, sample, now, batch);
+        }
+    }
+
+    /// What the requests so far have completed.
+    pub fn finish_request(&mut self, batch: &mut Batch) {
+        self.scrapes.finish_request(&mut batch.reports);
+    }
+
+    /// What has waited long enough; called about once a second.
+    pub fn tick(&mut self, now: Ts, batch: &mut Batch) {
+        self.scrapes.tick(now, &mut batch.reports);
+        if now - self.swept_at >= SWEEP_EVERY {
+            self.sweep(now);
+        }
+    }
+
+    /// Series that are known.
+    pub fn series(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Of them, those that mean something.
+    pub fn watched(&self) -> usize {
+        self.by_text.len()
+    }
+
+    /// Samples of runs and devices beyond the limit of those that are put together.
+    pub fn over_groups(&self) -> u64 {
+        self.scrapes.over_limit
+    }
+
+    /// A series that is not known yet: the number of its entry, or none where it finds no room.
+    fn admit(
+        &mut self,
+        key: Key,
+        series: &Series<'_, '_>,
+        tenant: Tenant,
+        now: Ts,
+    ) -> Result<Option<u32>, String> {
+        let count = series.samples().len() as u64;
+        if self.by_key.len() >= self.config.max_series && now - self.swept_at >= SWEEP_AT_MOST {
+            self.sweep(now);
+        }
+        if self.by_key.len() >= self.config.max_series {
+            self.counts.over_series += count;
+            return Ok(None);
+        }
+        if tenant.number > 0 && self.tenants.held(tenant.number) >= self.config.max_series_per_tenant {
+            self.counts.over_tenant += count;
+            return Ok(None);
+        }
+        let labels = read(series)?;
+        let watched = match meaning::of(&labels, &self.config) {
+            None => COUNTED,
+            Some(meaning) => {
+                let Some(at) = self.watch(meaning, &labels, tenant) else {
+                    // It is looked at again when it is sent next: there may be room by then.
+                    self.counts.over_watched += count;
+                    return Ok(None);
+                };
+                at
+            }
+        };
+        self.tenants.add(tenant.number);
+        self.by_key.insert(key, Known { watched, tenant: tenant.number, minute: minutes(now) });
+        Ok(Some(watched))
+    }
+
+    /// The entry of a series that means something.
+    fn watch(&mut self, meaning: Meaning, labels: &[(&str, &str)], tenant: Tenant) -> Option<u32> {
+        let of = self.tenants.name(tenant.number);
+        let text: Arc<str> = format!("{of}/{}", identity_text(labels)).into();
+        if let Some(at) = self.by_text.get(&text) {
+            if let Some(entry) = self.watched.get_mut(*at as usize).and_then(Option::as_mut) {
+                entry.keys += 1;
+            }
+            return Some(*at);
+        }
+        if self.by_text.len() >= self.config.max_watched {
+            return None;
+        }
+        let name = match &meaning {
+            Meaning::Generic(g) => Some(Arc::new(name_of(g, of))),
+            _ => None,
+        };
+        let entry =
+            Entry { text: Arc::clone(&text), meaning, name, last_ms: i64::MIN, last: f64::NAN, keys: 1 };
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.watched.push(None);
+            (self.watched.len() - 1) as u32
+        });
+        *self.watched.get_mut(at as usize)? = Some(entry);
+        self.by_text.insert(text, at);
+        Some(at)
+    }
+
+    fn sample(&mut self, at: u32, sample: Sample, now: Ts, batch: &mut Batch) {
+        let Some(entry) = self.watched.get_mut(at as usize).and_then(Option::as_mut) else { return };
+        let Sample { ts_ms, value } = sample;
+        if ts_ms <= entry.last_ms {
+            self.counts.out_of_order += 1;
+            return;
+        }
+        if ts_ms > now.0.saturating_add(MAX_AHEAD.0) {
+            self.counts.too_far_ahead += 1;
+            batch.refused += 1;
+            batch.why.get_or_insert_with(|| {
+                format!("a sample is more than {MAX_AHEAD} ahead of this machine's clock: check the clocks")
+            });
+            return;
+        }
+        let before = core::mem::replace(&mut entry.last_ms, ts_ms);
+        let old = ts_ms < now.0.saturating_sub(MAX_AGE.0);
+        let stale = sample.is_stale();
+        self.counts.too_old += u64::from(old);
+        self.counts.stale_markers += u64::from(stale);
+        let scraped = Scraped { ts_ms, value, stale };
+        match &entry.meaning {
+            Meaning::Generic(g) => {
+                let had = if stale { f64::NAN } else { core::mem::replace(&mut entry.last, value) };
+                if old || stale {
+                    return;
+                }
+                let value = if g.counter { rate(had, value, before, ts_ms) } else { Some(value) };
+                if let (Some(value), Some(name)) = (value, &entry.name) {
+                    let (name, ts) = (Arc::clone(name), Ts(ts_ms));
+                    batch.readings.push(SeriesReading { id: at, name, ts, value });
+                }
+            }
+            _ if old => {}
+            Meaning::Run { instance, run, rank, signal } => {
+                let of = (instance, run);
+                self.scrapes.run(now, of, (*rank, signal), scraped, &mut batch.reports);
+            }
+            Meaning::Device { instance, device, name, scale } => {
+                let what = (*name, *scale);
+                self.scrapes.device(now, (instance, device), what, scraped, &mut batch.reports);
+            }
+            Meaning::Up { instance } => self.scrapes.up(now, instance, scraped, &mut batch.reports),
+        }
+    }
+
+    /// Forgets what was not sent for an hour.
+    fn sweep(&mut self, now: Ts) {
+        self.swept_at = now;
+        let minute = minutes(now);
+        let (watched, free, by_text, tenants) =
+            (&mut self.watched, &mut self.free, &mut self.by_text, &mut self.tenants);
+        self.by_key.retain(|_, known| {
+            let keeps = minute.wrapping_sub(known.minute) < FORGET_MINUTES;
+            if !keeps {
+                tenants.remove(known.tenant);
+                if let Some(place) = watched.get_mut(known.watched as usize)
+                    && let Some(entry) = place.as_mut()
+                {
+                    entry.keys -= 1;
+                    if entry.keys == 0 {
+                        by_text.remove(&entry.text);
+                        free.push(known.watched);
+                        *place = None;
+                    }
+                }
+            }
+            keeps
+        });
+        if self.by_key.len() < self.by_key.capacity() / 4 {
+            self.by_key.shrink_to_fit();
+        }
+    }
+}
+
+/// What a counter rose by in a second; none at first, and where it was started anew.
+fn rate(had: f64, value: f64, from_ms: i64, to_ms: i64) -> Option<f64> {
+    let seconds = to_ms.saturating_sub(from_ms) as f64 / 1e3;
+    (had.is_finite() && value >= had && seconds > 0.0).then(|| (value - had) / seconds)
+}
+
+fn identity_text(labels: &[(&str, &str)]) -> String {
+    meaning::text_of(&meaning::identity(labels))
+}
+
+fn name_of(g: &Generic, tenant: &str) -> SeriesName {
+    SeriesName {
+        text: g.text.clone(),
+        metric: g.metric.clone(),
+        job: g.job.clone(),
+        tenant: tenant.to_owned(),
+        run: g.run.clone(),
+        node: g.node.clone(),
+    }
+}
+
+/// The labels of a series, sorted, or what is wrong with them.
+fn read<'a>(series: &Series<'a, '_>) -> Result<Vec<(&'a str, &'a str)>, String> {
+    let labels: Result<Vec<_>, Malformed> = series.labels().collect();
+    let mut labels = labels.map_err(|e| e.to_string())?;
+    labels.sort_unstable();
+    let (count, quoted) = (labels.len(), |text: &str| stepwatch_wire::words::line(text).into_owned());
+    if count > MAX_LABELS {
+        return Err(format!("a series has {count} labels; at most {MAX_LABELS} are taken"));
+    }
+    if let Some((name, value)) = labels.iter().find(|(_, value)| value.len() > MAX_VALUE) {
+        let bytes = value.len();
+        return Err(format!("label {:?} has {bytes} bytes; at most {MAX_VALUE} are taken", quoted(name)));
+    }
+    if labels.iter().any(|(name, _)| name.is_empty()) {
+        return Err("a label has no name".into());
+    }
+    if let Some(twice) = labels.windows(2).find_map(|pair| match pair {
+        [(a, _), (b, _)] if a == b => Some(*a),
+        _ => None,
+    }) {
+        return Err(format!("label {:?} is there twice", quoted(twice)));
+    }
+    if !labels.iter().any(|(name, value)| *name == NAME && !value.is_empty()) {
+        return Err(format!("a series has no label {NAME}"));
+    }
+    Ok(labels)
+}
+
+impl Tenants {
+    fn number(&mut self, name: &str) -> Option<u16> {
+        if name.is_empty() {
+            return Some(0);
+        }
+        if let Some(number) = self.by_name.get(name) {
+            return Some(*number);
+        }
+        if self.by_name.len() >= MAX_TENANTS {
+            return None;
+        }
+        let number = self.by_name.len() as u16 + 1;
+        self.by_name.insert(name.to_owned(), number);
+        Some(number)
+    }
+
+    fn name(&self, number: u16) -> &str {
+        self.by_name.iter().find(|(_, of)| **of == number).map_or("", |(name, _)| name)
+    }
+
+    fn held(&self, number: u16) -> usize {
+        self.series.get(usize::from(number)).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, number: u16) {
+        let at = usize::from(number);
+        if at >= self.series.len() {
+            self.series.resize(at + 1, 0);
+        }
+        if let Some(held) = self.series.get_mut(at) {
+            *held += 1;
+        }
+    }
+
+    fn remove(&mut self, number: u16) {
+        if let Some(held) = self.series.get_mut(usize::from(number)) {
+            *held = held.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,500 @@
+//! Samples of one scrape, put together again: a step of a run, a reading of a device.
+//!
+//! All samples of a scrape have one time, but come in several requests, in any order: the step may
+//! arrive after the loss. What has come is reported when the step is there, or the next scrape
+//! begins, or nothing has come for [`PATIENCE`]. What comes later of the same scrape is reported
+//! with the same step, which the engine takes as more signals of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_wire::names::{ckpt, hello, metric};
+use stepwatch_wire::{CkptPhase, Event, Kind, Metrics, Value};
+
+use crate::meaning::{DeviceName, Instance, Signal};
+
+/// How long a scrape waits for its step.
+const PATIENCE: Span = Span::secs(5);
+/// How long a reading of a device waits for the rest of it.
+const READING: Span = Span::secs(2);
+/// Runs of instances, and devices, that are put together at once; samples of further ones are
+/// counted and dropped.
+const MAX_GROUPS: usize = 100_000;
+/// Ranks of one run on one instance.
+const MAX_RANKS: usize = 256;
+/// Shares of scrapes that may be missed before an instance counts as lost, and the shortest and
+/// longest time that comes to.
+const MISSED: i64 = 4;
+const LOST_AFTER: (Span, Span) = (Span::secs(45), Span::secs(300));
+/// After its series have ended, a run is over if its instance still answers for so long.
+const ENDS_AFTER: Span = Span::secs(30);
+
+/// What an instance reports, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Report {
+    Event(Box<Event>),
+    /// It answers the scrapes.
+    Up,
+    Down {
+        reason: &'static str,
+    },
+}
+
+/// A report, and the address of the instance.
+pub type Reported = (Arc<str>, Report);
+
+#[derive(Debug, Default)]
+pub(crate) struct Scrapes {
+    instances: BTreeMap<Arc<str>, Liveness>,
+    runs: BTreeMap<(Arc<str>, Arc<str>), RunScrape>,
+    devices: BTreeMap<(Arc<str>, DeviceName), DeviceScrape>,
+    /// Runs whose samples have come since they were last looked at.
+    touched: Vec<(Arc<str>, Arc<str>)>,
+    pub(crate) over_limit: u64,
+}
+
+/// When an instance was last scraped.
+#[derive(Debug)]
+struct Liveness {
+    /// Time of the latest scrape, and when it arrived.
+    scrape_ms: i64,
+    heard: Ts,
+    /// Between two scrapes.
+    every_ms: i64,
+    up: Option<bool>,
+    reported: Option<bool>,
+}
+
+#[derive(Debug, Default)]
+struct RunScrape {
+    node: Arc<str>,
+    at_ms: i64,
+    since: Ts,
+    ranks: BTreeMap<u32, RankScrape>,
+    /// What has no rank.
+    whole: RankScrape,
+    world: Option<u32>,
+    attempt: Option<u32>,
+    /// A restart that no attempt number shows.
+    fallen: u32,
+    /// The convention of MFU that was met first.
+    mfu: Option<Arc<str>>,
+    /// Scrapes seen, in place of steps for a run that reports none.
+    scrapes: i64,
+    has_steps: bool,
+    last_step: Option<i64>,
+    last_checkpoint: Option<i64>,
+    checkpoint_failures: Option<f64>,
+    saving: bool,
+    others: Vec<Event>,
+    /// When its series ended.
+    ended: Option<Ts>,
+}
+
+/// What one scrape says of a rank.
+#[derive(Debug, Default)]
+struct RankScrape {
+    step: Option<i64>,
+    /// The step that was reported of this scrape, and of an earlier one.
+    reported: Option<i64>,
+    last: Option<i64>,
+    m: Metrics,
+    /// Counters as last read.
+    seconds: Counted,
+    count: Counted,
+    counters: BTreeMap<Arc<str>, f64>,
+}
+
+/// A counter as it was at the last two scrapes.
+#[derive(Debug, Default, Clone, Copy)]
+struct Counted {
+    before: Option<f64>,
+    now: Option<f64>,
+}
+
+#[derive(Debug)]
+struct DeviceScrape {
+    node: Arc<str>,
+    at_ms: i64,
+    since: Ts,
+    m: Metrics,
+}
+
+/// One sample of a series that means something.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scraped {
+    pub(crate) ts_ms: i64,
+    pub(crate) value: f64,
+    pub(crate) stale: bool,
+}
+
+impl Counted {
+    fn take(&mut self, value: f64) {
+        self.before = self.now.replace(value);
+    }
+
+    /// How much it rose; from 0 where it was started anew.
+    fn rise(self) -> Option<f64> {
+        let (before, now) = (self.before?, self.now?);
+        Some(if now >= before { now - before } else { now })
+    }
+}
+
+impl Scrapes {
+    /// A sample of a run.
+    pub(crate) fn run(
+        &mut self,
+        now: Ts,
+        (instance, run): (&Instance, &Arc<str>),
+        (rank, signal): (Option<u32>, &Signal),
+        v: Scraped,
+        out: &mut Vec<Reported>,
+    ) {
+        let key = (Arc::clone(&instance.address), Arc::clone(run));
+        if self.runs.len() >= MAX_GROUPS && !self.runs.contains_key(&key) {
+            self.over_limit += 1;
+            return;
+        }
+        let scrape = self.runs.entry(key.clone()).or_default();
+        scrape.node = Arc::clone(&instance.node);
+        if v.stale {
+            if matches!(signal, Signal::Step | Signal::Metric { .. }) {
+                scrape.ended.get_or_insert(now);
+            }
+            return;
+        }
+        scrape.ended = None;
+        if v.ts_ms > scrape.at_ms {
+            scrape.flush(run, true, &instance.address, out);
+            scrape.begin(v.ts_ms, now);
+        }
+        scrape.take(rank, signal, v.value);
+        if self.touched.last() != Some(&key) {
+            self.touched.push(key);
+        }
+        self.hear(now, instance, v.ts_ms, out);
+    }
+
+    /// A sample of a device.
+    pub(crate) fn device(
+        &mut self,
+        now: Ts,
+        (instance, device): (&Instance, &DeviceName),
+        (name, scale): (&str, f64),
+        v: Scraped,
+        out: &mut Vec<Reported>,
+    ) {
+        if v.stale || !v.value.is_finite() {
+            return;
+        }
+        let key = (Arc::clone(&instance.address), device.clone());
+        if self.devices.len() >= MAX_GROUPS && !self.devices.contains_key(&key) {
+            self.over_limit += 1;
+            return;
+        }
+        let fresh = || DeviceScrape {
+            node: Arc::clone(&instance.node),
+            at_ms: v.ts_ms,
+            since: now,
+            m: Metrics::default(),
+        };
+        let scrape = self.devices.entry(key).or_insert_with(fresh);
+        if v.ts_ms > scrape.at_ms {
+            scrape.flush(device, &instance.address, out);
+            (scrape.at_ms, scrape.since) = (v.ts_ms, now);
+        }
+        scrape.m.set(name, v.value * scale);
+        self.hear(now, instance, v.ts_ms, out);
+    }
+
+    /// Whether an instance answered a scrape.
+    pub(crate) fn up(&mut self, now: Ts, instance: &Instance, v: Scraped, out: &mut Vec<Reported>) {
+        if v.stale || !self.instances.contains_key(&instance.address) {
+            return;
+        }
+        self.hear(now, instance, v.ts_ms, out);
+        if let Some(l) = self.instances.get_mut(&instance.address) {
+            l.up = Some(v.value > 0.0);
+            l.report(&instance.address, "the target does not answer Prometheus: up is 0", out);
+        }
+    }
+
+    fn hear(&mut self, now: Ts, instance: &Instance, ts_ms: i64, out: &mut Vec<Reported>) {
+        let fresh = || Liveness { scrape_ms: ts_ms, heard: now, every_ms: 0, up: None, reported: None };
+        let l = self.instances.entry(Arc::clone(&instance.address)).or_insert_with(fresh);
+        if ts_ms > l.scrape_ms {
+            l.every_ms = ts_ms - l.scrape_ms;
+            l.scrape_ms = ts_ms;
+        }
+        l.heard = now;
+        if l.reported.is_none() || l.reported == Some(false) && l.up != Some(false) {
+            l.reported = Some(true);
+            out.push((Arc::clone(&instance.address), Report::Up));
+        }
+    }
+
+    /// What a request completed.
+    pub(crate) fn finish_request(&mut self, out: &mut Vec<Reported>) {
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        for key in core::mem::take(&mut self.touched) {
+            if let Some(scrape) = self.runs.get_mut(&key) {
+                scrape.flush(&key.1, false, &key.0, out);
+            }
+        }
+    }
+
+    /// What has waited long enough at `now`.
+    pub(crate) fn tick(&mut self, now: Ts, out: &mut Vec<Reported>) {
+        for ((address, run), scrape) in &mut self.runs {
+            if now - scrape.since >= PATIENCE {
+                scrape.flush(run, true, address, out);
+            }
+        }
+        for ((address, device), scrape) in &mut self.devices {
+            if now - scrape.since >= READING {
+                scrape.flush(device, address, out);
+            }
+        }
+        for (address, l) in &mut self.instances {
+            if l.up != Some(false) && now - l.heard >= l.patience() {
+                l.up = Some(false);
+                l.report(address, "Prometheus sends nothing of it any more", out);
+                l.up = None;
+            }
+        }
+        let instances = &self.instances;
+        self.runs.retain(|(address, run), scrape| {
+            let Some(ended) = scrape.ended.filter(|at| now - *at >= ENDS_AFTER) else { return true };
+            let lives = instances.get(address).is_some_and(|l| l.up == Some(true) && l.heard > ended);
+            if lives {
+                scrape.flush(run, true, address, out);
+                out.extend(scrape.farewell(run).map(|event| (Arc::clone(address), report(event))));
+            }
+            !lives && now - ended < Span::secs(3600)
+        });
+        self.forget(now);
+    }
+
+    /// Forgets what nothing was heard of for an hour.
+    fn forget(&mut self, now: Ts) {
+        let recent = |at: Ts| now - at < Span::secs(3600);
+        self.devices.retain(|_, scrape| recent(scrape.since));
+        self.runs.retain(|_, scrape| recent(scrape.since));
+        self.instances.retain(|_, l| recent(l.heard));
+    }
+}
+
+impl Liveness {
+    fn patience(&self) -> Span {
+        let (least, most) = LOST_AFTER;
+        Span::millis(self.every_ms.saturating_mul(MISSED)).max(least).min(most)
+    }
+
+    fn report(&mut self, address: &Arc<str>, why_down: &'static str, out: &mut Vec<Reported>) {
+        if self.up == self.reported {
+            return;
+        }
+        self.reported = self.up;
+        let report = if self.up == Some(true) { Report::Up } else { Report::Down { reason: why_down } };
+        out.push((Arc::clone(address), report));
+    }
+}
+
+fn report(event: Event) -> Report {
+    Report::Event(Box::new(event))
+}
+
+impl RunScrape {
+    fn begin(&mut self, at_ms: i64, now: Ts) {
+        (self.at_ms, self.since) = (at_ms, now);
+        self.scrapes += 1;
+        for rank in self.ranks.values_mut().chain([&mut self.whole]) {
+            rank.last = rank.reported.take().or(rank.last);
+            rank.step = None;
+        }
+    }
+
+    fn take(&mut self, rank: Option<u32>, signal: &Signal, value: f64) {
+        let of = match rank {
+            Some(rank) if self.ranks.len() < MAX_RANKS || self.ranks.contains_key(&rank) => {
+                self.ranks.entry(rank).or_default()
+            }
+            Some(_) => return,
+            None => &mut self.whole,
+        };
+        match signal {
+            Signal::Step => of.step = whole(value).or(of.step),
+            Signal::World => self.world = whole(value).and_then(|v| u32::try_from(v).ok()),
+            Signal::Attempt => self.attempt = whole(value).and_then(|v| u32::try_from(v).ok()),
+            Signal::Metric { name, scale } => drop(of.m.set(name, value * scale)),
+            Signal::Mfu { convention } => {
+                if self.mfu.get_or_insert_with(|| Arc::clone(convention)) == convention {
+                    of.m.set(metric::MFU, value);
+                }
+            }
+            Signal::Rise { name } => {
+                let had = of.counters.insert((*name).into(), value);
+                if let Some(rise) = had.map(|had| value - had).filter(|rise| *rise > 0.0) {
+                    of.m.set(name, rise);
+                }
+            }
+            Signal::StepSeconds => of.seconds.take(value),
+            Signal::StepCount => of.count.take(value),
+            Signal::NonFinite { name } => {
+                let had = of.counters.insert(Arc::clone(name), value);
+                if had.is_some_and(|had| value > had) {
+                    of.m.set(name, f64::NAN);
+                }
+            }
+            Signal::EvalLoss { dataset } => {
+                let key: Arc<str> = format!("eval/{dataset}").into();
+                if of.counters.insert(key, value).is_none_or(|had| had.to_bits() != value.to_bits()) {
+                    let mut eval = Event { name: Some(dataset.to_string()), ..Event::new(Kind::Eval) };
+                    eval.m.set(metric::LOSS, value);
+                    self.others.push(eval);
+                }
+            }
+            Signal::CheckpointStep => self.checkpoint(whole(value)),
+            Signal::CheckpointFailures => {
+                let had = self.checkpoint_failures.replace(value);
+                if had.is_some_and(|had| value > had) {
+                    self.others.push(Event { ckpt: Some(CkptPhase::Fail), ..Event::new(Kind::Ckpt) });
+                }
+            }
+            Signal::CheckpointRunning => {
+                if !core::mem::replace(&mut self.saving, value > 0.0) && self.saving {
+                    self.others.push(Event { ckpt: Some(CkptPhase::Start), ..Event::new(Kind::Ckpt) });
+                }
+            }
+        }
+    }
+
+    /// The last checkpoint that was completed, which may have been before this was first scraped.
+    fn checkpoint(&mut self, step: Option<i64>) {
+        if step.is_some() && self.last_checkpoint != step {
+            self.last_checkpoint = step;
+            let mut done = Event { ckpt: Some(CkptPhase::End), step, ..Event::new(Kind::Ckpt) };
+            done.extra.insert(ckpt::STAGE.into(), Value::Text(ckpt::SAVE.into()));
+            self.others.push(done);
+        }
+    }
+
+    /// Reports what has come. `late`: nothing more is waited for.
+    fn flush(&mut self, run: &str, late: bool, address: &Arc<str>, out: &mut Vec<Reported>) {
+        let lowest = self.ranks.keys().next().copied();
+        let known = self.whole.step.or_else(|| self.ranks.values().find_map(|rank| rank.step));
+        let bad = |rank: &RankScrape| rank.m.iter().any(|(_, value)| !value.is_finite());
+        let urgent = bad(&self.whole) || self.ranks.values().any(bad);
+        if known.is_none() && !late && !(urgent && self.has_steps) {
+            return;
+        }
+        self.has_steps |= known.is_some();
+        let nothing = self.whole.m.is_empty() && self.ranks.values().all(|rank| rank.m.is_empty());
+        let fallback = if self.has_steps { self.last_step } else { (!nothing).then_some(self.scrapes) };
+        let Some(step) = known.or(fallback) else { return };
+        if self.last_step.is_some_and(|last| step < last) && self.attempt.is_none() {
+            self.fallen += 1;
+        }
+        self.last_step = Some(step);
+        let attempt = Some(self.attempt.unwrap_or(self.fallen));
+        let mut send = |mut event: Event| {
+            event.run = Some(run.to_owned());
+            event.ts = Some(self.at_ms as f64 / 1e3);
+            event.node = Some(self.node.to_string()).filter(|node| !node.is_empty());
+            (event.world, event.attempt) = (self.world, attempt);
+            event.step = event.step.or(Some(step));
+            out.push((Arc::clone(address), report(event)));
+        };
+        // What has no rank is that of the lowest which this instance knows.
+        let mut whole = core::mem::take(&mut self.whole.m);
+        if let Some(secs) = self.whole.step_time() {
+            whole.set(metric::STEP_TIME, secs);
+        }
+        if self.ranks.is_empty() && self.whole.reports(step, &whole) {
+            send(Event { m: whole.clone(), ..Event::new(Kind::Step) });
+        }
+        for (number, rank) in &mut self.ranks {
+            let mut m = core::mem::take(&mut rank.m);
+            if let Some(secs) = rank.step_time() {
+                m.set(metric::STEP_TIME, secs);
+            }
+            if Some(*number) == lowest {
+                for (name, value) in whole.iter() {
+                    m.set(name, value);
+                }
+            }
+            let at = rank.step.unwrap_or(step);
+            if rank.reports(at, &m) {
+                send(Event { m, rank: Some(*number), step: Some(at), ..Event::new(Kind::Step) });
+            }
+        }
+        for event in self.others.drain(..) {
+            send(Event { rank: lowest, ..event });
+        }
+    }
+
+    /// The ends of its ranks, without a word how they ended.
+    fn farewell(&self, run: &str) -> impl Iterator<Item = Event> {
+        let mut ranks: Vec<Option<u32>> = self.ranks.keys().map(|rank| Some(*rank)).collect();
+        if ranks.is_empty() {
+            ranks.push(None);
+        }
+        let node = Some(self.node.to_string()).filter(|node| !node.is_empty());
+        ranks.into_iter().map(move |rank| {
+            let mut bye =
+                Event { run: Some(run.to_owned()), rank, node: node.clone(), ..Event::new(Kind::Bye) };
+            bye.extra.insert(hello::SOURCE.into(), Value::Text("remote_write".into()));
+            bye
+        })
+    }
+}
+
+impl RankScrape {
+    /// Mean seconds of the steps between the last two scrapes, once.
+    fn step_time(&mut self) -> Option<f64> {
+        let (seconds, count) = (self.seconds.rise()?, self.count.rise()?);
+        // Both are taken up to here.
+        if count <= 0.0 {
+            return None;
+        }
+        (self.seconds.before, self.count.before) = (None, None);
+        (seconds.is_finite() && seconds > 0.0).then_some(seconds / count)
+    }
+
+    /// Whether there is something to report: a step that moved, more of it, or what is no number.
+    /// A run that stands still is scraped as ever, with the numbers of its last step.
+    fn reports(&mut self, step: i64, m: &Metrics) -> bool {
+        let again = self.reported.replace(step) == Some(step);
+        let stands = self.last == Some(step) && m.iter().all(|(_, value)| value.is_finite());
+        !stands && (!again || !m.is_empty())
+    }
+}
+
+impl DeviceScrape {
+    fn flush(&mut self, device: &DeviceName, address: &Arc<str>, out: &mut Vec<Reported>) {
+        if self.m.is_empty() {
+            return;
+        }
+        let mut event = Event {
+            ts: Some(self.at_ms as f64 / 1e3),
+            node: Some(self.node.to_string()),
+            m: core::mem::take(&mut self.m),
+            ..Event::new(Kind::Health)
+        };
+        let (name, words) = match device {
+            DeviceName::Gpu { uuid } => ("gpu", vec![("gpu", uuid)]),
+            DeviceName::Port { device, port } => ("rdma", vec![("device", device), ("port", port)]),
+        };
+        event.name = Some(name.into());
+        for (key, word) in words {
+            event.extra.insert(key.into(), Value::Text(word.to_string()));
+        }
+        out.push((Arc::clone(address), report(event)));
+    }
+}
+
+fn whole(value: f64) -> Option<i64> {
+    (value.is_finite() && value.abs() < 9e15).then_some(value as i64)
+}
