@@ -147,8 +147,9 @@ impl Run {
     fn leave(&mut self, now: Ts, at: Ts, e: &Event) {
         let size = self.size();
         let ended = self.state.ended.as_ref().filter(|ended| ended.at == now);
-        match ended.map(|ended| ended.code) {
-            Some(0) => self.state.ledger.over(at),
+        match ended.map(|ended| (ended.code, ended.silent)) {
+            Some((0, true)) => self.state.ledger.fell_silent(at),
+            Some((0, false)) => self.state.ledger.over(at),
             Some(_) => self.state.ledger.died(at),
             None if e.code.is_some_and(|code| code != 0) => return self.state.ledger.died(at),
             None => return,

@@ -107,6 +107,16 @@ pub(crate) enum Declared {
 enum Left {
     Died(Ts),
     Over(Ts),
+    /// Nobody is left who could report it, and nobody said how it ended.
+    Silent(Ts),
+}
+
+impl Left {
+    fn at(self) -> Ts {
+        match self {
+            Self::Died(at) | Self::Over(at) | Self::Silent(at) => at,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -123,6 +133,8 @@ pub struct Ledger {
     /// The last step that was ever made.
     furthest: Option<i64>,
     left: Option<Left>,
+    /// The time until it was left is accounted: no rank of it is there any more.
+    closed: bool,
     /// First report of a new process since `at`.
     greeted: Option<Ts>,
     /// The job of the attempt, and that of the process that greeted last.
@@ -210,6 +222,10 @@ impl Ledger {
             self.gpus = size.gpus;
             return;
         }
+        if self.starting && self.left.is_none() && self.job.is_none() {
+            // A log greets before whoever knows of which job it is.
+            self.job.clone_from(&self.next_job);
+        }
         let greeted = *self.greeted.get_or_insert(at);
         if other_job || self.left.is_some() && self.starting {
             self.leave(greeted, size);
@@ -227,6 +243,11 @@ impl Ledger {
         self.ends(Left::Over(at), at);
     }
 
+    /// The log of the run ended, without a word.
+    pub(crate) fn fell_silent(&mut self, at: Ts) {
+        self.ends(Left::Silent(at), at);
+    }
+
     fn ends(&mut self, how: Left, at: Ts) {
         if self.is_before(at) {
             return;
@@ -238,8 +259,9 @@ impl Ledger {
 
     /// All ranks have ended: accounts the time since the last step.
     pub(crate) fn close(&mut self, size: Size) {
-        if let Some(Left::Died(at) | Left::Over(at)) = self.left {
-            self.close_at(at, size);
+        if let Some(left) = self.left {
+            self.close_at(left.at(), size);
+            self.closed = true;
         }
     }
 
@@ -268,7 +290,10 @@ impl Ledger {
         // A rank that is replaced in a run that goes on greets too.
         let paused = || (s.at - from).0 >= self.expected.map_or(0, stall_limit);
         let is_new = self.left.is_some() && self.greeted.is_some();
-        if !self.starting && (s.class == StepClass::First || is_new && paused()) {
+        // A log goes on behind its last step without a greeting.
+        let usual = self.usual.expected(s.count, s.tokens).unwrap_or(0.0);
+        let is_back = self.closed && (s.at - from).0 >= stall_limit(usual);
+        if !self.starting && (s.class == StepClass::First || is_new && paused() || is_back) {
             // What was declared since is of the new attempt.
             let (declared, greeted) = (core::mem::take(&mut self.declared), self.greeted);
             self.leave(greeted.unwrap_or(s.at), size);
@@ -287,12 +312,15 @@ impl Ledger {
         (self.starting, self.gpus) = (false, size.gpus);
         self.expected = self.usual.expected(s.count, s.tokens);
         self.furthest = self.furthest.max(Some(s.last));
+        // Whoever named it after its first step named the job of this attempt.
+        let named = self.next_job.take();
+        self.job = self.job.take().or(named);
     }
 
     /// All before `at` is accounted.
     fn begin(&mut self, at: Ts) {
         (self.at, self.declared) = (Some(at), [0; 3]);
-        (self.left, self.greeted) = (None, None);
+        (self.left, self.closed, self.greeted) = (None, false, None);
     }
 
     /// Accounts the time from the last step of the attempt that was left to the beginning of the
@@ -301,7 +329,7 @@ impl Ledger {
         let begun = begun.max(self.at.unwrap_or(begun));
         let is_over = matches!(self.left, Some(Left::Over(_)));
         let gone = match self.left {
-            Some(Left::Died(at) | Left::Over(at)) => self.close_at(at.min(begun), size),
+            Some(left) => self.close_at(left.at().min(begun), size),
             None => self.at.unwrap_or(begun),
         };
         // The GPUs were those of the attempt that was left.
@@ -324,7 +352,7 @@ impl Ledger {
         self.take_beyond(0, 0, size);
         let from = self.at.unwrap_or(at);
         let gone = at.max(from);
-        let is_over = matches!(self.left, Some(Left::Over(_)));
+        let is_over = matches!(self.left, Some(Left::Over(_) | Left::Silent(_)));
         let mut open = (gone - from).0;
         if !self.starting {
             open = self.add_declared(open, size);

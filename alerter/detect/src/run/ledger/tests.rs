@@ -43,6 +43,13 @@ enum Act {
         away: i64,
         starting: i64,
     },
+    /// Its log ends without a word.
+    Vanish {
+        idle: i64,
+        away: i64,
+        starting: i64,
+        same_job: bool,
+    },
 }
 
 impl Bench {
@@ -138,6 +145,19 @@ impl Bench {
                 self.released += away;
                 self.start(0, starting);
             }
+            Act::Vanish { idle, away, starting, same_job } => {
+                self.pass(TimeState::Idle, idle);
+                self.ledger.fell_silent(Ts(self.now));
+                self.ledger.close(SIZE);
+                if same_job {
+                    self.pass(TimeState::Down, away);
+                } else {
+                    self.job += 1;
+                    self.now += away;
+                    self.released += away;
+                }
+                self.start(0, starting);
+            }
         }
     }
 
@@ -173,6 +193,8 @@ fn act() -> impl Strategy<Value = Act> {
         ),
         1 => (secs(0..30), secs(0..90_000), secs(1..600))
             .prop_map(|(idle, away, starting)| Act::Resume { idle, away, starting }),
+        1 => (secs(0..30), secs(0..90_000), secs(1..600), any::<bool>())
+            .prop_map(|(idle, away, starting, same_job)| Act::Vanish { idle, away, starting, same_job }),
     ]
 }
 
@@ -191,7 +213,7 @@ proptest! {
     /// than the time between the first and the last report.
     #[test]
     fn nothing_goes_back_and_no_time_counts_twice(
-        reports in prop::collection::vec((0..6u8, 0..100_000_000i64, 0..50i64, 0..4i64), 1..80)
+        reports in prop::collection::vec((0..8u8, 0..100_000_000i64, 0..50i64, 0..4i64), 1..80)
     ) {
         let mut ledger = Ledger::default();
         for (what, at, step, count) in &reports {
@@ -200,9 +222,11 @@ proptest! {
                 0 => ledger.greeted(Ts(*at), Some(&(at % 3).to_string()), SIZE),
                 1 => ledger.died(Ts(*at)),
                 2 => ledger.over(Ts(*at)),
-                3 => ledger.declared(Declared::Saving, Ts(*at), Span(*at)),
+                3 => ledger.fell_silent(Ts(*at)),
+                4 => ledger.close(SIZE),
+                5 => ledger.declared(Declared::Saving, Ts(*at), Span(*at)),
                 _ => {
-                    let class = if *what == 4 { StepClass::First } else { StepClass::Train };
+                    let class = if *what == 6 { StepClass::First } else { StepClass::Train };
                     let (at, last, count) = (Ts(*at), *step, *count);
                     ledger.steps(Steps { at, last, count, class, tokens: None, reported: None, watched: step % 2 == 0 }, SIZE);
                 }
@@ -343,4 +367,37 @@ fn a_clock_of_whole_seconds_makes_no_step_slow() {
         ledger.steps(Steps { at, last, count: 1, class, tokens: None, reported: None, watched: true }, SIZE);
     }
     assert_eq!(ledger.accounts().seconds(TimeState::Slowed), 0.0);
+}
+
+#[test]
+fn a_job_that_is_named_by_a_later_word_is_that_of_the_attempt() {
+    for named_after_a_step in [false, true] {
+        let mut ledger = Ledger::default();
+        let line = |at: i64, last, class| Steps {
+            at: Ts(at),
+            last,
+            count: 1,
+            class,
+            tokens: None,
+            reported: None,
+            watched: true,
+        };
+        ledger.greeted(Ts(0), None, SIZE);
+        if !named_after_a_step {
+            ledger.greeted(Ts(1000), Some("77"), SIZE);
+        }
+        ledger.steps(line(60_000, 1, StepClass::First), SIZE);
+        ledger.steps(line(70_000, 2, StepClass::Train), SIZE);
+        if named_after_a_step {
+            ledger.greeted(Ts(75_000), Some("77"), SIZE);
+        }
+        ledger.steps(line(80_000, 3, StepClass::Train), SIZE);
+        ledger.died(Ts(80_000));
+        ledger.greeted(Ts(380_000), None, SIZE);
+        ledger.greeted(Ts(381_000), Some("77"), SIZE);
+        ledger.steps(line(400_000, 3, StepClass::First), SIZE);
+        let seconds = |state| ledger.accounts().seconds(state);
+        assert_eq!((seconds(TimeState::Down), seconds(TimeState::Unknown)), (300.0, 0.0));
+        assert_eq!(seconds(TimeState::Starting), 80.0);
+    }
 }

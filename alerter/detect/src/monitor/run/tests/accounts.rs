@@ -110,3 +110,30 @@ fn a_save_that_is_received_late_is_no_older_than_the_step_before_it() {
     assert_eq!(t.seconds(TimeState::Saving), 30.0);
     assert_eq!(t.run.state.checkpoints.saves.len(), 1);
 }
+
+const SILENT_END: &str = r#"{"k":"bye","source":"tail","run":"r"}"#;
+
+#[test]
+fn a_log_that_ended_without_a_word_and_goes_on_stalled_nowhere() {
+    let mut t = Trainer::new();
+    t.say(HELLO).pass(60).step(1).steps(2..=40).pass(30).say(SILENT_END);
+    t.pass(7200).step(41).steps(42..=50);
+    assert_eq!((t.seconds(TimeState::Stalled), t.seconds(TimeState::Unknown)), (0.0, 7200.0));
+    assert_eq!((t.seconds(TimeState::Productive), t.seconds(TimeState::Idle)), (480.0, 30.0));
+}
+
+#[test]
+fn what_ended_without_a_word_in_a_job_that_goes_on_is_down_until_it_starts() {
+    let mut t = Trainer::new();
+    t.say(HELLO).pass(60).step(1).steps(2..=40).pass(30).say(SILENT_END);
+    t.pass(600).say(HELLO).pass(90).step(41).steps(42..=50);
+    assert_eq!((t.seconds(TimeState::Down), t.seconds(TimeState::Starting)), (600.0, 60.0 + 90.0));
+}
+
+#[test]
+fn a_log_whose_end_was_seen_too_early_goes_on() {
+    let mut t = Trainer::new();
+    t.say(HELLO).pass(60).step(1).steps(2..=40).pass(5).say(SILENT_END).pass(5).step(41).steps(42..=50);
+    let states = [TimeState::Productive, TimeState::Idle, TimeState::Unknown].map(|s| t.seconds(s));
+    assert_eq!(states, [485.0, 5.0, 0.0]);
+}
