@@ -6,10 +6,16 @@
 //! step was marked with. The rest is slow, or stalled if it is long. Time is accounted once it is
 //! known what it was, so no count ever goes back.
 //!
+//! Until it is known how long steps usually take, one counts for as long as it took, unless it took
+//! far longer than all before it.
+//!
 //! Times are those of the events, so a record that arrives late counts for when it happened.
+
+mod usual_step;
 
 use serde::{Deserialize, Serialize};
 
+use self::usual_step::UsualStep;
 use crate::sample::StepClass;
 use stepwatch_model::time::{Span, Ts};
 
@@ -17,8 +23,6 @@ use stepwatch_model::time::{Span, Ts};
 /// are engineering limits.
 const STALL: Span = Span::secs(60);
 const STALL_STEPS: f64 = 5.0;
-/// Lines whose median is one measure of the usual step.
-const BLOCK: usize = 8;
 /// Share by which a step may be longer than the usual one without being slow: an engineering limit.
 const NOISE: f64 = 0.02;
 
@@ -128,8 +132,8 @@ pub struct Ledger {
     /// Milliseconds since `at` of loading, saving and evaluating.
     declared: [i64; 3],
     usual: UsualStep,
-    /// Milliseconds that the steps of the last line usually take.
-    expected: Option<f64>,
+    /// The steps of the last line, and the tokens of one.
+    line: Option<(i64, Option<f64>)>,
     /// The last step that was ever made.
     furthest: Option<i64>,
     left: Option<Left>,
@@ -147,17 +151,6 @@ pub struct Ledger {
     beyond: Option<(TimeState, i64)>,
     /// None while no time is accounted: most of the runs that a flood invents have none.
     accounts: Option<Box<Accounts>>,
-}
-
-/// The shortest step that two blocks in a row held, per token where tokens are known.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct UsualStep {
-    block: Vec<f32>,
-    before: Option<f32>,
-    shortest: Option<f32>,
-    /// Tokens of a step: a change of the batch is no change of the speed.
-    by_tokens: bool,
-    gpus: Option<u32>,
 }
 
 impl Accounts {
@@ -282,13 +275,19 @@ impl Ledger {
         self.at.is_some_and(|last| at < last)
     }
 
+    /// Milliseconds that the steps of the last line usually take.
+    fn expected(&self) -> Option<f64> {
+        self.line.and_then(|(count, tokens)| self.usual.expected(count, tokens))
+    }
+
     pub(crate) fn steps(&mut self, s: Steps, size: Size) {
         if self.at.is_none() {
             self.begin(s.at);
         }
         let from = self.at.unwrap_or(s.at);
+        self.usual.comes((s.at - from).0.max(0));
         // A rank that is replaced in a run that goes on greets too.
-        let paused = || (s.at - from).0 >= self.expected.map_or(0, stall_limit);
+        let paused = || (s.at - from).0 >= self.expected().map_or(0, stall_limit);
         let is_new = self.left.is_some() && self.greeted.is_some();
         // A log goes on behind its last step without a greeting.
         let usual = self.usual.expected(s.count, s.tokens).unwrap_or(0.0);
@@ -305,12 +304,13 @@ impl Ledger {
             let loading = self.declared[Declared::Loading as usize].min(open);
             self.add(TimeState::Loading, loading, size);
             self.add(TimeState::Starting, open - loading, size);
+            self.usual.take(open, &s, false, size.gpus);
         } else {
             self.step(&s, open, size);
         }
         self.begin(s.at.max(from));
         (self.starting, self.gpus) = (false, size.gpus);
-        self.expected = self.usual.expected(s.count, s.tokens);
+        self.line = Some((s.count, s.tokens));
         self.furthest = self.furthest.max(Some(s.last));
         // Whoever named it after its first step named the job of this attempt.
         let named = self.next_job.take();
@@ -326,6 +326,7 @@ impl Ledger {
     /// Accounts the time from the last step of the attempt that was left to the beginning of the
     /// next one.
     fn leave(&mut self, begun: Ts, size: Size) {
+        self.usual.settle();
         let begun = begun.max(self.at.unwrap_or(begun));
         let is_over = matches!(self.left, Some(Left::Over(_)));
         let gone = match self.left {
@@ -349,7 +350,8 @@ impl Ledger {
     /// Accounts the time from the last step to the end of the attempt, and returns that end.
     fn close_at(&mut self, at: Ts, size: Size) -> Ts {
         let size = Size { gpus: self.gpus.or(size.gpus), ..size };
-        self.take_beyond(0, 0, size);
+        self.settle_beyond(size);
+        self.usual.settle();
         let from = self.at.unwrap_or(at);
         let gone = at.max(from);
         let is_over = matches!(self.left, Some(Left::Over(_) | Left::Silent(_)));
@@ -358,7 +360,9 @@ impl Ledger {
             open = self.add_declared(open, size);
         }
         let waits = !self.starting && !is_over;
-        let stalled = self.expected.filter(|usual| waits && open >= stall_limit(*usual));
+        let longest = || self.line.and_then(|(count, _)| self.usual.longest(count));
+        let usual = self.expected().or_else(longest);
+        let stalled = usual.filter(|usual| waits && open >= stall_limit(*usual));
         let stalled = stalled.map_or(0, |usual| open - usual as i64);
         self.add(TimeState::Stalled, stalled, size);
         let last = match is_over {
@@ -368,7 +372,7 @@ impl Ledger {
             false => TimeState::Down,
         };
         self.add(last, open - stalled, size);
-        (self.at, self.declared, self.expected) = (Some(gone), [0; 3], None);
+        (self.at, self.declared, self.line) = (Some(gone), [0; 3], None);
         gone
     }
 
@@ -386,16 +390,19 @@ impl Ledger {
 
     fn step(&mut self, s: &Steps, open: i64, size: Size) {
         let declared: i64 = self.declared.iter().sum();
-        let usual = self.usual.expected(s.count, s.tokens);
+        let known = self.usual.expected(s.count, s.tokens);
+        let usual = known.or_else(|| self.usual.longest(s.count));
         // Of a clock of whole seconds no gap is known better.
         let is_coarse = s.at.0 % 1000 == 0 && self.at.is_some_and(|at| at.0 % 1000 == 0);
         let noise = (usual.unwrap_or(0.0) * NOISE).max(if is_coarse { 1000.0 } else { 0.0 });
         let early = usual.map_or(0, |usual| usual as i64 - open);
         let before = self.take_beyond(early, open, size);
+        let taken = (open - declared).max(0);
         let expected = match usual {
+            Some(longest) if known.is_none() && taken < stall_limit(longest) => taken,
             Some(usual) if open as f64 > usual + noise => usual as i64,
             Some(_) => open,
-            None => (open - declared).max(0),
+            None => taken,
         };
         let new = s.last.saturating_sub(self.furthest.unwrap_or(i64::MIN)).clamp(0, s.count.max(1));
         let steps = expected + before;
@@ -414,57 +421,38 @@ impl Ledger {
         if rest > 0 {
             self.beyond = Some((state, rest));
         }
-        if s.class == StepClass::Train && declared == 0 && s.watched {
-            self.usual.learn(open, s, size.gpus);
-        }
+        let plain = s.class == StepClass::Train && declared == 0 && s.watched;
+        self.usual.take(open, s, plain, size.gpus);
     }
 
     /// Of what earlier lines took beyond the usual, as much as this line came too early: a log that
     /// is written through a buffer has many lines at once, and then none for long. A line that took
     /// its time shows that the earlier ones did too.
     fn take_beyond(&mut self, early: i64, open: i64, size: Size) -> i64 {
-        let Some((state, ms)) = self.beyond.take() else { return 0 };
         if early <= open {
-            self.add(state, ms, size);
+            self.settle_beyond(size);
             return 0;
         }
-        let taken = early.min(ms);
-        self.beyond = Some((state, ms - taken)).filter(|(_, left)| *left > 0);
+        let Some((state, ms)) = self.beyond.take() else { return 0 };
+        let (taken, usual) = (early.min(ms), early + open);
+        let left = ms - taken;
+        // What is left of it by now would be no standstill.
+        let is_short = state == TimeState::Stalled && left + usual < stall_limit(usual as f64);
+        let state = if is_short { TimeState::Slowed } else { state };
+        self.beyond = Some((state, left)).filter(|(_, left)| *left > 0);
         taken
+    }
+
+    /// Nothing more comes that was written at once with the last line.
+    fn settle_beyond(&mut self, size: Size) {
+        if let Some((state, ms)) = self.beyond.take() {
+            self.add(state, ms, size);
+        }
     }
 }
 
 fn stall_limit(usual: f64) -> i64 {
     STALL.0.max((STALL_STEPS * usual) as i64)
-}
-
-impl UsualStep {
-    /// Milliseconds that so many steps usually take. None before it is known.
-    fn expected(&self, count: i64, tokens: Option<f64>) -> Option<f64> {
-        let unit = if self.by_tokens { tokens? } else { 1.0 };
-        Some(f64::from(self.shortest?) * unit * count.max(1) as f64)
-    }
-
-    fn learn(&mut self, ms: i64, s: &Steps, gpus: Option<u32>) {
-        let by_tokens = s.tokens.is_some();
-        if (self.by_tokens, self.gpus) != (by_tokens, gpus) {
-            *self = Self { by_tokens, gpus, ..Self::default() };
-        }
-        let lasted = (ms as f64 / s.count.max(1) as f64).max(s.reported.unwrap_or(0.0));
-        let each = lasted / s.tokens.unwrap_or(1.0);
-        if !(each.is_finite() && each > 0.0) {
-            return;
-        }
-        self.block.push(each as f32);
-        if self.block.len() < BLOCK {
-            return;
-        }
-        self.block.sort_by(f32::total_cmp);
-        let median = self.block[BLOCK / 2];
-        self.block.clear();
-        let held = self.before.replace(median).map_or(median, |before| before.max(median));
-        self.shortest = Some(self.shortest.map_or(held, |shortest| shortest.min(held)));
-    }
 }
 
 #[cfg(test)]

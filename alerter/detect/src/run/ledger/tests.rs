@@ -163,7 +163,7 @@ impl Bench {
 
     fn check(&self) {
         let mut ledger = self.ledger.clone();
-        ledger.take_beyond(0, 0, SIZE);
+        ledger.settle_beyond(SIZE);
         let accounts = ledger.accounts();
         for state in TimeState::ALL {
             let (name, truth) = (state.as_str(), self.truth[state as usize]);
@@ -400,4 +400,114 @@ fn a_job_that_is_named_by_a_later_word_is_that_of_the_attempt() {
         assert_eq!((seconds(TimeState::Down), seconds(TimeState::Unknown)), (300.0, 0.0));
         assert_eq!(seconds(TimeState::Starting), 80.0);
     }
+}
+
+/// A line of one step.
+fn line(at: i64, last: i64) -> Steps {
+    let class = if last == 1 { StepClass::First } else { StepClass::Train };
+    Steps { at: Ts(at), last, count: 1, class, tokens: None, reported: None, watched: true }
+}
+
+#[test]
+fn lines_without_tokens_unlearn_nothing() {
+    const TOKENS: f64 = 1_048_576.0;
+    let mut ledger = Ledger::default();
+    for last in 1..=60 {
+        // The batch grows in the middle.
+        let (at, tokens) = if last <= 30 { (last, TOKENS) } else { (2 * last - 30, 2.0 * TOKENS) };
+        let tokens = Some(tokens).filter(|_| last % 3 != 0);
+        ledger.steps(Steps { tokens, ..line(at * 10_000, last) }, SIZE);
+    }
+    ledger.steps(Steps { tokens: Some(2.0 * TOKENS), ..line(900_000 + 3_600_000 + 20_000, 61) }, SIZE);
+    ledger.died(Ts(4_520_000));
+    ledger.close(SIZE);
+    assert_eq!(ledger.accounts().seconds(TimeState::Stalled), 3600.0);
+}
+
+#[test]
+fn a_hang_of_a_run_that_has_just_begun_is_no_long_step() {
+    let begun = || {
+        let mut ledger = Ledger::default();
+        (1..=4).for_each(|last| ledger.steps(line(last * 10_000, last), SIZE));
+        ledger
+    };
+    let seconds = |ledger: &Ledger, state| ledger.accounts().seconds(state);
+    let mut goes_on = begun();
+    goes_on.steps(line(3_640_000, 5), SIZE);
+    goes_on.steps(line(3_650_000, 6), SIZE);
+    assert_eq!(seconds(&goes_on, TimeState::Stalled), 3590.0);
+    assert_eq!(seconds(&goes_on, TimeState::Productive), 50.0);
+    let mut killed = begun();
+    killed.died(Ts(3_640_000));
+    killed.close(SIZE);
+    assert_eq!(seconds(&killed, TimeState::Stalled), 3590.0);
+    assert_eq!(seconds(&killed, TimeState::Down), 10.0);
+}
+
+#[test]
+fn a_run_that_has_just_begun_may_take_its_time() {
+    let mut ledger = Ledger::default();
+    let mut at = 0;
+    for (last, secs) in (1..).zip([0, 1, 55, 2, 1, 59, 1]) {
+        at += secs * 1000;
+        ledger.steps(line(at, last), SIZE);
+    }
+    assert_eq!(ledger.accounts().seconds(TimeState::Productive), 119.0);
+}
+
+#[test]
+fn a_log_without_step_times_that_is_written_through_a_buffer_stalls_nowhere() {
+    // Steps of ten seconds, and milliseconds between lines that are written at once.
+    for apart in [0, 1] {
+        let mut ledger = Ledger::default();
+        for last in 1..=2000 {
+            let at = (last + 99) / 100 * 1_000_000 + (last - 1) % 100 * apart;
+            ledger.steps(line(at, last), SIZE);
+        }
+        let accounts = ledger.accounts();
+        assert!(accounts.goodput() > Some(0.99), "{accounts:?}");
+        let all = accounts.seconds(TimeState::Productive);
+        assert!((17_000.0..=19_001.0).contains(&all), "{accounts:?}");
+    }
+}
+
+#[test]
+fn blocks_of_a_buffer_that_hold_more_and_less_stall_nowhere() {
+    let mut ledger = Ledger::default();
+    let (mut last, mut written) = (1, 0);
+    ledger.steps(line(0, 1), SIZE);
+    for block in 0..40 {
+        written += [38, 41, 40][block % 3];
+        while last < written {
+            last += 1;
+            ledger.steps(line(written * 10_000, last), SIZE);
+        }
+    }
+    let accounts = ledger.accounts();
+    assert_eq!(accounts.seconds(TimeState::Stalled), 0.0, "{accounts:?}");
+    assert!(accounts.goodput() > Some(0.95), "{accounts:?}");
+}
+
+#[test]
+fn a_hang_between_the_blocks_of_a_buffer_is_seen() {
+    let mut ledger = Ledger::default();
+    for last in 1..=2000 {
+        let hung = if last > 1500 { 7_200_000 } else { 0 };
+        ledger.steps(line((last + 99) / 100 * 1_000_000 + hung, last), SIZE);
+    }
+    let stalled = ledger.accounts().seconds(TimeState::Stalled);
+    assert!((7_100.0..=7_300.0).contains(&stalled), "{:?}", ledger.accounts());
+}
+
+#[test]
+fn steps_of_less_than_a_millisecond_are_learned_too() {
+    let mut ledger = Ledger::default();
+    for last in 1..=10_000 {
+        ledger.steps(line(last / 4, last), SIZE);
+    }
+    ledger.steps(line(602_500, 10_001), SIZE);
+    ledger.died(Ts(602_500));
+    ledger.close(SIZE);
+    let stalled = ledger.accounts().seconds(TimeState::Stalled);
+    assert!((599.0..=600.0).contains(&stalled), "{:?}", ledger.accounts());
 }
