@@ -69,8 +69,10 @@ states! {
 pub struct Accounts {
     /// Milliseconds.
     time: [i64; STATES],
-    /// The same times the GPUs of the run. Nothing while their number is not known.
+    /// The same times the GPUs of the run.
     gpu_time: [i64; STATES],
+    /// What is in `time` and not in `gpu_time`, until their number is known.
+    unsized_time: [i64; STATES],
     /// Where a price is configured.
     dollars: [f64; STATES],
 }
@@ -183,10 +185,13 @@ impl Accounts {
 
     fn add(&mut self, state: TimeState, ms: i64, size: Size) {
         self.time[state as usize] += ms;
+        self.unsized_time[state as usize] += ms;
         let Some(gpus) = size.gpus else { return };
-        self.gpu_time[state as usize] = self.gpu_time[state as usize].saturating_add(ms * i64::from(gpus));
-        if let Some(rate) = size.dollars_per_gpu_hour {
-            self.dollars[state as usize] += ms as f64 * f64::from(gpus) * rate / 3.6e6;
+        for (at, ms) in core::mem::take(&mut self.unsized_time).into_iter().enumerate() {
+            self.gpu_time[at] = self.gpu_time[at].saturating_add(ms.saturating_mul(i64::from(gpus)));
+            if let Some(rate) = size.dollars_per_gpu_hour {
+                self.dollars[at] += ms as f64 * f64::from(gpus) * rate / 3.6e6;
+            }
         }
     }
 }

@@ -217,22 +217,26 @@ proptest! {
     ) {
         let mut ledger = Ledger::default();
         for (what, at, step, count) in &reports {
-            let before = ledger.accounts().time;
+            let before = ledger.accounts();
+            // Their number is known, and is another, from time to time.
+            let size = Size { gpus: Some((*step % 3) as u32 * 8).filter(|gpus| *gpus > 0), ..SIZE };
             match what {
-                0 => ledger.greeted(Ts(*at), Some(&(at % 3).to_string()), SIZE),
+                0 => ledger.greeted(Ts(*at), Some(&(at % 3).to_string()), size),
                 1 => ledger.died(Ts(*at)),
                 2 => ledger.over(Ts(*at)),
                 3 => ledger.fell_silent(Ts(*at)),
-                4 => ledger.close(SIZE),
+                4 => ledger.close(size),
                 5 => ledger.declared(Declared::Saving, Ts(*at), Span(*at)),
                 _ => {
                     let class = if *what == 6 { StepClass::First } else { StepClass::Train };
                     let (at, last, count) = (Ts(*at), *step, *count);
-                    ledger.steps(Steps { at, last, count, class, tokens: None, reported: None, watched: step % 2 == 0 }, SIZE);
+                    ledger.steps(Steps { at, last, count, class, tokens: None, reported: None, watched: step % 2 == 0 }, size);
                 }
             }
-            let grows = before.iter().zip(ledger.accounts().time).all(|(before, now)| *before <= now);
-            prop_assert!(grows, "{before:?} {:?}", ledger.accounts().time);
+            let now = ledger.accounts();
+            for (before, now) in [(&before.time, &now.time), (&before.gpu_time, &now.gpu_time)] {
+                prop_assert!(before.iter().zip(now).all(|(before, now)| before <= now), "{before:?} {now:?}");
+            }
         }
         let times = reports.iter().map(|(_, at, ..)| *at);
         let span = times.clone().max().unwrap_or(0) - times.min().unwrap_or(0);
@@ -510,4 +514,23 @@ fn steps_of_less_than_a_millisecond_are_learned_too() {
     ledger.close(SIZE);
     let stalled = ledger.accounts().seconds(TimeState::Stalled);
     assert!((599.0..=600.0).contains(&stalled), "{:?}", ledger.accounts());
+}
+
+#[test]
+fn time_before_the_number_of_gpus_is_known_is_theirs_once_it_is() {
+    let mut ledger = Ledger::default();
+    let unknown = Size { gpus: None, ..SIZE };
+    (1..=31).for_each(|last| ledger.steps(line(last * 10_000, last), unknown));
+    assert_eq!(ledger.accounts().gpu_seconds(TimeState::Productive), None);
+    ledger.steps(line(320_000, 32), SIZE);
+    let accounts = ledger.accounts();
+    assert_eq!(accounts.gpu_seconds(TimeState::Productive), Some(8.0 * 310.0));
+    let dollars = accounts.dollars(TimeState::Productive);
+    assert!(dollars.is_some_and(|d| (d - 8.0 * 310.0 / 1000.0).abs() < 1e-9), "{dollars:?}");
+    // What is known of the usual step is not of another run.
+    ledger.steps(line(930_000, 33), SIZE);
+    ledger.died(Ts(930_000));
+    ledger.close(SIZE);
+    assert_eq!(ledger.accounts().seconds(TimeState::Stalled), 600.0);
+    assert_eq!(ledger.accounts().gpu_seconds(TimeState::Stalled), Some(4800.0));
 }
