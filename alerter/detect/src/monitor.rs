@@ -3,6 +3,7 @@
 
 mod admission;
 mod baselines;
+mod kept_accounts;
 mod node;
 mod nodes;
 mod owners;
@@ -103,6 +104,9 @@ pub struct Monitor {
     baselines: BTreeMap<String, baselines::Baseline>,
     series: series::WatchedSeries,
     dropped_baselines: u64,
+    /// By run, of those that are forgotten.
+    kept_accounts: BTreeMap<String, kept_accounts::KeptAccounts>,
+    dropped_accounts: u64,
     scratch: Vec<Finding>,
     /// Somebody takes the judged samples.
     records: bool,
@@ -126,6 +130,7 @@ enum Key {
     Series(u32),
     /// Only a timer.
     SeriesSweep,
+    KeptAccounts(String),
 }
 
 impl Monitor {
@@ -201,7 +206,7 @@ impl Monitor {
             if event.kind == EventKind::Bye {
                 return None;
             }
-            self.runs.insert(name.to_owned(), Run::new(name, record.now, &self.config));
+            self.begin_run(record.now, name);
             self.note_reporter(record, name);
         }
         if event.kind == EventKind::Event {
@@ -372,7 +377,7 @@ impl Monitor {
             Key::Run(name) => self.tick_run(now, name, out),
             Key::Node(name) => self.tick_node(now, name, out),
             Key::SeriesSweep => self.sweep_series(now, out),
-            Key::Batches | Key::Source(_) | Key::Baseline(_) | Key::Series(_) => {}
+            Key::Batches | Key::Source(_) | Key::Baseline(_) | Key::KeptAccounts(_) | Key::Series(_) => {}
         }
         true
     }
@@ -443,7 +448,7 @@ impl Monitor {
     fn wait_for_steps<'a>(&mut self, now: Ts, standstills: impl Iterator<Item = (&'a str, Ts)>) {
         for (name, opened) in standstills {
             if !self.runs.contains_key(name) {
-                self.runs.insert(name.to_owned(), Run::new(name, now, &self.config));
+                self.begin_run(now, name);
                 self.dirty.insert(Key::Run(name.to_owned()));
             }
             let unknown = |run: &Run| run.state.total_steps == 0 && opened < run.state.first_seen;

@@ -360,9 +360,10 @@ impl Monitor {
     pub(super) fn forget_run(&mut self, now: Ts, name: &str, out: &mut Vec<Detected>) {
         self.settle_dispute(now, name, "the run is forgotten", out);
         self.leave(name);
-        let run = self.runs.remove(name);
-        if let Some(run) = &run {
+        let mut run = self.runs.remove(name);
+        if let Some(run) = &mut run {
             self.release(&run.reporters);
+            self.keep_accounts(now, run);
         }
         let heard = run.map_or(now, |run| run.state.last_heard);
         self.sources.values_mut().for_each(|s| {

@@ -17,7 +17,7 @@ use crate::expectation::{Expectations, Recording};
 use crate::run::align::{Align, Arrival, Samples, StepReport};
 use crate::run::signals::{Left, Place, Signals};
 use crate::run::{
-    Death, Declared, MAX_RANKS, Reporters, RunState, SaveReport, Size, Steps, declared, phase_class,
+    Accounts, Death, Declared, MAX_RANKS, Reporters, RunState, SaveReport, Size, Steps, declared, phase_class,
 };
 use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
 use stepwatch_model::Finding;
@@ -159,6 +159,12 @@ impl Run {
 
     fn size(&self) -> Size {
         Size { gpus: self.state.world, dollars_per_gpu_hour: self.detectors.dollars_per_gpu_hour() }
+    }
+
+    /// What is accounted of it, if anything is.
+    pub(super) fn take_accounts(&mut self) -> Option<Box<Accounts>> {
+        let size = self.size();
+        self.state.ledger.take_accounts(size)
     }
 
     /// Annotates a log that ended without an error. Nobody is notified.

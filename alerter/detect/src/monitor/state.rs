@@ -1,4 +1,4 @@
-//! The stored form of the monitor: one part a run, a node and a source.
+//! The stored form of the monitor: one part a run, a node and a source, among others.
 
 use std::sync::Arc;
 
@@ -35,6 +35,7 @@ impl Monitor {
             Key::Baseline(key) => self.baselines.get(key).and_then(encode),
             Key::Series(chunk) => self.series.part(*chunk).as_ref().and_then(encode),
             Key::SeriesSweep => None,
+            Key::KeptAccounts(run) => self.kept_accounts.get(run).and_then(encode),
         }
     }
 
@@ -84,6 +85,7 @@ impl Monitor {
             Key::Baseline(key) => drop(self.baselines.insert(key, decode(bytes)?)),
             Key::Series(_) => self.series.restore(bytes)?,
             Key::SeriesSweep => {}
+            Key::KeptAccounts(run) => drop(self.kept_accounts.insert(run, decode(bytes)?)),
         }
         Some(())
     }
@@ -117,6 +119,7 @@ impl Key {
             Self::Baseline(key) => format!("baseline/{key}"),
             Self::Series(chunk) => format!("series/{chunk}"),
             Self::SeriesSweep => "series_sweep".into(),
+            Self::KeptAccounts(run) => format!("accounts/{run}"),
         }
     }
 
@@ -127,6 +130,7 @@ impl Key {
             Some(("source", source)) => Self::Source(source.to_owned()),
             Some(("baseline", key)) => Self::Baseline(key.to_owned()),
             Some(("series", chunk)) => Self::Series(chunk.parse().ok()?),
+            Some(("accounts", run)) => Self::KeptAccounts(run.to_owned()),
             None if name == "batches" => Self::Batches,
             _ => return None,
         })

@@ -201,6 +201,20 @@ impl Ledger {
         self.accounts.as_deref().cloned().unwrap_or_default()
     }
 
+    /// What is accounted, if anything is: nothing more comes.
+    pub(crate) fn take_accounts(&mut self, size: Size) -> Option<Box<Accounts>> {
+        self.settle_beyond(size);
+        let mut accounts = self.accounts.take()?;
+        // Whoever comes back may have other GPUs.
+        accounts.unsized_time = [0; STATES];
+        Some(accounts)
+    }
+
+    /// Counts on from what was accounted before.
+    pub(crate) fn go_on_from(&mut self, accounts: Box<Accounts>) {
+        self.accounts = Some(accounts);
+    }
+
     fn add(&mut self, state: TimeState, ms: i64, size: Size) {
         if ms > 0 {
             self.accounts.get_or_insert_default().add(state, ms, size);
