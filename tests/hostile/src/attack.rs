@@ -1,14 +1,16 @@
 //! What an attack is, and what it is given of its target.
 
+use std::cell::Cell;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::net::sockopt::{Timeout, set_socket_reuseaddr, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, send, socket_with,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -80,10 +82,33 @@ impl Packets {
     }
 }
 
+thread_local! {
+    static SOURCE: Cell<Option<Ipv4Addr>> = const { Cell::new(None) };
+}
+
+/// What this thread opens from now on comes from this address.
+pub(crate) fn come_from(address: Ipv4Addr) {
+    SOURCE.set(Some(address));
+}
+
+/// A socket that is not connected yet.
+pub(crate) fn tcp() -> anyhow::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if let Some(source) = SOURCE.get() {
+        // Ports of connections that were just closed do as well.
+        set_socket_reuseaddr(&socket, true)?;
+        bind(&socket, &SocketAddrV4::new(source, 0))?;
+    }
+    Ok(socket)
+}
+
 pub(crate) fn open(addr: SocketAddr) -> anyhow::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
+    let socket = tcp()?;
+    // Of the connection too.
+    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+    connect(&socket, &addr)?;
+    let stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
     Ok(stream)
 }
 
@@ -128,5 +153,28 @@ pub(crate) fn hold<T>(held: T) -> ! {
     let _held = held;
     loop {
         std::thread::park();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, TcpListener};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_comes_from_its_own_address() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let source = Ipv4Addr::new(127, 0, 0, 2);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                come_from(source);
+                open(addr).unwrap();
+            });
+        });
+        assert_eq!(listener.accept().unwrap().1.ip(), IpAddr::V4(source));
+        open(addr).unwrap();
+        assert_eq!(listener.accept().unwrap().1.ip(), IpAddr::V4(Ipv4Addr::LOCALHOST));
     }
 }

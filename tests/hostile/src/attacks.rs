@@ -16,6 +16,7 @@ mod otlp;
 mod ras;
 mod readers;
 mod series;
+mod several;
 mod sites;
 mod sockets;
 mod store;
@@ -77,6 +78,7 @@ pub(crate) const ALL: &[Attack] = &[
     values::FILES,
     values::ALERTS,
     values::SERIES,
+    several::ATTACK,
 ];
 
 pub(crate) fn named(name: &str) -> anyhow::Result<&'static Attack> {

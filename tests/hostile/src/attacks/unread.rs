@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
 
+use rustix::net::connect;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
 use super::large;
-use crate::attack::{Attack, raise_open_files};
+use crate::attack::{Attack, raise_open_files, tcp};
 
 pub(crate) const EXPORTER: Attack =
     Attack::new("unread-exporter", |target| hold(target.exporter, 600, &["/metrics", "/v1/runs"]));
@@ -42,7 +42,7 @@ fn hold(addr: SocketAddr, connections: usize, paths: &[&str]) -> anyhow::Result<
 }
 
 fn begin(addr: SocketAddr, asked: &str) -> anyhow::Result<TcpStream> {
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket = tcp()?;
     // Before it is connected: what the window may be at most is agreed upon then.
     set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)?;
     connect(&socket, &addr)?;
