@@ -2,7 +2,7 @@
 
 use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
-use stepwatch_respond::incident::labels::{ALERTNAME, ORIGIN, OURS};
+use stepwatch_respond::incident::labels::{ALERTNAME, METRIC, ORIGIN, OURS, TENANT};
 
 /// Of a name, when it is compared with others.
 const MAX_LETTERS: usize = 64;
@@ -10,8 +10,8 @@ const MAX_LETTERS: usize = 64;
 const LETTERS_A_SLIP: usize = 3;
 const MAX_SLIPS: usize = 3;
 
-/// What our own incidents have. `origin` is of storms.
-pub(crate) const OF_INCIDENTS: &[&[&str]] = &[OURS, &[ALERTNAME, ORIGIN]];
+/// What our own incidents have. `origin` is of storms, `metric` and `tenant` of watched series.
+pub(crate) const OF_INCIDENTS: &[&[&str]] = &[OURS, &[ALERTNAME, ORIGIN, METRIC, TENANT]];
 /// Labels that alerts do have, a letter away from `node`.
 pub(crate) const NO_SLIPS: &[&str] = &["code", "mode"];
 

@@ -16,6 +16,7 @@ pub(crate) fn board() -> Board {
             alerter_input(),
             alerter_engine(),
             alerter_limits(),
+            remote_write(),
             collectors(),
             text_files(),
             exporter_input(),
@@ -435,6 +436,45 @@ fn exporter_cost() -> Row {
             Chart::table("Youngest exporters", "Which exporters were restarted last?", Unit::Seconds).show(
                 of("stepwatch_exporter_start_timestamp_seconds").max("instance").age().bottom(),
                 "running for",
+            ),
+        ],
+    )
+}
+
+fn remote_write() -> Row {
+    Row::folded(
+        "What does Prometheus write?",
+        vec![
+            Chart::lines(
+                "Samples written",
+                "How many samples come, and how many of them mean something?",
+                Unit::PerSecond,
+            )
+            .from_zero()
+            .show(
+                alerter("stepwatch_alerter_remote_write_samples_total").rate().max("instance"),
+                "{{instance}} all",
+            )
+            .show(
+                alerter("stepwatch_alerter_remote_write_watched_samples_total").rate().max("instance"),
+                "{{instance}} watched",
+            ),
+            Chart::lines("Series written", "How many series are known?", Unit::Count)
+                .from_zero()
+                .show(alerter("stepwatch_alerter_remote_write_series").max("instance"), "{{instance}} all")
+                .show(
+                    alerter("stepwatch_alerter_remote_write_watched_series").max("instance"),
+                    "{{instance}} watched",
+                ),
+            Chart::lines("Samples not judged", "Why are samples dropped?", Unit::PerSecond).from_zero().show(
+                alerter("stepwatch_alerter_remote_write_dropped_samples_total")
+                    .rate()
+                    .max("instance, reason"),
+                "{{instance}} {{reason}}",
+            ),
+            Chart::lines("Write requests", "How are requests answered?", Unit::PerSecond).from_zero().show(
+                alerter("stepwatch_alerter_remote_write_requests_total").rate().max("instance, code"),
+                "{{instance}} {{code}}",
             ),
         ],
     )

@@ -17,6 +17,7 @@ pub mod peers;
 pub mod poll;
 pub mod programs;
 pub mod random;
+pub mod remote_write;
 pub mod say;
 pub mod stack;
 pub mod trainer;

@@ -44,6 +44,10 @@ pub fn amtool() -> Option<PathBuf> {
     find(&["amtool"])
 }
 
+pub fn vmagent() -> Option<PathBuf> {
+    find(&["vmagent"])
+}
+
 pub fn node_exporter() -> Option<PathBuf> {
     find(&["prometheus-node-exporter", "node_exporter"])
 }
@@ -133,6 +137,23 @@ impl Prometheus {
         poll_until(expression, PATIENCE, async || self.query(expression).await.ok().filter(|r| !r.is_empty()))
             .await
     }
+}
+
+/// A real vmagent that scrapes `target` each second and writes to `url`.
+pub fn start_vmagent(program: &Path, dir: &Path, target: SocketAddr, url: &str) -> anyhow::Result<Daemon> {
+    let scrapes = format!(
+        "global: {{scrape_interval: 1s}}\nscrape_configs:\n  - job_name: stepwatch\n    static_configs:\n      \
+         - targets: ['{target}']\n"
+    );
+    let file = dir.join("vmagent.yml");
+    std::fs::write(&file, scrapes)?;
+    let mut vmagent = command(program);
+    vmagent
+        .arg(format!("-promscrape.config={}", file.display()))
+        .arg(format!("-remoteWrite.url={url}"))
+        .arg(format!("-remoteWrite.tmpDataPath={}", dir.join("vmagent").display()))
+        .args(["-httpListenAddr=127.0.0.1:0", "-remoteWrite.flushInterval=200ms"]);
+    Daemon::spawn("vmagent", &mut vmagent)
 }
 
 /// A real Alertmanager.

@@ -10,6 +10,11 @@ pub const ALERTNAME: &str = "alertname";
 /// Of a storm: the one origin of all that is in it.
 pub const ORIGIN: &str = "origin";
 
+/// Of a series that is watched by its name: the metric.
+pub const METRIC: &str = "metric";
+/// The same: on whose behalf it was sent, where several share this alerter.
+pub const TENANT: &str = "tenant";
+
 /// The names that are ours, whatever an incident is about.
 pub const OURS: &[&str] = &["severity", "kind", "cause", "run", "node", "signal", "team"];
 

@@ -110,6 +110,7 @@ const ABSENT: &[(&str, &str)] = &[
     ("stepwatch_alerter_notifications_failed_total", "every message was taken"),
     ("stepwatch_alerter_notifications_left_out_total", "no budget was used up"),
     ("stepwatch_alerter_notifications_unrecorded_total", "the store refused nothing"),
+    ("stepwatch_alerter_remote_write_", "no Prometheus writes to it"),
     ("stepwatch_alerter_requests_shed_total", "there was room for every request"),
     ("stepwatch_alerter_source_refused_total", "the exporter reports its own node"),
     ("stepwatch_alerter_template_failures_total", "no template is configured"),

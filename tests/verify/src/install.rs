@@ -15,6 +15,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("prometheus", &["promtool"]),
     ("prometheus-alertmanager", &["alertmanager", "prometheus-alertmanager"]),
     ("prometheus-alertmanager", &["amtool"]),
+    ("victoria-metrics", &["vmagent"]),
     ("prometheus-node-exporter", &["prometheus-node-exporter", "node_exporter"]),
     ("shellcheck", &["shellcheck"]),
     ("chromium", &["chromium"]),

@@ -1,6 +1,8 @@
 //! Other people's programs accept the output of ours.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod remote_write;
+
 use std::path::Path;
 use std::process::Stdio;
 

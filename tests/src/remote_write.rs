@@ -1,0 +1,57 @@
+//! A sender of Prometheus remote write 1.0, by hand.
+
+use crate::http;
+
+/// Labels, the time in milliseconds, and the value.
+pub type Point<'a> = (&'a [(&'a str, &'a str)], i64, f64);
+
+/// A request with one sample of each series, compressed.
+pub fn request(points: &[Point<'_>]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (labels, ts_ms, value) in points {
+        let mut series = Vec::new();
+        for (name, text) in *labels {
+            let mut label = Vec::new();
+            field(&mut label, 1, name.as_bytes());
+            field(&mut label, 2, text.as_bytes());
+            field(&mut series, 1, &label);
+        }
+        let mut sample = vec![1 << 3 | 1];
+        sample.extend(value.to_le_bytes());
+        sample.push(2 << 3);
+        varint(&mut sample, ts_ms.cast_unsigned());
+        field(&mut series, 2, &sample);
+        field(&mut body, 1, &series);
+    }
+    compressed(&body)
+}
+
+pub fn compressed(body: &[u8]) -> Vec<u8> {
+    let mut packed = vec![0; snap::raw::max_compress_len(body.len())];
+    let bytes = snap::raw::Encoder::new().compress(body, &mut packed).unwrap_or_default();
+    packed.truncate(bytes);
+    packed
+}
+
+/// Posts a request to an alerter.
+pub async fn write(url: &str, body: Vec<u8>) -> anyhow::Result<reqwest::Response> {
+    let request = http::client().post(format!("{url}/api/v1/write"));
+    let request =
+        request.header("content-type", "application/x-protobuf").header("content-encoding", "snappy");
+    let request = request.header("x-prometheus-remote-write-version", "0.1.0");
+    Ok(request.body(body).send().await?)
+}
+
+fn field(to: &mut Vec<u8>, number: u8, bytes: &[u8]) {
+    to.push(number << 3 | 2);
+    varint(to, bytes.len() as u64);
+    to.extend(bytes);
+}
+
+fn varint(to: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        to.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    to.push(value as u8);
+}
