@@ -79,7 +79,7 @@ impl RemoteWrite {
     /// Batches go to `out`.
     pub fn new(config: Config, out: mpsc::Sender<WriteBatch>, metrics: WriteMetrics) -> Self {
         let seed = getrandom::u64().unwrap_or_else(|_| wall().0.unsigned_abs());
-        let registry = Mutex::new(Registry::new(config));
+        let registry = Mutex::new(Registry::new(config, seed));
         let decoders = Mutex::default();
         Self(Arc::new(Door { registry, decoders, seed, out, metrics, refused: LogThrottle::default() }))
     }

@@ -48,6 +48,10 @@ pub fn vmagent() -> Option<PathBuf> {
     find(&["vmagent"])
 }
 
+pub fn victoria_metrics() -> Option<PathBuf> {
+    find(&["victoria-metrics"])
+}
+
 pub fn node_exporter() -> Option<PathBuf> {
     find(&["prometheus-node-exporter", "node_exporter"])
 }

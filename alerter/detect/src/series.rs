@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 use stepwatch_model::time::Ts;
 
 /// What a series is called, and what it is of.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeriesName {
     /// Its selector: `nfs_read_seconds{instance="a:9100",job="node"}`.
-    pub text: String,
-    pub metric: String,
+    pub text: Arc<str>,
+    pub metric: Box<str>,
     /// Labels that say whose it is, as its sender gave them; empty where there is none.
-    pub job: String,
-    pub tenant: String,
-    pub run: String,
-    pub node: String,
+    pub job: Box<str>,
+    pub tenant: Box<str>,
+    pub run: Box<str>,
+    pub node: Box<str>,
 }
 
 /// One value of a series.

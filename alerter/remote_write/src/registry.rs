@@ -14,6 +14,7 @@ use stepwatch_model::time::{Span, Ts};
 use crate::Key;
 use crate::config::Config;
 use crate::decode::{Malformed, Sample, Series};
+use crate::hash::Secrets;
 use crate::meaning::{self, Generic, Meaning};
 use crate::scrapes::{Reported, Scraped, Scrapes};
 use crate::selector::NAME;
@@ -42,8 +43,10 @@ pub struct Registry {
     by_key: HashMap<Key, Known, BuildHasherDefault<KeyHasher>>,
     watched: Vec<Option<Entry>>,
     free: Vec<u32>,
-    /// By its text, the entry of a series that is sent in more than one way.
-    by_text: BTreeMap<Arc<str>, u32>,
+    /// By its labels, whatever their order, the entry of a series that is sent in more than one way.
+    by_labels: HashMap<Key, u32, BuildHasherDefault<KeyHasher>>,
+    secrets: Secrets,
+    seed: u64,
     tenants: Tenants,
     scrapes: Scrapes,
     swept_at: Ts,
@@ -62,14 +65,23 @@ struct Known {
 /// What is kept of one that means something.
 #[derive(Debug)]
 struct Entry {
-    text: Arc<str>,
-    meaning: Meaning,
-    /// Of one that is watched by its name.
-    name: Option<Arc<SeriesName>>,
+    labels: Key,
+    meaning: Use,
     last_ms: i64,
     last: f64,
     /// Keys that lead here.
     keys: u32,
+}
+
+/// What is made of it.
+#[derive(Debug)]
+enum Use {
+    /// Its value is watched by its name, or its rate.
+    Watched {
+        name: Arc<SeriesName>,
+        counter: bool,
+    },
+    Told(Box<Meaning>),
 }
 
 #[derive(Debug, Default)]
@@ -144,13 +156,16 @@ fn minutes(now: Ts) -> u16 {
 }
 
 impl Registry {
-    pub fn new(config: Config) -> Self {
+    /// `seed` must be random: whoever knows it can make two series one.
+    pub fn new(config: Config, seed: u64) -> Self {
         Self {
             config,
             by_key: HashMap::default(),
             watched: Vec::new(),
             free: Vec::new(),
-            by_text: BTreeMap::new(),
+            by_labels: HashMap::default(),
+            secrets: Secrets::new(seed),
+            seed,
             tenants: Tenants::default(),
             scrapes: Scrapes::default(),
             swept_at: Ts(0),
@@ -162,7 +177,7 @@ impl Registry {
     pub fn configure(&mut self, config: Config) {
         if config != self.config {
             let (counts, scrapes) = (self.counts, core::mem::take(&mut self.scrapes));
-            *self = Self { scrapes, counts, ..Self::new(config) };
+            *self = Self { scrapes, counts, ..Self::new(config, self.seed) };
         }
     }
 
@@ -230,7 +245,7 @@ impl Registry {
 
     /// Of them, those that mean something.
     pub fn watched(&self) -> usize {
-        self.by_text.len()
+        self.by_labels.len()
     }
 
     /// Samples of runs and devices beyond the limit of those that are put together.
@@ -278,28 +293,30 @@ impl Registry {
     /// The entry of a series that means something.
     fn watch(&mut self, meaning: Meaning, labels: &[(&str, &str)], tenant: Tenant) -> Option<u32> {
         let of = self.tenants.name(tenant.number);
-        let text: Arc<str> = format!("{of}/{}", identity_text(labels)).into();
-        if let Some(at) = self.by_text.get(&text) {
+        let key = self.secrets.labels(&identity(of, labels));
+        if let Some(at) = self.by_labels.get(&key) {
             if let Some(entry) = self.watched.get_mut(*at as usize).and_then(Option::as_mut) {
                 entry.keys += 1;
             }
             return Some(*at);
         }
-        if self.by_text.len() >= self.config.max_watched {
+        if self.by_labels.len() >= self.config.max_watched {
             return None;
         }
-        let name = match &meaning {
-            Meaning::Generic(g) => Some(Arc::new(name_of(g, of))),
-            _ => None,
+        let meaning = match meaning {
+            Meaning::Generic(g) => {
+                let counter = g.counter;
+                Use::Watched { name: Arc::new(name_of(*g, of)), counter }
+            }
+            told => Use::Told(Box::new(told)),
         };
-        let entry =
-            Entry { text: Arc::clone(&text), meaning, name, last_ms: i64::MIN, last: f64::NAN, keys: 1 };
+        let entry = Entry { labels: key, meaning, last_ms: i64::MIN, last: f64::NAN, keys: 1 };
         let at = self.free.pop().unwrap_or_else(|| {
             self.watched.push(None);
             (self.watched.len() - 1) as u32
         });
         *self.watched.get_mut(at as usize)? = Some(entry);
-        self.by_text.insert(text, at);
+        self.by_labels.insert(key, at);
         Some(at)
     }
 
@@ -324,19 +341,26 @@ impl Registry {
         self.counts.too_old += u64::from(old);
         self.counts.stale_markers += u64::from(stale);
         let scraped = Scraped { ts_ms, value, stale };
-        match &entry.meaning {
-            Meaning::Generic(g) => {
+        let told = match &entry.meaning {
+            Use::Told(told) => told,
+            Use::Watched { name, counter } => {
                 let had = if stale { f64::NAN } else { core::mem::replace(&mut entry.last, value) };
                 if old || stale {
                     return;
                 }
-                let value = if g.counter { rate(had, value, before, ts_ms) } else { Some(value) };
-                if let (Some(value), Some(name)) = (value, &entry.name) {
+                let value = if *counter { rate(had, value, before, ts_ms) } else { Some(value) };
+                if let Some(value) = value {
                     let (name, ts) = (Arc::clone(name), Ts(ts_ms));
                     batch.readings.push(SeriesReading { id: at, name, ts, value });
                 }
+                return;
             }
-            _ if old => {}
+        };
+        if old {
+            return;
+        }
+        match &**told {
+            Meaning::Generic(_) => {}
             Meaning::Run { instance, run, rank, signal } => {
                 let of = (instance, run);
                 self.scrapes.run(now, of, (*rank, signal), scraped, &mut batch.reports);
@@ -353,8 +377,8 @@ impl Registry {
     fn sweep(&mut self, now: Ts) {
         self.swept_at = now;
         let minute = minutes(now);
-        let (watched, free, by_text, tenants) =
-            (&mut self.watched, &mut self.free, &mut self.by_text, &mut self.tenants);
+        let (watched, free, by_labels, tenants) =
+            (&mut self.watched, &mut self.free, &mut self.by_labels, &mut self.tenants);
         self.by_key.retain(|_, known| {
             let keeps = minute.wrapping_sub(known.minute) < FORGET_MINUTES;
             if !keeps {
@@ -364,7 +388,7 @@ impl Registry {
                 {
                     entry.keys -= 1;
                     if entry.keys == 0 {
-                        by_text.remove(&entry.text);
+                        by_labels.remove(&entry.labels);
                         free.push(known.watched);
                         *place = None;
                     }
@@ -384,18 +408,26 @@ fn rate(had: f64, value: f64, from_ms: i64, to_ms: i64) -> Option<f64> {
     (had.is_finite() && value >= had && seconds > 0.0).then(|| (value - had) / seconds)
 }
 
-fn identity_text(labels: &[(&str, &str)]) -> String {
-    meaning::text_of(&meaning::identity(labels))
+/// The tenant and the labels of a series, each with its length before it.
+fn identity(tenant: &str, labels: &[(&str, &str)]) -> Vec<u8> {
+    let labels = meaning::identity(labels);
+    let words = labels.iter().flat_map(|(name, value)| [*name, *value]);
+    let mut bytes = Vec::new();
+    for word in core::iter::once(tenant).chain(words) {
+        bytes.extend((word.len() as u64).to_le_bytes());
+        bytes.extend(word.as_bytes());
+    }
+    bytes
 }
 
-fn name_of(g: &Generic, tenant: &str) -> SeriesName {
+fn name_of(g: Generic, tenant: &str) -> SeriesName {
     SeriesName {
-        text: g.text.clone(),
-        metric: g.metric.clone(),
-        job: g.job.clone(),
-        tenant: tenant.to_owned(),
-        run: g.run.clone(),
-        node: g.node.clone(),
+        text: g.text.into(),
+        metric: g.metric.into(),
+        job: g.job.into(),
+        tenant: tenant.into(),
+        run: g.run.into(),
+        node: g.node.into(),
     }
 }
 

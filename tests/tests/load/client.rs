@@ -41,13 +41,17 @@ impl Client {
 
     /// The status; the body stays here.
     pub(crate) fn post(&mut self, path: &str, json: &[u8]) -> u16 {
+        self.post_as(path, "content-type: application/json\r\n", json)
+    }
+
+    /// The same of another type; each header ends its line.
+    pub(crate) fn post_as(&mut self, path: &str, headers: &str, body: &[u8]) -> u16 {
         let mut request = format!(
-            "POST {path} HTTP/1.1\r\nhost: x\r\nuser-agent: Prometheus/2.42.0\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\n\r\n",
-            json.len()
+            "POST {path} HTTP/1.1\r\nhost: x\r\nuser-agent: Prometheus/2.42.0\r\n{headers}content-length: {}\r\n\r\n",
+            body.len()
         )
         .into_bytes();
-        request.extend_from_slice(json);
+        request.extend_from_slice(body);
         self.stream.get_mut().write_all(&request).unwrap();
         self.answer()
     }

@@ -9,6 +9,7 @@ mod incidents;
 mod ingest;
 mod memory;
 mod pages;
+mod remote_write;
 
 use tokio::sync::{Mutex, MutexGuard};
 

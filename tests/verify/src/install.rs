@@ -16,6 +16,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("prometheus-alertmanager", &["alertmanager", "prometheus-alertmanager"]),
     ("prometheus-alertmanager", &["amtool"]),
     ("victoria-metrics", &["vmagent"]),
+    ("victoria-metrics", &["victoria-metrics"]),
     ("prometheus-node-exporter", &["prometheus-node-exporter", "node_exporter"]),
     ("shellcheck", &["shellcheck"]),
     ("chromium", &["chromium"]),

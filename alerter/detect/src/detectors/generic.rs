@@ -14,6 +14,7 @@
 //! layers. Series of one run that shift together are one incident.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -132,7 +133,7 @@ pub struct Generic {
 /// What is known of one series.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Watched {
-    name: String,
+    name: Arc<str>,
     direction: Direction,
     severity: Severity,
     series: Series,
@@ -152,9 +153,9 @@ pub(crate) enum Said {
 }
 
 impl Watched {
-    pub(crate) fn new(name: &str, how: (Direction, Severity), attempt: u32) -> Self {
+    pub(crate) fn new(name: Arc<str>, how: (Direction, Severity), attempt: u32) -> Self {
         Self {
-            name: name.to_owned(),
+            name,
             direction: how.0,
             severity: how.1,
             series: Series::default(),
@@ -186,7 +187,7 @@ impl Watched {
                 let severity =
                     if large && self.tickets < MAX_TICKETS { self.severity } else { Severity::Info };
                 let why = format!("{} is {}, {} before", self.name, number(value), number(expected));
-                let mut v = finding(r, Change::Note, self.name.clone(), why);
+                let mut v = finding(r, Change::Note, self.name.to_string(), why);
                 (v.start_step, v.value, v.expected, v.score) = (onset, value, expected, z.abs());
                 if severity > Severity::Info {
                     self.tickets += 1;
@@ -202,7 +203,7 @@ impl Watched {
             }
             News::NotANumber => {
                 let why = format!("{} is {} and has been a number so far", self.name, number(r.value));
-                Some(Said::News(finding(r, Change::Note, self.name.clone(), why)))
+                Some(Said::News(finding(r, Change::Note, self.name.to_string(), why)))
             }
         }
     }
@@ -227,7 +228,7 @@ impl Watched {
         }
         (self.tickets, self.raised) = (self.tickets + 1, true);
         let why = format!("{} is {} for {LOST} values and was a number before", self.name, number(r.value));
-        let mut v = finding(r, Change::Raise, self.name.clone(), why);
+        let mut v = finding(r, Change::Raise, self.name.to_string(), why);
         v.severity = self.severity;
         Some(Said::News(v))
     }
@@ -266,7 +267,7 @@ impl Generic {
     fn watched(&mut self, c: &Config, r: &Reading<'_>) -> Option<&mut Watched> {
         let watched = self.series.entry(r.id).or_insert_with(|| {
             let watch = c.watch_for(r.name)?;
-            Some(Box::new(Watched::new(r.name, (watch.direction, watch.severity), r.attempt)))
+            Some(Box::new(Watched::new(r.name.into(), (watch.direction, watch.severity), r.attempt)))
         });
         watched.as_deref_mut()
     }
@@ -297,7 +298,7 @@ impl Generic {
     fn together(&self, id: u16) -> Vec<Suspect> {
         let others = self.series.iter().filter_map(|(other, w)| Some((other, w.as_ref()?)));
         let out = others.filter(|(other, w)| **other != id && w.raised).take(NAMED);
-        out.map(|(_, w)| Suspect::new(Target::Signal { name: w.name.clone() }, Observation::OutOfPlace))
+        out.map(|(_, w)| Suspect::new(Target::Signal { name: w.name.to_string() }, Observation::OutOfPlace))
             .collect()
     }
 }

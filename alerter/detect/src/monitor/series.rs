@@ -95,7 +95,7 @@ impl Ord for ByText {
 /// The incident that a series belongs to: one a metric, and one a run where it is of a run.
 fn scope_of(name: &SeriesName) -> Scope {
     let of_run = |run: &str| format!("{} of {run}", name.metric);
-    Scope::Series(if name.run.is_empty() { name.metric.clone() } else { of_run(&name.run) })
+    Scope::Series(if name.run.is_empty() { name.metric.to_string() } else { of_run(&name.run) })
 }
 
 impl WatchedSeries {
@@ -109,7 +109,7 @@ impl WatchedSeries {
         {
             return Some(slot);
         }
-        let slot = match self.by_text.get(r.name.text.as_str()) {
+        let slot = match self.by_text.get(&*r.name.text) {
             Some(slot) => *slot,
             None => self.add(r, c)?,
         };
@@ -127,7 +127,7 @@ impl WatchedSeries {
             return None;
         }
         let slot = self.free.pop_first().unwrap_or(self.slots.len() as u32);
-        let watched = Watched::new(&r.name.text, c.watch_named(&r.name.metric), 0);
+        let watched = Watched::new(Arc::clone(&r.name.text), c.watch_named(&r.name.metric), 0);
         self.put(slot, Slot { name: Arc::clone(&r.name), watched, count: 0, last: r.ts });
         Some(slot)
     }
@@ -199,7 +199,7 @@ impl WatchedSeries {
         let others = self.raised.get(scope).into_iter().flatten().filter(|other| **other != slot);
         let names = others.filter_map(|other| self.slots.get(*other as usize)?.as_ref());
         let suspect = |known: &Slot| {
-            Suspect::new(Target::Signal { name: known.name.text.clone() }, Observation::OutOfPlace)
+            Suspect::new(Target::Signal { name: known.name.text.to_string() }, Observation::OutOfPlace)
         };
         names.take(NAMED).map(suspect).collect()
     }
@@ -212,7 +212,7 @@ impl WatchedSeries {
             let Some(place) = self.slots.get_mut(at) else { continue };
             let Some(known) = place.take_if(|known| now - known.last >= FORGET_AFTER) else { continue };
             let slot = at as u32;
-            self.by_text.remove(known.name.text.as_str());
+            self.by_text.remove(&*known.name.text);
             self.free.insert(slot);
             chunks.insert((at / CHUNK) as u32);
             let scope = scope_of(&known.name);
@@ -289,14 +289,14 @@ impl Monitor {
                 over(r, &name, why)
             }
         };
-        let run = self.runs.get(&name.run);
+        let run = self.runs.get(&*name.run);
         // Its own count says nothing to anybody.
         let step = run.and_then(|run| run.state.last_step).unwrap_or_default();
         (finding.step, finding.start_step) = (step, step);
         let summary = run.map(|run| self.summary_of(now, run)).unwrap_or_default();
-        let mut summary = RunSummary { name: name.run.clone(), ..summary };
+        let mut summary = RunSummary { name: name.run.to_string(), ..summary };
         summary.labels.extend(labels_of(&name));
-        let nodes = if name.node.is_empty() { BTreeSet::new() } else { [name.node.clone()].into() };
+        let nodes = if name.node.is_empty() { BTreeSet::new() } else { [name.node.to_string()].into() };
         let context = Context {
             origin: Some(Origin::from_sender(&name.tenant)),
             ..Context::new(scope, summary, nodes, r.ts)
@@ -335,14 +335,14 @@ impl Monitor {
 fn over(r: &SeriesReading, name: &SeriesName, why: String) -> Finding {
     let reading =
         Reading { id: 0, name: &name.text, step: 0, ts: r.ts, attempt: 0, value: r.value, quantum: 0.0 };
-    generic::finding(&reading, Change::Clear, name.text.clone(), why)
+    generic::finding(&reading, Change::Clear, name.text.to_string(), why)
 }
 
 /// What routes and silences may select its incident by.
 fn labels_of(name: &SeriesName) -> Labels {
     let labels = [("metric", &name.metric), ("job", &name.job), ("tenant", &name.tenant)];
     let given = labels.into_iter().filter(|(_, value)| !value.is_empty());
-    given.map(|(label, value)| (label.to_owned(), value.clone())).collect()
+    given.map(|(label, value)| (label.to_owned(), value.to_string())).collect()
 }
 
 #[cfg(test)]

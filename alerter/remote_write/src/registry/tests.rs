@@ -35,7 +35,7 @@ fn series(text: &str, samples: &[(i64, f64)]) -> TimeSeries {
 
 impl Door {
     fn new(config: Config) -> Self {
-        Self { registry: Registry::new(config), decoder: Decoder::new(7), now: NOW }
+        Self { registry: Registry::new(config, 7), decoder: Decoder::new(7), now: NOW }
     }
 
     fn write_as(&mut self, tenant: &str, timeseries: Vec<TimeSeries>) -> Batch {
@@ -255,7 +255,7 @@ fn what_a_rule_names_is_watched_and_a_counter_by_its_rate() {
         door.now = Ts(NOW.0 + second * 1000);
         let text = format!("{name}{{instance=\"a:9100\",job=\"node\"}}");
         let batch = door.write(vec![series(&text, &[(door.now.0, value)])]);
-        batch.readings.iter().map(|r| (r.name.text.clone(), r.value)).collect::<Vec<_>>()
+        batch.readings.iter().map(|r| (r.name.text.to_string(), r.value)).collect::<Vec<_>>()
     };
     let gauge = r#"nfs_open_files{instance="a:9100",job="node"}"#.to_owned();
     assert_eq!(read(0, "nfs_open_files", 5.0), [(gauge, 5.0)]);
