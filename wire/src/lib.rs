@@ -1,6 +1,6 @@
 //! The contract between trainer, exporter and alerter: the event, its lenient JSON, the stream
-//! cursor, and the few metric names both programs must agree on. No I/O, no clock; serde is the
-//! only dependency.
+//! cursor, the few metric names both programs must agree on, and what an XID means. No I/O, no
+//! clock; serde is the only dependency.
 //!
 //! An event is one JSON object: a packet on the ingest socket, a line of a file, a record of the
 //! stream. Reading is lenient where trainers are sloppy (`NaN` bare or as a string, unknown keys)
@@ -16,6 +16,7 @@ pub mod names;
 pub mod num;
 pub mod run_name;
 pub mod words;
+pub mod xid;
 
 pub use cursor::{Cursor, CursorError};
 pub use event::{

@@ -1,53 +1,19 @@
-//! The XID catalogue: what each code means, how serious it is and what to do, as data.
+//! The catalogue of XIDs and SXIDs, as this exporter has it.
 //!
-//! `xid.csv` is the one place; `docs/xid.md` is made from it. Every driver adds codes, so a code
-//! that is not in the table is no error: it is counted and published all the same, as a ticket.
+//! The built-in table of XIDs is that of the wire, which the alerter reads too.
 //! `collectors.kernel.xids` names an operator's own table in the same format, for codes newer than
-//! this program and for different verdicts on known ones.
+//! this program and for different verdicts on known ones. A code that is in neither is counted and
+//! published all the same, as a ticket.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::sync::{LazyLock, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
 use stepwatch_wire::conditions::Remedy;
+use stepwatch_wire::xid::{self, parse, rows, sorted};
+pub use stepwatch_wire::xid::{Level, Xid};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    Info,
-    Warn,
-    Error,
-}
-
-impl Level {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Info => "info",
-            Self::Warn => "warn",
-            Self::Error => "error",
-        }
-    }
-
-    fn parse(word: &str) -> Option<Self> {
-        [Self::Info, Self::Warn, Self::Error].into_iter().find(|level| level.as_str() == word)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Xid<'a> {
-    pub code: u32,
-    pub name: &'a str,
-    pub level: Level,
-    pub action: Remedy,
-    /// Advice for a person.
-    pub hint: &'a str,
-    /// The reason for the level.
-    pub why: &'a str,
-    pub source: &'a str,
-}
-
-/// The first line of a table, which may be left out.
-const HEADER: &str = "code,name,level,action,hint,why,source";
 /// Rows of a table of the operator's: each is a series of every GPU.
 const MAX_ROWS: usize = 512;
 const MAX_BYTES: u64 = 1 << 20;
@@ -55,14 +21,16 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Sorted by code.
 type Table = &'static [Xid<'static>];
 
-static BUILT_IN: LazyLock<Vec<Xid<'static>>> =
-    LazyLock::new(|| sorted(rows(include_str!("xid.csv")).filter_map(|(_, row)| parse(row).ok())));
 /// The built-in table merged with the operator's, and the text of the latter.
 static EXTENDED: RwLock<Option<(String, Table)>> = RwLock::new(None);
 
 /// All that is known, by code.
 pub fn all() -> Table {
-    EXTENDED.read().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(&BUILT_IN[..], |(_, table)| table)
+    EXTENDED
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .as_ref()
+        .map_or(xid::built_in(), |(_, table)| table)
 }
 
 pub fn knows(code: u32) -> bool {
@@ -71,17 +39,7 @@ pub fn knows(code: u32) -> bool {
 
 /// The entry of a code; a code that is not in the table is a ticket.
 pub fn find(code: u32) -> Xid<'static> {
-    let all = all();
-    let at = all.binary_search_by_key(&code, |xid| xid.code).ok();
-    at.and_then(|at| all.get(at)).copied().unwrap_or(Xid {
-        code,
-        name: "unknown XID",
-        level: Level::Warn,
-        action: Remedy::ContactSupport,
-        hint: "Newer than this exporter: look it up in NVIDIA's Xid catalog",
-        why: "",
-        source: "",
-    })
+    xid::find_in(all(), code)
 }
 
 /// An SXID whose line does not contain its severity.
@@ -201,7 +159,7 @@ pub fn extend(path: Option<&Path>) {
 fn extended_by<'a>(text: &'a str) -> Vec<Xid<'a>> {
     let own = sorted(rows(text).filter_map(|(_, row)| parse(row).ok()));
     let ours = |xid: &&Xid<'a>| own.binary_search_by_key(&xid.code, |own| own.code).is_err();
-    let built_in: Vec<Xid<'a>> = BUILT_IN.iter().filter(ours).copied().collect();
+    let built_in: Vec<Xid<'a>> = xid::built_in().iter().filter(ours).copied().collect();
     sorted(built_in.into_iter().chain(own))
 }
 
@@ -229,72 +187,14 @@ fn mistakes(name: &str, text: &str) -> Vec<String> {
     wrong
 }
 
-fn sorted<'a>(rows: impl Iterator<Item = Xid<'a>>) -> Vec<Xid<'a>> {
-    let mut all: Vec<Xid<'a>> = rows.collect();
-    all.sort_by_key(|xid| xid.code);
-    all
-}
-
-/// The rows of a table and the lines that they stand in.
-fn rows(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let says = |row: &&str| !row.is_empty() && !row.starts_with('#') && *row != HEADER;
-    (1..).zip(text.lines().map(str::trim)).filter(move |(_, row)| says(row))
-}
-
-fn parse(row: &str) -> Result<Xid<'_>, String> {
-    let mut rest = Some(row);
-    let mut field = |name: &str| -> Result<&str, String> {
-        let from = rest.ok_or_else(|| format!("{name} is missing; a row is {HEADER}"))?;
-        let (field, after) = match from.strip_prefix('"') {
-            Some(quoted) => {
-                let (field, after) =
-                    quoted.split_once('"').ok_or_else(|| format!("the quote of {name} does not end"))?;
-                match after.strip_prefix(',') {
-                    Some(after) => (field, Some(after)),
-                    None if after.is_empty() => (field, None),
-                    None => return Err(format!("after the quote of {name}, a comma is expected")),
-                }
-            }
-            None => from.split_once(',').map_or((from, None), |(field, after)| (field, Some(after))),
-        };
-        rest = after;
-        Ok(field)
-    };
-    let code = field("code")?;
-    let code = code.parse().map_err(|_| format!("code {code:?} is no number of an XID"))?;
-    let (name, level, action) = (field("name")?, field("level")?, field("action")?);
-    if name.is_empty() {
-        return Err("name is empty".to_owned());
-    }
-    let level = Level::parse(level).ok_or_else(|| format!("level {level:?} is none of info, warn, error"))?;
-    let action = Remedy::parse(action).ok_or_else(|| {
-        format!("action {action:?} is none of {}", Remedy::ALL.map(Remedy::as_str).join(", "))
-    })?;
-    let (hint, why, source) = (field("hint")?, field("why")?, field("source")?);
-    match rest {
-        Some(_) => Err(format!("there is more than {HEADER}; what has a comma in it stands in quotes")),
-        None => Ok(Xid { code, name, level, action, hint, why, source }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fmt::Write as _;
 
     #[test]
-    fn every_row_reads_once() {
-        let text = include_str!("xid.csv");
-        assert_eq!(mistakes("xid.csv", text), Vec::<String>::new());
-        assert_eq!(rows(text).count(), BUILT_IN.len());
-        assert!(BUILT_IN.windows(2).all(|w| w[0].code < w[1].code), "a code is there once");
-        for xid in BUILT_IN.iter() {
-            assert!(!xid.name.is_empty() && !xid.hint.is_empty() && !xid.why.is_empty(), "{xid:?}");
-            assert!(["catalog", "header", "field"].contains(&xid.source), "{xid:?}");
-        }
+    fn sxids_are_sorted() {
         assert!(SXIDS.windows(2).all(|w| w[0].code < w[1].code));
-        assert_eq!((find(79).action, find(79).level), (Remedy::RebootNode, Level::Error));
-        assert_eq!((find(9999).level, find(9999).code), (Level::Warn, 9999));
     }
 
     const OWN: &str = "# ours\n\ncode,name,level,action,hint,why,source\n\
@@ -304,7 +204,7 @@ mod tests {
     fn a_table_of_the_operators_adds_and_overrides() {
         assert_eq!(mistakes("own.csv", OWN), Vec::<String>::new());
         let all = extended_by(OWN);
-        assert_eq!(all.len(), BUILT_IN.len() + 1);
+        assert_eq!(all.len(), xid::built_in().len() + 1);
         assert!(all.windows(2).all(|w| w[0].code < w[1].code));
         let of = |code: u32| *all.iter().find(|xid| xid.code == code).unwrap();
         assert_eq!((of(4711).level, of(4711).hint), (Level::Error, "Drain it, then reset"));
@@ -342,7 +242,7 @@ mod tests {
         #[test]
         fn any_text_is_read_or_refused(text in "([0-9]{1,3}|[a-z\",#\n ]|,error,|,reset_gpu,){0,60}") {
             let taken = extended_by(&text).len();
-            proptest::prop_assert!(taken >= BUILT_IN.len() && taken <= BUILT_IN.len() + rows(&text).count());
+            proptest::prop_assert!(taken >= xid::built_in().len() && taken <= xid::built_in().len() + rows(&text).count());
             let _ = mistakes("x", &text);
         }
     }
@@ -351,8 +251,8 @@ mod tests {
     fn page() -> String {
         let mut page = String::from(
             "# XID errors\n\nXIDs are errors that the NVIDIA driver reports in the kernel log. This page says how \
-             Stepwatch rates\neach of them. It is generated from `exporter/src/collectors/kernel/xid.csv`. A code \
-             that is not in\nthe table is counted and reported as a ticket.\n\n\
+             Stepwatch rates\neach of them. It is generated from `wire/src/xid.csv`. A code \
+             that is not in the table is\ncounted and reported as a ticket.\n\n\
              * **Level**: an `error` pages if a run has ranks on the node, a `warn` is a ticket, and an `info` is\n  \
              an annotation.\n\
              * **Action**: `restart_app`: restart the job. `drain_reset`: reset the GPU at the next drain.\n  \
@@ -376,7 +276,7 @@ mod tests {
              Events, counters and `check` use these rows.\n\n\
              | XID | Meaning | Level | Action | What to do | Reason | Source |\n|---|---|---|---|---|---|---|\n",
         );
-        for x in BUILT_IN.iter() {
+        for x in xid::built_in() {
             let level = match x.code {
                 144..=150 => "by its sub-code",
                 154 => "as the line says",
