@@ -3,7 +3,7 @@
 //!
 //! [`decode`] reads a request in place. [`Registry`] knows the series: `meaning` decides once what
 //! one means, and `scrapes` puts the samples of a scrape together again, so that the engine gets
-//! the same events as from an exporter's stream.
+//! the same events as from an exporter's stream; `xids` finds the XIDs that are new.
 //!
 //! No clock, socket, thread, file or randomness: the time and the seed of the keys are arguments.
 
@@ -16,6 +16,7 @@ mod registry;
 mod schema;
 mod scrapes;
 mod selector;
+mod xids;
 
 pub use config::{Config, RunRule};
 pub use hash::Key;

@@ -13,6 +13,7 @@ use stepwatch_wire::words;
 
 use crate::config::{Config, RunRule};
 use crate::selector::{NAME, value_of};
+use crate::xids::XidSeries;
 use table::{DEVICES, Device, OTHER_RUN_LABELS, OTHERS, OURS, PREFIXES, RUN_LABELS};
 
 /// Labels that say which replica of a pair sent a series: the series is the same.
@@ -29,6 +30,8 @@ pub(crate) enum Meaning {
     Run { instance: Instance, run: Arc<str>, rank: Option<u32>, signal: Signal },
     /// A reading of a device of a node.
     Device { instance: Instance, device: DeviceName, name: &'static str, scale: f64 },
+    /// What is known of the XIDs of a GPU.
+    Xid { instance: Instance, gpu: Arc<str>, series: XidSeries },
     /// Whether the instance answers.
     Up { instance: Instance },
     /// Watched by its name.
@@ -132,7 +135,8 @@ pub(crate) fn of(labels: &[(&str, &str)], config: &Config) -> Option<Meaning> {
     if name == "up" {
         return Some(Meaning::Up { instance: instance(labels) });
     }
-    ours(name, labels).or_else(|| device(name, labels)).or_else(|| others(name, labels))
+    let known = ours(name, labels).or_else(|| device(name, labels)).or_else(|| xid(name, labels));
+    known.or_else(|| others(name, labels))
 }
 
 fn word(text: &str) -> Arc<str> {
@@ -195,11 +199,7 @@ fn device(name: &str, labels: &[(&str, &str)]) -> Option<Meaning> {
         row.family == name && row.label.is_none_or(|(label, value)| value_of(labels, label) == value)
     })?;
     let device = match row.device {
-        Device::Gpu => {
-            let uuid = ["UUID", "gpu", "uuid"].map(|label| value_of(labels, label));
-            let uuid = uuid.into_iter().find(|uuid| uuid.starts_with("GPU-"))?;
-            DeviceName::Gpu { uuid: word(uuid) }
-        }
+        Device::Gpu => DeviceName::Gpu { uuid: uuid(labels)? },
         Device::Port => DeviceName::Port {
             device: word(value_of(labels, "device")),
             port: word(value_of(labels, "port")),
@@ -212,6 +212,32 @@ fn device(name: &str, labels: &[(&str, &str)]) -> Option<Meaning> {
         name: row.reading,
         scale: row.scale,
     })
+}
+
+fn uuid(labels: &[(&str, &str)]) -> Option<Arc<str>> {
+    let labels = ["UUID", "gpu", "uuid"].map(|label| value_of(labels, label));
+    labels.into_iter().find(|uuid| uuid.starts_with("GPU-")).map(word)
+}
+
+/// A series of XIDs.
+fn xid(name: &str, labels: &[(&str, &str)]) -> Option<Meaning> {
+    // Of `other`, which our exporter counts where there are too many codes, nothing is known.
+    let counter = |harmless| {
+        let code = value_of(labels, "xid").parse().ok()?;
+        Some((word(value_of(labels, "gpu")), XidSeries::Counter { code, harmless }))
+    };
+    let (gpu, series) = match name {
+        "gpu_xid_errors_total" => counter(false)?,
+        // They are among those of the other family, and nothing else tells them from errors that
+        // stop a run.
+        "gpu_xid_nonfatal_errors_total" => counter(true)?,
+        "DCGM_FI_DEV_XID_ERRORS" => (uuid(labels)?, XidSeries::LastCode),
+        // Of the page of an exporter that reads the kernel log, or that NVML tells of XIDs.
+        "kernel_log_records_total" | "gpu_nvml_event_failures_total" => ("".into(), XidSeries::Read),
+        _ => return None,
+    };
+    let instance = instance(labels);
+    (!instance.node.is_empty()).then_some(Meaning::Xid { instance, gpu, series })
 }
 
 fn generic(labels: &[(&str, &str)]) -> Generic {

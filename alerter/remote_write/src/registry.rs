@@ -18,6 +18,7 @@ use crate::hash::Secrets;
 use crate::meaning::{self, Generic, Meaning};
 use crate::scrapes::{Reported, Scraped, Scrapes};
 use crate::selector::NAME;
+use crate::xids::Tells;
 
 /// A sample that is older is not judged: it says what was, and a person is rung for what is.
 pub const MAX_AGE: Span = Span::secs(300);
@@ -34,6 +35,9 @@ const FORGET_MINUTES: u16 = 60;
 /// room.
 const SWEEP_EVERY: Span = Span::secs(600);
 const SWEEP_AT_MOST: Span = Span::secs(60);
+/// For so long after a series found no room, or the rules were others, one that is new here may
+/// have been there all along: until the next scrape.
+const SETTLES: Span = Span::secs(300);
 /// In place of the number of an entry: the series is only counted.
 const COUNTED: u32 = u32::MAX;
 
@@ -50,6 +54,10 @@ pub struct Registry {
     tenants: Tenants,
     scrapes: Scrapes,
     swept_at: Ts,
+    /// When it last took something.
+    now: Ts,
+    /// Until then, not all series of any tenant are known.
+    settles_at: Ts,
     pub counts: Counts,
 }
 
@@ -88,6 +96,8 @@ enum Use {
 struct Tenants {
     by_name: BTreeMap<String, u16>,
     series: Vec<usize>,
+    /// Until when not all series of a tenant are known, by its number.
+    settle_at: BTreeMap<u16, Ts>,
 }
 
 /// Counted since the start.
@@ -169,6 +179,8 @@ impl Registry {
             tenants: Tenants::default(),
             scrapes: Scrapes::default(),
             swept_at: Ts(0),
+            now: Ts(0),
+            settles_at: Ts(0),
             counts: Counts::default(),
         }
     }
@@ -177,7 +189,8 @@ impl Registry {
     pub fn configure(&mut self, config: Config) {
         if config != self.config {
             let (counts, scrapes) = (self.counts, core::mem::take(&mut self.scrapes));
-            *self = Self { scrapes, counts, ..Self::new(config, self.seed) };
+            let (now, settles_at) = (self.now, self.now + SETTLES);
+            *self = Self { scrapes, now, settles_at, counts, ..Self::new(config, self.seed) };
         }
     }
 
@@ -196,6 +209,7 @@ impl Registry {
     pub fn take(&mut self, series: &Series<'_, '_>, tenant: Tenant, now: Ts, batch: &mut Batch) {
         let samples = series.samples();
         let count = samples.len() as u64;
+        self.now = now;
         self.counts.samples += count;
         let Key([low, high]) = series.key();
         let key = Key([low ^ tenant.hash[0], high ^ tenant.hash[1]]);
@@ -220,8 +234,10 @@ impl Registry {
             return;
         }
         self.counts.watched_samples += count;
+        let settles_at = self.tenants.settle_at.get(&tenant.number).copied().unwrap_or_default();
+        let settled = now >= settles_at.max(self.settles_at);
         for sample in samples {
-            self.sample(at, sample, now, batch);
+            self.sample(at, sample, (now, settled), batch);
         }
     }
 
@@ -250,7 +266,7 @@ impl Registry {
 
     /// Samples of runs and devices beyond the limit of those that are put together.
     pub fn over_groups(&self) -> u64 {
-        self.scrapes.over_limit
+        self.scrapes.over_limit()
     }
 
     /// A series that is not known yet: the number of its entry, or none where it finds no room.
@@ -267,19 +283,25 @@ impl Registry {
         }
         if self.by_key.len() >= self.config.max_series {
             self.counts.over_series += count;
+            self.settles_at = now + SETTLES;
             return Ok(None);
         }
         if tenant.number > 0 && self.tenants.held(tenant.number) >= self.config.max_series_per_tenant {
             self.counts.over_tenant += count;
+            self.tenants.settle_at.insert(tenant.number, now + SETTLES);
             return Ok(None);
         }
         let labels = read(series)?;
         let watched = match meaning::of(&labels, &self.config) {
             None => COUNTED,
             Some(meaning) => {
+                let is_xid = matches!(meaning, Meaning::Xid { .. });
                 let Some(at) = self.watch(meaning, &labels, tenant) else {
                     // It is looked at again when it is sent next: there may be room by then.
                     self.counts.over_watched += count;
+                    if is_xid {
+                        self.settles_at = now + SETTLES;
+                    }
                     return Ok(None);
                 };
                 at
@@ -320,7 +342,8 @@ impl Registry {
         Some(at)
     }
 
-    fn sample(&mut self, at: u32, sample: Sample, now: Ts, batch: &mut Batch) {
+    /// A sample of what means something. `settled`: all series were known before.
+    fn sample(&mut self, at: u32, sample: Sample, (now, settled): (Ts, bool), batch: &mut Batch) {
         let Some(entry) = self.watched.get_mut(at as usize).and_then(Option::as_mut) else { return };
         let Sample { ts_ms, value } = sample;
         if ts_ms <= entry.last_ms {
@@ -356,11 +379,18 @@ impl Registry {
                 return;
             }
         };
-        if old {
-            return;
-        }
         match &**told {
             Meaning::Generic(_) => {}
+            Meaning::Xid { instance, gpu, series } => {
+                let tells = match (old, settled) {
+                    (true, _) => Tells::Nothing,
+                    (false, false) => Tells::Rise,
+                    (false, true) => Tells::Appearance,
+                };
+                let of = (instance, gpu, *series);
+                self.scrapes.xid(now, of, scraped, tells, &mut batch.reports);
+            }
+            _ if old => {}
             Meaning::Run { instance, run, rank, signal } => {
                 let of = (instance, run);
                 self.scrapes.run(now, of, (*rank, signal), scraped, &mut batch.reports);

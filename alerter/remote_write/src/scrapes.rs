@@ -13,6 +13,7 @@ use stepwatch_wire::names::{ckpt, hello, metric};
 use stepwatch_wire::{CkptPhase, Event, Kind, Metrics, Value};
 
 use crate::meaning::{DeviceName, Instance, Signal};
+use crate::xids::{Tells, XidSeries, Xids};
 
 /// How long a scrape waits for its step.
 const PATIENCE: Span = Span::secs(5);
@@ -51,7 +52,8 @@ pub(crate) struct Scrapes {
     devices: BTreeMap<(Arc<str>, DeviceName), DeviceScrape>,
     /// Runs whose samples have come since they were last looked at.
     touched: Vec<(Arc<str>, Arc<str>)>,
-    pub(crate) over_limit: u64,
+    xids: Xids,
+    over_limit: u64,
 }
 
 /// When an instance was last scraped.
@@ -208,6 +210,27 @@ impl Scrapes {
         self.hear(now, instance, v.ts_ms, out);
     }
 
+    /// A sample of what says of the XIDs of a GPU.
+    pub(crate) fn xid(
+        &mut self,
+        now: Ts,
+        (instance, gpu, series): (&Instance, &Arc<str>, XidSeries),
+        v: Scraped,
+        tells: Tells,
+        out: &mut Vec<Reported>,
+    ) {
+        self.xids.take(now, (instance, gpu, series), v, tells, out);
+        // Every exporter of ours says what it read, also where nothing else that it says is watched.
+        if !v.stale && series != XidSeries::Read && tells > Tells::Nothing {
+            self.hear(now, instance, v.ts_ms, out);
+        }
+    }
+
+    /// Samples beyond the limits of what is put together.
+    pub(crate) fn over_limit(&self) -> u64 {
+        self.over_limit + self.xids.over_limit
+    }
+
     /// Whether an instance answered a scrape.
     pub(crate) fn up(&mut self, now: Ts, instance: &Instance, v: Scraped, out: &mut Vec<Reported>) {
         if v.stale || !self.instances.contains_key(&instance.address) {
@@ -257,6 +280,7 @@ impl Scrapes {
                 scrape.flush(device, address, out);
             }
         }
+        self.xids.tick(now, out);
         for (address, l) in &mut self.instances {
             if l.up != Some(false) && now - l.heard >= l.patience() {
                 l.up = Some(false);

@@ -1,3 +1,5 @@
+mod xids;
+
 use prost::Message as _;
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
