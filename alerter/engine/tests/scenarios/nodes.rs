@@ -14,6 +14,7 @@ mod gpus;
 mod kernel_messages;
 mod links;
 mod merge;
+mod scraped;
 mod setups;
 mod shared;
 mod successors;
