@@ -151,12 +151,14 @@ fn instance(labels: &[(&str, &str)]) -> Instance {
 }
 
 fn run(labels: &[(&str, &str)], run: &str, rank: &str, signal: Signal) -> Option<Meaning> {
-    let run = value_of(labels, run);
+    let run = word(value_of(labels, run));
+    // As of every other way in: two runs may not differ by blanks at their ends.
+    let run = run.trim();
     if run.is_empty() {
         return None;
     }
     let rank = value_of(labels, rank).parse().ok();
-    Some(Meaning::Run { instance: instance(labels), run: word(run), rank, signal })
+    Some(Meaning::Run { instance: instance(labels), run: run.into(), rank, signal })
 }
 
 fn by_rule(rule: &RunRule, labels: &[(&str, &str)]) -> Option<Meaning> {
@@ -250,7 +252,7 @@ fn generic(labels: &[(&str, &str)]) -> Generic {
         text: text_of(labels),
         metric: owned(metric),
         job: owned(value_of(labels, "job")),
-        run: owned(run.unwrap_or_default()),
+        run: owned(run.unwrap_or_default()).trim().to_owned(),
         node: owned(node.unwrap_or_default()),
         counter,
     }

@@ -187,7 +187,8 @@ impl Scrapes {
         v: Scraped,
         out: &mut Vec<Reported>,
     ) {
-        if v.stale || !v.value.is_finite() {
+        let value = v.value * scale;
+        if v.stale || !value.is_finite() {
             return;
         }
         let key = (Arc::clone(&instance.address), device.clone());
@@ -206,7 +207,7 @@ impl Scrapes {
             scrape.flush(device, &instance.address, out);
             (scrape.at_ms, scrape.since) = (v.ts_ms, now);
         }
-        scrape.m.set(name, v.value * scale);
+        scrape.m.set(name, value);
         self.hear(now, instance, v.ts_ms, out);
     }
 

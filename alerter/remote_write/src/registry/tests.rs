@@ -233,6 +233,24 @@ fn silence_of_the_sender_is_no_silence_of_the_run() {
 }
 
 #[test]
+fn a_run_has_the_name_that_it_has_on_every_other_way_in() {
+    let mut door = Door::new(Config::default());
+    let loss = |run: &str| format!(r#"train_loss{{run="{run}",instance="a:1"}}"#);
+    let named = |run: &str| series(&loss(run), &[(NOW.0, 2.5)]);
+    door.write(vec![named(" \u{202e}llama\t"), named("\u{200b}"), named(" ")]);
+    let found = events(door.tick(9));
+    assert_eq!(found.iter().map(|e| e.run.as_deref()).collect::<Vec<_>>(), [Some("llama")]);
+}
+
+#[test]
+fn a_reading_that_its_unit_makes_infinite_is_none() {
+    let mut door = Door::new(Config::default());
+    let clock = r#"DCGM_FI_DEV_SM_CLOCK{UUID="GPU-1",Hostname="node001",instance="dcgm:9400"}"#;
+    door.scrape(0, &[(clock, 1e305)]);
+    assert_eq!(door.tick(3), []);
+}
+
+#[test]
 fn devices_of_nodes_are_readings() {
     let mut door = Door::new(Config::default());
     let dcgm = |field: &str| {
