@@ -5,6 +5,10 @@
 //! over the corpora, so that what a fuzzer once broke stays mended without a fuzzer. It is compiled
 //! in tests and with the feature `fuzz` only.
 
+mod remote_write;
+
+pub use remote_write::remote_write;
+
 use stepwatch_engine::{AnyInput, Engine, SourceInput};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::config::ResponderConfig;
@@ -148,6 +152,7 @@ mod tests {
         ("callbacks", callbacks),
         ("calendar", calendar),
         ("discovery", discovery),
+        ("remote_write", remote_write),
     ];
 
     #[test]
