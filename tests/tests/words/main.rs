@@ -8,6 +8,7 @@ mod found;
 mod outputs;
 mod ras;
 mod rows;
+mod written;
 
 use found::{FOUND, Found};
 use outputs::{Services, out_of_alerter, out_of_exporter, out_of_services, stream};
@@ -20,6 +21,7 @@ use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{Inbound, Stack, StackOptions, http, poll_until};
 use stepwatch_wire::words;
 use tokio::io::AsyncWriteExt as _;
+use written::WRITTEN;
 
 const HOSTILE: &str = "*b* <!channel> <@U1> \r\n\x1b[31m\u{202e}\u{200b}<script>`x` [l](http://e)";
 
@@ -431,8 +433,8 @@ async fn click(stack: &Stack) {
     assert!(request.body(body).timeout(PATIENCE).send().await.unwrap().status().is_success());
 }
 
-/// Sends each text to the alerter, and returns the ids of all incidents.
-async fn into_alerter(stack: &Stack, seen: &mut Seen) -> Vec<String> {
+/// Sends each text to the alerter.
+async fn into_alerter(stack: &Stack, seen: &mut Seen) {
     // Of the run and of the GPU.
     let paged = async || stack.alerter.incidents().await.ok().filter(|all| all.len() > 1);
     let all = poll_until("incidents", PATIENCE, paged).await.unwrap();
@@ -464,8 +466,7 @@ async fn into_alerter(stack: &Stack, seen: &mut Seen) -> Vec<String> {
         assert!(request.body(hook.to_string()).timeout(PATIENCE).send().await.unwrap().status().is_success());
     }
     let listed = async || stack.alerter.incidents().await.ok().filter(|all| all.len() > 2);
-    let all = poll_until("the alert", PATIENCE, listed).await.unwrap();
-    all.iter().map(|incident| incident["id"].as_str().unwrap().to_owned()).collect()
+    poll_until("the alert", PATIENCE, listed).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -494,7 +495,7 @@ async fn no_word_from_outside_steers_hides_or_is_markup_anywhere() {
         exporter: files.of_exporter(&found.sources()),
         machine,
         blind: true,
-        alerter: files.of_alerter(),
+        alerter: files.of_alerter() + written::CONFIG,
         webhook: true,
         inbound: vec![Inbound::PagerDuty, Inbound::Slack],
         receivers: mail + &others,
@@ -508,7 +509,8 @@ async fn no_word_from_outside_steers_hides_or_is_markup_anywhere() {
     is_followed(&stack).await;
     is_found(&stack).await;
     let mut seen = Seen(Vec::new());
-    let ids = into_alerter(&stack, &mut seen).await;
+    into_alerter(&stack, &mut seen).await;
+    let ids = written::write(&stack, &mut seen).await;
     out_of_services(&stack, &services, 2, &mut seen).await;
     out_of_exporter(&stack, &mut seen).await;
     out_of_alerter(&stack, &ids, &mut seen).await;
@@ -525,8 +527,8 @@ async fn no_word_from_outside_steers_hides_or_is_markup_anywhere() {
     {
         assert!(seen.0.iter().any(|(at, text)| at == place && text.contains("*b* <!channel>")), "{place}");
     }
-    // What was answered came as far as somebody reads it.
-    for name in ["assignee", "merged"] {
+    // What was answered and written came as far as somebody reads it.
+    for name in ["assignee", "merged"].iter().chain(WRITTEN) {
         let words = format!("{name} *b* <!channel>");
         assert!(seen.0.iter().any(|(_, text)| text.contains(&words)), "{name} went nowhere");
     }

@@ -40,6 +40,11 @@ const ROWS: &[(&str, &str)] = &[
         "alerter/src/ingest/exporters",
         "the exporter of the stack, and one that cleans nothing in its own tests",
     ),
+    ("alerter/remote_write/src/decode/v1", "the labels and the tenant of written.rs"),
+    (
+        "alerter/remote_write/src/decode/v2",
+        "the same labels out of a table; the fuzz target `remote_write` has hostile ones",
+    ),
     ("alerter/src/notify/alertmanager", "the receiver `other`"),
     ("alerter/src/notify/email", "the receiver `mail`"),
     ("alerter/src/notify/pagerduty", "the receiver `primary`"),
@@ -57,6 +62,7 @@ const HELPERS: &[(&str, &[&str])] = &[
         "alerter/src/ingest",
         &["groups", "guard", "kept", "lines", "loss", "status", "stream", "target", "tests"],
     ),
+    ("alerter/remote_write/src/decode", &["fields", "malformed", "request", "series", "tests"]),
     ("alerter/src/callbacks", &["endpoints", "people", "proxy", "signature", "silencing", "tests"]),
     (
         "alerter/src/notify",
