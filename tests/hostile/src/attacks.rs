@@ -15,6 +15,7 @@ mod logs;
 mod otlp;
 mod ras;
 mod readers;
+mod remote_write;
 mod series;
 mod several;
 mod sites;
@@ -78,6 +79,11 @@ pub(crate) const ALL: &[Attack] = &[
     values::FILES,
     values::ALERTS,
     values::SERIES,
+    remote_write::BOMBS,
+    remote_write::SERIES,
+    remote_write::WATCHED,
+    remote_write::SAMPLES,
+    remote_write::RUNS,
     several::ATTACK,
 ];
 

@@ -103,7 +103,7 @@ fn gzip(bytes: &[u8]) -> anyhow::Result<Vec<u8>> {
 }
 
 /// A field of a protobuf that holds bytes.
-fn message(field: u8, bytes: &[u8]) -> Vec<u8> {
+pub(super) fn message(field: u8, bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![field << 3 | 2];
     let mut length = bytes.len();
     while length >= 0x80 {
