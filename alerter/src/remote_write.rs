@@ -24,7 +24,7 @@ use crate::runtime::WriteBatch;
 pub use metrics::WriteMetrics;
 
 /// Requests that may wait for the runtime.
-pub const QUEUE_WRITES: usize = 32;
+pub const QUEUE_WRITES: usize = 4;
 /// How long a request waits until it is judged and durable.
 const JUDGED_WITHIN: Duration = Duration::from_secs(10);
 /// How often scrapes that are not complete are looked at.
@@ -32,7 +32,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// Decoders that are kept; each has the buffers of its largest request.
 const MAX_DECODERS: usize = 4;
 /// A decoder whose buffer has grown larger is not kept.
-const MAX_KEPT_BYTES: usize = 4 << 20;
+const MAX_KEPT_BYTES: usize = 1 << 20;
 
 /// Where requests are taken; clones share it.
 #[derive(Debug, Clone)]
@@ -61,6 +61,8 @@ struct Buffers {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Written {
     pub(crate) totals: Totals,
+    /// There is more in it than is taken at once.
+    pub(crate) full: bool,
     /// Samples that are refused for good, and why.
     pub(crate) refused: u64,
     pub(crate) why: Option<String>,
@@ -122,6 +124,9 @@ impl RemoteWrite {
                 .map_err(|_| Refusal::Later("the alerter is stopping"))?;
         }
         self.0.note(&written);
+        if written.full {
+            return Err(Refusal::Later("more samples mean something than are judged at once: send it again"));
+        }
         Ok(written)
     }
 }
@@ -174,12 +179,12 @@ impl Door {
         // Whatever stands before a fault in the body is taken: it is as good as any other sample.
         let totals = decoder.decode(version, text, |series| registry.take(&series, tenant, now, &mut batch));
         registry.finish_request(&mut batch);
-        let (refused, why) = (batch.refused, batch.why.take());
+        let (full, refused, why) = (batch.full, batch.refused, batch.why.take());
         let judged = self.queue(batch)?;
         self.metrics.publish(&registry);
         drop(registry);
         let totals = totals.map_err(malformed)?;
-        Ok((Written { totals, refused, why }, judged))
+        Ok((Written { totals, full, refused, why }, judged))
     }
 
     /// Hands a batch to the runtime, if there is anything in it.

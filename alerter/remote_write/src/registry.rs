@@ -29,6 +29,12 @@ const MAX_LABELS: usize = 64;
 const MAX_VALUE: usize = 2048;
 /// Tenants with names; samples of further ones are counted and dropped.
 pub const MAX_TENANTS: usize = 256;
+/// Reports and readings of one request; the sender is told to repeat what comes after them, of which
+/// nothing has been taken.
+const MAX_REPORTS: usize = 20_000;
+const MAX_READINGS: usize = 200_000;
+/// Bytes of labels for each series that means something, on average.
+const LABEL_BYTES: usize = 512;
 /// A series that was not sent for so many minutes is forgotten.
 const FORGET_MINUTES: u16 = 60;
 /// How often they are looked through for that, and at least between two looks where there is no
@@ -51,6 +57,8 @@ pub struct Registry {
     by_labels: HashMap<Key, u32, BuildHasherDefault<KeyHasher>>,
     secrets: Secrets,
     seed: u64,
+    /// Bytes of labels of those that mean something.
+    label_bytes: usize,
     tenants: Tenants,
     scrapes: Scrapes,
     swept_at: Ts,
@@ -74,6 +82,8 @@ struct Known {
 #[derive(Debug)]
 struct Entry {
     labels: Key,
+    /// Of its labels.
+    bytes: usize,
     meaning: Use,
     last_ms: i64,
     last: f64,
@@ -126,6 +136,8 @@ pub struct Batch {
     pub reports: Vec<Reported>,
     /// Values of series that are watched by their names.
     pub readings: Vec<SeriesReading>,
+    /// There is more in the request than one batch has room for: it must be repeated.
+    pub full: bool,
     /// Samples that are refused for good, and why the first was.
     pub refused: u64,
     pub why: Option<String>,
@@ -176,6 +188,7 @@ impl Registry {
             by_labels: HashMap::default(),
             secrets: Secrets::new(seed),
             seed,
+            label_bytes: 0,
             tenants: Tenants::default(),
             scrapes: Scrapes::default(),
             swept_at: Ts(0),
@@ -210,6 +223,10 @@ impl Registry {
         let samples = series.samples();
         let count = samples.len() as u64;
         self.now = now;
+        batch.full |= batch.reports.len() >= MAX_REPORTS || batch.readings.len() >= MAX_READINGS;
+        if batch.full {
+            return;
+        }
         self.counts.samples += count;
         let Key([low, high]) = series.key();
         let key = Key([low ^ tenant.hash[0], high ^ tenant.hash[1]]);
@@ -237,6 +254,10 @@ impl Registry {
         let settles_at = self.tenants.settle_at.get(&tenant.number).copied().unwrap_or_default();
         let settled = now >= settles_at.max(self.settles_at);
         for sample in samples {
+            batch.full |= batch.reports.len() >= MAX_REPORTS || batch.readings.len() >= MAX_READINGS;
+            if batch.full {
+                return;
+            }
             self.sample(at, sample, (now, settled), batch);
         }
     }
@@ -315,16 +336,20 @@ impl Registry {
     /// The entry of a series that means something.
     fn watch(&mut self, meaning: Meaning, labels: &[(&str, &str)], tenant: Tenant) -> Option<u32> {
         let of = self.tenants.name(tenant.number);
-        let key = self.secrets.labels(&identity(of, labels));
+        let identity = identity(of, labels);
+        let key = self.secrets.labels(&identity);
         if let Some(at) = self.by_labels.get(&key) {
             if let Some(entry) = self.watched.get_mut(*at as usize).and_then(Option::as_mut) {
                 entry.keys += 1;
             }
             return Some(*at);
         }
-        if self.by_labels.len() >= self.config.max_watched {
+        let bytes = identity.len();
+        let room = self.config.max_watched.saturating_mul(LABEL_BYTES);
+        if self.by_labels.len() >= self.config.max_watched || self.label_bytes + bytes > room {
             return None;
         }
+        self.label_bytes += bytes;
         let meaning = match meaning {
             Meaning::Generic(g) => {
                 let counter = g.counter;
@@ -332,7 +357,7 @@ impl Registry {
             }
             told => Use::Told(Box::new(told)),
         };
-        let entry = Entry { labels: key, meaning, last_ms: i64::MIN, last: f64::NAN, keys: 1 };
+        let entry = Entry { labels: key, bytes, meaning, last_ms: i64::MIN, last: f64::NAN, keys: 1 };
         let at = self.free.pop().unwrap_or_else(|| {
             self.watched.push(None);
             (self.watched.len() - 1) as u32
@@ -409,6 +434,7 @@ impl Registry {
         let minute = minutes(now);
         let (watched, free, by_labels, tenants) =
             (&mut self.watched, &mut self.free, &mut self.by_labels, &mut self.tenants);
+        let label_bytes = &mut self.label_bytes;
         self.by_key.retain(|_, known| {
             let keeps = minute.wrapping_sub(known.minute) < FORGET_MINUTES;
             if !keeps {
@@ -419,6 +445,7 @@ impl Registry {
                     entry.keys -= 1;
                     if entry.keys == 0 {
                         by_labels.remove(&entry.labels);
+                        *label_bytes = label_bytes.saturating_sub(entry.bytes);
                         free.push(known.watched);
                         *place = None;
                     }

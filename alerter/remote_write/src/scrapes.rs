@@ -22,6 +22,11 @@ const READING: Span = Span::secs(2);
 /// Runs of instances, and devices, that are put together at once; samples of further ones are
 /// counted and dropped.
 const MAX_GROUPS: usize = 100_000;
+/// Of these, runs of instances, and names of runs: a run is much more to the engine than a device.
+const MAX_RUN_GROUPS: usize = 20_000;
+const MAX_RUNS: usize = 1024;
+/// Events of one scrape beside its steps.
+const MAX_OTHERS: usize = 64;
 /// Ranks of one run on one instance.
 const MAX_RANKS: usize = 256;
 /// Shares of scrapes that may be missed before an instance counts as lost, and the shortest and
@@ -50,6 +55,10 @@ pub(crate) struct Scrapes {
     instances: BTreeMap<Arc<str>, Liveness>,
     runs: BTreeMap<(Arc<str>, Arc<str>), RunScrape>,
     devices: BTreeMap<(Arc<str>, DeviceName), DeviceScrape>,
+    /// Names of runs, and how many instances report each.
+    names: BTreeMap<Arc<str>, u32>,
+    /// How many runs there were when the names were counted.
+    named: usize,
     /// Runs whose samples have come since they were last looked at.
     touched: Vec<(Arc<str>, Arc<str>)>,
     xids: Xids,
@@ -154,9 +163,12 @@ impl Scrapes {
         out: &mut Vec<Reported>,
     ) {
         let key = (Arc::clone(&instance.address), Arc::clone(run));
-        if self.runs.len() >= MAX_GROUPS && !self.runs.contains_key(&key) {
-            self.over_limit += 1;
-            return;
+        if !self.runs.contains_key(&key) {
+            if self.runs.len() >= MAX_RUN_GROUPS || self.is_a_run_too_many(run) {
+                self.over_limit += 1;
+                return;
+            }
+            *self.names.entry(Arc::clone(run)).or_default() += 1;
         }
         let scrape = self.runs.entry(key.clone()).or_default();
         scrape.node = Arc::clone(&instance.node);
@@ -176,6 +188,10 @@ impl Scrapes {
             self.touched.push(key);
         }
         self.hear(now, instance, v.ts_ms, out);
+    }
+
+    fn is_a_run_too_many(&self, run: &Arc<str>) -> bool {
+        self.names.len() >= MAX_RUNS && !self.names.contains_key(run)
     }
 
     /// A sample of a device.
@@ -307,6 +323,13 @@ impl Scrapes {
         let recent = |at: Ts| now - at < Span::secs(3600);
         self.devices.retain(|_, scrape| recent(scrape.since));
         self.runs.retain(|_, scrape| recent(scrape.since));
+        if self.runs.len() != self.named {
+            self.named = self.runs.len();
+            self.names.clear();
+            for (_, run) in self.runs.keys() {
+                *self.names.entry(Arc::clone(run)).or_default() += 1;
+            }
+        }
         self.instances.retain(|_, l| recent(l.heard));
     }
 }
@@ -378,21 +401,28 @@ impl RunScrape {
                 if of.counters.insert(key, value).is_none_or(|had| had.to_bits() != value.to_bits()) {
                     let mut eval = Event { name: Some(dataset.to_string()), ..Event::new(Kind::Eval) };
                     eval.m.set(metric::LOSS, value);
-                    self.others.push(eval);
+                    self.beside(eval);
                 }
             }
             Signal::CheckpointStep => self.checkpoint(whole(value)),
             Signal::CheckpointFailures => {
                 let had = self.checkpoint_failures.replace(value);
                 if had.is_some_and(|had| value > had) {
-                    self.others.push(Event { ckpt: Some(CkptPhase::Fail), ..Event::new(Kind::Ckpt) });
+                    self.beside(Event { ckpt: Some(CkptPhase::Fail), ..Event::new(Kind::Ckpt) });
                 }
             }
             Signal::CheckpointRunning => {
                 if !core::mem::replace(&mut self.saving, value > 0.0) && self.saving {
-                    self.others.push(Event { ckpt: Some(CkptPhase::Start), ..Event::new(Kind::Ckpt) });
+                    self.beside(Event { ckpt: Some(CkptPhase::Start), ..Event::new(Kind::Ckpt) });
                 }
             }
+        }
+    }
+
+    /// What a scrape says beside its steps, up to a limit that no scrape has.
+    fn beside(&mut self, event: Event) {
+        if self.others.len() < MAX_OTHERS {
+            self.others.push(event);
         }
     }
 
@@ -402,7 +432,7 @@ impl RunScrape {
             self.last_checkpoint = step;
             let mut done = Event { ckpt: Some(CkptPhase::End), step, ..Event::new(Kind::Ckpt) };
             done.extra.insert(ckpt::STAGE.into(), Value::Text(ckpt::SAVE.into()));
-            self.others.push(done);
+            self.beside(done);
         }
     }
 
@@ -437,8 +467,9 @@ impl RunScrape {
         if let Some(secs) = self.whole.step_time() {
             whole.set(metric::STEP_TIME, secs);
         }
+        // A run that names no rank has one: an event without any is of no node.
         if self.ranks.is_empty() && self.whole.reports(step, &whole) {
-            send(Event { m: whole.clone(), ..Event::new(Kind::Step) });
+            send(Event { m: whole.clone(), rank: Some(0), ..Event::new(Kind::Step) });
         }
         for (number, rank) in &mut self.ranks {
             let mut m = core::mem::take(&mut rank.m);

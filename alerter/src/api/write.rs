@@ -71,10 +71,10 @@ async fn answer(
             return ApiError { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, message }.into_response();
         }
     };
-    let tenant = headers.get(TENANT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let tenant = headers.get(TENANT).map_or(Ok(""), |value| value.to_str()).unwrap_or("\u{fffd}");
     let tenant = words::line(tenant.trim()).into_owned();
-    if tenant.chars().count() > MAX_TENANT {
-        let why = format!("{TENANT} has more than {MAX_TENANT} characters");
+    if tenant.chars().count() > MAX_TENANT || !tenant.is_ascii() {
+        let why = format!("{TENANT} must be at most {MAX_TENANT} characters of ASCII");
         return ApiError::bad_request(why).into_response();
     }
     let body = match body {
@@ -94,7 +94,7 @@ async fn answer(
 }
 
 fn answered(written: Written) -> Response {
-    let Written { totals, refused, why } = written;
+    let Written { totals, refused, why, .. } = written;
     let mut response = match why {
         Some(why) => ApiError::bad_request(format!("{refused} samples refused, the others are taken: {why}"))
             .into_response(),

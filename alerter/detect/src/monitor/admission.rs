@@ -10,7 +10,7 @@
 use super::nodes::MAX_NODES;
 use super::refusal::{Refusal, Refused};
 use super::run::Run;
-use super::sources::{SCRAPED, Source, yields};
+use super::sources::{SCRAPED, Source, is_scraped, yields};
 use super::{Key, MAX_RUNS, Monitor, Record};
 use crate::run::Reporters;
 use stepwatch_model::time::{Span, Ts};
@@ -119,6 +119,12 @@ impl Monitor {
         let Record { now, source, event } = record;
         let Some(s) = self.sources.get_mut(source) else { return Ok(()) };
         if s.many_nodes && self.owners.get(node).is_some_and(|owner| owner == source) {
+            return Ok(());
+        }
+        // A node has several instances that a Prometheus scrapes: ours, DCGM's, node_exporter.
+        let owner = self.owners.get(node).filter(|owner| is_scraped(owner) && is_scraped(source));
+        if owner.is_some_and(|owner| owner != source) && (s.nodes.is_empty() || s.nodes.contains(node)) {
+            self.speaks_for(source, node);
             return Ok(());
         }
         let moves = !s.many_nodes && !s.nodes.is_empty() && !s.nodes.contains(node);

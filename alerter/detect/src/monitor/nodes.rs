@@ -7,6 +7,7 @@ use stepwatch_wire::Event;
 
 use super::node::Node;
 use super::run::Run;
+use super::sources::origin_of;
 use super::users::of_several_users;
 use super::{Key, LOOK_AGAIN, Monitor, NO_RUN};
 use crate::cause;
@@ -209,7 +210,8 @@ impl Monitor {
         let hit = tenants.first().filter(|_| !shared).and_then(|t| self.runs.get(&t.run));
         let run = hit.map(|run| self.hit_of(now, run)).unwrap_or_default();
         let scope = Scope::Node(name.to_owned());
-        let origin = self.owners.get(name).cloned().map(|source| Origin::of_exporter(source, None));
+        let origin =
+            self.owners.get(name).map(|source| Origin::of_exporter(origin_of(source).to_owned(), None));
         let oldest = self.oldest_run_on(now, name);
         Context { shared, origin, oldest, ..Context::new(scope, run, [name.to_owned()].into(), now) }
     }

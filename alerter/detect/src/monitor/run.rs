@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::names::{ckpt, exporter_event, hello, metric};
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, Value};
 
+use super::sources::origin_of;
 use crate::detector::RunAt;
 use crate::detector::shared::Standard;
 use crate::detectors::{Detectors, DetectorsConfig, rank_dead};
@@ -93,7 +94,7 @@ impl Run {
     /// The source of the reports about it, and the user who owns it.
     pub(crate) fn origin(&self) -> Origin {
         let Reporters { uid, since, .. } = self.reporters;
-        let source = self.reporters.first().unwrap_or_default().to_owned();
+        let source = origin_of(self.reporters.first().unwrap_or_default()).to_owned();
         let since = since.unwrap_or(self.state.first_seen);
         Origin::of_exporter(source, uid).since(since)
     }

@@ -72,6 +72,11 @@ pub(super) fn yields(other: &str, source: &str) -> bool {
     is_scraped(other) && !is_scraped(source)
 }
 
+/// Who answers for what a source reports. Whoever writes may name any number of instances.
+pub(super) fn origin_of(source: &str) -> &str {
+    if is_scraped(source) { SCRAPED.trim_end_matches('/') } else { source }
+}
+
 impl Source {
     /// The node that it reports, if it reports only one.
     pub(super) fn node(&self) -> Option<&String> {

@@ -393,3 +393,44 @@ fn a_pair_of_replicas_is_one_series() {
     assert_eq!((first[0].id, second.len()), (second[0].id, 1));
     assert!(door.write(from("a", 1)).readings.is_empty(), "the other has sent it");
 }
+
+#[test]
+fn a_request_with_more_than_is_judged_at_once_is_repeated_until_it_is_through() {
+    let mut door = Door::new(generic("x"));
+    let samples: Vec<_> = (0..MAX_READINGS as i64 + 10).map(|i| (NOW.0 - 250_000 + i, i as f64)).collect();
+    let first = door.write(vec![series("x", &samples)]);
+    assert!(first.full && first.readings.len() == MAX_READINGS, "{}", first.readings.len());
+    let again = door.write(vec![series("x", &samples)]);
+    assert_eq!((again.full, again.readings.len()), (false, 10));
+    assert_eq!(again.readings[0].value, MAX_READINGS as f64, "nothing is missing, nothing comes twice");
+}
+
+#[test]
+fn labels_that_differ_late_are_of_two_series() {
+    let mut door = Door::new(Config::default());
+    let long = "c".repeat(1100);
+    let of = |run: &str| {
+        let text = |name: &str| format!("{name}{{cluster=\"{long}\",instance=\"a:1\",run=\"{run}\"}}");
+        [series(&text("train_step"), &[(NOW.0, 7.0)]), series(&text("train_loss"), &[(NOW.0, 2.0)])]
+    };
+    let found = events(reports(door.write([of("one"), of("two")].concat())));
+    let runs: Vec<_> = found.iter().map(|e| e.run.clone().unwrap()).collect();
+    assert_eq!(runs, ["one", "two"]);
+}
+
+#[test]
+fn runs_are_limited_and_what_one_scrape_says_too() {
+    let mut door = Door::new(Config::default());
+    let of = |n: usize| {
+        (0..n).map(|i| series(&format!("train_step{{run=\"r{i}\",instance=\"a:1\"}}"), &[(NOW.0, 1.0)]))
+    };
+    door.write(of(1100).collect());
+    assert_eq!(door.registry.over_groups(), 1100 - 1024);
+    let toggles: Vec<_> = (0..1000).map(|i| (NOW.0 + i, (i % 2) as f64)).collect();
+    // Without a step, what is to be said of it waits for one.
+    let of = |name: &str| format!("{name}{{run=\"r\",instance=\"a:1\"}}");
+    let mut door = Door::new(Config::default());
+    door.write(vec![series(&of("train_checkpoint_in_progress"), &toggles)]);
+    let found = door.write(vec![series(&of("train_step"), &[(NOW.0 + 2000, 1.0)])]);
+    assert!(found.reports.len() <= 66, "{}", found.reports.len());
+}

@@ -52,7 +52,7 @@ struct Prometheus {
 
 impl Prometheus {
     fn new() -> Self {
-        Self { registry: Registry::new(Config::default()), decoder: Decoder::new(7) }
+        Self { registry: Registry::new(Config::default(), 7), decoder: Decoder::new(7) }
     }
 
     fn scrape(&mut self, b: &mut Bench, values: &[(&str, f64)]) {
@@ -100,4 +100,56 @@ fn an_xid_that_was_scraped_under_a_run_pages_as_if_the_exporter_had_told() {
     for part in ["XID 79 on", UUID, "GPU has fallen off the bus", "drain gpu-7 and reboot it"] {
         assert!(m.summary.contains(part), "{part:?} not in {:?}", m.summary);
     }
+}
+
+#[test]
+fn several_instances_tell_of_one_node() {
+    let (mut b, mut prometheus) = (Bench::new(), Prometheus::new());
+    let dcgm = |code: f64| {
+        (format!("DCGM_FI_DEV_XID_ERRORS{{UUID={UUID},Hostname=gpu-7,instance=10.0.0.7:9400}}"), code)
+    };
+    // The trainer names no rank, and DCGM's exporter has another address than ours.
+    let (step, (xid, none)) = ("train_step{run=llama,instance=gpu-7:9765}", dcgm(0.0));
+    for n in 0..40 {
+        prometheus.scrape(&mut b, &[(step, 100.0 + f64::from(n)), (&xid, none)]);
+    }
+    prometheus.scrape(&mut b, &[(step, 140.0), (&xid, 79.0)]);
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Page, State::Open)]);
+    assert_eq!((b.last().run.as_str(), &b.last().nodes[..]), ("llama", &["gpu-7".to_owned()][..]));
+}
+
+#[test]
+fn what_an_exporter_streams_goes_before_what_was_scraped_of_it() {
+    let (mut b, mut prometheus) = (Bench::new(), Prometheus::new());
+    let step = "train_rank_step{run=llama,rank=0,instance=gpu-7:9765}";
+    for n in 0..20 {
+        prometheus.scrape(&mut b, &[(step, 100.0 + f64::from(n))]);
+    }
+    let judged =
+        |b: &Bench| b.engine.run("llama").map(|run| (run.state.last_step, run.counters.steps)).unwrap();
+    // Its latest step waits for what else a scrape may bring.
+    let before = judged(&b);
+    assert_eq!(before, (Some(118), 19));
+    // The exporter is read from now on: it need not wait until the copy falls silent.
+    let streamed = |b: &mut Bench, n: i64| {
+        let mut event = stepwatch_wire::Event::step("llama", n);
+        (event.rank, event.node) = (Some(0), Some("gpu-7".into()));
+        event.m.set("loss", 2.0);
+        b.answer(SourceInput::Event { source: "gpu-7:9765", event: &event });
+    };
+    b.answer(SourceInput::SourceUp { source: "gpu-7:9765", many_nodes: false });
+    for n in 120..140 {
+        streamed(&mut b, n);
+        prometheus.scrape(&mut b, &[(step, n as f64)]);
+    }
+    assert_eq!(judged(&b), (Some(139), before.1 + 21), "each step once");
+    let refused: Vec<_> = b.engine.refused().map(|(source, _)| source.to_owned()).collect();
+    assert_eq!(refused, ["remote_write/gpu-7:9765"]);
+    // It takes over again where the exporter is silent.
+    b.answer(SourceInput::SourceDown { source: "gpu-7:9765", reason: "gone" });
+    b.wait(700);
+    for n in 140..150 {
+        prometheus.scrape(&mut b, &[(step, n as f64)]);
+    }
+    assert_eq!(judged(&b).0, Some(148));
 }
