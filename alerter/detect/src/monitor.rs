@@ -9,10 +9,12 @@ mod nodes;
 mod owners;
 mod refusal;
 mod run;
+mod scraped;
 mod series;
 mod sources;
 mod state;
 mod users;
+mod watched_series;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,7 +35,7 @@ use crate::fabric::Fabric;
 use crate::kernel_messages::KernelMessages;
 use crate::node::Claim;
 use crate::placement::Placement;
-use crate::run::FORGET_AFTER;
+use crate::run::{FORGET_AFTER, KeptAccounts};
 use crate::series::SeriesReading;
 
 /// Runs watched at once; events of further ones are counted and dropped.
@@ -50,7 +52,7 @@ const LOOK_AGAIN: Span = Span::millis(10);
 pub use node::{News, Node};
 pub use refusal::{Refusal, Refused};
 pub use run::{Counters, Run};
-pub use sources::SCRAPED;
+pub use scraped::SCRAPED;
 use sources::{Source, Speakers};
 use users::{claim_of_owner, of_several_users};
 
@@ -102,10 +104,10 @@ pub struct Monitor {
     dropped_runs: u64,
     dropped_nodes: u64,
     baselines: BTreeMap<String, baselines::Baseline>,
-    series: series::WatchedSeries,
+    series: watched_series::WatchedSeries,
     dropped_baselines: u64,
     /// By run, of those that are forgotten.
-    kept_accounts: BTreeMap<String, kept_accounts::KeptAccounts>,
+    kept_accounts: BTreeMap<String, KeptAccounts>,
     dropped_accounts: u64,
     scratch: Vec<Finding>,
     /// Somebody takes the judged samples.

@@ -27,7 +27,7 @@ pub(crate) use checkpoints::median;
 pub use checkpoints::{Checkpoints, Outcome, Save, Written};
 pub use config_groups::{ConfigGroups, Setup, Variant};
 pub use ledger::{Accounts, Ledger, TimeState};
-pub(crate) use ledger::{Declared, Size, Steps};
+pub(crate) use ledger::{Declared, KeptAccounts, Size, Steps};
 pub use lost_source::Lost;
 pub use pace::Pace;
 pub use peers::{Peers, Usual};

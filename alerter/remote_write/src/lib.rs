@@ -12,14 +12,16 @@ pub mod decode;
 mod hash;
 mod meaning;
 mod registry;
+mod report;
 #[cfg(test)]
 mod schema;
 mod scrapes;
 mod selector;
+mod signal;
 mod xids;
 
 pub use config::{Config, RunRule};
 pub use hash::Key;
 pub use registry::{Batch, Counts, MAX_AGE, MAX_AHEAD, MAX_TENANTS, Registry, Tenant};
-pub use scrapes::{Report, Reported};
+pub use report::{Report, Reported};
 pub use selector::Selector;

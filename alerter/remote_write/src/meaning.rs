@@ -13,7 +13,7 @@ use stepwatch_wire::words;
 
 use crate::config::{Config, RunRule};
 use crate::selector::{NAME, value_of};
-use crate::xids::XidSeries;
+use crate::signal::{DeviceName, Generic, Instance, Meaning, Signal, XidSeries};
 use table::{DEVICES, Device, OTHER_RUN_LABELS, OTHERS, OURS, PREFIXES, RUN_LABELS};
 
 /// Labels that say which replica of a pair sent a series: the series is the same.
@@ -23,78 +23,6 @@ const NODE_LABELS: [&str; 6] =
     ["node", "Hostname", "hostname", "nodename", "kubernetes_node", "exported_instance"];
 /// Bytes kept of a series' selector.
 const MAX_TEXT: usize = 1024;
-
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Meaning {
-    /// A signal of a run, as an instance reports it.
-    Run { instance: Instance, run: Arc<str>, rank: Option<u32>, signal: Signal },
-    /// A reading of a device of a node.
-    Device { instance: Instance, device: DeviceName, name: &'static str, scale: f64 },
-    /// What is known of the XIDs of a GPU.
-    Xid { instance: Instance, gpu: Arc<str>, series: XidSeries },
-    /// Whether the instance answers.
-    Up { instance: Instance },
-    /// Watched by its name.
-    Generic(Box<Generic>),
-}
-
-/// What was scraped: the address, and the node it is on.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Instance {
-    pub(crate) address: Arc<str>,
-    pub(crate) node: Arc<str>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum DeviceName {
-    Gpu { uuid: Arc<str> },
-    Port { device: Arc<str>, port: Arc<str> },
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Generic {
-    pub(crate) text: String,
-    pub(crate) metric: String,
-    pub(crate) job: String,
-    pub(crate) run: String,
-    pub(crate) node: String,
-    /// It only rises: its rate is watched.
-    pub(crate) counter: bool,
-}
-
-/// What a value says of a run.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Signal {
-    Step,
-    World,
-    Attempt,
-    /// A metric of a step, by its name on the wire, and what it is multiplied by.
-    Metric {
-        name: Arc<str>,
-        scale: f64,
-    },
-    /// Model FLOPs utilization, by one of several conventions.
-    Mfu {
-        convention: Arc<str>,
-    },
-    /// How much a counter rose since the scrape before.
-    Rise {
-        name: &'static str,
-    },
-    /// Seconds of steps in all, and how many there were.
-    StepSeconds,
-    StepCount,
-    /// Steps in which this metric was no number.
-    NonFinite {
-        name: Arc<str>,
-    },
-    EvalLoss {
-        dataset: Arc<str>,
-    },
-    CheckpointStep,
-    CheckpointFailures,
-    CheckpointRunning,
-}
 
 /// Labels of a series, sorted, without those of a replica.
 pub(crate) fn identity<'a>(labels: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
@@ -255,11 +183,5 @@ fn generic(labels: &[(&str, &str)]) -> Generic {
         run: owned(run.unwrap_or_default()).trim().to_owned(),
         node: owned(node.unwrap_or_default()),
         counter,
-    }
-}
-
-impl Signal {
-    fn metric(name: &'static str) -> Self {
-        Self::Metric { name: name.into(), scale: 1.0 }
     }
 }

@@ -15,9 +15,11 @@ use crate::Key;
 use crate::config::Config;
 use crate::decode::{Malformed, Sample, Series};
 use crate::hash::Secrets;
-use crate::meaning::{self, Generic, Meaning};
-use crate::scrapes::{Reported, Scraped, Scrapes};
+use crate::meaning;
+use crate::report::{Reported, Scraped};
+use crate::scrapes::Scrapes;
 use crate::selector::NAME;
+use crate::signal::{Generic, Meaning};
 use crate::xids::Tells;
 
 /// A sample that is older is not judged: it says what was, and a person is rung for what is.
@@ -29,8 +31,8 @@ const MAX_LABELS: usize = 64;
 const MAX_VALUE: usize = 2048;
 /// Tenants with names; samples of further ones are counted and dropped.
 pub const MAX_TENANTS: usize = 256;
-/// Reports and readings of one request; the sender is told to repeat what comes after them, of which
-/// nothing has been taken.
+/// Reports and readings of one request. Nothing is taken of what comes after them, and the sender
+/// is told to repeat it.
 const MAX_REPORTS: usize = 20_000;
 const MAX_READINGS: usize = 200_000;
 /// Bytes of labels for each series that means something, on average.
@@ -53,7 +55,7 @@ pub struct Registry {
     by_key: HashMap<Key, Known, BuildHasherDefault<KeyHasher>>,
     watched: Vec<Option<Entry>>,
     free: Vec<u32>,
-    /// By its labels, whatever their order, the entry of a series that is sent in more than one way.
+    /// By its labels in order, the entry of a series that is sent in more than one way.
     by_labels: HashMap<Key, u32, BuildHasherDefault<KeyHasher>>,
     secrets: Secrets,
     seed: u64,

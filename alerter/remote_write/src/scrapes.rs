@@ -12,8 +12,9 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_wire::names::{ckpt, hello, metric};
 use stepwatch_wire::{CkptPhase, Event, Kind, Metrics, Value};
 
-use crate::meaning::{DeviceName, Instance, Signal};
-use crate::xids::{Tells, XidSeries, Xids};
+use crate::report::{Report, Reported, Scraped};
+use crate::signal::{DeviceName, Instance, Signal, XidSeries};
+use crate::xids::{Tells, Xids};
 
 /// How long a scrape waits for its step.
 const PATIENCE: Span = Span::secs(5);
@@ -35,20 +36,6 @@ const MISSED: i64 = 4;
 const LOST_AFTER: (Span, Span) = (Span::secs(45), Span::secs(300));
 /// After its series have ended, a run is over if its instance still answers for so long.
 const ENDS_AFTER: Span = Span::secs(30);
-
-/// What an instance reports, in order.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Report {
-    Event(Box<Event>),
-    /// It answers the scrapes.
-    Up,
-    Down {
-        reason: &'static str,
-    },
-}
-
-/// A report, and the address of the instance.
-pub type Reported = (Arc<str>, Report);
 
 #[derive(Debug, Default)]
 pub(crate) struct Scrapes {
@@ -130,14 +117,6 @@ struct DeviceScrape {
     at_ms: i64,
     since: Ts,
     m: Metrics,
-}
-
-/// One sample of a series that means something.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Scraped {
-    pub(crate) ts_ms: i64,
-    pub(crate) value: f64,
-    pub(crate) stale: bool,
 }
 
 impl Counted {
@@ -237,7 +216,7 @@ impl Scrapes {
         out: &mut Vec<Reported>,
     ) {
         self.xids.take(now, (instance, gpu, series), v, tells, out);
-        // Every exporter of ours says what it read, also where nothing else that it says is watched.
+        // Every exporter of ours says what it read, also where nothing else of it is watched.
         if !v.stale && series != XidSeries::Read && tells > Tells::Nothing {
             self.hear(now, instance, v.ts_ms, out);
         }

@@ -15,8 +15,8 @@ use stepwatch_wire::names::hw;
 use stepwatch_wire::xid::{self, Level};
 use stepwatch_wire::{Event, Kind, Value};
 
-use crate::meaning::Instance;
-use crate::scrapes::{Report, Reported, Scraped};
+use crate::report::{Report, Reported, Scraped};
+use crate::signal::{Instance, XidSeries};
 
 /// GPUs that are followed at once, and codes of one of them.
 const MAX_GPUS: usize = 100_000;
@@ -28,17 +28,6 @@ const WAIT: Span = Span::secs(2);
 /// own, and what one of them sends may come some seconds after what the other does.
 const EARLIER_MS: i64 = 10_000;
 const FORGET: Span = Span::secs(3600);
-
-/// What a series says of XIDs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum XidSeries {
-    /// XIDs of a code since the boot, or those of them that do no harm.
-    Counter { code: u32, harmless: bool },
-    /// The code of the last XID, or 0.
-    LastCode,
-    /// XIDs are counted on this page.
-    Read,
-}
 
 /// What may be concluded from a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -66,7 +66,7 @@ impl Door {
     fn new(tenant: &str) -> Option<Self> {
         let config: Result<Config, _> = serde_json::from_str(CONFIG);
         assert!(config.is_ok(), "{config:?}");
-        let mut registry = Registry::new(config.unwrap_or_default());
+        let mut registry = Registry::new(config.unwrap_or_default(), 7);
         let tenant = registry.tenant(tenant)?;
         Some(Self { registry, decoder: Decoder::new(7), tenant })
     }
@@ -121,7 +121,7 @@ fn reported(engine: &mut Running, batch: &Batch) {
     let window = NOW.0 - MAX_AGE.0..=NOW.0 + MAX_AHEAD.0;
     for reading in &batch.readings {
         let name = &reading.name;
-        for text in [&name.text, &name.metric, &name.job, &name.tenant, &name.run, &name.node] {
+        for text in [&*name.text, &name.metric, &name.job, &name.tenant, &name.run, &name.node] {
             assert!(is_plain(text), "{text:?}");
         }
         assert!(window.contains(&reading.ts.0), "{reading:?}");

@@ -10,7 +10,8 @@
 use super::nodes::MAX_NODES;
 use super::refusal::{Refusal, Refused};
 use super::run::Run;
-use super::sources::{SCRAPED, Source, is_scraped, yields};
+use super::scraped::{SCRAPED, is_scraped, yields};
+use super::sources::Source;
 use super::{Key, MAX_RUNS, Monitor, Record};
 use crate::run::Reporters;
 use stepwatch_model::time::{Span, Ts};

@@ -1,21 +1,13 @@
 //! Where the time of forgotten runs went. A run that comes back goes on from there, so that none of
 //! its counts goes back.
 
-use serde::{Deserialize, Serialize};
-
 use super::run::Run;
 use super::{Key, Monitor};
-use crate::run::Accounts;
+use crate::run::KeptAccounts;
 use stepwatch_model::time::Ts;
 
 /// Runs whose accounts are kept; beyond it those that were forgotten first go, and are counted.
 const MAX_KEPT: usize = 2000;
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct KeptAccounts {
-    accounts: Box<Accounts>,
-    since: Ts,
-}
 
 impl Monitor {
     /// A run begins, or is there again.

@@ -7,7 +7,7 @@ use stepwatch_wire::Event;
 
 use super::node::Node;
 use super::run::Run;
-use super::sources::origin_of;
+use super::scraped::origin_of;
 use super::users::of_several_users;
 use super::{Key, LOOK_AGAIN, Monitor, NO_RUN};
 use crate::cause;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::names::{ckpt, exporter_event, hello, metric};
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, Value};
 
-use super::sources::origin_of;
+use super::scraped::origin_of;
 use crate::detector::RunAt;
 use crate::detector::shared::Standard;
 use crate::detectors::{Detectors, DetectorsConfig, rank_dead};

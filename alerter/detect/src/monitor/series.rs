@@ -1,251 +1,18 @@
-//! Series that the operator wants watched, of which only the name is known.
+//! What the watched series report.
 //!
 //! Each is judged by itself, as a run's own numbers are ([`crate::detectors::generic`]). Those of
 //! one metric that shift together, of one run or of none, are one incident.
 
-use std::borrow::Borrow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
+use super::watched_series::{CHUNK, FORGET_AFTER, Heard, SWEEP_EVERY, scope_of};
 use super::{Key, Monitor};
-use crate::detectors::generic::{self, Said, Watched};
+use crate::detectors::generic::{self, Said};
 use crate::sample::Reading;
 use crate::series::{SeriesName, SeriesReading};
-use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{
-    Change, Context, Detected, Finding, Labels, Observation, Origin, RunSummary, Scope, Suspect, Target,
-};
-
-/// Series watched at once; readings of further ones are counted and dropped.
-const MAX_SERIES: usize = 1_000_000;
-/// A series that was not read for so long is forgotten.
-const FORGET_AFTER: Span = Span::secs(3600);
-/// How often they are looked through for that.
-const SWEEP_EVERY: Span = Span::secs(600);
-/// Series stored as one part, and how often at the least: after a crash the statistics lack the
-/// later readings. What was reported is stored at once.
-const CHUNK: usize = 64;
-const KEEP_EVERY: Span = Span::secs(600);
-/// Other series named in an incident.
-const NAMED: usize = 4;
-
-#[derive(Debug, Default)]
-pub(super) struct WatchedSeries {
-    slots: Vec<Option<Slot>>,
-    free: BTreeSet<u32>,
-    by_text: BTreeMap<ByText, u32>,
-    /// By the number of a series at the door, its slot.
-    routes: Vec<Option<u32>>,
-    /// What is out of place, by the incident that it belongs to.
-    raised: BTreeMap<Scope, BTreeSet<u32>>,
-    /// By chunk, when it was last stored.
-    kept_at: Vec<Ts>,
-    dropped: u64,
-}
-
-/// One that is watched. It is stored as it stands.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Slot {
-    name: Arc<SeriesName>,
-    watched: Watched,
-    /// Values taken, which is what its values are counted by.
-    count: i64,
-    last: Ts,
-}
-
-/// The name of a series, in the order of its text.
-#[derive(Debug, Clone)]
-struct ByText(Arc<SeriesName>);
-
-/// What a reading led to.
-struct Heard {
-    slot: u32,
-    name: Arc<SeriesName>,
-    said: Said,
-}
-
-impl Borrow<str> for ByText {
-    fn borrow(&self) -> &str {
-        &self.0.text
-    }
-}
-
-impl PartialEq for ByText {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.text == other.0.text
-    }
-}
-
-impl Eq for ByText {}
-
-impl PartialOrd for ByText {
-    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for ByText {
-    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
-        self.0.text.cmp(&other.0.text)
-    }
-}
-
-/// The incident that a series belongs to: one a metric, and one a run where it is of a run.
-fn scope_of(name: &SeriesName) -> Scope {
-    let of_run = |run: &str| format!("{} of {run}", name.metric);
-    Scope::Series(if name.run.is_empty() { name.metric.to_string() } else { of_run(&name.run) })
-}
-
-impl WatchedSeries {
-    /// The slot of a reading's series. A number at the door that was given to another series since
-    /// shows by its name.
-    fn slot(&mut self, r: &SeriesReading, c: &generic::Config) -> Option<u32> {
-        let at = r.id as usize;
-        if let Some(slot) = self.routes.get(at).copied().flatten()
-            && let Some(Some(known)) = self.slots.get(slot as usize)
-            && (Arc::ptr_eq(&known.name, &r.name) || known.name.text == r.name.text)
-        {
-            return Some(slot);
-        }
-        let slot = match self.by_text.get(&*r.name.text) {
-            Some(slot) => *slot,
-            None => self.add(r, c)?,
-        };
-        if at >= self.routes.len() {
-            // Numbers at the door are given in turn, so that this is about as long as the slots.
-            self.routes.resize((at + 1).min(MAX_SERIES), None);
-        }
-        *self.routes.get_mut(at)? = Some(slot);
-        Some(slot)
-    }
-
-    fn add(&mut self, r: &SeriesReading, c: &generic::Config) -> Option<u32> {
-        if self.free.is_empty() && self.slots.len() >= MAX_SERIES {
-            self.dropped += 1;
-            return None;
-        }
-        let slot = self.free.pop_first().unwrap_or(self.slots.len() as u32);
-        let watched = Watched::new(Arc::clone(&r.name.text), c.watch_named(&r.name.metric), 0);
-        self.put(slot, Slot { name: Arc::clone(&r.name), watched, count: 0, last: r.ts });
-        Some(slot)
-    }
-
-    fn put(&mut self, slot: u32, known: Slot) {
-        let at = slot as usize;
-        if at >= self.slots.len() {
-            self.free.extend(self.slots.len() as u32..slot);
-            self.slots.resize_with(at + 1, || None);
-        }
-        self.free.remove(&slot);
-        self.by_text.insert(ByText(Arc::clone(&known.name)), slot);
-        if known.watched.raised {
-            self.raised.entry(scope_of(&known.name)).or_default().insert(slot);
-        }
-        if let Some(place) = self.slots.get_mut(at) {
-            *place = Some(known);
-        }
-    }
-
-    fn take(&mut self, r: &SeriesReading, c: &generic::Config) -> Option<Heard> {
-        let slot = self.slot(r, c)?;
-        let known = self.slots.get_mut(slot as usize)?.as_mut()?;
-        known.count += 1;
-        known.last = known.last.max(r.ts);
-        let reading = Reading {
-            id: 0,
-            name: &known.name.text,
-            step: known.count,
-            ts: r.ts,
-            attempt: 0,
-            value: r.value,
-            quantum: 0.0,
-        };
-        let said = known.watched.take(&reading, c.limits())?;
-        Some(Heard { slot, name: Arc::clone(&known.name), said })
-    }
-
-    /// Whether the part of a slot has not been stored for long.
-    fn is_due(&mut self, now: Ts, slot: u32) -> bool {
-        let chunk = slot as usize / CHUNK;
-        if chunk >= self.kept_at.len() {
-            self.kept_at.resize(chunk + 1, now);
-        }
-        let Some(kept_at) = self.kept_at.get_mut(chunk).filter(|at| now - **at >= KEEP_EVERY) else {
-            return false;
-        };
-        *kept_at = now;
-        true
-    }
-
-    /// Notes that a series is out of place or not, and whether any of its incident still is.
-    fn note(&mut self, scope: &Scope, slot: u32, raised: bool) -> bool {
-        let out = self.raised.entry(scope.clone()).or_default();
-        if raised {
-            out.insert(slot);
-        } else {
-            out.remove(&slot);
-        }
-        let any = !out.is_empty();
-        if !any {
-            self.raised.remove(scope);
-        }
-        any
-    }
-
-    /// What else is out of place with it.
-    fn beside(&self, scope: &Scope, slot: u32) -> Vec<Suspect> {
-        let others = self.raised.get(scope).into_iter().flatten().filter(|other| **other != slot);
-        let names = others.filter_map(|other| self.slots.get(*other as usize)?.as_ref());
-        let suspect = |known: &Slot| {
-            Suspect::new(Target::Signal { name: known.name.text.to_string() }, Observation::OutOfPlace)
-        };
-        names.take(NAMED).map(suspect).collect()
-    }
-
-    /// Forgets what was not read for long. Returns the parts that changed, and the incidents of
-    /// which nothing is left, with the time of their last reading.
-    fn sweep(&mut self, now: Ts) -> (BTreeSet<u32>, Vec<(Scope, Ts)>) {
-        let (mut chunks, mut over) = (BTreeSet::new(), Vec::new());
-        for at in 0..self.slots.len() {
-            let Some(place) = self.slots.get_mut(at) else { continue };
-            let Some(known) = place.take_if(|known| now - known.last >= FORGET_AFTER) else { continue };
-            let slot = at as u32;
-            self.by_text.remove(&*known.name.text);
-            self.free.insert(slot);
-            chunks.insert((at / CHUNK) as u32);
-            let scope = scope_of(&known.name);
-            if known.watched.raised && !self.note(&scope, slot, false) {
-                over.push((scope, known.last));
-            }
-        }
-        (chunks, over)
-    }
-
-    /// The stored form of a chunk; nothing if all of it is forgotten.
-    pub(super) fn part(&self, chunk: u32) -> Option<Vec<(u32, &impl Serialize)>> {
-        let first = chunk as usize * CHUNK;
-        let slots = self.slots.iter().enumerate().skip(first).take(CHUNK);
-        let known: Vec<_> = slots.filter_map(|(at, slot)| Some((at as u32, slot.as_ref()?))).collect();
-        (!known.is_empty()).then_some(known)
-    }
-
-    /// Takes back a stored chunk.
-    pub(super) fn restore(&mut self, bytes: &[u8]) -> Option<()> {
-        let slots: Vec<(u32, Slot)> = stepwatch_model::stored::decode(bytes)?;
-        for (slot, known) in slots.into_iter().filter(|(slot, _)| (*slot as usize) < MAX_SERIES) {
-            self.put(slot, known);
-        }
-        Some(())
-    }
-
-    pub(super) fn configure(&mut self, c: &generic::Config) {
-        for known in self.slots.iter_mut().flatten() {
-            known.watched.configure(c.watch_named(&known.name.metric));
-        }
-    }
-}
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Change, Context, Detected, Finding, Labels, Origin, RunSummary};
 
 impl Monitor {
     /// Takes values of series that are watched by their names.
@@ -260,7 +27,7 @@ impl Monitor {
             if let Some(heard) = heard {
                 self.report_series(now, heard, r, out);
             }
-            let slot = slot.or_else(|| self.series.routes.get(r.id as usize).copied().flatten());
+            let slot = slot.or_else(|| self.series.route(r.id));
             if let Some(slot) = slot.filter(|slot| self.series.is_due(now, *slot)) {
                 self.dirty.insert(Key::Series(slot / CHUNK as u32));
             }
@@ -306,7 +73,7 @@ impl Monitor {
 
     /// Looks again, after a start, whether they are still read.
     pub(super) fn resume_series(&mut self, now: Ts) {
-        if !self.series.by_text.is_empty() {
+        if self.series.len() > 0 {
             self.timers.set(&Key::SeriesSweep, Some(now + FORGET_AFTER));
         }
     }
@@ -316,19 +83,19 @@ impl Monitor {
         let (chunks, over) = self.series.sweep(now);
         self.dirty.extend(chunks.into_iter().map(Key::Series));
         out.extend(over.into_iter().map(|(scope, heard_at)| Detected::Forgotten { scope, heard_at }));
-        if !self.series.by_text.is_empty() {
+        if self.series.len() > 0 {
             self.timers.set(&Key::SeriesSweep, Some(now + SWEEP_EVERY));
         }
     }
 
     /// Readings of series beyond the limit.
     pub fn dropped_series(&self) -> u64 {
-        self.series.dropped
+        self.series.dropped()
     }
 
     /// Series of other programs that are watched.
     pub fn watched_series(&self) -> usize {
-        self.series.by_text.len()
+        self.series.len()
     }
 }
 

@@ -64,6 +64,13 @@ states! {
     Unknown "unknown" "Nothing was received, or it is not known whether the job held its GPUs.";
 }
 
+/// The accounts of a run that is forgotten, and since when it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct KeptAccounts {
+    pub(crate) accounts: Box<Accounts>,
+    pub(crate) since: Ts,
+}
+
 /// Totals by [`TimeState`], in its order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Accounts {

@@ -2,7 +2,7 @@
 
 use stepwatch_wire::names::metric;
 
-use super::Signal;
+use crate::signal::Signal;
 
 type MakeSignal = fn() -> Signal;
 

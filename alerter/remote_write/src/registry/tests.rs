@@ -6,8 +6,8 @@ use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 use super::*;
 use crate::config::RunRule;
 use crate::decode::{Decoder, Version};
+use crate::report::Report;
 use crate::schema::{Label, Sample as Point, TimeSeries, WriteRequest};
-use crate::scrapes::Report;
 
 const NOW: Ts = Ts(1_795_600_000_000);
 const STALE: u64 = 0x7ff0_0000_0000_0002;

@@ -138,7 +138,7 @@ fn watched(n: usize) -> Vec<(&'static str, String)> {
 /// looks like a scrape.
 fn samples(target: &Target) -> anyhow::Result<()> {
     let now = now_ms(target)?;
-    let half = (AHEAD_MS + OLD_MS) / 2;
+    let half = i64::midpoint(AHEAD_MS, OLD_MS);
     let points: Vec<u8> = (now - OLD_MS..now - OLD_MS + half)
         .flat_map(|ts_ms| {
             let value = if ts_ms % 2 == 0 { 0.0 } else { 1.0 };

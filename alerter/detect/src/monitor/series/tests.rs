@@ -1,8 +1,9 @@
+use super::super::watched_series::Slot;
 use super::*;
 use crate::detectors::DetectorsConfig;
 use crate::detectors::testing::Noise;
 use crate::monitor::Input;
-use stepwatch_model::Severity;
+use stepwatch_model::{Scope, Severity, Span};
 
 const SECOND: i64 = 1000;
 
