@@ -61,7 +61,7 @@ impl Default for Config {
             drop: Vec::new(),
             max_series: 1_000_000,
             max_series_per_tenant: 250_000,
-            max_watched: 50_000,
+            max_watched: 20_000,
         }
     }
 }

@@ -22,8 +22,8 @@ pub use series::{Labels, Sample, Series};
 use crate::hash::Secrets;
 use request::Buffers;
 
-/// Bytes that a body may have decompressed; Prometheus and VictoriaMetrics have the same limit.
-pub const MAX_DECOMPRESSED: usize = 32 << 20;
+/// Bytes that a body may have decompressed: twice what vmagent, the sender of the largest, packs.
+pub const MAX_DECOMPRESSED: usize = 16 << 20;
 /// Three bytes of snappy copy at most 64: no honest body grows more than this,
 const MAX_GROWTH: usize = 22;
 /// but for one so short that its header counts.

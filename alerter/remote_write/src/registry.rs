@@ -34,7 +34,7 @@ pub const MAX_TENANTS: usize = 256;
 /// Reports and readings of one request. Nothing is taken of what comes after them, and the sender
 /// is told to repeat it.
 const MAX_REPORTS: usize = 20_000;
-const MAX_READINGS: usize = 200_000;
+const MAX_READINGS: usize = 100_000;
 /// Bytes of labels for each series that means something, on average.
 const LABEL_BYTES: usize = 512;
 /// A series that was not sent for so many minutes is forgotten.

@@ -24,8 +24,8 @@ const READING: Span = Span::secs(2);
 /// counted and dropped.
 const MAX_GROUPS: usize = 100_000;
 /// Of these, runs of instances, and names of runs: a run is much more to the engine than a device.
-const MAX_RUN_GROUPS: usize = 20_000;
-const MAX_RUNS: usize = 1024;
+const MAX_RUN_GROUPS: usize = 10_000;
+const MAX_RUNS: usize = 512;
 /// Events of one scrape beside its steps.
 const MAX_OTHERS: usize = 64;
 /// Ranks of one run on one instance.

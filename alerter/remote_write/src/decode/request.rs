@@ -5,10 +5,10 @@ use super::fields::{Field, Fields};
 use super::series::{Sample, Series, Symbol};
 
 // An empty message is two bytes: 32 MiB could ask for 16 million of anything.
-pub const MAX_SERIES: u64 = 100_000;
-pub const MAX_SAMPLES: u64 = 1_000_000;
+pub const MAX_SERIES: u64 = 50_000;
+pub const MAX_SAMPLES: u64 = 200_000;
 pub const MAX_LABELS: usize = 256;
-pub const MAX_SYMBOLS: usize = 500_000;
+pub const MAX_SYMBOLS: usize = 200_000;
 
 /// What a body held. Samples that the receiver refuses later are counted here all the same.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

@@ -425,7 +425,7 @@ fn runs_are_limited_and_what_one_scrape_says_too() {
         (0..n).map(|i| series(&format!("train_step{{run=\"r{i}\",instance=\"a:1\"}}"), &[(NOW.0, 1.0)]))
     };
     door.write(of(1100).collect());
-    assert_eq!(door.registry.over_groups(), 1100 - 1024);
+    assert_eq!(door.registry.over_groups(), 1100 - 512);
     let toggles: Vec<_> = (0..1000).map(|i| (NOW.0 + i, (i % 2) as f64)).collect();
     // Without a step, what is to be said of it waits for one.
     let of = |name: &str| format!("{name}{{run=\"r\",instance=\"a:1\"}}");

@@ -25,12 +25,12 @@ const OF_2: &str = "content-type: application/x-protobuf;proto=io.prometheus.wri
                     content-encoding: snappy\r\n";
 const SENDERS: usize = 4;
 /// As much as a body may have decompressed, and messages of two bytes in it.
-const DECOMPRESSED: usize = 32 << 20;
+const DECOMPRESSED: usize = 16 << 20;
 const EMPTY: usize = DECOMPRESSED / 2;
 /// Just below what a request may have of each.
-const EMPTY_SAMPLES: usize = 999_999;
-const EMPTY_SERIES: usize = 99_999;
-const SYMBOLS: usize = 499_999;
+const EMPTY_SAMPLES: usize = 199_999;
+const EMPTY_SERIES: usize = 49_999;
+const SYMBOLS: usize = 199_999;
 
 const SERIES_OF_A_REQUEST: usize = 2_000;
 /// Labels of a series beside its name, and characters of four bytes in a long one: 256 are kept.
@@ -140,6 +140,7 @@ fn samples(target: &Target) -> anyhow::Result<()> {
     let now = now_ms(target)?;
     let half = i64::midpoint(AHEAD_MS, OLD_MS);
     let points: Vec<u8> = (now - OLD_MS..now - OLD_MS + half)
+        .step_by(4)
         .flat_map(|ts_ms| {
             let value = if ts_ms % 2 == 0 { 0.0 } else { 1.0 };
             let value = [&[1 << 3 | 1][..], &f64::to_le_bytes(value)].concat();
