@@ -32,7 +32,7 @@ const EMPTY_SAMPLES: usize = 199_999;
 const EMPTY_SERIES: usize = 49_999;
 const SYMBOLS: usize = 199_999;
 
-const SERIES_OF_A_REQUEST: usize = 2_000;
+const SERIES_OF_A_REQUEST: usize = 1_000;
 /// Labels of a series beside its name, and characters of four bytes in a long one: 256 are kept.
 const LABELS: [&str; 11] =
     ["cluster", "instance", "job", "name", "namespace", "node", "pod", "rack", "region", "run", "zone"];
