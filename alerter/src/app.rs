@@ -45,7 +45,7 @@ use crate::outbox::unopened::Unopened;
 use crate::outbox::{self, Outbox, OutboxHandle};
 use crate::pictures::{self, Charts, PictureMetrics};
 use crate::remote_write::{QUEUE_WRITES, RemoteWrite};
-use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle};
+use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle, WriteBatch};
 use crate::series::exposed::SeriesMetrics;
 use crate::series::{SeriesTable, keeper};
 use crate::signed_paths;
@@ -147,26 +147,21 @@ impl App {
         let (change_sender, changed) = mpsc::channel(changes::QUEUE);
         let (feed_sender, feeds) = mpsc::channel(ingest::QUEUE_BATCHES);
         let (write_sender, writes) = mpsc::channel(QUEUE_WRITES);
-        let (runtime, handle, cursors) = Runtime::restore(
-            store.clone(),
-            config.engine,
-            Inputs { feeds, writes, feedback, changes: change_sender, templates: config.templates },
-            metrics.runtime.clone(),
-        )
-        .await?;
+        let inputs = Inputs { feeds, writes, feedback, changes: change_sender, templates: config.templates };
+        let counts = metrics.runtime.clone();
+        let restored = Runtime::restore(store.clone(), config.engine, inputs, counts).await?;
+        let (runtime, handle, cursors) = restored;
         publish(&handle, config.shown, &store, &mut registry, &stopping);
         let charts = charts(&store, &handle, &mut registry);
         let (kept, end) = (store.clone(), stopping.clone());
         let watching = watching(&handle, &charts, config.watchdog);
         let outbox = Outbox::start_with(kept, config.receivers, feedback_sender, end, watching);
         outbox.metrics.register(&mut registry);
-        let (commands, ingested) = (handle.commands.clone(), metrics.ingest.clone());
         let known = (cursors, KeptLists::load(&store).await?);
-        let ingest = Ingest::start(config.plan, known, feed_sender, commands, ingested);
+        let (commands, counts) = (handle.commands.clone(), metrics.ingest.clone());
+        let ingest = Ingest::start(config.plan, known, feed_sender, commands, counts);
         let calendars = Calendars::start(config.calendars, handle.clone(), metrics.calendars.clone());
-        let settings = config.file.remote_write.clone();
-        let remote_write = RemoteWrite::new(settings, write_sender, metrics.remote_write.clone());
-        tokio::spawn(remote_write.clone().tick(stopping.clone()));
+        let remote_write = start_remote_write(&config.file, write_sender, &metrics, &stopping);
         let runtime_task = tokio::spawn(runtime.run(runtime_stopping));
         let audit = AuditLog::new(store.clone(), config.file.audit.clone(), metrics.runtime.audit.clone());
         let gate = gate(config.keyring, &audit, &metrics, web.as_ref(), &config.file);
@@ -404,6 +399,18 @@ fn router(
     let router = bulkhead.before(Arc::clone(api).router().merge(pages).merge(callbacks.router()));
     let router = web::with_error_pages(gate.clone().protect(router.merge(admin.router())));
     router.layer(DefaultBodyLimit::max(Limits::default().body_bytes))
+}
+
+/// Opens the door of remote write, and starts what looks after scrapes that are not complete.
+fn start_remote_write(
+    file: &File,
+    out: mpsc::Sender<WriteBatch>,
+    metrics: &Metrics,
+    stopping: &Shutdown,
+) -> RemoteWrite {
+    let remote_write = RemoteWrite::new(file.remote_write.clone(), out, metrics.remote_write.clone());
+    tokio::spawn(remote_write.clone().tick(stopping.clone()));
+    remote_write
 }
 
 /// Starts what runs beside delivery: callbacks, and changes of runs on their way out.

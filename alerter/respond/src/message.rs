@@ -282,9 +282,7 @@ fn title(r: &IncidentRecord, status: Status) -> String {
 fn sentence(text: &str) -> String {
     let mut chars = text.chars();
     let Some(first) = chars.next() else { return String::new() };
-    // The name of a series stays as it is written.
-    let named = text.split(' ').next().is_some_and(|word| word.contains(['_', '{', '/']));
-    let mut s: String = if named { text.to_owned() } else { first.to_uppercase().chain(chars).collect() };
+    let mut s: String = first.to_uppercase().chain(chars).collect();
     if !s.ends_with(['.', '!', '?']) {
         s.push('.');
     }

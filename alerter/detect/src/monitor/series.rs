@@ -57,6 +57,8 @@ impl Monitor {
             }
         };
         let run = self.runs.get(&*name.run);
+        // A name is not to be capitalised as the first word of a sentence is.
+        finding.why = finding.why.after("series ");
         // Its own count says nothing to anybody.
         let step = run.and_then(|run| run.state.last_step).unwrap_or_default();
         (finding.step, finding.start_step) = (step, step);
