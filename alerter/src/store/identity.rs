@@ -263,6 +263,7 @@ mod tests {
     use super::super::handle::Store;
     use super::super::open::resolved;
     use super::super::tests::{reopen, said};
+    use super::super::writer::Who;
     use super::*;
 
     async fn stored() -> (tempfile::TempDir, PathBuf) {
@@ -534,6 +535,26 @@ mod tests {
         assert!(store.touch(Ts(1)).await.unwrap_err().to_string().contains("was replaced"));
         fs::rename(&aside, &path).unwrap();
         store.touch(Ts(1)).await.unwrap();
+        assert_eq!(store.refusal(), None);
+    }
+
+    /// The transaction looked before the file went, and its commit says nothing of a later time.
+    #[tokio::test]
+    async fn a_commit_does_not_hide_that_the_file_went_meanwhile() {
+        let (_dir, path) = stored().await;
+        let store = reopen(&path).await;
+        store.touch(Ts(1)).await.unwrap();
+        let aside = path.with_extension("aside");
+        let work = async |_: &mut SqliteConnection| {
+            fs::rename(&path, &aside).unwrap();
+            store.look_soon();
+            assert!(store.refusal().is_some());
+            Ok(())
+        };
+        store.write(Who::Prompt, work).await.unwrap();
+        assert!(store.refusal().is_some(), "the file is still away");
+        fs::rename(&aside, &path).unwrap();
+        store.touch(Ts(2)).await.unwrap();
         assert_eq!(store.refusal(), None);
     }
 }

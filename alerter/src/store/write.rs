@@ -50,7 +50,8 @@ impl Drop for Began<'_> {
         if let (Some(since), Some(_)) = (began, stalled) {
             let mut refusal = self.0.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
             let (why, in_public) = (STALLED.into(), STALLED.into());
-            refusal.get_or_insert(Refusal { why, in_public, since, engine: false });
+            let seen = Instant::now();
+            refusal.get_or_insert(Refusal { why, in_public, since, seen, engine: false });
         }
     }
 }
@@ -115,7 +116,7 @@ impl Store {
         if self.refusal().is_none() {
             tracing::error!(%err, "the database is not in its place: nothing is recorded until it is");
         }
-        self.note(Who::Prompt, Some(err));
+        self.note_failure(Who::Prompt, err);
     }
 
     /// For how long the store has refused.
@@ -135,7 +136,8 @@ impl Store {
             let since = unreadable.as_ref().map_or_else(Instant::now, |refusal| refusal.since);
             let (why, in_public) = (innermost(err), err.in_public());
             let says = |why: String| format!("it cannot be read: {why}");
-            Refusal { why: says(why), in_public: says(in_public), since, engine: false }
+            let seen = Instant::now();
+            Refusal { why: says(why), in_public: says(in_public), since, seen, engine: false }
         });
     }
 
@@ -151,8 +153,7 @@ impl Store {
             return usable;
         }
         let why = self.inner.identity.check().and(usable);
-        self.note(Who::Prompt, why.as_ref().err());
-        why
+        why.inspect_err(|err| self.note_failure(Who::Prompt, err))
     }
 
     /// Whether a transaction does not end.
@@ -180,10 +181,13 @@ impl Store {
         };
         let mut writer = self.inner.writer.lock().await;
         let _busy = Busy::now();
-        let began = Began::now(self);
+        let (began, since) = (Began::now(self), Instant::now());
         let done = self.transaction(&mut writer, who, work).await;
         began.ended();
-        self.note(who, done.as_ref().err());
+        match &done {
+            Ok(_) => self.note_success(who, since),
+            Err(err) => self.note_failure(who, err),
+        }
         done
     }
 
@@ -283,20 +287,25 @@ impl Store {
         }
     }
 
-    fn note(&self, who: Who, failed: Option<&StoreError>) {
+    fn note_failure(&self, who: Who, err: &StoreError) {
+        let engine = matches!(who, Who::Engine(_));
+        if !engine && !err.is_refusal() {
+            return;
+        }
+        let mut refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = refusal.as_ref().is_some_and(|refusal| refusal.engine);
+        let seen = Instant::now();
+        let since = refusal.as_ref().map_or(seen, |refusal| refusal.since);
+        let (why, in_public) = (innermost(err), err.in_public());
+        *refusal = Some(Refusal { why, in_public, since, seen, engine: engine || waits });
+    }
+
+    /// `began`: when the transaction did. It looked at the files then, and says nothing of what
+    /// happened to them later.
+    fn note_success(&self, who: Who, began: Instant) {
         let mut refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
         let engine = matches!(who, Who::Engine(_));
-        let waits = refusal.as_ref().is_some_and(|refusal| refusal.engine);
-        match failed {
-            Some(err) if engine || err.is_refusal() => {
-                let since = refusal.as_ref().map_or_else(Instant::now, |refusal| refusal.since);
-                let (why, in_public) = (innermost(err), err.in_public());
-                *refusal = Some(Refusal { why, in_public, since, engine: engine || waits });
-            }
-            Some(_) => {}
-            None if engine || !waits => *refusal = None,
-            None => {}
-        }
+        refusal.take_if(|refusal| refusal.seen <= began && (engine || !refusal.engine));
     }
 
     /// The last number of [`prove`], as other connections see it.

@@ -56,6 +56,8 @@ pub(super) struct Refusal {
     /// The same without a path.
     pub(super) in_public: String,
     pub(super) since: Instant,
+    /// When the last of it was seen. Only a transaction that began later disproves it.
+    pub(super) seen: Instant,
     /// A decision of the engine waits for it. A smaller write that succeeds proves little.
     pub(super) engine: bool,
 }
