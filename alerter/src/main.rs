@@ -6,7 +6,11 @@ use clap::Parser;
 use stepwatch_alerter::cli::{self, Cli};
 use stepwatch_kit::config::EXIT_CONFIG;
 
+/// Requests are read on any of hundreds of threads, but on a few at a time.
+const HEAPS: u8 = 4;
+
 fn main() -> ExitCode {
+    stepwatch_heap::share(HEAPS);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(err) => {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use stepwatch_kit::log_throttle::LogThrottle;
 use stepwatch_kit::shutdown::Shutdown;
-use stepwatch_remote_write::decode::{Decoder, Totals, Version, decompress};
+use stepwatch_remote_write::decode::{Decoder, Totals, Version, declared_len, decompress};
 use stepwatch_remote_write::{Batch, Config, Registry};
 use tokio::sync::{mpsc, oneshot};
 
@@ -29,10 +29,11 @@ pub const QUEUE_WRITES: usize = 4;
 const JUDGED_WITHIN: Duration = Duration::from_secs(10);
 /// How often scrapes that are not complete are looked at.
 const TICK: Duration = Duration::from_secs(1);
-/// Decoders that are kept; each has the buffers of its largest request.
-const MAX_DECODERS: usize = 4;
-/// A decoder whose buffer has grown larger is not kept.
-const MAX_KEPT_BYTES: usize = 1 << 20;
+/// Decoders that are kept: one for each request that is read at a time.
+const MAX_DECODERS: usize = 2;
+/// Buffers that have grown larger are not kept, and larger bodies are read one at a time. A request
+/// of Prometheus takes less than one MiB, one of vmagent about three.
+const MAX_KEPT_BYTES: usize = 4 << 20;
 
 /// Where requests are taken; clones share it.
 #[derive(Debug, Clone)]
@@ -44,6 +45,8 @@ struct Door {
     /// samples were taken.
     registry: Mutex<Registry>,
     decoders: Mutex<Vec<Buffers>>,
+    /// Held while a large body is read: it may need many times what it was sent as.
+    large: Mutex<()>,
     seed: u64,
     out: mpsc::Sender<WriteBatch>,
     metrics: WriteMetrics,
@@ -55,6 +58,12 @@ struct Door {
 struct Buffers {
     decoder: Decoder,
     body: Vec<u8>,
+}
+
+impl Buffers {
+    fn held_bytes(&self) -> usize {
+        self.body.capacity() + self.decoder.held_bytes()
+    }
 }
 
 /// What a request came to.
@@ -82,8 +91,8 @@ impl RemoteWrite {
     pub fn new(config: Config, out: mpsc::Sender<WriteBatch>, metrics: WriteMetrics) -> Self {
         let seed = getrandom::u64().unwrap_or_else(|_| wall().0.unsigned_abs());
         let registry = Mutex::new(Registry::new(config, seed));
-        let decoders = Mutex::default();
-        Self(Arc::new(Door { registry, decoders, seed, out, metrics, refused: LogThrottle::default() }))
+        let (decoders, large, refused) = (Mutex::default(), Mutex::default(), LogThrottle::default());
+        Self(Arc::new(Door { registry, decoders, large, seed, out, metrics, refused }))
     }
 
     pub fn configure(&self, config: Config) {
@@ -148,11 +157,13 @@ impl Door {
         body: &[u8],
         tenant: &str,
     ) -> Result<(Written, Option<Judged>), Refusal> {
+        let is_large = declared_len(body) > MAX_KEPT_BYTES;
+        let _alone = is_large.then(|| self.large.lock().unwrap_or_else(PoisonError::into_inner));
         let fresh = || Buffers { decoder: Decoder::new(self.seed), body: Vec::new() };
         let mut buffers = self.decoders().pop().unwrap_or_else(fresh);
         let read = self.read_with(&mut buffers, version, body, tenant);
         let mut kept = self.decoders();
-        if kept.len() < MAX_DECODERS && buffers.body.capacity() <= MAX_KEPT_BYTES {
+        if kept.len() < MAX_DECODERS && buffers.held_bytes() <= MAX_KEPT_BYTES {
             kept.push(buffers);
         }
         read

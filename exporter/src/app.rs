@@ -397,7 +397,7 @@ async fn let_go() {
 }
 
 fn trim() {
-    stepwatch_sys::heap::trim();
+    stepwatch_heap::trim();
     // Tests of builds with debug assertions tell memory from code by how much code is mapped.
     if !cfg!(debug_assertions) {
         stepwatch_sys::code::let_go();

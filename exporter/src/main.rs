@@ -106,7 +106,7 @@ fn check_node(setup: &Setup, options: &check::Options) -> anyhow::Result<ExitCod
 }
 
 fn serve(setup: Setup) -> anyhow::Result<ExitCode> {
-    stepwatch_sys::heap::share(HEAPS);
+    stepwatch_heap::share(HEAPS);
     let config = setup.config()?;
     let log = stepwatch_kit::logging::init(words::clean);
     raise_open_files();

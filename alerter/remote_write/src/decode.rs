@@ -37,6 +37,11 @@ pub enum Version {
     V2,
 }
 
+/// What a body says that it has when it is decompressed, in bytes; nothing of one that is not snappy.
+pub fn declared_len(body: &[u8]) -> usize {
+    snap::raw::decompress_len(body).unwrap_or_default()
+}
+
 /// Decompresses a body into `buffer`, which grows to the largest body so far and stays so.
 ///
 /// The declared length is checked before anything is allocated for it.
@@ -68,6 +73,11 @@ impl Decoder {
     /// between decoders of one seed, and whoever knows it can make two series share a key.
     pub fn new(seed: u64) -> Self {
         Self { secrets: Secrets::new(seed), buffers: Buffers::new() }
+    }
+
+    /// What its buffers have grown to, in bytes.
+    pub fn held_bytes(&self) -> usize {
+        self.buffers.held_bytes()
     }
 
     /// Calls `each` for every time series in the order of the body.

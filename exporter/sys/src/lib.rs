@@ -1,12 +1,11 @@
 //! Calls of the exporter into the kernel and drivers that the compiler cannot check: a thin, safe
-//! layer over each foreign call, and nothing else. This is the only crate of the project with
-//! `unsafe` in it.
+//! layer over each foreign call, and nothing else. This and `stepwatch-heap` are the only crates with
+//! `unsafe` in them.
 
 pub mod adjtimex;
 pub mod code;
 pub mod credentials;
 pub mod ethtool;
-pub mod heap;
 pub mod module_eeprom;
 pub mod nvme;
 pub mod nvml;

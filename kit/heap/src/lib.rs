@@ -1,4 +1,7 @@
 //! How the allocator of the C library spreads memory over threads.
+//!
+//! A program that is asked by many at once reads requests on many threads. By default each of them
+//! keeps what the largest request took, so that what one attacker sends counts many times.
 
 /// What a heap keeps of what is free at its end, in bytes: more than the page of a large node takes
 /// while it is made.

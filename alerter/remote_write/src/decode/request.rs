@@ -4,7 +4,7 @@ use super::Malformed;
 use super::fields::{Field, Fields};
 use super::series::{Sample, Series, Symbol};
 
-// An empty message is two bytes: 32 MiB could ask for 16 million of anything.
+// An empty message is two bytes: 16 MiB could ask for 8 million of anything.
 pub const MAX_SERIES: u64 = 50_000;
 pub const MAX_SAMPLES: u64 = 200_000;
 pub const MAX_LABELS: usize = 256;
@@ -65,6 +65,15 @@ impl Buffers {
             references: vec![0; 2 * MAX_LABELS],
             hashes: vec![[0; 8]; 2 * MAX_LABELS],
         }
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        let Self { samples, joined, symbols, references, hashes } = self;
+        size_of::<Sample>() * samples.capacity()
+            + joined.capacity()
+            + size_of::<Symbol>() * symbols.capacity()
+            + size_of::<u32>() * references.capacity()
+            + size_of::<[u8; 8]>() * hashes.capacity()
     }
 }
 
