@@ -245,3 +245,43 @@ CREATE TABLE series (
     PRIMARY KEY (run, signal)
 );
 CREATE INDEX series_by_age ON series (at_ms);
+
+-- Where the time of the runs went, a row a run and hour, kept for ever: few bytes each, so that a month of a thousand runs is less
+-- than 50 MB. What is accounted of an hour that is not over is in engine_state. A day of one:
+--   SELECT datetime((h.id >> 20) * 3600, 'unixepoch') AS hour, h.* FROM run_hours AS h
+--   JOIN accounted_runs AS r ON r.number = h.id & 1048575 WHERE r.run = 'llama-70b' ORDER BY h.id DESC LIMIT 24;
+CREATE TABLE accounted_runs (
+    number INTEGER PRIMARY KEY,
+    run    TEXT NOT NULL UNIQUE
+);
+CREATE TABLE run_hours (
+    -- Hours since 1970 times 2^20, plus the number of the run: rows are added at the end, and need no index beside it.
+    id            INTEGER PRIMARY KEY,
+    -- Attempts whose start was seen and that made a step, and those that ended before their end.
+    starts        BIGINT NOT NULL,
+    interruptions BIGINT NOT NULL,
+    -- Of all states; what each cost is the share of its GPUs' time.
+    dollars       DOUBLE PRECISION NOT NULL,
+    productive_ms      BIGINT NOT NULL,
+    productive_gpu_ms  BIGINT NOT NULL,
+    slowed_ms          BIGINT NOT NULL,
+    slowed_gpu_ms      BIGINT NOT NULL,
+    stalled_ms         BIGINT NOT NULL,
+    stalled_gpu_ms     BIGINT NOT NULL,
+    saving_ms          BIGINT NOT NULL,
+    saving_gpu_ms      BIGINT NOT NULL,
+    loading_ms         BIGINT NOT NULL,
+    loading_gpu_ms     BIGINT NOT NULL,
+    starting_ms        BIGINT NOT NULL,
+    starting_gpu_ms    BIGINT NOT NULL,
+    evaluating_ms      BIGINT NOT NULL,
+    evaluating_gpu_ms  BIGINT NOT NULL,
+    recomputing_ms     BIGINT NOT NULL,
+    recomputing_gpu_ms BIGINT NOT NULL,
+    down_ms            BIGINT NOT NULL,
+    down_gpu_ms        BIGINT NOT NULL,
+    idle_ms            BIGINT NOT NULL,
+    idle_gpu_ms        BIGINT NOT NULL,
+    unknown_ms         BIGINT NOT NULL,
+    unknown_gpu_ms     BIGINT NOT NULL
+);

@@ -22,6 +22,7 @@ mod incidents;
 pub mod nodes;
 pub mod oncall;
 pub mod ranks;
+mod report;
 pub mod series;
 mod silences;
 mod state;
@@ -130,6 +131,7 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(silences::preview))
         .routes(routes!(oncall::show))
         .routes(routes!(runs))
+        .routes(routes!(report::show))
         .routes(routes!(series::show))
         .routes(routes!(events::follow))
         .routes(routes!(ranks::show))

@@ -18,6 +18,7 @@ mod format;
 mod incidents;
 mod notify;
 mod oncall;
+mod report;
 mod runs;
 mod runs_diff;
 mod screen;
@@ -103,6 +104,8 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// The runs that a running alerter watches
     Runs(runs::RunsArgs),
+    /// Report where the GPU time of a period went, what it cost, and what interrupted it
+    Report(report::ReportArgs),
     /// The fleet on one screen, drawn anew every two seconds: incidents, runs, nodes
     Top(top::TopArgs),
     /// The exporters that a running alerter reads
@@ -226,6 +229,7 @@ impl Cli {
             Command::OnCall(args) => oncall::run(args, out, err).await,
             Command::Simulate(args) => simulate::run(args, out),
             Command::Runs(args) => runs::run(args, out).await,
+            Command::Report(args) => report::run(args, out).await,
             Command::Sources(args) => state::sources(args, out).await,
             Command::Status(args) => state::status(args, out).await,
             Command::Top(args) => top::run(args, out).await,

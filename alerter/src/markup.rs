@@ -1,9 +1,29 @@
-//! Text from outside on its way into HTML and SVG.
+//! Text from outside on its way into HTML and SVG, and pages that are files: no script, nothing to
+//! load, readable from a disk, on paper and by a screen reader.
 
 use core::fmt;
 
 use askama::filters::Escaper;
+use base64::Engine as _;
+use sha2::{Digest, Sha256};
 use stepwatch_wire::words;
+
+const STYLE: &str = include_str!("assets/report.css");
+
+/// A page that stands alone. `body` is markup up to the end of `main`.
+pub(crate) fn page(title: &str, body: &str, version: &str, by: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
+         <title>{}</title>\n<style>{STYLE}</style></head>\n<body>\n{body}\
+         <footer><p>stepwatch-alerter {} &middot; {}</p></footer>\n</body></html>\n",
+        base64::engine::general_purpose::STANDARD.encode(Sha256::digest(STYLE)),
+        escape(title),
+        escape(version),
+        escape(by),
+    )
+}
 
 /// What the templates of our pages pass every value through.
 #[derive(Debug, Clone, Copy)]

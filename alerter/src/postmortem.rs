@@ -6,7 +6,6 @@
 //! without showing the calculation.
 
 mod impact;
-mod markdown;
 #[cfg(test)]
 mod tests;
 
@@ -19,9 +18,9 @@ use stepwatch_respond::effect::{Action, TimelineEntry};
 use stepwatch_respond::incident::{IncidentRecord, State};
 use stepwatch_respond::message::{self, Details, Message, place};
 
+use crate::markdown::{Table, escape};
 use crate::store::{Delivery, DeliveryState};
 pub use impact::{Impact, Loss};
-use markdown::{Table, escape};
 
 /// Lines of history; what flaps for a week has thousands.
 const TIMELINE_MAX: usize = 500;
@@ -114,7 +113,7 @@ fn heading(out: &mut String, a: &Account<'_>) {
     let about = r.place();
     let of = if about.is_empty() { String::new() } else { format!(" of {}", escape(&about)) };
     let _ = writeln!(out, "# Post-mortem: {}{of}\n", escape(&r.title()));
-    let mut t = Table::new(["", ""]);
+    let mut t = Table::new(&["", ""]);
     t.row(["Incident", &r.id]);
     t.row(["Severity", r.severity.as_str()]);
     t.row(["State", &state(a)]);
@@ -159,7 +158,7 @@ fn state(a: &Account<'_>) -> String {
 fn times(out: &mut String, a: &Account<'_>) {
     let r = a.record;
     out.push_str("## Times\n\n");
-    let mut t = Table::new(["", "after", "at"]);
+    let mut t = Table::new(&["", "after", "at"]);
     if let Some(silent) = impact::unseen(a) {
         t.row(["Detected", &silent, &r.opened_at.to_string()]);
     }
@@ -191,7 +190,7 @@ fn times(out: &mut String, a: &Account<'_>) {
 
 fn timeline(out: &mut String, a: &Account<'_>) {
     out.push_str("## Timeline\n\n");
-    let mut t = Table::new(["at", "after", "who", "what"]);
+    let mut t = Table::new(&["at", "after", "who", "what"]);
     // The beginning is more informative than the middle of a history that repeats itself.
     for entry in a.timeline.iter().take(TIMELINE_MAX) {
         let after = Span((entry.at - a.record.opened_at).0.max(0)).to_string();
@@ -206,7 +205,7 @@ fn timeline(out: &mut String, a: &Account<'_>) {
 fn evidence(out: &mut String, a: &Account<'_>) {
     let r = a.record;
     out.push_str("## Evidence\n\n");
-    let mut t = Table::new(["", ""]);
+    let mut t = Table::new(&["", ""]);
     t.row(["Signal", &r.signal]);
     let text = a.first().map(|d| d.evidence.text.as_str()).filter(|text| !text.is_empty());
     if let Some(text) = text {
@@ -246,7 +245,7 @@ fn notifications(out: &mut String, a: &Account<'_>) {
         out.push_str("Nobody.\n\n");
         return;
     }
-    let mut t = Table::new(["at", "by", "whom", "what", "because", "outcome"]);
+    let mut t = Table::new(&["at", "by", "whom", "what", "because", "outcome"]);
     for d in a.deliveries {
         let (at, outcome) = match (d.state, done(d)) {
             (DeliveryState::Delivered, Some(at)) => (at, format!("delivered after {}", at - d.created_at)),

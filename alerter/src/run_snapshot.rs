@@ -1,7 +1,7 @@
 //! One run as the API and the read model see it, copied from the engine.
 
 use stepwatch_detect::Run;
-use stepwatch_detect::run::{Accounts, RunState};
+use stepwatch_detect::run::{HourTotals, RunState, Totals};
 use stepwatch_model::time::Ts;
 use stepwatch_respond::matcher::Labels;
 
@@ -29,8 +29,9 @@ pub struct RunSnapshot {
     pub stale: u64,
     /// Exit code, once it is over.
     pub ended: Option<i64>,
-    /// Where its time went.
-    pub accounts: Accounts,
+    /// Where its time went, and that of the hour that is not over.
+    pub totals: Totals,
+    pub open_hour: Option<HourTotals>,
 }
 
 impl RunSnapshot {
@@ -52,7 +53,8 @@ impl RunSnapshot {
             duplicates: run.counters.duplicates,
             stale: run.counters.stale,
             ended: f.ended.as_ref().map(|e| e.code),
-            accounts: f.ledger.accounts(),
+            totals: f.ledger.totals(),
+            open_hour: f.ledger.open_hour(),
         }
     }
 }

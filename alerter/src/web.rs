@@ -20,6 +20,7 @@ mod nodes;
 mod oncall;
 mod page;
 mod receivers;
+mod report;
 mod run;
 mod run_history;
 mod runbooks;
@@ -63,6 +64,7 @@ pub(crate) fn router(api: &Arc<Api>, gate: &Gate, receivers: watch::Receiver<Rec
         .route("/silences/preview", post(silences::try_out))
         .route("/runs", get(runs::show))
         .route("/runs/{run}", get(run::show))
+        .route("/report", get(report::show))
         .route("/nodes", get(nodes::show))
         .route("/nodes/{node}", get(node::show));
     let ack = Router::new()

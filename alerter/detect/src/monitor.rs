@@ -35,7 +35,7 @@ use crate::fabric::Fabric;
 use crate::kernel_messages::KernelMessages;
 use crate::node::Claim;
 use crate::placement::Placement;
-use crate::run::{FORGET_AFTER, KeptAccounts};
+use crate::run::{FORGET_AFTER, KeptAccounts, RunHour};
 use crate::series::SeriesReading;
 
 /// Runs watched at once; events of further ones are counted and dropped.
@@ -109,6 +109,8 @@ pub struct Monitor {
     /// By run, of those that are forgotten.
     kept_accounts: BTreeMap<String, KeptAccounts>,
     dropped_accounts: u64,
+    /// Hours of runs that are over, and those of runs that are forgotten.
+    hours: Vec<RunHour>,
     scratch: Vec<Finding>,
     /// Somebody takes the judged samples.
     records: bool,

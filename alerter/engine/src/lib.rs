@@ -14,6 +14,7 @@ use stepwatch_detect::Node;
 use stepwatch_detect::Run;
 use stepwatch_detect::changes::RunChange;
 use stepwatch_detect::detectors::DetectorsConfig;
+use stepwatch_detect::run::RunHour;
 use stepwatch_model::{Detected, Elsewhere};
 use stepwatch_respond::Responder;
 use stepwatch_respond::config::ResponderConfig;
@@ -154,6 +155,12 @@ impl Engine {
         let mut parts = self.monitor.take_dirty();
         parts.extend(self.responder.take_dirty());
         parts
+    }
+
+    /// What was accounted of hours that are over, to be stored in the same transaction as the parts
+    /// that [`Self::take_dirty`] gave just before.
+    pub fn take_hours(&mut self) -> Vec<RunHour> {
+        self.monitor.take_hours()
     }
 
     /// The changed parts that do not follow from the event streams. They suffice to store the

@@ -37,7 +37,8 @@ pub enum Version {
     V2,
 }
 
-/// What a body says that it has when it is decompressed, in bytes; nothing of one that is not snappy.
+/// What a body says that it has when it is decompressed, in bytes; nothing of one that is not
+/// snappy.
 pub fn declared_len(body: &[u8]) -> usize {
     snap::raw::decompress_len(body).unwrap_or_default()
 }

@@ -556,8 +556,8 @@ impl RunView {
             stale_steps: r.stale,
             ended: r.ended,
             signals: signals.into_iter().map(SignalValue::from).collect(),
-            goodput: r.accounts.goodput(),
-            time: StateTime::all(&r.accounts),
+            goodput: r.totals.goodput(),
+            time: StateTime::all(&r.totals),
         }
     }
 }

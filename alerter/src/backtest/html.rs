@@ -1,10 +1,7 @@
-//! A report as one page: no script, nothing to load, readable from a disk, on paper and by a screen
-//! reader.
+//! A report as one page that is a file.
 
 use core::fmt::{self, Write as _};
 
-use base64::Engine as _;
-use sha2::{Digest, Sha256};
 use stepwatch_model::Severity;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::config::ResponderConfig;
@@ -16,9 +13,8 @@ use super::signals::{SILENCE, Signals};
 use super::story::Story;
 use super::{Replayed, picture, words};
 use crate::chart::{self, Look};
-use crate::markup::escape;
+use crate::markup::{escape, page};
 
-const STYLE: &str = include_str!("assets/report.css");
 /// Pictures of one file: a page that is too large for a browser is useless.
 const MAX_CHARTS: usize = 120;
 /// Rounds of messages that are listed of one incident.
@@ -58,16 +54,8 @@ impl fmt::Display for Page<'_> {
             self.file(&mut body, i, file, &router);
         }
         body.push_str("</main>\n");
-        write!(
-            f,
-            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'\">\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
-             <title>Stepwatch backtest</title>\n<style>{STYLE}</style></head>\n<body>\n{body}\
-             <footer><p>stepwatch-alerter {} &middot; the engine that watches live runs, fed from files</p></footer>\n</body></html>\n",
-            base64::engine::general_purpose::STANDARD.encode(Sha256::digest(STYLE)),
-            escape(self.version),
-        )
+        let by = "the engine that watches live runs, fed from files";
+        f.write_str(&page("Stepwatch backtest", &body, self.version, by))
     }
 }
 

@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use stepwatch_detect::run::{Accounts, TimeState};
+use stepwatch_detect::run::{TimeState, Totals};
 
 use crate::run_snapshot::RunSnapshot;
 use crate::runtime::Views;
@@ -31,38 +31,38 @@ impl LedgerMetrics {
 struct PerState {
     name: &'static str,
     help: &'static str,
-    count: fn(&Accounts, TimeState) -> Option<f64>,
+    count: fn(&Totals, TimeState) -> Option<f64>,
 }
 
 const PER_STATE: [PerState; 2] = [
     PerState {
         name: "train_gpu_seconds",
         help: "Time of the GPUs of a run by what they did, each moment in one state; absent while the number of GPUs is not known",
-        count: Accounts::gpu_seconds,
+        count: Totals::gpu_seconds,
     },
     PerState {
         name: "train_cost_dollars",
         help: "What that time cost at cost_per_gpu_hour; absent where no price is configured",
-        count: Accounts::dollars,
+        count: Totals::dollars,
     },
 ];
 
 impl Collector for LedgerMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let view = self.0.get();
-        let reported = |run: &&RunSnapshot| run.accounts.total() > 0.0;
+        let reported = |run: &&RunSnapshot| run.totals.total() > 0.0;
         let mut runs: Vec<&RunSnapshot> = view.runs.iter().filter(reported).collect();
         let hidden = runs.len().saturating_sub(MAX_EXPOSED);
         runs.truncate(MAX_EXPOSED);
         for PerState { name, help, count } in PER_STATE {
             // No family without a sample: whoever finds its name there expects some.
-            if runs.iter().all(|run| count(&run.accounts, TimeState::Productive).is_none()) {
+            if runs.iter().all(|run| count(&run.totals, TimeState::Productive).is_none()) {
                 continue;
             }
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for run in &runs {
                 for state in TimeState::ALL {
-                    let Some(count) = count(&run.accounts, state) else { continue };
+                    let Some(count) = count(&run.totals, state) else { continue };
                     let labels = [("run", run.run.as_str()), ("state", state.as_str())];
                     ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
                 }
@@ -73,7 +73,7 @@ impl Collector for LedgerMetrics {
             let mut family =
                 encoder.encode_descriptor("train_goodput_ratio", help, None, MetricType::Gauge)?;
             for run in &runs {
-                let Some(goodput) = run.accounts.goodput() else { continue };
+                let Some(goodput) = run.totals.goodput() else { continue };
                 let labels = [("run", run.run.as_str())];
                 ConstGauge::new(goodput).encode(family.encode_family(&labels)?)?;
             }

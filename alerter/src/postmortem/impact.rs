@@ -10,7 +10,7 @@ use stepwatch_respond::message::{Details, number};
 use utoipa::ToSchema;
 
 use super::Account;
-use super::markdown::Table;
+use crate::markdown::Table;
 
 /// The effect of an incident on a run while it lasts.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -90,7 +90,7 @@ impl Impact {
 
 pub(super) fn write(out: &mut String, a: &Account<'_>) {
     out.push_str("## Impact\n\n");
-    let mut t = Table::new(["", ""]);
+    let mut t = Table::new(&["", ""]);
     t.row(["Lasted", &a.lasted().to_string()]);
     let impact = Impact::from_account(a);
     let (Some(gpus), Some(hours)) = (impact.gpus, impact.gpu_hours) else {

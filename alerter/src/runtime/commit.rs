@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use stepwatch_detect::run::HOUR;
+use stepwatch_model::time::Span;
 use tokio::time::Instant;
 
 use super::Runtime;
@@ -11,6 +13,8 @@ use crate::store;
 /// Between two attempts to reach a store that refuses.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LAST: Duration = Duration::from_secs(5);
+/// An hour of a run that is older when it is read is not kept: reports are of what was watched.
+const HOURS_AGE_MAX: Span = Span::secs(31 * 86_400);
 /// How long a stop tries to keep what is not yet kept.
 const LAST_COMMIT_MAX: Duration = Duration::from_secs(5);
 
@@ -25,6 +29,9 @@ impl Runtime {
         let state =
             if self.pending.whole { self.engine.take_dirty() } else { self.engine.take_dirty_answers() };
         self.pending.absorb_state(state);
+        if self.pending.whole {
+            self.keep_hours();
+        }
         self.pending.dress(&self.templates, &self.metrics);
         self.schedule.commit_began = Instant::now();
         self.pending.begin_commit(&self.store, self.clock.now());
@@ -36,6 +43,20 @@ impl Runtime {
                 waiting,
                 "a commit does not end: until it does, only pages are sent, from memory"
             );
+        }
+    }
+
+    /// Takes what was accounted of hours that are over. Their times are those of trainers: one that
+    /// invents them must not fill the disk.
+    fn keep_hours(&mut self) {
+        let now = self.clock.now();
+        let kept = now.earlier(HOURS_AGE_MAX).0 / HOUR.0..=now.0 / HOUR.0;
+        for hour in self.engine.take_hours() {
+            if kept.contains(&hour.hour.hour) {
+                self.pending.hours.push(hour);
+            } else {
+                self.metrics.ledger_hours_dropped.inc();
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use stepwatch_detect::run::RunHour;
 use stepwatch_engine::StatePart;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Effect, TimelineEntry};
@@ -42,6 +43,8 @@ pub(super) struct Pending {
     pub reported: Vec<String>,
     /// Who asked for what.
     pub audit: Vec<Entry>,
+    /// What was accounted of the hours of runs.
+    pub hours: Vec<RunHour>,
     /// Alerts that were sent again.
     pub seen: Vec<Firing>,
     held: Vec<Held>,
@@ -136,6 +139,7 @@ impl Pending {
             cursors: if self.whole { mem::take(&mut self.cursors).into_iter().collect() } else { Vec::new() },
             reported: mem::take(&mut self.reported),
             audit: mem::take(&mut self.audit),
+            hours: mem::take(&mut self.hours),
             at,
         });
         let (store, writes) = (store.clone(), Arc::clone(&commit));
@@ -191,6 +195,7 @@ impl Pending {
         prepend(&mut self.effects, commit.effects);
         prepend(&mut self.reported, commit.reported);
         prepend(&mut self.audit, commit.audit);
+        prepend(&mut self.hours, commit.hours);
         prepend(&mut self.seen, seen);
         prepend(&mut self.held, held);
         for (part, value) in commit.state {

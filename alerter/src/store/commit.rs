@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{QueryBuilder, Sqlite};
+use stepwatch_detect::run::RunHour;
 use stepwatch_engine::StatePart;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Action, Effect, Notification};
@@ -15,6 +16,7 @@ use super::alerts::put_silence;
 use super::audit::{Entry, put_audit};
 use super::error::{Result, StoreError};
 use super::handle::Store;
+use super::hours::put_hours;
 use super::rows::{json, list, name_of, portions, put_alive, text_of};
 use super::unrecorded::put_written;
 use super::writer::{Durability, Who};
@@ -39,6 +41,8 @@ pub struct Commit {
     pub reported: Vec<String>,
     /// Entries of the audit log.
     pub audit: Vec<Entry>,
+    /// What was accounted of hours of runs: the state has it no more.
+    pub hours: Vec<RunHour>,
     pub at: Ts,
 }
 
@@ -81,6 +85,7 @@ impl Store {
                 update.build().execute(&mut *tx).await?;
             }
             put_audit(tx, &commit.audit).await?;
+            put_hours(tx, &commit.hours).await?;
             put_alive(tx, commit.at).await?;
             stepwatch_kit::crash::point("store.before_commit");
             Ok(rows)

@@ -148,6 +148,25 @@ impl Store {
         rows.iter().map(incident).collect()
     }
 
+    /// Pages and tickets that were open at some time of a period, the latest first.
+    pub(crate) async fn incidents_between(
+        &self,
+        from: Ts,
+        to: Ts,
+        run: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<IncidentRecord>> {
+        let mut query = QueryBuilder::<Sqlite>::new("SELECT id, record FROM incidents WHERE opened_at < ");
+        query.push_bind(text_of(to)).push(" AND (resolved_at IS NULL OR resolved_at >= ");
+        query.push_bind(text_of(from)).push(") AND severity <> 'info'");
+        if let Some(run) = run {
+            query.push(" AND run = ").push_bind(run);
+        }
+        query.push(" ORDER BY opened_at DESC LIMIT ").push_bind(i64::from(limit));
+        let rows = query.build().fetch_all(&*self.reader()?).await?;
+        rows.iter().map(incident).collect()
+    }
+
     /// How many incidents pass the filter, whatever its limit.
     pub async fn count_incidents(&self, filter: &Filter) -> Result<usize> {
         let mut query = QueryBuilder::<Sqlite>::new("SELECT count(*) FROM incidents");

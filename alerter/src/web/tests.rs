@@ -2,6 +2,7 @@
 
 mod browser;
 mod others;
+mod report;
 mod runs;
 mod session;
 mod silences;

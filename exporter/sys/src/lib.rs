@@ -1,5 +1,5 @@
 //! Calls of the exporter into the kernel and drivers that the compiler cannot check: a thin, safe
-//! layer over each foreign call, and nothing else. This and `stepwatch-heap` are the only crates with
+//! layer over each foreign call, and nothing else. Only this crate and `stepwatch-heap` have
 //! `unsafe` in them.
 
 pub mod adjtimex;

@@ -3,7 +3,7 @@
 
 use super::run::Run;
 use super::{Key, Monitor};
-use crate::run::KeptAccounts;
+use crate::run::{KeptAccounts, RunHour};
 use stepwatch_model::time::Ts;
 
 /// Runs whose accounts are kept; beyond it those that were forgotten first go, and are counted.
@@ -22,7 +22,9 @@ impl Monitor {
 
     /// Keeps what is accounted of a run that is forgotten.
     pub(super) fn keep_accounts(&mut self, now: Ts, run: &mut Run) {
-        let Some(accounts) = run.take_accounts() else { return };
+        let Some(mut accounts) = run.take_accounts() else { return };
+        let hours = accounts.take_hours().map(|hour| RunHour { run: run.state.name.clone(), hour });
+        self.hours.extend(hours);
         if self.kept_accounts.len() >= MAX_KEPT {
             let first = self.kept_accounts.iter().min_by_key(|(_, kept)| kept.since);
             if let Some(name) = first.map(|(name, _)| name.clone()) {
@@ -49,7 +51,7 @@ mod tests {
 
     use super::*;
     use crate::Input;
-    use crate::run::TimeState;
+    use crate::run::{HOUR, TimeState};
     use stepwatch_model::time::Span;
 
     const START: Ts = Ts(1_795_227_416_000);
@@ -77,7 +79,7 @@ mod tests {
     }
 
     fn gpu_seconds(monitor: &Monitor, run: &str, state: TimeState) -> Option<f64> {
-        monitor.run(run).and_then(|run| run.state.ledger.accounts().gpu_seconds(state))
+        monitor.run(run).and_then(|run| run.state.ledger.totals().gpu_seconds(state))
     }
 
     #[test]
@@ -117,5 +119,29 @@ mod tests {
         }
         assert_eq!((monitor.kept_accounts.len(), monitor.dropped_accounts()), (MAX_KEPT, 3));
         assert!(!monitor.kept_accounts.contains_key("r2") && monitor.kept_accounts.contains_key("r3"));
+    }
+
+    #[test]
+    fn hours_are_handed_out_once_they_are_over_and_of_a_run_that_is_forgotten_all() {
+        let mut monitor = Monitor::default();
+        // A minute before an hour is over.
+        let from = Ts((START.0 / HOUR.0 + 1) * HOUR.0 - 60_000);
+        let over = live(&mut monitor, "r", from);
+        assert_eq!(monitor.take_hours(), [], "with the state that does not have them any more");
+        monitor.take_dirty();
+        let hours = monitor.take_hours();
+        assert_eq!(hours.len(), 1);
+        assert_eq!((hours[0].hour.hour, hours[0].hour.totals.total()), (START.0 / HOUR.0, 60.0));
+        monitor.take_dirty();
+        assert_eq!(monitor.take_hours(), []);
+        pass(&mut monitor, over + Span::secs(7200));
+        let rest = monitor.take_hours();
+        assert_eq!((rest.len(), rest[0].hour.totals.total()), (1, 240.0));
+        assert_eq!(rest[0].hour.totals.starts(), 0, "that was before");
+        // It is back within the hour: what is accounted of it now replaces what was.
+        live(&mut monitor, "r", Ts(over.0 + 600_000));
+        pass(&mut monitor, over + Span::secs(14_400));
+        let again = monitor.take_hours();
+        assert_eq!((again.len(), again[0].hour.totals.total()), (1, 540.0));
     }
 }

@@ -10,6 +10,7 @@ use super::run::Run;
 use super::{Key, Monitor, run_deadline};
 use crate::batches::Batches;
 use crate::detectors::DetectorsConfig;
+use crate::run::RunHour;
 
 impl Monitor {
     /// The parts of the state that changed since this was called before, to be stored with what
@@ -20,10 +21,19 @@ impl Monitor {
             if let Key::Run(run) = key {
                 if let Some(run) = self.runs.get_mut(run) {
                     run.noted.dirty = false;
+                    let (hours, name) = (run.state.ledger.take_hours(), &run.state.name);
+                    self.hours.extend(hours.into_iter().map(|hour| RunHour { run: name.clone(), hour }));
                 }
             }
         }
         dirty.into_iter().map(|key| (key.name(), self.part(&key))).collect()
+    }
+
+    /// What was accounted of hours that are over, to be stored in the transaction of the parts that
+    /// were taken just before: they have it no more. What is taken again of the same hour replaces
+    /// it.
+    pub fn take_hours(&mut self) -> Vec<RunHour> {
+        core::mem::take(&mut self.hours)
     }
 
     fn part(&self, key: &Key) -> Option<Vec<u8>> {

@@ -11,10 +11,16 @@
 //!
 //! Times are those of the events, so a record that arrives late counts for when it happened.
 
+mod hours;
+mod totals;
 mod usual_step;
 
 use serde::{Deserialize, Serialize};
 
+use self::hours::Hours;
+pub use self::hours::{HOUR, HourTotals, RunHour};
+use self::totals::STATES;
+pub use self::totals::{TimeState, Totals};
 use self::usual_step::UsualStep;
 use crate::sample::StepClass;
 use stepwatch_model::time::{Span, Ts};
@@ -26,44 +32,6 @@ const STALL_STEPS: f64 = 5.0;
 /// Share by which a step may be longer than the usual one without being slow: an engineering limit.
 const NOISE: f64 = 0.02;
 
-macro_rules! states {
-    ($($name:ident $text:literal $about:literal;)*) => {
-        /// What the GPUs of a run do at a time. The text forms are a contract: they are the label
-        /// `state` of the metrics.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-        pub enum TimeState { $(#[doc = $about] $name),* }
-
-        impl TimeState {
-            pub const ALL: [Self; STATES] = [$(Self::$name),*];
-
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$name => $text),* }
-            }
-
-            /// What the state means, for people.
-            pub fn about(self) -> &'static str {
-                match self { $(Self::$name => $about),* }
-            }
-        }
-    };
-}
-
-const STATES: usize = 11;
-
-states! {
-    Productive "productive" "Steps, for as long as they usually take.";
-    Slowed "slowed" "The part of steps beyond the usual.";
-    Stalled "stalled" "No step, and nothing declared that explains it.";
-    Saving "saving" "Steps waited for a checkpoint to be saved.";
-    Loading "loading" "A checkpoint was loaded.";
-    Starting "starting" "From the first report of an attempt to its first step.";
-    Evaluating "evaluating" "Steps waited for an evaluation.";
-    Recomputing "recomputing" "Steps that the run had made before a restart.";
-    Down "down" "Between two attempts of one job, and the step that the first did not end.";
-    Idle "idle" "From the last step of an attempt to its end.";
-    Unknown "unknown" "Nothing was received, or it is not known whether the job held its GPUs.";
-}
-
 /// The accounts of a run that is forgotten, and since when it is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct KeptAccounts {
@@ -71,17 +39,13 @@ pub(crate) struct KeptAccounts {
     pub(crate) since: Ts,
 }
 
-/// Totals by [`TimeState`], in its order.
+/// What is accounted of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Accounts {
-    /// Milliseconds.
-    time: [i64; STATES],
-    /// The same times the GPUs of the run.
-    gpu_time: [i64; STATES],
-    /// What is in `time` and not in `gpu_time`, until their number is known.
+pub(crate) struct Accounts {
+    total: Totals,
+    /// What is in the times of `total` and not in those of the GPUs, until their number is known.
     unsized_time: [i64; STATES],
-    /// Where a price is configured.
-    dollars: [f64; STATES],
+    hours: Hours,
 }
 
 /// What a run costs while it lasts.
@@ -163,55 +127,60 @@ pub struct Ledger {
 }
 
 impl Accounts {
-    pub fn seconds(&self, state: TimeState) -> f64 {
-        self.time[state as usize] as f64 / 1e3
-    }
-
-    /// None while the number of GPUs was never known.
-    pub fn gpu_seconds(&self, state: TimeState) -> Option<f64> {
-        let known = self.gpu_time.iter().any(|ms| *ms > 0);
-        known.then(|| self.gpu_time[state as usize] as f64 / 1e3)
-    }
-
-    /// None without a configured price.
-    pub fn dollars(&self, state: TimeState) -> Option<f64> {
-        let priced = self.dollars.iter().any(|dollars| *dollars > 0.0);
-        priced.then(|| self.dollars[state as usize])
-    }
-
-    /// Seconds of all states.
-    pub fn total(&self) -> f64 {
-        self.time.iter().sum::<i64>() as f64 / 1e3
-    }
-
-    /// The share of the time in which the run made steps that it keeps, at its usual speed.
-    pub fn goodput(&self) -> Option<f64> {
-        let total = self.total();
-        (total > 0.0).then(|| self.seconds(TimeState::Productive) / total)
+    /// The hours of which something is accounted and that were not taken, and then the open one.
+    pub(crate) fn take_hours(&mut self) -> impl Iterator<Item = HourTotals> {
+        self.hours.take().into_iter().chain(self.hours.open())
     }
 
     fn add(&mut self, state: TimeState, ms: i64, size: Size) {
-        self.time[state as usize] += ms;
+        self.count(state, ms, 0, 0.0);
         self.unsized_time[state as usize] += ms;
         let Some(gpus) = size.gpus else { return };
-        for (at, ms) in core::mem::take(&mut self.unsized_time).into_iter().enumerate() {
-            self.gpu_time[at] = self.gpu_time[at].saturating_add(ms.saturating_mul(i64::from(gpus)));
-            if let Some(rate) = size.dollars_per_gpu_hour {
-                self.dollars[at] += ms as f64 * f64::from(gpus) * rate / 3.6e6;
-            }
+        for (state, ms) in TimeState::ALL.into_iter().zip(core::mem::take(&mut self.unsized_time)) {
+            let rate = size.dollars_per_gpu_hour.unwrap_or_default();
+            let dollars = ms as f64 * f64::from(gpus) * rate / 3.6e6;
+            self.count(state, 0, ms.saturating_mul(i64::from(gpus)), dollars);
         }
+    }
+
+    fn count(&mut self, state: TimeState, ms: i64, gpu_ms: i64, dollars: f64) {
+        self.total.add(state, ms, gpu_ms, dollars);
+        self.hours.interval().add(state, ms, gpu_ms, dollars);
+    }
+
+    fn started(&mut self) {
+        self.total.starts += 1;
+        self.hours.interval().starts += 1;
+    }
+
+    fn interrupted(&mut self) {
+        self.total.interruptions += 1;
+        self.hours.interval().interruptions += 1;
     }
 }
 
 impl Ledger {
-    pub fn accounts(&self) -> Accounts {
-        self.accounts.as_deref().cloned().unwrap_or_default()
+    /// What is accounted of the whole life of the run.
+    pub fn totals(&self) -> Totals {
+        self.accounts.as_ref().map(|accounts| accounts.total.clone()).unwrap_or_default()
+    }
+
+    /// What is accounted of the hour that is not over, if it began; the others are taken.
+    pub fn open_hour(&self) -> Option<HourTotals> {
+        self.accounts.as_ref().and_then(|accounts| accounts.hours.open())
+    }
+
+    /// Hours that are over, and were not taken before.
+    pub(crate) fn take_hours(&mut self) -> Vec<HourTotals> {
+        self.accounts.as_mut().map(|accounts| accounts.hours.take()).unwrap_or_default()
     }
 
     /// What is accounted, if anything is: nothing more comes.
     pub(crate) fn take_accounts(&mut self, size: Size) -> Option<Box<Accounts>> {
         self.settle_beyond(size);
+        let at = self.at;
         let mut accounts = self.accounts.take()?;
+        accounts.hours.settle(at, at);
         // Whoever comes back may have other GPUs.
         accounts.unsized_time = [0; STATES];
         Some(accounts)
@@ -331,6 +300,9 @@ impl Ledger {
             self.add(TimeState::Loading, loading, size);
             self.add(TimeState::Starting, open - loading, size);
             self.usual.take(open, &s, false, size.gpus);
+            if let Some(accounts) = &mut self.accounts {
+                accounts.started();
+            }
         } else {
             self.step(&s, open, size);
         }
@@ -345,8 +317,16 @@ impl Ledger {
 
     /// All before `at` is accounted.
     fn begin(&mut self, at: Ts) {
+        self.settle_hours(at);
         (self.at, self.declared) = (Some(at), [0; 3]);
         (self.left, self.closed, self.greeted) = (None, false, None);
+    }
+
+    /// What was accounted since the last time is of the time from then on.
+    fn settle_hours(&mut self, to: Ts) {
+        if let Some(accounts) = &mut self.accounts {
+            accounts.hours.settle(self.at, Some(to));
+        }
     }
 
     /// Accounts the time from the last step of the attempt that was left to the beginning of the
@@ -359,6 +339,9 @@ impl Ledger {
             Some(left) => self.close_at(left.at().min(begun), size),
             None => self.at.unwrap_or(begun),
         };
+        if let (None, Some(accounts)) = (self.left, &mut self.accounts) {
+            accounts.interrupted();
+        }
         // The GPUs were those of the attempt that was left.
         let size_before = Size { gpus: self.gpus.or(size.gpus), ..size };
         let between = (begun - gone).0.max(0);
@@ -398,6 +381,14 @@ impl Ledger {
             false => TimeState::Down,
         };
         self.add(last, open - stalled, size);
+        let died = matches!(self.left, Some(Left::Died(_)));
+        if died
+            && !self.closed
+            && let Some(accounts) = &mut self.accounts
+        {
+            accounts.interrupted();
+        }
+        self.settle_hours(gone);
         (self.at, self.declared, self.line) = (Some(gone), [0; 3], None);
         gone
     }

@@ -1,7 +1,7 @@
 //! Where the time of a run went.
 
 use serde::{Deserialize, Serialize};
-use stepwatch_detect::run::{Accounts, TimeState};
+use stepwatch_detect::run::{TimeState, Totals};
 use utoipa::ToSchema;
 
 /// How long a run was in a state.
@@ -18,12 +18,12 @@ pub struct StateTime {
 }
 
 impl StateTime {
-    pub(super) fn all(accounts: &Accounts) -> Vec<Self> {
+    pub(crate) fn all(totals: &Totals) -> Vec<Self> {
         let time = |state: TimeState| Self {
             state: state.as_str().to_owned(),
-            seconds: accounts.seconds(state),
-            gpu_seconds: accounts.gpu_seconds(state),
-            dollars: accounts.dollars(state),
+            seconds: totals.seconds(state),
+            gpu_seconds: totals.gpu_seconds(state),
+            dollars: totals.dollars(state),
         };
         TimeState::ALL.into_iter().map(time).filter(|time| time.seconds > 0.0).collect()
     }

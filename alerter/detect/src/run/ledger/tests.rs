@@ -164,7 +164,7 @@ impl Bench {
     fn check(&self) {
         let mut ledger = self.ledger.clone();
         ledger.settle_beyond(SIZE);
-        let accounts = ledger.accounts();
+        let accounts = ledger.totals();
         for state in TimeState::ALL {
             let (name, truth) = (state.as_str(), self.truth[state as usize]);
             assert_eq!(accounts.time[state as usize], truth, "{name}");
@@ -217,7 +217,7 @@ proptest! {
     ) {
         let mut ledger = Ledger::default();
         for (what, at, step, count) in &reports {
-            let before = ledger.accounts();
+            let before = ledger.totals();
             // Their number is known, and is another, from time to time.
             let size = Size { gpus: Some((*step % 3) as u32 * 8).filter(|gpus| *gpus > 0), ..SIZE };
             match what {
@@ -233,14 +233,14 @@ proptest! {
                     ledger.steps(Steps { at, last, count, class, tokens: None, reported: None, watched: step % 2 == 0 }, size);
                 }
             }
-            let now = ledger.accounts();
+            let now = ledger.totals();
             for (before, now) in [(&before.time, &now.time), (&before.gpu_time, &now.gpu_time)] {
                 prop_assert!(before.iter().zip(now).all(|(before, now)| before <= now), "{before:?} {now:?}");
             }
         }
         let times = reports.iter().map(|(_, at, ..)| *at);
         let span = times.clone().max().unwrap_or(0) - times.min().unwrap_or(0);
-        prop_assert!(ledger.accounts().time.iter().sum::<i64>() <= span);
+        prop_assert!(ledger.totals().time.iter().sum::<i64>() <= span);
     }
 }
 
@@ -256,8 +256,8 @@ fn a_larger_batch_is_no_slow_step() {
             SIZE,
         );
     }
-    assert_eq!(ledger.accounts().seconds(TimeState::Slowed), 0.0);
-    assert_eq!(ledger.accounts().goodput(), Some(1.0));
+    assert_eq!(ledger.totals().seconds(TimeState::Slowed), 0.0);
+    assert_eq!(ledger.totals().goodput(), Some(1.0));
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn nothing_is_priced_by_a_guess() {
         let s = Steps { at: Ts(at), last, count: 1, class, tokens: None, reported: None, watched: true };
         ledger.steps(s, unknown);
     }
-    let accounts = ledger.accounts();
+    let accounts = ledger.totals();
     assert_eq!((accounts.total(), accounts.goodput()), (20.0, Some(1.0)));
     assert_eq!(accounts.gpu_seconds(TimeState::Productive), None);
     assert_eq!(accounts.dollars(TimeState::Productive), None);
@@ -290,8 +290,8 @@ fn without_a_job_nobody_knows_whether_the_gpus_were_held() {
     ledger.steps(line(0, 1, StepClass::First), SIZE);
     ledger.steps(line(10_000, 2, StepClass::Train), SIZE);
     ledger.steps(line(3_610_000, 1, StepClass::First), SIZE);
-    assert_eq!(ledger.accounts().seconds(TimeState::Unknown), 3600.0);
-    assert_eq!(ledger.accounts().total(), 3610.0);
+    assert_eq!(ledger.totals().seconds(TimeState::Unknown), 3600.0);
+    assert_eq!(ledger.totals().total(), 3610.0);
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn a_log_that_is_written_through_a_buffer_stalls_between_no_two_of_its_blocks() 
         let reported = Some(10_000.0);
         ledger.steps(Steps { at, last, count: 1, class, tokens: None, reported, watched: true }, SIZE);
     }
-    let accounts = ledger.accounts();
+    let accounts = ledger.totals();
     assert!(accounts.goodput() > Some(0.99), "{accounts:?}");
     let all = accounts.seconds(TimeState::Productive);
     assert!((17_000.0..=19_000.0).contains(&all), "{accounts:?}");
@@ -370,7 +370,7 @@ fn a_clock_of_whole_seconds_makes_no_step_slow() {
         let class = if last == 1 { StepClass::First } else { StepClass::Train };
         ledger.steps(Steps { at, last, count: 1, class, tokens: None, reported: None, watched: true }, SIZE);
     }
-    assert_eq!(ledger.accounts().seconds(TimeState::Slowed), 0.0);
+    assert_eq!(ledger.totals().seconds(TimeState::Slowed), 0.0);
 }
 
 #[test]
@@ -400,7 +400,7 @@ fn a_job_that_is_named_by_a_later_word_is_that_of_the_attempt() {
         ledger.greeted(Ts(380_000), None, SIZE);
         ledger.greeted(Ts(381_000), Some("77"), SIZE);
         ledger.steps(line(400_000, 3, StepClass::First), SIZE);
-        let seconds = |state| ledger.accounts().seconds(state);
+        let seconds = |state| ledger.totals().seconds(state);
         assert_eq!((seconds(TimeState::Down), seconds(TimeState::Unknown)), (300.0, 0.0));
         assert_eq!(seconds(TimeState::Starting), 80.0);
     }
@@ -425,7 +425,7 @@ fn lines_without_tokens_unlearn_nothing() {
     ledger.steps(Steps { tokens: Some(2.0 * TOKENS), ..line(900_000 + 3_600_000 + 20_000, 61) }, SIZE);
     ledger.died(Ts(4_520_000));
     ledger.close(SIZE);
-    assert_eq!(ledger.accounts().seconds(TimeState::Stalled), 3600.0);
+    assert_eq!(ledger.totals().seconds(TimeState::Stalled), 3600.0);
 }
 
 #[test]
@@ -435,7 +435,7 @@ fn a_hang_of_a_run_that_has_just_begun_is_no_long_step() {
         (1..=4).for_each(|last| ledger.steps(line(last * 10_000, last), SIZE));
         ledger
     };
-    let seconds = |ledger: &Ledger, state| ledger.accounts().seconds(state);
+    let seconds = |ledger: &Ledger, state| ledger.totals().seconds(state);
     let mut goes_on = begun();
     goes_on.steps(line(3_640_000, 5), SIZE);
     goes_on.steps(line(3_650_000, 6), SIZE);
@@ -456,7 +456,7 @@ fn a_run_that_has_just_begun_may_take_its_time() {
         at += secs * 1000;
         ledger.steps(line(at, last), SIZE);
     }
-    assert_eq!(ledger.accounts().seconds(TimeState::Productive), 119.0);
+    assert_eq!(ledger.totals().seconds(TimeState::Productive), 119.0);
 }
 
 #[test]
@@ -468,7 +468,7 @@ fn a_log_without_step_times_that_is_written_through_a_buffer_stalls_nowhere() {
             let at = (last + 99) / 100 * 1_000_000 + (last - 1) % 100 * apart;
             ledger.steps(line(at, last), SIZE);
         }
-        let accounts = ledger.accounts();
+        let accounts = ledger.totals();
         assert!(accounts.goodput() > Some(0.99), "{accounts:?}");
         let all = accounts.seconds(TimeState::Productive);
         assert!((17_000.0..=19_001.0).contains(&all), "{accounts:?}");
@@ -487,7 +487,7 @@ fn blocks_of_a_buffer_that_hold_more_and_less_stall_nowhere() {
             ledger.steps(line(written * 10_000, last), SIZE);
         }
     }
-    let accounts = ledger.accounts();
+    let accounts = ledger.totals();
     assert_eq!(accounts.seconds(TimeState::Stalled), 0.0, "{accounts:?}");
     assert!(accounts.goodput() > Some(0.95), "{accounts:?}");
 }
@@ -499,8 +499,8 @@ fn a_hang_between_the_blocks_of_a_buffer_is_seen() {
         let hung = if last > 1500 { 7_200_000 } else { 0 };
         ledger.steps(line((last + 99) / 100 * 1_000_000 + hung, last), SIZE);
     }
-    let stalled = ledger.accounts().seconds(TimeState::Stalled);
-    assert!((7_100.0..=7_300.0).contains(&stalled), "{:?}", ledger.accounts());
+    let stalled = ledger.totals().seconds(TimeState::Stalled);
+    assert!((7_100.0..=7_300.0).contains(&stalled), "{:?}", ledger.totals());
 }
 
 #[test]
@@ -512,8 +512,8 @@ fn steps_of_less_than_a_millisecond_are_learned_too() {
     ledger.steps(line(602_500, 10_001), SIZE);
     ledger.died(Ts(602_500));
     ledger.close(SIZE);
-    let stalled = ledger.accounts().seconds(TimeState::Stalled);
-    assert!((599.0..=600.0).contains(&stalled), "{:?}", ledger.accounts());
+    let stalled = ledger.totals().seconds(TimeState::Stalled);
+    assert!((599.0..=600.0).contains(&stalled), "{:?}", ledger.totals());
 }
 
 #[test]
@@ -521,9 +521,9 @@ fn time_before_the_number_of_gpus_is_known_is_theirs_once_it_is() {
     let mut ledger = Ledger::default();
     let unknown = Size { gpus: None, ..SIZE };
     (1..=31).for_each(|last| ledger.steps(line(last * 10_000, last), unknown));
-    assert_eq!(ledger.accounts().gpu_seconds(TimeState::Productive), None);
+    assert_eq!(ledger.totals().gpu_seconds(TimeState::Productive), None);
     ledger.steps(line(320_000, 32), SIZE);
-    let accounts = ledger.accounts();
+    let accounts = ledger.totals();
     assert_eq!(accounts.gpu_seconds(TimeState::Productive), Some(8.0 * 310.0));
     let dollars = accounts.dollars(TimeState::Productive);
     assert!(dollars.is_some_and(|d| (d - 8.0 * 310.0 / 1000.0).abs() < 1e-9), "{dollars:?}");
@@ -531,6 +531,6 @@ fn time_before_the_number_of_gpus_is_known_is_theirs_once_it_is() {
     ledger.steps(line(930_000, 33), SIZE);
     ledger.died(Ts(930_000));
     ledger.close(SIZE);
-    assert_eq!(ledger.accounts().seconds(TimeState::Stalled), 600.0);
-    assert_eq!(ledger.accounts().gpu_seconds(TimeState::Stalled), Some(4800.0));
+    assert_eq!(ledger.totals().seconds(TimeState::Stalled), 600.0);
+    assert_eq!(ledger.totals().gpu_seconds(TimeState::Stalled), Some(4800.0));
 }

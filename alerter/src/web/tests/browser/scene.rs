@@ -51,6 +51,7 @@ pub(super) async fn with_one_of_everything() -> (TestApp, Vec<String>) {
         "/runbooks/hang".into(),
         "/incidents/nonsense".into(),
         "/runs".into(),
+        "/report".into(),
         "/runs/mixtral-8x7b".into(),
         "/nodes".into(),
         "/nodes/gpu-001".into(),

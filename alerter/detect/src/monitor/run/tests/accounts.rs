@@ -39,7 +39,7 @@ impl Trainer {
     }
 
     fn seconds(&self, state: TimeState) -> f64 {
-        self.run.state.ledger.accounts().seconds(state)
+        self.run.state.ledger.totals().seconds(state)
     }
 
     /// The seconds of all states that took any.
@@ -75,7 +75,7 @@ fn a_life_from_load_to_end() {
         ("idle", 6.0),
     ];
     assert_eq!(t.all(), want);
-    let accounts = t.run.state.ledger.accounts();
+    let accounts = t.run.state.ledger.totals();
     assert_eq!(accounts.gpu_seconds(TimeState::Productive), Some(8.0 * 890.0));
     assert_eq!(accounts.goodput(), Some(890.0 / 1485.0));
 }

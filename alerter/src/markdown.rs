@@ -8,7 +8,7 @@ use crate::notify::text::line;
 const CELL_MAX: usize = 1000;
 
 /// Text on one line, without any effective markup.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let text = line(text, CELL_MAX);
     let chars: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
@@ -35,21 +35,22 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-pub(super) struct Table<const N: usize> {
+pub(crate) struct Table {
     text: String,
 }
 
-impl<const N: usize> Table<N> {
-    pub(super) fn new(head: [&str; N]) -> Self {
-        Self { text: format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(N)) }
+impl Table {
+    pub(crate) fn new(head: &[&str]) -> Self {
+        Self { text: format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len())) }
     }
 
-    pub(super) fn row<S: AsRef<str>>(&mut self, cells: [S; N]) {
-        let cells: Vec<String> = cells.iter().map(|cell| escape(cell.as_ref())).collect();
+    /// As many cells as the head has.
+    pub(crate) fn row<S: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = S>) {
+        let cells: Vec<String> = cells.into_iter().map(|cell| escape(cell.as_ref())).collect();
         let _ = writeln!(self.text, "| {} |", cells.join(" | "));
     }
 
-    pub(super) fn write(self, out: &mut String) {
+    pub(crate) fn write(self, out: &mut String) {
         out.push_str(&self.text);
         out.push('\n');
     }
@@ -77,7 +78,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_row_is_one_line_of_as_many_cells(a: String, b: String) {
-            let mut t = Table::new(["x", "y"]);
+            let mut t = Table::new(&["x", "y"]);
             t.row([&a, &b]);
             let row = t.text.lines().nth(2).unwrap_or_default().to_owned();
             prop_assert_eq!(t.text.lines().count(), 3);

@@ -1,0 +1,157 @@
+//! Where the GPU time of a period went, what it cost, and what interrupted it: for those who pay
+//! for it.
+//!
+//! The times are those of the ledger, by hour; the causes are those of the incidents. From both,
+//! [`view`] makes numbers, which [`markdown`] and [`html`] write for people.
+
+pub(crate) mod html;
+pub(crate) mod markdown;
+#[cfg(test)]
+mod tests;
+pub(crate) mod text;
+pub(crate) mod view;
+
+use stepwatch_detect::run::HOUR;
+use stepwatch_model::Cause;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::incident::{IncidentRecord, Verdict};
+
+use crate::api::view::When;
+use crate::postmortem::Impact;
+use crate::store::RunTotals;
+use view::{CostlyView, InterruptionView, ReportView, RunReport};
+
+/// Runs that are listed, those with the most GPU time first.
+const RUNS_LISTED: usize = 100;
+/// Incidents that are listed, the costliest first.
+const INCIDENTS_LISTED: usize = 10;
+
+/// Whole hours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Period {
+    pub(crate) since: Ts,
+    pub(crate) until: Ts,
+}
+
+/// An incident of the period, and what it lost where that was found out.
+#[derive(Debug)]
+pub(crate) struct Costed {
+    pub(crate) record: IncidentRecord,
+    pub(crate) impact: Option<Impact>,
+}
+
+impl Period {
+    /// The hours that hold any of the time.
+    pub(crate) fn around(since: Ts, until: Ts) -> Self {
+        let begin = |at: Ts| at.0.div_euclid(HOUR.0);
+        Self { since: Ts(begin(since) * HOUR.0), until: Ts((begin(Ts(until.0 - 1)) + 1) * HOUR.0) }
+    }
+
+    /// How much of the period an incident lasted.
+    pub(crate) fn share_of(self, record: &IncidentRecord, now: Ts) -> Span {
+        let end = record.resolved_at.unwrap_or(now).0.min(self.until.0);
+        Span((end - record.opened_at.0.max(self.since.0)).max(0))
+    }
+}
+
+/// The report, from what is accounted of each run and the incidents that people were notified of.
+pub(crate) fn view(
+    period: Period,
+    run: Option<String>,
+    totals: &[RunTotals],
+    incidents: &[Costed],
+) -> ReportView {
+    let mut runs: Vec<RunReport> = totals.iter().map(|r| RunReport::new(&r.run, &r.totals)).collect();
+    let by_time = |r: &RunReport| r.gpu_hours.unwrap_or_default();
+    runs.sort_by(|a, b| by_time(b).total_cmp(&by_time(a)).then_with(|| a.run.cmp(&b.run)));
+    let runs_hidden = runs.len().saturating_sub(RUNS_LISTED);
+    runs.truncate(RUNS_LISTED);
+    let mut all = stepwatch_detect::run::Totals::default();
+    totals.iter().for_each(|r| all.join(&r.totals));
+    let total = RunReport::new("", &all);
+    let interruptions = interruptions(total.interruptions, incidents);
+    ReportView {
+        since: When(period.since),
+        until: When(period.until),
+        run,
+        total,
+        runs,
+        runs_hidden,
+        interruptions,
+        costliest: costliest(incidents),
+        incidents: incidents.len(),
+    }
+}
+
+/// What interrupted runs, the most frequent first. What the ledger counted and no incident explains
+/// is a row of its own.
+fn interruptions(counted: u32, incidents: &[Costed]) -> Vec<InterruptionView> {
+    let mut rows: Vec<InterruptionView> = Vec::new();
+    for Costed { record, impact } in incidents.iter().filter(|c| interrupts(&c.record)) {
+        let (component, class) = text::component(record.suspects.first().map(|s| &s.target));
+        let what = record.kind.title();
+        let same = |row: &&mut InterruptionView| row.component == component && row.what == what;
+        let at = rows.iter_mut().find(same);
+        let lost = impact.as_ref().map_or(0.0, |i| i.lost.iter().map(|l| l.gpu_hours).sum());
+        match at {
+            Some(row) => {
+                row.count += 1;
+                row.lost_gpu_hours += lost;
+            }
+            None => rows.push(InterruptionView {
+                component: component.to_owned(),
+                class: class.to_owned(),
+                what: what.to_owned(),
+                count: 1,
+                share: 0.0,
+                lost_gpu_hours: lost,
+            }),
+        }
+    }
+    let explained: u32 = rows.iter().map(|row| row.count).sum();
+    if counted > explained {
+        rows.push(InterruptionView {
+            component: text::NOT_EXPLAINED.to_owned(),
+            class: "unknown".to_owned(),
+            what: "restart without an incident".to_owned(),
+            count: counted - explained,
+            share: 0.0,
+            lost_gpu_hours: 0.0,
+        });
+    }
+    let all: u32 = rows.iter().map(|row| row.count).sum();
+    rows.iter_mut().for_each(|row| row.share = f64::from(row.count) / f64::from(all.max(1)));
+    rows.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.component.cmp(&b.component)));
+    rows
+}
+
+/// Whether a run stood still because of it.
+fn interrupts(record: &IncidentRecord) -> bool {
+    record.cause == Cause::Progress && !record.run.is_empty() && !was_false(record)
+}
+
+fn was_false(record: &IncidentRecord) -> bool {
+    record.end.as_ref().is_some_and(|end| end.verdict == Some(Verdict::False))
+}
+
+fn costliest(incidents: &[Costed]) -> Vec<CostlyView> {
+    let cost = |c: &Costed| {
+        let impact = c.impact.as_ref().filter(|_| !was_false(&c.record))?;
+        let gpu_hours: f64 = impact.lost.iter().map(|l| l.gpu_hours).sum();
+        let dollars = impact.lost.iter().map(|l| l.dollars).sum::<Option<f64>>();
+        (gpu_hours > 0.0).then(|| CostlyView {
+            id: c.record.id.clone(),
+            run: c.record.run.clone(),
+            title: c.record.title(),
+            summary: c.record.summary.to_string(),
+            opened_at: When(c.record.opened_at),
+            lasted_seconds: impact.lasted_seconds,
+            lost_gpu_hours: gpu_hours,
+            lost_dollars: dollars.filter(|dollars| *dollars > 0.0),
+        })
+    };
+    let mut all: Vec<CostlyView> = incidents.iter().filter_map(cost).collect();
+    all.sort_by(|a, b| b.lost_gpu_hours.total_cmp(&a.lost_gpu_hours).then_with(|| a.id.cmp(&b.id)));
+    all.truncate(INCIDENTS_LISTED);
+    all
+}

@@ -1,0 +1,79 @@
+use stepwatch_detect::run::{TimeState, Totals};
+use stepwatch_model::time::Ts;
+
+use super::*;
+
+const HOURS: i64 = 3_600_000;
+
+/// Hours by state of a run of so many GPUs, at two dollars.
+fn run(name: &str, gpus: i64, hours: &[(TimeState, i64)], interruptions: u32) -> RunTotals {
+    let states = hours
+        .iter()
+        .map(|(state, hours)| (*state, [hours * HOURS, gpus * hours * HOURS], 2.0 * (gpus * hours) as f64));
+    RunTotals { run: name.into(), totals: Totals::from_states(states, 2, interruptions) }
+}
+
+fn period() -> Period {
+    Period::around(Ts(100 * HOURS + 5), Ts(268 * HOURS))
+}
+
+#[test]
+fn a_period_is_whole_hours() {
+    assert_eq!(period(), Period { since: Ts(100 * HOURS), until: Ts(268 * HOURS) });
+    assert_eq!(Period::around(Ts(1), Ts(2)), Period { since: Ts(0), until: Ts(HOURS) });
+}
+
+#[test]
+fn the_whole_is_the_sum_of_the_runs() {
+    let runs = [
+        run("small", 8, &[(TimeState::Productive, 10)], 0),
+        run(
+            "large",
+            1024,
+            &[
+                (TimeState::Productive, 80),
+                (TimeState::Down, 15),
+                (TimeState::Starting, 4),
+                (TimeState::Unknown, 1),
+            ],
+            3,
+        ),
+    ];
+    let view = view(period(), None, &runs, &[]);
+    assert_eq!(view.total.gpu_hours, Some(80.0 + 102_400.0));
+    assert_eq!(view.total.dollars, Some(160.0 + 204_800.0));
+    assert_eq!(view.runs.iter().map(|r| &*r.run).collect::<Vec<_>>(), ["large", "small"]);
+    let large = &view.runs[0];
+    assert_eq!((large.goodput, large.goodput_at_most), (Some(0.8), Some(0.81)));
+    assert_eq!(large.seconds_between_interruptions, Some(100.0 * 3600.0 / 3.0));
+    assert_eq!(large.seconds_to_first_step, Some(2.0 * 3600.0));
+    assert_eq!(view.interruptions.len(), 1, "no incident explains them");
+    assert_eq!((view.interruptions[0].count, view.interruptions[0].share), (3, 1.0));
+}
+
+#[test]
+fn it_is_written_for_people() {
+    let hours = [
+        (TimeState::Productive, 80),
+        (TimeState::Saving, 2),
+        (TimeState::Down, 15),
+        (TimeState::Starting, 3),
+    ];
+    let runs = [run("llama|<b>", 64, &hours, 3)];
+    let view = view(period(), None, &runs, &[]);
+    insta::assert_snapshot!(markdown::render(&view));
+    let page = html::render(&view);
+    assert!(page.contains("llama|&lt;b&gt;") && !page.contains("<b>"), "{page}");
+    let nothing = super::view(period(), Some("x".into()), &[], &[]);
+    assert!(markdown::render(&nothing).contains("No time of any run is accounted."));
+}
+
+#[test]
+fn a_size_that_is_not_known_is_no_zero() {
+    let states = [(TimeState::Productive, [HOURS, 0], 0.0)];
+    let runs = [RunTotals { run: "x".into(), totals: Totals::from_states(states, 0, 0) }];
+    let view = view(period(), None, &runs, &[]);
+    assert_eq!((view.total.gpu_hours, view.total.dollars), (None, None));
+    let text = markdown::render(&view);
+    assert!(text.contains("size not known") && text.contains("no price is set"), "{text}");
+}

@@ -1,0 +1,117 @@
+//! A report as numbers.
+
+use serde::{Deserialize, Serialize};
+use stepwatch_detect::run::{TimeState, Totals};
+use utoipa::ToSchema;
+
+use crate::api::view::{StateTime, When};
+
+/// Where the GPU time of a period went, what it cost, and what interrupted it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ReportView {
+    /// Whole hours, from the first on and before the second.
+    pub since: When,
+    pub until: When,
+    /// Only this run.
+    pub run: Option<String>,
+    /// All runs together; its name is empty.
+    pub total: RunReport,
+    /// Those with the most GPU time first.
+    pub runs: Vec<RunReport>,
+    /// Runs beyond the limit of those that are listed.
+    pub runs_hidden: usize,
+    /// What interrupted runs, the most frequent first.
+    pub interruptions: Vec<InterruptionView>,
+    /// The incidents that lost most GPU hours, without those that a person called false.
+    pub costliest: Vec<CostlyView>,
+    /// Pages and tickets of the period.
+    pub incidents: usize,
+}
+
+/// A run in a period.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct RunReport {
+    pub run: String,
+    /// Of the run, whatever it did.
+    pub seconds: f64,
+    /// Of its GPUs; `null` while their number was not known.
+    pub gpu_hours: Option<f64>,
+    /// What these cost, where a price is configured.
+    pub dollars: Option<f64>,
+    /// The share of its time in which it made steps that it keeps, at its usual speed.
+    pub goodput: Option<f64>,
+    /// The same if it did so in the time of which nothing is known.
+    pub goodput_at_most: Option<f64>,
+    /// Attempts that ended before their end.
+    pub interruptions: u32,
+    /// The mean time between two of them; `null` without one.
+    pub seconds_between_interruptions: Option<f64>,
+    /// Attempts whose start was seen and that made a step.
+    pub starts: u32,
+    /// The mean time from the first report of such an attempt to its first step, loading included.
+    pub seconds_to_first_step: Option<f64>,
+    /// The share of its time in which steps waited for checkpoints to be saved.
+    pub save_share: Option<f64>,
+    /// Its time by state.
+    pub time: Vec<StateTime>,
+}
+
+/// How often runs were interrupted by one thing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct InterruptionView {
+    /// What is suspected first: `GPU`, `network`, `node`, ...
+    pub component: String,
+    /// `hardware`, `software` or `unknown`.
+    pub class: String,
+    /// The title of the incidents.
+    pub what: String,
+    pub count: u32,
+    /// Of all interruptions.
+    pub share: f64,
+    pub lost_gpu_hours: f64,
+}
+
+/// An incident and what it lost for certain.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct CostlyView {
+    pub id: String,
+    pub run: String,
+    pub title: String,
+    pub summary: String,
+    pub opened_at: When,
+    pub lasted_seconds: f64,
+    pub lost_gpu_hours: f64,
+    pub lost_dollars: Option<f64>,
+}
+
+impl RunReport {
+    pub(super) fn new(run: &str, totals: &Totals) -> Self {
+        let seconds = totals.total();
+        let share = |part: f64| (seconds > 0.0).then(|| part / seconds);
+        let known: Option<f64> = TimeState::ALL.into_iter().map(|state| totals.gpu_seconds(state)).sum();
+        let dollars: Option<f64> = TimeState::ALL.into_iter().map(|state| totals.dollars(state)).sum();
+        let mean = |time: f64, count: u32| (count > 0).then(|| time / f64::from(count));
+        let [productive, unknown, starting, loading, saving] = [
+            TimeState::Productive,
+            TimeState::Unknown,
+            TimeState::Starting,
+            TimeState::Loading,
+            TimeState::Saving,
+        ]
+        .map(|state| totals.seconds(state));
+        Self {
+            run: run.to_owned(),
+            seconds,
+            gpu_hours: known.map(|seconds| seconds / 3600.0),
+            dollars,
+            goodput: totals.goodput(),
+            goodput_at_most: share(productive + unknown),
+            interruptions: totals.interruptions(),
+            seconds_between_interruptions: mean(seconds, totals.interruptions()),
+            starts: totals.starts(),
+            seconds_to_first_step: mean(starting + loading, totals.starts()),
+            save_share: share(saving),
+            time: StateTime::all(totals),
+        }
+    }
+}

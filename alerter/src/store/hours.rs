@@ -1,0 +1,211 @@
+//! Where the time of the runs went, by hour.
+
+use std::collections::BTreeMap;
+
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{QueryBuilder, Row as _, Sqlite};
+use stepwatch_detect::run::{HOUR, RunHour, TimeState, Totals};
+use stepwatch_model::time::Ts;
+
+use super::error::Result;
+use super::handle::Store;
+use super::rows::{list, portions};
+
+/// Runs that a row can name.
+const MAX_RUNS: i64 = 1 << 20;
+
+/// What is accounted of a run in a time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunTotals {
+    pub run: String,
+    pub totals: Totals,
+}
+
+impl Store {
+    /// What is accounted of each run, or of one, in the hours that began from `from` on and before
+    /// `to`.
+    pub async fn accounted(&self, from: Ts, to: Ts, run: Option<&str>) -> Result<Vec<RunTotals>> {
+        let mut query = QueryBuilder::<Sqlite>::new("SELECT r.run, s.* FROM (SELECT id & ");
+        query
+            .push(MAX_RUNS - 1)
+            .push(" AS number, SUM(starts) AS starts, SUM(interruptions) AS interruptions");
+        query.push(", SUM(dollars) AS dollars");
+        for column in columns() {
+            query.push(format_args!(", SUM({column}) AS {column}"));
+        }
+        query.push(" FROM run_hours WHERE id >= ").push_bind(first_id(from));
+        query.push(" AND id < ").push_bind(first_id(to));
+        if let Some(run) = run {
+            query.push(" AND id & ").push(MAX_RUNS - 1);
+            query.push(" = (SELECT number FROM accounted_runs WHERE run = ").push_bind(run).push(")");
+        }
+        query.push(" GROUP BY 1) AS s JOIN accounted_runs AS r ON r.number = s.number ORDER BY r.run");
+        let rows = query.build().fetch_all(&*self.reader()?).await?;
+        rows.iter().map(totals).collect()
+    }
+}
+
+/// The id of the first row of the first hour that begins at `at` or later.
+fn first_id(at: Ts) -> i64 {
+    let hour = at.0.saturating_add(HOUR.0 - 1).div_euclid(HOUR.0);
+    hour.clamp(0, i64::MAX / MAX_RUNS) * MAX_RUNS
+}
+
+/// Those of times, of each state its own and that of the GPUs.
+fn columns() -> impl Iterator<Item = String> {
+    TimeState::ALL
+        .into_iter()
+        .flat_map(|state| ["ms", "gpu_ms"].map(|unit| format!("{}_{unit}", state.as_str())))
+}
+
+/// Stores hours that are over. One that is stored is replaced.
+pub(super) async fn put_hours(tx: &mut SqliteConnection, hours: &[RunHour]) -> Result<()> {
+    if hours.is_empty() {
+        return Ok(());
+    }
+    let numbers = numbers(tx, hours).await?;
+    let numbered = hours.iter().filter_map(|hour| {
+        let number = numbers.get(hour.run.as_str()).filter(|number| **number < MAX_RUNS)?;
+        let is_possible = (0..i64::MAX / MAX_RUNS).contains(&hour.hour.hour);
+        is_possible.then(|| (hour.hour.hour * MAX_RUNS + number, &hour.hour.totals))
+    });
+    // Of one hour the last counts.
+    let rows: BTreeMap<i64, &Totals> = numbered.collect();
+    let rows: Vec<(i64, &Totals)> = rows.into_iter().collect();
+    let columns: Vec<String> = columns().collect();
+    for rows in portions(&rows) {
+        let mut insert =
+            QueryBuilder::<Sqlite>::new("INSERT INTO run_hours (id, starts, interruptions, dollars, ");
+        insert.push(columns.join(", ")).push(") ");
+        insert.push_values(rows, |mut row, (id, totals)| {
+            let dollars: f64 = TimeState::ALL.into_iter().filter_map(|state| totals.dollars(state)).sum();
+            row.push_bind(*id).push_bind(totals.starts()).push_bind(totals.interruptions());
+            row.push_bind(dollars);
+            for state in TimeState::ALL {
+                row.push_bind(totals.millis(state)).push_bind(totals.gpu_millis(state));
+            }
+        });
+        insert.push(" ON CONFLICT (id) DO UPDATE SET starts = excluded.starts, interruptions = excluded.interruptions");
+        insert.push(", dollars = excluded.dollars");
+        for column in &columns {
+            insert.push(format_args!(", {column} = excluded.{column}"));
+        }
+        insert.build().execute(&mut *tx).await?;
+    }
+    Ok(())
+}
+
+/// The numbers of the runs, which have one from now on.
+async fn numbers<'a>(tx: &mut SqliteConnection, hours: &'a [RunHour]) -> Result<BTreeMap<&'a str, i64>> {
+    let mut names: Vec<&str> = hours.iter().map(|hour| hour.run.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut numbers = BTreeMap::new();
+    for names in portions(&names) {
+        let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO accounted_runs (run) ");
+        insert.push_values(names, |mut row, name| _ = row.push_bind(*name));
+        insert.push(" ON CONFLICT (run) DO NOTHING").build().execute(&mut *tx).await?;
+        let mut select = QueryBuilder::<Sqlite>::new("SELECT number, run FROM accounted_runs WHERE run IN ");
+        list(&mut select, names);
+        let rows: Vec<(i64, String)> = select.build_query_as().fetch_all(&mut *tx).await?;
+        for (number, run) in rows {
+            let name = names.iter().find(|name| **name == run);
+            numbers.extend(name.map(|name| (*name, number)));
+        }
+    }
+    Ok(numbers)
+}
+
+fn totals(row: &SqliteRow) -> Result<RunTotals> {
+    let mut times = Vec::with_capacity(TimeState::ALL.len());
+    for state in TimeState::ALL {
+        let [ms, gpu_ms] = ["ms", "gpu_ms"].map(|unit| format!("{}_{unit}", state.as_str()));
+        times.push((state, [row.try_get::<i64, _>(&*ms)?, row.try_get(&*gpu_ms)?]));
+    }
+    let dollars: f64 = row.try_get("dollars")?;
+    let all: i64 = times.iter().map(|(_, [_, gpu_ms])| gpu_ms).sum();
+    let priced = times.into_iter().map(|(state, [ms, gpu_ms])| {
+        (state, [ms, gpu_ms], if all > 0 { dollars * gpu_ms as f64 / all as f64 } else { 0.0 })
+    });
+    let totals = Totals::from_states(priced, row.try_get("starts")?, row.try_get("interruptions")?);
+    Ok(RunTotals { run: row.try_get("run")?, totals })
+}
+
+#[cfg(test)]
+mod tests {
+    use stepwatch_detect::run::HourTotals;
+
+    use super::super::commit::Commit;
+    use super::*;
+
+    fn hour(run: &str, hour: i64, productive: i64, interruptions: u32) -> RunHour {
+        let states = [
+            (TimeState::Productive, [productive, 8 * productive], 2.0),
+            (TimeState::Down, [1000, 8000], 0.5),
+        ];
+        let totals = Totals::from_states(states, 1, interruptions);
+        RunHour { run: run.to_owned(), hour: HourTotals { hour, totals } }
+    }
+
+    fn at(hour: i64) -> Ts {
+        Ts(hour * HOUR.0)
+    }
+
+    #[tokio::test]
+    async fn hours_add_up_and_one_that_is_stored_again_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("alerter.db")).await.unwrap();
+        let hours =
+            vec![hour("a", 10, 5, 0), hour("b", 10, 7000, 1), hour("a", 10, 3000, 0), hour("a", 11, 1000, 2)];
+        store.commit(&Commit { hours, ..Commit::default() }).await.unwrap();
+        let hours = vec![hour("b", 10, 7000, 3)];
+        store.commit(&Commit { hours, ..Commit::default() }).await.unwrap();
+        let all = store.accounted(at(10), at(12), None).await.unwrap();
+        let seen: Vec<_> = all
+            .iter()
+            .map(|r| {
+                (&*r.run, r.totals.millis(TimeState::Productive), r.totals.interruptions(), r.totals.starts())
+            })
+            .collect();
+        assert_eq!(seen, [("a", 4000, 2, 2), ("b", 7000, 3, 1)]);
+        let dollars = all[0].totals.dollars(TimeState::Productive).unwrap();
+        assert!((dollars - 5.0 * 4000.0 / 6000.0).abs() < 1e-9, "of the whole, by GPU time: {dollars}");
+        let late = store.accounted(Ts(at(10).0 + 1), at(12), Some("a")).await.unwrap();
+        assert_eq!(late.len(), 1);
+        assert_eq!(late[0].totals.millis(TimeState::Productive), 1000, "of hours that began later");
+        assert_eq!(store.accounted(at(10), at(12), Some("c")).await.unwrap(), []);
+        assert_eq!(store.accounted(at(12), at(99), None).await.unwrap(), []);
+    }
+
+    /// A day of so many runs, an hour at a time: a month of a thousand must take less than 50 MB.
+    #[tokio::test]
+    async fn an_hour_of_a_run_is_small() {
+        const RUNS: i64 = 200;
+        const HOURS: i64 = 24;
+        const MONTH_OF_A_THOUSAND: f64 = 50e6 / (30.0 * 24.0 * 1000.0);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("alerter.db");
+        let store = Store::open(&path).await.unwrap();
+        let states = [
+            (TimeState::Productive, [3_400_123, 3_400_123 * 512], 902.17),
+            (TimeState::Slowed, [88_123, 88_123 * 512], 21.3),
+            (TimeState::Saving, [111_754, 111_754 * 512], 30.9),
+        ];
+        let totals = Totals::from_states(states, 0, 0);
+        for hour in 492_000..492_000 + HOURS {
+            let of = |run| RunHour {
+                run: format!("pretraining-{run}"),
+                hour: HourTotals { hour, totals: totals.clone() },
+            };
+            let hours = (0..RUNS).map(of).collect();
+            store.commit(&Commit { hours, ..Commit::default() }).await.unwrap();
+        }
+        let sql = "SELECT SUM(pgsize) FROM dbstat WHERE name = 'run_hours'";
+        let bytes: i64 = sqlx::query_scalar(sql).fetch_one(&*store.reader().unwrap()).await.unwrap();
+        let each = bytes as f64 / (RUNS * HOURS) as f64;
+        assert!(each < MONTH_OF_A_THOUSAND, "{each} bytes a run and hour");
+        let all = store.accounted(Ts(0), at(500_000), None).await.unwrap();
+        assert_eq!(all.len(), RUNS as usize);
+        assert_eq!(all[7].totals.millis(TimeState::Saving), HOURS * 111_754);
+    }
+}
