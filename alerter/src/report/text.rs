@@ -117,10 +117,10 @@ pub(crate) fn tables(view: &ReportView) -> Vec<Table> {
 }
 
 const RUN_COLUMNS: &[&str] =
-    &["run", "GPU hours", "cost", "goodput", "interruptions", "between them", "to first step", "saves"];
-const STATE_COLUMNS: &[&str] = &["what the GPUs did", "GPU hours", "share of the time", "cost"];
-const INTERRUPTION_COLUMNS: &[&str] = &["component", "class", "what", "count", "share", "GPU hours lost"];
-const COSTLY_COLUMNS: &[&str] = &["incident", "run", "opened", "what", "lasted", "GPU hours lost", "cost"];
+    &["Run", "GPU hours", "Cost", "Goodput", "Interruptions", "Between them", "To first step", "Saves"];
+const STATE_COLUMNS: &[&str] = &["State", "GPU hours", "Share", "Cost"];
+const INTERRUPTION_COLUMNS: &[&str] = &["Component", "Class", "What", "Count", "Share", "GPU hours lost"];
+const COSTLY_COLUMNS: &[&str] = &["Incident", "Run", "Opened", "What", "Lasted", "GPU hours lost", "Cost"];
 
 fn run_row(run: &RunReport) -> Vec<String> {
     vec![

@@ -33,11 +33,24 @@ pub(crate) struct Attack {
     /// Nothing can be recorded while it lasts, so that pages wait ten seconds before they go out
     /// from memory.
     pub(crate) unrecorded: bool,
+    /// What the exporter may take at most.
+    pub(crate) exporter_max_kib: u64,
 }
+
+/// Of docs/security.md: what one attack may make the exporter take.
+const EXPORTER_MAX_KIB: u64 = 64 << 10;
 
 impl Attack {
     pub(crate) const fn new(name: &'static str, act: fn(&Target) -> anyhow::Result<()>) -> Self {
-        Self { name, neighbour: true, exporter: |_| String::new(), act, pages: 0, unrecorded: false }
+        Self {
+            name,
+            neighbour: true,
+            exporter: |_| String::new(),
+            act,
+            pages: 0,
+            unrecorded: false,
+            exporter_max_kib: EXPORTER_MAX_KIB,
+        }
     }
 }
 

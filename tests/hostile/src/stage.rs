@@ -17,7 +17,6 @@ use crate::attack::{Attack, Private, Target};
 pub(crate) const GENUINE: &str = "genuine";
 
 /// Of docs/security.md.
-const EXPORTER_MAX_KIB: u64 = 64 << 10;
 const ALERTER_MAX_KIB: u64 = 128 << 10;
 const AGE_MAX: Duration = Duration::from_secs(2);
 const PAGE_MAX: Duration = Duration::from_secs(2);
@@ -76,8 +75,8 @@ impl Measured {
         let page_max = if attack.unrecorded { UNRECORDED_PAGE_MAX } else { PAGE_MAX };
         let bounds = [
             (
-                self.exporter_kib > EXPORTER_MAX_KIB,
-                format!("the exporter took {} KiB of {EXPORTER_MAX_KIB}", self.exporter_kib),
+                self.exporter_kib > attack.exporter_max_kib,
+                format!("the exporter took {} KiB of {}", self.exporter_kib, attack.exporter_max_kib),
             ),
             (
                 self.alerter_kib > ALERTER_MAX_KIB,

@@ -6,7 +6,12 @@ use std::net::Ipv4Addr;
 use super::{bodies, unread, values};
 use crate::attack::{Attack, Target, come_from, raise_open_files};
 
-pub(crate) const ATTACK: Attack = Attack::new("several-at-once", act);
+/// What three attackers may make it take together: each has shares of his own, and the budgets of
+/// bodies, series and answers are not one.
+const MAX_KIB: u64 = 80 << 10;
+
+pub(crate) const ATTACK: Attack =
+    Attack { exporter_max_kib: MAX_KIB, ..Attack::new("several-at-once", act) };
 
 const PARTS: [&Attack; 3] = [&bodies::SMALL, &values::SERIES, &unread::EXPORTER];
 
