@@ -46,7 +46,7 @@ pub fn impact(a: &Account<'_>) -> Impact {
 pub fn render(a: &Account<'_>) -> String {
     let mut out = String::new();
     heading(&mut out, a);
-    let _ = writeln!(out, "## Summary\n\n{}\n", escape(&sentence(&a.record.summary)));
+    let _ = writeln!(out, "## Summary\n\n{}\n", escape(&sentence(&a.record.summary.to_string())));
     if let Some(advice) = a.first().and_then(|d| d.advice.as_deref()) {
         let _ = writeln!(out, "What was advised then: {}\n", escape(&sentence(advice)));
     }

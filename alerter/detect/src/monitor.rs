@@ -23,7 +23,7 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::timers::Timers;
 use stepwatch_model::{
     Cause, Context, Detected, Directory, Elsewhere, Finding, Kind, NO_RUN, Observation, RunIncidents,
-    RunSummary, Scope, Suspect, Target,
+    RunSummary, Scope, Suspect, Target, clause,
 };
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
@@ -304,12 +304,12 @@ impl Monitor {
         let attempt = run.state.attempt;
         let elsewhere = self.batches.elsewhere(&stretch, name, attempt);
         if !elsewhere.is_empty() {
-            let words = elsewhere.words();
+            let others = elsewhere.clause();
             v.suspects.insert(
                 0,
                 Suspect::new(Target::Batch { step: v.start_step }, Observation::SpikedElsewhere(elsewhere)),
             );
-            v.why.add(format_args!("so did {words} at the same place in the data"));
+            v.why.add(clause!("so did {others} at the same place in the data", others));
         }
         if self.batches.remember(now, stretch, name, attempt) {
             self.dirty.insert(Key::Batches);

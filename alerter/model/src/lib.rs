@@ -6,10 +6,12 @@
 //!
 //! Pure: no clock, socket, thread, file or randomness.
 
+mod clause;
 mod context;
 mod detected;
 mod elsewhere;
 mod evidence;
+mod fact;
 mod fault;
 mod finding;
 mod fingerprint;
@@ -19,7 +21,7 @@ mod number;
 mod remedy;
 mod render;
 mod scope;
-mod sentence;
+pub mod sentence;
 mod signal;
 pub mod stored;
 mod suspect;
@@ -27,10 +29,12 @@ mod target;
 pub mod time;
 pub mod timers;
 
+pub use clause::Clause;
 pub use context::{Context, LINKS_AT_ONCE, Labels, MAX_NODES_AT_ONCE, OldestRun, RunSummary, SHARED_NODES};
 pub use detected::{Detected, Directory, RunIncidents};
 pub use elsewhere::Elsewhere;
 pub use evidence::{Course, Evidence, Measure, Observation, ReadingUnit, Slowed};
+pub use fact::Fact;
 pub use fault::{Fault, Said, Topic};
 pub use finding::{Change, Finding};
 pub use fingerprint::{fingerprint, hash_byte, hash_label};

@@ -1,15 +1,22 @@
-//! The words of targets, observations and suspects. They are made here, and nowhere read back.
+//! The words of facts, sentences, targets, observations and suspects. They are made here, and
+//! nowhere read back.
+
+mod facts;
 
 use core::fmt;
 use std::borrow::Cow;
 
+use crate::clause;
+use crate::clause::Clause;
+use crate::elsewhere::Elsewhere;
 use crate::evidence::{Evidence, Observation};
+use crate::fact::Fact;
 use crate::fault::{Fault, Said, Topic};
 use crate::number::{Num, number};
 use crate::suspect::Suspect;
 use crate::target::{Place, Storage, Target, Unit};
 
-/// Nodes named of those that have one value of a setting.
+/// Nodes named of those that have one value of a setting, and runs of those that spiked.
 const NAMED: usize = 3;
 /// Characters of a value of a setting.
 const VALUE_MAX: usize = 60;
@@ -125,11 +132,49 @@ impl Suspect {
     pub fn why(&self) -> String {
         chain(&self.evidence)
     }
+
+    /// Both, as a part of a sentence.
+    pub fn clause(&self) -> Clause {
+        let (suspect, evidence) = (self.target.clone(), Fact::Evidence(self.evidence.clone()));
+        clause!("{suspect}: {evidence}", suspect, evidence)
+    }
+}
+
+impl Elsewhere {
+    /// `3 other runs (a, b, c) and attempt 1 of this one`.
+    pub fn words(&self) -> String {
+        self.clause().to_string()
+    }
+
+    /// Its words, as a part of a sentence.
+    pub fn clause(&self) -> Clause {
+        let runs = (!self.runs.is_empty()).then(|| {
+            let n = self.runs.len();
+            let mut names: Vec<String> = self.runs.iter().take(NAMED).cloned().collect();
+            if n > NAMED {
+                names.push("...".to_owned());
+            }
+            clause!("{runs} other run{s} ({names})", runs = n, s = if n == 1 { "" } else { "s" }, names)
+        });
+        let attempts = (!self.attempts.is_empty()).then(|| {
+            let s = if self.attempts.len() == 1 { "" } else { "s" };
+            let attempts = Fact::Counts(self.attempts.iter().copied().map(i64::from).collect());
+            clause!("attempt{s} {attempts} of this run", s, attempts)
+        });
+        match (runs, attempts) {
+            (Some(runs), Some(attempts)) => clause!("{runs} and {attempts}", runs, attempts),
+            (runs, attempts) => runs.or(attempts).unwrap_or_default(),
+        }
+    }
+}
+
+fn joined<T: fmt::Display>(all: &[T], between: &str) -> String {
+    all.iter().map(T::to_string).collect::<Vec<_>>().join(between)
 }
 
 /// Evidence in one line.
 fn chain(evidence: &[Evidence]) -> String {
-    evidence.iter().map(Evidence::to_string).collect::<Vec<_>>().join("; ")
+    joined(evidence, "; ")
 }
 
 impl fmt::Display for Evidence {
@@ -143,24 +188,24 @@ impl fmt::Display for Evidence {
 }
 
 impl Observation {
-    /// The first part of its text, and the rest if there is more.
-    pub(crate) fn parts(&self) -> (String, Option<String>) {
+    /// Its first part, and the rest if there is more.
+    pub(crate) fn parts(&self) -> (Clause, Option<Clause>) {
         match self {
             Self::SlowClock {
                 value: Num(clock), expected: Num(peers), reasons, temperature, power, ..
             } => {
-                let clocks = format!(
-                    "SM clock {} GHz, its peers under load {} GHz ({:.0} %)",
-                    number(clock / 1e9),
-                    number(peers / 1e9),
-                    100.0 * clock / peers
+                let clocks = clause!(
+                    "SM clock {clock} GHz, its peers under load {peers} GHz ({percent} %)",
+                    clock = clock / 1e9,
+                    peers = peers / 1e9,
+                    percent = Fact::decimal(100.0 * clock / peers, 0),
                 );
                 (clocks, Some(held_down(reasons, *temperature, *power)))
             }
             Self::LinksDown { nodes, total, at_least, words } => {
-                (links_down(nodes, *total, *at_least), Some(words.clone()))
+                (links_down(nodes, *total, *at_least), Some(Clause::words(words.as_str())))
             }
-            other => (other.to_string(), None),
+            other => (clause!("{seen}", seen = other), None),
         }
     }
 }
@@ -179,7 +224,7 @@ impl fmt::Display for Observation {
         match self {
             Self::SlowClock { .. } | Self::LinksDown { .. } => {
                 let (what, rest) = self.parts();
-                f.write_str(&what)?;
+                what.fmt(f)?;
                 rest.map_or(Ok(()), |rest| write!(f, "; {rest}"))
             }
             Self::StoppedEarly { step, others } => {
@@ -381,20 +426,16 @@ fn of_device(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 /// The reasons that hardware gives for a slow clock, and how hot and loaded it is.
-fn held_down(reasons: &[String], temperature: Option<Num>, power: Option<[Num; 2]>) -> String {
-    let mut words = if reasons.is_empty() {
-        "the driver gives no reason".to_owned()
+fn held_down(reasons: &[String], temperature: Option<Num>, power: Option<[Num; 2]>) -> Clause {
+    let why = if reasons.is_empty() {
+        clause!("the driver gives no reason")
     } else {
         let reasons: Vec<String> = reasons.iter().map(|r| r.replace('_', " ")).collect();
-        format!("held down by {}", reasons.join(", "))
+        clause!("held down by {reasons}", reasons)
     };
-    if let Some(t) = temperature {
-        words = format!("{words}, {t} °C");
-    }
-    if let Some([power, limit]) = power {
-        words = format!("{words}, {power} of {limit} W");
-    }
-    words
+    let heat = temperature.map(|celsius| clause!(", {celsius} °C", celsius));
+    let load = power.map(|[watts, limit]| clause!(", {watts} of {limit} W", watts, limit));
+    clause!("{why}{heat}{load}", why, heat, load)
 }
 
 fn fault(fault: &Fault, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -408,24 +449,28 @@ fn fault(fault: &Fault, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-fn links_down(nodes: &[String], total: u64, at_least: bool) -> String {
-    let mut names = nodes.join(", ");
+fn links_down(nodes: &[String], total: u64, at_least: bool) -> Clause {
     let more = total.saturating_sub(nodes.len() as u64);
-    if at_least {
-        names.push_str(" and others");
-    } else if more > 0 {
-        names = format!("{names} and {more} more");
-    }
-    let or_more = if at_least { " or more" } else { "" };
-    format!("links of {total}{or_more} nodes ({names}): look at the switch or cable that they share")
+    let others = match (at_least, more) {
+        (true, _) => Some(clause!(" and others")),
+        (false, 0) => None,
+        (false, more) => Some(clause!(" and {more} more", more)),
+    };
+    clause!(
+        "links of {total}{or_more} nodes ({nodes}{others}): look at the switch or cable that they share",
+        total,
+        or_more = if at_least { " or more" } else { "" },
+        nodes = nodes.to_vec(),
+        others,
+    )
 }
 
 /// How far a value is from its usual one.
-pub fn out_of_line(value: f64, expected: f64) -> String {
+pub fn out_of_line(value: f64, usual: f64) -> Clause {
     if !value.is_finite() {
-        return number(value);
+        return clause!("{value}", value);
     }
-    format!("{} ({}x its usual {})", number(value), number(value / expected), number(expected))
+    clause!("{value} ({times}x its usual {usual})", value, times = value / usual, usual)
 }
 
 /// A value that is not too long to be read.

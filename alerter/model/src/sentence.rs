@@ -1,52 +1,62 @@
-//! A sentence that keeps its parts, so that no code has to parse it.
+//! A sentence as data, so that no code has to parse it: a statement and its circumstances, each of
+//! them facts in a form, and the targets that it names.
 
-use core::fmt;
-use core::ops::Deref;
+use serde::{Deserialize, Deserializer, Serialize};
 
-use serde::{Deserialize, Serialize};
-
+use crate::clause;
+use crate::clause::Clause;
 use crate::evidence::Observation;
 use crate::target::Target;
 
-/// A statement, followed by its circumstances, as people read them; and the targets that it names.
-///
-/// It derefs to its text. [`what`](Self::what) and [`names`](Self::names) give its parts.
+/// A statement, followed by its circumstances; and the targets that it names. `render` puts it into
+/// words.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sentence {
-    text: String,
-    /// Bytes of a leading text such as [`LEFT`], which is no part of the statement.
-    lead: u32,
-    /// Bytes up to the circumstances.
-    what: u32,
+    statement: Clause,
+    circumstances: Vec<Clause>,
     names: Vec<Target>,
+    /// Of a page that fell to a ticket, only this lesser fault is left.
+    left: bool,
 }
 
-/// Leading text of the summary of a page that fell to a ticket: only a lesser fault is left.
-const LEFT: &str = "what is left: ";
-
 impl Sentence {
-    /// The statement, without the circumstances.
-    pub fn what(&self) -> &str {
-        self.text.get(..self.what as usize).unwrap_or(&self.text)
+    pub fn statement(&self) -> &Clause {
+        &self.statement
+    }
+
+    pub fn circumstances(&self) -> &[Clause] {
+        &self.circumstances
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.statement.is_empty() && self.circumstances.is_empty()
+    }
+
+    /// Whether it is marked as what is left of a page.
+    pub fn is_left(&self) -> bool {
+        self.left
+    }
+
+    /// The statement, and then the circumstances.
+    pub fn clauses(&self) -> impl Iterator<Item = &Clause> {
+        core::iter::once(&self.statement).chain(&self.circumstances)
     }
 
     /// Adds a circumstance.
-    pub fn add(&mut self, circumstance: impl fmt::Display) {
-        self.text = format!("{}; {circumstance}", self.text);
+    pub fn add(&mut self, circumstance: Clause) {
+        self.circumstances.push(circumstance);
     }
 
     /// The same with a circumstance.
-    pub fn and(mut self, circumstance: impl fmt::Display) -> Self {
+    pub fn and(mut self, circumstance: Clause) -> Self {
         self.add(circumstance);
         self
     }
 
     /// The same with a circumstance, if there is one.
-    pub fn and_perhaps(self, circumstance: Option<impl fmt::Display>) -> Self {
-        match circumstance {
-            Some(circumstance) => self.and(circumstance),
-            None => self,
-        }
+    pub fn and_perhaps(mut self, circumstance: Option<Clause>) -> Self {
+        self.circumstances.extend(circumstance);
+        self
     }
 
     /// Takes note that it names a target.
@@ -68,46 +78,41 @@ impl Sentence {
         self.names.iter().any(|named| named.is_same_device(target) && !says_less(named))
     }
 
-    pub fn as_str(&self) -> &str {
-        &self.text
-    }
-
     /// The same, marked as what is left of a page.
     pub fn left(&self) -> Self {
-        Self { lead: LEFT.len() as u32, ..self.after(LEFT) }
+        Self { left: true, ..self.clone() }
     }
 
     /// The sentence without that mark; `None` if it has none.
     pub fn what_is_left(&self) -> Option<Self> {
-        let text = self.text.get(self.lead as usize..).filter(|_| self.lead > 0)?;
-        let what = self.what.saturating_sub(self.lead);
-        Some(Self { text: text.to_owned(), lead: 0, what, names: self.names.clone() })
+        self.left.then(|| Self { left: false, ..self.clone() })
     }
 
-    /// The same after a leading text, which becomes part of the statement.
-    pub fn after(&self, words: &str) -> Self {
-        Self {
-            text: format!("{words}{}", self.text),
-            lead: 0,
-            what: self.what + words.len() as u32,
-            names: self.names.clone(),
-        }
+    /// What several of its kind come to, by an observation, and then this one.
+    pub fn under(&self, observation: &Observation) -> Self {
+        let (statement, _) = observation.parts();
+        Self { statement, circumstances: self.clauses().cloned().collect(), ..Self::default() }
     }
-}
 
-impl From<String> for Sentence {
-    fn from(text: String) -> Self {
-        Self { what: text.len() as u32, text, lead: 0, names: Vec::new() }
-    }
-}
-
-impl From<&str> for Sentence {
-    fn from(text: &str) -> Self {
-        text.to_owned().into()
+    /// The same after leading words, which become part of the statement.
+    pub fn after(&self, before: Clause) -> Self {
+        let what = self.statement.clone();
+        let statement = if self.left {
+            clause!("{before}what is left: {what}", before, what)
+        } else {
+            clause!("{before}{what}", before, what)
+        };
+        Self { statement, left: false, ..self.clone() }
     }
 }
 
-/// The first part of the text of an observation, and then the rest of it.
+impl From<Clause> for Sentence {
+    fn from(statement: Clause) -> Self {
+        Self { statement, ..Self::default() }
+    }
+}
+
+/// The first part of an observation, and then the rest of it.
 impl From<&Observation> for Sentence {
     fn from(observation: &Observation) -> Self {
         let (what, rest) = observation.parts();
@@ -115,64 +120,114 @@ impl From<&Observation> for Sentence {
     }
 }
 
-impl Deref for Sentence {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.text
+/// Reads a sentence of a record that may be older than the parts: it has the text, and how many
+/// bytes of that are the leading mark, and the statement with it.
+pub fn of_record<'de, D: Deserializer<'de>>(d: D) -> Result<Sentence, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OfRecord {
+        Parts(Sentence),
+        Text { text: String, lead: usize, what: usize, names: Vec<Target> },
     }
-}
-
-impl fmt::Display for Sentence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+    if !d.is_human_readable() {
+        return Sentence::deserialize(d);
     }
-}
-
-impl PartialEq<str> for Sentence {
-    fn eq(&self, other: &str) -> bool {
-        self.text == other
-    }
-}
-
-impl PartialEq<&str> for Sentence {
-    fn eq(&self, other: &&str) -> bool {
-        self.text == *other
-    }
-}
-
-impl PartialEq<String> for Sentence {
-    fn eq(&self, other: &String) -> bool {
-        self.text == *other
-    }
-}
-
-impl From<Sentence> for String {
-    fn from(sentence: Sentence) -> Self {
-        sentence.text
-    }
+    Ok(match OfRecord::deserialize(d)? {
+        OfRecord::Parts(parts) => parts,
+        OfRecord::Text { text, lead, what, names } => {
+            let statement = Clause::words(text.get(lead..what).unwrap_or(&text));
+            let rest = text.get(what..).and_then(|rest| rest.strip_prefix("; "));
+            let circumstances = rest.map(Clause::words).into_iter().collect();
+            Sentence { statement, circumstances, names, left: lead > 0 }
+        }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stored::{decode, encode};
+    use crate::{Fact, Num, Span, Ts};
 
     #[test]
     fn it_knows_its_parts_whatever_stands_before_it() {
-        let s = Sentence::from("link p1 of n1 is down: a; b").and("no run uses the node");
+        let down = clause!("link {link} of {node} is down: a; b", link = "p1", node = "n1");
+        let s = Sentence::from(down).and(clause!("no run uses the node"));
         assert_eq!(s, "link p1 of n1 is down: a; b; no run uses the node");
         assert_eq!(s.what(), "link p1 of n1 is down: a; b");
         let left = s.left();
         assert_eq!(left.what(), "what is left: link p1 of n1 is down: a; b");
         let again = left.what_is_left().unwrap_or_default();
         assert_eq!((&again, s.what_is_left()), (&s, None));
-        assert_eq!(again.after("of x: ").what(), "of x: link p1 of n1 is down: a; b");
+        assert_eq!(again.after(clause!("of x: ")).what(), "of x: link p1 of n1 is down: a; b");
+        assert_eq!(left.after(clause!("of x: ")).what(), "of x: what is left: link p1 of n1 is down: a; b");
     }
 
     #[test]
     fn it_knows_whom_it_names() {
         let gpu = |index| Target::Gpu { node: "n1".into(), index, uuid: "GPU-2f".into(), pci: String::new() };
-        let s = Sentence::from("x").naming(gpu(Some(3)));
+        let s = Sentence::from(clause!("x")).naming(gpu(Some(3)));
         assert!(s.names(&gpu(None)) && !s.names(&Target::node("n1")));
+    }
+
+    fn of_all_facts() -> Sentence {
+        let gpu =
+            Target::Gpu { node: "n1".into(), index: Some(3), uuid: "GPU-2f".into(), pci: String::new() };
+        let lost = Observation::NoFault { nodes: 8 };
+        Sentence::from(clause!(
+            "{now} {inf} {rest} {share} {n} {step} {since} {at} {word} {text}",
+            now = f64::NAN,
+            inf = Num(f64::INFINITY),
+            rest = Fact::decimal(1.25, 1),
+            share = Fact::percent(0.125, 1),
+            n = 3_usize,
+            step = Fact::Step(40),
+            since = Span::secs(-5),
+            at = Ts(1_795_227_416_980),
+            word = "steps",
+            text = "a {text}".to_owned(),
+        ))
+        .and(clause!(
+            "{names} {gpu} {device} {seen}{part}{none}",
+            names = vec!["a".to_owned(), "b".to_owned()],
+            gpu = gpu.clone(),
+            device = Fact::Device(gpu.clone()),
+            seen = &lost,
+            part = clause!(" of {stage}", stage = 2),
+            none = None,
+        ))
+        .naming(gpu)
+        .left()
+    }
+
+    #[test]
+    fn it_survives_being_stored_and_sent() {
+        let s = of_all_facts();
+        let json = serde_json::to_string(&s).unwrap();
+        assert_eq!(serde_json::from_str::<Sentence>(&json).unwrap(), s, "{json}");
+        assert_eq!(decode::<Sentence>(&encode(&s).unwrap()).unwrap(), s);
+        assert_eq!(
+            s,
+            "what is left: NaN infinity 1.2 12.5 3 40 0s 2026-11-21T02:16:56Z steps a {text}; a, b node n1, \
+             GPU 3 (GPU-2f) GPU 3 (GPU-2f) none of 8 nodes reported a fault in the ten minutes before of 2"
+        );
+    }
+
+    #[test]
+    fn its_facts_are_those_of_its_parts() {
+        let s = of_all_facts();
+        let names: Vec<&str> = s.clauses().flat_map(Clause::all_facts).map(|(name, _)| name).collect();
+        let all = "now inf rest share n step since at word text names gpu device seen stage";
+        assert_eq!(names.join(" "), all);
+    }
+
+    #[test]
+    fn a_record_of_text_is_read() {
+        let old = r#"{"text":"what is left: a; b; c","lead":14,"what":15,"names":[{"node":{"node":"n1"}}]}"#;
+        let read = |json: &str| of_record(&mut serde_json::Deserializer::from_str(json)).unwrap();
+        let s = read(old);
+        assert_eq!(read(&serde_json::to_string(&s).unwrap()), s);
+        assert_eq!((s.to_string().as_str(), s.what().as_str()), ("what is left: a; b; c", "what is left: a"));
+        assert!(s.names(&Target::node("n1")) && s.what_is_left().unwrap() == "a; b; c");
     }
 }

@@ -292,7 +292,7 @@ fn sentence(text: &str) -> String {
 /// What is, or what was. What followed from it, after the first clause, does not follow any more.
 fn summary(r: &IncidentRecord, holds: Holds) -> String {
     let over = match holds {
-        Holds::Yes => return sentence(&r.summary),
+        Holds::Yes => return sentence(&r.summary.to_string()),
         Holds::Over => "over",
         Holds::Silent => "nothing is heard of it any more",
         Holds::RunEnded => "over with the run",

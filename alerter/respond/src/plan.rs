@@ -223,7 +223,7 @@ mod tests {
 
     use super::*;
     use stepwatch_model::need::effort;
-    use stepwatch_model::{Observation, Slowed, Suspect, Target, Unit};
+    use stepwatch_model::{Observation, Sentence, Slowed, Suspect, Target, Unit};
 
     const NOBODY: Target = Target::Fleet(Unit::Nodes);
 
@@ -303,7 +303,7 @@ mod tests {
             value,
             expected,
             score: 1.0,
-            summary: "".into(),
+            summary: Sentence::default(),
             suspects: vec![Suspect::new(suspect, Observation::OutOfPlace)],
             opened_at: stepwatch_model::time::Ts(0),
             resolved_at: None,

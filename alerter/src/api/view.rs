@@ -441,8 +441,8 @@ impl From<IncidentRecord> for IncidentView {
             signal: r.signal,
             // What followed from the incident no longer holds once it is over.
             summary: match r.state {
-                State::Resolved => r.summary.what().to_owned(),
-                State::Open | State::Acknowledged => r.summary.into(),
+                State::Resolved => r.summary.what(),
+                State::Open | State::Acknowledged => r.summary.to_string(),
             },
             start_step: r.start_step,
             opened_step: r.opened_step,

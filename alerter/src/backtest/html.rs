@@ -188,7 +188,7 @@ impl Page<'_> {
             r.kind.title(),
             r.detected_step,
             escape(&seen),
-            escape(story.message.as_ref().map_or(r.summary.as_str(), |m| &m.summary)),
+            escape(&story.summary()),
         );
         out.push_str("<dl>");
         let mut fact = |label: &str, text: &str| {

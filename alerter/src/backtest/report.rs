@@ -122,7 +122,7 @@ fn text(file: &str, replay: &Replay, config: &ResponderConfig, out: &mut dyn Wri
             r.detected_step
         )?;
         let mut line = |text: &str| wrap(out, text);
-        line(story.message.as_ref().map_or(r.summary.as_str(), |m| &m.summary))?;
+        line(&story.summary())?;
         line(&words::course(r))?;
         for s in &r.suspects {
             line(&format!("suspect {}: {}", s.what(), s.why()))?;

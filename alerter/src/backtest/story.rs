@@ -50,6 +50,11 @@ impl Story {
         }
     }
 
+    /// What its people would have read, or else what the incident says.
+    pub(super) fn summary(&self) -> String {
+        self.message.as_ref().map_or_else(|| self.record.summary.to_string(), |m| m.summary.clone())
+    }
+
     /// `step`: the last one that the engine had been fed.
     pub(super) fn add(&mut self, step: i64, effect: Effect) {
         match effect {

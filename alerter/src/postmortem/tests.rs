@@ -1,6 +1,6 @@
 use insta::assert_snapshot;
 use stepwatch_engine::{AnyInput, Engine, SourceInput};
-use stepwatch_model::{Kind, Observation, Suspect, Target};
+use stepwatch_model::{Clause, Kind, Observation, Suspect, Target};
 use stepwatch_respond::config::{Level, Policy, ResponderConfig, Route};
 use stepwatch_respond::effect::{Effect, Input, Notification};
 use stepwatch_wire::Event;
@@ -161,7 +161,7 @@ fn hostile_text_stays_text() {
     let mut w = hang();
     let evil = "</td><script>alert(1)</script> | ![x](http://evil) `rm -rf` @everyone\n# Heading";
     let r = w.record.as_mut().unwrap();
-    (r.run, r.summary, r.signal) = (evil.into(), evil.into(), evil.into());
+    (r.run, r.summary, r.signal) = (evil.into(), Clause::words(evil).into(), evil.into());
     r.acked_by = Some(evil.into());
     r.suspects =
         vec![Suspect::new(Target::Signal { name: evil.into() }, Observation::Stated { words: evil.into() })];

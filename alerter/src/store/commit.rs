@@ -197,7 +197,7 @@ async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) ->
                 .push_bind(r.detected_step)
                 .push_bind(r.end_step);
             row.push_bind(finite(r.value)).push_bind(finite(r.expected)).push_bind(finite(r.score));
-            row.push_bind(r.summary.as_str())
+            row.push_bind(r.summary.to_string())
                 .push_bind(text_of(r.opened_at))
                 .push_bind(r.resolved_at.map(text_of));
             row.push_bind(&r.acked_by).push_bind(r.acked_at.map(text_of)).push_bind(i64::from(r.level));

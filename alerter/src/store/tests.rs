@@ -6,7 +6,7 @@ use std::path::Path;
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
 use stepwatch_model::time::Ts;
-use stepwatch_model::{Cause, Kind, Observation, Severity, Suspect, Target};
+use stepwatch_model::{Cause, Kind, Observation, Severity, Suspect, Target, clause};
 use stepwatch_respond::effect::{Action, Effect, Notification, TimelineEntry};
 use stepwatch_respond::incident::{End, Ended, IncidentRecord, State};
 use stepwatch_respond::matcher::Labels;
@@ -67,7 +67,7 @@ pub(crate) fn incident(id: &str, state: State) -> IncidentRecord {
         value: f64::NAN,
         expected: 2.1,
         score: f64::INFINITY,
-        summary: "loss is NaN".into(),
+        summary: clause!("loss is NaN").into(),
         suspects: vec![suspect(Target::rank(17, None), "first to show it")],
         opened_at: Ts(1_795_227_404_000),
         resolved_at: (state == State::Resolved).then_some(Ts(1_795_227_504_000)),

@@ -58,7 +58,7 @@ fn ended(f: &RunState) -> Option<FirstFailure> {
     let first = failures(f).into_iter().next()?;
     let own = first.course() == Course::Broke;
     let words = own.then(|| match first.text.char_indices().nth(MAX_WORDS) {
-        Some((at, _)) => format!("{}…", &first.text[..at]),
+        Some((at, _)) => [&first.text[..at], "…"].concat(),
         None => first.text,
     });
     Some(FirstFailure { place: first.place, words: words.filter(|words| !words.is_empty()) })

@@ -6,14 +6,12 @@
 //! and one that still works has not come yet: its rank is the one that they wait for. Where all are
 //! idle, the hosts wait: for data, for storage, for a lock.
 
-use std::fmt::Write as _;
-
 use stepwatch_model::Place;
 
 use super::evidence::{Alike, Piece, Sort};
 use crate::node::{NodeState, words};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Observation, Suspect, Target};
+use stepwatch_model::{Clause, Fact, Observation, Suspect, Target, clause};
 
 /// Busy time of a GPU that spins, and of one that is idle: engineering limits, like all shares
 /// here.
@@ -46,8 +44,8 @@ enum Doing {
 /// The state of a run's devices.
 #[derive(Debug, Default)]
 pub(crate) struct Standstill {
-    /// What kind it is, in words; empty if the readings of the devices do not show it.
-    pub(crate) what: String,
+    /// What kind it is, if the readings of the devices show it.
+    pub(crate) what: Option<Clause>,
     pub(super) pieces: Vec<Piece>,
 }
 
@@ -71,28 +69,28 @@ pub(crate) fn look<'a>(now: Ts, since: Ts, nodes: impl Iterator<Item = &'a NodeS
     let (spin, idle) = (count(Doing::Spins), count(Doing::Idle));
     if most(spin) {
         shares.sort_by(f64::total_cmp);
-        let power = shares.get(shares.len() / 2).map_or(f64::NAN, |p| 100.0 * p);
-        let _ = write!(
-            s.what,
-            "{spin} of {} GPUs spin in a collective (busy, at {power:.0} % of their usual power",
-            gpus.len()
-        );
+        let power = shares.get(shares.len() / 2).copied().unwrap_or(f64::NAN);
         let traffic: Vec<f64> = nodes.iter().filter_map(|n| n.peer_metrics.traffic(now)).collect();
-        if !traffic.is_empty() && traffic.iter().all(|t| *t < QUIET) {
-            s.what.push_str(", their ports send nothing");
-        }
-        s.what.push_str("): an NCCL hang");
+        let quiet = !traffic.is_empty() && traffic.iter().all(|t| *t < QUIET);
+        s.what = Some(clause!(
+            "{spin} of {gpus} GPUs spin in a collective (busy, at {power} % of their usual power{ports}): an NCCL hang",
+            spin,
+            gpus = gpus.len(),
+            power = Fact::percent(power, 0),
+            ports = if quiet { ", their ports send nothing" } else { "" },
+        ));
         let differ = |d: Doing| matches!(d, Doing::Idle | Doing::Works);
         let others: Vec<_> = gpus.iter().filter(|(.., d)| differ(*d)).collect();
         if (others.len() as f64) <= FEW * gpus.len() as f64 {
             s.pieces.extend(others.into_iter().map(|(node, uuid, d)| apart(since, node, uuid, *d)));
         }
     } else if most(idle) {
-        let _ = write!(
-            s.what,
-            "{idle} of {} GPUs are idle: the hosts wait, for data, storage or a lock",
-            gpus.len()
-        );
+        let gpus = gpus.len();
+        s.what = Some(clause!(
+            "{idle} of {gpus} GPUs are idle: the hosts wait, for data, storage or a lock",
+            idle,
+            gpus,
+        ));
     }
     s
 }
@@ -223,7 +221,8 @@ mod tests {
 
     fn seen(nodes: &[NodeState]) -> (String, Vec<String>) {
         let s = look(NOW, STOP, nodes.iter());
-        (s.what, s.pieces.into_iter().map(|p| format!("{}: {}", p.suspect.what(), p.suspect.why())).collect())
+        let what = s.what.map(|what| what.to_string()).unwrap_or_default();
+        (what, s.pieces.into_iter().map(|p| format!("{}: {}", p.suspect.what(), p.suspect.why())).collect())
     }
 
     fn fleet(odd: Doing) -> Vec<NodeState> {

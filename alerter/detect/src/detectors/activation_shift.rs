@@ -13,7 +13,7 @@ use crate::detector::shared::Shared;
 use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::{Extra, Reading};
 use crate::stats::latch::Latch;
-use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
+use stepwatch_model::{Change, Clause, Fact, Finding, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -54,28 +54,29 @@ impl ActivationShift {
                 return;
             }
             self.onset = first.since;
-            let why = format!(
-                "{what} of layer {} is {} for {} reports, since step {}",
-                first.name,
-                first.words(),
-                first.reports,
-                first.since,
+            let why = clause!(
+                "{what} of layer {layer} is {level} for {reports} reports, since step {since_step}",
+                what,
+                layer = first.name.clone(),
+                level = first.level(),
+                reports = first.reports,
+                since_step = Fact::Step(first.since),
             );
             let why = Sentence::from(why).and(out_of_place(out_of_range.len(), layers.len()));
-            let mut v = finding(r, Change::Raise, format!("{prefix}{}", first.name), first.since, why);
+            let mut v = finding(r, Change::Raise, [prefix, &first.name].concat(), first.since, why);
             (v.value, v.expected, v.score) = (first.value, first.expected, first.ratio());
             v.suspects.extend(suspect(&out_of_range, layers.len(), what));
             out.push(v);
             return;
         }
         if self.series.iter().all(|layers| layers.out(1).is_empty()) {
-            self.settle(r, "the activations of all layers have a usual size", out);
+            self.settle(r, clause!("the activations of all layers have a usual size"), out);
         }
     }
 
-    fn settle(&mut self, r: &Reading<'_>, why: &str, out: &mut Vec<Finding>) {
+    fn settle(&mut self, r: &Reading<'_>, why: Clause, out: &mut Vec<Finding>) {
         if self.latch.clear() {
-            out.push(finding(r, Change::Clear, "act_rms/layer".to_owned(), self.onset, why.to_owned()));
+            out.push(finding(r, Change::Clear, "act_rms/layer".to_owned(), self.onset, why));
         }
     }
 }
@@ -116,7 +117,7 @@ impl StepDetector for ActivationShift {
         if r.attempt != self.attempt {
             self.attempt = r.attempt;
             self.series.iter_mut().for_each(Layers::restart);
-            self.settle(r, "the run restarted", out);
+            self.settle(r, clause!("the run restarted"), out);
         }
         let limits = Limits { ratio: c.ratio, rate: RATE, both: true, apart: false };
         let mut any = false;
@@ -170,7 +171,7 @@ mod tests {
             let found = raised(&findings);
             assert_eq!(found, [(Kind::ActivationShift, Severity::Ticket, 20_200)], "{factor}");
             assert_eq!(findings[0].suspects[0].what(), "layer 4");
-            assert!(findings[0].why.contains("of layer 4 is"), "{}", findings[0].why);
+            assert!(findings[0].why.to_string().contains("of layer 4 is"), "{}", findings[0].why);
             assert!(open(&findings).is_empty());
         }
     }

@@ -8,8 +8,6 @@
 //! one of a second. A save that still runs is reported when it has taken `running` times as long.
 //! The page for work at risk is that of [`super::ckpt_stale`].
 
-use core::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 use stepwatch_model::Storage;
 
@@ -17,9 +15,10 @@ use crate::detector::draft::Measured;
 use crate::detector::{ClockDetector, RunAt};
 use crate::run::{RunState, Save, median};
 use crate::stats::latch::Latch;
-use stepwatch_model::number;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+use stepwatch_model::{
+    Change, Clause, Finding, Kind, Observation, Sentence, Severity, Suspect, Target, clause,
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -75,10 +74,10 @@ impl CkptSlow {
         self.latch.raise(Severity::Ticket);
         let usual = median(f.checkpoints.saves.iter().map(|s| s.secs));
         let secs = since.map_or(0.0, |since| (now - since).as_secs_f64());
-        let why = format!(
-            "a checkpoint has been running for {}, {} is usual",
-            Span::from_secs_f64(secs),
-            Span::from_secs_f64(usual),
+        let why = clause!(
+            "a checkpoint has been running for {runs}, {usual} is usual",
+            runs = Span::from_secs_f64(secs),
+            usual = Span::from_secs_f64(usual),
         );
         let why = Sentence::from(why).and(at_risk(f));
         out.push(finding(view, Change::Raise, Measured { value: secs, expected: usual }, why));
@@ -101,21 +100,31 @@ impl CkptSlow {
             self.latch.raise(Severity::Ticket);
             out.push(finding(view, Change::Raise, measured, sentence(last, usual, f)));
         } else if self.latch.clear() {
-            let why = format!("a checkpoint took {}, as usual", Span::from_secs_f64(last.secs));
+            let why = clause!("a checkpoint took {took}, as usual", took = Span::from_secs_f64(last.secs));
             out.push(finding(view, Change::Clear, measured, why));
         }
     }
 }
 
 fn sentence(last: &Save, usual: f64, f: &RunState) -> Sentence {
-    let took = Span::from_secs_f64(last.secs);
-    let mut why = format!("a checkpoint took {took}, {} is usual", Span::from_secs_f64(usual));
-    if let Some(bytes) = last.bytes {
-        let [size, rate, before] = [bytes, bytes / last.secs, bytes / usual].map(|v| number(v / 1e9));
-        let _ = write!(why, " ({size} GB at {rate} GB/s, {before} GB/s before)");
-    }
+    let rates = last.bytes.map(|bytes| {
+        let [size, rate, before] = [bytes, bytes / last.secs, bytes / usual].map(|v| v / 1e9);
+        clause!(
+            " ({gigabytes} GB at {gigabytes_per_second} GB/s, {gigabytes_per_second_before} GB/s before)",
+            gigabytes = size,
+            gigabytes_per_second = rate,
+            gigabytes_per_second_before = before,
+        )
+    });
+    let why = clause!(
+        "a checkpoint took {took}, {usual} is usual{rates}",
+        took = Span::from_secs_f64(last.secs),
+        usual = Span::from_secs_f64(usual),
+        rates,
+    );
     let every = f.checkpoints.usual_interval();
-    let every = every.map(|s| format!("one is written every {} of work", Span::from_secs_f64(s)));
+    let every =
+        every.map(|s| clause!("one is written every {every} of work", every = Span::from_secs_f64(s)));
     Sentence::from(why).and_perhaps(every)
 }
 
@@ -128,8 +137,8 @@ fn usual(last: &Save, before: &[Save]) -> f64 {
     }
 }
 
-fn at_risk(f: &RunState) -> String {
-    format!("{} of work would be lost", Span::from_secs_f64(f.checkpoints.work))
+fn at_risk(f: &RunState) -> Clause {
+    clause!("{at_risk} of work would be lost", at_risk = Span::from_secs_f64(f.checkpoints.work))
 }
 
 impl ClockDetector for CkptSlow {
@@ -143,7 +152,7 @@ impl ClockDetector for CkptSlow {
         if f.ended.is_some() {
             if self.latch.clear() {
                 let none = Measured { value: 0.0, expected: 0.0 };
-                out.push(finding(view, Change::Clear, none, "the run ended"));
+                out.push(finding(view, Change::Clear, none, clause!("the run ended")));
             }
             return;
         }
@@ -230,7 +239,7 @@ mod tests {
         detector.look(&c, RunAt { now: due + Span::secs(60), run: &f }, &mut out);
         assert_eq!((out.len(), detector.deadline(&c, &f)), (1, None));
         assert!(
-            out[0].why.starts_with("a checkpoint has been running for 5m, 1m 40s is usual"),
+            out[0].why.to_string().starts_with("a checkpoint has been running for 5m, 1m 40s is usual"),
             "{}",
             out[0].why
         );

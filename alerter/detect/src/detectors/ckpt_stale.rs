@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::detector::{ClockDetector, RunAt};
 use crate::run::RunState;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
+use stepwatch_model::{Change, Clause, Finding, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -48,9 +48,9 @@ impl CkptStale {
         Some((at(c.ticket_at, floor), at(c.page_at, 2.0 * floor)))
     }
 
-    fn clear(&mut self, view: RunAt<'_>, why: &str, out: &mut Vec<Finding>) {
+    fn clear(&mut self, view: RunAt<'_>, why: Clause, out: &mut Vec<Finding>) {
         if self.raised.take().is_some() {
-            out.push(finding(view, Change::Clear, Severity::Info, why.to_owned()));
+            out.push(finding(view, Change::Clear, Severity::Info, why));
         }
     }
 
@@ -60,7 +60,8 @@ impl CkptStale {
         if self.failure_reported != Some(*at) {
             self.failure_reported = Some(*at);
             self.raised = self.raised.max(Some(Severity::Ticket));
-            let why = Sentence::from(format!("a checkpoint failed: {text}")).and_perhaps(at_risk(f));
+            let why = Sentence::from(clause!("a checkpoint failed: {text}", text = text.clone()))
+                .and_perhaps(at_risk(f));
             out.push(finding(view, Change::Raise, Severity::Ticket, why));
         }
     }
@@ -75,7 +76,7 @@ impl ClockDetector for CkptStale {
         }
         let f = view.run;
         if f.ended.is_some() {
-            self.clear(view, "the run ended", out);
+            self.clear(view, clause!("the run ended"), out);
             return;
         }
         self.failure(c, view, out);
@@ -90,7 +91,9 @@ impl ClockDetector for CkptStale {
                 self.raised = Some(s);
                 out.push(finding(view, Change::Raise, s, sentence(view)));
             }
-            None if f.checkpoints.failure.is_none() => self.clear(view, "a checkpoint was written", out),
+            None if f.checkpoints.failure.is_none() => {
+                self.clear(view, clause!("a checkpoint was written"), out);
+            }
             _ => {}
         }
     }
@@ -104,16 +107,17 @@ fn sentence(view: RunAt<'_>) -> Sentence {
     let RunAt { now, run: f } = view;
     let c = &f.checkpoints;
     let what = match c.in_progress {
-        Some(since) => format!("a checkpoint has been running for {}", now - since).into(),
-        None => Sentence::from("no checkpoint"),
+        Some(since) => clause!("a checkpoint has been running for {runs}", runs = now - since),
+        None => clause!("no checkpoint"),
     };
-    let usual = c.usual_interval().map(|s| format!("one is usual every {}", Span::from_secs_f64(s)));
-    what.and_perhaps(at_risk(f)).and_perhaps(usual)
+    let usual =
+        c.usual_interval().map(|s| clause!("one is usual every {every}", every = Span::from_secs_f64(s)));
+    Sentence::from(what).and_perhaps(at_risk(f)).and_perhaps(usual)
 }
 
-fn at_risk(f: &RunState) -> Option<String> {
+fn at_risk(f: &RunState) -> Option<Clause> {
     let c = &f.checkpoints;
-    c.last_at.map(|_| format!("{} of work would be lost", Span::from_secs_f64(c.work)))
+    c.last_at.map(|_| clause!("{at_risk} of work would be lost", at_risk = Span::from_secs_f64(c.work)))
 }
 
 fn finding(view: RunAt<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {

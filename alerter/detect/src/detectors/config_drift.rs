@@ -19,7 +19,9 @@ use crate::detector::{ClockDetector, RunAt};
 use crate::run::{ConfigGroups, RunState, Setup, Variant};
 use crate::stats::latch::Latch;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+use stepwatch_model::{
+    Change, Fact, Finding, Kind, Observation, Sentence, Severity, Suspect, Target, clause,
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -128,7 +130,7 @@ impl ConfigDrift {
             self.absent.clear();
             if self.latch.clear() {
                 let what = if harmless.is_empty() { "again" } else { "in all that matters" };
-                let why = format!("the nodes of the run agree {what}");
+                let why = clause!("the nodes of the run agree {what}", what);
                 out.push(finding(view, Change::Clear, Severity::Info, why));
             }
             if !harmless.is_empty() {
@@ -229,28 +231,28 @@ fn observation(d: &Difference<'_>) -> Observation {
     }
 }
 
-/// The first of them by name.
-fn names(nodes: &BTreeSet<String>) -> String {
-    stepwatch_model::names(&nodes.iter().collect::<Vec<_>>())
-}
-
 fn sentence(f: &RunState, all: &[Difference<'_>]) -> Sentence {
     let [first, rest @ ..] = all else { return Sentence::default() };
     let total = f.nodes.len();
+    let seen = &observation(first);
     let mut why = Sentence::from(if first.even.is_some() {
-        format!("the {total} nodes of the run are set up differently: {}", observation(first))
+        clause!("the {total} nodes of the run are set up differently: {seen}", total, seen)
     } else {
-        let verb = if first.nodes.len() == 1 { "differs" } else { "differ" };
-        let who = names(first.nodes);
-        format!("{who} {verb} from the other nodes of the run ({total} in all): {}", observation(first))
+        clause!(
+            "{nodes} {verb} from the other nodes of the run ({total} in all): {seen}",
+            nodes = Fact::Nodes(first.nodes.iter().cloned().collect()),
+            verb = if first.nodes.len() == 1 { "differs" } else { "differ" },
+            total,
+            seen,
+        )
     });
     for d in rest.iter().take(NAMED - 1) {
         let on = d.nodes.first().filter(|_| d.even.is_none());
-        let on = on.map(|node| format!(" on {node}")).unwrap_or_default();
-        why.add(format_args!("{}{on}", observation(d)));
+        let on = on.map(|node| clause!(" on {node}", node = node.clone()));
+        why.add(clause!("{seen}{on}", seen = &observation(d), on));
     }
     if rest.len() >= NAMED {
-        why.add(format_args!("and {} more", rest.len() + 1 - NAMED));
+        why.add(clause!("and {more} more", more = rest.len() + 1 - NAMED));
     }
     why
 }

@@ -19,9 +19,10 @@ use crate::stats::cusum::Cusum;
 use crate::stats::hit_window::HitWindow;
 use crate::stats::latch::Latch;
 use crate::stats::robust::Robust;
-use stepwatch_model::number;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+use stepwatch_model::{
+    Change, Clause, Fact, Finding, Kind, Observation, Sentence, Severity, Suspect, Target, clause,
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -227,19 +228,21 @@ impl Waits {
         }
         let since = *self.since.get_or_insert(w.ts);
         if up && w.ts - since >= c.ticket_after && self.rising.raise(Severity::Ticket) {
-            let why = format!(
-                "steps wait {} of {} s for data, {} before: {} of the run's time is lost to it",
-                number(share * self.step_time),
-                number(self.step_time),
-                percent(usual),
-                percent(share - usual),
+            let why = clause!(
+                "steps wait {wait_seconds} of {step_seconds} s for data, {usual} % before: {lost} % of the run's time is \
+                 lost to it",
+                wait_seconds = share * self.step_time,
+                step_seconds = self.step_time,
+                usual = Fact::percent(usual, 0),
+                lost = Fact::percent(share - usual, 0),
             );
             let why = Sentence::from(why).and_perhaps(self.whom());
             out.push(self.finding(w, Change::Raise, m, why));
         }
         if share - usual < CLEAR * c.rise && self.rising.clear() {
             self.cusum.reset();
-            let why = format!("steps wait {} of their time for data again", percent(share));
+            let why =
+                clause!("steps wait {share} % of their time for data again", share = Fact::percent(share, 0));
             self.clear(w, m, why, out);
         }
     }
@@ -252,15 +255,16 @@ impl Waits {
             && !self.rising.is_raised()
             && self.level.raise(Severity::Ticket)
         {
-            let why = format!(
-                "steps wait {} of {} s for data, and have since the run began: without the wait it would be done {} sooner",
-                number(usual * self.step_time),
-                number(self.step_time),
-                percent(usual),
+            let why = clause!(
+                "steps wait {wait_seconds} of {step_seconds} s for data, and have since the run began: without the wait it \
+                 would be done {share} % sooner",
+                wait_seconds = usual * self.step_time,
+                step_seconds = self.step_time,
+                share = Fact::percent(usual, 0),
             );
             out.push(self.finding(w, Change::Raise, m, why));
         } else if usual < 0.8 * c.level && self.level.clear() {
-            let why = format!("steps wait {} of their time for data", percent(usual));
+            let why = clause!("steps wait {share} % of their time for data", share = Fact::percent(usual, 0));
             self.clear(w, m, why, out);
         }
     }
@@ -274,13 +278,11 @@ impl Waits {
 
     /// The rank that the others wait for, if it is always the same. The cause is left to the
     /// ranking of suspects.
-    fn whom(&self) -> Option<String> {
+    fn whom(&self) -> Option<Clause> {
         let times = self.same.count_last(32);
-        if self.several && times >= SAME_RANK {
-            Some(format!("rank {} waits longest, in {times} of the last 32 steps", self.longest))
-        } else {
-            None
-        }
+        (self.several && times >= SAME_RANK).then(|| {
+            clause!("rank {rank} waits longest, in {times} of the last 32 steps", rank = self.longest, times)
+        })
     }
 
     fn finding(&self, w: &Waited, change: Change, m: Measured, why: impl Into<Sentence>) -> Finding {
@@ -310,10 +312,6 @@ fn wait(c: &Config, p: &Parts<'_>) -> Option<f64> {
 
 fn loading() -> Suspect {
     Suspect::new(Target::DataLoading, Observation::StepsWaitForData)
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.0} %", 100.0 * share)
 }
 
 impl StepDetector for DataWait {
@@ -383,8 +381,8 @@ mod tests {
         assert!(open(&findings).is_empty());
         let v = &findings[0];
         assert!(
-            v.why.contains("of the run's time is lost to it; rank 2 waits longest")
-                && v.why.contains("of 2 s for data, 3 % before"),
+            v.why.to_string().contains("of the run's time is lost to it; rank 2 waits longest")
+                && v.why.to_string().contains("of 2 s for data, 3 % before"),
             "{}",
             v.why
         );
@@ -395,7 +393,7 @@ mod tests {
     fn a_wait_from_the_beginning_is_reported_once() {
         let findings = waiting(2, 3000, IN_ORDER, |_, _| 0.9);
         assert_eq!(raised(&findings).len(), 1, "{findings:?}");
-        assert!(findings[0].why.contains("since the run began"), "{}", findings[0].why);
+        assert!(findings[0].why.to_string().contains("since the run began"), "{}", findings[0].why);
     }
 
     #[test]

@@ -16,8 +16,7 @@ use crate::detector::shared::{LossScale, PRINTED, Shared};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
-use stepwatch_model::number;
-use stepwatch_model::{Kind, Sentence, Severity};
+use stepwatch_model::{Fact, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -132,13 +131,16 @@ impl Start {
             return;
         }
         self.calm = 0;
-        let [now, best, over] = [loss, self.best, rise].map(number);
-        let why = Sentence::from(format!(
-            "loss {now} is {over} above the best so far, {best} at step {}",
-            self.best_step
+        let why = Sentence::from(clause!(
+            "loss {now} is {over} above the best so far, {best} at step {best_step}",
+            now = loss,
+            over = rise,
+            best = self.best,
+            best_step = Fact::Step(self.best_step),
         ));
-        let why =
-            if lasts { why.and(format_args!("it has been above that for {} lines", self.high)) } else { why };
+        let why = why.and_perhaps(
+            lasts.then(|| clause!("it has been above that for {lines} lines", lines = self.high)),
+        );
         step.raise(self.finding(loss, why), severity);
     }
 
@@ -150,7 +152,7 @@ impl Start {
         if (back || self.n >= KNOWN) && self.latch.clear() {
             let what =
                 if back { "loss is back at" } else { "loss stays where it is, taken as the new level:" };
-            step.clear(self.finding(loss, format!("{what} {}", number(loss))));
+            step.clear(self.finding(loss, clause!("{what} {now}", what, now = loss)));
         }
     }
 
@@ -180,7 +182,7 @@ impl StepDetector for EarlyDivergence {
             self.known = false;
             if let Some(mut start) = self.start.take() {
                 if start.latch.clear() {
-                    step.clear(start.finding(loss, "the run restarted"));
+                    step.clear(start.finding(loss, clause!("the run restarted")));
                 }
             }
         }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::detector::{NodeAt, NodeDetector};
 use crate::node::{Gpu, NodeState, words};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect};
+use stepwatch_model::{Change, Fact, Finding, Kind, Observation, Sentence, Severity, Suspect, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -129,11 +129,13 @@ impl EccTrend {
             let gpu = words::gpu_of(f, uuid, "");
             if v.why.is_empty() {
                 (v.value, v.expected, v.score) = (w.value, w.usual, w.value / w.usual.max(1.0));
-                let name = gpu.name();
-                let advice =
-                    format!("nothing is lost yet: drain {} at the next checkpoint and reset the GPU", f.name);
-                v.why =
-                    Sentence::from(format!("{name} of {}: {why}", f.name)).and(advice).naming(gpu.clone());
+                let (device, node) = (Fact::Device(gpu.clone()), f.name.clone());
+                v.why = Sentence::from(clause!("{gpu} of {node}: {seen}", gpu = device, node, seen = why))
+                    .and(clause!(
+                        "nothing is lost yet: drain {node} at the next checkpoint and reset the GPU",
+                        node = f.name.clone(),
+                    ))
+                    .naming(gpu.clone());
             }
             v.suspects.push(Suspect::new(gpu, why.clone()));
         }
@@ -160,8 +162,7 @@ impl NodeDetector for EccTrend {
             let there = f.gpus.is_there(uuid);
             if !there && w.faulty.is_some() {
                 let read = f.gpus.get(uuid).map_or(now, |gpu| gpu.last.at);
-                gone =
-                    Some((format!("{} of {} is not there any more", words::gpu(f, uuid, ""), f.name), read));
+                gone = Some((words::not_there(f, words::gpu_of(f, uuid, "")), read));
             }
             there
         });
@@ -176,7 +177,9 @@ impl NodeDetector for EccTrend {
                     (v.change, v.ts) = (Change::Lapse, read);
                     why.into()
                 }
-                None => format!("the memory of {} has been quiet for a day", f.name).into(),
+                None => {
+                    clause!("the memory of {node} has been quiet for a day", node = f.name.clone()).into()
+                }
             };
             out.push(v);
         }

@@ -20,8 +20,9 @@ use crate::sample::{Eval, Extra};
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
 use crate::stats::robust::Robust;
-use stepwatch_model::number;
-use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+use stepwatch_model::{
+    Change, Clause, Fact, Finding, Kind, Observation, Sentence, Severity, Suspect, Target, clause,
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -109,7 +110,7 @@ impl Set {
         (self.before, self.over) = (None, 0);
         self.recent.clear();
         if self.latch.clear() {
-            out.push(self.finding(e, Change::Clear, f64::NAN, "the run restarted"));
+            out.push(self.finding(e, Change::Clear, f64::NAN, clause!("the run restarted")));
         }
     }
 
@@ -151,24 +152,31 @@ impl Set {
         }
     }
 
-    fn sentence(&self, level: f64, best: Best, train: f64) -> String {
-        format!(
-            "the loss of evaluation {} is {}, {} above its lowest {} at step {}, while the train loss fell from {} to {}: the gap went from {} to {}",
-            self.name,
-            number(level),
-            number(level - best.level),
-            number(best.level),
-            best.step,
-            number(best.train),
-            number(train),
-            number(best.level - best.train),
-            number(level - train),
+    fn sentence(&self, level: f64, best: Best, train: f64) -> Clause {
+        clause!(
+            "the loss of evaluation {evaluation} is {now}, {over} above its lowest {lowest} at step {lowest_step}, while the \
+             train loss fell from {train_before} to {train}: the gap went from {gap_before} to {gap}",
+            evaluation = self.name.clone(),
+            now = level,
+            over = level - best.level,
+            lowest = best.level,
+            lowest_step = Fact::Step(best.step),
+            train_before = best.train,
+            train,
+            gap_before = best.level - best.train,
+            gap = level - train,
         )
     }
 
-    fn settle(&mut self, e: &Eval<'_>, level: f64, what: &str, out: &mut Vec<Finding>) {
+    fn settle(&mut self, e: &Eval<'_>, level: f64, what: &'static str, out: &mut Vec<Finding>) {
         if self.latch.clear() {
-            let why = format!("the loss of evaluation {} is {}, {what}", self.name, number(level));
+            let name = self.name.clone();
+            let why = clause!(
+                "the loss of evaluation {evaluation} is {now}, {what}",
+                evaluation = name,
+                now = level,
+                what
+            );
             out.push(self.finding(e, Change::Clear, f64::NAN, why));
         }
     }
@@ -176,7 +184,9 @@ impl Set {
     fn not_a_number(&mut self, e: &Eval<'_>, out: &mut Vec<Finding>) {
         if self.broken.raise(Severity::Ticket) {
             self.onset = e.step;
-            let why = format!("the loss of evaluation {} is {}", self.name, number(e.loss));
+            let name = self.name.clone();
+            let why =
+                clause!("the loss of evaluation {evaluation} is {now}", evaluation = name, now = e.loss);
             out.push(self.finding(e, Change::Raise, self.before.map_or(f64::NAN, |b| b.0), why));
         }
     }
@@ -226,7 +236,8 @@ impl EvalGap {
             set.not_a_number(e, &mut said);
         } else {
             if set.broken.clear() {
-                let why = format!("the loss of evaluation {} is a number again", set.name);
+                let name = set.name.clone();
+                let why = clause!("the loss of evaluation {evaluation} is a number again", evaluation = name);
                 said.push(set.finding(e, Change::Clear, f64::NAN, why));
             }
             if trained {
@@ -287,7 +298,7 @@ mod tests {
         assert_eq!((found[0].0, found[0].1), (Kind::EvalGap, Severity::Ticket));
         assert!((4500..7000).contains(&found[0].2), "{found:?}");
         let v = findings.iter().find(|v| v.change == Change::Raise).unwrap();
-        assert!(v.why.contains("while the train loss fell from"), "{}", v.why);
+        assert!(v.why.to_string().contains("while the train loss fell from"), "{}", v.why);
         let best: i64 = v.suspects[0].what().trim_start_matches("the checkpoint of step ").parse().unwrap();
         assert!((3500..4500).contains(&best), "{v:?}");
     }

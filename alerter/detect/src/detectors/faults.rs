@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::detector::NodeAt;
 use crate::node::{Condition, Key, Level, NodeState, words};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Finding, Kind, Sentence, Severity, Suspect};
+use stepwatch_model::{Change, Clause, Fact, Finding, Kind, Sentence, Severity, Suspect, clause};
 
 /// An annotation of the same fault is made once in this time.
 const NOTE_EVERY: Span = Span::secs(3600);
@@ -40,7 +40,7 @@ pub(super) trait Sort {
     fn lasts(&self, key: &Key, c: &Condition) -> Span;
 
     /// Advice that replaces that of the exporter.
-    fn advice(&self, _: &Key, _: &Condition) -> Option<String> {
+    fn advice(&self, _: &Key, _: &Condition) -> Option<Clause> {
         None
     }
 }
@@ -185,11 +185,11 @@ impl Faults {
         let unheard = (now - f.last_heard > SILENT).then_some(f.last_heard);
         out.push(if let Some(since) = ours.map(|(_, c)| c.last).max().or(unheard) {
             let mut v = finding::<S>(view, since, Change::Lapse, Severity::Info);
-            v.why = format!("{} has not spoken of it since {since}", f.name).into();
+            v.why = clause!("{node} has not spoken of it since {since}", node = f.name.clone(), since).into();
             v
         } else {
             let mut v = finding::<S>(view, now, Change::Clear, Severity::Info);
-            v.why = format!("{} has no more to report", f.name).into();
+            v.why = clause!("{node} has no more to report", node = f.name.clone()).into();
             v
         });
     }
@@ -231,16 +231,16 @@ fn sentence<S: Sort>(sort: &S, view: NodeAt<'_>, active: &[Fault<'_>]) -> Senten
     let [root, others @ ..] = active else { return Sentence::default() };
     let mut why = Sentence::from(words::happened(f, root.key, root.c));
     let others = others.get(..NAMED).unwrap_or(others);
-    let also: Vec<String> = others.iter().map(|o| words::happened(f, o.key, o.c)).collect();
+    let also: Vec<Clause> = others.iter().map(|o| words::happened(f, o.key, o.c)).collect();
     if !also.is_empty() {
-        why.add(format_args!("also {}", also.join("; ")));
+        why.add(clause!("also {also}", also = Fact::joined(also, "; ")));
     }
     for a in core::iter::once(root).chain(others) {
         why.name(words::target(f, a.key, a.c));
     }
     let beyond = active.len().saturating_sub(1 + NAMED);
     if beyond > 0 {
-        why.add(format_args!("and {beyond} more"));
+        why.add(clause!("and {more} more", more = beyond));
     }
     why.add(words::hit(view.now, view.node, view.tenants));
     let strongest = active.iter().min_by_key(|a| Reverse(stepwatch_model::need::effort(&a.c.action)));

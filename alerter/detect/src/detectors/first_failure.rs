@@ -15,7 +15,7 @@ use crate::detector::{ClockDetector, RunAt};
 use crate::run::RunState;
 use crate::run::failures::failures;
 use stepwatch_model::time::Ts;
-use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -49,7 +49,12 @@ impl ClockDetector for FirstFailure {
         let over = f.deaths.is_empty() || f.ended.as_ref().is_some_and(|e| e.well());
         if over {
             if self.reported.take().is_some() {
-                out.push(finding(view, Change::Clear, Severity::Info, "the run goes on or was ended"));
+                out.push(finding(
+                    view,
+                    Change::Clear,
+                    Severity::Info,
+                    clause!("the run goes on or was ended"),
+                ));
             }
             return;
         }
@@ -58,14 +63,15 @@ impl ClockDetector for FirstFailure {
         if self.reported.as_ref() == Some(&answer) {
             return;
         }
-        let why = format!(
-            "of {} ranks that failed, {} was the first, at {}: {}",
-            all.len(),
-            first.place,
-            first.at,
-            first.text
+        let why = clause!(
+            "of {failed} ranks that failed, {first} was the first, at {at}: {text}",
+            failed = all.len(),
+            first = first.place.clone(),
+            at = first.at,
+            text = first.text.clone(),
         );
-        let why = Sentence::from(why).and("read its log, the others followed").naming(first.place.clone());
+        let advice = clause!("read its log, the others followed");
+        let why = Sentence::from(why).and(advice).naming(first.place.clone());
         let mut v = finding(view, Change::Raise, Severity::Ticket, why);
         v.value = all.len() as f64;
         v.suspects = vec![Suspect::new(

@@ -18,8 +18,7 @@ use crate::stats::block::{BLOCK, Blocks};
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
 use crate::stats::trend::kendall;
-use stepwatch_model::number;
-use stepwatch_model::{Kind, Sentence, Severity};
+use stepwatch_model::{Fact, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -103,21 +102,23 @@ impl GcTail {
     fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>, g: &Growth, usual: f64) {
         let grown = g.steady && g.to > g.from * (1.0 + c.growth) && self.cost > c.cost;
         if grown && self.latch.raise(Severity::Ticket) {
-            let why = format!(
-                "slow steps grow slower: {:.0} % above the usual step at step {}, {:.0} % now, while the usual step stays at {} s",
-                100.0 * g.from,
-                g.since,
-                100.0 * g.to,
-                number(usual),
+            let why = clause!(
+                "slow steps grow slower: {before} % above the usual step at step {since_step}, {now} % now, while the usual \
+                 step stays at {usual_seconds} s",
+                before = Fact::percent(g.from, 0),
+                since_step = Fact::Step(g.since),
+                now = Fact::percent(g.to, 0),
+                usual_seconds = usual,
             );
-            let why =
-                Sentence::from(why).and(format_args!("they cost {:.1} % of the time", 100.0 * self.cost));
+            let cost = clause!("they cost {cost} % of the time", cost = Fact::percent(self.cost, 1));
+            let why = Sentence::from(why).and(cost);
             step.raise(finding(g, usual, why), Severity::Ticket);
         }
         // Growth slows down long before it ends: only a fall ends the incident.
         self.flat = if g.to < g.from { self.flat.saturating_add(1) } else { 0 };
         if self.flat >= FLAT && self.latch.clear() {
-            let why = format!("slow steps are {:.0} % above the usual one again", 100.0 * g.to);
+            let why =
+                clause!("slow steps are {now} % above the usual one again", now = Fact::percent(g.to, 0));
             step.clear(finding(g, usual, why));
         }
     }

@@ -23,8 +23,9 @@ use crate::detector::{JudgedStep, StepDetector};
 use crate::glob;
 use crate::sample::{Extra, Reading};
 use crate::stats::series::{Limits, News, Point, Series};
-use stepwatch_model::number;
-use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+use stepwatch_model::{
+    Change, Clause, Fact, Finding, Kind, Observation, Sentence, Severity, Suspect, Target, clause,
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -149,7 +150,7 @@ pub(crate) struct Watched {
 /// The outcome of judging a value.
 pub(crate) enum Said {
     News(Finding),
-    Over(String),
+    Over(Clause),
 }
 
 impl Watched {
@@ -175,7 +176,7 @@ impl Watched {
         if self.attempt != r.attempt {
             (self.attempt, self.lost) = (r.attempt, 0);
             self.series.restart();
-            return core::mem::take(&mut self.raised).then(|| Said::Over("the run restarted".to_owned()));
+            return core::mem::take(&mut self.raised).then(|| Said::Over(clause!("the run restarted")));
         }
         if let Some(said) = self.is_number(r) {
             return Some(said);
@@ -186,8 +187,13 @@ impl Watched {
             News::Shift { large, value, expected, z, onset, .. } => {
                 let severity =
                     if large && self.tickets < MAX_TICKETS { self.severity } else { Severity::Info };
-                let why = format!("{} is {}, {} before", self.name, number(value), number(expected));
-                let mut v = finding(r, Change::Note, self.name.to_string(), why);
+                let why = clause!(
+                    "{series} is {now}, {before} before",
+                    series = Fact::text(&*self.name),
+                    now = value,
+                    before = expected,
+                );
+                let mut v = finding(r, Change::Note, &self.name, why);
                 (v.start_step, v.value, v.expected, v.score) = (onset, value, expected, z.abs());
                 if severity > Severity::Info {
                     self.tickets += 1;
@@ -198,12 +204,14 @@ impl Watched {
             }
             News::Over { accepted, value } => {
                 let how = if accepted { "and stays there: taken as its new level" } else { "where it was" };
-                let why = format!("{} is {}, {how}", self.name, number(value));
+                let series = Fact::text(&*self.name);
+                let why = clause!("{series} is {now}, {how}", series, now = value, how);
                 core::mem::take(&mut self.raised).then_some(Said::Over(why))
             }
             News::NotANumber => {
-                let why = format!("{} is {} and has been a number so far", self.name, number(r.value));
-                Some(Said::News(finding(r, Change::Note, self.name.to_string(), why)))
+                let series = Fact::text(&*self.name);
+                let why = clause!("{series} is {now} and has been a number so far", series, now = r.value);
+                Some(Said::News(finding(r, Change::Note, &self.name, why)))
             }
         }
     }
@@ -216,7 +224,8 @@ impl Watched {
             let was_lost = core::mem::take(&mut self.lost) >= LOST;
             self.numbers = self.numbers.saturating_add(1);
             let over = was_lost && core::mem::take(&mut self.raised);
-            return over.then(|| Said::Over(format!("{} is a number again", self.name)));
+            let series = || Fact::text(&*self.name);
+            return over.then(|| Said::Over(clause!("{series} is a number again", series = series())));
         }
         if core::mem::take(&mut self.numbers) >= USUAL {
             self.lost = 1;
@@ -227,8 +236,13 @@ impl Watched {
             return None;
         }
         (self.tickets, self.raised) = (self.tickets + 1, true);
-        let why = format!("{} is {} for {LOST} values and was a number before", self.name, number(r.value));
-        let mut v = finding(r, Change::Raise, self.name.to_string(), why);
+        let why = clause!(
+            "{series} is {now} for {values} values and was a number before",
+            series = Fact::text(&*self.name),
+            now = r.value,
+            values = u32::from(LOST),
+        );
+        let mut v = finding(r, Change::Raise, &self.name, why);
         v.severity = self.severity;
         Some(Said::News(v))
     }
@@ -290,7 +304,7 @@ impl Generic {
     /// The incident of several series ends with the last of them.
     fn clear(&self, r: &Reading<'_>, why: impl Into<Sentence>, out: &mut Vec<Finding>) {
         if self.series.values().flatten().all(|w| !w.raised) {
-            out.push(finding(r, Change::Clear, r.name.to_owned(), why));
+            out.push(finding(r, Change::Clear, r.name, why));
         }
     }
 
@@ -298,17 +312,19 @@ impl Generic {
     fn together(&self, id: u16) -> Vec<Suspect> {
         let others = self.series.iter().filter_map(|(other, w)| Some((other, w.as_ref()?)));
         let out = others.filter(|(other, w)| **other != id && w.raised).take(NAMED);
-        out.map(|(_, w)| Suspect::new(Target::Signal { name: w.name.to_string() }, Observation::OutOfPlace))
-            .collect()
+        out.map(|(_, w)| {
+            Suspect::new(Target::Signal { name: String::from(&*w.name) }, Observation::OutOfPlace)
+        })
+        .collect()
     }
 }
 
-pub(crate) fn finding(r: &Reading<'_>, change: Change, signal: String, why: impl Into<Sentence>) -> Finding {
+pub(crate) fn finding(r: &Reading<'_>, change: Change, signal: &str, why: impl Into<Sentence>) -> Finding {
     Finding {
         change,
         kind: Kind::Generic,
         severity: Severity::Info,
-        signal: signal.into(),
+        signal: signal.to_owned().into(),
         step: r.step,
         ts: r.ts,
         start_step: r.step,
@@ -392,7 +408,8 @@ mod tests {
         assert_eq!(findings.iter().filter(|v| v.change == Change::Clear).count(), 1, "{findings:?}");
         assert_eq!(findings[1].suspects[0].what(), "reward");
         assert!(
-            findings[0].why.starts_with("reward is 14") && findings[0].why.contains(", 10"),
+            findings[0].why.to_string().starts_with("reward is 14")
+                && findings[0].why.to_string().contains(", 10"),
             "{}",
             findings[0].why
         );

@@ -20,7 +20,7 @@ use super::faults::{Faults, Sort};
 use crate::detector::{NodeAt, NodeDetector};
 use crate::node::{Condition, Key, Level, NodeState, Topic};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Finding, Kind, Severity};
+use stepwatch_model::{Clause, Finding, Kind, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -155,8 +155,9 @@ impl Sort for Rules<'_> {
         is_either(key).then(|| fresh().map(|(_, (_, at))| *at + ALIKE).min()).flatten()
     }
 
-    fn advice(&self, key: &Key, _: &Condition) -> Option<String> {
-        let failed = || format!("{} runs failed on it within a day: test the GPU", self.of.runs(&key.place));
+    fn advice(&self, key: &Key, _: &Condition) -> Option<Clause> {
+        let runs = || self.of.runs(&key.place);
+        let failed = || clause!("{runs} runs failed on it within a day: test the GPU", runs = runs());
         self.is_suspect(key).then(failed)
     }
 

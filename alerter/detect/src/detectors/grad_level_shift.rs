@@ -14,8 +14,7 @@ use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::rounding;
 use crate::stats::latch::Latch;
 use crate::stats::robust::Robust;
-use stepwatch_model::number;
-use stepwatch_model::{Kind, Severity};
+use stepwatch_model::{Kind, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -55,9 +54,8 @@ pub struct GradLevelShift {
 }
 
 impl GradLevelShift {
-    fn finding(&self, verb: &str) -> Draft {
+    fn finding(&self, verb: &'static str) -> Draft {
         let (level, usual) = (self.fast.location(), self.slow);
-        let [now, times, before] = [level.exp(), (level - usual).exp(), usual.exp()].map(number);
         Draft {
             kind: Kind::GradLevelShift,
             signal: "grad_norm",
@@ -65,7 +63,14 @@ impl GradLevelShift {
             value: level.exp(),
             expected: usual.exp(),
             score: (level - usual) / self.fast.scale(),
-            why: format!("grad norm {verb} {now}, {times}x its long-term level of {before}").into(),
+            why: clause!(
+                "grad norm {verb} {now}, {times}x its long-term level of {usual}",
+                verb,
+                now = level.exp(),
+                times = (level - usual).exp(),
+                usual = usual.exp(),
+            )
+            .into(),
         }
     }
 

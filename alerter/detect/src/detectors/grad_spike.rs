@@ -38,8 +38,7 @@ use crate::stats::hit_window::HitWindow;
 use crate::stats::latch::Latch;
 use crate::stats::lower::LowerScale;
 use crate::stats::robust::{Deviation, Robust};
-use stepwatch_model::number;
-use stepwatch_model::{Kind, Sentence, Severity};
+use stepwatch_model::{Fact, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -289,21 +288,27 @@ impl GradSpike {
         let (hits, spikes) = (self.hits.count_last(WINDOW), self.spikes.count_last(WINDOW));
         let extreme = self.extreme.count_last(WINDOW);
         let spike = Self::is_spike(c, r);
-        let times = number(r.dev.d.exp());
-        let usual = number(r.expected());
-        let now = number(r.norm);
+        let (now, times, usual) = (r.norm, r.dev.d.exp(), r.expected());
         let ticket_or = |page: bool| if page { Severity::Page } else { Severity::Ticket };
         if spike && self.rises >= c.run_up {
-            let text = format!(
-                "grad norm rose {} samples in a row to {now}, {times}x its usual {usual}",
-                self.rises
+            let why = clause!(
+                "grad norm rose {samples} samples in a row to {now}, {times}x its usual {usual}",
+                samples = self.rises,
+                now,
+                times,
+                usual,
             );
-            return Some((Severity::Page, Sentence::from(text).and("a loss spike usually follows")));
+            let why = Sentence::from(why).and(clause!("a loss spike usually follows"));
+            return Some((Severity::Page, why));
         }
         if spike && shared.coupling.loss_is_hot(s.step) {
-            let text =
-                format!("grad norm {now} is {times}x its usual {usual}, and the loss is rising with it");
-            return Some((Severity::Page, text.into()));
+            let why = clause!(
+                "grad norm {now} is {times}x its usual {usual}, and the loss is rising with it",
+                now,
+                times,
+                usual,
+            );
+            return Some((Severity::Page, why.into()));
         }
         let upward = self.upward.count_last(WINDOW);
         let crowded = upward >= c.page_hits && self.back.count_last(WINDOW) >= c.page_hits;
@@ -311,17 +316,29 @@ impl GradSpike {
         // A run-up in progress is reported once, when it is certain.
         let rising = self.rises + 1 == c.run_up;
         if persistent || crowded || (spikes >= 2 && !rising) {
-            let text = format!(
-                "grad norm above {}x its usual {usual} in {} of the last {WINDOW} samples, now {now} ({times}x)",
-                number(c.hit_ratio),
-                hits.max(upward)
+            let why = clause!(
+                "grad norm above {limit}x its usual {usual} in {high} of the last {samples} samples, now {now} ({times}x)",
+                limit = c.hit_ratio,
+                usual,
+                high = hits.max(upward),
+                samples = WINDOW,
+                now,
+                times,
             );
-            return Some((ticket_or(persistent), text.into()));
+            return Some((ticket_or(persistent), why.into()));
         }
         if self.large.count_last(1) == 1 && r.interval >= SPARSE {
-            let text = format!("grad norm {now} is {times}x its usual {usual} at step {}", s.step);
-            let rest = format!("with one step in {} logged, it is hardly the only one", r.interval);
-            return Some((Severity::Ticket, Sentence::from(text).and(rest)));
+            let step = Fact::Step(s.step);
+            let why = clause!(
+                "grad norm {now} is {times}x its usual {usual} at step {step}",
+                now,
+                times,
+                usual,
+                step
+            );
+            let interval = r.interval;
+            let rest = clause!("with one step in {interval} logged, it is hardly the only one", interval);
+            return Some((Severity::Ticket, Sentence::from(why).and(rest)));
         }
         None
     }
@@ -367,13 +384,15 @@ impl GradSpike {
         }
         if let Some(severity) = self.judge_rate(c, shared) {
             if self.unstable.raise(severity) {
-                let why = format!(
-                    "grad norm jumps ever more often: {} jumps above {}x within about {MEMORY} samples, {} before",
-                    number(self.rate.round()),
-                    number(c.hit_ratio),
-                    number((self.long_rate * MEMORY).round()),
+                let why = clause!(
+                    "grad norm jumps ever more often: {jumps} jumps above {limit}x within about {samples} samples, \
+                     {jumps_before} before",
+                    jumps = self.rate.round(),
+                    limit = c.hit_ratio,
+                    samples = MEMORY,
+                    jumps_before = (self.long_rate * MEMORY).round(),
                 );
-                let why = Sentence::from(why).and(format!("now {}", number(r.norm)));
+                let why = Sentence::from(why).and(clause!("now {now}", now = r.norm));
                 step.raise(self.finding(Kind::GradInstability, r, why), severity);
             }
         }
@@ -382,12 +401,12 @@ impl GradSpike {
     /// Ends the incidents that are over, and notes a lone spike once no other has followed it.
     fn settle(&mut self, c: &Config, step: &mut JudgedStep<'_>, r: &Reading) {
         if self.since_hit == WINDOW && !self.spike.is_raised() && self.spikes.count_last(WINDOW + 1) > 0 {
-            let why = format!(
-                "grad norm {} at step {}, {}x its usual {}, and back at once",
-                number(self.peak),
-                self.peak_step,
-                number(self.peak / self.peak_expected),
-                number(self.peak_expected)
+            let why = clause!(
+                "grad norm {peak} at step {step}, {times}x its usual {usual}, and back at once",
+                peak = self.peak,
+                step = Fact::Step(self.peak_step),
+                times = self.peak / self.peak_expected,
+                usual = self.peak_expected,
             );
             let mut f = self.finding(Kind::GradSpike, r, why);
             (f.value, f.expected) = (self.peak, self.peak_expected);
@@ -395,11 +414,12 @@ impl GradSpike {
             step.note(f);
         }
         if self.quiet >= c.clear_after && self.spike.clear() {
-            let why = format!("grad norm back at {} for {} samples", number(r.norm), self.quiet);
+            let samples = self.quiet;
+            let why = clause!("grad norm back at {now} for {samples} samples", now = r.norm, samples);
             step.clear(self.finding(Kind::GradSpike, r, why));
         }
         if self.rate < 0.4 * c.unstable_ticket && self.unstable.clear() {
-            let why = format!("grad norm steady again at {}", number(r.expected()));
+            let why = clause!("grad norm steady again at {now}", now = r.expected());
             step.clear(self.finding(Kind::GradInstability, r, why));
         }
     }
@@ -411,7 +431,7 @@ impl GradSpike {
             [(self.spike.clear(), Kind::GradSpike), (self.unstable.clear(), Kind::GradInstability)]
         {
             if was {
-                step.clear(self.finding(kind, r, "the run restarted".to_owned()));
+                step.clear(self.finding(kind, r, clause!("the run restarted")));
             }
         }
     }

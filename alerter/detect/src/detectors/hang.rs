@@ -43,7 +43,9 @@ use crate::detector::{ClockDetector, RunAt};
 use crate::run::{Rank, RunState, Topic, phase_class};
 use crate::sample::StepClass;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+use stepwatch_model::{
+    Change, Fact, Finding, Kind, Observation, Sentence, Severity, Suspect, Target, clause,
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -220,7 +222,7 @@ impl ClockDetector for Hang {
         if let Some((_, at)) = self.raised {
             if f.last_progress > at || f.ended.as_ref().is_some_and(|e| !e.silent) {
                 self.raised = None;
-                out.push(finding(view, Change::Clear, Severity::Info, "the run moves again"));
+                out.push(finding(view, Change::Clear, Severity::Info, clause!("the run moves again")));
                 return;
             }
         }
@@ -276,29 +278,25 @@ fn paced(f: &RunState) -> bool {
 fn sentence(f: &RunState, idle: Span, due: &Due) -> Sentence {
     let coarse = f.time_resolution.secs();
     let usual = f.pace.quantile(0.5).map(|s| {
+        let usual = Fact::Seconds(s.into());
         if coarse > 0.0 {
-            return format!("the timestamps of its log are {} apart", seconds(coarse));
-        }
-        let every = if f.interval > 1 {
-            format!("{} steps usually take", f.interval)
+            clause!(
+                "the timestamps of its log are {resolution} apart",
+                resolution = Fact::Seconds(coarse.into())
+            )
+        } else if f.interval > 1 {
+            clause!("{interval} steps usually take {usual}", interval = f.interval, usual)
         } else {
-            "a step usually takes".into()
-        };
-        format!("{every} {}", seconds(s))
+            clause!("a step usually takes {usual}", usual)
+        }
     });
-    let phase = f.open_phase().map_or_else(String::new, |(name, ..)| format!(" in phase {name}"));
-    let at = f.last_step.map_or_else(String::new, |s| format!(" after step {s}"));
-    Sentence::from(format!("no step for {idle}{at}{phase}"))
-        .and_perhaps(usual)
-        .and(format_args!("{} was allowed {}", due.allowed, due.why))
-}
-
-fn seconds(s: f64) -> String {
-    match s {
-        _ if s < 0.1 => format!("{:.0} ms", 1000.0 * s),
-        _ if s < 10.0 => format!("{s:.2} s"),
-        _ => format!("{s:.0} s"),
-    }
+    let phase = f.open_phase().map(|(name, ..)| clause!(" in phase {phase}", phase = Fact::text(name)));
+    let at = f.last_step.map(|step| clause!(" after step {step}", step = Fact::Step(step)));
+    Sentence::from(clause!("no step for {idle}{at}{phase}", idle, at, phase)).and_perhaps(usual).and(clause!(
+        "{allowed} was allowed {basis}",
+        allowed = due.allowed,
+        basis = due.why
+    ))
 }
 
 /// Ranks that stopped earlier than the others, else ranks that went quiet, else the group as a

@@ -15,7 +15,7 @@ use crate::detector::shared::Shared;
 use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::{Extra, Reading};
 use crate::stats::latch::Latch;
-use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
+use stepwatch_model::{Change, Clause, Finding, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -89,7 +89,7 @@ impl LayerGrad {
             if let Some(layer) = self.layer() {
                 self.named = true;
                 let first = self.all.out(1).swap_remove(0);
-                let mut v = finding(r, Change::Note, &first, format!("{}: {}", layer.what(), layer.why()));
+                let mut v = finding(r, Change::Note, &first, layer.clause());
                 v.suspects.push(layer);
                 out.push(v);
             }
@@ -98,11 +98,11 @@ impl LayerGrad {
         match out_of_range.first() {
             Some(first) if self.open.is_empty() && self.latch.raise(Severity::Ticket) => {
                 self.onset = first.since;
-                let why = format!(
-                    "gradient norm of layer {} is {} for {} reports",
-                    first.name,
-                    first.words(),
-                    first.reports,
+                let why = clause!(
+                    "gradient norm of layer {layer} is {level} for {reports} reports",
+                    layer = first.name.clone(),
+                    level = first.level(),
+                    reports = first.reports,
                 );
                 let why = Sentence::from(why).and(out_of_place(out_of_range.len(), self.own.len()));
                 let mut v = finding(r, Change::Raise, first, why);
@@ -110,13 +110,13 @@ impl LayerGrad {
                 out.push(v);
             }
             None if self.own.out(1).is_empty() => {
-                self.settle(r, "the gradients of all layers are as usual", out)
+                self.settle(r, clause!("the gradients of all layers are as usual"), out)
             }
             _ => {}
         }
     }
 
-    fn settle(&mut self, r: &Reading<'_>, why: &str, out: &mut Vec<Finding>) {
+    fn settle(&mut self, r: &Reading<'_>, why: Clause, out: &mut Vec<Finding>) {
         if self.latch.clear() {
             let none = Out {
                 name: String::new(),
@@ -125,7 +125,7 @@ impl LayerGrad {
                 since: self.onset,
                 reports: 0,
             };
-            out.push(finding(r, Change::Clear, &none, why.to_owned()));
+            out.push(finding(r, Change::Clear, &none, why));
         }
     }
 }
@@ -138,7 +138,7 @@ fn finding(r: &Reading<'_>, change: Change, first: &Out, why: impl Into<Sentence
         signal: if first.name.is_empty() {
             "grad_norm/layer".into()
         } else {
-            format!("grad_norm/{}", first.name).into()
+            ["grad_norm/", &first.name].concat().into()
         },
         step: r.step,
         ts: r.ts,
@@ -172,7 +172,7 @@ impl StepDetector for LayerGrad {
             self.attempt = r.attempt;
             self.all.restart();
             self.own.restart();
-            self.settle(r, "the run restarted", out);
+            self.settle(r, clause!("the run restarted"), out);
         }
         let suspects = Limits { ratio: c.suspect_ratio, rate: RATE, both: false, apart: false };
         self.all.take(readings, &PREFIXES, suspects);
@@ -238,7 +238,8 @@ mod tests {
         let note = findings.iter().find(|v| v.kind == Kind::LayerGrad).unwrap();
         assert!((Change::Note, 2050) == (note.change, note.step), "{note:?}");
         assert!(
-            note.why.starts_with("layer layers.3: its gradient norm is") && note.suspects.len() == 1,
+            note.why.to_string().starts_with("layer layers.3: its gradient norm is")
+                && note.suspects.len() == 1,
             "{}",
             note.why
         );

@@ -13,7 +13,7 @@ use stepwatch_model::out_of_line;
 use crate::sample::Reading;
 use crate::stats::median::median;
 use crate::stats::robust::Robust;
-use stepwatch_model::{Observation, Suspect, Target};
+use stepwatch_model::{Clause, Observation, Suspect, Target, clause};
 
 /// Reports that start a layer's level.
 const WARM: usize = 8;
@@ -84,7 +84,7 @@ impl Out {
         if r.is_finite() { r } else { f64::INFINITY }
     }
 
-    pub(super) fn words(&self) -> String {
+    pub(super) fn level(&self) -> Clause {
         out_of_line(self.value, self.expected)
     }
 }
@@ -207,8 +207,8 @@ impl Layer {
     }
 }
 
-pub(super) fn out_of_place(out: usize, layers: usize) -> String {
-    format!("{out} of {layers} layers are out of place")
+pub(super) fn out_of_place(out: usize, layers: usize) -> Clause {
+    clause!("{out} of {layers} layers are out of place", out, layers)
 }
 
 /// The layer that went first, as a suspect, and how many went with it.

@@ -20,8 +20,7 @@ use crate::sample::rounding;
 use crate::stats::attempt::Attempts;
 use crate::stats::latch::Latch;
 use crate::stats::plateau::{Fall, GROWTH, Pace};
-use stepwatch_model::number;
-use stepwatch_model::{Kind, Sentence, Severity};
+use stepwatch_model::{Clause, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -134,17 +133,19 @@ impl Learning {
                 && self.latch.raise(Severity::Ticket)
             {
                 let steps = s.step - first_step;
-                let why = format!(
-                    "loss is {} after {steps} steps and began at {}: nothing is being learned",
-                    number(self.smooth),
-                    number(first)
+                let why = clause!(
+                    "loss is {now} after {steps} steps and began at {first}: nothing is being learned",
+                    now = self.smooth,
+                    steps,
+                    first,
                 );
                 step.raise(self.finding(Kind::NoLearning, first_step, least, why), Severity::Ticket);
             }
         }
         let falling = self.smooth < least || self.smooth < self.highest * (1.0 - c.share);
         if self.latch.is_raised() && falling && self.latch.clear() {
-            let why = format!("loss is falling: {} from {}", number(self.smooth), number(self.highest));
+            let why =
+                clause!("loss is falling: {now} from {highest}", now = self.smooth, highest = self.highest);
             step.clear(self.finding(Kind::NoLearning, first_step, least, why));
         }
     }
@@ -164,11 +165,11 @@ impl Learning {
         // A loss that never fell is judged as `no_learning`.
         let fell = before < self.highest * (1.0 - c.share);
         if before > 0.0 && fell && self.smooth > expected {
-            let why = format!(
-                "loss went from {} to {} while the number of samples doubled to {}",
-                number(before),
-                number(self.smooth),
-                self.n
+            let why = clause!(
+                "loss went from {before} to {now} while the number of samples doubled to {samples}",
+                before,
+                now = self.smooth,
+                samples = self.n,
             );
             step.note(self.finding(Kind::Plateau, step.sample.step, expected, why));
         }
@@ -196,25 +197,27 @@ impl Learning {
             && self.flat.raise(Severity::Ticket)
         {
             self.flat_at = pace.level;
-            step.raise(self.plateau(c, &pace, &flat(&pace, self.n)), Severity::Ticket);
+            step.raise(self.plateau(c, &pace, flat(&pace, self.n)), Severity::Ticket);
         } else if pace.level < self.flat_at - worth && self.flat.clear() {
-            let why = format!("loss falls again: {} from {}", number(pace.level), number(self.flat_at));
-            step.clear(self.plateau(c, &pace, &why));
+            let (now, before) = (pace.level, self.flat_at);
+            step.clear(self.plateau(c, &pace, clause!("loss falls again: {now} from {before}", now, before)));
         }
     }
 
-    fn plateau(&self, c: &Config, pace: &Pace, why: &str) -> Draft {
-        let mut f = self.finding(Kind::Plateau, 0, pace.level - pace.before, why.to_owned());
+    fn plateau(&self, c: &Config, pace: &Pace, why: Clause) -> Draft {
+        let mut f = self.finding(Kind::Plateau, 0, pace.level - pace.before, why);
         (f.value, f.score) = (pace.level, pace.stopped(c.plateau_left));
         f
     }
 }
 
-fn flat(pace: &Pace, samples: u32) -> String {
-    format!(
-        "loss has stopped falling: {} over the last third of {samples} samples, and {} over as large a part before",
-        number(-2.0 * pace.now),
-        number(-2.0 * pace.before)
+fn flat(pace: &Pace, samples: u32) -> Clause {
+    clause!(
+        "loss has stopped falling: {change} over the last third of {samples} samples, and {change_before} over as large a \
+         part before",
+        change = -2.0 * pace.now,
+        samples,
+        change_before = -2.0 * pace.before,
     )
 }
 

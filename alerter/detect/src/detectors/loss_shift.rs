@@ -26,8 +26,7 @@ use crate::stats::block::{Block, Blocks};
 use crate::stats::cadence::Cadence;
 use crate::stats::cusum::Cusum;
 use crate::stats::latch::Latch;
-use stepwatch_model::number;
-use stepwatch_model::{Kind, Sentence, Severity};
+use stepwatch_model::{Clause, Fact, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -199,15 +198,20 @@ impl LossShift {
             self.latch.clear();
             self.cusum.reset();
             self.m = b;
-            step.clear(self.finding(b, format!("{why} {}", number(b))));
+            step.clear(self.finding(b, clause!("{what} {now}", what = why, now = b)));
         } else if severity.is_some_and(|s| self.latch.raise(s)) {
             step.raise(self.finding(b, self.sentence(b)), Severity::Page);
         }
     }
 
-    fn sentence(&self, b: f64) -> String {
-        let [now, before, over] = [b, self.expected, b - self.expected].map(number);
-        format!("loss has settled at {now}, {over} above the {before} it had before step {}", self.onset)
+    fn sentence(&self, b: f64) -> Clause {
+        clause!(
+            "loss has settled at {now}, {over} above the {before} it had before step {since_step}",
+            now = b,
+            over = b - self.expected,
+            before = self.expected,
+            since_step = Fact::Step(self.onset),
+        )
     }
 
     fn finding(&self, b: f64, why: impl Into<Sentence>) -> Draft {

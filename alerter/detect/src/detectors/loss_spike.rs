@@ -39,8 +39,7 @@ use crate::stats::cusum::Cusum;
 use crate::stats::hit_window::HitWindow;
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
-use stepwatch_model::number;
-use stepwatch_model::{Kind, Sentence, Severity};
+use stepwatch_model::{Clause, Fact, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -323,7 +322,7 @@ impl LossSpike {
         }
     }
 
-    fn judge(&self, c: &Config, r: &Reading) -> Option<(Severity, String)> {
+    fn judge(&self, c: &Config, r: &Reading) -> Option<(Severity, Clause)> {
         let above = |nats: f64| r.d > r.rise(nats) && self.f > self.best + r.rise(nats.min(c.ticket_rise));
         let alarm = self.cusum.value() > c.h;
         let persists = if r.sparse {
@@ -334,22 +333,29 @@ impl LossSpike {
             alarm && above(c.page_rise)
         };
         let single_z = if r.sparse { 0.5 * c.single_z } else { c.single_z };
-        let (loss, usual, over, since) = (r.loss, r.loss - r.d, r.d, self.onset);
+        let (now, usual, over) = (r.loss, r.loss - r.d, r.d);
+        let since_step = Fact::Step(self.onset);
         if persists {
-            let [loss, usual, over] = [loss, usual, over].map(number);
-            let text = format!(
-                "loss {loss} is {over} above its usual {usual} and has been rising since step {since}"
+            let why = clause!(
+                "loss {now} is {over} above its usual {usual} and has been rising since step {since_step}",
+                now,
+                over,
+                usual,
+                since_step,
             );
-            Some((Severity::Page, text))
+            Some((Severity::Page, why))
         } else if r.d > r.rise(c.single_rise) && r.z > single_z {
-            let [loss, usual, over] = [loss, usual, over].map(number);
-            Some((Severity::Ticket, format!("loss jumped to {loss}, {over} above its usual {usual}")))
+            let why = clause!("loss jumped to {now}, {over} above its usual {usual}", now, over, usual);
+            Some((Severity::Ticket, why))
         } else if alarm && above(c.ticket_rise) {
-            let [loss, usual, over] = [loss, usual, over].map(number);
-            let text = format!(
-                "loss {loss} creeps away from its usual {usual}: {over} above it, since step {since}"
+            let why = clause!(
+                "loss {now} creeps away from its usual {usual}: {over} above it, since step {since_step}",
+                now,
+                usual,
+                over,
+                since_step,
             );
-            Some((Severity::Ticket, text))
+            Some((Severity::Ticket, why))
         } else {
             None
         }
@@ -382,7 +388,7 @@ impl LossSpike {
         }
         if self.spike.raise(severity) {
             if shared.coupling.grad_spiked_before(step.sample.step, r.interval) {
-                why.add("the gradient spiked just before");
+                why.add(clause!("the gradient spiked just before"));
             }
             step.raise(self.finding(c, Kind::LossSpike, r, why), severity);
         }
@@ -400,21 +406,25 @@ impl LossSpike {
         let back = over < r.rise(0.5 * c.ticket_rise).max(DRIFT * self.sigma);
         self.calm = if back { self.calm + 1 } else { 0 };
         if self.calm >= c.clear_after {
-            let why = format!("loss is back at {} after {} samples", number(self.f), self.open_for);
-            let why = Sentence::from(why).and(format!("it peaked at {}", number(self.peak)));
+            let (now, samples) = (self.f, self.open_for);
+            let why = Sentence::from(clause!("loss is back at {now} after {samples} samples", now, samples))
+                .and(clause!("it peaked at {peak}", peak = self.peak));
             self.close(step, r, why);
         } else if self.open_for >= c.diverged_after && over < r.rise(c.ticket_rise)
             || self.open_for >= c.accept_after
         {
             self.accept(c, step, r);
         } else if self.open_for == c.diverged_after && self.diverged.raise(Severity::Page) {
-            let why = format!(
-                "loss has not come back in {} samples: {} where it was {}",
-                self.open_for,
-                number(self.f),
-                number(self.expected),
+            let why = clause!(
+                "loss has not come back in {samples} samples: {now} where it was {before}",
+                samples = self.open_for,
+                now = self.f,
+                before = self.expected,
             );
-            let advice = format!("roll back to a checkpoint before step {}", self.onset);
+            let advice = clause!(
+                "roll back to a checkpoint before step {since_step}",
+                since_step = Fact::Step(self.onset)
+            );
             let why = Sentence::from(why).and(advice);
             self.spike.raise(Severity::Page);
             step.raise(self.finding(c, Kind::Divergence, r, why), Severity::Page);
@@ -423,10 +433,10 @@ impl LossSpike {
 
     /// The loss has settled higher than it was: the baseline starts there.
     fn accept(&mut self, c: &Config, step: &mut JudgedStep<'_>, r: &Reading) {
-        let why = format!(
-            "loss stays at {}, {} above what it was: taken as the new level",
-            number(self.f),
-            number(self.f - self.expected)
+        let why = clause!(
+            "loss stays at {now}, {over} above what it was: taken as the new level",
+            now = self.f,
+            over = self.f - self.expected,
         );
         step.note(self.finding(c, Kind::LossShift, r, why.clone()));
         (self.m, self.best) = (self.f, self.f);
@@ -470,7 +480,8 @@ impl StepDetector for LossSpike {
         if anew {
             // A new beginning is judged afresh.
             let r = self.read(beat, loss, s.q.loss, &shared.loss);
-            self.close(step, &r, if restarted { "the run restarted" } else { "the run started over" });
+            let why = if restarted { clause!("the run restarted") } else { clause!("the run started over") };
+            self.close(step, &r, why);
         }
         if anew || beat.changed {
             self.start_again();

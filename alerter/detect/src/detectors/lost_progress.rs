@@ -12,7 +12,7 @@ use crate::detector::beginning::StartedOver;
 use crate::detector::draft::Draft;
 use crate::detector::shared::Shared;
 use crate::detector::{JudgedStep, StepDetector};
-use stepwatch_model::{Kind, Sentence, Severity, Span, number};
+use stepwatch_model::{Clause, Fact, Kind, Sentence, Severity, Span, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -63,16 +63,18 @@ impl Regain {
         let regain = Self { step: over.step, lost: over.lost, level, attempt: step.sample.attempt };
         let is_page = !over.recounts && over.took >= c.page_after;
         let severity = if is_page { Severity::Page } else { Severity::Ticket };
-        let [from, to] = [over.lost, over.loss].map(number);
-        let mut why = Sentence::from(format!(
-            "the run started over from scratch at step {}: its loss went from {from} to {to} and falls as it did \
-             over the first {} lines of the run",
-            over.step, over.lines
+        let mut why = Sentence::from(clause!(
+            "the run started over from scratch at step {step}: its loss went from {before} to {now} and falls as it did \
+             over the first {lines} lines of the run",
+            step = Fact::Step(over.step),
+            before = over.lost,
+            now = over.loss,
+            lines = over.lines,
         ));
-        why.add(format!("{} steps in {} are lost", over.steps, over.took));
+        why.add(clause!("{steps} steps in {lost} are lost", steps = over.steps, lost = over.took));
         let hours = over.took.as_secs_f64() / 3600.0;
         if dollars_per_hour > 0.0 {
-            why.add(format!("they cost ${:.0}", hours * dollars_per_hour));
+            why.add(clause!("they cost ${dollars}", dollars = Fact::decimal(hours * dollars_per_hour, 0)));
         }
         let fall = (over.loss / over.lost).ln();
         step.raise(regain.finding(over.loss, fall, why), severity);
@@ -80,13 +82,14 @@ impl Regain {
     }
 
     /// Why it is over, if it is.
-    fn end(&mut self, step: &JudgedStep<'_>) -> Option<&'static str> {
+    fn end(&mut self, step: &JudgedStep<'_>) -> Option<Clause> {
         if step.sample.attempt != self.attempt {
-            return Some("the run restarted");
+            return Some(clause!("the run restarted"));
         }
         let loss = step.sample.loss.filter(|loss| loss.is_finite())?;
         self.level += RATE * (loss - self.level);
-        (self.level <= BACK * self.lost).then_some("the loss is where it was before the run started over")
+        (self.level <= BACK * self.lost)
+            .then(|| clause!("the loss is where it was before the run started over"))
     }
 }
 
@@ -103,7 +106,7 @@ impl StepDetector for LostProgress {
         } else if let Some(regain) = &mut self.0
             && let Some(why) = regain.end(step)
         {
-            step.clear(regain.finding(regain.level, 0.0, why.to_owned()));
+            step.clear(regain.finding(regain.level, 0.0, why));
             self.0 = None;
         }
     }

@@ -20,8 +20,9 @@ use crate::stats::block::{BLOCK, Blocks};
 use crate::stats::latch::Latch;
 use crate::stats::median::{Window, median};
 use crate::stats::trend::Rising;
-use stepwatch_model::number;
-use stepwatch_model::{Cause, Change, Kind, Observation, Sentence, Severity, Suspect, Target};
+use stepwatch_model::{
+    Cause, Change, Clause, Kind, Observation, Sentence, Severity, Suspect, Target, clause,
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -112,23 +113,24 @@ impl LrCoupling {
         let rise = now - before;
         if trend >= TREND && rise > least && self.latch.raise(Severity::Ticket) {
             self.onset = self.first;
-            let why = format!(
-                "loss rose from {} to {} over {} samples while the learning rate stands at {} (its height is {}): it may be too high for this model or data",
-                number(before),
-                number(now),
-                BLOCKS * BLOCK,
-                number(lr),
-                number(self.highest),
+            let why = clause!(
+                "loss rose from {before} to {now} over {samples} samples while the learning rate stands at {learning_rate} \
+                 (its height is {highest}): it may be too high for this model or data",
+                before,
+                now,
+                samples = BLOCKS * BLOCK,
+                learning_rate = lr,
+                highest = self.highest,
             );
             step.raise(self.finding(now, before, f64::from(trend) / f64::from(TREND), why), Severity::Ticket);
         } else if trend <= 0 {
-            self.settle(step, now, before, "loss no longer rises");
+            self.settle(step, now, before, clause!("loss no longer rises"));
         }
     }
 
-    fn settle(&mut self, step: &mut JudgedStep<'_>, now: f64, before: f64, why: &str) {
+    fn settle(&mut self, step: &mut JudgedStep<'_>, now: f64, before: f64, why: Clause) {
         if self.latch.clear() {
-            step.clear(self.finding(now, before, 0.0, why.to_owned()));
+            step.clear(self.finding(now, before, 0.0, why));
         }
     }
 
@@ -167,7 +169,7 @@ impl StepDetector for LrCoupling {
         let restarted = self.attempts.restarted(s.attempt);
         if restarted {
             self.begin_anew();
-            self.settle(step, f64::NAN, f64::NAN, "the run restarted");
+            self.settle(step, f64::NAN, f64::NAN, clause!("the run restarted"));
         }
         if let Some(lr) = s.lr.filter(|lr| lr.is_finite() && *lr >= 0.0) {
             let first_warm_up = shared.schedule.warming_up() && s.attempt == 0;
@@ -181,7 +183,7 @@ impl StepDetector for LrCoupling {
         };
         if shared.schedule.warming_up() || lr < c.high * self.highest {
             self.begin_anew();
-            return self.settle(step, loss, f64::NAN, "the learning rate has come down");
+            return self.settle(step, loss, f64::NAN, clause!("the learning rate has come down"));
         }
         if let Some(block) = self.blocks.add(s.step, loss) {
             if self.losses.window().is_empty() {

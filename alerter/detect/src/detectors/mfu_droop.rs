@@ -49,9 +49,8 @@ use crate::stats::latch::Latch;
 use crate::stats::median::Window;
 use crate::stats::robust::Robust;
 use crate::stats::trend;
-use stepwatch_model::number;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Kind, Sentence, Severity};
+use stepwatch_model::{Fact, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -418,13 +417,15 @@ impl MfuDroop {
     }
 
     fn sentence(&self, rise: f64) -> Sentence {
-        let slower = rise.exp_m1() * 100.0;
         let how = if self.kind == Kind::ThroughputDrop { "at once" } else { "bit by bit" };
-        let [now, before] = [rise + self.reference(), self.reference()].map(|l| number(self.source.value(l)));
-        Sentence::from(format!(
-            "the usual step became {slower:.1} % slower {how} since step {}: {} is {now} where it was {before}",
-            self.onset,
-            self.source.signal()
+        Sentence::from(clause!(
+            "the usual step became {slower} % slower {how} since step {since_step}: {signal} is {now} where it was {before}",
+            slower = Fact::percent(rise.exp_m1(), 1),
+            how,
+            since_step = Fact::Step(self.onset),
+            signal = self.source.signal(),
+            now = self.source.value(rise + self.reference()),
+            before = self.source.value(self.reference()),
         ))
         .and_perhaps(self.loss.words())
     }
@@ -435,19 +436,21 @@ impl MfuDroop {
         let price = match self.source {
             Source::StepTime => {
                 let lost = c.length as f64 * self.reference().exp() * growth / 2.0;
-                format!(
-                    "it costs about {} s a cycle, half of which a restart in the middle would save: worth it if a restart takes less",
-                    number(lost)
+                clause!(
+                    "it costs about {lost_seconds} s a cycle, half of which a restart in the middle would save: worth it if a \
+                     restart takes less",
+                    lost_seconds = lost,
                 )
             }
-            _ => format!("it costs about {:.1} % of the time", 50.0 * growth),
+            _ => clause!("it costs about {cost} % of the time", cost = Fact::percent(growth / 2.0, 1)),
         };
-        Sentence::from(format!(
-            "for the {}rd time the usual step grew {:.0} % slower and {:.0} % of that was cured at once, about every {} steps: a restart cures it, for a while",
-            c.n,
-            100.0 * growth,
-            100.0 * c.recovery.clamp(0.0, 1.0),
-            c.length
+        Sentence::from(clause!(
+            "for the {times}rd time the usual step grew {slower} % slower and {cured} % of that was cured at once, about every \
+             {steps} steps: a restart cures it, for a while",
+            times = c.n,
+            slower = Fact::percent(growth, 0),
+            cured = Fact::percent(c.recovery.clamp(0.0, 1.0), 0),
+            steps = c.length,
         ))
         .and(price)
     }
@@ -467,7 +470,7 @@ impl MfuDroop {
         let over = self.cycles.as_deref().is_none_or(waited);
         if self.better >= 2 && over && self.latch.clear() {
             (self.loss.seconds, self.loss.dollars) = (0.0, 0.0);
-            let why = format!("the usual step is back at {}", number(self.source.value(b.median)));
+            let why = clause!("the usual step is back at {now}", now = self.source.value(b.median));
             step.clear(self.finding(b.median, why));
             self.peak = 0.0;
         }

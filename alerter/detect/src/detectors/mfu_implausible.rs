@@ -11,7 +11,7 @@ use crate::detector::draft::Draft;
 use crate::detector::shared::Shared;
 use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::latch::Latch;
-use stepwatch_model::{Kind, Sentence, Severity};
+use stepwatch_model::{Fact, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -69,16 +69,18 @@ impl StepDetector for MfuImplausible {
             return;
         }
         self.other = 0;
-        let percent = 100.0 * mfu;
+        let now = Fact::percent(mfu, 1);
         if above && self.latch.raise(Severity::Ticket) {
-            let why = format!(
-                "MFU has been above {:.0} % for {} samples, {percent:.1} % now: no run reaches that, so the model, the GPU, its number format or the tokens are declared wrong",
-                100.0 * c.ratio,
-                c.samples
+            let why = clause!(
+                "MFU has been above {limit} % for {samples} samples, {now} % now: no run reaches that, so the model, the GPU, \
+                 its number format or the tokens are declared wrong",
+                limit = Fact::percent(c.ratio, 0),
+                samples = c.samples,
+                now,
             );
             step.raise(self.finding(c, mfu, why), Severity::Ticket);
         } else if self.latch.clear() {
-            step.clear(self.finding(c, mfu, format!("MFU is {percent:.1} %, which can be")));
+            step.clear(self.finding(c, mfu, clause!("MFU is {now} %, which can be", now)));
         }
     }
 }

@@ -19,8 +19,6 @@
 //!   that usually moves by no more than two steps of its printer is not judged: it may move without
 //!   a visible change.
 
-use core::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::detector::draft::{Draft, Measured};
@@ -29,8 +27,7 @@ use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::StepSample;
 use crate::stats::hit_window::HitWindow;
 use crate::stats::latch::Latch;
-use stepwatch_model::number;
-use stepwatch_model::{Kind, Sentence, Severity};
+use stepwatch_model::{Clause, Fact, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -138,48 +135,53 @@ enum What {
 
 impl What {
     fn sentence(&self) -> Sentence {
-        let what = Sentence::from(self.to_string());
-        let Self::Loss { last, .. } = self else { return what };
-        what.and_perhaps(last.map(|v| format!("the last finite loss was {}", number(v))))
-            .and("every further step is wasted until the loss is finite again or the run is rolled back")
+        let what = Sentence::from(self.clause());
+        let Self::Loss { last, .. } = *self else { return what };
+        what.and_perhaps(last.map(|last| clause!("the last finite loss was {last}", last))).and(clause!(
+            "every further step is wasted until the loss is finite again or the run is rolled back"
+        ))
     }
-}
 
-impl fmt::Display for What {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn clause(&self) -> Clause {
         match *self {
             Self::Loss { value, samples, .. } => {
-                f.write_str(match value {
-                    Some(v) if v.is_nan() => "loss is NaN",
-                    Some(_) => "loss is infinite",
-                    None => "the trainer gives no number for the loss, as trainers do when it is not finite",
-                })?;
-                if samples > 1 { write!(f, " for {samples} samples") } else { Ok(()) }
+                let lasts = (samples > 1).then(|| clause!(" for {samples} samples", samples));
+                match value {
+                    Some(now) if now.is_nan() => clause!("loss is {now}{lasts}", now, lasts),
+                    Some(_) => clause!("loss is infinite{lasts}", lasts),
+                    None => clause!(
+                        "the trainer gives no number for the loss, as trainers do when it is not finite{lasts}",
+                        lasts
+                    ),
+                }
             }
-            Self::Grad { value, samples } => write!(
-                f,
-                "gradient norm is {} in {samples} of the last {GRAD_WINDOW} samples: the optimizer is about to write, or has written, garbage",
-                number(value)
+            Self::Grad { value, samples } => clause!(
+                "gradient norm is {now} in {samples} of the last {window} samples: the optimizer is about to write, or has \
+                 written, garbage",
+                now = value,
+                samples,
+                window = GRAD_WINDOW,
             ),
-            Self::Scale { scale, halvings } => write!(
-                f,
-                "loss scale fell to {}, halved {halvings:.0} times in a few hundred samples: gradients overflow again and again, and those steps are skipped",
-                number(scale)
+            Self::Scale { scale, halvings } => clause!(
+                "loss scale fell to {scale}, halved {halvings} times in a few hundred samples: gradients overflow again and \
+                 again, and those steps are skipped",
+                scale,
+                halvings = Fact::decimal(halvings, 0),
             ),
-            Self::Skipped { share } => write!(
-                f,
-                "{:.0} % of the steps are skipped: their gradients are not finite, and the model learns nothing from their data",
-                100.0 * share
+            Self::Skipped { share } => clause!(
+                "{skipped} % of the steps are skipped: their gradients are not finite, and the model learns nothing from \
+                 their data",
+                skipped = Fact::percent(share, 0),
             ),
-            Self::Zero { samples, level } => write!(
-                f,
-                "loss is exactly 0 for {samples} samples and was about {}: every token is masked, or there is no data",
-                number(level)
+            Self::Zero { samples, level } => clause!(
+                "loss is exactly 0 for {samples} samples and was about {usual}: every token is masked, or there is no data",
+                samples,
+                usual = level,
             ),
-            Self::Constant { loss, samples } => write!(
-                f,
-                "loss has been exactly {} for {samples} samples: nothing is being learned, or the number is stale",
-                number(loss)
+            Self::Constant { loss, samples } => clause!(
+                "loss has been exactly {now} for {samples} samples: nothing is being learned, or the number is stale",
+                now = loss,
+                samples,
             ),
         }
     }
@@ -369,15 +371,17 @@ impl Nonfinite {
     fn settle(&mut self, c: &Config, step: &mut JudgedStep<'_>) {
         if self.finite >= c.clear_after && self.latch.clear() {
             self.loss_reported = false;
-            let why = format!("loss and gradients finite again for {} samples", self.finite);
+            let samples = self.finite;
+            let why = clause!("loss and gradients finite again for {samples} samples", samples);
             let m = Measured { value: step.sample.loss.unwrap_or(f64::NAN), expected: f64::NAN };
             step.clear(self.finding("loss", m, 0.0, why));
         }
         if let Some(at) = self.isolated.filter(|_| self.finite >= GRAD_WINDOW) {
             self.isolated = None;
             self.onset = at;
-            let why = Sentence::from(format!("one non-finite gradient norm at step {at}"))
-                .and(format_args!("the {GRAD_WINDOW} samples after it are finite"));
+            let why = clause!("one non-finite gradient norm at step {step}", step = Fact::Step(at));
+            let since = clause!("the {samples} samples after it are finite", samples = GRAD_WINDOW);
+            let why = Sentence::from(why).and(since);
             let m = Measured { value: f64::INFINITY, expected: f64::NAN };
             step.note(self.finding("grad_norm", m, 1.0, why));
         }
@@ -443,7 +447,7 @@ mod tests {
         let findings = judge(&run);
         assert_eq!(pages(&findings), [(Kind::Nonfinite, 101)]);
         assert!(
-            findings[0].why.starts_with("loss is NaN; the last finite loss was 2."),
+            findings[0].why.to_string().starts_with("loss is NaN; the last finite loss was 2."),
             "{}",
             findings[0].why
         );

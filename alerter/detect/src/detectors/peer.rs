@@ -18,7 +18,7 @@ use crate::detector::{NodeAt, NodeDetector};
 use crate::node::peer_metrics::Outlier;
 use crate::node::{NodeState, words};
 use stepwatch_model::time::Ts;
-use stepwatch_model::{Change, Finding, Kind, Severity, Suspect, Target};
+use stepwatch_model::{Change, Fact, Finding, Kind, Severity, Suspect, Target, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -46,14 +46,6 @@ pub struct Peer {
 }
 
 /// `GPU 3 (GPU-2f3c…)`, `mlx5_0/1`.
-pub(crate) fn device(f: &NodeState, o: &Outlier<'_>) -> String {
-    name(f, o.device)
-}
-
-fn name(f: &NodeState, device: &str) -> String {
-    target(f, device).name()
-}
-
 fn target(f: &NodeState, device: &str) -> Target {
     if device.starts_with("GPU-") {
         words::gpu_of(f, device, "")
@@ -72,10 +64,17 @@ fn report(view: NodeAt<'_>, out: &[Outlier<'_>]) -> Option<Finding> {
     let mut v = view.finding(Kind::Peer, "peers", Change::Raise, Severity::Ticket);
     (v.value, v.expected) = (worst.sign.drift.excess(), 0.0);
     v.score = worst.sign.drift.level();
-    v.why = format!("{} of {}: {}", device(f, worst), f.name, worst.seen()).into();
-    v.why.name(target(f, worst.device));
+    let device = target(f, worst.device);
+    v.why = clause!(
+        "{device} of {node}: {seen}",
+        device = Fact::Device(device.clone()),
+        node = f.name.clone(),
+        seen = &worst.seen(),
+    )
+    .into();
+    v.why.name(device);
     if out.len() > 1 {
-        v.why.add(format_args!("{} more readings of the node are out of line", out.len() - 1));
+        v.why.add(clause!("{more} more readings of the node are out of line", more = out.len() - 1));
     }
     v.why.add(words::hit(view.now, view.node, view.tenants));
     v.suspects = out.iter().take(NAMED).map(|o| suspect(f, o)).collect();
@@ -114,15 +113,14 @@ impl NodeDetector for Peer {
             let mut v = view.finding(Kind::Peer, "peers", Change::Clear, Severity::Info);
             let gone = had_reported.iter().find(|(device, _)| !f.peer_metrics.is_there(device));
             v.why = match gone {
-                _ if tenants.is_empty() => {
-                    format!("no run uses {} any more: what it reads has no peers, and was not mended", f.name)
-                        .into()
-                }
-                Some((device, _)) => {
-                    format!("{} of {} is not there any more", name(f, device), f.name).into()
-                }
-                None => format!("{} reads as its peers do again", f.name).into(),
-            };
+                _ if tenants.is_empty() => clause!(
+                    "no run uses {node} any more: what it reads has no peers, and was not mended",
+                    node = f.name.clone(),
+                ),
+                Some((device, _)) => words::not_there(f, target(f, device)),
+                None => clause!("{node} reads as its peers do again", node = f.name.clone()),
+            }
+            .into();
             if let Some((device, _)) = gone.filter(|_| !tenants.is_empty()) {
                 let read = f.peer_metrics.devices.get(device).map_or(now, |d| d.at);
                 (v.change, v.ts) = (Change::Lapse, read);

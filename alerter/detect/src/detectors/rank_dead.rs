@@ -11,7 +11,7 @@ use crate::detector::{ClockDetector, RunAt};
 use crate::run::RunState;
 use crate::run::failures::{Failure, failures};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Finding, Kind, Sentence, Severity, Suspect};
+use stepwatch_model::{Change, Fact, Finding, Kind, Sentence, Severity, Suspect, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -54,7 +54,7 @@ impl ClockDetector for RankDead {
         let stopped = f.ended.as_ref().is_some_and(|e| e.well());
         if self.raised.is_some() && (f.deaths.is_empty() || stopped) {
             self.raised = None;
-            let why = if stopped { "the run was ended" } else { "the run goes on" };
+            let why = if stopped { clause!("the run was ended") } else { clause!("the run goes on") };
             out.push(finding(view, Change::Clear, Severity::Info, why));
         }
         let Some(page_at) = Self::page_at(c, f).filter(|_| !stopped) else { return };
@@ -81,11 +81,16 @@ fn sentence(view: RunAt<'_>) -> Sentence {
     let failures = failures(f);
     let Some(first) = failures.first() else { return Sentence::default() };
     let known = f.ranks.len().max(f.deaths.len());
-    let at = f.last_step.map(|s| format!("the run stands at step {s} since {}", now - f.last_progress));
+    let (idle, text) = (now - f.last_progress, first.text.clone());
+    let at = f
+        .last_step
+        .map(|s| clause!("the run stands at step {step} since {idle}", step = Fact::Step(s), idle));
+    let rank = first.place.clone();
     let what = if f.deaths.len() > 1 {
-        format!("{} of {known} ranks died, {} first: {}", f.deaths.len(), first.place, first.text)
+        let dead = f.deaths.len();
+        clause!("{dead} of {known} ranks died, {rank} first: {text}", dead, known, rank, text)
     } else {
-        format!("{} died: {}", first.place, first.text)
+        clause!("{rank} died: {text}", rank, text)
     };
     Sentence::from(what).and_perhaps(at).naming(first.place.clone())
 }

@@ -21,7 +21,7 @@ use crate::detector::{ClockDetector, RunAt};
 use crate::run::RunState;
 use crate::run::rank_loss::Stray;
 use stepwatch_model::time::Ts;
-use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect};
+use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -77,14 +77,16 @@ impl RankLoss {
         self.raised = Some(self.raised.map_or(severity, |had| had.max(severity)));
         let place = view.run.rank_target(s.rank);
         let rest = if again {
-            format!(
-                ", and it was out of line in {times} steps, with another batch each time: it may compute wrongly without any error; replay a batch \
-                 on another GPU, and take the node out if it differs"
+            clause!(
+                ", and it was out of line in {times} steps, with another batch each time: it may compute wrongly without any \
+                 error; replay a batch on another GPU, and take the node out if it differs",
+                times,
             )
         } else {
-            ": its batch, or its GPU".to_owned()
+            clause!(": its batch, or its GPU")
         };
-        let mut v = finding(view, Change::Raise, severity, format!("{place}: {}{rest}", seen(s, None)));
+        let why = clause!("{rank}: {seen}{rest}", rank = place.clone(), seen = &seen(s, None), rest);
+        let mut v = finding(view, Change::Raise, severity, why);
         (v.step, v.start_step) = (s.step, s.step);
         (v.value, v.expected, v.score) = (s.loss, s.others, f64::from(times));
         v.suspects = vec![Suspect::new(place, seen(s, None))];
@@ -107,7 +109,7 @@ impl ClockDetector for RankLoss {
         }
         let gone = last.is_none_or(|(step, _)| f.last_step.is_some_and(|now| now > step + MEMORY));
         if gone && self.raised.take().is_some() {
-            let why = "the losses of the ranks agree again";
+            let why = clause!("the losses of the ranks agree again");
             out.push(finding(view, Change::Clear, Severity::Info, why));
         }
     }
@@ -154,7 +156,7 @@ mod tests {
         let again = judge(16, 100, &|step, rank| if rank == 3 && step % 20 == 10 { 3.5 } else { 2.0 });
         let ticket = again.iter().find(|v| v.severity == Severity::Ticket).unwrap();
         assert!(ticket.step <= 50 && ticket.suspects[0].what().starts_with("rank 3"), "{ticket:?}");
-        assert!(ticket.why.contains("3 steps"), "{}", ticket.why);
+        assert!(ticket.why.to_string().contains("3 steps"), "{}", ticket.why);
     }
 
     #[test]

@@ -7,7 +7,9 @@ use crate::detector::RunAt;
 use crate::run::failures::course;
 use crate::run::{Report, RunState, Topic};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect};
+use stepwatch_model::{
+    Change, Clause, Fact, Finding, Kind, Observation, Sentence, Severity, Suspect, clause,
+};
 
 /// Samples after a report that prove that the run goes on in spite of it.
 const PROOF_STEPS: u64 = 3;
@@ -63,10 +65,11 @@ impl Reported {
             let silent = self.last_report.filter(|_| !ended && matches!(about.ends, Ends::After(_)));
             let mut v = finding(view, about.kind, Change::Clear, Severity::Info);
             v.why = match silent {
-                Some(since) => format!("nothing more was said of it since {since}").into(),
-                None if ended => "the run ended".into(),
-                None => "the run goes on".into(),
-            };
+                Some(since) => clause!("nothing more was said of it since {since}", since),
+                None if ended => clause!("the run ended"),
+                None => clause!("the run goes on"),
+            }
+            .into();
             if let Some(since) = silent {
                 (v.change, v.ts) = (Change::Lapse, since);
             }
@@ -98,17 +101,18 @@ impl Reported {
 
 fn sentence(f: &RunState, about: About, report: &Report) -> Sentence {
     match about.ends {
-        Ends::After(_) => report.text.as_str().into(),
+        Ends::After(_) => Clause::words(report.text.as_str()).into(),
         Ends::WithProgress => {
-            let said = |r: &Report| format!("{}: {}", r.place(), r.text);
+            let said = |r: &Report| clause!("{place}: {text}", place = r.place(), text = r.text.clone());
             let first = f.reports.about(about.topic).next();
             let first = first.filter(|first| first.at < report.at && first.steps == report.steps);
             let mut why = Sentence::from(said(report)).naming(report.place());
             if let Some(first) = first {
-                why.add(format_args!("first was {}", said(first)));
+                why.add(clause!("first was {first}", first = said(first)));
                 why.name(first.place());
             }
-            why.and_perhaps(f.last_step.map(|s| format!("the run stands at step {s}")))
+            let step = f.last_step.map(Fact::Step);
+            why.and_perhaps(step.map(|step| clause!("the run stands at step {step}", step)))
         }
     }
 }

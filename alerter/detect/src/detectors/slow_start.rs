@@ -14,9 +14,8 @@ use crate::detector::shared::{PRINTED, Shared, Standard};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::block::Block;
 use crate::stats::latch::Latch;
-use stepwatch_model::number;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Kind, Sentence, Severity};
+use stepwatch_model::{Fact, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -84,26 +83,28 @@ impl SlowStart {
         }
         let gone = self.held.iter().all(|h| above(*h) < c.clear * c.ticket);
         if gone && self.latch.clear() {
-            let why = "the usual step is what runs of this configuration need".to_owned();
+            let why = clause!("the usual step is what runs of this configuration need");
             step.clear(finding(standard, self.first_step, rise, why));
         }
     }
 }
 
 fn sentence(standard: Standard, rise: f64) -> Sentence {
-    let value = |slowness| number(standard.source.value(slowness));
-    let runs = match standard.runs {
-        1 => "the run before it".to_owned(),
-        n => format!("the {n} runs before it"),
+    let value = |slowness| standard.source.value(slowness);
+    let others = match standard.runs {
+        1 => clause!("the run before it"),
+        runs => clause!("the {runs} runs before it", runs),
     };
-    Sentence::from(format!(
-        "{:.1} % slower from the start than {runs} with this configuration and size: {} is {} where it was {}",
-        100.0 * rise.exp_m1(),
-        standard.source.signal(),
-        value(standard.slowness + rise),
-        value(standard.slowness)
+    Sentence::from(clause!(
+        "{slower} % slower from the start than {others} with this configuration and size: {signal} is {now} where it was \
+         {before}",
+        slower = Fact::percent(rise.exp_m1(), 1),
+        others,
+        signal = standard.source.signal(),
+        now = value(standard.slowness + rise),
+        before = value(standard.slowness),
     ))
-    .and("look for a slow node or link, or other software")
+    .and(clause!("look for a slow node or link, or other software"))
 }
 
 fn finding(standard: Standard, start_step: i64, rise: f64, why: impl Into<Sentence>) -> Draft {
@@ -163,7 +164,7 @@ mod tests {
             "{findings:?}"
         );
         let why = &findings[0].why;
-        assert!(why.contains("slower from the start than the 3 runs before it"), "{why}");
+        assert!(why.to_string().contains("slower from the start than the 3 runs before it"), "{why}");
         assert!(open(&findings).is_empty(), "{findings:?}");
     }
 

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::detector::{ClockDetector, RunAt};
 use crate::run::{Lost, RunState};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+use stepwatch_model::{
+    Change, Clause, Fact, Finding, Kind, Observation, Sentence, Severity, Suspect, Target, clause,
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -65,17 +67,18 @@ impl ClockDetector for SourceLost {
             }
             (None, Some(_)) => {
                 self.raised = None;
-                let mut v = finding(view, Change::Clear, Severity::Info, "");
+                let mut v = finding(view, Change::Clear, Severity::Info, Sentence::default());
                 v.why = match f.ended {
-                    Some(_) => "the run ended".into(),
+                    Some(_) => clause!("the run ended"),
                     None if f.live.is_empty() => {
                         // The source was removed from the configuration. The run is still not
                         // received.
                         (v.change, v.ts) = (Change::Lapse, f.last_heard);
-                        "no source of the run is watched any more".into()
+                        clause!("no source of the run is watched any more")
                     }
-                    None => "every source answers again".into(),
-                };
+                    None => clause!("every source answers again"),
+                }
+                .into();
                 out.push(v);
             }
             _ => {}
@@ -99,24 +102,34 @@ fn sentence(view: RunAt<'_>) -> Sentence {
     };
     let name = name(source, first);
     let total = f.lost.len() + f.live.len();
-    let ago = now - first.since;
+    let (silent, reason) = (now - first.since, first.reason.clone());
     let mut why = Sentence::from(if f.lost.len() > 1 {
-        let lost = f.lost.len();
-        format!("{lost} of {total} sources do not answer, {name} first, {ago} ago ({})", first.reason)
+        clause!(
+            "{lost} of {total} sources do not answer, {source} first, {silent} ago ({reason})",
+            lost = f.lost.len(),
+            total,
+            source = name,
+            silent,
+            reason,
+        )
     } else {
-        format!("{name} has not answered for {ago} ({})", first.reason)
+        clause!("{source} has not answered for {silent} ({reason})", source = name, silent, reason)
     });
     if f.live.is_empty() && f.total_steps > 0 {
-        why.add("nothing else sees this run");
+        why.add(clause!("nothing else sees this run"));
     }
     if !f.dark().is_empty() {
-        why.add(format_args!("the run has not moved for {}", now - f.last_progress));
+        why.add(clause!("the run has not moved for {idle}", idle = now - f.last_progress));
     }
     why
 }
 
-fn name(source: &str, lost: &Lost) -> String {
-    lost.node.as_ref().map_or_else(|| source.to_owned(), |node| format!("node {node} ({source})"))
+fn name(source: &str, lost: &Lost) -> Clause {
+    let source = Fact::text(source);
+    match &lost.node {
+        Some(node) => clause!("node {node} ({source})", node = node.clone(), source),
+        None => clause!("{source}", source),
+    }
 }
 
 fn suspect(source: &str, lost: &Lost) -> Suspect {

@@ -18,8 +18,7 @@ use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::attempt::Attempts;
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
-use stepwatch_model::number;
-use stepwatch_model::{Kind, Sentence, Severity};
+use stepwatch_model::{Fact, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -71,12 +70,19 @@ impl Stall {
         let s = step.sample;
         let equal = self.equal(seconds) + 1;
         self.lengths.push(seconds);
-        let (long, times) = (number(seconds), number(seconds / usual));
-        let why = format!("step {} took {long} s, {times}x the usual {} s", s.step, number(usual));
-        let mut why = Sentence::from(why);
+        let mut why = Sentence::from(clause!(
+            "step {step} took {took_seconds} s, {times}x the usual {usual_seconds} s",
+            step = Fact::Step(s.step),
+            took_seconds = seconds,
+            times = seconds / usual,
+            usual_seconds = usual,
+        ));
         if equal >= EQUAL {
-            why.add(format_args!(
-                "{equal} of the last stalls were equally long, which is how a timeout of about {long} s looks: check storage, NCCL and data loader timeouts near it"
+            why.add(clause!(
+                "{equal} of the last stalls were equally long, which is how a timeout of about {timeout_seconds} s looks: \
+                 check storage, NCCL and data loader timeouts near it",
+                equal,
+                timeout_seconds = seconds,
             ));
         }
         if !self.latch.is_raised() {
@@ -103,7 +109,7 @@ impl Stall {
 
     fn settle(&mut self, c: &Config, step: &mut JudgedStep<'_>, seconds: f64, usual: f64) {
         if self.usual_for >= c.clear_after && self.latch.clear() {
-            let why = format!("steps take {} s again", number(seconds));
+            let why = clause!("steps take {now_seconds} s again", now_seconds = seconds);
             step.clear(self.finding(seconds, usual, why));
         }
     }
@@ -164,7 +170,7 @@ mod tests {
     fn equal_stalls_name_the_timeout() {
         let findings = judge(&stalled(&[(340, 189.6), (410, 189.1), (671, 188.7)]));
         let last = findings.iter().rfind(|v| v.severity == Severity::Ticket).unwrap();
-        assert!(last.why.contains("how a timeout of about 188.7 s looks"), "{}", last.why);
+        assert!(last.why.to_string().contains("how a timeout of about 188.7 s looks"), "{}", last.why);
     }
 
     #[test]

@@ -13,9 +13,8 @@ use crate::detector::shared::{PAUSE, PRINTED, Shared, Source};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::hit_window::HitWindow;
 use crate::stats::latch::Latch;
-use stepwatch_model::number;
 use stepwatch_model::time::Span;
-use stepwatch_model::{Kind, Sentence, Severity};
+use stepwatch_model::{Fact, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -121,18 +120,20 @@ impl StepDetector for StepTimeJitter {
         };
         if let Some(severity) = severity {
             if self.latch.raise(severity) {
-                let why = format!(
-                    "{} of the last {WINDOW} steps were slow and cost {:.0} % of the time",
-                    self.slow_votes.count_last(WINDOW),
-                    100.0 * self.fast,
+                let why = clause!(
+                    "{slow} of the last {window} steps were slow and cost {cost} % of the time",
+                    slow = self.slow_votes.count_last(WINDOW),
+                    window = WINDOW,
+                    cost = Fact::percent(self.fast, 0),
                 );
-                let still = format!("the usual step is still {} s", number(usual));
-                let lost = format!("{:.0} s of the run lost so far", self.lost);
+                let still = clause!("the usual step is still {usual_seconds} s", usual_seconds = usual);
+                let lost_seconds = Fact::decimal(self.lost, 0);
+                let lost = clause!("{lost_seconds} s of the run lost so far", lost_seconds);
                 let why = Sentence::from(why).and(still).and(lost);
                 step.raise(self.finding(usual, why), severity);
             }
         } else if self.fast < 0.4 * c.cost && self.latch.clear() {
-            let why = "step times are steady again".to_owned();
+            let why = clause!("step times are steady again");
             step.clear(self.finding(usual, why));
         }
     }

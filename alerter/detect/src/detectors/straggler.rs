@@ -30,7 +30,7 @@ use crate::detector::{ClockDetector, RunAt};
 use crate::run::RunState;
 use crate::run::rank_compute_time::SEEN;
 use stepwatch_model::time::Ts;
-use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target, clause};
 
 pub use config::Config;
 use picture::{HYSTERESIS, Rotation, persistent, rotating};
@@ -97,7 +97,7 @@ impl Straggler {
         }
         if self.reported.take().is_some() {
             let mut v = finding(view, Change::Clear, Severity::Info);
-            v.why = "the ranks compute equally long again".into();
+            v.why = clause!("the ranks compute equally long again").into();
             out.push(v);
         }
         self.stage(c, view, out);
@@ -114,7 +114,7 @@ impl Straggler {
         let mut v = finding(view, change, severity);
         (v.value, v.score) = (ratio, ratio);
         let seen = Observation::StageSlower { stage, value: ratio.into() };
-        v.why = seen.to_string().into();
+        v.why = Sentence::from(&seen);
         v.suspects = vec![Suspect::new(Target::Stage { stage }, seen)];
         out.push(v);
         if change == Change::Raise {

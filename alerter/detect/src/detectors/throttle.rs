@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_model::{Num, Slowed};
+use stepwatch_model::{Clause, Fact, Num, Slowed, clause};
 
 use crate::detector::{NodeAt, NodeDetector};
 use crate::node::{Gpu, Level, NodeState, words};
@@ -99,20 +99,24 @@ impl Throttle {
         news
     }
 
-    /// Stops watching GPUs that cannot be seen to be fast again. Gives the reason in words, and
-    /// when a GPU that is gone was read last.
-    fn let_go(&mut self, f: &NodeState) -> Option<(String, Option<Ts>)> {
+    /// Stops watching GPUs that cannot be seen to be fast again. Gives the reason, and when a GPU
+    /// that is gone was read last.
+    fn let_go(&mut self, f: &NodeState) -> Option<(Clause, Option<Ts>)> {
         let mut why = None;
         self.gpus.retain(|uuid, watch| {
             let there = f.gpus.is_there(uuid);
-            let name = || format!("{} of {}", words::gpu(f, uuid, ""), f.name);
+            let gpu = || words::gpu_of(f, uuid, "");
             if watch.raised && !there {
                 let read = f.gpus.get(uuid).map(|gpu| gpu.last.at);
-                why = Some((format!("{} is not there any more", name()), read));
+                why = Some((words::not_there(f, gpu()), read));
             } else if watch.raised && watch.idle >= IDLE {
                 watch.raised = false;
-                let words = format!("{} has had no work for a day: it was not seen to be fast again", name());
-                why = Some((words, None));
+                let idle = clause!(
+                    "{gpu} of {node} has had no work for a day: it was not seen to be fast again",
+                    gpu = Fact::Device(gpu()),
+                    node = f.name.clone(),
+                );
+                why = Some((idle, None));
             }
             there
         });
@@ -131,13 +135,14 @@ impl Throttle {
                 let max = gpu.last.sm_clock_max.unwrap_or(f64::NAN);
                 (v.value, v.expected) = (gpu.last.sm_clock.unwrap_or(f64::NAN), watch.peers * max);
                 v.score = v.expected / v.value;
-                v.why = Sentence::from(&why).after(&format!("{} of {} is slow: ", target.name(), f.name));
+                let (gpu, node) = (Fact::Device(target.clone()), f.name.clone());
+                v.why = Sentence::from(&why).after(clause!("{gpu} of {node} is slow: ", gpu, node));
                 v.why.name(target.clone());
             }
             v.suspects.push(Suspect::new(target, why));
         }
         if slow.len() > 1 {
-            v.why.add(format_args!("{} more GPUs of the node too", slow.len() - 1));
+            v.why.add(clause!("{more} more GPUs of the node too", more = slow.len() - 1));
         }
         for (key, c) in complaints(f) {
             if v.why.is_empty() {
@@ -194,7 +199,8 @@ impl NodeDetector for Throttle {
         } else if self.raised && !slow {
             self.raised = false;
             let mut v = view.finding(Kind::Throttle, "sm_clock", Change::Clear, Severity::Info);
-            let fast = || format!("the GPUs of {} are as fast as their peers again", f.name);
+            let fast =
+                || clause!("the GPUs of {node} are as fast as their peers again", node = f.name.clone());
             let (why, read) = gone.unwrap_or_else(|| (fast(), None));
             v.why = why.into();
             if let Some(read) = read {

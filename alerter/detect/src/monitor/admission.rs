@@ -15,7 +15,7 @@ use super::sources::Source;
 use super::{Key, MAX_RUNS, Monitor, Record};
 use crate::run::Reporters;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Detected, NO_RUN, Scope};
+use stepwatch_model::{Detected, NO_RUN, Scope, clause};
 use stepwatch_wire::{Event, Kind};
 
 /// A source owns a node, and a rank, until it has been silent for so long.
@@ -365,7 +365,7 @@ impl Monitor {
     }
 
     pub(super) fn forget_run(&mut self, now: Ts, name: &str, out: &mut Vec<Detected>) {
-        self.settle_dispute(now, name, "the run is forgotten", out);
+        self.settle_dispute(now, name, clause!("the run is forgotten"), out);
         self.leave(name);
         let mut run = self.runs.remove(name);
         if let Some(run) = &mut run {

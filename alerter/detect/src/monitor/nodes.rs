@@ -355,14 +355,12 @@ impl Monitor {
         v.suspects = cause::rank(v, &run.state, nodes.clone());
         if v.kind == Kind::Hang {
             let seen = cause::standstill(now, run.state.last_progress, nodes);
-            if !seen.what.is_empty() {
-                v.why.add(seen.what);
-            }
+            v.why = core::mem::take(&mut v.why).and_perhaps(seen.what);
         }
         if let Some(first) =
             v.suspects.first().filter(|s| v.kind.cause() == Cause::Progress && !v.why.names(&s.target))
         {
-            v.why.add(format_args!("{}: {}", first.what(), first.why()));
+            v.why.add(first.clause());
             v.why.name(first.target.clone());
         }
     }

@@ -12,7 +12,9 @@ use super::refusal::Refusal;
 use super::run::Run;
 use super::{KEEP_ENDED, Key, Monitor, Record};
 use stepwatch_model::time::Ts;
-use stepwatch_model::{Change, Context, Detected, Finding, Kind, Origin, RunSummary, Scope, Severity};
+use stepwatch_model::{
+    Change, Clause, Context, Detected, Fact, Finding, Kind, Origin, RunSummary, Scope, Severity, clause,
+};
 use stepwatch_wire::Kind as EventKind;
 
 /// Runs of other users that one source may dispute at once. It could dispute every run; the first
@@ -51,7 +53,7 @@ impl Monitor {
         if uid == had {
             run.reporters.allow(source);
             if run.reporters.disputed_by.as_deref() == Some(source) {
-                self.settle_dispute(now, name, "both name the same user", out);
+                self.settle_dispute(now, name, clause!("both name the same user"), out);
             }
             return Ok(());
         }
@@ -65,7 +67,7 @@ impl Monitor {
             }
             return Err(Refusal::OtherUser);
         }
-        self.settle_dispute(now, name, "the run is the other user's now", out);
+        self.settle_dispute(now, name, clause!("the run is the other user's now"), out);
         let Some(run) = self.runs.get_mut(name) else { return Ok(()) };
         let had = core::mem::take(&mut run.reporters);
         run.reporters.pass_on(now, source, uid);
@@ -86,16 +88,21 @@ impl Monitor {
         s.disputes += 1;
         run.reporters.disputed_by = Some(source.to_owned());
         let first = run.reporters.first().unwrap_or_default();
-        let why = format!(
-            "two users report the run {name}: user {had} through {first} came first, and what user {uid} \
-             reports through {source} is refused and pages nobody; rename one of the two runs, or find out who invents it"
+        let why = clause!(
+            "two users report the run {run}: user {first_uid} through {first_source} came first, and what user {uid} \
+             reports through {source} is refused and pages nobody; rename one of the two runs, or find out who invents it",
+            run = Fact::text(name),
+            first_uid = had,
+            first_source = Fact::text(first),
+            uid,
+            source = Fact::text(source),
         );
-        out.push(finding(now, source, name, Change::Raise, &why));
+        out.push(finding(now, source, name, Change::Raise, why));
         self.dirty.insert(Key::Run(name.to_owned()));
     }
 
     /// The owner of the run is not disputed any more.
-    pub(super) fn settle_dispute(&mut self, now: Ts, name: &str, why: &str, out: &mut Vec<Detected>) {
+    pub(super) fn settle_dispute(&mut self, now: Ts, name: &str, why: Clause, out: &mut Vec<Detected>) {
         let Some(run) = self.runs.get_mut(name) else { return };
         let Some(source) = run.reporters.disputed_by.take() else { return };
         if let Some(s) = self.sources.get_mut(&source) {
@@ -106,7 +113,7 @@ impl Monitor {
     }
 }
 
-fn finding(now: Ts, source: &str, name: &str, change: Change, why: &str) -> Detected {
+fn finding(now: Ts, source: &str, name: &str, change: Change, why: Clause) -> Detected {
     let scope = Scope::Own(format!("owner of {name}"));
     let context = Context {
         origin: Some(Origin::of_exporter(source.to_owned(), None)),

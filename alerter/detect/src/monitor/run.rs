@@ -24,6 +24,7 @@ use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
 use stepwatch_model::Finding;
 use stepwatch_model::Origin;
 use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Fact, clause};
 
 /// Steps whose class is remembered.
 const CLASSES_KEPT: usize = 16;
@@ -174,8 +175,8 @@ impl Run {
         if f.ended.as_ref().is_none_or(|e| !e.silent || e.at != now) {
             return;
         }
-        let after = f.last_step.map_or_else(String::new, |step| format!(" after step {step}"));
-        let why = format!("the log of the run ended{after} without a word: it is taken for over");
+        let after = f.last_step.map(|step| clause!(" after step {step}", step = Fact::Step(step)));
+        let why = clause!("the log of the run ended{after} without a word: it is taken for over", after);
         out.push(rank_dead::silent_end(RunAt { now, run: f }, why));
     }
 

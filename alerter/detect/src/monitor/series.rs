@@ -12,7 +12,7 @@ use crate::detectors::generic::{self, Said};
 use crate::sample::Reading;
 use crate::series::{SeriesName, SeriesReading};
 use stepwatch_model::time::Ts;
-use stepwatch_model::{Change, Context, Detected, Finding, Labels, Origin, RunSummary};
+use stepwatch_model::{Change, Clause, Context, Detected, Finding, Labels, Origin, RunSummary, clause};
 
 impl Monitor {
     /// Takes values of series that are watched by their names.
@@ -58,7 +58,7 @@ impl Monitor {
         };
         let run = self.runs.get(&*name.run);
         // A name is not to be capitalised as the first word of a sentence is.
-        finding.why = finding.why.after("series ");
+        finding.why = finding.why.after(clause!("series "));
         // Its own count says nothing to anybody.
         let step = run.and_then(|run| run.state.last_step).unwrap_or_default();
         (finding.step, finding.start_step) = (step, step);
@@ -101,10 +101,10 @@ impl Monitor {
     }
 }
 
-fn over(r: &SeriesReading, name: &SeriesName, why: String) -> Finding {
+fn over(r: &SeriesReading, name: &SeriesName, why: Clause) -> Finding {
     let reading =
         Reading { id: 0, name: &name.text, step: 0, ts: r.ts, attempt: 0, value: r.value, quantum: 0.0 };
-    generic::finding(&reading, Change::Clear, name.text.to_string(), why)
+    generic::finding(&reading, Change::Clear, &name.text, why)
 }
 
 /// What routes and silences may select its incident by.

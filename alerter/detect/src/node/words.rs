@@ -1,6 +1,6 @@
-//! Texts about faults of nodes.
+//! What is said of faults of nodes.
 
-use stepwatch_model::{Fault, Observation, Remedy, Said, Suspect, Target};
+use stepwatch_model::{Clause, Fact, Fault, Observation, Remedy, Said, Suspect, Target, clause};
 use stepwatch_wire::conditions::NodeCondition;
 
 use super::NodeState;
@@ -64,24 +64,38 @@ fn fault(key: &Key, c: &Condition) -> Fault {
 
 /// `XID 79 on GPU 3 (GPU-2f3c…) of gpu-042: GPU has fallen off the bus`; of other things the
 /// exporter's own sentence.
-pub(crate) fn happened(f: &NodeState, key: &Key, c: &Condition) -> String {
-    let (fault, target, node) = (fault(key, c), target(f, key, c), &f.name);
-    let title = fault.title();
-    let times = if c.times > 1 { format!(", {} times", c.times) } else { String::new() };
+pub(crate) fn happened(f: &NodeState, key: &Key, c: &Condition) -> Clause {
+    let (said, target, node) = (fault(key, c), target(f, key, c), f.name.clone());
+    let fault = said.title();
+    let times = (c.times > 1).then(|| clause!(", {times} times", times = c.times));
     let text = meaning(c);
     if key.topic == Topic::Xid && target.is_device() && key.name == "xid" {
-        let name = fault.known_as().unwrap_or(text);
-        return format!("{title} on {} of {node}{times}: {name}", target.name());
+        let meaning = Fact::text(said.known_as().unwrap_or(text));
+        let device = Fact::Device(target);
+        return clause!(
+            "{fault} on {device} of {node}{times}: {meaning}",
+            fault,
+            device,
+            node,
+            times,
+            meaning
+        );
     }
-    if matches!(fault.said, Said::Nothing) {
-        let on = if target.is_device() { format!("{} of ", target.name()) } else { String::new() };
-        return format!("{title} on {on}{node}{times}");
+    if matches!(said.said, Said::Nothing) {
+        let of = target.is_device().then(|| clause!("{device} of ", device = Fact::Device(target)));
+        return clause!("{fault} on {of}{node}{times}", fault, of, node, times);
     }
+    let text = Fact::text(text);
     if c.gpu.is_empty() {
-        format!("{text}, on {node}{times}")
+        clause!("{text}, on {node}{times}", text, node, times)
     } else {
-        format!("{text} ({}), on {node}{times}", c.gpu)
+        clause!("{text} ({gpu}), on {node}{times}", text, gpu = c.gpu.clone(), node, times)
     }
+}
+
+/// What the readings were of is gone.
+pub(crate) fn not_there(f: &NodeState, device: Target) -> Clause {
+    clause!("{device} of {node} is not there any more", device = Fact::Device(device), node = f.name.clone(),)
 }
 
 /// The target that a condition blames, or the device that has it.
@@ -91,44 +105,51 @@ pub(crate) fn suspect(f: &NodeState, key: &Key, c: &Condition) -> Suspect {
 }
 
 /// Which run is hit, and where it stands.
-pub(crate) fn hit(now: Ts, f: &NodeState, tenants: Tenants<'_>) -> String {
-    let job = f.jobs.first();
+pub(crate) fn hit(now: Ts, f: &NodeState, tenants: Tenants<'_>) -> Clause {
+    let job = f.jobs.first().map(Fact::text);
     let Some(t) = tenants.first() else {
-        return job.map_or_else(
-            || "no run uses the node".to_owned(),
-            |job| format!("no run that is followed uses the node, but {job} does"),
-        );
+        return match job {
+            None => clause!("no run uses the node"),
+            Some(job) => clause!("no run that is followed uses the node, but {job} does", job),
+        };
     };
-    let job = job.map(|job| format!(" ({job})")).unwrap_or_default();
-    let ranks = if t.ranks == 1 { "1 rank".into() } else { format!("{} ranks", t.ranks) };
-    let stands = match t.last_step {
-        Some(step) if now - t.last_progress > Span::secs(60) => {
-            format!(" and stands at step {step} since {}", now - t.last_progress)
-        }
-        Some(step) => format!(", at step {step}"),
-        None => String::new(),
-    };
+    let (run, ranks) = (t.run.clone(), t.ranks);
+    let job = job.map(|job| clause!(" ({job})", job));
+    let ranks = if ranks == 1 { clause!("{ranks} rank", ranks) } else { clause!("{ranks} ranks", ranks) };
     if let Some(at) = t.ended {
-        let (verb, ago) = (if t.ranks == 1 { "was" } else { "were" }, now - at);
-        return format!(
-            "no run uses the node now; {ranks} of run {}{job} {verb} there, which failed {ago} ago",
-            t.run
+        return clause!(
+            "no run uses the node now; {ranks} of run {run}{job} {verb} there, which failed {ago} ago",
+            ranks,
+            run,
+            job,
+            verb = if t.ranks == 1 { "was" } else { "were" },
+            ago = now - at,
         );
     }
-    format!("run {}{job} has {ranks} there{stands}{}", t.run, others(tenants))
+    let idle = now - t.last_progress;
+    let stands = t.last_step.map(Fact::Step).map(|step| {
+        if idle > Span::secs(60) {
+            clause!(" and stands at step {step} since {idle}", step, idle)
+        } else {
+            clause!(", at step {step}", step)
+        }
+    });
+    let others = others(tenants);
+    clause!("run {run}{job} has {ranks} there{stands}{others}", run, job, ranks, stands, others)
 }
 
 /// The runs that are hit beside the first.
-fn others(tenants: Tenants<'_>) -> String {
-    let names: Vec<&str> = tenants.iter().skip(1).take(MAX_OTHERS).map(|t| t.run.as_str()).collect();
-    match tenants.len().saturating_sub(1 + names.len()) {
-        _ if names.is_empty() => String::new(),
-        0 => format!("; {} too", names.join(", ")),
-        more => format!("; {} and {more} more runs too", names.join(", ")),
+fn others(tenants: Tenants<'_>) -> Option<Clause> {
+    let runs: Vec<String> = tenants.iter().skip(1).take(MAX_OTHERS).map(|t| t.run.clone()).collect();
+    match tenants.len().saturating_sub(1 + runs.len()) {
+        _ if runs.is_empty() => None,
+        0 => Some(clause!("; {other_runs} too", other_runs = runs)),
+        more => Some(clause!("; {other_runs} and {more} more runs too", other_runs = runs, more)),
     }
 }
 
 /// What to do, from the catalogue's word for it.
-pub(crate) fn advice(f: &NodeState, c: &Condition) -> Option<String> {
-    Remedy::from_action(&c.action, &f.name, &gpu(f, &c.gpu, &c.pci)).map(|remedy| remedy.to_string())
+pub(crate) fn advice(f: &NodeState, c: &Condition) -> Option<Clause> {
+    let remedy = Remedy::from_action(&c.action, &f.name, &gpu(f, &c.gpu, &c.pci))?;
+    Some(clause!("{remedy}", remedy = Fact::Remedy(Box::new(remedy))))
 }

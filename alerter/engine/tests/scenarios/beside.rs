@@ -110,7 +110,7 @@ fn an_evaluation_that_gets_worse_is_one_ticket_whoever_reports_it() {
         }
     }
     let r = w.only(Kind::EvalGap);
-    assert!(r.severity == Severity::Ticket && r.summary.contains("evaluation c4"), "{r:?}");
+    assert!(r.severity == Severity::Ticket && r.summary.to_string().contains("evaluation c4"), "{r:?}");
     assert!(r.suspects[0].what().starts_with("the checkpoint of step"), "{r:?}");
 }
 
@@ -124,7 +124,7 @@ fn a_wait_for_data_joins_the_slow_down_that_it_makes() {
         }
     }
     let r = w.only(Kind::DataWait);
-    assert!(r.signal == "data_wait" && r.summary.contains("rank 3 waits longest"), "{r:?}");
+    assert!(r.signal == "data_wait" && r.summary.to_string().contains("rank 3 waits longest"), "{r:?}");
 }
 
 /// One report of twelve layers, as the client's helper sends it: beside the last step reported.

@@ -120,7 +120,11 @@ fn an_error_file_alone_is_a_ticket_that_ends_when_the_run_goes_on() {
     assert_eq!(b.summary(), [(Kind::TorchelasticError, Severity::Ticket, State::Open)]);
     let i = &b.incidents[0];
     assert_eq!(i.suspects[0].what(), "local rank 3 on gpu-7");
-    assert!(i.summary.ends_with("device-side assert; the run stands at step 100"), "{}", i.summary);
+    assert!(
+        i.summary.to_string().ends_with("device-side assert; the run stands at step 100"),
+        "{}",
+        i.summary
+    );
     b.steps(400);
     assert_eq!(b.summary(), [(Kind::TorchelasticError, Severity::Ticket, State::Resolved)]);
 }
@@ -194,7 +198,7 @@ fn a_log_that_ended_with_last_words_is_a_crash_and_a_silent_end_takes_nothing_ba
     b.wait(120);
     assert_eq!(b.summary(), [(Kind::RankDead, Severity::Page, State::Open)]);
     let why = "exited with code 1: torch.OutOfMemoryError: CUDA out of memory";
-    assert!(b.incidents[0].summary.contains(why), "{}", b.incidents[0].summary);
+    assert!(b.incidents[0].summary.to_string().contains(why), "{}", b.incidents[0].summary);
 }
 
 #[test]
@@ -205,5 +209,9 @@ fn how_a_process_ended_is_reported_when_it_is_known() {
     b.feed(&dead);
     b.feed(&bye(Some(137), Some("Killed")));
     b.wait(60);
-    assert!(b.incidents[0].summary.contains("exited with code 137: Killed"), "{}", b.incidents[0].summary);
+    assert!(
+        b.incidents[0].summary.to_string().contains("exited with code 137: Killed"),
+        "{}",
+        b.incidents[0].summary
+    );
 }

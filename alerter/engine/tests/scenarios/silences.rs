@@ -316,7 +316,7 @@ fn alerts_of_one_rule_and_run_are_one_incident() {
     assert_eq!((r.kind, r.severity, r.run.as_str()), (Kind::PrometheusAlert, Severity::Page, "llama"));
     assert_eq!(r.labels.get("team").map(String::as_str), Some("storage"));
     assert_eq!(r.labels.get("alertname").map(String::as_str), Some("DiskFull"));
-    assert!(r.summary.contains("DiskFull: it is full"), "{}", r.summary);
+    assert!(r.summary.to_string().contains("DiskFull: it is full"), "{}", r.summary);
     assert_eq!(r.nodes, ["gpu-1"]);
     w.send_alert(&alert("gpu-1"), Some(0));
     w.forward(100);

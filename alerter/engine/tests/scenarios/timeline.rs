@@ -333,7 +333,7 @@ fn a_crashed_trainer_says_its_last_words() {
     w.forward(Span::secs(31));
     assert_eq!((w.only().kind, w.only().severity), (Kind::RankDead, Severity::Page));
     assert!(
-        w.only().summary.contains("exited with code 1: RuntimeError: CUDA out of memory"),
+        w.only().summary.to_string().contains("exited with code 1: RuntimeError: CUDA out of memory"),
         "{}",
         w.only().summary
     );

@@ -14,7 +14,7 @@ use crate::effect::{Action, Effect};
 use crate::message::{Reason, Why};
 use crate::route::STORE;
 use std::collections::{BTreeMap, BTreeSet};
-use stepwatch_model::{Cause, Change, Context, Finding, Kind, Scope, Sentence, Severity, Span, Subject, Ts};
+use stepwatch_model::{Cause, Change, Context, Finding, Kind, Scope, Severity, Span, Subject, Ts};
 
 impl Manager {
     pub(crate) fn finding(&mut self, tx: &mut Tx<'_>, context: &Context, v: &Finding) {
@@ -203,7 +203,7 @@ impl Manager {
         i.record.suspect(v, leads || weighed && !(context.is_node() && i.falls()));
         let links = i.links_down(context, v);
         if leads {
-            i.record.follow(v, links.as_ref().map(Sentence::from));
+            i.record.follow(v, links.as_ref().map(|links| v.why.under(links)));
         } else if v.kind != had_kind {
             tx.out.push(timeline(now, id, format!("also {}: {}", v.kind.title(), v.why)));
         }
@@ -214,7 +214,7 @@ impl Manager {
             Transition::Raise => self.raise(tx, id, had_severity, v),
             Transition::Reopen => {
                 i.record.ask_anew(now);
-                let what = if new.another || new.elsewhere { v.why.what() } else { v.kind.title() };
+                let what = if new.another || new.elsewhere { v.why.what() } else { v.kind.title().into() };
                 let words = format!("after it was acknowledged: {what}");
                 self.announce(tx, id, v.ts, &Why::new(Reason::News, words));
             }

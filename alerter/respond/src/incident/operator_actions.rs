@@ -106,7 +106,7 @@ mod tests {
     use crate::effect::{Action, Effect, Input};
     use crate::incident::State;
     use crate::responder::NoDirectory;
-    use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Span, Ts};
+    use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Span, Ts, clause};
 
     const NOW: Ts = Ts(1_795_227_416_000);
 
@@ -135,7 +135,7 @@ mod tests {
             value: f64::NAN,
             expected: 2.5,
             score: 0.0,
-            why: "loss is NaN".into(),
+            why: clause!("loss is NaN").into(),
             suspects: Vec::new(),
         };
         responder.judge(NOW, &context, &finding, &mut out);

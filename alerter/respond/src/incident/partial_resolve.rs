@@ -10,7 +10,7 @@ use super::open::Incident;
 use super::report::Report;
 use crate::effect::Tx;
 use crate::effect::timeline;
-use stepwatch_model::{Finding, Scope, Sentence, Severity, Span, Subject, Suspect};
+use stepwatch_model::{Fact, Finding, Scope, Sentence, Severity, Span, Subject, Suspect, clause};
 
 /// The hold doubles at most this often.
 const MAX_DOUBLINGS: u32 = 5;
@@ -95,10 +95,11 @@ impl Incident {
         let (of, mut suspects) = (&self.record.id, self.record.suspects.clone());
         let Some(what) = self.record.summary.what_is_left() else {
             let (left, over) = (self.left(), self.record.kind.title());
-            let words = format!("{left}: left of incident {of}, whose {over} is over");
+            let (left, of) = (Fact::text(left), Fact::text(of));
+            let words = clause!("{left}: left of incident {of}, whose {over} is over", left, of, over);
             return (words.into(), suspects);
         };
         suspects.retain(|s| !s.target.is_device() || what.names(&s.target));
-        (what.after(&format!("left of incident {of}: ")), suspects)
+        (what.after(clause!("left of incident {of}: ", of = Fact::text(of))), suspects)
     }
 }

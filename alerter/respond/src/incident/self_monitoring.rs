@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use super::State;
 use super::manager::Manager;
 use crate::route::STORE;
-use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Subject, Ts};
+use stepwatch_model::{
+    Change, Clause, Context, Finding, Kind, RunSummary, Scope, Severity, Subject, Ts, clause,
+};
 
 /// What the check of a receiver is called, before its name.
 const DELIVERY: &str = "delivery to ";
@@ -89,7 +91,7 @@ impl Manager {
             value: f64::NAN,
             expected: f64::NAN,
             score: f64::NAN,
-            why: fault.unwrap_or("it is well again").into(),
+            why: fault.map_or_else(|| clause!("it is well again"), Clause::words).into(),
             suspects: Vec::new(),
         };
         self.finding(tx, &context, &finding);

@@ -25,7 +25,7 @@ use crate::matcher::Matcher;
 use crate::message::Reason;
 use crate::responder::NoDirectory;
 use crate::silence::{Phase, Silence, SilenceConfig, Wanted};
-use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Span, Ts};
+use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Span, Ts, clause};
 
 pub(super) const START: Ts = Ts(1_795_227_416_000);
 /// Deadlines at one moment: one that never moves is none of so many.
@@ -79,7 +79,7 @@ pub(super) fn raised(ts: Ts, kind: Kind, severity: Severity) -> Finding {
         value: 0.0,
         expected: 0.0,
         score: 0.0,
-        why: "why".into(),
+        why: clause!("why").into(),
         suspects: Vec::new(),
     }
 }

@@ -11,7 +11,8 @@ use crate::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS, may_be_job, no
 use crate::external::{About, Alert, AlertsConfig, External, Firing, LabelSet, PostedAlert, Taken};
 use crate::matcher::Labels;
 use stepwatch_model::{
-    Change, Context, Directory, Finding, Observation, Origin, Subject, Suspect, Target, Ts,
+    Change, Clause, Context, Directory, Fact, Finding, Observation, Origin, Subject, Suspect, Target, Ts,
+    clause,
 };
 
 /// Characters of what an alert says of itself, in an incident.
@@ -95,10 +96,14 @@ impl Responder {
         summary.labels = external.common_labels(key);
         let (count, step) = (group.firing.len(), summary.last_step.unwrap_or(0));
         let silent = group.silent_since().filter(|_| count == 0);
-        let mut why = match (first, silent) {
-            (Some(alert), _) => format!("{}: {}", alert.name(), clip(alert.text().unwrap_or("no summary"))),
-            (None, Some(at)) => format!("nothing has been heard of it since {at}"),
-            (None, None) => "its sender says that it is over".to_owned(),
+        let what = match (first, silent) {
+            (Some(alert), _) => clause!(
+                "{alert}: {text}",
+                alert = Fact::text(alert.name()),
+                text = clip(alert.text().unwrap_or("no summary")),
+            ),
+            (None, Some(at)) => clause!("nothing has been heard of it since {since}", since = at),
+            (None, None) => clause!("its sender says that it is over"),
         };
         let scope = group.scope();
         // What differs in nothing but the labels that it has in common with all of them is one of
@@ -106,12 +111,9 @@ impl Responder {
         let as_bad = group.came.iter().filter(|(_, severity)| *severity == group.severity);
         let subject = Subject { scope: scope.clone(), cause: group.kind.cause() };
         let is_another = self.manager.has_another_alert(now, &subject, as_bad);
-        if let Some(alert) = first.filter(|_| is_another) {
-            why.push_str(&distinguishing(alert, &summary.labels));
-        }
-        if count > 1 {
-            why = format!("{why} (and {} more like it)", count - 1);
-        }
+        let labels = first.filter(|_| is_another).and_then(|alert| distinguishing(alert, &summary.labels));
+        let more = (count > 1).then(|| clause!(" (and {more} more like it)", more = count - 1));
+        let why = clause!("{what}{labels}{more}", what, labels, more);
         let faulty = group.nodes.iter().filter(|(_, firing)| **firing > 0).map(|(node, _)| node);
         let name = first.map_or("", |alert| alert.name());
         let of_one_name = summary.labels.contains_key("alertname");
@@ -175,11 +177,11 @@ fn node_named(directory: &impl Directory, label: &str, value: &str) -> Option<St
 }
 
 /// What sets an alert apart from the others of its condition: ` (instance=b:9100, service=pay)`.
-fn distinguishing(alert: &Alert, common: &Labels) -> String {
+fn distinguishing(alert: &Alert, common: &Labels) -> Option<Clause> {
     let own = alert.labels.iter().filter(|(name, _)| *name != "severity" && !common.contains_key(*name));
     let own: Vec<String> =
         own.take(MAX_LABELS).map(|(name, value)| format!("{name}={}", clip(value))).collect();
-    if own.is_empty() { String::new() } else { format!(" ({})", own.join(", ")) }
+    (!own.is_empty()).then(|| clause!(" ({labels})", labels = own))
 }
 
 fn clip(text: &str) -> String {

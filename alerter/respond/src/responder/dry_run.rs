@@ -3,7 +3,7 @@
 use super::Responder;
 use crate::effect::Effect;
 use crate::effect::Tx;
-use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Ts};
+use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Ts, clause};
 
 /// What is tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Responder {
             value: f64::NAN,
             expected: f64::NAN,
             score: 0.0,
-            why: "a simulation: nothing is wrong".into(),
+            why: clause!("a simulation: nothing is wrong").into(),
             suspects: Vec::new(),
         };
         self.manager.finding(&mut Tx::new(now, out), &Context::new(scope, run, nodes, now), &finding);

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use stepwatch_model::{Kind, Num, Observation, Severity, Suspect, Target};
+use stepwatch_model::{Clause, Kind, Num, Observation, Severity, Suspect, Target};
 use stepwatch_respond::incident::{IncidentRecord, State};
 
 use crate::chart::curve::{BandPoint, Curve, CurvePoint, Deed, Seen, What};
@@ -56,7 +56,7 @@ fn case(
     (r.kind, r.severity, r.signal, r.run) = (kind, severity, signal.into(), "llama-70b".into());
     (r.start_step, r.opened_step, r.detected_step) = (FIRST + start, FIRST + opened, FIRST + detected);
     r.end_step = end.map(|end| FIRST + end);
-    (r.value, r.expected, r.summary) = (value, expected, summary.into());
+    (r.value, r.expected, r.summary) = (value, expected, Clause::words(summary).into());
     r.suspects.clear();
     let marks = vec![Deed { step: FIRST + 40, what: What::Checkpoint }];
     Case { name, record: r, seen: Seen { curves, marks } }

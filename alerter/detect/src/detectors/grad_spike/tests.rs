@@ -31,7 +31,7 @@ fn blooms_run_up_pages_before_the_loss_jumps() {
     let first = pages(&findings)[0];
     assert_eq!(first, (Kind::GradSpike, 504), "{findings:?}");
     let why = &findings.iter().find(|v| v.severity == Severity::Page).unwrap().why;
-    assert!(why.starts_with("grad norm rose 3 samples in a row to 15.89, 6"), "{why}");
+    assert!(why.to_string().starts_with("grad norm rose 3 samples in a row to 15.89, 6"), "{why}");
     assert!(
         !findings.iter().any(|v| v.change == Change::Note),
         "one episode, not a note and a page: {findings:?}"

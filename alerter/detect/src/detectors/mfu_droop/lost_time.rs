@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Config;
 use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Clause, Fact, clause};
 
 /// A block that takes longer than so many usual ones lasted through a pause, not through slow
 /// steps.
@@ -65,14 +66,10 @@ impl Loss {
         lasted >= c.page_after.min(of_life) || f64::from(self.seconds) >= c.page_lost.as_secs_f64()
     }
 
-    pub(super) fn words(&self) -> Option<String> {
-        let time = match self.seconds {
-            s if s < 1.0 => return None,
-            s if s < 120.0 => format!("{s:.0} s"),
-            s if s < 7200.0 => format!("{:.0} minutes", s / 60.0),
-            s => format!("{:.1} hours", s / 3600.0),
-        };
-        let dollars = if self.dollars > 0.0 { format!(" (${:.0})", self.dollars) } else { String::new() };
-        Some(format!("{time}{dollars} of the run lost so far"))
+    pub(super) fn words(&self) -> Option<Clause> {
+        let dollars = Fact::decimal(f64::from(self.dollars), 0);
+        let price = (self.dollars > 0.0).then(|| clause!(" (${dollars})", dollars));
+        let lost = Fact::Hours(f64::from(self.seconds).into());
+        (self.seconds >= 1.0).then(|| clause!("{lost}{price} of the run lost so far", lost, price))
     }
 }

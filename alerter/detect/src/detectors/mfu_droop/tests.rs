@@ -59,7 +59,11 @@ fn where_money_is_known_it_decides() {
     let (found, out) = pages_at(100.0);
     assert!(matches!(found[..], [(Kind::ThroughputDrop, 1300..1340)]), "{found:?}");
     let page = out.iter().find(|v| v.severity == Severity::Page).unwrap();
-    assert!(page.why.contains(" ($1") && page.why.contains("of the run lost so far"), "{}", page.why);
+    assert!(
+        page.why.to_string().contains(" ($1") && page.why.to_string().contains("of the run lost so far"),
+        "{}",
+        page.why
+    );
     assert!(pages_at(5000.0).0.is_empty());
 }
 
@@ -86,7 +90,7 @@ fn a_creeping_slow_down_is_a_droop() {
     let found = pages(&findings);
     assert!(found[0].0 == Kind::MfuDroop && found[0].1 < 1100, "{found:?}");
     let v = findings.iter().find(|v| v.severity == Severity::Page).unwrap();
-    assert!(v.why.contains("slower bit by bit since step"), "{}", v.why);
+    assert!(v.why.to_string().contains("slower bit by bit since step"), "{}", v.why);
 }
 
 #[test]
@@ -107,7 +111,11 @@ fn a_sawtooth_becomes_one_incident_that_says_so() {
         .iter()
         .rfind(|v| v.kind == Kind::MfuDroop && v.change == stepwatch_model::Change::Raise)
         .unwrap();
-    assert!(last.why.contains("a restart cures it, for a while; it costs about 1"), "{}", last.why);
+    assert!(
+        last.why.to_string().contains("a restart cures it, for a while; it costs about 1"),
+        "{}",
+        last.why
+    );
     assert!(
         last.step < 4000 && open(&findings) == [Kind::MfuDroop],
         "one incident once it is known: {findings:?}"

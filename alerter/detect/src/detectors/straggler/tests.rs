@@ -30,9 +30,9 @@ fn judge(ranks: u32, steps: i64, name: &dyn Fn(u32) -> u32, plan: Plan<'_>) -> V
     out
 }
 
-fn first(findings: &[Finding]) -> (i64, String, &str) {
+fn first(findings: &[Finding]) -> (i64, String, String) {
     let v = findings.iter().find(|v| v.change != Change::Clear).unwrap_or_else(|| panic!("nothing was said"));
-    (v.step, v.suspects.first().map(Suspect::what).unwrap_or_default(), v.why.as_str())
+    (v.step, v.suspects.first().map(Suspect::what).unwrap_or_default(), v.why.to_string())
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "it is a plan, of which others leave ranks out")]

@@ -7,8 +7,7 @@ use stepwatch_model::Unit;
 use super::picture::{FAR, Rotation};
 use crate::run::RunState;
 use crate::run::rank_compute_time::{Group, Member, RankComputeTimes};
-use stepwatch_model::number;
-use stepwatch_model::{Observation, Sentence, Suspect, Target};
+use stepwatch_model::{Clause, Fact, Observation, Sentence, Suspect, Target, clause};
 
 /// Pauses of a garbage collector: the spread of their lengths as a share of the time lost, at most;
 /// their distance from ranks without one in sigmas, at least (6·10⁻¹⁶ of a normal distribution lies
@@ -45,13 +44,12 @@ pub(super) fn worst<'a>(f: &'a RunState, named: &BTreeSet<u32>) -> Option<(u32, 
     ranked(f, named).next()
 }
 
-fn peers(f: &RunState, m: &Member) -> String {
+fn peers(f: &RunState, m: &Member) -> Clause {
     let others = f.compute_times.groups.get(&m.stage).map_or(0, |g| g.ranks.saturating_sub(1));
-    let stage =
-        if f.compute_times.groups.len() > 1 { format!(" of stage {}", m.stage) } else { String::new() };
+    let of = (f.compute_times.groups.len() > 1).then(|| clause!(" of stage {stage}", stage = m.stage));
     match others {
-        1 => format!("the other rank{stage}"),
-        _ => format!("the other {others} ranks{stage}"),
+        1 => clause!("the other rank{of}", of),
+        _ => clause!("the other {others} ranks{of}", others, of),
     }
 }
 
@@ -71,41 +69,46 @@ pub(super) fn who(f: &RunState, named: &BTreeSet<u32>) -> Sentence {
     let Some((rank, m)) = worst(f, named) else { return Sentence::default() };
     let ratio = f64::from(m.excess).exp();
     let secs = f.compute_times.groups.get(&m.stage).map_or(0.0, |g| g.secs);
-    let mut why = Sentence::from(format!(
-        "{} computes {} times as long as {}: {} s a step against {} s, and every step waits for it",
-        f.rank_target(rank),
-        number(ratio),
-        peers(f, m),
-        number(ratio * secs),
-        number(secs)
+    let mut why = Sentence::from(clause!(
+        "{rank} computes {times} times as long as {peers}: {now_seconds} s a step against {usual_seconds} s, and every step \
+         waits for it",
+        rank = f.rank_target(rank),
+        times = ratio,
+        peers = peers(f, m),
+        now_seconds = ratio * secs,
+        usual_seconds = secs,
     ));
     if named.len() > 1 {
-        let others: Vec<String> =
-            ranked(f, named).skip(1).take(NAMED).map(|(rank, _)| f.rank_target(rank).to_string()).collect();
-        why.add(format_args!("{} more are slow: {}", named.len() - 1, others.join(", ")));
+        let others = ranked(f, named).skip(1).take(NAMED).map(|(rank, _)| f.rank_target(rank)).collect();
+        let (more, others) = (named.len() - 1, Fact::Targets(others));
+        why.add(clause!("{more} more are slow: {others}", more, others));
     }
     why
 }
 
-pub(super) fn split(s: &RankComputeTimes, named: &BTreeSet<u32>) -> String {
-    format!(
-        "{} of {} ranks compute longer than the others in every step: the work is not evenly split, or they are of another kind",
-        named.len(),
-        s.members.len()
+pub(super) fn split(s: &RankComputeTimes, named: &BTreeSet<u32>) -> Clause {
+    clause!(
+        "{slow} of {ranks} ranks compute longer than the others in every step: the work is not evenly split, or they are of \
+         another kind",
+        slow = named.len(),
+        ranks = s.members.len(),
     )
 }
 
 impl Rotation<'_> {
     pub(super) fn words(&self, s: &RankComputeTimes) -> Sentence {
         let stage = self.stage.filter(|_| s.groups.len() > 1);
-        let of = stage.map(|stage| format!(" of stage {stage}")).unwrap_or_default();
+        let of = stage.map(|stage| clause!(" of stage {stage}", stage));
         let (reason, remedy) = reason(self.group);
-        Sentence::from(format!(
-            "each step waits {} s ({:.0} % of its compute time) for its slowest rank{of}, which is another one each time: {reason}",
-            number(self.lost * self.group.secs),
-            100.0 * self.lost,
+        Sentence::from(clause!(
+            "each step waits {wait_seconds} s ({wait} % of its compute time) for its slowest rank{of}, which is another one \
+             each time: {reason}",
+            wait_seconds = self.lost * self.group.secs,
+            wait = Fact::percent(self.lost, 0),
+            of,
+            reason,
         ))
-        .and_perhaps(remedy)
+        .and_perhaps(remedy.map(|remedy| clause!("{remedy}", remedy)))
     }
 }
 

@@ -58,7 +58,11 @@ fn a_gpu_that_fails_again_pages_though_another_waits_for_its_reset() {
     assert_eq!(b.open(), [(Kind::GpuFault, Severity::Ticket, "llama", vec!["n1"])]);
     let i = b.last();
     let words = format!(": a row is to be remapped ({OTHER}), on n1; run llama has 1 rank there");
-    assert!(i.summary.starts_with("left of incident ") && i.summary.contains(&words), "{}", i.summary);
+    assert!(
+        i.summary.to_string().starts_with("left of incident ") && i.summary.to_string().contains(&words),
+        "{}",
+        i.summary
+    );
     assert_eq!(i.suspects.len(), 1, "{:#?}", i.suspects);
     assert!(i.suspects[0].what().contains(OTHER), "{:#?}", i.suspects);
     goes_on(&mut b, 100, &to_remap(OTHER));
@@ -110,7 +114,11 @@ fn a_mount_that_hangs_again_pages_though_the_clock_is_off() {
     b.feed(mount(false));
     goes_on(&mut b, 20, &clock());
     assert_eq!(b.open(), [(Kind::NodeFault, Severity::Ticket, "llama", vec!["n1"])]);
-    assert!(b.last().summary.contains("the clock is not synchronised, on n1"), "{}", b.last().summary);
+    assert!(
+        b.last().summary.to_string().contains("the clock is not synchronised, on n1"),
+        "{}",
+        b.last().summary
+    );
     b.feed(mount(true));
     goes_on(&mut b, 2, &clock());
     assert_eq!((b.pages(), b.last().state), (2, State::Open), "{:#?}", b.timeline);

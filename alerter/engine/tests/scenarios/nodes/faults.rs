@@ -161,7 +161,7 @@ fn a_condition_published_again_is_notified_once_also_by_an_alerter_that_starts_l
     }
     assert_eq!((b.summary().len(), b.notifications.len()), (1, 1));
     assert!(
-        b.last().summary.starts_with("/data does not answer, on gpu-7; no run uses"),
+        b.last().summary.to_string().starts_with("/data does not answer, on gpu-7; no run uses"),
         "{}",
         b.last().summary
     );
@@ -302,7 +302,7 @@ fn an_address_in_the_kernel_log_is_the_gpu_that_the_driver_named() {
     let once = [("pci", "0000:1b:00.0"), ("once", "true")];
     b.feed(hw("gpu-7", "gpu_lost", true, "error", "the GPU has fallen off the bus: 0000:1b:00.0", &once));
     assert!(
-        b.last().summary.starts_with("the GPU has fallen off the bus: 0000:1b:00.0 (GPU-2f3c"),
+        b.last().summary.to_string().starts_with("the GPU has fallen off the bus: 0000:1b:00.0 (GPU-2f3c"),
         "{}",
         b.last().summary
     );

@@ -49,7 +49,7 @@ fn one_slow_gpu_is_named_with_its_reason_and_is_over_when_it_is_fast_again() {
     );
     let start = "GPU 3 (GPU-n1-3) of n1 is slow: SM clock 1.089 GHz, its peers under load 1.742 GHz (62 %); \
                  held down by hw thermal slowdown, 67 °C, 690 of 700 W; run llama has 1 rank there";
-    assert!(i.summary.starts_with(start), "{}", i.summary);
+    assert!(i.summary.to_string().starts_with(start), "{}", i.summary);
     for _ in 0..20 {
         round(&mut b, "n1", 0.88, None, &[]);
         b.steps("llama", &["n1"], 1);
@@ -116,13 +116,13 @@ fn corrected_errors_are_compared_with_the_gpus_own_past() {
     assert_eq!(b.summary(), [(Kind::EccTrend, Severity::Ticket, State::Open)]);
     let i = b.last();
     assert!(
-        i.summary.starts_with(
+        i.summary.to_string().starts_with(
             "GPU 0 (GPU-n1-0) of n1: 60 corrected memory errors within an hour, usually hardly any"
         ),
         "{}",
         i.summary
     );
-    assert!(i.summary.contains("drain n1 at the next checkpoint"), "{}", i.summary);
+    assert!(i.summary.to_string().contains("drain n1 at the next checkpoint"), "{}", i.summary);
     hours(&mut b, 30, [0.0, 50.0]);
     assert_eq!(b.summary(), [(Kind::EccTrend, Severity::Ticket, State::Resolved)]);
     // The driver is loaded anew: counters start from nothing, and nothing happened.
@@ -145,7 +145,7 @@ fn rows_that_were_remapped_are_a_ticket_and_never_a_page() {
         one.steps("llama", &["n1"], 5);
     }
     let why = &one.last().summary;
-    assert!(why.contains("1 row with uncorrectable errors was remapped today"), "{why}");
+    assert!(why.to_string().contains("1 row with uncorrectable errors was remapped today"), "{why}");
     for rows in 6..20 {
         b.feed(reading(
             "n1",

@@ -46,7 +46,7 @@ fn links_of_many_nodes_that_go_down_together_are_the_fabric() {
     assert_eq!((b.summary(), b.pages()), (vec![(Kind::LinkFault, Severity::Page, State::Open)], 1));
     let i = b.last();
     assert_eq!(i.nodes, nodes);
-    assert!(i.summary.starts_with("links of 4 nodes (n1, n2, n3, n4)"), "{}", i.summary);
+    assert!(i.summary.to_string().starts_with("links of 4 nodes (n1, n2, n3, n4)"), "{}", i.summary);
     // Idle nodes, too, are one ticket.
     let mut b = Bench::new();
     for node in nodes {
@@ -103,7 +103,7 @@ fn links_that_have_nothing_in_common_are_as_many_incidents() {
     go_on(&mut b, &well, &mut step, 400);
     assert!(b.open().contains(&dn) && b.open().iter().all(|i| i.0 == Kind::LinkFault), "{:?}", b.open());
     assert!(b.timeline.iter().any(|t| t == "hang of run-dn: one fault"), "{:#?}", b.timeline);
-    assert!(b.incidents.iter().all(|i| !i.summary.contains("switch")), "{:#?}", b.incidents);
+    assert!(b.incidents.iter().all(|i| !i.summary.to_string().contains("switch")), "{:#?}", b.incidents);
 }
 
 #[test]
@@ -156,7 +156,9 @@ fn a_switch_that_fails_under_many_runs_is_one_page() {
     assert_eq!((open[0].1, open[0].3.len()), (Severity::Page, 8));
     let i = b.incidents.iter().find(|i| i.state == State::Open).unwrap();
     assert!(
-        i.summary.starts_with("links of 8 nodes (n0, n1, n2, n3, n4, n5, n6, n7): look at the switch"),
+        i.summary
+            .to_string()
+            .starts_with("links of 8 nodes (n0, n1, n2, n3, n4, n5, n6, n7): look at the switch"),
         "{}",
         i.summary
     );
@@ -259,7 +261,7 @@ fn more_links_than_are_counted_are_said_to_be_more() {
     let many = b
         .incidents
         .iter()
-        .map(|i| i.summary.as_str())
+        .map(|i| i.summary.to_string())
         .find(|s| s.starts_with("links of 256 or more nodes (n"));
     assert!(many.is_some_and(|s| s.contains(" and others): look at the switch")), "{:?}", b.last().summary);
 }

@@ -81,7 +81,7 @@ fn ranks_that_did_not_join_are_suspects_of_the_hang() {
     assert_eq!((i.kind, i.severity), (Kind::Hang, Severity::Page));
     assert_eq!(i.suspects[0].what(), "ranks 1, 3 on gpu-7");
     assert!(i.suspects[0].why().contains("rank 1 did not join"), "{:?}", i.suspects);
-    assert!(i.summary.contains("rank 1 did not join"), "{}", i.summary);
+    assert!(i.summary.to_string().contains("rank 1 did not join"), "{}", i.summary);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn what_ras_says_of_the_runs_of_one_user_is_no_evidence_for_others() {
     let i = b.incidents.iter().find(|i| i.kind == Kind::Hang).unwrap();
     assert_eq!(i.severity, Severity::Page);
     assert!(i.suspects.iter().all(|s| !s.what().contains("gpu-7")), "{:?}", i.suspects);
-    assert!(!i.summary.contains("did not join"), "{}", i.summary);
+    assert!(!i.summary.to_string().contains("did not join"), "{}", i.summary);
 }
 
 #[test]

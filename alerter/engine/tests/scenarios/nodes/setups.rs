@@ -50,7 +50,7 @@ fn the_odd_one_out_is_named_with_both_values() {
     let i = b.last();
     let why =
         "n3 differs from the other nodes of the run (4 in all): driver is 570.86.10, elsewhere 570.124.06";
-    assert_eq!((i.summary.as_str(), i.suspects[0].what().as_str()), (why, "node n3"));
+    assert_eq!((i.summary.to_string().as_str(), i.suspects[0].what().as_str()), (why, "node n3"));
     // Published again every ten minutes: nothing new.
     for node in NODES {
         setup(&mut b, node, if node == "n3" { "570.86.10" } else { "570.124.06" }, "1.2");
@@ -81,7 +81,7 @@ fn the_run_sees_its_own_configuration_differently() {
     }
     b.steps("llama", &NODES, 60);
     assert_eq!(b.summary(), [(Kind::ConfigDrift, Severity::Ticket, State::Open)]);
-    assert!(b.last().summary.contains("lr is 0.0003, elsewhere 0.0001"), "{}", b.last().summary);
+    assert!(b.last().summary.to_string().contains("lr is 0.0003, elsewhere 0.0001"), "{}", b.last().summary);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn what_names_every_node_is_no_difference_and_hides_none() {
         let why = format!(
             "{odd} differs from the other nodes of the run ({all} in all): nccl is 2.26.2, elsewhere 2.27.3"
         );
-        assert_eq!(b.last().summary, why);
+        assert_eq!(b.last().summary.to_string(), why);
         assert_eq!(b.last().suspects.len(), 1);
     }
     let mut b = Bench::with_run("llama", &nodes);
@@ -132,7 +132,7 @@ fn of_two_nodes_neither_is_taken_for_the_wrong_one() {
     }
     b.steps("llama", &NODES[..2], 60);
     let i = b.last();
-    let summary = i.summary.as_str();
+    let summary = i.summary.to_string();
     assert!(summary.starts_with("the 2 nodes of the run are set up differently: nccl is 2."), "{summary}");
     assert!(
         summary.contains("2.27.3 on n1") && summary.contains("2.26.2 on n2") && !summary.contains("hostname"),
@@ -180,7 +180,10 @@ fn a_node_without_the_plugin_of_its_network_is_named_once_the_run_has_stepped_fo
     b.steps("llama", &NODES, 100);
     assert_eq!(b.summary(), [(Kind::ConfigDrift, Severity::Ticket, State::Open)]);
     let why = "n3 differs from the other nodes of the run (4 in all): nccl_net is not loaded, elsewhere 1.17";
-    assert_eq!((b.last().summary.as_str(), b.last().suspects[0].what().as_str()), (why, "node n3"));
+    assert_eq!(
+        (b.last().summary.to_string().as_str(), b.last().suspects[0].what().as_str()),
+        (why, "node n3")
+    );
     // Restarted: it is loaded later than the rest, which is no end and no beginning.
     NODES.iter().for_each(|node| publish(&mut b, node, Some("llama"), &loaded(None)));
     b.steps("llama", &NODES, 60);

@@ -53,7 +53,11 @@ fn a_fault_of_a_node_of_several_users_is_of_none_of_their_runs() {
         assert_eq!((i.severity, i.run.as_str()), (Severity::Page, ""), "{i:#?}");
         assert_eq!([label(i, "run"), label(i, "team"), label(i, "owner")], [""; 3]);
         assert_eq!(label(i, "alertname"), "StepwatchGpuFault");
-        assert!(i.summary.contains("scratch-x") && i.summary.contains("llama"), "{}", i.summary);
+        assert!(
+            i.summary.to_string().contains("scratch-x") && i.summary.to_string().contains("llama"),
+            "{}",
+            i.summary
+        );
         // A run that stands then, or is alone then, has it no more than before.
         ends(&mut b, "llama");
         b.wait(2000);
@@ -72,7 +76,7 @@ fn a_fault_of_a_node_of_one_user_is_of_the_run_but_not_of_its_labels() {
     b.steps("llama", &["n1"], 1);
     b.feed(fell_off("n1"));
     assert_eq!((fault(&b).run.as_str(), label(fault(&b), "team")), ("eval", ""));
-    assert!(fault(&b).summary.contains("; llama too"), "{}", fault(&b).summary);
+    assert!(fault(&b).summary.to_string().contains("; llama too"), "{}", fault(&b).summary);
 }
 
 #[test]

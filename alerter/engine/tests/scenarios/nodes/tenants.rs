@@ -47,7 +47,7 @@ fn where_nothing_has_run_for_minutes_it_is_a_ticket_and_what_killed_a_run_is_rep
     assert_eq!((b.open(), b.pages()), (vec![page], 1), "the run died of it");
     let summary = &b.last().summary;
     assert!(
-        summary.contains("no run uses the node now; 1 rank of run llama was there, which failed"),
+        summary.to_string().contains("no run uses the node now; 1 rank of run llama was there, which failed"),
         "{summary}"
     );
 
@@ -286,7 +286,11 @@ fn a_gpu_on_which_several_runs_failed_is_to_be_tested() {
     }
     let i = b.incidents.iter().find(|i| i.kind == Kind::GpuFault && i.severity > Severity::Info);
     let i = i.unwrap_or_else(|| panic!("{:#?}", b.incidents));
-    assert!(i.summary.ends_with("3 runs failed on it within a day: test the GPU"), "{}", i.summary);
+    assert!(
+        i.summary.to_string().ends_with("3 runs failed on it within a day: test the GPU"),
+        "{}",
+        i.summary
+    );
 }
 
 #[test]
@@ -297,6 +301,6 @@ fn a_reset_is_no_part_of_what_ails_the_node() {
     b.feed(reset);
     b.feed(hw("n1", "filesystem_readonly", true, "error", "/scratch is read-only", &[("device", "sda1")]));
     let i = b.last();
-    assert!(!i.summary.contains("reset"), "{}", i.summary);
+    assert!(!i.summary.to_string().contains("reset"), "{}", i.summary);
     assert_eq!(i.suspects.len(), 1, "{:#?}", i.suspects);
 }

@@ -79,7 +79,7 @@ fn an_xid_at_an_address_is_of_the_gpu_that_is_there_now() {
     e.extra.remove("gpu");
     b.feed(e);
     let why = &b.last().summary;
-    assert!(why.starts_with("XID 79 on GPU 3 (GPU-99999999-new) of n1"), "{why}");
+    assert!(why.to_string().starts_with("XID 79 on GPU 3 (GPU-99999999-new) of n1"), "{why}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Storm;
-use stepwatch_model::{Kind, Reporter, Span, Ts};
+use stepwatch_model::{Clause, Fact, Kind, Reporter, Span, Ts, clause};
 
 /// Incidents that a roll-up names one by one.
 pub(in crate::incident) const NAMED: usize = 8;
@@ -149,20 +149,20 @@ impl Tally {
         self.taken > 0 && self.total >= self.taken.saturating_mul(2)
     }
 
-    pub(in crate::incident) fn words(&self, within: Span, origin: Option<&str>) -> String {
+    pub(in crate::incident) fn words(&self, within: Span, origin: Option<&str>) -> Clause {
         let mut kinds: Vec<_> = self.kinds.iter().map(|(kind, n)| (*n, kind.title())).collect();
         kinds.sort_by_key(|(n, title)| (core::cmp::Reverse(*n), *title));
-        let kinds: Vec<_> = kinds.iter().map(|(n, title)| format!("{n} × {title}")).collect();
-        let so_far = if self.open < self.total {
-            format!(", {} of them open still", self.open)
-        } else {
-            String::new()
-        };
-        let from = origin.map(|origin| format!(" from {origin}")).unwrap_or_default();
-        format!(
-            "{} incidents{from} more than are reported one by one within {within}{so_far}: {}",
-            self.total,
-            kinds.join(", ")
+        let kinds = kinds.into_iter().map(|(n, kind)| clause!("{incidents} × {kind}", incidents = n, kind));
+        let kinds = Fact::joined(kinds.collect(), ", ");
+        let open = (self.open < self.total).then(|| clause!(", {open} of them open still", open = self.open));
+        let from = origin.map(|origin| clause!(" from {origin}", origin = Fact::text(origin)));
+        clause!(
+            "{incidents} incidents{from} more than are reported one by one within {within}{open}: {kinds}",
+            incidents = self.total,
+            from,
+            within,
+            open,
+            kinds,
         )
     }
 }

@@ -5,7 +5,7 @@ use crate::effect::Tx;
 use crate::external::{Alert, Limits, PostedAlert};
 use crate::incident::{End, Ended};
 use Severity::Page;
-use stepwatch_model::Sentence;
+use stepwatch_model::{Sentence, clause};
 
 const DISK: &[(&str, &str)] = &[("alertname", "DiskFull"), ("severity", "critical"), ("cluster", "a")];
 
@@ -128,7 +128,7 @@ fn what_a_run_that_ended_would_have_wasted_is_not_reported() {
         let id = w.raise("r", Kind::Nonfinite, Page);
         w.input(Input::Ack { incident: &id, by: "sam" });
         let record = &mut w.engine.manager().open.get_mut(&id).unwrap().record;
-        record.summary = Sentence::from("loss is NaN").and("every further step is wasted");
+        record.summary = Sentence::from(clause!("loss is NaN")).and(clause!("every further step is wasted"));
         let mut out = Vec::new();
         w.engine.manager().run_ended(&mut Tx::new(w.now, &mut out), "r", by_hand, &BTreeMap::new());
         w.absorb(out);

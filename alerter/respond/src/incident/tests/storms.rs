@@ -47,7 +47,7 @@ fn a_storm_says_why_it_takes_its_way() {
     let id = storm(&w).unwrap().id.clone();
     let path = w.sent.iter().find(|n| n.incident == id).and_then(|n| n.path.clone()).unwrap();
     assert_eq!((path.route.as_str(), path.matched.as_str()), ("routes[0]", "that of the incidents in it"));
-    assert!(storm(&w).unwrap().summary.ends_with(": 1 × hang"), "{:?}", storm(&w));
+    assert!(storm(&w).unwrap().summary.to_string().ends_with(": 1 × hang"), "{:?}", storm(&w));
 }
 
 #[test]

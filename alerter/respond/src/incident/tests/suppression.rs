@@ -271,7 +271,7 @@ fn a_storm_pages_once_and_keeps_everything() {
     w.expect(&[("chat", Update, Reason::StormGrew)]);
     let storm = w.records.values().find(|r| r.kind == Kind::AlertStorm).cloned().unwrap();
     assert_eq!((storm.severity, storm.value, w.records.len()), (Page, 17.0, 21));
-    assert!(storm.summary.contains("17 × hang"), "{}", storm.summary);
+    assert!(storm.summary.to_string().contains("17 × hang"), "{}", storm.summary);
     w.forward(Span::secs(300));
     want = vec![("phone", Trigger, Reason::Escalated); 4];
     w.expect(&want);
