@@ -1,9 +1,10 @@
 //! The house limits: a file is short enough to keep in mind, a function fits on a screen, few files
-//! import each other in a circle; and every fixture has its origin.
+//! import each other in a circle; findings are data; and every fixture has its origin.
 
 use std::path::{Path, PathBuf};
 
 use crate::circles;
+use crate::facts;
 use crate::fixtures;
 use crate::report::Closing;
 use crate::rust_source::functions;
@@ -49,12 +50,15 @@ pub(crate) fn check(w: &Workspace) -> Result<Closing, String> {
     }
     let (modules, circles) = circles::check(&w.root)?;
     wrong.extend(circles);
+    let (clauses, formatted) = facts::check(&w.root)?;
+    wrong.extend(formatted);
     let (fixtures, unlisted) = fixtures::check(&w.root);
     wrong.extend(unlisted);
     if wrong.is_empty() {
         Ok(vec![
             format!("{} files, {lines} lines, the longest has {longest}", files.len()),
             format!("{modules} modules, in no large circle of imports"),
+            format!("{clauses} clauses, with facts that are no text of ours"),
             format!("{fixtures} fixtures, each listed as captured or composed"),
         ])
     } else {
@@ -74,7 +78,7 @@ fn wide_comments(text: &str) -> impl Iterator<Item = usize> {
 }
 
 /// Every Rust and Python file under `dir`.
-fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+pub(crate) fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     let mut entries: Vec<_> =
         std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
     entries.sort();

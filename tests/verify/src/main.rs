@@ -12,6 +12,7 @@
 
 mod circles;
 mod extend;
+mod facts;
 mod fixtures;
 mod fuzz;
 mod house;
