@@ -3,6 +3,7 @@
 //! Times are RFC 3339 in UTC with milliseconds. Numbers that are not finite are the strings `NaN`,
 //! `Infinity`, `-Infinity`, as in events.
 
+mod facts;
 mod silences;
 mod state_time;
 
@@ -25,6 +26,7 @@ use crate::postmortem::Impact;
 use crate::run_snapshot::RunSnapshot;
 use crate::series::Latest;
 use crate::store::{Delivery, DeliveryState};
+pub use facts::Facts;
 pub use silences::{PreviewView, SilenceList, SilenceView, WishView};
 pub use state_time::StateTime;
 
@@ -60,6 +62,10 @@ pub struct IncidentView {
     #[serde(default)]
     pub title: String,
     pub summary: String,
+    /// The facts of the summary by name.
+    #[serde(default)]
+    #[schema(value_type = schema::Facts)]
+    pub facts: Facts,
     pub start_step: i64,
     pub opened_step: i64,
     pub detected_step: i64,
@@ -423,7 +429,7 @@ impl IncidentView {
 
 impl From<IncidentRecord> for IncidentView {
     fn from(r: IncidentRecord) -> Self {
-        let end = r.end.as_ref();
+        let (end, resolved) = (r.end.as_ref(), r.state == State::Resolved);
         Self {
             ended: end.map(|end| end.how),
             resolved_by: end.and_then(|end| end.by.clone()),
@@ -440,10 +446,8 @@ impl From<IncidentRecord> for IncidentView {
             state: r.state,
             signal: r.signal,
             // What followed from the incident no longer holds once it is over.
-            summary: match r.state {
-                State::Resolved => r.summary.what(),
-                State::Open | State::Acknowledged => r.summary.to_string(),
-            },
+            summary: if resolved { r.summary.what() } else { r.summary.to_string() },
+            facts: facts::facts(r.summary.clauses().take(if resolved { 1 } else { usize::MAX })),
             start_step: r.start_step,
             opened_step: r.opened_step,
             detected_step: r.detected_step,

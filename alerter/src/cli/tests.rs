@@ -14,7 +14,7 @@ use stepwatch_respond::message::Reason;
 use super::*;
 use crate::api::doc::examples;
 use crate::api::view::{
-    DeliveryView, IncidentDetail, IncidentView, LinkView, PathView, RunList, RunView, SourceView,
+    DeliveryView, Facts, IncidentDetail, IncidentView, LinkView, PathView, RunList, RunView, SourceView,
     SuppressionView, TimelineView, When,
 };
 use crate::store::DeliveryState;
@@ -42,6 +42,7 @@ fn incident() -> IncidentView {
         signal: "grad_norm".into(),
         title: "gradient spike".into(),
         summary: "grad_norm rose to 27.3 within 4 steps, 31 robust sigmas above 0.87".into(),
+        facts: Facts::new(),
         start_step: 12340,
         opened_step: 12343,
         detected_step: 12345,

@@ -18,7 +18,8 @@ pub(crate) fn incident() -> Value {
     json!({
         "id": "01KAHTZ7", "run": "llama-70b", "nodes": [], "kind": "grad_spike", "cause": "numerics", "severity": "page",
         "state": "open", "signal": "grad_norm", "title": "gradient spike",
-        "summary": "grad_norm rose to 27.3 within 4 steps, 31 robust sigmas above 0.87",
+        "summary": "grad norm 27.3 is 31.38x its usual 0.87, and the loss is rising with it",
+        "facts": {"now": 27.3, "times": 31.38, "usual": 0.87},
         "start_step": 12340, "opened_step": 12343, "detected_step": 12345, "end_step": null,
         "value": 27.3, "expected": 0.87, "score": 31.2,
         "suspects": [{

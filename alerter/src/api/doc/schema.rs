@@ -109,6 +109,13 @@ named! {
         .additional_properties(Some(AdditionalProperties::from(Schema::Object(Object::with_type(Type::String)))))
         .examples([json!({"kind": "hang", "run": "llama-70b", "severity": "page"})])
         .build();
+    /// What a sentence says, as data: names to numbers, text, lists, and observations as objects.
+    /// Spans are in seconds, and their names end in `_seconds`; shares are fractions of one;
+    /// numbers that are not finite are text. Which names there are depends on the kind.
+    Facts => ObjectBuilder::new()
+        .additional_properties(Some(AdditionalProperties::FreeForm(true)))
+        .examples([json!({"now": 3.1, "usual": 0.4, "times": 7.75, "step": 12345, "idle_seconds": 90.0})])
+        .build();
     /// The name of a person, of which something must show.
     Person => line(SHOWS, 100);
     /// One line.
