@@ -73,8 +73,32 @@ impl Clause {
 }
 
 /// A [`Clause`]: `clause!("loss is {now}, {before} before", now = value, before = expected)`. A
-/// value that is named as its variable need not be given. The compiler refuses a placeholder
-/// without a value, and a value without a placeholder.
+/// value that is named as its variable need not be given.
+///
+/// ```
+/// let usual = 2.5;
+/// let clause = stepwatch_model::clause!("loss is {now}, {usual} before", now = 3.0, usual);
+/// assert_eq!(clause.to_string(), "loss is 3, 2.5 before");
+/// ```
+///
+/// The compiler refuses a placeholder without a value, also where a variable has its name:
+///
+/// ```compile_fail
+/// let now = 3.0;
+/// stepwatch_model::clause!("loss is {now}");
+/// ```
+///
+/// a value without a placeholder:
+///
+/// ```compile_fail
+/// stepwatch_model::clause!("loss is {now}", now = 3.0, usual = 2.5);
+/// ```
+///
+/// and one that says how it is shown, which the fact does:
+///
+/// ```compile_fail
+/// stepwatch_model::clause!("loss is {now:.1}", now = 3.0);
+/// ```
 #[macro_export]
 macro_rules! clause {
     ($form:literal $(, $name:ident $(= $value:expr)?)* $(,)?) => {
