@@ -104,7 +104,7 @@ macro_rules! clause {
     ($form:literal $(, $name:ident $(= $value:expr)?)* $(,)?) => {
         $crate::Clause::new(
             {
-                // What `concat!` gives captures no variables, so that each placeholder must be named.
+                // What `concat!` gives captures no variables: each placeholder must be named.
                 let _ = || {
                     let _ = ::core::format_args!(::core::concat!($form) $(, $name = "")*);
                 };
