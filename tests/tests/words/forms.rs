@@ -23,6 +23,7 @@ const QUESTIONS: &[(&str, &[&str])] = &[
     ("/", &["node", "run", "back"]),
     ("/oncall", &["run", "node", "kind", "severity", "at"]),
     ("/runs", &["run"]),
+    ("/report", &["run"]),
     ("/silences/new", &["incident", "matchers"]),
 ];
 

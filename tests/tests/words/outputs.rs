@@ -22,6 +22,7 @@ pub(crate) const PAGES: &[&str] = &[
     "/silences/new",
     "/runs",
     "/runs/{run}",
+    "/report",
     "/nodes",
     "/nodes/{node}",
     "/receivers",
@@ -31,6 +32,7 @@ pub(crate) const PAGES: &[&str] = &[
 const LISTS: &[&str] = &[
     "/api/v1/incidents",
     "/api/v1/runs",
+    "/api/v1/report",
     "/api/v1/nodes",
     "/api/v1/silences",
     "/api/v1/audit",
@@ -117,6 +119,8 @@ pub(crate) async fn out_of_alerter(stack: &Stack, ids: &[String], seen: &mut See
         vec!["silences", "list"],
         vec!["audit"],
         vec!["runs"],
+        vec!["report"],
+        vec!["report", "--format", "html"],
         vec!["sources"],
         vec!["oncall", "primary"],
     ];

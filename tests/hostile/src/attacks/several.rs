@@ -10,8 +10,7 @@ use crate::attack::{Attack, Target, come_from, raise_open_files};
 /// bodies, series and answers are not one.
 const MAX_KIB: u64 = 80 << 10;
 
-pub(crate) const ATTACK: Attack =
-    Attack { exporter_max_kib: MAX_KIB, ..Attack::new("several-at-once", act) };
+pub(crate) const ATTACK: Attack = Attack { exporter_max_kib: MAX_KIB, ..Attack::new("several-at-once", act) };
 
 const PARTS: [&Attack; 3] = [&bodies::SMALL, &values::SERIES, &unread::EXPORTER];
 
