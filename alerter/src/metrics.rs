@@ -145,7 +145,7 @@ pub struct RuntimeMetrics {
     pub state_discarded: Counter,
     pub clock_behind: FloatGauge,
     pub changes_dropped: Counter,
-    pub ledger_hours_dropped: Counter,
+    pub ledger_rows_dropped: Counter,
     pub audit: AuditMetrics,
     pub template_failures: Family<ReceiverLabel, Counter>,
 }
@@ -214,7 +214,7 @@ impl Default for RuntimeMetrics {
             state_discarded: Counter::default(),
             clock_behind: FloatGauge::default(),
             changes_dropped: Counter::default(),
-            ledger_hours_dropped: Counter::default(),
+            ledger_rows_dropped: Counter::default(),
             audit: AuditMetrics::default(),
             template_failures: Family::default(),
         }
@@ -318,9 +318,9 @@ impl RuntimeMetrics {
             m.changes_dropped.clone(),
         );
         r.register(
-            "ledger_hours_dropped",
+            "ledger_rows_dropped",
             "Hours of runs of which nothing was kept for reports: the clock of the trainer is far from ours, or the log was old",
-            m.ledger_hours_dropped.clone(),
+            m.ledger_rows_dropped.clone(),
         );
         r.register(
             "template_failures",

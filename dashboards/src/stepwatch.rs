@@ -183,7 +183,7 @@ fn alerter_limits() -> Row {
                     "{{instance}} planned restarts",
                 )
                 .show(rate("stepwatch_alerter_run_changes_dropped_total"), "{{instance}} changes of runs")
-                .show(rate("stepwatch_alerter_ledger_hours_dropped_total"), "{{instance}} hours of reports"),
+                .show(rate("stepwatch_alerter_ledger_rows_dropped_total"), "{{instance}} hours of reports"),
             Chart::lines("Pictures", "How much is kept for pictures of runs?", Unit::Bytes)
                 .from_zero()
                 .show(each("stepwatch_alerter_series_bytes"), "{{instance}}"),

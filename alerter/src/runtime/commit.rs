@@ -55,7 +55,7 @@ impl Runtime {
             if kept.contains(&hour.hour.hour) {
                 self.pending.hours.push(hour);
             } else {
-                self.metrics.ledger_hours_dropped.inc();
+                self.metrics.ledger_rows_dropped.inc();
             }
         }
     }

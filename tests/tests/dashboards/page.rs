@@ -63,7 +63,7 @@ const OF_ALERTER: &[(&str, &str, &[&str])] = &[
     ("incidents_opened", "counter", &["kind", "severity"]),
     ("incidents_resolved_still_firing", "gauge", &["severity"]),
     ("incidents_silenced", "gauge", &[]),
-    ("ledger_hours_dropped", "counter", &[]),
+    ("ledger_rows_dropped", "counter", &[]),
     ("ledgers_hidden", "gauge", &[]),
     ("malformed_records", "counter", &["reason"]),
     ("notification_latency_seconds", "histogram", &["receiver"]),
