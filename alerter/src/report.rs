@@ -2,7 +2,7 @@
 //! for it.
 //!
 //! The times are those of the ledger, by hour; the causes are those of the incidents. From both,
-//! [`view`] makes numbers, which [`markdown`] and [`html`] write for people.
+//! [`view()`] makes numbers, which [`markdown`] and [`html`] write for people.
 
 pub(crate) mod html;
 pub(crate) mod markdown;
