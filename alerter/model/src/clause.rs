@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fact::Fact;
 
-/// A form with named placeholders, and the facts that stand in them. [`clause!`](crate::clause)
+/// A form with named placeholders, and the facts that stand in them. [`clause!`](crate::clause!)
 /// makes one, and `render` puts it into words.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Clause {
