@@ -31,7 +31,7 @@ const LIMIT_MAX: u32 = 1000;
 /// Incidents examined, the latest first, for a token that sees only some of them.
 const LIMITED_SCAN: u32 = 20_000;
 /// Shown as it is by a browser, and never as HTML.
-const MARKDOWN: &str = "text/markdown; charset=utf-8";
+pub(super) const MARKDOWN: &str = "text/markdown; charset=utf-8";
 
 type Result<T> = core::result::Result<T, ApiError>;
 

@@ -16,6 +16,7 @@ use super::auth::Caller;
 use super::doc::errors::{BadRequest, Broken, NotFound};
 use super::error::ApiError;
 use super::extract::Asked;
+use super::incidents::MARKDOWN;
 use super::state::Api;
 use super::view::When;
 use crate::clock::wall;
@@ -29,8 +30,6 @@ const SINCE_DEFAULT: Span = Span::secs(7 * 86_400);
 /// first, of which the costs are computed: that reads their messages.
 const INCIDENTS_SCANNED: u32 = 5_000;
 const INCIDENTS_COSTED: usize = 300;
-/// Shown as it is by a browser, and never as HTML.
-const MARKDOWN: &str = "text/markdown; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 
 type Result<T> = core::result::Result<T, ApiError>;

@@ -69,6 +69,11 @@ pub(super) async fn put_hours(tx: &mut SqliteConnection, hours: &[RunHour]) -> R
         let is_possible = (0..i64::MAX / MAX_RUNS).contains(&hour.hour.hour);
         is_possible.then(|| (hour.hour.hour * MAX_RUNS + number, &hour.hour.totals))
     });
+    let is_beyond = |hour: &&RunHour| numbers.get(hour.run.as_str()).is_none_or(|n| *n >= MAX_RUNS);
+    let dropped = hours.iter().filter(is_beyond).count();
+    if dropped > 0 {
+        tracing::warn!(dropped, "hours of runs are not kept: {MAX_RUNS} runs have some already");
+    }
     // Of one hour the last counts.
     let rows: BTreeMap<i64, &Totals> = numbered.collect();
     let rows: Vec<(i64, &Totals)> = rows.into_iter().collect();
