@@ -262,26 +262,25 @@ CREATE TABLE run_hours (
     interruptions BIGINT NOT NULL,
     -- Of all states; what each cost is the share of its GPUs' time.
     dollars       DOUBLE PRECISION NOT NULL,
-    productive_ms      BIGINT NOT NULL,
-    productive_gpu_ms  BIGINT NOT NULL,
-    slowed_ms          BIGINT NOT NULL,
-    slowed_gpu_ms      BIGINT NOT NULL,
-    stalled_ms         BIGINT NOT NULL,
-    stalled_gpu_ms     BIGINT NOT NULL,
-    saving_ms          BIGINT NOT NULL,
-    saving_gpu_ms      BIGINT NOT NULL,
-    loading_ms         BIGINT NOT NULL,
-    loading_gpu_ms     BIGINT NOT NULL,
-    starting_ms        BIGINT NOT NULL,
-    starting_gpu_ms    BIGINT NOT NULL,
-    evaluating_ms      BIGINT NOT NULL,
-    evaluating_gpu_ms  BIGINT NOT NULL,
-    recomputing_ms     BIGINT NOT NULL,
-    recomputing_gpu_ms BIGINT NOT NULL,
-    down_ms            BIGINT NOT NULL,
-    down_gpu_ms        BIGINT NOT NULL,
-    idle_ms            BIGINT NOT NULL,
-    idle_gpu_ms        BIGINT NOT NULL,
-    unknown_ms         BIGINT NOT NULL,
-    unknown_gpu_ms     BIGINT NOT NULL
+    -- Of steps that the run keeps.
+    tokens        BIGINT NOT NULL,
+    -- Of its nodes, as far as it was measured, and of how many milliseconds of GPUs that was.
+    joules          BIGINT NOT NULL,
+    measured_gpu_ms BIGINT NOT NULL,
+    carbon_grams    BIGINT NOT NULL,
+    -- GPUs of the run. The time of its GPUs in a state is the time of the run in it times these; where that is not so
+    -- for every state (they became more or fewer within the hour), gpu_ms has it by state, as a JSON object.
+    gpus           BIGINT NOT NULL,
+    gpu_ms         TEXT,
+    productive_ms  BIGINT NOT NULL,
+    slowed_ms      BIGINT NOT NULL,
+    stalled_ms     BIGINT NOT NULL,
+    saving_ms      BIGINT NOT NULL,
+    loading_ms     BIGINT NOT NULL,
+    starting_ms    BIGINT NOT NULL,
+    evaluating_ms  BIGINT NOT NULL,
+    recomputing_ms BIGINT NOT NULL,
+    down_ms        BIGINT NOT NULL,
+    idle_ms        BIGINT NOT NULL,
+    unknown_ms     BIGINT NOT NULL
 );

@@ -221,7 +221,7 @@ fn time_spent() -> Row {
 }
 
 /// By the ledger of the alerter.
-fn gpu_time() -> [Chart; 3] {
+fn gpu_time() -> [Chart; 6] {
     [
         Chart::lines(
             "GPU time",
@@ -235,12 +235,26 @@ fn gpu_time() -> [Chart; 3] {
             .width(6)
             .from_zero()
             .up_to(1.0)
-            .show(judged("train_goodput_ratio").max("run"), "since the beginning"),
+            .show(judged("train_goodput_ratio").max("run"), "since the beginning")
+            .show(judged("train_effective_training_time_ratio").max("run"), "with slow steps"),
         Chart::lines("Cost of an hour", "What did each way to spend the time cost, in dollars?", Unit::Short)
             .width(6)
             .stacked()
             .from_zero()
             .show(judged("train_cost_dollars_total").increase_in("1h").max("run, state"), "{{state}}"),
+        Chart::lines("Power", "What do its nodes draw, by the energy of its GPUs?", Unit::Watts)
+            .width(8)
+            .from_zero()
+            .show(judged("train_energy_joules_total").rate().max("run"), "nodes of the run"),
+        Chart::lines("Carbon of an hour", "How many grams of CO2 were emitted for it?", Unit::Short)
+            .width(8)
+            .from_zero()
+            .show(judged("train_carbon_grams_total").increase_in("1h").max("run"), "grams"),
+        Chart::lines("Tokens for what was spent", "What did a joule and a dollar bring?", Unit::Short)
+            .width(8)
+            .from_zero()
+            .show(judged("train_tokens_per_joule").max("run"), "a joule")
+            .show(judged("train_tokens_per_dollar").max("run"), "a dollar"),
     ]
 }
 

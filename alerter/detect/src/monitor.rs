@@ -3,6 +3,7 @@
 
 mod admission;
 mod baselines;
+mod energy;
 mod kept_accounts;
 mod node;
 mod nodes;

@@ -11,7 +11,7 @@ mod state;
 pub(crate) mod words;
 
 pub use conditions::{Condition, Conditions, Key, Level, Topic};
-pub use gpus::{Gpu, Gpus, Reading};
+pub use gpus::{Gpu, Gpus, Reading, UsedEnergy};
 pub(crate) use jobs::Claim;
 pub use peer_metrics::PeerMetrics;
 pub use state::NodeState;

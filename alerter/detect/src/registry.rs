@@ -24,6 +24,9 @@ macro_rules! detectors {
             /// setting of the whole alerter, not of its detectors.
             #[serde(skip)]
             pub cost_per_gpu_hour: Option<f64>,
+            /// The same.
+            #[serde(skip)]
+            pub energy: EnergyConfig,
         }
 
         /// The state of every detector of one run.

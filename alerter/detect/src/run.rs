@@ -27,7 +27,7 @@ pub(crate) use checkpoints::median;
 pub use checkpoints::{Checkpoints, Outcome, Save, Written};
 pub use config_groups::{ConfigGroups, Setup, Variant};
 pub(crate) use ledger::{Accounts, Declared, KeptAccounts, Size, Steps};
-pub use ledger::{HOUR, HourTotals, Ledger, RunHour, TimeState, Totals};
+pub use ledger::{Counts, Energy, EnergyConfig, HOUR, HourTotals, Ledger, RunHour, TimeState, Totals};
 pub use lost_source::Lost;
 pub use pace::Pace;
 pub use peers::{Peers, Usual};

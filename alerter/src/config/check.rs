@@ -19,6 +19,7 @@ pub(super) fn values(file: &File, errors: &mut Vec<String>) {
     {
         errors.push(format!("cost_per_gpu_hour: must be a number of at least 0, got {cost}"));
     }
+    errors.extend(file.energy.mistakes().map(|why| format!("energy.{why}")));
     if file.detectors.mfu_droop.page_when_lost.is_some() && file.cost_per_gpu_hour.is_none() {
         let key = "detectors.mfu_droop.page_when_lost";
         errors.push(format!("{key}: is in dollars, which need cost_per_gpu_hour"));

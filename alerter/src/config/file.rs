@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 use stepwatch_detect::detectors::DetectorsConfig;
+use stepwatch_detect::run::EnergyConfig;
 use stepwatch_engine::EngineConfig;
 use stepwatch_kit::serve::{ListenAddr, WebHosts};
 use stepwatch_model::time::Span;
@@ -35,6 +36,7 @@ pub struct File {
     pub api: Api,
     pub audit: AuditConfig,
     pub cost_per_gpu_hour: Option<f64>,
+    pub energy: EnergyConfig,
     pub web: WebHosts,
     /// The address of this alerter for people: links in messages lead there.
     pub external_url: Option<String>,
@@ -114,6 +116,7 @@ impl Default for File {
             api: Api::default(),
             audit: AuditConfig::default(),
             cost_per_gpu_hour: None,
+            energy: EnergyConfig::default(),
             web: WebHosts::default(),
             external_url: None,
             runbook_url: None,
@@ -208,6 +211,7 @@ impl File {
     pub(crate) fn engine(&self) -> EngineConfig {
         let mut detectors = self.detectors.clone();
         detectors.cost_per_gpu_hour = self.cost_per_gpu_hour;
+        detectors.energy = self.energy;
         EngineConfig { detectors: Arc::new(detectors), responder: self.responder() }
     }
 

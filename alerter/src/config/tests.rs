@@ -118,6 +118,7 @@ fn mistakes_in_a_value_are_pointed_at() {
 fn mistakes_between_values_are_reported_all_at_once() {
     let text = r#"
 cost_per_gpu_hour: -1
+energy: {node_ratio: 0.5, pue: 1.2, carbon_g_per_kwh: -400}
 external_url: "javascript:alert(1)"
 storage: {retention: 1h}
 sources:

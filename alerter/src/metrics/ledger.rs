@@ -14,7 +14,7 @@ use stepwatch_detect::run::{TimeState, Totals};
 use crate::run_snapshot::RunSnapshot;
 use crate::runtime::Views;
 
-/// Runs whose time is exposed: 23 series each.
+/// Runs whose time is exposed: 28 series each.
 const MAX_EXPOSED: usize = 500;
 
 #[derive(Debug)]
@@ -47,6 +47,53 @@ const PER_STATE: [PerState; 2] = [
     },
 ];
 
+/// The same of one number a run.
+struct PerRun {
+    name: &'static str,
+    help: &'static str,
+    kind: MetricType,
+    value: fn(&Totals) -> Option<f64>,
+}
+
+const PER_RUN: [PerRun; 6] = [
+    PerRun {
+        name: "train_goodput_ratio",
+        help: "Share of the time of a run in which it made steps that it keeps, at its usual speed",
+        kind: MetricType::Gauge,
+        value: Totals::goodput,
+    },
+    PerRun {
+        name: "train_effective_training_time_ratio",
+        help: "Share of the time of a run in which it made steps that it keeps, at whatever speed",
+        kind: MetricType::Gauge,
+        value: Totals::effective_training_time,
+    },
+    PerRun {
+        name: "train_energy_joules",
+        help: "Energy that the GPUs of a run used by their own counters, times energy.node_ratio; absent where none is read",
+        kind: MetricType::Counter,
+        value: |totals| Some(totals.counts().energy.joules).filter(|joules| *joules > 0.0),
+    },
+    PerRun {
+        name: "train_carbon_grams",
+        help: "CO2 equivalent that was emitted for that energy, by energy.pue and energy.carbon_g_per_kwh; absent unless configured",
+        kind: MetricType::Counter,
+        value: |totals| Some(totals.counts().energy.carbon_grams).filter(|grams| *grams > 0.0),
+    },
+    PerRun {
+        name: "train_tokens_per_joule",
+        help: "Tokens of the steps that a run keeps for each joule; absent unless the energy of 95 % of its GPU time was measured",
+        kind: MetricType::Gauge,
+        value: Totals::tokens_per_joule,
+    },
+    PerRun {
+        name: "train_tokens_per_dollar",
+        help: "Tokens of the steps that a run keeps for each dollar; absent where no price is configured",
+        kind: MetricType::Gauge,
+        value: Totals::tokens_per_dollar,
+    },
+];
+
 impl Collector for LedgerMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let view = self.0.get();
@@ -68,14 +115,19 @@ impl Collector for LedgerMetrics {
                 }
             }
         }
-        let help = "Share of the time of a run in which it made steps that it keeps, at its usual speed";
-        if !runs.is_empty() {
-            let mut family =
-                encoder.encode_descriptor("train_goodput_ratio", help, None, MetricType::Gauge)?;
-            for run in &runs {
-                let Some(goodput) = run.totals.goodput() else { continue };
+        for PerRun { name, help, kind, value } in PER_RUN {
+            let mut valued = runs.iter().filter_map(|run| Some((run, value(&run.totals)?))).peekable();
+            if valued.peek().is_none() {
+                continue;
+            }
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            for (run, value) in valued {
                 let labels = [("run", run.run.as_str())];
-                ConstGauge::new(goodput).encode(family.encode_family(&labels)?)?;
+                let sample = family.encode_family(&labels)?;
+                match kind {
+                    MetricType::Counter => ConstCounter::new(value).encode(sample)?,
+                    _ => ConstGauge::new(value).encode(sample)?,
+                }
             }
         }
         let help = "Runs beyond the limit of those whose time is exposed";

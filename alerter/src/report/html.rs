@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use stepwatch_kit::build_info;
 
-use super::text::{self, Table};
+use super::text::{self, Cell, Table};
 use super::view::ReportView;
 use crate::markup::{escape, page};
 
@@ -25,7 +25,7 @@ pub(crate) fn render(view: &ReportView) -> String {
 }
 
 fn sections(out: &mut String, view: &ReportView) {
-    let figures = text::figures(view).into_iter().map(Vec::from).collect();
+    let figures = text::figures(view).into_iter().map(|row| row.map(Cell::Text).into()).collect();
     table(out, &Table { title: "Summary", columns: &[], rows: figures });
     text::tables(view).iter().for_each(|of| table(out, of));
     if view.runs_hidden > 0 {
@@ -44,7 +44,7 @@ fn table(out: &mut String, Table { title, columns, rows }: &Table) {
     for row in rows {
         out.push_str("<tr>");
         for (at, cell) in row.iter().enumerate() {
-            let cell = escape(cell);
+            let cell = escape(cell.text());
             let _ = match at {
                 0 => write!(out, "<th scope=\"row\">{cell}</th>"),
                 _ => write!(out, "<td>{cell}</td>"),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::text;
+use super::text::{self, Cell};
 use super::view::ReportView;
 use crate::markdown::{Table, escape};
 
@@ -18,7 +18,7 @@ pub(crate) fn render(view: &ReportView) -> String {
     for table in text::tables(view) {
         let _ = writeln!(out, "## {}\n", table.title);
         let mut written = Table::new(table.columns);
-        table.rows.into_iter().for_each(|row| written.row(row));
+        table.rows.iter().for_each(|row| written.row(row.iter().map(Cell::text)));
         written.write(&mut out);
     }
     if view.runs_hidden > 0 {

@@ -1,4 +1,4 @@
-use stepwatch_detect::run::{TimeState, Totals};
+use stepwatch_detect::run::{Counts, Energy, TimeState, Totals};
 use stepwatch_model::time::Ts;
 
 use super::*;
@@ -10,7 +10,12 @@ fn run(name: &str, gpus: i64, hours: &[(TimeState, i64)], interruptions: u32) ->
     let states = hours
         .iter()
         .map(|(state, hours)| (*state, [hours * HOURS, gpus * hours * HOURS], 2.0 * (gpus * hours) as f64));
-    RunTotals { run: name.into(), totals: Totals::from_states(states, 2, interruptions) }
+    let time: i64 = hours.iter().map(|(_, hours)| hours * HOURS).sum();
+    // 700 W, half again as much for the rest of the node, and 400 g a kilowatt-hour.
+    let joules = 1.5 * 0.7 * (gpus * time) as f64;
+    let energy = Energy { joules, carbon_grams: joules / 3.6e6 * 400.0, gpu_ms: gpus * time };
+    let counts = Counts { starts: 2, interruptions, tokens: 2.5e9 * gpus as f64, energy };
+    RunTotals { run: name.into(), totals: Totals::from_states(states, counts) }
 }
 
 fn period() -> Period {
@@ -71,7 +76,7 @@ fn it_is_written_for_people() {
 #[test]
 fn a_size_that_is_not_known_is_no_zero() {
     let states = [(TimeState::Productive, [HOURS, 0], 0.0)];
-    let runs = [RunTotals { run: "x".into(), totals: Totals::from_states(states, 0, 0) }];
+    let runs = [RunTotals { run: "x".into(), totals: Totals::from_states(states, Counts::default()) }];
     let view = view(period(), None, &runs, &[]);
     assert_eq!((view.total.gpu_hours, view.total.dollars), (None, None));
     let text = markdown::render(&view);

@@ -1,7 +1,6 @@
 //! Words and numbers that the written forms of a report share.
 
 use stepwatch_model::Target;
-use stepwatch_model::number;
 use stepwatch_model::time::Span;
 
 use super::view::{CostlyView, InterruptionView, ReportView, RunReport};
@@ -54,11 +53,44 @@ fn goodput(run: &RunReport) -> String {
 }
 
 fn hours(gpu_hours: Option<f64>) -> String {
-    gpu_hours.map_or_else(|| "size not known".to_owned(), number)
+    gpu_hours.map_or_else(|| "size not known".to_owned(), amount)
 }
 
-fn dollars(amount: Option<f64>) -> String {
-    amount.map_or_else(|| "-".to_owned(), |amount| format!("${amount:.2}"))
+fn dollars(dollars: Option<f64>) -> String {
+    dollars.map_or_else(|| "-".to_owned(), |dollars| format!("${}", grouped(dollars, 2)))
+}
+
+/// With three digits that count, or all before the point.
+fn amount(value: f64) -> String {
+    let digits = match value.abs() {
+        0.0 | 99.95.. => 0,
+        9.995.. => 1,
+        _ => 2,
+    };
+    grouped(value, digits)
+}
+
+/// `1,234,567.8`.
+fn grouped(value: f64, digits: usize) -> String {
+    let text = format!("{:.digits$}", value.abs());
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut out = String::from(if value < 0.0 { "-" } else { "" });
+    for (at, digit) in whole.chars().enumerate() {
+        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out + rest
+}
+
+/// `1,234 kWh`, and of how much of the time where that is not all.
+fn energy(run: &RunReport) -> Option<String> {
+    let kwh = amount(run.energy_kwh?);
+    Some(match run.energy_measured {
+        Some(share) if share < 0.995 => format!("{kwh} kWh, measured of {} of the GPU time", percent(share)),
+        _ => format!("{kwh} kWh"),
+    })
 }
 
 fn span(seconds: Option<f64>) -> String {
@@ -68,21 +100,25 @@ fn span(seconds: Option<f64>) -> String {
 /// The figures of the whole, with their names.
 pub(crate) fn figures(view: &ReportView) -> Vec<[String; 2]> {
     let t = &view.total;
+    let cost = match t.dollars {
+        Some(_) => dollars(t.dollars),
+        None => "no price is set (cost_per_gpu_hour)".to_owned(),
+    };
     let rows = [
-        ("GPU hours", hours(t.gpu_hours)),
-        (
-            "Cost",
-            t.dollars
-                .map_or_else(|| "no price is set (cost_per_gpu_hour)".to_owned(), |d| format!("${d:.2}")),
-        ),
-        ("Goodput", goodput(t)),
-        ("Interruptions", t.interruptions.to_string()),
-        ("Mean time between interruptions", span(t.seconds_between_interruptions)),
-        ("Mean time to the first step", span(t.seconds_to_first_step)),
-        ("Waiting for saves", t.save_share.map_or_else(|| "-".to_owned(), percent)),
-        ("Pages and tickets", view.incidents.to_string()),
+        ("GPU hours", Some(hours(t.gpu_hours))),
+        ("Cost", Some(cost)),
+        ("Goodput", Some(goodput(t))),
+        ("Interruptions", Some(t.interruptions.to_string())),
+        ("Mean time between interruptions", Some(span(t.seconds_between_interruptions))),
+        ("Mean time to the first step", Some(span(t.seconds_to_first_step))),
+        ("Waiting for saves", Some(t.save_share.map_or_else(|| "-".to_owned(), percent))),
+        ("Energy", energy(t)),
+        ("CO2 equivalent", t.carbon_kg.map(|kg| format!("{} kg", amount(kg)))),
+        ("Tokens per joule", t.tokens_per_joule.map(amount)),
+        ("Tokens per dollar", t.tokens_per_dollar.map(amount)),
+        ("Pages and tickets", Some(view.incidents.to_string())),
     ];
-    rows.map(|(name, value)| [name.to_owned(), value]).into()
+    rows.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?])).collect()
 }
 
 /// A table of the report, in any form.
@@ -90,12 +126,29 @@ pub(crate) fn figures(view: &ReportView) -> Vec<[String; 2]> {
 pub(crate) struct Table {
     pub(crate) title: &'static str,
     pub(crate) columns: &'static [&'static str],
-    pub(crate) rows: Vec<Vec<String>>,
+    pub(crate) rows: Vec<Vec<Cell>>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Cell {
+    Text(String),
+    /// The name of a run, which has a page.
+    Run(String),
+    /// The id of an incident, which has one too.
+    Incident(String),
+}
+
+impl Cell {
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Run(text) | Self::Incident(text) => text,
+        }
+    }
 }
 
 impl Table {
     /// The cells of a row with the names of their columns.
-    pub(crate) fn cells<'a>(&self, row: &'a [String]) -> impl Iterator<Item = (&'static str, &'a String)> {
+    pub(crate) fn cells<'a>(&self, row: &'a [Cell]) -> impl Iterator<Item = (&'static str, &'a Cell)> {
         self.columns.iter().copied().zip(row)
     }
 }
@@ -116,15 +169,23 @@ pub(crate) fn tables(view: &ReportView) -> Vec<Table> {
     all.into_iter().filter(|table| !table.rows.is_empty()).collect()
 }
 
-const RUN_COLUMNS: &[&str] =
-    &["Run", "GPU hours", "Cost", "Goodput", "Interruptions", "Between them", "To first step", "Saves"];
+const RUN_COLUMNS: &[&str] = &[
+    "Run",
+    "GPU hours",
+    "Cost",
+    "Goodput",
+    "Interruptions",
+    "Between them",
+    "To first step",
+    "Saves",
+    "kWh",
+];
 const STATE_COLUMNS: &[&str] = &["State", "GPU hours", "Share", "Cost"];
 const INTERRUPTION_COLUMNS: &[&str] = &["Component", "Class", "What", "Count", "Share", "GPU hours lost"];
 const COSTLY_COLUMNS: &[&str] = &["Incident", "Run", "Opened", "What", "Lasted", "GPU hours lost", "Cost"];
 
-fn run_row(run: &RunReport) -> Vec<String> {
-    vec![
-        run.run.clone(),
+fn run_row(run: &RunReport) -> Vec<Cell> {
+    let figures = [
         hours(run.gpu_hours),
         dollars(run.dollars),
         goodput(run),
@@ -132,47 +193,63 @@ fn run_row(run: &RunReport) -> Vec<String> {
         span(run.seconds_between_interruptions),
         span(run.seconds_to_first_step),
         run.save_share.map_or_else(|| "-".to_owned(), percent),
-    ]
+        run.energy_kwh.map_or_else(|| "-".to_owned(), amount),
+    ];
+    [Cell::Run(run.run.clone())].into_iter().chain(figures.map(Cell::Text)).collect()
 }
 
-fn state_rows(run: &RunReport) -> Vec<Vec<String>> {
+fn state_rows(run: &RunReport) -> Vec<Vec<Cell>> {
     let row = |t: &StateTime| {
-        vec![
+        let cells = [
             t.state.clone(),
             hours(t.gpu_seconds.map(|seconds| seconds / 3600.0)),
             percent(t.seconds / run.seconds.max(f64::MIN_POSITIVE)),
             dollars(t.dollars),
-        ]
+        ];
+        cells.map(Cell::Text).into()
     };
     run.time.iter().map(row).collect()
 }
 
-fn interruption_rows(view: &ReportView) -> Vec<Vec<String>> {
+fn interruption_rows(view: &ReportView) -> Vec<Vec<Cell>> {
     let row = |i: &InterruptionView| {
-        let count = i.count.to_string();
-        vec![
+        let cells = [
             i.component.clone(),
             i.class.clone(),
             i.what.clone(),
-            count,
+            i.count.to_string(),
             percent(i.share),
-            number(i.lost_gpu_hours),
-        ]
+            amount(i.lost_gpu_hours),
+        ];
+        cells.map(Cell::Text).into()
     };
     view.interruptions.iter().map(row).collect()
 }
 
-fn costly_rows(view: &ReportView) -> Vec<Vec<String>> {
+fn costly_rows(view: &ReportView) -> Vec<Vec<Cell>> {
     let row = |c: &CostlyView| {
-        vec![
-            c.id.clone(),
-            c.run.clone(),
+        let figures = [
             c.opened_at.0.to_string(),
             format!("{}: {}", c.title, c.summary),
             span(Some(c.lasted_seconds)),
-            number(c.lost_gpu_hours),
+            amount(c.lost_gpu_hours),
             dollars(c.lost_dollars),
-        ]
+        ];
+        let named = [Cell::Incident(c.id.clone()), Cell::Run(c.run.clone())];
+        named.into_iter().chain(figures.map(Cell::Text)).collect()
     };
     view.costliest.iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_in_groups_of_three() {
+        let said: Vec<_> = [0.0, 7.25, 99.94, 1000.4, 368_123_456.0, -1234.5].map(amount).into();
+        assert_eq!(said, ["0", "7.25", "99.9", "1,000", "368,123,456", "-1,234"]);
+        assert_eq!(dollars(Some(1_234_567.891)), "$1,234,567.89");
+        assert_eq!(dollars(None), "-");
+    }
 }

@@ -1,7 +1,7 @@
 //! A report as numbers.
 
 use serde::{Deserialize, Serialize};
-use stepwatch_detect::run::{TimeState, Totals};
+use stepwatch_detect::run::{Counts, TimeState, Totals};
 use utoipa::ToSchema;
 
 use crate::api::view::{StateTime, When};
@@ -52,6 +52,17 @@ pub(crate) struct RunReport {
     pub seconds_to_first_step: Option<f64>,
     /// The share of its time in which steps waited for checkpoints to be saved.
     pub save_share: Option<f64>,
+    /// Of steps that it keeps, where its trainer reports them.
+    pub tokens: Option<f64>,
+    /// Kilowatt-hours of its nodes; `null` where no GPU reports its energy.
+    pub energy_kwh: Option<f64>,
+    /// The share of the time of its GPUs of which their energy was measured.
+    pub energy_measured: Option<f64>,
+    /// Kilograms of CO2 equivalent, where an intensity is configured.
+    pub carbon_kg: Option<f64>,
+    /// `null` unless the energy of nearly all GPUs was measured.
+    pub tokens_per_joule: Option<f64>,
+    pub tokens_per_dollar: Option<f64>,
     /// Its time by state.
     pub time: Vec<StateTime>,
 }
@@ -90,6 +101,8 @@ impl RunReport {
         let share = |part: f64| (seconds > 0.0).then(|| part / seconds);
         let known: Option<f64> = TimeState::ALL.into_iter().map(|state| totals.gpu_seconds(state)).sum();
         let dollars: Option<f64> = TimeState::ALL.into_iter().map(|state| totals.dollars(state)).sum();
+        let Counts { starts, interruptions, tokens, energy } = *totals.counts();
+        let positive = |value: f64| (value > 0.0).then_some(value);
         let mean = |time: f64, count: u32| (count > 0).then(|| time / f64::from(count));
         let [productive, unknown, starting, loading, saving] = [
             TimeState::Productive,
@@ -106,11 +119,17 @@ impl RunReport {
             dollars,
             goodput: totals.goodput(),
             goodput_at_most: share(productive + unknown),
-            interruptions: totals.interruptions(),
-            seconds_between_interruptions: mean(seconds, totals.interruptions()),
-            starts: totals.starts(),
-            seconds_to_first_step: mean(starting + loading, totals.starts()),
+            interruptions,
+            seconds_between_interruptions: mean(seconds, interruptions),
+            starts,
+            seconds_to_first_step: mean(starting + loading, starts),
             save_share: share(saving),
+            tokens: positive(tokens),
+            energy_kwh: positive(energy.joules / 3.6e6),
+            energy_measured: totals.energy_measured().filter(|_| energy.joules > 0.0),
+            carbon_kg: positive(energy.carbon_grams / 1e3),
+            tokens_per_joule: totals.tokens_per_joule(),
+            tokens_per_dollar: totals.tokens_per_dollar(),
             time: StateTime::all(totals),
         }
     }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use sqlx::query_builder::Separated;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{QueryBuilder, Row as _, Sqlite};
-use stepwatch_detect::run::{HOUR, RunHour, TimeState, Totals};
+use stepwatch_detect::run::{Counts, Energy, HOUR, RunHour, TimeState, Totals};
 use stepwatch_model::time::Ts;
 
 use super::error::Result;
@@ -26,12 +27,18 @@ impl Store {
     /// `to`.
     pub async fn accounted(&self, from: Ts, to: Ts, run: Option<&str>) -> Result<Vec<RunTotals>> {
         let mut query = QueryBuilder::<Sqlite>::new("SELECT r.run, s.* FROM (SELECT id & ");
-        query
-            .push(MAX_RUNS - 1)
-            .push(" AS number, SUM(starts) AS starts, SUM(interruptions) AS interruptions");
-        query.push(", SUM(dollars) AS dollars");
-        for column in columns() {
+        query.push(MAX_RUNS - 1).push(" AS number");
+        for column in COUNTS.into_iter().chain(["dollars"]) {
             query.push(format_args!(", SUM({column}) AS {column}"));
+        }
+        for state in TimeState::ALL {
+            let name = state.as_str();
+            query.push(format_args!(
+                ", SUM({name}_ms) AS {name}_ms, SUM(CASE WHEN gpu_ms IS NULL THEN gpus * {name}_ms"
+            ));
+            query.push(format_args!(
+                " ELSE COALESCE(json_extract(gpu_ms, '$.{name}'), 0) END) AS {name}_gpu_ms"
+            ));
         }
         query.push(" FROM run_hours WHERE id >= ").push_bind(first_id(from));
         query.push(" AND id < ").push_bind(first_id(to));
@@ -51,11 +58,35 @@ fn first_id(at: Ts) -> i64 {
     hour.clamp(0, i64::MAX / MAX_RUNS) * MAX_RUNS
 }
 
-/// Those of times, of each state its own and that of the GPUs.
+/// Columns of [`Counts`].
+const COUNTS: [&str; 6] = ["starts", "interruptions", "tokens", "joules", "measured_gpu_ms", "carbon_grams"];
+
+/// All columns of a row but its id, in the order in which [`bind`] gives their values.
 fn columns() -> impl Iterator<Item = String> {
-    TimeState::ALL
-        .into_iter()
-        .flat_map(|state| ["ms", "gpu_ms"].map(|unit| format!("{}_{unit}", state.as_str())))
+    let counts = COUNTS.into_iter().chain(["dollars", "gpus", "gpu_ms"]).map(str::to_owned);
+    counts.chain(TimeState::ALL.map(|state| format!("{}_ms", state.as_str())))
+}
+
+/// The values of a row. Whole tokens, joules and grams take half the room of fractions.
+fn bind(row: &mut Separated<'_, Sqlite, &str>, id: i64, totals: &Totals) {
+    let Counts { starts, interruptions, tokens, energy } = *totals.counts();
+    let dollars: f64 = TimeState::ALL.into_iter().filter_map(|state| totals.dollars(state)).sum();
+    row.push_bind(id).push_bind(starts).push_bind(interruptions).push_bind(whole(tokens));
+    row.push_bind(whole(energy.joules)).push_bind(energy.gpu_ms).push_bind(whole(energy.carbon_grams));
+    row.push_bind(dollars).push_bind(totals.gpus().unwrap_or_default()).push_bind(gpu_times(totals));
+    for state in TimeState::ALL {
+        row.push_bind(totals.millis(state));
+    }
+}
+
+fn whole(value: f64) -> i64 {
+    value.round() as i64
+}
+
+/// The time of the GPUs by state, unless one number of GPUs explains it.
+fn gpu_times(totals: &Totals) -> Option<String> {
+    let by_state = || TimeState::ALL.map(|state| (state.as_str(), totals.gpu_millis(state)));
+    totals.gpus().is_none().then(|| serde_json::json!(BTreeMap::from(by_state())).to_string())
 }
 
 /// Stores hours that are over. One that is stored is replaced.
@@ -79,19 +110,10 @@ pub(super) async fn put_hours(tx: &mut SqliteConnection, hours: &[RunHour]) -> R
     let rows: Vec<(i64, &Totals)> = rows.into_iter().collect();
     let columns: Vec<String> = columns().collect();
     for rows in portions(&rows) {
-        let mut insert =
-            QueryBuilder::<Sqlite>::new("INSERT INTO run_hours (id, starts, interruptions, dollars, ");
+        let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO run_hours (id, ");
         insert.push(columns.join(", ")).push(") ");
-        insert.push_values(rows, |mut row, (id, totals)| {
-            let dollars: f64 = TimeState::ALL.into_iter().filter_map(|state| totals.dollars(state)).sum();
-            row.push_bind(*id).push_bind(totals.starts()).push_bind(totals.interruptions());
-            row.push_bind(dollars);
-            for state in TimeState::ALL {
-                row.push_bind(totals.millis(state)).push_bind(totals.gpu_millis(state));
-            }
-        });
-        insert.push(" ON CONFLICT (id) DO UPDATE SET starts = excluded.starts, interruptions = excluded.interruptions");
-        insert.push(", dollars = excluded.dollars");
+        insert.push_values(rows, |mut row, (id, totals)| bind(&mut row, *id, totals));
+        insert.push(" ON CONFLICT (id) DO UPDATE SET id = excluded.id");
         for column in &columns {
             insert.push(format_args!(", {column} = excluded.{column}"));
         }
@@ -132,8 +154,19 @@ fn totals(row: &SqliteRow) -> Result<RunTotals> {
     let priced = times.into_iter().map(|(state, [ms, gpu_ms])| {
         (state, [ms, gpu_ms], if all > 0 { dollars * gpu_ms as f64 / all as f64 } else { 0.0 })
     });
-    let totals = Totals::from_states(priced, row.try_get("starts")?, row.try_get("interruptions")?);
-    Ok(RunTotals { run: row.try_get("run")?, totals })
+    let count = |column: &str| row.try_get::<i64, _>(column);
+    let energy = Energy {
+        joules: count("joules")? as f64,
+        carbon_grams: count("carbon_grams")? as f64,
+        gpu_ms: count("measured_gpu_ms")?,
+    };
+    let counts = Counts {
+        starts: row.try_get("starts")?,
+        interruptions: row.try_get("interruptions")?,
+        tokens: count("tokens")? as f64,
+        energy,
+    };
+    Ok(RunTotals { run: row.try_get("run")?, totals: Totals::from_states(priced, counts) })
 }
 
 #[cfg(test)]
@@ -148,7 +181,9 @@ mod tests {
             (TimeState::Productive, [productive, 8 * productive], 2.0),
             (TimeState::Down, [1000, 8000], 0.5),
         ];
-        let totals = Totals::from_states(states, 1, interruptions);
+        let energy = Energy { joules: 7.0, carbon_grams: 2.0, gpu_ms: 1000 };
+        let counts = Counts { starts: 1, interruptions, tokens: 4096.0, energy };
+        let totals = Totals::from_states(states, counts);
         RunHour { run: run.to_owned(), hour: HourTotals { hour, totals } }
     }
 
@@ -169,17 +204,41 @@ mod tests {
         let seen: Vec<_> = all
             .iter()
             .map(|r| {
-                (&*r.run, r.totals.millis(TimeState::Productive), r.totals.interruptions(), r.totals.starts())
+                let Counts { starts, interruptions, .. } = *r.totals.counts();
+                (&*r.run, r.totals.millis(TimeState::Productive), interruptions, starts)
             })
             .collect();
         assert_eq!(seen, [("a", 4000, 2, 2), ("b", 7000, 3, 1)]);
         let dollars = all[0].totals.dollars(TimeState::Productive).unwrap();
         assert!((dollars - 5.0 * 4000.0 / 6000.0).abs() < 1e-9, "of the whole, by GPU time: {dollars}");
+        let Counts { tokens, energy, .. } = *all[0].totals.counts();
+        assert_eq!(tokens, 8192.0);
+        assert_eq!(all[0].totals.gpu_millis(TimeState::Productive), 8 * 4000);
+        assert_eq!(energy, Energy { joules: 14.0, carbon_grams: 4.0, gpu_ms: 2000 });
         let late = store.accounted(Ts(at(10).0 + 1), at(12), Some("a")).await.unwrap();
         assert_eq!(late.len(), 1);
         assert_eq!(late[0].totals.millis(TimeState::Productive), 1000, "of hours that began later");
         assert_eq!(store.accounted(at(10), at(12), Some("c")).await.unwrap(), []);
         assert_eq!(store.accounted(at(12), at(99), None).await.unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn an_hour_in_which_the_gpus_became_more_keeps_the_time_of_each_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("alerter.db")).await.unwrap();
+        let states = [
+            (TimeState::Productive, [1000, 8000], 0.0),
+            (TimeState::Down, [500, 8000], 0.0),
+            (TimeState::Unknown, [70, 0], 0.0),
+        ];
+        let totals = Totals::from_states(states, Counts::default());
+        let grown = RunHour { run: "a".into(), hour: HourTotals { hour: 11, totals } };
+        let hours = vec![hour("a", 10, 3000, 0), grown];
+        store.commit(&Commit { hours, ..Commit::default() }).await.unwrap();
+        let all = store.accounted(at(10), at(12), None).await.unwrap();
+        let seen = [TimeState::Productive, TimeState::Down, TimeState::Unknown]
+            .map(|state| (all[0].totals.millis(state), all[0].totals.gpu_millis(state)));
+        assert_eq!(seen, [(4000, 32_000), (1500, 16_000), (70, 0)]);
     }
 
     /// A day of so many runs, an hour at a time: a month of a thousand must take less than 50 MB.
@@ -196,7 +255,8 @@ mod tests {
             (TimeState::Slowed, [88_123, 88_123 * 512], 21.3),
             (TimeState::Saving, [111_754, 111_754 * 512], 30.9),
         ];
-        let totals = Totals::from_states(states, 0, 0);
+        let energy = Energy { joules: 1.234e9, carbon_grams: 123_456.7, gpu_ms: 3_599_871 * 512 };
+        let totals = Totals::from_states(states, Counts { tokens: 3.4e9, energy, ..Counts::default() });
         for hour in 492_000..492_000 + HOURS {
             let of = |run| RunHour {
                 run: format!("pretraining-{run}"),

@@ -18,7 +18,7 @@ use crate::api::error::ApiError;
 use crate::api::extract::Asked;
 use crate::clock::wall;
 use crate::report::Period;
-use crate::report::text::{self, Table};
+use crate::report::text::{self, Cell, Table};
 use crate::report::view::ReportView;
 
 /// Lengths of time that can be chosen, in days; the second is shown first.

@@ -94,10 +94,15 @@ const OF_ALERTER: &[(&str, &str, &[&str])] = &[
     ("sources", "gauge", &[]),
     ("template_failures", "counter", &["receiver"]),
     ("train_anomaly_score", "gauge", &["run", "signal"]),
+    ("train_carbon_grams", "counter", &["run"]),
     ("train_cost_dollars", "counter", &["run", "state"]),
+    ("train_effective_training_time_ratio", "gauge", &["run"]),
+    ("train_energy_joules", "counter", &["run"]),
     ("train_expected", "gauge", &["run", "signal", "bound"]),
     ("train_goodput_ratio", "gauge", &["run"]),
     ("train_gpu_seconds", "counter", &["run", "state"]),
+    ("train_tokens_per_dollar", "gauge", &["run"]),
+    ("train_tokens_per_joule", "gauge", &["run"]),
 ];
 
 /// A family of the alerter by the name that it is registered with.

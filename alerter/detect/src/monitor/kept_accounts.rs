@@ -137,7 +137,7 @@ mod tests {
         pass(&mut monitor, over + Span::secs(7200));
         let rest = monitor.take_hours();
         assert_eq!((rest.len(), rest[0].hour.totals.total()), (1, 240.0));
-        assert_eq!(rest[0].hour.totals.starts(), 0, "that was before");
+        assert_eq!(rest[0].hour.totals.counts().starts, 0, "that was before");
         // It is back within the hour: what is accounted of it now replaces what was.
         live(&mut monitor, "r", Ts(over.0 + 600_000));
         pass(&mut monitor, over + Span::secs(14_400));

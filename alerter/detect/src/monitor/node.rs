@@ -8,7 +8,7 @@ use stepwatch_wire::{Event, Kind as EventKind};
 use crate::detector::NodeAt;
 use crate::detectors::{DetectorsConfig, NodeDetectors};
 use crate::node::messages::Messages;
-use crate::node::{FORGET_AFTER, NodeState, Tenants};
+use crate::node::{FORGET_AFTER, NodeState, Tenants, UsedEnergy};
 use crate::run::{Peers, Setup};
 use stepwatch_model::Finding;
 use stepwatch_model::time::Ts;
@@ -20,6 +20,8 @@ pub struct News {
     pub changed: bool,
     /// A GPU was read.
     pub reading: bool,
+    /// Energy that it used.
+    pub used: Option<UsedEnergy>,
     /// A setup that is now known in full.
     pub setup: Option<(Option<String>, Setup)>,
 }
@@ -50,6 +52,7 @@ impl Node {
             }
             (EventKind::Health, Some("gpu")) => {
                 let reading = f.gpus.take(now, e);
+                let used = f.gpus.meter(now, e);
                 let loaded = e
                     .extra
                     .get("gpu")
@@ -57,7 +60,7 @@ impl Node {
                     .and_then(|uuid| f.gpus.get(uuid));
                 let loaded = loaded.is_some_and(|gpu| gpu.last.is_loaded());
                 f.peer_metrics.take(now, e, loaded, peers);
-                News { reading, ..News::default() }
+                News { reading, used, ..News::default() }
             }
             (EventKind::Health, Some("rdma")) => {
                 News { reading: f.peer_metrics.take(now, e, false, peers), ..News::default() }

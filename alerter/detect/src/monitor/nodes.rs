@@ -68,6 +68,9 @@ impl Monitor {
                 self.stands_still(now, &run, out);
             }
         }
+        if let Some(used) = &news.used {
+            self.count_energy(now, name, used);
+        }
         let Some(node) = self.nodes.get(name) else { return };
         if news.reading {
             self.placement.set_clock(name, node.state.gpus.loaded_clock("").map(|(clock, _)| clock));
@@ -369,7 +372,12 @@ impl Monitor {
 /// The runs that use a node: those that move before those that stand, of these the one that moved
 /// last, then the one with most ranks. Only where none of them lives, those that failed a moment
 /// ago.
-fn users<'a>(placement: &Placement, runs: &'a BTreeMap<String, Run>, now: Ts, node: &str) -> Vec<&'a Run> {
+pub(super) fn users<'a>(
+    placement: &Placement,
+    runs: &'a BTreeMap<String, Run>,
+    now: Ts,
+    node: &str,
+) -> Vec<&'a Run> {
     let here = placement.on(node).filter_map(|name| runs.get(name));
     let mut here: Vec<&Run> = here.filter(|run| now - run.state.last_heard < USES_FOR).collect();
     let is_live = |run: &&Run| run.state.ended.is_none();

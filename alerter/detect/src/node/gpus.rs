@@ -7,7 +7,7 @@ use stepwatch_wire::{Event, Metrics, Value};
 
 use super::conditions::word;
 use super::liveness::Liveness;
-use stepwatch_model::time::Ts;
+use stepwatch_model::time::{Span, Ts};
 
 /// Accelerators remembered a node.
 const MAX_GPUS: usize = 64;
@@ -21,6 +21,11 @@ const POWER: f64 = 0.5;
 /// Weight of a reading in the usual power of a GPU: above the usual power, and below it.
 const RISES: f64 = 0.1;
 const FALLS: f64 = 0.01;
+/// Readings that are further apart tell nobody who used the energy between them: the node may have
+/// had other jobs.
+const METERED: Span = Span::secs(600);
+/// Watts that no accelerator draws: a counter that claims more is wrong. An engineering limit.
+const MAX_WATTS: f64 = 5000.0;
 /// What the driver calls a reason and is none to complain of.
 const NO_COMPLAINT: [&str; 5] =
     ["gpu_idle", "idle", "applications_clocks_setting", "display_clock_setting", "none"];
@@ -34,8 +39,18 @@ pub struct Gpu {
     pub last: Reading,
     /// What it draws at work, in watts; 0 before it has worked.
     pub usual_power: f64,
+    /// Its counter of energy in joules, and when it was read, by the clock of the node.
+    energy: Option<(Ts, f64)>,
     /// Seconds that each reason has throttled it for, as last read.
     throttled: BTreeMap<String, f64>,
+}
+
+/// Energy that a GPU used between two readings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UsedEnergy {
+    pub gpu: String,
+    pub joules: f64,
+    pub lasted: Span,
 }
 
 /// What was read at one moment. Absent is unknown.
@@ -168,6 +183,19 @@ impl Gpus {
         true
     }
 
+    /// The energy that the GPU used since the reading before, if that is known.
+    pub(crate) fn meter(&mut self, now: Ts, e: &Event) -> Option<UsedEnergy> {
+        let joules = e.m.get("energy_joules").filter(|joules| joules.is_finite())?;
+        let gpu = e.extra.get("gpu").and_then(Value::as_str)?;
+        let at = e.ts.map_or(now, Ts::from_secs_f64);
+        let (joules, lasted) = self.all.get_mut(gpu)?.meter(at, joules)?;
+        Some(UsedEnergy { gpu: gpu.to_owned(), joules, lasted })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
     /// The median share of the highest clock over the GPUs at work, without one of them.
     pub fn loaded_clock(&self, without: &str) -> Option<(f64, usize)> {
         let others = self.iter().filter(|(uuid, gpu)| *uuid != without && gpu.last.is_loaded());
@@ -181,6 +209,15 @@ impl Gpu {
     /// Its power as a share of its usual power at work.
     pub fn power_share(&self) -> Option<f64> {
         self.last.power.filter(|_| self.usual_power > 0.0).map(|power| power / self.usual_power)
+    }
+
+    /// A counter that went back began anew: what was used before that, nobody knows.
+    fn meter(&mut self, at: Ts, joules: f64) -> Option<(f64, Span)> {
+        let (before, had) = self.energy.replace((at, joules))?;
+        let (used, lasted) = (joules - had, at - before);
+        let most = MAX_WATTS * (lasted.as_secs_f64() + 1.0);
+        let is_known = lasted > Span::ZERO && lasted <= METERED && (0.0..=most).contains(&used);
+        is_known.then_some((used, lasted))
     }
 
     /// A standstill lasts for minutes and must not become what is usual.

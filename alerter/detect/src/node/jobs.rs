@@ -12,8 +12,9 @@ use stepwatch_model::time::Ts;
 
 /// Jobs remembered a node.
 const MAX_JOBS: usize = 16;
-/// Runs remembered a job.
+/// Runs remembered a job, and GPUs.
 const MAX_RUNS: usize = 16;
+const MAX_GPUS: usize = 64;
 
 /// By their ids. The end of a job while its exporter is away is not reported; it lapses as a
 /// condition does.
@@ -40,6 +41,8 @@ pub(crate) struct Claim {
     pub(crate) since: Ts,
     /// Runs that the exporter saw in it.
     pub(crate) runs: Vec<String>,
+    /// UUIDs of the whole GPUs that it holds.
+    pub(crate) gpus: Vec<String>,
 }
 
 impl Jobs {
@@ -57,6 +60,11 @@ impl Jobs {
         self.all.get(id).map(|job| &job.claim)
     }
 
+    /// Those that hold GPUs.
+    pub(crate) fn with_gpus(&self) -> impl Iterator<Item = &Claim> {
+        self.all.values().map(|job| &job.claim).filter(|claim| !claim.gpus.is_empty())
+    }
+
     /// A job came or went, or is still there; true if that is news.
     pub(crate) fn take(&mut self, now: Ts, e: &Event) -> bool {
         let word = |key: &str| e.extra.get(key).and_then(Value::as_str).filter(|v| !v.is_empty());
@@ -71,13 +79,15 @@ impl Jobs {
                 text.push_str(value);
             }
         }
-        let named = if let Some(Value::List(runs)) = e.extra.get("runs") { runs.as_slice() } else { &[] };
-        let runs: Vec<String> =
-            named.iter().filter_map(Value::as_str).take(MAX_RUNS).map(str::to_owned).collect();
+        let list = |key: &str, most: usize| -> Vec<String> {
+            let named = if let Some(Value::List(names)) = e.extra.get(key) { names.as_slice() } else { &[] };
+            named.iter().filter_map(Value::as_str).take(most).map(str::to_owned).collect()
+        };
+        let (runs, gpus) = (list("runs", MAX_RUNS), list("gpus", MAX_GPUS));
         let attested = matches!(e.extra.get("attested"), Some(Value::Bool(true)));
         let had = self.all.get(id);
         let since = had.filter(|had| had.claim.uid == e.uid).map_or(now, |had| had.claim.since);
-        let job = Job { text, last: now, claim: Claim { uid: e.uid, attested, since, runs } };
+        let job = Job { text, last: now, claim: Claim { uid: e.uid, attested, since, runs, gpus } };
         let same = had.is_some_and(|had| had.text == job.text && had.claim == job.claim);
         self.all.insert(id.to_owned(), job);
         let left_out = (self.all.len() > MAX_JOBS).then(|| self.least(id)).flatten();

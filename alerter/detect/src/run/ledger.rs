@@ -11,16 +11,18 @@
 //!
 //! Times are those of the events, so a record that arrives late counts for when it happened.
 
+mod energy;
 mod hours;
 mod totals;
 mod usual_step;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::energy::{Energy, EnergyConfig};
 use self::hours::Hours;
 pub use self::hours::{HOUR, HourTotals, RunHour};
 use self::totals::STATES;
-pub use self::totals::{TimeState, Totals};
+pub use self::totals::{Counts, TimeState, Totals};
 use self::usual_step::UsualStep;
 use crate::sample::StepClass;
 use stepwatch_model::time::{Span, Ts};
@@ -148,14 +150,17 @@ impl Accounts {
         self.hours.interval().add(state, ms, gpu_ms, dollars);
     }
 
+    fn count_events(&mut self, counts: Counts) {
+        self.total.counts.join(&counts);
+        self.hours.interval().counts.join(&counts);
+    }
+
     fn started(&mut self) {
-        self.total.starts += 1;
-        self.hours.interval().starts += 1;
+        self.count_events(Counts { starts: 1, ..Counts::default() });
     }
 
     fn interrupted(&mut self) {
-        self.total.interruptions += 1;
-        self.hours.interval().interruptions += 1;
+        self.count_events(Counts { interruptions: 1, ..Counts::default() });
     }
 }
 
@@ -189,6 +194,14 @@ impl Ledger {
     /// Counts on from what was accounted before.
     pub(crate) fn go_on_from(&mut self, accounts: Box<Accounts>) {
         self.accounts = Some(accounts);
+    }
+
+    /// GPUs of the run used energy.
+    pub(crate) fn used(&mut self, energy: Energy) {
+        if self.at.is_some() {
+            let accounts = self.accounts.get_or_insert_default();
+            accounts.count_events(Counts { energy, ..Counts::default() });
+        }
     }
 
     fn add(&mut self, state: TimeState, ms: i64, size: Size) {
@@ -306,6 +319,10 @@ impl Ledger {
         } else {
             self.step(&s, open, size);
         }
+        let tokens = s.tokens.filter(|t| t.is_finite()).unwrap_or_default() * self.new_steps(&s) as f64;
+        if let Some(accounts) = &mut self.accounts {
+            accounts.count_events(Counts { tokens: tokens.max(0.0), ..Counts::default() });
+        }
         self.begin(s.at.max(from));
         (self.starting, self.gpus) = (false, size.gpus);
         self.line = Some((s.count, s.tokens));
@@ -421,9 +438,8 @@ impl Ledger {
             Some(_) => open,
             None => taken,
         };
-        let new = s.last.saturating_sub(self.furthest.unwrap_or(i64::MIN)).clamp(0, s.count.max(1));
         let steps = expected + before;
-        let productive = (steps as f64 * new as f64 / s.count.max(1) as f64).round() as i64;
+        let productive = (steps as f64 * self.new_steps(s) as f64 / s.count.max(1) as f64).round() as i64;
         self.add(TimeState::Productive, productive, size);
         self.add(TimeState::Recomputing, steps - productive, size);
         let rest = self.add_declared(open - expected, size);
@@ -440,6 +456,11 @@ impl Ledger {
         }
         let plain = s.class == StepClass::Train && declared == 0 && s.watched;
         self.usual.take(open, s, plain, size.gpus);
+    }
+
+    /// How many of them the run had not made before.
+    fn new_steps(&self, s: &Steps) -> i64 {
+        s.last.saturating_sub(self.furthest.unwrap_or(i64::MIN)).clamp(0, s.count.max(1))
     }
 
     /// Of what earlier lines took beyond the usual, as much as this line came too early: a log that

@@ -8,6 +8,7 @@ mod bench;
 mod causes;
 mod chaos;
 mod dark;
+mod energy;
 mod falls;
 mod faults;
 mod gpus;

@@ -104,6 +104,7 @@ const fn port(family: &'static str, reading: &'static str) -> Row {
 const MEGA: f64 = 1e6;
 
 pub(super) static DEVICES: &[Row] = &[
+    gpu("gpu_energy_joules_total", "energy_joules", 1.0),
     of("domain", "sm", gpu("gpu_clock_hertz", "sm_clock_hertz", 1.0)),
     of("domain", "memory", gpu("gpu_clock_hertz", "memory_clock_hertz", 1.0)),
     of("domain", "sm", gpu("gpu_clock_max_hertz", "sm_clock_max_hertz", 1.0)),
@@ -118,6 +119,7 @@ pub(super) static DEVICES: &[Row] = &[
     gpu("DCGM_FI_DEV_MEM_CLOCK", "memory_clock_hertz", MEGA),
     gpu("DCGM_FI_DEV_POWER_USAGE", "power_watts", 1.0),
     gpu("DCGM_FI_DEV_POWER_MGMT_LIMIT", "power_limit_watts", 1.0),
+    gpu("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "energy_joules", 1e-3),
     gpu("DCGM_FI_DEV_GPU_TEMP", "temperature_celsius", 1.0),
     gpu("DCGM_FI_DEV_MEMORY_TEMP", "memory_temperature_celsius", 1.0),
     gpu("DCGM_FI_DEV_GPU_UTIL", "utilization_ratio", PERCENT),

@@ -60,7 +60,7 @@ async fn a_report_has_all_hours_also_those_that_are_over() {
     assert_eq!(alone["total"]["seconds"], total["seconds"]);
     assert_eq!(app.json("/api/v1/report?run=other").await["total"]["seconds"], json!(0.0));
     let (_, markdown) = app.get("/api/v1/report?format=markdown").await;
-    assert!(markdown.contains("| llama | 22.67 | $45.33 |"), "{markdown}");
+    assert!(markdown.contains("| llama | 22.7 | $45.33 |"), "{markdown}");
     let (_, html) = app.get("/api/v1/report?format=html").await;
     assert!(html.contains("<th scope=\"row\">llama</th>"), "{html}");
     let browser = Browser::of(&app);

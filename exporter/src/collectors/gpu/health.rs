@@ -7,8 +7,8 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::families::values_of;
 use super::families::{
-    CLOCK, CLOCK_MAX, ECC, MARGIN, NVLINK_ERRORS, PCIE_ERRORS, POWER, POWER_LIMIT, REMAPPED, SM, TEMPERATURE,
-    TENSOR, THROTTLE, THROTTLED, UTILIZATION,
+    CLOCK, CLOCK_MAX, ECC, ENERGY, MARGIN, NVLINK_ERRORS, PCIE_ERRORS, POWER, POWER_LIMIT, REMAPPED, SM,
+    TEMPERATURE, TENSOR, THROTTLE, THROTTLED, UTILIZATION,
 };
 use super::pass::{GpuReading, Reading};
 use crate::collector::Context;
@@ -26,6 +26,7 @@ static PLAIN: &[(&str, &Family, &[&str])] = &[
     ("memory_clock_max_hertz", &CLOCK_MAX, &["memory"]),
     ("power_watts", &POWER, &[]),
     ("power_limit_watts", &POWER_LIMIT, &[]),
+    ("energy_joules", &ENERGY, &[]),
     ("temperature_celsius", &TEMPERATURE, &["gpu"]),
     ("memory_temperature_celsius", &TEMPERATURE, &["memory"]),
     ("temperature_margin_celsius", &MARGIN, &[]),

@@ -89,13 +89,17 @@ fn hour_of(at: Ts) -> i64 {
 }
 
 impl Totals {
-    /// Takes a share of each time. What is counted by ones stays.
+    /// Takes a share of all that can be divided. What is counted by ones stays.
     fn take_part(&mut self, share: f64) -> Self {
         let part = |ms: i64| (ms as f64 * share).round() as i64;
-        let mut taken = Self::default();
+        let mut taken = Self { counts: self.counts.take_part(share), ..Self::default() };
         for state in TimeState::ALL {
             let at = state as usize;
-            taken.add(state, part(self.time[at]), part(self.gpu_time[at]), self.dollars[at] * share);
+            let (ms, time, gpu_time) = (part(self.time[at]), self.time[at], self.gpu_time[at]);
+            // What had one number of GPUs still has it.
+            let has_one = time > 0 && gpu_time % time == 0;
+            let gpu_ms = if has_one { ms * (gpu_time / time) } else { part(gpu_time) };
+            taken.add(state, ms, gpu_ms, self.dollars[at] * share);
             self.time[at] -= taken.time[at];
             self.gpu_time[at] -= taken.gpu_time[at];
             self.dollars[at] -= taken.dollars[at];
@@ -145,7 +149,7 @@ mod tests {
                 let gpu_ms = ms * i64::from(gpus);
                 for sums in [all.interval(), &mut total] {
                     sums.add(TimeState::Productive, ms, gpu_ms, 0.0);
-                    sums.interruptions += 1;
+                    sums.counts.interruptions += 1;
                 }
                 all.settle(Some(now), Some(Ts(now.0 + lasts)));
                 now = Ts(now.0 + lasts);

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::energy::Energy;
+
 macro_rules! states {
     ($($name:ident $text:literal $about:literal;)*) => {
         /// What the GPUs of a run do at a time. The text forms are a contract: they are the label
@@ -49,21 +51,45 @@ pub struct Totals {
     pub(super) gpu_time: [i64; STATES],
     /// Where a price is configured.
     pub(super) dollars: [f64; STATES],
-    /// Attempts whose start was seen and that made a step.
-    pub(super) starts: u32,
-    /// Attempts that ended before their end.
-    pub(super) interruptions: u32,
+    pub(super) counts: Counts,
 }
+
+/// What is counted of a time, whatever its states.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Attempts whose start was seen and that made a step.
+    pub starts: u32,
+    /// Attempts that ended before their end.
+    pub interruptions: u32,
+    /// Of steps that the run keeps, where the trainer reports them.
+    pub tokens: f64,
+    pub energy: Energy,
+}
+
+impl Counts {
+    pub(super) fn join(&mut self, other: &Self) {
+        self.starts = self.starts.saturating_add(other.starts);
+        self.interruptions = self.interruptions.saturating_add(other.interruptions);
+        self.tokens += other.tokens;
+        self.energy.join(&other.energy);
+    }
+
+    /// Takes a share of what can be divided.
+    pub(super) fn take_part(&mut self, share: f64) -> Self {
+        let tokens = self.tokens * share;
+        self.tokens -= tokens;
+        Self { tokens, energy: self.energy.take_part(share), ..Self::default() }
+    }
+}
+
+/// The least share of a time that must be measured before a ratio of it is given.
+const MEASURED: f64 = 0.95;
 
 impl Totals {
     /// The milliseconds, those of the GPUs, and the dollars of a state.
-    pub fn from_states(
-        counts: impl IntoIterator<Item = (TimeState, [i64; 2], f64)>,
-        starts: u32,
-        interruptions: u32,
-    ) -> Self {
-        let mut totals = Self { starts, interruptions, ..Self::default() };
-        for (state, [ms, gpu_ms], dollars) in counts {
+    pub fn from_states(states: impl IntoIterator<Item = (TimeState, [i64; 2], f64)>, counts: Counts) -> Self {
+        let mut totals = Self { counts, ..Self::default() };
+        for (state, [ms, gpu_ms], dollars) in states {
             totals.add(state, ms, gpu_ms, dollars);
         }
         totals
@@ -81,8 +107,11 @@ impl Totals {
         for state in TimeState::ALL {
             self.add(state, other.millis(state), other.gpu_millis(state), other.dollars[state as usize]);
         }
-        self.starts = self.starts.saturating_add(other.starts);
-        self.interruptions = self.interruptions.saturating_add(other.interruptions);
+        self.counts.join(&other.counts);
+    }
+
+    pub fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     pub fn millis(&self, state: TimeState) -> i64 {
@@ -91,6 +120,15 @@ impl Totals {
 
     pub fn gpu_millis(&self, state: TimeState) -> i64 {
         self.gpu_time[state as usize]
+    }
+
+    /// The number of GPUs that all of it had, if that was one; 0 while it was not known.
+    pub fn gpus(&self) -> Option<i64> {
+        let first = self.gpu_time.iter().zip(self.time).find(|(_, ms)| *ms > 0);
+        let gpus = first.map_or(0, |(gpu_ms, ms)| gpu_ms / ms);
+        let is_one =
+            self.gpu_time.iter().zip(self.time).all(|(gpu_ms, ms)| ms.checked_mul(gpus) == Some(*gpu_ms));
+        is_one.then_some(gpus)
     }
 
     pub fn seconds(&self, state: TimeState) -> f64 {
@@ -120,13 +158,29 @@ impl Totals {
         (total > 0.0).then(|| self.seconds(TimeState::Productive) / total)
     }
 
-    /// Attempts whose start was seen and that made a step.
-    pub fn starts(&self) -> u32 {
-        self.starts
+    /// The share of the time in which steps were made that count for the run, however slow: the
+    /// effective training time ratio.
+    pub fn effective_training_time(&self) -> Option<f64> {
+        let (total, slowed) = (self.total(), self.seconds(TimeState::Slowed));
+        self.goodput().map(|goodput| goodput + slowed / total)
     }
 
-    /// Attempts that ended before their end.
-    pub fn interruptions(&self) -> u32 {
-        self.interruptions
+    /// The share of the time of the GPUs of which their energy was measured.
+    pub fn energy_measured(&self) -> Option<f64> {
+        let all: i64 = self.gpu_time.iter().sum();
+        (all > 0).then(|| (self.counts.energy.gpu_ms as f64 / all as f64).min(1.0))
+    }
+
+    /// None unless the energy of nearly all GPUs was measured.
+    pub fn tokens_per_joule(&self) -> Option<f64> {
+        let is_known = self.energy_measured().is_some_and(|share| share >= MEASURED);
+        let Counts { tokens, energy, .. } = &self.counts;
+        (is_known && *tokens > 0.0 && energy.joules > 0.0).then(|| tokens / energy.joules)
+    }
+
+    /// None without a configured price.
+    pub fn tokens_per_dollar(&self) -> Option<f64> {
+        let (tokens, dollars) = (self.counts.tokens, self.dollars.iter().sum::<f64>());
+        (tokens > 0.0 && dollars > 0.0).then(|| tokens / dollars)
     }
 }

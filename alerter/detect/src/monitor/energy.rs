@@ -1,0 +1,47 @@
+//! Which run used the energy of a GPU.
+
+use super::nodes::users;
+use super::run::Run;
+use super::{Monitor, NO_RUN};
+use crate::node::UsedEnergy;
+use stepwatch_model::time::Ts;
+
+impl Monitor {
+    /// Counts what a GPU used for the run that has it. What is nobody's for certain is nobody's.
+    pub(super) fn count_energy(&mut self, now: Ts, node: &str, used: &UsedEnergy) {
+        let Some(run) = self.user_of(now, node, &used.gpu).map(|run| run.state.name.clone()) else { return };
+        let energy = self.config.energy.of_gpu(used.joules, used.lasted);
+        if let Some(run) = self.runs.get_mut(&run) {
+            // The run is stored because its devices were compared: each reading does both.
+            run.state.ledger.used(energy);
+        }
+    }
+
+    fn user_of(&self, now: Ts, node: &str, gpu: &str) -> Option<&Run> {
+        let state = &self.nodes.get(node)?.state;
+        let mut here = users(&self.placement, &self.runs, now, node);
+        here.retain(|run| run.state.ended.is_none() && run.state.name != NO_RUN);
+        let jobs: Vec<_> = state.jobs.with_gpus().collect();
+        match jobs.iter().find(|job| job.gpus.iter().any(|held| held == gpu)) {
+            Some(job) if !job.runs.is_empty() => here.retain(|run| job.runs.contains(&run.state.name)),
+            // A trainer that only a log shows is in no job that is known.
+            Some(_) if jobs.len() == 1 => {}
+            None if jobs.is_empty() => here.retain(|run| has_all_gpus(run, node, state.gpus.count())),
+            _ => return None,
+        }
+        match here.as_slice() {
+            [run] => Some(run),
+            _ => None,
+        }
+    }
+}
+
+/// Whether the ranks of a run take all GPUs of a node. Where only some ranks report, the size of
+/// the run must do.
+fn has_all_gpus(run: &Run, node: &str, gpus: usize) -> bool {
+    let Some(world) = run.state.world else { return false };
+    let reported: u32 = run.state.nodes.values().sum();
+    let here = run.state.nodes.get(node).copied().unwrap_or_default();
+    let ranks = if reported >= world { here } else { world };
+    ranks as usize >= gpus
+}
