@@ -5,7 +5,7 @@ pub mod beginning;
 pub mod draft;
 pub mod shared;
 
-use crate::node::{NodeState, Tenants};
+use crate::node::{JobAt, NodeState, Tenants};
 use crate::run::RunState;
 use crate::sample::{Extra, StepSample};
 use draft::Draft;
@@ -54,6 +54,8 @@ pub struct NodeAt<'a> {
     pub now: Ts,
     pub node: &'a NodeState,
     pub tenants: Tenants<'a>,
+    /// Jobs of which it is the first node.
+    pub jobs: &'a [JobAt],
 }
 
 impl NodeAt<'_> {

@@ -64,6 +64,7 @@ detectors! {
         throttle: throttle::Throttle,
         ecc_trend: ecc_trend::EccTrend,
         peer: peer::Peer,
+        gpu_waste: gpu_waste::GpuWaste,
     }
 }
 

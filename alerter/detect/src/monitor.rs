@@ -4,6 +4,7 @@
 mod admission;
 mod baselines;
 mod energy;
+mod jobs;
 mod kept_accounts;
 mod node;
 mod nodes;

@@ -40,5 +40,31 @@ pub struct Tenant {
     pub fails_alike: Vec<i64>,
 }
 
+/// A job that holds GPUs, on all of its nodes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobAt {
+    /// `job 4711 of bob on slurm`.
+    pub text: String,
+    pub nodes: usize,
+    pub gpus: usize,
+    pub activity: Activity,
+    /// A run of it goes on.
+    pub is_live: bool,
+    /// Otherwise, its run that ended last, and when.
+    pub ended: Option<(String, Ts)>,
+}
+
+/// Whether GPUs compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// Some of them are not read.
+    Unknown,
+    /// At least one of them does.
+    Computes,
+    Idle {
+        since: Ts,
+    },
+}
+
 /// The runs that use the node, the one that most likely is hit first.
 pub type Tenants<'a> = &'a [Tenant];

@@ -1,5 +1,5 @@
-//! Which runs have ranks on which node, and how fast the GPUs of a run are: what is known of runs
-//! and nodes together.
+//! Which runs have ranks on which node, how fast the GPUs of a run are, and which nodes a job has:
+//! what is known of several of them together.
 //!
 //! Nothing of it is stored: it follows from the runs and the nodes.
 
@@ -9,6 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Placement {
     runs: BTreeMap<String, BTreeSet<String>>,
     clocks: BTreeMap<String, Clocks>,
+    jobs: Jobs,
+}
+
+/// Jobs that hold GPUs, by what they are called.
+#[derive(Debug, Default)]
+struct Jobs {
+    nodes: BTreeMap<String, BTreeSet<String>>,
+    by_node: BTreeMap<String, Vec<String>>,
 }
 
 /// The median share of their highest clock that the GPUs at work on each node of a run have.
@@ -102,6 +110,36 @@ impl Placement {
         }
     }
 
+    /// Sets which jobs hold GPUs of a node.
+    pub(crate) fn set_jobs<'a>(&mut self, node: &str, jobs: impl Iterator<Item = &'a str>) {
+        let Jobs { nodes, by_node } = &mut self.jobs;
+        for job in by_node.remove(node).into_iter().flatten() {
+            if let Some(had) = nodes.get_mut(&job) {
+                had.remove(node);
+                if had.is_empty() {
+                    nodes.remove(&job);
+                }
+            }
+        }
+        let jobs: Vec<String> = jobs.map(str::to_owned).collect();
+        for job in &jobs {
+            nodes.entry(job.clone()).or_default().insert(node.to_owned());
+        }
+        if !jobs.is_empty() {
+            by_node.insert(node.to_owned(), jobs);
+        }
+    }
+
+    /// The jobs that hold GPUs of a node.
+    pub(crate) fn jobs_on(&self, node: &str) -> impl Iterator<Item = &str> {
+        self.jobs.by_node.get(node).into_iter().flatten().map(String::as_str)
+    }
+
+    /// The nodes of a job, in the order of their names.
+    pub(crate) fn nodes_of(&self, job: &str) -> impl Iterator<Item = &String> {
+        self.jobs.nodes.get(job).into_iter().flatten()
+    }
+
     /// The median over the nodes of a run without one of them, and how many these are.
     pub(crate) fn clock_beside(&self, run: &str, node: &str) -> Option<(f64, usize)> {
         self.clocks.get(run)?.median_without(node)
@@ -152,5 +190,18 @@ mod tests {
         p.left("a", "n3");
         assert_eq!((on(&p, "n2"), on(&p, "n3")), (vec!["b".to_owned()], vec![]));
         assert_eq!((p.clocks.len(), p.runs.len()), (1, 1), "nothing is left behind");
+    }
+
+    #[test]
+    fn jobs_come_and_go() {
+        let mut p = Placement::default();
+        p.set_jobs("n2", ["1", "2"].into_iter());
+        p.set_jobs("n1", ["1"].into_iter());
+        let nodes = |p: &Placement, job: &str| p.nodes_of(job).cloned().collect::<Vec<_>>();
+        assert_eq!((nodes(&p, "1"), nodes(&p, "2")), (vec!["n1".into(), "n2".into()], vec!["n2".into()]));
+        p.set_jobs("n2", ["2"].into_iter());
+        p.set_jobs("n1", [].into_iter());
+        assert_eq!((nodes(&p, "1"), nodes(&p, "2")), (vec![], vec!["n2".into()]));
+        assert_eq!(p.jobs_on("n2").collect::<Vec<_>>(), ["2"]);
     }
 }

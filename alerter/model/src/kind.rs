@@ -193,6 +193,7 @@ kinds! {
     RankDead           "rank_dead"              Progress   OfCause   4 ByCause           "dead rank";
     GpuFault           "gpu_fault"              Hardware   OfCause   9 ByCause           "GPU fault";
     LinkFault          "link_fault"             Hardware   OfCause   8 ByCause           "link fault";
+    GpuWaste           "gpu_waste"              Config     OfCause   0 ByCause           "wasted GPUs";
     ConfigDrift        "config_drift"           Config     OfCause   0 ByCause           "config drift";
     MfuImplausible     "mfu_implausible"        Config     OfCause   0 ByCause           "implausible MFU";
     UserAlert          "user_alert"             User       OfCause   0 ByCause           "alert of the training script";

@@ -46,6 +46,7 @@ signals! {
     "step"              Duration "Silent for";
     "unsaved_work"      Duration "Unsaved work";
     "checkpoint_time"   Duration "Checkpoint took";
+    "gpu_waste"         Duration "Wasted for";
     "sm_clock"          Hertz    "SM clock";
     "ecc"               Number   "Corrected errors in an hour";
     "alerter"           Event    "Alerter";

@@ -31,9 +31,8 @@ pub(crate) fn tone(severity: Severity) -> Tone {
 pub fn visible_in(signal: &str) -> (&str, bool) {
     match signal {
         SILENCE => (metric::STEP_TIME, true),
-        "compute_time" | "data_wait" | "sm_clock" | "ecc" | "unsaved_work" | "checkpoint_time" => {
-            (metric::STEP_TIME, false)
-        }
+        "compute_time" | "data_wait" | "sm_clock" | "ecc" | "gpu_waste" | "unsaved_work"
+        | "checkpoint_time" => (metric::STEP_TIME, false),
         other => match Signal::find(other).map(|signal| signal.unit) {
             Some(SignalUnit::Event) => (metric::STEP_TIME, false),
             _ => (other, true),

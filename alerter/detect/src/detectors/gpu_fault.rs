@@ -77,7 +77,7 @@ pub(crate) fn lately(now: Ts, f: &NodeState) -> Vec<i64> {
 impl GpuFault {
     /// Remembers whose runs fail on which GPU.
     fn count(&mut self, view: NodeAt<'_>) {
-        let NodeAt { now, node: f, tenants } = view;
+        let NodeAt { now, node: f, tenants, .. } = view;
         if let Some(tenant) = tenants.first() {
             for (key, _) in f.conditions.iter().filter(|(key, c)| is_either(key) && c.last == now) {
                 if self.fresh.len() < MAX_GPUS {

@@ -85,7 +85,7 @@ impl NodeDetector for Peer {
     type Config = Config;
 
     fn look(&mut self, c: &Config, view: NodeAt<'_>, out: &mut Vec<Finding>) {
-        let NodeAt { now, node: f, tenants } = view;
+        let NodeAt { now, node: f, tenants, .. } = view;
         let compared = !tenants.is_empty() || self.reported.is_empty();
         if !c.enabled || compared && self.readings == f.peer_metrics.readings {
             return;

@@ -8,7 +8,7 @@ use stepwatch_wire::{Event, Kind as EventKind};
 use crate::detector::NodeAt;
 use crate::detectors::{DetectorsConfig, NodeDetectors};
 use crate::node::messages::Messages;
-use crate::node::{FORGET_AFTER, NodeState, Tenants, UsedEnergy};
+use crate::node::{FORGET_AFTER, JobAt, NodeState, Tenants, UsedEnergy};
 use crate::run::{Peers, Setup};
 use stepwatch_model::Finding;
 use stepwatch_model::time::Ts;
@@ -76,9 +76,9 @@ impl Node {
     }
 
     /// Lets the detectors look.
-    pub fn look(&mut self, now: Ts, tenants: Tenants<'_>, out: &mut Vec<Finding>) {
+    pub fn look(&mut self, now: Ts, tenants: Tenants<'_>, jobs: &[JobAt], out: &mut Vec<Finding>) {
         self.state.age(now);
-        self.detectors.look(NodeAt { now, node: &self.state, tenants }, out);
+        self.detectors.look(NodeAt { now, node: &self.state, tenants, jobs }, out);
     }
 
     pub fn deadline(&self) -> Ts {

@@ -26,7 +26,7 @@ use stepwatch_model::{Cause, Context, Finding, Kind, Labels, OldestRun, Origin, 
 /// Nodes watched at once; events of further ones are counted and dropped.
 pub(super) const MAX_NODES: usize = 50_000;
 /// A run that was not reported for this long uses no node.
-const USES_FOR: Span = Span::secs(3600);
+pub(super) const USES_FOR: Span = Span::secs(3600);
 /// The cause of a run's death may be reported up to so long after it: a driver that hangs answers
 /// late.
 const DIED_OF_IT: Span = Span::secs(180);
@@ -62,6 +62,9 @@ impl Monitor {
         let news = node.event(now, event, run.map(|run| &run.state.peers));
         if Messages::is_one(event) {
             self.kernel_messages.note(&node.state);
+        }
+        if event.name.as_deref() == Some("job") {
+            self.placement.set_jobs(name, node.state.jobs.described().map(|(job, _)| job));
         }
         if news.reading {
             for run in self.compare(now, name) {
@@ -155,10 +158,11 @@ impl Monitor {
     /// Lets the detectors of a node look, and carries their findings to the incidents.
     pub(super) fn with_node(&mut self, now: Ts, name: &str, mut keep: bool, out: &mut Vec<Detected>) {
         let tenants = self.tenants(now, name);
+        let jobs = self.jobs_first_on(now, name);
         keep |= self.judge_messages(now, name, &tenants);
         let Some(node) = self.nodes.get_mut(name) else { return };
         let mut findings = core::mem::take(&mut self.scratch);
-        node.look(now, &tenants, &mut findings);
+        node.look(now, &tenants, &jobs, &mut findings);
         keep |= !findings.is_empty() || now - node.state.kept_at >= KEEP_EVERY;
         if keep {
             node.state.kept_at = now;
@@ -257,6 +261,7 @@ impl Monitor {
         if self.nodes.get(name).is_some_and(|n| now >= n.state.last_heard + node::FORGET_AFTER) {
             let heard = self.nodes.remove(name).map_or(now, |node| node.state.last_heard);
             self.placement.set_clock(name, None);
+            self.placement.set_jobs(name, [].into_iter());
             self.fabric.forget(name);
             out.push(Detected::Forgotten { scope: Scope::Node(name.to_owned()), heard_at: heard });
             self.dirty.insert(Key::Node(name.to_owned()));

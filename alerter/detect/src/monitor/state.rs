@@ -113,6 +113,7 @@ impl Monitor {
         self.count_ranks();
         for (name, node) in &self.nodes {
             self.placement.set_clock(name, node.state.gpus.loaded_clock("").map(|(clock, _)| clock));
+            self.placement.set_jobs(name, node.state.jobs.described().map(|(job, _)| job));
             self.fabric.note(&node.state);
             self.kernel_messages.note(&node.state);
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Metrics, Value};
 
+use super::Activity;
 use super::conditions::word;
 use super::liveness::Liveness;
 use stepwatch_model::time::{Span, Ts};
@@ -26,6 +27,9 @@ const FALLS: f64 = 0.01;
 const METERED: Span = Span::secs(600);
 /// Watts that no accelerator draws: a counter that claims more is wrong. An engineering limit.
 const MAX_WATTS: f64 = 5000.0;
+/// Below this share of its time, a GPU computes nothing: a process that only shows what it does
+/// takes as much. An engineering limit.
+const COMPUTES: f64 = 0.01;
 /// What the driver calls a reason and is none to complain of.
 const NO_COMPLAINT: [&str; 5] =
     ["gpu_idle", "idle", "applications_clocks_setting", "display_clock_setting", "none"];
@@ -39,6 +43,8 @@ pub struct Gpu {
     pub last: Reading,
     /// What it draws at work, in watts; 0 before it has worked.
     pub usual_power: f64,
+    /// When it was last seen to compute, or to be read after a time in which nobody saw it.
+    computed_at: Ts,
     /// Its counter of energy in joules, and when it was read, by the clock of the node.
     energy: Option<(Ts, f64)>,
     /// Seconds that each reason has throttled it for, as last read.
@@ -102,6 +108,12 @@ impl Reading {
         let power =
             self.power.zip(self.power_limit).is_some_and(|(p, limit)| limit > 0.0 && p / limit >= POWER);
         self.utilization.is_some_and(|u| u >= BUSY) || self.tensor.is_some_and(|t| t >= TENSOR) || power
+    }
+
+    /// Whether it does anything. So does one that does not report it, for all that is known.
+    fn computes(&self) -> bool {
+        let busy = [self.utilization, self.tensor].into_iter().flatten();
+        self.utilization.is_none() || busy.fold(0.0, f64::max) > COMPUTES
     }
 
     /// The SM clock as a share of the highest one.
@@ -170,7 +182,11 @@ impl Gpus {
             return false;
         };
         self.heard.hear(now);
+        let is_seen = gpu.readings > 0 && now - gpu.last.at <= METERED;
         gpu.last = Reading::from_metrics(now, &e.m);
+        if !is_seen || gpu.last.computes() {
+            gpu.computed_at = now;
+        }
         gpu.readings += 1;
         gpu.worked();
         for (name, v) in e.m.iter() {
@@ -190,6 +206,16 @@ impl Gpus {
         let at = e.ts.map_or(now, Ts::from_secs_f64);
         let (joules, lasted) = self.all.get_mut(gpu)?.meter(at, joules)?;
         Some(UsedEnergy { gpu: gpu.to_owned(), joules, lasted })
+    }
+
+    /// Whether a GPU computes, and since when it does not.
+    pub(crate) fn activity(&self, now: Ts, uuid: &str) -> Activity {
+        let is_read = |gpu: &&Gpu| self.is_there(uuid) && now - gpu.last.at <= METERED;
+        match self.get(uuid).filter(is_read) {
+            None => Activity::Unknown,
+            Some(gpu) if gpu.last.computes() => Activity::Computes,
+            Some(gpu) => Activity::Idle { since: gpu.computed_at },
+        }
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -21,6 +21,8 @@ const MAX_GPUS: usize = 64;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Jobs {
     all: BTreeMap<String, Job>,
+    /// One held GPUs: a scheduler gives them to jobs here.
+    are_given_gpus: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -60,6 +62,22 @@ impl Jobs {
         self.all.get(id).map(|job| &job.claim)
     }
 
+    pub(crate) fn are_given_gpus(&self) -> bool {
+        self.are_given_gpus
+    }
+
+    /// Whether one of them holds a GPU, or a part of it.
+    pub(crate) fn hold(&self, uuid: &str) -> bool {
+        let is_of = |held: &String| held.split('/').next() == Some(uuid);
+        self.with_gpus().any(|claim| claim.gpus.iter().any(is_of))
+    }
+
+    /// In words, those that hold GPUs, and what is said of each.
+    pub(crate) fn described(&self) -> impl Iterator<Item = (&str, &Claim)> {
+        let all = self.all.values().map(|job| (job.text.as_str(), &job.claim));
+        all.filter(|(_, claim)| !claim.gpus.is_empty())
+    }
+
     /// Those that hold GPUs.
     pub(crate) fn with_gpus(&self) -> impl Iterator<Item = &Claim> {
         self.all.values().map(|job| &job.claim).filter(|claim| !claim.gpus.is_empty())
@@ -84,6 +102,7 @@ impl Jobs {
             named.iter().filter_map(Value::as_str).take(most).map(str::to_owned).collect()
         };
         let (runs, gpus) = (list("runs", MAX_RUNS), list("gpus", MAX_GPUS));
+        self.are_given_gpus |= !gpus.is_empty();
         let attested = matches!(e.extra.get("attested"), Some(Value::Bool(true)));
         let had = self.all.get(id);
         let since = had.filter(|had| had.claim.uid == e.uid).map_or(now, |had| had.claim.since);

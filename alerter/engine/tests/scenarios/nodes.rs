@@ -20,4 +20,5 @@ mod setups;
 mod shared;
 mod successors;
 mod tenants;
+mod waste;
 mod words;

@@ -1,0 +1,150 @@
+//! GPUs that are paid for and do nothing, or do something for nobody: a job that holds GPUs and
+//! computes nothing, also after its run has ended, and a GPU that computes for no job.
+//!
+//! A job is judged once, with all of its nodes. While a run of it goes on, the detectors of that run
+//! judge it. GPUs that no job holds are judged only where a scheduler gives GPUs to jobs, and no run
+//! is known that could have them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::detector::{NodeAt, NodeDetector};
+use crate::node::{Activity, JobAt, NodeState, words};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Change, Clause, Fact, Finding, Kind, Sentence, Severity, clause};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// For how long no GPU of a job computes.
+    pub after: Span,
+    /// The same once its run has ended.
+    pub after_end: Span,
+    /// For how long a GPU computes that no job holds.
+    pub without_job_after: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let half_an_hour = Span::secs(1800);
+        Self {
+            enabled: true,
+            after: half_an_hour,
+            after_end: Span::secs(600),
+            without_job_after: half_an_hour,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct GpuWaste {
+    /// Since when each GPU computes that no job holds.
+    without_job: BTreeMap<String, Ts>,
+    /// Jobs and GPUs that were reported and are wasted still.
+    raised: BTreeSet<String>,
+}
+
+/// Something that is wasted.
+struct Wasted {
+    name: String,
+    gpus: usize,
+    since: Ts,
+    what: Clause,
+}
+
+impl GpuWaste {
+    fn follow(&mut self, view: NodeAt<'_>) {
+        let NodeAt { now, node: f, tenants, .. } = view;
+        let of_nobody = |uuid: &str| {
+            let computes = f.gpus.get(uuid).is_some_and(|gpu| gpu.last.is_loaded());
+            computes && f.jobs.are_given_gpus() && !f.jobs.hold(uuid) && tenants.is_empty()
+        };
+        self.without_job.retain(|uuid, _| of_nobody(uuid));
+        for (uuid, _) in f.gpus.iter().filter(|(uuid, _)| of_nobody(uuid)) {
+            self.without_job.entry(uuid.to_owned()).or_insert(now);
+        }
+    }
+
+    fn wasted(&self, c: &Config, view: NodeAt<'_>) -> Vec<Wasted> {
+        let NodeAt { now, node: f, jobs, .. } = view;
+        let idle = jobs.iter().filter_map(|job| idle(c, now, job));
+        let computes = |(uuid, since): (&String, &Ts)| {
+            let lasts = now - *since;
+            (lasts >= c.without_job_after).then(|| Wasted {
+                name: uuid.clone(),
+                gpus: 1,
+                since: *since,
+                what: clause!(
+                    "{gpu} of {node} has computed for {lasts}, and no job holds it",
+                    gpu = Fact::Device(words::gpu_of(f, uuid, "")),
+                    node = f.name.clone(),
+                    lasts,
+                ),
+            })
+        };
+        idle.chain(self.without_job.iter().filter_map(computes)).collect()
+    }
+}
+
+/// What a job wastes, if it does.
+fn idle(c: &Config, now: Ts, job: &JobAt) -> Option<Wasted> {
+    let Activity::Idle { since } = job.activity else { return None };
+    let limit = if job.ended.is_some() { c.after_end } else { c.after };
+    let lasts = now - since;
+    if job.is_live || lasts < limit {
+        return None;
+    }
+    let ended = job.ended.as_ref().map(|(run, at)| {
+        clause!("; its run {run} ended {ago} ago", run = Fact::text(run.clone()), ago = now - *at)
+    });
+    let on = (job.nodes > 1).then(|| clause!(" on {nodes} nodes", nodes = job.nodes));
+    let hours = job.gpus as f64 * lasts.as_secs_f64() / 3600.0;
+    let what = clause!(
+        "{job} holds {gpus} GPUs{on}, and none has computed for {lasts}: {hours} GPU hours{ended}",
+        job = Fact::text(job.text.clone()),
+        gpus = job.gpus,
+        on,
+        lasts,
+        hours = Fact::decimal(hours, 1),
+        ended,
+    );
+    Some(Wasted { name: job.text.clone(), gpus: job.gpus, since, what })
+}
+
+impl NodeDetector for GpuWaste {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, view: NodeAt<'_>, out: &mut Vec<Finding>) {
+        if !c.enabled {
+            return;
+        }
+        self.follow(view);
+        let wasted = self.wasted(c, view);
+        // Of a job whose GPUs are not read now, nobody knows that it computes again.
+        let unknown: BTreeSet<&str> =
+            view.jobs.iter().filter(|job| job.activity == Activity::Unknown).map(|job| &*job.text).collect();
+        let had = !self.raised.is_empty();
+        self.raised.retain(|name| unknown.contains(&**name) || wasted.iter().any(|w| w.name == *name));
+        let news = wasted.iter().any(|w| !self.raised.contains(&w.name));
+        if news {
+            self.raised.extend(wasted.iter().map(|w| w.name.clone()));
+            let mut v = view.finding(Kind::GpuWaste, "gpu_waste", Change::Raise, Severity::Ticket);
+            let largest = wasted.iter().max_by_key(|w| (w.gpus, view.now - w.since));
+            v.value = largest.map_or(0.0, |w| (view.now - w.since).as_secs_f64());
+            let mut parts = wasted.into_iter().map(|w| w.what);
+            let first = parts.next().map(Sentence::from).unwrap_or_default();
+            v.why = parts.fold(first, Sentence::and);
+            out.push(v);
+        } else if had && self.raised.is_empty() {
+            let mut v = view.finding(Kind::GpuWaste, "gpu_waste", Change::Clear, Severity::Info);
+            v.why = clause!("the GPUs are used again, or were given back").into();
+            out.push(v);
+        }
+    }
+
+    fn deadline(&self, _: &Config, _: &NodeState) -> Option<Ts> {
+        None
+    }
+}

@@ -1,0 +1,78 @@
+//! Jobs that hold GPUs, each on all of its nodes.
+
+use super::Monitor;
+use super::nodes::USES_FOR;
+use crate::node::{Activity, JobAt, NodeState};
+use crate::run::RunState;
+use stepwatch_model::time::Ts;
+
+impl Monitor {
+    /// The jobs of which this is the first node: the others leave it to that one.
+    pub(super) fn jobs_first_on(&self, now: Ts, node: &str) -> Vec<JobAt> {
+        let first = |job: &&str| self.placement.nodes_of(job).next().is_some_and(|first| first == node);
+        self.placement.jobs_on(node).filter(first).map(|job| self.job_at(now, job)).collect()
+    }
+
+    fn job_at(&self, now: Ts, text: &str) -> JobAt {
+        let mut job = JobAt {
+            text: text.to_owned(),
+            nodes: 0,
+            gpus: 0,
+            activity: Activity::Computes,
+            is_live: false,
+            ended: None,
+        };
+        let mut all: Option<Activity> = None;
+        for name in self.placement.nodes_of(text) {
+            let Some(node) = self.nodes.get(name).map(|node| &node.state) else { continue };
+            let Some((_, claim)) = node.jobs.described().find(|(had, _)| *had == text) else { continue };
+            job.nodes += 1;
+            job.gpus += claim.gpus.len();
+            // A job that came to GPUs that were idle has not wasted that time.
+            let activity = of_gpus(now, node, &claim.gpus).since(claim.since);
+            all = Some(all.map_or(activity, |all| all.and(activity)));
+            let placed = self.placement.on(name).map(String::as_str);
+            for run in claim.runs.iter().map(String::as_str).chain(placed) {
+                if let Some(run) = self.runs.get(run) {
+                    job.has_run(now, &run.state);
+                }
+            }
+        }
+        JobAt { activity: all.unwrap_or(Activity::Unknown), ..job }
+    }
+}
+
+fn of_gpus(now: Ts, node: &NodeState, gpus: &[String]) -> Activity {
+    let all = gpus.iter().map(|uuid| node.gpus.activity(now, uuid));
+    all.reduce(Activity::and).unwrap_or(Activity::Unknown)
+}
+
+impl JobAt {
+    fn has_run(&mut self, now: Ts, run: &RunState) {
+        match &run.ended {
+            Some(ended) if self.ended.as_ref().is_none_or(|(_, at)| *at < ended.at) => {
+                self.ended = Some((run.name.clone(), ended.at));
+            }
+            Some(_) => {}
+            None => self.is_live |= now - run.last_heard < USES_FOR,
+        }
+    }
+}
+
+impl Activity {
+    /// That of both together.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Computes, _) | (_, Self::Computes) => Self::Computes,
+            (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
+            (Self::Idle { since }, Self::Idle { since: other }) => Self::Idle { since: since.max(other) },
+        }
+    }
+
+    fn since(self, at: Ts) -> Self {
+        match self {
+            Self::Idle { since } => Self::Idle { since: since.max(at) },
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! GPUs that are held and do nothing, and GPUs that compute for nobody.
+
+use stepwatch_engine::SourceInput;
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::incident::State;
+use stepwatch_wire::{Event, Kind as EventKind, Value};
+
+use super::bench::{Bench, reading};
+
+fn job(id: &str, node: &str, code: i64, runs: &[&str]) -> Event {
+    let mut e = Event { name: Some("job".into()), code: Some(code), ..Event::new(EventKind::Health) };
+    let list = |names: Vec<String>| Value::List(names.into_iter().map(Value::Text).collect());
+    e.node = Some(node.into());
+    for (key, text) in [("job", id), ("user", "bob"), ("scheduler", "slurm")] {
+        e.extra.insert(key.into(), Value::Text(text.into()));
+    }
+    e.extra.insert("gpus".into(), list((0..2).map(|index| format!("GPU-{node}-{index}")).collect()));
+    e.extra.insert("runs".into(), list(runs.iter().map(|run| (*run).to_owned()).collect()));
+    e
+}
+
+/// So many minutes in which each of two GPUs of the nodes is as busy as this. The exporters repeat
+/// which jobs there are.
+fn minutes(b: &mut Bench, nodes: &[&str], jobs: &[Event], busy: f64, minutes: i64) {
+    for nth in 0..6 * minutes {
+        if nth % 30 == 0 {
+            jobs.iter().for_each(|job| b.feed(job.clone()));
+        }
+        for node in nodes {
+            for index in 0..2 {
+                b.feed(reading(node, index, &[("utilization_ratio", busy)]));
+            }
+        }
+        b.wait(10);
+    }
+}
+
+#[test]
+fn a_job_that_computes_nothing_for_half_an_hour_is_one_ticket_with_all_its_nodes() {
+    let mut b = Bench::new();
+    let nodes = ["n1", "n2", "n3"];
+    let jobs = nodes.map(|node| job("7", node, 1, &[]));
+    minutes(&mut b, &nodes, &jobs, 0.9, 5);
+    minutes(&mut b, &nodes, &jobs, 0.0, 29);
+    assert_eq!(b.summary(), []);
+    minutes(&mut b, &nodes, &jobs, 0.0, 2);
+    assert_eq!(b.summary(), [(Kind::GpuWaste, Severity::Ticket, State::Open)]);
+    let said = b.last().summary.to_string();
+    let start = "job 7 of bob on slurm holds 6 GPUs on 3 nodes, and none has computed for 30m: 3.0 GPU hours";
+    assert!(said.starts_with(start), "{said}");
+    minutes(&mut b, &nodes, &jobs, 0.9, 15);
+    assert_eq!(b.summary(), [(Kind::GpuWaste, Severity::Ticket, State::Resolved)]);
+}
+
+#[test]
+fn a_job_of_which_one_node_computes_or_is_not_read_is_no_waste() {
+    let mut b = Bench::new();
+    let jobs = ["n1", "n2"].map(|node| job("7", node, 1, &[]));
+    minutes(&mut b, &["n1"], &jobs, 0.0, 60);
+    assert_eq!(b.summary(), [], "n2 is not read");
+    for _ in 0..60 {
+        minutes(&mut b, &["n2"], &jobs, 0.5, 1);
+        minutes(&mut b, &["n1"], &jobs, 0.0, 1);
+    }
+    assert_eq!(b.summary(), []);
+}
+
+#[test]
+fn a_job_that_keeps_its_gpus_after_its_run_has_ended_is_noticed_sooner() {
+    let mut b = Bench::new();
+    let jobs = [job("7", "n1", 1, &["llama"])];
+    b.steps("llama", &["n1"], 30);
+    minutes(&mut b, &["n1"], &jobs, 0.9, 1);
+    b.feed(Event {
+        run: Some("llama".into()),
+        node: Some("n1".into()),
+        rank: Some(0),
+        code: Some(0),
+        ..Event::new(EventKind::Bye)
+    });
+    minutes(&mut b, &["n1"], &jobs, 0.0, 11);
+    assert_eq!(b.summary(), [(Kind::GpuWaste, Severity::Ticket, State::Open)]);
+    let said = b.last().summary.to_string();
+    assert!(said.contains("; its run llama ended 9m 50s ago"), "{said}");
+    b.feed(job("7", "n1", 0, &["llama"]));
+    minutes(&mut b, &["n1"], &[], 0.0, 10);
+    assert_eq!(b.summary(), [(Kind::GpuWaste, Severity::Ticket, State::Resolved)]);
+}
+
+#[test]
+fn a_run_that_goes_on_is_left_to_its_own_detectors() {
+    let mut b = Bench::new();
+    b.feed(job("7", "n1", 1, &["llama"]));
+    for _ in 0..40 {
+        b.steps("llama", &["n1"], 30);
+        for index in 0..2 {
+            b.feed(reading("n1", index, &[("utilization_ratio", 0.0)]));
+        }
+    }
+    assert_eq!(b.summary(), []);
+}
+
+#[test]
+fn a_gpu_that_computes_for_no_job_is_named_where_jobs_get_gpus() {
+    let mut b = Bench::new();
+    minutes(&mut b, &["n1"], &[], 0.9, 60);
+    assert_eq!(b.summary(), [], "there is no scheduler, as far as anybody knows");
+    minutes(&mut b, &["n1"], &[job("7", "n1", 1, &[])], 0.9, 5);
+    b.feed(job("7", "n1", 0, &[]));
+    minutes(&mut b, &["n1"], &[], 0.9, 29);
+    assert_eq!(b.summary(), []);
+    minutes(&mut b, &["n1"], &[], 0.9, 2);
+    assert_eq!(b.summary(), [(Kind::GpuWaste, Severity::Ticket, State::Open)]);
+    let said = b.last().summary.to_string();
+    let first = "GPU 0 (GPU-n1-0) of n1 has computed for 30m, and no job holds it";
+    assert!(said.starts_with(first), "{said}");
+}
+
+#[test]
+fn an_exporter_that_was_away_proves_nothing() {
+    let mut b = Bench::new();
+    let jobs = [job("7", "n1", 1, &[])];
+    minutes(&mut b, &["n1"], &jobs, 0.0, 5);
+    let source = "n1:9765";
+    b.answer(SourceInput::SourceDown { source, reason: "the connection broke" });
+    b.wait(3600);
+    b.answer(SourceInput::SourceUp { source, many_nodes: false });
+    minutes(&mut b, &["n1"], &jobs, 0.0, 25);
+    assert!(b.summary().iter().all(|(kind, ..)| *kind != Kind::GpuWaste), "{:?}", b.summary());
+}
