@@ -254,7 +254,13 @@ impl Ledger {
             return;
         }
         // Whoever greeted before was of the attempt that ended.
-        self.greeted = self.greeted.filter(|greeted| *greeted > at);
+        if self.greeted.is_some_and(|greeted| greeted <= at) {
+            self.greeted = None;
+            if self.left.is_some() {
+                // It made no step, so it loaded nothing for the next one.
+                self.declared[Declared::Loading as usize] = 0;
+            }
+        }
         self.left.get_or_insert(how);
     }
 
@@ -268,11 +274,20 @@ impl Ledger {
 
     /// Something other than steps took so long, until `at`.
     pub(crate) fn declared(&mut self, what: Declared, at: Ts, lasted: Span) {
-        if !self.is_before(at) {
+        // Whatever else an attempt does before its first step is of its start.
+        let is_wanted = what == Declared::Loading || !self.is_start(at);
+        if is_wanted && !self.is_before(at) {
             let ms = &mut self.declared[what as usize];
             // Each rank of a save says how long it took.
             *ms = (*ms).max(lasted.0);
         }
+    }
+
+    /// What happened then may be of an attempt that made no step yet. If it is not, because only a
+    /// rank was replaced, the class of the next step says what that waited for.
+    fn is_start(&self, at: Ts) -> bool {
+        let is_after = |end: Ts| at > end;
+        self.starting || self.greeted.is_some_and(is_after) || self.left.map(Left::at).is_some_and(is_after)
     }
 
     fn has_declared(&self, what: Declared) -> bool {
@@ -301,10 +316,12 @@ impl Ledger {
         let usual = self.usual.expected(s.count, s.tokens).unwrap_or(0.0);
         let is_back = self.closed && (s.at - from).0 >= stall_limit(usual);
         if !self.starting && (s.class == StepClass::First || is_new && paused() || is_back) {
-            // What was declared since is of the new attempt.
-            let (declared, greeted) = (core::mem::take(&mut self.declared), self.greeted);
+            // A load since is of the new attempt, and a save or an evaluation of the one before.
+            let loading = core::mem::take(&mut self.declared[Declared::Loading as usize]);
+            let greeted = self.greeted;
             self.leave(greeted.unwrap_or(s.at), size);
-            (self.declared, self.starting) = (declared, greeted.is_some());
+            self.declared[Declared::Loading as usize] = loading;
+            self.starting = greeted.is_some();
         }
         let from = self.at.unwrap_or(s.at);
         let open = (s.at - from).0.max(0);
@@ -352,16 +369,16 @@ impl Ledger {
         self.usual.settle();
         let begun = begun.max(self.at.unwrap_or(begun));
         let is_over = matches!(self.left, Some(Left::Over(_)));
-        let gone = match self.left {
-            Some(left) => self.close_at(left.at().min(begun), size),
-            None => self.at.unwrap_or(begun),
+        // The GPUs were those of the attempt that was left.
+        let size_before = Size { gpus: self.gpus.or(size.gpus), ..size };
+        let between = match self.left {
+            Some(left) => (begun - self.close_at(left.at().min(begun), size)).0.max(0),
+            // Of the time after its last step only that is known which it declared.
+            None => self.add_declared((begun - self.at.unwrap_or(begun)).0, size_before),
         };
         if let (None, Some(accounts)) = (self.left, &mut self.accounts) {
             accounts.interrupted();
         }
-        // The GPUs were those of the attempt that was left.
-        let size_before = Size { gpus: self.gpus.or(size.gpus), ..size };
-        let between = (begun - gone).0.max(0);
         match (&self.job, &self.next_job) {
             // The GPUs were given back, and may have been used by others.
             _ if is_over => {}
@@ -381,10 +398,7 @@ impl Ledger {
         let from = self.at.unwrap_or(at);
         let gone = at.max(from);
         let is_over = matches!(self.left, Some(Left::Over(_) | Left::Silent(_)));
-        let mut open = (gone - from).0;
-        if !self.starting {
-            open = self.add_declared(open, size);
-        }
+        let open = self.add_declared((gone - from).0, size);
         let waits = !self.starting && !is_over;
         let longest = || self.line.and_then(|(count, _)| self.usual.longest(count));
         let usual = self.expected().or_else(longest);

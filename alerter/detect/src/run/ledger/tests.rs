@@ -305,6 +305,36 @@ fn an_attempt_that_was_killed_without_a_word_starts_when_the_next_one_greets() {
 }
 
 #[test]
+fn a_save_after_the_last_step_is_saved_whatever_follows() {
+    for told in [true, false] {
+        let mut bench = Bench::started();
+        bench.pass(TimeState::Saving, 25_000);
+        bench.ledger.declared(Declared::Saving, Ts(bench.now), Span(25_000));
+        bench.pass(TimeState::Down, 1000);
+        if told {
+            bench.ledger.died(Ts(bench.now));
+        }
+        bench.pass(TimeState::Down, 200_000);
+        bench.start(20_000, 40_000);
+        bench.check();
+    }
+}
+
+#[test]
+fn a_load_of_an_attempt_that_makes_no_step_is_none_of_the_next_one() {
+    let mut bench = Bench::started();
+    bench.ledger.died(Ts(bench.now));
+    bench.pass(TimeState::Down, 10_000);
+    bench.ledger.greeted(Ts(bench.now), Some("0"), SIZE);
+    bench.pass(TimeState::Down, 300_000);
+    bench.ledger.declared(Declared::Loading, Ts(bench.now), Span(300_000));
+    bench.ledger.died(Ts(bench.now));
+    bench.pass(TimeState::Down, 10_000);
+    bench.start(20_000, 400_000);
+    bench.check();
+}
+
+#[test]
 fn a_rank_that_is_replaced_stops_no_run_that_goes_on() {
     let mut bench = Bench::started();
     bench.ledger.died(Ts(bench.now + 2000));
