@@ -82,7 +82,7 @@ fn faults(seed: u64) -> Vec<StepSample> {
     run[400..406].iter_mut().for_each(|s| s.grad_norm = times(s.grad_norm, 20.0));
     run[700..730].iter_mut().for_each(|s| s.loss = s.loss.map(|v| v + 1.0));
     run[1036].step_time = Some(200.0);
-    for s in &mut run[1300..1540] {
+    for s in &mut run[1300..1660] {
         let slow = if noise.uniform() < 0.4 { 1.7 } else { 1.0 };
         s.step_time = times(s.step_time, slow);
     }
