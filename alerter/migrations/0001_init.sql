@@ -284,3 +284,19 @@ CREATE TABLE run_hours (
     idle_ms        BIGINT NOT NULL,
     unknown_ms     BIGINT NOT NULL
 );
+
+-- Reports that are sent on schedule, as all their receivers get them. Their messages are rows of outbox and lanes, with the id of
+-- the report in place of an incident's. What became of the last ones:
+--   SELECT incident, receiver, state, attempts, error FROM outbox WHERE incident LIKE 'report/%' ORDER BY created_ms DESC LIMIT 10;
+CREATE TABLE reports (
+    -- report/<schedule>/<day>: a schedule sends one a day at most.
+    id      TEXT PRIMARY KEY,
+    -- JSON.
+    report  TEXT NOT NULL,
+    made_ms BIGINT NOT NULL
+);
+-- The schedules of reports. What was due then or earlier is done: it is in outbox, or the schedule is younger.
+CREATE TABLE report_schedules (
+    name       TEXT PRIMARY KEY,
+    settled_ms BIGINT NOT NULL
+);

@@ -24,7 +24,7 @@ use stepwatch_kit::shutdown::{Shutdown, Trigger};
 use stepwatch_kit::web_config::WebConfig;
 use stepwatch_model::time::{Span, Ts};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::access::Keyring;
@@ -45,6 +45,7 @@ use crate::outbox::unopened::Unopened;
 use crate::outbox::{self, Outbox, OutboxHandle};
 use crate::pictures::{self, Charts, PictureMetrics};
 use crate::remote_write::{QUEUE_WRITES, RemoteWrite};
+use crate::reporter::{self, Reporter};
 use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle, WriteBatch};
 use crate::series::exposed::SeriesMetrics;
 use crate::series::{SeriesTable, keeper};
@@ -101,6 +102,7 @@ pub struct App {
     runtime: RuntimeHandle,
     runtime_task: JoinHandle<()>,
     runtime_stop: Trigger,
+    reports: watch::Sender<Arc<reporter::Plan>>,
     server: JoinHandle<std::io::Result<()>>,
     reloads: mpsc::Receiver<ReloadRequest>,
     metrics: ConfigMetrics,
@@ -143,7 +145,7 @@ impl App {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let ((stop, stopping), (runtime_stop, runtime_stopping)) = (Shutdown::manual(), Shutdown::manual());
-        let (feedback_sender, feedback) = mpsc::channel(QUEUE_FEEDBACK);
+        let (outcomes, feedback) = mpsc::channel(QUEUE_FEEDBACK);
         let (change_sender, changed) = mpsc::channel(changes::QUEUE);
         let (feed_sender, feeds) = mpsc::channel(ingest::QUEUE_BATCHES);
         let (write_sender, writes) = mpsc::channel(QUEUE_WRITES);
@@ -153,9 +155,8 @@ impl App {
         let (runtime, handle, cursors) = restored;
         publish(&handle, config.shown, &store, &mut registry, &stopping);
         let charts = charts(&store, &handle, &mut registry);
-        let (kept, end) = (store.clone(), stopping.clone());
-        let watching = watching(&handle, &charts, config.watchdog);
-        let outbox = Outbox::start_with(kept, config.receivers, feedback_sender, end, watching);
+        let how = watching(&handle, &charts, config.watchdog);
+        let outbox = Outbox::start_with(store.clone(), config.receivers, outcomes, stopping.clone(), how);
         outbox.metrics.register(&mut registry);
         let known = (cursors, KeptLists::load(&store).await?);
         let (commands, counts) = (handle.commands.clone(), metrics.ingest.clone());
@@ -179,6 +180,7 @@ impl App {
         let server = tokio::spawn(serve::serve(listener, router, limits, web, stopping.clone()));
         tokio::spawn(prune(store.clone(), config.file.storage.retention, audit.clone(), stopping.clone()));
         let app = Self {
+            reports: start_reports(&config.file, &store, &handle, &stopping),
             addr,
             options,
             file: config.file,
@@ -278,6 +280,7 @@ impl App {
         self.runtime.read_model.show(config.shown);
         self.ingest.apply(config.plan).await;
         self.calendars.apply(config.calendars);
+        self.reports.send_replace(Arc::new(config.file.reports()));
         self.remote_write.configure(config.file.remote_write.clone());
         self.gate.replace(config.keyring);
         self.audit.configure(config.file.audit.clone());
@@ -460,6 +463,19 @@ fn start_pictures(charts: &Charts, clock: Judging, outbox: &OutboxHandle, stoppi
     tokio::spawn(pictures::keep(charts.clone(), Arc::clone(&clock), Arc::clone(&taken), stopping.clone()));
     let receivers = outbox.receivers();
     tokio::spawn(pictures::show(charts.clone(), receivers, clock, taken, stopping.clone()));
+}
+
+/// Starts what sends reports on schedule; the other end brings other schedules.
+fn start_reports(
+    file: &File,
+    store: &Store,
+    handle: &RuntimeHandle,
+    stopping: &Shutdown,
+) -> watch::Sender<Arc<reporter::Plan>> {
+    let reporter = Reporter { store: store.clone(), views: Arc::clone(&handle.views) };
+    let (plans, plan) = watch::channel(Arc::new(file.reports()));
+    tokio::spawn(reporter::keep(reporter, plan, judging(handle), stopping.clone()));
+    plans
 }
 
 /// The clock that judges: deadlines are compared with the clock that set them.

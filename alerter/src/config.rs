@@ -15,6 +15,7 @@ mod matchers;
 mod names;
 pub mod oncall;
 mod redact;
+mod reports;
 mod schedule;
 pub mod sensitivity;
 mod shadowed;
@@ -40,6 +41,8 @@ use crate::watchdog::Watchdog;
 pub use api::{Api, Token};
 pub use file::{DEFAULT_PORT, File, Incidents, Source, Storage};
 pub use schedule::{Ical, Schedule};
+
+pub use crate::report::schedule::{Every, Schedule as ReportSchedule, TimeOfDay, Weekday};
 
 /// A file that passed the checks, and what was built from it.
 #[derive(Debug)]
@@ -89,6 +92,7 @@ impl Config {
         check::references(&file, &mut errors);
         silences::check(&file, &mut errors);
         oncall::check(&file, &mut errors);
+        reports::check(&file, &mut errors);
         thresholds::check(&file.detectors, &mut errors);
         api::check(&file, &mut errors);
         drop(file.templates(&mut errors));
@@ -107,6 +111,7 @@ impl Config {
         check::references(&file, &mut errors);
         silences::check(&file, &mut errors);
         oncall::check(&file, &mut errors);
+        reports::check(&file, &mut errors);
         thresholds::check(&file.detectors, &mut errors);
         api::check(&file, &mut errors);
         let keyring = api::keyring(&file, &mut errors);

@@ -43,6 +43,7 @@ pub mod rank_table;
 pub mod read_model;
 pub mod remote_write;
 mod report;
+mod reporter;
 pub mod run_history;
 mod run_snapshot;
 pub mod runtime;

@@ -12,6 +12,7 @@ mod budget;
 pub(crate) mod http;
 mod mistake;
 mod notifier;
+mod report;
 mod sample;
 mod secret;
 mod templates;
@@ -29,6 +30,7 @@ pub use attempt::{Attempt, Failure, FailureClass, Picture, Receipt, Ring};
 pub use budget::Budget;
 pub use mistake::Mistake;
 pub use notifier::{Ear, Gallery, Notifier, Pace, PictureError};
+pub(crate) use report::{IncidentLine, ScheduledReport};
 pub use sample::test_notification;
 pub use secret::SecretSource;
 pub(crate) use secret::url_of;
@@ -75,6 +77,17 @@ macro_rules! notifiers {
                     (_, Some(_)) => Some("the Alertmanager's own route"),
                     _ => None,
                 }
+            }
+
+            /// Why it is sent no reports: they are something to read, and nobody is to be woken.
+            pub fn shows_no_reports(&self) -> Option<&'static str> {
+                if self.pagerduty.is_some() {
+                    return Some("PagerDuty calls people");
+                }
+                if self.alertmanager.is_some() {
+                    return Some("an Alertmanager takes only alerts");
+                }
+                self.wakes().then_some("it wakes people (wakes: true)")
             }
 
             /// Whether it shows later changes of an incident besides its first message.

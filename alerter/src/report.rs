@@ -6,6 +6,8 @@
 
 pub(crate) mod html;
 pub(crate) mod markdown;
+pub(crate) mod message;
+pub(crate) mod schedule;
 #[cfg(test)]
 mod tests;
 pub(crate) mod text;

@@ -451,6 +451,11 @@ impl Runtime {
     fn outcome(&mut self, feedback: Feedback) {
         let now = self.clock.now();
         let Feedback { idem_key, incident, receiver, action, outcome } = feedback;
+        if store::is_report(&incident) {
+            // It is about no incident, and the engine has nothing to do for it.
+            self.pending.reported.push(idem_key);
+            return self.schedule.changed();
+        }
         let (incident, receiver) = (incident.as_str(), receiver.as_str());
         let input = match &outcome {
             Outcome::Delivered => Input::Delivered { incident, receiver, action },

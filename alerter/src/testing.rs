@@ -189,7 +189,8 @@ impl TestApp {
         Self::on(dir, exporter, FakeWebhook::start().await, more).await
     }
 
-    async fn on(dir: TempDir, exporter: FakeExporter, hook: FakeWebhook, more: &str) -> Self {
+    /// The same on these files, of which `secret` is the webhook's.
+    pub(crate) async fn on(dir: TempDir, exporter: FakeExporter, hook: FakeWebhook, more: &str) -> Self {
         std::fs::write(dir.path().join("alerter.yml"), config(dir.path(), &exporter, &hook, more)).unwrap();
         let web_config = Some(dir.path().join("web.yml")).filter(|path| path.exists());
         let options =
@@ -203,6 +204,11 @@ impl TestApp {
 
     /// Stops it as SIGTERM does, and starts another on the same files.
     pub(crate) async fn restart(self) -> Self {
+        self.restart_with("").await
+    }
+
+    /// The same with more lines in its configuration.
+    pub(crate) async fn restart_with(self, more: &str) -> Self {
         self.stop.fire();
         self.task.await.unwrap().unwrap();
         // A look at the files of the store, which holds its lock, may be under way: it ends with
@@ -212,7 +218,7 @@ impl TestApp {
             flock(&file, FlockOperation::NonBlockingLockExclusive).ok()
         })
         .await;
-        Self::on(self.dir, self.exporter, self.hook, "").await
+        Self::on(self.dir, self.exporter, self.hook, more).await
     }
 
     /// Puts more lines into the configuration.

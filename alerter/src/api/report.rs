@@ -6,8 +6,6 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Json, Response};
 use serde::Deserialize;
-use stepwatch_detect::run::HOUR;
-use stepwatch_model::Cause;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::incident::IncidentRecord;
 use utoipa::ToSchema;
@@ -20,16 +18,11 @@ use super::incidents::MARKDOWN;
 use super::state::Api;
 use super::view::When;
 use crate::clock::wall;
-use crate::postmortem::{self, Account};
 use crate::report::view::ReportView;
-use crate::report::{self, Costed, Period};
-use crate::store::RunTotals;
+use crate::report::{self, Period};
+use crate::reporter::gather;
 
 const SINCE_DEFAULT: Span = Span::secs(7 * 86_400);
-/// Incidents of a period that are looked at, the latest first, and those of them, the longest
-/// first, of which the costs are computed: that reads their messages.
-const INCIDENTS_SCANNED: u32 = 5_000;
-const INCIDENTS_COSTED: usize = 300;
 const HTML: &str = "text/html; charset=utf-8";
 
 type Result<T> = core::result::Result<T, ApiError>;
@@ -109,15 +102,8 @@ impl Api {
         now: Ts,
     ) -> Result<ReportView> {
         self.may_report(caller, run.as_deref())?;
-        let mut totals = self.store.accounted(period.since, period.until, run.as_deref()).await?;
-        self.add_open_hours(&mut totals, period, run.as_deref());
-        let records = self
-            .store
-            .incidents_between(period.since, period.until, run.as_deref(), INCIDENTS_SCANNED)
-            .await?;
-        let seen = records.into_iter().filter(|record| caller.sees(&record.labels)).collect();
-        let incidents = self.costed(seen, period, now).await?;
-        Ok(report::view(period, run, &totals, &incidents))
+        let sees = |record: &IncidentRecord| caller.sees(&record.labels);
+        Ok(gather(&self.store, &self.runtime.views, period, run, sees, now).await?)
     }
 
     /// What the labels of a run are that is not watched any more, nobody knows.
@@ -127,41 +113,5 @@ impl Api {
         let (view, routing) = (self.runtime.views.get(), self.runtime.read_model.routing());
         let is_seen = view.runs.iter().any(|r| r.run == run && scope.admits(&routing.labels(r)));
         if is_seen { Ok(()) } else { Err(ApiError::not_found(format!("there is no run {run:?}"))) }
-    }
-
-    /// Adds what is accounted of hours that are not over.
-    fn add_open_hours(&self, totals: &mut Vec<RunTotals>, period: Period, run: Option<&str>) {
-        let hours = period.since.0 / HOUR.0..period.until.0 / HOUR.0;
-        for snapshot in &self.runtime.views.get().runs {
-            let Some(open) = snapshot.open_hour.as_ref().filter(|open| hours.contains(&open.hour)) else {
-                continue;
-            };
-            if run.is_some_and(|run| run != snapshot.run) {
-                continue;
-            }
-            match totals.iter_mut().find(|known| known.run == snapshot.run) {
-                Some(known) => known.totals.join(&open.totals),
-                None => totals.push(RunTotals { run: snapshot.run.clone(), totals: open.totals.clone() }),
-            }
-        }
-    }
-
-    /// With what each lost, where that is computed.
-    async fn costed(&self, records: Vec<IncidentRecord>, period: Period, now: Ts) -> Result<Vec<Costed>> {
-        let mut all: Vec<Costed> =
-            records.into_iter().map(|record| Costed { record, impact: None }).collect();
-        all.sort_by_key(|c| core::cmp::Reverse(period.share_of(&c.record, now)));
-        let may_cost = |c: &&mut Costed| {
-            let speed_or_progress =
-                matches!(c.record.cause, Cause::Progress | Cause::Speed | Cause::Numerics);
-            !c.record.run.is_empty() && speed_or_progress
-        };
-        for costed in all.iter_mut().filter(may_cost).take(INCIDENTS_COSTED) {
-            let deliveries = self.store.deliveries(&costed.record.id).await?;
-            let account =
-                Account { record: &costed.record, timeline: &[], deliveries: &deliveries, chart: None, now };
-            costed.impact = Some(postmortem::impact(&account));
-        }
-        Ok(all)
     }
 }

@@ -15,7 +15,7 @@ use stepwatch_wire::words;
 use super::api::Token;
 use super::file::{File, Source};
 use super::teams::{WAITS, condition, when};
-use super::{Config, teams};
+use super::{Config, ReportSchedule, teams};
 use crate::access::TokenScope;
 use crate::ingest::{Exporters, shown_url};
 use crate::notify::ReceiverConfig;
@@ -56,6 +56,7 @@ impl Config {
             ("receivers", receivers.collect()),
             ("routes", all_routes),
             ("teams", teams::table(&self.engine.responder)),
+            ("reports", reports(file)),
             ("timing", vec![timing(file)]),
             ("inhibit", built_in.chain(file.inhibit_rules.iter().cloned()).map(|r| inhibits(&r)).collect()),
             ("api", file.api.tokens.iter().map(grant).collect()),
@@ -64,6 +65,15 @@ impl Config {
         sections.retain(|(_, lines)| !lines.is_empty());
         sections
     }
+}
+
+/// `weekly: every week on monday at 09:00 UTC -> chat, mail`.
+fn reports(file: &File) -> Vec<String> {
+    let one = |s: &ReportSchedule| {
+        let run = s.run.as_ref().map(|run| format!("run {run}, ")).unwrap_or_default();
+        format!("{}: {run}{} -> {}", s.name, s.words(), s.notify.join(", "))
+    };
+    file.reports.iter().map(one).collect()
 }
 
 /// What a repeated call of a receiver does. It uses the engine's list of receivers that wake.

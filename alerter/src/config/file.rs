@@ -16,11 +16,13 @@ use stepwatch_respond::external::AlertsConfig;
 use stepwatch_respond::oncall::{OnCallConfig, TimeInterval, User};
 use stepwatch_respond::silence::{Maintenance, SilenceConfig};
 
+use super::ReportSchedule;
 use super::api::Api;
 use super::schedule::Schedule;
 use crate::audit::AuditConfig;
 use crate::ingest::Exporters;
 use crate::notify::{ReceiverConfig, TemplatesConfig};
+use crate::reporter;
 use crate::templates::Templates;
 use crate::watchdog;
 
@@ -79,6 +81,8 @@ pub struct File {
     pub time_intervals: Vec<TimeInterval>,
     pub users: Vec<User>,
     pub schedules: Vec<Schedule>,
+    /// Reports that are sent again and again.
+    pub reports: Vec<ReportSchedule>,
     pub detectors: DetectorsConfig,
     pub watchdog: watchdog::Config,
 }
@@ -146,6 +150,7 @@ impl Default for File {
             time_intervals: Vec::new(),
             users: Vec::new(),
             schedules: Vec::new(),
+            reports: Vec::new(),
             detectors: DetectorsConfig::default(),
             watchdog: watchdog::Config::default(),
         }
@@ -192,6 +197,11 @@ impl File {
     pub(crate) fn has_templates(&self, receiver: &str) -> bool {
         let own = self.receivers.iter().find(|r| r.name == receiver).and_then(|r| r.templates.as_ref());
         self.templates != TemplatesConfig::default() || own.is_some()
+    }
+
+    /// What reports are sent when.
+    pub(crate) fn reports(&self) -> reporter::Plan {
+        reporter::Plan { schedules: self.reports.clone(), external_url: self.external_url.clone() }
     }
 
     /// Receivers that notify people once, and what repeats the call.

@@ -1,3 +1,4 @@
+mod reports;
 mod warnings;
 
 use std::path::Path;

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::Notification;
 
+use super::report::ScheduledReport;
+
 /// One attempt at delivery.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt<'a> {
@@ -25,6 +27,8 @@ pub struct Attempt<'a> {
     /// The chart of the incident, for a receiver that has it within its messages
     /// ([`super::Notifier::embeds_chart`]); none if there was none in time.
     pub chart: Option<&'a Picture>,
+    /// The report, if the message is one and not about an incident.
+    pub(crate) report: Option<&'a ScheduledReport>,
     pub at: Ts,
 }
 
@@ -48,6 +52,7 @@ impl<'a> Attempt<'a> {
             ring: None,
             unsure: &[],
             chart: None,
+            report: None,
             at: notification.message.at,
         }
     }

@@ -34,7 +34,7 @@ use stepwatch_respond::incident::Ended;
 use stepwatch_respond::message::{Message, Status};
 
 use self::relay::{Answers, Encryption, Relay};
-use super::attempt::{Attempt, Failure, FailureClass, Picture, Receipt};
+use super::attempt::{Attempt, Failure, FailureClass, Receipt};
 use super::mistake::Mistake;
 use super::notifier::{Notifier, Pace};
 use super::secret::SecretSource;
@@ -215,9 +215,8 @@ impl Email {
         let known = attempt.memory.and_then(|m| serde_json::from_str::<Thread>(m).ok());
         // A recipient that gets the first message late gets the same as the others.
         let before = known.as_ref().filter(|thread| thread.first != own);
-        let mail = self
-            .compose(n, before, attempt.chart)
-            .map_err(|err| Failure::permanent(format!("email: {err}")))?;
+        let mail =
+            self.compose(attempt, before).map_err(|err| Failure::permanent(format!("email: {err}")))?;
         let thread = known.unwrap_or_else(|| Thread { first: own, subject: subject(&n.message), part: None });
         let part = thread.part.clone().filter(|part| part.key == n.idem_key);
         let done = part.as_ref().map(|part| part.done.as_slice()).unwrap_or_default();
@@ -297,12 +296,8 @@ impl Email {
         Ok(all)
     }
 
-    fn compose(
-        &self,
-        n: &Notification,
-        thread: Option<&Thread>,
-        chart: Option<&Picture>,
-    ) -> Result<Mail, lettre::error::Error> {
+    fn compose(&self, attempt: Attempt<'_>, thread: Option<&Thread>) -> Result<Mail, lettre::error::Error> {
+        let Attempt { notification: n, chart, .. } = attempt;
         let (m, own) = (&n.message, self.message_id(&n.idem_key));
         let mut builder = Mail::builder().from(self.from.clone()).message_id(Some(own)).date_now();
         for to in &self.to {
@@ -310,6 +305,14 @@ impl Email {
         }
         // It stops automatic replies.
         builder = builder.raw_header(header("Auto-Submitted", "auto-generated"));
+        if let Some(report) = attempt.report {
+            let id = header("X-Stepwatch-Report", &line(&n.incident, 128));
+            let part = |kind, text: &String| SinglePart::builder().header(kind).body(text.clone());
+            let plain = part(ContentType::TEXT_PLAIN, &report.markdown);
+            let html = part(ContentType::TEXT_HTML, &report.html);
+            let both = MultiPart::alternative().singlepart(plain).singlepart(html);
+            return builder.subject(subject(m)).raw_header(id).multipart(both);
+        }
         builder = builder.raw_header(header("X-Stepwatch-Incident", &line(&n.incident, 128)));
         if m.status == Status::Firing && n.page {
             builder = builder.raw_header(header("X-Priority", "1")).raw_header(header("Importance", "high"));

@@ -17,6 +17,7 @@ mod config;
 mod files;
 mod look;
 mod people;
+mod report;
 #[cfg(test)]
 mod tests;
 
@@ -173,7 +174,8 @@ impl Slack {
             // only noise.
             return Ok(Receipt::default());
         }
-        let mut body = json!({"text": blocks::fallback(n), "blocks": blocks::message(n, false)});
+        let (text, blocks) = layout(attempt, false);
+        let mut body = json!({"text": text, "blocks": blocks});
         blocks::add_options(&mut body);
         let request = self.http.client().post(url.expose()).json(&body);
         let answer = self.http.send(request).await?;
@@ -253,13 +255,15 @@ impl Bot<'_> {
         let found = if attempt.ambiguous { look::unless_blind(self.find_top(attempt).await)? } else { None };
         match found {
             Some(top) => Ok(receipt(&top)),
-            None => self.post_top(attempt.notification).await.map(|top| receipt(&top)),
+            None => self.post_top(attempt).await.map(|top| receipt(&top)),
         }
     }
 
-    async fn post_top(&self, n: &Notification) -> Result<Top, Failure> {
+    async fn post_top(&self, attempt: Attempt<'_>) -> Result<Top, Failure> {
+        let n = attempt.notification;
+        let (text, blocks) = layout(attempt, self.deeds);
         let mut body = json!({
-            "channel": self.channel, "text": blocks::fallback(n), "blocks": blocks::message(n, self.deeds), "metadata": metadata(n, &n.idem_key),
+            "channel": self.channel, "text": text, "blocks": blocks, "metadata": metadata(n, &n.idem_key),
         });
         blocks::add_options(&mut body);
         let reply = self.write("chat.postMessage", body).await.map_err(|refusal| refusal.failure)?;
@@ -331,6 +335,15 @@ impl Bot<'_> {
     fn top(&self, channel: String, ts: String, n: &Notification) -> Top {
         let over = n.message.status == Status::Resolved;
         Top { channel, ts, named: self.channel.to_owned(), key: n.idem_key.clone(), over }
+    }
+}
+
+/// The text and the blocks of the first message of an incident, or of a report.
+fn layout(attempt: Attempt<'_>, deeds: bool) -> (String, Value) {
+    let n = attempt.notification;
+    match attempt.report {
+        Some(report) => (report::fallback(report), report::message(report)),
+        None => (blocks::fallback(n), blocks::message(n, deeds)),
     }
 }
 

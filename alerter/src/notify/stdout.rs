@@ -12,6 +12,7 @@ use super::attempt::{Attempt, Failure, Receipt};
 use super::mistake::Mistake;
 use super::notifier::Notifier;
 use super::text::{clean, line};
+use super::webhook::ReportBody;
 
 /// A label is padded to this, so that the values are in a column.
 const LABEL_WIDTH: usize = 22;
@@ -57,7 +58,7 @@ impl Notifier for Stdout {
 
     fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>> {
         async move {
-            match self.write(attempt.notification) {
+            match self.write(attempt) {
                 Ok(()) => Ok(Receipt::default()),
                 // The reader is gone for good.
                 Err(err) if err.kind() == io::ErrorKind::BrokenPipe => {
@@ -71,10 +72,12 @@ impl Notifier for Stdout {
 }
 
 impl Stdout {
-    fn write(&self, n: &Notification) -> io::Result<()> {
-        let text = match self.format {
-            Format::Text => block(n),
-            Format::Json => serde_json::to_string(n)? + "\n",
+    fn write(&self, attempt: Attempt<'_>) -> io::Result<()> {
+        let n = attempt.notification;
+        let text = match (self.format, attempt.report) {
+            (Format::Text, report) => block(n, report.is_none()),
+            (Format::Json, Some(report)) => serde_json::to_string(&ReportBody::of(n, report))? + "\n",
+            (Format::Json, None) => serde_json::to_string(n)? + "\n",
         };
         // One write a message: lines of other writers do not come between.
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,7 +86,8 @@ impl Stdout {
     }
 }
 
-fn block(n: &Notification) -> String {
+/// `incident`: it is about one.
+fn block(n: &Notification, incident: bool) -> String {
     let m = &n.message;
     let mut text = format!("\n== {} ==\n{}\n", line(&m.title, LINE_MAX), line(&m.summary, LINE_MAX));
     let mut row = |label: &str, value: &str| {
@@ -97,7 +101,9 @@ fn block(n: &Notification) -> String {
     for link in &m.links {
         row(&link.text, &link.href);
     }
-    row("Incident", &m.incident);
+    if incident {
+        row("Incident", &m.incident);
+    }
     row("Why you see this", &m.reason);
     text
 }
@@ -133,6 +139,22 @@ mod tests {
     #[tokio::test]
     async fn a_block_to_read() {
         insta::assert_snapshot!(written(Format::Text, &page("terminal", 1, Action::Trigger)).await);
+    }
+
+    #[tokio::test]
+    async fn a_report_in_either_form() {
+        let report = super::super::report::tests::weekly(false);
+        let n = report.notification("report/weekly/2026-11-23", "terminal", stepwatch_model::time::Ts(0));
+        for (format, known) in
+            [(Format::Text, "\n== Weekly report, "), (Format::Json, "{\"version\":\"1\",\"type\":\"report\"")]
+        {
+            let shared = Shared::default();
+            let stdout = Stdout { format, out: Mutex::new(Box::new(shared.clone())) };
+            stdout.send(Attempt { report: Some(&report), ..Attempt::first(&n) }).await.unwrap();
+            let text = String::from_utf8(shared.0.lock().unwrap().clone()).unwrap();
+            assert!(text.starts_with(known) && text.contains("10752"), "{text}");
+            assert!(!text.contains("  Incident "), "{text}");
+        }
     }
 
     #[tokio::test]

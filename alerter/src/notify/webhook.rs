@@ -13,6 +13,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::Sha256;
 use stepwatch_kit::config::Secret;
 use stepwatch_model::time::Ts;
@@ -25,6 +26,7 @@ use super::attempt::{Attempt, Failure, FailureClass, Receipt};
 use super::http::{Http, url_secrets};
 use super::mistake::Mistake;
 use super::notifier::Notifier;
+use super::report::ScheduledReport;
 use super::secret::{self, SecretSource};
 use super::text::hex;
 
@@ -108,6 +110,40 @@ pub struct Incident<'a> {
     pub at: String,
 }
 
+/// The body of a request with a report that is sent on schedule.
+#[derive(Debug, Serialize)]
+pub(crate) struct ReportBody<'a> {
+    /// The version of this format.
+    version: &'static str,
+    /// `report`. The body of an incident has no type.
+    r#type: &'static str,
+    idempotency_key: &'a str,
+    receiver: &'a str,
+    /// The name of the schedule.
+    schedule: &'a str,
+    title: &'a str,
+    /// Where people see it, where `external_url` is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<&'a str>,
+    /// As `GET /api/v1/report` answers.
+    report: &'a Value,
+}
+
+impl<'a> ReportBody<'a> {
+    pub(crate) fn of(n: &'a Notification, report: &'a ScheduledReport) -> Self {
+        Self {
+            version: "1",
+            r#type: "report",
+            idempotency_key: &n.idem_key,
+            receiver: &n.receiver,
+            schedule: &report.schedule,
+            title: &report.title,
+            url: report.url.as_deref(),
+            report: &report.data,
+        }
+    }
+}
+
 impl Config {
     pub(super) fn build(&self) -> Result<Webhook, Mistake> {
         let url = secret::url_of(self.url.as_ref(), self.url_file.as_ref(), self.url_env.as_ref())?;
@@ -133,7 +169,12 @@ impl Notifier for Webhook {
     }
 
     fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>> {
-        self.post(attempt.notification).boxed()
+        let n = attempt.notification;
+        let body = match attempt.report {
+            Some(report) => serde_json::to_vec(&ReportBody::of(n, report)),
+            None => serde_json::to_vec(&body(n)),
+        };
+        async move { self.post(n, body).await }.boxed()
     }
 
     fn account(&self) -> Vec<Secret> {
@@ -148,9 +189,8 @@ impl Notifier for Webhook {
 }
 
 impl Webhook {
-    async fn post(&self, n: &Notification) -> Result<Receipt, Failure> {
-        let body = serde_json::to_vec(&body(n))
-            .map_err(|err| self.http.failure(FailureClass::Permanent, false, &err.to_string()))?;
+    async fn post(&self, n: &Notification, body: serde_json::Result<Vec<u8>>) -> Result<Receipt, Failure> {
+        let body = body.map_err(|err| self.http.failure(FailureClass::Permanent, false, &err.to_string()))?;
         let timestamp = (jiff::Timestamp::now().as_second()).to_string();
         let mut request = self
             .http
@@ -237,6 +277,27 @@ mod tests {
     fn the_body_is_a_contract() {
         let n = test_notification("hook", "01J9ZC", Ts(1_795_227_416_980));
         insta::assert_snapshot!(serde_json::to_string_pretty(&body(&n)).unwrap());
+    }
+
+    #[test]
+    fn a_report_says_that_it_is_one() {
+        let report = super::super::report::tests::weekly(true);
+        let n = report.notification("report/weekly/2026-11-23", "hook", Ts(1_795_227_416_980));
+        let mut sent = serde_json::to_value(ReportBody::of(&n, &report)).unwrap();
+        assert_eq!(sent["report"].take(), report.data);
+        assert_eq!(
+            sent,
+            serde_json::json!({
+                "version": "1",
+                "type": "report",
+                "idempotency_key": "report/weekly/2026-11-23/hook/1",
+                "receiver": "hook",
+                "schedule": "weekly",
+                "title": "Weekly report, 2026-11-16 to 2026-11-22",
+                "url": "https://stepwatch.example.com/report?since=2026-11-15T23%3A00%3A00Z&until=2026-11-22T23%3A00%3A00Z",
+                "report": null,
+            })
+        );
     }
 
     #[test]

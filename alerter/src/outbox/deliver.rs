@@ -19,7 +19,7 @@ use super::feedback::{Feedback, Outcome};
 use super::metrics::OutboxMetrics;
 use crate::backoff::{self, PAGE_PAUSE_MAX, Random, retry_after};
 use crate::errors::chain;
-use crate::notify::{Attempt, Failure, FailureClass, Notifier, Picture, Receipt};
+use crate::notify::{Attempt, Failure, FailureClass, Notifier, Picture, Receipt, ScheduledReport};
 use crate::store::{Claim, DeliveryOutcome, Means, Store, StoreError};
 use crate::watchdog::Watchdog;
 
@@ -523,6 +523,7 @@ pub(super) async fn attempt(
     chart: Option<&Picture>,
     at: Ts,
 ) -> Result<Receipt, Failure> {
+    let report = claim.report.as_deref().and_then(read_report);
     let attempt = Attempt {
         notification: &claim.notification,
         ambiguous: claim.ambiguous,
@@ -531,6 +532,7 @@ pub(super) async fn attempt(
         ring: claim.ring,
         unsure: &claim.unsure,
         chart,
+        report: report.as_ref(),
         at,
     };
     // The call itself is inside, too: a notifier may panic before its first await.
@@ -540,6 +542,12 @@ pub(super) async fn attempt(
         Ok(Err(_)) => Err(Failure::transient(format!("the {} notifier panicked", notifier.kind()), true)),
         Err(_) => Err(Failure::transient(format!("no answer within {} s", SEND_MAX.as_secs()), true)),
     }
+}
+
+/// One that does not read, since another version wrote it, goes out in the words of its message.
+fn read_report(text: &str) -> Option<ScheduledReport> {
+    let read = serde_json::from_str(text);
+    read.inspect_err(|err| tracing::error!(%err, "a report in the store does not read: sent as text")).ok()
 }
 
 /// What the result means for the receiver.

@@ -114,6 +114,7 @@ async fn send(notifier: &dyn Notifier, n: Notification, deadline: Instant, now: 
         neighbour: None,
         ring: None,
         unsure: Vec::new(),
+        report: None,
     };
     let receiver = claim.notification.receiver.as_str();
     let tries = async {

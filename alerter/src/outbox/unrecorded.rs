@@ -81,6 +81,7 @@ impl Courier {
                 neighbour: None,
                 ring,
                 unsure,
+                report: None,
             };
             match words {
                 Some(words) => claim.notification.message = words,

@@ -17,6 +17,7 @@ use super::audit::{Entry, put_audit};
 use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::hours::put_hours;
+use super::reports::prune_reports;
 use super::rows::{json, list, name_of, portions, put_alive, text_of};
 use super::unrecorded::put_written;
 use super::writer::{Durability, Who};
@@ -126,7 +127,8 @@ impl Store {
     }
 
     /// Forgets what ended before `before`: resolved incidents with their history and deliveries,
-    /// and the cursors of sources not read since. Returns how many incidents went.
+    /// reports that were sent, and the cursors of sources not read since. Returns how many
+    /// incidents went.
     pub async fn prune(&self, before: Ts) -> Result<u64> {
         let mut gone = 0;
         loop {
@@ -161,7 +163,8 @@ impl Store {
                 }
             }
             sqlx::query("DELETE FROM silences WHERE ends_at < $1").bind(&old).execute(&mut *tx).await?;
-            sqlx::query("DELETE FROM cursors WHERE updated_ms < $1").bind(before.0).execute(tx).await?;
+            sqlx::query("DELETE FROM cursors WHERE updated_ms < $1").bind(before.0).execute(&mut *tx).await?;
+            prune_reports(tx, before).await?;
             Ok(ids.len() as u64)
         })
         .await
@@ -286,7 +289,7 @@ async fn post_all(tx: &mut SqliteConnection, all: &[&Notification], at: Ts) -> R
     Ok(())
 }
 
-async fn insert_posts(tx: &mut SqliteConnection, posts: &[&Notification], at: Ts) -> Result<u64> {
+pub(super) async fn insert_posts(tx: &mut SqliteConnection, posts: &[&Notification], at: Ts) -> Result<u64> {
     let mut texts = Vec::with_capacity(posts.len());
     for n in posts {
         texts.push(json("notification", n)?);

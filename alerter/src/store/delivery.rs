@@ -14,6 +14,7 @@ use super::handle::{Store, StoreReader};
 use super::outcome::DeliveryOutcome;
 use super::plan::{LaneRow, is_held, plan, too_late};
 use super::read::DeliveryState;
+use super::reports::{is_report, report_of};
 use super::rings::{Means, begun, last_rings, rings};
 use super::rows::{json, put_alive, text_of, word};
 use super::writer::Who;
@@ -53,6 +54,8 @@ pub(crate) struct Claim {
     /// As in [`crate::notify::Attempt`].
     pub ring: Option<Ring>,
     pub unsure: Vec<Ring>,
+    /// The report, as JSON, if it is one and not about an incident.
+    pub report: Option<String>,
 }
 
 /// An outcome that the engine may not have.
@@ -307,8 +310,8 @@ impl Store {
         Ok(claim)
     }
 
-    /// Drops the head of a lane for want of a budget; false if it must be sent: a page, or the
-    /// answer to what was sent.
+    /// Drops the head of a lane for want of a budget; false if it must be sent: a page, a report,
+    /// or the answer to what was sent.
     pub(crate) async fn leave_out(&self, incident: &str, receiver: &str, now: Ts) -> Result<bool> {
         self.write(Who::InTurn, async |tx| {
             let rows = lane(tx, incident, receiver).await?;
@@ -317,7 +320,7 @@ impl Store {
             };
             let n = &head.lane.notification;
             let ends = matches!(n.action, Action::Ack | Action::Resolve);
-            if n.page || head.lane.ambiguous || (ends && heard(tx, incident, receiver).await?) {
+            if n.page || is_report(incident) || head.lane.ambiguous || (ends && heard(tx, incident, receiver).await?) {
                 return Ok(false);
             }
             let sql = "UPDATE outbox SET state = 'superseded', done_at = $2, error = 'left out: the budget of this receiver is used up' \
@@ -510,7 +513,8 @@ async fn attempt(
     if let Some(words) = words {
         notification.message = words;
     }
-    Ok(Claim { notification, ambiguous, attempts, created_at, memory, neighbour, ring, unsure })
+    let report = report_of(tx, &notification.incident).await?;
+    Ok(Claim { notification, ambiguous, attempts, created_at, memory, neighbour, ring, unsure, report })
 }
 
 async fn lane(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<Vec<Row>> {

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
-use stepwatch_model::time::Span;
+use stepwatch_model::time::{Span, Ts};
 use url::form_urlencoded;
 
 use super::layout::{Frame, Place};
@@ -16,6 +16,7 @@ use crate::api::Api;
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::extract::Asked;
+use crate::api::view::When;
 use crate::clock::wall;
 use crate::report::Period;
 use crate::report::text::{self, Cell, Table};
@@ -29,11 +30,29 @@ const DAYS: [u16; 3] = [1, 7, 30];
 pub(super) struct Query {
     days: u16,
     run: String,
+    /// The period, in place of the last days: reports that are sent on schedule link to theirs.
+    since: Option<When>,
+    until: Option<When>,
 }
 
 impl Default for Query {
     fn default() -> Self {
-        Self { days: DAYS[1], run: String::new() }
+        Self { days: DAYS[1], run: String::new(), since: None, until: None }
+    }
+}
+
+impl Query {
+    /// Whole hours, and whether they were named.
+    fn period(&self, now: Ts) -> Result<(Period, bool)> {
+        match (self.since, self.until) {
+            (Some(since), Some(until)) if since < until => Ok((Period::around(since.0, until.0), true)),
+            (None, None) => {
+                let since = now.earlier(Span::secs(86_400 * i64::from(self.days)));
+                Ok((Period::around(since, now), false))
+            }
+            (Some(_), Some(_)) => Err(ApiError::bad_request("since: must be before until".to_owned())),
+            _ => Err(ApiError::bad_request("since, until: go together".to_owned())),
+        }
     }
 }
 
@@ -42,6 +61,8 @@ impl Default for Query {
 struct ReportPage {
     frame: Frame,
     query: Query,
+    /// The period was named, and is none of the choices.
+    named: bool,
     choices: [(u16, String); DAYS.len()],
     period: String,
     figures: Vec<[String; 2]>,
@@ -60,17 +81,18 @@ pub(super) async fn show(
         return Err(ApiError::bad_request(format!("days: must be one of {DAYS:?}")));
     }
     let now = wall();
-    let period = Period::around(now.earlier(Span::secs(86_400 * i64::from(query.days))), now);
+    let (period, named) = query.period(now)?;
     let run = Some(query.run.clone()).filter(|run| !run.is_empty());
     let view = api.report(&caller, period, run, now).await?;
-    let url = href(query.days, &query.run);
+    let url = if named { of_period(&view) } else { href(query.days, &query.run) };
     let frame = Frame::new(&api, &caller, Place::Runs, &text::title(&view), &url).await?;
     let choices = DAYS.map(|days| (days, href(days, &query.run)));
-    let files = ["markdown", "html", "json"].map(|format| (format, file(&view, format)));
+    let files = ["markdown", "html", "json"].map(|format| (format, file(&view, format, named)));
     let hidden = view.runs_hidden;
     let page_of = ReportPage {
         frame,
         query,
+        named,
         choices,
         period: text::period(&view),
         figures: if view.total.seconds > 0.0 { text::figures(&view) } else { Vec::new() },
@@ -90,10 +112,21 @@ fn href(days: u16, run: &str) -> String {
     format!("/report?{}", query.finish())
 }
 
-/// The same as a file.
-fn file(view: &ReportView, format: &str) -> String {
+fn of_period(view: &ReportView) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.append_pair("since", &view.since.0.to_string());
+    query.append_pair("until", &view.until.0.to_string());
+    query.extend_pairs(view.run.iter().map(|run| ("run", run)));
+    format!("/report?{}", query.finish())
+}
+
+/// The same as a file; its end was `named`, or is now.
+fn file(view: &ReportView, format: &str, named: bool) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("since", &view.since.0.to_string());
+    if named {
+        query.append_pair("until", &view.until.0.to_string());
+    }
     query.extend_pairs(view.run.iter().map(|run| ("run", run)));
     query.append_pair("format", format);
     format!("/api/v1/report?{}", query.finish())

@@ -8,6 +8,7 @@ use stepwatch_fakes::{FakeSmtp, SmtpFault};
 use tempfile::TempDir;
 
 use super::*;
+use crate::notify::Picture;
 use crate::notify::tests::{hostile, page};
 
 struct Bench {
@@ -76,6 +77,27 @@ async fn an_incident_is_one_conversation() {
         for part in ["27.3", "rank 17 on gpu-042", "https://example.com/runbooks/grad_spike.md"] {
             assert!(s.mails[0].text.contains(part) && s.mails[0].html.contains(part), "{part}");
         }
+    });
+}
+
+#[tokio::test]
+async fn a_report_is_a_page_and_markdown() {
+    let bench = Bench::new().await;
+    let report = crate::notify::report::tests::weekly(true);
+    let n = report.notification("report/weekly/2026-11-23", "mail", stepwatch_model::time::Ts(0));
+    // What may have arrived is the same message.
+    for ambiguous in [false, true] {
+        let attempt = Attempt { report: Some(&report), ambiguous, ..Attempt::first(&n) };
+        bench.email.send(attempt).await.unwrap();
+    }
+    bench.relay.with(|s| {
+        assert_eq!((s.refused.as_slice(), s.mails.len(), s.duplicates), (&[][..], 1, 1));
+        let mail = &s.mails[0];
+        assert_eq!(mail.header("subject"), "Weekly report, 2026-11-16 to 2026-11-22");
+        assert_eq!(mail.header("x-stepwatch-report"), "report/weekly/2026-11-23");
+        assert_eq!((mail.header("x-stepwatch-incident"), mail.header("x-priority")), ("", ""));
+        assert!(mail.text.contains("| GPU hours | 10752 |"), "{}", mail.text);
+        assert!(mail.html.contains("<th scope=\"row\">llama-70b</th>"), "{}", mail.html);
     });
 }
 

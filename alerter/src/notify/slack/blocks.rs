@@ -19,9 +19,9 @@ use super::channel::{NAME_MAX, is_id};
 use crate::notify::text::{clean, line, web_link};
 
 /// Slack's limits, in characters as sent; the whole message has about 13,000.
-const HEADER_MAX: usize = 150;
-const BUTTON_MAX: usize = 75;
-const HREF_MAX: usize = 3000;
+pub(super) const HEADER_MAX: usize = 150;
+pub(super) const BUTTON_MAX: usize = 75;
+pub(super) const HREF_MAX: usize = 3000;
 /// Our own limits, so that the whole stays below Slack's limit and on one screen.
 const SUMMARY_MAX: usize = 1500;
 const LABEL_MAX: usize = 60;
@@ -183,20 +183,24 @@ fn actions(m: &Message, deeds: bool) -> Option<Value> {
             "text": {"type": "plain_text", "text": text, "emoji": false},
         })
     }));
-    (!elements.is_empty()).then(|| json!({"type": "actions", "elements": elements}))
+    (!elements.is_empty()).then(|| actions_of(elements))
 }
 
-fn section(text: &str) -> Value {
+pub(super) fn actions_of(elements: Vec<Value>) -> Value {
+    json!({"type": "actions", "elements": elements})
+}
+
+pub(super) fn section(text: &str) -> Value {
     json!({"type": "section", "text": mrkdwn(text)})
 }
 
-fn mrkdwn(text: &str) -> Value {
+pub(super) fn mrkdwn(text: &str) -> Value {
     json!({"type": "mrkdwn", "text": text, "verbatim": true})
 }
 
 /// Text for headers and buttons, which support no markup and no escapes: nothing that looks like a
 /// mention, in any client.
-fn plain(text: &str, max: usize) -> String {
+pub(super) fn plain(text: &str, max: usize) -> String {
     line(text, max).replace('<', "‹").replace('>', "›")
 }
 

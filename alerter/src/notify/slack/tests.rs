@@ -504,3 +504,28 @@ fn what_is_stale_does_not_count_as_resolved() {
     let text = blocks::news_fallback(&n);
     assert!(text.starts_with('❔') && !text.contains('✅'), "{text}");
 }
+
+#[tokio::test]
+async fn a_report_is_one_message_by_a_bot_and_by_a_webhook() {
+    let report = crate::notify::report::tests::weekly(true);
+    let n = report.notification("report/weekly/2026-11-23", "chat", stepwatch_model::time::Ts(0));
+    for bench in [Bench::new().await, Bench::webhook().await] {
+        let attempt = Attempt { report: Some(&report), ..Attempt::first(&n) };
+        bench.slack.send(attempt).await.unwrap();
+        let top = bench.top();
+        assert!(top.text.starts_with("📊 Weekly report"), "{}", top.text);
+        assert_eq!(top.blocks.last().unwrap()["type"], "context", "the layout is accepted");
+    }
+}
+
+#[tokio::test]
+async fn a_report_that_arrived_is_found_again() {
+    let bench = Bench::new().await;
+    bench.fake.script().push("chat.postMessage", Fault::TakenThenReset);
+    let report = crate::notify::report::tests::weekly(false);
+    let n = report.notification("report/weekly/2026-11-23", "chat", crate::clock::wall());
+    let attempt = Attempt { report: Some(&report), ..Attempt::first(&n) };
+    assert!(bench.slack.send(attempt).await.unwrap_err().ambiguous);
+    bench.slack.send(Attempt { ambiguous: true, ..attempt }).await.unwrap();
+    assert_eq!(bench.top().metadata.unwrap()["event_payload"]["idem_key"], n.idem_key);
+}

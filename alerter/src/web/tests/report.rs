@@ -72,7 +72,11 @@ async fn a_report_has_all_hours_also_those_that_are_over() {
     );
     let seen = browser.get("/report?run=other").await;
     assert!(seen.has("No time of any run is accounted"), "{}", seen.html);
+    let seen = browser.get("/report?since=2026-01-01T00:00:00Z&until=2026-01-08T00:00:00Z").await;
+    assert!(seen.has("From 2026-01-01T00:00:00Z to 2026-01-08T00:00:00Z."), "{}", seen.html);
     for (query, part) in [
+        ("/report?since=2026-01-01T00:00:00Z", "since, until: go together"),
+        ("/report?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z", "since: must be before until"),
         ("/report?days=2", "days: must be one of"),
         (
             "/api/v1/report?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z",

@@ -1,0 +1,69 @@
+//! The numbers of a report, from the store and from what the runtime shows.
+
+use stepwatch_detect::run::HOUR;
+use stepwatch_model::Cause;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::incident::IncidentRecord;
+
+use crate::postmortem::{self, Account};
+use crate::report::view::ReportView;
+use crate::report::{self, Costed, Period};
+use crate::runtime::{RuntimeSnapshot, Views};
+use crate::store::{Result, RunTotals, Store};
+
+/// Incidents of a period that are looked at, the latest first, and those of them, the longest
+/// first, of which the costs are computed: that reads their messages.
+const INCIDENTS_SCANNED: u32 = 5_000;
+const INCIDENTS_COSTED: usize = 300;
+
+/// The report of a period, of one run or of all, with the incidents that `sees` lets through.
+pub(crate) async fn gather(
+    store: &Store,
+    views: &Views,
+    period: Period,
+    run: Option<String>,
+    sees: impl Fn(&IncidentRecord) -> bool,
+    now: Ts,
+) -> Result<ReportView> {
+    let mut totals = store.accounted(period.since, period.until, run.as_deref()).await?;
+    add_open_hours(&mut totals, &views.get(), period, run.as_deref());
+    let records =
+        store.incidents_between(period.since, period.until, run.as_deref(), INCIDENTS_SCANNED).await?;
+    let seen = records.into_iter().filter(sees).collect();
+    let incidents = costed(store, seen, period, now).await?;
+    Ok(report::view(period, run, &totals, &incidents))
+}
+
+/// Adds what is accounted of hours that are not over.
+fn add_open_hours(totals: &mut Vec<RunTotals>, view: &RuntimeSnapshot, period: Period, run: Option<&str>) {
+    let hours = period.since.0 / HOUR.0..period.until.0 / HOUR.0;
+    for snapshot in &view.runs {
+        let Some(open) = snapshot.open_hour.as_ref().filter(|open| hours.contains(&open.hour)) else {
+            continue;
+        };
+        if run.is_some_and(|run| run != snapshot.run) {
+            continue;
+        }
+        match totals.iter_mut().find(|known| known.run == snapshot.run) {
+            Some(known) => known.totals.join(&open.totals),
+            None => totals.push(RunTotals { run: snapshot.run.clone(), totals: open.totals.clone() }),
+        }
+    }
+}
+
+/// With what each lost, where that is computed.
+async fn costed(store: &Store, records: Vec<IncidentRecord>, period: Period, now: Ts) -> Result<Vec<Costed>> {
+    let mut all: Vec<Costed> = records.into_iter().map(|record| Costed { record, impact: None }).collect();
+    all.sort_by_key(|c| core::cmp::Reverse(period.share_of(&c.record, now)));
+    let may_cost = |c: &&mut Costed| {
+        let speed_or_progress = matches!(c.record.cause, Cause::Progress | Cause::Speed | Cause::Numerics);
+        !c.record.run.is_empty() && speed_or_progress
+    };
+    for costed in all.iter_mut().filter(may_cost).take(INCIDENTS_COSTED) {
+        let deliveries = store.deliveries(&costed.record.id).await?;
+        let account =
+            Account { record: &costed.record, timeline: &[], deliveries: &deliveries, chart: None, now };
+        costed.impact = Some(postmortem::impact(&account));
+    }
+    Ok(all)
+}

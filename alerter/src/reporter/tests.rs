@@ -1,0 +1,169 @@
+//! Reports on schedule: when they are stored, and that they arrive once.
+
+mod kill;
+
+use std::path::Path;
+
+use stepwatch_fakes::{Fake, FakeSlack, FakeWebhook, Slack, WebhookSink};
+use stepwatch_model::time::Span;
+
+use super::*;
+use crate::clock::wall;
+use crate::notify::ScheduledReport;
+use crate::report::message::tests::schedule;
+use crate::report::schedule::{Every, TimeOfDay};
+use crate::store::DeliveryState;
+use crate::store::tests::reopen;
+use crate::testing::{FakeExporter, TestApp, wait_for};
+
+const DAY: Span = Span::secs(86_400);
+
+async fn reporter(path: &Path) -> Reporter {
+    Reporter { store: reopen(path).await, views: Arc::default() }
+}
+
+fn plan(schedules: Vec<Schedule>) -> Plan {
+    Plan { schedules, external_url: Some("https://stepwatch.example.com/".into()) }
+}
+
+/// Monday, 23 November 2026, 09:00 in Berlin.
+fn monday() -> Ts {
+    schedule(None).next(Ts(1_795_227_416_000)).unwrap().at
+}
+
+/// A time of day that is half a day away: no test goes over it.
+fn far_time_of_day() -> String {
+    let hour = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).hour();
+    format!("{:02}:30", (hour + 12) % 24)
+}
+
+/// The alerter has been away since before the last report of a daily schedule.
+async fn away_for_days(path: &Path, name: &str) {
+    let store = reopen(path).await;
+    store.report_schedules(&[name], wall().earlier(Span(3 * DAY.0))).await.unwrap();
+    store.close().await;
+}
+
+async fn sent(reporter: &Reporter, day: &str) -> Vec<(String, DeliveryState)> {
+    let all = reporter.store.deliveries(&format!("report/weekly/{day}")).await.unwrap();
+    all.into_iter().map(|d| (d.receiver, d.state)).collect()
+}
+
+#[tokio::test]
+async fn a_report_is_stored_once_when_it_is_due() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("alerter.db");
+    let r = reporter(&path).await;
+    let both = Schedule { notify: vec!["chat".into(), "mail".into()], ..schedule(None) };
+    let plan = plan(vec![both]);
+    let (before, at) = (monday().earlier(Span::secs(60)), monday());
+    assert_eq!(r.send_due(&plan, before).await.unwrap(), Some(at));
+    assert_eq!(sent(&r, "2026-11-23").await, []);
+    let next = at + Span(7 * DAY.0);
+    assert_eq!(r.send_due(&plan, at).await.unwrap(), Some(next));
+    let waiting = ["chat", "mail"].map(|name| (name.to_owned(), DeliveryState::Pending));
+    assert_eq!(sent(&r, "2026-11-23").await, waiting);
+    // Neither another look, nor a restart, nor another time on the same day makes another one.
+    r.send_due(&plan, at + Span::secs(1)).await.unwrap();
+    r.store.close().await;
+    let r = reporter(&path).await;
+    let later = Schedule { at: TimeOfDay::parse("10:00").unwrap(), ..plan.schedules[0].clone() };
+    let later = self::plan(vec![later]);
+    assert_eq!(r.send_due(&later, at + Span::secs(7200)).await.unwrap(), Some(next + Span::secs(3600)));
+    assert_eq!(sent(&r, "2026-11-23").await, waiting);
+    // It is as it was, whatever the alerter knows by now.
+    let claim = r.store.claim("report/weekly/2026-11-23", "chat", false, at).await.unwrap().unwrap();
+    let report: ScheduledReport = serde_json::from_str(&claim.report.unwrap()).unwrap();
+    assert_eq!(report.title, "Weekly report, 2026-11-16 to 2026-11-22");
+    assert_eq!(claim.notification.message.title, report.title);
+}
+
+#[tokio::test]
+async fn of_what_was_missed_the_last_is_sent_within_a_day_and_a_new_schedule_begins_now() {
+    let dir = tempfile::tempdir().unwrap();
+    let r = reporter(&dir.path().join("alerter.db")).await;
+    let weekly = plan(vec![schedule(None)]);
+    let at = monday();
+    // New, an hour after its time.
+    r.send_due(&weekly, at + Span::secs(3600)).await.unwrap();
+    assert_eq!(sent(&r, "2026-11-23").await, []);
+    // Away for three weeks, until nearly a day after the last time.
+    let back = at + Span(22 * DAY.0) + Span::secs(-60);
+    r.send_due(&weekly, back).await.unwrap();
+    for (day, count) in [("2026-11-30", 0), ("2026-12-07", 0), ("2026-12-14", 1)] {
+        assert_eq!(sent(&r, day).await.len(), count, "{day}");
+    }
+    // Away until more than a day after the next.
+    r.send_due(&weekly, at + Span(29 * DAY.0) + Span::secs(60)).await.unwrap();
+    assert_eq!(sent(&r, "2026-12-21").await, []);
+    // One that is taken out of the configuration and put back is new.
+    r.send_due(&plan(Vec::new()), at + Span(30 * DAY.0)).await.unwrap();
+    r.send_due(&weekly, at + Span(35 * DAY.0) + Span::secs(60)).await.unwrap();
+    assert_eq!(sent(&r, "2026-12-28").await, []);
+    // A clock that was years ahead keeps no report back.
+    r.send_due(&weekly, at + Span(700 * DAY.0) + Span::secs(60)).await.unwrap();
+    r.send_due(&weekly, at + Span(41 * DAY.0)).await.unwrap();
+    r.send_due(&weekly, at + Span(42 * DAY.0)).await.unwrap();
+    assert_eq!(sent(&r, "2027-01-04").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_budget_leaves_no_report_out_and_old_ones_are_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let r = reporter(&dir.path().join("alerter.db")).await;
+    let weekly = plan(vec![schedule(None)]);
+    let (id, at) = ("report/weekly/2026-11-23", monday());
+    r.send_due(&weekly, at.earlier(DAY)).await.unwrap();
+    r.send_due(&weekly, at).await.unwrap();
+    assert!(!r.store.leave_out(id, "chat", at).await.unwrap());
+    r.store.prune(at).await.unwrap();
+    assert_eq!(sent(&r, "2026-11-23").await.len(), 1);
+    r.store.prune(at + Span(1)).await.unwrap();
+    assert_eq!(sent(&r, "2026-11-23").await, []);
+    r.send_due(&weekly, at + Span::secs(60)).await.unwrap();
+    assert_eq!(sent(&r, "2026-11-23").await, [], "it was sent");
+}
+
+/// The whole alerter: it was away when the report was due, one receiver is down, and it is started
+/// again before that receiver is well.
+#[tokio::test]
+async fn who_is_down_gets_the_report_later_and_nobody_gets_it_twice() {
+    let (dir, chat, hook): (_, FakeSlack, _) =
+        (tempfile::tempdir().unwrap(), Fake::start().await, FakeWebhook::start().await);
+    std::fs::write(dir.path().join("secret"), WebhookSink::SECRET).unwrap();
+    std::fs::write(dir.path().join("token"), Slack::TOKEN).unwrap();
+    away_for_days(&dir.path().join("alerter.db"), "daily").await;
+    let more = format!(
+        "  - name: chat\n    slack: {{channel: \"#training\", token_file: token, api_url: \"{}/api\"}}\n\
+         external_url: https://stepwatch.example.com\n\
+         reports: [{{name: daily, notify: [chat, hook], every: day, at: \"{}\"}}]\n",
+        chat.url(),
+        far_time_of_day()
+    );
+    chat.script().always("chat.postMessage", stepwatch_fakes::Fault::Status(503));
+    let app = TestApp::on(dir, FakeExporter::start([]).await, hook, &more).await;
+    let attempts = || chat.with(|s| s.requests.len());
+    let arrived = |app: &TestApp| app.hook.with(|s| s.deliveries.len());
+    wait_for("the report", async || (arrived(&app) == 1 && attempts() > 0).then_some(())).await;
+    app.hook.with(|s| {
+        let body = &s.deliveries[0].body;
+        assert_eq!((&body["type"], &body["schedule"]), (&"report".into(), &"daily".into()), "{body}");
+        assert!(body["report"]["total"].is_object(), "{body}");
+    });
+    let app = app.restart_with(&more).await;
+    chat.script().clear();
+    let post = wait_for("Slack", async || chat.with(|s| s.top().next().cloned())).await;
+    assert!(post.text.starts_with("📊 Daily report, "), "{}", post.text);
+    let link = post.blocks.iter().find(|b| b["type"] == "actions").unwrap()["elements"][0]["url"].clone();
+    let page = link.as_str().unwrap().strip_prefix("https://stepwatch.example.com").unwrap().to_owned();
+    let (status, body) = app.get(&page).await;
+    assert!(status == 200 && body.contains("No time of any run is accounted"), "{page}: {status} {body}");
+    let metric = "stepwatch_alerter_notifications_sent_total{receiver=\"chat\",action=\"trigger\"} 1";
+    wait_for("the mark", async || app.get("/metrics").await.1.contains(metric).then_some(())).await;
+    let app = app.restart_with(&more).await;
+    // The first look of the reporter was before this, and whatever it would have stored is sent.
+    let idle = "stepwatch_alerter_outbox_depth 0";
+    wait_for("an empty outbox", async || app.get("/metrics").await.1.contains(idle).then_some(())).await;
+    assert_eq!((arrived(&app), chat.with(|s| s.posts.len())), (1, 1));
+    assert_eq!(app.json("/api/v1/incidents").await["incidents"], serde_json::json!([]));
+}

@@ -1,0 +1,42 @@
+//! Reports that are sent on schedule, as their receivers get them.
+
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{QueryBuilder, Sqlite};
+use stepwatch_model::time::Ts;
+
+use super::error::Result;
+use super::rows::{list, portions};
+
+/// The beginning of the id of a report; no id of an incident has a slash.
+pub(crate) const REPORT: &str = "report/";
+/// Reports that one transaction deletes.
+const PRUNE_AT_ONCE: i64 = 500;
+
+/// Whether an id in the place of an incident's is that of a report.
+pub(crate) fn is_report(id: &str) -> bool {
+    id.starts_with(REPORT)
+}
+
+/// The report that goes by this id, if it is one.
+pub(super) async fn report_of(tx: &mut SqliteConnection, id: &str) -> Result<Option<String>> {
+    if !is_report(id) {
+        return Ok(None);
+    }
+    let sql = "SELECT report FROM reports WHERE id = $1";
+    Ok(sqlx::query_scalar(sql).bind(id).fetch_optional(tx).await?)
+}
+
+/// Forgets reports that were made before `before`, and what became of them.
+pub(super) async fn prune_reports(tx: &mut SqliteConnection, before: Ts) -> Result<()> {
+    let sql = "SELECT id FROM reports WHERE made_ms < $1 ORDER BY id LIMIT $2";
+    let ids: Vec<String> =
+        sqlx::query_scalar(sql).bind(before.0).bind(PRUNE_AT_ONCE).fetch_all(&mut *tx).await?;
+    for ids in portions(&ids) {
+        for (table, id) in [("outbox", "incident"), ("lanes", "incident"), ("reports", "id")] {
+            let mut delete = QueryBuilder::<Sqlite>::new(format!("DELETE FROM {table} WHERE {id} IN "));
+            list(&mut delete, ids);
+            delete.build().execute(&mut *tx).await?;
+        }
+    }
+    Ok(())
+}
