@@ -25,7 +25,7 @@ use crate::store::{DueReport, REPORT, Result, Store, StoreError};
 pub(crate) use gather::gather;
 
 /// The longest time between two looks: the clock may be set.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_mins(1);
 /// Between two attempts to make a report while the store refuses.
 const AGAIN_AFTER: Duration = Duration::from_secs(15);
 

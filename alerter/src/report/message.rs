@@ -1,7 +1,6 @@
 //! What a report that is sent on schedule says at a glance, and in every form of the whole.
 
 use stepwatch_detect::run::TimeState;
-use stepwatch_model::number;
 use url::form_urlencoded;
 
 use super::schedule::{Schedule, Slot};
@@ -70,8 +69,8 @@ fn losses(view: &ReportView) -> Vec<String> {
     lost.sort_by(|a, b| by_gpus(b).total_cmp(&by_gpus(a)).then_with(|| a.state.cmp(&b.state)));
     let one = |time: &StateTime| {
         let amount = match time.gpu_seconds {
-            Some(seconds) => format!("{} GPU hours", number(seconds / 3600.0)),
-            None => format!("{} hours of runs whose size is not known", number(time.seconds / 3600.0)),
+            Some(seconds) => format!("{} GPU hours", text::amount(seconds / 3600.0)),
+            None => format!("{} hours of runs whose size is not known", text::amount(time.seconds / 3600.0)),
         };
         format!("{}: {amount}{}", time.state, dollars(time.dollars))
     };
@@ -81,19 +80,19 @@ fn losses(view: &ReportView) -> Vec<String> {
 fn incident(c: &CostlyView, base: Option<&str>) -> IncidentLine {
     IncidentLine {
         what: format!("{}: {}: {}", c.run, c.title, c.summary),
-        cost: format!("{} GPU hours{}", number(c.lost_gpu_hours), dollars(c.lost_dollars)),
+        cost: format!("{} GPU hours{}", text::amount(c.lost_gpu_hours), dollars(c.lost_dollars)),
         href: base.map(|base| format!("{base}/incidents/{}", c.id)),
     }
 }
 
 /// `, $12.50`, where a price is known.
 fn dollars(amount: Option<f64>) -> String {
-    amount.map(|amount| format!(", ${amount:.2}")).unwrap_or_default()
+    amount.map(|_| format!(", {}", text::dollars(amount))).unwrap_or_default()
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use stepwatch_detect::run::Totals;
+    use stepwatch_detect::run::{Counts, Totals};
     use stepwatch_model::time::Ts;
     use stepwatch_respond::oncall::Zone;
 
@@ -129,7 +128,7 @@ pub(crate) mod tests {
             of(TimeState::Evaluating, 1),
             of(TimeState::Unknown, 3),
         ];
-        let totals = Totals::from_states(states, 4, 4);
+        let totals = Totals::from_states(states, Counts { starts: 4, interruptions: 4, ..Counts::default() });
         let all = [RunTotals { run: run.unwrap_or("llama-70b").into(), totals }];
         let mut view = super::super::view(slot.period, run.map(str::to_owned), &all, &[]);
         let costly = |id: &str, title: &str, lost: f64| CostlyView {
@@ -160,8 +159,8 @@ pub(crate) mod tests {
         assert_eq!(
             figures,
             [
-                ("GPU hours", "10752"),
-                ("Cost", "$26880.00"),
+                ("GPU hours", "10,752"),
+                ("Cost", "$26,880.00"),
                 ("Goodput", "89.3 to 91.1 %"),
                 ("Interruptions", "4")
             ]
@@ -169,7 +168,7 @@ pub(crate) mod tests {
         assert_eq!(
             report.losses,
             [
-                "down: 576 GPU hours, $1440.00",
+                "down: 576 GPU hours, $1,440.00",
                 "starting: 192 GPU hours, $480.00",
                 "saving: 128 GPU hours, $320.00"
             ]

@@ -56,12 +56,12 @@ fn hours(gpu_hours: Option<f64>) -> String {
     gpu_hours.map_or_else(|| "size not known".to_owned(), amount)
 }
 
-fn dollars(dollars: Option<f64>) -> String {
+pub(super) fn dollars(dollars: Option<f64>) -> String {
     dollars.map_or_else(|| "-".to_owned(), |dollars| format!("${}", grouped(dollars, 2)))
 }
 
 /// With three digits that count, or all before the point.
-fn amount(value: f64) -> String {
+pub(super) fn amount(value: f64) -> String {
     let digits = match value.abs() {
         0.0 | 99.95.. => 0,
         9.995.. => 1,

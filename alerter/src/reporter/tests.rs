@@ -3,6 +3,7 @@
 mod kill;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use stepwatch_fakes::{Fake, FakeSlack, FakeWebhook, Slack, WebhookSink};
 use stepwatch_model::time::Span;
@@ -122,6 +123,25 @@ async fn a_budget_leaves_no_report_out_and_old_ones_are_forgotten() {
     assert_eq!(sent(&r, "2026-11-23").await, []);
     r.send_due(&weekly, at + Span::secs(60)).await.unwrap();
     assert_eq!(sent(&r, "2026-11-23").await, [], "it was sent");
+}
+
+#[tokio::test]
+async fn other_schedules_are_looked_at_when_they_come() {
+    let dir = tempfile::tempdir().unwrap();
+    let r = reporter(&dir.path().join("alerter.db")).await;
+    r.store.report_schedules(&["weekly"], monday().earlier(DAY)).await.unwrap();
+    let (plans, plan) = watch::channel(Arc::new(self::plan(vec![schedule(None)])));
+    let at = Arc::new(AtomicI64::new(monday().earlier(Span::secs(3600)).0));
+    let clock = Arc::clone(&at);
+    let clock = Arc::new(move || Ts(clock.load(Ordering::Relaxed)));
+    let (stop, shutdown) = Shutdown::manual();
+    let task = tokio::spawn(keep(r.clone(), plan, clock, shutdown));
+    at.store(monday().0, Ordering::Relaxed);
+    let two = Schedule { notify: vec!["chat".into(), "mail".into()], ..schedule(None) };
+    plans.send_replace(Arc::new(self::plan(vec![two])));
+    wait_for("the report", async || Some(sent(&r, "2026-11-23").await).filter(|sent| !sent.is_empty())).await;
+    stop.fire();
+    task.await.unwrap();
 }
 
 /// The whole alerter: it was away when the report was due, one receiver is down, and it is started
