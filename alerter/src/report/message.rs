@@ -10,7 +10,7 @@ use crate::api::view::StateTime;
 use crate::notify::{IncidentLine, ScheduledReport, line};
 
 /// The figures of the whole that a message has.
-const FIGURES: &[&str] = &["GPU hours", "Cost", "Goodput", "Interruptions"];
+const FIGURES: &[&str] = &["GPU hours", "Cost", "Goodput", "Interruptions", "Energy"];
 /// States and incidents that it lists.
 const LISTED: usize = 3;
 /// Of a run's name in the title, which is to stay within the 150 characters of a title.

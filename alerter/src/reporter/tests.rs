@@ -130,15 +130,15 @@ async fn other_schedules_are_looked_at_when_they_come() {
     let dir = tempfile::tempdir().unwrap();
     let r = reporter(&dir.path().join("alerter.db")).await;
     r.store.report_schedules(&["weekly"], monday().earlier(DAY)).await.unwrap();
-    let (plans, plan) = watch::channel(Arc::new(self::plan(vec![schedule(None)])));
+    let (plans, taken) = watch::channel(Arc::new(plan(vec![schedule(None)])));
     let at = Arc::new(AtomicI64::new(monday().earlier(Span::secs(3600)).0));
     let clock = Arc::clone(&at);
     let clock = Arc::new(move || Ts(clock.load(Ordering::Relaxed)));
     let (stop, shutdown) = Shutdown::manual();
-    let task = tokio::spawn(keep(r.clone(), plan, clock, shutdown));
+    let task = tokio::spawn(keep(r.clone(), taken, clock, shutdown));
     at.store(monday().0, Ordering::Relaxed);
     let two = Schedule { notify: vec!["chat".into(), "mail".into()], ..schedule(None) };
-    plans.send_replace(Arc::new(self::plan(vec![two])));
+    plans.send_replace(Arc::new(plan(vec![two])));
     wait_for("the report", async || Some(sent(&r, "2026-11-23").await).filter(|sent| !sent.is_empty())).await;
     stop.fire();
     task.await.unwrap();

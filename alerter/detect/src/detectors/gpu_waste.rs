@@ -1,9 +1,9 @@
 //! GPUs that are paid for and do nothing, or do something for nobody: a job that holds GPUs and
 //! computes nothing, also after its run has ended, and a GPU that computes for no job.
 //!
-//! A job is judged once, with all of its nodes. While a run of it goes on, the detectors of that run
-//! judge it. GPUs that no job holds are judged only where a scheduler gives GPUs to jobs, and no run
-//! is known that could have them.
+//! A job is judged once, with all of its nodes. While a run of it goes on, that is left to the
+//! detectors of the run. GPUs that no job holds are judged only where a scheduler gives GPUs to
+//! jobs, and no run is known that could have them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -52,7 +52,7 @@ impl Node {
 
     /// Joules that are counted, and the seconds of GPUs that they are of.
     fn used(&self, run: &str) -> (f64, i64) {
-        let run = self.b.engine.runs().find(|r| r.state.name == run).unwrap();
+        let Some(run) = self.b.engine.runs().find(|r| r.state.name == run) else { panic!("no run {run}") };
         let Counts { energy, .. } = *run.state.ledger.totals().counts();
         (energy.joules, energy.gpu_ms / 1000)
     }
