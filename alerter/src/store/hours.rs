@@ -8,7 +8,7 @@ use sqlx::{QueryBuilder, Row as _, Sqlite};
 use stepwatch_detect::run::{Counts, Energy, HOUR, RunHour, TimeState, Totals};
 use stepwatch_model::time::Ts;
 
-use super::error::Result;
+use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::rows::{list, portions};
 
@@ -26,19 +26,24 @@ impl Store {
     /// What is accounted of each run, or of one, in the hours that began from `from` on and before
     /// `to`.
     pub async fn accounted(&self, from: Ts, to: Ts, run: Option<&str>) -> Result<Vec<RunTotals>> {
-        let mut query = QueryBuilder::<Sqlite>::new("SELECT r.run, s.* FROM (SELECT id & ");
-        query.push(MAX_RUNS - 1).push(" AS number");
-        for column in COUNTS.into_iter().chain(["dollars"]) {
-            query.push(format_args!(", SUM({column}) AS {column}"));
+        // Each half has a connection, and so a thread, of its own.
+        let middle = Ts(from.0 / 2 + to.0 / 2);
+        let (first, second) =
+            tokio::try_join!(self.accounted_in(from, middle, run), self.accounted_in(middle, to, run))?;
+        let mut all: BTreeMap<String, Totals> = BTreeMap::new();
+        for RunTotals { run, totals } in first.into_iter().chain(second) {
+            all.entry(run).or_default().join(&totals);
         }
-        for state in TimeState::ALL {
-            let name = state.as_str();
-            query.push(format_args!(
-                ", SUM({name}_ms) AS {name}_ms, SUM(CASE WHEN gpu_ms IS NULL THEN gpus * {name}_ms"
-            ));
-            query.push(format_args!(
-                " ELSE COALESCE(json_extract(gpu_ms, '$.{name}'), 0) END) AS {name}_gpu_ms"
-            ));
+        Ok(all.into_iter().map(|(run, totals)| RunTotals { run, totals }).collect())
+    }
+
+    /// The same, with a row for each number of GPUs that a run had.
+    async fn accounted_in(&self, from: Ts, to: Ts, run: Option<&str>) -> Result<Vec<RunTotals>> {
+        let mut query = QueryBuilder::<Sqlite>::new("SELECT r.run, s.* FROM (SELECT id & ");
+        query.push(MAX_RUNS - 1).push(" AS number, gpus, gpu_ms, COUNT(*) AS hours");
+        let times = TimeState::ALL.map(column_of);
+        for column in COUNTS.into_iter().chain(["dollars"]).chain(times.iter().map(String::as_str)) {
+            query.push(format_args!(", SUM({column}) AS {column}"));
         }
         query.push(" FROM run_hours WHERE id >= ").push_bind(first_id(from));
         query.push(" AND id < ").push_bind(first_id(to));
@@ -46,10 +51,14 @@ impl Store {
             query.push(" AND id & ").push(MAX_RUNS - 1);
             query.push(" = (SELECT number FROM accounted_runs WHERE run = ").push_bind(run).push(")");
         }
-        query.push(" GROUP BY 1) AS s JOIN accounted_runs AS r ON r.number = s.number ORDER BY r.run");
+        query.push(" GROUP BY 1, gpus, gpu_ms) AS s JOIN accounted_runs AS r ON r.number = s.number");
         let rows = query.build().fetch_all(&*self.reader()?).await?;
         rows.iter().map(totals).collect()
     }
+}
+
+fn column_of(state: TimeState) -> String {
+    format!("{}_ms", state.as_str())
 }
 
 /// The id of the first row of the first hour that begins at `at` or later.
@@ -64,7 +73,7 @@ const COUNTS: [&str; 6] = ["starts", "interruptions", "tokens", "joules", "measu
 /// All columns of a row but its id, in the order in which [`bind`] gives their values.
 fn columns() -> impl Iterator<Item = String> {
     let counts = COUNTS.into_iter().chain(["dollars", "gpus", "gpu_ms"]).map(str::to_owned);
-    counts.chain(TimeState::ALL.map(|state| format!("{}_ms", state.as_str())))
+    counts.chain(TimeState::ALL.map(column_of))
 }
 
 /// The values of a row. Whole tokens, joules and grams take half the room of fractions.
@@ -144,10 +153,19 @@ async fn numbers<'a>(tx: &mut SqliteConnection, hours: &'a [RunHour]) -> Result<
 }
 
 fn totals(row: &SqliteRow) -> Result<RunTotals> {
+    let (hours, gpus): (i64, i64) = (row.try_get("hours")?, row.try_get("gpus")?);
+    let text: Option<String> = row.try_get("gpu_ms")?;
+    let read = text.map(|text| serde_json::from_str(&text)).transpose();
+    let by_state: Option<BTreeMap<String, i64>> =
+        read.map_err(|source| StoreError::Damaged { what: "gpu_ms of run_hours".to_owned(), source })?;
     let mut times = Vec::with_capacity(TimeState::ALL.len());
     for state in TimeState::ALL {
-        let [ms, gpu_ms] = ["ms", "gpu_ms"].map(|unit| format!("{}_{unit}", state.as_str()));
-        times.push((state, [row.try_get::<i64, _>(&*ms)?, row.try_get(&*gpu_ms)?]));
+        let ms: i64 = row.try_get(&*column_of(state))?;
+        let gpu_ms = match &by_state {
+            Some(by_state) => by_state.get(state.as_str()).map_or(0, |each| each * hours),
+            None => ms * gpus,
+        };
+        times.push((state, [ms, gpu_ms]));
     }
     let dollars: f64 = row.try_get("dollars")?;
     let all: i64 = times.iter().map(|(_, [_, gpu_ms])| gpu_ms).sum();

@@ -72,6 +72,7 @@ const HELPERS: &[(&str, &[&str])] = &[
             "http",
             "mistake",
             "notifier",
+            "report",
             "sample",
             "secret",
             "templates",
