@@ -30,15 +30,18 @@ impl Store {
         let middle = Ts(from.0 / 2 + to.0 / 2);
         let (first, second) =
             tokio::try_join!(self.accounted_in(from, middle, run), self.accounted_in(middle, to, run))?;
-        let mut all: BTreeMap<String, Totals> = BTreeMap::new();
-        for RunTotals { run, totals } in first.into_iter().chain(second) {
-            all.entry(run).or_default().join(&totals);
+        let mut all: BTreeMap<String, (Totals, f64)> = BTreeMap::new();
+        for (run, totals, dollars) in first.into_iter().chain(second) {
+            let (sum, cost) = all.entry(run).or_default();
+            sum.join(&totals);
+            *cost += dollars;
         }
-        Ok(all.into_iter().map(|(run, totals)| RunTotals { run, totals }).collect())
+        let priced = |(run, (totals, dollars))| RunTotals { run, totals: priced(&totals, dollars) };
+        Ok(all.into_iter().map(priced).collect())
     }
 
-    /// The same, with a row for each number of GPUs that a run had.
-    async fn accounted_in(&self, from: Ts, to: Ts, run: Option<&str>) -> Result<Vec<RunTotals>> {
+    /// For each number of GPUs that a run had: its name, what is accounted, and what that cost.
+    async fn accounted_in(&self, from: Ts, to: Ts, run: Option<&str>) -> Result<Vec<(String, Totals, f64)>> {
         let mut query = QueryBuilder::<Sqlite>::new("SELECT r.run, s.* FROM (SELECT id & ");
         query.push(MAX_RUNS - 1).push(" AS number, gpus, gpu_ms, COUNT(*) AS hours");
         let times = TimeState::ALL.map(column_of);
@@ -152,7 +155,17 @@ async fn numbers<'a>(tx: &mut SqliteConnection, hours: &'a [RunHour]) -> Result<
     Ok(numbers)
 }
 
-fn totals(row: &SqliteRow) -> Result<RunTotals> {
+/// With the cost of each state, which is the share that the time of its GPUs has of all.
+fn priced(totals: &Totals, dollars: f64) -> Totals {
+    let all: i64 = TimeState::ALL.into_iter().map(|state| totals.gpu_millis(state)).sum();
+    let states = TimeState::ALL.map(|state| {
+        let (ms, gpu_ms) = (totals.millis(state), totals.gpu_millis(state));
+        (state, [ms, gpu_ms], if all > 0 { dollars * gpu_ms as f64 / all as f64 } else { 0.0 })
+    });
+    Totals::from_states(states, *totals.counts())
+}
+
+fn totals(row: &SqliteRow) -> Result<(String, Totals, f64)> {
     let (hours, gpus): (i64, i64) = (row.try_get("hours")?, row.try_get("gpus")?);
     let text: Option<String> = row.try_get("gpu_ms")?;
     let read = text.map(|text| serde_json::from_str(&text)).transpose();
@@ -165,13 +178,8 @@ fn totals(row: &SqliteRow) -> Result<RunTotals> {
             Some(by_state) => by_state.get(state.as_str()).map_or(0, |each| each * hours),
             None => ms * gpus,
         };
-        times.push((state, [ms, gpu_ms]));
+        times.push((state, [ms, gpu_ms], 0.0));
     }
-    let dollars: f64 = row.try_get("dollars")?;
-    let all: i64 = times.iter().map(|(_, [_, gpu_ms])| gpu_ms).sum();
-    let priced = times.into_iter().map(|(state, [ms, gpu_ms])| {
-        (state, [ms, gpu_ms], if all > 0 { dollars * gpu_ms as f64 / all as f64 } else { 0.0 })
-    });
     let count = |column: &str| row.try_get::<i64, _>(column);
     let energy = Energy {
         joules: count("joules")? as f64,
@@ -184,7 +192,7 @@ fn totals(row: &SqliteRow) -> Result<RunTotals> {
         tokens: count("tokens")? as f64,
         energy,
     };
-    Ok(RunTotals { run: row.try_get("run")?, totals: Totals::from_states(priced, counts) })
+    Ok((row.try_get("run")?, Totals::from_states(times, counts), row.try_get("dollars")?))
 }
 
 #[cfg(test)]
