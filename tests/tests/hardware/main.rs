@@ -6,6 +6,7 @@ mod bench;
 mod check;
 mod dashboard;
 mod deploy;
+mod energy;
 mod gpu;
 mod incidents;
 mod job;
