@@ -70,7 +70,11 @@ pub(crate) fn view(
     runs.truncate(RUNS_LISTED);
     let mut all = stepwatch_detect::run::Totals::default();
     totals.iter().for_each(|r| all.join(&r.totals));
-    let total = RunReport::new("", &all);
+    let mut total = RunReport::new("", &all);
+    // Of runs of which only some report tokens, a ratio would say nothing.
+    if totals.iter().any(|r| r.totals.total() > 0.0 && r.totals.counts().tokens <= 0.0) {
+        (total.tokens_per_joule, total.tokens_per_dollar) = (None, None);
+    }
     let interruptions = interruptions(total.interruptions, incidents);
     ReportView {
         since: When(period.since),

@@ -83,7 +83,7 @@ fn publish() -> Result<()> {
         let event = Event::parse(line.as_bytes())?;
         parsed.push(began.elapsed());
         let began = Instant::now();
-        hub.publish(Origin::Http(stepwatch_exporter::voice::Voice::Exporter), event);
+        hub.publish(Origin::Http(stepwatch_exporter::principal::Principal::Exporter), event);
         published.push(began.elapsed());
     }
     report("parse", parsed);

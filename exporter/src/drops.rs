@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::family::Family;
 use crate::lock::Locked as _;
+use crate::principal::Principal;
 use crate::samples::Samples;
-use crate::voice::Voice;
 
 pub static DROPPED: Family = Family::counter(
     "stepwatch_exporter_ingest_dropped_total",
@@ -163,7 +163,7 @@ impl Drops {
     }
 
     /// Counts what was refused to this user.
-    pub fn refuse(&self, reason: Reason, whose: Voice, n: u64) {
+    pub fn refuse(&self, reason: Reason, whose: Principal, n: u64) {
         self.add(reason, n);
         if n == 0 {
             return;
@@ -198,10 +198,10 @@ mod tests {
     #[test]
     fn what_is_refused_is_counted_with_whose_it_was() {
         let drops = Drops::default();
-        drops.refuse(Reason::NewRuns, Voice::User(1001), 2);
-        drops.refuse(Reason::NewRuns, Voice::User(1002), 1);
-        drops.refuse(Reason::Ranks, Voice::Address("10.0.0.7".parse().unwrap()), 1);
-        drops.refuse(Reason::Ranks, Voice::User(1001), 0);
+        drops.refuse(Reason::NewRuns, Principal::User(1001), 2);
+        drops.refuse(Reason::NewRuns, Principal::User(1002), 1);
+        drops.refuse(Reason::Ranks, Principal::Address("10.0.0.7".parse().unwrap()), 1);
+        drops.refuse(Reason::Ranks, Principal::User(1001), 0);
         let written = || {
             let mut page = Samples::default();
             drops.write(&mut page);
@@ -218,7 +218,7 @@ mod tests {
         ];
         assert_eq!(written(), first);
         for uid in 0..1000 {
-            drops.refuse(Reason::Runs, Voice::User(uid), 1);
+            drops.refuse(Reason::Runs, Principal::User(uid), 1);
         }
         let of_runs: Vec<_> =
             written().into_iter().filter(|(labels, _)| labels.starts_with("runs_limit")).collect();

@@ -4,8 +4,8 @@
 //! A publish locks the training state for the microseconds that bookkeeping and one line of JSON
 //! take, and never waits for a reader of the stream, a scrape or a disk.
 
-mod apart;
 mod held;
+mod rank_conflict;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -23,12 +23,12 @@ use crate::family::Family;
 use crate::identity::{Apart, Claim, Registry, RunRow};
 use crate::lock::Locked as _;
 use crate::origin::{Origin, Outcome, Peer, Via};
+use crate::principal::Principal;
 use crate::samples::Samples;
 use crate::source::{SourceHandle, Sources};
 use crate::stream::{Limits, Mark, Ring};
 use crate::training::{Archive, CheckpointPlace, Options, ProcessFate, Training, TrainingProcess};
 use crate::unfinished::Room;
-use crate::voice::Voice;
 use held::Held;
 
 pub static EVENTS: Family =
@@ -135,7 +135,7 @@ impl Hub {
     }
 
     pub fn publish_at(&self, now: f64, origin: &Origin, mut event: Event) -> Outcome {
-        let voice = origin.voice();
+        let principal = origin.principal();
         self.receive(origin, &mut event);
         let is_hello = event.kind == Kind::Hello;
         let _turn = if is_hello { self.greet(now, origin, &mut event) } else { None };
@@ -144,19 +144,19 @@ impl Hub {
             if self.hold(now, origin, &mut event) {
                 return Outcome::Accepted;
             }
-            if let Some(outcome) = self.stranger(now, voice, Kind::Hello, &mut event) {
+            if let Some(outcome) = self.stranger(now, principal, Kind::Hello, &mut event) {
                 return outcome;
             }
             self.introduce(now, origin, &event);
         }
-        self.rename(voice, &mut event);
+        self.rename(principal, &mut event);
         let stepped = self.0.held.waits_for(&event);
         let mut out = Vec::with_capacity(1);
         let mut training = self.0.training.locked();
         let outcome = training.apply(now, origin, event, &mut out);
         // Still under the lock, so that the stream has the events of a run in the order in which
         // its state changed.
-        self.emit(voice, out);
+        self.emit(principal, out);
         let urgent = training.is_urgent();
         drop(training);
         match &outcome {
@@ -170,7 +170,7 @@ impl Hub {
             self.0.urgent.notify_one();
         }
         if let Some(run) = stepped.filter(|_| outcome == Outcome::Accepted) {
-            self.hear_held(now, voice, &run);
+            self.hear_held(now, principal, &run);
         }
         outcome
     }
@@ -194,12 +194,18 @@ impl Hub {
 
     /// The outcome for an event whose sender may not report its run, before any state is changed.
     /// `kind` is what is going to be published.
-    pub(crate) fn stranger(&self, now: f64, voice: Voice, kind: Kind, event: &mut Event) -> Option<Outcome> {
-        self.rename(voice, event);
+    pub(crate) fn stranger(
+        &self,
+        now: f64,
+        principal: Principal,
+        kind: Kind,
+        event: &mut Event,
+    ) -> Option<Outcome> {
+        self.rename(principal, event);
         let run = event.run.as_deref()?;
         let mut training = self.0.training.locked();
-        let owner = training.not_theirs(run, voice, kind, now)?;
-        training.refuse(run, owner, voice, now);
+        let owner = training.not_theirs(run, principal, kind, now)?;
+        training.refuse(run, owner, principal, now);
         Some(Outcome::Dropped(Reason::NotOwner))
     }
 
@@ -208,7 +214,7 @@ impl Hub {
     /// Leaves in `events` what must wait, from the first run on that there is no room for. Returns
     /// whether the mark is kept.
     pub fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
-        let (now, voice) = (unix_now(), origin.voice());
+        let (now, principal) = (unix_now(), origin.principal());
         let mut training = self.0.training.locked();
         let mut records = self.0.ring.batch(events.len());
         let (mut out, mut waiting, mut taken) = (Vec::with_capacity(1), Vec::new(), 0);
@@ -218,11 +224,13 @@ impl Hub {
         for mut event in reading.by_ref() {
             self.receive(origin, &mut event);
             self.set_apart(origin, &mut event);
-            self.rename(voice, &mut event);
+            self.rename(principal, &mut event);
             if let Some(run) = event.run.as_deref().filter(|run| Some(*run) != admitted.as_deref()) {
                 // What is refused is counted below; what finds no room waits.
-                if matches!(training.admit(run, event.kind, voice, now), Err(Reason::Runs | Reason::NewRuns))
-                {
+                if matches!(
+                    training.admit(run, event.kind, principal, now),
+                    Err(Reason::Runs | Reason::NewRuns)
+                ) {
                     waiting.push(event);
                     break;
                 }
@@ -236,7 +244,7 @@ impl Hub {
             }
             for mut event in out.drain(..) {
                 event.node.get_or_insert_with(|| self.0.node.clone());
-                records.add(voice, &event);
+                records.add(principal, &event);
             }
         }
         waiting.extend(reading);
@@ -248,7 +256,7 @@ impl Hub {
         if urgent {
             self.0.urgent.notify_one();
         }
-        stepped.iter().for_each(|run| self.hear_held(now, voice, run));
+        stepped.iter().for_each(|run| self.hear_held(now, principal, run));
         kept
     }
 
@@ -260,19 +268,19 @@ impl Hub {
 
     /// What a run is called that a source of ours calls so.
     pub fn canonical<'a>(&self, run: &'a str) -> Cow<'a, str> {
-        self.called(Voice::Exporter, run)
+        self.called(Principal::Exporter, run)
     }
 
-    /// What a run is called that `voice` calls so.
-    fn called<'a>(&self, voice: Voice, run: &'a str) -> Cow<'a, str> {
+    /// What a run is called that `principal` calls so.
+    fn called<'a>(&self, principal: Principal, run: &'a str) -> Cow<'a, str> {
         match words::line(run) {
-            Cow::Borrowed(run) => self.0.identity.canonical(voice, run),
-            Cow::Owned(run) => Cow::Owned(self.0.identity.canonical(voice, &run).into_owned()),
+            Cow::Borrowed(run) => self.0.identity.canonical(principal, run),
+            Cow::Owned(run) => Cow::Owned(self.0.identity.canonical(principal, &run).into_owned()),
         }
     }
 
-    fn rename(&self, voice: Voice, event: &mut Event) {
-        let renamed = event.run.as_deref().map(|run| self.called(voice, run));
+    fn rename(&self, principal: Principal, event: &mut Event) {
+        let renamed = event.run.as_deref().map(|run| self.called(principal, run));
         if let Some(Cow::Owned(renamed)) = renamed {
             event.run = Some(renamed);
         }
@@ -280,52 +288,52 @@ impl Hub {
 
     /// Takes down whose a source is, and returns what its run is called.
     pub fn claim(&self, now: f64, claim: Claim) -> String {
-        let voice = claim.voice;
+        let principal = claim.principal;
         let mut claim = claim.clean();
         self.claimed_apart(&mut claim);
         // A sender that claims another user's run for its job can rename that run only as far as it
         // may report it.
-        claim.unnamed.take_if(|unnamed| !self.may(voice, unnamed, Kind::Hello));
+        claim.unnamed.take_if(|unnamed| !self.may(principal, unnamed, Kind::Hello));
         let (run, renamed) = self.0.identity.claim(now, claim);
         for whose in self.0.identity.forgotten() {
-            self.0.training.locked().forgot_sources(whose, voice, now);
+            self.0.training.locked().forgot_sources(whose, principal, now);
         }
         for renamed in renamed {
-            self.join(now, voice, &renamed.from, &renamed.to);
+            self.join(now, principal, &renamed.from, &renamed.to);
         }
         run
     }
 
-    /// What was reported of one run turns out to be of another, as `voice` claims.
-    pub fn join(&self, now: f64, voice: Voice, from: &str, to: &str) {
+    /// What was reported of one run turns out to be of another, as `principal` claims.
+    pub fn join(&self, now: f64, principal: Principal, from: &str, to: &str) {
         let mut training = self.0.training.locked();
-        self.emit(voice, training.join(now, voice, &words::line(from), &words::line(to)));
+        self.emit(principal, training.join(now, principal, &words::line(from), &words::line(to)));
     }
 
-    /// Whether `voice` may report steps of a run of this name; counted where it may not.
-    pub fn hears(&self, voice: Voice, run: &str) -> bool {
-        self.may(voice, run, Kind::Step)
+    /// Whether `principal` may report steps of a run of this name; counted where it may not.
+    pub fn hears(&self, principal: Principal, run: &str) -> bool {
+        self.may(principal, run, Kind::Step)
     }
 
-    fn may(&self, voice: Voice, run: &str, kind: Kind) -> bool {
-        let (run, now) = (self.called(voice, run), unix_now());
+    fn may(&self, principal: Principal, run: &str, kind: Kind) -> bool {
+        let (run, now) = (self.called(principal, run), unix_now());
         let mut training = self.0.training.locked();
-        let owner = training.not_theirs(&run, voice, kind, now);
+        let owner = training.not_theirs(&run, principal, kind, now);
         if let Some(owner) = owner {
-            training.refuse(&run, owner, voice, now);
+            training.refuse(&run, owner, principal, now);
         }
         owner.is_none()
     }
 
-    /// Runs that `voice` may report.
-    pub fn runs_of(&self, voice: Voice) -> Vec<String> {
-        self.0.training.locked().runs_of(voice, unix_now())
+    /// Runs that `principal` may report.
+    pub fn runs_of(&self, principal: Principal) -> Vec<String> {
+        self.0.training.locked().runs_of(principal, unix_now())
     }
 
-    /// Jobs reported by senders that `voice` accepts, each with the run name that the rule gives
+    /// Jobs reported by senders that `principal` accepts, each with the run name that the rule gives
     /// it.
-    pub fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
-        self.0.identity.jobs(voice)
+    pub fn jobs(&self, principal: Principal) -> Vec<(String, String)> {
+        self.0.identity.jobs(principal)
     }
 
     /// The run of a job, where a process of the job was seen.
@@ -367,7 +375,7 @@ impl Hub {
                     by: Some(by),
                     why: text(hello::RUN_WHY).unwrap_or_else(|| "named by its sender".to_owned()),
                     unnamed: text(hello::RUN_UNNAMED),
-                    voice: origin.voice(),
+                    principal: origin.principal(),
                 }
             }
             // These sources find out more, and report it themselves.
@@ -381,7 +389,7 @@ impl Hub {
                 by: None,
                 why: "named by its sender".to_owned(),
                 unnamed: None,
-                voice: origin.voice(),
+                principal: origin.principal(),
             },
         };
         self.claim(now, claim);
@@ -392,7 +400,7 @@ impl Hub {
         self.0.ring.mark(key)
     }
 
-    fn emit(&self, sender: Voice, events: Vec<Event>) {
+    fn emit(&self, sender: Principal, events: Vec<Event>) {
         for mut event in events {
             event.node.get_or_insert_with(|| self.0.node.clone());
             self.0.ring.push(sender, &event);
@@ -421,7 +429,7 @@ impl Hub {
         let mut out = Vec::new();
         let mut training = self.0.training.locked();
         training.closed(unix_now(), peer.connection, process, &mut out);
-        self.emit(Voice::from_uid(Some(peer.uid)), out);
+        self.emit(Principal::from_uid(Some(peer.uid)), out);
     }
 
     /// A line of its own for a source of training metrics; on the page while a clone of it lives.

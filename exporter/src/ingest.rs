@@ -6,12 +6,12 @@
 //! packet and nothing else.
 
 mod bind;
+mod connection_limit;
 pub(crate) mod datagram;
 mod http;
 pub mod kubeflow;
 mod launcher;
 pub mod otlp;
-mod seats;
 mod seqpacket;
 
 use std::collections::BTreeMap;
@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use axum::Router;
 pub use bind::{BindError, Sockets};
+pub use connection_limit::Counts;
 pub(crate) use launcher::Intake;
-pub use seats::Counts;
 
 use stepwatch_kit::serve::ListenAddr;
 use stepwatch_kit::shutdown::Shutdown;

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use stepwatch_wire::EventError;
 
 use crate::drops::Reason;
-use crate::voice::Voice;
+use crate::principal::Principal;
 
 /// Where an event comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// A connection of the ingest socket.
     Peer(Peer),
-    Datagram(Voice),
-    Http(Voice),
+    Datagram(Principal),
+    Http(Principal),
     /// A source that reports on the trainer's behalf: a file that is followed, telemetry meant for
     /// others, the output of a command.
     Source {
@@ -23,7 +23,7 @@ pub enum Origin {
         name: Arc<str>,
         priority: Priority,
         /// Whose word it is.
-        voice: Voice,
+        principal: Principal,
     },
     /// This exporter: collectors and the like.
     Node,
@@ -124,20 +124,20 @@ impl Via {
 
 impl Origin {
     pub fn source(via: Via, name: &Arc<str>, priority: Priority) -> Self {
-        Self::Source { via, name: Arc::clone(name), priority, voice: Voice::Exporter }
+        Self::Source { via, name: Arc::clone(name), priority, principal: Principal::Exporter }
     }
 
     /// The same for a source that passes on the reports of another process.
-    pub fn said_by(via: Via, name: &Arc<str>, priority: Priority, voice: Voice) -> Self {
-        Self::Source { via, name: Arc::clone(name), priority, voice }
+    pub fn said_by(via: Via, name: &Arc<str>, priority: Priority, principal: Principal) -> Self {
+        Self::Source { via, name: Arc::clone(name), priority, principal }
     }
 
     /// Who may be asked what they have to do with the run.
-    pub fn voice(&self) -> Voice {
+    pub fn principal(&self) -> Principal {
         match self {
-            Self::Peer(peer) => Voice::from_uid(Some(peer.uid)),
-            Self::Datagram(voice) | Self::Http(voice) | Self::Source { voice, .. } => *voice,
-            Self::Node => Voice::Exporter,
+            Self::Peer(peer) => Principal::from_uid(Some(peer.uid)),
+            Self::Datagram(principal) | Self::Http(principal) | Self::Source { principal, .. } => *principal,
+            Self::Node => Principal::Exporter,
         }
     }
 

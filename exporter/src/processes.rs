@@ -12,9 +12,9 @@ use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use crate::fair_share;
 use crate::reach::View;
 use crate::roots::{self, Roots};
-use crate::shares;
 
 /// Processes that are counted in one pass: all that Linux can have, by default.
 const MAX_PIDS: usize = 4 << 20;
@@ -50,7 +50,7 @@ impl Tree {
         let names = fs::read_dir(&roots.procfs).into_iter().flatten().flatten();
         let pids = names.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).take(MAX_PIDS);
         let (pids, _) =
-            shares::fair(pids.collect(), MAX_PROCESSES, |pid| user(roots, *pid), |pid| Reverse(*pid));
+            fair_share::fair(pids.collect(), MAX_PROCESSES, |pid| user(roots, *pid), |pid| Reverse(*pid));
         let known = pids.into_iter().filter_map(|pid| Some((pid, parent_and_start(roots, pid)?)));
         Self { processes: known.collect() }
     }

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::principal::Principal;
 use crate::roots::{self, Roots};
-use crate::voice::Voice;
 use rights::{ENTERS, READS, Rights};
 
 /// File systems whose content the kernel generates; reading may consume it: `statfs(2)`.
@@ -145,10 +145,10 @@ impl Reach {
     }
 
     /// Who named the path.
-    pub(crate) fn finder(&self) -> Voice {
+    pub(crate) fn finder(&self) -> Principal {
         match self {
-            Self::Below(_) => Voice::Exporter,
-            Self::Of(view) => Voice::User(view.user()),
+            Self::Below(_) => Principal::Exporter,
+            Self::Of(view) => Principal::User(view.user()),
         }
     }
 

@@ -27,7 +27,7 @@ use stepwatch_wire::{Event, Kind, Value as Json};
 pub(crate) use names::{Meaning, Names, check};
 pub(crate) use value::Value;
 
-use crate::voice::Voice;
+use crate::principal::Principal;
 use value::{Gained, Series};
 
 /// Ranks that one source follows, and bytes of their series. Of the user that has most, and of that
@@ -48,7 +48,7 @@ pub(crate) struct Who {
     pub(crate) run: String,
     pub(crate) rank: u32,
     /// Who sends it.
-    pub(crate) voice: Voice,
+    pub(crate) principal: Principal,
     /// The reporter declares that it trains; otherwise its metrics must show it.
     pub(crate) certain: bool,
     pub(crate) world: Option<u32>,
@@ -103,7 +103,7 @@ pub(crate) struct Readings {
 struct Rank {
     heard: f64,
     /// Who reported it last.
-    voice: Voice,
+    principal: Principal,
     /// Nothing was taken of it yet.
     fresh: bool,
     series: Series,
@@ -186,7 +186,7 @@ impl Readings {
         let since = self.since;
         let rank =
             self.ranks.entry(key).or_insert_with(|| Rank { step: known, fresh: true, ..Rank::default() });
-        (rank.heard, rank.voice) = (now, who.voice);
+        (rank.heard, rank.principal) = (now, who.principal);
         rank.recent.note(&report);
         let only_with_steps = report.only_with_steps;
         let before = rank.series.bytes();
@@ -219,8 +219,8 @@ impl Readings {
     /// The rank that was not heard of for longest, of the run that has most, of the user that has
     /// most: what one user sends must not push out what others do, in however many runs.
     fn least_missed(&self) -> Option<(String, u32)> {
-        let user = largest(self.ranks.values().map(|rank| (rank.voice, rank.size())))?;
-        let of_user = || self.ranks.iter().filter(|(_, rank)| rank.voice == user);
+        let user = largest(self.ranks.values().map(|rank| (rank.principal, rank.size())))?;
+        let of_user = || self.ranks.iter().filter(|(_, rank)| rank.principal == user);
         let run = largest(of_user().map(|((run, _), rank)| (run, rank.size())))?;
         let of_run = of_user().filter(|((name, _), _)| name == run);
         of_run.min_by(|(_, a), (_, b)| a.heard.total_cmp(&b.heard)).map(|(key, _)| key.clone())

@@ -71,18 +71,18 @@ mod tests {
 
     use super::*;
     use crate::origin::Origin;
+    use crate::principal::Principal;
     use crate::testing;
-    use crate::voice::Voice;
 
     #[test]
     fn readers_share_one_body() {
         let runs = Runs { hub: testing::hub(), body: Arc::default() };
         let hello = format!(r#"{{"k":"hello","run":"r","run_why":"{}"}}"#, "w".repeat(7_000));
-        runs.hub.publish(Origin::Http(Voice::User(1)), Event::parse(hello.as_bytes()).unwrap());
+        runs.hub.publish(Origin::Http(Principal::User(1)), Event::parse(hello.as_bytes()).unwrap());
         let now = Instant::now();
         let first = runs.body(now);
         assert!(first.starts_with(b"{\"node\":\"n1\",\"runs\":[{\"run\":\"r\"") && first.len() < 600);
-        let step = |n| runs.hub.publish(Origin::Http(Voice::User(1)), Event::step("r", n));
+        let step = |n| runs.hub.publish(Origin::Http(Principal::User(1)), Event::step("r", n));
         assert_eq!(runs.body(now + MADE_EVERY).as_ptr(), first.as_ptr(), "nothing has changed");
         step(1);
         assert_eq!(runs.body(now + MADE_EVERY).as_ptr(), first.as_ptr());

@@ -10,8 +10,8 @@
 mod http;
 mod journal;
 mod lanes;
+mod reader_limit;
 mod ring;
-mod seats;
 
 pub use http::{StreamConfig, StreamState, routes};
 pub use journal::Mark;

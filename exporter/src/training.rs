@@ -23,10 +23,10 @@ mod phases;
 mod rank;
 mod run;
 mod sanitize;
-mod shares;
 mod stale;
 #[cfg(test)]
 mod tests;
+mod user_limits;
 mod window;
 mod write;
 
@@ -42,12 +42,12 @@ pub use families::FAMILIES;
 
 use crate::drops::{Drops, Reason};
 use crate::origin::{Origin, Outcome};
-use crate::voice::{Voice, in_turn};
+use crate::principal::{Principal, in_turn};
 use logged::Logged;
 use mfu::Convention;
 use rank::Rank;
 use run::{Context, Gpu, Run, Stepped};
-use shares::{LoggedRefusals, Newcomers};
+use user_limits::{LoggedRefusals, Newcomers};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -92,9 +92,9 @@ pub struct Training {
 pub struct Life {
     pub attempt: u32,
     pub step: Option<i64>,
-    pub owner: Voice,
+    pub owner: Principal,
     /// Events of others that were refused.
-    pub refused: BTreeMap<Voice, u64>,
+    pub refused: BTreeMap<Principal, u64>,
 }
 
 /// How old the saved state may be when the exporter is killed.
@@ -152,9 +152,9 @@ impl Training {
         self.runs.values().map(|run| (run.name.to_string(), life(run))).collect()
     }
 
-    /// Runs that `voice` may report.
-    pub fn runs_of(&self, voice: Voice, now: f64) -> Vec<String> {
-        let may = |run: &&Arc<str>| self.not_theirs(run, voice, Kind::Step, now).is_none();
+    /// Runs that `principal` may report.
+    pub fn runs_of(&self, principal: Principal, now: f64) -> Vec<String> {
+        let may = |run: &&Arc<str>| self.not_theirs(run, principal, Kind::Step, now).is_none();
         let names = self.runs.keys().filter(may);
         names.map(ToString::to_string).collect()
     }
@@ -174,9 +174,9 @@ impl Training {
         let Some(name) = event.run.clone() else {
             return without_run(event, now, out);
         };
-        let voice = origin.voice();
-        if let Err(reason) = self.admit(&name, event.kind, voice, now) {
-            return self.refused(&name, voice, (event.kind, reason), now);
+        let principal = origin.principal();
+        if let Err(reason) = self.admit(&name, event.kind, principal, now) {
+            return self.refused(&name, principal, (event.kind, reason), now);
         }
         let options = &self.options;
         let context = context(options, self.detected_gpu.as_deref(), origin, now);
@@ -186,7 +186,7 @@ impl Training {
         run.heard = now;
         run.world = event.world.or(run.world);
         let before = run.owner;
-        run.owner = admission::owner_after(before, run.settled, voice, event.kind).unwrap_or(before);
+        run.owner = admission::owner_after(before, run.settled, principal, event.kind).unwrap_or(before);
         if before != run.owner && event.kind != Kind::Hello && run.ranks.contains_key(&number) {
             out.push(stamped(run.hello_again(&name, number), now));
         }
@@ -196,7 +196,7 @@ impl Training {
             return Outcome::Accepted;
         }
         let Some(rank) = run.rank(number, limit, now) else {
-            self.leave_out(&name, voice, (Reason::Ranks, 1), now);
+            self.leave_out(&name, principal, (Reason::Ranks, 1), now);
             return Outcome::Dropped(Reason::Ranks);
         };
         if event.kind == Kind::Bye && !rank.is_goodbye(origin, &mut event) {
@@ -208,7 +208,7 @@ impl Training {
             Kind::Step => {
                 let stepped = run.step(&mut event, context);
                 run.settled |= stepped.dropped.is_none() && run.owner.is_trusted() && is_of_root(origin);
-                self.leave_out(&name, voice, (Reason::Custom, stepped.custom_dropped), now);
+                self.leave_out(&name, principal, (Reason::Custom, stepped.custom_dropped), now);
                 if let Err(outcome) = self.stepped(stepped, now, out) {
                     return outcome;
                 }
@@ -425,8 +425,8 @@ fn phase(rank: &mut Rank, event: &Event, now: f64) {
 /// telemetry that it passes on are of trainers of whatever user.
 fn is_of_root(origin: &Origin) -> bool {
     matches!(origin, Origin::Peer(_) | Origin::Datagram(_) | Origin::Http(_))
-        && origin.voice().uid().is_some()
-        && origin.voice().is_trusted()
+        && origin.principal().uid().is_some()
+        && origin.principal().is_trusted()
 }
 
 /// Events that only the exporter publishes, and numbers that no step has.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use crate::lock::Locked as _;
-use crate::voice::Voice;
+use crate::principal::Principal;
 
 /// Bytes of unfinished text of the whole program.
 const MAX_BYTES: usize = 16 << 20;
@@ -26,25 +26,25 @@ pub struct Room(Arc<Mutex<Held>>);
 #[derive(Debug, Default)]
 struct Held {
     all: usize,
-    by: BTreeMap<Voice, usize>,
+    by: BTreeMap<Principal, usize>,
 }
 
 /// What one reader holds.
 #[derive(Debug)]
 pub(crate) struct Share {
     room: Room,
-    whose: Voice,
+    whose: Principal,
     bytes: usize,
 }
 
 impl Room {
     pub(crate) fn share(&self) -> Share {
-        Share { room: self.clone(), whose: Voice::Unknown, bytes: 0 }
+        Share { room: self.clone(), whose: Principal::Unknown, bytes: 0 }
     }
 }
 
 impl Held {
-    fn release(&mut self, whose: Voice, bytes: usize) {
+    fn release(&mut self, whose: Principal, bytes: usize) {
         self.all = self.all.saturating_sub(bytes);
         if let Some(held) = self.by.get_mut(&whose) {
             *held = held.saturating_sub(bytes);
@@ -54,7 +54,7 @@ impl Held {
         }
     }
 
-    fn take(&mut self, whose: Voice, bytes: usize) -> bool {
+    fn take(&mut self, whose: Principal, bytes: usize) -> bool {
         let held = self.by.get(&whose).copied().unwrap_or_default() + bytes;
         let all = self.all + bytes;
         if held > MAX_BYTES.saturating_sub(all) {
@@ -70,7 +70,7 @@ impl Share {
     /// The reader holds so many bytes of this user now. False where there is no room for them: then
     /// it must give them up.
     #[must_use]
-    pub(crate) fn hold(&mut self, whose: Voice, bytes: usize) -> bool {
+    pub(crate) fn hold(&mut self, whose: Principal, bytes: usize) -> bool {
         let bytes = bytes.saturating_sub(FREE_BYTES);
         if bytes == self.bytes && (bytes == 0 || whose == self.whose) {
             return true;
@@ -100,7 +100,7 @@ mod tests {
     const PIECE: usize = 64 << 10;
 
     /// As much as a user gets, in pieces.
-    fn fill(room: &Room, whose: Voice) -> Vec<Share> {
+    fn fill(room: &Room, whose: Principal) -> Vec<Share> {
         let piece = || {
             let mut share = room.share();
             share.hold(whose, PIECE + FREE_BYTES).then_some(share)
@@ -111,15 +111,15 @@ mod tests {
     #[test]
     fn whoever_fills_it_leaves_room_for_the_next() {
         let room = Room::default();
-        let first = fill(&room, Voice::User(1));
+        let first = fill(&room, Principal::User(1));
         assert_eq!(first.len() * PIECE, MAX_BYTES / 2);
-        let second = fill(&room, Voice::User(2));
+        let second = fill(&room, Principal::User(2));
         assert_eq!(second.len() * PIECE, MAX_BYTES / 4);
         let mut third = room.share();
-        assert!(third.hold(Voice::User(3), 1 << 20), "a record of a third");
+        assert!(third.hold(Principal::User(3), 1 << 20), "a record of a third");
         let mut more = room.share();
-        assert!(!more.hold(Voice::User(1), 2 * FREE_BYTES));
-        assert!(more.hold(Voice::User(1), FREE_BYTES), "a line of the first");
+        assert!(!more.hold(Principal::User(1), 2 * FREE_BYTES));
+        assert!(more.hold(Principal::User(1), FREE_BYTES), "a line of the first");
         drop((first, second, third, more));
         assert_eq!(room.0.locked().all, 0);
         assert!(room.0.locked().by.is_empty());
@@ -131,7 +131,7 @@ mod tests {
             let room = Room::default();
             let mut shares: Vec<Share> = (0..8).map(|_| room.share()).collect();
             for (share, user, bytes) in asked {
-                let _ = shares[share].hold(Voice::User(user), bytes);
+                let _ = shares[share].hold(Principal::User(user), bytes);
                 let held = room.0.locked();
                 proptest::prop_assert!(held.all <= MAX_BYTES);
                 proptest::prop_assert_eq!(held.all, shares.iter().map(|s| s.bytes).sum::<usize>());

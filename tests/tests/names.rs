@@ -26,7 +26,8 @@ const PREFIXES: &[&str] = &[
     "stepwatch_alerter_",
 ];
 /// Kinds of incident, and words, whose names begin like those of metrics.
-const NO_METRICS: &[&str] = &["node_name", "gpu_fault", "gpu_uuid", "gpu_waste", "node_fault", "node_taken"];
+const NO_METRICS: &[&str] =
+    &["node_name", "gpu_fault", "gpu_uuid", "gpu_waste", "node_ratio", "node_fault", "node_taken"];
 /// What the text format appends to the name of a family.
 const SUFFIXES: &[&str] = &["_bucket", "_sum", "_count", "_total", "_info", "_created"];
 

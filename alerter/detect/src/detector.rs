@@ -54,8 +54,8 @@ pub struct NodeAt<'a> {
     pub now: Ts,
     pub node: &'a NodeState,
     pub tenants: Tenants<'a>,
-    /// Jobs of which it is the first node.
-    pub jobs: &'a [JobAt],
+    /// Jobs of which it is the first node; None where they were looked at just before.
+    pub jobs: Option<&'a [JobAt]>,
 }
 
 impl NodeAt<'_> {

@@ -52,6 +52,8 @@ pub struct JobAt {
     pub is_live: bool,
     /// Otherwise, its run that ended last, and when.
     pub ended: Option<(String, Ts)>,
+    /// When a node came to it or left it last, as far as that was seen.
+    pub changed_at: Ts,
 }
 
 /// Whether GPUs compute.

@@ -5,6 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stepwatch_model::time::{Span, Ts};
+
+/// Exporters read their GPUs this often: sooner there is nothing new of a job.
+const LOOK_EVERY: Span = Span::secs(10);
+
 #[derive(Debug, Default)]
 pub(crate) struct Placement {
     runs: BTreeMap<String, BTreeSet<String>>,
@@ -15,8 +20,17 @@ pub(crate) struct Placement {
 /// Jobs that hold GPUs, by what they are called.
 #[derive(Debug, Default)]
 struct Jobs {
-    nodes: BTreeMap<String, BTreeSet<String>>,
+    nodes: BTreeMap<String, Nodes>,
     by_node: BTreeMap<String, Vec<String>>,
+    /// When the jobs of which a node is the first were last looked at.
+    looked: BTreeMap<String, Ts>,
+}
+
+#[derive(Debug, Default)]
+struct Nodes {
+    names: BTreeSet<String>,
+    /// When a node came or left last.
+    changed_at: Ts,
 }
 
 /// The median share of their highest clock that the GPUs at work on each node of a run have.
@@ -111,20 +125,26 @@ impl Placement {
     }
 
     /// Sets which jobs hold GPUs of a node.
-    pub(crate) fn set_jobs<'a>(&mut self, node: &str, jobs: impl Iterator<Item = &'a str>) {
-        let Jobs { nodes, by_node } = &mut self.jobs;
-        for job in by_node.remove(node).into_iter().flatten() {
-            if let Some(had) = nodes.get_mut(&job) {
-                had.remove(node);
-                if had.is_empty() {
-                    nodes.remove(&job);
+    pub(crate) fn set_jobs<'a>(&mut self, now: Ts, node: &str, jobs: impl Iterator<Item = &'a str>) {
+        let Jobs { nodes, by_node, looked } = &mut self.jobs;
+        let jobs: Vec<String> = jobs.map(str::to_owned).collect();
+        let had = by_node.remove(node).unwrap_or_default();
+        for job in had.iter().filter(|job| !jobs.contains(job)) {
+            if let Some(had) = nodes.get_mut(job) {
+                had.names.remove(node);
+                had.changed_at = now;
+                if had.names.is_empty() {
+                    nodes.remove(job);
                 }
             }
         }
-        let jobs: Vec<String> = jobs.map(str::to_owned).collect();
-        for job in &jobs {
-            nodes.entry(job.clone()).or_default().insert(node.to_owned());
+        for job in jobs.iter().filter(|job| !had.contains(job)) {
+            let had = nodes.entry(job.clone()).or_default();
+            had.names.insert(node.to_owned());
+            had.changed_at = now;
         }
+        // The next look is not to wait.
+        looked.remove(node);
         if !jobs.is_empty() {
             by_node.insert(node.to_owned(), jobs);
         }
@@ -137,7 +157,26 @@ impl Placement {
 
     /// The nodes of a job, in the order of their names.
     pub(crate) fn nodes_of(&self, job: &str) -> impl Iterator<Item = &String> {
-        self.jobs.nodes.get(job).into_iter().flatten()
+        self.jobs.nodes.get(job).into_iter().flat_map(|nodes| &nodes.names)
+    }
+
+    /// When a node came to a job or left it last.
+    pub(crate) fn job_changed_at(&self, job: &str) -> Ts {
+        self.jobs.nodes.get(job).map(|nodes| nodes.changed_at).unwrap_or_default()
+    }
+
+    /// Whether the jobs of a node are to be looked at again: that goes through all nodes of a job.
+    pub(crate) fn looks_at_jobs(&mut self, now: Ts, node: &str) -> bool {
+        let Jobs { by_node, looked, .. } = &mut self.jobs;
+        if !by_node.contains_key(node) {
+            looked.remove(node);
+            return true;
+        }
+        let is_due = looked.get(node).is_none_or(|at| now - *at >= LOOK_EVERY);
+        if is_due {
+            looked.insert(node.to_owned(), now);
+        }
+        is_due
     }
 
     /// The median over the nodes of a run without one of them, and how many these are.
@@ -195,12 +234,14 @@ mod tests {
     #[test]
     fn jobs_come_and_go() {
         let mut p = Placement::default();
-        p.set_jobs("n2", ["1", "2"].into_iter());
-        p.set_jobs("n1", ["1"].into_iter());
+        p.set_jobs(Ts(1), "n2", ["1", "2"].into_iter());
+        p.set_jobs(Ts(2), "n1", ["1"].into_iter());
         let nodes = |p: &Placement, job: &str| p.nodes_of(job).cloned().collect::<Vec<_>>();
         assert_eq!((nodes(&p, "1"), nodes(&p, "2")), (vec!["n1".into(), "n2".into()], vec!["n2".into()]));
-        p.set_jobs("n2", ["2"].into_iter());
-        p.set_jobs("n1", [].into_iter());
+        assert_eq!((p.job_changed_at("1"), p.job_changed_at("2")), (Ts(2), Ts(1)));
+        p.set_jobs(Ts(3), "n2", ["2"].into_iter());
+        assert_eq!((p.job_changed_at("1"), p.job_changed_at("2")), (Ts(3), Ts(1)));
+        p.set_jobs(Ts(4), "n1", [].into_iter());
         assert_eq!((nodes(&p, "1"), nodes(&p, "2")), (vec![], vec!["n2".into()]));
         assert_eq!(p.jobs_on("n2").collect::<Vec<_>>(), ["2"]);
     }

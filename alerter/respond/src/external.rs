@@ -10,25 +10,25 @@
 //! about is found out by the engine.
 
 mod alert;
+mod capacity;
 mod common;
 mod config;
-mod fit;
 pub mod group;
 mod label_names;
 mod label_set;
-mod room;
 #[cfg(test)]
 mod tests;
+mod truncate;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::matcher::Labels;
 pub use alert::{Alert, AlertError, fingerprint_within};
+use capacity::Capacity;
 pub use config::AlertsConfig;
 pub use group::{About, Group, Newcomer};
 pub use label_set::{LabelSet, Limits};
-use room::Room;
 pub use stepwatch_model::fingerprint;
 use stepwatch_model::{Severity, Span, Ts, timers::Timers};
 
@@ -74,7 +74,7 @@ pub struct External {
     groups: BTreeMap<Arc<str>, Group>,
     ends: Timers<u64>,
     refused: u64,
-    room: Room,
+    room: Capacity,
 }
 
 #[derive(Debug)]

@@ -5,10 +5,10 @@
 //! ways. What no route wants belongs to its team, and what has no team to whoever is left
 //! (`route::rest`): nothing falls through.
 
-mod rest;
+mod unrouted;
 
-pub(crate) use rest::{NOBODY, ONE};
-pub use rest::{Rest, STORE};
+pub(crate) use unrouted::{NOBODY, ONE};
+pub use unrouted::{Rest, STORE};
 
 use crate::config::{Level, ResponderConfig, Route, Team};
 use crate::matcher::{Labels, Matcher, Op, all_hold};
@@ -94,7 +94,7 @@ impl Router {
 
     /// The ways that an incident with these labels takes; at least one.
     pub fn ways(&self, config: &ResponderConfig, labels: &Labels) -> Vec<Way> {
-        if let Some(rest) = rest::of_the_store(config, labels) {
+        if let Some(rest) = unrouted::of_the_store(config, labels) {
             return vec![rest.way(config)];
         }
         let mut taken = Vec::new();
@@ -150,7 +150,7 @@ impl Router {
     pub fn reached<'a>(&'a self, config: &'a ResponderConfig, labels: &Labels) -> Vec<&'a str> {
         let severity = severity_of(labels);
         let mut reached = Vec::new();
-        if let Some(rest) = rest::of_the_store(config, labels) {
+        if let Some(rest) = unrouted::of_the_store(config, labels) {
             rest.along(config, severity, &mut reached);
             return reached;
         }

@@ -1,7 +1,7 @@
 //! Words and numbers that the written forms of a report share.
 
-use stepwatch_model::Target;
 use stepwatch_model::time::Span;
+use stepwatch_model::{Target, number};
 
 use super::view::{CostlyView, InterruptionView, ReportView, RunReport};
 use crate::api::view::StateTime;
@@ -62,6 +62,9 @@ pub(super) fn dollars(dollars: Option<f64>) -> String {
 
 /// With three digits that count, or all before the point.
 pub(super) fn amount(value: f64) -> String {
+    if value != 0.0 && value.abs() < 0.1 {
+        return number(value);
+    }
     let digits = match value.abs() {
         0.0 | 99.95.. => 0,
         9.995.. => 1,
@@ -247,8 +250,8 @@ mod tests {
 
     #[test]
     fn numbers_are_read_in_groups_of_three() {
-        let said: Vec<_> = [0.0, 7.25, 99.94, 1000.4, 368_123_456.0, -1234.5].map(amount).into();
-        assert_eq!(said, ["0", "7.25", "99.9", "1,000", "368,123,456", "-1,234"]);
+        let said: Vec<_> = [0.0, 0.0571, 7.25, 99.94, 1000.4, 368_123_456.0, -1234.5].map(amount).into();
+        assert_eq!(said, ["0", "0.0571", "7.25", "99.9", "1,000", "368,123,456", "-1,234"]);
         assert_eq!(dollars(Some(1_234_567.891)), "$1,234,567.89");
         assert_eq!(dollars(None), "-");
     }

@@ -46,7 +46,8 @@ impl Store {
         query.push(MAX_RUNS - 1).push(" AS number, gpus, gpu_ms, COUNT(*) AS hours");
         let times = TimeState::ALL.map(column_of);
         for column in COUNTS.into_iter().chain(["dollars"]).chain(times.iter().map(String::as_str)) {
-            query.push(format_args!(", SUM({column}) AS {column}"));
+            // TOTAL cannot overflow: one row with an absurd number must not break all reports.
+            query.push(format_args!(", TOTAL({column}) AS {column}"));
         }
         query.push(" FROM run_hours WHERE id >= ").push_bind(first_id(from));
         query.push(" AND id < ").push_bind(first_id(to));
@@ -93,6 +94,11 @@ fn bind(row: &mut Separated<'_, Sqlite, &str>, id: i64, totals: &Totals) {
 
 fn whole(value: f64) -> i64 {
     value.round() as i64
+}
+
+/// What is added up is a floating point number, exact up to 2^53.
+fn sum(row: &SqliteRow, column: &str) -> Result<i64> {
+    Ok(whole(row.try_get::<f64, _>(column)?))
 }
 
 /// The time of the GPUs by state, unless one number of GPUs explains it.
@@ -157,10 +163,10 @@ async fn numbers<'a>(tx: &mut SqliteConnection, hours: &'a [RunHour]) -> Result<
 
 /// With the cost of each state, which is the share that the time of its GPUs has of all.
 fn priced(totals: &Totals, dollars: f64) -> Totals {
-    let all: i64 = TimeState::ALL.into_iter().map(|state| totals.gpu_millis(state)).sum();
+    let all: f64 = TimeState::ALL.into_iter().map(|state| totals.gpu_millis(state) as f64).sum();
     let states = TimeState::ALL.map(|state| {
         let (ms, gpu_ms) = (totals.millis(state), totals.gpu_millis(state));
-        (state, [ms, gpu_ms], if all > 0 { dollars * gpu_ms as f64 / all as f64 } else { 0.0 })
+        (state, [ms, gpu_ms], if all > 0.0 { dollars * gpu_ms as f64 / all } else { 0.0 })
     });
     Totals::from_states(states, *totals.counts())
 }
@@ -173,23 +179,23 @@ fn totals(row: &SqliteRow) -> Result<(String, Totals, f64)> {
         read.map_err(|source| StoreError::Damaged { what: "gpu_ms of run_hours".to_owned(), source })?;
     let mut times = Vec::with_capacity(TimeState::ALL.len());
     for state in TimeState::ALL {
-        let ms: i64 = row.try_get(&*column_of(state))?;
+        let ms = sum(row, &column_of(state))?;
         let gpu_ms = match &by_state {
-            Some(by_state) => by_state.get(state.as_str()).map_or(0, |each| each * hours),
-            None => ms * gpus,
+            Some(by_state) => by_state.get(state.as_str()).map_or(0, |each| each.saturating_mul(hours)),
+            None => ms.saturating_mul(gpus),
         };
         times.push((state, [ms, gpu_ms], 0.0));
     }
-    let count = |column: &str| row.try_get::<i64, _>(column);
     let energy = Energy {
-        joules: count("joules")? as f64,
-        carbon_grams: count("carbon_grams")? as f64,
-        gpu_ms: count("measured_gpu_ms")?,
+        joules: row.try_get("joules")?,
+        carbon_grams: row.try_get("carbon_grams")?,
+        gpu_ms: sum(row, "measured_gpu_ms")?,
     };
+    let ones = |column: &str| sum(row, column).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
     let counts = Counts {
-        starts: row.try_get("starts")?,
-        interruptions: row.try_get("interruptions")?,
-        tokens: count("tokens")? as f64,
+        starts: ones("starts")?,
+        interruptions: ones("interruptions")?,
+        tokens: row.try_get("tokens")?,
         energy,
     };
     Ok((row.try_get("run")?, Totals::from_states(times, counts), row.try_get("dollars")?))
@@ -246,6 +252,24 @@ mod tests {
         assert_eq!(late[0].totals.millis(TimeState::Productive), 1000, "of hours that began later");
         assert_eq!(store.accounted(at(10), at(12), Some("c")).await.unwrap(), []);
         assert_eq!(store.accounted(at(12), at(99), None).await.unwrap(), []);
+    }
+
+    /// Nobody checks how many tokens a trainer claims.
+    #[tokio::test]
+    async fn absurd_numbers_break_no_report() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("alerter.db")).await.unwrap();
+        let states = [(TimeState::Productive, [i64::MAX / 4, i64::MAX], 0.0)];
+        let counts = Counts { tokens: 1e300, ..Counts::default() };
+        let absurd = |hour| {
+            let totals = Totals::from_states(states, counts);
+            RunHour { run: "absurd".into(), hour: HourTotals { hour, totals } }
+        };
+        let hours = (10..16).map(absurd).chain([hour("sound", 10, 3000, 0)]).collect();
+        store.commit(&Commit { hours, ..Commit::default() }).await.unwrap();
+        let all = store.accounted(at(10), at(16), None).await.unwrap();
+        assert_eq!(all.len(), 2);
+        assert_eq!(all[1].totals.gpu_millis(TimeState::Productive), 8 * 3000);
     }
 
     #[tokio::test]

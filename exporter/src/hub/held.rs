@@ -12,7 +12,7 @@ use super::Hub;
 use crate::drops::Reason;
 use crate::lock::Locked as _;
 use crate::origin::{Origin, Peer};
-use crate::voice::Voice;
+use crate::principal::Principal;
 
 /// Hellos that wait: of the user with the most the oldest goes first. A node has some ranks of a
 /// few runs.
@@ -34,8 +34,8 @@ struct Hello {
 }
 
 impl Hello {
-    fn is_of(&self, voice: Voice, run: &str) -> bool {
-        self.origin.voice() == voice && self.event.run.as_deref() == Some(run)
+    fn is_of(&self, principal: Principal, run: &str) -> bool {
+        self.origin.principal() == principal && self.event.run.as_deref() == Some(run)
     }
 }
 
@@ -48,17 +48,17 @@ impl Held {
     /// Keeps a hello in place of that of the same rank; returns how many others were given up.
     fn keep(&self, now: f64, origin: &Origin, event: &Event) -> u64 {
         let mut hellos = self.hellos.locked();
-        let voice = origin.voice();
+        let principal = origin.principal();
         hellos.retain(|h| {
-            let again = event.run.as_deref().is_some_and(|run| h.is_of(voice, run));
+            let again = event.run.as_deref().is_some_and(|run| h.is_of(principal, run));
             now - h.at < KEEP_SECONDS && !(again && h.event.rank == event.rank)
         });
         let full = hellos.len() >= MAX_HELD;
         if full {
-            let mut of_user = BTreeMap::<Voice, usize>::new();
-            hellos.iter().for_each(|h| *of_user.entry(h.origin.voice()).or_default() += 1);
-            let most = of_user.into_iter().max_by_key(|(_, count)| *count).map(|(voice, _)| voice);
-            if let Some(at) = hellos.iter().position(|h| Some(h.origin.voice()) == most) {
+            let mut of_user = BTreeMap::<Principal, usize>::new();
+            hellos.iter().for_each(|h| *of_user.entry(h.origin.principal()).or_default() += 1);
+            let most = of_user.into_iter().max_by_key(|(_, count)| *count).map(|(principal, _)| principal);
+            if let Some(at) = hellos.iter().position(|h| Some(h.origin.principal()) == most) {
                 hellos.remove(at);
             }
         }
@@ -67,9 +67,9 @@ impl Held {
         u64::from(full)
     }
 
-    fn take(&self, voice: Voice, run: &str) -> Vec<Hello> {
+    fn take(&self, principal: Principal, run: &str) -> Vec<Hello> {
         let mut hellos = self.hellos.locked();
-        let taken = hellos.extract_if(.., |h| h.is_of(voice, run)).collect();
+        let taken = hellos.extract_if(.., |h| h.is_of(principal, run)).collect();
         self.any.store(!hellos.is_empty(), Ordering::Release);
         taken
     }
@@ -88,19 +88,19 @@ impl Held {
 impl Hub {
     /// Keeps a hello of a user whose step would make the run his; false where it need not wait.
     pub(super) fn hold(&self, now: f64, origin: &Origin, event: &mut Event) -> bool {
-        let voice = origin.voice();
-        self.rename(voice, event);
+        let principal = origin.principal();
+        self.rename(principal, event);
         let Some(run) = event.run.as_deref() else { return false };
-        if !self.0.training.locked().waits_for_step(run, voice, now) {
+        if !self.0.training.locked().waits_for_step(run, principal, now) {
             return false;
         }
         self.0.drops.add(Reason::NotOwner, self.0.held.keep(now, origin, event));
         true
     }
 
-    /// The run became that of `voice` by a step: what it said before counts.
-    pub(super) fn hear_held(&self, now: f64, voice: Voice, run: &str) {
-        for Hello { origin, event, .. } in self.0.held.take(voice, run) {
+    /// The run became that of `principal` by a step: what it said before counts.
+    pub(super) fn hear_held(&self, now: f64, principal: Principal, run: &str) {
+        for Hello { origin, event, .. } in self.0.held.take(principal, run) {
             self.publish_at(now, &origin, event);
         }
     }
@@ -147,11 +147,11 @@ mod tests {
     fn hellos_that_wait_are_few_and_those_of_one_user_push_out_no_other() {
         let held = Held::default();
         let hello = |rank| Event { rank: Some(rank), run: Some("job".into()), ..Event::new(Kind::Hello) };
-        let (ann, bob) = (Origin::Http(Voice::User(ANN)), Origin::Http(Voice::User(BOB)));
+        let (ann, bob) = (Origin::Http(Principal::User(ANN)), Origin::Http(Principal::User(BOB)));
         (0..8).for_each(|rank| assert_eq!(held.keep(1.0, &ann, &hello(rank)), 0));
         let over: u64 = (0..1000).map(|rank| held.keep(2.0, &bob, &hello(rank))).sum();
-        assert_eq!((held.take(ann.voice(), "job").len(), over), (8, 1008 - MAX_HELD as u64));
+        assert_eq!((held.take(ann.principal(), "job").len(), over), (8, 1008 - MAX_HELD as u64));
         held.keep(3.0 + KEEP_SECONDS, &ann, &hello(0));
-        assert_eq!(held.take(bob.voice(), "job").len(), 0, "after so long");
+        assert_eq!(held.take(bob.principal(), "job").len(), 0, "after so long");
     }
 }

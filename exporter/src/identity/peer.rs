@@ -13,8 +13,8 @@ use stepwatch_kit::serve::{Client, Ends};
 use tokio::sync::Semaphore;
 
 use super::sock_diag;
+use crate::principal::Principal;
 use crate::roots::Roots;
-use crate::voice::Voice;
 
 /// Processes looked at in one search.
 const MAX_PROCESSES: usize = 32_768;
@@ -35,21 +35,21 @@ pub(crate) struct Holder {
 
 /// Whose word comes from the other end. A peer without a socket here is known by its address, if
 /// that is no address of this host: then it has only closed its end again.
-pub(crate) fn voice(holder: Option<Holder>, ends: Option<Ends>) -> Voice {
-    let known = Voice::from_uid(holder.map(|holder| holder.uid));
-    let Some(ends) = ends.filter(|_| known == Voice::Unknown) else { return known };
+pub(crate) fn principal(holder: Option<Holder>, ends: Option<Ends>) -> Principal {
+    let known = Principal::from_uid(holder.map(|holder| holder.uid));
+    let Some(ends) = ends.filter(|_| known == Principal::Unknown) else { return known };
     let client = Client::from_addresses(ends.peer.ip(), ends.local.ip());
-    client.elsewhere().map_or(Voice::Unknown, Voice::Address)
+    client.elsewhere().map_or(Principal::Unknown, Principal::Address)
 }
 
 /// The user at the other end; the address if it is elsewhere.
-pub(crate) async fn voice_of(roots: &Arc<Roots>, ends: Option<Ends>) -> Voice {
-    let Some(ends) = ends else { return Voice::Unknown };
+pub(crate) async fn voice_of(roots: &Arc<Roots>, ends: Option<Ends>) -> Principal {
+    let Some(ends) = ends else { return Principal::Unknown };
     if let Ok(holder) = sock_diag::holder_of(ends) {
-        return voice(holder, Some(ends));
+        return principal(holder, Some(ends));
     }
     if !is_here(ends.peer.ip()) {
-        return voice(None, Some(ends));
+        return principal(None, Some(ends));
     }
     // Waits and is given up in the search itself, which goes on when the request is broken off.
     let turn = SEARCHES.acquire().await;
@@ -58,12 +58,12 @@ pub(crate) async fn voice_of(roots: &Arc<Roots>, ends: Option<Ends>) -> Voice {
         let _turn = turn;
         search(&roots, ends.peer)
     });
-    voice(searched.await.ok().flatten(), Some(ends))
+    principal(searched.await.ok().flatten(), Some(ends))
 }
 
 /// The same for a connection to the port of this program: in the network namespace that it listens
 /// in, whatever `--path.procfs` is.
-pub(crate) async fn voice_at_our_port(ends: Option<Ends>) -> Voice {
+pub(crate) async fn voice_at_our_port(ends: Option<Ends>) -> Principal {
     voice_of(&Arc::new(Roots::default()), ends).await
 }
 
@@ -207,19 +207,19 @@ mod tests {
     fn who_has_no_socket_here_is_known_by_its_address() {
         let whose = |peer: &str, local: &str, holder| {
             let ends = Ends { peer: peer.parse().unwrap(), local: local.parse().unwrap() };
-            voice(holder, Some(ends))
+            principal(holder, Some(ends))
         };
-        let pod = Voice::Address([192, 0, 2, 7].into());
+        let pod = Principal::Address([192, 0, 2, 7].into());
         assert_eq!(whose("192.0.2.7:1", "192.0.2.1:2", None), pod);
         assert_eq!(whose("[::ffff:192.0.2.7]:1", "[::ffff:192.0.2.1]:2", None), pod);
         let [one, same, other] = ["2001:db8::7", "2001:db8::8", "2001:db8:0:1::7"]
             .map(|ip| whose(&format!("[{ip}]:1"), "[::1]:2", None));
         assert!(one == same && one != other);
-        assert_eq!(whose("127.0.0.1:1", "127.0.0.1:2", None), Voice::Unknown);
-        assert_eq!(whose("192.0.2.1:1", "192.0.2.1:2", None), Voice::Unknown, "its end is closed");
+        assert_eq!(whose("127.0.0.1:1", "127.0.0.1:2", None), Principal::Unknown);
+        assert_eq!(whose("192.0.2.1:1", "192.0.2.1:2", None), Principal::Unknown, "its end is closed");
         let holder = Some(Holder { uid: 7, inode: 1 });
-        assert_eq!(whose("127.0.0.1:1", "127.0.0.1:2", holder), Voice::User(7));
-        assert_eq!(voice(None, None), Voice::Unknown);
+        assert_eq!(whose("127.0.0.1:1", "127.0.0.1:2", holder), Principal::User(7));
+        assert_eq!(principal(None, None), Principal::Unknown);
     }
 
     #[test]

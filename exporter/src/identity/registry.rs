@@ -15,8 +15,8 @@ use stepwatch_wire::run_name::{By, MAX_CHARS};
 use stepwatch_wire::words;
 
 use crate::lock::Locked as _;
+use crate::principal::Principal;
 use crate::training::Life;
-use crate::voice::Voice;
 
 /// Sources remembered; of the user with the most, the one with the oldest report goes first.
 const MAX_CLAIMS: usize = 2048;
@@ -51,7 +51,7 @@ pub struct Claim {
     /// The rule's name without a given name; `None` where no process is known.
     pub unnamed: Option<String>,
     /// Whose word it is.
-    pub voice: Voice,
+    pub principal: Principal,
 }
 
 /// A run that goes on under another name.
@@ -99,16 +99,16 @@ struct State {
     /// By the rule's names without given names.
     groups: BTreeMap<String, Group>,
     /// From the declared name to the name of the run, and who declared it.
-    aliases: BTreeMap<String, (String, Voice)>,
+    aliases: BTreeMap<String, (String, Principal)>,
     /// Whose source or job each was that made room since this was last asked.
-    forgotten: Vec<Voice>,
+    forgotten: Vec<Principal>,
 }
 
 #[derive(Debug, Default)]
 struct Group {
     heard: f64,
     /// Whose it is, as a run is: who claims to be of another's job is not joined to it.
-    owner: Voice,
+    owner: Principal,
     /// Another user declared it too: only the sender that both accept gets the other name.
     disputed: bool,
     /// As it was first spelled: two readers of one clock may be a second apart.
@@ -120,13 +120,13 @@ struct Group {
 
 /// Who has the most of these, and of those what was heard of longest ago.
 fn to_forget<'a, K: Clone + 'a>(
-    all: impl Iterator<Item = (&'a K, Voice, f64)> + Clone,
-    newcomer: Voice,
-) -> Option<(K, Voice)> {
-    let mut held = BTreeMap::<Voice, usize>::new();
-    all.clone().for_each(|(_, voice, _)| *held.entry(voice).or_default() += 1);
-    let (most, _) = held.into_iter().max_by_key(|(voice, count)| (*count, *voice == newcomer))?;
-    let oldest = all.filter(|(_, voice, _)| *voice == most).min_by(|a, b| a.2.total_cmp(&b.2));
+    all: impl Iterator<Item = (&'a K, Principal, f64)> + Clone,
+    newcomer: Principal,
+) -> Option<(K, Principal)> {
+    let mut held = BTreeMap::<Principal, usize>::new();
+    all.clone().for_each(|(_, principal, _)| *held.entry(principal).or_default() += 1);
+    let (most, _) = held.into_iter().max_by_key(|(principal, count)| (*count, *principal == newcomer))?;
+    let oldest = all.filter(|(_, principal, _)| *principal == most).min_by(|a, b| a.2.total_cmp(&b.2));
     oldest.map(|(key, ..)| (key.clone(), most))
 }
 
@@ -170,8 +170,8 @@ impl Registry {
         let (run, renamed) = state.join(now, &claim);
         let key = claim.key();
         if !state.claims.contains_key(&key) && state.claims.len() >= MAX_CLAIMS {
-            let all = state.claims.iter().map(|(key, (heard, claim))| (key, claim.voice, *heard));
-            if let Some((key, whose)) = to_forget(all, claim.voice) {
+            let all = state.claims.iter().map(|(key, (heard, claim))| (key, claim.principal, *heard));
+            if let Some((key, whose)) = to_forget(all, claim.principal) {
                 state.claims.remove(&key);
                 state.forgotten.push(whose);
             }
@@ -182,7 +182,7 @@ impl Registry {
     }
 
     /// Whose sources and jobs were forgotten for want of room since this was last asked.
-    pub fn forgotten(&self) -> Vec<Voice> {
+    pub fn forgotten(&self) -> Vec<Principal> {
         std::mem::take(&mut self.state.locked().forgotten)
     }
 
@@ -204,12 +204,12 @@ impl Registry {
         theirs.map(put).collect()
     }
 
-    /// What a run is called that `voice` calls so.
-    pub fn canonical<'a>(&self, voice: Voice, run: &'a str) -> Cow<'a, str> {
+    /// What a run is called that `principal` calls so.
+    pub fn canonical<'a>(&self, principal: Principal, run: &'a str) -> Cow<'a, str> {
         if !self.renames.load(Ordering::Acquire) {
             return Cow::Borrowed(run);
         }
-        let found = self.state.locked().called(voice, run).map(str::to_owned);
+        let found = self.state.locked().called(principal, run).map(str::to_owned);
         found.map_or(Cow::Borrowed(run), Cow::Owned)
     }
 
@@ -218,14 +218,15 @@ impl Registry {
         let state = self.state.locked();
         let claims = state.claims.values().map(|(_, c)| c);
         let of = claims.filter(|c| c.job.as_deref() == Some(id)).find_map(|c| c.unnamed.clone())?;
-        Some(state.called(Voice::Exporter, &of).map(str::to_owned).unwrap_or(of))
+        Some(state.called(Principal::Exporter, &of).map(str::to_owned).unwrap_or(of))
     }
 
-    /// Jobs reported by senders that `voice` accepts, each with the run name that the rule gives
+    /// Jobs reported by senders that `principal` accepts, each with the run name that the rule gives
     /// it.
-    pub fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
+    pub fn jobs(&self, principal: Principal) -> Vec<(String, String)> {
         let state = self.state.locked();
-        let claims = state.claims.values().map(|(_, c)| c).filter(|c| voice.joined_by(c.voice).is_some());
+        let claims =
+            state.claims.values().map(|(_, c)| c).filter(|c| principal.joined_by(c.principal).is_some());
         let found: BTreeSet<_> = claims.filter_map(|c| Some((c.job.clone()?, c.unnamed.clone()?))).collect();
         found.into_iter().collect()
     }
@@ -236,7 +237,7 @@ impl Registry {
         let mut rows: BTreeMap<String, RunRow> =
             known.iter().map(|(run, life)| (run.clone(), RunRow::new(run, life))).collect();
         for (_, claim) in state.claims.values() {
-            let run = state.called(claim.voice, &claim.run).unwrap_or(&claim.run);
+            let run = state.called(claim.principal, &claim.run).unwrap_or(&claim.run);
             let Some(row) = rows.get_mut(run) else { continue };
             let joined = run != claim.run;
             let why = if joined {
@@ -268,16 +269,16 @@ impl Registry {
 }
 
 impl State {
-    fn called(&self, voice: Voice, run: &str) -> Option<&str> {
+    fn called(&self, principal: Principal, run: &str) -> Option<&str> {
         let (called, by) = self.aliases.get(run)?;
         let disputed = || self.groups.get(key(run).as_ref()).is_some_and(|group| group.disputed);
-        (*by == voice || by.joined_by(voice).is_some() && !disputed()).then_some(called)
+        (*by == principal || by.joined_by(principal).is_some() && !disputed()).then_some(called)
     }
 
     /// Whether what a claim declares of its job joins it to what else is known of that job.
-    fn is_of(&mut self, now: f64, voice: Voice, unnamed: &str) -> bool {
+    fn is_of(&mut self, now: f64, principal: Principal, unnamed: &str) -> bool {
         let Some(group) = self.groups.get_mut(key(unnamed).as_ref()) else { return true };
-        if group.owner.joined_by(voice).is_some() {
+        if group.owner.joined_by(principal).is_some() {
             return true;
         }
         if now - group.heard < FORGOTTEN_SECONDS {
@@ -285,23 +286,23 @@ impl State {
             return false;
         }
         group.spelled.iter().for_each(|said| drop(self.aliases.remove(said)));
-        *group = Group { owner: voice, ..Group::default() };
+        *group = Group { owner: principal, ..Group::default() };
         true
     }
 
     fn join(&mut self, now: f64, claim: &Claim) -> (String, Vec<Renamed>) {
-        let unnamed = claim.unnamed.as_ref().filter(|unnamed| self.is_of(now, claim.voice, unnamed));
+        let unnamed = claim.unnamed.as_ref().filter(|unnamed| self.is_of(now, claim.principal, unnamed));
         let Some(unnamed) = unnamed else {
-            let called = self.called(claim.voice, &claim.run).unwrap_or(&claim.run);
+            let called = self.called(claim.principal, &claim.run).unwrap_or(&claim.run);
             return (called.to_owned(), Vec::new());
         };
         if self.groups.len() >= MAX_GROUPS && !self.groups.contains_key(key(unnamed).as_ref()) {
-            self.forget_group(claim.voice);
+            self.forget_group(claim.principal);
         }
-        let new = || Group { owner: claim.voice, ..Group::default() };
+        let new = || Group { owner: claim.principal, ..Group::default() };
         let group = self.groups.entry(key(unnamed).into_owned()).or_insert_with(new);
         group.heard = now;
-        group.owner = group.owner.joined_by(claim.voice).unwrap_or(claim.voice);
+        group.owner = group.owner.joined_by(claim.principal).unwrap_or(claim.principal);
         let owner = group.owner;
         if group.unnamed.is_empty() {
             group.unnamed.clone_from(unnamed);
@@ -335,7 +336,7 @@ impl State {
         (run, renamed)
     }
 
-    fn forget_group(&mut self, newcomer: Voice) {
+    fn forget_group(&mut self, newcomer: Principal) {
         let all = self.groups.iter().map(|(key, group)| (key, group.owner, group.heard));
         let Some((key, whose)) = to_forget(all, newcomer) else { return };
         self.forgotten.push(whose);
@@ -353,7 +354,7 @@ fn cut(mut text: String, limit: usize) -> String {
 impl RunRow {
     fn new(run: &str, life: &Life) -> Self {
         let owner = life.owner;
-        let note = |(by, events): (&Voice, &u64)| {
+        let note = |(by, events): (&Principal, &u64)| {
             format!("{events} events of {by} were refused: the run is that of {owner}")
         };
         Self {
@@ -395,7 +396,7 @@ mod tests {
             by: Some(by),
             why: by.to_string(),
             unnamed: Some(unnamed.into()),
-            voice: Voice::User(4_000_001),
+            principal: Principal::User(4_000_001),
         }
     }
 
@@ -409,7 +410,7 @@ mod tests {
         assert_eq!(r.claim(1.0, claim("a", "pretrain-101", By::Job, "pretrain-101")).0, "pretrain-101");
         let (run, renamed) = r.claim(2.0, claim("b", "llama", By::Name, "pretrain-101"));
         assert_eq!((run.as_str(), renamed.len()), ("llama", 1));
-        assert_eq!(r.canonical(Voice::Exporter, "pretrain-101"), "llama");
+        assert_eq!(r.canonical(Principal::Exporter, "pretrain-101"), "llama");
         assert_eq!(r.of_job("101").as_deref(), Some("llama"));
         assert_eq!(
             r.claim(3.0, claim("c", "pretrain-101", By::Job, "pretrain-101")),
@@ -427,7 +428,7 @@ mod tests {
         r.claim(1.0, claim("a", "x", By::Name, "pretrain-101"));
         assert_eq!(r.claim(2.0, claim("b", "y", By::Name, "pretrain-101")).0, "y");
         assert_eq!(r.claim(3.0, claim("c", "pretrain-101", By::Job, "pretrain-101")).0, "pretrain-101");
-        assert_eq!(r.canonical(Voice::Exporter, "pretrain-101"), "pretrain-101");
+        assert_eq!(r.canonical(Principal::Exporter, "pretrain-101"), "pretrain-101");
         let rows = r.rows(&BTreeMap::from([("x".to_owned(), life(None))]));
         assert_eq!(rows[0].notes, ["sources of pretrain-101 were given 2 names: x, y"]);
     }
@@ -435,22 +436,26 @@ mod tests {
     #[test]
     fn nobody_names_the_job_of_another() {
         let r = Registry::default();
-        let (ann, bob) = (Voice::User(4_000_001), Voice::User(4_000_002));
+        let (ann, bob) = (Principal::User(4_000_001), Principal::User(4_000_002));
         // Bob is the first to declare a name for Ann's job.
-        r.claim(1.0, Claim { voice: bob, ..claim("b", "evil", By::Name, "pretrain-101") });
+        r.claim(1.0, Claim { principal: bob, ..claim("b", "evil", By::Name, "pretrain-101") });
         assert_eq!(r.claim(2.0, claim("a", "pretrain-101", By::Job, "pretrain-101")).0, "pretrain-101");
         assert_eq!(
             (r.canonical(ann, "pretrain-101"), r.canonical(bob, "pretrain-101")),
             ("pretrain-101".into(), "evil".into())
         );
-        assert_eq!(r.canonical(Voice::Exporter, "pretrain-101"), "pretrain-101", "nor what root says of it");
+        assert_eq!(
+            r.canonical(Principal::Exporter, "pretrain-101"),
+            "pretrain-101",
+            "nor what root says of it"
+        );
         // And where hers was known before, it is not renamed.
         r.claim(3.0, claim("a", "pretrain-102", By::Job, "pretrain-102"));
-        let late = Claim { voice: bob, ..claim("b", "evil", By::Name, "pretrain-102") };
+        let late = Claim { principal: bob, ..claim("b", "evil", By::Name, "pretrain-102") };
         assert_eq!(r.claim(4.0, late), ("evil".into(), vec![]));
-        assert_eq!(r.canonical(Voice::Exporter, "pretrain-102"), "pretrain-102");
+        assert_eq!(r.canonical(Principal::Exporter, "pretrain-102"), "pretrain-102");
         assert!(r.jobs(ann).iter().all(|(_, unnamed)| unnamed != "evil"));
-        let root = Claim { voice: Voice::User(0), ..claim("l", "llama", By::Name, "pretrain-102") };
+        let root = Claim { principal: Principal::User(0), ..claim("l", "llama", By::Name, "pretrain-102") };
         assert_eq!(r.claim(5.0, root).0, "llama");
         assert_eq!(r.canonical(ann, "pretrain-102"), "llama", "root may");
     }
@@ -458,12 +463,12 @@ mod tests {
     #[test]
     fn a_flood_of_one_user_makes_nothing_forgotten_of_others() {
         let r = Registry::default();
-        let (ann, bob) = (Voice::User(4_000_001), Voice::User(4_000_002));
+        let (ann, bob) = (Principal::User(4_000_001), Principal::User(4_000_002));
         r.claim(1.0, claim("a", "pretrain-101", By::Job, "pretrain-101"));
         r.claim(1.0, claim("b", "llama", By::Name, "pretrain-101"));
         for n in 0..2 * MAX_CLAIMS {
             let job = format!("u-{n}");
-            r.claim(2.0, Claim { voice: bob, ..claim(&job, &job, By::Job, &job) });
+            r.claim(2.0, Claim { principal: bob, ..claim(&job, &job, By::Job, &job) });
         }
         assert_eq!(r.canonical(ann, "pretrain-101"), "llama");
         let rows = r.rows(&BTreeMap::from([("llama".to_owned(), life(Some(7)))]));
@@ -479,7 +484,9 @@ mod tests {
         }
         let forgotten = r.forgotten();
         assert_eq!(forgotten.len(), 1 + MAX_CLAIMS + 1 - MAX_GROUPS, "a source, and jobs");
-        assert!(forgotten.iter().all(|whose| *whose == Voice::User(4_000_001)) && r.forgotten().is_empty());
+        assert!(
+            forgotten.iter().all(|whose| *whose == Principal::User(4_000_001)) && r.forgotten().is_empty()
+        );
     }
 
     #[test]
@@ -507,7 +514,7 @@ mod tests {
         let (one, later) = ("train-20261122-223542-3fa9c1d2", "train-20261122-223543-3fa9c1d2");
         assert_eq!(r.claim(1.0, claim("a", one, By::Script, one)).0, one);
         assert_eq!(r.claim(2.0, claim("b", later, By::Script, later)).0, one);
-        assert_eq!(r.canonical(Voice::Exporter, later), one);
+        assert_eq!(r.canonical(Principal::Exporter, later), one);
         let other = "train-20261122-223542-3fa9c1d3";
         assert_eq!(r.claim(3.0, claim("c", other, By::Script, other)).0, other);
     }

@@ -14,7 +14,7 @@ use tokio::net::UnixDatagram;
 use super::launcher::Intake;
 use crate::drops::Reason;
 use crate::origin::Origin;
-use crate::voice::Voice;
+use crate::principal::Principal;
 
 pub(super) async fn serve(socket: OwnedFd, intake: Intake, shutdown: Shutdown) {
     let socket = match UnixDatagram::from_std(StdDatagram::from(socket)) {
@@ -47,7 +47,7 @@ fn take(received: Received, packet: &[u8], intake: &Intake) {
         return drops.count(Reason::Oversize);
     }
     match Event::parse(&packet[..received.length]) {
-        Ok(event) => drop(intake.publish(&Origin::Datagram(Voice::from_uid(received.uid)), event)),
+        Ok(event) => drop(intake.publish(&Origin::Datagram(Principal::from_uid(received.uid)), event)),
         Err(error) => {
             drops.count(Reason::Malformed);
             tracing::debug!(%error, "malformed datagram");

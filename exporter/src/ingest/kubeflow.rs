@@ -36,11 +36,11 @@ use crate::hub::Hub;
 use crate::identity::peer;
 use crate::origin::Priority;
 use crate::origin::{Origin, Via};
+use crate::principal::Principal;
 use crate::readings::{Names, Readings, Who};
 use crate::reply;
 use crate::roots::Roots;
 use crate::source::SourceHandle;
-use crate::voice::Voice;
 use forward::Forward;
 use report::Status;
 
@@ -88,7 +88,7 @@ struct Health(Arc<(Hub, OnceLock<SourceHandle>)>);
 struct Report {
     run: String,
     /// Whose word it is.
-    voice: Voice,
+    principal: Principal,
     authorization: Option<HeaderValue>,
     body: Bytes,
     /// Until it was read: it is answered before.
@@ -199,12 +199,12 @@ impl Door {
         };
         let run = run.chars().take(MAX_RUN).collect();
         // Every sender with the token was given it.
-        let voice = match &self.token {
-            Some(_) => Voice::Exporter,
+        let principal = match &self.token {
+            Some(_) => Principal::Exporter,
             None => peer::voice_of(&self.roots, ends.map(|Extension(ends)| ends)).await,
         };
         let share = share.map(|Extension(share)| share);
-        let report = Report { run, voice, authorization: authorization.cloned(), body, _share: share };
+        let report = Report { run, principal, authorization: authorization.cloned(), body, _share: share };
         if self.queue.try_send(report).is_err() {
             self.health.get().dropped("queue_limit", 1);
         }
@@ -274,17 +274,18 @@ impl ReportReader {
         if let Some(updated) = status.updated {
             health.lag_seconds(now - updated);
         }
-        if !self.hub.hears(report.voice, &report.run) {
+        if !self.hub.hears(report.principal, &report.run) {
             return health.dropped("not_owner", 1);
         }
         let known = self.hub.last_step(&report.run, 0);
-        let who = Who { run: report.run.clone(), voice: report.voice, certain: true, ..Who::default() };
+        let who =
+            Who { run: report.run.clone(), principal: report.principal, certain: true, ..Who::default() };
         let (events, dropped) = status.events(who, &self.names, &mut self.readings, known, now);
         if dropped > 0 {
             health.dropped("series_limit", dropped);
         }
         for event in events {
-            let origin = Origin::said_by(Via::Kubeflow, &self.name, Priority::Telemetry, report.voice);
+            let origin = Origin::said_by(Via::Kubeflow, &self.name, Priority::Telemetry, report.principal);
             self.hub.publish(origin, event);
         }
     }

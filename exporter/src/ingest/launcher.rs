@@ -19,9 +19,9 @@ use crate::hub::Hub;
 use crate::lock::Locked as _;
 use crate::origin::Priority;
 use crate::origin::{Origin, Outcome, Via};
+use crate::principal::Principal;
 use crate::source::SourceHandle;
 use crate::unfinished::{self, Share};
-use crate::voice::Voice;
 use crate::zone::Zone;
 
 /// Streams that are read at once. The user with the most makes room, of its connections the one
@@ -58,7 +58,7 @@ struct Entry {
 }
 
 /// A user, and the connection that its lines came by last.
-type Sender = (Voice, Option<u64>);
+type Sender = (Principal, Option<u64>);
 
 #[derive(Debug)]
 struct Stream {
@@ -103,19 +103,19 @@ impl Intake {
     }
 
     fn publish_at(&self, now: f64, origin: &Origin, mut event: Event) -> Outcome {
-        let voice = origin.voice();
+        let principal = origin.principal();
         if is_output(&event) || is_end(&event) {
             self.hub.set_apart(origin, &mut event);
         }
         if is_output(&event) {
             // Lines are read as they came, and are steps.
-            let refused = self.hub.stranger(now, voice, Kind::Step, &mut event);
+            let refused = self.hub.stranger(now, principal, Kind::Step, &mut event);
             return refused.unwrap_or_else(|| self.outputs.take(&self.hub, now, origin, &event));
         }
         if is_end(&event) {
             let mut bye = event.clone();
             bye.clean();
-            if let Some(refused) = self.hub.stranger(now, voice, Kind::Bye, &mut bye) {
+            if let Some(refused) = self.hub.stranger(now, principal, Kind::Bye, &mut bye) {
                 return refused;
             }
             self.outputs.end(&self.hub, now, origin, &bye);
@@ -129,8 +129,8 @@ impl Outputs {
     fn take(&self, hub: &Hub, now: f64, origin: &Origin, batch: &Event) -> Outcome {
         let Some(run) = batch.run.clone() else { return Outcome::Accepted };
         let key = (run, batch.rank.unwrap_or(0), text(batch, "stream"));
-        let voice = origin.voice();
-        let stream = self.stream(hub, now, key, (voice, connection(origin)));
+        let principal = origin.principal();
+        let stream = self.stream(hub, now, key, (principal, connection(origin)));
         let mut stream = stream.locked();
         let lines = match batch.extra.get("lines") {
             Some(Value::List(lines)) => lines.iter().filter_map(Value::as_str).collect(),
@@ -143,9 +143,9 @@ impl Outputs {
                 stream.health.dropped(reason, lost as u64);
             }
         }
-        stream.give_up_beyond_room(voice);
+        stream.give_up_beyond_room(principal);
         // While the stream is held: its events are published in its order.
-        stream.publish(hub, now, voice, events);
+        stream.publish(hub, now, principal, events);
         Outcome::Accepted
     }
 
@@ -184,7 +184,7 @@ impl Outputs {
             let mut events = Vec::new();
             stream.reader.rest(&mut events);
             let events = stream.named(events, bye);
-            stream.publish(hub, now, origin.voice(), events);
+            stream.publish(hub, now, origin.principal(), events);
             ranks.extend(stream.ranks.iter().copied());
         }
         for rank in ranks {
@@ -267,14 +267,14 @@ impl Stream {
     }
 
     /// Pieces of a line whose end has not come are given up where there is no room for them.
-    fn give_up_beyond_room(&mut self, voice: Voice) {
-        if self.held.hold(voice, self.reader.pending_bytes()) {
+    fn give_up_beyond_room(&mut self, principal: Principal) {
+        if self.held.hold(principal, self.reader.pending_bytes()) {
             return;
         }
         self.reader.give_up_pending();
         self.health.dropped(unfinished::LIMIT, 1);
         if !std::mem::replace(&mut self.logged, true) {
-            tracing::warn!(stream = %self.name, whose = %voice, "there is no room for the unfinished lines of a stream");
+            tracing::warn!(stream = %self.name, whose = %principal, "there is no room for the unfinished lines of a stream");
         }
     }
 
@@ -294,8 +294,8 @@ impl Stream {
         events
     }
 
-    fn publish(&self, hub: &Hub, now: f64, voice: Voice, events: Vec<Event>) {
-        let origin = Origin::said_by(Via::Launcher, &self.name, Priority::Log, voice);
+    fn publish(&self, hub: &Hub, now: f64, principal: Principal, events: Vec<Event>) {
+        let origin = Origin::said_by(Via::Launcher, &self.name, Priority::Log, principal);
         for event in events {
             self.health.lag_seconds(now - event.ts.unwrap_or(now));
             hub.publish_at(now, &origin, event);

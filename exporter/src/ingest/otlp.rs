@@ -161,8 +161,8 @@ impl Otlp {
         let mut tally = Tally::default();
         let mut reports = request.reports(&inner.names);
         let holder = ends.and_then(|ends| peer::holder_of(&inner.roots, ends));
-        let voice = peer::voice(holder, ends);
-        let mut asked = Asked { hub: &inner.hub, roots: &inner.roots, ends, process: None, voice, now };
+        let principal = peer::principal(holder, ends);
+        let mut asked = Asked { hub: &inner.hub, roots: &inner.roots, ends, process: None, principal, now };
         // A program that does not train has no run.
         let trains = |who: &Who, report: &Report<'_>| who.certain || report.is_training();
         let mut state = inner.state.locked();
@@ -175,9 +175,9 @@ impl Otlp {
         let mut left = MAX_NEW_SENDERS;
         // Done before its numbers are taken as those of the run itself.
         reports.retain_mut(|(who, report)| {
-            who.voice = voice;
+            who.principal = principal;
             let heard = !trains(who, report)
-                || state.owners.settle(who, &asked, &mut left) && inner.hub.hears(voice, &who.run);
+                || state.owners.settle(who, &asked, &mut left) && inner.hub.hears(principal, &who.run);
             tally.rejected += if heard { 0 } else { report.readings.len() as u64 };
             heard
         });
@@ -193,7 +193,7 @@ impl Otlp {
             tally.dropped += taken.dropped;
             for event in taken.events {
                 let points = event.m.len() as u64;
-                let origin = Origin::said_by(Via::Otlp, &inner.name, Priority::Telemetry, voice);
+                let origin = Origin::said_by(Via::Otlp, &inner.name, Priority::Telemetry, principal);
                 if let Outcome::Dropped(Reason::Runs | Reason::Ranks | Reason::NewRuns | Reason::NotOwner) =
                     inner.hub.publish(origin, event)
                 {

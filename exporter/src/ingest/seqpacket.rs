@@ -19,14 +19,14 @@ use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Event, Kind, MAX_EVENT_BYTES};
 use tokio::net::{UnixListener, UnixStream};
 
+use super::connection_limit::{Counts, Holder, Seat};
 use super::launcher::Intake;
-use super::seats::{Counts, Holder, Seat};
 use crate::drops::Reason;
 use crate::origin::{Origin, Peer};
+use crate::principal::Principal;
 use crate::processes::stat::read_stat;
 use crate::roots::Roots;
 use crate::training::ProcessFate;
-use crate::voice::Voice;
 
 /// Runs and ranks that one connection may report: one, or a launcher's few.
 const MAX_IDENTITIES: usize = 64;
@@ -68,7 +68,7 @@ pub(super) async fn serve(
                     continue;
                 };
                 if let Some(Holder { uid, pid }) = seat.evicted {
-                    intake.hub.drops().refuse(Reason::Share, Voice::from_uid(Some(uid)), 1);
+                    intake.hub.drops().refuse(Reason::Share, Principal::from_uid(Some(uid)), 1);
                     if logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
                         logged = Some(Instant::now());
                         let Peer { uid: by_uid, pid: by_pid, .. } = connection.peer;

@@ -269,10 +269,10 @@ fn a_run_that_has_most_makes_room() {
 fn a_user_with_most_makes_room_in_however_many_runs() {
     let mut readings = Readings::new(0.0);
     for rank in 0..8 {
-        readings.take(&Who { rank, voice: Voice::User(1000), ..who() }, Report::default(), None, 0.0);
+        readings.take(&Who { rank, principal: Principal::User(1000), ..who() }, Report::default(), None, 0.0);
     }
     for n in 0..MAX_RANKS * 2 {
-        let who = Who { run: format!("invented-{n}"), voice: Voice::User(1001), ..who() };
+        let who = Who { run: format!("invented-{n}"), principal: Principal::User(1001), ..who() };
         readings.take(&who, Report::default(), None, 1.0);
     }
     assert_eq!(readings.ranks.len(), MAX_RANKS);

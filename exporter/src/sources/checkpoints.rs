@@ -29,13 +29,13 @@ use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 use super::poll::{self, Poll, Polling};
 use super::sink::{Sink, Surroundings};
 use super::tail::MAX_NAMES_SHARED;
+use crate::fair_share;
 use crate::family::Family;
 use crate::hub::Hub;
 use crate::origin::Priority;
 use crate::origin::{Origin, Via};
 use crate::reach::{Located, Reach, Refusal};
 use crate::samples::Samples;
-use crate::shares;
 use crate::source::{NOT_OWNER, SourceHandle};
 
 /// Checkpoints of one directory that are looked at, the latest of them.
@@ -171,7 +171,7 @@ struct Listed {
 /// The checkpoints that are watched. Users take turns where there are too many: in a directory that
 /// several may write to, no user's names push out another's.
 fn latest(found: Vec<Listed>) -> Vec<Listed> {
-    shares::fair(found, MAX_CHECKPOINTS, |listed| listed.owner, |listed| listed.key.clone()).0
+    fair_share::fair(found, MAX_CHECKPOINTS, |listed| listed.owner, |listed| listed.key.clone()).0
 }
 
 /// What one sees of a checkpoint from outside.

@@ -27,18 +27,18 @@ use stepwatch_wire::{Event, Kind, Value};
 use super::poll::{self, Poll, Polling};
 use super::sink::Surroundings;
 use crate::clock::unix_now;
+use crate::fair_share;
 use crate::family::Family;
 use crate::identity::{self, Claim};
 use crate::origin::Priority;
 use crate::origin::{Origin, Via};
+use crate::principal::Principal;
 use crate::processes;
 use crate::processes::Tree;
 use crate::reach::View;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
-use crate::shares;
 use crate::source::{NOT_OWNER, SourceHandle};
-use crate::voice::Voice;
 use files::{Files, SLACK};
 
 use rank::Identity;
@@ -136,7 +136,7 @@ impl Discovery {
         let roots = &self.around.roots;
         // Of one user, who was there first stays.
         let started = |pid: &u32| Reverse(tree.started(*pid));
-        let (found, over) = shares::fair(
+        let (found, over) = fair_share::fair(
             found.into_iter().collect(),
             MAX_TRAINERS,
             |pid| processes::user(roots, *pid),
@@ -144,7 +144,7 @@ impl Discovery {
         );
         if !over.is_empty() {
             self.health.dropped("too_many_processes", over.len() as u64);
-            let whose = shares::by_user(over.iter().filter_map(|pid| processes::user(roots, *pid)));
+            let whose = fair_share::by_user(over.iter().filter_map(|pid| processes::user(roots, *pid)));
             tracing::warn!(whose, "more processes train than are looked at");
         }
         let booted = booted(roots);
@@ -182,7 +182,7 @@ impl Discovery {
         let begun = booted.map(|at| at + started / TICKS_PER_SECOND);
         let begun = begun.map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(at));
         let named = identity::named(&self.around.roots, pid)?;
-        let voice = Voice::from_uid(processes::user(&self.around.roots, pid));
+        let principal = Principal::from_uid(processes::user(&self.around.roots, pid));
         let run = self.around.hub.claim(
             unix_now(),
             Claim {
@@ -194,10 +194,19 @@ impl Discovery {
                 by: Some(named.by),
                 why: named.why.clone(),
                 unnamed: Some(named.unnamed.clone()),
-                voice,
+                principal,
             },
         );
-        Some(Trainer { pid, started, begun, view, identity: Identity::parse(&environ), named, run, voice })
+        Some(Trainer {
+            pid,
+            started,
+            begun,
+            view,
+            identity: Identity::parse(&environ),
+            named,
+            run,
+            principal,
+        })
     }
 
     /// Publishes the run's rank and job; a process that reports by itself gives more, later and
@@ -223,7 +232,7 @@ impl Discovery {
         if let Some(job) = &trainer.named.job {
             greeting.extra.insert(hello::JOB.into(), Value::Text(job.id.clone()));
         }
-        self.publish(trainer.voice, greeting);
+        self.publish(trainer.principal, greeting);
     }
 
     /// Publishes a dump of NCCL's flight recorder that this process left.
@@ -234,12 +243,12 @@ impl Discovery {
         let its_own = written.is_ok_and(|at| at + SLACK >= begun);
         if its_own && self.dumped.insert((trainer.pid, trainer.started)) {
             let event = stepwatch_formats::dump_event(path, id.rank);
-            self.publish(trainer.voice, Event { run: Some(trainer.run.clone()), ..event });
+            self.publish(trainer.principal, Event { run: Some(trainer.run.clone()), ..event });
         }
     }
 
-    fn publish(&self, voice: Voice, event: Event) {
-        let origin = Origin::said_by(Via::Discover, &Arc::from("discover"), Priority::Log, voice);
+    fn publish(&self, principal: Principal, event: Event) {
+        let origin = Origin::said_by(Via::Discover, &Arc::from("discover"), Priority::Log, principal);
         self.around.hub.publish(origin, event);
     }
 

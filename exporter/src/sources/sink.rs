@@ -9,11 +9,11 @@ use crate::hub::Hub;
 use crate::identity::Claim;
 use crate::nvml::Nvml;
 use crate::origin::{Origin, Outcome};
+use crate::principal::Principal;
 use crate::roots::Roots;
 use crate::source::SourceHandle;
 use crate::stream::Mark;
 use crate::unfinished::Room;
-use crate::voice::Voice;
 
 /// What a source finds itself in.
 #[derive(Debug, Clone)]
@@ -56,9 +56,9 @@ pub trait Sink: Send {
         true
     }
 
-    /// Whether `voice` may report this run.
-    fn hears(&self, voice: Voice, run: &str) -> bool {
-        let _ = (voice, run);
+    /// Whether `principal` may report this run.
+    fn hears(&self, principal: Principal, run: &str) -> bool {
+        let _ = (principal, run);
         true
     }
 
@@ -78,15 +78,15 @@ pub trait Sink: Send {
         claim.run
     }
 
-    /// What was reported of one run turns out to be of another, as `voice` claims.
-    fn join(&self, now: f64, voice: Voice, from: &str, to: &str) {
-        let _ = (now, voice, from, to);
+    /// What was reported of one run turns out to be of another, as `principal` claims.
+    fn join(&self, now: f64, principal: Principal, from: &str, to: &str) {
+        let _ = (now, principal, from, to);
     }
 
-    /// Jobs reported by senders that `voice` accepts, each with the run name that the rule gives
+    /// Jobs reported by senders that `principal` accepts, each with the run name that the rule gives
     /// it.
-    fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
-        let _ = voice;
+    fn jobs(&self, principal: Principal) -> Vec<(String, String)> {
+        let _ = principal;
         Vec::new()
     }
 }
@@ -100,12 +100,12 @@ impl Sink for Hub {
         Hub::claim(self, now, claim)
     }
 
-    fn join(&self, now: f64, voice: Voice, from: &str, to: &str) {
-        Hub::join(self, now, voice, from, to);
+    fn join(&self, now: f64, principal: Principal, from: &str, to: &str) {
+        Hub::join(self, now, principal, from, to);
     }
 
-    fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
-        Hub::jobs(self, voice)
+    fn jobs(&self, principal: Principal) -> Vec<(String, String)> {
+        Hub::jobs(self, principal)
     }
 
     fn publish(&self, origin: Origin, event: Event) -> Outcome {
@@ -124,8 +124,8 @@ impl Sink for Hub {
         Hub::follows(self, run)
     }
 
-    fn hears(&self, voice: Voice, run: &str) -> bool {
-        Hub::hears(self, voice, run)
+    fn hears(&self, principal: Principal, run: &str) -> bool {
+        Hub::hears(self, principal, run)
     }
 
     fn last_step(&self, run: &str, rank: u32) -> Option<i64> {

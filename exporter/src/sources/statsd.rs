@@ -32,10 +32,10 @@ use crate::identity::peer;
 use crate::ingest::datagram;
 use crate::origin::Priority;
 use crate::origin::{Origin, Via};
+use crate::principal::Principal;
 use crate::readings::{self, Meaning, Names, Reading, Readings, Report, Value, Who, whole};
 use crate::roots::Roots;
 use crate::source::SourceHandle;
-use crate::voice::Voice;
 use packet::{Line, StatsdType};
 
 /// This kind has no families of its own.
@@ -120,7 +120,7 @@ enum Socket {
 #[derive(Debug, Clone, Copy)]
 enum Sender {
     Known {
-        voice: Voice,
+        principal: Principal,
         /// It sent descriptors with its datagram, which are closed.
         carried: bool,
     },
@@ -136,7 +136,7 @@ struct Gathered {
 }
 
 /// Run, rank, and whose word it is.
-type Key = (String, u32, Voice);
+type Key = (String, u32, Principal);
 
 /// One socket's worth of ranks.
 struct Statsd {
@@ -191,7 +191,7 @@ impl Socket {
             }
             Self::Unix(socket, _) => {
                 let Received { length, uid, carried } = datagram::receive(socket, packet).await?;
-                Ok((length, Sender::Known { voice: Voice::from_uid(uid), carried }))
+                Ok((length, Sender::Known { principal: Principal::from_uid(uid), carried }))
             }
         }
     }
@@ -249,8 +249,8 @@ impl Statsd {
                 Err(_) => self.flush(),
                 Ok(Ok((n, _))) if n > MAX_PACKET => self.health.dropped("too_large", 1),
                 Ok(Ok((n, sender))) => {
-                    let voice = self.voice(sender);
-                    self.packet(voice, &packet[..n]);
+                    let principal = self.principal(sender);
+                    self.packet(principal, &packet[..n]);
                 }
                 Ok(Err(err)) => {
                     tracing::warn!(listen = %self.name, %err, "cannot receive statsd");
@@ -268,17 +268,17 @@ impl Statsd {
 
     /// Looked up anew for every datagram, because the owner of a port may have changed a moment
     /// ago.
-    fn voice(&mut self, sender: Sender) -> Voice {
+    fn principal(&mut self, sender: Sender) -> Principal {
         match sender {
-            Sender::Known { voice, carried } => {
+            Sender::Known { principal, carried } => {
                 if carried {
                     self.health.dropped(Reason::Descriptors.as_str(), 1);
                 }
-                voice
+                principal
             }
             Sender::At(ends) => {
                 let uid = peer::uid_of_datagram(ends).or_else(|| self.search(ends.peer, Instant::now()));
-                Voice::from_uid(uid)
+                Principal::from_uid(uid)
             }
         }
     }
@@ -298,25 +298,25 @@ impl Statsd {
         uid
     }
 
-    fn packet(&mut self, voice: Voice, packet: &[u8]) {
+    fn packet(&mut self, principal: Principal, packet: &[u8]) {
         let text = String::from_utf8_lossy(packet);
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
             match Line::read(line) {
-                Some(read) => self.line(voice, &read),
+                Some(read) => self.line(principal, &read),
                 None if packet::is_foreign(line) => self.health.unmatched_lines(1),
                 None => self.health.dropped("malformed", 1),
             }
         }
     }
 
-    fn line(&mut self, voice: Voice, line: &Line<'_>) {
+    fn line(&mut self, principal: Principal, line: &Line<'_>) {
         let named = line.tag("run").map(|run| words::line(run).into_owned());
         let Some(run) = named.or_else(|| self.config.run.clone()) else {
             return self.health.dropped("no_run", 1);
         };
         let rank = line.tag("rank").and_then(|r| r.parse().ok()).or(self.config.rank).unwrap_or(0);
         let step = ["step", "global_step"].iter().find_map(|tag| whole(line.tag(tag)?.parse().ok()?));
-        let key = (run, rank, voice);
+        let key = (run, rank, principal);
         // A number of another step: the one before is complete.
         let known = self.gathered.get(&key);
         if known.is_some_and(|g| g.step.is_some() && step.is_some() && g.step != step) {
@@ -371,13 +371,13 @@ impl Statsd {
 
     fn flush_rank(&mut self, key: &Key) {
         let Some(gathered) = self.gathered.remove(key) else { return };
-        let (run, rank, voice) = key.clone();
-        if !self.sink.hears(voice, &run) {
+        let (run, rank, principal) = key.clone();
+        if !self.sink.hears(principal, &run) {
             return self.health.dropped("not_owner", gathered.readings.len() as u64);
         }
         let now = unix_now();
         let known = self.sink.last_step(&run, rank);
-        let who = Who { run, rank, voice, certain: true, world: gathered.world, ..Who::default() };
+        let who = Who { run, rank, principal, certain: true, world: gathered.world, ..Who::default() };
         let report =
             Report { time: Some(now), step: gathered.step, readings: gathered.readings, ..Report::default() };
         let taken = self.readings.take(&who, report, known, now);
@@ -385,11 +385,11 @@ impl Statsd {
             self.health.dropped("series_limit", taken.dropped);
         }
         self.health.lag_seconds(0.0);
-        taken.events.into_iter().for_each(|event| self.publish(voice, event));
+        taken.events.into_iter().for_each(|event| self.publish(principal, event));
     }
 
-    fn publish(&self, voice: Voice, event: Event) {
-        self.sink.publish(Origin::said_by(Via::Statsd, &self.name, Priority::Telemetry, voice), event);
+    fn publish(&self, principal: Principal, event: Event) {
+        self.sink.publish(Origin::said_by(Via::Statsd, &self.name, Priority::Telemetry, principal), event);
     }
 }
 

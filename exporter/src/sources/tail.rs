@@ -40,10 +40,10 @@ use stepwatch_wire::Event;
 
 use super::poll::{self, Poll, Polling};
 use super::sink::{Sink, Surroundings};
+use crate::fair_share;
 use crate::family::Family;
 use crate::reach::{Reach, Refusal};
 use crate::roots::Roots;
-use crate::shares;
 use crate::source::{NOT_OWNER, SourceHandle};
 use file::TailedFile;
 use owner::Asked;
@@ -278,7 +278,7 @@ impl Tail {
             what: Ok(candidate),
         });
         let wanted: Vec<Wants> = held.chain(fresh).collect();
-        let (kept, left) = shares::fair(wanted, MAX_FILES, |w| w.uid, |w| w.worth.to_bits());
+        let (kept, left) = fair_share::fair(wanted, MAX_FILES, |w| w.uid, |w| w.worth.to_bits());
         let mut refused = Vec::new();
         for one in left {
             let path = match one.what {
@@ -296,7 +296,7 @@ impl Tail {
         }
         if !refused.is_empty() {
             self.health.dropped("too_many_files", refused.len() as u64);
-            let whose = shares::by_user(refused.into_iter());
+            let whose = fair_share::by_user(refused.into_iter());
             tracing::warn!(path = self.config.path, whose, "more files than are followed at once");
         }
         kept.into_iter().filter_map(|one| one.what.ok()).collect()
@@ -326,9 +326,9 @@ impl Tail {
         for (path, identities) in open {
             let Some(file) = self.files.get_mut(&path) else { continue };
             let theirs = writers.iter().filter(|w| identities.contains(&w.file)).map(|w| w.process);
-            let voice = file.voice();
+            let principal = file.principal();
             let (roots, processes) = (&self.roots, &self.processes);
-            let asked = Asked { roots, processes, sink: &*self.sink, now, unix, voice };
+            let asked = Asked { roots, processes, sink: &*self.sink, now, unix, principal };
             file.settle(&self.config, theirs.collect(), asked);
         }
     }
@@ -367,9 +367,9 @@ impl Tail {
                 let Some(file) = self.files.get_mut(&path) else { continue };
                 let theirs: Vec<_> =
                     writers.iter().filter(|w| of.get(&w.file) == Some(&path)).copied().collect();
-                let voice = file.voice();
+                let principal = file.principal();
                 let (roots, processes) = (&self.roots, &self.processes);
-                let asked = Asked { roots, processes, sink: &*self.sink, now, unix, voice };
+                let asked = Asked { roots, processes, sink: &*self.sink, now, unix, principal };
                 file.settle(&self.config, theirs.iter().map(|w| w.process).collect(), asked);
                 file.found(now, theirs.into_iter());
             }

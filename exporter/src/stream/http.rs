@@ -25,8 +25,8 @@ use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Cursor, Event, Kind};
 use tokio::sync::mpsc;
 
+use super::reader_limit::{KNOWN_AFTER, Seat, Seats};
 use super::ring::{Gap, Read, Ring, Start};
-use super::seats::{KNOWN_AFTER, Seat, Seats};
 use crate::clock::unix_now;
 use crate::identity::peer;
 use crate::lock::Locked as _;

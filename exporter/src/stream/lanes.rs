@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::journal::Place;
 use super::ring::Limits;
-use crate::voice::Voice;
+use crate::principal::Principal;
 
 /// Senders with a lane of their own; those beyond share that of the unknown. Half of them at most
 /// are for senders elsewhere, who may have more addresses than there are users here.
@@ -27,12 +27,12 @@ const AT_HAND_BYTES: usize = if cfg!(test) { 1 << 10 } else { 512 << 10 };
 
 #[derive(Debug)]
 pub(super) struct Lanes {
-    lanes: BTreeMap<Voice, Lane>,
+    lanes: BTreeMap<Principal, Lane>,
     /// Number of the next record.
     next: u64,
     evicted: u64,
     /// Number of the last record that each sender gave up to make room.
-    given_up: BTreeMap<Voice, u64>,
+    given_up: BTreeMap<Principal, u64>,
     records: usize,
     /// Of all, and of those at hand.
     bytes: usize,
@@ -80,7 +80,7 @@ impl Lanes {
         let (records, bytes) = (kept.len(), kept.iter().map(Place::len).sum());
         let next = first + records as u64;
         let lane = Lane { kept: (first..).zip(kept).collect(), bytes, ..Lane::default() };
-        let lanes = [(Voice::Unknown, lane)].into_iter().filter(|_| records > 0).collect();
+        let lanes = [(Principal::Unknown, lane)].into_iter().filter(|_| records > 0).collect();
         let (evicted, given_up) = (first - 1, BTreeMap::new());
         Self { lanes, next, evicted, given_up, records, bytes, at_hand_bytes: 0 }
     }
@@ -98,7 +98,7 @@ impl Lanes {
     }
 
     /// The senders who gave up records after this number to make room: who did so last first.
-    pub(super) fn given_up_after(&self, after: u64) -> Vec<Voice> {
+    pub(super) fn given_up_after(&self, after: u64) -> Vec<Principal> {
         let given_up = self.given_up.iter().filter(|(_, last)| **last > after);
         let mut given_up: Vec<_> = given_up.map(|(sender, last)| (Reverse(*last), *sender)).collect();
         given_up.sort_unstable();
@@ -120,12 +120,12 @@ impl Lanes {
             .unwrap_or(self.next)
     }
 
-    pub(super) fn push(&mut self, sender: Voice, record: Bytes, place: Option<Place>) {
-        let elsewhere = || self.lanes.keys().filter(|voice| voice.is_unknown()).count();
+    pub(super) fn push(&mut self, sender: Principal, record: Bytes, place: Option<Place>) {
+        let elsewhere = || self.lanes.keys().filter(|principal| principal.is_unknown()).count();
         let has_room =
             || self.lanes.len() < MAX_LANES && !(sender.is_unknown() && elsewhere() >= MAX_LANES / 2);
         let is_full = !self.lanes.contains_key(&sender) && !has_room();
-        let lane = self.lanes.entry(if is_full { Voice::Unknown } else { sender }).or_default();
+        let lane = self.lanes.entry(if is_full { Principal::Unknown } else { sender }).or_default();
         self.bytes += record.len();
         self.at_hand_bytes += record.len();
         self.records += 1;
@@ -164,7 +164,7 @@ impl Lanes {
     }
 
     /// Of more senders than have lanes, whoever gave up nothing for longest is forgotten.
-    fn gave_up(&mut self, sender: Voice, number: u64) {
+    fn gave_up(&mut self, sender: Principal, number: u64) {
         self.given_up.insert(sender, number);
         if self.given_up.len() > MAX_LANES {
             let oldest = self.given_up.iter().min_by_key(|(_, last)| **last).map(|(sender, _)| *sender);

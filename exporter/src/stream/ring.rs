@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use super::journal::{Appended, Journal, Mark};
 use super::lanes::{Lanes, Piece, Taken};
 use crate::lock::Locked as _;
-use crate::voice::Voice;
+use crate::principal::Principal;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -61,7 +61,7 @@ pub struct Gathered<'a> {
     writer: MutexGuard<'a, Writer>,
     text: String,
     /// Where each record ends in the text, and whose it is.
-    ends: Vec<(usize, Voice)>,
+    ends: Vec<(usize, Principal)>,
 }
 
 /// Where a reader begins.
@@ -151,7 +151,7 @@ impl Ring {
 
     /// Appends the event, dropping records that no longer fit. Any thread; never waits for a
     /// reader.
-    pub fn push(&self, sender: Voice, event: &Event) {
+    pub fn push(&self, sender: Principal, event: &Event) {
         let mut batch = self.batch(1);
         batch.add(sender, event);
         batch.publish(None);
@@ -222,7 +222,7 @@ impl Ring {
     pub fn given_up_after(&self, after: u64) -> String {
         const NAMED: usize = 4;
         let senders = self.lanes.locked().given_up_after(after);
-        let named = senders.iter().take(NAMED).map(Voice::to_string);
+        let named = senders.iter().take(NAMED).map(Principal::to_string);
         let mut words = named.collect::<Vec<_>>().join(", ");
         if senders.len() > NAMED {
             words.push_str(", and of others");
@@ -288,7 +288,7 @@ impl Ring {
 }
 
 impl Gathered<'_> {
-    pub fn add(&mut self, sender: Voice, event: &Event) {
+    pub fn add(&mut self, sender: Principal, event: &Event) {
         let seq = self.writer.next + self.ends.len() as u64;
         event.write_record(&self.ring.boot, seq, &mut self.text);
         self.text.push('\n');
@@ -359,7 +359,7 @@ mod tests {
 
     fn fill(ring: &Ring, n: i64) {
         for step in 1..=n {
-            ring.push(Voice::Exporter, &Event::step("r", step));
+            ring.push(Principal::Exporter, &Event::step("r", step));
         }
     }
 
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn whoever_floods_the_ring_pushes_out_nobody_else() {
         let ring = ring(100, 1_000_000);
-        let (flood, other) = (Voice::User(1), Voice::User(2));
+        let (flood, other) = (Principal::User(1), Principal::User(2));
         for step in 1..=5 {
             ring.push(other, &Event::step("other", step));
             (0..1_000).for_each(|_| ring.push(flood, &Event::step("flood", 0)));
@@ -452,7 +452,7 @@ mod tests {
             let ring = ring(records, 100_000);
             let (mut after, mut seen) = (0, Vec::new());
             for step in 1..=n {
-                ring.push(Voice::Exporter, &Event::step("r", step));
+                ring.push(Principal::Exporter, &Event::step("r", step));
                 if step % every == 0 {
                     loop {
                         match ring.read(after) {

@@ -7,10 +7,10 @@ use stepwatch_wire::Kind;
 use super::Training;
 use super::archive::PastRun;
 use super::run::{Gpu, Run};
-use super::shares::Newcomer;
+use super::user_limits::Newcomer;
 use crate::drops::Reason;
 use crate::origin::{Outcome, Peer};
-use crate::voice::Voice;
+use crate::principal::Principal;
 
 /// Ranks of all runs together: a node has a few dozen, a machine that follows the logs of others
 /// some thousand.
@@ -28,7 +28,12 @@ pub(super) const MAX_RANKS_KEPT: usize = 1024;
 /// A run that root opened becomes that of the first other user who makes a step in it: a launcher
 /// that is root starts it for somebody, and whoever else speaks first is not who trains. One in
 /// which root made a step itself (`settled`) stays root's.
-pub(super) fn owner_after(owner: Voice, settled: bool, speaker: Voice, kind: Kind) -> Option<Voice> {
+pub(super) fn owner_after(
+    owner: Principal,
+    settled: bool,
+    speaker: Principal,
+    kind: Kind,
+) -> Option<Principal> {
     let then = owner.joined_by(speaker)?;
     let is_roots = owner.uid().is_some() && owner.is_trusted();
     let passes_on = is_roots && !then.is_trusted();
@@ -36,8 +41,8 @@ pub(super) fn owner_after(owner: Voice, settled: bool, speaker: Voice, kind: Kin
 }
 
 impl Training {
-    /// The owner of the run, where `voice` may not send an event of this kind for it.
-    pub fn not_theirs(&self, run: &str, voice: Voice, kind: Kind, now: f64) -> Option<Voice> {
+    /// The owner of the run, where `principal` may not send an event of this kind for it.
+    pub fn not_theirs(&self, run: &str, principal: Principal, kind: Kind, now: f64) -> Option<Principal> {
         let is_silent = |heard: f64| now - heard > self.options.forget_after;
         let (owner, settled) = match self.runs.get(run) {
             Some(run) if run.is_completed() && !run.is_connected() => return None,
@@ -51,43 +56,43 @@ impl Training {
             }
         };
         let shared = || self.options.shared.iter().any(|pattern| pattern.matches(run));
-        (owner_after(owner, settled, voice, kind).is_none() && !shared()).then_some(owner)
+        (owner_after(owner, settled, principal, kind).is_none() && !shared()).then_some(owner)
     }
 
-    /// Whether root opened the run and it becomes that of `voice` by a step, and not before.
-    pub fn waits_for_step(&self, run: &str, voice: Voice, now: f64) -> bool {
-        let refuses = |kind| self.not_theirs(run, voice, kind, now).is_some();
+    /// Whether root opened the run and it becomes that of `principal` by a step, and not before.
+    pub fn waits_for_step(&self, run: &str, principal: Principal, now: f64) -> bool {
+        let refuses = |kind| self.not_theirs(run, principal, kind, now).is_some();
         refuses(Kind::Hello) && !refuses(Kind::Step)
     }
 
-    /// Follows a run, if `voice` may report it and there is room, made where it can be.
-    pub fn admit(&mut self, run: &str, kind: Kind, voice: Voice, now: f64) -> Result<(), Reason> {
+    /// Follows a run, if `principal` may report it and there is room, made where it can be.
+    pub fn admit(&mut self, run: &str, kind: Kind, principal: Principal, now: f64) -> Result<(), Reason> {
         if let Some(known) = self.runs.get(run) {
-            if known.owner == voice {
+            if known.owner == principal {
                 return Ok(());
             }
-            if self.not_theirs(run, voice, kind, now).is_some() {
+            if self.not_theirs(run, principal, kind, now).is_some() {
                 return Err(Reason::NotOwner);
             }
             // Its `bye` came: the next reporter begins anew.
-            let joins = owner_after(known.owner, known.settled, voice, kind).is_some();
+            let joins = owner_after(known.owner, known.settled, principal, kind).is_some();
             if !known.is_over() || known.is_connected() || joins {
                 return Ok(());
             }
             let name = Arc::clone(&known.name);
             self.forget(&name);
-        } else if self.not_theirs(run, voice, kind, now).is_some() {
+        } else if self.not_theirs(run, principal, kind, now).is_some() {
             return Err(Reason::NotOwner);
         }
-        if !self.has_room(run, kind, voice, now) {
+        if !self.has_room(run, kind, principal, now) {
             return Err(Reason::Runs);
         }
-        let known = self.archive.runs.get(run).is_some_and(|past| past.owner == voice);
-        if !known && !self.newcomers.admit(voice, self.options.new_per_minute, now) {
+        let known = self.archive.runs.get(run).is_some_and(|past| past.owner == principal);
+        if !known && !self.newcomers.admit(principal, self.options.new_per_minute, now) {
             return Err(Reason::NewRuns);
         }
-        self.make_room(run, kind, voice, now);
-        self.open(run, kind, voice, now);
+        self.make_room(run, kind, principal, now);
+        self.open(run, kind, principal, now);
         Ok(())
     }
 
@@ -106,26 +111,26 @@ impl Training {
         if own < RANKS_KEPT {
             return all < MAX_RANKS + MAX_RANKS_KEPT;
         }
-        all < MAX_RANKS && (own < MAX_RANKS_OF_USER || run.owner == Voice::Exporter)
+        all < MAX_RANKS && (own < MAX_RANKS_OF_USER || run.owner == Principal::Exporter)
     }
 
-    /// Counts that `voice` reported a run of `owner`, and logs it once in a while.
-    pub fn refuse(&mut self, run: &str, owner: Voice, voice: Voice, now: f64) {
-        self.drops.refuse(Reason::NotOwner, voice, 1);
+    /// Counts that `principal` reported a run of `owner`, and logs it once in a while.
+    pub fn refuse(&mut self, run: &str, owner: Principal, principal: Principal, now: f64) {
+        self.drops.refuse(Reason::NotOwner, principal, 1);
         if let Some(known) = self.runs.get_mut(run) {
-            known.refuse(voice);
+            known.refuse(principal);
         }
-        if self.logged_refusals.is_due(Reason::NotOwner, voice, now) {
-            tracing::warn!(run, of = %owner, by = %voice, "refused: the run is another user's (runs.shared lists those that every user may report)");
+        if self.logged_refusals.is_due(Reason::NotOwner, principal, now) {
+            tracing::warn!(run, of = %owner, by = %principal, "refused: the run is another user's (runs.shared lists those that every user may report)");
         }
     }
 
-    /// Counts that a source or job of `whose` was forgotten for one that `voice` named, and logs it
+    /// Counts that a source or job of `whose` was forgotten for one that `principal` named, and logs it
     /// once in a while.
-    pub fn forgot_sources(&mut self, whose: Voice, voice: Voice, now: f64) {
+    pub fn forgot_sources(&mut self, whose: Principal, principal: Principal, now: f64) {
         self.drops.refuse(Reason::Sources, whose, 1);
         if self.logged_refusals.is_due(Reason::Sources, whose, now) {
-            tracing::warn!(of = %whose, by = %voice, "there are too many sources and jobs: what is known of the oldest of the user with the most is forgotten");
+            tracing::warn!(of = %whose, by = %principal, "there are too many sources and jobs: what is known of the oldest of the user with the most is forgotten");
         }
     }
 
@@ -134,14 +139,14 @@ impl Training {
     pub(super) fn leave_out(
         &mut self,
         run: &str,
-        voice: Voice,
+        principal: Principal,
         (reason, n): (Reason, u64),
         now: f64,
     ) -> bool {
-        self.drops.refuse(reason, voice, n);
-        let is_due = n > 0 && self.logged_refusals.is_due(reason, voice, now);
+        self.drops.refuse(reason, principal, n);
+        let is_due = n > 0 && self.logged_refusals.is_due(reason, principal, now);
         if is_due {
-            tracing::warn!(run, of = %voice, reason = reason.as_str(), "a run has more than is followed");
+            tracing::warn!(run, of = %principal, reason = reason.as_str(), "a run has more than is followed");
         }
         is_due
     }
@@ -149,9 +154,9 @@ impl Training {
     /// Counts that a connection is over a limit, and logs whose once in a while. Returns whether it
     /// was logged.
     pub fn refuse_connection(&mut self, peer: Peer, reason: Reason, now: f64) -> bool {
-        let voice = Voice::from_uid(Some(peer.uid));
-        self.drops.refuse(reason, voice, 1);
-        let is_due = self.logged_refusals.is_due(reason, voice, now);
+        let principal = Principal::from_uid(Some(peer.uid));
+        self.drops.refuse(reason, principal, 1);
+        let is_due = self.logged_refusals.is_due(reason, principal, now);
         if is_due {
             let Peer { uid, pid, .. } = peer;
             tracing::warn!(uid, pid, reason = reason.as_str(), "over a limit of the ingest socket");
@@ -162,24 +167,24 @@ impl Training {
     pub(super) fn refused(
         &mut self,
         run: &str,
-        voice: Voice,
+        principal: Principal,
         (kind, reason): (Kind, Reason),
         now: f64,
     ) -> Outcome {
         if reason == Reason::NotOwner {
-            let owner = self.not_theirs(run, voice, kind, now).unwrap_or_default();
-            self.refuse(run, owner, voice, now);
+            let owner = self.not_theirs(run, principal, kind, now).unwrap_or_default();
+            self.refuse(run, owner, principal, now);
             return Outcome::Dropped(reason);
         }
-        if self.logged_refusals.is_due(reason, voice, now) {
-            tracing::warn!(run, of = %voice, reason = reason.as_str(), "a new run is not followed: no run gives way to it (runs.max_runs, runs.new_per_minute)");
+        if self.logged_refusals.is_due(reason, principal, now) {
+            tracing::warn!(run, of = %principal, reason = reason.as_str(), "a new run is not followed: no run gives way to it (runs.max_runs, runs.new_per_minute)");
         }
-        self.drops.refuse(reason, voice, 1);
+        self.drops.refuse(reason, principal, 1);
         Outcome::Dropped(reason)
     }
 
     /// Whether another run can be followed, in the place of one that gives way where need be.
-    fn has_room(&mut self, name: &str, kind: Kind, voice: Voice, now: f64) -> bool {
+    fn has_room(&mut self, name: &str, kind: Kind, principal: Principal, now: f64) -> bool {
         if self.runs.len() < self.options.max_runs {
             return true;
         }
@@ -191,38 +196,39 @@ impl Training {
                 "runs.max_runs is reached: a new run takes the place of one that ended or fell silent, or of a user with more runs, or waits"
             );
         }
-        self.victim(kind, voice, now).is_some()
+        self.victim(kind, principal, now).is_some()
     }
 
     /// The run that gives way. Among one user's own runs, a run reported within `linger` stays, or
     /// two would take turns and neither be followed. A run that never made a step gives way to one
     /// that brings its first, so that a user who sends `hello` for many runs keeps no training run
     /// off the page.
-    fn victim(&self, kind: Kind, voice: Voice, now: f64) -> Option<Arc<str>> {
-        Newcomer { voice, kind, now, linger: self.options.linger }.victim(self.runs.values())
+    fn victim(&self, kind: Kind, principal: Principal, now: f64) -> Option<Arc<str>> {
+        Newcomer { principal, kind, now, linger: self.options.linger }.victim(self.runs.values())
     }
 
-    fn make_room(&mut self, name: &str, kind: Kind, voice: Voice, now: f64) {
+    fn make_room(&mut self, name: &str, kind: Kind, principal: Principal, now: f64) {
         if self.runs.len() < self.options.max_runs {
             return;
         }
-        let Some(victim) = self.victim(kind, voice, now) else { return };
-        if let Some(owner) = self.runs.get(&victim).map(|run| run.owner).filter(|owner| *owner != voice) {
+        let Some(victim) = self.victim(kind, principal, now) else { return };
+        if let Some(owner) = self.runs.get(&victim).map(|run| run.owner).filter(|owner| *owner != principal) {
             self.drops.refuse(Reason::RunsShare, owner, 1);
             if self.logged_refusals.is_due(Reason::RunsShare, owner, now) {
-                tracing::warn!(run = %victim, of = %owner, new = name, by = %voice, "runs.max_runs is reached: the user with the most runs gives one up");
+                tracing::warn!(run = %victim, of = %owner, new = name, by = %principal, "runs.max_runs is reached: the user with the most runs gives one up");
             }
         }
         self.forget(&victim);
     }
 
-    fn open(&mut self, name: &str, kind: Kind, voice: Voice, now: f64) {
+    fn open(&mut self, name: &str, kind: Kind, principal: Principal, now: f64) {
         let name: Arc<str> = name.into();
         let past = self.archive.runs.get(&*name);
         let fresh = |past: &&PastRun| !past.completed && now - past.heard <= self.options.forget_after;
         let known = past.filter(fresh);
-        let owner =
-            known.and_then(|past| owner_after(past.owner, past.settled, voice, kind)).unwrap_or(voice);
+        let owner = known
+            .and_then(|past| owner_after(past.owner, past.settled, principal, kind))
+            .unwrap_or(principal);
         let settled = known.is_some_and(|past| past.settled && owner.is_trusted());
         let mut run = Run::new(Arc::clone(&name), owner, past, now);
         run.settled = settled;

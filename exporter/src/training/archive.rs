@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::origin::Priority;
 use crate::persisted_state;
-use crate::voice::Voice;
+use crate::principal::Principal;
 
 const FILE: &str = "runs.json";
 /// Runs remembered, and ranks of all of them; of the user with the most ranks, the run with the
@@ -28,7 +28,7 @@ pub(super) struct PastRun {
     pub(super) heard: f64,
     /// Whose it was.
     #[serde(default)]
-    pub(super) owner: Voice,
+    pub(super) owner: Principal,
     /// Root itself made a step in this run of root's.
     #[serde(default)]
     pub(super) settled: bool,
@@ -80,7 +80,7 @@ impl Archive {
     pub(super) fn prune(&mut self, now: f64) {
         self.runs.retain(|_, run| now - run.heard < KEEP_SECONDS);
         let weight = |run: &PastRun| run.ranks.len().max(1);
-        let mut of: BTreeMap<Voice, usize> = BTreeMap::new();
+        let mut of: BTreeMap<Principal, usize> = BTreeMap::new();
         for run in self.runs.values() {
             *of.entry(run.owner).or_default() += weight(run);
         }
@@ -103,7 +103,7 @@ mod tests {
         let run = PastRun {
             attempt: 2,
             heard: 1000.0,
-            owner: Voice::User(1000),
+            owner: Principal::User(1000),
             settled: false,
             completed: false,
             ranks: [(3, rank)].into(),
@@ -145,7 +145,7 @@ mod tests {
         a.prune(2e6 + 2000.0);
         assert_eq!(a.runs.len(), MAX_RUNS);
         assert!(a.runs.contains_key("n1999") && !a.runs.contains_key("r") && !a.runs.contains_key("n0"));
-        a.runs.insert("other".into(), PastRun { heard: 1.9e6, owner: Voice::User(1001), ..run.clone() });
+        a.runs.insert("other".into(), PastRun { heard: 1.9e6, owner: Principal::User(1001), ..run.clone() });
         a.prune(2e6 + 2000.0);
         assert!(a.runs.contains_key("other") && a.runs.len() == MAX_RUNS, "the one with the most forgets");
     }
@@ -156,7 +156,7 @@ mod tests {
         let run = a.runs["r"].clone();
         let many: BTreeMap<u32, PastRank> = (0..1024).map(|rank| (rank, run.ranks[&3].clone())).collect();
         for i in 0..100 {
-            let large = PastRun { heard: 1001.0 + f64::from(i), owner: Voice::User(1001), ..run.clone() };
+            let large = PastRun { heard: 1001.0 + f64::from(i), owner: Principal::User(1001), ..run.clone() };
             a.runs.insert(format!("n{i}"), PastRun { ranks: many.clone(), ..large });
         }
         a.prune(2000.0);

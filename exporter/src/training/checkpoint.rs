@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use stepwatch_wire::names::ckpt;
 use stepwatch_wire::{CkptPhase, Event, Value};
 
-use crate::voice::Voice;
+use crate::principal::Principal;
 
 /// Closer together, two are parts of one whose step is not known.
 const APART_SECONDS: f64 = 10.0;
@@ -24,7 +24,7 @@ pub struct CheckpointPlace {
     pub every: Option<f64>,
     pub writing: bool,
     /// Whose word it is.
-    pub voice: Voice,
+    pub principal: Principal,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -91,9 +91,9 @@ impl Checkpoints {
         self.every = gap.or(self.every);
     }
 
-    pub(super) fn place(&self, run: &str, voice: Voice) -> CheckpointPlace {
+    pub(super) fn place(&self, run: &str, principal: Principal) -> CheckpointPlace {
         CheckpointPlace {
-            voice,
+            principal,
             run: run.to_owned(),
             path: self.path.clone(),
             bytes: self.bytes,
@@ -166,7 +166,7 @@ mod tests {
                 c.apply(&event(&text), rank, ts + 15.0 * f64::from(rank));
             }
         }
-        let place = c.place("a", Voice::Unknown);
+        let place = c.place("a", Principal::Unknown);
         assert_eq!(
             (place.path, place.bytes, place.every),
             (Some("/ckpt/a/200".into()), Some(50.0), Some(585.0))

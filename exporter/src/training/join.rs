@@ -7,12 +7,12 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::run::Run;
 use super::{Training, stamped};
-use crate::voice::Voice;
+use crate::principal::Principal;
 
 impl Training {
     /// Publishes on the stream that the run is over under its old name, and who its ranks are under
     /// the new one. `by` must be allowed to report both.
-    pub fn join(&mut self, now: f64, by: Voice, from: &str, to: &str) -> Vec<Event> {
+    pub fn join(&mut self, now: f64, by: Principal, from: &str, to: &str) -> Vec<Event> {
         let mut out = Vec::new();
         if from == to {
             return out;

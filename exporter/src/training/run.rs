@@ -19,7 +19,7 @@ use super::rank::Rank;
 use super::window::WindowMax;
 use crate::drops::Reason;
 use crate::origin::Priority;
-use crate::voice::Voice;
+use crate::principal::Principal;
 
 /// Distinct evaluation sets of a run on the page.
 const MAX_DATASETS: usize = 32;
@@ -65,11 +65,11 @@ pub(super) const WINDOWS: [(&str, f64); 2] = [("1m", 60.0), ("5m", 300.0)];
 pub(super) struct Run {
     pub(super) name: Arc<str>,
     /// Whose it is.
-    pub(super) owner: Voice,
+    pub(super) owner: Principal,
     /// Root itself made a step in this run of root's, so it did not open it for another user.
     pub(super) settled: bool,
     /// Events of others that were refused, by whose they were.
-    pub(super) refused: BTreeMap<Voice, u64>,
+    pub(super) refused: BTreeMap<Principal, u64>,
     pub(super) opened: f64,
     pub(super) epoch: RunEpoch,
     pub(super) ranks: BTreeMap<u32, Rank>,
@@ -179,7 +179,7 @@ impl<'a> Context<'a> {
 }
 
 impl Run {
-    pub(super) fn new(name: Arc<str>, owner: Voice, past: Option<&PastRun>, now: f64) -> Self {
+    pub(super) fn new(name: Arc<str>, owner: Principal, past: Option<&PastRun>, now: f64) -> Self {
         let windows = || WINDOWS.map(|(_, seconds)| WindowMax::new(seconds));
         Self {
             name,
@@ -545,9 +545,9 @@ impl Run {
     }
 
     /// Records that a user reported it who may not.
-    pub(super) fn refuse(&mut self, voice: Voice) {
-        if self.refused.len() < MAX_REFUSED || self.refused.contains_key(&voice) {
-            *self.refused.entry(voice).or_default() += 1;
+    pub(super) fn refuse(&mut self, principal: Principal) {
+        if self.refused.len() < MAX_REFUSED || self.refused.contains_key(&principal) {
+            *self.refused.entry(principal).or_default() += 1;
         }
     }
 

@@ -47,7 +47,7 @@ impl Bench {
     }
 
     fn http(&mut self, line: &str) -> Outcome {
-        self.from(&Origin::Http(Voice::Exporter), line)
+        self.from(&Origin::Http(Principal::Exporter), line)
     }
 
     fn page(&self) -> Samples {
@@ -460,7 +460,7 @@ fn one_wild_step_spoils_nothing() {
     assert_eq!((page.get(&f::STEPS, &["r"]), page.get(&f::STEP, &["r"])), (Some(5.0), Some(1_000_001.0)));
     let negative = Event { step: Some(-1), ..Event::step("r", 1) };
     assert!(matches!(
-        b.training.apply(b.now, &Origin::Http(Voice::Exporter), negative, &mut b.out),
+        b.training.apply(b.now, &Origin::Http(Principal::Exporter), negative, &mut b.out),
         Outcome::Rejected(_)
     ));
 }

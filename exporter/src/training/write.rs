@@ -6,8 +6,8 @@ use super::Training;
 use super::families as f;
 use super::rank::Rank;
 use super::run::{Run, WINDOWS};
+use crate::principal::Principal;
 use crate::samples::Samples;
-use crate::voice::Voice;
 
 impl Training {
     /// Writes every run: of one user first what there is once a run, then what there is once a
@@ -20,7 +20,7 @@ impl Training {
             .runs
             .values()
             .flat_map(|run| run.ranks.values().map(move |rank| (run.owner, Part::Rank(&run.name, rank))));
-        let mut turns = BTreeMap::<Voice, usize>::new();
+        let mut turns = BTreeMap::<Principal, usize>::new();
         let mut queue = Vec::new();
         for (owner, part) in runs.chain(ranks) {
             let turn = turns.entry(owner).or_default();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use stepwatch_exporter::voice::Voice;
+use stepwatch_exporter::principal::Principal;
 
 use crate::support::{Exporter, binary, eventually};
 
@@ -41,9 +41,9 @@ fn is_root() -> bool {
     if crate::support::is_root() {
         return true;
     }
-    let (ann, bob) = (Voice::User(ANN), Voice::User(BOB));
-    assert_eq!((ann.joined_by(bob), ann.joined_by(Voice::Unknown)), (None, None));
-    assert_eq!((ann.joined_by(ann), Voice::User(0).joined_by(ann)), (Some(ann), Some(ann)));
+    let (ann, bob) = (Principal::User(ANN), Principal::User(BOB));
+    assert_eq!((ann.joined_by(bob), ann.joined_by(Principal::Unknown)), (None, None));
+    assert_eq!((ann.joined_by(ann), Principal::User(0).joined_by(ann)), (Some(ann), Some(ann)));
     false
 }
 

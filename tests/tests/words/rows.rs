@@ -57,7 +57,7 @@ const ROWS: &[(&str, &str)] = &[
 const HELPERS: &[(&str, &[&str])] = &[
     ("exporter/src/collectors", &[]),
     ("exporter/src/sources", &["poll", "sink"]),
-    ("exporter/src/ingest", &["bind", "seats"]),
+    ("exporter/src/ingest", &["bind", "connection_limit"]),
     (
         "alerter/src/ingest",
         &["groups", "guard", "kept", "lines", "loss", "status", "stream", "target", "tests"],

@@ -38,6 +38,10 @@ impl Default for Config {
     }
 }
 
+/// For so long the nodes of a job must be the same before it is judged: those of a job that ends
+/// notice so one after the other.
+const SETTLED: Span = Span::secs(120);
+
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GpuWaste {
     /// Since when each GPU computes that no job holds.
@@ -58,7 +62,8 @@ impl GpuWaste {
     fn follow(&mut self, view: NodeAt<'_>) {
         let NodeAt { now, node: f, tenants, .. } = view;
         let of_nobody = |uuid: &str| {
-            let computes = f.gpus.get(uuid).is_some_and(|gpu| gpu.last.is_loaded());
+            let is_loaded = f.gpus.get(uuid).is_some_and(|gpu| gpu.last.is_loaded());
+            let computes = is_loaded && f.gpus.activity(now, uuid) == Activity::Computes;
             computes && f.jobs.are_given_gpus() && !f.jobs.hold(uuid) && tenants.is_empty()
         };
         self.without_job.retain(|uuid, _| of_nobody(uuid));
@@ -67,8 +72,8 @@ impl GpuWaste {
         }
     }
 
-    fn wasted(&self, c: &Config, view: NodeAt<'_>) -> Vec<Wasted> {
-        let NodeAt { now, node: f, jobs, .. } = view;
+    fn wasted(&self, c: &Config, view: NodeAt<'_>, jobs: &[JobAt]) -> Vec<Wasted> {
+        let NodeAt { now, node: f, .. } = view;
         let idle = jobs.iter().filter_map(|job| idle(c, now, job));
         let computes = |(uuid, since): (&String, &Ts)| {
             let lasts = now - *since;
@@ -91,9 +96,10 @@ impl GpuWaste {
 /// What a job wastes, if it does.
 fn idle(c: &Config, now: Ts, job: &JobAt) -> Option<Wasted> {
     let Activity::Idle { since } = job.activity else { return None };
-    let limit = if job.ended.is_some() { c.after_end } else { c.after };
     let lasts = now - since;
-    if job.is_live || lasts < limit {
+    let of_the_run = |(_, at): &(String, Ts)| now - since.max(*at) >= c.after_end;
+    let is_long = lasts >= c.after || job.ended.as_ref().is_some_and(of_the_run);
+    if job.is_live || !is_long || now - job.changed_at < SETTLED {
         return None;
     }
     let ended = job.ended.as_ref().map(|(run, at)| {
@@ -117,14 +123,12 @@ impl NodeDetector for GpuWaste {
     type Config = Config;
 
     fn look(&mut self, c: &Config, view: NodeAt<'_>, out: &mut Vec<Finding>) {
-        if !c.enabled {
-            return;
-        }
+        let Some(jobs) = view.jobs.filter(|_| c.enabled) else { return };
         self.follow(view);
-        let wasted = self.wasted(c, view);
+        let wasted = self.wasted(c, view, jobs);
         // Of a job whose GPUs are not read now, nobody knows that it computes again.
         let unknown: BTreeSet<&str> =
-            view.jobs.iter().filter(|job| job.activity == Activity::Unknown).map(|job| &*job.text).collect();
+            jobs.iter().filter(|job| job.activity == Activity::Unknown).map(|job| &*job.text).collect();
         let had = !self.raised.is_empty();
         self.raised.retain(|name| unknown.contains(&**name) || wasted.iter().any(|w| w.name == *name));
         let news = wasted.iter().any(|w| !self.raised.contains(&w.name));

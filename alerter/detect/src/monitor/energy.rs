@@ -2,18 +2,18 @@
 
 use super::nodes::users;
 use super::run::Run;
-use super::{Monitor, NO_RUN};
+use super::{Key, Monitor, NO_RUN};
 use crate::node::UsedEnergy;
 use stepwatch_model::time::Ts;
 
 impl Monitor {
     /// Counts what a GPU used for the run that has it. What is nobody's for certain is nobody's.
     pub(super) fn count_energy(&mut self, now: Ts, node: &str, used: &UsedEnergy) {
-        let Some(run) = self.user_of(now, node, &used.gpu).map(|run| run.state.name.clone()) else { return };
+        let Some(name) = self.user_of(now, node, &used.gpu).map(|run| run.state.name.clone()) else { return };
         let energy = self.config.energy.of_gpu(used.joules, used.lasted);
-        if let Some(run) = self.runs.get_mut(&run) {
-            // The run is stored because its devices were compared: each reading does both.
+        if let Some(run) = self.runs.get_mut(&name) {
             run.state.ledger.used(energy);
+            self.dirty.insert(Key::Run(name));
         }
     }
 

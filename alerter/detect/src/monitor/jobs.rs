@@ -10,7 +10,9 @@ impl Monitor {
     /// The jobs of which this is the first node: the others leave it to that one.
     pub(super) fn jobs_first_on(&self, now: Ts, node: &str) -> Vec<JobAt> {
         let first = |job: &&str| self.placement.nodes_of(job).next().is_some_and(|first| first == node);
-        self.placement.jobs_on(node).filter(first).map(|job| self.job_at(now, job)).collect()
+        let all = self.placement.jobs_on(node).filter(first).map(|job| self.job_at(now, job));
+        // One that none of its nodes reports any more is over.
+        all.filter(|job| job.nodes > 0).collect()
     }
 
     fn job_at(&self, now: Ts, text: &str) -> JobAt {
@@ -21,6 +23,7 @@ impl Monitor {
             activity: Activity::Computes,
             is_live: false,
             ended: None,
+            changed_at: self.placement.job_changed_at(text),
         };
         let mut all: Option<Activity> = None;
         for name in self.placement.nodes_of(text) {
@@ -31,11 +34,11 @@ impl Monitor {
             // A job that came to GPUs that were idle has not wasted that time.
             let activity = of_gpus(now, node, &claim.gpus).since(claim.since);
             all = Some(all.map_or(activity, |all| all.and(activity)));
-            let placed = self.placement.on(name).map(String::as_str);
-            for run in claim.runs.iter().map(String::as_str).chain(placed) {
-                if let Some(run) = self.runs.get(run) {
-                    job.has_run(now, &run.state);
-                }
+            // A trainer that only a log shows is in no job that is known: in the only one there.
+            let is_only = claim.runs.is_empty() && node.jobs.with_gpus().count() == 1;
+            let placed = self.placement.on(name).filter(|_| is_only);
+            for run in claim.runs.iter().chain(placed).filter_map(|run| self.runs.get(run)) {
+                job.has_run(now, claim.since, &run.state);
             }
         }
         JobAt { activity: all.unwrap_or(Activity::Unknown), ..job }
@@ -48,8 +51,10 @@ fn of_gpus(now: Ts, node: &NodeState, gpus: &[String]) -> Activity {
 }
 
 impl JobAt {
-    fn has_run(&mut self, now: Ts, run: &RunState) {
+    /// What ended before the job began was of another.
+    fn has_run(&mut self, now: Ts, began: Ts, run: &RunState) {
         match &run.ended {
+            Some(ended) if ended.at < began => {}
             Some(ended) if self.ended.as_ref().is_none_or(|(_, at)| *at < ended.at) => {
                 self.ended = Some((run.name.clone(), ended.at));
             }

@@ -76,7 +76,7 @@ impl Node {
     }
 
     /// Lets the detectors look.
-    pub fn look(&mut self, now: Ts, tenants: Tenants<'_>, jobs: &[JobAt], out: &mut Vec<Finding>) {
+    pub fn look(&mut self, now: Ts, tenants: Tenants<'_>, jobs: Option<&[JobAt]>, out: &mut Vec<Finding>) {
         self.state.age(now);
         self.detectors.look(NodeAt { now, node: &self.state, tenants, jobs }, out);
     }

@@ -64,7 +64,7 @@ impl Monitor {
             self.kernel_messages.note(&node.state);
         }
         if event.name.as_deref() == Some("job") {
-            self.placement.set_jobs(name, node.state.jobs.described().map(|(job, _)| job));
+            self.placement.set_jobs(now, name, node.state.jobs.described().map(|(job, _)| job));
         }
         if news.reading {
             for run in self.compare(now, name) {
@@ -158,11 +158,11 @@ impl Monitor {
     /// Lets the detectors of a node look, and carries their findings to the incidents.
     pub(super) fn with_node(&mut self, now: Ts, name: &str, mut keep: bool, out: &mut Vec<Detected>) {
         let tenants = self.tenants(now, name);
-        let jobs = self.jobs_first_on(now, name);
+        let jobs = self.placement.looks_at_jobs(now, name).then(|| self.jobs_first_on(now, name));
         keep |= self.judge_messages(now, name, &tenants);
         let Some(node) = self.nodes.get_mut(name) else { return };
         let mut findings = core::mem::take(&mut self.scratch);
-        node.look(now, &tenants, &jobs, &mut findings);
+        node.look(now, &tenants, jobs.as_deref(), &mut findings);
         keep |= !findings.is_empty() || now - node.state.kept_at >= KEEP_EVERY;
         if keep {
             node.state.kept_at = now;
@@ -261,7 +261,7 @@ impl Monitor {
         if self.nodes.get(name).is_some_and(|n| now >= n.state.last_heard + node::FORGET_AFTER) {
             let heard = self.nodes.remove(name).map_or(now, |node| node.state.last_heard);
             self.placement.set_clock(name, None);
-            self.placement.set_jobs(name, [].into_iter());
+            self.placement.set_jobs(now, name, [].into_iter());
             self.fabric.forget(name);
             out.push(Detected::Forgotten { scope: Scope::Node(name.to_owned()), heard_at: heard });
             self.dirty.insert(Key::Node(name.to_owned()));

@@ -113,7 +113,7 @@ impl Monitor {
         self.count_ranks();
         for (name, node) in &self.nodes {
             self.placement.set_clock(name, node.state.gpus.loaded_clock("").map(|(clock, _)| clock));
-            self.placement.set_jobs(name, node.state.jobs.described().map(|(job, _)| job));
+            self.placement.set_jobs(stepwatch_model::time::Ts::default(), name, node.state.jobs.described().map(|(job, _)| job));
             self.fabric.note(&node.state);
             self.kernel_messages.note(&node.state);
         }

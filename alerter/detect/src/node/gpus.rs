@@ -45,7 +45,9 @@ pub struct Gpu {
     pub usual_power: f64,
     /// When it was last seen to compute, or to be read after a time in which nobody saw it.
     computed_at: Ts,
-    /// Its counter of energy in joules, and when it was read, by the clock of the node.
+    /// Its counter of energy in joules, and when it was read, by the clock of the node. It is not
+    /// stored: nodes are stored less often than runs, so a restart would count what a run has twice.
+    #[serde(skip)]
     energy: Option<(Ts, f64)>,
     /// Seconds that each reason has throttled it for, as last read.
     throttled: BTreeMap<String, f64>,
@@ -218,8 +220,9 @@ impl Gpus {
         }
     }
 
+    /// How many there are.
     pub(crate) fn count(&self) -> usize {
-        self.all.len()
+        self.all.keys().filter(|uuid| self.is_there(uuid)).count()
     }
 
     /// The median share of the highest clock over the GPUs at work, without one of them.
@@ -237,8 +240,17 @@ impl Gpu {
         self.last.power.filter(|_| self.usual_power > 0.0).map(|power| power / self.usual_power)
     }
 
-    /// A counter that went back began anew: what was used before that, nobody knows.
+    /// A counter that fell far began anew: what was used before that, nobody knows. One that fell a
+    /// little, or that was read earlier, is a late reading, perhaps of another exporter: what it
+    /// says is counted already.
     fn meter(&mut self, at: Ts, joules: f64) -> Option<(f64, Span)> {
+        let is_late = |(before, had): (Ts, f64)| {
+            let (fell, ago) = (had - joules, before - at);
+            ago >= Span::ZERO && ago <= METERED || fell > 0.0 && fell <= MAX_WATTS * METERED.as_secs_f64()
+        };
+        if self.energy.is_some_and(is_late) {
+            return None;
+        }
         let (before, had) = self.energy.replace((at, joules))?;
         let (used, lasted) = (joules - had, at - before);
         let most = MAX_WATTS * (lasted.as_secs_f64() + 1.0);

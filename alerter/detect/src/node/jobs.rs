@@ -116,13 +116,14 @@ impl Jobs {
     }
 
     /// The job that gives way: one of the user with the most, or each user could take the places of
-    /// all. Of several it is one that no control group shows, one without a run, the `newest`.
+    /// all. Of several it is one that no control group shows, one without a run or a GPU, the `newest`.
     fn least(&self, newest: &str) -> Option<String> {
         let mut counts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
         self.all.values().for_each(|job| *counts.entry(job.claim.uid).or_default() += 1);
         let worth = |(id, Job { claim, .. }): &(&String, &Job)| {
-            let has_run = !claim.runs.is_empty();
-            (Reverse(counts.get(&claim.uid).copied()), claim.attested, has_run, id.as_str() != newest)
+            let (has_run, has_gpus) = (!claim.runs.is_empty(), !claim.gpus.is_empty());
+            let of_user = Reverse(counts.get(&claim.uid).copied());
+            (of_user, claim.attested, has_run, has_gpus, id.as_str() != newest)
         };
         self.all.iter().min_by_key(worth).map(|(id, _)| id.clone())
     }

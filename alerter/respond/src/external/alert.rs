@@ -2,8 +2,8 @@
 
 use stepwatch_wire::words;
 
-use super::fit;
 use super::label_set::{LabelSet, Limits, is_name};
+use super::truncate;
 use stepwatch_model::{Ts, fingerprint, hash_byte, hash_label};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,8 +62,8 @@ impl Alert {
         if labels.is_empty() {
             return Err(AlertError::NoLabels);
         }
-        let (labels, labels_cut) = fit::labels(labels, limits);
-        let (annotations, annotations_cut) = fit::annotations(annotations, limits);
+        let (labels, labels_cut) = truncate::labels(labels, limits);
+        let (annotations, annotations_cut) = truncate::annotations(annotations, limits);
         let mut generator_url = generator_url.into();
         // Half an address leads nowhere.
         let address =

@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 use stepwatch_kit::log_throttle::LogThrottle;
 
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::fair_share;
 use crate::samples::Samples;
-use crate::shares;
 pub use config::{Config, KubeletConfig};
 use events::JobEvents;
 pub use families::FAMILIES;
@@ -79,11 +79,11 @@ impl AllocationReader {
     /// without a run, without a GPU.
     fn limit(&mut self, jobs: Vec<Job>) -> Vec<Job> {
         let worth = |j: &Job| (!j.runs.is_empty(), !j.devices.is_empty(), Reverse(j.id.clone()));
-        let (jobs, over) = shares::fair(jobs, self.config.max_jobs, |j| j.uid, worth);
+        let (jobs, over) = fair_share::fair(jobs, self.config.max_jobs, |j| j.uid, worth);
         let new = over.iter().filter(|j| !self.left_out.contains(&j.id)).count() as u64;
         self.dropped += new;
         if let Some(count) = self.log.count(new) {
-            let whose = shares::by_user(over.iter().filter_map(|j| j.uid));
+            let whose = fair_share::by_user(over.iter().filter_map(|j| j.uid));
             tracing::warn!(count, whose, "more jobs than are reported (collectors.job.max_jobs)");
         }
         self.left_out = over.into_iter().map(|j| j.id).collect();

@@ -20,15 +20,15 @@ use stepwatch_wire::{Event, Kind, Value, words};
 
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
+use crate::fair_share;
 use crate::family::Family;
 use crate::family_filter::Metrics;
 use crate::origin::Priority;
 use crate::origin::{Origin, Via};
+use crate::principal::Principal;
 use crate::processes::stat::read_stat;
 use crate::roots::Roots;
 use crate::samples::Samples;
-use crate::shares;
-use crate::voice::Voice;
 
 pub const ABOUT: &str = "heartbeat pages of training processes, in shared memory";
 
@@ -112,7 +112,7 @@ pub struct HeartbeatReader {
 
 /// The user who owns the page, the pid and the start of the process. Another user may claim the
 /// same process.
-type Death = (Voice, u32, u64);
+type Death = (Principal, u32, u64);
 
 /// A page to be read.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ struct Page {
     phase: String,
     run: String,
     /// Whose the page is.
-    voice: Voice,
+    principal: Principal,
 }
 
 impl HeartbeatReader {
@@ -152,7 +152,7 @@ impl HeartbeatReader {
         let (mut wanted, mut over) = (Vec::new(), Vec::new());
         let mut names = 0;
         let mut share = |wanted: Vec<Entry>| {
-            let (kept, left) = shares::fair(wanted, MAX_PAGES, |e| e.uid, |e| e.written);
+            let (kept, left) = fair_share::fair(wanted, MAX_PAGES, |e| e.uid, |e| e.written);
             over.extend(left.iter().map(|entry| entry.uid));
             kept
         };
@@ -173,7 +173,7 @@ impl HeartbeatReader {
         let is_cut = !over.is_empty() || names > MAX_NAMES;
         if is_cut && self.logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
             self.logged = Some(Instant::now());
-            let whose = shares::by_user(over.into_iter());
+            let whose = fair_share::by_user(over.into_iter());
             tracing::warn!(whose, names, "more heartbeat pages than are read");
         }
         kept
@@ -185,11 +185,11 @@ impl HeartbeatReader {
         if unix_now() - page.beat >= NEWS_SECONDS {
             return;
         }
-        let death = (page.voice, page.pid, page.started);
+        let death = (page.principal, page.pid, page.started);
         let is_new = seen.insert(death) && !self.published.contains(&death);
         let run = cx.hub.run_of_process(page.pid, &page.run);
         if is_new && cx.hub.missed(&run, page.rank, page.pid, page.beat) {
-            let origin = Origin::said_by(Via::Heartbeat, &self.name, Priority::Client, page.voice);
+            let origin = Origin::said_by(Via::Heartbeat, &self.name, Priority::Client, page.principal);
             cx.hub.publish(origin, Event { run: Some(run), ..page.death() });
         }
     }
@@ -222,7 +222,7 @@ impl Collector for HeartbeatReader {
                 self.orphan(cx, &page, &mut deaths);
                 continue;
             }
-            if !cx.hub.hears(page.voice, &page.run) {
+            if !cx.hub.hears(page.principal, &page.run) {
                 continue;
             }
             let rank = page.rank.to_string();
@@ -267,7 +267,10 @@ impl Page {
             let bytes = bytes(&file)?;
             // The counter before and after: a page that moved while it was copied is copied again.
             if word(&bytes, 8).is_multiple_of(2) && bytes == self::bytes(&file)? {
-                return Some(Self { voice: Voice::from_uid(Some(meta.uid())), ..Self::parse(&bytes)? });
+                return Some(Self {
+                    principal: Principal::from_uid(Some(meta.uid())),
+                    ..Self::parse(&bytes)?
+                });
             }
         }
         None
@@ -290,7 +293,7 @@ impl Page {
             namespace: word(bytes, 192),
             phase: text(&bytes[64..96]),
             run: text(&bytes[96..192]),
-            voice: Voice::Unknown,
+            principal: Principal::Unknown,
         };
         let times = [page.step_at, page.beat, page.phase_at];
         (times.iter().all(|t| t.is_finite()) && !page.run.is_empty()).then_some(page)

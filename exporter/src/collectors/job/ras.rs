@@ -35,8 +35,8 @@ use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Suppo
 use crate::condition::Conditions;
 use crate::family::Family;
 use crate::family_filter::Metrics;
+use crate::principal::Principal;
 use crate::samples::Samples;
-use crate::voice::Voice;
 
 pub const ABOUT: &str = "hangs of collectives, from NCCL's RAS";
 
@@ -322,7 +322,7 @@ impl RasReader {
     fn answered(&mut self, cx: &Context<'_>, target: &Target, answer: Answer, now: Instant) {
         let address = target.label.as_str();
         let leads = self.config.every_node || places::leads(cx, answer.first_is_here);
-        let answer = (answer.status, answer.voice);
+        let answer = (answer.status, answer.principal);
         for run in target.namespace.iter().flat_map(|namespace| &namespace.runs) {
             self.unreachable.remove(run);
         }
@@ -333,10 +333,10 @@ impl RasReader {
         let stuck = place.jobs.stuck(self.config.stuck_after.into());
         place.samples = samples(address, &place.jobs, &stuck);
         // Two nodes would report the same hang, each from its own polls.
-        let reported = stuck.iter().filter(|(job, _)| job.leads && job.voice != Voice::Unknown);
+        let reported = stuck.iter().filter(|(job, _)| job.leads && job.principal != Principal::Unknown);
         let mut worst = BTreeMap::new();
         for (job, stuck) in reported {
-            worst.entry(key_of(address, job.voice)).or_insert((job, stuck));
+            worst.entry(key_of(address, job.principal)).or_insert((job, stuck));
         }
         for key in self.conditions.keys(CONDITION) {
             if address_of(&key) == address && !worst.contains_key(&key) {
@@ -349,7 +349,7 @@ impl RasReader {
                 let mut event = stuck_event(&key, stuck, &job.status);
                 let runs = match &target.namespace {
                     Some(namespace) => Some(listed(namespace.runs.iter().cloned())),
-                    None => runs_of(cx, job.voice),
+                    None => runs_of(cx, job.principal),
                 };
                 event.extra.extend(runs.map(|runs| (hw::RUNS.to_owned(), runs)));
                 event
@@ -359,8 +359,8 @@ impl RasReader {
 }
 
 /// A hang at an address is reported for each user separately: any of them may listen there.
-fn key_of(address: &str, voice: Voice) -> String {
-    match voice.uid().filter(|_| !voice.is_trusted()) {
+fn key_of(address: &str, principal: Principal) -> String {
+    match principal.uid().filter(|_| !principal.is_trusted()) {
         Some(uid) => format!("{address} of uid {uid}"),
         None => address.to_owned(),
     }
@@ -372,8 +372,8 @@ fn address_of(key: &str) -> &str {
 
 /// The runs that an answer may be about: any user of the node may listen at the address of RAS, and
 /// answers only for their own runs. `None` means all runs.
-fn runs_of(cx: &Context<'_>, voice: Voice) -> Option<Value> {
-    let runs = (!voice.is_trusted()).then(|| cx.hub.runs_of(voice))?;
+fn runs_of(cx: &Context<'_>, principal: Principal) -> Option<Value> {
+    let runs = (!principal.is_trusted()).then(|| cx.hub.runs_of(principal))?;
     Some(listed(runs.into_iter()))
 }
 
@@ -518,7 +518,7 @@ pub(crate) fn fuzz(data: &[u8]) -> Vec<Event> {
     let Ok(status) = json::parse(data) else { return events };
     for second in 0..4 {
         jobs.take(
-            (status.clone(), Voice::Exporter),
+            (status.clone(), Principal::Exporter),
             true,
             now + Duration::from_secs(second),
             Duration::from_secs(9),

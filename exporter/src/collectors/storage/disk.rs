@@ -23,9 +23,9 @@ use crate::condition::Conditions;
 use crate::family::Family;
 use crate::family_filter::Metrics;
 use crate::fill::{Fill, Rate};
+use crate::principal::{Principal, in_turn};
 use crate::samples::Samples;
 use crate::training::CheckpointPlace;
-use crate::voice::{Voice, in_turn};
 
 pub const ABOUT: &str = "room on disks and for checkpoints, file systems turned read-only, drives";
 
@@ -215,7 +215,7 @@ impl DiskReader {
 
     fn look(&mut self, now: Instant, mounts: &[Mount], directories: &[Directory]) -> Answers {
         let local = self.wanted.file_systems(mounts);
-        let root = |m: &Mount| Directory { path: m.path.clone(), named_by: Voice::Exporter };
+        let root = |m: &Mount| Directory { path: m.path.clone(), named_by: Principal::Exporter };
         let mut paths: Vec<_> = local.iter().map(|m| (rooms::key(m), root(m))).collect();
         paths.extend(directories.iter().map(|d| (d.key(), d.clone())));
         let probes = self.prober.ask(&paths, PATIENCE);
@@ -271,13 +271,13 @@ pub(super) fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<Dir
     all.retain(|dir| dir.starts_with('/'));
     all.sort();
     all.dedup();
-    let of_runs = runs.iter().filter_map(|run| Some((run.voice, rooms::directory(run)?)));
+    let of_runs = runs.iter().filter_map(|run| Some((run.principal, rooms::directory(run)?)));
     let known: BTreeSet<String> = all.iter().cloned().collect();
     let of_users: BTreeSet<_> =
         of_runs.filter(|(_, dir)| dir.starts_with('/') && !known.contains(dir)).collect();
     // However many one user names, those of the others are looked at.
     let of_users = in_turn(of_users.into_iter().map(|(user, dir)| (user, (user, dir))));
-    let own = all.into_iter().map(|path| Directory { path: path.into(), named_by: Voice::Exporter });
+    let own = all.into_iter().map(|path| Directory { path: path.into(), named_by: Principal::Exporter });
     let users = of_users.into_iter().map(|(named_by, path)| Directory { path: path.into(), named_by });
     own.chain(users).take(rooms::MAX_DIRECTORIES).collect()
 }

@@ -9,9 +9,9 @@ use stepwatch_wire::run_name::{self, By, Named};
 use crate::hub::Hub;
 use crate::identity::peer::{self, Holder};
 use crate::identity::{self, Claim};
+use crate::principal::Principal;
 use crate::readings::Who;
 use crate::roots::Roots;
-use crate::voice::Voice;
 
 /// Senders remembered; over it all are asked about again.
 const MAX_KNOWN: usize = 4096;
@@ -19,7 +19,7 @@ const MAX_KNOWN: usize = 4096;
 const KNOWN_SECONDS: f64 = 60.0;
 
 /// Run and rank as the telemetry gives them, and who sent it.
-type Sender = (String, u32, Option<Ends>, Voice);
+type Sender = (String, u32, Option<Ends>, Principal);
 
 /// What was found out.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ pub(super) struct Asked<'a> {
     pub(super) ends: Option<Ends>,
     /// The process at the other end of the connection, and what its runs are called.
     pub(super) process: Option<(u32, Named)>,
-    pub(super) voice: Voice,
+    pub(super) principal: Principal,
     pub(super) now: f64,
 }
 
@@ -71,7 +71,7 @@ impl Owners {
 }
 
 fn sender_of(who: &Who, asked: &Asked<'_>) -> Sender {
-    (who.run.clone(), who.rank, asked.ends, asked.voice)
+    (who.run.clone(), who.rank, asked.ends, asked.principal)
 }
 
 /// The process that has the socket at the other end, if it is one that trains and not one that
@@ -99,10 +99,12 @@ fn claim(who: &Who, asked: &Asked<'_>) -> Claim {
         by: None,
         why: "named by its service, for neither its job nor its process is known".to_owned(),
         unnamed: None,
-        voice: asked.voice,
+        principal: asked.principal,
     };
-    let known =
-        place.job.as_ref().and_then(|id| asked.hub.jobs(asked.voice).into_iter().find(|(job, _)| job == id));
+    let known = place
+        .job
+        .as_ref()
+        .and_then(|id| asked.hub.jobs(asked.principal).into_iter().find(|(job, _)| job == id));
     if let Some((pid, Named { run, by, why, unnamed, job, .. })) = sender {
         claim.why = format!("pid {pid} sends it: {why}");
         claim.job = job.map(|job| job.id).or(claim.job);

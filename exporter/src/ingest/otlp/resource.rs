@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use stepwatch_wire::Value as Json;
 
 use super::proto::{Any, KeyValue, Resource, attribute};
+use crate::principal::Principal;
 use crate::readings::{Place, Who, whole};
-use crate::voice::Voice;
 
 /// Attributes by which a user names the run.
 const NAME: &[&str] = &["stepwatch.run", "nemo.run.id"];
@@ -66,7 +66,7 @@ pub(super) fn who(resource: Option<&Resource>) -> Who {
         about: about(attributes),
         place,
         // The connection shows it.
-        voice: Voice::Unknown,
+        principal: Principal::Unknown,
     }
 }
 

@@ -13,8 +13,8 @@ use stepwatch_wire::Kind;
 use tower::ServiceExt as _;
 
 use super::*;
+use crate::principal::Principal;
 use crate::testing::{hub, published};
-use crate::voice::Voice;
 
 /// What Megatron-LM's instruments and the OpenTelemetry SDK made.
 const MEGATRON: &[u8] = include_bytes!("../../../tests/data/otlp_metrics_request.pb");
@@ -217,8 +217,14 @@ async fn work_that_nobody_waits_for_keeps_its_turn() {
 #[test]
 fn a_request_makes_few_ranks_known_at_once() {
     let (hub, roots, mut owners) = (hub(), Roots::default(), Owners::default());
-    let asked =
-        Asked { hub: &hub, roots: &roots, ends: None, process: None, voice: Voice::Unknown, now: 1.0 };
+    let asked = Asked {
+        hub: &hub,
+        roots: &roots,
+        ends: None,
+        process: None,
+        principal: Principal::Unknown,
+        now: 1.0,
+    };
     let who = |rank: u32| Who { run: "llama".into(), rank, ..Who::default() };
     let mut left = 2;
     let settled = [1, 2, 3, 1].map(|rank| owners.settle(&mut who(rank), &asked, &mut left));

@@ -13,16 +13,16 @@ use super::beside::{Places, Whose};
 use super::rank::Identity;
 use super::trainer::Trainer;
 use crate::clock::unix_now;
+use crate::fair_share;
 use crate::identity::{self, Claim};
 use crate::pipes::{self, Readers};
+use crate::principal::Principal;
 use crate::processes::{self, OpenFile, Tree};
 use crate::reach::{Reach, Refusal, View};
 use crate::roots::Roots;
-use crate::shares;
 use crate::source::{NOT_OWNER, SourceHandle};
 use crate::sources::sink::Surroundings;
 use crate::sources::tail::{self, Candidate, TailConfig};
-use crate::voice::Voice;
 
 /// Files followed at once.
 pub(super) const MAX_FILES: usize = 256;
@@ -175,11 +175,12 @@ impl Files {
         }
         let held = self.followed.iter().map(|(path, f)| (f.claim.worth(STAYS), Err(path.clone())));
         let fresh = fresh.into_iter().map(|one| (one.claim.worth(Duration::ZERO), Ok(one)));
-        let (kept, left) = shares::fair(held.chain(fresh).collect(), MAX_FILES, |o| o.0.user, |o| o.0.worth);
+        let (kept, left) =
+            fair_share::fair(held.chain(fresh).collect(), MAX_FILES, |o| o.0.user, |o| o.0.worth);
         if !left.is_empty() {
             self.health.dropped("too_many_files", left.len() as u64);
         }
-        let crowd = shares::by_user(left.iter().map(|(worth, _)| worth.user));
+        let crowd = fair_share::by_user(left.iter().map(|(worth, _)| worth.user));
         if !left.is_empty() && crowd != self.crowd {
             tracing::warn!(whose = crowd, "more files were found than are followed at once");
         }
@@ -227,7 +228,8 @@ impl Files {
             None => true,
         });
         // What it takes to look at them is shared as well.
-        let (new, over) = shares::fair(found.into_values().collect(), 2 * MAX_FILES, |w| w.claim.user, |_| 0);
+        let (new, over) =
+            fair_share::fair(found.into_values().collect(), 2 * MAX_FILES, |w| w.claim.user, |_| 0);
         if !over.is_empty() {
             self.health.dropped("too_many_files", over.len() as u64);
         }
@@ -351,7 +353,7 @@ impl Files {
         if let Some(refusal) = found.refused {
             self.refuse(cwd, view.user(), Some(refusal));
         }
-        let (kept, over) = shares::fair(found.files, MAX_FILES, |c| c.owner, |c| c.written);
+        let (kept, over) = fair_share::fair(found.files, MAX_FILES, |c| c.owner, |c| c.written);
         if !over.is_empty() {
             self.health.dropped("too_many_files", over.len() as u64);
         }
@@ -367,13 +369,13 @@ impl Files {
             return;
         }
         self.health.dropped(UNKNOWN_WRITER, 1);
-        let runs: BTreeMap<&str, Voice> = of.iter().map(|t| (t.run.as_str(), t.voice)).collect();
+        let runs: BTreeMap<&str, Principal> = of.iter().map(|t| (t.run.as_str(), t.principal)).collect();
         let names = runs.keys().copied().collect::<Vec<_>>().join(", ");
         tracing::warn!(
             path = %path.display(), runs = names,
             "a file is not followed: several runs may have written it, and none has it open"
         );
-        for (run, voice) in runs {
+        for (run, principal) in runs {
             let claim = Claim {
                 kind: "left".into(),
                 source: path.display().to_string(),
@@ -383,7 +385,7 @@ impl Files {
                 by: None,
                 why: "not followed: several runs may have written it, and none has it open".into(),
                 unnamed: None,
-                voice,
+                principal,
             };
             self.around.hub.claim(unix_now(), claim);
         }

@@ -6,8 +6,8 @@ use std::time::SystemTime;
 use stepwatch_wire::run_name::Named;
 
 use super::rank::Identity;
+use crate::principal::Principal;
 use crate::reach::View;
-use crate::voice::Voice;
 
 /// A process that trains.
 #[derive(Debug)]
@@ -23,5 +23,5 @@ pub(super) struct Trainer {
     /// What its run is called.
     pub(super) run: String,
     /// Whose process it is.
-    pub(super) voice: Voice,
+    pub(super) principal: Principal,
 }

@@ -127,7 +127,7 @@ fn ray_exposes_states_and_what_belongs_to_the_steps_of_others() {
     assert_eq!(next[0].text.as_deref(), Some("the Ray Train controller is RESTARTING, after RUNNING"));
     assert_eq!((next[0].run.as_deref(), next[0].level.as_deref()), (Some("sft"), Some("warn")));
     let real = Event { rank: Some(1), ..Event::step("sft", 40) };
-    b.hub.publish(Origin::Http(crate::voice::Voice::Exporter), real);
+    b.hub.publish(Origin::Http(crate::principal::Principal::Exporter), real);
     let with = b.page(&page("RESTARTING", 4.5));
     let last = with.last().unwrap();
     assert_eq!((last.rank, last.step), (Some(1), Some(40)));

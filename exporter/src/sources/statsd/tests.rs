@@ -29,7 +29,7 @@ impl Bench {
 
     /// Events that packets make once it is quiet, greetings aside.
     fn packets(&mut self, packets: &[&str]) -> Vec<Event> {
-        packets.iter().for_each(|p| self.statsd.packet(Voice::Exporter, p.as_bytes()));
+        packets.iter().for_each(|p| self.statsd.packet(Principal::Exporter, p.as_bytes()));
         self.statsd.flush();
         let all = published(&self.hub);
         let new = all[self.seen..].iter().filter(|e| e.kind != Kind::Hello).cloned().collect();
@@ -47,7 +47,7 @@ impl Bench {
 #[test]
 fn a_line_without_a_run_is_the_word_of_who_sent_it() {
     let mut b = Bench::new("run: a");
-    let (ann, bob) = (Voice::User(4_000_001), Voice::User(4_000_002));
+    let (ann, bob) = (Principal::User(4_000_001), Principal::User(4_000_002));
     b.statsd.packet(ann, b"loss:2|g|#step:1");
     b.statsd.flush();
     b.statsd.packet(bob, b"loss:nan|g|#step:2");
@@ -65,9 +65,9 @@ fn a_port_is_of_whoever_has_it() {
     let theirs = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let ends = Ends { peer: theirs.local_addr().unwrap(), local: ours.local_addr().unwrap() };
     let own = rustix::process::geteuid().as_raw();
-    assert_eq!(b.statsd.voice(Sender::At(ends)), Voice::User(own));
+    assert_eq!(b.statsd.principal(Sender::At(ends)), Principal::User(own));
     drop(theirs);
-    assert_eq!(b.statsd.voice(Sender::At(ends)), Voice::Unknown);
+    assert_eq!(b.statsd.principal(Sender::At(ends)), Principal::Unknown);
 }
 
 #[test]
@@ -227,7 +227,7 @@ proptest::proptest! {
     fn never_panics(packets: Vec<Vec<u8>>) {
         let mut b = Bench::new("run: a");
         for packet in packets {
-            b.statsd.packet(Voice::Unknown, &packet);
+            b.statsd.packet(Principal::Unknown, &packet);
         }
         b.statsd.flush();
     }

@@ -30,11 +30,11 @@ use super::writers::Writer;
 use super::{Context, From, TailConfig};
 use crate::origin::Priority;
 use crate::origin::{Origin, Via};
+use crate::principal::Principal;
 use crate::reach::{Reach, Refusal};
 use crate::source::{NOT_OWNER, SourceHandle};
 use crate::sources::sink::Sink;
 use crate::stream::Mark;
-use crate::voice::Voice;
 
 /// A file that was not written to for this long when it is first seen belongs to a job that is
 /// over.
@@ -50,7 +50,7 @@ pub(super) struct TailedFile {
     /// Whose share of the files it is of.
     pub(super) uid: u32,
     /// Who named the file: a process of a user, or the configuration.
-    finder: Voice,
+    finder: Principal,
     content: Content,
     lines: Lines,
     store: Store,
@@ -424,17 +424,17 @@ impl TailedFile {
     fn origin(&self) -> Origin {
         let exact = self.content.reader().is_some() || is_exact(self.lines.reader.name());
         let priority = if exact { Priority::File } else { Priority::Log };
-        Origin::said_by(Via::Tail, &self.labels.source, priority, self.voice())
+        Origin::said_by(Via::Tail, &self.labels.source, priority, self.principal())
     }
 
     /// The user whose report it is: that of the file's writer, unless the configuration names the
     /// run. A file that a process was found with may be another user's, by a link, and the name of
     /// the run is that of the process.
-    pub(super) fn voice(&self) -> Voice {
+    pub(super) fn principal(&self) -> Principal {
         if self.labels.is_configured() {
-            return Voice::Exporter;
+            return Principal::Exporter;
         }
-        Voice::from_uid(self.content.uid()).shown_by(self.finder)
+        Principal::from_uid(self.content.uid()).shown_by(self.finder)
     }
 
     /// Run and rank of the file. A run's `bye` is published when all its files are left.
@@ -462,11 +462,8 @@ impl TailedFile {
         let identities = self.identities();
         let writers = if identities.is_empty() { None } else { cx.processes.writers(&identities) };
         let writers = writers.unwrap_or_default().into_iter().map(|w| w.process).collect();
-        self.settle(
-            cx.config,
-            writers,
-            Asked { roots: cx.roots, processes: cx.processes, sink: cx.sink, now, unix, voice: self.voice() },
-        );
+        let (principal, roots, processes, sink) = (self.principal(), cx.roots, cx.processes, cx.sink);
+        self.settle(cx.config, writers, Asked { roots, processes, sink, now, unix, principal });
     }
 
     /// Something was read after its writers were gone, and it is not known whose it is.

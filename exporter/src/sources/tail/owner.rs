@@ -15,9 +15,9 @@ use super::writers::{Process, Processes};
 use super::{TailConfig, name};
 use crate::identity::{self, Claim};
 use crate::pipes;
+use crate::principal::Principal;
 use crate::roots::Roots;
 use crate::sources::sink::Sink;
-use crate::voice::Voice;
 
 /// Writers of one file that are asked about.
 const MAX_ASKED: usize = 64;
@@ -194,7 +194,7 @@ impl Owner {
             by: None,
             why: String::new(),
             unnamed: None,
-            voice: asked.voice,
+            principal: asked.principal,
         };
         let several_nodes = writer.as_ref().is_some_and(|w| w.named.several_nodes);
         if let Some(Script { pid, how, named }) = writer {
@@ -202,7 +202,7 @@ impl Owner {
             claim.job = named.job.map(|job| job.id);
             (claim.run, claim.by, claim.unnamed) = (named.run, Some(named.by), Some(named.unnamed));
         } else if let Some((id, unnamed)) =
-            asked.sink.jobs(asked.voice).into_iter().find(|(id, unnamed)| is_of_job(path, id, unnamed))
+            asked.sink.jobs(asked.principal).into_iter().find(|(id, unnamed)| is_of_job(path, id, unnamed))
         {
             claim.why = format!("its name has the id of job {id}");
             (claim.job, claim.by, claim.unnamed) = (Some(id), Some(By::Job), Some(unnamed.clone()));
@@ -264,7 +264,7 @@ pub(super) struct Asked<'a> {
     pub(super) now: Instant,
     pub(super) unix: f64,
     /// Whose the file is.
-    pub(super) voice: Voice,
+    pub(super) principal: Principal,
 }
 
 /// The words of a file's name.

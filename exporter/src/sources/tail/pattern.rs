@@ -11,8 +11,8 @@ use glob::Pattern;
 
 use super::find::{Candidate, Found, Shares, each_once, is_pattern};
 use super::name;
+use crate::principal::Principal;
 use crate::reach::{Located, Reach, Refusal};
-use crate::voice::Voice;
 
 /// Files that a walk remembers before it forgets the oldest of those who have many, and how many of
 /// a user it keeps then: four times as many as are followed of all users.
@@ -164,7 +164,7 @@ impl Walk<'_> {
             return;
         }
         // Links of root and of our own are the operator's word.
-        let foreign = meta.is_symlink() && !Voice::from_uid(Some(meta.uid())).is_trusted();
+        let foreign = meta.is_symlink() && !Principal::from_uid(Some(meta.uid())).is_trusted();
         let payer = place.payer.or(foreign.then_some(meta.uid()));
         if !self.shares.has_room(payer.unwrap_or(meta.uid())) {
             return;

@@ -4,9 +4,9 @@ use stepwatch_formats::LogReader;
 
 use super::follow::Follower;
 use super::labels::Labels;
+use crate::principal::Principal;
 use crate::source::SourceHandle;
 use crate::unfinished::{self, Room, Share};
-use crate::voice::Voice;
 
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -28,7 +28,7 @@ impl Pending {
         health: &SourceHandle,
         labels: &Labels,
     ) {
-        let whose = Voice::from_uid(follower.uid());
+        let whose = Principal::from_uid(follower.uid());
         if self.share.hold(whose, follower.pending_bytes() + reader.pending_bytes()) {
             return;
         }

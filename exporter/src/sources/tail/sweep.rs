@@ -13,9 +13,9 @@ use super::follow::DRAIN;
 use super::state::{Saved, Store};
 use crate::clock::unix_now;
 use crate::origin::{Origin, Priority, Via};
+use crate::principal::Principal;
 use crate::sources::sink::{Sink, Surroundings};
 use crate::stream::Mark;
-use crate::voice::Voice;
 
 /// How often all saved positions are looked at.
 pub(super) const EVERY: Duration = Duration::from_hours(1);
@@ -66,7 +66,7 @@ impl Sweep {
         }
         store.forget();
         if self.sink.mark(store.key()).is_some() {
-            let origin = Origin::said_by(Via::Tail, &"".into(), Priority::Log, Voice::Exporter);
+            let origin = Origin::said_by(Via::Tail, &"".into(), Priority::Log, Principal::Exporter);
             self.sink.publish_all(&origin, &mut Vec::new(), Mark { key: store.key(), value: "" });
         }
     }

@@ -23,11 +23,11 @@ use super::*;
 use crate::drops::Reason;
 use crate::origin::Priority;
 use crate::origin::{Origin, Outcome};
+use crate::principal::Principal;
 use crate::samples::Samples;
 use crate::source::{DROPPED, LAG, NOT_OWNER, RESOLUTION, SKIPPED, Sources, UNMATCHED, UP};
 use crate::stream::Mark;
 use crate::unfinished::{LIMIT, Room};
-use crate::voice::Voice;
 
 const UNIX: f64 = 4_000_000_000.0;
 const NO_MISTAKES: [&str; 0] = [];
@@ -91,7 +91,7 @@ impl Sink for List {
         *self.last.lock().unwrap()
     }
 
-    fn join(&self, _: f64, _: Voice, from: &str, to: &str) {
+    fn join(&self, _: f64, _: Principal, from: &str, to: &str) {
         self.joined.lock().unwrap().push((from.into(), to.into()));
     }
 

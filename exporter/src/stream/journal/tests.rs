@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::principal::Principal;
 use crate::stream::{Limits, Read, Ring};
-use crate::voice::Voice;
 use stepwatch_wire::{Cursor, Event};
 
 const KERNEL: &str = "0b0t-1";
@@ -30,7 +30,7 @@ fn cursor(boot: &str, seq: u64) -> Cursor {
 
 fn push(ring: &Ring, steps: Range<i64>, mark: Option<(&str, &str)>) -> bool {
     let mut batch = ring.batch(1);
-    steps.for_each(|step| batch.add(Voice::Exporter, &Event::step("r", step)));
+    steps.for_each(|step| batch.add(Principal::Exporter, &Event::step("r", step)));
     batch.publish(mark.map(|(key, value)| Mark { key, value }))
 }
 
@@ -39,7 +39,7 @@ fn a_reader_goes_on_by_its_cursor_over_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let ring = open(dir.path(), "one", KERNEL, LIMITS);
     assert!(push(&ring, 1..4, Some(("f", "{\"at\":3}"))));
-    ring.push(Voice::Exporter, &Event::step("r", 4));
+    ring.push(Principal::Exporter, &Event::step("r", 4));
     assert!(!push(&ring, 5..6, None), "there was no mark to keep");
     drop(ring);
     let ring = open(dir.path(), "two", KERNEL, LIMITS);
@@ -135,7 +135,7 @@ fn the_records_of_others_hold_no_file_that_has_gone() {
     let limits = Limits { records: 1_000_000, bytes: 20_000 };
     let ring = open(dir.path(), "one", KERNEL, limits);
     for n in 0..2_000 {
-        let sender = if n % 100 == 0 { Voice::User(2) } else { Voice::User(1) };
+        let sender = if n % 100 == 0 { Principal::User(2) } else { Principal::User(1) };
         ring.push(sender, &Event::step("r", n));
     }
     let (mut after, mut steps) = (0, Vec::new());

@@ -2,21 +2,21 @@
 
 use super::*;
 
-const ANN: Voice = Voice::User(4_000_001);
-const BOB: Voice = Voice::User(4_000_002);
-const ROOT: Voice = Voice::User(0);
+const ANN: Principal = Principal::User(4_000_001);
+const BOB: Principal = Principal::User(4_000_002);
+const ROOT: Principal = Principal::User(0);
 
 impl Bench {
-    fn by(&mut self, voice: Voice, line: &str) -> Outcome {
-        self.from(&Origin::Http(voice), line)
+    fn by(&mut self, principal: Principal, line: &str) -> Outcome {
+        self.from(&Origin::Http(principal), line)
     }
 
-    fn step(&mut self, voice: Voice, run: &str, step: i64) -> Outcome {
-        self.by(voice, &format!(r#"{{"k":"step","run":"{run}","step":{step},"m":{{"loss":2.5}}}}"#))
+    fn step(&mut self, principal: Principal, run: &str, step: i64) -> Outcome {
+        self.by(principal, &format!(r#"{{"k":"step","run":"{run}","step":{step},"m":{{"loss":2.5}}}}"#))
     }
 
-    fn hello(&mut self, voice: Voice, run: &str) -> Outcome {
-        self.by(voice, &format!(r#"{{"k":"hello","run":"{run}"}}"#))
+    fn hello(&mut self, principal: Principal, run: &str) -> Outcome {
+        self.by(principal, &format!(r#"{{"k":"hello","run":"{run}"}}"#))
     }
 
     fn dropped(&self, reason: Reason) -> u64 {
@@ -44,11 +44,11 @@ fn nobody_speaks_for_the_run_of_another() {
         r#"{"k":"hello","run":"r","uid":4000002}"#,
     ] {
         assert_eq!(b.by(BOB, line), REFUSED, "{line}");
-        assert_eq!(b.by(Voice::Unknown, line), REFUSED, "{line}");
+        assert_eq!(b.by(Principal::Unknown, line), REFUSED, "{line}");
     }
     assert_eq!((b.out.len(), b.dropped(Reason::NotOwner)), (published, 8));
     assert_eq!(b.page().get(&f::STEP, &["r"]), Some(5.0));
-    assert_eq!(b.training.lives()["r"].refused, BTreeMap::from([(BOB, 4), (Voice::Unknown, 4)]));
+    assert_eq!(b.training.lives()["r"].refused, BTreeMap::from([(BOB, 4), (Principal::Unknown, 4)]));
     assert_eq!(b.step(ROOT, "r", 6), Outcome::Accepted, "root speaks for any run");
     assert_eq!(b.step(ANN, "r", 7), Outcome::Accepted);
 }
@@ -84,7 +84,11 @@ fn a_run_in_which_root_makes_steps_stays_roots() {
         assert_eq!(b.step(BOB, "r", 2), REFUSED);
         assert_eq!(b.by(BOB, r#"{"k":"bye","run":"r","rank":0,"code":0}"#), REFUSED);
         assert_eq!(b.by(BOB, r#"{"k":"event","run":"r","name":"maintenance","seconds":3600}"#), REFUSED);
-        assert_eq!(b.step(Voice::Exporter, "r", 2), Outcome::Accepted, "what the configuration names may");
+        assert_eq!(
+            b.step(Principal::Exporter, "r", 2),
+            Outcome::Accepted,
+            "what the configuration names may"
+        );
         assert_eq!(b.step(ROOT, "r", 3), Outcome::Accepted);
     }
 }
@@ -157,7 +161,7 @@ fn runs_that_the_configuration_shares_are_everybodys() {
     b.step(ANN, "eval-1", 1);
     b.step(ANN, "r", 1);
     assert_eq!(b.step(BOB, "eval-1", 2), Outcome::Accepted);
-    assert_eq!(b.step(Voice::Unknown, "eval-1", 3), Outcome::Accepted);
+    assert_eq!(b.step(Principal::Unknown, "eval-1", 3), Outcome::Accepted);
     assert_eq!(b.step(BOB, "r", 2), REFUSED);
 }
 
@@ -178,8 +182,8 @@ fn what_only_the_exporter_says_is_refused_from_trainers() {
     let mut b = Bench::new();
     for kind in ["xid", "link", "hw", "health", "gap"] {
         let line = format!(r#"{{"k":"{kind}","name":"gpu","code":79}}"#);
-        for voice in [ANN, ROOT, Voice::Unknown] {
-            let Outcome::Rejected(error) = b.by(voice, &line) else { panic!("{kind} of {voice}") };
+        for principal in [ANN, ROOT, Principal::Unknown] {
+            let Outcome::Rejected(error) = b.by(principal, &line) else { panic!("{kind} of {principal}") };
             assert_eq!(error.field, "k");
         }
     }
@@ -211,7 +215,7 @@ fn one_user_leaves_room_for_the_runs_of_another() {
 /// Their users are not known: pods that have a network of their own.
 #[test]
 fn senders_elsewhere_have_shares_by_their_address() {
-    let pods = [1, 2].map(|n| Voice::Address([10, 77, n, 2].into()));
+    let pods = [1, 2].map(|n| Principal::Address([10, 77, n, 2].into()));
     let mut b = Bench::with(Options { max_runs: 4, ..OPTIONS }, Archive::default());
     for i in 0..300 {
         b.step(pods[0], &format!("bad-{i}"), 1);
@@ -245,14 +249,14 @@ fn silent_runs_of_others_are_not_pushed_off_by_who_has_more() {
 fn a_run_of_each_of_many_users_that_never_steps_gives_way_to_one_that_does() {
     let mut b = Bench::with(Options { max_runs: 4, ..OPTIONS }, Archive::default());
     for user in 10..14 {
-        b.hello(Voice::User(user), &format!("mute-{user}"));
+        b.hello(Principal::User(user), &format!("mute-{user}"));
         b.now += 1.0;
     }
     assert_eq!(b.hello(ANN, "hers"), Outcome::Dropped(Reason::Runs));
     assert_eq!(b.step(ANN, "hers", 1), Outcome::Accepted);
     assert!(b.follows("hers") && b.follows("mute-10"));
     for user in 10..13 {
-        b.step(Voice::User(user), &format!("mute-{user}"), 1);
+        b.step(Principal::User(user), &format!("mute-{user}"), 1);
     }
     assert_eq!(b.step(BOB, "his", 1), Outcome::Dropped(Reason::Runs), "they all train");
 }
@@ -274,12 +278,12 @@ fn new_names_are_counted_by_user() {
 fn ranks_without_end_are_shared_too() {
     let options = Options { max_runs: 64, max_ranks: 1024, ..OPTIONS };
     let mut b = Bench::with(options, Archive::default());
-    let flood = |b: &mut Bench, voice, name: &str, runs: u32, step: i64| {
+    let flood = |b: &mut Bench, principal, name: &str, runs: u32, step: i64| {
         let report = |b: &mut Bench, run: u32, rank: u32| {
             let line = format!(
                 r#"{{"k":"step","run":"{name}{run}","rank":{rank},"step":{step},"m":{{"loss":2.5}}}}"#
             );
-            b.by(voice, &line) == Outcome::Accepted
+            b.by(principal, &line) == Outcome::Accepted
         };
         (0..runs)
             .flat_map(|run| (0..1024).map(move |rank| (run, rank)))
@@ -296,8 +300,8 @@ fn ranks_without_end_are_shared_too() {
 fn whoever_is_over_a_limit_is_counted_each_time_and_named_once_a_minute() {
     let mut bench = Bench::new();
     let training = &mut bench.training;
-    let (ann, bob) = (Voice::User(4_000_001), Voice::User(4_000_002));
-    let mut custom = |voice, n, now| training.leave_out("r", voice, (Reason::Custom, n), now);
+    let (ann, bob) = (Principal::User(4_000_001), Principal::User(4_000_002));
+    let mut custom = |principal, n, now| training.leave_out("r", principal, (Reason::Custom, n), now);
     assert!(!custom(ann, 0, NOW), "nothing was left out");
     assert_eq!([custom(ann, 2, NOW), custom(ann, 1, NOW + 59.0), custom(bob, 1, NOW)], [true, false, true]);
     let peer = |uid| Peer { connection: 1, pid: Some(7), uid };

@@ -216,7 +216,7 @@ proptest! {
         reports in proptest::collection::vec((0usize..3, 0i64..4).prop_map(|(by, behind)| Report { by, behind }), 20..200),
     ) {
         let mut b = Bench::new();
-        let origins = [Origin::Http(Voice::Exporter), tensorboard(), log()];
+        let origins = [Origin::Http(Principal::Exporter), tensorboard(), log()];
         let carries: [&[&str]; 3] = [&["loss", "lr"], &["loss", "grad_norm", "a"], &["loss", "lr", "b", "tokens"]];
         let mut next = [1i64; 3];
         let mut reported = BTreeSet::new();

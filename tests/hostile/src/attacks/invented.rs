@@ -7,13 +7,17 @@ pub(crate) const ATTACK: Attack =
 pub(crate) const MANY: Attack =
     Attack { pages: PAGES, ..Attack::new("million-runs", |target| invent(target, 1_000_000)) };
 
+/// A connection may report 64 runs.
+const RUNS_OF_CONNECTION: usize = 64;
 /// Of one user, of runs that are new: docs/incidents.md.
 const PAGES: usize = 15;
 
 fn invent(target: &Target, runs: usize) -> anyhow::Result<()> {
-    let packets = target.packets()?;
-    let mut socket = packets;
+    let mut socket = target.packets()?;
     for run in 0..runs {
+        if run % RUNS_OF_CONNECTION == 0 {
+            socket = target.packets()?;
+        }
         for event in [
             format!(r#"{{"v":1,"k":"hello","run":"invented-{run}","rank":0,"world":1}}"#),
             format!(r#"{{"v":1,"k":"step","run":"invented-{run}","rank":0,"step":1,"m":{{"loss":2.0}}}}"#),

@@ -149,7 +149,7 @@ impl Totals {
 
     /// Seconds of all states.
     pub fn total(&self) -> f64 {
-        self.time.iter().sum::<i64>() as f64 / 1e3
+        self.time.iter().map(|ms| *ms as f64).sum::<f64>() / 1e3
     }
 
     /// The share of the time in which the run made steps that it keeps, at its usual speed.
@@ -167,8 +167,8 @@ impl Totals {
 
     /// The share of the time of the GPUs of which their energy was measured.
     pub fn energy_measured(&self) -> Option<f64> {
-        let all: i64 = self.gpu_time.iter().sum();
-        (all > 0).then(|| (self.counts.energy.gpu_ms as f64 / all as f64).min(1.0))
+        let all: f64 = self.gpu_time.iter().map(|ms| *ms as f64).sum();
+        (all > 0.0).then(|| (self.counts.energy.gpu_ms as f64 / all).min(1.0))
     }
 
     /// None unless the energy of nearly all GPUs was measured.

@@ -96,7 +96,23 @@ fn a_counter_that_begins_anew_or_leaps_and_a_time_without_readings_count_nothing
 fn what_a_run_used_outlives_the_program() {
     let mut node = Node::with_world(8);
     node.wait(60);
+    node.wait(30);
     node.b.restart();
+    assert_eq!(node.used("llama"), (8.0 * 90.0 * WATTS, 720));
     node.wait(10);
-    assert_eq!(node.used("llama"), (8.0 * 70.0 * WATTS, 560));
+    assert_eq!(node.used("llama"), (8.0 * 90.0 * WATTS, 720), "the first reading has none before it");
+    node.wait(10);
+    assert_eq!(node.used("llama"), (8.0 * 100.0 * WATTS, 800));
+}
+
+#[test]
+fn a_late_reading_counts_nothing_twice() {
+    let mut node = Node::with_world(8);
+    node.wait(10);
+    let joules = node.joules;
+    node.joules -= WATTS * 15.0;
+    node.read();
+    node.joules = joules;
+    node.wait(10);
+    assert_eq!(node.used("llama"), (8.0 * 20.0 * WATTS, 160));
 }

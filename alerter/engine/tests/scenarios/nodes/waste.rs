@@ -53,6 +53,38 @@ fn a_job_that_computes_nothing_for_half_an_hour_is_one_ticket_with_all_its_nodes
 }
 
 #[test]
+fn nodes_that_notice_the_end_of_a_job_one_after_the_other_make_one_ticket() {
+    let mut b = Bench::new();
+    let nodes = ["n1", "n2", "n3"];
+    let jobs = nodes.map(|node| job("7", node, 1, &[]));
+    minutes(&mut b, &nodes, &jobs, 0.0, 35);
+    assert_eq!(b.summary(), [(Kind::GpuWaste, Severity::Ticket, State::Open)]);
+    for node in nodes {
+        b.feed(job("7", node, 0, &[]));
+        for _ in 0..3 {
+            for node in nodes {
+                b.feed(reading(node, 0, &[("utilization_ratio", 0.0)]));
+            }
+            b.wait(10);
+        }
+    }
+    minutes(&mut b, &nodes, &[], 0.0, 15);
+    assert_eq!(b.summary(), [(Kind::GpuWaste, Severity::Ticket, State::Resolved)]);
+}
+
+#[test]
+fn a_run_of_an_earlier_job_is_none_of_this_one() {
+    let mut b = Bench::new();
+    b.steps("llama", &["n1"], 30);
+    let bye = Event { run: Some("llama".into()), rank: Some(0), code: Some(1), ..Event::new(EventKind::Bye) };
+    b.feed(Event { node: Some("n1".into()), ..bye });
+    minutes(&mut b, &["n1"], &[], 0.0, 60);
+    let had = b.summary().len();
+    minutes(&mut b, &["n1"], &[job("8", "n1", 1, &[])], 0.0, 20);
+    assert_eq!(b.summary().len(), had, "it copies its data: {:?}", b.summary());
+}
+
+#[test]
 fn a_job_of_which_one_node_computes_or_is_not_read_is_no_waste() {
     let mut b = Bench::new();
     let jobs = ["n1", "n2"].map(|node| job("7", node, 1, &[]));
@@ -78,10 +110,12 @@ fn a_job_that_keeps_its_gpus_after_its_run_has_ended_is_noticed_sooner() {
         code: Some(0),
         ..Event::new(EventKind::Bye)
     });
-    minutes(&mut b, &["n1"], &jobs, 0.0, 11);
+    minutes(&mut b, &["n1"], &jobs, 0.0, 10);
+    assert_eq!(b.summary(), []);
+    minutes(&mut b, &["n1"], &jobs, 0.0, 1);
     assert_eq!(b.summary(), [(Kind::GpuWaste, Severity::Ticket, State::Open)]);
     let said = b.last().summary.to_string();
-    assert!(said.contains("; its run llama ended 9m 50s ago"), "{said}");
+    assert!(said.contains("; its run llama ended 10m ago"), "{said}");
     b.feed(job("7", "n1", 0, &["llama"]));
     minutes(&mut b, &["n1"], &[], 0.0, 10);
     assert_eq!(b.summary(), [(Kind::GpuWaste, Severity::Ticket, State::Resolved)]);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_kit::log_throttle::LogThrottle;
 
-use crate::shares;
+use crate::fair_share;
 
 /// A job that its user did not name for so long may be anybody's.
 const KEPT: Duration = Duration::from_mins(15);
@@ -42,11 +42,12 @@ impl Claimed {
         self.claims.retain(|_, claim| now.saturating_duration_since(claim.last) < KEPT);
         if self.claims.len() > MAX_JOBS {
             let all = std::mem::take(&mut self.claims).into_iter().collect();
-            let (kept, over) = shares::fair(all, MAX_JOBS, |(_, claim)| claim.uid, |(_, claim)| claim.last);
+            let (kept, over) =
+                fair_share::fair(all, MAX_JOBS, |(_, claim)| claim.uid, |(_, claim)| claim.last);
             self.claims = kept.into_iter().collect();
             self.dropped += over.len() as u64;
             if let Some(count) = self.log.count(over.len() as u64) {
-                let whose = shares::by_user(over.iter().filter_map(|(_, claim)| claim.uid));
+                let whose = fair_share::by_user(over.iter().filter_map(|(_, claim)| claim.uid));
                 tracing::warn!(count, whose, "more jobs are named by processes than are remembered");
             }
         }

@@ -17,11 +17,11 @@ use super::kubelet::Container;
 use super::{groups, prolog};
 use crate::collector::Context;
 use crate::gpus::inventory;
+use crate::principal::Principal;
 use crate::processes;
 use crate::processes::stat::read_stat;
 use crate::roots::{self, Roots};
 use crate::training::TrainingProcess;
-use crate::voice::Voice;
 
 /// Processes of one job whose environment is looked at: ranks come before the many workers that
 /// they start.
@@ -114,7 +114,7 @@ impl Survey {
         for job in &mut jobs {
             let named = job.named.iter().map(|run| cx.hub.canonical(run).into_owned());
             // Whoever gives a process the name of another user's run does not get that run.
-            let theirs = cx.hub.runs_of(Voice::from_uid(job.uid));
+            let theirs = cx.hub.runs_of(Principal::from_uid(job.uid));
             job.named = named.filter(|run| theirs.contains(run)).collect();
         }
         name_runs(&mut jobs);
@@ -185,7 +185,7 @@ impl Survey {
             let user = processes::user(roots, process.pid);
             let shown = drafts.get(&id).filter(|draft| draft.attested).map(|draft| draft.uid);
             let owner = shown.unwrap_or_else(|| self.claimed.owner(&id, user, now));
-            if owner != user && !Voice::from_uid(user).is_trusted() {
+            if owner != user && !Principal::from_uid(user).is_trusted() {
                 loose.push(process);
                 continue;
             }

@@ -162,7 +162,7 @@ fn a_run_that_is_followed_by_its_log_alone_is_its_jobs_by_name() {
         node.process(pid, 1, &[&format!("SLURM_JOB_ID={job}"), &format!("SLURM_JOB_NAME={name}")]);
     }
     for run in ["llama-1", "twice-3", "twice", "other"] {
-        node.bench.hub.publish(Origin::Http(crate::voice::Voice::Exporter), Event::step(run, 1));
+        node.bench.hub.publish(Origin::Http(crate::principal::Principal::Exporter), Event::step(run, 1));
     }
     let page = node.bench.collect(&mut node.reader());
     let published: Vec<_> =
@@ -225,7 +225,7 @@ fn nobody_names_the_run_of_another_as_that_of_their_job() {
         node.process(pid, 1, &[&format!("SLURM_JOB_ID={job}"), "STEPWATCH_RUN=genuine"]);
         node.write(&format!("proc/{pid}/status"), &format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n"));
     }
-    let her_log = Origin::Http(crate::voice::Voice::User(ANN));
+    let her_log = Origin::Http(crate::principal::Principal::User(ANN));
     node.bench.hub.publish(her_log, Event::step("genuine", 1));
     let page = node.bench.collect(&mut node.reader());
     assert_eq!((runs(&page, "1207"), runs(&page, "1208")), (vec!["genuine".to_owned()], vec![]));
@@ -309,7 +309,7 @@ fn numbers_of_gpus_are_those_of_this_node_and_this_job() {
     node.process(41, 1, &["SLURM_JOB_ID=4", "SLURM_JOB_GPUS=0,1"]);
     node.process(42, 1, &["HOME=/root"]);
     node.opens(42, "/dev/nvidia3");
-    node.bench.hub.publish(Origin::Http(crate::voice::Voice::Exporter), Event::step("other-9", 1));
+    node.bench.hub.publish(Origin::Http(crate::principal::Principal::Exporter), Event::step("other-9", 1));
     let page = node.bench.collect(&mut node.reader());
     assert_eq!(["1", "2", "3", "4"].map(|job| held(&page, job)), [vec![4, 5], vec![0, 1], vec![2], vec![3]]);
     assert_eq!(page.get(&GPUS, &["1"]), Some(2.0));

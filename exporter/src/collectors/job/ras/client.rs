@@ -14,8 +14,8 @@ use stepwatch_kit::serve::Ends;
 use super::status::{Format, Status};
 use super::{json, places, text};
 use crate::identity::peer;
+use crate::principal::Principal;
 use crate::roots::Roots;
-use crate::voice::Voice;
 
 /// Longest answer that is read: some ten thousand ranks, each in a few communicators.
 const MAX_BYTES: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };
@@ -99,20 +99,20 @@ impl Read for Bounded {
 pub(super) struct Answer {
     pub(super) status: Status,
     /// Whose program answered.
-    pub(super) voice: Voice,
+    pub(super) principal: Principal,
     /// Whether the first rank of the job is where the question was asked; `None` where the answer
     /// does not contain its address.
     pub(super) first_is_here: Option<bool>,
 }
 
 /// Asks once. `timeout` is the time that RAS may take to collect the answers of all processes of
-/// the job. `voice` is given where the kernel's lists of connections are not those of this network
-/// namespace.
+/// the job. `principal` is given where the kernel's lists of connections are not those of this
+/// network namespace.
 pub(super) fn poll(
     roots: &Roots,
     addresses: &[SocketAddr],
     timeout: Duration,
-    voice: Option<Voice>,
+    principal: Option<Principal>,
 ) -> Result<Answer, PollError> {
     let connected = addresses.iter().map(|address| TcpStream::connect_timeout(address, CONNECT));
     let stream = connected.reduce(Result::or).ok_or(PollError::Refused)??;
@@ -130,13 +130,13 @@ pub(super) fn poll(
     }
     let format = if command(&mut lines, "SET FORMAT json")? == "OK" { Format::Json } else { Format::Text };
     // The process that answered has accepted the connection, and holds it until the status is sent.
-    let voice = if let Some(voice) = voice {
-        voice
+    let principal = if let Some(principal) = principal {
+        principal
     } else if peer::is_here(ends.peer.ip()) {
-        Voice::from_uid(peer::holder_of(roots, ends).map(|holder| holder.uid))
+        Principal::from_uid(peer::holder_of(roots, ends).map(|holder| holder.uid))
     } else {
         // Only the configuration names another machine.
-        Voice::Exporter
+        Principal::Exporter
     };
     // The verbose text names more of the ranks that lag; JSON names all of them anyway.
     send(&mut lines, if format == Format::Json { "STATUS" } else { "VERBOSE STATUS" })?;
@@ -153,7 +153,7 @@ pub(super) fn poll(
         }
     };
     let first_is_here = places::first_is_here(&status);
-    Ok(Answer { status, voice, first_is_here })
+    Ok(Answer { status, principal, first_is_here })
 }
 
 fn send(lines: &mut BufReader<Bounded>, command: &str) -> Result<(), PollError> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::status::Status;
 use super::watch::{Stuck, Watch};
-use crate::voice::Voice;
+use crate::principal::Principal;
 
 /// Jobs that share an address: more than a node has GPUs for.
 const MAX_JOBS: usize = 16;
@@ -23,7 +23,7 @@ pub(super) struct Jobs(Vec<Job>);
 pub(super) struct Job {
     pub(super) status: Status,
     /// Whose program answered.
-    pub(super) voice: Voice,
+    pub(super) principal: Principal,
     /// This node asks for it.
     pub(super) leads: bool,
     seen: Instant,
@@ -34,17 +34,17 @@ impl Jobs {
     /// Takes an answer in, and forgets jobs that did not answer for longer than `keep`.
     pub(super) fn take(
         &mut self,
-        (status, voice): (Status, Voice),
+        (status, principal): (Status, Principal),
         leads: bool,
         now: Instant,
         keep: Duration,
     ) {
-        let is_it = |job: &Job| job.voice == voice && job.status.is_of_same_job(&status);
+        let is_it = |job: &Job| job.principal == principal && job.status.is_of_same_job(&status);
         let at = self.0.iter().position(is_it);
         let mut watch = at.map(|at| self.0.remove(at).watch).unwrap_or_default();
         watch.take(&status, now, keep);
         let at = at.unwrap_or(self.0.len());
-        self.0.insert(at, Job { status, voice, leads, seen: now, watch });
+        self.0.insert(at, Job { status, principal, leads, seen: now, watch });
         self.0.retain(|job| now.saturating_duration_since(job.seen) <= keep);
         let weight = |jobs: &[Job]| jobs.iter().map(|job| job.status.weight()).sum::<usize>();
         while self.0.len() > MAX_JOBS || self.0.len() > 1 && weight(&self.0) > MAX_WEIGHT {

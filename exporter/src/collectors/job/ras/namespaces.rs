@@ -17,8 +17,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::client::{self, Answer, PollError};
 use super::places;
 use crate::collector::Context;
+use crate::principal::Principal;
 use crate::roots::Roots;
-use crate::voice::Voice;
 
 /// Namespaces of one node that are asked, and addresses in one of them.
 const MAX_NAMESPACES: usize = 16;
@@ -83,7 +83,7 @@ impl Namespace {
             if !places::ours(address) {
                 return Err(PollError::Refused);
             }
-            client::poll(roots, &places::resolve(address), timeout, Some(Voice::from_uid(self.uid)))
+            client::poll(roots, &places::resolve(address), timeout, Some(Principal::from_uid(self.uid)))
         };
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("ras-namespace".to_owned());

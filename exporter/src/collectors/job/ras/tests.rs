@@ -413,9 +413,13 @@ fn an_answer_of_a_user_is_about_the_runs_of_that_user() {
     poller.bench.published();
     poller.fake.set(|job| job.missing = vec![2]);
     let (address, start) = (poller.fake.address.clone(), poller.start);
-    let answers = |poller: &mut Poller, voice: Voice, seconds: u64| {
-        let polled =
-            client::poll(&Roots::default(), &places::resolve(&address), Duration::from_secs(1), Some(voice));
+    let answers = |poller: &mut Poller, principal: Principal, seconds: u64| {
+        let polled = client::poll(
+            &Roots::default(),
+            &places::resolve(&address),
+            Duration::from_secs(1),
+            Some(principal),
+        );
         let answer = polled.unwrap();
         let now = start + Duration::from_secs(seconds);
         let target = Target { label: address.clone(), address: address.clone(), namespace: None };
@@ -423,18 +427,18 @@ fn an_answer_of_a_user_is_about_the_runs_of_that_user() {
         poller.bench.published()
     };
     for i in 0..12 {
-        assert!(answers(&mut poller, Voice::User(4242), i * 10).is_empty());
-        assert!(answers(&mut poller, Voice::Unknown, i * 10).is_empty());
+        assert!(answers(&mut poller, Principal::User(4242), i * 10).is_empty());
+        assert!(answers(&mut poller, Principal::Unknown, i * 10).is_empty());
     }
-    let published = answers(&mut poller, Voice::User(4242), 120);
+    let published = answers(&mut poller, Principal::User(4242), 120);
     assert_eq!(published.len(), 1, "{published:?}");
     assert_eq!(published[0].extra["runs"], Value::List(vec![Value::Text("theirs".into())]));
     assert_eq!(published[0].extra["key"], Value::Text(format!("{address} of uid 4242")));
-    assert!(answers(&mut poller, Voice::Unknown, 130).is_empty(), "it is unknown whose answer that is");
+    assert!(answers(&mut poller, Principal::Unknown, 130).is_empty(), "it is unknown whose answer that is");
     let own = published;
     let mut published = Vec::new();
     for i in 14..27 {
-        published.extend(answers(&mut poller, Voice::User(0), i * 10));
+        published.extend(answers(&mut poller, Principal::User(0), i * 10));
     }
     let [over, roots] = &published[..] else { panic!("{published:?}") };
     assert_eq!(
@@ -487,7 +491,7 @@ fn jobs_that_weigh_too_much_make_room_for_the_next() {
     };
     let (mut jobs, now) = (Jobs::default(), Instant::now());
     for i in 0..12 {
-        jobs.take((heavy(i), Voice::Exporter), true, now + Duration::from_secs(i as u64), Duration::MAX);
+        jobs.take((heavy(i), Principal::Exporter), true, now + Duration::from_secs(i as u64), Duration::MAX);
     }
     assert_eq!(jobs.iter().count(), 8, "of 8,000 communicators each");
     assert!(jobs.iter().any(|job| job.status.communicators[0].id.starts_with("11-")));

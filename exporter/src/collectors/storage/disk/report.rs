@@ -146,7 +146,7 @@ impl DiskReader {
                     format!("the next checkpoint of {} fits on {mount} again: {free} are free", place.run)
                 };
                 // What a user says of a run of theirs must wake nobody about the node.
-                let level = if place.voice.is_trusted() { "error" } else { "warn" };
+                let level = if place.principal.is_trusted() { "error" } else { "warn" };
                 of_mount(mount, level, text)
             });
         }

@@ -4,9 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::collectors::storage::mounts::table::{self, Mount};
+use crate::principal::Principal;
 use crate::reach::View;
 use crate::training::CheckpointPlace;
-use crate::voice::Voice;
 
 /// File systems that are watched, and directories.
 const MAX_FILE_SYSTEMS: usize = 64;
@@ -27,7 +27,7 @@ pub(super) struct Room {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Directory {
     pub(crate) path: PathBuf,
-    pub(crate) named_by: Voice,
+    pub(crate) named_by: Principal,
 }
 
 impl Directory {
@@ -95,7 +95,7 @@ pub(super) fn look(directory: &Directory) -> Look {
 
 /// The path without symbolic links. Where links of others lead is not shown to a user who may not
 /// see it.
-fn resolve(path: &Path, named_by: Voice) -> io::Result<PathBuf> {
+fn resolve(path: &Path, named_by: Principal) -> io::Result<PathBuf> {
     if named_by.is_trusted() {
         return std::fs::canonicalize(path);
     }

@@ -2,9 +2,9 @@ use super::*;
 use crate::clock::unix_now;
 use crate::lock::Locked as _;
 use crate::origin::Origin;
+use crate::principal::Principal;
 use crate::roots::Roots;
 use crate::testing;
-use crate::voice::Voice;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use stepwatch_wire::{Event, Value};
@@ -94,7 +94,7 @@ impl Node {
         };
         event.extra.insert("path".into(), Value::Text(path.into()));
         event.extra.insert("bytes".into(), Value::Number(bytes as f64));
-        self.bench.hub.publish(Origin::Datagram(Voice::Exporter), event);
+        self.bench.hub.publish(Origin::Datagram(Principal::Exporter), event);
     }
 
     fn published(&self) -> Vec<(String, i64, String)> {
@@ -289,7 +289,7 @@ fn an_nvme_drive_that_is_not_live_twice() {
 #[test]
 fn room_of_a_directory_that_is_not_there_yet() {
     let dir = tempfile::tempdir().unwrap();
-    let directory = Directory { path: dir.path().join("not/there"), named_by: Voice::Exporter };
+    let directory = Directory { path: dir.path().join("not/there"), named_by: Principal::Exporter };
     let (room, real) = rooms::look(&directory).unwrap();
     assert!(room.size > 0 && room.free <= room.size);
     assert_eq!(real, std::fs::canonicalize(dir.path()).unwrap());
@@ -308,7 +308,7 @@ fn where_a_directory_leads_is_not_shown_to_a_user_who_may_not_enter_it() {
     std::os::unix::fs::symlink(&target, private.join("link")).unwrap();
     let own = rustix::process::geteuid().as_raw();
     let real = |path: &str, user: u32| {
-        let directory = Directory { path: dir.path().join(path), named_by: Voice::User(user) };
+        let directory = Directory { path: dir.path().join(path), named_by: Principal::User(user) };
         rooms::look(&directory).unwrap().1
     };
     let canonical = |path: &Path| std::fs::canonicalize(path).unwrap();
@@ -326,7 +326,7 @@ fn the_directories_of_one_user_leave_room_for_those_of_others() {
     let place = |user: u32, n: usize| CheckpointPlace {
         run: format!("r{n}"),
         path: Some(format!("/{user}/{n}/step").into()),
-        voice: Voice::User(user),
+        principal: Principal::User(user),
         ..CheckpointPlace::default()
     };
     let mut runs: Vec<_> = (0..200).map(|n| place(1002, n)).collect();

@@ -145,7 +145,7 @@ async fn a_log_that_a_process_shows_is_not_the_word_of_its_owner() {
         let _thief = host.trainer("true", &named);
         let mut d = host.real();
         let step = Event::parse(br#"{"v":1,"k":"step","run":"of-ann","rank":0,"step":5,"m":{"loss":1}}"#);
-        d.around.hub.publish(Origin::Http(Voice::User(ann)), step.unwrap());
+        d.around.hub.publish(Origin::Http(Principal::User(ann)), step.unwrap());
         d.look(Instant::now());
         eventually(|| d.page().get(&LAG, &[link.to_str().unwrap(), "tail"]).is_some()).await;
         assert_eq!(d.steps(), [5], "owned by uid {owner}");

@@ -37,7 +37,7 @@ impl TailedFile {
             let theirs = if over { 0 } else { self.count_of(&before, asked.sink) };
             self.end_of(before, theirs, asked.unix);
         } else if named_by_path && self.last_step.is_some() {
-            asked.sink.join(asked.unix, asked.voice, &before, run);
+            asked.sink.join(asked.unix, asked.principal, &before, run);
         }
     }
 

@@ -19,7 +19,7 @@ struct Share {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct Capacity {
     all: Share,
     limited: Share,
     /// Of each limited token.
@@ -39,7 +39,7 @@ impl Share {
     }
 }
 
-impl Room {
+impl Capacity {
     /// Whether there is room for one more, or for so many more bytes of one that fires.
     pub(super) fn fits(&self, config: &AlertsConfig, alert: &Alert, alerts: usize, bytes: usize) -> bool {
         let more = Share { alerts, bytes };
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_token_fills_its_share_and_pages_have_a_reserve() {
         let config = AlertsConfig { max_alerts: 80, max_bytes: 8000, ..AlertsConfig::default() };
-        let mut room = Room::default();
+        let mut room = Capacity::default();
         let mut fill = |severity, token: &str| {
             let alert = alert(severity, token);
             (0..100).find(|_| {

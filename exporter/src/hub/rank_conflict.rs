@@ -78,11 +78,11 @@ impl Hub {
         let Some(run) = event.run.clone() else { return };
         let rank = event.rank.unwrap_or(0);
         self.0.apart.forget(pid, &run);
-        let called = self.called(origin.voice(), &run).into_owned();
+        let called = self.called(origin.principal(), &run).into_owned();
         let restarts = event.extra.get(hello::RESTARTS).and_then(Value::as_f64).map(|n| n as u32);
         let held = {
             let training = self.0.training.locked();
-            let stays = training.not_theirs(&called, origin.voice(), Kind::Hello, now).is_some()
+            let stays = training.not_theirs(&called, origin.principal(), Kind::Hello, now).is_some()
                 || training.pid_of(&called, rank) == Some(pid);
             let held = training.holders(&called, rank, restarts);
             if stays || (held.is_empty() && !training.has_beside(&run)) {

@@ -8,7 +8,7 @@ use stepwatch_wire::Kind;
 
 use super::run::Run;
 use crate::drops::Reason;
-use crate::voice::Voice;
+use crate::principal::Principal;
 
 /// New names of runs that one user may bring at once, after a while without any: a sweep.
 const BURST: f64 = 200.0;
@@ -19,7 +19,7 @@ const LOG_EVERY_SECONDS: f64 = 60.0;
 
 /// How many new names each user may still bring.
 #[derive(Debug, Default)]
-pub(super) struct Newcomers(BTreeMap<Voice, Bucket>);
+pub(super) struct Newcomers(BTreeMap<Principal, Bucket>);
 
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
@@ -29,12 +29,12 @@ struct Bucket {
 
 /// What was logged not long ago.
 #[derive(Debug, Default)]
-pub(super) struct LoggedRefusals(BTreeMap<(Reason, Voice), f64>);
+pub(super) struct LoggedRefusals(BTreeMap<(Reason, Principal), f64>);
 
 /// A user that asks for a place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Newcomer {
-    pub(super) voice: Voice,
+    pub(super) principal: Principal,
     pub(super) kind: Kind,
     pub(super) now: f64,
     pub(super) linger: f64,
@@ -48,24 +48,24 @@ impl Bucket {
 
 impl Newcomers {
     /// Senders elsewhere have half of the room: they may have more addresses than there are users.
-    fn has_room(&self, voice: Voice) -> bool {
-        let elsewhere = || self.0.keys().filter(|voice| voice.is_unknown()).count();
-        self.0.len() < MAX_USERS && !(voice.is_unknown() && elsewhere() >= MAX_USERS / 2)
+    fn has_room(&self, principal: Principal) -> bool {
+        let elsewhere = || self.0.keys().filter(|principal| principal.is_unknown()).count();
+        self.0.len() < MAX_USERS && !(principal.is_unknown() && elsewhere() >= MAX_USERS / 2)
     }
 
     /// Whether this user may bring another name now. One that may has brought it.
-    pub(super) fn admit(&mut self, voice: Voice, per_minute: f64, now: f64) -> bool {
-        if voice == Voice::Exporter {
+    pub(super) fn admit(&mut self, principal: Principal, per_minute: f64, now: f64) -> bool {
+        if principal == Principal::Exporter {
             return true;
         }
-        let mut voice = voice;
-        if !self.0.contains_key(&voice) && !self.has_room(voice) {
+        let mut principal = principal;
+        if !self.0.contains_key(&principal) && !self.has_room(principal) {
             self.0.retain(|_, bucket| bucket.filled(per_minute, now) < BURST);
-            if !self.has_room(voice) {
-                voice = Voice::Unknown;
+            if !self.has_room(principal) {
+                principal = Principal::Unknown;
             }
         }
-        let bucket = self.0.entry(voice).or_insert(Bucket { left: BURST, at: now });
+        let bucket = self.0.entry(principal).or_insert(Bucket { left: BURST, at: now });
         let left = bucket.filled(per_minute, now);
         let admitted = left >= 1.0;
         *bucket = Bucket { left: if admitted { left - 1.0 } else { left }, at: now };
@@ -75,8 +75,8 @@ impl Newcomers {
 
 impl LoggedRefusals {
     /// Whether to log it now.
-    pub(super) fn is_due(&mut self, reason: Reason, voice: Voice, now: f64) -> bool {
-        let key = (reason, voice);
+    pub(super) fn is_due(&mut self, reason: Reason, principal: Principal, now: f64) -> bool {
+        let key = (reason, principal);
         if self.0.get(&key).is_some_and(|at| (0.0..LOG_EVERY_SECONDS).contains(&(now - at))) {
             return false;
         }
@@ -94,11 +94,11 @@ impl Newcomer {
     /// while this one brings its first, or else any that never made one: of many users each may
     /// hold no more than a run.
     pub(super) fn victim<'a>(self, runs: impl Iterator<Item = &'a Run> + Clone) -> Option<Arc<str>> {
-        let mut held = BTreeMap::<Voice, usize>::new();
+        let mut held = BTreeMap::<Principal, usize>::new();
         for run in runs.clone() {
             *held.entry(run.owner).or_default() += 1;
         }
-        let own = held.get(&self.voice).copied().unwrap_or_default();
+        let own = held.get(&self.principal).copied().unwrap_or_default();
         let (greediest, most) = held.into_iter().max_by_key(|(_, count)| *count)?;
         // One more would be as many as the newcomer has then: they would take turns.
         let other = (most > own + 1).then_some(greediest);
@@ -109,7 +109,7 @@ impl Newcomer {
         let of_own = || {
             let of = runs
                 .clone()
-                .filter(|run| run.owner == self.voice && (self.is_idle(run) || self.outdoes(run)));
+                .filter(|run| run.owner == self.principal && (self.is_idle(run) || self.outdoes(run)));
             of.min_by(|a, b| {
                 let rank = |run: &Run| (!run.is_over(), !self.outdoes(run));
                 rank(a).cmp(&rank(b)).then(a.heard.total_cmp(&b.heard))
@@ -150,20 +150,21 @@ mod tests {
     #[test]
     fn names_are_admitted_at_a_rate_and_users_do_not_share_it() {
         let mut newcomers = Newcomers::default();
-        let (ann, bob) = (Voice::User(4_000_001), Voice::User(4_000_002));
-        let mut admitted = |voice, now: f64| (0..1000).filter(|_| newcomers.admit(voice, 60.0, now)).count();
+        let (ann, bob) = (Principal::User(4_000_001), Principal::User(4_000_002));
+        let mut admitted =
+            |principal, now: f64| (0..1000).filter(|_| newcomers.admit(principal, 60.0, now)).count();
         assert_eq!(admitted(bob, 0.0), 200);
         assert_eq!((admitted(bob, 30.0), admitted(ann, 30.0)), (30, 200), "one a second");
         assert_eq!(admitted(bob, 20.0), 0, "nor by a clock that goes back");
-        assert_eq!(admitted(Voice::Exporter, 0.0), 1000);
+        assert_eq!(admitted(Principal::Exporter, 0.0), 1000);
         for uid in 0..3000 {
-            newcomers.admit(Voice::User(uid), 60.0, 30.0);
+            newcomers.admit(Principal::User(uid), 60.0, 30.0);
         }
         assert!(newcomers.0.len() <= MAX_USERS + 1);
         let mut newcomers = Newcomers::default();
         for n in 0..3000_u16 {
             let [high, low] = n.to_be_bytes();
-            newcomers.admit(Voice::Address([10, 0, high, low].into()), 60.0, 0.0);
+            newcomers.admit(Principal::Address([10, 0, high, low].into()), 60.0, 0.0);
         }
         assert!(newcomers.has_room(ann) && newcomers.0.len() <= MAX_USERS / 2 + 1);
     }
@@ -171,7 +172,7 @@ mod tests {
     #[test]
     fn the_log_says_it_once_a_minute() {
         let mut refusals = LoggedRefusals::default();
-        let ann = Voice::User(4_000_001);
+        let ann = Principal::User(4_000_001);
         assert!(refusals.is_due(Reason::NotOwner, ann, 0.0) && !refusals.is_due(Reason::NotOwner, ann, 59.0));
         assert!(refusals.is_due(Reason::Runs, ann, 1.0) && refusals.is_due(Reason::NotOwner, ann, 60.0));
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Who reports a run, as far as the kernel identifies them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Voice {
+pub enum Principal {
     /// This exporter, and what its configuration names.
     Exporter,
     /// A user of this node.
@@ -25,10 +25,10 @@ pub enum Voice {
 }
 
 /// What users have, in an order in which they take turns: a limit on it leaves each its share.
-pub fn in_turn<T>(all: impl IntoIterator<Item = (Voice, T)>) -> Vec<T> {
-    let mut of_users: BTreeMap<Voice, VecDeque<T>> = BTreeMap::new();
-    for (voice, one) in all {
-        of_users.entry(voice).or_default().push_back(one);
+pub fn in_turn<T>(all: impl IntoIterator<Item = (Principal, T)>) -> Vec<T> {
+    let mut of_users: BTreeMap<Principal, VecDeque<T>> = BTreeMap::new();
+    for (principal, one) in all {
+        of_users.entry(principal).or_default().push_back(one);
     }
     let mut turns = Vec::new();
     while !of_users.is_empty() {
@@ -43,7 +43,7 @@ pub fn in_turn<T>(all: impl IntoIterator<Item = (Voice, T)>) -> Vec<T> {
 /// The user that this exporter is.
 static OWN: LazyLock<u32> = LazyLock::new(|| rustix::process::getuid().as_raw());
 
-impl Voice {
+impl Principal {
     pub fn from_uid(uid: Option<u32>) -> Self {
         // The kernel's word for a user that has no number here.
         uid.filter(|uid| *uid != u32::MAX).map_or(Self::Unknown, Self::User)
@@ -107,7 +107,7 @@ impl Voice {
     }
 }
 
-impl fmt::Display for Voice {
+impl fmt::Display for Principal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exporter => f.write_str("this exporter"),
@@ -125,18 +125,18 @@ mod tests {
 
     #[test]
     fn users_take_turns() {
-        let (ann, bob) = (Voice::User(4_000_001), Voice::User(4_000_002));
+        let (ann, bob) = (Principal::User(4_000_001), Principal::User(4_000_002));
         assert_eq!(in_turn([(ann, 1), (ann, 2), (ann, 3), (bob, 4)]), [1, 4, 2, 3]);
-        assert_eq!(in_turn(core::iter::empty::<(Voice, u8)>()), [0; 0]);
+        assert_eq!(in_turn(core::iter::empty::<(Principal, u8)>()), [0; 0]);
     }
 
     #[test]
     fn whose_a_run_is_after_somebody_spoke() {
         // Users that no test runs as.
-        let (ann, bob, root) = (Voice::User(4_000_001), Voice::User(4_000_002), Voice::User(0));
-        let own = Voice::User(*OWN);
-        let (us, unknown) = (Voice::Exporter, Voice::Unknown);
-        let [pod, other] = [1, 2].map(|n| Voice::Address([10, 77, n, 2].into()));
+        let (ann, bob, root) = (Principal::User(4_000_001), Principal::User(4_000_002), Principal::User(0));
+        let own = Principal::User(*OWN);
+        let (us, unknown) = (Principal::Exporter, Principal::Unknown);
+        let [pod, other] = [1, 2].map(|n| Principal::Address([10, 77, n, 2].into()));
         for (owner, speaker, then) in [
             (ann, ann, Some(ann)),
             (ann, bob, None),
@@ -165,24 +165,24 @@ mod tests {
         ] {
             assert_eq!(owner.joined_by(speaker), then, "{speaker} of a run of {owner}");
         }
-        assert_eq!(Voice::from_uid(Some(u32::MAX)), unknown);
+        assert_eq!(Principal::from_uid(Some(u32::MAX)), unknown);
         assert!(!pod.is_trusted() && pod.uid().is_none() && pod.to_string() == "a sender at 10.77.1.2");
         let kept = serde_json::to_string(&[pod, unknown]).unwrap();
         assert_eq!(kept, r#"[{"address":"10.77.1.2"},"unknown"]"#);
-        assert_eq!(serde_json::from_str::<[Voice; 2]>(&kept).unwrap(), [pod, unknown]);
+        assert_eq!(serde_json::from_str::<[Principal; 2]>(&kept).unwrap(), [pod, unknown]);
     }
 
     #[test]
     fn what_one_shows_of_another_is_the_word_of_the_less_trusted() {
-        let (ann, bob, root) = (Voice::User(4_000_001), Voice::User(4_000_002), Voice::User(0));
+        let (ann, bob, root) = (Principal::User(4_000_001), Principal::User(4_000_002), Principal::User(0));
         for (writer, finder, whose) in [
             (ann, ann, ann),
-            (ann, bob, Voice::Unknown),
+            (ann, bob, Principal::Unknown),
             (root, bob, bob),
-            (Voice::Exporter, bob, bob),
+            (Principal::Exporter, bob, bob),
             (ann, root, ann),
-            (ann, Voice::Exporter, ann),
-            (Voice::Unknown, bob, Voice::Unknown),
+            (ann, Principal::Exporter, ann),
+            (Principal::Unknown, bob, Principal::Unknown),
         ] {
             assert_eq!(writer.shown_by(finder), whose, "{writer}, shown by {finder}");
         }
