@@ -330,8 +330,8 @@ impl Hub {
         self.0.training.locked().runs_of(principal, unix_now())
     }
 
-    /// Jobs reported by senders that `principal` accepts, each with the run name that the rule gives
-    /// it.
+    /// Jobs reported by senders that `principal` accepts, each with the run name that the rule
+    /// gives it.
     pub fn jobs(&self, principal: Principal) -> Vec<(String, String)> {
         self.0.identity.jobs(principal)
     }

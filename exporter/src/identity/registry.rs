@@ -221,8 +221,8 @@ impl Registry {
         Some(state.called(Principal::Exporter, &of).map(str::to_owned).unwrap_or(of))
     }
 
-    /// Jobs reported by senders that `principal` accepts, each with the run name that the rule gives
-    /// it.
+    /// Jobs reported by senders that `principal` accepts, each with the run name that the rule
+    /// gives it.
     pub fn jobs(&self, principal: Principal) -> Vec<(String, String)> {
         let state = self.state.locked();
         let claims =

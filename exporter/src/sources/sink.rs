@@ -83,8 +83,8 @@ pub trait Sink: Send {
         let _ = (now, principal, from, to);
     }
 
-    /// Jobs reported by senders that `principal` accepts, each with the run name that the rule gives
-    /// it.
+    /// Jobs reported by senders that `principal` accepts, each with the run name that the rule
+    /// gives it.
     fn jobs(&self, principal: Principal) -> Vec<(String, String)> {
         let _ = principal;
         Vec::new()

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use stepwatch_model::Scope;
 use stepwatch_model::stored::{StatePart, decode, encode};
+use stepwatch_model::time::Ts;
 
 use super::node::Node;
 use super::run::Run;
@@ -113,7 +114,7 @@ impl Monitor {
         self.count_ranks();
         for (name, node) in &self.nodes {
             self.placement.set_clock(name, node.state.gpus.loaded_clock("").map(|(clock, _)| clock));
-            self.placement.set_jobs(stepwatch_model::time::Ts::default(), name, node.state.jobs.described().map(|(job, _)| job));
+            self.placement.set_jobs(Ts::default(), name, node.state.jobs.described().map(|(job, _)| job));
             self.fabric.note(&node.state);
             self.kernel_messages.note(&node.state);
         }

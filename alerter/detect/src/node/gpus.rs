@@ -46,7 +46,7 @@ pub struct Gpu {
     /// When it was last seen to compute, or to be read after a time in which nobody saw it.
     computed_at: Ts,
     /// Its counter of energy in joules, and when it was read, by the clock of the node. It is not
-    /// stored: nodes are stored less often than runs, so a restart would count what a run has twice.
+    /// stored: nodes are stored less often than runs, so a restart would count some of it twice.
     #[serde(skip)]
     energy: Option<(Ts, f64)>,
     /// Seconds that each reason has throttled it for, as last read.

@@ -116,7 +116,8 @@ impl Jobs {
     }
 
     /// The job that gives way: one of the user with the most, or each user could take the places of
-    /// all. Of several it is one that no control group shows, one without a run or a GPU, the `newest`.
+    /// all. Of several it is one that no control group shows, one without a run or a GPU, the
+    /// `newest`.
     fn least(&self, newest: &str) -> Option<String> {
         let mut counts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
         self.all.values().for_each(|job| *counts.entry(job.claim.uid).or_default() += 1);
