@@ -125,8 +125,8 @@ impl Training {
         }
     }
 
-    /// Counts that a source or job of `whose` was forgotten for one that `principal` named, and logs
-    /// it once in a while.
+    /// Counts that a source or job of `whose` was forgotten for one that `principal` named, and
+    /// logs it once in a while.
     pub fn forgot_sources(&mut self, whose: Principal, principal: Principal, now: f64) {
         self.drops.refuse(Reason::Sources, whose, 1);
         if self.logged_refusals.is_due(Reason::Sources, whose, now) {
