@@ -188,9 +188,9 @@ impl Training {
         let before = run.owner;
         run.owner = admission::owner_after(before, run.settled, principal, event.kind).unwrap_or(before);
         if before != run.owner && event.kind != Kind::Hello && run.ranks.contains_key(&number) {
-            out.push(stamped(run.hello_again(&name, number), now));
+            out.push(of_run(run.hello_again(&name, number), run.owner, now));
         }
-        event.uid = run.owner.uid().filter(|_| event.kind == Kind::Hello);
+        let owner = run.owner;
         if run::only_describes(&event, context.source) {
             run.describe(&event, context);
             return Outcome::Accepted;
@@ -209,7 +209,7 @@ impl Training {
                 let stepped = run.step(&mut event, context);
                 run.settled |= stepped.dropped.is_none() && run.owner.is_trusted() && is_of_root(origin);
                 self.leave_out(&name, principal, (Reason::Custom, stepped.custom_dropped), now);
-                if let Err(outcome) = self.stepped(stepped, now, out) {
+                if let Err(outcome) = self.stepped(stepped, owner, now, out) {
                     return outcome;
                 }
             }
@@ -227,7 +227,7 @@ impl Training {
             | Kind::Gap => {}
         }
         event.attempt = event.attempt.or_else(|| self.attempt_of(&name, number));
-        out.push(stamped(event, now));
+        out.push(of_run(event, owner, now));
         Outcome::Accepted
     }
 
@@ -238,7 +238,13 @@ impl Training {
 
     /// Counts what became of a step and publishes what goes before it; an error where nothing of it
     /// is left to publish.
-    fn stepped(&mut self, stepped: Stepped, now: f64, out: &mut Vec<Event>) -> Result<(), Outcome> {
+    fn stepped(
+        &mut self,
+        stepped: Stepped,
+        owner: Principal,
+        now: f64,
+        out: &mut Vec<Event>,
+    ) -> Result<(), Outcome> {
         self.drops.add(Reason::Repeated, stepped.repeated);
         if let Some(reason) = stepped.dropped {
             return Err(self.dropped(reason));
@@ -249,7 +255,7 @@ impl Training {
             if self.logged.has_room(now) {
                 tracing::info!(run, rank, step, text, "restart");
             }
-            out.push(stamped(restart, now));
+            out.push(of_run(restart, owner, now));
         }
         if stepped.silent { Err(Outcome::Accepted) } else { Ok(()) }
     }
@@ -276,7 +282,7 @@ impl Training {
                     if self.logged.has_room(now) {
                         tracing::warn!(run = %run.name, rank = number, "launcher dead");
                     }
-                    out.push(stamped(death, now));
+                    out.push(of_run(death, run.owner, now));
                     continue;
                 }
                 if !rank.connections.remove(&connection) || !rank.connections.is_empty() || rank.said_bye {
@@ -291,7 +297,7 @@ impl Training {
                 if self.logged.has_room(now) {
                     tracing::warn!(run = %run.name, rank = number, text = death.text, "rank dead");
                 }
-                out.push(stamped(death, now));
+                out.push(of_run(death, run.owner, now));
             }
         }
     }
@@ -457,6 +463,12 @@ pub fn needs_run(kind: Kind) -> bool {
         Kind::Step | Kind::Eval | Kind::Ckpt | Kind::Phase | Kind::Hello | Kind::Bye | Kind::Gap => true,
         Kind::Hb | Kind::Event | Kind::Xid | Kind::Link | Kind::Hw | Kind::Health => false,
     }
+}
+
+/// An event of a run, with the user who owns the run: readers bind a run to its user by whichever
+/// event they see first, because `hello` may be lost or refused.
+fn of_run(event: Event, owner: Principal, now: f64) -> Event {
+    Event { uid: owner.uid(), ..stamped(event, now) }
 }
 
 fn stamped(event: Event, now: f64) -> Event {

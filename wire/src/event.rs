@@ -145,8 +145,8 @@ pub struct Event {
     pub t: Metrics,
     /// Host that the event was received on; set by the exporter.
     pub node: Option<String>,
-    /// User whose the run or the job is on that host; written by the exporter, on `hello` and on
-    /// `health` of a job.
+    /// User whose the run or the job is on that host; written by the exporter, on every event of a
+    /// run and on `health` of a job.
     pub uid: Option<u32>,
     /// How often the job has restarted, counted by the exporter: a step is only comparable within
     /// an attempt.

@@ -6,7 +6,7 @@ use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::run::Run;
-use super::{Training, stamped};
+use super::{Training, of_run};
 use crate::principal::Principal;
 
 impl Training {
@@ -40,8 +40,8 @@ impl Training {
                 ..Event::new(Kind::Bye)
             };
             bye.extra.insert(hello::SOURCE.into(), Value::Text("identity".into()));
-            out.push(stamped(bye, now));
-            out.push(stamped(run.hello_again(to, *number), now));
+            out.push(of_run(bye, run.owner, now));
+            out.push(of_run(run.hello_again(to, *number), run.owner, now));
         }
         let to: Arc<str> = to.into();
         if let Some(there) = self.runs.get_mut(&to) {
@@ -61,7 +61,6 @@ impl Run {
             rank: Some(rank),
             world: self.world,
             attempt: Some(self.epoch.attempt),
-            uid: self.owner.uid(),
             ..Event::new(Kind::Hello)
         };
         let about = &self.about;

@@ -105,8 +105,8 @@ impl Monitor {
             return if event.kind == Kind::Bye { Ok(()) } else { self.may_begin(now, source, out) };
         };
         // Nearly all events are of a rank that the source owns.
-        if event.uid.is_none()
-            && rank_of(event).is_some_and(|rank| run.reporters.source_of_rank(rank) == Some(source))
+        let declares = event.kind == Kind::Hello && event.uid.is_some();
+        if !declares && rank_of(event).is_some_and(|rank| run.reporters.source_of_rank(rank) == Some(source))
         {
             return Ok(());
         }
@@ -287,6 +287,7 @@ impl Monitor {
         let Record { source, event, .. } = record;
         let Some(run) = self.runs.get_mut(name) else { return };
         let t = &mut run.reporters;
+        let begins = t.first().is_none();
         match rank_of(event) {
             Some(rank) if t.source_of_rank(rank) == Some(source) || t.is_full() => {}
             Some(rank) => {
@@ -300,7 +301,8 @@ impl Monitor {
             }
             None => t.add(source),
         }
-        if event.kind == Kind::Hello && t.uid.is_none() && t.first() == Some(source) {
+        // The `hello` may have been lost or refused. It binds nobody later if others were admitted.
+        if begins || event.kind == Kind::Hello && t.uid.is_none() && t.is_only(source) {
             t.uid = event.uid;
         }
         self.feeds(source, name);

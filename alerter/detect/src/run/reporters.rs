@@ -35,6 +35,11 @@ impl Reporters {
         self.first() == Some(source) || self.sources.iter().any(|s| s == source)
     }
 
+    /// Whether no other source reports the run.
+    pub(crate) fn is_only(&self, source: &str) -> bool {
+        self.sources.iter().all(|s| s == source)
+    }
+
     /// The source that reports a rank.
     pub(crate) fn source_of_rank(&self, rank: u32) -> Option<&str> {
         self.ranks.get(&rank).and_then(|at| self.sources.get(*at as usize)).map(String::as_str)

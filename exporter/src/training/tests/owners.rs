@@ -53,6 +53,27 @@ fn nobody_speaks_for_the_run_of_another() {
     assert_eq!(b.step(ANN, "r", 7), Outcome::Accepted);
 }
 
+/// A reader that missed `hello`, or refused it, knows from any other event whose the run is.
+#[test]
+fn every_event_of_a_run_has_the_user_who_owns_it() {
+    let mut b = Bench::new();
+    let peer = |connection| Origin::Peer(Peer { connection, pid: Some(7), uid: 4_000_001 });
+    for line in [
+        r#"{"k":"hello","run":"r","rank":0}"#,
+        r#"{"k":"step","run":"r","rank":0,"step":5,"uid":7,"m":{"loss":2.5}}"#,
+        r#"{"k":"eval","run":"r","rank":0,"step":5,"m":{"loss":2.5}}"#,
+        r#"{"k":"ckpt","run":"r","rank":0,"step":5,"phase":"start"}"#,
+        r#"{"k":"step","run":"r","rank":0,"step":3,"m":{"loss":2.5}}"#,
+    ] {
+        b.from(&peer(1), line);
+    }
+    b.training.closed(b.now, 1, ProcessFate::Unknown, &mut b.out);
+    b.step(ROOT, "r", 6);
+    let kinds: Vec<_> = b.out.iter().map(|e| (e.kind.as_str(), e.uid)).collect();
+    assert!(kinds.len() >= 8, "a restart and a death too: {kinds:?}");
+    assert!(kinds.iter().all(|(_, uid)| *uid == Some(4_000_001)), "{kinds:?}");
+}
+
 #[test]
 fn what_root_opened_is_that_of_the_first_other_user_who_makes_a_step() {
     let mut b = Bench::new();
