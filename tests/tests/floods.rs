@@ -161,7 +161,7 @@ async fn names_without_end_take_little_memory() {
         (source["records"].as_u64()? >= NAMES as u64 && source["refused_records"].as_u64()? > 0)
             .then_some(source)
     };
-    let source = poll_until("a million records", READ_WITHIN, read).await.unwrap();
+    let source = poll_until("all those records", READ_WITHIN, read).await.unwrap();
     assert_eq!(source["refused"], "it names too many runs");
     let peak = peak_kib(alerter.pid().unwrap());
     stepwatch_tests::say::figure(&format!("{NAMES} names of runs from one exporter: peak {peak} KiB"));

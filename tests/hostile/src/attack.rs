@@ -1,6 +1,7 @@
 //! What an attack is, and what it is given of its target.
 
 use std::cell::Cell;
+use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::os::fd::OwnedFd;
@@ -26,6 +27,8 @@ pub(crate) struct Attack {
     /// Lines of the exporter's configuration, where the attack needs some; the directory is the
     /// attacker's.
     pub(crate) exporter: fn(&Path) -> String,
+    /// More arguments of the exporter; the directory is the same.
+    pub(crate) args: fn(&Path) -> Vec<OsString>,
     /// Goes on until its process is killed, or returns.
     pub(crate) act: fn(&Target) -> anyhow::Result<()>,
     /// How many incidents may page besides the genuine one.
@@ -35,6 +38,11 @@ pub(crate) struct Attack {
     pub(crate) unrecorded: bool,
     /// What the exporter may take at most.
     pub(crate) exporter_max_kib: u64,
+    /// How much of a core the exporter may take at most.
+    pub(crate) exporter_max_cpu: f64,
+    /// Records of the attacker's own exporter that the alerter must have read: the attack lasts
+    /// until it has.
+    pub(crate) records: u64,
 }
 
 /// Of docs/security.md: what one attack may make the exporter take.
@@ -46,10 +54,13 @@ impl Attack {
             name,
             neighbour: true,
             exporter: |_| String::new(),
+            args: |_| Vec::new(),
             act,
             pages: 0,
             unrecorded: false,
             exporter_max_kib: EXPORTER_MAX_KIB,
+            exporter_max_cpu: f64::INFINITY,
+            records: 0,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod descriptors;
+mod discovered;
 mod events;
 mod exporter;
 mod flood;
@@ -51,6 +52,7 @@ pub(crate) const ALL: &[Attack] = &[
     exporter::SIGNALS,
     store::ATTACK,
     links::ATTACK,
+    discovered::LINKS,
     idle::EXPORTER,
     idle::ALERTER,
     idle::BUSY_EXPORTER,
@@ -66,6 +68,7 @@ pub(crate) const ALL: &[Attack] = &[
     unfinished::NAMES,
     unfinished::LOGS,
     logs::MANY,
+    discovered::LOGS,
     logs::SPARSE,
     logs::HISTORY,
     sites::ATTACK,

@@ -10,6 +10,7 @@
 
 mod attack;
 mod attacks;
+mod newcomer;
 mod stage;
 
 use std::process::ExitCode;
@@ -37,19 +38,27 @@ enum Act {
     /// Carry one attack out until killed (the program starts itself in this way)
     #[command(hide = true)]
     Act { attack: String, target: String },
+    /// Make steps of a run that is new until killed
+    #[command(hide = true)]
+    Train { target: String },
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     let cli = Cli::parse();
-    if let Some(Act::Act { attack, target }) = cli.act {
-        let attack = attacks::named(&attack)?;
-        (attack.act)(&serde_json::from_str::<Target>(&target)?)?;
-        return Ok(ExitCode::SUCCESS);
+    let target = |json: &str| serde_json::from_str::<Target>(json);
+    match &cli.act {
+        Some(Act::Act { attack, target: json }) => (attacks::named(attack)?.act)(&target(json)?)?,
+        Some(Act::Train { target: json }) => newcomer::train(&target(json)?)?,
+        None => return attack(&cli.attacks),
     }
-    let chosen: Vec<&Attack> = if cli.attacks.is_empty() {
+    Ok(ExitCode::SUCCESS)
+}
+
+fn attack(names: &[String]) -> anyhow::Result<ExitCode> {
+    let chosen: Vec<&Attack> = if names.is_empty() {
         attacks::ALL.iter().collect()
     } else {
-        cli.attacks.iter().map(|name| attacks::named(name)).collect::<anyhow::Result<_>>()?
+        names.iter().map(|name| attacks::named(name)).collect::<anyhow::Result<_>>()?
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     println!("{}", Measured::HEADER);

@@ -10,15 +10,17 @@ use anyhow::Context;
 use serde_json::json;
 use stepwatch_tests::daemon::{Daemon, command};
 use stepwatch_tests::trainer::{Rank, healthy};
-use stepwatch_tests::{FakeLibc, Stack, StackOptions, exposition, http, poll_until};
+use stepwatch_tests::{Alerter, FakeLibc, Machine, Stack, StackOptions, exposition, http, poll_until};
 
 use crate::attack::{Attack, Private, Target};
+use crate::newcomer;
 
 pub(crate) const GENUINE: &str = "genuine";
 
 /// Of docs/security.md.
 const ALERTER_MAX_KIB: u64 = 128 << 10;
 const AGE_MAX: Duration = Duration::from_secs(2);
+const NEWCOMER_MAX: Duration = Duration::from_secs(5);
 const PAGE_MAX: Duration = Duration::from_secs(2);
 /// Where nothing can be recorded: ten seconds are waited for the store, and the loop looks each
 /// second.
@@ -45,6 +47,11 @@ pub(crate) struct Measured {
     age: Duration,
     /// From the genuine NaN to the page that names its run.
     page_after: Duration,
+    /// From the start of a trainer of a third user until the alerter knows its run and its steps
+    /// are on the page.
+    newcomer_after: Duration,
+    /// Of the attacker's own exporter.
+    records: u64,
     /// Incidents that paged besides.
     others: usize,
     probes: u32,
@@ -52,18 +59,18 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    pub(crate) const HEADER: &str =
-        "attack           exporter          alerter    oldest step  NaN to page  other pages  probes failed";
+    pub(crate) const HEADER: &str = "attack           exporter          alerter    oldest step  NaN to page  newcomer  other pages  probes failed";
 
     pub(crate) fn row(&self, attack: &Attack) -> String {
         format!(
-            "{:<16} {:>4.1} MiB {:>3.0} % {:>6.1} MiB {:>10.2} s {:>10.2} s {:>12} {:>7} of {}",
+            "{:<16} {:>4.1} MiB {:>3.0} % {:>6.1} MiB {:>10.2} s {:>10.2} s {:>7.2} s {:>12} {:>7} of {}",
             attack.name,
             self.exporter_kib as f64 / 1024.0,
             self.exporter_cpu * 100.0,
             self.alerter_kib as f64 / 1024.0,
             self.age.as_secs_f64(),
             self.page_after.as_secs_f64(),
+            self.newcomer_after.as_secs_f64(),
             self.others,
             self.probes_failed,
             self.probes
@@ -82,10 +89,25 @@ impl Measured {
                 self.alerter_kib > ALERTER_MAX_KIB,
                 format!("the alerter took {} KiB of {ALERTER_MAX_KIB}", self.alerter_kib),
             ),
+            (
+                self.exporter_cpu > attack.exporter_max_cpu,
+                format!(
+                    "the exporter took {:.2} of a core of {:.2}",
+                    self.exporter_cpu, attack.exporter_max_cpu
+                ),
+            ),
             (self.age > AGE_MAX, format!("a genuine step was {:?} old, {AGE_MAX:?} at most", self.age)),
             (
                 self.page_after > page_max,
                 format!("a genuine page took {:?}, {page_max:?} at most", self.page_after),
+            ),
+            (
+                self.newcomer_after > NEWCOMER_MAX,
+                format!("a run that began took {:?}, {NEWCOMER_MAX:?} at most", self.newcomer_after),
+            ),
+            (
+                self.records < attack.records,
+                format!("the alerter read {} records of {}", self.records, attack.records),
             ),
             (
                 self.others > attack.pages,
@@ -102,6 +124,7 @@ struct Stage {
     genuine: Rank,
     step: i64,
     age: Duration,
+    newcomer_after: Duration,
     probes: u32,
     probes_failed: u32,
 }
@@ -122,6 +145,7 @@ pub(crate) async fn measure(attack: &Attack) -> anyhow::Result<Measured> {
     let machine = FakeLibc::new(home.path())?;
     let options = StackOptions {
         exporter: (attack.exporter)(&theirs),
+        machine: Machine { args: (attack.args)(&theirs), ..Machine::default() },
         alerter: format!("sources:\n  - exporters: {{file_sd: [\"{}/*.json\"]}}\n", targets.display()),
         blind: true,
         libc: Some(machine.clone()),
@@ -134,12 +158,8 @@ pub(crate) async fn measure(attack: &Attack) -> anyhow::Result<Measured> {
         json!([{"targets": [stack.exporter.addr.to_string()]}]).to_string(),
     )?;
     let genuine = stack.warm_run(GENUINE, WARM)?;
-    let runs = format!("{}/api/v1/runs", stack.alerter.url());
-    poll_until("the alerter to know the genuine run", PATIENCE, async || {
-        let known = http::get_json(&runs).await.ok()?;
-        known["runs"].as_array()?.iter().any(|run| run["run"] == GENUINE).then_some(())
-    })
-    .await?;
+    let knows_it = async || knows(&stack.alerter, GENUINE).await;
+    poll_until("the alerter to know the genuine run", PATIENCE, knows_it).await?;
     machine.set_clock(KNOWN)?;
 
     let target = Target {
@@ -152,41 +172,55 @@ pub(crate) async fn measure(attack: &Attack) -> anyhow::Result<Measured> {
         private,
         ahead: KNOWN,
     };
-    let mut stage = Stage { stack, genuine, step: WARM, age: Duration::ZERO, probes: 0, probes_failed: 0 };
-    let mut attacker = start(attack, &target, home.path())?;
+    let (age, newcomer_after) = (Duration::ZERO, Duration::ZERO);
+    let mut stage = Stage { stack, genuine, step: WARM, age, newcomer_after, probes: 0, probes_failed: 0 };
+    let start = |name: &str, args: &[&str], user| act_as(home.path(), name, args, &target, user);
+    let mut attacker = start(attack.name, &["act", attack.name], attack.neighbour.then_some(NOBODY))?;
     let (began, used) = (Instant::now(), processor_time(&stage.stack.exporter.daemon)?);
-    while began.elapsed() < LASTS {
+    let mut trainer = None;
+    while began.elapsed() < LASTS || stage.records().await < attack.records && began.elapsed() < PATIENCE {
+        if trainer.is_none() && began.elapsed() > LASTS / 2 {
+            trainer = Some(start(newcomer::RUN, &["train"], Some(newcomer::USER))?);
+            stage.newcomer().await?;
+        }
         stage.healthy_step().await?;
         stage.probe().await;
     }
     let used = processor_time(&stage.stack.exporter.daemon)?.saturating_sub(used);
     let exporter_cpu = used.as_secs_f64() / began.elapsed().as_secs_f64();
     let page_after = stage.break_genuine().await?;
-    let measured = stage.measured(exporter_cpu, page_after)?;
+    let measured = stage.measured(exporter_cpu, page_after).await?;
     if let Some(status) = attacker.ended().filter(|status| !status.success()) {
         anyhow::bail!("{} did not attack: {status}\n{}", attack.name, attacker.log().join("\n"));
     }
     let _ = attacker.kill().await;
+    if let Some(mut trainer) = trainer {
+        let _ = trainer.kill().await;
+    }
     Ok(measured)
 }
 
-/// A process of another user, if this one may become one.
-fn start(attack: &Attack, target: &Target, home: &Path) -> anyhow::Result<Daemon> {
+/// Starts this program again, perhaps as another user.
+fn act_as(
+    home: &Path,
+    name: &str,
+    args: &[&str],
+    target: &Target,
+    user: Option<u32>,
+) -> anyhow::Result<Daemon> {
     // Where nobody else may look into the directory that this program lies in.
     let program = home.join("hostile");
-    std::fs::copy(std::env::current_exe()?, &program)?;
-    let mut act = command(&program);
-    act.arg("act").arg(attack.name).arg(serde_json::to_string(target)?);
-    if attack.neighbour {
-        // As the exporter's own user it would be trusted, and attack nothing.
-        anyhow::ensure!(
-            rustix::process::geteuid().is_root(),
-            "{} needs root: it acts as another user",
-            attack.name
-        );
-        act.uid(NOBODY).gid(NOBODY);
+    if !program.exists() {
+        std::fs::copy(std::env::current_exe()?, &program)?;
     }
-    Daemon::spawn(attack.name, &mut act)
+    let mut act = command(&program);
+    act.args(args).arg(serde_json::to_string(target)?);
+    if let Some(user) = user {
+        // As the exporter's own user it would be trusted, and attack nothing.
+        anyhow::ensure!(rustix::process::geteuid().is_root(), "{name} needs root: it acts as another user");
+        act.uid(user).gid(user);
+    }
+    Daemon::spawn(name, &mut act)
 }
 
 impl Stage {
@@ -217,6 +251,33 @@ impl Stage {
         }
     }
 
+    /// How long until a run that was just started is known to both programs.
+    async fn newcomer(&mut self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let (exporter, alerter) = (&self.stack.exporter, &self.stack.alerter);
+        poll_until("steps of a new run on the page", PATIENCE, async || {
+            let page = exporter.metrics().await.ok()?;
+            exposition::value(&page, "train_step", &[("run", newcomer::RUN)])
+        })
+        .await?;
+        poll_until("the new run at the alerter", PATIENCE, async || knows(alerter, newcomer::RUN).await)
+            .await?;
+        self.newcomer_after = began.elapsed();
+        Ok(())
+    }
+
+    /// Records that the alerter has read of an exporter that is the attacker's.
+    async fn records(&self) -> u64 {
+        let Stack { exporter, alerter, .. } = &self.stack;
+        let Ok(list) = http::get_json(&format!("{}/api/v1/sources", alerter.url())).await else { return 0 };
+        let others = list["sources"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|s| s["source"] != exporter.addr.to_string());
+        others.filter_map(|source| source["records"].as_u64()).sum()
+    }
+
     /// The loss of the genuine run becomes NaN; how long until a page names it.
     async fn break_genuine(&mut self) -> anyhow::Result<Duration> {
         let names_it = |page: &stepwatch_fakes::Page| page.summary.contains(GENUINE);
@@ -232,7 +293,7 @@ impl Stage {
         Ok(sent.elapsed())
     }
 
-    fn measured(&self, exporter_cpu: f64, page_after: Duration) -> anyhow::Result<Measured> {
+    async fn measured(&self, exporter_cpu: f64, page_after: Duration) -> anyhow::Result<Measured> {
         let Stack { exporter, alerter, pagerduty, .. } = &self.stack;
         let others = pagerduty.with(|pd| pd.pages.iter().filter(|p| !p.summary.contains(GENUINE)).count());
         Ok(Measured {
@@ -241,11 +302,18 @@ impl Stage {
             alerter_kib: peak_kib(&alerter.daemon)?,
             age: self.age,
             page_after,
+            newcomer_after: self.newcomer_after,
+            records: self.records().await,
             others,
             probes: self.probes,
             probes_failed: self.probes_failed,
         })
     }
+}
+
+async fn knows(alerter: &Alerter, run: &str) -> Option<()> {
+    let known = http::get_json(&format!("{}/api/v1/runs?run={run}", alerter.url())).await.ok()?;
+    known["runs"].as_array()?.iter().any(|known| known["run"] == run).then_some(())
 }
 
 /// The most memory that a program ever had.

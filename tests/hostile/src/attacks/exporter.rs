@@ -11,14 +11,19 @@ use serde_json::json;
 use crate::attack::{Attack, Target};
 use crate::stage::GENUINE;
 
-pub(crate) const ATTACK: Attack =
-    Attack { pages: PAGES, ..Attack::new("lying-exporter", |target| act(target, lies)) };
+pub(crate) const ATTACK: Attack = Attack {
+    pages: PAGES,
+    records: RUNS * LIES,
+    ..Attack::new("lying-exporter", |target| act(target, lies))
+};
 pub(crate) const NESTED: Attack = Attack::new("nested-records", |target| act(target, nested));
 pub(crate) const SIGNALS: Attack = Attack::new("many-signals", |target| act(target, signals));
 
 /// Of one origin, of runs that are new: docs/incidents.md.
 const PAGES: usize = 15;
 const RUNS: u64 = 1_000_000;
+/// Records of each of them.
+const LIES: u64 = 6;
 const BATCH: u64 = 500;
 /// Bytes of a record.
 const RECORD: usize = 16 << 10;
@@ -120,7 +125,7 @@ fn lie(target: &Target, n: u64) -> String {
         json!({"k": "step", "run": GENUINE, "rank": 0, "step": 1_000_000 + n, "m": {"loss": "NaN"}, "node": other}),
         json!({"k": "step", "run": GENUINE, "rank": 0, "step": 1_000_000 + n, "m": {"loss": "NaN"}, "node": node}),
     ];
-    let lines = events.into_iter().zip(n * 6 + 1..).map(|(mut event, seq)| {
+    let lines = events.into_iter().zip(n * LIES + 1..).map(|(mut event, seq)| {
         if let Some(fields) = event.as_object_mut() {
             fields.insert("v".into(), 1.into());
             fields.insert("ts".into(), ts.into());

@@ -1,4 +1,4 @@
-//! Files that discovery or a configured tail finds: 20,000 that are fresh, one with a hole of
+//! Files that a configured tail finds: 20,000 that are fresh, one with a hole of
 //! terabytes, and a trainer's history of millions of steps.
 
 use std::fs::File;
@@ -8,7 +8,8 @@ use std::os::unix::fs::FileExt as _;
 use crate::attack::{Attack, Target, hold};
 
 pub(crate) const MANY: Attack = Attack { exporter: tail, ..Attack::new("many-logs", many) };
-pub(crate) const SPARSE: Attack = Attack { exporter: tail, ..Attack::new("sparse-log", sparse) };
+pub(crate) const SPARSE: Attack =
+    Attack { exporter: tail, exporter_max_cpu: 0.25, ..Attack::new("sparse-log", sparse) };
 
 pub(crate) const HISTORY: Attack = Attack { exporter: tail_state, ..Attack::new("long-history", history) };
 

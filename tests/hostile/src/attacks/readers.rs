@@ -18,8 +18,7 @@ fn act(target: &Target) -> anyhow::Result<()> {
                     let asked =
                         write!(stream, "GET /v1/stream HTTP/1.1\r\nhost: {}\r\n\r\n", target.exporter);
                     let mut answer = [0; 4096];
-                    // Some never read what they asked for; the others read until they are refused
-                    // or cut off.
+                    // Until it is refused or cut off.
                     while asked.is_ok() && stream.read(&mut answer).is_ok_and(|n| n > 0) {}
                 }
             });

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use crate::attack::{Attack, Target, post, request};
 use crate::stage::GENUINE;
 
-pub(crate) const ATTACK: Attack = Attack::new("foreign-sites", act);
+/// The browser is one of the exporter's own user, who may do what the pages try.
+pub(crate) const ATTACK: Attack = Attack { neighbour: false, ..Attack::new("foreign-sites", act) };
 
 const FORM: &str =
     "origin: https://evil.example\r\nsec-fetch-site: cross-site\r\ncontent-type: text/plain\r\n";
