@@ -1,4 +1,4 @@
-//! A sender of Prometheus remote write 1.0, by hand.
+//! A sender of Prometheus remote write 1.0 and 2.0, by hand.
 
 use crate::http;
 
@@ -16,14 +16,41 @@ pub fn request(points: &[Point<'_>]) -> Vec<u8> {
             field(&mut label, 2, text.as_bytes());
             field(&mut series, 1, &label);
         }
-        let mut sample = vec![1 << 3 | 1];
-        sample.extend(value.to_le_bytes());
-        sample.push(2 << 3);
-        varint(&mut sample, ts_ms.cast_unsigned());
-        field(&mut series, 2, &sample);
+        field(&mut series, 2, &sample(*ts_ms, *value));
         field(&mut body, 1, &series);
     }
     compressed(&body)
+}
+
+/// The same by 2.0: the texts of all labels stand in one table.
+pub fn request_2(points: &[Point<'_>]) -> Vec<u8> {
+    let mut symbols = vec![""];
+    let mut body = Vec::new();
+    for (labels, ts_ms, value) in points {
+        let mut references = Vec::new();
+        for text in labels.iter().flat_map(|(name, text)| [*name, *text]) {
+            let at = symbols.iter().position(|symbol| *symbol == text).unwrap_or_else(|| {
+                symbols.push(text);
+                symbols.len() - 1
+            });
+            varint(&mut references, at as u64);
+        }
+        let mut series = Vec::new();
+        field(&mut series, 1, &references);
+        field(&mut series, 2, &sample(*ts_ms, *value));
+        field(&mut body, 5, &series);
+    }
+    symbols.iter().for_each(|symbol| field(&mut body, 4, symbol.as_bytes()));
+    compressed(&body)
+}
+
+/// Alike in both versions.
+fn sample(ts_ms: i64, value: f64) -> Vec<u8> {
+    let mut sample = vec![1 << 3 | 1];
+    sample.extend(value.to_le_bytes());
+    sample.push(2 << 3);
+    varint(&mut sample, ts_ms.cast_unsigned());
+    sample
 }
 
 pub fn compressed(body: &[u8]) -> Vec<u8> {

@@ -11,14 +11,16 @@ mod rows;
 mod written;
 
 use found::{FOUND, Found};
-use outputs::{Services, out_of_alerter, out_of_exporter, out_of_services, stream};
+use outputs::{
+    Followed, REPORT_ZONE, Services, out_of_alerter, out_of_exporter, out_of_reports, out_of_services, stream,
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 use stepwatch_fakes::{
     AlertmanagerApi, Fake, FakeSmtp, PagerDuty, Slack, interaction_body, pagerduty_signature, slack_signature,
 };
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::{Inbound, Stack, StackOptions, http, poll_until};
+use stepwatch_tests::{FakeLibc, Inbound, Stack, StackOptions, http, poll_until};
 use stepwatch_wire::words;
 use tokio::io::AsyncWriteExt as _;
 use written::WRITTEN;
@@ -121,6 +123,7 @@ const ALERTER: &[(&str, &str, &str)] = &[
         r#"[{"labels":{"alertname":"H","severity":"page","team":"H","run":"H","node":"H","instance":"H"},
             "annotations":{"summary":"H","description":"H","runbook_url":"http://e/H"},"generatorURL":"H"}]"#,
     ),
+    ("preview", "/api/v1/silences/preview", r#"{"matchers":["other=\"H\""]}"#),
     ("note", "/api/v1/incidents/ID/notes", r#"{"by":"H","note":"H"}"#),
     (
         "silence",
@@ -386,6 +389,13 @@ impl Files {
     }
 }
 
+fn reports() -> String {
+    format!(
+        "reports:\n  - {{name: daily, every: day, at: '00:00', time_zone: {}, notify: [chat, mail, lines]}}\n",
+        *REPORT_ZONE
+    )
+}
+
 /// A shift that is now, of somebody who is known and of somebody who is not.
 fn calendar() -> String {
     let shift = hostile("shift").replace("\r\n", "\\n").replace(',', "\\,");
@@ -489,20 +499,23 @@ async fn no_word_from_outside_steers_hides_or_is_markup_anywhere() {
         services.other.url(),
         files.path("token")
     );
+    let clock = FakeLibc::new(files.dir.path()).unwrap();
     let mut machine = found.machine();
     machine.args.extend(["--path.kmsg".into(), files.path("kmsg").into()]);
     let options = StackOptions {
         exporter: files.of_exporter(&found.sources()),
         machine,
         blind: true,
-        alerter: files.of_alerter() + written::CONFIG,
+        alerter: files.of_alerter() + written::CONFIG + &reports(),
+        libc: Some(clock.clone()),
         webhook: true,
         inbound: vec![Inbound::PagerDuty, Inbound::Slack],
         receivers: mail + &others,
         also: ["mail", "other", "terminal", "lines"].map(String::from).into(),
         ..StackOptions::default()
     };
-    let stack = Stack::start_with(options).await.unwrap();
+    let mut stack = Stack::start_with(options).await.unwrap();
+    let followed = Followed::begin(&stack).await;
     files.name_target(stack.exporter.addr);
     into_exporter(&stack, &files).await;
     files.write_kernel_log();
@@ -514,17 +527,30 @@ async fn no_word_from_outside_steers_hides_or_is_markup_anywhere() {
     out_of_services(&stack, &services, 2, &mut seen).await;
     out_of_exporter(&stack, &mut seen).await;
     out_of_alerter(&stack, &ids, &mut seen).await;
+    followed.read(&mut seen).await;
+    out_of_reports(&mut stack, &clock, &services, &mut seen).await;
     seen.is_plain();
     seen.lacks("slack markup", &["*b*", "<!channel", "<@U1", "`x`", "<script", "<http"]);
     // A page loads scripts of its own, by their address.
     for (html, script) in [("ui", "<script>"), ("mail html", "<script"), ("chart", "<script")] {
         seen.lacks(html, &[script, "<!channel", "<@U1"]);
     }
-    seen.lacks("postmortem", &["*b*", "<!channel", "`x`", "[l](", "<script"]);
+    for markdown in ["postmortem", "mail report"] {
+        seen.lacks(markdown, &["*b*", "<!channel", "`x`", "[l](", "<script"]);
+    }
     // What is data keeps its characters.
-    for place in
-        ["webhook", "cli", "mail text", "pagerduty", "alertmanager", "stdout", "stdout json", "stream"]
-    {
+    for place in [
+        "webhook",
+        "cli",
+        "mail text",
+        "pagerduty",
+        "alertmanager",
+        "stdout",
+        "stdout json",
+        "stream",
+        "events",
+        "printed report",
+    ] {
         assert!(seen.0.iter().any(|(at, text)| at == place && text.contains("*b* <!channel>")), "{place}");
     }
     // What was answered and written came as far as somebody reads it.

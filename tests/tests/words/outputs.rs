@@ -1,9 +1,11 @@
 //! What both programs have said: to services, on their pages, in their logs, on a terminal.
 
+use std::sync::{Arc, LazyLock, Mutex};
+
 use serde_json::Value;
-use stepwatch_fakes::{AlertmanagerApi, Fake, FakeSmtp};
+use stepwatch_fakes::{AlertmanagerApi, Fake, FakeSmtp, Mail};
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::{Stack, bins, daemon, http};
+use stepwatch_tests::{FakeLibc, Stack, bins, daemon, http, poll_until};
 
 use crate::{Seen, hostile};
 
@@ -28,6 +30,13 @@ pub(crate) const PAGES: &[&str] = &[
     "/receivers",
     "/detectors",
 ];
+/// Of the schedule of reports: a zone in which it is not midnight during this test.
+pub(crate) static REPORT_ZONE: LazyLock<&str> = LazyLock::new(|| {
+    let hour = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).hour();
+    if (2..22).contains(&hour) { "UTC" } else { "Asia/Tokyo" }
+});
+/// After midnight, when the last hour of the day before is settled.
+const REPORT_SETTLED: jiff::SignedDuration = jiff::SignedDuration::from_mins(10);
 /// Lists of the API, of which the parts are read as well.
 const LISTS: &[&str] = &[
     "/api/v1/incidents",
@@ -44,6 +53,41 @@ const LISTS: &[&str] = &[
     "/api/v2/silences",
     "/api/v2/status",
 ];
+
+/// What the alerter publishes from now on, as a browser receives it.
+pub(crate) struct Followed(Arc<Mutex<Vec<u8>>>);
+
+impl Followed {
+    pub(crate) async fn begin(stack: &Stack) -> Self {
+        let url = format!("{}/api/v1/events", stack.alerter.url());
+        let mut answer = http::client().get(url).send().await.unwrap().error_for_status().unwrap();
+        let followed = Arc::new(Mutex::new(Vec::new()));
+        let text = Arc::clone(&followed);
+        tokio::spawn(async move {
+            // Until the alerter ends.
+            while let Ok(Some(chunk)) = answer.chunk().await {
+                text.lock().unwrap().extend_from_slice(&chunk);
+            }
+        });
+        Self(followed)
+    }
+
+    /// Whole events, each in its lines.
+    fn events(&self) -> Vec<String> {
+        let text = String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned();
+        let whole = text.rsplit_once("\n\n").map_or("", |(whole, _)| whole);
+        whole.split("\n\n").map(str::to_owned).collect()
+    }
+
+    pub(crate) async fn read(&self, seen: &mut Seen) {
+        let has = |kind: &str| self.events().iter().any(|e| e.lines().any(|l| l == format!("event: {kind}")));
+        let all = async || ["incident", "step", "node"].into_iter().all(has).then(|| self.events());
+        for event in poll_until("an event of each kind", PATIENCE, all).await.unwrap() {
+            let data = event.lines().find_map(|line| line.strip_prefix("data: "));
+            data.into_iter().for_each(|data| seen.json("events", &serde_json::from_str(data).unwrap()));
+        }
+    }
+}
 
 /// All records that the stream has.
 pub(crate) async fn stream(stack: &Stack) -> Vec<Value> {
@@ -132,10 +176,23 @@ pub(crate) async fn out_of_alerter(stack: &Stack, ids: &[String], seen: &mut See
         commands.extend([vec!["incidents", "show", id], vec!["explain", id]]);
     }
     let runs = names(stack, "runs", "run").await;
-    for run in &runs {
-        let path = format!("{url}/api/v1/runs/{}/attempts", encoded(run));
-        seen.json("api", &http::get_json(&path).await.unwrap_or_else(|error| panic!("{path}: {error}")));
+    let of_runs =
+        runs.iter().flat_map(|run| ["attempts", "ranks"].map(|part| format!("runs/{}/{part}", encoded(run))));
+    let nodes = names(stack, "nodes", "node").await;
+    for path in of_runs.chain(nodes.iter().map(|node| format!("nodes/{}", encoded(node)))) {
+        let answer = http::get_json(&format!("{url}/api/v1/{path}")).await;
+        seen.json("api", &answer.unwrap_or_else(|error| panic!("{path}: {error}")));
     }
+    let mut with_loss = 0;
+    for run in &runs {
+        let path = format!("{url}/api/v1/runs/{}/series?signal=loss", encoded(run));
+        // Not every run has a loss.
+        if let Ok(series) = http::get_json(&path).await {
+            seen.json("api", &series);
+            with_loss += 1;
+        }
+    }
+    assert!(with_loss > 1, "{runs:?}");
     if let [a, b, ..] = runs.as_slice() {
         commands.push(vec!["runs", "diff", a, b]);
     }
@@ -203,6 +260,44 @@ pub(crate) async fn out_of_services(stack: &Stack, services: &Services, count: u
         }
         seen.text("stdout", line);
     }
+}
+
+/// The report of the day, as each receiver got it: the next day comes.
+pub(crate) async fn out_of_reports(
+    stack: &mut Stack,
+    machine: &FakeLibc,
+    services: &Services,
+    seen: &mut Seen,
+) {
+    stack.alerter.daemon.terminate().await.unwrap();
+    let now = jiff::Timestamp::now().in_tz(&REPORT_ZONE).unwrap();
+    let night = now.tomorrow().unwrap().start_of_day().unwrap() + REPORT_SETTLED;
+    machine.set_clock(now.duration_until(&night).as_secs()).unwrap();
+    stack.alerter.restart(None).await.unwrap();
+    let titled = |text: &str| text.contains("Daily report");
+    let slack = stack.slack.wait_for(|s| s.posts.iter().any(|p| titled(&p.text)), PATIENCE).await.unwrap();
+    for post in slack.posts.iter().filter(|post| titled(&post.text)) {
+        seen.text("slack markup", &post.text);
+        for block in post.blocks.iter().chain(&post.attachments) {
+            seen.json("slack report", block);
+            markup(block, &mut |text| seen.text("slack markup", text));
+        }
+    }
+    let of_report = |mail: &&Mail| titled(mail.header("subject"));
+    let mails = services.relay.wait_for(|relay| relay.mails.iter().any(|m| of_report(&m)), PATIENCE).await;
+    for mail in mails.unwrap().mails.iter().filter(of_report) {
+        assert!(mail.text.contains("paged "), "the run whose name is hostile is in it: {}", mail.text);
+        seen.text("mail report", unescaped(&mail.text.replace('\r', "")));
+        seen.text("mail html", mail.html.replace('\r', ""));
+    }
+    // A webhook would refuse a signature of tomorrow.
+    let printed = async || {
+        let lines = stack.alerter.daemon.printed();
+        let report =
+            lines.iter().filter(|line| titled(line)).find_map(|line| serde_json::from_str(line).ok());
+        report as Option<Value>
+    };
+    seen.json("printed report", &poll_until("the report in JSON", PATIENCE, printed).await.unwrap());
 }
 
 /// Markdown without what is escaped in it.

@@ -41,10 +41,7 @@ const ROWS: &[(&str, &str)] = &[
         "the exporter of the stack, and one that cleans nothing in its own tests",
     ),
     ("alerter/remote_write/src/decode/v1", "the labels and the tenant of written.rs"),
-    (
-        "alerter/remote_write/src/decode/v2",
-        "the same labels out of a table; the fuzz target `remote_write` has hostile ones",
-    ),
+    ("alerter/remote_write/src/decode/v2", "the run `tabled` and the series `measured` of written.rs"),
     ("alerter/src/notify/alertmanager", "the receiver `other`"),
     ("alerter/src/notify/email", "the receiver `mail`"),
     ("alerter/src/notify/pagerduty", "the receiver `primary`"),
@@ -111,6 +108,29 @@ fn every_page_of_the_web_interface_is_read() {
     assert!(pages.len() > 10, "{pages:?}");
     for page in pages.iter().filter(|page| !OTHER_PAGES.contains(page)) {
         assert!(crate::outputs::PAGES.contains(page), "{page} is not read by this test");
+    }
+}
+
+/// What takes text in by a request, beside `ALERTER` in main.rs, and where this test uses it.
+const OTHER_REQUESTS: &[(&str, &str)] = &[
+    ("/api/v1/incidents/{id}/resolve", "RESOLVE"),
+    ("/api/v1/write", "written.rs"),
+    ("/pagerduty/webhook", "into_alerter"),
+    ("/slack/interactions", "click"),
+];
+
+#[test]
+fn every_request_that_changes_something_has_a_row() {
+    let document = std::fs::read_to_string(bins::root().join("docs/openapi.json")).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&document).unwrap();
+    let sent = crate::ALERTER.iter().map(|(_, path, _)| path.replace("ID", "{id}"));
+    let sent: Vec<_> = sent.chain(OTHER_REQUESTS.iter().map(|(path, _)| (*path).to_owned())).collect();
+    let takes_text = |of: &serde_json::Value| ["post", "put", "patch"].iter().any(|m| of.get(m).is_some());
+    let paths = document["paths"].as_object().unwrap().iter().filter(|(_, of)| takes_text(of));
+    let paths: Vec<_> = paths.map(|(path, _)| path.clone()).collect();
+    assert!(paths.len() > 10, "{paths:?}");
+    for path in paths {
+        assert!(sent.contains(&path), "{path} is not sent by this test");
     }
 }
 
