@@ -70,6 +70,11 @@ pub fn ras(data: &[u8]) {
     check(&collectors::job::ras::fuzz(data));
 }
 
+/// Heartbeat pages, which any user may write.
+pub fn heartbeat(data: &[u8]) {
+    check(&collectors::job::heartbeat::fuzz(data));
+}
+
 /// Files of the kernel about mounts, processes and control groups, and files of metrics.
 pub fn node(data: &[u8]) {
     collectors::storage::mounts::fuzz(data);
@@ -102,6 +107,7 @@ mod tests {
             ("kmsg", kmsg),
             ("links", links),
             ("ras", ras),
+            ("heartbeat", heartbeat),
             ("node", node),
         ];
         for (name, target) in targets {
@@ -124,6 +130,7 @@ mod tests {
             config_drift(&bytes);
             kmsg(&bytes);
             ras(&bytes);
+            heartbeat(&bytes);
             node(&bytes);
         }
     }

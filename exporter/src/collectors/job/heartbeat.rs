@@ -325,6 +325,16 @@ impl Page {
     }
 }
 
+/// The event of a dead process that a page makes, and of the same bytes where they are no page but
+/// for the first of them.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz(data: &[u8]) -> Vec<Event> {
+    let mut framed = data.to_vec();
+    framed.resize(SIZE, 0);
+    framed[..MAGIC.len()].copy_from_slice(MAGIC);
+    [data, &framed].into_iter().filter_map(Page::parse).map(|page| page.death()).collect()
+}
+
 /// The pid namespace of the process files: that of their process 1, or this process's own if that
 /// may not be read.
 fn pid_namespace(roots: &Roots) -> Option<u64> {
@@ -518,6 +528,15 @@ mod tests {
         let (shm, mut reader, b) = bench();
         std::fs::remove_dir(shm.0.path().join(DIR)).unwrap();
         assert!(matches!(reader.probe(&b.context()).unwrap(), Support::Unsupported(_)));
+    }
+
+    /// The corpus of the fuzzer.
+    #[test]
+    fn corpus_is_of_pages() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/heartbeat");
+        let is_page = |name: &str| Page::parse(&std::fs::read(dir.join(name)).unwrap()).is_some();
+        assert_eq!(["training", "starting", "moved"].map(is_page), [true; 3]);
+        assert!(!is_page("torn"));
     }
 
     proptest::proptest! {
