@@ -108,7 +108,10 @@ pub(super) fn refuse(
     guarded: bool,
 ) -> Option<String> {
     let text = |name| headers.get(name).map(|v: &axum::http::HeaderValue| v.to_str().unwrap_or("?"));
-    let (origin, site) = (text(ORIGIN), headers.get("sec-fetch-site").and_then(|v| v.to_str().ok()));
+    // Every browser sends `Origin` with what changes something. A proxy such as Grafana's takes it
+    // away, so a request with neither of the two is not refused.
+    let origin = text(ORIGIN).or_else(|| text(REFERER));
+    let site = headers.get("sec-fetch-site").and_then(|v| v.to_str().ok());
     if !is_browser(headers) {
         return None;
     }
@@ -124,12 +127,14 @@ pub(super) fn refuse(
     }
     let foreign_site = site.is_some_and(|s| !matches!(s, "same-origin" | "none"));
     let foreign_origin = origin.is_some_and(|o| {
-        o.split_once("://").is_none_or(|(_, authority)| {
+        o.split_once("://").is_none_or(|(_, rest)| {
+            let authority = rest.split('/').next().unwrap_or_default();
             !authority.eq_ignore_ascii_case(host) && !hosts.names.iter().any(|n| n == name_of(authority))
         })
     });
-    (foreign_site || foreign_origin)
-        .then(|| "a page of another site may not change anything here (Origin, Sec-Fetch-Site)".to_owned())
+    (foreign_site || foreign_origin).then(|| {
+        "a page of another site may not change anything here (Origin, Referer, Sec-Fetch-Site)".to_owned()
+    })
 }
 
 /// Whether a browser asks. A script may set the user agent, and a browser leaves the rest of what
@@ -242,6 +247,17 @@ mod tests {
                 None,
                 "the browser itself keeps the answer from {foreign}"
             );
+        }
+        let from = |page| ask(Method::POST, &[("host", "10.1.2.3:9766"), ("referer", page)]);
+        assert_eq!(from("http://10.1.2.3:9766/incidents/1"), None);
+        for page in
+            ["http://evil.example/10.1.2.3:9766", "http://10.1.2.3:80/", "about:blank", "/incidents/1"]
+        {
+            assert!(from(page).is_some(), "{page}");
+            let headers = [("host", "10.1.2.3:9766"), ("referer", page)];
+            assert!(ask_of(Method::POST, &headers, false).is_some(), "{page}");
+            let with_origin = [own[0], own[1], ("referer", page)];
+            assert_eq!(ask(Method::POST, &with_origin), None, "{page}");
         }
         for site in ["cross-site", "same-site"] {
             assert!(ask(Method::POST, &[("host", "10.1.2.3"), ("sec-fetch-site", site)]).is_some(), "{site}");
