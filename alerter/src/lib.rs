@@ -33,6 +33,7 @@ mod label_names;
 mod markdown;
 mod markup;
 pub mod metrics;
+mod money;
 pub mod node_snapshot;
 pub mod notify;
 pub mod openapi;

@@ -20,7 +20,7 @@ use stepwatch_respond::message::{self, Details, Message, place};
 
 use crate::markdown::{Table, escape};
 use crate::store::{Delivery, DeliveryState};
-pub use impact::{Impact, Loss};
+pub use impact::{Cost, Impact, Loss};
 
 /// Lines of history; what flaps for a week has thousands.
 const TIMELINE_MAX: usize = 500;

@@ -582,6 +582,6 @@ impl Directory for Monitor {
     }
 
     fn first_seen(&self, run: &str) -> Option<Ts> {
-        self.runs.get(run).and_then(|run| run.origin().since)
+        self.runs.get(run).map(Run::known_since)
     }
 }

@@ -1,7 +1,7 @@
 //! A sentence as data, so that no code has to parse it: a statement and its circumstances, each of
 //! them facts in a form, and the targets that it names.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::clause;
 use crate::clause::Clause;
@@ -120,29 +120,6 @@ impl From<&Observation> for Sentence {
     }
 }
 
-/// Reads a sentence of a record that may be older than the parts: it has the text, and how many
-/// bytes of that are the leading mark, and the statement with it.
-pub fn of_record<'de, D: Deserializer<'de>>(d: D) -> Result<Sentence, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum OfRecord {
-        Parts(Sentence),
-        Text { text: String, lead: usize, what: usize, names: Vec<Target> },
-    }
-    if !d.is_human_readable() {
-        return Sentence::deserialize(d);
-    }
-    Ok(match OfRecord::deserialize(d)? {
-        OfRecord::Parts(parts) => parts,
-        OfRecord::Text { text, lead, what, names } => {
-            let statement = Clause::words(text.get(lead..what).unwrap_or(&text));
-            let rest = text.get(what..).and_then(|rest| rest.strip_prefix("; "));
-            let circumstances = rest.map(Clause::words).into_iter().collect();
-            Sentence { statement, circumstances, names, left: lead > 0 }
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,15 +196,5 @@ mod tests {
         let names: Vec<&str> = s.clauses().flat_map(Clause::all_facts).map(|(name, _)| name).collect();
         let all = "now inf rest share n step since at word text names gpu device seen stage";
         assert_eq!(names.join(" "), all);
-    }
-
-    #[test]
-    fn a_record_of_text_is_read() {
-        let old = r#"{"text":"what is left: a; b; c","lead":14,"what":15,"names":[{"node":{"node":"n1"}}]}"#;
-        let read = |json: &str| of_record(&mut serde_json::Deserializer::from_str(json)).unwrap();
-        let s = read(old);
-        assert_eq!(read(&serde_json::to_string(&s).unwrap()), s);
-        assert_eq!((s.to_string().as_str(), s.what().as_str()), ("what is left: a; b; c", "what is left: a"));
-        assert!(s.names(&Target::node("n1")) && s.what_is_left().unwrap() == "a; b; c");
     }
 }

@@ -1,7 +1,7 @@
 //! An incident as everybody sees it: what it is, who has it, how it ended.
 
 use serde::{Deserialize, Serialize};
-use stepwatch_model::{Cause, Kind, Sentence, Severity, Span, Suspect, Ts, sentence};
+use stepwatch_model::{Cause, Kind, Sentence, Severity, Span, Suspect, Ts};
 
 use crate::labels;
 use crate::matcher::Labels;
@@ -127,7 +127,6 @@ pub struct IncidentRecord {
     pub expected: f64,
     #[serde(with = "stepwatch_wire::num::any")]
     pub score: f64,
-    #[serde(deserialize_with = "sentence::of_record")]
     pub summary: Sentence,
     pub suspects: Vec<Suspect>,
     pub opened_at: Ts,

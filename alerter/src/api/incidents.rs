@@ -193,7 +193,8 @@ pub(super) async fn postmortem(
     }
     let impact = postmortem::impact(&account);
     let sent = api.last_sent(&record, &deliveries);
-    let incident = IncidentDetail::from_record(record, sent, timeline, deliveries);
+    let cost = impact.cost(&record);
+    let incident = IncidentDetail::from_record(record, sent, cost, (timeline, deliveries));
     Ok(Json(PostmortemView { incident, impact, markdown }).into_response())
 }
 
@@ -214,7 +215,16 @@ impl Api {
         let timeline = self.store.timeline(&record.id).await?;
         let deliveries = self.store.deliveries(&record.id).await?;
         let sent = self.last_sent(&record, &deliveries);
-        Ok(IncidentDetail::from_record(record, sent, timeline, deliveries))
+        let (timeline_of, deliveries_of) = (&timeline, &deliveries);
+        let account = Account {
+            record: &record,
+            timeline: timeline_of,
+            deliveries: deliveries_of,
+            chart: None,
+            now: wall(),
+        };
+        let cost = postmortem::impact(&account).cost(&record);
+        Ok(IncidentDetail::from_record(record, sent, cost, (timeline, deliveries)))
     }
 
     /// What the last message said while the incident fired; without a message, what one would say

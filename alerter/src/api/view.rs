@@ -3,6 +3,7 @@
 //! Times are RFC 3339 in UTC with milliseconds. Numbers that are not finite are the strings `NaN`,
 //! `Infinity`, `-Infinity`, as in events.
 
+mod detail;
 mod facts;
 mod silences;
 mod state_time;
@@ -10,13 +11,13 @@ mod state_time;
 use jiff::fmt::temporal::Pieces;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stepwatch_model::time::Ts;
-use stepwatch_model::{Cause, Kind, Plan, Severity, Suspect};
+use stepwatch_model::{Cause, Kind, Severity, Suspect};
 use stepwatch_respond::effect::{Action, Path, TimelineEntry};
 use stepwatch_respond::incident::{
     End, Ended, IncidentRecord, State, Suppression, SuppressionReason, Verdict,
 };
 use stepwatch_respond::matcher::Labels;
-use stepwatch_respond::message::{Link, Reason};
+use stepwatch_respond::message::Reason;
 use stepwatch_wire::num;
 use utoipa::ToSchema;
 
@@ -26,6 +27,8 @@ use crate::postmortem::Impact;
 use crate::run_snapshot::RunSnapshot;
 use crate::series::Latest;
 use crate::store::{Delivery, DeliveryState};
+pub use detail::IncidentDetail;
+pub(crate) use detail::LastSent;
 pub use facts::Facts;
 pub use silences::{PreviewView, SilenceList, SilenceView, WishView};
 pub use state_time::StateTime;
@@ -124,37 +127,6 @@ pub struct SuppressionView {
     pub by: String,
     pub until: Option<When>,
     pub words: String,
-}
-
-/// An incident with its history and the messages about it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct IncidentDetail {
-    #[serde(flatten)]
-    pub incident: IncidentView,
-    /// The description in the rule of another program's alert.
-    #[serde(default)]
-    pub description: Option<String>,
-    /// Links to further information: the runbook first.
-    #[serde(default)]
-    pub links: Vec<LinkView>,
-    /// What to do, as the message said that was sent last while it fired.
-    #[serde(default)]
-    pub advice: Option<String>,
-    /// The same as data.
-    #[serde(default)]
-    #[schema(value_type = Option<schema::Plan>)]
-    pub plan: Option<Plan>,
-    pub timeline: Vec<TimelineView>,
-    pub deliveries: Vec<DeliveryView>,
-}
-
-/// What the message said that was sent last while the incident fired, or what one would say now.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LastSent {
-    pub(crate) description: Option<String>,
-    pub(crate) links: Vec<Link>,
-    pub(crate) advice: Option<String>,
-    pub(crate) plan: Option<Plan>,
 }
 
 /// The post-mortem of an incident: the facts, the measured costs, and the text for people to
@@ -466,26 +438,6 @@ impl From<IncidentRecord> for IncidentView {
             flaps: r.flaps,
             labels: r.labels,
             suppression: r.suppression.map(Into::into),
-        }
-    }
-}
-
-impl IncidentDetail {
-    pub(super) fn from_record(
-        record: IncidentRecord,
-        sent: LastSent,
-        timeline: Vec<TimelineEntry>,
-        deliveries: Vec<Delivery>,
-    ) -> Self {
-        let link = |Link { text, href, .. }| LinkView { text, href };
-        Self {
-            incident: record.into(),
-            description: sent.description,
-            links: sent.links.into_iter().map(link).collect(),
-            advice: sent.advice,
-            plan: sent.plan,
-            timeline: timeline.into_iter().map(Into::into).collect(),
-            deliveries: deliveries.into_iter().map(Into::into).collect(),
         }
     }
 }

@@ -18,6 +18,8 @@ use crate::api::view::{
     IncidentDetail, IncidentList, IncidentView, PostmortemView, Resolution, SuppressionView, When,
 };
 use crate::clock::wall;
+use crate::money::money;
+use crate::postmortem::Cost;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum IncidentsCommand {
@@ -382,6 +384,9 @@ pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io
     }
     t.row(["opened", &format!("{} ({})", i.opened_at.0, ago(now, i.opened_at))]);
     t.row(["state", &standing(i, now)]);
+    if let Some(cost) = &d.cost {
+        t.row(["cost", &cost_of(i, cost)]);
+    }
     if i.flaps > 0 {
         t.row(["flaps", &format!("came back {} times", i.flaps)]);
     }
@@ -392,6 +397,13 @@ pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io
         t.row([link.text.to_lowercase().as_str(), &link.href]);
     }
     t.write(out)
+}
+
+/// Not what was lost: the GPUs may have computed all the while.
+fn cost_of(i: &IncidentView, cost: &Cost) -> String {
+    let when = if i.state == State::Resolved { "while it lasted" } else { "since it opened" };
+    let (rate, so_far) = (money(cost.dollars_per_hour), money(cost.dollars));
+    format!("{so_far} {when}: {} GPUs at {rate} an hour", cost.gpus)
 }
 
 /// An alert of another program about a run that is not watched has no place in its steps.

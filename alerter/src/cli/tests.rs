@@ -17,6 +17,7 @@ use crate::api::view::{
     DeliveryView, Facts, IncidentDetail, IncidentView, LinkView, PathView, RunList, RunView, SourceView,
     SuppressionView, TimelineView, When,
 };
+use crate::postmortem::Cost;
 use crate::store::DeliveryState;
 use crate::testing::{DEADLINE, TestApp, wait_for};
 
@@ -185,13 +186,15 @@ fn detail() -> IncidentDetail {
             entry(425, "alice", "acknowledged after 7m 5s; escalation stops"),
         ],
         deliveries: vec![chat, primary, superseded, answer],
+        cost: Some(Cost { gpus: 512, dollars_per_hour: 1280.0, dollars: 151.25 }),
         ..facts_of(incident)
     }
 }
 
 fn facts_of(incident: IncidentView) -> IncidentDetail {
     let (description, links, timeline, deliveries) = (None, Vec::new(), Vec::new(), Vec::new());
-    IncidentDetail { incident, description, links, advice: None, plan: None, timeline, deliveries }
+    let (advice, plan, cost) = (None, None, None);
+    IncidentDetail { incident, description, links, advice, plan, cost, timeline, deliveries }
 }
 
 fn suppressed(why: SuppressionReason, by: &str) -> SuppressionView {

@@ -50,7 +50,24 @@ pub struct Loss {
     pub how: String,
 }
 
+/// What the GPUs of a run cost while an incident lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Cost {
+    pub gpus: u32,
+    pub dollars_per_hour: f64,
+    /// Since it opened, until it was resolved.
+    pub dollars: f64,
+}
+
 impl Impact {
+    /// None where the price or the number of GPUs is not known, or what is wrong costs no run
+    /// anything.
+    pub fn cost(&self, record: &IncidentRecord) -> Option<Cost> {
+        let (rate, gpus) = self.dollars_per_gpu_hour.zip(self.gpus).filter(|_| record.costs_a_run())?;
+        let dollars = self.dollars.unwrap_or_default();
+        Some(Cost { gpus, dollars_per_hour: rate * f64::from(gpus), dollars })
+    }
+
     pub(super) fn from_account(a: &Account<'_>) -> Self {
         let lasted_seconds = a.lasted().as_secs_f64();
         let Some(first) = a.first() else {

@@ -14,7 +14,7 @@ use stepwatch_respond::incident::{IncidentRecord, State as IncidentState, Verdic
 use stepwatch_respond::message::Message;
 
 use super::form::{Fields, remember, see};
-use super::format::{ago, clock, money, until};
+use super::format::{ago, clock, until};
 use super::incidents::Row;
 use super::layout::{Frame, Place};
 use super::page::{Result, page, shown};
@@ -25,6 +25,7 @@ use crate::api::error::ApiError;
 use crate::api::incident_actions::Said;
 use crate::api::view::{DeliveryView, LinkView};
 use crate::clock::wall;
+use crate::money::money;
 use crate::notify::text::web_link;
 use crate::postmortem::{self, Account};
 use crate::runtime::IncidentAction;
@@ -207,7 +208,6 @@ impl Page {
         let impact = postmortem::impact(&account);
         let said = api.last_sent(&record, deliveries);
         let last = deliveries.iter().rev().find_map(|d| d.message.as_deref());
-        let cost = impact.dollars_per_gpu_hour.zip(impact.gpus).filter(|_| record.costs_a_run());
         let over = record.state == IncidentState::Resolved;
         let web = |link: &LinkView| web_link(&link.href, HREF_MAX).is_some();
         let links = said.links.into_iter().map(|link| LinkView { text: link.text, href: link.href });
@@ -220,10 +220,10 @@ impl Page {
             advice: said.advice,
             steps: record.has_steps().then(|| steps(&record)),
             checkpoint: last.and_then(|m| checkpoint(m, now)),
-            cost: cost.map(|(rate, gpus)| Money {
-                per_hour: money(rate * f64::from(gpus)),
-                so_far: money(impact.dollars.unwrap_or_default()),
-                gpus,
+            cost: impact.cost(&record).map(|cost| Money {
+                per_hour: money(cost.dollars_per_hour),
+                so_far: money(cost.dollars),
+                gpus: cost.gpus,
             }),
             at_risk: impact.at_risk,
             ended: record.resolved_at.map(|at| format!("{}{}", clock(at), how(&record))),

@@ -14,7 +14,7 @@ use stepwatch_respond::incident::{IncidentRecord, State as IncidentState};
 use url::form_urlencoded;
 
 use super::form::{Fields, remember, see};
-use super::format::{ago, clock, money, until};
+use super::format::{ago, clock, until};
 use super::layout::{Frame, Place};
 use super::page::{Result, page, shown};
 use crate::access::Scope;
@@ -25,6 +25,7 @@ use crate::api::extract::Asked;
 use crate::api::incident_actions::Said;
 use crate::api::view::IncidentView;
 use crate::clock::wall;
+use crate::money::money;
 use crate::runtime::IncidentAction;
 use crate::store::{Filter, Order};
 

@@ -50,6 +50,7 @@ pub(crate) const ALL: &[Attack] = &[
     exporter::ATTACK,
     exporter::NESTED,
     exporter::SIGNALS,
+    exporter::FAULTS,
     store::ATTACK,
     links::ATTACK,
     discovered::LINKS,

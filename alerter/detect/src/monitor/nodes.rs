@@ -228,8 +228,7 @@ impl Monitor {
     fn oldest_run_on(&self, now: Ts, node: &str) -> Option<OldestRun> {
         let here = self.placement.on(node).filter_map(|name| self.runs.get(name));
         let used = here.filter(|run| now - run.state.last_heard < USES_FOR && run.state.name != NO_RUN);
-        let known = used.filter_map(|run| Some((run.origin().since?, run)));
-        let (since, run) = known.min_by_key(|(since, _)| *since)?;
+        let (since, run) = used.map(|run| (run.known_since(), run)).min_by_key(|(since, _)| *since)?;
         Some(OldestRun { name: run.state.name.clone(), since })
     }
 
@@ -273,6 +272,7 @@ impl Monitor {
     /// The runs that use a node, in the order of [`users`].
     fn tenants(&self, now: Ts, node: &str) -> Vec<Tenant> {
         let runs = users(&self.placement, &self.runs, now, node).into_iter();
+        let here = self.nodes.get(node).map(|n| gpu_fault::lately(now, &n.state)).unwrap_or_default();
         runs.map(|run| Tenant {
             run: run.state.name.clone(),
             ranks: run.state.nodes.get(node).copied().unwrap_or(0),
@@ -280,7 +280,7 @@ impl Monitor {
             last_progress: run.state.last_progress,
             ended: run.state.ended.as_ref().map(|e| e.at),
             peer_clock: self.placement.clock_beside(&run.state.name, node),
-            fails_alike: self.fails_alike(now, run, node),
+            fails_alike: self.fails_alike(now, run, node, &here),
         })
         .collect()
     }
@@ -301,10 +301,9 @@ impl Monitor {
         run.state.nodes.keys().filter_map(heir).collect()
     }
 
-    /// XIDs that a program can cause by itself, and that this node just had, as other nodes of the
-    /// run did.
-    fn fails_alike(&self, now: Ts, run: &Run, node: &str) -> Vec<i64> {
-        let here = self.nodes.get(node).map(|n| gpu_fault::lately(now, &n.state)).unwrap_or_default();
+    /// XIDs that a program can cause by itself, and that this node just had (`here`), as other
+    /// nodes of the run did.
+    fn fails_alike(&self, now: Ts, run: &Run, node: &str, here: &[i64]) -> Vec<i64> {
         // Most nodes have none.
         if here.is_empty() {
             return Vec::new();

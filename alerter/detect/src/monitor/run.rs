@@ -94,10 +94,13 @@ impl Run {
 
     /// The source of the reports about it, and the user who owns it.
     pub(crate) fn origin(&self) -> Origin {
-        let Reporters { uid, since, .. } = self.reporters;
         let source = origin_of(self.reporters.first().unwrap_or_default()).to_owned();
-        let since = since.unwrap_or(self.state.first_seen);
-        Origin::of_exporter(source, uid).since(since)
+        Origin::of_exporter(source, self.reporters.uid).since(self.known_since())
+    }
+
+    /// Since when it is known, as a run of the user who owns it.
+    pub(crate) fn known_since(&self) -> Ts {
+        self.reporters.since.unwrap_or(self.state.first_seen)
     }
 
     /// Takes one event of this run.

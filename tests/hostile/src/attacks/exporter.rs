@@ -1,12 +1,13 @@
 //! An exporter that the alerter reads and that lies: a million runs, errors of nodes that it is
 //! not, and a NaN of another's run. Another sends records that take a hundred times their text; a
-//! third reports five hundred metrics in each of its runs.
+//! third reports five hundred metrics in each of its runs; a fourth has as many runs as it may on
+//! its node, and errors of its GPU without end.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::attack::{Attack, Target};
 use crate::stage::GENUINE;
@@ -18,12 +19,16 @@ pub(crate) const ATTACK: Attack = Attack {
 };
 pub(crate) const NESTED: Attack = Attack::new("nested-records", |target| act(target, nested));
 pub(crate) const SIGNALS: Attack = Attack::new("many-signals", |target| act(target, signals));
+pub(crate) const FAULTS: Attack =
+    Attack { pages: PAGES, ..Attack::new("many-faults", |target| act(target, faults)) };
 
 /// Of one origin, of runs that are new: docs/incidents.md.
 const PAGES: usize = 15;
 const RUNS: u64 = 1_000_000;
 /// Records of each of them.
-const LIES: u64 = 6;
+const LIES: u64 = 5;
+/// Runs for each error of the node that is its own: what such an error costs grows with them.
+const RUNS_OF_FAULT: u64 = 64;
 const BATCH: u64 = 500;
 /// Bytes of a record.
 const RECORD: usize = 16 << 10;
@@ -116,22 +121,38 @@ fn lie(target: &Target, n: u64) -> String {
     let ts = time(target);
     // Its own, and one that it is not.
     let (node, other) = ("lying", format!("invented-{n}"));
-    let xid = |node: &str| json!({"k": "xid", "node": node, "code": 79, "level": "error", "gpu": "GPU-0", "text": "GPU has fallen off the bus"});
     let events = [
         json!({"k": "hello", "run": format!("lie-{n}"), "rank": 0, "world": 1, "node": node}),
         json!({"k": "step", "run": format!("lie-{n}"), "rank": 0, "step": 1, "m": {"loss": "NaN"}, "node": node}),
-        xid(node),
-        xid(&other),
+        xid(if n.is_multiple_of(RUNS_OF_FAULT) { node } else { &other }),
         json!({"k": "step", "run": GENUINE, "rank": 0, "step": 1_000_000 + n, "m": {"loss": "NaN"}, "node": other}),
         json!({"k": "step", "run": GENUINE, "rank": 0, "step": 1_000_000 + n, "m": {"loss": "NaN"}, "node": node}),
     ];
-    let lines = events.into_iter().zip(n * LIES + 1..).map(|(mut event, seq)| {
-        if let Some(fields) = event.as_object_mut() {
-            fields.insert("v".into(), 1.into());
-            fields.insert("ts".into(), ts.into());
-            fields.insert("c".into(), format!("{BOOT}:{seq}").into());
-        }
-        format!("{event}\n")
+    let lines = events.into_iter().zip(n * LIES + 1..).map(|(event, seq)| record(event, seq, ts));
+    lines.collect::<Vec<_>>().concat()
+}
+
+fn xid(node: &str) -> Value {
+    json!({"k": "xid", "node": node, "code": 79, "level": "error", "gpu": "GPU-0", "text": "GPU has fallen off the bus"})
+}
+
+fn record(mut event: Value, seq: u64, ts: f64) -> String {
+    if let Some(fields) = event.as_object_mut() {
+        fields.insert("v".into(), 1.into());
+        fields.insert("ts".into(), ts.into());
+        fields.insert("c".into(), format!("{BOOT}:{seq}").into());
+    }
+    format!("{event}\n")
+}
+
+fn faults(target: &Target, first: u64) -> String {
+    let (ts, node) = (time(target), "faulty");
+    let lines = (first..first + BATCH).map(|n| {
+        let step = n / BATCH;
+        let of_run = json!({"k": "step", "run": format!("on-faulty-{}", n % BATCH), "rank": 0, "step": step, "m": {"loss": 2.5}, "node": node});
+        // A step of every run, and then as many errors.
+        let event = if step.is_multiple_of(2) { of_run } else { xid(node) };
+        record(event, n + 1, ts)
     });
     lines.collect::<Vec<_>>().concat()
 }
