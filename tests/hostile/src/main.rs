@@ -48,7 +48,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let target = |json: &str| serde_json::from_str::<Target>(json);
     match &cli.act {
         Some(Act::Act { attack, target: json }) => (attacks::named(attack)?.act)(&target(json)?)?,
-        Some(Act::Train { target: json }) => newcomer::train(&target(json)?)?,
+        Some(Act::Train { target: json }) => newcomer::train(&target(json)?),
         None => return attack(&cli.attacks),
     }
     Ok(ExitCode::SUCCESS)

@@ -190,27 +190,15 @@ pub(crate) async fn measure(attack: &Attack) -> anyhow::Result<Measured> {
     };
     let start = |name: &str, args: &[&str], user| act_as(home.path(), name, args, &target, user);
     let mut attacker = start(attack.name, &["act", attack.name], attack.neighbour.then_some(NOBODY))?;
-    let (began, used) = (Instant::now(), processor_time(&stage.stack.exporter.daemon)?);
-    let mut trainer = None;
-    while began.elapsed() < LASTS || stage.records().await < attack.records && began.elapsed() < PATIENCE {
-        if trainer.is_none() && began.elapsed() > LASTS / 2 {
-            trainer = Some(start(newcomer::RUN, &["train"], Some(newcomer::USER))?);
-            stage.newcomer().await?;
-        }
-        stage.healthy_step().await?;
-        stage.probe().await;
-    }
-    let used = processor_time(&stage.stack.exporter.daemon)?.saturating_sub(used);
-    let exporter_cpu = used.as_secs_f64() / began.elapsed().as_secs_f64();
+    let newcomer = || start(newcomer::RUN, &["train"], Some(newcomer::USER));
+    let (exporter_cpu, mut newcomer) = stage.endure(attack, newcomer).await?;
     let page_after = stage.break_genuine().await?;
     let measured = stage.measured(exporter_cpu, page_after).await?;
     if let Some(status) = attacker.ended().filter(|status| !status.success()) {
         anyhow::bail!("{} did not attack: {status}\n{}", attack.name, attacker.log().join("\n"));
     }
     let _ = attacker.kill().await;
-    if let Some(mut trainer) = trainer {
-        let _ = trainer.kill().await;
-    }
+    let _ = newcomer.kill().await;
     Ok(measured)
 }
 
@@ -238,6 +226,33 @@ fn act_as(
 }
 
 impl Stage {
+    /// Makes genuine steps while the attack lasts, and has a newcomer start in the middle of it.
+    /// Returns how much of a core the exporter took, and the newcomer.
+    async fn endure(
+        &mut self,
+        attack: &Attack,
+        start: impl Fn() -> anyhow::Result<Daemon>,
+    ) -> anyhow::Result<(f64, Daemon)> {
+        let (began, used) = (Instant::now(), processor_time(&self.stack.exporter.daemon)?);
+        self.steps_until(began + LASTS / 2).await?;
+        let newcomer = start()?;
+        self.newcomer().await?;
+        self.steps_until(began + LASTS).await?;
+        while self.records().await < attack.records && began.elapsed() < PATIENCE {
+            self.steps_until(Instant::now() + Duration::from_secs(1)).await?;
+        }
+        let used = processor_time(&self.stack.exporter.daemon)?.saturating_sub(used);
+        Ok((used.as_secs_f64() / began.elapsed().as_secs_f64(), newcomer))
+    }
+
+    async fn steps_until(&mut self, end: Instant) -> anyhow::Result<()> {
+        while Instant::now() < end {
+            self.healthy_step().await?;
+            self.probe().await;
+        }
+        Ok(())
+    }
+
     /// Another step of the genuine run; how long until it is on the page.
     async fn healthy_step(&mut self) -> anyhow::Result<()> {
         self.step += 1;

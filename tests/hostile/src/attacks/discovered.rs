@@ -45,7 +45,7 @@ fn links(target: &Target) -> anyhow::Result<()> {
             writeln!(File::create(&draft)?, "{{\"step\": {round}, \"loss\": 2.5}}")?;
         }
         rename(&draft, &log)?;
-        let mut piece = [0; 65_536];
+        let mut piece = vec![0; 65_536];
         // What comes later is read in the next round.
         let length = stream.read(&mut piece).unwrap_or(0);
         published.push_str(&String::from_utf8_lossy(piece.get(..length).unwrap_or_default()));
