@@ -60,8 +60,8 @@ pub struct Cost {
 }
 
 impl Impact {
-    /// None where the price or the number of GPUs is not known, or what is wrong costs no run
-    /// anything.
+    /// None where the price or the number of GPUs is not known, where what is wrong costs no run
+    /// anything, and before the first message, which has both numbers.
     pub fn cost(&self, record: &IncidentRecord) -> Option<Cost> {
         let (rate, gpus) = self.dollars_per_gpu_hour.zip(self.gpus).filter(|_| record.costs_a_run())?;
         let dollars = self.dollars.unwrap_or_default();

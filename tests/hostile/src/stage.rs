@@ -10,7 +10,7 @@ use anyhow::Context;
 use serde_json::json;
 use stepwatch_tests::daemon::{Daemon, command};
 use stepwatch_tests::trainer::{Rank, healthy};
-use stepwatch_tests::{Alerter, FakeLibc, Machine, Stack, StackOptions, exposition, http, poll_until};
+use stepwatch_tests::{FakeLibc, Machine, Stack, StackOptions, exposition, http, poll_until};
 
 use crate::attack::{Attack, Private, Target};
 use crate::newcomer;
@@ -33,6 +33,8 @@ const KNOWN: i64 = 11 * 60;
 /// Of the attack before the genuine run breaks.
 const LASTS: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_mins(1);
+/// For the alerter to read what an attack sends it.
+const READ_WITHIN: Duration = Duration::from_mins(5);
 /// On a page it would be that of the log that nobody else may read.
 const PRIVATE_LOSS: f64 = 321.098_765;
 const NOBODY: u32 = 65_534;
@@ -164,7 +166,8 @@ pub(crate) async fn measure(attack: &Attack) -> anyhow::Result<Measured> {
         json!([{"targets": [stack.exporter.addr.to_string()]}]).to_string(),
     )?;
     let genuine = stack.warm_run(GENUINE, WARM)?;
-    let knows_it = async || knows(&stack.alerter, GENUINE).await;
+    let alerter = stack.alerter.url();
+    let knows_it = async || knows(&alerter, GENUINE).await;
     poll_until("the alerter to know the genuine run", PATIENCE, knows_it).await?;
     machine.set_clock(KNOWN)?;
 
@@ -191,8 +194,9 @@ pub(crate) async fn measure(attack: &Attack) -> anyhow::Result<Measured> {
     let start = |name: &str, args: &[&str], user| act_as(home.path(), name, args, &target, user);
     let mut attacker = start(attack.name, &["act", attack.name], attack.neighbour.then_some(NOBODY))?;
     let newcomer = || start(newcomer::RUN, &["train"], Some(newcomer::USER));
-    let (exporter_cpu, mut newcomer) = stage.endure(attack, newcomer).await?;
+    let (exporter_cpu, mut newcomer) = stage.endure(newcomer).await?;
     let page_after = stage.break_genuine().await?;
+    stage.read_all(attack).await?;
     let measured = stage.measured(exporter_cpu, page_after).await?;
     if let Some(status) = attacker.ended().filter(|status| !status.success()) {
         anyhow::bail!("{} did not attack: {status}\n{}", attack.name, attacker.log().join("\n"));
@@ -228,21 +232,26 @@ fn act_as(
 impl Stage {
     /// Makes genuine steps while the attack lasts, and has a newcomer start in the middle of it.
     /// Returns how much of a core the exporter took, and the newcomer.
-    async fn endure(
-        &mut self,
-        attack: &Attack,
-        start: impl Fn() -> anyhow::Result<Daemon>,
-    ) -> anyhow::Result<(f64, Daemon)> {
+    async fn endure(&mut self, start: impl Fn() -> anyhow::Result<Daemon>) -> anyhow::Result<(f64, Daemon)> {
         let (began, used) = (Instant::now(), processor_time(&self.stack.exporter.daemon)?);
         self.steps_until(began + LASTS / 2).await?;
         let newcomer = start()?;
-        self.newcomer().await?;
-        self.steps_until(began + LASTS).await?;
-        while self.records().await < attack.records && began.elapsed() < PATIENCE {
+        let known = newcomer_is_known(self.stack.exporter.url(), self.stack.alerter.url());
+        let (known, steps) = tokio::join!(known, self.steps_until(began + LASTS));
+        steps?;
+        (self.newcomer_on_page_after, self.newcomer_after) = known;
+        let used = processor_time(&self.stack.exporter.daemon)?.saturating_sub(used);
+        let exporter_cpu = used.as_secs_f64() / began.elapsed().as_secs_f64();
+        Ok((exporter_cpu, newcomer))
+    }
+
+    /// Waits until the alerter has read what the attack is to make it read.
+    async fn read_all(&mut self, attack: &Attack) -> anyhow::Result<()> {
+        let began = Instant::now();
+        while self.records().await < attack.records && began.elapsed() < READ_WITHIN {
             self.steps_until(Instant::now() + Duration::from_secs(1)).await?;
         }
-        let used = processor_time(&self.stack.exporter.daemon)?.saturating_sub(used);
-        Ok((used.as_secs_f64() / began.elapsed().as_secs_f64(), newcomer))
+        Ok(())
     }
 
     async fn steps_until(&mut self, end: Instant) -> anyhow::Result<()> {
@@ -278,22 +287,6 @@ impl Stage {
                 println!("    a probe failed: {why:#}");
             }
         }
-    }
-
-    /// How long until a run that was just started is known to both programs.
-    async fn newcomer(&mut self) -> anyhow::Result<()> {
-        let began = Instant::now();
-        let (exporter, alerter) = (&self.stack.exporter, &self.stack.alerter);
-        poll_until("steps of a new run on the page", PATIENCE, async || {
-            let page = exporter.metrics().await.ok()?;
-            exposition::value(&page, "train_step", &[("run", newcomer::RUN)])
-        })
-        .await?;
-        self.newcomer_on_page_after = began.elapsed();
-        poll_until("the new run at the alerter", PATIENCE, async || knows(alerter, newcomer::RUN).await)
-            .await?;
-        self.newcomer_after = began.elapsed();
-        Ok(())
     }
 
     /// Records that the alerter has read of an exporter that is the attacker's.
@@ -342,8 +335,23 @@ impl Stage {
     }
 }
 
-async fn knows(alerter: &Alerter, run: &str) -> Option<()> {
-    let known = http::get_json(&format!("{}/api/v1/runs?run={run}", alerter.url())).await.ok()?;
+/// How long until steps of a run that was just started are on the page, and until the alerter knows
+/// it; at most the patience for either.
+async fn newcomer_is_known(exporter: String, alerter: String) -> (Duration, Duration) {
+    let began = Instant::now();
+    let stepped = async || {
+        let page = http::get(&format!("{exporter}/metrics")).await.ok()?;
+        exposition::value(&page, "train_step", &[("run", newcomer::RUN)])
+    };
+    let _ = poll_until("steps of a new run on the page", PATIENCE, stepped).await;
+    let on_page = began.elapsed();
+    let known = async || knows(&alerter, newcomer::RUN).await;
+    let _ = poll_until("the new run at the alerter", PATIENCE, known).await;
+    (on_page, began.elapsed())
+}
+
+async fn knows(alerter: &str, run: &str) -> Option<()> {
+    let known = http::get_json(&format!("{alerter}/api/v1/runs")).await.ok()?;
     known["runs"].as_array()?.iter().any(|known| known["run"] == run).then_some(())
 }
 

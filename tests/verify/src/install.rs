@@ -59,6 +59,8 @@ const CARGO_MACHETE: &str = "0.9.2";
 /// Disk that a first run takes, and without what cargo keeps for a second compilation.
 const FIRST_RUN_MB: u64 = 15_000;
 const FIRST_RUN_NOT_INCREMENTAL_MB: u64 = 9_000;
+/// What is there once the tests were built.
+const BUILT: &str = "libstepwatch_exporter";
 
 pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     let disk = free_disk(w)?;
@@ -93,8 +95,11 @@ fn free_disk(w: &Workspace) -> Result<String, String> {
     let Some(free) = free else { return Ok("free disk: unknown, because df says nothing".into()) };
     let incremental = std::env::var_os("CARGO_INCREMENTAL").is_none_or(|value| value != "0");
     let takes = if incremental { FIRST_RUN_MB } else { FIRST_RUN_NOT_INCREMENTAL_MB };
-    let built = w.scratch.with_file_name("debug").join("deps").is_dir();
-    if !built && free < takes {
+    // Of a target directory elsewhere nothing is known.
+    let deps = w.scratch.with_file_name("debug").join("deps");
+    let names = std::fs::read_dir(deps).map(|names| names.flatten().map(|name| name.file_name()));
+    let is_first = names.is_ok_and(|mut names| !names.any(|n| n.to_string_lossy().starts_with(BUILT)));
+    if is_first && free < takes {
         return Err(format!(
             "{free} MB of disk are free below {}, and a first run takes {takes} MB",
             w.scratch.display()

@@ -106,8 +106,9 @@ impl Monitor {
         };
         // Nearly all events are of a rank that the source owns.
         let declares = event.kind == Kind::Hello && event.uid.is_some();
-        if !declares && rank_of(event).is_some_and(|rank| run.reporters.source_of_rank(rank) == Some(source))
-        {
+        let is_owners = event.uid.is_none_or(|uid| run.reporters.uid == Some(uid));
+        let has_rank = |rank| run.reporters.source_of_rank(rank).is_some_and(|of| of == source);
+        if !declares && is_owners && rank_of(event).is_some_and(has_rank) {
             return Ok(());
         }
         self.may_join(record, name, out)?;
@@ -287,7 +288,6 @@ impl Monitor {
         let Record { source, event, .. } = record;
         let Some(run) = self.runs.get_mut(name) else { return };
         let t = &mut run.reporters;
-        let begins = t.first().is_none();
         match rank_of(event) {
             Some(rank) if t.source_of_rank(rank) == Some(source) || t.is_full() => {}
             Some(rank) => {
@@ -301,8 +301,9 @@ impl Monitor {
             }
             None => t.add(source),
         }
-        // The `hello` may have been lost or refused. It binds nobody later if others were admitted.
-        if begins || event.kind == Kind::Hello && t.uid.is_none() && t.is_only(source) {
+        // The `hello` may have been lost or refused. What is no step may be root's, before the user
+        // trains. Nobody is bound later if others were admitted.
+        if matches!(event.kind, Kind::Hello | Kind::Step) && t.uid.is_none() && t.is_only(source) {
             t.uid = event.uid;
         }
         self.feeds(source, name);

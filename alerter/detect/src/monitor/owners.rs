@@ -46,7 +46,9 @@ impl Monitor {
     ) -> Result<(), Refusal> {
         let Record { now, source, event } = record;
         let Some(run) = self.runs.get_mut(name) else { return Ok(()) };
-        let declared = event.uid.filter(|_| event.kind == EventKind::Hello);
+        // A step says whose a run is that goes on after its end.
+        let goes_on = event.kind == EventKind::Step && run.state.ended.is_some() && run.is_free(now);
+        let declared = event.uid.filter(|_| event.kind == EventKind::Hello || goes_on);
         let (Some(uid), Some(had)) = (declared.or(run.reporters.denied(source)), run.reporters.uid) else {
             return Ok(());
         };

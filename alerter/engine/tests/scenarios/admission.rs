@@ -2,6 +2,8 @@
 //! may still do.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod owners;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use stepwatch_engine::{Engine, Refusal, SourceInput};
@@ -171,54 +173,6 @@ fn a_flood_of_one_user_hides_neither_a_known_run_nor_anybody_else() {
         let pages = w.pages();
         assert!(has(&pages, "mine") && has(&pages, "other"), "{pages:#?}");
     }
-}
-
-/// While a source has as many runs as it may, `hello` may be refused a moment before another run
-/// makes room and a step is not.
-#[test]
-fn a_run_whose_hello_is_lost_counts_against_its_user() {
-    let mut w = World::new();
-    for i in 0..120 {
-        let run = format!("flood-{i}");
-        if i % 2 == 0 {
-            w.say(NODE1, &format!(r#""k":"hello","run":"{run}","rank":0,"world":1,"uid":1001"#));
-        }
-        for (step, loss) in [(1, "2.5"), (2, r#""NaN""#)] {
-            let of_rank = format!(r#""k":"step","run":"{run}","rank":0,"uid":1001"#);
-            w.say(NODE1, &format!(r#"{of_rank},"step":{step},"m":{{"loss":{loss}}}"#));
-        }
-    }
-    let pages = w.pages();
-    assert!(pages.len() <= 11, "{pages:#?}");
-    assert!(has(&pages, "PAGE user 1001 of exporter node001:9765: alert storm"), "{pages:#?}");
-}
-
-/// A launcher of root opens a run, and the user's steps follow.
-#[test]
-fn a_run_that_root_opened_pages_for_the_user_who_trains() {
-    let mut w = World::new();
-    w.say(NODE1, r#""k":"hello","run":"r","rank":0,"world":1,"uid":0"#);
-    w.say(NODE1, r#""k":"hello","run":"r","rank":0,"world":1,"uid":1001"#);
-    for (step, loss) in [(1, "2.5"), (2, r#""NaN""#)] {
-        let of_rank = r#""k":"step","run":"r","rank":0,"uid":1001"#;
-        w.say(NODE1, &format!(r#"{of_rank},"step":{step},"m":{{"loss":{loss}}}"#));
-    }
-    assert!(has(&w.pages(), "r:"));
-}
-
-/// The source that named a run first, without a user, cannot give the run to one once another
-/// source's ranks were admitted.
-#[test]
-fn a_user_that_is_declared_later_takes_no_run_from_those_who_report_it() {
-    let mut w = World::new();
-    w.say("evil:1", r#""k":"hb","run":"r","rank":9"#);
-    w.train("r", NODE1, 0, 660);
-    w.say("evil:1", r#""k":"hello","run":"r","rank":9,"world":10,"uid":7"#);
-    w.say(NODE1, r#""k":"hello","run":"r","rank":0,"world":2,"uid":1000"#);
-    let refused = w.refused(NODE1, Refusal::OtherUser);
-    w.nan(NODE1, "r", 0, 100);
-    assert_eq!((refused, w.refused(NODE1, Refusal::OtherUser)), (0, 0));
-    assert!(has(&w.pages(), "r:"));
 }
 
 #[test]

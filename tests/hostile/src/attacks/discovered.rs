@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::fs::{File, create_dir_all, rename, write};
 use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -33,9 +34,7 @@ fn own_sysfs(dir: &Path) -> Vec<OsString> {
 fn links(target: &Target) -> anyhow::Result<()> {
     let work = directory(target)?;
     let _trainer = trainer(target, &work)?;
-    let mut stream = open(target.exporter)?;
-    stream.set_read_timeout(Some(Duration::from_millis(10)))?;
-    write!(stream, "GET /v1/stream HTTP/1.1\r\nhost: {}\r\n\r\n", target.exporter)?;
+    let mut stream = stream(target)?;
     let mut published = String::new();
     let (log, draft) = (work.join("metrics.jsonl"), work.join("draft"));
     for round in 0.. {
@@ -46,8 +45,11 @@ fn links(target: &Target) -> anyhow::Result<()> {
         }
         rename(&draft, &log)?;
         let mut piece = vec![0; 65_536];
-        // What comes later is read in the next round.
-        let length = stream.read(&mut piece).unwrap_or(0);
+        // What comes later is read in the next round. A reader that is cut off comes again.
+        let length = stream.read(&mut piece).unwrap_or(usize::MAX);
+        if length == 0 {
+            stream = self::stream(target)?;
+        }
         published.push_str(&String::from_utf8_lossy(piece.get(..length).unwrap_or_default()));
         let page = get(target.exporter, "/metrics").unwrap_or_default();
         let shown = [&page, &published].iter().any(|text| text.contains(&target.private.loss));
@@ -56,18 +58,36 @@ fn links(target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn stream(target: &Target) -> anyhow::Result<TcpStream> {
+    let mut stream = open(target.exporter)?;
+    stream.set_read_timeout(Some(Duration::from_millis(10)))?;
+    write!(stream, "GET /v1/stream HTTP/1.1\r\nhost: {}\r\n\r\n", target.exporter)?;
+    Ok(stream)
+}
+
 fn logs(target: &Target) -> anyhow::Result<()> {
     let work = directory(target)?;
     for log in 0..MANY {
         write(work.join(format!("{log}.jsonl")), LINE)?;
     }
     let _trainer = trainer(target, &work)?;
+    let began = Instant::now();
+    while followed(target) < 100.0 {
+        anyhow::ensure!(began.elapsed() < FOUND_WITHIN, "the exporter follows {} logs", followed(target));
+    }
     loop {
         for log in 0..MANY {
             let file = File::options().append(true).open(work.join(format!("{log}.jsonl")));
             file?.write_all(LINE.as_bytes())?;
         }
     }
+}
+
+/// How many files discovery follows.
+fn followed(target: &Target) -> f64 {
+    let page = get(target.exporter, "/metrics").unwrap_or_default();
+    let files = page.lines().find_map(|line| line.strip_prefix("job_discovered_files ")?.parse().ok());
+    files.unwrap_or(0.0)
 }
 
 fn directory(target: &Target) -> anyhow::Result<PathBuf> {

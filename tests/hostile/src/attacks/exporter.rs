@@ -19,8 +19,9 @@ pub(crate) const ATTACK: Attack = Attack {
 };
 pub(crate) const NESTED: Attack = Attack::new("nested-records", |target| act(target, nested));
 pub(crate) const SIGNALS: Attack = Attack::new("many-signals", |target| act(target, signals));
+/// Of its own node.
 pub(crate) const FAULTS: Attack =
-    Attack { pages: PAGES, ..Attack::new("many-faults", |target| act(target, faults)) };
+    Attack { pages: 1, ..Attack::new("many-faults", |target| act(target, faults)) };
 
 /// Of one origin, of runs that are new: docs/incidents.md.
 const PAGES: usize = 15;
@@ -37,17 +38,21 @@ const RUNS_WITH_SIGNALS: u64 = 500;
 const RECORDS_OF_STEP: u64 = 5;
 const BOOT: &str = "0123456789abcdef";
 
-/// Serves what `batch` makes of the number of the first record of a batch, until it makes nothing.
 fn act(target: &Target, batch: fn(&Target, u64) -> String) -> anyhow::Result<()> {
+    act_by(target, 1, batch)
+}
+
+/// Serves what `batch` makes of the number of the first item of a batch, until it makes nothing;
+/// an item is so many records.
+fn act_by(target: &Target, records: u64, batch: fn(&Target, u64) -> String) -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let list = json!([{"targets": [listener.local_addr()?.to_string()]}]);
     let draft = target.dir.join("lying.draft");
     std::fs::write(&draft, list.to_string())?;
     std::fs::rename(draft, target.targets.join("lying.json"))?;
-    let mut sent = 0;
     for stream in listener.incoming() {
-        // A reader that is cut off connects again, and gets the rest.
-        let _ = answer(stream?, target, batch, &mut sent);
+        // A reader that is cut off connects again, and says what it has read.
+        let _ = answer(stream?, target, records, batch);
     }
     Ok(())
 }
@@ -55,8 +60,8 @@ fn act(target: &Target, batch: fn(&Target, u64) -> String) -> anyhow::Result<()>
 fn answer(
     mut stream: TcpStream,
     target: &Target,
+    records: u64,
     batch: fn(&Target, u64) -> String,
-    sent: &mut u64,
 ) -> anyhow::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut head = [0; 4096];
@@ -68,13 +73,16 @@ fn answer(
     }
     stream
         .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n\r\n")?;
+    let cursor = asked.split_once(&format!("after={BOOT}:")).map(|(_, rest)| rest);
+    let read = cursor.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok());
+    let mut next = read.unwrap_or(0) / records;
     loop {
-        let lines = batch(target, *sent);
+        let lines = batch(target, next);
         if lines.is_empty() {
             break;
         }
         stream.write_all(lines.as_bytes())?;
-        *sent += BATCH;
+        next += BATCH;
     }
     // Until the reader gives it up.
     stream.set_read_timeout(None)?;
