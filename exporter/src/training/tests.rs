@@ -344,7 +344,7 @@ fn a_closed_connection_without_goodbye_is_a_death() {
     b.training.closed(b.now, 2, ProcessFate::Gone, &mut out);
     assert_eq!(out, [], "it said goodbye");
     b.training.closed(b.now, 1, ProcessFate::Gone, &mut out);
-    insta::assert_snapshot!(out[0].to_json(), @r#"{"v":1,"k":"event","ts":1700001000,"run":"r","rank":3,"attempt":0,"step":12,"name":"rank_dead","text":"process 42 of rank 3 closed its socket without a goodbye after step 12; it is gone, and its exit status cannot be seen from here","level":"error","pid":42,"process":"gone"}"#);
+    insta::assert_snapshot!(out[0].to_json(), @r#"{"v":1,"k":"event","ts":1700001000,"run":"r","rank":3,"attempt":0,"uid":0,"step":12,"name":"rank_dead","text":"process 42 of rank 3 closed its socket without a goodbye after step 12; it is gone, and its exit status cannot be seen from here","level":"error","pid":42,"process":"gone"}"#);
     assert_eq!(b.page().get(&f::RANK_UP, &["r", "3"]), Some(0.0));
     assert_eq!(b.page().get(&f::RANK_DEATHS, &["r"]), Some(1.0));
 }

@@ -62,6 +62,8 @@ pub static FAMILIES: &[&Family] = &[&BEAT, &STEP, &PHASE, &DROPPED];
 const DIR: &str = "stepwatch";
 const MAGIC: &[u8; 8] = b"STEPWHB1";
 const SIZE: usize = 256;
+/// A larger step is no integer in JSON; before the first it is -1.
+const MAX_STEP: i64 = 1 << 53;
 /// Pages of one node that are read; users share them.
 const MAX_PAGES: usize = 1024;
 /// Names that are looked at in one pass.
@@ -296,7 +298,8 @@ impl Page {
             principal: Principal::Unknown,
         };
         let times = [page.step_at, page.beat, page.phase_at];
-        (times.iter().all(|t| t.is_finite()) && !page.run.is_empty()).then_some(page)
+        let is_sane = times.iter().all(|t| t.is_finite()) && (-1..=MAX_STEP).contains(&page.step);
+        (is_sane && !page.run.is_empty()).then_some(page)
     }
 
     fn death(&self) -> Event {
@@ -536,7 +539,7 @@ mod tests {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/heartbeat");
         let is_page = |name: &str| Page::parse(&std::fs::read(dir.join(name)).unwrap()).is_some();
         assert_eq!(["training", "starting", "moved"].map(is_page), [true; 3]);
-        assert!(!is_page("torn"));
+        assert_eq!(["torn", "step_before_all"].map(is_page), [false; 2]);
     }
 
     proptest::proptest! {
