@@ -465,8 +465,8 @@ pub fn needs_run(kind: Kind) -> bool {
     }
 }
 
-/// An event of a run, with the user who owns the run: readers bind a run to its user by whichever
-/// event they see first, because `hello` may be lost or refused.
+/// An event of a run, with the user who owns the run. A reader that missed `hello`, or refused it,
+/// learns the user from the first step.
 fn of_run(event: Event, owner: Principal, now: f64) -> Event {
     Event { uid: owner.uid(), ..stamped(event, now) }
 }

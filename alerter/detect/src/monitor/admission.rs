@@ -301,8 +301,9 @@ impl Monitor {
             }
             None => t.add(source),
         }
-        // The `hello` may have been lost or refused. What is no step may be root's, before the user
-        // trains. Nobody is bound later if others were admitted.
+        // A step counts as well, because the `hello` may have been lost or refused. Other events do
+        // not: root may send them before the user trains. Once another source was admitted, a late
+        // `uid` would take the run from it.
         if matches!(event.kind, Kind::Hello | Kind::Step) && t.uid.is_none() && t.is_only(source) {
             t.uid = event.uid;
         }

@@ -46,7 +46,7 @@ impl Monitor {
     ) -> Result<(), Refusal> {
         let Record { now, source, event } = record;
         let Some(run) = self.runs.get_mut(name) else { return Ok(()) };
-        // A step says whose a run is that goes on after its end.
+        // After the end of a run, a step is enough to give its name to another user.
         let goes_on = event.kind == EventKind::Step && run.state.ended.is_some() && run.is_free(now);
         let declared = event.uid.filter(|_| event.kind == EventKind::Hello || goes_on);
         let (Some(uid), Some(had)) = (declared.or(run.reporters.denied(source)), run.reporters.uid) else {

@@ -328,8 +328,8 @@ impl Page {
     }
 }
 
-/// The event of a dead process that a page makes, and of the same bytes where they are no page but
-/// for the first of them.
+/// The events that pages of dead processes make: of the data as it is, and of the data in the size
+/// and with the first bytes of a page, which a fuzzer seldom guesses.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(data: &[u8]) -> Vec<Event> {
     let mut framed = data.to_vec();

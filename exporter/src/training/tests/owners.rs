@@ -53,7 +53,7 @@ fn nobody_speaks_for_the_run_of_another() {
     assert_eq!(b.step(ANN, "r", 7), Outcome::Accepted);
 }
 
-/// A reader that missed `hello`, or refused it, knows from any other event whose the run is.
+/// A reader that missed `hello`, or refused it, learns the user from a later event.
 #[test]
 fn every_event_of_a_run_has_the_user_who_owns_it() {
     let mut b = Bench::new();
