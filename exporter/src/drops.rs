@@ -78,6 +78,8 @@ pub enum Reason {
     /// Datagrams that carried descriptors, which are closed; the datagram itself is accepted. Newer
     /// kernels refuse them at their sender.
     Descriptors,
+    /// Datagrams over what one user may send.
+    Rate,
     /// Streams of a launcher's lines over the limit: the user's own oldest is no longer read.
     Streams,
     /// A stream of lines of the user with the most, given up for one of a user with fewer.
@@ -87,7 +89,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Malformed,
         Self::Oversize,
         Self::Duplicate,
@@ -110,6 +112,7 @@ impl Reason {
         Self::Absurd,
         Self::Conditions,
         Self::Descriptors,
+        Self::Rate,
         Self::Streams,
         Self::StreamsShare,
         Self::Sources,
@@ -139,6 +142,7 @@ impl Reason {
             Self::Absurd => "absurd_value",
             Self::Conditions => "conditions_limit",
             Self::Descriptors => "descriptors_refused",
+            Self::Rate => "rate_limit",
             Self::Streams => "streams_limit",
             Self::StreamsShare => "streams_share",
             Self::Sources => "sources_limit",

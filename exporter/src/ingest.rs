@@ -12,6 +12,7 @@ mod http;
 pub mod kubeflow;
 mod launcher;
 pub mod otlp;
+mod packet_rate;
 mod seqpacket;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ pub use bind::{BindError, Sockets};
 pub use connection_limit::Counts;
 pub(crate) use launcher::Intake;
 
+use packet_rate::PacketRate;
 use stepwatch_kit::serve::ListenAddr;
 use stepwatch_kit::shutdown::Shutdown;
 
@@ -38,7 +40,7 @@ pub static THROTTLED: Family = Family::counter(
     "stepwatch_exporter_ingest_throttled_total",
     "",
     &[],
-    "Pauses in reading a connection that sent too fast; its sender waits or drops, nothing is lost here",
+    "Pauses in reading a connection whose user sent too fast; its sender waits or drops, nothing is lost here",
 );
 
 pub static FAMILIES: &[&Family] = &[&CONNECTIONS, &THROTTLED];
@@ -99,11 +101,12 @@ pub(crate) fn serve(
     max_connections: usize,
     shutdown: &Shutdown,
 ) -> Arc<Counts> {
-    let counts = Arc::new(Counts::default());
-    tokio::spawn(datagram::serve(sockets.datagram, intake.clone(), shutdown.clone()));
+    let (counts, rate) = (Arc::new(Counts::default()), Arc::new(PacketRate::default()));
+    tokio::spawn(datagram::serve(sockets.datagram, intake.clone(), Arc::clone(&rate), shutdown.clone()));
     tokio::spawn(seqpacket::serve(
         sockets.seqpacket,
         intake.clone(),
+        rate,
         Arc::clone(&counts),
         max_connections,
         shutdown.clone(),

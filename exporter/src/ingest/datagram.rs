@@ -4,6 +4,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram as StdDatagram;
+use std::sync::Arc;
+use std::time::Instant;
 
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_sys::credentials::{self, Received};
@@ -12,11 +14,12 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
 use super::launcher::Intake;
+use super::packet_rate::PacketRate;
 use crate::drops::Reason;
 use crate::origin::Origin;
 use crate::principal::Principal;
 
-pub(super) async fn serve(socket: OwnedFd, intake: Intake, shutdown: Shutdown) {
+pub(super) async fn serve(socket: OwnedFd, intake: Intake, rate: Arc<PacketRate>, shutdown: Shutdown) {
     let socket = match UnixDatagram::from_std(StdDatagram::from(socket)) {
         Ok(socket) => socket,
         Err(error) => return tracing::error!(%error, "cannot serve the datagram socket"),
@@ -32,10 +35,19 @@ pub(super) async fn serve(socket: OwnedFd, intake: Intake, shutdown: Shutdown) {
             received = receive(&socket, &mut packet) => received,
         };
         match received {
+            Ok(received) if is_too_fast(&received, &rate) => {
+                intake.hub.drops().refuse(Reason::Rate, Principal::from_uid(received.uid), 1);
+            }
             Ok(received) => take(received, &packet, &intake),
             Err(error) => tracing::debug!(%error, "datagram socket"),
         }
     }
+}
+
+/// All senders share one queue, so a datagram that came too fast cannot wait: it is dropped.
+fn is_too_fast(received: &Received, rate: &PacketRate) -> bool {
+    // Senders without a user share one rate.
+    !rate.admit(received.uid.unwrap_or(u32::MAX), Instant::now())
 }
 
 fn take(received: Received, packet: &[u8], intake: &Intake) {

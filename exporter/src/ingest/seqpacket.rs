@@ -21,6 +21,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::connection_limit::{Counts, Holder, Seat};
 use super::launcher::Intake;
+use super::packet_rate::PacketRate;
 use crate::drops::Reason;
 use crate::origin::{Origin, Peer};
 use crate::principal::Principal;
@@ -31,11 +32,9 @@ use crate::training::ProcessFate;
 /// Runs and ranks that one connection may report: one, or a launcher's few.
 const MAX_IDENTITIES: usize = 64;
 /// Packets read in a row before others get their turn.
-const BURST: u32 = 64;
-/// Packets of one connection in a [`WINDOW`]; a sender that is faster waits. Ten thousand a second
-/// is a thousand times what a training step needs.
-const MAX_PACKETS: u32 = 1_000;
-const WINDOW: Duration = Duration::from_millis(100);
+const IN_A_ROW: u32 = 64;
+/// Packets read from a connection that was closed for another: more than the kernel holds of one.
+const MAX_DRAINED: u32 = 1_000;
 /// Between two lines about connections that were closed for others.
 const LOG_EVERY: Duration = Duration::from_mins(1);
 /// After an accept failed for want of descriptors.
@@ -44,6 +43,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) async fn serve(
     socket: OwnedFd,
     intake: Intake,
+    rate: Arc<PacketRate>,
     counts: Arc<Counts>,
     max: usize,
     shutdown: Shutdown,
@@ -62,7 +62,7 @@ pub(super) async fn serve(
         };
         match accepted {
             Ok((stream, _)) => {
-                let connection = Connection::new(stream, &intake);
+                let connection = Connection::new(stream, &intake, &rate);
                 let Some(seat) = Seat::take(&counts, &connection.peer, max) else {
                     intake.hub.refuse_connection(connection.peer, Reason::Connections);
                     continue;
@@ -94,6 +94,7 @@ pub(super) async fn serve(
 struct Connection {
     stream: UnixStream,
     intake: Intake,
+    rate: Arc<PacketRate>,
     peer: Peer,
     /// Fields of `hello`, for packets that do not repeat them.
     said: Event,
@@ -108,7 +109,7 @@ enum Closed {
 }
 
 impl Connection {
-    fn new(stream: UnixStream, intake: &Intake) -> Self {
+    fn new(stream: UnixStream, intake: &Intake, rate: &Arc<PacketRate>) -> Self {
         let credentials = stream.peer_cred().ok();
         let pid = credentials.and_then(|c| c.pid()).and_then(|p| u32::try_from(p).ok()).filter(|p| *p > 0);
         let uid = credentials.map_or(u32::MAX, |c| c.uid());
@@ -116,6 +117,7 @@ impl Connection {
         Self {
             stream,
             intake: intake.clone(),
+            rate: Arc::clone(rate),
             peer,
             said: Event::new(Kind::Hello),
             identities: BTreeSet::new(),
@@ -139,34 +141,35 @@ impl Connection {
 
     async fn read(&mut self, seat: &Seat) -> Closed {
         let mut packet = vec![0; MAX_EVENT_BYTES + 1];
-        let (mut window, mut packets) = (Instant::now(), 0);
+        let mut in_a_row = 0;
         loop {
-            match self.stream.try_read(&mut packet) {
-                Ok(0) if self.is_over(&mut packet) => return Closed::ByPeer,
-                Ok(n) => {
-                    seat.spoke();
-                    self.packet(&packet[..n]);
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    if self.stream.readable().await.is_err() {
-                        return Closed::ByPeer;
+            // Before the packet is read: a sender that hangs up and comes again has to wait too.
+            let wait = self.rate.reserve(self.peer.uid, Instant::now());
+            if !wait.is_zero() {
+                seat.counts().throttled.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(wait).await;
+            }
+            let length = loop {
+                match self.stream.try_read(&mut packet) {
+                    Ok(length) => break length,
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                        in_a_row = 0;
+                        if self.stream.readable().await.is_err() {
+                            return Closed::ByPeer;
+                        }
                     }
-                    continue;
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => return Closed::ByPeer,
                 }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return Closed::ByPeer,
+            };
+            if length == 0 && self.is_over(&mut packet) {
+                return Closed::ByPeer;
             }
-            packets += 1;
-            if packets % BURST == 0 {
+            seat.spoke();
+            self.packet(&packet[..length]);
+            in_a_row += 1;
+            if in_a_row % IN_A_ROW == 0 {
                 tokio::task::yield_now().await;
-            }
-            if packets >= MAX_PACKETS {
-                let left = WINDOW.saturating_sub(window.elapsed());
-                if !left.is_zero() {
-                    seat.counts().throttled.fetch_add(1, Ordering::Relaxed);
-                    tokio::time::sleep(left).await;
-                }
-                (window, packets) = (Instant::now(), 0);
             }
         }
     }
@@ -177,10 +180,14 @@ impl Connection {
         // It may be gone already.
         let _ = rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Read);
         let mut packet = vec![0; MAX_EVENT_BYTES + 1];
-        for _ in 0..MAX_PACKETS {
+        for _ in 0..MAX_DRAINED {
             let received = rustix::net::recv(self.stream.as_fd(), packet.as_mut_slice(), RecvFlags::DONTWAIT);
             match received {
-                Ok((n @ 1.., _)) => self.packet(&packet[..n]),
+                Ok((n @ 1.., _)) => {
+                    // They cannot wait, but what comes after them can.
+                    self.rate.reserve(self.peer.uid, Instant::now());
+                    self.packet(&packet[..n]);
+                }
                 _ => return,
             }
         }
@@ -263,8 +270,8 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    #[tokio::test]
-    async fn what_came_before_a_connection_was_closed_for_another_is_read() {
+    /// A connection whose peer has sent three steps and is gone.
+    fn connection(hub: &crate::hub::Hub, rate: &Arc<PacketRate>) -> Connection {
         use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (ours, theirs) =
@@ -273,13 +280,32 @@ mod tests {
             let event = format!(r#"{{"k":"step","run":"r","step":{step},"m":{{"loss":2.5}}}}"#);
             rustix::net::send(&theirs, event.as_bytes(), SendFlags::empty()).unwrap();
         }
+        Connection::new(UnixStream::from_std(ours.into()).unwrap(), &Intake::new(hub.clone()), rate)
+    }
+
+    fn steps(hub: &crate::hub::Hub) -> Vec<i64> {
+        let published = testing::published(hub);
+        published.iter().filter(|event| event.kind == Kind::Step).filter_map(|event| event.step).collect()
+    }
+
+    #[tokio::test]
+    async fn what_came_before_a_connection_was_closed_for_another_is_read() {
         let hub = testing::hub();
-        let stream = UnixStream::from_std(ours.into()).unwrap();
-        let connection = Connection::new(stream, &Intake::new(hub.clone()));
+        let connection = connection(&hub, &Arc::default());
         let seat = Seat::take(&Arc::default(), &connection.peer, 1).unwrap();
         seat.cut.cancel();
         connection.run(seat, Shutdown::manual().1).await;
-        let steps: Vec<_> = testing::published(&hub).iter().filter_map(|event| event.step).collect();
-        assert_eq!(steps, [1, 2, 3]);
+        assert_eq!(steps(&hub), [1, 2, 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_connection_of_a_user_that_was_too_fast_waits() {
+        let (hub, rate, counts) = (testing::hub(), Arc::<PacketRate>::default(), Arc::<Counts>::default());
+        let connection = connection(&hub, &rate);
+        (0..100_000).for_each(|_| _ = rate.reserve(connection.peer.uid, Instant::now()));
+        let seat = Seat::take(&counts, &connection.peer, 1).unwrap();
+        connection.run(seat, Shutdown::manual().1).await;
+        assert!(counts.throttled.load(Ordering::Relaxed) > 0, "before its first packet is read");
+        assert_eq!(steps(&hub), [1, 2, 3], "and nothing is lost");
     }
 }

@@ -95,10 +95,18 @@ impl Target {
         connect(&socket, &SocketAddrUnix::new(&self.ingest)?).context("the packet socket")?;
         Ok(Packets(socket))
     }
+
+    /// The datagram socket, to which each packet goes by itself.
+    pub(crate) fn datagrams(&self) -> anyhow::Result<Packets> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        let path = self.ingest.with_file_name("ingest.dgram");
+        connect(&socket, &SocketAddrUnix::new(path)?).context("the datagram socket")?;
+        Ok(Packets(socket))
+    }
 }
 
 #[derive(Debug)]
-pub(crate) struct Packets(OwnedFd);
+pub(crate) struct Packets(pub(crate) OwnedFd);
 
 impl Packets {
     pub(crate) fn send(&self, event: &str) -> anyhow::Result<()> {

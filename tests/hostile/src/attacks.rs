@@ -47,6 +47,7 @@ pub(crate) const ALL: &[Attack] = &[
     events::FLAPS,
     invented::ATTACK,
     invented::MANY,
+    invented::DATAGRAMS,
     exporter::ATTACK,
     exporter::NESTED,
     exporter::SIGNALS,

@@ -6,18 +6,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, connect, sendmsg, socket_with,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use crate::attack::{Attack, Target};
+use crate::attack::{Attack, Packets, Target};
 
 pub(crate) const ATTACK: Attack = Attack::new("sent-descriptors", act);
 
 fn act(target: &Target) -> anyhow::Result<()> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    connect(&socket, &SocketAddrUnix::new(target.ingest.with_file_name("ingest.dgram"))?)?;
+    let Packets(socket) = target.datagrams()?;
     let file = File::open("/dev/null")?;
     let descriptors = [file.as_fd(); 4];
     loop {
