@@ -78,7 +78,8 @@ pub enum Reason {
     /// Datagrams that carried descriptors, which are closed; the datagram itself is accepted. Newer
     /// kernels refuse them at their sender.
     Descriptors,
-    /// Datagrams over what one user may send.
+    /// Datagrams and requests over what one user may send, and packets of a connection that was
+    /// closed for another.
     Rate,
     /// Streams of a launcher's lines over the limit: the user's own oldest is no longer read.
     Streams,

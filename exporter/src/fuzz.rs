@@ -9,9 +9,44 @@ use stepwatch_kit::exposition::read::{self, Dialect, MAX_LABELS};
 use stepwatch_wire::{Event, MAX_RECORD_BYTES};
 
 use crate::collectors::{self, kernel};
-use crate::ingest::kubeflow;
+use crate::config::Config;
+use crate::hub::{Hub, Parts};
 use crate::ingest::otlp::{self, Encoding, Signal};
+use crate::ingest::{Intake, kubeflow};
+use crate::origin::Origin;
+use crate::principal::Principal;
 use crate::sources;
+use crate::stream::{self, Read};
+use crate::training::Archive;
+
+/// Of one input.
+const MAX_PACKETS: usize = 64;
+
+/// Packets of trainers, one a line: parsed, taken in, and published with what follows from them.
+pub fn event(data: &[u8]) {
+    let hub = Hub::new(Parts {
+        node: "n1".into(),
+        boot: "b00t".into(),
+        ring: stream::Limits::default(),
+        training: Config::default().training(),
+        archive: Archive::default(),
+        keep: None,
+    });
+    let intake = Intake::new(hub.clone());
+    let origin = Origin::Datagram(Principal::User(1000));
+    for (n, packet) in data.split(|byte| *byte == b'\n').take(MAX_PACKETS).enumerate() {
+        if let Ok(event) = Event::parse(packet) {
+            intake.publish_at(1.7e9 + n as f64, &origin, event);
+        }
+    }
+    let mut after = 0;
+    while let Read::Records { chunk, last } = hub.ring().read(after) {
+        for record in chunk.split(|byte| *byte == b'\n').filter(|record| !record.is_empty()) {
+            assert!(Event::parse_record(record).is_ok(), "{}", String::from_utf8_lossy(record));
+        }
+        after = last;
+    }
+}
 
 /// Requests of OpenTelemetry. The first byte chooses what it is and how it is written.
 pub fn otlp(data: &[u8]) {
@@ -98,6 +133,7 @@ mod tests {
     fn corpora() {
         type Target = fn(&[u8]);
         let targets: &[(&str, Target)] = &[
+            ("event", event),
             ("otlp", otlp),
             ("exposition", exposition),
             ("statsd", statsd),
@@ -121,6 +157,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn never_panics(bytes: Vec<u8>) {
+            event(&bytes);
             otlp(&bytes);
             exposition(&bytes);
             statsd(&bytes);

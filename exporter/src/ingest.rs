@@ -8,11 +8,11 @@
 mod bind;
 mod connection_limit;
 pub(crate) mod datagram;
+mod event_rate;
 mod http;
 pub mod kubeflow;
 mod launcher;
 pub mod otlp;
-mod packet_rate;
 mod seqpacket;
 
 use std::collections::BTreeMap;
@@ -24,7 +24,6 @@ pub use bind::{BindError, Sockets};
 pub use connection_limit::Counts;
 pub(crate) use launcher::Intake;
 
-use packet_rate::PacketRate;
 use stepwatch_kit::serve::ListenAddr;
 use stepwatch_kit::shutdown::Shutdown;
 
@@ -101,12 +100,11 @@ pub(crate) fn serve(
     max_connections: usize,
     shutdown: &Shutdown,
 ) -> Arc<Counts> {
-    let (counts, rate) = (Arc::new(Counts::default()), Arc::new(PacketRate::default()));
-    tokio::spawn(datagram::serve(sockets.datagram, intake.clone(), Arc::clone(&rate), shutdown.clone()));
+    let counts = Arc::new(Counts::default());
+    tokio::spawn(datagram::serve(sockets.datagram, intake.clone(), shutdown.clone()));
     tokio::spawn(seqpacket::serve(
         sockets.seqpacket,
         intake.clone(),
-        rate,
         Arc::clone(&counts),
         max_connections,
         shutdown.clone(),

@@ -265,10 +265,12 @@ impl Training {
         Outcome::Dropped(reason)
     }
 
-    fn forget(&mut self, name: &Arc<str>) {
+    fn forget(&mut self, name: &Arc<str>, now: f64) {
         if let Some(run) = self.runs.remove(name) {
             self.archive.runs.insert(name.to_string(), run.past());
-            tracing::info!(run = %name, "the run ended or fell silent, and leaves the page");
+            if self.logged.has_room(now) {
+                tracing::info!(run = %name, "the run ended or fell silent, and leaves the page");
+            }
         }
     }
 
@@ -319,7 +321,7 @@ impl Training {
             !run.is_connected() && now - run.heard > keep
         };
         let ended: Vec<_> = self.runs.values().filter(|r| over(r)).map(|r| Arc::clone(&r.name)).collect();
-        ended.iter().for_each(|name| self.forget(name));
+        ended.iter().for_each(|name| self.forget(name, now));
         self.logged_full &= self.runs.len() >= self.options.max_runs;
         for run in self.runs.values_mut() {
             run.ranks.retain(|_, r| !r.connections.is_empty() || now - r.heard <= forget);

@@ -1,6 +1,8 @@
 //! A process that claims an occupied rank becomes a run of its own. This happens only if the run is
 //! named after a job or a launch, because one of those can hold several trainings.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::MutexGuard;
 
 use stepwatch_wire::names::hello;
@@ -16,22 +18,33 @@ use crate::roots::Roots;
 /// Of a run beside that of its job, whose note has been forgotten.
 const KEPT: &str = "it was a run of its own before, beside that of its job";
 
+/// Processes that a claimant is compared with: a user can name runs in which each rank is held.
+const MAX_COMPARED: usize = 32;
+
 /// A process that declares a rank.
 struct Claimant {
     roots: Roots,
     rank: u32,
     /// The process and those that it is below.
     chain: Vec<Process>,
+    /// Whether each process that it was compared with is of another training.
+    compared: RefCell<BTreeMap<u32, bool>>,
 }
 
 impl Claimant {
     fn new(pid: u32, rank: u32) -> Self {
         let roots = Roots::default();
-        Self { rank, chain: identity::chain(&roots, pid), roots }
+        Self { rank, chain: identity::chain(&roots, pid), roots, compared: RefCell::default() }
     }
 
     fn is_other_than(&self, holder: u32) -> bool {
-        is_other_training(&self.roots, &self.chain, holder)
+        let mut compared = self.compared.borrow_mut();
+        if let Some(known) = compared.get(&holder) {
+            return *known;
+        }
+        let is_other = compared.len() < MAX_COMPARED && is_other_training(&self.roots, &self.chain, holder);
+        compared.insert(holder, is_other);
+        is_other
     }
 }
 

@@ -4,7 +4,6 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram as StdDatagram;
-use std::sync::Arc;
 use std::time::Instant;
 
 use stepwatch_kit::shutdown::Shutdown;
@@ -14,12 +13,11 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
 use super::launcher::Intake;
-use super::packet_rate::PacketRate;
 use crate::drops::Reason;
 use crate::origin::Origin;
 use crate::principal::Principal;
 
-pub(super) async fn serve(socket: OwnedFd, intake: Intake, rate: Arc<PacketRate>, shutdown: Shutdown) {
+pub(super) async fn serve(socket: OwnedFd, intake: Intake, shutdown: Shutdown) {
     let socket = match UnixDatagram::from_std(StdDatagram::from(socket)) {
         Ok(socket) => socket,
         Err(error) => return tracing::error!(%error, "cannot serve the datagram socket"),
@@ -35,22 +33,24 @@ pub(super) async fn serve(socket: OwnedFd, intake: Intake, rate: Arc<PacketRate>
             received = receive(&socket, &mut packet) => received,
         };
         match received {
-            Ok(received) if is_too_fast(&received, &rate) => {
-                intake.hub.drops().refuse(Reason::Rate, Principal::from_uid(received.uid), 1);
-            }
             Ok(received) => take(received, &packet, &intake),
             Err(error) => tracing::debug!(%error, "datagram socket"),
         }
     }
 }
 
-/// All senders share one queue, so a datagram that came too fast cannot wait: it is dropped.
-fn is_too_fast(received: &Received, rate: &PacketRate) -> bool {
-    // Senders without a user share one rate.
-    !rate.admit(received.uid.unwrap_or(u32::MAX), Instant::now())
+fn take(received: Received, packet: &[u8], intake: &Intake) {
+    let (principal, now) = (Principal::from_uid(received.uid), Instant::now());
+    let rate = intake.rates.of(principal, now);
+    // All senders share one queue, so it cannot wait for its turn.
+    if rate.wait(now).is_zero() {
+        rate.measure(|| read(received, principal, packet, intake));
+    } else {
+        intake.hub.drops().refuse(Reason::Rate, principal, 1);
+    }
 }
 
-fn take(received: Received, packet: &[u8], intake: &Intake) {
+fn read(received: Received, principal: Principal, packet: &[u8], intake: &Intake) {
     let drops = intake.hub.drops();
     if received.carried {
         drops.count(Reason::Descriptors);
@@ -59,7 +59,7 @@ fn take(received: Received, packet: &[u8], intake: &Intake) {
         return drops.count(Reason::Oversize);
     }
     match Event::parse(&packet[..received.length]) {
-        Ok(event) => drop(intake.publish(&Origin::Datagram(Principal::from_uid(received.uid)), event)),
+        Ok(event) => drop(intake.publish(&Origin::Datagram(principal), event)),
         Err(error) => {
             drops.count(Reason::Malformed);
             tracing::debug!(%error, "malformed datagram");
@@ -70,4 +70,29 @@ fn take(received: Received, packet: &[u8], intake: &Intake) {
 /// The next datagram.
 pub(crate) async fn receive(socket: &UnixDatagram, packet: &mut [u8]) -> io::Result<Received> {
     socket.async_io(Interest::READABLE, || credentials::receive(socket, packet)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn datagrams_of_a_user_that_is_too_fast_are_counted_with_whose_they_were() {
+        let hub = testing::hub();
+        let intake = Intake::new(hub.clone());
+        let send = |uid| {
+            let packet = br#"{"k":"step","run":"r","step":1}"#;
+            take(Received { length: packet.len(), uid: Some(uid), carried: false }, packet, &intake);
+        };
+        let of_ann = intake.rates.of(Principal::User(1001), Instant::now());
+        of_ann.count(Instant::now(), Duration::from_secs(3600));
+        send(1001);
+        assert_eq!((testing::published(&hub).len(), hub.drops().get(Reason::Rate)), (0, 1));
+        send(1002);
+        assert_eq!(hub.drops().get(Reason::Rate), 1);
+        assert!(!testing::published(&hub).is_empty());
+    }
 }

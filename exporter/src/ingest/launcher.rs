@@ -13,6 +13,7 @@ use stepwatch_formats::LogReader;
 use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
 
+use super::event_rate::EventRates;
 use crate::clock::unix_now;
 use crate::drops::Reason;
 use crate::hub::Hub;
@@ -90,19 +91,20 @@ fn is_end(event: &Event) -> bool {
 #[derive(Debug, Clone)]
 pub(crate) struct Intake {
     pub(crate) hub: Hub,
+    pub(super) rates: Arc<EventRates>,
     outputs: Arc<Outputs>,
 }
 
 impl Intake {
     pub(crate) fn new(hub: Hub) -> Self {
-        Self { hub, outputs: Arc::default() }
+        Self { hub, rates: Arc::default(), outputs: Arc::default() }
     }
 
     pub(crate) fn publish(&self, origin: &Origin, event: Event) -> Outcome {
         self.publish_at(unix_now(), origin, event)
     }
 
-    fn publish_at(&self, now: f64, origin: &Origin, mut event: Event) -> Outcome {
+    pub(crate) fn publish_at(&self, now: f64, origin: &Origin, mut event: Event) -> Outcome {
         let principal = origin.principal();
         if is_output(&event) || is_end(&event) {
             self.hub.set_apart(origin, &mut event);

@@ -18,10 +18,11 @@ use rustix::net::RecvFlags;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Event, Kind, MAX_EVENT_BYTES};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::connection_limit::{Counts, Holder, Seat};
+use super::event_rate::EventRate;
 use super::launcher::Intake;
-use super::packet_rate::PacketRate;
 use crate::drops::Reason;
 use crate::origin::{Origin, Peer};
 use crate::principal::Principal;
@@ -31,8 +32,8 @@ use crate::training::ProcessFate;
 
 /// Runs and ranks that one connection may report: one, or a launcher's few.
 const MAX_IDENTITIES: usize = 64;
-/// Packets read in a row before others get their turn.
-const IN_A_ROW: u32 = 64;
+/// Time that the packets of one connection take before others get theirs.
+const IN_A_ROW: Duration = Duration::from_millis(1);
 /// Packets read from a connection that was closed for another: more than the kernel holds of one.
 const MAX_DRAINED: u32 = 1_000;
 /// Between two lines about connections that were closed for others.
@@ -43,7 +44,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) async fn serve(
     socket: OwnedFd,
     intake: Intake,
-    rate: Arc<PacketRate>,
     counts: Arc<Counts>,
     max: usize,
     shutdown: Shutdown,
@@ -62,7 +62,7 @@ pub(super) async fn serve(
         };
         match accepted {
             Ok((stream, _)) => {
-                let connection = Connection::new(stream, &intake, &rate);
+                let connection = Connection::new(stream, &intake);
                 let Some(seat) = Seat::take(&counts, &connection.peer, max) else {
                     intake.hub.refuse_connection(connection.peer, Reason::Connections);
                     continue;
@@ -94,7 +94,7 @@ pub(super) async fn serve(
 struct Connection {
     stream: UnixStream,
     intake: Intake,
-    rate: Arc<PacketRate>,
+    rate: Arc<EventRate>,
     peer: Peer,
     /// Fields of `hello`, for packets that do not repeat them.
     said: Event,
@@ -109,7 +109,7 @@ enum Closed {
 }
 
 impl Connection {
-    fn new(stream: UnixStream, intake: &Intake, rate: &Arc<PacketRate>) -> Self {
+    fn new(stream: UnixStream, intake: &Intake) -> Self {
         let credentials = stream.peer_cred().ok();
         let pid = credentials.and_then(|c| c.pid()).and_then(|p| u32::try_from(p).ok()).filter(|p| *p > 0);
         let uid = credentials.map_or(u32::MAX, |c| c.uid());
@@ -117,7 +117,7 @@ impl Connection {
         Self {
             stream,
             intake: intake.clone(),
-            rate: Arc::clone(rate),
+            rate: intake.rates.of(Principal::from_uid(Some(uid)), Instant::now()),
             peer,
             said: Event::new(Kind::Hello),
             identities: BTreeSet::new(),
@@ -132,63 +132,63 @@ impl Connection {
         };
         if seat.cut.is_cancelled() {
             self.drain();
-            self.intake.hub.left(self.peer);
         }
-        if closed == Closed::ByPeer && !shutdown.is_set() {
-            self.intake.hub.closed(self.peer, fate(self.peer.pid));
-        }
+        self.rate.measure(|| {
+            if seat.cut.is_cancelled() {
+                self.intake.hub.left(self.peer);
+            }
+            if closed == Closed::ByPeer && !shutdown.is_set() {
+                self.intake.hub.closed(self.peer, fate(self.peer.pid));
+            }
+        });
     }
 
     async fn read(&mut self, seat: &Seat) -> Closed {
+        let rate = Arc::clone(&self.rate);
         let mut packet = vec![0; MAX_EVENT_BYTES + 1];
-        let mut in_a_row = 0;
+        let mut in_a_row = Duration::ZERO;
         loop {
+            if self.stream.readable().await.is_err() {
+                return Closed::ByPeer;
+            }
             // Before the packet is read: a sender that hangs up and comes again has to wait too.
-            let wait = self.rate.reserve(self.peer.uid, Instant::now());
+            let turn = rate.turn().await;
+            let wait = rate.wait(Instant::now());
             if !wait.is_zero() {
                 seat.counts().throttled.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(wait).await;
             }
-            let length = loop {
-                match self.stream.try_read(&mut packet) {
-                    Ok(length) => break length,
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                        in_a_row = 0;
-                        if self.stream.readable().await.is_err() {
-                            return Closed::ByPeer;
-                        }
-                    }
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(_) => return Closed::ByPeer,
+            match self.stream.try_read(&mut packet) {
+                Ok(0) if self.is_over(&mut packet) => return Closed::ByPeer,
+                Ok(n) => {
+                    seat.spoke();
+                    in_a_row += self.packet(&packet[..n]);
                 }
-            };
-            if length == 0 && self.is_over(&mut packet) {
-                return Closed::ByPeer;
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(_) => return Closed::ByPeer,
             }
-            seat.spoke();
-            self.packet(&packet[..length]);
-            in_a_row += 1;
-            if in_a_row % IN_A_ROW == 0 {
+            drop(turn);
+            if in_a_row >= IN_A_ROW {
+                in_a_row = Duration::ZERO;
                 tokio::task::yield_now().await;
             }
         }
     }
 
     /// Reads what came before the connection was closed for another. The peer cannot send any more,
-    /// so nothing that it was told was sent is lost.
+    /// so nothing that it was told was sent is lost, unless its user sends too fast.
     fn drain(&mut self) {
         // It may be gone already.
         let _ = rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Read);
         let mut packet = vec![0; MAX_EVENT_BYTES + 1];
         for _ in 0..MAX_DRAINED {
             let received = rustix::net::recv(self.stream.as_fd(), packet.as_mut_slice(), RecvFlags::DONTWAIT);
-            match received {
-                Ok((n @ 1.., _)) => {
-                    // They cannot wait, but what comes after them can.
-                    self.rate.reserve(self.peer.uid, Instant::now());
-                    self.packet(&packet[..n]);
-                }
-                _ => return,
+            let Ok((n @ 1.., _)) = received else { return };
+            if self.rate.wait(Instant::now()).is_zero() {
+                self.packet(&packet[..n]);
+            } else {
+                let whose = Principal::from_uid(Some(self.peer.uid));
+                self.intake.hub.drops().refuse(Reason::Rate, whose, 1);
             }
         }
     }
@@ -215,17 +215,22 @@ impl Connection {
         }
     }
 
-    fn packet(&mut self, packet: &[u8]) {
+    /// Takes a packet in, and returns the time that it took.
+    fn packet(&mut self, packet: &[u8]) -> Duration {
+        let rate = Arc::clone(&self.rate);
         if packet.len() > MAX_EVENT_BYTES {
-            return self.intake.hub.drops().count(Reason::Oversize);
+            return rate.measure(|| self.intake.hub.drops().count(Reason::Oversize)).1;
         }
-        match Event::parse(packet) {
+        let take = || match Event::parse(packet) {
+            // It may read files of processes, and those of one that hangs answer late.
+            Ok(event) if event.kind == Kind::Hello => without_workers(|| self.event(event)),
             Ok(event) => self.event(event),
             Err(error) => {
                 self.intake.hub.drops().count(Reason::Malformed);
                 tracing::debug!(pid = self.peer.pid, %error, "malformed packet");
             }
-        }
+        };
+        rate.measure(take).1
     }
 
     fn event(&mut self, mut event: Event) {
@@ -255,6 +260,15 @@ impl Connection {
     }
 }
 
+/// Does what may take long while other threads do the work of this one.
+fn without_workers(long: impl FnOnce()) {
+    if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
+        tokio::task::block_in_place(long);
+    } else {
+        long();
+    }
+}
+
 /// What became of the process whose connection closed. Its files are closed before it is gone from
 /// the process table, so one that has begun to exit counts as gone.
 fn fate(pid: Option<u32>) -> ProcessFate {
@@ -268,10 +282,11 @@ fn fate(pid: Option<u32>) -> ProcessFate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hub::Hub;
     use crate::testing;
 
     /// A connection whose peer has sent three steps and is gone.
-    fn connection(hub: &crate::hub::Hub, rate: &Arc<PacketRate>) -> Connection {
+    fn connection(hub: &Hub) -> Connection {
         use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (ours, theirs) =
@@ -280,10 +295,10 @@ mod tests {
             let event = format!(r#"{{"k":"step","run":"r","step":{step},"m":{{"loss":2.5}}}}"#);
             rustix::net::send(&theirs, event.as_bytes(), SendFlags::empty()).unwrap();
         }
-        Connection::new(UnixStream::from_std(ours.into()).unwrap(), &Intake::new(hub.clone()), rate)
+        Connection::new(UnixStream::from_std(ours.into()).unwrap(), &Intake::new(hub.clone()))
     }
 
-    fn steps(hub: &crate::hub::Hub) -> Vec<i64> {
+    fn steps(hub: &Hub) -> Vec<i64> {
         let published = testing::published(hub);
         published.iter().filter(|event| event.kind == Kind::Step).filter_map(|event| event.step).collect()
     }
@@ -291,7 +306,7 @@ mod tests {
     #[tokio::test]
     async fn what_came_before_a_connection_was_closed_for_another_is_read() {
         let hub = testing::hub();
-        let connection = connection(&hub, &Arc::default());
+        let connection = connection(&hub);
         let seat = Seat::take(&Arc::default(), &connection.peer, 1).unwrap();
         seat.cut.cancel();
         connection.run(seat, Shutdown::manual().1).await;
@@ -300,12 +315,26 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_new_connection_of_a_user_that_was_too_fast_waits() {
-        let (hub, rate, counts) = (testing::hub(), Arc::<PacketRate>::default(), Arc::<Counts>::default());
-        let connection = connection(&hub, &rate);
-        (0..100_000).for_each(|_| _ = rate.reserve(connection.peer.uid, Instant::now()));
+        let (hub, counts) = (testing::hub(), Arc::<Counts>::default());
+        let connection = connection(&hub);
+        connection.rate.count(Instant::now(), Duration::from_secs(3600));
         let seat = Seat::take(&counts, &connection.peer, 1).unwrap();
+        // The time of the rate is the real one, which does not pass here: after each wait in the
+        // test's time, one more packet is read.
         connection.run(seat, Shutdown::manual().1).await;
-        assert!(counts.throttled.load(Ordering::Relaxed) > 0, "before its first packet is read");
+        assert!(counts.throttled.load(Ordering::Relaxed) >= 3, "before each packet");
         assert_eq!(steps(&hub), [1, 2, 3], "and nothing is lost");
+    }
+
+    #[tokio::test]
+    async fn what_a_user_sent_too_fast_is_counted_when_its_connection_is_closed_for_another() {
+        let hub = testing::hub();
+        let connection = connection(&hub);
+        connection.rate.count(Instant::now(), Duration::from_secs(3600));
+        let seat = Seat::take(&Arc::default(), &connection.peer, 1).unwrap();
+        seat.cut.cancel();
+        connection.run(seat, Shutdown::manual().1).await;
+        assert_eq!(steps(&hub), [0_i64; 0]);
+        assert_eq!(hub.drops().get(Reason::Rate), 3);
     }
 }

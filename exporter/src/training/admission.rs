@@ -80,7 +80,7 @@ impl Training {
                 return Ok(());
             }
             let name = Arc::clone(&known.name);
-            self.forget(&name);
+            self.forget(&name, now);
         } else if self.not_theirs(run, principal, kind, now).is_some() {
             return Err(Reason::NotOwner);
         }
@@ -218,7 +218,7 @@ impl Training {
                 tracing::warn!(run = %victim, of = %owner, new = name, by = %principal, "runs.max_runs is reached: the user with the most runs gives one up");
             }
         }
-        self.forget(&victim);
+        self.forget(&victim, now);
     }
 
     fn open(&mut self, name: &str, kind: Kind, principal: Principal, now: f64) {
@@ -235,7 +235,9 @@ impl Training {
         // After a crash the trainers connect again in whatever order: which of those of one job had
         // which run is known from what was saved.
         self.urgent |= kind == Kind::Hello;
-        tracing::info!(run = %name, attempt = run.epoch.attempt, "following a run");
+        if self.logged.has_room(now) {
+            tracing::info!(run = %name, attempt = run.epoch.attempt, "following a run");
+        }
         let gpu = Gpu { configured: self.options.gpu.as_deref(), detected: self.detected_gpu.as_deref() };
         self.runs.entry(name).or_insert(run).find_peak(gpu);
     }

@@ -1,9 +1,12 @@
 //! Which processes have the ranks of a run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::Training;
+
+/// Of each, files of its process and of its ancestors are read.
+const MAX_HOLDERS: usize = 8;
 
 impl Training {
     /// Processes that are connected as a rank, or started one that is. None where the launcher or
@@ -16,7 +19,8 @@ impl Training {
             return Vec::new();
         }
         let own = rank.pid.filter(|_| !rank.connections.is_empty() && !rank.said_bye);
-        own.into_iter().chain(rank.launchers.values().flatten().copied()).collect()
+        let launchers: BTreeSet<u32> = rank.launchers.values().flatten().copied().collect();
+        own.into_iter().chain(launchers).take(MAX_HOLDERS).collect()
     }
 
     /// The process that last was a rank.

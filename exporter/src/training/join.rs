@@ -27,7 +27,9 @@ impl Training {
             self.archive.runs.entry(to.to_owned()).or_insert(past);
         }
         let Some(mut run) = self.runs.remove(from) else { return out };
-        tracing::info!(run = from, to, "a run goes on under the name that one of its sources was given");
+        if self.logged.has_room(now) {
+            tracing::info!(run = from, to, "a run goes on under the name that one of its sources was given");
+        }
         self.urgent = true;
         for (number, rank) in run.ranks.iter().filter(|(_, rank)| !rank.said_bye) {
             let mut bye = Event {

@@ -81,10 +81,13 @@ impl LoggedRefusals {
             return false;
         }
         if self.0.len() >= MAX_USERS {
-            self.0.clear();
+            self.0.retain(|_, at| (0.0..LOG_EVERY_SECONDS).contains(&(now - *at)));
         }
-        self.0.insert(key, now);
-        true
+        let has_room = self.0.len() < MAX_USERS;
+        if has_room {
+            self.0.insert(key, now);
+        }
+        has_room
     }
 }
 

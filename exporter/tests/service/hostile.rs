@@ -288,6 +288,14 @@ fn what_a_process_does_again_and_again_fills_no_log() {
             r#"{{"v":1,"k":"hello","run":"loud","rank":0,"model":{{"layers":{layers},"hidden":8}}}}"#
         ));
     }
+    // Runs that end and begin again.
+    let names: Vec<_> = (0..60).map(|n| format!("loud-{n}")).collect();
+    for _ in 0..10 {
+        let packets = exporter.connect();
+        for name in &names {
+            packets.send(&format!(r#"{{"v":1,"k":"bye","run":"{name}","rank":0,"code":0}}"#));
+        }
+    }
     is_unharmed(&exporter, 3);
     let (stopped, log) = exporter.stop();
     assert!(stopped, "{log}");

@@ -24,9 +24,11 @@ way, path, port = sys.argv[1:]
 lines = [line.strip().encode() for line in sys.stdin]
 if way == 'http':
     for at in range(0, len(lines), 1000):
-        c = http.client.HTTPConnection('127.0.0.1', int(port))
-        c.request('POST', '/v1/events', b'\n'.join(lines[at:at + 1000]))
-        c.getresponse().read()
+        status = 429
+        while status == 429:
+            c = http.client.HTTPConnection('127.0.0.1', int(port))
+            c.request('POST', '/v1/events', b'\n'.join(lines[at:at + 1000]))
+            status = c.getresponse().status
 else:
     kind = socket.SOCK_SEQPACKET if way == 'packets' else socket.SOCK_DGRAM
     s = socket.socket(socket.AF_UNIX, kind)

@@ -13,6 +13,9 @@ const BACKLOG: u32 = 4096;
 /// What the kernel holds of answers that their reader has not taken, per connection. The kernel
 /// doubles it, and by itself it would hold 4 MiB, which counts against the memory of this service.
 const SEND_BUFFER: u32 = 64 << 10;
+/// What the kernel holds of requests that are not read yet, per connection. It doubles this too, and
+/// by itself it would hold 6 MiB of a client that sends without reading its answers.
+const RECEIVE_BUFFER: u32 = 64 << 10;
 
 /// `:9765` (all interfaces), `127.0.0.1:0`, `[::1]:9765` or `host:9765`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -113,8 +116,9 @@ fn listen_on(addr: SocketAddr) -> io::Result<TcpListener> {
         }
     };
     socket.set_reuseaddr(true)?;
-    // Connections inherit it.
+    // Connections inherit them.
     socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
     socket.bind(addr)?;
     socket.listen(BACKLOG)
 }
@@ -151,6 +155,8 @@ mod tests {
         let (accepted, _) = listener.accept().await.unwrap();
         let buffer = rustix::net::sockopt::socket_send_buffer_size(&accepted).unwrap();
         assert_eq!(buffer, 2 * SEND_BUFFER as usize);
+        let buffer = rustix::net::sockopt::socket_recv_buffer_size(&accepted).unwrap();
+        assert_eq!(buffer, 2 * RECEIVE_BUFFER as usize);
     }
 
     #[tokio::test]

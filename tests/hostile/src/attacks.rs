@@ -43,6 +43,7 @@ pub(crate) const ALL: &[Attack] = &[
     bodies::SMALL,
     hello::ATTACK,
     events::MODELS,
+    events::LINES,
     events::RESTARTS,
     events::FLAPS,
     invented::ATTACK,

@@ -235,8 +235,8 @@ impl Collector for HeartbeatReader {
             };
             let labels: &[&str] = &[&run, &rank];
             out.set(&BEAT, labels, page.beat);
-            if page.step >= 0 && page.step_at > 0.0 {
-                out.set(&STEP, labels, page.step as f64);
+            if let Some(step) = page.last_step() {
+                out.set(&STEP, labels, step as f64);
             }
             if page.phase_at > 0.0 && !page.phase.is_empty() {
                 out.set(&PHASE, &[&run, &rank, &page.phase], (now - page.phase_at).max(0.0));
@@ -302,18 +302,21 @@ impl Page {
         (is_sane && !page.run.is_empty()).then_some(page)
     }
 
+    /// `None` before the first.
+    fn last_step(&self) -> Option<i64> {
+        (self.step >= 0 && self.step_at > 0.0).then_some(self.step)
+    }
+
     fn death(&self) -> Event {
-        let after = if self.step_at > 0.0 {
-            format!("after step {}", self.step)
-        } else {
-            "before its first step".into()
-        };
+        let after = self
+            .last_step()
+            .map_or_else(|| "before its first step".to_owned(), |step| format!("after step {step}"));
         let within = if self.phase.is_empty() { String::new() } else { format!(", in phase {}", self.phase) };
         let mut event = Event {
             ts: Some(self.beat),
             run: Some(self.run.clone()),
             rank: Some(self.rank),
-            step: (self.step_at > 0.0).then_some(self.step),
+            step: self.last_step(),
             name: Some(exporter_event::RANK_DEAD.into()),
             level: Some("error".into()),
             text: Some(format!(

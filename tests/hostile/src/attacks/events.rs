@@ -3,6 +3,7 @@
 use crate::attack::{Attack, Packets, Target};
 
 pub(crate) const MODELS: Attack = Attack::new("model-hellos", |target| repeat(target, model));
+pub(crate) const LINES: Attack = Attack::new("launcher-lines", lines);
 pub(crate) const RESTARTS: Attack = Attack::new("planned-restarts", |target| repeat(target, restart));
 pub(crate) const FLAPS: Attack = Attack { pages: PAGES, ..Attack::new("flapping", |t| repeat(t, flap)) };
 
@@ -27,6 +28,31 @@ fn repeat(target: &Target, event: fn(&str, u64) -> String) -> anyhow::Result<()>
             // A connection that gave way to another's is opened again.
             while rank.send(&event(run, n)).is_err() {
                 *rank = open(run)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A packet may bring as many lines as an event may have values.
+const LINES_OF_PACKET: u64 = 240;
+const CONNECTIONS: usize = 100;
+
+/// Lines of logs in packets, which are steps each.
+fn lines(target: &Target) -> anyhow::Result<()> {
+    let launchers = (0..CONNECTIONS).map(|_| target.packets());
+    let mut launchers = launchers.collect::<anyhow::Result<Vec<_>>>()?;
+    for n in 0.. {
+        for (run, packets) in launchers.iter_mut().enumerate() {
+            let steps = n * LINES_OF_PACKET..(n + 1) * LINES_OF_PACKET;
+            let lines: Vec<_> = steps.map(|step| format!(r#""step {step} loss 2.3""#)).collect();
+            let packet = format!(
+                r#"{{"v":1,"k":"event","name":"output","run":"lines-{}","rank":0,"stream":"s{run}","lines":[{}]}}"#,
+                run % RUNS,
+                lines.join(",")
+            );
+            while packets.send(&packet).is_err() {
+                *packets = target.packets()?;
             }
         }
     }
