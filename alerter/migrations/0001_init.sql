@@ -1,8 +1,10 @@
 -- Written to mean the same in SQLite and PostgreSQL (where BLOB is a domain over BYTEA).
--- *_at columns are RFC 3339 in UTC: readable at a prompt, and they sort. *_ms columns are Unix milliseconds, for the program.
+-- *_at columns are RFC 3339 in UTC: readable at a prompt, and they sort. *_ms columns are Unix
+-- milliseconds, for the program.
 
 -- What happened to the runs. Who is burning money now:
---   SELECT id, run, kind, severity, state, opened_at, summary FROM incidents WHERE state <> 'resolved' ORDER BY opened_at;
+--   SELECT id, run, kind, severity, state, opened_at, summary FROM incidents
+--   WHERE state <> 'resolved' ORDER BY opened_at;
 CREATE TABLE incidents (
     id            TEXT PRIMARY KEY,
     run           TEXT NOT NULL,
@@ -30,12 +32,14 @@ CREATE TABLE incidents (
     -- The whole incident as JSON: what the program reads back.
     record        TEXT NOT NULL,
     -- Nodes that are sick themselves, between commas: ",gpu-042,gpu-043,". Of one node:
-    --   SELECT id, run, kind, opened_at, summary FROM incidents WHERE nodes LIKE '%,gpu-042,%' ORDER BY opened_at;
+    --   SELECT id, run, kind, opened_at, summary FROM incidents WHERE nodes LIKE '%,gpu-042,%'
+    --   ORDER BY opened_at;
     nodes         TEXT NOT NULL DEFAULT ',',
-    -- Since when nothing hides it, in Unix milliseconds; NULL while something does: what would call somebody about it then waits
-    -- in the outbox.
+    -- Since when nothing hides it, in Unix milliseconds; NULL while something does: what would call
+    -- somebody about it then waits in the outbox.
     loud_ms       BIGINT DEFAULT 0,
-    -- When one that a person resolved while it still fired comes back, in Unix milliseconds; NULL of all others.
+    -- When one that a person resolved while it still fired comes back, in Unix milliseconds; NULL
+    -- of all others.
     reopens_ms    BIGINT
 );
 CREATE INDEX incidents_by_opening ON incidents (opened_at);
@@ -64,25 +68,29 @@ CREATE TABLE outbox (
     seq           BIGINT NOT NULL,
     action        TEXT NOT NULL,
     page          BIGINT NOT NULL,
-    -- pending: not sent. attempting: being sent; found at a start it means that nobody knows. ambiguous: sent, outcome unknown.
-    -- delivered, failed, superseded: done.
+    -- pending: not sent. attempting: being sent; found at a start it means that nobody knows.
+    -- ambiguous: sent, outcome unknown. delivered, failed, superseded: done.
     state         TEXT NOT NULL,
     attempts      BIGINT NOT NULL,
     created_ms    BIGINT NOT NULL,
     next_ms       BIGINT NOT NULL,
     done_at       TEXT,
     error         TEXT,
-    -- 1 when the engine has learned of the outcome, in the transaction that kept what it made of it.
+    -- 1 when the engine has learned of the outcome, in the transaction that kept what it made of
+    -- it.
     reported      BIGINT NOT NULL,
     notification  TEXT NOT NULL,
-    -- 1 of what is told although something hides the incident: a person asked for it, or it is an answer or an end.
+    -- 1 of what is told although something hides the incident: a person asked for it, or it is an
+    -- answer or an end.
     despite_suppression BIGINT NOT NULL DEFAULT 0,
-    -- The number of a call among those of its incident and class (page, ticket), given before it is first sent to a receiver that
-    -- rings once a key. A call that is repeated keeps it; NULL of what was never sent, and of what calls nobody.
+    -- The number of a call among those of its incident and class (page, ticket), given before it is
+    -- first sent to a receiver that rings once a key. A call that is repeated keeps it; NULL of
+    -- what was never sent, and of what calls nobody.
     ring          BIGINT,
     -- 1 of a call of which the service has said that it notified somebody.
     confirmed     BIGINT NOT NULL DEFAULT 0,
-    -- Who reported the incident: the exporter or the sender of alerts, and the user there. What waits is sent in turn.
+    -- Who reported the incident: the exporter or the sender of alerts, and the user there. What
+    -- waits is sent in turn.
     source        TEXT NOT NULL DEFAULT '',
     reporter      TEXT NOT NULL DEFAULT '',
     UNIQUE (incident, receiver, seq)
@@ -93,10 +101,12 @@ CREATE INDEX outbox_unreported ON outbox (reported) WHERE reported = 0 AND state
 CREATE INDEX outbox_confirmed ON outbox (receiver) WHERE confirmed = 1;
 CREATE INDEX outbox_unconfirmed ON outbox (receiver, done_at)
     WHERE confirmed = 0 AND page = 1 AND action = 'trigger' AND state = 'delivered' AND ring IS NOT NULL;
--- Pages that a receiver refused for good: they are looked at again for as long as nobody was told of their incident.
+-- Pages that a receiver refused for good: they are looked at again for as long as nobody was told
+-- of their incident.
 CREATE INDEX outbox_refused ON outbox (receiver, incident) WHERE state = 'failed' AND page = 1 AND action = 'trigger';
 
--- What a notifier must remember of a conversation, such as the Slack channel id and the timestamp of the message it edits.
+-- What a notifier must remember of a conversation, such as the Slack channel id and the timestamp
+-- of the message it edits.
 CREATE TABLE lanes (
     incident   TEXT NOT NULL,
     receiver   TEXT NOT NULL,
@@ -110,7 +120,8 @@ CREATE INDEX lanes_by_receiver ON lanes (receiver, updated_ms);
 --   SELECT incident, LENGTH(seen) FROM charts ORDER BY 2 DESC LIMIT 10;
 CREATE TABLE charts (
     incident TEXT PRIMARY KEY,
-    -- Severity, signal and whether it was over when this was seen: another chart is taken when it changes.
+    -- Severity, signal and whether it was over when this was seen: another chart is taken when it
+    -- changes.
     stage    TEXT NOT NULL,
     -- 1 once the incident is over: its chart stays.
     frozen   BIGINT NOT NULL,
@@ -120,16 +131,16 @@ CREATE TABLE charts (
 );
 CREATE INDEX charts_unfrozen ON charts (incident) WHERE frozen = 0;
 
--- Charts in the conversations of receivers: one a lane, replaced when the incident changes. None is a message: a page never waits
--- for one. Those that could not be shown:
+-- Charts in the conversations of receivers: one a lane, replaced when the incident changes. None is
+-- a message: a page never waits for one. Those that could not be shown:
 --   SELECT incident, receiver, attempts, error FROM pictures WHERE error IS NOT NULL;
 CREATE TABLE pictures (
     incident TEXT NOT NULL,
     receiver TEXT NOT NULL,
     -- The stage of the chart that is shown, or was given up.
     stage    TEXT NOT NULL,
-    -- The service's names of files: the one that is shown, the one that is being shown (found at a start it may or may not be,
-    -- and is taken away), and the one that is to be taken away.
+    -- The service's names of files: the one that is shown, the one that is being shown (found at a
+    -- start it may or may not be, and is taken away), and the one that is to be taken away.
     shown    TEXT,
     coming   TEXT,
     stale    TEXT,
@@ -152,8 +163,8 @@ CREATE TABLE cursors (
     updated_ms BIGINT NOT NULL
 );
 
--- What each list of targets named when it was last believed, one address a line: after a restart, an answer that leaves them out
--- is not believed at once.
+-- What each list of targets named when it was last believed, one address a line: after a restart,
+-- an answer that leaves them out is not believed at once.
 CREATE TABLE target_lists (
     list    TEXT PRIMARY KEY,
     targets TEXT NOT NULL
@@ -165,7 +176,8 @@ CREATE TABLE meta (
 );
 
 -- What people asked to be told nothing about. Who keeps what quiet now:
---   SELECT id, matchers, created_by, comment, ends_at FROM silences WHERE ends_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now');
+--   SELECT id, matchers, created_by, comment, ends_at FROM silences
+--   WHERE ends_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now');
 CREATE TABLE silences (
     id         TEXT PRIMARY KEY,
     matchers   TEXT NOT NULL,
@@ -178,9 +190,10 @@ CREATE TABLE silences (
 );
 CREATE INDEX silences_by_end ON silences (ends_at);
 
--- Alerts of other programs that fire, as they were told last. Those that are over are not here: the incidents have their history.
--- They are kept in the order in which they began to fire: those of one request lie together, and end together. In the order of
--- their fingerprints, which is none, each would be a page of its own to write.
+-- Alerts of other programs that fire, as they were told last. Those that are over are not here: the
+-- incidents have their history. They are kept in the order in which they began to fire: those of
+-- one request lie together, and end together. In the order of their fingerprints, which is none,
+-- each would be a page of its own to write.
 CREATE TABLE alerts (
     -- The program knows which alert has which.
     id            INTEGER PRIMARY KEY,
@@ -192,7 +205,8 @@ CREATE TABLE alerts (
     starts_ms     BIGINT NOT NULL,
     ends_ms       BIGINT NOT NULL,
     updated_ms    BIGINT NOT NULL,
-    -- The labels beyond which whoever told it has no say, as a JSON object; of none where nothing limits them.
+    -- The labels beyond which whoever told it has no say, as a JSON object; of none where nothing
+    -- limits them.
     within        TEXT NOT NULL,
     -- The name of the token that posted it, where that is limited.
     sender        TEXT NOT NULL DEFAULT ''
@@ -207,19 +221,22 @@ CREATE TABLE callbacks (
 );
 CREATE INDEX callbacks_by_age ON callbacks (at_ms);
 
--- What another service calls an incident of ours, and when, by its own clock, it last said something that counted.
+-- What another service calls an incident of ours, and when, by its own clock, it last said
+-- something that counted.
 CREATE TABLE counterparts (
     service  TEXT NOT NULL,
     id       TEXT NOT NULL,
     incident TEXT NOT NULL,
     spoke_ms BIGINT NOT NULL,
-    -- The service's name of the incident that a person merged this one into; empty of one that stands by itself.
+    -- The service's name of the incident that a person merged this one into; empty of one that
+    -- stands by itself.
     merged_into TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (service, id)
 );
 CREATE INDEX counterparts_merged ON counterparts (service, merged_into) WHERE merged_into <> '';
 
--- Who changed what, by which door, and what came of it. Rows are added and, when they are old, forgotten; never changed.
+-- Who changed what, by which door, and what came of it. Rows are added and, when they are old,
+-- forgotten; never changed.
 CREATE TABLE audit (
     seq     BIGINT NOT NULL PRIMARY KEY,
     at      TEXT NOT NULL,
@@ -234,7 +251,8 @@ CREATE TABLE audit (
 );
 CREATE INDEX audit_by_time ON audit (at_ms);
 
--- The signals of the runs, for pictures: written now and then beside what is decided, and lost without harm.
+-- The signals of the runs, for pictures: written now and then beside what is decided, and lost
+-- without harm.
 CREATE TABLE series (
     run    TEXT NOT NULL,
     -- Empty: what the signals of the run share.
@@ -246,16 +264,19 @@ CREATE TABLE series (
 );
 CREATE INDEX series_by_age ON series (at_ms);
 
--- Where the time of the runs went, a row a run and hour, kept for ever: few bytes each, so that a month of a thousand runs is less
--- than 50 MB. What is accounted of an hour that is not over is in engine_state. A day of one:
+-- Where the time of the runs went, a row a run and hour, kept for ever: few bytes each, so that a
+-- month of a thousand runs is less than 50 MB. What is accounted of an hour that is not over is in
+-- engine_state. A day of one:
 --   SELECT datetime((h.id >> 20) * 3600, 'unixepoch') AS hour, h.* FROM run_hours AS h
---   JOIN accounted_runs AS r ON r.number = h.id & 1048575 WHERE r.run = 'llama-70b' ORDER BY h.id DESC LIMIT 24;
+--   JOIN accounted_runs AS r ON r.number = h.id & 1048575 WHERE r.run = 'llama-70b'
+--   ORDER BY h.id DESC LIMIT 24;
 CREATE TABLE accounted_runs (
     number INTEGER PRIMARY KEY,
     run    TEXT NOT NULL UNIQUE
 );
 CREATE TABLE run_hours (
-    -- Hours since 1970 times 2^20, plus the number of the run: rows are added at the end, and need no index beside it.
+    -- Hours since 1970 times 2^20, plus the number of the run: rows are added at the end, and need
+    -- no index beside it.
     id            INTEGER PRIMARY KEY,
     -- Attempts whose start was seen and that made a step, and those that ended before their end.
     starts        BIGINT NOT NULL,
@@ -268,8 +289,9 @@ CREATE TABLE run_hours (
     joules          BIGINT NOT NULL,
     measured_gpu_ms BIGINT NOT NULL,
     carbon_grams    BIGINT NOT NULL,
-    -- GPUs of the run. The time of its GPUs in a state is the time of the run in it times these; where that is not so
-    -- for every state (they became more or fewer within the hour), gpu_ms has it by state, as a JSON object.
+    -- GPUs of the run. The time of its GPUs in a state is the time of the run in it times these;
+    -- where that is not so for every state (they became more or fewer within the hour), gpu_ms has
+    -- it by state, as a JSON object.
     gpus           BIGINT NOT NULL,
     gpu_ms         TEXT,
     productive_ms  BIGINT NOT NULL,
@@ -285,9 +307,11 @@ CREATE TABLE run_hours (
     unknown_ms     BIGINT NOT NULL
 );
 
--- Reports that are sent on schedule, as all their receivers get them. Their messages are rows of outbox and lanes, with the id of
--- the report in place of an incident's. What became of the last ones:
---   SELECT incident, receiver, state, attempts, error FROM outbox WHERE incident LIKE 'report/%' ORDER BY created_ms DESC LIMIT 10;
+-- Reports that are sent on schedule, as all their receivers get them. Their messages are rows of
+-- outbox and lanes, with the id of the report in place of an incident's. What became of the last
+-- ones:
+--   SELECT incident, receiver, state, attempts, error FROM outbox WHERE incident LIKE 'report/%'
+--   ORDER BY created_ms DESC LIMIT 10;
 CREATE TABLE reports (
     -- report/<schedule>/<day>: a schedule sends one a day at most.
     id      TEXT PRIMARY KEY,
@@ -295,7 +319,8 @@ CREATE TABLE reports (
     report  TEXT NOT NULL,
     made_ms BIGINT NOT NULL
 );
--- The schedules of reports. What was due then or earlier is done: it is in outbox, or the schedule is younger.
+-- The schedules of reports. What was due then or earlier is done: it is in outbox, or the schedule
+-- is younger.
 CREATE TABLE report_schedules (
     name       TEXT PRIMARY KEY,
     settled_ms BIGINT NOT NULL

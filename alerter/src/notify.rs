@@ -10,6 +10,7 @@
 mod attempt;
 mod budget;
 pub(crate) mod http;
+mod kind;
 mod mistake;
 mod notifier;
 mod report;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub use attempt::{Attempt, Failure, FailureClass, Picture, Receipt, Ring};
 pub use budget::Budget;
+use kind::ReceiverKind;
 pub use mistake::Mistake;
 pub use notifier::{Ear, Gallery, Notifier, Pace, PictureError};
 pub(crate) use report::{IncidentLine, ScheduledReport};
@@ -60,10 +62,17 @@ macro_rules! notifiers {
         }
 
         impl ReceiverConfig {
+            /// The settings of its kind; `None` where it has none.
+            fn kind(&self) -> Option<&dyn ReceiverKind> {
+                let mut kind: Option<&dyn ReceiverKind> = None;
+                $(if let Some(config) = &self.$module { kind = Some(config); })*
+                kind
+            }
+
             /// Whether it may wake somebody: at each call, unless something else repeats the call
             /// ([`Self::repeated_by`]).
             pub fn wakes(&self) -> bool {
-                self.wakes.unwrap_or(self.pagerduty.is_some())
+                self.wakes.unwrap_or(self.kind().is_some_and(ReceiverKind::wakes))
             }
 
             /// Keys of the kinds of receivers there are.
@@ -71,28 +80,18 @@ macro_rules! notifiers {
 
             /// What repeats a call that was made, in words, where calling again does nothing.
             pub fn repeated_by(&self) -> Option<&'static str> {
-                let by_service = |c: &pagerduty::Config| c.repeats == pagerduty::Repeats::Service;
-                match (&self.pagerduty, &self.alertmanager) {
-                    (Some(config), _) if by_service(config) => Some("PagerDuty's own escalation policy"),
-                    (_, Some(_)) => Some("the Alertmanager's own route"),
-                    _ => None,
-                }
+                self.kind()?.repeated_by()
             }
 
             /// Why it is sent no reports: they are something to read, and nobody is to be woken.
             pub fn shows_no_reports(&self) -> Option<&'static str> {
-                if self.pagerduty.is_some() {
-                    return Some("PagerDuty calls people");
-                }
-                if self.alertmanager.is_some() {
-                    return Some("an Alertmanager takes only alerts");
-                }
-                self.wakes().then_some("it wakes people (wakes: true)")
+                let by_kind = self.kind().and_then(ReceiverKind::shows_no_reports);
+                by_kind.or_else(|| self.wakes().then_some("it wakes people (wakes: true)"))
             }
 
             /// Whether it shows later changes of an incident besides its first message.
             pub fn is_thread(&self) -> bool {
-                self.slack.as_ref().is_some_and(slack::Config::has_threads)
+                self.kind().is_some_and(ReceiverKind::is_thread)
             }
 
             /// Reads the secrets and prepares to send.

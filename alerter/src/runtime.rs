@@ -65,9 +65,10 @@ use crate::templates::Templates;
 use auditor::Auditor;
 pub use outside::{AlertBatch, Heard, Outside, Silenced, fresh_id};
 use pending::Pending;
-pub use people::{IncidentAction, Unanswered};
+pub use people::Unanswered;
 pub use queue::{Feed, News, Taken};
 pub(crate) use queue::{PART_BYTES, Queue, Share};
+pub use stepwatch_respond::effect::IncidentAction;
 pub use view::{RuntimeSnapshot, Views};
 pub use writes::WriteBatch;
 

@@ -6,7 +6,7 @@ use stepwatch_engine::{DryRun, Engine};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::config::ResponderConfig;
-use stepwatch_respond::effect::{Effect, Input};
+use stepwatch_respond::effect::{Effect, IncidentAction, Input};
 use stepwatch_respond::oncall::OnCall;
 
 /// The name of the simulated person.
@@ -48,7 +48,11 @@ pub(crate) fn simulate(
         if ack.take_if(|ack| *ack <= at).is_some() {
             let incident = engine.open_incidents().next().map(|r| r.id.clone());
             if let Some(incident) = &incident {
-                engine.handle(at, Input::Ack { incident, by: ANSWERS }, &mut effects);
+                engine.handle(
+                    at,
+                    Input::Act { incident, by: ANSWERS, action: &IncidentAction::Ack },
+                    &mut effects,
+                );
             }
         }
         engine.tick(at, &mut effects);

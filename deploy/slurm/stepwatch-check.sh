@@ -1,6 +1,6 @@
 #!/bin/bash
-# Keeps jobs off a node that cannot train: `stepwatch-exporter check` as Prolog and as HealthCheckProgram of Slurm, one script for
-# both. In slurm.conf (CYCLE: not on all nodes at once):
+# Keeps jobs off a node that cannot train: `stepwatch-exporter check` as Prolog and as
+# HealthCheckProgram of Slurm, one script for both. In slurm.conf (CYCLE: not on all nodes at once):
 #
 #   Prolog=/etc/slurm/stepwatch-check.sh
 #   PrologFlags=Alloc
@@ -10,17 +10,21 @@
 #   HealthCheckInterval=300
 #   HealthCheckNodeState=IDLE,CYCLE
 #
-# A node is unhealthy if it was, and still is STEPWATCH_AGAIN seconds later (15; at most 20, for Slurm kills a health check after 60).
+# A node is unhealthy if it was, and still is STEPWATCH_AGAIN seconds later (15; at most 20, for
+# Slurm kills a health check after 60).
 #
-# Health check: drains the node, with the worst finding as the reason, unless this script has drained STEPWATCH_MAX_DRAINED nodes (8)
-# already; then it only logs. STEPWATCH_RESUME=1 takes back a drain of this script when the node is healthy again, and no other.
-# Before a job: fails. Slurm then drains the node itself ("Prolog error"; the next health check puts the finding in its place) and
-# queues the job again, which stays held without nohold_on_prolog_fail. Slurm asks for no scontrol in a Prolog, so nothing is counted
-# here: leave Prolog out while you try a new configuration or reference.
+# Health check: drains the node, with the worst finding as the reason, unless this script has
+# drained STEPWATCH_MAX_DRAINED nodes (8) already; then it only logs. STEPWATCH_RESUME=1 takes back
+# a drain of this script when the node is healthy again, and no other.
+# Before a job: fails. Slurm then drains the node itself ("Prolog error"; the next health check puts
+# the finding in its place) and queues the job again, which stays held without
+# nohold_on_prolog_fail. Slurm asks for no scontrol in a Prolog, so nothing is counted here: leave
+# Prolog out while you try a new configuration or reference.
 #
-# Could not be determined, twice in a row: the node is taken for unhealthy too, because a job should not be the first to find out; as a
-# health check, no more than STEPWATCH_MAX_DRAINED nodes are drained for it. STEPWATCH_DRAIN_UNKNOWN=0 relaxes that: it is logged, and
-# nothing else. A driver that hangs is unhealthy in any case.
+# Could not be determined, twice in a row: the node is taken for unhealthy too, because a job should
+# not be the first to find out; as a health check, no more than STEPWATCH_MAX_DRAINED nodes are
+# drained for it. STEPWATCH_DRAIN_UNKNOWN=0 relaxes that: it is logged, and nothing else. A driver
+# that hangs is unhealthy in any case.
 #
 # Settings are read from /etc/default/stepwatch-check, a file of the variables above and below.
 set -u
@@ -47,13 +51,16 @@ max_drained=$(number "${STEPWATCH_MAX_DRAINED:-}" 8)
 drain_unknown="${STEPWATCH_DRAIN_UNKNOWN:-1}"
 resume="${STEPWATCH_RESUME:-0}"
 config="${STEPWATCH_CONFIG:-/etc/stepwatch/exporter.yml}"
-# Known-good values that all nodes of this kind share, from `stepwatch-exporter check --write-reference FILE` on one of them.
+# Known-good values that all nodes of this kind share, from
+# `stepwatch-exporter check --write-reference FILE` on one of them.
 reference="${STEPWATCH_REFERENCE:-/etc/stepwatch/node.json}"
-# There while the last Prolog of this node failed by this script: what Slurm calls "Prolog error" may be another one's.
+# There while the last Prolog of this node failed by this script: what Slurm calls "Prolog error"
+# may be another one's.
 failed="${STEPWATCH_FAILED:-/run/stepwatch-check.failed}"
 # More arguments, such as: --skip disk --timeout 5s
 read -r -a more <<<"${STEPWATCH_CHECK_ARGS:-}"
-# Where the GPUs are not kept up (nvidia-persistenced), the driver starts them first: that is slow and no fault.
+# Where the GPUs are not kept up (nvidia-persistenced), the driver starts them first: that is slow
+# and no fault.
 [[ " ${more[*]-} " == *" --timeout"* ]] || more+=(--timeout 8s)
 
 node="${SLURMD_NODENAME:-$(hostname -s)}"
@@ -86,12 +93,14 @@ say() {
     logger --tag stepwatch-check -- "$1" 2>/dev/null || echo "$1" >&2
 }
 
-# The worst finding stands last. Slurm cuts long reasons itself; quotes and line breaks it cannot take.
+# The worst finding stands last. Slurm cuts long reasons itself; quotes and line breaks it cannot
+# take.
 reason() {
     printf '%s %s\n' "$mark" "$(printf '%s\n' "$findings" | tail -n 1 | tr -s ' ' | tr -d "\"'\\\\" | cut -c 1-200)"
 }
 
-# The state of this node in Slurm. A reason may be left of old, and somebody may have written one without a drain: the state counts.
+# The state of this node in Slurm. A reason may be left of old, and somebody may have written one
+# without a drain: the state counts.
 ask() {
     local line
     line=$(slurm show node "$node" --oneliner)

@@ -10,6 +10,10 @@ use crate::family_filter::Metrics;
 pub struct Entry {
     pub name: &'static str,
     pub about: &'static str,
+    /// Devices, files and privileges.
+    pub needs: &'static str,
+    /// What a pass costs, and whom.
+    pub cost: &'static str,
     pub families: &'static [&'static Family],
     /// `None` when the configuration disables it.
     pub build: fn(&CollectorsConfig) -> Option<Built>,
@@ -25,7 +29,7 @@ pub type Built = (Box<dyn Collector>, Rhythm);
 ///
 /// One line a collector: the key of its settings, its reader, its module, and in brackets the other
 /// collector whose settings it needs. The module must have `Config` (with `enabled` and `check`),
-/// `ABOUT`, `FAMILIES` and `rhythm(&Config)`, and the reader `new(&Config)`.
+/// `ABOUT`, `NEEDS`, `COST`, `FAMILIES` and `rhythm(&Config)`, and the reader `new(&Config)`.
 macro_rules! collectors {
     (
         { $($key:ident = $reader:ident in $module:ident $(($other:ident))?;)* }
@@ -74,6 +78,8 @@ macro_rules! entries {
         pub static COLLECTORS: &[Entry] = &[$(Entry {
             name: stringify!($name),
             about: $($module::)+ABOUT,
+            needs: $($module::)+NEEDS,
+            cost: $($module::)+COST,
             families: $($module::)+FAMILIES,
             build: |config| {
                 let own = &config.$name;

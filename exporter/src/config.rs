@@ -339,6 +339,8 @@ collectors:
             // It has no rhythm of its own: it follows what happens.
             assert!(explained || error.contains("unknown field"), "{}: {error}", entry.name);
         }
+        let counters = Config::parse("x.yml", "collectors: {rdma: {counters_interval: 0s}}").unwrap_err();
+        assert!(counters.to_string().contains("must be at least 10ms"), "{counters}");
     }
 
     #[test]

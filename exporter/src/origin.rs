@@ -36,7 +36,6 @@ pub enum Priority {
     /// The trainer itself, by socket or HTTP.
     Client,
     /// A file of records, which keeps every digit: JSONL, TensorBoard, W&B, CSV.
-    #[serde(alias = "jsonl")]
     File,
     /// What the trainer measures for others, as of an interval: OTLP, statsd, a Prometheus
     /// endpoint.

@@ -3,8 +3,8 @@
 
     python3 tests/scripts/compare_exporters.py --nvml-library LIBRARY BEFORE AFTER
 
-Each watches this machine and eight H100 of the stand-in for NVML, and eight ranks that make a step a
-second. Both are scraped once a second as Prometheus does, in turn, and then 400 times in a row.
+Each watches this machine and eight H100 of the stand-in for NVML, and eight ranks that make a step
+a second. Both are scraped once a second as Prometheus does, in turn, and then 400 times in a row.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What an exporter holds when its stream is full: eight ranks send 6,000 steps each, and it rests for a minute.
+"""What an exporter holds when its stream is full: eight ranks send 6,000 steps each, and it rests
+for a minute.
 
     python3 tests/scripts/full_stream.py target/release/stepwatch-exporter ...
 """

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Asks Google's ml-goodput-measurement where the time of a run went, for the test of the run ledger.
+"""Asks Google's ml-goodput-measurement where the time of a run went, for the test of the run
+ledger.
 
     python3 -m venv venv && venv/bin/pip install ml-goodput-measurement==0.2.3
     venv/bin/python tests/scripts/goodput_oracle.py alerter/detect/tests/data/goodput
 
-The directory holds logs, `NAME.jsonl`. This writes the answers to all of them beside them, to `mgm.json`: seconds by the names
-of the package. `--compose` first writes the logs anew, from the lives of trainers below. No account and no network are needed:
-the package reads from a logger that lives in this process.
+The directory holds logs, `NAME.jsonl`. This writes the answers to all of them beside them, to
+`mgm.json`: seconds by the names of the package. `--compose` first writes the logs anew, from the
+lives of trainers below. No account and no network are needed: the package reads from a logger that
+lives in this process.
 
-A record of a log is {"at": SECONDS, "what": WORD, ...}. The words, in pairs of `_start` and `_end`: `job` (with its `job`, and
-ended well), `init`, `prep`, `data`, `load` (with the `step` of the checkpoint), `step`, `save` (with their `step`) and `eval`.
-`died` is the end of an attempt that has no `job_end`. The package has no record of a death.
+A record of a log is {"at": SECONDS, "what": WORD, ...}. The words, in pairs of `_start` and `_end`:
+`job` (with its `job`, and ended well), `init`, `prep`, `data`, `load` (with the `step` of the
+checkpoint), `step`, `save` (with their `step`) and `eval`. `died` is the end of an attempt that has
+no `job_end`. The package has no record of a death.
 """
 
 import argparse
@@ -257,7 +260,8 @@ def tell(recorder, log, records):
 
 
 def checkpoint(what, r, began):
-    """What the checkpoint manager of Orbax writes to the same log, as far as the package reads it."""
+    """What the checkpoint manager of Orbax writes to the same log, as far as the package reads
+    it."""
     seconds = r["at"] - began[what]
     entry = {"step": r["step"], "directory": "gs://bucket/run", "job_name": "run"}
     if what == "save":

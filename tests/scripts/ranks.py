@@ -1,7 +1,9 @@
-"""One training process of the end-to-end test: this rank's part of three runs, at 20 steps a second, through the real client.
+"""One training process of the end-to-end test: this rank's part of three runs, at 20 steps a
+second, through the real client.
 
 A line `fault STEP` on standard input says at which step things go wrong:
-  run-up   the gradient norm rises for four steps and the loss jumps (the numbers of BLOOM-176B, 2022-04-12, iteration 31214 on)
+  run-up   the gradient norm rises for four steps and the loss jumps (the numbers of BLOOM-176B,
+           2022-04-12, iteration 31214 on)
   benign   one step has a large gradient norm, and nothing comes of it
   nan      one loss is NaN
 A line `stop` ends the process in good order.

@@ -265,6 +265,8 @@ impl Event {
         let mut r = JsonReader::new(bytes);
         let mut nested = MAX_NESTED;
         r.object(|key, r| {
+            // As it will be written: a control character would otherwise hide a field until then.
+            let key = &*words::line(key);
             let numbers = matches!(key, "m" | "q" | "t");
             let (v, left, dropped) = r.value_within(if numbers { MAX_NUMBERS } else { nested })?;
             nested = if numbers { nested } else { left };

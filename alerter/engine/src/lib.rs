@@ -30,7 +30,7 @@ pub use stepwatch_detect::{Input as SourceInput, Refusal, Refused};
 pub use stepwatch_model::stored::StatePart;
 pub use stepwatch_model::time::{self, Ts};
 pub use stepwatch_respond::DryRun;
-pub use stepwatch_respond::effect::Input;
+pub use stepwatch_respond::effect::{IncidentAction, Input};
 
 /// The settings of both halves.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -109,6 +109,8 @@ impl Engine {
     /// Runs `act` on the monitor, and passes its findings to the responder.
     fn detect(&mut self, now: Ts, out: &mut Vec<Effect>, act: impl FnOnce(&mut Monitor, &mut Vec<Detected>)) {
         act(&mut self.monitor, &mut self.scratch);
+        #[cfg(debug_assertions)]
+        self.scratch.iter_mut().for_each(send);
         self.responder.detected(now, &self.scratch, out);
         self.scratch.clear();
     }
@@ -376,4 +378,13 @@ impl Engine {
     pub fn dropped_baselines(&self) -> u64 {
         self.monitor.dropped_baselines()
     }
+}
+
+/// Replaces it by what another process would read of it: each test of a debug build shows that the
+/// two halves need not be one process.
+#[cfg(debug_assertions)]
+fn send(detected: &mut Detected) {
+    use stepwatch_model::stored;
+    let read = stored::encode(detected).and_then(|bytes| stored::decode(&bytes));
+    *detected = read.expect("what is detected can be stored and read back");
 }

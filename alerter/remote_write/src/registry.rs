@@ -22,7 +22,7 @@ use crate::selector::NAME;
 use crate::signal::{Generic, Meaning};
 use crate::xids::Tells;
 
-/// A sample that is older is not judged: it says what was, and a person is rung for what is.
+/// A sample that is older is not judged: a person is rung for what happens now.
 pub const MAX_AGE: Span = Span::secs(300);
 /// A sample may be so far ahead of our clock, as with Prometheus itself.
 pub const MAX_AHEAD: Span = Span::secs(600);

@@ -12,20 +12,8 @@ use stepwatch_model::{Severity, Span, Ts};
 /// same state.
 #[derive(Debug, Clone, Copy)]
 pub enum Input<'a> {
-    /// A person took the incident: escalation stops.
-    Ack { incident: &'a str, by: &'a str },
-    /// A person closed the incident.
-    Resolve { incident: &'a str, by: &'a str },
-    /// The same, by a person who says what it was.
-    ResolveAs { incident: &'a str, by: &'a str, verdict: Verdict },
-    /// A person asks for the next level to be notified now, also of an acknowledged incident.
-    Escalate { incident: &'a str, by: &'a str },
-    /// Whoever took the incident does not have it any more: escalation goes on where it stopped.
-    Unack { incident: &'a str, by: &'a str },
-    /// A person wants back what a person resolved while it fires.
-    Reopen { incident: &'a str, by: &'a str },
-    /// A word about the incident that changes nothing but its history.
-    Note { incident: &'a str, by: &'a str, what: &'a str },
+    /// A person did something with an incident.
+    Act { incident: &'a str, by: &'a str, action: &'a IncidentAction },
     /// The alerter looked at a part of itself: what is wrong with it, in words, or nothing.
     Own { check: &'a str, severity: Severity, fault: Option<&'a str> },
     /// Why the store takes nothing, or nothing if it does. `recorded` is the time of what it took
@@ -51,6 +39,37 @@ pub enum Input<'a> {
     ExpireSilence { id: &'a str },
     /// Another program posted alerts that fire, or are over.
     Alerts { posted: &'a [PostedAlert] },
+}
+
+/// What a person does with an incident.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IncidentAction {
+    /// The person took it: escalation stops.
+    Ack,
+    /// Whoever took it does not have it any more: escalation goes on where it stopped.
+    Unack,
+    Resolve,
+    /// The same, and what it was.
+    ResolveAs(Verdict),
+    /// The next level is notified now, also of an acknowledged incident.
+    Escalate,
+    /// Of what a person resolved and still fires.
+    Reopen,
+    /// A word that changes nothing but its history.
+    Note(String),
+}
+
+impl IncidentAction {
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Ack => "ack",
+            Self::Unack => "unack",
+            Self::Resolve | Self::ResolveAs(_) => "resolve",
+            Self::Escalate => "escalate",
+            Self::Reopen => "reopen",
+            Self::Note(_) => "note",
+        }
+    }
 }
 
 /// What the runtime must do. It persists all effects of a batch, and the state they came from, in

@@ -77,7 +77,7 @@ impl Op {
         matches!(self, Self::Regex | Self::NotRegex)
     }
 
-    /// Whether it asks for what is so, not for what is not.
+    /// True for `=` and `=~`, false for `!=` and `!~`.
     pub fn is_positive(self) -> bool {
         matches!(self, Self::Equal | Self::Regex)
     }

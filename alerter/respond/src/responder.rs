@@ -93,19 +93,9 @@ impl Responder {
     pub fn handle(&mut self, now: Ts, input: Input<'_>, directory: &impl Directory, out: &mut Vec<Effect>) {
         let before = out.len();
         match input {
-            Input::Ack { incident, by } => self.manager.ack(&mut Tx::new(now, out), incident, by),
-            Input::Resolve { incident, by } => {
-                self.manager.resolve_by_hand(&mut Tx::new(now, out), incident, by, None)
+            Input::Act { incident, by, action } => {
+                self.manager.act(&mut Tx::new(now, out), incident, by, action)
             }
-            Input::ResolveAs { incident, by, verdict } => {
-                self.manager.resolve_by_hand(&mut Tx::new(now, out), incident, by, Some(verdict))
-            }
-            Input::Escalate { incident, by } => self.manager.escalate(&mut Tx::new(now, out), incident, by),
-            Input::Unack { incident, by } => self.manager.unack(&mut Tx::new(now, out), incident, by),
-            Input::Reopen { incident, by } => {
-                self.manager.reopen_by_hand(&mut Tx::new(now, out), incident, by)
-            }
-            Input::Note { incident, by, what } => out.push(by_actor(now, incident, by, what.to_owned())),
             Input::Own { check, severity, fault } => {
                 self.manager.own(&mut Tx::new(now, out), check, severity, fault)
             }

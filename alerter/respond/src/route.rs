@@ -5,9 +5,11 @@
 //! ways. What no route wants belongs to its team, and what has no team to whoever is left
 //! (`route::rest`): nothing falls through.
 
+mod name;
 mod unrouted;
 
-pub(crate) use unrouted::{NOBODY, ONE};
+pub use name::WayName;
+pub(crate) use name::joined;
 pub use unrouted::{Rest, STORE};
 
 use crate::config::{Level, ResponderConfig, Route, Team};
@@ -20,8 +22,7 @@ const MAX_DEPTH: usize = 16;
 /// One way that an incident takes, and who stands along it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Way {
-    /// Where it is in the configuration: `routes[1].routes[0]`.
-    pub route: String,
+    pub name: WayName,
     /// Which of its words chose it.
     pub because: String,
     pub policy: Option<String>,
@@ -122,8 +123,8 @@ impl Router {
         if team.policy.is_some() || !team.notify.is_empty() {
             let because = format!("no route matches, team=\"{}\"", team.name);
             let levels = levels(config, team.policy.as_deref(), &team.notify);
-            let route = format!("team {}", team.name);
-            return Way { route, because, policy: team.policy.clone(), levels };
+            let name = WayName::Team(team.name.clone());
+            return Way { name, because, policy: team.policy.clone(), levels };
         }
         let rest = Rest::of_team(team).unwrap_or_else(|| self.rest(config, labels));
         rest.way(config)
@@ -139,7 +140,8 @@ impl Router {
 impl Possible {
     /// Where nothing is asked yet.
     fn root() -> Self {
-        let way = Way { route: String::new(), because: String::new(), policy: None, levels: Vec::new() };
+        let name = WayName::Route(String::new());
+        let way = Way { name, because: String::new(), policy: None, levels: Vec::new() };
         Self { way, given: Vec::new(), goes_on: false }
     }
 }
@@ -312,7 +314,7 @@ impl Node {
         let words: Vec<String> = self.matchers.iter().map(ToString::to_string).collect();
         let because = if words.is_empty() { "everything".into() } else { words.join(" and ") };
         let levels = levels(config, self.policy.as_deref(), &self.notify);
-        Way { route: self.place.clone(), because, policy: self.policy.clone(), levels }
+        Way { name: WayName::Route(self.place.clone()), because, policy: self.policy.clone(), levels }
     }
 }
 
@@ -400,7 +402,8 @@ mod tests {
             }
         }
         assert_eq!(router.reached(config, &labels), along);
-        let first = |way: Way| (way.route, way.levels.iter().flat_map(|l| l.notify.clone()).collect());
+        let first =
+            |way: Way| (way.name.to_string(), way.levels.iter().flat_map(|l| l.notify.clone()).collect());
         router.ways(config, &labels).into_iter().map(first).collect()
     }
 

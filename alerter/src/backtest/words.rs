@@ -5,7 +5,7 @@ use stepwatch_model::time::Span;
 use stepwatch_respond::config::{Level, ResponderConfig};
 use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_respond::message::number;
-use stepwatch_respond::route::{Router, Way};
+use stepwatch_respond::route::{Router, Way, WayName};
 
 use super::replay::Replay;
 
@@ -68,8 +68,8 @@ fn way(config: &ResponderConfig, way: &Way) -> String {
     let levels = way.levels.iter().map(|l| level(config, l)).collect::<Vec<_>>().join("; ");
     let levels = if levels.is_empty() { "nobody".to_owned() } else { levels };
     let policy = way.policy.as_ref().map_or(String::new(), |p| format!("policy {p}: "));
-    if way.route.starts_with("routes[") {
-        format!("{}, {} -> {policy}{levels}", way.route, way.because)
+    if let WayName::Route(place) = &way.name {
+        format!("{place}, {} -> {policy}{levels}", way.because)
     } else {
         format!("{}: page and ticket -> {policy}{levels}", way.because)
     }

@@ -16,7 +16,7 @@ use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::config::{ResponderConfig, Route};
 use stepwatch_respond::effect::{Action, Effect};
 use stepwatch_respond::oncall::{Moment, OnCall, Zone};
-use stepwatch_respond::route::{Router, STORE, Way};
+use stepwatch_respond::route::{Router, STORE, Way, WayName};
 
 use super::error::CliError;
 use super::format::{Format, json};
@@ -251,8 +251,8 @@ fn of_the_store(args: &SimulateArgs, config: &ResponderConfig) -> Vec<StoreFault
             }
         }
         let route = match &args.policy {
-            Some(policy) if way.route == OUR_ROUTE => format!("--policy {policy}"),
-            _ => way.route,
+            Some(policy) if way.name == WayName::Route(OUR_ROUTE.to_owned()) => format!("--policy {policy}"),
+            _ => way.name.to_string(),
         };
         StoreFaultRoute { route, notify }
     };

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::matcher::Labels;
-use stepwatch_respond::route::{Router, Way};
+use stepwatch_respond::route::{Router, Way, WayName};
 
 use super::file::File;
 use super::teams::levels_of;
@@ -14,8 +14,8 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     let engine = file.responder();
     let Ok(router) = Router::new(&file.routes, &file.teams) else { return };
     let ours = labels(&[("kind", Kind::AlerterFault.as_str()), ("severity", "page"), ("cause", "alerting")]);
-    let way = router.ways(&engine, &ours).into_iter().next().map(|way| way.route);
-    if way.as_deref() == Some("one receiver") {
+    let way = router.ways(&engine, &ours).into_iter().next().map(|way| way.name);
+    if way == Some(WayName::OneReceiver) {
         warnings.push(
             "fallback: is empty, and every receiver that wakes belongs to a team: one of them is notified of what is wrong with the alerter \
              itself. Name whom to notify"
@@ -24,7 +24,8 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     }
     for (i, team) in file.teams.iter().enumerate() {
         let ways = router.ways(&engine, &labels(&[("team", &team.name), ("severity", "page")]));
-        if ways.iter().all(|way| way.levels.is_empty() && way.route.ends_with(&format!(" {}", team.name))) {
+        let is_nobody = |way: &Way| way.levels.is_empty() && is_of_team(&way.name, &team.name);
+        if ways.iter().all(is_nobody) {
             warnings.push(format!(
                 "teams[{i}]: has neither notify, policy nor fallback, and there is no `fallback`: a page that no route takes notifies \
                  nobody, and is a fault of the alerter"
@@ -36,14 +37,14 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     let mut ways = router.ways(&engine, &labels(&[("severity", "ticket")]));
     for (i, team) in router.team_names().into_iter().enumerate() {
         let of_team = router.ways(&engine, &labels(&[("team", team), ("severity", "ticket")]));
-        let own = format!("team {team}");
         ways.extend(of_team.into_iter().map(|way| {
-            let route = if way.route == own { format!("teams[{i}]") } else { way.route };
-            Way { route, ..way }
+            let is_own = way.name == WayName::Team(team.to_owned());
+            // Where it is in the configuration.
+            Way { name: if is_own { WayName::Route(format!("teams[{i}]")) } else { way.name }, ..way }
         }));
     }
     let mut seen = BTreeSet::new();
-    for way in ways.iter().filter(|way| seen.insert(&way.route)) {
+    for way in ways.iter().filter(|way| seen.insert(&way.name)) {
         warnings.extend(waits(way));
         let items = levels_of(way, Severity::Ticket).into_iter().flat_map(|level| &level.notify);
         let pagers: BTreeSet<&str> = items.map(String::as_str).filter(|item| engine.wakes(item)).collect();
@@ -51,10 +52,15 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
             let pagers = pagers.into_iter().collect::<Vec<_>>().join(" and ");
             warnings.push(format!(
                 "{}: leads to {pagers} with tickets too, which wakes somebody unless urgency there follows severity",
-                way.route
+                way.name
             ));
         }
     }
+}
+
+/// Whether the team decided it, and no route.
+fn is_of_team(name: &WayName, team: &str) -> bool {
+    matches!(name, WayName::Team(of) | WayName::FallbackOfTeam(of) | WayName::NobodyOfTeam(of) if of == team)
 }
 
 fn labels(of: &[(&str, &str)]) -> Labels {
@@ -74,14 +80,14 @@ fn wake_nobody(engine: &ResponderConfig, router: &Router, warnings: &mut Vec<Str
             let mut items = levels_of(&way, Severity::Page).into_iter().flat_map(|l| &l.notify).peekable();
             if items.peek().is_none()
                 || items.any(|item| engine.wakes(item))
-                || !seen.insert(way.route.clone())
+                || !seen.insert(way.name.clone())
             {
                 continue;
             }
             let pagers = engine.waking.join(" and ");
             warnings.push(format!(
                 "{}: a page that goes there wakes nobody; who wakes somebody: {pagers}",
-                way.route
+                way.name
             ));
         }
     }
@@ -97,7 +103,7 @@ fn waits(way: &Way) -> Option<String> {
     Some(format!(
         "{}: is {}, which may wake somebody, so that a ticket that no route matches notifies nobody and waits in the list of incidents. \
          Add a receiver that wakes nobody (slack, email, webhook), or a route for what has severity=\"ticket\"",
-        way.route,
+        way.name,
         pagers.join(" and ")
     ))
 }

@@ -202,30 +202,36 @@ impl File {
     /// The schedules of this file, with the calendars that are files, and errors about those that
     /// could not be read.
     pub fn oncall(&self, now: Ts) -> (OnCall, Vec<String>) {
+        let (oncall, unread) = self.read_calendars(now);
+        (oncall, unread.into_iter().map(|(_, error)| error).collect())
+    }
+
+    /// The same, with the name of the schedule of each error.
+    fn read_calendars(&self, now: Ts) -> (OnCall, Vec<(&str, String)>) {
         let mut oncall = OnCall::new(self.oncall_config());
-        let mut missing = Vec::new();
+        let mut unread = Vec::new();
         for s in &self.schedules {
             let Some(text) = s.calendar_text() else { continue };
             let wrong = |e| format!("schedule {}: its calendar {e}", s.name);
             let read = text.and_then(|text| oncall.read_calendar(&s.name, &text, now).map_err(wrong));
-            missing.extend(read.err());
+            unread.extend(read.err().map(|error| (s.name.as_str(), error)));
         }
-        (oncall, missing)
+        (oncall, unread)
     }
 
     /// The hours of the next four weeks in which nobody is on call, and warnings about calendars
     /// and time intervals: a line each.
     pub fn gaps(&self, now: Ts) -> Vec<String> {
-        let (oncall, missing) = self.oncall(now);
-        let unread = |name: &str| missing.iter().any(|m| m.starts_with(&format!("schedule {name}:")));
-        let mut lines = missing.clone();
+        let (oncall, unread) = self.read_calendars(now);
+        let mut lines: Vec<String> = unread.iter().map(|(_, error)| error.clone()).collect();
+        let is_read = |s: &&Schedule| unread.iter().all(|(name, _)| *name != s.name);
         for interval in &self.time_intervals {
             if let Some(year) = interval.over_since(now) {
                 let name = &interval.name;
                 lines.push(format!("time interval {name}: ended with {year}, so that it never holds again"));
             }
         }
-        for s in self.schedules.iter().filter(|s| !unread(&s.name)) {
+        for s in self.schedules.iter().filter(is_read) {
             let name = &s.name;
             if let Some(calendar) = oncall.calendar(name) {
                 lines.extend(calendar.warnings.iter().map(|w| format!("schedule {name}: {w}")));

@@ -21,6 +21,7 @@ use stepwatch_respond::message::{LinkRole, Status};
 
 use super::attempt::{Attempt, Failure, FailureClass, Receipt};
 use super::http::{Http, base_url};
+use super::kind::ReceiverKind;
 use super::mistake::Mistake;
 use super::notifier::Notifier;
 use super::secret::SecretSource;
@@ -83,6 +84,16 @@ pub struct Alertmanager {
 }
 
 type Labels = Map<String, Value>;
+
+impl ReceiverKind for Config {
+    fn repeated_by(&self) -> Option<&'static str> {
+        Some("the Alertmanager's own route")
+    }
+
+    fn shows_no_reports(&self) -> Option<&'static str> {
+        Some("an Alertmanager takes only alerts")
+    }
+}
 
 impl Config {
     pub(super) fn build(&self) -> Result<Alertmanager, Mistake> {

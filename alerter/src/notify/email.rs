@@ -35,6 +35,7 @@ use stepwatch_respond::message::{Message, Status};
 
 use self::relay::{Answers, Encryption, Relay};
 use super::attempt::{Attempt, Failure, FailureClass, Receipt};
+use super::kind::ReceiverKind;
 use super::mistake::Mistake;
 use super::notifier::{Notifier, Pace};
 use super::secret::SecretSource;
@@ -124,6 +125,8 @@ impl std::fmt::Debug for Email {
         f.debug_struct("Email").field("from", &self.from).field("to", &self.to).finish_non_exhaustive()
     }
 }
+
+impl ReceiverKind for Config {}
 
 impl Config {
     pub(super) fn build(&self) -> Result<Email, Mistake> {

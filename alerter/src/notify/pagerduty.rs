@@ -35,6 +35,7 @@ use self::lane::{Intent, Lane, Step};
 pub(crate) use self::lane::{key, ring_of, with_open};
 use super::attempt::{Attempt, Failure, FailureClass, Receipt, Ring};
 use super::http::{Http, base_url};
+use super::kind::ReceiverKind;
 use super::mistake::Mistake;
 use super::notifier::{Ear, Notifier};
 use super::secret::SecretSource;
@@ -177,6 +178,20 @@ struct Payload {
     class: &'static str,
     #[serde(serialize_with = "in_order")]
     custom_details: Vec<(String, String)>,
+}
+
+impl ReceiverKind for Config {
+    fn wakes(&self) -> bool {
+        true
+    }
+
+    fn repeated_by(&self) -> Option<&'static str> {
+        (self.repeats == Repeats::Service).then_some("PagerDuty's own escalation policy")
+    }
+
+    fn shows_no_reports(&self) -> Option<&'static str> {
+        Some("PagerDuty calls people")
+    }
 }
 
 impl Config {

@@ -34,6 +34,7 @@ use stepwatch_respond::message::Status;
 use self::answer::Refusal;
 use super::attempt::{Attempt, Failure, FailureClass, Receipt};
 use super::http::{Http, base_url, url_secrets};
+use super::kind::ReceiverKind;
 use super::mistake::Mistake;
 use super::notifier::{Ear, Gallery, Notifier, Pace};
 use super::secret::SecretSource;
@@ -79,12 +80,14 @@ struct Top {
     over: bool,
 }
 
-impl Config {
+impl ReceiverKind for Config {
     /// A webhook can only post.
-    pub(super) fn has_threads(&self) -> bool {
+    fn is_thread(&self) -> bool {
         self.webhook_url_file.is_none() && self.webhook_url_env.is_none()
     }
+}
 
+impl Config {
     pub(super) fn build(&self) -> Result<Slack, Mistake> {
         let webhook = SecretSource::from_keys(
             "webhook_url",

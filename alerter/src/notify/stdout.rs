@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_respond::effect::Notification;
 
 use super::attempt::{Attempt, Failure, Receipt};
+use super::kind::ReceiverKind;
 use super::mistake::Mistake;
 use super::notifier::Notifier;
 use super::text::{clean, line};
@@ -43,6 +44,8 @@ impl std::fmt::Debug for Stdout {
         f.debug_struct("Stdout").field("format", &self.format).finish_non_exhaustive()
     }
 }
+
+impl ReceiverKind for Config {}
 
 impl Config {
     #[expect(clippy::unnecessary_wraps, reason = "as every other kind of receiver")]

@@ -1,6 +1,5 @@
 //! Untrusted text cut to the limits of a channel: run names, log lines and labels come from the
-//! people who train. Stored rows and templates of older versions may contain more, which is
-//! stripped here once more.
+//! people who train. Templates of the operator may add more, which is stripped here once more.
 
 use std::fmt::Write as _;
 

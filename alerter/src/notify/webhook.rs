@@ -24,6 +24,7 @@ use stepwatch_respond::message::{Fact, Link, Message, Reason, Status};
 
 use super::attempt::{Attempt, Failure, FailureClass, Receipt};
 use super::http::{Http, url_secrets};
+use super::kind::ReceiverKind;
 use super::mistake::Mistake;
 use super::notifier::Notifier;
 use super::report::ScheduledReport;
@@ -143,6 +144,8 @@ impl<'a> ReportBody<'a> {
         }
     }
 }
+
+impl ReceiverKind for Config {}
 
 impl Config {
     pub(super) fn build(&self) -> Result<Webhook, Mistake> {

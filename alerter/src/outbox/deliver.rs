@@ -544,7 +544,7 @@ pub(super) async fn attempt(
     }
 }
 
-/// One that does not read, since another version wrote it, goes out in the words of its message.
+/// One that cannot be read goes out in the words of its message.
 fn read_report(text: &str) -> Option<ScheduledReport> {
     let read = serde_json::from_str(text);
     read.inspect_err(|err| tracing::error!(%err, "a report in the store does not read: sent as text")).ok()

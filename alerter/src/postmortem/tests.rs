@@ -2,7 +2,7 @@ use insta::assert_snapshot;
 use stepwatch_engine::{AnyInput, Engine, SourceInput};
 use stepwatch_model::{Clause, Kind, Observation, Suspect, Target};
 use stepwatch_respond::config::{Level, Policy, ResponderConfig, Route};
-use stepwatch_respond::effect::{Effect, Input, Notification};
+use stepwatch_respond::effect::{Effect, IncidentAction, Input, Notification};
 use stepwatch_wire::Event;
 
 use super::*;
@@ -129,7 +129,7 @@ fn hang() -> World {
     w.train(101, 160, 0);
     w.forward(Span::secs(900));
     let id = w.id();
-    w.input(Input::Ack { incident: &id, by: "slack:U0ALICE (alice)" });
+    w.input(Input::Act { incident: &id, by: "slack:U0ALICE (alice)", action: &IncidentAction::Ack });
     w.forward(Span::secs(600));
     w.train(101, 200, 1);
     w.forward(Span::secs(30));

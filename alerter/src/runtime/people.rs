@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use stepwatch_respond::effect::{Effect, Input, Notification};
+use stepwatch_respond::effect::{Effect, IncidentAction, Input, Notification};
 use stepwatch_respond::external::PostedAlert;
-use stepwatch_respond::incident::Verdict;
 use stepwatch_respond::message::Message;
 use tokio::sync::oneshot;
 
@@ -15,20 +14,6 @@ use crate::audit::Entry;
 /// again.
 const DURABLE_WITHIN: Duration = Duration::from_secs(10);
 
-/// What a person does with an incident.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum IncidentAction {
-    Ack,
-    Unack,
-    Resolve,
-    /// The same, and what it was.
-    ResolveAs(Verdict),
-    Escalate,
-    /// Of what a person resolved and still fires.
-    Reopen,
-    Note(String),
-}
-
 /// Why there is no answer that something is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unanswered {
@@ -36,31 +21,6 @@ pub enum Unanswered {
     Stopping,
     /// It is to be done, and the store is slow or refuses.
     NotDurable,
-}
-
-impl IncidentAction {
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Ack => "ack",
-            Self::Unack => "unack",
-            Self::Resolve | Self::ResolveAs(_) => "resolve",
-            Self::Escalate => "escalate",
-            Self::Reopen => "reopen",
-            Self::Note(_) => "note",
-        }
-    }
-
-    fn input<'a>(&'a self, incident: &'a str, by: &'a str) -> Input<'a> {
-        match self {
-            Self::Ack => Input::Ack { incident, by },
-            Self::Unack => Input::Unack { incident, by },
-            Self::Resolve => Input::Resolve { incident, by },
-            Self::ResolveAs(verdict) => Input::ResolveAs { incident, by, verdict: *verdict },
-            Self::Escalate => Input::Escalate { incident, by },
-            Self::Reopen => Input::Reopen { incident, by },
-            Self::Note(what) => Input::Note { incident, by, what },
-        }
-    }
 }
 
 impl RuntimeHandle {
@@ -164,7 +124,8 @@ impl Runtime {
             return;
         }
         let known = self.pending.effects.len();
-        self.engine.handle(self.clock.now(), action.input(id, by), &mut self.pending.effects);
+        let input = Input::Act { incident: id, by, action };
+        self.engine.handle(self.clock.now(), input, &mut self.pending.effects);
         let after = self.pending.effects[known..].iter().rev().find_map(|e| match e {
             Effect::Incident(record) if record.id == id => Some(record.clone()),
             _ => None,

@@ -67,7 +67,7 @@ impl Runtime {
         self.pending.counted = self.pending.effects.len();
     }
 
-    /// Replaces what is shown by what is so now.
+    /// Publishes a snapshot of the current state.
     pub(super) fn publish(&mut self) {
         self.schedule.publish_due = None;
         let mut view = RuntimeSnapshot::capture(&self.engine, &self.pending, self.schedule.retry.is_some());

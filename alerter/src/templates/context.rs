@@ -10,7 +10,9 @@ use stepwatch_model::{Cause, Kind, Suspect};
 use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::incident::Ended;
 use stepwatch_respond::matcher::Labels;
-use stepwatch_respond::message::{Details, Evidence, Fact, Link, Message, RunDetails, Status, place};
+use stepwatch_respond::message::{
+    Details, Evidence, Fact, Link, LinkRole, Message, RunDetails, Status, place,
+};
 
 /// Why this message was sent.
 #[derive(Serialize)]
@@ -61,7 +63,7 @@ struct Checkpoint {
 
 pub(super) fn for_notification(n: &Notification) -> Value {
     let (m, d) = (&n.message, &n.message.details);
-    let runbook = m.links.iter().find(|l| l.text == "Runbook").map(|l| l.href.as_str());
+    let runbook = m.links.iter().find(|l| l.role == LinkRole::Runbook).map(|l| l.href.as_str());
     let checkpoint = d.checkpoint.as_ref().map(|c| Checkpoint {
         step: c.step,
         at: c.at.to_string(),

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """What statistics of layers cost a training step: a small transformer, with and without.
 
-The ways take turns, step by step, so that what else the machine does falls on all of them alike. "a sampled step" is what every step would
-cost with ``every=1``; "every=100" is the default, worked out from it and from a step between samples.
+The ways take turns, step by step, so that what else the machine does falls on all of them alike. "a
+sampled step" is what every step would cost with ``every=1``; "every=100" is the default, worked out
+from it and from a step between samples.
 
     python3 bench/bench_layers.py                  # on the processor
     python3 bench/bench_layers.py --device cuda

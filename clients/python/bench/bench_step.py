@@ -1,22 +1,28 @@
 #!/usr/bin/env python3
 """What ``run.step()`` costs the training loop, and how long a step takes to reach the socket.
 
-Three receivers: alive, stopped (SIGSTOP: it accepts nothing more, the socket fills up) and absent. Calls are paced 0.2 to 1 ms
-apart by hashing a buffer. A tight loop would measure a warm cache and never let the sending thread have the interpreter; sleeping
-would measure how a core wakes up. Hashing does real work on the core and releases the interpreter lock meanwhile, as
-``backward()`` does, so that the sending thread runs beside and between the calls and takes its share of the caches.
+Three receivers: alive, stopped (SIGSTOP: it accepts nothing more, the socket fills up) and absent.
+Calls are paced 0.2 to 1 ms apart by hashing a buffer. A tight loop would measure a warm cache and
+never let the sending thread have the interpreter; sleeping would measure how a core wakes up.
+Hashing does real work on the core and releases the interpreter lock meanwhile, as ``backward()``
+does, so that the sending thread runs beside and between the calls and takes its share of the
+caches.
 
-Two peers are called with the same arguments in the same loop, a quarter as often. "empty" is an empty function: it shows what of the
-tail is the machine's, which on a busy one is most of it. "peer" does the least that a client can: it takes the time and appends a tuple
-to a bounded deque. Three things are judged:
+Two peers are called with the same arguments in the same loop, a quarter as often. "empty" is an
+empty function: it shows what of the tail is the machine's, which on a busy one is most of it.
+"peer" does the least that a client can: it takes the time and appends a tuple to a bounded deque.
+Three things are judged:
 
-* the median, as a multiple of the peer's. It is the same on every machine, and its limit is never widened;
-* the targets in microseconds, for what the call adds to an empty one. Where an empty call is slower than on a machine that has time, they
-  are wider by as much, but by no more than a named factor: beyond it the row says nothing, and is measured again;
+* the median, as a multiple of the peer's. It is the same on every machine, and its limit is never
+  widened;
+* the targets in microseconds, for what the call adds to an empty one. Where an empty call is slower
+  than on a machine that has time, they are wider by as much, but by no more than a named factor:
+  beyond it the row says nothing, and is measured again;
 * the age of a step when it arrives.
 
     python3 bench/bench_step.py            # the table
-    python3 bench/bench_step.py --check    # exit 1 if a target is missed three times in a row, or the machine has no time to measure
+    python3 bench/bench_step.py --check    # exit 1 if a target is missed three times in a row, or
+                                           # the machine has no time to measure
 """
 
 import argparse
@@ -104,7 +110,8 @@ def peer(step, t=None, **metrics):
 
 
 def call(run, calls, rate):
-    """The training loop; nanoseconds of each call, of each empty one and of each of the peer, sorted."""
+    """The training loop; nanoseconds of each call, of each empty one and of each of the peer,
+    sorted."""
     buffer = memoryview(bytes(int(rate * LONGEST_STEP) + 1))
     paces = random.Random(1)
     clock, costs, empties, peers = time.perf_counter_ns, [], [], []
@@ -175,7 +182,8 @@ class Row:
 
 
 def judge(measure, attempts=ATTEMPTS, busy_attempts=BUSY_ATTEMPTS, pause=BUSY_PAUSE):
-    """Measures until a row holds its targets. None, or why it did not: what misses is measured again, and so is what says nothing."""
+    """Measures until a row holds its targets. None, or why it did not: what misses is measured
+    again, and so is what says nothing."""
     misses = busy = 0
     while misses < attempts and busy < busy_attempts:
         row = measure(misses + busy)

@@ -1,9 +1,12 @@
-"""A character language model that is small enough for a demonstration and real in every other respect.
+"""A character language model that is small enough for a demonstration and real in every other
+respect.
 
-Embeddings of the last characters, hidden layers with leaky ReLU, a softmax over the next character; the gradients come from
-backpropagation, the update is SGD with momentum. Two implementations of the same model: NumPy, and plain Python (smaller) for a
-machine that has nothing else. No unit that saturates or dies and no gradient clipping, on purpose: a learning rate that is too high
-then does to it what it does to a large one, gradients that feed on themselves until nothing is finite any more.
+Embeddings of the last characters, hidden layers with leaky ReLU, a softmax over the next character;
+the gradients come from backpropagation, the update is SGD with momentum. Two implementations of the
+same model: NumPy, and plain Python (smaller) for a machine that has nothing else. No unit that
+saturates or dies and no gradient clipping, on purpose: a learning rate that is too high then does
+to it what it does to a large one, gradients that feed on themselves until nothing is finite any
+more.
 """
 
 import json
@@ -87,7 +90,8 @@ class Corpus:
         return self._at(self._held_out[:size])
 
     def garbage(self, size: int) -> Batch:
-        """A bad shard: one line of nonsense over and over, so that all gradients point the same way instead of cancelling out."""
+        """A bad shard: one line of nonsense over and over, so that all gradients point the same way
+        instead of cancelling out."""
         rare = min(range(len(self.alphabet)), key=self.codes.count)
         return [[rare] * self.context] * size, [rare] * size
 

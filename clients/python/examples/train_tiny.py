@@ -3,9 +3,10 @@
 
     python3 examples/train_tiny.py --blow-up-at 350
 
-From the step given with --blow-up-at the learning rate doubles at every step, as a broken schedule would make it: the gradient norm runs
-up over a few steps, the loss jumps, and then nothing is finite any more. No number is made up. The run goes on for a few seconds after
-that, as real ones do, and ends with exit status 1.
+From the step given with --blow-up-at the learning rate doubles at every step, as a broken schedule
+would make it: the gradient norm runs up over a few steps, the loss jumps, and then nothing is
+finite any more. No number is made up. The run goes on for a few seconds after that, as real ones
+do, and ends with exit status 1.
 """
 
 import argparse
@@ -72,7 +73,8 @@ class Checkpoints:
 
 
 class Pace:
-    """Holds the loop to a rate; time lost to a checkpoint is not made up for, as no accelerator would."""
+    """Holds the loop to a rate; time lost to a checkpoint is not made up for, as no accelerator
+    would."""
 
     def __init__(self, per_second):
         self._gap = 1.0 / per_second if per_second > 0 else 0.0

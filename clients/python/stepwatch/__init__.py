@@ -1,4 +1,5 @@
-"""Report every step of a training run to Stepwatch: a microsecond a step, never a block, never an exception.
+"""Report every step of a training run to Stepwatch: a microsecond a step, never a block, never an
+exception.
 
     import stepwatch
 

@@ -1,6 +1,7 @@
 """What the adapters to training frameworks share.
 
-An adapter is a guest in somebody else's loop: it raises nothing into it, waits for no device, and leaves everything as it found it.
+An adapter is a guest in somebody else's loop: it raises nothing into it, waits for no device, and
+leaves everything as it found it.
 """
 
 import functools
@@ -54,7 +55,8 @@ def quiet(method: _Method) -> _Method:
 
 
 def wanted(env: Mapping[str, str]) -> bool:
-    """Whether there is anywhere to report to: what was loaded without being asked for has no business elsewhere."""
+    """Whether there is anywhere to report to: what was loaded without being asked for has no
+    business elsewhere."""
     if env.get("STEPWATCH_DISABLED", "") not in ("", "0", "false", "no"):
         return False
     if any(env.get(name) for name in ("STEPWATCH_SOCKET", "STEPWATCH_URL", "STEPWATCH_DIR")):
@@ -70,19 +72,22 @@ def metric(name: str) -> str:
 
 
 def of_evaluation(name: str) -> Optional[Tuple[str, str]]:
-    """("val", "loss") for ``val_loss`` and ``val/loss``: a set and a metric; None for a metric of training."""
+    """("val", "loss") for ``val_loss`` and ``val/loss``: a set and a metric; None for a metric of
+    training."""
     found = _EVAL.match(name)
     return (found.group(1), found.group(2)) if found else None
 
 
 def dtype_of(precision: Any) -> Optional[str]:
-    """The type that matrices are multiplied in; None where the precision adds nothing to the parameters."""
+    """The type that matrices are multiplied in; None where the precision adds nothing to the
+    parameters."""
     text = str(getattr(precision, "value", precision) or "").lower()
     return next((dtype for mark, dtype in _DTYPES if mark in text), None)
 
 
 def tokens_in(batch: Any) -> int:
-    """Tokens of a batch as language models get it, padding included; 0 when it is none. A shape is known without waiting."""
+    """Tokens of a batch as language models get it, padding included; 0 when it is none. A shape is
+    known without waiting."""
     try:
         shape = batch["input_ids"].shape
         return int(functools.reduce(lambda a, b: a * b, shape, 1))
@@ -93,7 +98,8 @@ def tokens_in(batch: Any) -> int:
 class Training:
     """The run of a framework's training loop, and what the loop is in the middle of.
 
-    The run is one that was given, which its owner closes, or one of our own, which lasts from ``begin`` to ``end``.
+    The run is one that was given, which its owner closes, or one of our own, which lasts from
+    ``begin`` to ``end``.
     """
 
     def __init__(self, run: Optional[Run], about: Dict[str, Any], flight: Optional[InFlight] = None) -> None:
@@ -104,11 +110,13 @@ class Training:
         self._pauses: List[Any] = []
 
     def __getstate__(self) -> Dict[str, Any]:
-        """For frameworks that copy or pickle themselves with all their callbacks: a run stays where it is, the copy makes its own."""
+        """For frameworks that copy or pickle themselves with all their callbacks: a run stays where
+        it is, the copy makes its own."""
         return dict(self.__dict__, run=None, _own=True, _wait=None, _pauses=[], _last=None)
 
     def begin(self, name: Optional[str] = None, signals: bool = True, **about: Any) -> None:
-        """Without ``signals`` SIGTERM is the framework's business: it would find our handler, and keep it beside its own."""
+        """Without ``signals`` SIGTERM is the framework's business: it would find our handler, and
+        keep it beside its own."""
         about.update(self._about)
         if self.run is None:
             # A name that the environment gives comes before the framework's: whoever launched the
@@ -152,8 +160,8 @@ class Training:
         now = time.monotonic() if at is None else at
         before, self._last = self._last, now
         if before is not None and before >= now:
-            # It is reported to have ended before the one before it (frameworks call back from threads):
-            # it is unknown how long it took.
+            # It is reported to have ended before the one before it (frameworks call back from
+            # threads): it is unknown how long it took.
             before, self._last = None, before
         phases = run.take_phases()
         run.mark(step)
@@ -195,7 +203,8 @@ class Training:
             self.run.leave(wait, timed=False)
 
     def pause(self, name: str) -> None:
-        """The loop does something else than training, until ``resume``; published now, it explains the silence while it lasts."""
+        """The loop does something else than training, until ``resume``; published now, it explains
+        the silence while it lasts."""
         self.cancel()
         if self.run is not None and all(pause.name != name for pause in self._pauses):
             self._pauses.append(self.run.phase(name, announce=True).__enter__())
@@ -205,7 +214,8 @@ class Training:
             self._pauses.pop().__exit__(None, None, None)
 
     def saving(self, step: Any, path: Any, writes: bool = True) -> Any:
-        """A context for the writing of a checkpoint. Every rank waits for it, not every one writes."""
+        """A context for the writing of a checkpoint. Every rank waits for it, not every one
+        writes."""
         if self.run is None:
             return Nothing()
         waited = self._wait is not None
@@ -239,9 +249,11 @@ class Nothing:
 
 
 class Tap:
-    """Takes the place of one method of one object, and hands every call on to it; ``look`` sees the arguments first.
+    """Takes the place of one method of one object, and hands every call on to it; ``look`` sees the
+    arguments first.
 
-    What it is put on works as before when ``look`` fails, when it is copied or pickled, and after ``remove``.
+    What it is put on works as before when ``look`` fails, when it is copied or pickled, and after
+    ``remove``.
     """
 
     def __init__(self, owner: Any, name: str, look: Callable[..., Any]) -> None:
@@ -277,8 +289,8 @@ class Around(Tap):
 
 
 class Saving(Tap):
-    """Around a method that writes a checkpoint: its start, end and failure. ``look`` makes the context from the arguments, ``after``
-    gets what it gave when the checkpoint is there."""
+    """Around a method that writes a checkpoint: its start, end and failure. ``look`` makes the
+    context from the arguments, ``after`` gets what it gave when the checkpoint is there."""
 
     def __init__(self, owner: Any, name: str, look: Callable[..., Any], after: Optional[Callable[[Any], None]] = None) -> None:
         super().__init__(owner, name, look)

@@ -1,7 +1,8 @@
-"""``stepwatch bundle``: the whole client as one Python file, for clusters where nothing can be installed.
+"""``stepwatch bundle``: the whole client as one Python file, for clusters where nothing can be
+installed.
 
-The file holds the source of every module as it is, readable and with its own line numbers. Imported as ``stepwatch`` it stands in for the
-package, and run it is the command line.
+The file holds the source of every module as it is, readable and with its own line numbers. Imported
+as ``stepwatch`` it stands in for the package, and run it is the command line.
 """
 
 import argparse

@@ -55,7 +55,8 @@ class Checkpoint:
             pass
 
     def fail(self, why: Any = None) -> None:
-        """Reports that this checkpoint was not written, for code that finds out without an exception."""
+        """Reports that this checkpoint was not written, for code that finds out without an
+        exception."""
         try:
             self._entered = True
             self._sender.put("ckpt", self._step, None, dict(self._extra, phase="fail", path=self.path, text=why))
@@ -66,7 +67,8 @@ class Checkpoint:
 class _End:
     """The end of a checkpoint, held back until its size is known or has taken too long to find out.
 
-    With ``once`` it stands for the report in one call, and is nothing when a ``with`` entered the checkpoint after all.
+    With ``once`` it stands for the report in one call, and is nothing when a ``with`` entered the
+    checkpoint after all.
     """
 
     def __init__(self, checkpoint: Checkpoint, once: bool = False) -> None:
@@ -108,7 +110,8 @@ class _End:
 
 
 class _Size:
-    """Adds up a file or a folder in a thread of its own: ``stat`` on a shared file system that hangs never returns."""
+    """Adds up a file or a folder in a thread of its own: ``stat`` on a shared file system that
+    hangs never returns."""
 
     def __init__(self, path: Any) -> None:
         self.bytes: Optional[int] = None

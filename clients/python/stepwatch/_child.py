@@ -1,7 +1,9 @@
-"""A wrapped command that does not notice it: same terminal, same signals, same process group, same bytes, same end.
+"""A wrapped command that does not notice it: same terminal, same signals, same process group, same
+bytes, same end.
 
-The command stays in our process group and has our standard input, so that job control and Ctrl-C reach it as they always do. Its output
-goes through a pipe, or through a pseudo-terminal where ours is a terminal, and is copied byte for byte.
+The command stays in our process group and has our standard input, so that job control and Ctrl-C
+reach it as they always do. Its output goes through a pipe, or through a pseudo-terminal where ours
+is a terminal, and is copied byte for byte.
 """
 
 import errno
@@ -169,7 +171,8 @@ class Channel:
             return False
 
     def copy(self, ended: int, tee: Tee, wake: int) -> None:
-        """Until everybody has closed ``end``, or the command has ended (``ended`` is closed) and nothing more comes."""
+        """Until everybody has closed ``end``, or the command has ended (``ended`` is closed) and
+        nothing more comes."""
         try:
             self._copy(ended, tee)
         finally:
@@ -224,7 +227,8 @@ class Channel:
 
 
 def channels() -> List[Channel]:
-    """One for standard output and one for standard error; one for both where they are the same file, or their order would be lost."""
+    """One for standard output and one for standard error; one for both where they are the same
+    file, or their order would be lost."""
     out, err = os.fstat(1), os.fstat(2)
     if (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino):
         return [Channel(1, "stdout")]
@@ -232,11 +236,13 @@ def channels() -> List[Channel]:
 
 
 class Witness:
-    """Distinguishes a signal that was sent to us alone, which is passed on to the command, from one that was sent to all of us.
+    """Distinguishes a signal that was sent to us alone, which is passed on to the command, from one
+    that was sent to all of us.
 
-    Terminals, shells, ``timeout``, Slurm and systemd signal whole groups, ``kill`` and container runtimes one process, and a signal does
-    not say which it was. A command that is interrupted twice by one Ctrl-C breaks off the clean-up that it began at the first. So a
-    process that does nothing is kept beside the command: a signal that it gets, too, was sent to all.
+    Terminals, shells, ``timeout``, Slurm and systemd signal whole groups, ``kill`` and container
+    runtimes one process, and a signal does not say which it was. A command that is interrupted
+    twice by one Ctrl-C breaks off the clean-up that it began at the first. So a process that does
+    nothing is kept beside the command: a signal that it gets, too, was sent to all.
     """
 
     def __init__(self, signals: Sequence[int], mask: Any) -> None:
@@ -262,7 +268,8 @@ class Witness:
         os.close(asked)
 
     def saw(self, number: int) -> bool:
-        """Whether it got this signal, too. It answers behind what it has got, so a machine that is busy makes this slow, not wrong."""
+        """Whether it got this signal, too. It answers behind what it has got, so a machine that is
+        busy makes this slow, not wrong."""
         start = time.monotonic()
         question = 0
         while self._pid > 0 and time.monotonic() < start + TESTIMONY:
@@ -299,7 +306,8 @@ class Witness:
 
 
 def _testify(signals: Sequence[int], mask: Any, reports: int, asked: int) -> None:
-    """Reports the number of each signal, and an answer to each question, until the process that sends them has ended."""
+    """Reports the number of each signal, and an answer to each question, until the process that
+    sends them has ended."""
     for number in signals:
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(reports, warn_on_full_buffer=False)
@@ -326,14 +334,16 @@ def die_of(number: int) -> NoReturn:
 
 
 def _imitate(end: int, terminal: int) -> None:
-    """Makes a pseudo-terminal look like ``terminal``, but leaves what is written to it as it is: the terminal itself will change it."""
+    """Makes a pseudo-terminal look like ``terminal``, but leaves what is written to it as it is:
+    the terminal itself will change it."""
     attributes = termios.tcgetattr(terminal)
     attributes[1] &= ~termios.OPOST
     termios.tcsetattr(end, termios.TCSANOW, attributes)
 
 
 def _open_standard() -> None:
-    """Descriptors 0 to 2 must be taken: a pipe of ours that got such a number would be taken for the command's output."""
+    """Descriptors 0 to 2 must be taken: a pipe of ours that got such a number would be taken for
+    the command's output."""
     fd = os.open(os.devnull, os.O_RDWR)
     while fd <= 2:
         fd = os.open(os.devnull, os.O_RDWR)

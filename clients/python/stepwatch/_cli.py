@@ -1,4 +1,5 @@
-"""The command line. A command is one module, with ``arguments(parser)`` and ``run(options) -> exit status``, and one line here.
+"""The command line. A command is one module, with ``arguments(parser)`` and
+``run(options) -> exit status``, and one line here.
 
 Only the module of the command that was asked for is imported.
 """

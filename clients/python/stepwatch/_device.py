@@ -1,4 +1,5 @@
-"""A tensor on its way from a device to the host: copied to pinned memory behind the work that computes it, and never waited for."""
+"""A tensor on its way from a device to the host: copied to pinned memory behind the work that
+computes it, and never waited for."""
 
 import sys
 from typing import Any

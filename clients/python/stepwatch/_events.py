@@ -1,4 +1,5 @@
-"""From what the training loop handed over to the events of the wire contract. Runs in the sending thread."""
+"""From what the training loop handed over to the events of the wire contract. Runs in the sending
+thread."""
 
 import logging
 import os
@@ -19,7 +20,8 @@ RESERVED = frozenset(
 
 
 class Builder:
-    """Builds the events of one run in the order in which they happened, so that it has the step that each belongs to."""
+    """Builds the events of one run in the order in which they happened, so that it has the step
+    that each belongs to."""
 
     def __init__(
         self,
@@ -88,7 +90,8 @@ class Builder:
         return event
 
     def _build_more(self, at: float, step: Any, metrics: Dict[str, Any]) -> Dict[str, Any]:
-        """More about a step, sent as of the last one: with an earlier number it would mean that the run went back."""
+        """More about a step, sent as of the last one: with an earlier number it would mean that the
+        run went back."""
         known = self._step is not None
         event = self._event("step", self._step_at if known else at)
         event["step"] = self._step if known else integer(step)
@@ -107,7 +110,8 @@ class Builder:
         return m
 
     def _report_once(self, name: Any, error: Exception) -> None:
-        """A metric that cannot be read must not vanish in silence, and must not fill the log at every step."""
+        """A metric that cannot be read must not vanish in silence, and must not fill the log at
+        every step."""
         name = text(name)
         if name not in self._reported and len(self._reported) < MAX_METRICS:
             self._reported.add(name)
@@ -129,7 +133,8 @@ class Builder:
         return event
 
     def heartbeat(self, dropped: int) -> Dict[str, Any]:
-        """The last step of this process that is alive, how long ago it was, and where the process is now."""
+        """The last step of this process that is alive, how long ago it was, and where the process
+        is now."""
         now = time.monotonic()
         event = self._event("hb", now)
         if self._step is not None:

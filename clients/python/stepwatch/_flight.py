@@ -1,7 +1,9 @@
-"""Values on their way from a device: reported in order, each when it has landed, and never waited for.
+"""Values on their way from a device: reported in order, each when it has landed, and never waited
+for.
 
-Reading a loss with ``.item()`` makes the host wait until the device has caught up, which costs far more than any report. A value is
-copied to host memory behind the work that computes it instead, and looked at again when the loop next comes by.
+Reading a loss with ``.item()`` makes the host wait until the device has caught up, which costs far
+more than any report. A value is copied to host memory behind the work that computes it instead, and
+looked at again when the loop next comes by.
 """
 
 import collections
@@ -21,7 +23,8 @@ class Value(Protocol):
     """A number that is here, or on its way from a device."""
 
     def landed(self, newest: bool) -> bool:
-        """Whether it can be read without waiting. ``newest``: nothing has been handed over after it yet."""
+        """Whether it can be read without waiting. ``newest``: nothing has been handed over after it
+        yet."""
 
     def read(self) -> Any: ...
 
@@ -68,8 +71,8 @@ class InFlight:
         self.poll()
 
     def poll(self, wait: bool = False, give_up: bool = False) -> None:
-        """Passes on, in order, what has landed. ``wait`` for the rest: the end of training. ``give_up`` on it: after an exception the
-        device may never answer again."""
+        """Passes on, in order, what has landed. ``wait`` for the rest: the end of training.
+        ``give_up`` on it: after an exception the device may never answer again."""
         while self._waiting:
             values, report = self._waiting[0]
             newest = len(self._waiting) == 1

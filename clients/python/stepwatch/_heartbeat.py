@@ -1,8 +1,10 @@
-"""A page of shared memory with the position of this process: readable while it hangs, is stopped, or after it has died.
+"""A page of shared memory with the position of this process: readable while it hangs, is stopped,
+or after it has died.
 
-What goes over a connection needs this process' cooperation: a collective that never returns may hold the interpreter, and then the
-last heartbeat is all that anybody ever hears. The page needs none. The training loop writes its step and its phase there as it goes,
-the sending thread the time at which it last ran, and ``stepwatch status`` and the exporter read it from outside.
+What goes over a connection needs this process' cooperation: a collective that never returns may
+hold the interpreter, and then the last heartbeat is all that anybody ever hears. The page needs
+none. The training loop writes its step and its phase there as it goes, the sending thread the time
+at which it last ran, and ``stepwatch status`` and the exporter read it from outside.
 
 ``/dev/shm/stepwatch/<pid>.hb`` is 256 bytes, little endian:
 
@@ -11,8 +13,9 @@ the sending thread the time at which it last ran, and ``stepwatch status`` and t
     16 i64 last step               40 f64 Unix time at which the phase      56 u64 start time of   192 u64 inode of the pid
                                       began, 0 when there is none              the process             namespace, or 0
 
-The page goes when the run ends; one that is left behind names a process that was killed. A pid is used again, a pid with its start
-time (field 22 of /proc/<pid>/stat) is not. A pid of a container means nothing outside it, hence the namespace.
+The page goes when the run ends; one that is left behind names a process that was killed. A pid is
+used again, a pid with its start time (field 22 of /proc/<pid>/stat) is not. A pid of a container
+means nothing outside it, hence the namespace.
 """
 
 import logging
@@ -48,11 +51,13 @@ _TRIES = 50
 
 
 class Page:
-    """The page of a run; without one (no shared memory, another run of this process has it) every call does nothing.
+    """The page of a run; without one (no shared memory, another run of this process has it) every
+    call does nothing.
 
-    ``step(number, now)`` is for a step that ended now, ``advance(number, at)`` for one that ended earlier, unless a later one is there
-    already, ``phase(block)`` for the innermost open block, which has a name and the time since which it is open, or None: all of the
-    thread that trains, in monotonic time. ``beat()`` is for the sending thread.
+    ``step(number, now)`` is for a step that ended now, ``advance(number, at)`` for one that ended
+    earlier, unless a later one is there already, ``phase(block)`` for the innermost open block,
+    which has a name and the time since which it is open, or None: all of the thread that trains, in
+    monotonic time. ``beat()`` is for the sending thread.
     """
 
     def __init__(self, run: Optional[str] = None, rank: int = 0) -> None:
@@ -133,16 +138,19 @@ class Page:
         self._write_with(_NoWriters)
 
     def after_fork(self) -> None:
-        """In the child, whose mapping is its parent's page: the child opens its own when it reports something itself."""
+        """In the child, whose mapping is its parent's page: the child opens its own when it reports
+        something itself."""
         self._unmap()
 
 
 class _Writers:
     """What writes into a page.
 
-    Every field of eight bytes is one store; the name of the phase is longer, so it is written under the sequence number. ``step`` is in
-    the training loop, whose caches are cold, so it looks nothing up that is not its own and asks no clock: it is given the monotonic time,
-    and how far that is from Unix time the sending thread finds out now and then. So it costs 0.25 us; as a method that asks took 0.6.
+    Every field of eight bytes is one store; the name of the phase is longer, so it is written under
+    the sequence number. ``step`` is in the training loop, whose caches are cold, so it looks
+    nothing up that is not its own and asks no clock: it is given the monotonic time, and how far
+    that is from Unix time the sending thread finds out now and then. So it costs 0.25 us; as a
+    method that asks took 0.6.
     """
 
     def __init__(self, page: Any) -> None:
@@ -216,8 +224,9 @@ class Beat(NamedTuple):
     namespace: int
 
     def state(self) -> str:
-        """``running``, ``blocked`` (in the kernel, on a device or a file system), ``stopped``, ``zombie``, ``dead``, or ``unseen``: of
-        a container whose processes cannot be seen from here."""
+        """``running``, ``blocked`` (in the kernel, on a device or a file system), ``stopped``,
+        ``zombie``, ``dead``, or ``unseen``: of a container whose processes cannot be seen from
+        here."""
         if self.namespace not in (0, namespace()):
             return "unseen"
         fields = _stat(self.pid)
@@ -279,7 +288,8 @@ def namespace() -> int:
 
 
 def started(pid: int) -> Optional[int]:
-    """When the process started, in clock ticks since the machine did; None when there is no such process."""
+    """When the process started, in clock ticks since the machine did; None when there is no such
+    process."""
     fields = _stat(pid)
     return int(fields[19]) if fields else None
 
@@ -304,7 +314,8 @@ def _untext(field: bytes) -> str:
 
 
 def sweep() -> None:
-    """Removes pages of long dead processes: a node sees many runs, and shared memory is not cleared between them."""
+    """Removes pages of long dead processes: a node sees many runs, and shared memory is not cleared
+    between them."""
     folder = directory()
     now = time.time()
     for beat in pages(folder):

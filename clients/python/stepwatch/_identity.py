@@ -1,7 +1,8 @@
 """Who this process is, read from what launchers leave in the environment.
 
-Rank, world size and local rank come from one launcher only: mixing them is how eight ranks end up calling themselves 0 (``mpirun``
-inside an ``sbatch`` script inherits Slurm's variables of the one batch process). The launcher nearest to the process wins.
+Rank, world size and local rank come from one launcher only: mixing them is how eight ranks end up
+calling themselves 0 (``mpirun`` inside an ``sbatch`` script inherits Slurm's variables of the one
+batch process). The launcher nearest to the process wins.
 """
 
 import socket
@@ -27,8 +28,8 @@ class Identity(NamedTuple):
     world: Optional[int]
     local_rank: Optional[int]
     job: Optional[str]
-    #: How often the launcher has restarted us, by its environment; the exporter counts for itself and takes
-    #: this as a hint.
+    #: How often the launcher has restarted us, by its environment; the exporter counts for itself
+    #: and takes this as a hint.
     attempt: Optional[int]
 
 
@@ -44,7 +45,8 @@ def detect(env: Mapping[str, str]) -> Identity:
 
 
 def of_torch_distributed() -> Tuple[Optional[int], Optional[int]]:
-    """(rank, world) of an initialised process group. Never imports torch: a program with a group has imported it."""
+    """(rank, world) of an initialised process group. Never imports torch: a program with a group
+    has imported it."""
     dist = sys.modules.get("torch.distributed")
     try:
         if dist is not None and dist.is_available() and dist.is_initialized():
@@ -61,7 +63,8 @@ def of_process_group() -> Tuple[Optional[int], Optional[int]]:
 
 
 def of_jax_distributed() -> Tuple[Optional[int], Optional[int]]:
-    """(process, processes) after ``jax.distributed.initialize()``; asking JAX itself would start its backend, which is too early."""
+    """(process, processes) after ``jax.distributed.initialize()``; asking JAX itself would start
+    its backend, which is too early."""
     distributed = sys.modules.get("jax._src.distributed")
     try:
         state: Any = getattr(distributed, "global_state", None)

@@ -1,7 +1,9 @@
-"""``stepwatch run -- python train.py``: runs a training command as it is, and reports what it prints and how it ends.
+"""``stepwatch run -- python train.py``: runs a training command as it is, and reports what it
+prints and how it ends.
 
-The command may be anything: Python, ``torchrun``, a task of ``srun``, ``accelerate launch``, a shell script. It sees the same terminal,
-input and signals as without us, and we end as it ends. The exporter reads metrics out of the lines.
+The command may be anything: Python, ``torchrun``, a task of ``srun``, ``accelerate launch``, a
+shell script. It sees the same terminal, input and signals as without us, and we end as it ends. The
+exporter reads metrics out of the lines.
 """
 
 import argparse
@@ -139,7 +141,8 @@ def environment(
 
 
 def kubeflow(url: str, name: str) -> Optional[str]:
-    """Where the Trainer of Transformers finds the exporter; None where it would need a password, which it cannot send."""
+    """Where the Trainer of Transformers finds the exporter; None where it would need a password,
+    which it cannot send."""
     parts = urllib.parse.urlsplit(url if "//" in url else "http://" + url)
     if parts.username or not parts.hostname:
         return None

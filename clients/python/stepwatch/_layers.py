@@ -1,8 +1,10 @@
-"""Which layer it was: gradient norms and activation statistics of a PyTorch model's layers, on request and every so many steps.
+"""Which layer it was: gradient norms and activation statistics of a PyTorch model's layers, on
+request and every so many steps.
 
-Between samples it costs a comparison a step. In a sampled step hooks on the forward pass and one look at the gradients queue a few small
-reductions on the device; their results are stacked into one tensor, copied behind the work and reported when they have landed, usually a
-step later. The device is never waited for.
+Between samples it costs a comparison a step. In a sampled step hooks on the forward pass and one
+look at the gradients queue a few small reductions on the device; their results are stacked into one
+tensor, copied behind the work and reported when they have landed, usually a step later. The device
+is never waited for.
 """
 
 import fnmatch
@@ -31,7 +33,8 @@ Layers = Union[str, Pattern[str], Sequence[Union[str, Pattern[str]]]]
 
 
 class LayerStats:
-    """``grad_norm/<layer>``, ``act_rms/<layer>`` and ``act_absmax/<layer>``, every ``every`` steps and at the first.
+    """``grad_norm/<layer>``, ``act_rms/<layer>`` and ``act_absmax/<layer>``, every ``every`` steps
+    and at the first.
 
         stats = stepwatch.torch.LayerStats(run, model, every=100)
         for step, batch in enumerate(loader):
@@ -40,13 +43,14 @@ class LayerStats:
             stats.step(step)        # behind backward (and ``scaler.unscale_``), before clipping and ``zero_grad``
             ...
 
-    ``layers`` chooses by name: a glob (``"*.attn"``), a compiled regular expression, or a list of these. Without it they are the blocks
-    of the model (what its ``ModuleList``\\ s hold) and the modules with parameters beside them. More than ``max_layers`` are thinned out
-    evenly.
+    ``layers`` chooses by name: a glob (``"*.attn"``), a compiled regular expression, or a list of
+    these. Without it they are the blocks of the model (what its ``ModuleList``\\ s hold) and the
+    modules with parameters beside them. More than ``max_layers`` are thinned out evenly.
 
-    Gradients that are spread over ranks (FSDP) are not gathered: what is reported is the norm of this rank's part, as
-    ``grad_norm_shard/<layer>``. Hooks do not run inside of compiled code: compile the blocks, not the whole model, to see their
-    activations; gradients are seen anyway. What was not seen is left out.
+    Gradients that are spread over ranks (FSDP) are not gathered: what is reported is the norm of
+    this rank's part, as ``grad_norm_shard/<layer>``. Hooks do not run inside of compiled code:
+    compile the blocks, not the whole model, to see their activations; gradients are seen anyway.
+    What was not seen is left out.
     """
 
     def __init__(
@@ -241,7 +245,8 @@ def split(metrics: Dict[str, float]) -> Iterable[Dict[str, float]]:
 
 
 def _blocks(found: Dict[str, _Layer]) -> List[_Layer]:
-    """What the topmost lists of modules hold, and the modules with parameters of their own that are outside of them."""
+    """What the topmost lists of modules hold, and the modules with parameters of their own that are
+    outside of them."""
     chosen: List[_Layer] = []
     inside: Set[str] = set()
     for name, layer in found.items():
@@ -316,7 +321,8 @@ def _norms(torch: Any, grads: List[Any]) -> List[Any]:
 
 
 def _stacked(scalars: List[Any]) -> Tuple[Dict[str, Any], Dict[str, List[int]]]:
-    """One vector a device (a model may be spread over several), and the places that its values had among all."""
+    """One vector a device (a model may be spread over several), and the places that its values had
+    among all."""
     torch: Any = sys.modules["torch"]
     places: Dict[str, List[int]] = {}
     for place, scalar in enumerate(scalars):

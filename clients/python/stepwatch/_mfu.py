@@ -1,17 +1,22 @@
-"""``stepwatch mfu``: FLOPs per token and model FLOP/s utilisation by each published convention, from the dimensions of a model.
+"""``stepwatch mfu``: FLOPs per token and model FLOP/s utilisation by each published convention,
+from the dimensions of a model.
 
-The formulas are those by which the exporter computes ``train_mfu_ratio``; both are held to the same cases. ``N`` parameters that work on
-a token, ``L`` layers, ``HQ`` width of the attention heads, ``T`` sequence length, forward and backward together, no recomputation:
+The formulas are those by which the exporter computes ``train_mfu_ratio``; both are held to the same
+cases. ``N`` parameters that work on a token, ``L`` layers, ``HQ`` width of the attention heads,
+``T`` sequence length, forward and backward together, no recomputation:
 
 * ``6n``: ``6N``
 * ``full``: ``6N + 12 L HQ T`` (PaLM appendix B, nanoGPT, torchtitan)
 * ``causal``: ``6N + 6 L HQ T`` (verl, llm.c)
-* ``exact``: every matrix product of the layers and the logits, and the causal half of attention (Megatron)
+* ``exact``: every matrix product of the layers and the logits, and the causal half of attention
+  (Megatron)
 
-A layer with a sliding window of ``w`` attends to ``min(w, T)`` tokens (``full``), of which the causal mask leaves ``w - w w / 2T`` on
-average. Linear attention and Mamba 2 cost their weights, and per token what they do to their state, as Megatron counts it. A frozen weight
-costs 4 instead of 6, an expert that is not chosen nothing, and packed documents shorten ``T``. What is not given is not guessed: a convention
-that lacks a dimension has no figure, a model whose layers are not known is refused, and a device that is not in the table has no peak.
+A layer with a sliding window of ``w`` attends to ``min(w, T)`` tokens (``full``), of which the
+causal mask leaves ``w - w w / 2T`` on average. Linear attention and Mamba 2 cost their weights, and
+per token what they do to their state, as Megatron counts it. A frozen weight costs 4 instead of 6,
+an expert that is not chosen nothing, and packed documents shorten ``T``. What is not given is not
+guessed: a convention that lacks a dimension has no figure, a model whose layers are not known is
+refused, and a device that is not in the table has no peak.
 """
 
 import csv
@@ -80,7 +85,8 @@ class _Missing(Exception):
 
 
 class Model:
-    """The dimensions of a transformer, under whichever names a framework gives them (a ``config.json`` of Hugging Face is fine)."""
+    """The dimensions of a transformer, under whichever names a framework gives them (a
+    ``config.json`` of Hugging Face is fine)."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         fields, self.note = language(fields)
@@ -215,7 +221,8 @@ class Model:
         return width * sum(count * _seen(kind, size, length, causal) for kind, size, count in spans)
 
     def _states(self) -> float:
-        """FLOPs of linear attention and of Mamba 2 on their state, forward and backward, as Megatron counts them."""
+        """FLOPs of linear attention and of Mamba 2 on their state, forward and backward, as
+        Megatron counts them."""
         layers, states = self._layers(), 0.0
         if layers.delta:
             states += layers.delta * 24 * self._need("delta_value_heads") * self._need("delta_key_dim") * self._need("delta_value_dim")
@@ -261,7 +268,8 @@ class Model:
         return queries + keys_and_values + heads * v * hidden
 
     def _delta_weights(self) -> float:
-        """Queries, keys, values, their gate, two numbers a head, a short convolution, and the way out."""
+        """Queries, keys, values, their gate, two numbers a head, a short convolution, and the way
+        out."""
         hidden, heads = self._need("hidden"), self._need("delta_value_heads")
         keys = self._need("delta_key_heads") * self._need("delta_key_dim")
         values = heads * self._need("delta_value_dim")
@@ -269,7 +277,8 @@ class Model:
         return into + self._or("delta_conv", 4) * (2 * keys + values) + values * hidden
 
     def _mamba_weights(self) -> float:
-        """Input and its gate, two vectors a group, a number a head, a short convolution, and the way out."""
+        """Input and its gate, two vectors a group, a number a head, a short convolution, and the
+        way out."""
         hidden, heads = self._need("hidden"), self._need("mamba_heads")
         inner, vectors = heads * self._need("mamba_head_dim"), 2 * self._or("mamba_groups", 1) * self._need("mamba_state")
         return hidden * (2 * inner + vectors + heads) + self._or("mamba_conv", 4) * (inner + vectors) + inner * hidden
@@ -281,7 +290,8 @@ class Model:
 
 
 def _seen(kind: str, size: float, length: float, causal: bool) -> float:
-    """How many tokens of a sequence a token attends to: all of its span, or the mean of what the causal mask leaves."""
+    """How many tokens of a sequence a token attends to: all of its span, or the mean of what the
+    causal mask leaves."""
     span = length if kind == "full" else min(size, length)
     if not causal:
         return span
@@ -289,7 +299,8 @@ def _seen(kind: str, size: float, length: float, causal: bool) -> float:
 
 
 def _llama_width(hidden: Optional[float], fields: Mapping[str, Any]) -> Optional[float]:
-    """The width of the feed-forward part where it is given as in Llama's own code: two thirds of four times, rounded up."""
+    """The width of the feed-forward part where it is given as in Llama's own code: two thirds of
+    four times, rounded up."""
     multiple, factor = _first(fields, ["multiple_of"]), _first(fields, ["ffn_dim_multiplier"])
     if hidden is None or multiple is None:
         return None
@@ -322,7 +333,8 @@ class Peak(NamedTuple):
 
 
 def peak(device: str, dtype: str = "bf16") -> Optional[Peak]:
-    """Dense peak of the device called ``device``, as drivers and frameworks spell it, and where the figure comes from."""
+    """Dense peak of the device called ``device``, as drivers and frameworks spell it, and where the
+    figure comes from."""
     words = set(w for w in re.split(r"[^A-Z0-9]+", device.upper()) if w)
     if "MIG" in words or dtype not in DTYPES:
         return None

@@ -1,7 +1,9 @@
-"""Which layers a model has, by its ``config.json`` or a trainer's arguments: attention over all or some of what came before, linear
-attention, Mamba, dense and sparse feed-forward parts. What is not known is refused with a reason, because a wrong mix is a wrong MFU.
+"""Which layers a model has, by its ``config.json`` or a trainer's arguments: attention over all or
+some of what came before, linear attention, Mamba, dense and sparse feed-forward parts. What is not
+known is refused with a reason, because a wrong mix is a wrong MFU.
 
-The exporter reads the same in ``exporter/src/training/mfu/model/mix.rs``; both are held to the same cases.
+The exporter reads the same in ``exporter/src/training/mfu/model/mix.rs``; both are held to the same
+cases.
 """
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -87,7 +89,8 @@ def language(fields: Mapping[str, Any]) -> Tuple[Dict[str, Any], Optional[str]]:
 
 
 def mix(fields: Mapping[str, Any], layers: int, sparse: bool, latent: bool, delta: bool, mamba: bool) -> Mix:
-    """The flags say whether the dimensions of experts, latent attention, linear attention and Mamba 2 are known."""
+    """The flags say whether the dimensions of experts, latent attention, linear attention and Mamba
+    2 are known."""
     kind = _kind(fields)
     _refuse(fields, kind, delta, mamba)
     uneven = next((key for key in _A_LAYER if even(fields.get(key)) is _UNEVEN), None)
@@ -157,7 +160,8 @@ def _says_something(value: Any) -> bool:
 
 
 def _of_pattern(pattern: str) -> Mix:
-    """``M-M*-``: a layer is one block, of Mamba, a feed-forward part, attention, experts or linear attention."""
+    """``M-M*-``: a layer is one block, of Mamba, a feed-forward part, attention, experts or linear
+    attention."""
     if "/" in pattern:
         raise Refused("a pattern of layers with further predictions (%s)" % pattern[:32])
     blocks = [c for c in pattern if c != "|"]
@@ -233,7 +237,8 @@ def _windows(fields: Mapping[str, Any], kind: str, layers: int) -> List[str]:
 
 
 def _every(freq: Any, layers: int, other: str, key: str) -> List[str]:
-    """By a number every so many layers is full attention and the others are not; a list has a 1 for each of the others."""
+    """By a number every so many layers is full attention and the others are not; a list has a 1 for
+    each of the others."""
     if isinstance(freq, (list, tuple)):
         if len(freq) != layers:
             raise Refused("%s is of %d layers and there are %d" % (key, len(freq), layers))

@@ -1,4 +1,5 @@
-"""How the client finds its modules when all of it is one file. The file ends with this one: see ``_bundle``."""
+"""How the client finds its modules when all of it is one file. The file ends with this one: see
+``_bundle``."""
 
 import importlib.abc
 import importlib.machinery
@@ -41,7 +42,8 @@ class Bundled(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 
 def install(this: Any, package: str, sources: Mapping[str, str]) -> None:
-    """Makes ``this`` module the package; where it is being run, and is ``__main__``, makes the package beside it."""
+    """Makes ``this`` module the package; where it is being run, and is ``__main__``, makes the
+    package beside it."""
     bundled = Bundled(package, this.__file__, sources)
     sys.meta_path.insert(0, bundled)
     if this.__name__ != package:

@@ -1,7 +1,9 @@
-"""What a wrapped command prints, on its way to the exporter: lines in batches, and the last lines before its end.
+"""What a wrapped command prints, on its way to the exporter: lines in batches, and the last lines
+before its end.
 
-The copying of the output must not wait for this: it hands over blocks of bytes and goes on. What nobody takes is kept up to a limit,
-then the oldest gives way and is counted. Nothing is split into lines before somebody listens.
+The copying of the output must not wait for this: it hands over blocks of bytes and goes on. What
+nobody takes is kept up to a limit, then the oldest gives way and is counted. Nothing is split into
+lines before somebody listens.
 """
 
 import collections
@@ -54,7 +56,8 @@ class Tee:
             self._streams.setdefault(stream, _Stream()).put(block, report)
 
     def close(self) -> None:
-        """Hands everything to the sender, whether it is connected or not: the queue there is bounded, too."""
+        """Hands everything to the sender, whether it is connected or not: the queue there is
+        bounded, too."""
         self._closing.set()
         self._something.set()
         self._thread.join(2 * TICK)
@@ -121,7 +124,8 @@ class _Stream:
 
 
 class Lines:
-    """Blocks of bytes in, lines out. A carriage return ends a line, too: every drawing of a progress bar is one."""
+    """Blocks of bytes in, lines out. A carriage return ends a line, too: every drawing of a
+    progress bar is one."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -129,7 +133,8 @@ class Lines:
         self._cut = 0
 
     def feed(self, block: bytes, gap: bool = False, last: bool = False) -> List[str]:
-        """``gap``: something is missing before ``block``, so that its first line is no whole one. ``last``: nothing follows it."""
+        """``gap``: something is missing before ``block``, so that its first line is no whole one.
+        ``last``: nothing follows it."""
         if gap:
             self._rest, self._resync = b"", True
         parts = block.replace(b"\r", b"\n").split(b"\n")
@@ -195,7 +200,8 @@ _ECHOES = ("ChildFailedError", "CalledProcessError", "ProcessExitedException", "
 
 
 def last_words(output: bytes) -> Optional[str]:
-    """The exception that ended a program, or the last lines that it printed; None when it printed nothing."""
+    """The exception that ended a program, or the last lines that it printed; None when it printed
+    nothing."""
     plain = _ANSI.sub("", output.decode("utf-8", "replace")).replace("\r", "\n")
     lines = [_PREFIX.sub("", line.rstrip()) for line in plain.split("\n")]
     lines = [line for line in lines if line]

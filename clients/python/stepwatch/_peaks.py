@@ -1,4 +1,5 @@
-"""Peak FLOP/s of accelerators: the exporter's own table, word for word, in a module because a bundle of modules is one file."""
+"""Peak FLOP/s of accelerators: the exporter's own table, word for word, in a module because a
+bundle of modules is one file."""
 
 TABLE = """\
 # Dense peak TFLOP/s of one device as the framework sees it: no structured sparsity (vendor headlines often

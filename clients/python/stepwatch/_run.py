@@ -1,7 +1,8 @@
 """The half of the client that the training loop sees.
 
-Every method hands a tuple to the sending thread and returns. None of them blocks, and none raises: an observer that stops a run is
-worse than none. The one thing that is not forgiven is a call of ``step`` that Python itself refuses, at the first step.
+Every method hands a tuple to the sending thread and returns. None of them blocks, and none raises:
+an observer that stops a run is worse than none. The one thing that is not forgiven is a call of
+``step`` that Python itself refuses, at the first step.
 """
 
 import atexit
@@ -39,7 +40,8 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _never_raises(method: _Method) -> _Method:
-    """For the calls that are made seldom: a mistake in the one after 5,000 steps must not be found out by the end of the run."""
+    """For the calls that are made seldom: a mistake in the one after 5,000 steps must not be found
+    out by the end of the run."""
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -105,10 +107,11 @@ class Phase:
 class Run:
     """One rank of one training run.
 
-    Rank, world size and job come from the launcher's environment unless they are given, and so does the name, by the rule of
-    docs/frameworks.md: the job's name and id, or else the script and when it was started. ``model`` is what the exporter computes
-    MFU from: any of ``n_params, n_active, layers, heads, head_dim, seq_len``. Further keywords are kept with the run (``git=...``,
-    ``tp=8``). ``STEPWATCH_DISABLED=1`` turns everything off.
+    Rank, world size and job come from the launcher's environment unless they are given, and so does
+    the name, by the rule of docs/frameworks.md: the job's name and id, or else the script and when
+    it was started. ``model`` is what the exporter computes MFU from: any of
+    ``n_params, n_active, layers, heads, head_dim, seq_len``. Further keywords are kept with the run
+    (``git=...``, ``tp=8``). ``STEPWATCH_DISABLED=1`` turns everything off.
     """
 
     def __init__(
@@ -182,9 +185,11 @@ class Run:
     # -- the training loop -------------------------------------------------------------------------
 
     def step(self, step: Any, t: Optional[Mapping[str, Any]] = None, **metrics: Any) -> None:
-        """Reports an optimizer step that is done. Costs about a microsecond: give it floats you have, never ``.item()`` for it.
+        """Reports an optimizer step that is done. Costs about a microsecond: give it floats you
+        have, never ``.item()`` for it.
 
-        ``tokens`` is what the whole job consumed in this step. Without ``step_time`` the time since the last call is the step's.
+        ``tokens`` is what the whole job consumed in this step. Without ``step_time`` the time since
+        the last call is the step's.
         """
         try:
             now = _monotonic()
@@ -198,16 +203,19 @@ class Run:
             pass
 
     def report(self, at: float, before: Optional[float], step: Any, metrics: Dict[str, Any], phases: Any = None) -> None:
-        """For adapters: a step that ended at ``at`` (``time.monotonic()``), the one before it at ``before``."""
+        """For adapters: a step that ended at ``at`` (``time.monotonic()``), the one before it at
+        ``before``."""
         self._sender.put("step", step, metrics, (before, phases, None), at)
         self._page.advance(step, at)
 
     def add(self, step: Any, metrics: Dict[str, Any]) -> None:
-        """For helpers: metrics of a step that came to be known later. They are sent with the number of the last step reported."""
+        """For helpers: metrics of a step that came to be known later. They are sent with the number
+        of the last step reported."""
         self._sender.put("more", step, metrics, None)
 
     def mark(self, step: Any) -> None:
-        """For adapters: the loop has come to the end of this step, whatever is still to be reported of it."""
+        """For adapters: the loop has come to the end of this step, whatever is still to be reported
+        of it."""
         try:
             self._sender.mark(step, _monotonic())
         except Exception:
@@ -220,9 +228,9 @@ class Run:
 
     @_never_raises
     def phase(self, name: str, announce: Optional[bool] = None) -> Phase:
-        """Times a block into ``t`` of the step it is part of. A block that holds up training (``ckpt``, ``eval``, ``compile``, anything
-        that is not a well-known part of a step) is announced when it begins and ends instead, so that nobody takes the silence for a
-        hang."""
+        """Times a block into ``t`` of the step it is part of. A block that holds up training
+        (``ckpt``, ``eval``, ``compile``, anything that is not a well-known part of a step) is
+        announced when it begins and ends instead, so that nobody takes the silence for a hang."""
         return Phase(self, name, (name not in IN_STEP) if announce is None else announce)
 
     @_never_raises
@@ -232,7 +240,8 @@ class Run:
 
     @_never_raises
     def checkpoint(self, step: Any = None, path: Any = None, bytes: Any = None, **extra: Any) -> Checkpoint:
-        """Reports that a checkpoint is written; in a ``with``, that it starts, and ends or fails with the block.
+        """Reports that a checkpoint is written; in a ``with``, that it starts, and ends or fails
+        with the block.
 
         Without ``bytes`` the size of ``path`` is found out off the training loop's thread.
         """
@@ -247,14 +256,16 @@ class Run:
     def maintenance(self, seconds: float = 1800, reason: Any = None) -> None:
         """Announces that the run is about to be restarted on purpose, and how long that may take.
 
-        Until it is back, or the time is over, nobody is notified that it hangs, that its ranks are gone or that its nodes are
-        silent. Everything else is notified as usual, and ``maintenance(0)`` takes it back.
+        Until it is back, or the time is over, nobody is notified that it hangs, that its ranks are
+        gone or that its nodes are silent. Everything else is notified as usual, and
+        ``maintenance(0)`` takes it back.
         """
         self.event("maintenance", reason, seconds=seconds)
 
     @_never_raises
     def describe(self, **about: Any) -> None:
-        """Adds to what is known of the run (``model=...``, ``dtype=...``, ``git=...``), at any time."""
+        """Adds to what is known of the run (``model=...``, ``dtype=...``, ``git=...``), at any
+        time."""
         self._builder.about.update(about)
         self._sender.greet()
 
@@ -288,7 +299,8 @@ class Run:
 
     @_never_raises
     def close(self, code: Optional[int] = 0, text: Any = None) -> None:
-        """Sends the goodbye and waits at most EXIT_WAIT for the last events to leave. Without it, the exporter reports a dead rank."""
+        """Sends the goodbye and waits at most EXIT_WAIT for the last events to leave. Without it,
+        the exporter reports a dead rank."""
         self._finish(code, text)
         finish_all([self._sender])
 
@@ -349,7 +361,8 @@ _runs: Set[Run] = set()
 
 
 def _close_all() -> None:
-    """The process ends and these runs were not closed: their exit code is known only if an exception ended it."""
+    """The process ends and these runs were not closed: their exit code is known only if an
+    exception ended it."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     crashed = isinstance(error, BaseException) and not hasattr(sys, "ps1")
     runs = list(_runs)
@@ -372,7 +385,8 @@ def _close_terminated() -> None:
 
 
 def _close_with_worker() -> None:
-    """Workers of ``multiprocessing`` leave by ``os._exit``, past ``atexit``; they run these finalizers instead."""
+    """Workers of ``multiprocessing`` leave by ``os._exit``, past ``atexit``; they run these
+    finalizers instead."""
     process = sys.modules.get("multiprocessing.process")
     util = sys.modules.get("multiprocessing.util")
     if process is not None and util is not None and process.parent_process() is not None:

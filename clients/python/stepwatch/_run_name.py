@@ -1,7 +1,8 @@
-"""Which run a process belongs to: the rule of ``wire/src/run_name.rs``, held to the same table of cases.
+"""Which run a process belongs to: the rule of ``wire/src/run_name.rs``, held to the same table of
+cases.
 
-A name that somebody gave; else the id of the job behind its name; else the script and when it was started. Every rank finds the same
-answer on its own.
+A name that somebody gave; else the id of the job behind its name; else the script and when it was
+started. Every rank finds the same answer on its own.
 """
 
 import os
@@ -22,8 +23,8 @@ _LAUNCHES = ("TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE")
 _RESTARTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
 _RANKS = ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 _WORLDS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE")
-#: ``LOCAL_SIZE`` is DeepSpeed's (``deepspeed/launcher/launch.py``), which sets ``MASTER_ADDR`` to the
-#: node's own address also where there is one node.
+#: ``LOCAL_SIZE`` is DeepSpeed's (``deepspeed/launcher/launch.py``), which sets ``MASTER_ADDR`` to
+#: the node's own address also where there is one node.
 _LOCAL_WORLDS = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 #: Where the agents of torchrun meet, if a variable says it, and the port of one that has none.
 _ENDPOINT, _DEFAULT_PORT = "PET_RDZV_ENDPOINT", "29400"
@@ -129,7 +130,8 @@ def _of_launch(env: Mapping[str, str], chain: Sequence[Process]) -> Optional[_An
 
 
 def _of_meeting(env: Mapping[str, str], chain: Sequence[Process]) -> Optional[_Answer]:
-    """Ranks of several nodes share no process, but all of them are given the address where they meet."""
+    """Ranks of several nodes share no process, but all of them are given the address where they
+    meet."""
     world, here = _number(env, _WORLDS), _number(env, _LOCAL_WORLDS)
     address, port = _get(env, "MASTER_ADDR"), _get(env, "MASTER_PORT")
     if world is None or world <= (1 if here is None else here) or address is None or _is_loopback(address):
@@ -171,8 +173,8 @@ def _is_forked(process: Process, parent: Process) -> bool:
 
 
 def _is_ranked(process: Process, parent: Process) -> bool:
-    """Whether the parent made this process one of its ranks. A shell in which somebody set a rank has started one process, unless
-    it says that there are more."""
+    """Whether the parent made this process one of its ranks. A shell in which somebody set a rank
+    has started one process, unless it says that there are more."""
     own = any(process.env.get(rank) and process.env.get(rank) != parent.env.get(rank) for rank in _RANKS)
     program = _program(parent.argv)
     is_host = program.lstrip("-") in _SHELLS or program.rstrip(":") in _HOSTS
@@ -211,7 +213,8 @@ def restarts(env: Mapping[str, str]) -> Optional[int]:
 
 
 def unwrapped(process: Process) -> Process:
-    """``stepwatch run [options] -- COMMAND`` as if it were the command, with what the options say."""
+    """``stepwatch run [options] -- COMMAND`` as if it were the command, with what the options
+    say."""
     options, command = _split(process.argv)
     if not command:
         return process
@@ -252,7 +255,8 @@ def _pairs(words: Sequence[str]) -> List[Tuple[str, str]]:
 
 
 def _split(argv: Sequence[str]) -> Tuple[Sequence[str], Sequence[str]]:
-    """Options and command of ``stepwatch run``, started as a program or as a module; nothing of another."""
+    """Options and command of ``stepwatch run``, started as a program or as a module; nothing of
+    another."""
     first = 1 if _program(argv).startswith("python") else 0
     at = next((at for at in range(first, len(argv)) if not argv[at].startswith("-")), len(argv))
     module = at > 0 and argv[at - 1].startswith("-") and argv[at - 1] != "-m"
@@ -265,8 +269,8 @@ def _split(argv: Sequence[str]) -> Tuple[Sequence[str], Sequence[str]]:
 
 
 def script_of(argv: Sequence[str]) -> Optional[str]:
-    """The script of a command line, without directory and suffix; the module behind ``-m``; or the program.
-    Of ``stepwatch run`` it is that of the command."""
+    """The script of a command line, without directory and suffix; the module behind ``-m``; or the
+    program. Of ``stepwatch run`` it is that of the command."""
     command = _split(argv)[1]
     if command:
         return script_of(command)
@@ -339,7 +343,8 @@ def _stamp(unix: float) -> str:
 
 
 def describe(named: Named, name: Any = None) -> Dict[str, Any]:
-    """The fields of ``hello`` about a run that has this name; ``name`` is one that the script gave it."""
+    """The fields of ``hello`` about a run that has this name; ``name`` is one that the script gave
+    it."""
     if name:
         return {"run_by": "name", "run_why": "named by the script", "run_unnamed": named.unnamed}
     return {"run_by": named.by, "run_why": named.why, "run_unnamed": named.unnamed}
@@ -355,7 +360,8 @@ def here(env: Optional[Mapping[str, str]] = None, argv: Optional[Sequence[str]] 
 
 
 def _chain(env: Mapping[str, str]) -> List[Process]:
-    """This process and its ancestors. Where there is no ``/proc``, this process alone, by its own data."""
+    """This process and its ancestors. Where there is no ``/proc``, this process alone, by its own
+    data."""
     found: List[Process] = []
     try:
         boot, booted = _read("/proc/sys/kernel/random/boot_id").strip(), _booted()

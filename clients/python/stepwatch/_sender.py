@@ -1,12 +1,13 @@
 """The half of the client that does the work: one daemon thread behind a bounded queue.
 
-The training loop appends a tuple to ``Sender.queue`` and goes on: no lock, no system call, no encoding. The thread looks every
-``POLL`` seconds. It is not woken by the caller, because waking a sleeping thread is a system call and a context switch in the
-training loop (measured: 12 us where a plain append costs 3 us with equally cold caches), and a poll costs the process less than a
+The training loop appends a tuple to ``Sender.queue`` and goes on: no lock, no system call, no
+encoding. The thread looks every ``POLL`` seconds. It is not woken by the caller, because waking a
+sleeping thread is a system call and a context switch in the training loop (measured: 12 us where a
+plain append costs 3 us with equally cold caches), and a poll costs the process less than a
 thousandth of one core.
 
-When the queue is full its oldest entry gives way; sequence numbers in the entries show how many did. What has been taken out but not
-yet accepted by the receiver is at most one batch.
+When the queue is full its oldest entry gives way; sequence numbers in the entries show how many
+did. What has been taken out but not yet accepted by the receiver is at most one batch.
 """
 
 import collections
@@ -26,8 +27,8 @@ from ._wire import encode
 
 log = logging.getLogger("stepwatch")
 
-#: Events kept while no receiver takes them: at 20 steps a second a restart of the exporter of 50 s loses
-#: nothing.
+#: Events kept while no receiver takes them: at 20 steps a second a restart of the exporter of 50 s
+#: loses nothing.
 QUEUE_LIMIT = 1024
 #: Events kept apart until they are complete (a checkpoint whose size is being measured).
 ASIDE_LIMIT = 16
@@ -69,7 +70,8 @@ class NotYet(Exception):
 
 
 class Builder(Protocol):
-    """Turns items into events; it has the layout of an event, the sender only the time at which one is wanted."""
+    """Turns items into events; it has the layout of an event, the sender only the time at which one
+    is wanted."""
 
     def build(self, item: Item, closing: bool) -> Optional[Dict[str, Any]]:
         """None leaves the item out. Raises NotYet, or anything when the item is unusable."""
@@ -142,7 +144,8 @@ class Sender:
 
     @property
     def dropped(self) -> int:
-        """Events of this process that are lost: pushed out of the full queue, or impossible to encode."""
+        """Events of this process that are lost: pushed out of the full queue, or impossible to
+        encode."""
         try:
             queued = len(self.queue)
             newest = max(self._newest, int(self.queue[-1][0]) + 1)
@@ -188,8 +191,9 @@ class Sender:
     def after_fork(self) -> None:
         """In the child: forget the parent's thread, queue and connection.
 
-        The descriptor is closed here, or a data-loading worker would keep the connection of its dead parent open and the exporter
-        would not see that the rank died. A child that reports something itself gets a connection of its own then, not before.
+        The descriptor is closed here, or a data-loading worker would keep the connection of its
+        dead parent open and the exporter would not see that the rank died. A child that reports
+        something itself gets a connection of its own then, not before.
         """
         for way in self._ways:
             try:
@@ -276,7 +280,8 @@ class Sender:
         self._failures += 1
 
     def _pump(self, closing: bool) -> Optional[float]:
-        """Feeds the open way until there is nothing left or it is full: the seconds to sleep, None when no way is open."""
+        """Feeds the open way until there is nothing left or it is full: the seconds to sleep, None
+        when no way is open."""
         while self._way is not None:
             if not self._fill(self._way, closing):
                 return POLL
@@ -294,7 +299,8 @@ class Sender:
         return None
 
     def _lost(self, way: Transport, error: Exception) -> None:
-        """The way died in use. The first new attempt is made at once: most often the exporter was only restarted."""
+        """The way died in use. The first new attempt is made at once: most often the exporter was
+        only restarted."""
         log.info("stepwatch: lost %s: %s", way.name, error)
         way.close()
         now = time.monotonic()
@@ -367,7 +373,8 @@ class Sender:
 
 
 class _StartsOnAppend:
-    """Stands in for the queue of a forked child, most of which never report: the first event starts the thread."""
+    """Stands in for the queue of a forked child, most of which never report: the first event starts
+    the thread."""
 
     def __init__(self, sender: Sender, queue: Any) -> None:
         self._sender, self._queue = sender, queue
@@ -389,7 +396,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def finish_all(senders: Sequence[Sender], timeout: float = EXIT_WAIT) -> None:
-    """Ends all of them within one timeout; only those that lack nothing but processor time get longer."""
+    """Ends all of them within one timeout; only those that lack nothing but processor time get
+    longer."""
     start = time.monotonic()
     for sender in senders:
         sender.finish()

@@ -1,11 +1,14 @@
-"""SIGTERM, by which ``scancel``, Kubernetes and ``torchrun`` end a process, is a goodbye: not a rank that died for no reason.
+"""SIGTERM, by which ``scancel``, Kubernetes and ``torchrun`` end a process, is a goodbye: not a
+rank that died for no reason.
 
-Only the default action is replaced, and the process still dies of the signal. Whoever handles SIGTERM already (to write a last
-checkpoint, to requeue the job) decides how the run ends, and leaves by ``SystemExit`` or ``atexit``, where the goodbye is said.
+Only the default action is replaced, and the process still dies of the signal. Whoever handles
+SIGTERM already (to write a last checkpoint, to requeue the job) decides how the run ends, and
+leaves by ``SystemExit`` or ``atexit``, where the goodbye is said.
 
-A handler in Python waits for the main thread to leave C code, and that of a hung collective never does, whereas the default action
-kills at once. So the signal is also seen by a thread of our own, through ``signal.set_wakeup_fd``, that does the same when the main
-thread has not done it within ``GRACE``.
+A handler in Python waits for the main thread to leave C code, and that of a hung collective never
+does, whereas the default action kills at once. So the signal is also seen by a thread of our own,
+through ``signal.set_wakeup_fd``, that does the same when the main thread has not done it within
+``GRACE``.
 """
 
 import os
@@ -24,7 +27,8 @@ _say_goodbye: Callable[[], None] = lambda: None
 
 
 def install(say_goodbye: Callable[[], None]) -> None:
-    """Once a process, from its main thread: elsewhere Python does not let us, and the signal keeps its default action."""
+    """Once a process, from its main thread: elsewhere Python does not let us, and the signal keeps
+    its default action."""
     global _say_goodbye
     if os.environ.get("STEPWATCH_NO_SIGNAL", "") not in ("", "0", "false", "no"):
         return
@@ -36,7 +40,8 @@ def install(say_goodbye: Callable[[], None]) -> None:
 
 
 def uninstall() -> None:
-    """For a framework that has a way of its own to end on SIGTERM, and would find ours in its place."""
+    """For a framework that has a way of its own to end on SIGTERM, and would find ours in its
+    place."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _on_signal:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

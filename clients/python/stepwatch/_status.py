@@ -1,6 +1,7 @@
 """``stepwatch status``: where every training process of this node is.
 
-Read from shared memory, so it answers while a process hangs in a collective, holds the interpreter, is stopped, or after it has died.
+Read from shared memory, so it answers while a process hangs in a collective, holds the interpreter,
+is stopped, or after it has died.
 """
 
 import argparse

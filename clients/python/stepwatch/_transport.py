@@ -1,7 +1,8 @@
 """Three ways to hand lines to an exporter, in the order in which they are tried.
 
-Each is used by one thread, and none is ever waited for by the training loop. ``send`` takes lines in order and answers how many it
-took: fewer than given means "full, ask again"; an OSError means that this way is dead until it is opened anew.
+Each is used by one thread, and none is ever waited for by the training loop. ``send`` takes lines
+in order and answers how many it took: fewer than given means "full, ask again"; an OSError means
+that this way is dead until it is opened anew.
 """
 
 import base64
@@ -44,12 +45,14 @@ class Transport:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Closes this process' descriptor and nothing else: in a forked child the parent's connection goes on."""
+        """Closes this process' descriptor and nothing else: in a forked child the parent's
+        connection goes on."""
         raise NotImplementedError
 
 
 class SeqPacket(Transport):
-    """One packet, one event. The kernel keeps the boundaries, gives the exporter our pid, and closes the connection when we die."""
+    """One packet, one event. The kernel keeps the boundaries, gives the exporter our pid, and
+    closes the connection when we die."""
 
     name = "seqpacket"
 
@@ -191,7 +194,8 @@ def from_environment(
     url: Optional[str] = None,
     directory: Optional[str] = None,
 ) -> List[Transport]:
-    """The ways that are configured, best first; an argument beats the environment, an empty one turns the way off."""
+    """The ways that are configured, best first; an argument beats the environment, an empty one
+    turns the way off."""
     ways: List[Transport] = []
     path = path if path is not None else env.get("STEPWATCH_SOCKET", DEFAULT_SOCKET)
     url = url if url is not None else env.get("STEPWATCH_URL")

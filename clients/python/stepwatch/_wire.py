@@ -1,8 +1,9 @@
 """One event as one line of JSON, from unchecked values.
 
-Runs in the sending thread only, so it may be thorough: it takes what a training loop can hand over (tensors, NumPy scalars,
-decimals, objects whose ``__float__`` raises) and produces a line that the exporter accepts, or nothing. NaN and the infinities
-go out bare, as Python's ``json`` writes them: they are the values that matter most.
+Runs in the sending thread only, so it may be thorough: it takes what a training loop can hand over
+(tensors, NumPy scalars, decimals, objects whose ``__float__`` raises) and produces a line that the
+exporter accepts, or nothing. NaN and the infinities go out bare, as Python's ``json`` writes them:
+they are the values that matter most.
 """
 
 import json
@@ -77,7 +78,8 @@ def text(value: Any, limit: int = MAX_TEXT) -> str:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON can carry it, for keys that are neither metrics nor known text. Never raises."""
+    """``value`` as JSON can carry it, for keys that are neither metrics nor known text. Never
+    raises."""
     try:
         return _plain(value, MAX_DEPTH)
     except Exception:
@@ -102,7 +104,8 @@ def _plain(value: Any, depth: int) -> Any:
 
 
 def encode(event: Dict[str, Any]) -> Optional[bytes]:
-    """The event as one line without the newline, shortened to the limit; None when even that is too long."""
+    """The event as one line without the newline, shortened to the limit; None when even that is too
+    long."""
     line = _dump(event)
     if len(line) <= MAX_EVENT_BYTES:
         return line

@@ -1,4 +1,5 @@
-"""For Hugging Face Accelerate: a tracker, called by its name as any other once this module is imported.
+"""For Hugging Face Accelerate: a tracker, called by its name as any other once this module is
+imported.
 
     import stepwatch.accelerate
     accelerator = Accelerator(log_with="stepwatch")          # or log_with=[StepwatchTracker(tokens_per_step=2**19), "wandb"]
@@ -7,9 +8,11 @@
     accelerator.log({"loss": loss.detach(), "lr": lr}, step=step)
     accelerator.end_training()
 
-What is logged is what is seen: a call with a loss is a step of training, ``eval_...`` and ``val/...`` are results of an evaluation.
-Tensors may stay on their device; they are copied behind the computation, never waited for. Accelerate logs on its main process only,
-and trackers do not hear of its checkpoints: ``accelerator.get_tracker("stepwatch").attach(accelerator)`` adds those of ``save_state``.
+What is logged is what is seen: a call with a loss is a step of training, ``eval_...`` and
+``val/...`` are results of an evaluation. Tensors may stay on their device; they are copied behind
+the computation, never waited for. Accelerate logs on its main process only, and trackers do not
+hear of its checkpoints: ``accelerator.get_tracker("stepwatch").attach(accelerator)`` adds those of
+``save_state``.
 """
 
 import sys
@@ -27,7 +30,8 @@ except Exception:  # not installed, or it does not import: the class still can, 
 
 
 class StepwatchTracker(GeneralTracker):  # type: ignore[misc]
-    """Reports to ``run``, or to a run of its own that ends with ``end_training``. ``tokens_per_step`` is the whole job's."""
+    """Reports to ``run``, or to a run of its own that ends with ``end_training``.
+    ``tokens_per_step`` is the whole job's."""
 
     name = "stepwatch"
     requires_logging_directory = False
@@ -115,7 +119,8 @@ class StepwatchTracker(GeneralTracker):  # type: ignore[misc]
 
 
 def _register() -> None:
-    """So that ``log_with="stepwatch"`` finds it; before Accelerate 1.15 a tracker can only be given as an object."""
+    """So that ``log_with="stepwatch"`` finds it; before Accelerate 1.15 a tracker can only be given
+    as an object."""
     try:
         from accelerate import tracking
 

@@ -3,9 +3,9 @@
     from stepwatch.composer import StepwatchLogger
     Trainer(..., loggers=[StepwatchLogger()])
 
-A step is a batch, numbered as ``state.timestamp.batch`` when it is done. Composer has waited for the device to know the loss already, so
-every step has it, with the tokens of the whole job, and with what callbacks log: ``OptimizerMonitor(batch_log_interval=1)`` gives the
-gradient norm.
+A step is a batch, numbered as ``state.timestamp.batch`` when it is done. Composer has waited for
+the device to know the loss already, so every step has it, with the tokens of the whole job, and
+with what callbacks log: ``OptimizerMonitor(batch_log_interval=1)`` gives the gradient norm.
 """
 
 import re
@@ -35,7 +35,8 @@ MAX_LOGGED = 128
 
 
 class StepwatchLogger(LoggerDestination):  # type: ignore[misc]
-    """Reports to ``run``, or to a run of its own that is named after the Trainer's and ends with ``fit``."""
+    """Reports to ``run``, or to a run of its own that is named after the Trainer's and ends with
+    ``fit``."""
 
     def __init__(self, run: Optional[Run] = None, name: Optional[str] = None, **about: Any) -> None:
         super().__init__()
@@ -80,7 +81,8 @@ class StepwatchLogger(LoggerDestination):  # type: ignore[misc]
 
     @quiet
     def close(self, state: Any, logger: Any) -> None:
-        """Called when the process ends, too: where training has not, the end of the process has the reason."""
+        """Called when the process ends, too: where training has not, the end of the process has the
+        reason."""
         if self._fitted:
             self._end()
 

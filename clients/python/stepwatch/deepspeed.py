@@ -3,11 +3,14 @@
     engine, *_ = deepspeed.initialize(...)
     stepwatch.deepspeed.attach(engine)                       # import stepwatch.deepspeed
 
-or ``stepwatch.deepspeed.install()`` before it, for every engine that is made from then on. DeepSpeed's own monitors never learn the loss,
-and count samples where others count steps. Here a step is an optimizer step, numbered as ``engine.global_steps``, with the loss that
-``engine.backward`` got (else that ``forward`` returned, or that the pipeline computed), the mean over the batches that it accumulates; the
-gradient norm, the learning rate, the loss scale, and whether fp16 skipped it. Nothing waits for the device, and no monitor is switched on
-for it: that would start collectives that the other ranks do not expect. What monitors of DeepSpeed are given, we are given, too.
+or ``stepwatch.deepspeed.install()`` before it, for every engine that is made from then on.
+DeepSpeed's own monitors never learn the loss, and count samples where others count steps. Here a
+step is an optimizer step, numbered as ``engine.global_steps``, with the loss that
+``engine.backward`` got (else that ``forward`` returned, or that the pipeline computed), the mean
+over the batches that it accumulates; the gradient norm, the learning rate, the loss scale, and
+whether fp16 skipped it. Nothing waits for the device, and no monitor is switched on for it: that
+would start collectives that the other ranks do not expect. What monitors of DeepSpeed are given, we
+are given, too.
 
 Where Transformers, Accelerate or Lightning drive DeepSpeed, use the adapter for those.
 """
@@ -36,10 +39,11 @@ MAX_EVENTS = 128
 
 
 class StepwatchMonitor(Monitor):  # type: ignore[misc]
-    """A monitor in DeepSpeed's sense, which hands everything on to the one that was there: ``write_events([(tag, value, x), ...])``.
+    """A monitor in DeepSpeed's sense, which hands everything on to the one that was there:
+    ``write_events([(tag, value, x), ...])``.
 
-    ``attach`` puts it in the place of ``engine.monitor``. Without an engine ``x`` is taken for the step, so that it serves any loop that
-    has events in this form.
+    ``attach`` puts it in the place of ``engine.monitor``. Without an engine ``x`` is taken for the
+    step, so that it serves any loop that has events in this form.
     """
 
     def __init__(
@@ -90,7 +94,8 @@ class StepwatchMonitor(Monitor):  # type: ignore[misc]
 
 
 class Attached:
-    """What ``attach`` returns: ``remove()`` takes everything back, ``run`` is what it reports to."""
+    """What ``attach`` returns: ``remove()`` takes everything back, ``run`` is what it reports
+    to."""
 
     def __init__(self, engine: Any, run: Optional[Run], tokens: Optional[float], about: Dict[str, Any]) -> None:
         self._engine, self._tokens_per_step = engine, tokens
@@ -231,9 +236,11 @@ def attach(
     tokens_per_step: Optional[float] = None,
     **about: Any
 ) -> Attached:
-    """Reports what ``engine`` does to ``run``, or to a run of its own that ends with ``engine.destroy()`` or the process.
+    """Reports what ``engine`` does to ``run``, or to a run of its own that ends with
+    ``engine.destroy()`` or the process.
 
-    ``tokens_per_step`` is the whole job's; without it the tokens of batches with ``input_ids`` are counted, padding included.
+    ``tokens_per_step`` is the whole job's; without it the tokens of batches with ``input_ids`` are
+    counted, padding included.
     """
     if name is not None:
         about["name"] = name
@@ -243,7 +250,8 @@ def attach(
 
 
 def install(**options: Any) -> bool:
-    """Attaches to every engine that ``deepspeed.initialize`` makes from now on. Returns whether it could."""
+    """Attaches to every engine that ``deepspeed.initialize`` makes from now on. Returns whether it
+    could."""
     try:
         deepspeed: Any = importlib.import_module("deepspeed")
         if not hasattr(deepspeed.initialize, "stepwatch"):

@@ -1,8 +1,11 @@
-"""For Lightning Fabric: installed beside it, it needs no code at all (the entry point ``lightning.fabric.callbacks_factory``).
+"""For Lightning Fabric: installed beside it, it needs no code at all (the entry point
+``lightning.fabric.callbacks_factory``).
 
-Fabric leaves the loop to the user, so the steps are counted where they can be seen: at every step of the first optimizer. Their loss is
-what ``fabric.backward`` got, where it was called once in the step; their number and further metrics are those that ``fabric.log_dict``
-names; checkpoints are those of ``fabric.save``. To give it a name or tokens per step, add it, and the one of the entry point stands back:
+Fabric leaves the loop to the user, so the steps are counted where they can be seen: at every step
+of the first optimizer. Their loss is what ``fabric.backward`` got, where it was called once in the
+step; their number and further metrics are those that ``fabric.log_dict`` names; checkpoints are
+those of ``fabric.save``. To give it a name or tokens per step, add it, and the one of the entry
+point stands back:
 
     Fabric(..., callbacks=[StepwatchFabricCallback(name="llama-70b", tokens_per_step=2**19)])
 """
@@ -20,7 +23,8 @@ from .torch import describe_model, in_flight
 
 
 class StepwatchFabricCallback:
-    """Reports to ``run``, or to a run of its own that lasts as long as the process. ``tokens_per_step`` is the whole job's."""
+    """Reports to ``run``, or to a run of its own that lasts as long as the process.
+    ``tokens_per_step`` is the whole job's."""
 
     #: Made by the entry point and not by the user.
     automatic = False

@@ -1,7 +1,9 @@
-"""For the Hugging Face Trainer (and TRL, and what else takes its callbacks): ``Trainer(..., callbacks=[StepwatchCallback()])``.
+"""For the Hugging Face Trainer (and TRL, and what else takes its callbacks):
+``Trainer(..., callbacks=[StepwatchCallback()])``.
 
-Every optimizer step is reported with its time. Loss and gradient norm come with the steps that the Trainer logs (``logging_steps=1``
-for all of them): it has waited for the device there already, and an observer must not make it wait more often.
+Every optimizer step is reported with its time. Loss and gradient norm come with the steps that the
+Trainer logs (``logging_steps=1`` for all of them): it has waited for the device there already, and
+an observer must not make it wait more often.
 """
 
 import os
@@ -25,9 +27,11 @@ _LEFT_OUT = frozenset(("total_flos", "num_input_tokens_seen", "train_runtime", "
 
 
 class StepwatchCallback(TrainerCallback):  # type: ignore[misc]
-    """Reports to ``run``, or to a run of its own that is named after ``args.run_name`` and ends with training.
+    """Reports to ``run``, or to a run of its own that is named after ``args.run_name`` and ends
+    with training.
 
-    ``tokens_per_step`` is the whole job's; without it tokens are reported when ``include_num_input_tokens_seen`` counts them.
+    ``tokens_per_step`` is the whole job's; without it tokens are reported when
+    ``include_num_input_tokens_seen`` counts them.
     """
 
     def __init__(self, run: Optional[Run] = None, tokens_per_step: Optional[float] = None, **about: Any) -> None:
@@ -151,7 +155,8 @@ class StepwatchCallback(TrainerCallback):  # type: ignore[misc]
         return seen - before if before is not None and seen > before else None
 
     def _go_on(self, args: Any, state: Any, control: Any) -> None:
-        """The Trainer has decided already what it does before the next step; published now, it explains the silence while it lasts."""
+        """The Trainer has decided already what it does before the next step; published now, it
+        explains the silence while it lasts."""
         if control.should_evaluate:
             self._training.pause("eval")
         elif control.should_save:
@@ -177,7 +182,8 @@ def _metrics(logs: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _run_name(args: Any) -> Optional[str]:
-    """What the script calls it. Some versions put the folder there that it writes to, which the next run writes to as well."""
+    """What the script calls it. Some versions put the folder there that it writes to, which the
+    next run writes to as well."""
     given = getattr(args, "run_name", None)
     return str(given) if given and given != str(args.output_dir) else None
 

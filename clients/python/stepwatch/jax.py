@@ -1,7 +1,9 @@
-"""For a JAX loop of one's own (Flax, Optax, plain JAX): reports without ever waiting for the device.
+"""For a JAX loop of one's own (Flax, Optax, plain JAX): reports without ever waiting for the
+device.
 
-``float(loss)`` makes the host wait until the device has computed it, and JAX runs ahead of the device for a reason. The reporter starts a
-copy to the host behind the computation, and passes a step on once its values are ready: usually while the next step runs.
+``float(loss)`` makes the host wait until the device has computed it, and JAX runs ahead of the
+device for a reason. The reporter starts a copy to the host behind the computation, and passes a
+step on once its values are ready: usually while the next step runs.
 
     run = stepwatch.jax.run("llama-70b")                     # after jax.distributed.initialize()
     with stepwatch.jax.StepReporter(run, params=state.params, schedule=schedule, tokens=tokens_per_step) as reporter:
@@ -21,7 +23,8 @@ from ._run import Run
 
 
 def run(name: Optional[str] = None, **about: Any) -> Run:
-    """A ``Run`` with its place among JAX's processes. It starts the backend: call it after ``jax.distributed.initialize()``."""
+    """A ``Run`` with its place among JAX's processes. It starts the backend: call it after
+    ``jax.distributed.initialize()``."""
     found: Dict[str, Any] = {}
     try:
         jax: Any = _jax()
@@ -35,8 +38,8 @@ def run(name: Optional[str] = None, **about: Any) -> Run:
 
 
 class StepReporter:
-    """Fills in what it is given once: ``tokens`` of the whole job in a step, the learning rate by an Optax ``schedule``, parameter
-    count and dtype of ``params``."""
+    """Fills in what it is given once: ``tokens`` of the whole job in a step, the learning rate by
+    an Optax ``schedule``, parameter count and dtype of ``params``."""
 
     def __init__(
         self,
@@ -54,8 +57,9 @@ class StepReporter:
             pass
 
     def step(self, step: int, state: Any = None, **metrics: Any) -> None:
-        """As ``Run.step``; the values may be arrays on any device. ``state`` is a Flax ``TrainState`` or an Optax state whose
-        hyperparameters hold the learning rate (``optax.inject_hyperparams``)."""
+        """As ``Run.step``; the values may be arrays on any device. ``state`` is a Flax
+        ``TrainState`` or an Optax state whose hyperparameters hold the learning rate
+        (``optax.inject_hyperparams``)."""
         try:
             now = time.monotonic()
             if "lr" not in metrics:
@@ -122,7 +126,8 @@ class _Value:
 
 
 def learning_rate(state: Any) -> Any:
-    """The learning rate in the state of an optimizer made by ``optax.inject_hyperparams``, left on the device; None without one."""
+    """The learning rate in the state of an optimizer made by ``optax.inject_hyperparams``, left on
+    the device; None without one."""
     found = _hyperparams(getattr(state, "opt_state", state), 4)
     rate = None if found is None else found.get("learning_rate")
     # A copy: the state is usually donated to the next step, and its buffers are gone then.

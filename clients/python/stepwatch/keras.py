@@ -1,9 +1,10 @@
 """For Keras 3 on any backend: ``model.fit(..., callbacks=[StepwatchCallback()])``.
 
-A step is a batch, numbered as ``optimizer.iterations``. Keras gives callbacks the mean since the epoch began; the loss of each batch is
-worked out from it. That takes batches to be of one size, so the last, smaller one of an epoch is a little off, and it inherits the
-rounding of a sum over the epoch so far (a thousandth of the loss after 10,000 batches). Evaluations and saves are announced while
-they last. Keras fetches data within the step: there is no separate time for it.
+A step is a batch, numbered as ``optimizer.iterations``. Keras gives callbacks the mean since the
+epoch began; the loss of each batch is worked out from it. That takes batches to be of one size, so
+the last, smaller one of an epoch is a little off, and it inherits the rounding of a sum over the
+epoch so far (a thousandth of the loss after 10,000 batches). Evaluations and saves are announced
+while they last. Keras fetches data within the step: there is no separate time for it.
 """
 
 import collections
@@ -27,7 +28,8 @@ MAX_AHEAD = 1024
 
 
 class StepwatchCallback(Callback):  # type: ignore[misc]
-    """Reports to ``run``, or to a run of its own that ends with ``fit``. ``tokens_per_step`` is the whole job's."""
+    """Reports to ``run``, or to a run of its own that ends with ``fit``. ``tokens_per_step`` is the
+    whole job's."""
 
     #: Keras may report the end of a batch in other threads, which block nothing, and then in any
     #: order. For a callback that does not declare this it waits for the device after every batch.
@@ -151,14 +153,16 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
 
 
 class Mean:
-    """The loss of each batch from the means so far: the n-th is n times the mean less what there was before."""
+    """The loss of each batch from the means so far: the n-th is n times the mean less what there
+    was before."""
 
     def __init__(self) -> None:
         self.batches = 0
         self._total = 0.0
 
     def advance(self, mean: float, batches: int) -> float:
-        """``mean`` is that of the first ``batches``. Between two calls may lie several; then it is their mean."""
+        """``mean`` is that of the first ``batches``. Between two calls may lie several; then it is
+        their mean."""
         total, before = mean * batches, self._total
         self._total = total
         if before - before != 0.0:
@@ -172,7 +176,8 @@ def _constant_rate(optimizer: Any) -> Optional[float]:
 
 
 def _place(keras: Any) -> Dict[str, Any]:
-    """JAX finds its processes without a launcher; the other backends have one, which sets the environment."""
+    """JAX finds its processes without a launcher; the other backends have one, which sets the
+    environment."""
     jax = sys.modules.get("jax")
     if keras.backend.backend() == "jax" and jax is not None and jax.process_count() > 1:
         return {"rank": jax.process_index(), "world": jax.process_count()}

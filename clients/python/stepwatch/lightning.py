@@ -1,12 +1,15 @@
 """For PyTorch Lightning: installed beside it, it needs no code at all.
 
-Lightning asks the installed packages for callbacks (the entry point ``lightning.pytorch.callbacks_factory``), and gets ours wherever there
-is somewhere to report to. To give it a name or tokens per step, add it as any other; the one from the entry point then stands back:
+Lightning asks the installed packages for callbacks (the entry point
+``lightning.pytorch.callbacks_factory``), and gets ours wherever there is somewhere to report to. To
+give it a name or tokens per step, add it as any other; the one from the entry point then stands
+back:
 
     Trainer(..., callbacks=[StepwatchCallback(name="llama-70b")])
 
-A step is an optimizer step, numbered as ``trainer.global_step``. Its loss is what ``training_step`` returned, the mean over the batches
-that it accumulates; metrics come along that were logged with ``on_step=True``. They are copied behind the computation, never waited for.
+A step is an optimizer step, numbered as ``trainer.global_step``. Its loss is what ``training_step``
+returned, the mean over the batches that it accumulates; metrics come along that were logged with
+``on_step=True``. They are copied behind the computation, never waited for.
 """
 
 import os
@@ -23,7 +26,8 @@ MAX_LOGGED = 32
 
 
 def _bases() -> Tuple[type, ...]:
-    """``Callback`` of the Lightning that is in use: there are two packages, and often both are installed."""
+    """``Callback`` of the Lightning that is in use: there are two packages, and often both are
+    installed."""
     names = ("lightning.pytorch", "pytorch_lightning")
     loaded = [sys.modules[name] for name in names if hasattr(sys.modules.get(name), "Callback")]
     if not loaded:
@@ -49,8 +53,9 @@ class _Hooks:
         tokens_per_step: Optional[float] = None,
         **about: Any
     ) -> None:
-        """Reports to ``run``, or to a run of its own that ends with ``fit``. ``tokens_per_step`` is the whole job's; without it the tokens
-        of batches with ``input_ids`` are counted, padding included."""
+        """Reports to ``run``, or to a run of its own that ends with ``fit``. ``tokens_per_step`` is
+        the whole job's; without it the tokens of batches with ``input_ids`` are counted, padding
+        included."""
         super().__init__()
         if name is not None:
             about["name"] = name
@@ -228,8 +233,8 @@ def _leading(callbacks: List[Any]) -> Any:
 
 
 def _logged(trainer: Any, on_step: bool) -> Dict[str, Any]:
-    """What ``self.log`` got in this loop. Lightning's own dictionaries would turn what is shown in the progress bar into numbers once
-    more, each by waiting for the device."""
+    """What ``self.log`` got in this loop. Lightning's own dictionaries would turn what is shown in
+    the progress bar into numbers once more, each by waiting for the device."""
     found: Dict[str, Any] = {}
     for _, item in trainer._results.valid_items():
         value = getattr(item, "_forward_cache" if on_step else "_computed", None)

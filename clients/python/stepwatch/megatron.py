@@ -1,16 +1,20 @@
-"""For Megatron-LM and Megatron-Bridge: every iteration, where their own log has the means of a hundred.
+"""For Megatron-LM and Megatron-Bridge: every iteration, where their own log has the means of a
+hundred.
 
 Megatron-LM, without touching its scripts:
 
     torchrun ... -m stepwatch.megatron pretrain_gpt.py --tensor-model-parallel-size 8 ...
 
-or, in a script of your own, ``stepwatch.megatron.install()`` before ``pretrain(...)``. Megatron-Bridge:
+or, in a script of your own, ``stepwatch.megatron.install()`` before ``pretrain(...)``.
+Megatron-Bridge:
 
     pretrain(config, forward_step, callbacks=[stepwatch.megatron.StepwatchCallback()])
 
-Every rank reports its steps; those that know the loss (the last stage of the pipeline) report that, with gradient norm, learning rate, loss
-scale, skipped iterations and the tokens of the whole job. Evaluations and checkpoints are announced while they last. The model's FLOPs are
-Megatron's own count. Losses stay on their device until they have been copied behind the computation; nothing waits for them.
+Every rank reports its steps; those that know the loss (the last stage of the pipeline) report that,
+with gradient norm, learning rate, loss scale, skipped iterations and the tokens of the whole job.
+Evaluations and checkpoints are announced while they last. The model's FLOPs are Megatron's own
+count. Losses stay on their device until they have been copied behind the computation; nothing waits
+for them.
 """
 
 import importlib
@@ -47,7 +51,8 @@ _PARALLEL = (("tp", "tensor_model_parallel_size"), ("pp", "pipeline_model_parall
 
 
 def losses(found: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Megatron's dictionary of losses under the names of the wire. A value may be a tensor on any device, or a sum and its count."""
+    """Megatron's dictionary of losses under the names of the wire. A value may be a tensor on any
+    device, or a sum and its count."""
     metrics: Dict[str, Any] = {}
     first = next((name for name in _LOSSES if found and name in found), next(iter(found or ()), None))
     for name, value in (found or {}).items():
@@ -70,7 +75,8 @@ class _Megatron:
             self.training.begin(framework=framework, version=version)
 
     def describe(self, settings: List[Any], flops: Optional[Callable[[], float]]) -> None:
-        """Once, when everything is built. ``settings`` are the objects that have Megatron's arguments as attributes."""
+        """Once, when everything is built. ``settings`` are the objects that have Megatron's
+        arguments as attributes."""
         if self._described:
             return
         self._described = True
@@ -239,7 +245,8 @@ def uninstall() -> None:
 
 
 def main(argv: List[str]) -> int:
-    """``python -m stepwatch.megatron SCRIPT ARGS``: as Python would run SCRIPT, with the adapter installed."""
+    """``python -m stepwatch.megatron SCRIPT ARGS``: as Python would run SCRIPT, with the adapter
+    installed."""
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: python -m stepwatch.megatron SCRIPT [ARGS]\n\nRuns a script of Megatron-LM and reports its training.", file=sys.stderr)
         return 2
@@ -255,7 +262,8 @@ def main(argv: List[str]) -> int:
 
 
 class StepwatchCallback(Callback):  # type: ignore[misc]
-    """Reports to ``run``, or to a run of its own, which ends with the process: a last checkpoint may follow training."""
+    """Reports to ``run``, or to a run of its own, which ends with the process: a last checkpoint
+    may follow training."""
 
     def __init__(self, run: Optional[Run] = None, name: Optional[str] = None, **about: Any) -> None:
         super().__init__()

@@ -3,9 +3,11 @@
     from stepwatch.olmo import StepwatchCallback
     trainer_config = TrainerConfig(...).with_callback("stepwatch", StepwatchCallback())
 
-Every rank reports every step with its time and the time that it waited for data. The metrics come when OLMo-core has reduced them over the
-ranks, which is every ``metrics_collect_interval`` steps, and then for every step since: loss, gradient norm, learning rate, throughput.
-They are numbers by then; nothing here waits for a device. Checkpoints with their path, evaluations, and the exception that ended training.
+Every rank reports every step with its time and the time that it waited for data. The metrics come
+when OLMo-core has reduced them over the ranks, which is every ``metrics_collect_interval`` steps,
+and then for every step since: loss, gradient norm, learning rate, throughput. They are numbers by
+then; nothing here waits for a device. Checkpoints with their path, evaluations, and the exception
+that ended training.
 """
 
 import re
@@ -150,7 +152,8 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
 
     @quiet
     def post_checkpoint_saved(self, path: Any) -> None:
-        """Where it is written behind the training: it is complete. That is in another thread, and steps later."""
+        """Where it is written behind the training: it is complete. That is in another thread, and
+        steps later."""
         run = self._training.run
         if run is not None and run.rank == 0 and str(path) != self._saving:
             found = re.search(r"step(\d+)/?$", str(path))

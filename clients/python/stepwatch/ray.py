@@ -3,16 +3,19 @@
     from stepwatch.ray import StepwatchCallback
     TorchTrainer(..., run_config=RunConfig(name="llama-70b", callbacks=[StepwatchCallback()]))
 
-``StepwatchCallback`` uses Ray's public interface. It lives in the controller and reports what each worker gave to ``ray.train.report`` as
-an event of that worker's rank, checkpoints when they are in the storage, and the workers' exceptions. The exporter that hears of it is that
-of the controller's node.
+``StepwatchCallback`` uses Ray's public interface. It lives in the controller and reports what each
+worker gave to ``ray.train.report`` as an event of that worker's rank, checkpoints when they are in
+the storage, and the workers' exceptions. The exporter that hears of it is that of the controller's
+node.
 
-``StepwatchWorkerCallback`` lives in the workers and reports to the exporter of their own node: the same, and the time that every call of
-``ray.train.report`` kept the worker waiting (the part ``report`` of the next step), checkpoint uploads from their start, and a worker that
-dies without a word. It uses an interface that Ray keeps for developers. Where both are given, the one in the controller reports
-exceptions only.
+``StepwatchWorkerCallback`` lives in the workers and reports to the exporter of their own node: the
+same, and the time that every call of ``ray.train.report`` kept the worker waiting (the part
+``report`` of the next step), checkpoint uploads from their start, and a worker that dies without a
+word. It uses an interface that Ray keeps for developers. Where both are given, the one in the
+controller reports exceptions only.
 
-A report whose metrics have a ``step`` (or ``global_step``) is that step; others are counted. ``val_loss``, ``eval/...`` are evaluations.
+A report whose metrics have a ``step`` (or ``global_step``) is that step; others are counted.
+``val_loss``, ``eval/...`` are evaluations.
 """
 
 import logging
@@ -77,7 +80,8 @@ class _Reports:
 
 
 class StepwatchCallback(UserCallback):  # type: ignore[misc]
-    """For ``RunConfig(callbacks=[...])``, in the controller. ``per_rank=False`` leaves the steps to ``StepwatchWorkerCallback``."""
+    """For ``RunConfig(callbacks=[...])``, in the controller. ``per_rank=False`` leaves the steps to
+    ``StepwatchWorkerCallback``."""
 
     def __init__(self, name: Optional[str] = None, per_rank: bool = True, **about: Any) -> None:
         super().__init__()
@@ -114,7 +118,8 @@ class StepwatchCallback(UserCallback):  # type: ignore[misc]
 
     @quiet
     def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, BaseException]) -> None:
-        """The worker group is given up, and may be started again: the next report comes from a new attempt."""
+        """The worker group is given up, and may be started again: the next report comes from a new
+        attempt."""
         for rank, error in worker_exceptions.items():
             reports = self._rank(run_context, rank, None)
             if reports is None or reports.training.run is None:
@@ -180,7 +185,8 @@ class StepwatchWorkerCallback(*_WORKERS):  # type: ignore[misc]
 
     @contextmanager
     def on_report(self) -> Iterator[None]:
-        """Around a call of ``ray.train.report``: every rank waits in it for the others and for the storage."""
+        """Around a call of ``ray.train.report``: every rank waits in it for the others and for the
+        storage."""
         run = self._reports.training.run if self._reports is not None else None
         if run is None:
             yield

@@ -1,8 +1,9 @@
 """For a PyTorch loop of one's own: reports without ever waiting for the device.
 
-Reading a loss with ``.item()`` makes the host wait until the device has caught up, which costs far more than any report. The reporter
-copies each value to pinned host memory behind the work that computes it, and passes a step on once its copies have landed: usually
-while the next step runs. The times it reports are those of the call.
+Reading a loss with ``.item()`` makes the host wait until the device has caught up, which costs far
+more than any report. The reporter copies each value to pinned host memory behind the work that
+computes it, and passes a step on once its copies have landed: usually while the next step runs. The
+times it reports are those of the call.
 
     reporter = stepwatch.torch.StepReporter(run, model, optimizer)
     for step, batch in enumerate(loader):
@@ -28,13 +29,15 @@ from ._run import Run
 
 
 class StepReporter:
-    """Fills in what the model and the optimizer have: learning rate, parameter count and dtype, and the gradient norm on request."""
+    """Fills in what the model and the optimizer have: learning rate, parameter count and dtype, and
+    the gradient norm on request."""
 
     def __init__(
         self, run: Run, model: Any = None, optimizer: Any = None, tokens: Optional[float] = None, norm: bool = False
     ) -> None:
-        """``tokens`` is the whole job's count in a step where it never changes. With ``norm`` the total gradient norm is computed
-        from ``model`` when a step gives none: call ``step`` before ``zero_grad`` then."""
+        """``tokens`` is the whole job's count in a step where it never changes. With ``norm`` the
+        total gradient norm is computed from ``model`` when a step gives none: call ``step`` before
+        ``zero_grad`` then."""
         self._run, self._model, self._optimizer = run, model, optimizer
         self._tokens, self._norm = tokens, norm
         self._last: Optional[float] = None
@@ -95,10 +98,11 @@ def in_flight() -> InFlight:
 
 
 def total_grad_norm(parameters: Iterable[Any]) -> Any:
-    """The L2 norm of all gradients, as ``clip_grad_norm_`` computes it, left on the device; None when there is none to be had.
+    """The L2 norm of all gradients, as ``clip_grad_norm_`` computes it, left on the device; None
+    when there is none to be had.
 
-    Gradients that are spread over ranks (FSDP2, tensor parallelism) would need a collective, which an observer must not start:
-    there, pass what ``clip_grad_norm_`` returned.
+    Gradients that are spread over ranks (FSDP2, tensor parallelism) would need a collective, which
+    an observer must not start: there, pass what ``clip_grad_norm_`` returned.
     """
     grads: List[Any] = [p.grad.detach() for p in parameters if getattr(p, "grad", None) is not None]
     if not grads or any(hasattr(g, "placements") for g in grads):
@@ -113,9 +117,11 @@ def total_grad_norm(parameters: Iterable[Any]) -> Any:
 
 
 def describe_model(model: Any) -> Dict[str, Any]:
-    """Parameter count and dtype, and the dimensions from a Hugging Face style ``config`` where there is one.
+    """Parameter count and dtype, and the dimensions from a Hugging Face style ``config`` where
+    there is one.
 
-    The counts are left out where this rank sees only its shard: a wrong one would make every MFU wrong.
+    The counts are left out where this rank sees only its shard: a wrong one would make every MFU
+    wrong.
     """
     parameters = list(model.parameters())
     holder = next((m for m in [model, *model.children()] if hasattr(m, "config")), None)
@@ -151,7 +157,8 @@ def _count(parameter: Any) -> int:
 
 
 def _looked_up(model: Any) -> int:
-    """Parameters of an embedding that only looks up: not of one whose weights are those of the logits too."""
+    """Parameters of an embedding that only looks up: not of one whose weights are those of the
+    logits too."""
     try:
         weight = model.get_input_embeddings().weight
         out = model.get_output_embeddings()

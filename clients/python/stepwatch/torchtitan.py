@@ -2,12 +2,13 @@
 
     export TITAN_STRUCT_LOGGER_HANDLERS=stepwatch.torchtitan.register
 
-torchtitan calls ``register`` when it sets up its structured log. Every rank then reports every step with the time it spent in each part of
-it, evaluations, checkpoints and what broke; the rank that logs reports loss, gradient norm and throughput at every ``log_freq`` steps, and
-no TensorBoard has to be switched on for that. The structured log itself, which the variable would switch off, is kept.
+torchtitan calls ``register`` when it sets up its structured log. Every rank then reports every step
+with the time it spent in each part of it, evaluations, checkpoints and what broke; the rank that
+logs reports loss, gradient norm and throughput at every ``log_freq`` steps, and no TensorBoard has
+to be switched on for that. The structured log itself, which the variable would switch off, is kept.
 
-In a fork that has no structured log, call ``stepwatch.torchtitan.install()`` before the trainer is made, or give its logger container a
-``StepwatchLogger()``: steps are then those that are logged.
+In a fork that has no structured log, call ``stepwatch.torchtitan.install()`` before the trainer is
+made, or give its logger container a ``StepwatchLogger()``: steps are then those that are logged.
 """
 
 import importlib
@@ -69,7 +70,8 @@ _MAX_DEPTH = 32
 
 
 class StepwatchLogger(BaseLogger):  # type: ignore[misc]
-    """What is logged: for ``LoggerContainer.add_logger``. Reports to ``run``, or to the one run of this process."""
+    """What is logged: for ``LoggerContainer.add_logger``. Reports to ``run``, or to the one run of
+    this process."""
 
     def __init__(self, run: Optional[Run] = None, name: Optional[str] = None, **about: Any) -> None:
         super().__init__()
@@ -120,7 +122,8 @@ class StepwatchLogger(BaseLogger):  # type: ignore[misc]
 
     @quiet
     def close(self) -> None:
-        """Called when training is over, and when it failed, then with the exception still at hand."""
+        """Called when training is over, and when it failed, then with the exception still at
+        hand."""
         if self._training is not None:
             _end(self._training)
 
@@ -236,14 +239,16 @@ _shared = _Shared()
 
 
 def register(structured_logger: Any = None, rank: Optional[int] = None, source: str = "", output_dir: str = "", **more: Any) -> None:
-    """The factory for ``TITAN_STRUCT_LOGGER_HANDLERS``; torchtitan calls it once in every process."""
+    """The factory for ``TITAN_STRUCT_LOGGER_HANDLERS``; torchtitan calls it once in every
+    process."""
     quiet(_keep_theirs)(structured_logger, rank, source, output_dir, more)
     if source in _SOURCES:
         quiet(_register)(structured_logger, rank)
 
 
 def _keep_theirs(structured_logger: Any, rank: Any, source: str, output_dir: str, more: Dict[str, Any]) -> None:
-    """The variable replaces torchtitan's own handler. Several names are taken exactly as they are."""
+    """The variable replaces torchtitan's own handler. Several names are taken exactly as they
+    are."""
     named = [name.strip() for name in os.environ.get("TITAN_STRUCT_LOGGER_HANDLERS", "").split(",") if name.strip()]
     if named == [_OURS]:
         module, factory = _THEIRS.rsplit(".", 1)
@@ -261,7 +266,8 @@ def _register(structured_logger: Any, rank: Optional[int]) -> None:
 
 
 def install() -> bool:
-    """Has every ``MetricsProcessor`` that is made from now on log to us, too, on the rank that logs. Returns whether it could."""
+    """Has every ``MetricsProcessor`` that is made from now on log to us, too, on the rank that
+    logs. Returns whether it could."""
     try:
         module = importlib.import_module(_METRICS)
         processor = module.MetricsProcessor

@@ -1,4 +1,5 @@
-"""What the tests share: receivers that are real sockets, and waiting for a condition instead of for a time."""
+"""What the tests share: receivers that are real sockets, and waiting for a condition instead of for
+a time."""
 
 import importlib.util
 import json
@@ -44,7 +45,8 @@ def until(condition, what="the condition"):
 
 
 def needs(*modules):
-    """Skips the calling test, loudly, where a module is not installed; where all must be there it fails instead."""
+    """Skips the calling test, loudly, where a module is not installed; where all must be there it
+    fails instead."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if not missing:
         return
@@ -59,7 +61,8 @@ def parse(line):
 
 
 class Receiver:
-    """A SEQPACKET socket that keeps what it gets: ``packets`` as (connection number, bytes), and which connections have ended."""
+    """A SEQPACKET socket that keeps what it gets: ``packets`` as (connection number, bytes), and
+    which connections have ended."""
 
     def __init__(self, path):
         self.path = path
@@ -118,7 +121,8 @@ class Receiver:
 
 
 class HttpReceiver:
-    """Answers POSTs with the next of ``answers`` (then 204) and keeps the lines of those it accepted."""
+    """Answers POSTs with the next of ``answers`` (then 204) and keeps the lines of those it
+    accepted."""
 
     def __init__(self, answers=()):
         self.lines, self.requests, self.answers = [], [], list(answers)

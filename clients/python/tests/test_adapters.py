@@ -1,4 +1,5 @@
-"""The adapters without their frameworks: stand-ins call them in the frameworks' order, with tensors that record who waited for them.
+"""The adapters without their frameworks: stand-ins call them in the frameworks' order, with tensors
+that record who waited for them.
 
 What the frameworks really do is tested in ``real/``, where they are installed.
 """

@@ -1,4 +1,5 @@
-"""How `bench/bench_step.py --check` judges: a slow client is distinguished from a slow machine, and a slow machine is no excuse without limit."""
+"""How `bench/bench_step.py --check` judges: a slow client is distinguished from a slow machine, and
+a slow machine is no excuse without limit."""
 
 import os
 import sys

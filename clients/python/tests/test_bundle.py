@@ -25,7 +25,8 @@ class Bundle(Case):
         self.assertIn("KiB", out)
 
     def isolated(self, *arguments, **more):
-        """Runs Python as isolated as it can be in the folder of the bundle; (status, stdout, stderr)."""
+        """Runs Python as isolated as it can be in the folder of the bundle; (status, stdout,
+        stderr)."""
         env = {"PATH": os.environ["PATH"], "STEPWATCH_SOCKET": self.path, "STEPWATCH_SHM": ""}
         env.update(more)
         command = [sys.executable, "-I", "-S", "-B", "-W", "error"] + [str(a) for a in arguments]

@@ -1,4 +1,5 @@
-"""The DeepSpeed adapter without DeepSpeed: a stand-in for its engine, with tensors that record who waited for them."""
+"""The DeepSpeed adapter without DeepSpeed: a stand-in for its engine, with tensors that record who
+waited for them."""
 
 import os
 import sys

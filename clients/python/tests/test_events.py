@@ -379,7 +379,8 @@ class Goodbyes(Case):
         self.assertEqual(self.bye(Odd())["text"], "Odd")
 
     def test_nothing_follows_the_goodbye(self):
-        """Also when the thread looks after the goodbye is said and before it is marked as the last."""
+        """Also when the thread looks after the goodbye is said and before it is marked as the
+        last."""
         receiver = self.receiver()
         run = self.run_()
         sender, work, finish, looks = run._sender, run._sender._work, run._sender.finish, []

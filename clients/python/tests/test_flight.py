@@ -1,4 +1,5 @@
-"""Values on their way from a device: in order, never waited for, never in the way of what comes after."""
+"""Values on their way from a device: in order, never waited for, never in the way of what comes
+after."""
 
 import unittest
 

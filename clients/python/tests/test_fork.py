@@ -1,4 +1,5 @@
-"""A forked child is not its parent: it never writes to the parent's connection, and does not keep it open."""
+"""A forked child is not its parent: it never writes to the parent's connection, and does not keep
+it open."""
 
 import os
 import signal

@@ -1,4 +1,5 @@
-"""The page in shared memory shows where a process is: while it hangs, is stopped, holds the interpreter, and after it was killed."""
+"""The page in shared memory shows where a process is: while it hangs, is stopped, holds the
+interpreter, and after it was killed."""
 
 import json
 import os

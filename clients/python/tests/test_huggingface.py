@@ -1,4 +1,5 @@
-"""The Trainer callback: a stand-in calls it in the order of ``Trainer``, and the Trainer itself where it is installed."""
+"""The Trainer callback: a stand-in calls it in the order of ``Trainer``, and the Trainer itself
+where it is installed."""
 
 import os
 import sys
@@ -26,7 +27,8 @@ class Namespace(types.SimpleNamespace):
 
 
 class StandIn:
-    """Calls back as ``transformers.Trainer`` 5 does: the flow control of ``DefaultFlowCallback``, then log, evaluate, save."""
+    """Calls back as ``transformers.Trainer`` 5 does: the flow control of ``DefaultFlowCallback``,
+    then log, evaluate, save."""
 
     def __init__(self, callback, folder, logging_steps=2, eval_steps=0, save_steps=0, rank=0, during=None):
         self.callback, self.during = callback, during or (lambda what: None)

@@ -373,7 +373,8 @@ COUNTS = """
 
 
 def heed():
-    """Who runs the tests in the background of a shell has them ignore what a terminal sends, and so would we."""
+    """Who runs the tests in the background of a shell has them ignore what a terminal sends, and so
+    would we."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -387,7 +388,8 @@ class Signals(Launches):
         return process, int(ready[1])
 
     def settled(self, process):
-        """How often the command got the signal by the time that a later one has come through, twice."""
+        """How often the command got the signal by the time that a later one has come through,
+        twice."""
         for _ in range(2):
             os.kill(process.pid, signal.SIGUSR2)
             self.assertTrue(select.select([process.stdout], [], [], 30)[0], "SIGUSR2 was lost")

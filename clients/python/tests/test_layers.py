@@ -1,4 +1,5 @@
-"""Statistics of layers, as far as they need no PyTorch: names, limits, and under which step they are sent. The rest is in ``real``."""
+"""Statistics of layers, as far as they need no PyTorch: names, limits, and under which step they
+are sent. The rest is in ``real``."""
 
 import json
 import unittest

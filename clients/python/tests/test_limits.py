@@ -1,4 +1,5 @@
-"""A receiver that is stopped, or not there, costs the training loop nothing and the newest events survive."""
+"""A receiver that is stopped, or not there, costs the training loop nothing and the newest events
+survive."""
 
 import time
 import unittest
@@ -11,7 +12,8 @@ from stepwatch import _sender, _transport
 
 class Stopped(Case):
     def fill(self, run, count):
-        """Steps until the receiver is full and the queue has overflowed; the slowest call in seconds."""
+        """Steps until the receiver is full and the queue has overflowed; the slowest call in
+        seconds."""
         slowest = 0.0
         for i in range(count):
             start = time.perf_counter()

@@ -1,5 +1,6 @@
-"""The Megatron-LM adapter against a stand-in: a module of its functions with the signatures of its main branch of 2026, which calls them
-as its ``train`` does. It is in no package, so this is all that can be had of it without a GPU and a checkout."""
+"""The Megatron-LM adapter against a stand-in: a module of its functions with the signatures of its
+main branch of 2026, which calls them as its ``train`` does. It is in no package, so this is all
+that can be had of it without a GPU and a checkout."""
 
 import os
 import sys

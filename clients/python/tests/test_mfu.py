@@ -49,7 +49,8 @@ class Flops(unittest.TestCase):
                 self.assertEqual(eval(derivation), case["flops_per_token_want"][convention], (case["name"], derivation))
 
     def test_what_is_kept_of_a_configuration_is_enough(self):
-        """An adapter sends what ``dimensions_of`` keeps of a configuration: the figures must not depend on the rest."""
+        """An adapter sends what ``dimensions_of`` keeps of a configuration: the figures must not
+        depend on the rest."""
         with open(os.path.join(TRAINING, "mfu", "cases.json")) as f:
             cases = json.load(f)
         for case in cases:

@@ -1,4 +1,5 @@
-"""What is installed: the wheel and the source distribution hold what they should, and work; and every module keeps its types."""
+"""What is installed: the wheel and the source distribution hold what they should, and work; and
+every module keeps its types."""
 
 import ast
 import os

@@ -1,6 +1,8 @@
-"""The PyTorch helper: against PyTorch where it is installed, and always against stand-ins for tensors on a device.
+"""The PyTorch helper: against PyTorch where it is installed, and always against stand-ins for
+tensors on a device.
 
-The stand-ins are what makes "never waits for the device" testable: a copy lands when the test says so, and a read before that fails.
+The stand-ins are what makes "never waits for the device" testable: a copy lands when the test says
+so, and a read before that fails.
 """
 
 import sys

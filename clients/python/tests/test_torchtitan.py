@@ -1,4 +1,5 @@
-"""The torchtitan adapter without torchtitan: a stand-in with the interface of its 0.3.0, called in its trainer's order."""
+"""The torchtitan adapter without torchtitan: a stand-in with the interface of its 0.3.0, called in
+its trainer's order."""
 
 import contextlib
 import logging

@@ -1,5 +1,8 @@
 //! The one list of the formats of lines. A format is one file below and one line here.
 
+#[cfg(test)]
+mod samples;
+
 use crate::format::Format;
 
 /// How much it takes to believe that a log is written in a format.
@@ -20,6 +23,9 @@ pub(crate) struct Entry {
     pub(crate) name: &'static str,
     pub(crate) belief: Belief,
     pub(crate) new: fn() -> Box<dyn Format>,
+    /// What the tests of all formats need of it.
+    #[cfg(test)]
+    samples: samples::Samples,
 }
 
 /// One line a format: its name, its module and type, and what it takes to believe in it.
@@ -33,6 +39,8 @@ macro_rules! formats {
             name: $name,
             belief: Belief::$belief,
             new: || Box::new($module::$ty::default()),
+            #[cfg(test)]
+            samples: samples::Samples::of::<$module::$ty>(),
         },)*];
     };
 }

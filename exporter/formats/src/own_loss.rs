@@ -139,7 +139,7 @@ pub(crate) struct OwnLoss {
     course: Course,
     /// The log had a loss under a usual name, since its steps began again.
     usual: bool,
-    /// Where it had one, records without it had another.
+    /// Records without the usual loss had a loss of another name.
     mixed: bool,
     name: Option<Box<str>>,
     /// Records in a row that had another one.

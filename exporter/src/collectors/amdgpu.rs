@@ -31,6 +31,8 @@ use crate::samples::Samples;
 use crate::topology;
 
 pub const ABOUT: &str = "GPUs of AMD, from sysfs";
+pub const NEEDS: &str = "/sys/bus/pci, where the driver amdgpu is loaded; any user";
+pub const COST: &str = "some 40 small files a GPU, of which a few ask its firmware";
 
 pub static BAD_PAGES: Family = Family::gauge(
     "gpu_bad_pages",

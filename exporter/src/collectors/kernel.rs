@@ -58,6 +58,9 @@ use crate::samples::Samples;
 use crate::stream::Mark;
 
 pub const ABOUT: &str = "kernel log: XIDs, SXIDs, OOM kills, PCIe, disk, file system and network trouble";
+pub const NEEDS: &str =
+    "/dev/kmsg; CAP_SYSLOG where kernel.dmesg_restrict=1; in a container, privileged: true";
+pub const COST: &str = "sleeps until the kernel logs something";
 
 /// Under which the collector keeps its memory and the stream its position.
 const NAME: &str = "kernel";

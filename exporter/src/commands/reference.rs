@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-pub use self::sources::{NEEDS, Needs, OMISSIONS, Omission};
-use crate::collectors::{COLLECTORS, CollectorsConfig};
+pub use self::sources::{OMISSIONS, Omission};
+use crate::collectors::{COLLECTORS, CollectorsConfig, Entry as Collector};
 use crate::family::{Family, Shown};
 use crate::{drops, exposition, hub, ingest, schedule, source, stream, training};
 
@@ -107,9 +107,8 @@ pub fn text() -> String {
         }
     }
     out.push_str("\nCollectors\n");
-    for Row { name, about, every, needs } in rows() {
-        let _ =
-            write!(out, "{name} ({every}): {about}\n    Needs {}.\n    Costs {}.\n", needs.needs, needs.cost);
+    for Row { collector: Collector { name, about, needs, cost, .. }, every } in rows() {
+        let _ = write!(out, "{name} ({every}): {about}\n    Needs {needs}.\n    Costs {cost}.\n");
     }
     out.push_str("\nNot exported, and why\n");
     for Omission { what, why } in OMISSIONS {
@@ -131,21 +130,18 @@ fn shown(shown: Shown) -> Option<&'static str> {
 
 /// A collector, as the reference shows it.
 struct Row {
-    name: &'static str,
-    about: &'static str,
+    collector: &'static Collector,
     every: String,
-    needs: &'static Needs,
 }
 
 fn rows() -> impl Iterator<Item = Row> {
-    COLLECTORS.iter().filter_map(|entry| {
+    COLLECTORS.iter().map(|entry| {
         let built = (entry.build)(&CollectorsConfig::default());
         let every = built.map_or_else(
             || "off by default".to_owned(),
             |(_, rhythm)| format!("every {} s", rhythm.interval.as_secs_f64()),
         );
-        let needs = NEEDS.iter().find(|needs| needs.collector == entry.name)?;
-        Some(Row { name: entry.name, about: entry.about, every, needs })
+        Row { collector: entry, every }
     })
 }
 
@@ -174,8 +170,8 @@ pub fn markdown() -> String {
         );
     }
     out.push_str("\n| Collector | Reads | By default | Needs | Costs |\n|---|---|---|---|---|\n");
-    for Row { name, about, every, needs } in rows() {
-        let _ = writeln!(out, "| `{name}` | {about} | {every} | {} | {} |", needs.needs, needs.cost);
+    for Row { collector: Collector { name, about, needs, cost, .. }, every } in rows() {
+        let _ = writeln!(out, "| `{name}` | {about} | {every} | {needs} | {cost} |");
     }
     out.push_str("\n| Not exported | Why |\n|---|---|\n");
     for Omission { what, why } in OMISSIONS {
@@ -262,12 +258,8 @@ mod tests {
 
     #[test]
     fn every_collector_says_what_it_needs() {
-        for collector in COLLECTORS {
-            let rows = NEEDS.iter().filter(|needs| needs.collector == collector.name).count();
-            assert_eq!(rows, 1, "{} in reference/sources.rs", collector.name);
-        }
         let plain = |text: &str| !text.is_empty() && !text.ends_with('.') && !text.contains(['|', '\n']);
-        assert!(NEEDS.iter().all(|n| plain(n.needs) && plain(n.cost)));
+        assert!(COLLECTORS.iter().all(|c| plain(c.needs) && plain(c.cost)));
         assert!(OMISSIONS.iter().all(|o| plain(o.what) && plain(o.why)));
         // What stands in for something that is absent exists.
         let names: BTreeSet<&str> = entries().iter().map(|e| e.family.name).collect();

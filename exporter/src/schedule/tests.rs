@@ -51,6 +51,8 @@ macro_rules! entry {
         Entry {
             name: $name,
             about: "",
+            needs: "nothing",
+            cost: "nothing",
             families: &[],
             build: $build,
             metrics: |config| &config.clock.metrics,

@@ -53,7 +53,7 @@ impl Newcomers {
         self.0.len() < MAX_USERS && !(principal.is_unknown() && elsewhere() >= MAX_USERS / 2)
     }
 
-    /// Whether this user may bring another name now. One that may has brought it.
+    /// Takes one of the places that this user has for new names now; false if none is left.
     pub(super) fn admit(&mut self, principal: Principal, per_minute: f64, now: f64) -> bool {
         if principal == Principal::Exporter {
             return true;

@@ -13,8 +13,8 @@ const BACKLOG: u32 = 4096;
 /// What the kernel holds of answers that their reader has not taken, per connection. The kernel
 /// doubles it, and by itself it would hold 4 MiB, which counts against the memory of this service.
 const SEND_BUFFER: u32 = 64 << 10;
-/// What the kernel holds of requests that are not read yet, per connection. It doubles this too, and
-/// by itself it would hold 6 MiB of a client that sends without reading its answers.
+/// What the kernel holds of requests that are not read yet, per connection. It doubles this too,
+/// and by itself it would hold 6 MiB of a client that sends without reading its answers.
 const RECEIVE_BUFFER: u32 = 64 << 10;
 
 /// `:9765` (all interfaces), `127.0.0.1:0`, `[::1]:9765` or `host:9765`.

@@ -5,7 +5,7 @@ use stepwatch_engine::{AnyInput, Engine, SourceInput};
 use stepwatch_model::Severity;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::config::ResponderConfig;
-use stepwatch_respond::effect::{Effect, Input};
+use stepwatch_respond::effect::{Effect, IncidentAction, Input};
 use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_wire::Event;
 
@@ -117,7 +117,7 @@ impl Listener for Watch {
             .iter()
             .filter(|(_, c)| c.last().is_some_and(|r| r.run == run && r.resolved_at.is_none()));
         for id in open.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
-            self.feed(at, Input::Resolve { incident: &id, by: "operator" });
+            self.feed(at, Input::Act { incident: &id, by: "operator", action: &IncidentAction::Resolve });
         }
     }
 

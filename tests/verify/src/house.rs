@@ -9,11 +9,12 @@ use crate::fixtures;
 use crate::report::Closing;
 use crate::rust_source::functions;
 use crate::shell::Workspace;
+use crate::widths;
 
 const MAX_FILE_LINES: usize = 600;
 const MAX_FUNCTION_LINES: usize = 70;
 /// Columns of a comment; rustfmt wraps none.
-const MAX_COMMENT_COLUMNS: usize = 100;
+pub(crate) const MAX_COMMENT_COLUMNS: usize = 100;
 
 /// Directories that hold no source of ours.
 pub(crate) const SKIP: &[&str] = &["target", "venv", "node_modules", "__pycache__"];
@@ -48,6 +49,7 @@ pub(crate) fn check(w: &Workspace) -> Result<Closing, String> {
             }));
         }
     }
+    wrong.extend(widths::check(&w.root));
     let (modules, circles) = circles::check(&w.root)?;
     wrong.extend(circles);
     let (clauses, formatted) = facts::check(&w.root)?;

@@ -23,6 +23,7 @@ mod rust_source;
 mod shell;
 mod steps;
 mod test;
+mod widths;
 
 use std::process::ExitCode;
 

@@ -215,3 +215,13 @@ fn whose_the_run_is_travels_with_hello() {
     assert_eq!(Event::parse(event.to_json().as_bytes()).unwrap(), event);
     assert_eq!(Event::parse(br#"{"k":"hello","run":"r","uid":"root"}"#).unwrap().uid, None);
 }
+
+#[test]
+fn a_field_cannot_hide_behind_a_control_character() {
+    let sent = "{\"k\":\"event\",\"run\":\"mine\",\"uid\":1,\"run\\u0001\":\"hers\",\"uid\\u0000\":2,\"no\\u202ede\":\"n7\"}";
+    let mut event = Event::parse(sent.as_bytes()).unwrap();
+    event.clean();
+    assert_eq!((event.run.as_deref(), event.uid, event.node.as_deref()), (Some("hers"), Some(2), Some("n7")));
+    assert!(event.extra.is_empty(), "{:?}", event.extra);
+    assert_eq!(Event::parse(event.to_json().as_bytes()).unwrap(), event);
+}

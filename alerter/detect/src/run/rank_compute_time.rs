@@ -322,7 +322,8 @@ impl RankComputeTimes {
     }
 }
 
-/// A rank that waits for data longer than the others; what all wait is no rank's.
+/// A rank that waits for data longer than the others. A wait that all ranks share is blamed on
+/// none.
 fn compare_waits(step: i64, compute: f64, reports: &[Report], members: &mut BTreeMap<u32, Member>) {
     let mut data: Vec<f32> = reports.iter().map(|r| r.data).filter(|v| v.is_finite()).collect();
     let usual = lower_median(&mut data);

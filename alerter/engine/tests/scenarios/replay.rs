@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use stepwatch_engine::{Engine, SourceInput};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::config::ResponderConfig;
-use stepwatch_respond::effect::{Effect, Input};
+use stepwatch_respond::effect::{Effect, IncidentAction, Input};
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind};
 
 const RANKS: u32 = 4;
@@ -142,7 +142,11 @@ impl Sim {
             Op::AckAll => {
                 let ids: Vec<String> = self.engine.open_incidents().map(|r| r.id.clone()).collect();
                 for id in ids {
-                    self.engine.handle(self.now, Input::Ack { incident: &id, by: "p" }, &mut self.out);
+                    self.engine.handle(
+                        self.now,
+                        Input::Act { incident: &id, by: "p", action: &IncidentAction::Ack },
+                        &mut self.out,
+                    );
                 }
             }
             Op::Bye(code) => {

@@ -16,15 +16,17 @@ const READS: &str = concat!(
     r"|strip_suffix|r?find|matches|match_indices|replacen?|trim_(start|end)_matches",
     r"|to_(ascii_)?lowercase)\(",
 );
-/// What is a sentence: words of a suspect, of a finding and of an incident. Another `why` is an
-/// enum.
+/// What is a sentence: words of a suspect, of a finding, of an incident and of the way that it
+/// takes. Another `why` is an enum.
 const SENTENCE: &str = concat!(
     r"((target|place|observation|fault)\.to_string\(\)|(what|why)\(\)",
-    r"|\b(v|finding|findings\[\d+\])\.why|\b(record|r|i|m|message)\.summary)",
+    r"|\b(v|finding|findings\[\d+\])\.why|\b(record|r|i|m|message)\.summary",
+    r"|\b(path|due|way)\.(route|because|matched))",
 );
 
 /// What no sentence is without.
-const MARKS: [&str; 5] = [".to_string()", "what()", "why()", ".why", ".summary"];
+const MARKS: [&str; 8] =
+    [".to_string()", "what()", "why()", ".why", ".summary", ".route", ".because", ".matched"];
 
 fn patterns() -> Vec<Regex> {
     let after =

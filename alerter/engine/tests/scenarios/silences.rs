@@ -7,7 +7,7 @@ use stepwatch_engine::{AnyInput, Engine, EngineConfig, SourceInput};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::config::ResponderConfig;
-use stepwatch_respond::effect::{Action, Effect, Input, Notification};
+use stepwatch_respond::effect::{Action, Effect, IncidentAction, Input, Notification};
 use stepwatch_respond::external::{Alert, LabelSet, Limits, PostedAlert};
 use stepwatch_respond::incident::{IncidentRecord, State, SuppressionReason};
 use stepwatch_respond::matcher::Matcher;
@@ -194,7 +194,7 @@ fn a_receiver_that_was_notified_is_notified_of_the_end_and_of_nothing_else() {
     assert_eq!(w.phone(), [(5, Action::Trigger), (6005, Action::Trigger)], "{:#?}", w.history);
     let id = w.records.iter().find(|r| r.kind == Kind::RankDead).unwrap().id.clone();
     w.silence(&["run=llama"], 7200, false);
-    w.input(Input::Resolve { incident: &id, by: "bob" });
+    w.input(Input::Act { incident: &id, by: "bob", action: &IncidentAction::Resolve });
     assert_eq!(w.phone().last(), Some(&(6005, Action::Resolve)), "{:#?}", w.history);
 }
 
@@ -206,12 +206,12 @@ fn a_silence_may_be_of_one_incident() {
     w.send_alert(&labels, Some(86_400));
     let id = w.only().id.clone();
     w.forward(30);
-    w.input(Input::Resolve { incident: &id, by: "bob" });
+    w.input(Input::Act { incident: &id, by: "bob", action: &IncidentAction::Resolve });
     let phase = |w: &World| w.silences.iter().find(|s| s.id == silence).unwrap().phase(w.now);
     assert_eq!(phase(&w), Phase::Active, "it still fires");
     w.forward(600);
     assert!(w.only().suppression.is_some() && w.only().state == State::Open, "it is back, and silenced");
-    w.input(Input::Resolve { incident: &id, by: "bob" });
+    w.input(Input::Act { incident: &id, by: "bob", action: &IncidentAction::Resolve });
     w.send_alert(&labels, Some(0));
     assert_eq!(phase(&w), Phase::Expired);
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use stepwatch_wire::Event;
 
-use stepwatch_engine::{Engine, Input, SourceInput, StatePart};
+use stepwatch_engine::{Engine, IncidentAction, Input, SourceInput, StatePart};
 use stepwatch_model::{Span, Ts};
 use stepwatch_respond::config::ResponderConfig;
 
@@ -49,7 +49,11 @@ fn step(engine: &mut Engine, run: &str, step: i64, loss: &str) {
 fn an_answer_is_stored_without_what_the_streams_said_since() {
     let (mut engine, id, _) = paged();
     step(&mut engine, "other", 1, "2.5");
-    engine.handle(NOW, Input::Ack { incident: &id, by: "ann" }, &mut Vec::new());
+    engine.handle(
+        NOW,
+        Input::Act { incident: &id, by: "ann", action: &IncidentAction::Ack },
+        &mut Vec::new(),
+    );
     let answers = engine.take_dirty_answers();
     assert_eq!(
         (names(&answers, "incident/"), names(&answers, "run/"), names(&answers, "source/")),
@@ -62,7 +66,11 @@ fn an_answer_is_stored_without_what_the_streams_said_since() {
 #[test]
 fn each_memory_is_a_part_of_its_own_and_goes_when_it_is_old() {
     let (mut engine, id, mut stored) = paged();
-    engine.handle(NOW, Input::Resolve { incident: &id, by: "ann" }, &mut Vec::new());
+    engine.handle(
+        NOW,
+        Input::Act { incident: &id, by: "ann", action: &IncidentAction::Resolve },
+        &mut Vec::new(),
+    );
     stored.extend(engine.take_dirty());
     let name = "memory/run/numerics/r";
     assert_eq!(names(&stored, name), 1);

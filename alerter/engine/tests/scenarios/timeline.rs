@@ -6,7 +6,7 @@ use stepwatch_engine::SourceInput;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::config::ResponderConfig;
-use stepwatch_respond::effect::{Action, Input};
+use stepwatch_respond::effect::{Action, IncidentAction, Input};
 use stepwatch_respond::incident::State;
 use stepwatch_respond::message::Reason;
 use stepwatch_wire::{CkptPhase, Event, Kind as EventKind};
@@ -43,7 +43,7 @@ fn a_hang_pages_climbs_and_stops_at_the_ack() {
     assert_eq!(w.actions()[2..], [("primary", Action::Trigger, 2)]);
 
     let id = w.only().id.clone();
-    w.input(Input::Ack { incident: &id, by: "cli:alice" });
+    w.input(Input::Act { incident: &id, by: "cli:alice", action: &IncidentAction::Ack });
     assert_eq!(w.actions()[3..], [("chat", Action::Ack, 2), ("primary", Action::Ack, 3)]);
     w.forward(Span::secs(7200));
     assert_eq!(w.sent.len(), 5, "nothing after the ack: {:?}", w.actions());
@@ -253,7 +253,7 @@ fn what_was_closed_by_hand_comes_back_unless_it_clears() {
     w.train(1, 40, 1);
     w.forward(Span::secs(61));
     let id = w.only().id.clone();
-    w.input(Input::Resolve { incident: &id, by: "cli:bob" });
+    w.input(Input::Act { incident: &id, by: "cli:bob", action: &IncidentAction::Resolve });
     w.forward(Span::secs(599));
     assert_eq!(w.sent.last().unwrap().1.action, Action::Resolve);
     w.forward(Span::secs(1));
@@ -261,7 +261,7 @@ fn what_was_closed_by_hand_comes_back_unless_it_clears() {
     let last = &w.sent.last().unwrap().1;
     assert_eq!((last.action, last.message.because), (Action::Trigger, Reason::Reopened), "{:?}", w.history);
     // Closed once more, it moves, and hangs again: that is another.
-    w.input(Input::Resolve { incident: &id, by: "cli:bob" });
+    w.input(Input::Act { incident: &id, by: "cli:bob", action: &IncidentAction::Resolve });
     w.train(41, 30, 1);
     w.forward(Span::secs(7200));
     assert_eq!(w.records.len(), 2, "{:?}", w.history);
@@ -528,7 +528,7 @@ fn every_message_knows_how_it_found_its_receiver() {
     w.train(1, 40, 8);
     w.forward(Span::secs(61 + 300 + 300));
     let id = w.only().id.clone();
-    w.input(Input::Ack { incident: &id, by: "cli:alice" });
+    w.input(Input::Act { incident: &id, by: "cli:alice", action: &IncidentAction::Ack });
     let ways: Vec<String> = w
         .sent
         .iter()

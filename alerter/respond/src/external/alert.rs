@@ -98,8 +98,8 @@ impl Alert {
         Self { sender: token.into(), ..self }
     }
 
-    /// What makes it another than those beside it: its labels but for the severity, which is only
-    /// how bad the same condition is.
+    /// What distinguishes it from other alerts: a hash of its labels without the severity, which is
+    /// only how bad the same condition is.
     pub(super) fn identity(&self) -> u64 {
         let labels = self.labels.iter().filter(|(name, _)| *name != "severity");
         self.within.iter().fold(hash_byte(fingerprint(labels), 254), hash_label)

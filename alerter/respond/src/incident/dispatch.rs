@@ -16,7 +16,7 @@ use crate::config::{Level, ResponderConfig};
 use crate::effect::{Action, Effect, Notification, Path, Tx, timeline};
 use crate::message::{Message, Reason, Why, advice};
 use crate::plan;
-use crate::route::{ONE, Way};
+use crate::route::{Way, WayName};
 use stepwatch_model::{Kind, Severity, Span, Ts};
 
 /// A finding about a step this long ago is read from a backlog, whose end may show that it is over.
@@ -60,7 +60,7 @@ impl Manager {
             ways.iter_mut().for_each(|way| choose_one(&self.config, &failing, way));
             for way in &ways {
                 let levels = way.levels.len();
-                let what = format!("route: {} ({}), levels: {levels}", way.route, way.because);
+                let what = format!("route: {} ({}), levels: {levels}", way.name, way.because);
                 tx.out.push(timeline(now, id, what));
             }
             Ladders::new(from, ways)
@@ -123,11 +123,11 @@ impl Manager {
         match self.dispatcher.call(self.view(now), i, due) {
             Ok(call) => self.notify_level(tx, id, call, why),
             Err(asked) => {
-                let words = format!("level {} of {} passed over: {}", due.level, due.route, asked.join(", "));
+                let words = format!("level {} of {} passed over: {}", due.level, due.way, asked.join(", "));
                 tx.out.push(timeline(now, id, words));
                 if let Some(i) = self.open.get_mut(id) {
                     let pace = Pace::of(i, &self.config);
-                    i.ladders.pass_over(now, &due.route, pace);
+                    i.ladders.pass_over(now, &due.way, pace);
                 }
             }
         }
@@ -201,7 +201,7 @@ impl Manager {
         let level = Level { notify, ..Level::default() };
         let asked =
             vec!["no condition of any level holds: the last level is notified all the same".to_owned()];
-        let path = self.dispatcher.path(&self.config, i, &i.ladders.routes());
+        let path = self.dispatcher.path(&self.config, i, &i.ladders.ways());
         let path = Path { level: 1, again: 0, asked, ..path };
         self.notify_level(tx, id, Call { level, path }, why);
     }
@@ -276,7 +276,7 @@ impl Manager {
 
 /// Of the way of a fault of ours that leads to one receiver: one that takes pages, if any does.
 fn choose_one(config: &ResponderConfig, failing: &BTreeSet<String>, way: &mut Way) {
-    if way.route != ONE {
+    if way.name != WayName::OneReceiver {
         return;
     }
     let well = |name: &&String| config.wakes(name) && !failing.contains(*name);

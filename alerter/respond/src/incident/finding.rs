@@ -248,8 +248,8 @@ impl Manager {
         self.announce(tx, id, v.ts, &Why::new(Reason::Raised, raised));
     }
 
-    /// It was over, and is not. Whoever has it is notified of that, until it has come and gone so
-    /// often that this is what there is to say.
+    /// The condition returned. The person who acknowledged it is notified, until it has returned
+    /// more than `flapping_after` times.
     pub(super) fn returned(&mut self, tx: &mut Tx<'_>, id: &str, v: &Finding) {
         let now = tx.now;
         let Some(i) = self.open.get(id) else { return };

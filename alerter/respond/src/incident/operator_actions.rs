@@ -4,14 +4,24 @@ use super::State;
 use super::dispatcher::escalation::{Ladders, Pace};
 use super::manager::Manager;
 use super::open::Incident;
-use crate::effect::Action;
-use crate::effect::Tx;
-use crate::effect::by_actor;
+use crate::effect::{Action, IncidentAction, Tx, by_actor};
 use crate::message::{Reason, Why};
 use stepwatch_model::Ts;
 
 impl Manager {
-    pub(crate) fn ack(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
+    pub(crate) fn act(&mut self, tx: &mut Tx<'_>, id: &str, by: &str, action: &IncidentAction) {
+        match action {
+            IncidentAction::Ack => self.ack(tx, id, by),
+            IncidentAction::Unack => self.unack(tx, id, by),
+            IncidentAction::Resolve => self.resolve_by_hand(tx, id, by, None),
+            IncidentAction::ResolveAs(verdict) => self.resolve_by_hand(tx, id, by, Some(*verdict)),
+            IncidentAction::Escalate => self.escalate(tx, id, by),
+            IncidentAction::Reopen => self.reopen_by_hand(tx, id, by),
+            IncidentAction::Note(what) => tx.out.push(by_actor(tx.now, id, by, what.clone())),
+        }
+    }
+
+    pub(super) fn ack(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
         let now = tx.now;
         let Some(i) = self.open.get_mut(id).filter(|i| i.record.state != State::Acknowledged) else { return };
         i.record.state = State::Acknowledged;
@@ -33,7 +43,7 @@ impl Manager {
     }
 
     /// Nobody has it any more. Escalation goes on where it stopped, one wait later.
-    pub(crate) fn unack(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
+    fn unack(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
         let now = tx.now;
         if self.open.get(id).is_none_or(|i| i.record.state != State::Acknowledged) {
             return;
@@ -53,7 +63,7 @@ impl Manager {
 
     /// The next level is notified now, or the last one again. Whoever had taken the incident has
     /// passed it on.
-    pub(crate) fn escalate(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
+    fn escalate(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
         let now = tx.now;
         self.find_ways(now, id);
         let Some(i) = self.open.get_mut(id) else { return };
@@ -103,7 +113,7 @@ mod tests {
 
     use crate::Responder;
     use crate::config::{Level, Policy, ResponderConfig, Route};
-    use crate::effect::{Action, Effect, Input};
+    use crate::effect::{Action, Effect, IncidentAction, Input};
     use crate::incident::State;
     use crate::responder::NoDirectory;
     use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Span, Ts, clause};
@@ -157,10 +167,18 @@ mod tests {
     fn a_person_escalates_without_waiting() {
         let (mut responder, id) = paged();
         let now = NOW + Span::secs(10);
-        let got = notified(&mut responder, now, Input::Escalate { incident: &id, by: "slack:U1 (ann)" });
+        let got = notified(
+            &mut responder,
+            now,
+            Input::Act { incident: &id, by: "slack:U1 (ann)", action: &IncidentAction::Escalate },
+        );
         assert_eq!(got, [("phone".into(), Action::Trigger, "escalated to level 2 by slack:U1 (ann)".into())]);
         // Nobody is above: the last level is notified again.
-        let got = notified(&mut responder, now, Input::Escalate { incident: &id, by: "ann" });
+        let got = notified(
+            &mut responder,
+            now,
+            Input::Act { incident: &id, by: "ann", action: &IncidentAction::Escalate },
+        );
         assert_eq!(got.iter().map(|t| t.0.as_str()).collect::<Vec<_>>(), ["phone"]);
         assert!(responder.incident(&id).unwrap().next_at.is_some(), "it goes on by itself");
     }
@@ -168,8 +186,12 @@ mod tests {
     #[test]
     fn whoever_took_it_may_pass_it_on() {
         let (mut responder, id) = paged();
-        notified(&mut responder, NOW, Input::Ack { incident: &id, by: "ann" });
-        let got = notified(&mut responder, NOW, Input::Escalate { incident: &id, by: "ann" });
+        notified(&mut responder, NOW, Input::Act { incident: &id, by: "ann", action: &IncidentAction::Ack });
+        let got = notified(
+            &mut responder,
+            NOW,
+            Input::Act { incident: &id, by: "ann", action: &IncidentAction::Escalate },
+        );
         assert_eq!(got.iter().map(|t| t.0.as_str()).collect::<Vec<_>>(), ["phone"]);
         let record = responder.incident(&id).unwrap();
         assert_eq!((record.state, record.level, &record.acked_by), (State::Open, 2, &None));
@@ -179,14 +201,30 @@ mod tests {
     fn an_answer_taken_back_lets_escalation_go_on() {
         let (mut responder, id) = paged();
         assert!(
-            notified(&mut responder, NOW, Input::Unack { incident: &id, by: "pd" }).is_empty(),
+            notified(
+                &mut responder,
+                NOW,
+                Input::Act { incident: &id, by: "pd", action: &IncidentAction::Unack }
+            )
+            .is_empty(),
             "nobody had it"
         );
-        notified(&mut responder, NOW, Input::Ack { incident: &id, by: "ann" });
+        notified(&mut responder, NOW, Input::Act { incident: &id, by: "ann", action: &IncidentAction::Ack });
         assert_eq!(responder.incident(&id).unwrap().next_at, None);
-        let got = notified(&mut responder, NOW, Input::Unack { incident: &id, by: "pagerduty:ann" });
+        let got = notified(
+            &mut responder,
+            NOW,
+            Input::Act { incident: &id, by: "pagerduty:ann", action: &IncidentAction::Unack },
+        );
         assert_eq!(got, [("chat".into(), Action::Update, "no longer acknowledged (pagerduty:ann)".into())]);
         assert_eq!(responder.incident(&id).unwrap().next_at, Some(NOW + Span::secs(300)));
-        assert!(notified(&mut responder, NOW, Input::Note { incident: &id, by: "x", what: "y" }).is_empty());
+        assert!(
+            notified(
+                &mut responder,
+                NOW,
+                Input::Act { incident: &id, by: "x", action: &IncidentAction::Note("y".into()) }
+            )
+            .is_empty()
+        );
     }
 }

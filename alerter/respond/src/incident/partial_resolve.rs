@@ -45,8 +45,8 @@ impl Manager {
         }
     }
 
-    /// What has been over for the hold is no part any more of an incident that others keep open:
-    /// whoever has that knows nothing of what comes now.
+    /// A subject that was clear for the hold time leaves an incident that other subjects keep open,
+    /// so that its next fault opens a new incident.
     pub(super) fn let_go(&mut self, tx: &mut Tx<'_>, subject: &Subject) {
         let now = tx.now;
         let Some(id) = self.correlator.find(subject) else { return };

@@ -12,6 +12,7 @@ use super::open::{Incident, Open};
 use super::report::View;
 use super::{Suppression, SuppressionReason};
 use crate::config::{ResponderConfig, Storm};
+use crate::route::joined;
 use crate::silence::{Phase, Silences};
 pub(super) use inhibited::leads_to;
 pub(super) use inhibition::MAX_CHAIN;
@@ -78,7 +79,7 @@ impl Suppressor {
     /// if it is.
     pub(super) fn crowd(&mut self, now: Ts, i: &Incident, config: &Storm) -> Option<Crowd> {
         let team = i.record.labels.get("team").map(|team| format!(" of team {team}")).unwrap_or_default();
-        let way = format!("{} by {}{team}", i.record.severity.as_str(), i.ladders.routes());
+        let way = format!("{} by {}{team}", i.record.severity.as_str(), joined(&i.ladders.ways()));
         let reporter = i.origin.as_ref().map(|origin| &origin.reporter);
         match i.known_run_of_node(now) {
             Some(run) => self.storms.crowd_of_nodes(now, &way, (reporter, run), config),

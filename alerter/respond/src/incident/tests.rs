@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{IncidentRecord, State};
 use crate::Responder;
 use crate::config::{Level, Policy, ResponderConfig, Route};
-use crate::effect::{Action, Effect, Input, Notification};
+use crate::effect::{Action, Effect, IncidentAction, Input, Notification};
 use crate::matcher::Matcher;
 use crate::message::Reason;
 use crate::responder::NoDirectory;

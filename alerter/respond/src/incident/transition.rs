@@ -109,7 +109,7 @@ mod tests {
         const KIND: Novelty = Novelty { kind: true, ..KNOWN };
         assert!(Divergence.precedence() > LossSpike.precedence());
         let table = [
-            // What the incident is, what comes, and what whoever knows it does not know.
+            // The incident, the finding, and what is new to those who were notified.
             (LossSpike, Ticket, Open, LossSpike, Page, KNOWN, Transition::Raise),
             (LossSpike, Ticket, Acknowledged, LossSpike, Page, ANOTHER, Transition::Raise),
             (Divergence, Ticket, Open, LossSpike, Page, KIND, Transition::Raise),

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Node, Router, Way, at_once};
+use super::{Node, Router, Way, WayName, at_once};
 use crate::config::{Condition, Level, ResponderConfig, Team};
 use crate::matcher::{Labels, Matcher};
 use stepwatch_model::{Kind, Severity};
@@ -18,33 +18,26 @@ use stepwatch_model::{Kind, Severity};
 /// is sent while nothing can be recorded may be forgotten by the next start.
 pub const STORE: &str = "store";
 
-/// The name of the way that leads to one of several who may all be notified: which one is decided
-/// when it is notified.
-pub(crate) const ONE: &str = "one receiver";
-
-/// How the way is called that leads to nobody.
-pub(crate) const NOBODY: &str = "nobody of team ";
-
 /// Whoever is left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rest<'a> {
     /// Receivers, `user:NAME` and `schedule:NAME`.
     pub names: Vec<&'a str>,
-    pub words: String,
+    pub name: WayName,
     /// The configuration does not say how receivers are shared, so that all of them are one team's.
     pub everybody: bool,
 }
 
 impl<'a> Rest<'a> {
-    pub(crate) fn new(names: impl IntoIterator<Item = &'a String>, words: impl Into<String>) -> Self {
+    pub(crate) fn new(names: impl IntoIterator<Item = &'a String>, name: WayName) -> Self {
         let names = names.into_iter().map(String::as_str).collect();
-        Self { names, words: words.into(), everybody: false }
+        Self { names, name, everybody: false }
     }
 
     /// Whom a team named for it.
     pub(crate) fn of_team(team: &'a Team) -> Option<Self> {
-        let words = || format!("fallback of team {}", team.name);
-        (!team.fallback.is_empty()).then(|| Self::new(&team.fallback, words()))
+        let name = || WayName::FallbackOfTeam(team.name.clone());
+        (!team.fallback.is_empty()).then(|| Self::new(&team.fallback, name()))
     }
 
     /// Adds whoever is left and may be notified of this severity, each once.
@@ -73,7 +66,7 @@ impl<'a> Rest<'a> {
         let pages = Level { condition, ..at_once(owned(pagers)) };
         let mut levels = vec![at_once(owned(others)), pages];
         levels.retain(|level| !level.notify.is_empty());
-        Way { route: self.words, because, policy: None, levels }
+        Way { name: self.name, because, policy: None, levels }
     }
 }
 
@@ -83,7 +76,7 @@ pub(super) fn of_the_store<'a>(config: &'a ResponderConfig, labels: &Labels) -> 
     let is = |label: &str, value: &str| labels.get(label).is_some_and(|v| v == value);
     let waking: Vec<_> = config.receivers.iter().filter(|name| config.wakes(name)).collect();
     (is_ours(labels) && is("signal", STORE) && !waking.is_empty())
-        .then(|| Rest::new(waking, "every receiver that wakes"))
+        .then(|| Rest::new(waking, WayName::EveryReceiverThatWakes))
 }
 
 fn is_ours(labels: &Labels) -> bool {
@@ -95,28 +88,28 @@ impl Router {
     /// notified.
     pub fn rest<'a>(&self, config: &'a ResponderConfig, labels: &Labels) -> Rest<'a> {
         if !config.fallback.is_empty() {
-            return Rest::new(&config.fallback, "fallback");
+            return Rest::new(&config.fallback, WayName::Fallback);
         }
         let owned = self.owned(config);
         let everybody =
-            Rest { everybody: owned.is_empty(), ..Rest::new(&config.receivers, "every receiver") };
+            Rest { everybody: owned.is_empty(), ..Rest::new(&config.receivers, WayName::EveryReceiver) };
         if owned.is_empty() {
             return everybody;
         }
         // A team that only routes name is one too.
         let named = labels.get("team").map(String::as_str).filter(|team| self.team_names().contains(team));
         if let Some(team) = self.team_of(labels).map(|team| team.name.as_str()).or(named) {
-            return Rest::new([], format!("{NOBODY}{team}"));
+            return Rest::new([], WayName::NobodyOfTeam(team.to_owned()));
         }
         let shared: Vec<&String> =
             config.receivers.iter().filter(|name| !owned.contains(name.as_str())).collect();
         if shared.iter().any(|name| config.wakes(name)) {
-            return Rest::new(shared, "receivers of no team");
+            return Rest::new(shared, WayName::ReceiversOfNoTeam);
         }
         // A fault of ours is no team's more than another's: one of them is notified.
         if is_ours(labels) {
             let one = config.receivers.iter().find(|name| config.wakes(name)).or(config.receivers.first());
-            return Rest::new(one, ONE);
+            return Rest::new(one, WayName::OneReceiver);
         }
         everybody
     }
@@ -139,11 +132,11 @@ impl Router {
         let levels = levels.chain(policy.into_iter().flat_map(|p| &p.levels));
         let own =
             levels.flat_map(|level| &level.notify).chain(team.into_iter().flat_map(|team| &team.notify));
-        let own = Rest::new(own, "its other receivers");
+        let own = Rest::new(own, WayName::OtherReceivers);
         // A fault of ours is nobody's in particular: all others may be asked too, one after
         // another.
         let others = config.receivers.iter().filter(|name| is_ours(labels) && config.wakes(name));
-        let others = others.map(|name| Rest::new([name], "another receiver that wakes"));
+        let others = others.map(|name| Rest::new([name], WayName::AnotherThatWakes));
         let stages = [Some(own), team.and_then(Rest::of_team), Some(rest)].into_iter().flatten();
         stages.chain(others).collect()
     }

@@ -1,5 +1,5 @@
-"""What the tests against real frameworks share. They are skipped loudly where a framework is absent, and fail instead where
-``STEPWATCH_REQUIRE_PEERS=1`` says that it must be there."""
+"""What the tests against real frameworks share. They are skipped loudly where a framework is
+absent, and fail instead where ``STEPWATCH_REQUIRE_PEERS=1`` says that it must be there."""
 
 import importlib
 import math
@@ -40,7 +40,8 @@ def _version(module):
 
 
 class Real(Case):
-    """A test whose adapter makes its own run and finds the receiver by the environment, as users' do."""
+    """A test whose adapter makes its own run and finds the receiver by the environment, as users'
+    do."""
 
     #: Frameworks take many seconds to import, on a busy machine a minute.
     timeout = 300

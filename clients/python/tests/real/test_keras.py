@@ -1,4 +1,5 @@
-"""The Keras callback against Keras itself, on the processor, on the backend that ``KERAS_BACKEND`` names (JAX by default)."""
+"""The Keras callback against Keras itself, on the processor, on the backend that ``KERAS_BACKEND``
+names (JAX by default)."""
 
 import math
 import os

@@ -1,4 +1,5 @@
-"""Statistics of layers against PyTorch itself, on the processor, and on a GPU where there is one."""
+"""Statistics of layers against PyTorch itself, on the processor, and on a GPU where there is
+one."""
 
 import math
 import os
@@ -72,7 +73,8 @@ class Stats(Real):
         return self.samples()
 
     def samples(self):
-        """What was reported, by the step that it was reported under; parts of the same step together."""
+        """What was reported, by the step that it was reported under; parts of the same step
+        together."""
         self.run.event("marker")
         until(lambda: [e for e in self.sink.events("event") if e["name"] == "marker"])
         found = {}

@@ -306,7 +306,8 @@ class Fit(Quiet):
             self.assertEqual({e["rank"] for e in own if e["k"] == "ckpt"}, {0})
 
     def test_copies_and_pickles(self):
-        """Strategies that spawn processes pickle the trainer before ``setup``; some users copy it in the middle."""
+        """Strategies that spawn processes pickle the trainer before ``setup``; some users copy it
+        in the middle."""
         seen = []
 
         class Copy(L.pytorch.Callback):

@@ -1,8 +1,9 @@
 """The Megatron adapters against as much of Megatron as a processor runs.
 
-Megatron-Bridge's own module of callbacks is loaded from the installed package by its path, for the package itself imports Transformer
-Engine; its manager fires our hooks as its ``train`` does. Megatron-Core's own calculator of batches gives the samples. Megatron-LM's
-training loop is in no package: it is tested against a stand-in with its signatures, in ``tests/test_megatron.py``.
+Megatron-Bridge's own module of callbacks is loaded from the installed package by its path, for the
+package itself imports Transformer Engine; its manager fires our hooks as its ``train`` does.
+Megatron-Core's own calculator of batches gives the samples. Megatron-LM's training loop is in no
+package: it is tested against a stand-in with its signatures, in ``tests/test_megatron.py``.
 """
 
 import importlib.util

@@ -1,7 +1,8 @@
 """The torchtitan adapter against torchtitan's own structured log and metrics, on the processor.
 
-Its trainer wants an accelerator; what is driven here is what its trainer calls, in its order: ``init_structured_logger`` with the variable
-set, the spans of a step, and ``MetricsProcessor``, whose one look at the accelerator, for its memory, is answered by a stand-in.
+Its trainer wants an accelerator; what is driven here is what its trainer calls, in its order:
+``init_structured_logger`` with the variable set, the spans of a step, and ``MetricsProcessor``,
+whose one look at the accelerator, for its memory, is answered by a stand-in.
 """
 
 import glob

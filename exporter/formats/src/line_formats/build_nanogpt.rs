@@ -100,7 +100,22 @@ fn unfinished(text: &str) -> Option<i64> {
 mod tests {
     use super::*;
     use crate::LogReader;
+    use crate::line_formats::samples::{PLAIN, Sampled, Written};
     use stepwatch_wire::Kind;
+
+    impl Sampled for BuildNanoGpt {
+        const LOGS: &'static [&'static str] = &[
+            "validation loss: 10.9511\nstep     0 | loss: 10.955029 | lr 8.3916e-07 | norm: 15.3366 | dt: 27415.62ms | tok/sec: 19123.74\nstep     1 | loss: 10.911112 | lr 1.6783e-06 | norm: 14.9931 | dt: 330.12ms | tok/sec: 1588123.45\n",
+            "0 val 10.9511\n0 hella 0.2463\n0 train 10.955029\n1 train 9.511034\n",
+        ];
+        const WRITTEN: &'static [Written] = &[
+            Written {
+                line: "step     § |⟨ loss: ¤ |⟩ lr 1.6783e-06 | norm: 14.9931 | dt: 330.12ms | tok/sec: 1588123.45",
+                ..PLAIN
+            },
+            Written { line: "§ train⟨ ¤⟩", bare: true, ..PLAIN },
+        ];
+    }
 
     fn read(lines: &[&str]) -> Vec<Event> {
         let mut r = LogReader::new(Some("build-nanogpt")).unwrap();

@@ -318,6 +318,8 @@ fn numbers(d: &BTreeMap<String, Value>, e: &mut Event, out: &mut Out<'_>) {
 
 #[cfg(test)]
 mod tests {
+    mod sample;
+
     use super::*;
     use crate::LogReader;
 

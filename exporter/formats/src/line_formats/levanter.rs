@@ -92,7 +92,18 @@ impl Levanter {
 mod tests {
     use super::*;
     use crate::LogReader;
+    use crate::line_formats::samples::{PLAIN, Sampled, Written};
     use stepwatch_wire::{Event, Kind};
+
+    impl Sampled for Levanter {
+        const LOGS: &'static [&'static str] = &[
+            "2025-09-26T10:00:00 - 0 - tqdm_loggable.tqdm_logging - tqdm_logging.py:145 - INFO :: Progress on:train 108it/10.0kit rate:1.1it/s remaining:2:25:00 elapsed:02:00 postfix:loss=7.5\n",
+        ];
+        const WRITTEN: &'static [Written] = &[Written {
+            line: "2025-09-26T10:00:00 - 0 - tqdm_loggable.tqdm_logging - tqdm_logging.py:145 - INFO :: Progress on:train §it/10.0kit rate:1.1it/s remaining:2:25:00 elapsed:1:00:§ postfix:⟨loss=¤⟩",
+            ..PLAIN
+        }];
+    }
 
     fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
         let mut r = LogReader::new(None).unwrap();

@@ -97,7 +97,18 @@ fn step(text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
 mod tests {
     use super::*;
     use crate::LogReader;
+    use crate::line_formats::samples::{PLAIN, Sampled, Written};
     use stepwatch_wire::Kind;
+
+    impl Sampled for Lingua {
+        const LOGS: &'static [&'static str] = &[
+            "0: INFO    24-10-21 10:00:00.500000 - 0:00:10 - step: 10  acc: 0  loss:  9.1234  grad: 1.23e+00  flops: 4.05e+14  wps: 1.12e+04  iter:  0.4123  data: 0.0012  lr: 3.00e-04  mem: 61%  pow: 650.1 W\n",
+        ];
+        const WRITTEN: &'static [Written] = &[Written {
+            line: "0: INFO    24-10-21 10:00:00.500000 - 0:00:10 - step: §  acc: 0⟨  loss:  ¤⟩  grad: 1.23e+00  flops: 4.05e+14  wps: 1.12e+04  iter:  0.4123  data: 0.0012  lr: 3.00e-04  mem: 61%  pow: 650.1 W",
+            ..PLAIN
+        }];
+    }
 
     fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
         let mut r = LogReader::new(Some("lingua")).unwrap();

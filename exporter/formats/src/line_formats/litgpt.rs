@@ -136,7 +136,20 @@ fn saved(path: &str) -> Option<i64> {
 mod tests {
     use super::*;
     use crate::LogReader;
+    use crate::line_formats::samples::{PLAIN, Sampled, Written};
     use stepwatch_wire::{CkptPhase, Kind};
+
+    impl Sampled for LitGpt {
+        const LOGS: &'static [&'static str] =
+            &[include_str!("../../tests/data/litgpt.log"), include_str!("../../tests/data/litgpt_2023.log")];
+        const WRITTEN: &'static [Written] = &[
+            Written {
+                line: "Epoch 4 | iter § step § |⟨ loss train: ¤,⟩ val: 1.057 | iter time: 115.27 ms (step)",
+                ..PLAIN
+            },
+            Written { line: "iter § step §: ⟨loss ¤, ⟩iter time: 215.31ms (optimizer.step)", ..PLAIN },
+        ];
+    }
 
     fn read(lines: &[&str]) -> Vec<Event> {
         let mut r = LogReader::new(Some("litgpt")).unwrap();

@@ -133,7 +133,24 @@ fn unfinished(text: &str) -> Option<i64> {
 mod tests {
     use super::*;
     use crate::LogReader;
+    use crate::line_formats::samples::{PLAIN, Sampled, Written};
     use stepwatch_wire::CkptPhase;
+
+    impl Sampled for Llmc {
+        const LOGS: &'static [&'static str] = &[
+            include_str!("../../tests/data/llmc_main.log"),
+            include_str!("../../tests/data/llmc_tel_trl.log"),
+            include_str!("../../tests/data/llmc_nan.log"),
+        ];
+        const WRITTEN: &'static [Written] = &[
+            Written {
+                line: "step   §/7400 |⟨ loss ¤ (+0.12z)|⟩ norm 0.4321 (-0.30z)| lr 6.00e-04 | 123.45 ms | 51.2% bf16 MFU | 431234 tok/s",
+                ..PLAIN
+            },
+            Written { line: "s:§⟨ trl:¤⟩ lr:0.000600 norm:0.43", ..PLAIN },
+            Written { line: "s:§⟨ trl:¤⟩", bare: true, ..PLAIN },
+        ];
+    }
 
     fn read(lines: &[&str]) -> Vec<Event> {
         let mut r = LogReader::new(Some("llmc")).unwrap();

@@ -90,6 +90,17 @@ fn read(text: &str, separator: &str, mut e: Event, out: &mut Out<'_>) -> Outcome
 mod tests {
     use super::*;
     use crate::LogReader;
+    use crate::line_formats::samples::{PLAIN, Sampled, Written};
+
+    impl Sampled for MaxText {
+        const LOGS: &'static [&'static str] = &[include_str!("../../tests/data/maxtext_dpo.log")];
+        const WRITTEN: &'static [Written] = &[Written {
+            line: "I0706 16:50:26.257925 140110937163584 metric_logger.py:214] completed step: §, seconds: 0.570, TFLOP/s/device: 37.633, Tokens/s/device: 7185.042, total_weights: 5480⟨, loss: ¤⟩, lm_loss: 0.000, perplexity: 2.000",
+            ..PLAIN
+        }];
+        const OWN: &'static [Written] =
+            &[Written { line: "completed step: §, seconds: 0.570, loss: 2.5, reward: ¤", ..PLAIN }];
+    }
 
     fn lines(lines: &[&str]) -> (Vec<Event>, LogReader) {
         let mut r = LogReader::new(Some("maxtext")).unwrap();

@@ -54,8 +54,18 @@ impl Format for ModdedNanoGpt {
 
 #[cfg(test)]
 mod tests {
+    use super::ModdedNanoGpt;
     use crate::LogReader;
+    use crate::line_formats::samples::{PLAIN, Sampled, Written};
     use stepwatch_wire::{Event, Kind};
+
+    impl Sampled for ModdedNanoGpt {
+        const LOGS: &'static [&'static str] = &[include_str!("../../tests/data/modded_nanogpt.log")];
+        const WRITTEN: &'static [Written] = &[Written {
+            line: "step:§/1845⟨ train_loss:¤⟩ train_time:§00ms step_avg:100.00ms",
+            ..PLAIN
+        }];
+    }
 
     fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
         let mut r = LogReader::new(Some("modded-nanogpt")).unwrap();

@@ -113,7 +113,23 @@ fn checkpoint(line: &Line<'_>) -> Option<Event> {
 mod tests {
     use super::*;
     use crate::LogReader;
+    use crate::line_formats::samples::{PLAIN, Sampled, Written};
     use stepwatch_wire::Kind;
+
+    impl Sampled for Nanochat {
+        const LOGS: &'static [&'static str] = &[
+            "step 00010/21400 (0.05%) | loss: 9.123456 | lrm: 1.00 | dt: 412.33ms | tok/sec: 1,271,000 | bf16_mfu: 46.10 | epoch: 1 | total time: 0.10m\nStep 00250 | Validation bpb: 1.012345\n",
+        ];
+        const WRITTEN: &'static [Written] = &[
+            Written {
+                line: "step 0§/21400 (0.05%) |⟨ loss: ¤ |⟩ lrm: 1.00 | dt: 412.33ms | tok/sec: 1,271,000 | bf16_mfu: 46.10 | epoch: 1 | total time: 0.10m",
+                ..PLAIN
+            },
+            Written {
+                line: "Step 0§/00900 |⟨ Training loss: ¤|⟩ lrm: 0.900000| num_tokens: 1,234", ..PLAIN
+            },
+        ];
+    }
 
     fn read(lines: &[&str]) -> Vec<Event> {
         let mut r = LogReader::new(Some("nanochat")).unwrap();

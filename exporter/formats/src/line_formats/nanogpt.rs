@@ -72,7 +72,16 @@ impl Format for NanoGpt {
 mod tests {
     use super::*;
     use crate::LogReader;
+    use crate::line_formats::samples::{PLAIN, Sampled, Written};
     use stepwatch_wire::CkptPhase;
+
+    impl Sampled for NanoGpt {
+        const LOGS: &'static [&'static str] = &[include_str!("../../tests/data/nanogpt_nan.log")];
+        const WRITTEN: &'static [Written] =
+            &[Written { line: "iter §: ⟨loss ¤, ⟩time 135.20ms, mfu 38.12%", ..PLAIN }];
+        const OWN: &'static [Written] =
+            &[Written { line: "iter §: loss 2.5, time 135.20ms, reward ¤", ..PLAIN }];
+    }
 
     #[test]
     fn steps_evaluations_and_checkpoints() {

@@ -101,7 +101,17 @@ fn read(text: &str) -> Option<(f64, Option<f64>)> {
 mod tests {
     use super::*;
     use crate::LogReader;
+    use crate::line_formats::samples::{PLAIN, Sampled, Written};
     use stepwatch_wire::{CkptPhase, Kind};
+
+    impl Sampled for Nanotron {
+        const LOGS: &'static [&'static str] = &[include_str!("../../tests/data/nanotron.log")];
+        const WRITTEN: &'static [Written] = &[Written {
+            line: "10/17/2025 16:32:19 [INFO|DP=0|PP=0|TP=0]: iteration: § / 378950 | consumed_tokens: 85.8G | elapsed_time_per_iteration_ms: 11.5K | tokens_per_sec: 22.8K |⟨ lm_loss: ¤ |⟩ lr: 1e-05 | grad_norm: 1.21",
+            word: None,
+            ..PLAIN
+        }];
+    }
 
     fn read_log(lines: &[&str]) -> (Vec<Event>, LogReader) {
         let mut r = LogReader::new(Some("nanotron")).unwrap();

@@ -172,8 +172,31 @@ fn numbers(postfix: &str, e: &mut Event, out: &mut Out<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use super::OpenRlhf;
     use crate::LogReader;
+    use crate::line_formats::samples::{PLAIN, Sampled, Written};
     use stepwatch_wire::{Event, Kind};
+
+    impl Sampled for OpenRlhf {
+        const LOGS: &'static [&'static str] = &[
+            "(PPOTrainer pid=1234) \u{2728} Global step 12: {'policy_loss': 0.0123, 'actor_lr': 5e-07, 'reward': 0.5, 'timing/step_total': 31.5}\n",
+            "Train step of epoch 0:  12%|\u{2588}\u{258f}        | 12/100 [00:03<00:25,  3.50it/s, gpt_loss=2.34, lr=1e-5, grad_norm=0.5]\n",
+        ];
+        const WRITTEN: &'static [Written] = &[
+            Written {
+                line: "(PPOTrainer pid=1234) \u{2728} Global step §: {⟨'policy_loss': ¤, ⟩'actor_lr': 5e-07, 'reward': 0.5, 'timing/step_total': 31.5}",
+                ..PLAIN
+            },
+            Written {
+                line: "Train step of epoch 0:  12%|\u{2588}\u{258f}        | §/100 [00:03<00:25,  3.50it/s⟨, gpt_loss=¤⟩, lr=1e-5, grad_norm=0.5]",
+                ..PLAIN
+            },
+        ];
+        const OWN: &'static [Written] = &[Written {
+            line: "Global step §: {'policy_loss': 2.5, 'actor_lr': 5e-07, 'reward': ¤}",
+            ..PLAIN
+        }];
+    }
 
     fn read(line: &str) -> Vec<Event> {
         let mut out = Vec::new();

@@ -64,6 +64,12 @@ impl Format for Progress {
 mod tests {
     use super::*;
     use crate::LogReader;
+    use crate::line_formats::samples::{Sampled, Written};
+
+    impl Sampled for Progress {
+        const LOGS: &'static [&'static str] = &[];
+        const WRITTEN: &'static [Written] = &[];
+    }
 
     fn read(lines: &[&str]) -> Vec<Event> {
         let mut r = LogReader::new(None).unwrap();

@@ -110,7 +110,19 @@ fn unwrap<'a>(line: &Line<'a>) -> (&'a str, Option<f64>) {
 mod tests {
     use super::*;
     use crate::LogReader;
+    use crate::line_formats::samples::{PLAIN, Sampled, Written};
     use stepwatch_wire::Kind;
+
+    impl Sampled for Torchtitan {
+        const LOGS: &'static [&'static str] = &[
+            include_str!("../../tests/data/torchtitan_stdout.log"),
+            include_str!("../../tests/data/torchtitan_2026.log"),
+        ];
+        const WRITTEN: &'static [Written] = &[Written {
+            line: "[rank0]:[titan] 2026-05-18 16:04:48,577 - root - INFO - step: §⟨  loss:  ¤⟩  grad_norm:  0.5443  memory:  9.46GiB(64.99%)  tps: 7,313  tflops: 0.52  mfu: 0.17%",
+            ..PLAIN
+        }];
+    }
 
     fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
         let mut r = LogReader::new(Some("torchtitan")).unwrap();

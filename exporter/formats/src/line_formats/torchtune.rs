@@ -82,7 +82,23 @@ fn bar(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
 mod tests {
     use super::*;
     use crate::LogReader;
+    use crate::line_formats::samples::{PLAIN, Sampled, Written};
     use stepwatch_wire::Kind;
+
+    impl Sampled for Torchtune {
+        const LOGS: &'static [&'static str] = &[include_str!("../../tests/data/torchtune.log")];
+        const WRITTEN: &'static [Written] = &[
+            Written { line: "Step § |⟨ loss:¤⟩ lr:2e-05 tokens_per_second_per_gpu:655.93", ..PLAIN },
+            Written {
+                line: "1|§|Loss: ⟨¤⟩:   2%|\u{258f}         | §/5000 [01:00<50:00,  1.63it/s]",
+                ..PLAIN
+            },
+        ];
+        const OWN: &'static [Written] = &[Written {
+            line: "Step § | loss:2.5 lr:2e-05 reward:¤ tokens_per_second_per_gpu:655.93",
+            ..PLAIN
+        }];
+    }
 
     fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
         let mut r = LogReader::new(Some("torchtune")).unwrap();

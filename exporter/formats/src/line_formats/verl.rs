@@ -61,8 +61,22 @@ impl Format for Verl {
 
 #[cfg(test)]
 mod tests {
+    use super::Verl;
     use crate::LogReader;
+    use crate::line_formats::samples::{PLAIN, Sampled, Written};
     use stepwatch_wire::{Event, Kind};
+
+    impl Sampled for Verl {
+        const LOGS: &'static [&'static str] = &[include_str!("../../tests/data/verl_console.log")];
+        const WRITTEN: &'static [Written] = &[Written {
+            line: "step:§ -⟨ actor/pg_loss:¤ -⟩ actor/grad_norm:2.060 - actor/lr:0.010 - critic/rewards/mean:0.5 - perf/throughput:300.0",
+            ..PLAIN
+        }];
+        const OWN: &'static [Written] = &[Written {
+            line: "step:§ - actor/pg_loss:2.5 - actor/lr:0.1 - reward:¤ - perf/throughput:300.0",
+            ..PLAIN
+        }];
+    }
 
     fn read(line: &str) -> Vec<Event> {
         let mut out = Vec::new();

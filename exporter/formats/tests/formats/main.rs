@@ -5,4 +5,3 @@ mod binary;
 mod frameworks;
 mod samples;
 mod upstream;
-mod vanished;

@@ -389,7 +389,7 @@ impl Watcher {
         if !none {
             self.in_fabric.insert(uuid.to_owned());
         }
-        // Many a GPU has no fabric. One that had has lost it, unless it was partitioned.
+        // Many a GPU has no fabric. One that was in a fabric before has lost it, unless MIG is on.
         let alone = none && (!self.in_fabric.contains(uuid) || values_of(slow, &MIG_INFO).next().is_some());
         let outside = state != HEALTHY_FABRIC && !alone;
         let outside = self.lasts(NodeCondition::FabricUnhealthy.name(), uuid, outside, FABRIC_FOR);

@@ -22,6 +22,8 @@ use crate::roots::{self, Roots};
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "the clock: whether it is disciplined, and how far it may be off";
+pub const NEEDS: &str = "the call adjtimex, which sets nothing; any user";
+pub const COST: &str = "one call";
 
 pub static SYNCED: Family = Family::gauge(
     "clock_synced",

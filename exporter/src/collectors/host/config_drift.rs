@@ -34,6 +34,9 @@ use value::Settings;
 
 pub const ABOUT: &str =
     "how the node and its runs are set up: versions, settings, files, compared by fingerprint";
+pub const NEEDS: &str =
+    "/proc, /sys and files of the runs; CAP_SYS_PTRACE for the environment of other users' processes";
+pub const COST: &str = "some dozens of small files, on change only where that shows";
 
 pub static FINGERPRINT: Family = Family::gauge(
     "config_fingerprint_info",

@@ -20,6 +20,9 @@ use crate::roots;
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "errors of the node's memory (EDAC)";
+pub const NEEDS: &str =
+    "/sys/devices/system/edac, where the driver of the memory controller is loaded; any user";
+pub const COST: &str = "a few small files";
 
 const SEVERITY: &[&str] = &["controller", "severity"];
 

@@ -18,6 +18,8 @@ use crate::roots::{self, Roots};
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "when the memory of the node will be used up";
+pub const NEEDS: &str = "/proc/meminfo; any user";
+pub const COST: &str = "one small file";
 
 pub static RATE: Family = Family::gauge(
     "kernel_memory_fill_bytes_per_second",

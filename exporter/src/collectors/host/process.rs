@@ -23,6 +23,8 @@ use crate::samples::Samples;
 use crate::training::TrainingProcess;
 
 pub const ABOUT: &str = "training processes, memory and load of the node";
+pub const NEEDS: &str = "/proc and /sys/fs/cgroup; any user, and CAP_SYS_PTRACE for some values";
+pub const COST: &str = "some 10 small files a training process";
 
 const RANK: &[&str] = &["run", "rank"];
 

@@ -26,6 +26,8 @@ use crate::roots;
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "metrics that scripts leave in *.prom files";
+pub const NEEDS: &str = "the directory of the configuration; any user";
+pub const COST: &str = "as many files as there are";
 
 pub static MTIME: Family = Family::gauge(
     "stepwatch_exporter_textfile_mtime_timestamp_seconds",

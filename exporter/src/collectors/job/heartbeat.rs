@@ -31,6 +31,8 @@ use crate::roots::Roots;
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "heartbeat pages of training processes, in shared memory";
+pub const NEEDS: &str = "/dev/shm/stepwatch; any user";
+pub const COST: &str = "256 bytes a rank";
 
 const RANK: &[&str] = &["run", "rank"];
 

@@ -26,6 +26,8 @@ use crate::samples::Samples;
 use crate::topology::Place;
 
 pub const ABOUT: &str = "which NIC is near which GPU, and the rails of the fabric";
+pub const NEEDS: &str = "/sys; any user";
+pub const COST: &str = "a few links read, seldom";
 
 pub static AFFINITY: Family = Family::gauge(
     "gpu_nic_affinity_info",

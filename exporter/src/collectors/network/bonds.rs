@@ -21,6 +21,8 @@ use crate::roots::{self, Roots};
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "bonded interfaces: which of their links carry traffic";
+pub const NEEDS: &str = "/sys/class/net; any user";
+pub const COST: &str = "three small files a link";
 
 pub static INFO: Family = Family::gauge(
     "nic_bond_info",

@@ -28,6 +28,9 @@ use crate::samples::Samples;
 use crate::training::CheckpointPlace;
 
 pub const ABOUT: &str = "room on disks and for checkpoints, file systems turned read-only, drives";
+pub const NEEDS: &str =
+    "/proc/self/mountinfo, statfs of each local file system; any user; a container sees its own mounts";
+pub const COST: &str = "one call a file system, each on a thread that may hang";
 
 const MOUNT: &[&str] = &["mount"];
 const RUN: &[&str] = &["run", "mount"];

@@ -1,17 +1,7 @@
-//! What each collector needs and costs, and what its sources offer that no family has, with the
-//! reason: an absence without an explanation looks like an oversight.
+//! What the sources of the collectors offer that no family has, with the reason: an absence without
+//! an explanation looks like an oversight.
 
 use serde::Serialize;
-
-/// Of one collector.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct Needs {
-    pub collector: &'static str,
-    /// Devices, files and privileges.
-    pub needs: &'static str,
-    /// What a pass costs, and whom.
-    pub cost: &'static str,
-}
 
 /// Something that can be known and is not exported.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -20,107 +10,9 @@ pub struct Omission {
     pub why: &'static str,
 }
 
-const fn needs(collector: &'static str, needs: &'static str, cost: &'static str) -> Needs {
-    Needs { collector, needs, cost }
-}
-
 const fn omission(what: &'static str, why: &'static str) -> Omission {
     Omission { what, why }
 }
-
-pub static NEEDS: &[Needs] = &[
-    needs("affinity", "/sys; any user", "a few links read, seldom"),
-    needs(
-        "amdgpu",
-        "/sys/bus/pci, where the driver amdgpu is loaded; any user",
-        "some 40 small files a GPU, of which a few ask its firmware",
-    ),
-    needs("bonds", "/sys/class/net; any user", "three small files a link"),
-    needs("clock", "the call adjtimex, which sets nothing; any user", "one call"),
-    needs(
-        "config_drift",
-        "/proc, /sys and files of the runs; CAP_SYS_PTRACE for the environment of other users' processes",
-        "some dozens of small files, on change only where that shows",
-    ),
-    needs(
-        "disk",
-        "/proc/self/mountinfo, statfs of each local file system; any user; a container sees its own mounts",
-        "one call a file system, each on a thread that may hang",
-    ),
-    needs(
-        "edac",
-        "/sys/devices/system/edac, where the driver of the memory controller is loaded; any user",
-        "a few small files",
-    ),
-    needs(
-        "fabric_manager",
-        "/var/log/fabricmanager.log or what collectors.fabric_manager.log names; CAP_DAC_READ_SEARCH where it is root's; in a container, that of the host",
-        "what was written since the last look",
-    ),
-    needs(
-        "gpu",
-        "libnvidia-ml.so.1 and /dev/nvidia*; any user; CAP_SYS_ADMIN for gpu_sram_ecc_* and, under MIG, for the instances where their devices are not given; what is refused stands in gpu_nvml_no_permission",
-        "some 30 calls a GPU a second and 60 more each half minute, on one thread; none that waits, none that takes a context",
-    ),
-    needs("heartbeat", "/dev/shm/stepwatch; any user", "256 bytes a rank"),
-    needs(
-        "job",
-        "/proc and /sys/fs/cgroup; CAP_SYS_PTRACE for the environment, open files and root of other users' processes; the kubelet's pod-resources socket, which is root's",
-        "small files a training process; one call to the kubelet, off the scrape path",
-    ),
-    needs(
-        "kernel",
-        "/dev/kmsg; CAP_SYSLOG where kernel.dmesg_restrict=1; in a container, privileged: true",
-        "sleeps until the kernel logs something",
-    ),
-    needs("memory", "/proc/meminfo; any user", "one small file"),
-    needs(
-        "mounts",
-        "/proc/self/mountinfo, /proc/self/mountstats, /sys/fs/lustre; any user; a container sees its own mounts; what an automounter unmounts when it is idle is not asked, unless collectors.mounts.include, a log or checkpoints name it",
-        "one call a mount, each on a thread that may hang",
-    ),
-    needs(
-        "nic",
-        "/sys/class/net and the ethtool ioctl in the network namespace of the host; any user",
-        "some 15 small files an interface; the drivers' own statistics less often",
-    ),
-    needs(
-        "nvme",
-        "/dev/nvme* and CAP_SYS_ADMIN; what is refused stands in disk_nvme_health_unreadable",
-        "one command a drive every five minutes",
-    ),
-    needs(
-        "optics",
-        "generic netlink in the network namespace of the host, from Linux 5.13 on; CAP_NET_ADMIN, although it only reads; what is refused stands in nic_module_unreadable",
-        "two to four reads of 128 bytes a module each minute, through the firmware of its adapter",
-    ),
-    needs(
-        "pci",
-        "/sys/bus/pci; any user; which GPUs are at work from NVML, or from the files that training processes have open (CAP_SYS_PTRACE)",
-        "up to 8 small files a device; one call a GPU while the link of one is slow",
-    ),
-    needs(
-        "process",
-        "/proc and /sys/fs/cgroup; any user, and CAP_SYS_PTRACE for some values",
-        "some 10 small files a training process",
-    ),
-    needs(
-        "ras",
-        "the RAS port of NCCL 2.24 or later, on this node's loopback; any user; CAP_SYS_ADMIN and CAP_SYS_PTRACE for that of a container with a network of its own",
-        "one question a job, answered by a thread of NCCL that no collective waits for",
-    ),
-    needs(
-        "rdma",
-        "/sys/class/infiniband; any user",
-        "states each second; some 50 counters a port each ten, each a command to its firmware",
-    ),
-    needs(
-        "services",
-        "/sys/fs/cgroup and /etc/systemd/system; any user; in a container, those of the host",
-        "a small file a service",
-    ),
-    needs("textfile", "the directory of the configuration; any user", "as many files as there are"),
-];
 
 pub static OMISSIONS: &[Omission] = &[
     omission(

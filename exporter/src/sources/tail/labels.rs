@@ -14,7 +14,7 @@ pub(super) struct Labels {
     pub(super) source: Arc<str>,
     run: Option<String>,
     fallback_run: String,
-    /// What those who write it are of.
+    /// The run of the processes that write the log.
     owner: Option<String>,
     /// The rule gave the name: a name that a file of records gives itself does not count then.
     ruled: bool,

@@ -22,8 +22,7 @@ const MAX_BYTES: u64 = 64 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Position {
     pub(super) ino: u64,
-    /// Of the file system; zero where an earlier version saved it.
-    #[serde(default)]
+    /// Of the file system.
     pub(super) dev: u64,
     pub(super) head: Fingerprint,
     pub(super) offset: u64,

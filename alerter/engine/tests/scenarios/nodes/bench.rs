@@ -6,7 +6,7 @@ use stepwatch_engine::{AnyInput, Engine, SourceInput};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::config::ResponderConfig;
-use stepwatch_respond::effect::{Action, Effect, Input, Notification};
+use stepwatch_respond::effect::{Action, Effect, IncidentAction, Input, Notification};
 use stepwatch_respond::incident::{IncidentRecord, State};
 use stepwatch_wire::{Cursor, Event, Kind as EventKind, Value};
 
@@ -97,12 +97,12 @@ impl Bench {
     /// A person acknowledges the last incident, or resolves it.
     pub(crate) fn ack(&mut self, by: &str) {
         let id = self.last().id.clone();
-        self.answer(Input::Ack { incident: &id, by });
+        self.answer(Input::Act { incident: &id, by, action: &IncidentAction::Ack });
     }
 
     pub(crate) fn resolve(&mut self, by: &str) {
         let id = self.last().id.clone();
-        self.answer(Input::Resolve { incident: &id, by });
+        self.answer(Input::Act { incident: &id, by, action: &IncidentAction::Resolve });
     }
 
     pub(crate) fn answer<'a>(&mut self, answer: impl Into<AnyInput<'a>>) {

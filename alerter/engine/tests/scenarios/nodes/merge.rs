@@ -156,7 +156,8 @@ fn what_a_person_closed_stays_closed_for_both() {
     b.wait(40);
     let id = b.last().id.clone();
     let mut out = Vec::new();
-    let input = stepwatch_respond::effect::Input::Resolve { incident: &id, by: "alice" };
+    use stepwatch_respond::effect::{IncidentAction, Input};
+    let input = Input::Act { incident: &id, by: "alice", action: &IncidentAction::Resolve };
     b.engine.handle(b.now, input, &mut out);
     b.feed(fell_off("gpu-7"));
     b.wait(300);

@@ -1,7 +1,7 @@
-//! Where the open incidents are: by run, by node and by what they have in common, so that whoever
-//! looks for what is one fault does not look through all of them.
+//! Indexes of the open incidents by run, by node and by shared labels, so that correlation does not
+//! look through all of them.
 //!
-//! Only candidates come from here; whether one is meant is asked of the incident itself.
+//! They give candidates only. Whether a finding belongs to one is decided by the incident itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Level, ResponderConfig};
 use crate::incident::open::Incident;
 use crate::message::{Reason, Why};
-use crate::route::Way;
+use crate::route::{Way, WayName};
 use stepwatch_model::{Severity, Span, Ts};
 
 /// The ladders of an incident, one a way.
@@ -18,7 +18,7 @@ pub(in crate::incident) struct Ladders(Vec<Ladder>);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Ladder {
-    route: String,
+    way: WayName,
     levels: Vec<Level>,
     /// Since when an answer is waited for.
     since: Ts,
@@ -55,7 +55,7 @@ pub(in crate::incident) struct Due {
     pub(in crate::incident) level: u32,
     pub(in crate::incident) repeat: u32,
     pub(in crate::incident) what: Round,
-    pub(in crate::incident) route: String,
+    pub(in crate::incident) way: WayName,
     /// Since when an answer is waited for.
     pub(in crate::incident) since: Ts,
 }
@@ -69,12 +69,12 @@ pub(in crate::incident) enum Round {
 
 impl Ladders {
     pub(in crate::incident) fn new(from: Ts, ways: Vec<Way>) -> Self {
-        Self(ways.into_iter().map(|way| Ladder::new(from, way.route, way.levels)).collect())
+        Self(ways.into_iter().map(|way| Ladder::new(from, way.name, way.levels)).collect())
     }
 
     /// From the first level on once more.
     pub(in crate::incident) fn restarted(&self, from: Ts) -> Self {
-        Self(self.0.iter().map(|l| Ladder::new(from, l.route.clone(), l.levels.clone())).collect())
+        Self(self.0.iter().map(|l| Ladder::new(from, l.way.clone(), l.levels.clone())).collect())
     }
 
     pub(in crate::incident) fn next_at(&self) -> Option<Ts> {
@@ -91,8 +91,8 @@ impl Ladders {
     }
 
     /// The level notified last may not be notified now, so it is not repeated either.
-    pub(in crate::incident) fn pass_over(&mut self, now: Ts, route: &str, pace: Pace) {
-        self.0.iter_mut().filter(|l| l.route == route).for_each(|l| l.pass_over(now, pace));
+    pub(in crate::incident) fn pass_over(&mut self, now: Ts, way: &WayName, pace: Pace) {
+        self.0.iter_mut().filter(|l| l.way == *way).for_each(|l| l.pass_over(now, pace));
     }
 
     /// Nothing is left but reminders.
@@ -111,8 +111,8 @@ impl Ladders {
     }
 
     /// Which ways they are.
-    pub(in crate::incident) fn routes(&self) -> String {
-        self.0.iter().map(|l| l.route.as_str()).collect::<Vec<_>>().join(" and ")
+    pub(in crate::incident) fn ways(&self) -> Vec<&WayName> {
+        self.0.iter().map(|l| &l.way).collect()
     }
 
     /// The last levels, one a ladder.
@@ -199,9 +199,9 @@ impl Due {
 }
 
 impl Ladder {
-    fn new(from: Ts, route: String, levels: Vec<Level>) -> Self {
+    fn new(from: Ts, way: WayName, levels: Vec<Level>) -> Self {
         let next = levels.first().map(|l| from + l.after);
-        Self { route, levels, since: from, at: 0, repeats: 0, next, reminders: 0, forced: false }
+        Self { way, levels, since: from, at: 0, repeats: 0, next, reminders: 0, forced: false }
     }
 
     fn due(&mut self, now: Ts, pace: Pace) -> Option<Due> {
@@ -216,14 +216,14 @@ impl Ladder {
                 level: self.at as u32,
                 repeat: self.repeats,
                 what,
-                route: self.route.clone(),
+                way: self.way.clone(),
                 since: self.since,
             });
         }
         let Some(level) = self.levels.get(self.at) else { return self.remind(now, pace) };
         let what = Round::Level(level.clone());
-        let (level, route, since) = (self.at as u32 + 1, self.route.clone(), self.since);
-        let due = Due { level, repeat: 0, what, route, since };
+        let (level, way, since) = (self.at as u32 + 1, self.way.clone(), self.since);
+        let due = Due { level, repeat: 0, what, way, since };
         self.at += 1;
         self.repeats = 0;
         self.next = self.after_current(now, pace);
@@ -240,7 +240,7 @@ impl Ladder {
             level: self.levels.len() as u32,
             repeat: last.repeat + self.reminders,
             what: Round::Reminder(self.levels.clone()),
-            route: self.route.clone(),
+            way: self.way.clone(),
             since: self.since,
         })
     }
@@ -286,7 +286,7 @@ mod tests {
     }
 
     fn ladder(levels: Vec<Level>) -> Ladder {
-        Ladder::new(Ts(0), "routes[0]".into(), levels)
+        Ladder::new(Ts(0), WayName::Route("routes[0]".into()), levels)
     }
 
     fn who(due: Due) -> String {
@@ -350,8 +350,12 @@ mod tests {
 
     #[test]
     fn what_stopped_goes_on_one_wait_later_and_what_is_forced_now() {
-        let way =
-            |route: &str, levels| Way { route: route.into(), because: String::new(), policy: None, levels };
+        let way = |route: &str, levels| Way {
+            name: WayName::Route(route.into()),
+            because: String::new(),
+            policy: None,
+            levels,
+        };
         let ways =
             vec![way("x", vec![level(0, "a", 0), level(60, "b", 0)]), way("y", vec![level(30, "c", 0)])];
         let mut all = Ladders::new(Ts(0), ways);

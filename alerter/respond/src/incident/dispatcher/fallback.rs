@@ -13,6 +13,7 @@ use crate::config::Level;
 use crate::incident::State;
 use crate::incident::open::Incident;
 use crate::incident::report::View;
+use crate::route::WayName;
 use stepwatch_model::{Kind, Severity};
 
 /// Those who may be notified in the place of others, and those who may not because it would wake
@@ -82,11 +83,11 @@ impl Dispatcher {
                 recipient.instead(if stage.everybody {
                     "everybody who had not been notified".to_owned()
                 } else {
-                    stage.words.clone()
+                    stage.name.to_string()
                 });
                 nearest.to.push(recipient);
             }
-            nearest.words = stage.words;
+            nearest.words = stage.name.to_string();
             if !nearest.to.is_empty() && (!page || nearest.to.iter().any(|r| config.calls(&r.receiver))) {
                 break;
             }
@@ -112,7 +113,7 @@ impl Incident {
         self.record.severity == Severity::Page
             && self.record.state == State::Open
             && self.lanes.is_empty()
-            && self.ladders.routes().starts_with(crate::route::NOBODY)
+            && matches!(self.ladders.ways().first(), Some(WayName::NobodyOfTeam(_)))
     }
 
     /// Whether a receiver that wakes nobody fails, and another one that wakes somebody was

@@ -6,6 +6,7 @@ use crate::config::{Condition, Level, ResponderConfig};
 use crate::effect::Path;
 use crate::incident::open::Incident;
 use crate::incident::report::View;
+use crate::route::{WayName, joined};
 use stepwatch_model::Ts;
 
 /// Why a storm takes its way.
@@ -69,19 +70,24 @@ impl Dispatcher {
                 (level, may_notify(level).1)
             }
         };
-        let path = self.path(view.config, i, &due.route);
+        let path = self.path(view.config, i, &[&due.way]);
         let path = Path { level: due.level, again: due.repeat, asked, ..path };
         Ok(Call { level: level.clone(), path })
     }
 
-    /// How the ladder of a route came to be climbed.
-    pub(in crate::incident) fn path(&self, config: &ResponderConfig, i: &Incident, route: &str) -> Path {
+    /// How the ladders of these ways came to be climbed.
+    pub(in crate::incident) fn path(
+        &self,
+        config: &ResponderConfig,
+        i: &Incident,
+        names: &[&WayName],
+    ) -> Path {
         // A reload may have taken the route away since.
-        let way = self.router.ways(config, &i.record.labels).into_iter().find(|way| way.route == route);
+        let way = self.router.ways(config, &i.record.labels).into_iter().find(|way| names == [&way.name]);
         // A storm takes the way of what is in it, which its own labels need not lead to.
         let of_others = || (if i.storm.is_some() { OF_STORM.to_owned() } else { String::new() }, None);
         let (matched, policy) = way.map_or_else(of_others, |way| (way.because, way.policy));
-        Path { route: route.to_owned(), matched, policy, ..Path::default() }
+        Path { route: joined(names), matched, policy, ..Path::default() }
     }
 
     /// The receivers of a level, each once, and how they were found. Items that mean nobody leave

@@ -236,7 +236,7 @@ fn another_node_in_a_group_is_notified_and_pages_those_who_knew_of_the_first_onl
     let notified = words(&mut w);
     assert!(notified[0].0 == Action::Update && notified[0].1.starts_with("also NodeDown"), "{notified:?}");
     assert_eq!(w.records[&id].suspects.len(), 2, "{:?}", w.records[&id].suspects);
-    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.input(Input::Act { incident: &id, by: "sam", action: &IncidentAction::Ack });
     w.forward(Span::secs(60));
     words(&mut w);
     // The same again, also when it is posted as worse than it was.
@@ -258,7 +258,7 @@ fn what_is_restored_is_no_news() {
     down(&mut w, "n1");
     down(&mut w, "n2");
     let id = w.records.keys().next().unwrap().clone();
-    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.input(Input::Act { incident: &id, by: "sam", action: &IncidentAction::Ack });
     let stored: Vec<_> = w.engine.alerts().all().cloned().collect();
     w.restore();
     w.engine.restore_alerts(w.now, stored, &NoDirectory);
@@ -289,7 +289,7 @@ fn an_alert_that_comes_back_is_not_another() {
     let mut w = World::new(two_levels());
     down(&mut w, "n1");
     let id = w.records.keys().next().unwrap().clone();
-    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.input(Input::Act { incident: &id, by: "sam", action: &IncidentAction::Ack });
     assert_eq!(calls(&mut w), 1);
     for _ in 0..9 {
         up(&mut w, "n1");
@@ -307,7 +307,7 @@ fn an_alert_about_what_is_known_calls_nobody() {
     let mut w = World::new(two_levels());
     w.said_of(Scope::Node("n5".into()), "", Change::Raise, Kind::NodeFault, Severity::Page);
     let id = w.records.keys().next().unwrap().clone();
-    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.input(Input::Act { incident: &id, by: "sam", action: &IncidentAction::Ack });
     assert_eq!(calls(&mut w), 1);
     fires(&mut w, DEAD);
     w.forward(Span::secs(600));
@@ -330,7 +330,7 @@ fn only(w: &World) -> IncidentRecord {
 
 fn acked(w: &mut World) -> String {
     let id = only(w).id;
-    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.input(Input::Act { incident: &id, by: "sam", action: &IncidentAction::Ack });
     w.forward(Span::secs(60));
     words(w);
     id
@@ -385,10 +385,10 @@ fn what_was_acknowledged_keeps_its_name() {
     let notified = words(&mut w);
     assert_eq!((notified[0].0, only(&w).title()), (Action::Trigger, "DiskFull +2 new".to_owned()));
     assert!(notified[0].1.starts_with("after it was acknowledged: NetDown"), "{notified:?}");
-    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.input(Input::Act { incident: &id, by: "sam", action: &IncidentAction::Ack });
     assert_eq!(only(&w).title(), "DiskFull and 2 more");
     w.restore();
-    w.input(Input::Note { incident: &id, by: "sam", what: "x" });
+    w.input(Input::Act { incident: &id, by: "sam", action: &IncidentAction::Note("x".into()) });
     fires(&mut w, &[("alertname", "Oom"), ("cluster", "a"), ("severity", "critical")]);
     assert_eq!(only(&w).title(), "DiskFull and 2 more +1 new");
 }
@@ -415,7 +415,7 @@ fn an_alert_without_a_node_that_comes_and_goes_rings_once() {
 fn another_fault_in_an_acknowledged_group_rings() {
     let mut w = World::new(ResponderConfig { group_by: vec!["run".into()], ..two_levels() });
     let id = w.raise("r", Kind::LossSpike, Severity::Page);
-    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.input(Input::Act { incident: &id, by: "sam", action: &IncidentAction::Ack });
     w.forward(Span::secs(60));
     words(&mut w);
     w.said("r", Change::Raise, Kind::Hang, Severity::Page);
@@ -425,7 +425,7 @@ fn another_fault_in_an_acknowledged_group_rings() {
     assert!(m.title.contains("loss spike +1 new"), "{}", m.title);
     assert_eq!(m.reason, "after it was acknowledged: why");
     // It is known now.
-    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.input(Input::Act { incident: &id, by: "sam", action: &IncidentAction::Ack });
     w.said("r", Change::Clear, Kind::Hang, Severity::Page);
     w.said("r", Change::Raise, Kind::Hang, Severity::Page);
     w.forward(Span::secs(60));

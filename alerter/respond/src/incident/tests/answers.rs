@@ -51,7 +51,7 @@ fn an_acknowledgement_sends_the_updates_that_waited() {
     let id = w.raise("r", Kind::GradSpike, Page);
     w.said("r", Raise, Kind::LossSpike, Page);
     w.expect(&[("chat", Trigger, Reason::First)]);
-    w.input(Input::Ack { incident: &id, by: "alice" });
+    w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Ack });
     w.expect(&[("chat", Ack, Reason::Acknowledged)]);
     w.forward(Span::secs(7200));
     w.expect(&[]);
@@ -62,7 +62,7 @@ fn what_nobody_answers_after_the_answer_expired_escalates_anew() {
     let mut w = World::new(ResponderConfig { ack_timeout: Some(Span::secs(7200)), ..two_levels() });
     let id = w.raise("r", Kind::Hang, Page);
     w.forward(Span::secs(300));
-    w.input(Input::Ack { incident: &id, by: "alice" });
+    w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Ack });
     w.news();
     w.forward(Span::secs(7200));
     w.expect(&[("chat", Trigger, Reason::AckExpired)]);
@@ -75,7 +75,7 @@ fn what_nobody_answers_after_the_answer_expired_escalates_anew() {
 fn an_answer_does_not_expire_while_it_is_over() {
     let mut w = World::new(ResponderConfig { ack_timeout: Some(Span::secs(100)), ..two_levels() });
     let id = w.raise("r", Kind::Hang, Page);
-    w.input(Input::Ack { incident: &id, by: "alice" });
+    w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Ack });
     w.forward(Span::secs(50));
     w.said("r", Clear, Kind::Hang, Page);
     w.news();
@@ -91,7 +91,7 @@ fn whom_a_call_was_for_is_whom_its_answer_is_for() {
     config.policies[0].levels[0].notify = vec!["user:ann".into()];
     let mut w = World::new(config);
     let id = w.raise("r", Kind::Hang, Page);
-    w.input(Input::Ack { incident: &id, by: "bob" });
+    w.input(Input::Act { incident: &id, by: "bob", action: &IncidentAction::Ack });
     let notified: Vec<_> =
         w.sent.iter().map(|n| (n.receiver.as_str(), n.action, n.users.as_slice())).collect();
     let ann = ["ann".to_owned()];
@@ -106,11 +106,11 @@ fn who_took_what_nobody_was_notified_of_is_not_woken_when_it_is_back() {
     w.said("r", Clear, Kind::Hang, Page);
     w.input(Input::ExpireSilence { id: &silence });
     assert!(w.has_said("over before anyone was notified"), "{:#?}", w.history);
-    w.input(Input::Ack { incident: &id, by: "alice" });
+    w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Ack });
     w.said("r", Raise, Kind::Hang, Page);
     w.forward(Span::secs(7200));
     w.expect(&[]);
-    w.input(Input::Unack { incident: &id, by: "alice" });
+    w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Unack });
     w.forward(Span::ZERO);
     w.expect(&[("chat", Trigger, Reason::First)]);
 }

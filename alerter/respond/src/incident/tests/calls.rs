@@ -30,7 +30,7 @@ fn a_thread_shows_the_calls_of_every_level() {
     assert_eq!(reasons(&mut w), want);
     w.forward(Span::secs(300));
     w.expect(&[("phone", Trigger, Reason::Repeated), ("chat", Update, Reason::Repeated)]);
-    w.input(Input::Escalate { incident: &id, by: "ann" });
+    w.input(Input::Act { incident: &id, by: "ann", action: &IncidentAction::Escalate });
     w.expect(&[("phone", Trigger, Reason::Escalated), ("chat", Update, Reason::Escalated)]);
 }
 
@@ -56,8 +56,8 @@ fn what_goes_on_by_itself_is_said_to() {
     assert_eq!(left(&mut w), [(true, true)]);
     assert!(w.has_said("no answer for 10m; phone: its policy repeats"), "{:#?}", w.history);
     // Whoever answered has quieted it: it rings anew.
-    w.input(Input::Ack { incident: &id, by: "ann" });
-    w.input(Input::Escalate { incident: &id, by: "ann" });
+    w.input(Input::Act { incident: &id, by: "ann", action: &IncidentAction::Ack });
+    w.input(Input::Act { incident: &id, by: "ann", action: &IncidentAction::Escalate });
     let after: Vec<(bool, bool)> = left(&mut w);
     assert_eq!(after.last(), Some(&(false, false)));
 }
@@ -107,7 +107,7 @@ fn what_is_over_is_reported_in_the_past_tense() {
         (now.summary.as_str(), now.reason.as_str()),
         ("Over since step 1; it was: why.", "new incident")
     );
-    w.input(Input::Ack { incident: &incident, by: "ann" });
+    w.input(Input::Act { incident: &incident, by: "ann", action: &IncidentAction::Ack });
     let now = w.engine.reword(w.now, &first).unwrap();
     assert!(now.title.starts_with("ACK"), "{}", now.title);
     w.sent.clear();

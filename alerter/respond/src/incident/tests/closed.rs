@@ -9,7 +9,7 @@ use Change::{Clear, Raise};
 use Severity::{Page, Ticket};
 
 fn resolve(w: &mut World, id: &str) {
-    w.input(Input::Resolve { incident: id, by: "cli:alice" });
+    w.input(Input::Act { incident: id, by: "cli:alice", action: &IncidentAction::Resolve });
 }
 
 fn state(w: &World, id: &str) -> (State, Option<Ts>) {
@@ -71,17 +71,17 @@ fn somebody_wants_it_back_at_once() {
     w.news();
     w.forward(Span::secs(60));
     let by = "pagerduty:Jane (primary)";
-    w.input(Input::Reopen { incident: &id, by });
+    w.input(Input::Act { incident: &id, by, action: &IncidentAction::Reopen });
     assert_eq!(w.sent[0].message.reason, "reopened: by pagerduty:Jane (primary)");
     w.expect(&[("chat", Trigger, Reason::Reopened)]);
     assert_eq!((state(&w, &id), w.records[&id].asked_anew_at), ((State::Open, None), Some(w.now)));
     // It is open, and then it is over.
-    w.input(Input::Reopen { incident: &id, by });
+    w.input(Input::Act { incident: &id, by, action: &IncidentAction::Reopen });
     w.expect(&[]);
     resolve(&mut w, &id);
     w.said("r", Clear, Kind::Hang, Page);
     w.news();
-    w.input(Input::Reopen { incident: &id, by });
+    w.input(Input::Act { incident: &id, by, action: &IncidentAction::Reopen });
     w.expect(&[]);
     assert_eq!(state(&w, &id), (State::Resolved, None));
 }
@@ -95,11 +95,11 @@ fn what_an_earlier_answer_did_not_know_of_is_asked_anew() {
     w.said("r", Raise, Kind::LossSpike, Page);
     let raised = w.now;
     assert_eq!(w.records[&id].asked_anew_at, Some(raised));
-    w.input(Input::Ack { incident: &id, by: "ann" });
+    w.input(Input::Act { incident: &id, by: "ann", action: &IncidentAction::Ack });
     w.forward(Span::secs(60));
-    w.input(Input::Unack { incident: &id, by: "ann" });
+    w.input(Input::Act { incident: &id, by: "ann", action: &IncidentAction::Unack });
     assert_eq!(w.records[&id].asked_anew_at, Some(raised), "it is what it was");
-    w.input(Input::Ack { incident: &id, by: "ann" });
+    w.input(Input::Act { incident: &id, by: "ann", action: &IncidentAction::Ack });
     w.said("r", Raise, Kind::Divergence, Page);
     assert_eq!((w.records[&id].state, w.records[&id].asked_anew_at), (State::Open, Some(w.now)));
 }
@@ -191,7 +191,7 @@ fn what_was_in_a_storm_that_is_resolved_comes_back_without_it() {
     let over = w.raise("r3", Kind::Hang, Page);
     let storm = w.records.values().find(|r| r.kind == Kind::AlertStorm).unwrap().id.clone();
     resolve(&mut w, &storm);
-    w.input(Input::Ack { incident: &by_name, by: "alice" });
+    w.input(Input::Act { incident: &by_name, by: "alice", action: &IncidentAction::Ack });
     let back = Some(w.now + Span::secs(600));
     assert_eq!(state(&w, &storm), (State::Resolved, None));
     assert_eq!((state(&w, &member), state(&w, &over)), ((State::Resolved, back), (State::Resolved, back)));

@@ -126,7 +126,7 @@ fn what_a_run_that_ended_would_have_wasted_is_not_reported() {
     for by_hand in [true, false] {
         let mut w = World::new(two_levels());
         let id = w.raise("r", Kind::Nonfinite, Page);
-        w.input(Input::Ack { incident: &id, by: "sam" });
+        w.input(Input::Act { incident: &id, by: "sam", action: &IncidentAction::Ack });
         let record = &mut w.engine.manager().open.get_mut(&id).unwrap().record;
         record.summary = Sentence::from(clause!("loss is NaN")).and(clause!("every further step is wasted"));
         let mut out = Vec::new();

@@ -24,7 +24,7 @@ fn a_page_climbs_is_repeated_and_never_given_up() {
         w.forward(HALF_AN_HOUR);
         w.expect(&[("phone", Trigger, Reason::StillFiring)]);
     }
-    w.input(Input::Ack { incident: &id, by: "alice" });
+    w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Ack });
     w.expect(&[("chat", Ack, Reason::Acknowledged), ("phone", Ack, Reason::Acknowledged)]);
     w.forward(Span::secs(86_400));
     w.expect(&[]);
@@ -128,7 +128,7 @@ fn updates_keep_their_distance_and_are_sent_together() {
 fn an_acknowledgement_may_expire() {
     let mut w = World::new(ResponderConfig { ack_timeout: Some(Span::secs(7200)), ..two_levels() });
     let id = w.raise("r", Kind::Hang, Page);
-    w.input(Input::Ack { incident: &id, by: "alice" });
+    w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Ack });
     w.news();
     w.forward(Span::secs(7199));
     w.expect(&[]);
@@ -142,7 +142,7 @@ fn an_acknowledgement_may_expire() {
 fn what_comes_and_goes_is_reported_as_flapping_once() {
     let mut w = World::new(ResponderConfig { update_min_interval: Span::ZERO, ..two_levels() });
     let id = w.raise("r", Kind::Hang, Page);
-    w.input(Input::Ack { incident: &id, by: "alice" });
+    w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Ack });
     w.news();
     let mut notified = Vec::new();
     for _ in 0..8 {
@@ -272,7 +272,11 @@ fn a_person_who_stops_the_run_is_not_called_about_its_node() {
         w.news();
         let (now, mut out) = (w.now, Vec::new());
         w.engine.manager().run_ended(&mut Tx::new(now, &mut out), "r", by_hand, &BTreeMap::new());
-        w.input(Input::Note { incident: "none", by: "nobody", what: "arms the deadlines" });
+        w.input(Input::Act {
+            incident: "none",
+            by: "nobody",
+            action: &IncidentAction::Note("arms the deadlines".into()),
+        });
         w.absorb(out);
         w.forward(Span::secs(300));
         let calls = w.news().into_iter().filter(|(_, action, _)| *action == Trigger).count();

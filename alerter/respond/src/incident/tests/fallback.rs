@@ -262,7 +262,7 @@ fn the_fault_of_a_receiver_is_over_when_somebody_has_answered() {
     w.input(Input::AllReached);
     w.forward(Span::secs(60));
     assert_eq!(w.records[&fault].state, State::Open, "that one still has not taken it");
-    w.input(Input::Ack { incident: &id, by: "alice" });
+    w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Ack });
     w.forward(Span::secs(60));
     assert_eq!(w.records[&fault].state, State::Resolved);
 }

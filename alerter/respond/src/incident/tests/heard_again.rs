@@ -71,7 +71,7 @@ fn a_silence_that_is_gone_without_a_word_hides_nothing_for_long() {
 fn updates_of_a_silenced_incident_are_sent_when_the_silence_is_taken_back() {
     let mut w = World::new(ResponderConfig { update_min_interval: Span::secs(100), ..two_levels() });
     let id = w.raise("r", Kind::Hang, Page);
-    w.input(Input::Ack { incident: &id, by: "alice" });
+    w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Ack });
     w.expect(&[("chat", Trigger, Reason::First), ("chat", Ack, Reason::Acknowledged)]);
     let silence = w.silence("run=\"r\"", Span::secs(36_000));
     w.said("r", Clear, Kind::Hang, Page);

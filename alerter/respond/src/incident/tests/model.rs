@@ -273,11 +273,14 @@ impl Twin {
             return Vec::new();
         }
         let (input, words) = match *op {
-            Op::Ack(_) => (Input::Ack { incident, by: "alice" }, open.ack(now)),
-            Op::Unack(_) => (Input::Unack { incident, by: "alice" }, open.unack(now)),
-            Op::Escalate(_) => {
-                (Input::Escalate { incident, by: "bob" }, open.escalate(now).into_iter().collect())
+            Op::Ack(_) => (Input::Act { incident, by: "alice", action: &IncidentAction::Ack }, open.ack(now)),
+            Op::Unack(_) => {
+                (Input::Act { incident, by: "alice", action: &IncidentAction::Unack }, open.unack(now))
             }
+            Op::Escalate(_) => (
+                Input::Act { incident, by: "bob", action: &IncidentAction::Escalate },
+                open.escalate(now).into_iter().collect(),
+            ),
             Op::Failed(_, action) => {
                 let call = action == Action::Trigger;
                 let words = if call { open.failed(now, suppressed) } else { Vec::new() };
@@ -289,7 +292,7 @@ impl Twin {
             }
             _ => {
                 let words = self.truth.get_mut(&of).map(|t| t.end(now, true)).unwrap_or_default();
-                (Input::Resolve { incident, by: "alice" }, words)
+                (Input::Act { incident, by: "alice", action: &IncidentAction::Resolve }, words)
             }
         };
         self.world.input(input);

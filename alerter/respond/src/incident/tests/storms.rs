@@ -67,7 +67,7 @@ fn a_storm_that_was_taken_and_still_grows_does_not_ring_again() {
     let mut w = storms();
     burst(&mut w, &["a", "b", "c", "d"]);
     let id = storm(&w).unwrap().id.clone();
-    w.input(Input::Ack { incident: &id, by: "alice" });
+    w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Ack });
     w.news();
     w.forward(Span::secs(30));
     burst(&mut w, &["e"]);
@@ -83,7 +83,7 @@ fn a_storm_that_has_doubled_since_it_was_taken_rings() {
     burst(&mut w, &["a", "b", "c", "d"]);
     let id = storm(&w).unwrap().id.clone();
     for joined in [2, 4, 8] {
-        w.input(Input::Ack { incident: &id, by: "alice" });
+        w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Ack });
         w.news();
         for n in 1..=joined {
             assert_eq!(w.records[&id].state, State::Acknowledged, "{n} after {joined}");
@@ -126,7 +126,7 @@ fn whoever_closes_a_storm_is_not_notified_of_what_is_in_it() {
     let id = storm(&w).unwrap().id.clone();
     let members = ["c", "d"].map(|run| w.id(run, Kind::Hang));
     w.news();
-    w.input(Input::Resolve { incident: &id, by: "alice" });
+    w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Resolve });
     w.expect(&[("chat", Resolve, Reason::Resolved)]);
     for id in members {
         assert_eq!(w.records[&id].state, State::Resolved, "{:#?}", w.history);
@@ -302,22 +302,22 @@ fn what_rang_by_its_name_rings_by_its_name_again_during_a_storm() {
         w.forward(Span::secs(300));
         assert_eq!(w.records[&id].level, 2);
         let storm = storm(&w).unwrap().id.clone();
-        w.input(Input::Ack { incident: &storm, by: "alice" });
+        w.input(Input::Act { incident: &storm, by: "alice", action: &IncidentAction::Ack });
         of_it(&mut w);
         if resolved {
-            w.input(Input::Resolve { incident: &id, by: "alice" });
+            w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Resolve });
             w.forward(Span::secs(590));
             others(&mut w, "Y");
             w.forward(Span::secs(10));
         } else {
-            w.input(Input::Ack { incident: &id, by: "alice" });
+            w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Ack });
             others(&mut w, "Y");
             posts(&mut w, "", &[("alertname", "Down"), ("device", "b")]);
         }
         let rang = of_it(&mut w);
         assert_eq!(rang.first().map(|(to, _)| to.as_str()), Some("chat"), "{:#?}", w.history);
         assert_eq!(w.records[&id].state, State::Open, "{:#?}", w.history);
-        w.input(Input::Escalate { incident: &id, by: "alice" });
+        w.input(Input::Act { incident: &id, by: "alice", action: &IncidentAction::Escalate });
         let words = ("phone".to_owned(), "escalated to level 2 by alice".to_owned());
         assert_eq!(of_it(&mut w), [words], "level 2 is next once more");
     }

@@ -44,7 +44,7 @@ fn a_person_who_asks_for_more_is_heard_in_a_silence() {
     let mut w = World::new(two_levels());
     w.silence("run=\"r\"", Span::secs(3600));
     let id = w.raise("r", Kind::Hang, Page);
-    w.input(Input::Escalate { incident: &id, by: "bob" });
+    w.input(Input::Act { incident: &id, by: "bob", action: &IncidentAction::Escalate });
     w.expect(&[("chat", Trigger, Reason::Escalated)]);
 }
 
@@ -60,7 +60,7 @@ fn a_hang_hides_the_slowness_it_causes() {
         (Some(SuppressionReason::Inhibited), None)
     );
     assert_eq!(w.records[&slow].suppression.as_ref().map(|q| q.by.clone()), Some(hang.clone()));
-    w.input(Input::Ack { incident: &hang, by: "alice" });
+    w.input(Input::Act { incident: &hang, by: "alice", action: &IncidentAction::Ack });
     w.news();
     // It is over, the run is still slow.
     w.said("r", Clear, Kind::Hang, Page);
@@ -74,7 +74,7 @@ fn what_nobody_was_notified_of_comes_back_worse_and_notifies_once() {
     let hang = w.raise("r", Kind::Hang, Page);
     w.raise("r", Kind::Straggler, Ticket);
     w.said("r", Clear, Kind::Straggler, Ticket);
-    w.input(Input::Resolve { incident: &hang, by: "alice" });
+    w.input(Input::Act { incident: &hang, by: "alice", action: &IncidentAction::Resolve });
     w.news();
     w.raise("r", Kind::Straggler, Page);
     w.expect(&[("chat", Trigger, Reason::Raised)]);
@@ -113,12 +113,12 @@ fn what_is_silenced_explains_nothing_unless_somebody_has_it() {
     w.forward(Span::secs(300));
     w.expect(&[("phone", Trigger, Reason::Escalated)]);
     // Somebody has it, silenced as it is.
-    w.input(Input::Ack { incident: &source, by: "alice" });
+    w.input(Input::Act { incident: &source, by: "alice", action: &IncidentAction::Ack });
     w.forward(Span::secs(7200));
     w.expect(&[]);
     assert_eq!(suppressed_as(&w, &target), Some(SuppressionReason::Inhibited));
     // And has it no more.
-    w.input(Input::Unack { incident: &source, by: "alice" });
+    w.input(Input::Act { incident: &source, by: "alice", action: &IncidentAction::Unack });
     w.expect(&[("phone", Trigger, Reason::InhibitionEnded)]);
     assert!(w.has_said("does not explain it any more"), "{:#?}", w.history);
 }
@@ -130,7 +130,7 @@ fn a_silence_shows_what_its_incident_explained() {
         let (source, target) = hang_and_no_checkpoint(&mut w);
         w.expect(&[("chat", Trigger, Reason::First)]);
         if answered {
-            w.input(Input::Ack { incident: &source, by: "alice" });
+            w.input(Input::Act { incident: &source, by: "alice", action: &IncidentAction::Ack });
         }
         w.news();
         let silence = w.silence("kind=\"hang\"", Span::secs(36_000));
@@ -220,7 +220,7 @@ fn what_is_over_before_its_reason_notifies_nobody() {
     let mut w = World::new(two_levels());
     let hang = w.raise("r", Kind::Hang, Page);
     w.raise("r", Kind::Straggler, Ticket);
-    w.input(Input::Ack { incident: &hang, by: "alice" });
+    w.input(Input::Act { incident: &hang, by: "alice", action: &IncidentAction::Ack });
     w.said("r", Clear, Kind::Straggler, Ticket);
     w.forward(Span::secs(100));
     w.said("r", Clear, Kind::Hang, Page);
@@ -276,7 +276,7 @@ fn a_storm_pages_once_and_keeps_everything() {
     want = vec![("phone", Trigger, Reason::Escalated); 4];
     w.expect(&want);
     // Whoever takes the storm takes what is in it.
-    w.input(Input::Ack { incident: &storm.id, by: "alice" });
+    w.input(Input::Act { incident: &storm.id, by: "alice", action: &IncidentAction::Ack });
     w.expect(&[("chat", Ack, Reason::Acknowledged), ("phone", Ack, Reason::Acknowledged)]);
     let open = w.records.values().filter(|r| r.state == State::Open).count();
     assert_eq!(open, 3, "the ones that were notified by themselves");
@@ -310,7 +310,7 @@ fn an_acknowledged_storm_that_is_back_rings_again() {
     };
     burst(&mut w, "a");
     let storm = w.records.values().find(|r| r.kind == Kind::AlertStorm).map(|r| r.id.clone()).unwrap();
-    w.input(Input::Ack { incident: &storm, by: "alice" });
+    w.input(Input::Act { incident: &storm, by: "alice", action: &IncidentAction::Ack });
     w.news();
     w.forward(Span::secs(200));
     burst(&mut w, "b");

@@ -51,7 +51,7 @@ fn the_next_of_its_kind_has_another() {
     let ids = (0..3).map(|_| {
         w.said("r", Change::Raise, Kind::Nonfinite, Page);
         let id = w.id("r", Kind::Nonfinite);
-        w.input(Input::Resolve { incident: &id, by: "cli:alice" });
+        w.input(Input::Act { incident: &id, by: "cli:alice", action: &IncidentAction::Resolve });
         w.said("r", Change::Clear, Kind::Nonfinite, Page);
         id
     });

@@ -2,7 +2,20 @@
 
 use super::*;
 use crate::LogReader;
+use crate::line_formats::samples::{PLAIN, Sampled, Written};
 use stepwatch_wire::{Edge, Kind};
+
+impl Sampled for Composer {
+    const LOGS: &'static [&'static str] = &[
+        include_str!("../../../tests/data/llmfoundry_console.log"),
+        include_str!("../../../tests/data/composer_shearing.log"),
+    ];
+    const WRITTEN: &'static [Written] = &[Written {
+        line: "[batch=§/1000]:\n\t Train time/epoch: 0\n⟨\t Train loss/train/total: ¤\n⟩\t Train lr-DecoupledAdamW/group0: 1e-05",
+        end: Some("other"),
+        ..PLAIN
+    }];
+}
 
 fn read(log: &str) -> (Vec<Event>, LogReader) {
     let mut r = LogReader::new(Some("composer")).unwrap();

@@ -2,6 +2,16 @@
 
 use super::*;
 use crate::LogReader;
+use crate::line_formats::samples::{PLAIN, Sampled, Written};
+
+impl Sampled for DeepSpeed {
+    const LOGS: &'static [&'static str] = &[
+        include_str!("../../../tests/data/deepspeed_2020_cifar.log"),
+        "worker-0: [2023-11-07 01:55:23,711] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, lr=[4.99e-05], mom=[(0.9, 0.95)]\nworker-0: [2023-11-07 01:55:23,811] [INFO] [timer.py:260:stop] epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=25.03, CurrSamplesPerSec=25.70, MemAllocated=4.32GB, MaxMemAllocated=38.49GB\n",
+    ];
+    const WRITTEN: &'static [Written] =
+        &[Written { line: "steps: §⟨ loss: ¤⟩ iter time (s): 145.206 samples/sec: 7.052", ..PLAIN }];
+}
 
 fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
     let mut r = LogReader::new(Some("deepspeed")).unwrap();

@@ -8,7 +8,22 @@ mod tokens;
 use proptest::prelude::*;
 use stepwatch_wire::{Event, Kind};
 
+use super::Generic;
 use crate::LogReader;
+use crate::line_formats::samples::{PLAIN, Sampled, Written};
+
+impl Sampled for Generic {
+    const LOGS: &'static [&'static str] = &[];
+    const WRITTEN: &'static [Written] = &[
+        Written { line: "step § |⟨ loss ¤ |⟩ lr 1e-05 | wd 0.1 | 410 ms", ..PLAIN },
+        Written { line: "§:⟨ Loss ¤ |⟩ LR 8.4e-07 | Time 20119.00ms | Weight Decay 0.1", ..PLAIN },
+        Written {
+            line: "Epoch 0:   1%|          | §/40320 [01:00<6:00:00,  1.86it/s⟨, loss=¤⟩, lr=6e-4, Kt/s=122.0]",
+            ..PLAIN
+        },
+        Written { line: "step: §⟨ | loss: ¤⟩", bare: true, ..PLAIN },
+    ];
+}
 
 fn read_with(mut r: LogReader, lines: &[&str]) -> Vec<Event> {
     let mut out = Vec::new();

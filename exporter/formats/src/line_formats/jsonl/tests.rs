@@ -1,6 +1,25 @@
 use stepwatch_wire::{Event, Kind};
 
+use super::Jsonl;
 use crate::LogReader;
+use crate::line_formats::samples::{PLAIN, Sampled, Written};
+
+impl Sampled for Jsonl {
+    const LOGS: &'static [&'static str] = &[include_str!("../../../tests/data/nemo_automodel.jsonl")];
+    // A JSON object is a Python dict too: the list of formats decides.
+    const READ_BY: &'static [&'static str] = &["huggingface"];
+    const WRITTEN: &'static [Written] = &[Written {
+        line: r#"{"step": §,⟨ "loss": ¤,⟩ "grad_norm": 0.5, "lr": 1e-05}"#,
+        word: Some("null"),
+        nan: "NaN",
+        ..PLAIN
+    }];
+    const OWN: &'static [Written] = &[Written {
+        line: r#"{"step": §, "loss": 2.5, "lr": 1e-05, "reward": ¤}"#,
+        word: Some("null"),
+        ..PLAIN
+    }];
+}
 
 fn read(lines: &[&str]) -> Vec<Event> {
     with(LogReader::new(Some("jsonl")).unwrap(), lines)

@@ -2,7 +2,29 @@
 
 use super::*;
 use crate::LogReader;
+use crate::line_formats::samples::{PLAIN, Sampled, Written};
 use stepwatch_wire::{CkptPhase, Edge, Kind};
+
+impl Sampled for Megatron {
+    const LOGS: &'static [&'static str] = &[
+        include_str!("../../../tests/data/bloom176b_loss_spike.log"),
+        include_str!("../../../tests/data/bloom176b_throughput_drop.log"),
+        include_str!("../../../tests/data/bloom176b_eval.log"),
+        include_str!("../../../tests/data/tr8_104b_divergence.log"),
+        include_str!("../../../tests/data/megatron_v2_fp16_skipped.log"),
+        include_str!("../../../tests/data/megatron_deepspeed_3d.log"),
+        include_str!("../../../tests/data/deepspeed_pipe_engine.log"),
+        include_str!("../../../tests/data/megatron_bridge_moe_mtp.log"),
+        " samples/sec: 12.345 | iteration       10/  320000 | elapsed time per iteration (ms): 1234.5 | learning rate: 1.000E-04 | approx flops per GPU: 120.3TFLOPS | lm_loss: 2.345678E+00 | loss scale: 4096.0 | number of skipped iterations:   0 | number of nan iterations:   0 |\n",
+    ];
+    // The engine's lines stand beside the trainer's.
+    const READ_BY: &'static [&'static str] = &["deepspeed"];
+    const WRITTEN: &'static [Written] = &[Written {
+        line: " iteration §/ 1000 | consumed samples: 4 | elapsed time per iteration (ms): 900.1 | learning rate: 1.0E-04 |⟨ lm loss: ¤ |⟩ loss scale: 1.0 | grad norm: 0.5 | number of skipped iterations:   0 | number of nan iterations:   0 |",
+        always: true,
+        ..PLAIN
+    }];
+}
 
 fn read(lines: &[&str]) -> Vec<Event> {
     let mut r = LogReader::new(Some("megatron")).unwrap();

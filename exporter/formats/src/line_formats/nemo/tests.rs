@@ -2,7 +2,25 @@
 
 use super::*;
 use crate::LogReader;
+use crate::line_formats::samples::{PLAIN, Sampled, Written};
 use stepwatch_wire::{Edge, Kind};
+
+impl Sampled for Nemo {
+    const LOGS: &'static [&'static str] = &[
+        include_str!("../../../tests/data/nemo_progress.log"),
+        include_str!("../../../tests/data/nemo_automodel_stdout.log"),
+    ];
+    const WRITTEN: &'static [Written] = &[
+        Written {
+            line: "Training epoch 0, iteration §/149 | lr: 3e-05 | consumed_samples: 123 | global_batch_size: 1 | global_step: § |⟨ reduced_train_loss: ¤ |⟩ train_step_timing in s: 0.03215",
+            ..PLAIN
+        },
+        Written {
+            line: "2026-08-10 15:49:07 | INFO | root | step § | epoch 0 |⟨ loss ¤ |⟩ grad_norm 1.0398 | lr 1.00e-05 | mem 32.47 GiB | tps 10021.50(1252.69/gpu) | num_label_tokens 37370",
+            ..PLAIN
+        },
+    ];
+}
 
 fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
     let mut r = LogReader::new(Some("nemo")).unwrap();

@@ -2,7 +2,20 @@
 
 use stepwatch_wire::{Event, Kind};
 
+use super::NemoRl;
 use crate::LogReader;
+use crate::line_formats::samples::{PLAIN, Sampled, Written};
+
+impl Sampled for NemoRl {
+    const LOGS: &'static [&'static str] = &[
+        "\n========================= Step 3/100 =========================\n▶ Preparing batch...\n▶ Taking a training step...\n\n📊 Training Results:\n  • Loss: 0.0123\n\n⏱️  Timing:\n  • Total step time: 60.12s\n  • policy_training: 20.10s (33.4%)\n",
+    ];
+    const WRITTEN: &'static [Written] = &[Written {
+        line: "========================= Step §/1000 =========================\n▶ Preparing batch...\n📊 Training Results:\n⟨  • Loss: ¤\n⟩  • Avg Reward: 0.4123\n⏱️  Timing:\n  • Total step time: 60.12s\n  • policy_training: 20.1s (33.3%)",
+        end: Some("other"),
+        ..PLAIN
+    }];
+}
 
 fn read(log: &str) -> Vec<Event> {
     let mut r = LogReader::new(None).unwrap();

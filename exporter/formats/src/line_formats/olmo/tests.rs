@@ -2,7 +2,20 @@
 
 use super::*;
 use crate::LogReader;
+use crate::line_formats::samples::{PLAIN, Sampled, Written};
 use stepwatch_wire::{Edge, Kind};
+
+impl Sampled for Olmo {
+    const LOGS: &'static [&'static str] = &[
+        include_str!("../../../tests/data/olmo.log"),
+        "2026-06-22 10:00:00.123\tnode-3:0\tolmo_core.train.callbacks.console_logger:62\tINFO\t[step=10/1000,epoch=1,eta=1:02:03]\n    train/CE loss=2.345\n    optim/total grad norm=0.4312\n    throughput/device/TPS=12,345\n",
+    ];
+    const WRITTEN: &'static [Written] = &[Written {
+        line: "2026-06-22 10:00:00.123\tnode-3:0\tolmo_core.train.callbacks.console_logger:62\tINFO\t[step=§/1000,epoch=1,eta=1:02:03]\n⟨    train/CE loss=¤\n⟩    optim/total grad norm=0.4312\n    throughput/device/TPS=12,345",
+        end: Some("other"),
+        ..PLAIN
+    }];
+}
 
 fn read(log: &str) -> (Vec<Event>, LogReader) {
     let mut r = LogReader::new(Some("olmo")).unwrap();

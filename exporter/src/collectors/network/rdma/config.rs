@@ -53,6 +53,7 @@ impl Config {
     pub(crate) fn check(&self) -> Mistakes {
         Mistakes::default()
             .period("interval", self.interval)
+            .period("counters_interval", self.counters_interval)
             .patterns("include", &self.include)
             .patterns("exclude", &self.exclude)
             .patterns("management", &self.management)
