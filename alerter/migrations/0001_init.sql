@@ -31,7 +31,7 @@ CREATE TABLE incidents (
     flaps         BIGINT NOT NULL,
     -- The whole incident as JSON: what the program reads back.
     record        TEXT NOT NULL,
-    -- Nodes that are sick themselves, between commas: ",gpu-042,gpu-043,". Of one node:
+    -- Nodes that are faulty themselves, between commas: ",gpu-042,gpu-043,". Of one node:
     --   SELECT id, run, kind, opened_at, summary FROM incidents WHERE nodes LIKE '%,gpu-042,%'
     --   ORDER BY opened_at;
     nodes         TEXT NOT NULL DEFAULT ',',
@@ -53,12 +53,12 @@ CREATE TABLE timeline (
     at_ms    BIGINT NOT NULL,
     actor    TEXT NOT NULL,
     what     TEXT NOT NULL,
-    -- Why nobody is notified from then on, where the entry tells of that.
+    -- Why nobody is notified from then on, where the entry is about that.
     suppressed TEXT,
     PRIMARY KEY (incident, seq)
 );
 
--- What is to be told to whom. Pages that have not got out:
+-- What is to be sent to whom. Pages that have not been delivered:
 --   SELECT incident, receiver, attempts, error FROM outbox
 --   WHERE page = 1 AND action = 'trigger' AND state IN ('pending', 'attempting', 'ambiguous');
 CREATE TABLE outbox (
@@ -80,7 +80,7 @@ CREATE TABLE outbox (
     -- it.
     reported      BIGINT NOT NULL,
     notification  TEXT NOT NULL,
-    -- 1 of what is told although something hides the incident: a person asked for it, or it is an
+    -- 1 of what is sent although the incident is suppressed: a person asked for it, or it is an
     -- answer or an end.
     despite_suppression BIGINT NOT NULL DEFAULT 0,
     -- The number of a call among those of its incident and class (page, ticket), given before it is
@@ -101,8 +101,8 @@ CREATE INDEX outbox_unreported ON outbox (reported) WHERE reported = 0 AND state
 CREATE INDEX outbox_confirmed ON outbox (receiver) WHERE confirmed = 1;
 CREATE INDEX outbox_unconfirmed ON outbox (receiver, done_at)
     WHERE confirmed = 0 AND page = 1 AND action = 'trigger' AND state = 'delivered' AND ring IS NOT NULL;
--- Pages that a receiver refused for good: they are looked at again for as long as nobody was told
--- of their incident.
+-- Pages that a receiver refused for good: they are looked at again for as long as nobody was
+-- notified of their incident.
 CREATE INDEX outbox_refused ON outbox (receiver, incident) WHERE state = 'failed' AND page = 1 AND action = 'trigger';
 
 -- What a notifier must remember of a conversation, such as the Slack channel id and the timestamp
@@ -175,7 +175,7 @@ CREATE TABLE meta (
     value TEXT NOT NULL
 );
 
--- What people asked to be told nothing about. Who keeps what quiet now:
+-- What people do not want to be notified of. Who silences what now:
 --   SELECT id, matchers, created_by, comment, ends_at FROM silences
 --   WHERE ends_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now');
 CREATE TABLE silences (
@@ -190,9 +190,9 @@ CREATE TABLE silences (
 );
 CREATE INDEX silences_by_end ON silences (ends_at);
 
--- Alerts of other programs that fire, as they were told last. Those that are over are not here: the
--- incidents have their history. They are kept in the order in which they began to fire: those of
--- one request lie together, and end together. In the order of their fingerprints, which is none,
+-- Alerts of other programs that fire, as they were posted last. Those that are over are not here:
+-- the incidents have their history. They are kept in the order in which they began to fire: those
+-- of one request lie together, and end together. In the order of their fingerprints, which is none,
 -- each would be a page of its own to write.
 CREATE TABLE alerts (
     -- The program knows which alert has which.
@@ -205,14 +205,14 @@ CREATE TABLE alerts (
     starts_ms     BIGINT NOT NULL,
     ends_ms       BIGINT NOT NULL,
     updated_ms    BIGINT NOT NULL,
-    -- The labels beyond which whoever told it has no say, as a JSON object; of none where nothing
+    -- The labels beyond which whoever posted it has no say, as a JSON object; of none where nothing
     -- limits them.
     within        TEXT NOT NULL,
     -- The name of the token that posted it, where that is limited.
     sender        TEXT NOT NULL DEFAULT ''
 );
 
--- What services told us and we acted upon: neither a repetition nor a replay is acted upon again.
+-- What services reported and we acted upon: neither a repetition nor a replay is acted upon again.
 CREATE TABLE callbacks (
     service TEXT NOT NULL,
     id      TEXT NOT NULL,

@@ -1,4 +1,4 @@
-//! GPUs of one node or a few: what do they do, are they sick, and does the driver answer?
+//! GPUs of one node or a few: what do they do, are they faulty, and does the driver answer?
 
 use crate::head;
 use crate::layout::{Board, Chart, Row};
@@ -13,7 +13,17 @@ pub(crate) fn board() -> Board {
         description: "The GPUs of one node or a few, down to their memory, their power and their driver.",
         variables,
         annotations: || vec![head::incidents(), node::xids()],
-        rows: vec![work(), heat(), held_down(), sick(), memory(), pcie(), partitions(), driver(), identity()],
+        rows: vec![
+            work(),
+            heat(),
+            held_down(),
+            faults(),
+            memory(),
+            pcie(),
+            partitions(),
+            driver(),
+            identity(),
+        ],
     }
 }
 
@@ -162,9 +172,9 @@ fn held_down() -> Row {
     )
 }
 
-fn sick() -> Row {
+fn faults() -> Row {
     Row::open(
-        "Are the GPUs sick?",
+        "Are the GPUs faulty?",
         vec![
             Chart::lines("XIDs", "Which errors did the driver report?", Unit::Count).bars().from_zero().show(
                 gpu("gpu_xid_errors_total")

@@ -179,10 +179,10 @@ pub(crate) fn mark(
     }
 }
 
-/// Where an incident opened that somebody is told of. The alerter's metrics have its kind, not its
-/// run or node: the mark is in every board, and the alerter's page says whose it is. The counter of
-/// a kind begins with its first incident, which a rate does not see: a series that was not there a
-/// minute ago counts, if the alerter was.
+/// Where an incident opened that somebody is notified of. The alerter's metrics have its kind, not
+/// its run or node: the mark is in every board, and the alerter's page says whose it is. The
+/// counter of a kind begins with its first incident, which a rate does not see: a series that was
+/// not there a minute ago counts, if the alerter was.
 pub(crate) fn incidents() -> Annotation {
     let opened = r#"stepwatch_alerter_incidents_opened_total{cluster=~"$cluster", severity=~"page|ticket"}"#;
     mark(

@@ -1,4 +1,4 @@
-//! Incidents and on-call: what is open, is somebody told, and do answers come back?
+//! Incidents and on-call: what is open, is somebody notified, and do answers come back?
 
 use crate::head::{self, INCIDENTS_PAGE};
 use crate::layout::{Board, Chart, Row};

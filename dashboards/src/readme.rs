@@ -23,7 +23,7 @@ is that question.
   twenty worst, so a thousand nodes fit.
 * The board of jobs needs `honor_labels: true`, as in `deploy/prometheus.yml`: `job` is there the
   job of the scheduler.
-* A purple mark is an incident that somebody was told of, of any run or node: the alerter's metrics
+* A purple mark is an incident that somebody was notified of, of any run or node: the alerter's metrics
   have its kind, and its page says whose it is.
 
 There are no panels of goodput, cost and energy of runs: no metrics of them are exported yet.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use stepwatch_model::Kind;
 use stepwatch_tests::{bins, families};
 use stepwatch_wire::conditions::NodeCondition;
 
@@ -25,9 +26,9 @@ const PREFIXES: &[&str] = &[
     "stepwatch_exporter_",
     "stepwatch_alerter_",
 ];
-/// Kinds of incident, and words, whose names begin like those of metrics.
-const NO_METRICS: &[&str] =
-    &["node_name", "gpu_fault", "gpu_uuid", "gpu_waste", "node_ratio", "node_fault", "node_taken"];
+/// Words whose names begin like those of metrics, beside kinds of incidents and conditions of
+/// nodes.
+const NO_METRICS: &[&str] = &["node_name", "gpu_uuid", "node_ratio", "node_taken"];
 /// What the text format appends to the name of a family.
 const SUFFIXES: &[&str] = &["_bucket", "_sum", "_count", "_total", "_info", "_created"];
 
@@ -36,7 +37,8 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn looks_like_ours(word: &str) -> bool {
-    let other = NO_METRICS.contains(&word) || NodeCondition::parse(word).is_some();
+    let is_kind = Kind::ALL.iter().any(|kind| kind.as_str() == word);
+    let other = is_kind || NO_METRICS.contains(&word) || NodeCondition::parse(word).is_some();
     !other && PREFIXES.iter().any(|p| word.starts_with(p) && word.len() > p.len())
 }
 

@@ -230,4 +230,19 @@ mod tests {
             assert!(runbooks.join(kind.runbook()).is_file(), "{kind:?}");
         }
     }
+
+    #[test]
+    fn each_kind_is_in_the_table_of_kinds_with_its_cause() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kinds.md");
+        let table = std::fs::read_to_string(path).unwrap();
+        for kind in Kind::ALL {
+            let (name, cause) = (format!("`{}`", kind.as_str()), format!("`{}`", kind.cause().as_str()));
+            let is_row = |line: &str| {
+                let mut cells = line.split('|').skip(1);
+                cells.next().is_some_and(|kinds| kinds.contains(&name))
+                    && cells.next().is_some_and(|causes| causes.contains(&cause))
+            };
+            assert!(table.lines().any(is_row), "{name} with {cause}");
+        }
+    }
 }

@@ -104,8 +104,8 @@ pub(super) async fn unack(
     params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
     request_body = Resolution,
     responses(
-        (status = 200, description = "As it is now", body = IncidentView),
-        BadRequest, NotFound, TooLarge, NotJson, Broken
+        (status = 200, description = "As it is now; 409 where it ended before it was said what it was", body = IncidentView),
+        BadRequest, NotFound, Conflict, TooLarge, NotJson, Broken
     )
 )]
 pub(super) async fn resolve(
@@ -202,7 +202,10 @@ impl Said {
     fn settled(&self, record: &IncidentRecord) -> Option<Result<()>> {
         let done = match self.action {
             IncidentAction::Unack => record.state == IncidentState::Open,
-            IncidentAction::Resolve | IncidentAction::ResolveAs(_) => record.state == IncidentState::Resolved,
+            IncidentAction::Resolve => record.state == IncidentState::Resolved,
+            IncidentAction::ResolveAs(verdict) => {
+                record.end.as_ref().is_some_and(|end| end.verdict == Some(verdict))
+            }
             IncidentAction::Ack
             | IncidentAction::Escalate
             | IncidentAction::Reopen
@@ -216,10 +219,13 @@ impl Said {
         }
         let when = record.resolved_at.map(|at| format!(" at {at}")).unwrap_or_default();
         let id = &record.id;
-        let left = record.reopens_at().map_or_else(
-            || "nothing is left to be done about it".to_owned(),
-            |at| format!("it still fires, and comes back at {at} unless it is over by then"),
-        );
+        let left = match (&self.action, record.reopens_at()) {
+            (IncidentAction::ResolveAs(_), _) => {
+                "what it was can be said until then, and a note at any time".to_owned()
+            }
+            (_, Some(at)) => format!("it still fires, and comes back at {at} unless it is over by then"),
+            (_, None) => "nothing is left to be done about it".to_owned(),
+        };
         let message = format!("incident {id} was resolved{when}: {left}");
         Some(Err(ApiError::conflict(message)))
     }

@@ -50,10 +50,8 @@ use crate::nvml::{Call, Identity, Nvml, OpenError, Refused, Ticket};
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "GPUs of the node, from the NVIDIA driver";
-pub const NEEDS: &str =
-    "libnvidia-ml.so.1 and /dev/nvidia*; any user; CAP_SYS_ADMIN for gpu_sram_ecc_* and, under MIG, for the instances where their devices are not given; what is refused stands in gpu_nvml_no_permission";
-pub const COST: &str =
-    "some 30 calls a GPU a second and 60 more each half minute, on one thread; none that waits, none that takes a context";
+pub const NEEDS: &str = "libnvidia-ml.so.1 and /dev/nvidia*; any user; CAP_SYS_ADMIN for gpu_sram_ecc_* and, under MIG, for the instances where their devices are not given; what is refused stands in gpu_nvml_no_permission";
+pub const COST: &str = "some 30 calls a GPU a second and 60 more each half minute, on one thread; none that waits, none that takes a context";
 
 /// The first answer may take this long, so that one page from a standing start has it.
 const FIRST_WAIT: Duration = Duration::from_secs(4);

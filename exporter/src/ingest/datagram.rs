@@ -88,7 +88,7 @@ mod tests {
             take(Received { length: packet.len(), uid: Some(uid), carried: false }, packet, &intake);
         };
         let of_ann = intake.rates.of(Principal::User(1001), Instant::now());
-        of_ann.count(Instant::now(), Duration::from_secs(3600));
+        of_ann.count(Instant::now(), Duration::from_hours(1));
         send(1001);
         assert_eq!((testing::published(&hub).len(), hub.drops().get(Reason::Rate)), (0, 1));
         send(1002);

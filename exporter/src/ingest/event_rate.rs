@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(read(&rate, start + Duration::from_millis(10), Duration::ZERO), 100);
         assert_eq!(read(&rates.of(USER, start), start, Duration::ZERO), 0, "by whatever way");
         assert_eq!(
-            read(&rate, start + Duration::from_secs(60), Duration::ZERO),
+            read(&rate, start + Duration::from_mins(1), Duration::ZERO),
             1_001,
             "no more than a burst"
         );

@@ -167,7 +167,7 @@ mod tests {
             routes(intake.clone(), Roots::default()).oneshot(request).await.unwrap()
         };
         assert_eq!(post().await.status(), StatusCode::ACCEPTED);
-        rate.count(Instant::now(), Duration::from_secs(3600));
+        rate.count(Instant::now(), Duration::from_hours(1));
         let refused = post().await;
         assert_eq!(
             (refused.status(), refused.headers()[RETRY_AFTER].as_bytes()),

@@ -317,7 +317,7 @@ mod tests {
     async fn a_new_connection_of_a_user_that_was_too_fast_waits() {
         let (hub, counts) = (testing::hub(), Arc::<Counts>::default());
         let connection = connection(&hub);
-        connection.rate.count(Instant::now(), Duration::from_secs(3600));
+        connection.rate.count(Instant::now(), Duration::from_hours(1));
         let seat = Seat::take(&counts, &connection.peer, 1).unwrap();
         // The time of the rate is the real one, which does not pass here: after each wait in the
         // test's time, one more packet is read.
@@ -330,7 +330,7 @@ mod tests {
     async fn what_a_user_sent_too_fast_is_counted_when_its_connection_is_closed_for_another() {
         let hub = testing::hub();
         let connection = connection(&hub);
-        connection.rate.count(Instant::now(), Duration::from_secs(3600));
+        connection.rate.count(Instant::now(), Duration::from_hours(1));
         let seat = Seat::take(&Arc::default(), &connection.peer, 1).unwrap();
         seat.cut.cancel();
         connection.run(seat, Shutdown::manual().1).await;

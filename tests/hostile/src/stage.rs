@@ -20,7 +20,7 @@ pub(crate) const GENUINE: &str = "genuine";
 /// Of docs/security.md.
 const ALERTER_MAX_KIB: u64 = 128 << 10;
 const AGE_MAX: Duration = Duration::from_secs(2);
-const NEWCOMER_MAX: Duration = Duration::from_secs(10);
+const NEWCOMER_MAX: Duration = Duration::from_secs(5);
 const PAGE_MAX: Duration = Duration::from_secs(2);
 /// Where nothing can be recorded: ten seconds are waited for the store, and the loop looks each
 /// second.

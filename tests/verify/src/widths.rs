@@ -21,12 +21,13 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
 
 fn of_file(root: &Path, path: &Path) -> Vec<String> {
     let name = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
-    let is_rule = path.parent().is_some_and(|dir| dir == root.join("rules")) && name.ends_with(".yml");
+    let kind = path.extension().and_then(|e| e.to_str());
+    let is_rule = kind == Some("yml") && path.parent().is_some_and(|dir| dir == root.join("rules"));
     if is_rule || GENERATED.contains(&name.as_str()) || name.starts_with(FOREIGN) {
         return Vec::new();
     }
     let Ok(text) = std::fs::read_to_string(path) else { return Vec::new() };
-    let wide = match path.extension().and_then(|e| e.to_str()) {
+    let wide = match kind {
         Some("md") => in_prose(&text),
         Some("sql") => in_comments(&text, "--"),
         _ => in_comments(&text, "#"),

@@ -96,6 +96,9 @@ async fn detectors_are_judged_by_what_people_said() {
     let answer = r#"{"by":"ann","as":"false"}"#;
     let path = format!("/api/v1/incidents/{id}/resolve");
     assert_eq!(app.post(&path, "application/json", answer).await.0, 200);
+    assert_eq!(app.post(&path, "application/json", answer).await.0, 200, "once more is no mistake");
+    let (status, late) = app.post(&path, "application/json", r#"{"by":"bob","as":"real"}"#).await;
+    assert!(status == 409 && late.contains("can be said until then"), "{late}");
     let page = wait_for("the answer", async || {
         let page = app.get("/detectors").await.1;
         page.contains("0 % were real").then_some(page)

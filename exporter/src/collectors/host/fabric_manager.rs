@@ -40,8 +40,7 @@ use crate::roots::{self, Roots};
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "log of NVIDIA's fabric manager";
-pub const NEEDS: &str =
-    "/var/log/fabricmanager.log or what collectors.fabric_manager.log names; CAP_DAC_READ_SEARCH where it is root's; in a container, that of the host";
+pub const NEEDS: &str = "/var/log/fabricmanager.log or what collectors.fabric_manager.log names; CAP_DAC_READ_SEARCH where it is root's; in a container, that of the host";
 pub const COST: &str = "what was written since the last look";
 
 pub static MESSAGES: Family = Family::counter(

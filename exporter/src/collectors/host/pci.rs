@@ -31,8 +31,7 @@ use judge::{Judge, Look};
 use work::Work;
 
 pub const ABOUT: &str = "PCIe links of GPUs, network cards and NVMe disks: speed, width, errors";
-pub const NEEDS: &str =
-    "/sys/bus/pci; any user; which GPUs are at work from NVML, or from the files that training processes have open (CAP_SYS_PTRACE)";
+pub const NEEDS: &str = "/sys/bus/pci; any user; which GPUs are at work from NVML, or from the files that training processes have open (CAP_SYS_PTRACE)";
 pub const COST: &str = "up to 8 small files a device; one call a GPU while the link of one is slow";
 
 const PCI: &[&str] = &["pci"];

@@ -30,8 +30,7 @@ use crate::samples::Samples;
 
 pub const ABOUT: &str =
     "services that training needs: fabric manager, persistence daemon, IMEX, container runtime";
-pub const NEEDS: &str =
-    "/sys/fs/cgroup and /etc/systemd/system; any user; in a container, those of the host";
+pub const NEEDS: &str = "/sys/fs/cgroup and /etc/systemd/system; any user; in a container, those of the host";
 pub const COST: &str = "a small file a service";
 
 const SERVICE: &[&str] = &["service"];

@@ -40,8 +40,7 @@ use kubelet::{Kubelet, REASONS};
 use survey::Survey;
 
 pub const ABOUT: &str = "jobs of Slurm, Kubernetes, PBS and LSF, and the GPUs that they hold";
-pub const NEEDS: &str =
-    "/proc and /sys/fs/cgroup; CAP_SYS_PTRACE for the environment, open files and root of other users' processes; the kubelet's pod-resources socket, which is root's";
+pub const NEEDS: &str = "/proc and /sys/fs/cgroup; CAP_SYS_PTRACE for the environment, open files and root of other users' processes; the kubelet's pod-resources socket, which is root's";
 pub const COST: &str = "small files a training process; one call to the kubelet, off the scrape path";
 
 pub fn rhythm(config: &Config) -> Rhythm {

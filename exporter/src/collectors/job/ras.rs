@@ -39,8 +39,7 @@ use crate::principal::Principal;
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "hangs of collectives, from NCCL's RAS";
-pub const NEEDS: &str =
-    "the RAS port of NCCL 2.24 or later, on this node's loopback; any user; CAP_SYS_ADMIN and CAP_SYS_PTRACE for that of a container with a network of its own";
+pub const NEEDS: &str = "the RAS port of NCCL 2.24 or later, on this node's loopback; any user; CAP_SYS_ADMIN and CAP_SYS_PTRACE for that of a container with a network of its own";
 pub const COST: &str = "one question a job, answered by a thread of NCCL that no collective waits for";
 
 const ADDRESS: &[&str] = &["address"];

@@ -32,8 +32,7 @@ pub use driver::{DRIVER, LEFT_OUT, STATS};
 use judge::{Judge, Look};
 
 pub const ABOUT: &str = "Ethernet interfaces: traffic, errors, links";
-pub const NEEDS: &str =
-    "/sys/class/net and the ethtool ioctl in the network namespace of the host; any user";
+pub const NEEDS: &str = "/sys/class/net and the ethtool ioctl in the network namespace of the host; any user";
 pub const COST: &str = "some 15 small files an interface; the drivers' own statistics less often";
 
 const DEVICE: &[&str] = &["device"];

@@ -28,8 +28,7 @@ use crate::roots::{self, Roots};
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "transceivers and cables of Ethernet ports: temperature, light, alarms";
-pub const NEEDS: &str =
-    "generic netlink in the network namespace of the host, from Linux 5.13 on; CAP_NET_ADMIN, although it only reads; what is refused stands in nic_module_unreadable";
+pub const NEEDS: &str = "generic netlink in the network namespace of the host, from Linux 5.13 on; CAP_NET_ADMIN, although it only reads; what is refused stands in nic_module_unreadable";
 pub const COST: &str =
     "two to four reads of 128 bytes a module each minute, through the firmware of its adapter";
 

@@ -51,8 +51,7 @@ pub use write::{
 
 pub const ABOUT: &str = "RDMA ports (InfiniBand, RoCE, EFA): state, rate, traffic, errors, links";
 pub const NEEDS: &str = "/sys/class/infiniband; any user";
-pub const COST: &str =
-    "states each second; some 50 counters a port each ten, each a command to its firmware";
+pub const COST: &str = "states each second; some 50 counters a port each ten, each a command to its firmware";
 
 /// Name of what is remembered.
 const STATE_NAME: &str = "rdma";

@@ -34,8 +34,7 @@ use crate::family_filter::Metrics;
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "network file systems: whether they answer, NFS and Lustre clients";
-pub const NEEDS: &str =
-    "/proc/self/mountinfo, /proc/self/mountstats, /sys/fs/lustre; any user; a container sees its own mounts; what an automounter unmounts when it is idle is not asked, unless collectors.mounts.include, a log or checkpoints name it";
+pub const NEEDS: &str = "/proc/self/mountinfo, /proc/self/mountstats, /sys/fs/lustre; any user; a container sees its own mounts; what an automounter unmounts when it is idle is not asked, unless collectors.mounts.include, a log or checkpoints name it";
 pub const COST: &str = "one call a mount, each on a thread that may hang";
 
 const MOUNT: &[&str] = &["mount", "fstype"];

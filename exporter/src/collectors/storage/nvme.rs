@@ -22,8 +22,7 @@ use crate::roots::{self, Roots};
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "wear and health of NVMe drives";
-pub const NEEDS: &str =
-    "/dev/nvme* and CAP_SYS_ADMIN; what is refused stands in disk_nvme_health_unreadable";
+pub const NEEDS: &str = "/dev/nvme* and CAP_SYS_ADMIN; what is refused stands in disk_nvme_health_unreadable";
 pub const COST: &str = "one command a drive every five minutes";
 
 const CONTROLLER: &[&str] = &["controller"];
