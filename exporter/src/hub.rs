@@ -17,6 +17,8 @@ use stepwatch_wire::names::hello;
 use stepwatch_wire::run_name::By;
 use stepwatch_wire::{Event, Kind, Value, words};
 
+use tokio::runtime::{Handle, RuntimeFlavor};
+
 use crate::clock::unix_now;
 use crate::drops::{Drops, Reason};
 use crate::family::Family;
@@ -93,6 +95,14 @@ pub struct Keep {
     pub kernel_boot: String,
 }
 
+/// Does what may take long while other threads do the work of this one, where it is one of those
+/// that serve.
+fn without_workers<T>(long: impl FnOnce() -> T) -> T {
+    let is_worker =
+        Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if is_worker { tokio::task::block_in_place(long) } else { long() }
+}
+
 /// The ring that an earlier process left behind, or one that a later process will find.
 fn keep(parts: &Parts) -> Option<Ring> {
     let Keep { journal, kernel_boot } = parts.keep.as_ref()?;
@@ -134,7 +144,15 @@ impl Hub {
         self.publish_at(unix_now(), &origin, event)
     }
 
-    pub fn publish_at(&self, now: f64, origin: &Origin, mut event: Event) -> Outcome {
+    pub fn publish_at(&self, now: f64, origin: &Origin, event: Event) -> Outcome {
+        if event.kind == Kind::Hello {
+            // It may read files of processes, and those of one that hangs answer late.
+            return without_workers(|| self.take_in(now, origin, event));
+        }
+        self.take_in(now, origin, event)
+    }
+
+    fn take_in(&self, now: f64, origin: &Origin, mut event: Event) -> Outcome {
         let principal = origin.principal();
         self.receive(origin, &mut event);
         let is_hello = event.kind == Kind::Hello;

@@ -39,7 +39,7 @@ pub static THROTTLED: Family = Family::counter(
     "stepwatch_exporter_ingest_throttled_total",
     "",
     &[],
-    "Pauses in reading a connection whose user sent too fast; its sender waits or drops, nothing is lost here",
+    "Pauses in reading a connection whose user sent too fast; its sender waits or drops",
 );
 
 pub static FAMILIES: &[&Family] = &[&CONNECTIONS, &THROTTLED];

@@ -233,8 +233,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_in_the_table_of_kinds_with_its_cause() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kinds.md");
-        let table = std::fs::read_to_string(path).unwrap();
+        let table = include_str!("../../../docs/kinds.md");
         for kind in Kind::ALL {
             let (name, cause) = (format!("`{}`", kind.as_str()), format!("`{}`", kind.cause().as_str()));
             let is_row = |line: &str| {

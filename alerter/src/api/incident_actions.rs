@@ -220,7 +220,10 @@ impl Said {
         let when = record.resolved_at.map(|at| format!(" at {at}")).unwrap_or_default();
         let id = &record.id;
         let left = match (&self.action, record.reopens_at()) {
-            (IncidentAction::ResolveAs(_), _) => {
+            (IncidentAction::ResolveAs(_), Some(at)) => {
+                format!("what it was can be said when it comes back, at {at}, and a note at any time")
+            }
+            (IncidentAction::ResolveAs(_), None) => {
                 "what it was can be said until then, and a note at any time".to_owned()
             }
             (_, Some(at)) => format!("it still fires, and comes back at {at} unless it is over by then"),

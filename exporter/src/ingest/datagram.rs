@@ -43,10 +43,10 @@ fn take(received: Received, packet: &[u8], intake: &Intake) {
     let (principal, now) = (Principal::from_uid(received.uid), Instant::now());
     let rate = intake.rates.of(principal, now);
     // All senders share one queue, so it cannot wait for its turn.
-    if rate.wait(now).is_zero() {
-        rate.measure(|| read(received, principal, packet, intake));
-    } else {
+    if rate.is_too_early(now) {
         intake.hub.drops().refuse(Reason::Rate, principal, 1);
+    } else {
+        rate.measure(|| read(received, principal, packet, intake));
     }
 }
 

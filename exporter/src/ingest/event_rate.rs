@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::MutexGuard;
+use tokio::sync::{MutexGuard, Semaphore, SemaphorePermit};
 
 use crate::lock::Locked as _;
 use crate::principal::Principal;
@@ -21,6 +21,8 @@ const INTERVAL: Duration = Duration::from_micros(100);
 const SHARE: u32 = 2;
 /// Of intervals that were not used, as many count as begin in this time.
 const BURST: Duration = Duration::from_millis(100);
+/// Requests of a user that are read at a time: their bodies are held meanwhile.
+const MAX_REQUESTS: usize = 8;
 /// Users above which those that neither are connected nor have to wait are forgotten.
 const MAX_USERS: usize = 1_024;
 
@@ -33,8 +35,11 @@ pub(crate) struct EventRates(Mutex<BTreeMap<Principal, Arc<EventRate>>>);
 pub(crate) struct EventRate {
     /// When everything that was counted has had its time.
     due: Mutex<Instant>,
-    /// Connections that have something to read stand in line here.
+    /// Whatever has something to read stands in line here.
     turn: tokio::sync::Mutex<()>,
+    /// A `hello` may read files of a process that hangs, so that no user has two at a time.
+    hello: tokio::sync::Mutex<()>,
+    requests: Semaphore,
 }
 
 impl EventRates {
@@ -43,29 +48,57 @@ impl EventRates {
         if users.len() >= MAX_USERS && !users.contains_key(&principal) {
             users.retain(|_, rate| Arc::strong_count(rate) > 1 || *rate.due.locked() > now);
         }
-        let new = || Arc::new(EventRate { due: Mutex::new(now), turn: tokio::sync::Mutex::default() });
-        Arc::clone(users.entry(principal).or_insert_with(new))
+        Arc::clone(users.entry(principal).or_insert_with(|| Arc::new(EventRate::new(now))))
     }
 }
 
 impl EventRate {
-    /// Waits until no other connection of this user reads. Who asked first is first.
-    pub(crate) async fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().await
+    fn new(now: Instant) -> Self {
+        Self {
+            due: Mutex::new(now),
+            turn: tokio::sync::Mutex::default(),
+            hello: tokio::sync::Mutex::default(),
+            requests: Semaphore::new(MAX_REQUESTS),
+        }
+    }
+
+    /// Waits until nothing else of this user is read, and then until the next event may be. Who
+    /// asked first is first. Returns whether it had to wait for its time.
+    pub(crate) async fn turn(&self) -> (MutexGuard<'_, ()>, bool) {
+        let turn = self.turn.lock().await;
+        let wait = self.wait(Instant::now());
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        (turn, !wait.is_zero())
+    }
+
+    /// Waits until no other `hello` of this user is read.
+    pub(super) async fn hello(&self) -> MutexGuard<'_, ()> {
+        self.hello.lock().await
+    }
+
+    /// A place for one more request; `None` while as many are read as may be.
+    pub(super) fn request(&self) -> Option<SemaphorePermit<'_>> {
+        self.requests.try_acquire().ok()
+    }
+
+    /// Whether an event that cannot wait is too early: those that can wait leave it as much time
+    /// again as they have.
+    pub(super) fn is_too_early(&self, now: Instant) -> bool {
+        self.wait(now) > BURST
     }
 
     /// Until the next event may be read.
-    pub(crate) fn wait(&self, now: Instant) -> Duration {
+    fn wait(&self, now: Instant) -> Duration {
         self.due.locked().saturating_duration_since(now + BURST)
     }
 
-    /// Does something for this user, counts it and returns the processor time that it took.
-    pub(crate) fn measure<T>(&self, work: impl FnOnce() -> T) -> (T, Duration) {
-        let (now, start) = (Instant::now(), thread_time());
-        let done = work();
-        let took = thread_time().saturating_sub(start);
-        self.count(now, took);
-        (done, took)
+    /// Does something for this user, and counts it.
+    pub(super) fn measure<T>(&self, work: impl FnOnce() -> T) -> T {
+        let (done, took) = timed(work);
+        self.count(Instant::now(), took);
+        done
     }
 
     /// Counts an event that took so long.
@@ -73,6 +106,13 @@ impl EventRate {
         let mut due = self.due.locked();
         *due = (*due).max(now) + INTERVAL.max(took * SHARE);
     }
+}
+
+/// What was done, and the processor time that it took.
+pub(super) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let start = thread_time();
+    let done = work();
+    (done, thread_time().saturating_sub(start))
 }
 
 /// Processor time of this thread: what waits for a lock or for its turn costs nobody anything.

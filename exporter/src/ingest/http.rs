@@ -4,7 +4,7 @@
 //! bad one, so that a person with curl can correct it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -16,7 +16,7 @@ use axum::routing::post;
 use axum::{Extension, Router};
 use serde_json::json;
 use stepwatch_kit::serve::Ends;
-use stepwatch_wire::{Event, EventError, Value};
+use stepwatch_wire::{Event, EventError, MAX_EVENT_BYTES, Value};
 
 use super::event_rate::EventRate;
 use super::launcher::Intake;
@@ -30,8 +30,8 @@ use crate::roots::Roots;
 const MAX_BODY_BYTES: usize = 1 << 20;
 /// Bad lines that an answer names.
 const MAX_ERRORS: usize = 16;
-/// What a user may have sent too much of before a body is refused.
-const MAX_WAIT: Duration = Duration::from_secs(1);
+/// More than steps fit into a body. Each has its turn, while the body is held.
+const MAX_LINES: usize = 10_000;
 const RETRY_AFTER_SECONDS: &str = "1";
 /// Lines taken in before others get their turn.
 const BURST: usize = 256;
@@ -81,20 +81,29 @@ async fn events(
     let origin = Origin::Http(peer::voice_of(&roots, ends.map(|Extension(ends)| ends)).await);
     let principal = origin.principal();
     let rate = intake.rates.of(principal, Instant::now());
-    if rate.wait(Instant::now()) > MAX_WAIT {
+    let Some(_place) = rate.request() else {
         intake.hub.drops().refuse(Reason::Rate, principal, 1);
-        let text = "this user sends more events than are read; send the body again later";
+        let text = "bodies of this user are still read; send this one again later";
         let answer = reply::error(StatusCode::TOO_MANY_REQUESTS, text);
         return ([(RETRY_AFTER, RETRY_AFTER_SECONDS)], answer).into_response();
+    };
+    if text.split(|byte| *byte == b'\n').nth(MAX_LINES).is_some() {
+        intake.hub.drops().count(Reason::Body);
+        let error = format!("a body has at most {MAX_LINES} lines");
+        return reply::error(StatusCode::PAYLOAD_TOO_LARGE, &error);
     }
     let mut tally = Tally::default();
     // One value over several lines is one event, written for people.
-    if !text.contains(&b'\n') || Value::parse(text).is_ok() {
+    let is_one = || text.len() <= MAX_EVENT_BYTES && rate.measure(|| Value::parse(text).is_ok());
+    if !text.contains(&b'\n') || is_one() {
+        let _turn = rate.turn().await;
         tally.take(&intake, &rate, &origin, (1, text));
     } else {
         for (i, line) in body.split(|b| *b == b'\n').enumerate() {
             let line = line.trim_ascii();
             if !line.is_empty() {
+                // One line a turn, as a connection reads one packet.
+                let _turn = rate.turn().await;
                 tally.take(&intake, &rate, &origin, (i + 1, line));
             }
             if i % BURST == BURST - 1 {
@@ -107,7 +116,7 @@ async fn events(
 
 impl Tally {
     fn take(&mut self, intake: &Intake, rate: &EventRate, origin: &Origin, (line, text): (usize, &[u8])) {
-        let (outcome, _) = rate.measure(|| Event::parse(text).map(|event| intake.publish(origin, event)));
+        let outcome = rate.measure(|| Event::parse(text).map(|event| intake.publish(origin, event)));
         match outcome {
             Ok(Outcome::Accepted) => self.accepted += 1,
             Ok(Outcome::Dropped(_)) => self.dropped += 1,
@@ -151,6 +160,7 @@ impl Tally {
 mod tests {
     use axum::body::Body;
     use axum::http::Request;
+    use futures_util::FutureExt as _;
     use tower::ServiceExt as _;
 
     use super::*;
@@ -158,21 +168,27 @@ mod tests {
     use crate::testing;
 
     #[tokio::test]
-    async fn a_body_of_a_user_that_is_too_fast_is_refused_until_later() {
+    async fn a_user_has_a_few_bodies_read_at_a_time() {
         let hub = testing::hub();
         let intake = Intake::new(hub.clone());
         let rate = intake.rates.of(Principal::Unknown, Instant::now());
-        let post = async || {
-            let request = Request::post("/v1/events").body(Body::from(r#"{"k":"hb","run":"r"}"#)).unwrap();
+        let post = async |body: String| {
+            let request = Request::post("/v1/events").body(Body::from(body)).unwrap();
             routes(intake.clone(), Roots::default()).oneshot(request).await.unwrap()
         };
-        assert_eq!(post().await.status(), StatusCode::ACCEPTED);
-        rate.count(Instant::now(), Duration::from_hours(1));
-        let refused = post().await;
-        assert_eq!(
-            (refused.status(), refused.headers()[RETRY_AFTER].as_bytes()),
-            (StatusCode::TOO_MANY_REQUESTS, &b"1"[..])
-        );
+        let event = || r#"{"k":"hb","run":"r"}"#.to_owned();
+        let (turn, _) = rate.turn().await;
+        let mut waiting: Vec<_> = (0..8).map(|_| Box::pin(post(event()))).collect();
+        assert!(waiting.iter_mut().all(|one| one.as_mut().now_or_never().is_none()), "for their turn");
+        let refused = post(event()).await;
+        let wait = refused.headers()[RETRY_AFTER].as_bytes();
+        assert_eq!((refused.status(), wait), (StatusCode::TOO_MANY_REQUESTS, &b"1"[..]));
         assert_eq!(hub.drops().get(Reason::Rate), 1);
+        drop(turn);
+        for one in waiting {
+            assert_eq!(one.await.status(), StatusCode::ACCEPTED);
+        }
+        let many = post("x\n".repeat(20_000)).await;
+        assert_eq!(many.status(), StatusCode::PAYLOAD_TOO_LARGE);
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use stepwatch_formats::LogReader;
 use stepwatch_wire::names::hello;
-use stepwatch_wire::{Event, Kind, Value};
+use stepwatch_wire::{Event, Kind, Value, words};
 
 use super::event_rate::EventRates;
 use crate::clock::unix_now;
@@ -78,12 +78,14 @@ struct Stream {
 
 /// Whether an event is a batch of lines.
 fn is_output(event: &Event) -> bool {
-    event.kind == Kind::Event && event.name.as_deref() == Some(OUTPUT) && event.extra.contains_key("lines")
+    let name = event.name.as_deref().map(words::line);
+    event.kind == Kind::Event && name.as_deref() == Some(OUTPUT) && event.extra.contains_key("lines")
 }
 
 /// Whether a launcher reports that its command has ended.
 fn is_end(event: &Event) -> bool {
-    event.kind == Kind::Bye && event.extra.get(hello::ROLE).and_then(Value::as_str) == Some(hello::LAUNCHER)
+    let role = event.extra.get(hello::ROLE).and_then(Value::as_str).map(words::line);
+    event.kind == Kind::Bye && role.as_deref() == Some(hello::LAUNCHER)
 }
 
 /// Where trainers and launchers bring their events: batches of a launcher's lines are read here,

@@ -18,10 +18,9 @@ use rustix::net::RecvFlags;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Event, Kind, MAX_EVENT_BYTES};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::connection_limit::{Counts, Holder, Seat};
-use super::event_rate::EventRate;
+use super::event_rate::{EventRate, timed};
 use super::launcher::Intake;
 use crate::drops::Reason;
 use crate::origin::{Origin, Peer};
@@ -99,6 +98,8 @@ struct Connection {
     /// Fields of `hello`, for packets that do not repeat them.
     said: Event,
     identities: BTreeSet<(String, u32)>,
+    /// What was read and is not taken in yet: the connection may be closed for another meanwhile.
+    parsed: Option<Event>,
 }
 
 /// How a connection came to its end.
@@ -121,6 +122,7 @@ impl Connection {
             peer,
             said: Event::new(Kind::Hello),
             identities: BTreeSet::new(),
+            parsed: None,
         }
     }
 
@@ -152,22 +154,28 @@ impl Connection {
                 return Closed::ByPeer;
             }
             // Before the packet is read: a sender that hangs up and comes again has to wait too.
-            let turn = rate.turn().await;
-            let wait = rate.wait(Instant::now());
-            if !wait.is_zero() {
-                seat.counts().throttled.fetch_add(1, Ordering::Relaxed);
-                tokio::time::sleep(wait).await;
-            }
+            let (turn, waited) = rate.turn().await;
+            seat.counts().throttled.fetch_add(u64::from(waited), Ordering::Relaxed);
             match self.stream.try_read(&mut packet) {
                 Ok(0) if self.is_over(&mut packet) => return Closed::ByPeer,
                 Ok(n) => {
                     seat.spoke();
-                    in_a_row += self.packet(&packet[..n]);
+                    let (event, spent) = timed(|| self.parse(&packet[..n]));
+                    let is_hello = event.as_ref().is_some_and(|event| event.kind == Kind::Hello);
+                    // A hello may take long, and what else the user sends does not wait for it.
+                    self.parsed = event;
+                    let turn = if is_hello {
+                        drop(turn);
+                        rate.hello().await
+                    } else {
+                        turn
+                    };
+                    in_a_row += self.take_in(spent);
+                    drop(turn);
                 }
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(_) => return Closed::ByPeer,
             }
-            drop(turn);
             if in_a_row >= IN_A_ROW {
                 in_a_row = Duration::ZERO;
                 tokio::task::yield_now().await;
@@ -178,17 +186,18 @@ impl Connection {
     /// Reads what came before the connection was closed for another. The peer cannot send any more,
     /// so nothing that it was told was sent is lost, unless its user sends too fast.
     fn drain(&mut self) {
+        self.take_in(Duration::ZERO);
         // It may be gone already.
         let _ = rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Read);
         let mut packet = vec![0; MAX_EVENT_BYTES + 1];
         for _ in 0..MAX_DRAINED {
             let received = rustix::net::recv(self.stream.as_fd(), packet.as_mut_slice(), RecvFlags::DONTWAIT);
             let Ok((n @ 1.., _)) = received else { return };
-            if self.rate.wait(Instant::now()).is_zero() {
-                self.packet(&packet[..n]);
-            } else {
+            if self.rate.is_too_early(Instant::now()) {
                 let whose = Principal::from_uid(Some(self.peer.uid));
                 self.intake.hub.drops().refuse(Reason::Rate, whose, 1);
+            } else {
+                self.packet(&packet[..n]);
             }
         }
     }
@@ -215,22 +224,36 @@ impl Connection {
         }
     }
 
-    /// Takes a packet in, and returns the time that it took.
-    fn packet(&mut self, packet: &[u8]) -> Duration {
-        let rate = Arc::clone(&self.rate);
+    fn packet(&mut self, packet: &[u8]) {
+        let (event, spent) = timed(|| self.parse(packet));
+        self.parsed = event;
+        self.take_in(spent);
+    }
+
+    fn parse(&self, packet: &[u8]) -> Option<Event> {
         if packet.len() > MAX_EVENT_BYTES {
-            return rate.measure(|| self.intake.hub.drops().count(Reason::Oversize)).1;
+            self.intake.hub.drops().count(Reason::Oversize);
+            return None;
         }
-        let take = || match Event::parse(packet) {
-            // It may read files of processes, and those of one that hangs answer late.
-            Ok(event) if event.kind == Kind::Hello => without_workers(|| self.event(event)),
-            Ok(event) => self.event(event),
-            Err(error) => {
+        let event = Event::parse(packet);
+        event
+            .inspect_err(|error| {
                 self.intake.hub.drops().count(Reason::Malformed);
                 tracing::debug!(pid = self.peer.pid, %error, "malformed packet");
+            })
+            .ok()
+    }
+
+    /// Takes in what was parsed, counts it with what was spent before, and returns the time that it
+    /// took.
+    fn take_in(&mut self, spent: Duration) -> Duration {
+        let ((), took) = timed(|| {
+            if let Some(event) = self.parsed.take() {
+                self.event(event);
             }
-        };
-        rate.measure(take).1
+        });
+        self.rate.count(Instant::now(), spent + took);
+        spent + took
     }
 
     fn event(&mut self, mut event: Event) {
@@ -257,15 +280,6 @@ impl Connection {
             }
         }
         self.intake.publish(&Origin::Peer(self.peer), event);
-    }
-}
-
-/// Does what may take long while other threads do the work of this one.
-fn without_workers(long: impl FnOnce()) {
-    if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
-        tokio::task::block_in_place(long);
-    } else {
-        long();
     }
 }
 
