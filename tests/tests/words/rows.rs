@@ -54,7 +54,7 @@ const ROWS: &[(&str, &str)] = &[
 const HELPERS: &[(&str, &[&str])] = &[
     ("exporter/src/collectors", &[]),
     ("exporter/src/sources", &["poll", "sink"]),
-    ("exporter/src/ingest", &["bind", "connection_limit"]),
+    ("exporter/src/ingest", &["bind", "connection_limit", "event_rate"]),
     (
         "alerter/src/ingest",
         &["groups", "guard", "kept", "lines", "loss", "status", "stream", "target", "tests"],
@@ -67,6 +67,7 @@ const HELPERS: &[(&str, &[&str])] = &[
             "attempt",
             "budget",
             "http",
+            "kind",
             "mistake",
             "notifier",
             "report",
