@@ -98,7 +98,7 @@ async fn detectors_are_judged_by_what_people_said() {
     assert_eq!(app.post(&path, "application/json", answer).await.0, 200);
     assert_eq!(app.post(&path, "application/json", answer).await.0, 200, "once more is no mistake");
     let (status, late) = app.post(&path, "application/json", r#"{"by":"bob","as":"real"}"#).await;
-    assert!(status == 409 && late.contains("can be said until then"), "{late}");
+    assert!(status == 409 && late.contains("what it was can be said"), "{late}");
     let page = wait_for("the answer", async || {
         let page = app.get("/detectors").await.1;
         page.contains("0 % were real").then_some(page)
