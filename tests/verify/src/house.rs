@@ -81,6 +81,11 @@ fn wide_comments(text: &str) -> impl Iterator<Item = usize> {
 
 /// Every Rust and Python file under `dir`.
 pub(crate) fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    files_of(dir, &["rs", "py"], found);
+}
+
+/// Every file under `dir` with one of these extensions, in order.
+pub(crate) fn files_of(dir: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
     let mut entries: Vec<_> =
         std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
     entries.sort();
@@ -88,10 +93,11 @@ pub(crate) fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() {
             // A directory with a CACHEDIR.TAG is a build directory, whatever its name.
-            if !name.starts_with('.') && !SKIP.contains(&&*name) && !path.join("CACHEDIR.TAG").exists() {
-                sources(&path, found);
+            let is_ours = !name.starts_with('.') || name == ".cargo";
+            if is_ours && !SKIP.contains(&&*name) && !path.join("CACHEDIR.TAG").exists() {
+                files_of(&path, extensions, found);
             }
-        } else if path.extension().is_some_and(|e| e == "rs" || e == "py") {
+        } else if path.extension().is_some_and(|e| extensions.iter().any(|kind| e == *kind)) {
             found.push(path);
         }
     }

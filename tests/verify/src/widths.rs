@@ -2,9 +2,9 @@
 //! in Rust. What cannot be broken may be wider: one word, a row of a table, a setting that is
 //! commented out, a heading, code.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::house::{MAX_COMMENT_COLUMNS, SKIP};
+use crate::house::{MAX_COMMENT_COLUMNS, files_of};
 
 /// Made by programs, from text that is looked at where it is written.
 const GENERATED: &[&str] =
@@ -15,7 +15,7 @@ const FOREIGN: &str = "tests/tests/writers";
 /// The lines below `root` that are too wide.
 pub(crate) fn check(root: &Path) -> Vec<String> {
     let mut files = Vec::new();
-    collect(root, &mut files);
+    files_of(root, &["md", "yml", "toml", "sql", "sh", "py"], &mut files);
     files.iter().flat_map(|path| of_file(root, path)).collect()
 }
 
@@ -35,26 +35,6 @@ fn of_file(root: &Path, path: &Path) -> Vec<String> {
     wide.into_iter()
         .map(|line| format!("{name}:{line}: prose and comments have at most {MAX_COMMENT_COLUMNS} columns"))
         .collect()
-}
-
-fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
-    let mut entries: Vec<_> =
-        std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    entries.sort();
-    for path in entries {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if path.is_dir() {
-            let is_ours = !name.starts_with('.') || name == ".cargo";
-            if is_ours && !SKIP.contains(&&*name) && !path.join("CACHEDIR.TAG").exists() {
-                collect(&path, found);
-            }
-        } else if path
-            .extension()
-            .is_some_and(|e| ["md", "yml", "toml", "sql", "sh", "py"].iter().any(|k| e == *k))
-        {
-            found.push(path);
-        }
-    }
 }
 
 fn is_wide(line: &str) -> bool {
