@@ -201,7 +201,6 @@ impl Monitor {
     /// Lets a run take a record. Gives whether the run is over, if the run is known.
     fn take(&mut self, record: Record<'_>, name: &str, out: &mut Vec<Detected>) -> Option<bool> {
         let Record { now, source, event } = record;
-        self.make_room_for_signals(record, name);
         self.with_run(now, name, out, |run, findings| run.event(now, source, event, findings))
     }
 
@@ -214,6 +213,7 @@ impl Monitor {
             }
             self.begin_run(record.now, name);
             self.note_reporter(record, name);
+            self.make_room_for_signals(record, name);
         }
         if event.kind == EventKind::Event {
             self.planned_restart(name, event, out);

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 
 /// Version of the stored form of every part; a part of another version is not read. postcard keeps
 /// no names: a field that is added, also by a new detector, makes a new version.
-pub const STATE_VERSION: u8 = 36;
+pub const STATE_VERSION: u8 = 37;
 
 /// A part of the state that changed: its name, and its bytes or nothing if it is gone.
 pub type StatePart = (String, Option<Vec<u8>>);

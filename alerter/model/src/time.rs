@@ -10,7 +10,7 @@ pub struct Ts(pub i64);
 
 impl Ts {
     pub fn from_secs_f64(secs: f64) -> Self {
-        Self((secs * 1000.0).round() as i64)
+        Self(whole(secs * 1000.0))
     }
 
     pub fn as_secs_f64(self) -> f64 {
@@ -50,6 +50,12 @@ impl fmt::Display for Ts {
     }
 }
 
+/// The nearest whole number. Rounding calls a function on processors that are as old as those that
+/// are compiled for, and this is done for every event.
+fn whole(ms: f64) -> i64 {
+    (ms + 0.5_f64.copysign(ms)) as i64
+}
+
 /// A length of time in milliseconds. In configuration: `250ms`, `30s`, `5m`, `2h`, `1d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span(pub i64);
@@ -66,7 +72,7 @@ impl Span {
     }
 
     pub fn from_secs_f64(secs: f64) -> Self {
-        Self((secs * 1000.0).round() as i64)
+        Self(whole(secs * 1000.0))
     }
 
     pub fn as_secs_f64(self) -> f64 {

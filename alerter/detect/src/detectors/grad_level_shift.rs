@@ -1,5 +1,4 @@
-//! The gradient norm has moved to another level and stays there: no spike, but no longer the run it
-//! was.
+//! Detects a gradient norm that has moved to another level and stays there, without a spike.
 //!
 //! Two bounded-influence levels of ln(grad norm), one that forgets in 32 samples and one in 2,000;
 //! a ticket when they are a factor of 4, and one sigma of a single sample, apart. A run may drift
@@ -76,14 +75,15 @@ impl GradLevelShift {
 
     fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>) {
         let apart = self.fast.location() - self.slow;
-        if apart < 0.5 * c.ratio.ln() {
+        // Most norms are not above their long-term level.
+        if apart <= 0.0 || apart < 0.5 * c.ratio.ln() {
             self.onset = step.sample.step;
         }
         let printed = || self.fast.location().exp() - self.slow.exp() > PRINTED * step.sample.q.grad_norm;
-        let far = apart > c.ratio.ln() && apart > c.sigmas * self.fast.scale() && printed();
+        let far = apart > c.sigmas * self.fast.scale() && apart > c.ratio.ln() && printed();
         if far && self.latch.raise(Severity::Ticket) {
             step.raise(self.finding("has settled at"), Severity::Ticket);
-        } else if apart < c.clear_ratio.ln() && self.latch.clear() {
+        } else if self.latch.is_raised() && apart < c.clear_ratio.ln() && self.latch.clear() {
             step.clear(self.finding("is at"));
         }
     }

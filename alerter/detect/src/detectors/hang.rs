@@ -114,30 +114,51 @@ struct Due {
     why: &'static str,
 }
 
-impl Hang {
-    fn due(c: &Config, f: &RunState) -> Option<Due> {
+/// What a run that does not move is allowed.
+struct Silence {
+    since: Ts,
+    allowed: Span,
+    why: &'static str,
+    /// The run would declare what takes it long.
+    declared: bool,
+}
+
+impl Silence {
+    fn of(c: &Config, f: &RunState) -> Option<Self> {
         // A run that sent a `hello` and never took a step hangs too, in its very first collective.
         let begun = f.total_steps > 0 || f.greeted;
         if !c.enabled || f.ended.is_some() || f.live.is_empty() || !begun || f.is_over_elsewhere() {
             return None;
         }
         let since = f.last_progress.max(f.last_sign).max(f.live_since);
-        let (allowed, why) = Self::allowed(c, f);
+        let (allowed, why) = Hang::allowed(c, f);
         let declared = f.declares || f.open_phase().is_some() || f.total_steps == 0;
-        if let Some(at) = Self::waited(c, f) {
-            let page = at.min(since + allowed);
-            return Some(Due { ticket: page, page, allowed: page - since, why: "while all GPUs wait" });
+        Some(Self { since, allowed, why, declared })
+    }
+}
+
+impl Hang {
+    fn due(c: &Config, f: &RunState) -> Option<Due> {
+        let Silence { since, allowed, why, declared } = Silence::of(c, f)?;
+        let ticket = Self::ticket(c, f)?;
+        if Self::waited(c, f).is_some() {
+            return Some(Due { ticket, page: ticket, allowed: ticket - since, why: "while all GPUs wait" });
         }
-        let (ticket, page) = if declared {
-            (allowed, allowed)
-        } else {
-            (allowed.max(c.undeclared_ticket), allowed.max(Self::undeclared_page(c, f, since)))
-        };
-        let (ticket, mut page) = (since + ticket, since + page);
+        let page = if declared { allowed } else { allowed.max(Self::undeclared_page(c, f, since)) };
+        let mut page = since + page;
         if let Some(at) = f.dark().into_iter().map(|(_, at)| at).min() {
             page = page.min(ticket.max(at + GONE));
         }
         Some(Due { ticket, page, allowed, why })
+    }
+
+    /// The first of what is due: asked for at every step.
+    fn ticket(c: &Config, f: &RunState) -> Option<Ts> {
+        let Silence { since, allowed, declared, .. } = Silence::of(c, f)?;
+        if let Some(at) = Self::waited(c, f) {
+            return Some(at.min(since + allowed));
+        }
+        Some(since + if declared { allowed } else { allowed.max(c.undeclared_ticket) })
     }
 
     /// When a declared evaluation in which no GPU computes has lasted too long.
@@ -245,11 +266,10 @@ impl ClockDetector for Hang {
     }
 
     fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
-        let due = Self::due(c, f)?;
         match self.raised {
-            None => Some(due.ticket),
+            None => Self::ticket(c, f),
             Some((Severity::Page, _)) => None,
-            Some(_) => Some(due.page),
+            Some(_) => Self::due(c, f).map(|due| due.page),
         }
     }
 }

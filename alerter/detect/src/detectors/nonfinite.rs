@@ -1,5 +1,5 @@
-//! NaN, infinities, and their disguises: a loss that is missing from its line, that is zero or
-//! never changes, a loss scale in free fall, steps that are skipped.
+//! Detects NaN, infinities, and their indirect signs: a loss that is missing from its line, is zero
+//! or never changes, a loss scale that keeps falling, steps that are skipped.
 //!
 //! * A non-finite loss pages at once; so does a line without the loss it should carry (Megatron
 //!   prints no loss when it is NaN). Under dynamic loss scaling a skipped iteration explains one
@@ -113,7 +113,7 @@ pub struct Nonfinite {
     level: f64,
 }
 
-/// The worst thing known about a sample.
+/// The most severe fault of a sample.
 struct Trouble {
     severity: Severity,
     signal: &'static str,
@@ -122,7 +122,7 @@ struct Trouble {
     what: What,
 }
 
-/// Contents of the sentence of a trouble. The sentence is made only when it is reported.
+/// The values of a fault's sentence, which is only made when the fault is reported.
 #[derive(Clone, Copy)]
 enum What {
     Loss { value: Option<f64>, samples: u32, last: Option<f64> },
@@ -197,8 +197,8 @@ impl Nonfinite {
             return None;
         }
         self.bad_losses += 1;
-        // A skipped step has no loss; without loss scaling it takes a sound gradient to believe
-        // that it is only that.
+        // A skipped step has no loss. Without loss scaling, only a finite gradient shows that the
+        // step was skipped.
         let sound = s.loss.is_none() && s.grad_norm.is_some_and(f64::is_finite);
         let explained = (s.loss_scale.is_some() || sound) && s.skipped.is_some_and(|n| n > 0.0);
         if explained && self.bad_losses < 2 {
@@ -296,7 +296,7 @@ impl Nonfinite {
         if loss != 0.0 {
             self.was_zero |= core::mem::take(&mut self.zeros) > 0;
             let rate = MOVES_RATE.max(1.0 / (f64::from(self.losses) + 1.0));
-            // A loss that nears zero must be judged by where it is, not by where it was.
+            // A loss that approaches zero must be judged by its present level.
             self.level = self.level.min(8.0 * loss.abs());
             self.level += (loss.abs() - self.level) * rate;
             return None;
@@ -323,7 +323,7 @@ impl Nonfinite {
             self.losses = self.losses.saturating_add(1);
             self.repeats = self.repeats.saturating_add(u32::from(same));
             let rate = MOVES_RATE.max(1.0 / f64::from(self.losses));
-            // One spike is no way of moving.
+            // A single spike does not change how far the loss usually moves.
             let usual =
                 if self.losses < GRAD_WINDOW { moved } else { moved.min(8.0 * self.moves + s.q.loss) };
             self.moves += (usual - self.moves) * rate;
@@ -402,7 +402,7 @@ impl StepDetector for Nonfinite {
             self.scale = None;
             self.skipped = 0.0;
             self.equal = 0;
-            // A new attempt is judged afresh, without what was bad before it.
+            // A new attempt ends what was raised before it.
             self.finite = c.clear_after;
             self.settle(c, step);
             self.finite = 0;
@@ -420,7 +420,9 @@ impl StepDetector for Nonfinite {
             self.last_loss = Some(v);
         }
         let bad = s.loss_missing || [s.loss, s.grad_norm].into_iter().flatten().any(|v| !v.is_finite());
-        match troubles.into_iter().flatten().max_by_key(|t| t.severity) {
+        let has_trouble = troubles.iter().any(Option::is_some);
+        let worst = || troubles.into_iter().flatten().max_by_key(|t| t.severity);
+        match if has_trouble { worst() } else { None } {
             Some(t) => {
                 self.finite = 0;
                 self.publish(step, t);

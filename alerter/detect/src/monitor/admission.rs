@@ -91,10 +91,10 @@ impl Monitor {
 
     fn admission(&mut self, record: Record<'_>, out: &mut Vec<Detected>) -> Result<(), Refusal> {
         let Record { now, source, event } = record;
-        if !self.sources.contains_key(source) {
-            self.sources.insert(source.to_owned(), Source::default());
-        }
-        let Some(s) = self.sources.get_mut(source) else { return Ok(()) };
+        let s = match self.sources.get_mut(source) {
+            Some(s) => s,
+            None => self.sources.entry(source.to_owned()).or_default(),
+        };
         s.heard_at = now;
         if let Some(node) = event.node.as_deref().filter(|node| !node.is_empty() && !s.is_at(node)) {
             self.claim(record, node)?;
@@ -108,11 +108,14 @@ impl Monitor {
         let declares = event.kind == Kind::Hello && event.uid.is_some();
         let is_owners = event.uid.is_none_or(|uid| run.reporters.uid == Some(uid));
         let has_rank = |rank| run.reporters.source_of_rank(rank).is_some_and(|of| of == source);
-        if !declares && is_owners && rank_of(event).is_some_and(has_rank) {
-            return Ok(());
+        let asks_for_room = run.signals.asks_for_room(now, event);
+        if declares || !is_owners || !rank_of(event).is_some_and(has_rank) {
+            self.may_join(record, name, out)?;
+            self.note_reporter(record, name);
         }
-        self.may_join(record, name, out)?;
-        self.note_reporter(record, name);
+        if asks_for_room {
+            self.make_room_for_signals(record, name);
+        }
         Ok(())
     }
 

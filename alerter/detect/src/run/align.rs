@@ -1,10 +1,10 @@
-//! Many ranks and sources report the same step. The detectors need one sample a step, as early as
-//! possible, with every signal once.
+//! Many ranks and sources report the same step. The detectors need one sample for each step, as
+//! early as possible, with every signal once.
 //!
-//! One rank leads: the lowest that reports a loss or gradient norm. Its report becomes the sample
-//! at once, so a spike is seen without waiting for other ranks. While no rank has reported a loss,
-//! a step is judged when the next one begins. Later reports add to the step: a signal that it has
-//! not had yet becomes a sample of its own, in the order of the steps of that signal, from the rank
+//! The leader is the lowest rank that reports a loss or gradient norm. Its report becomes the
+//! sample at once, so that a spike is detected without waiting for other ranks. While no rank has
+//! reported a loss, a step is evaluated when the next one begins. Later reports add to the step: a
+//! signal that it has not had yet becomes a sample of its own, in order of the steps, from the rank
 //! that usually reports it. A non-finite value of any rank is passed on whenever it arrives.
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use stepwatch_model::time::Ts;
 use super::values::{LOSS, SIGNALS, Units, Values};
 use super::{Derived, derived_step_time};
 
-/// How a step report follows on what the rank reported before.
+/// The relation of a step report to the earlier reports of its rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
     Next,
@@ -38,10 +38,10 @@ pub(crate) struct Align {
     leader_missed: i64,
     /// The last step that became a sample, and its time if the report had one.
     last: Option<(i64, Option<Ts>)>,
-    /// Where the clock is too coarse for a step: the step since which the speed is worked out, and
-    /// its time.
+    /// If the clock is too coarse for a single step: the step and its time from which the speed is
+    /// derived.
     since: Option<(i64, Ts)>,
-    /// A step that waits for the leader, or for its end.
+    /// A step that waits for the leader's report, or for its end.
     pending: Option<StepReport>,
     signals: [Signal; SIGNALS],
     units: Units,
@@ -50,7 +50,7 @@ pub(crate) struct Align {
     measured: bool,
 }
 
-/// What a rank reports of a step.
+/// The report of a rank about a step.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct StepReport {
     pub(crate) step: i64,
@@ -61,7 +61,7 @@ pub(crate) struct StepReport {
     pub(crate) values: Values,
 }
 
-/// What a report makes: one sample, nearly always, so nothing need be put on the heap.
+/// The samples that a report makes. Nearly always there is one, so that nothing is allocated.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     first: Option<StepSample>,
@@ -81,12 +81,12 @@ impl Samples {
     }
 }
 
-/// Where a signal stands.
+/// The progress of a signal.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Signal {
-    /// The last step that it was judged at.
+    /// The last step at which it was evaluated.
     last: Option<i64>,
-    /// Steps between two values.
+    /// The number of steps between two values.
     every: i64,
     /// The rank that reports it.
     rank: u32,
@@ -106,7 +106,7 @@ impl Signal {
         interval
     }
 
-    /// Steps begin again.
+    /// Resets the last step, because the run restarted.
     pub(crate) fn restart(&mut self) {
         self.last = None;
     }
@@ -118,7 +118,7 @@ impl Align {
         Values::from_event(e, &mut self.units)
     }
 
-    /// Takes a report and pushes the samples that it makes. False if it had nothing new.
+    /// Handles a report and pushes the samples that it makes. False if it had nothing new.
     pub(crate) fn take(&mut self, mut report: StepReport, out: &mut Samples) -> bool {
         let StepReport { step, ts, rank, .. } = report;
         self.measured |= report.values.has_speed();
@@ -160,7 +160,7 @@ impl Align {
         true
     }
 
-    /// Adds the new signals of a report to a step that has been judged.
+    /// Adds the new signals of a report to a step that has already been evaluated.
     fn add(&mut self, report: &StepReport, out: &mut Samples) -> bool {
         let StepReport { step, ts, rank, .. } = *report;
         let mut fresh = report.values;
@@ -169,7 +169,7 @@ impl Align {
                 fresh.forget(i);
             }
         }
-        // A NaN is news of its own, from whatever rank, and of a step that had a number before.
+        // A NaN is passed on from any rank, also if another rank had a number for this step.
         let mut alarm = report.values.without(&fresh).alarm();
         if self.signals[LOSS].rank == rank {
             alarm.has_its_loss();
@@ -185,11 +185,10 @@ impl Align {
         true
     }
 
-    /// Notes that signals are judged at `step`. Returns the fewest steps since one of them was
-    /// judged before.
+    /// Records that signals are evaluated at `step`. Returns the fewest steps since one of them was
+    /// evaluated before.
     fn mark(&mut self, rank: u32, step: i64, values: &Values) -> Option<i64> {
-        let moved = self.signals.iter_mut().enumerate().filter(|(i, _)| values.has(*i));
-        moved.filter_map(|(_, signal)| signal.moved(rank, step)).min()
+        values.signals().filter_map(|i| self.signals[i].moved(rank, step)).min()
     }
 
     pub(crate) fn restart(&mut self) {
@@ -199,9 +198,9 @@ impl Align {
         self.signals.iter_mut().for_each(Signal::restart);
     }
 
-    /// How long a step took, from the times of the reports. A clock of whole seconds is exact
-    /// enough for the steps of a minute together, and for a pause of a minute, which must not
-    /// be spread over steps that were none.
+    /// Derives the time of a step from the times of the reports. A clock of whole seconds is exact
+    /// enough over a minute of steps, and for a pause of a minute, which must not be spread over
+    /// other steps.
     fn worked_out(&mut self, before: Ts, step: i64, at: Ts, interval: i64) -> Option<Derived> {
         let (first, since) = *self.since.get_or_insert((step.saturating_sub(interval), before));
         let alone = derived_step_time(before, at, interval);

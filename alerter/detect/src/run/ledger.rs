@@ -21,7 +21,6 @@ use serde::{Deserialize, Serialize};
 pub use self::energy::{Energy, EnergyConfig};
 use self::hours::Hours;
 pub use self::hours::{HOUR, HourTotals, RunHour};
-use self::totals::STATES;
 pub use self::totals::{Counts, TimeState, Totals};
 use self::usual_step::UsualStep;
 use crate::sample::StepClass;
@@ -44,9 +43,8 @@ pub(crate) struct KeptAccounts {
 /// What is accounted of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Accounts {
-    total: Totals,
-    /// What is in the times of `total` and not in those of the GPUs, until their number is known.
-    unsized_time: [i64; STATES],
+    /// Time that is accounted and not that of GPUs, until their number is known.
+    unsized_time: Vec<(TimeState, i64)>,
     hours: Hours,
 }
 
@@ -135,23 +133,34 @@ impl Accounts {
     }
 
     fn add(&mut self, state: TimeState, ms: i64, size: Size) {
-        self.count(state, ms, 0, 0.0);
-        self.unsized_time[state as usize] += ms;
-        let Some(gpus) = size.gpus else { return };
-        for (state, ms) in TimeState::ALL.into_iter().zip(core::mem::take(&mut self.unsized_time)) {
+        let Some(gpus) = size.gpus else {
+            self.count(state, ms, 0, 0.0);
+            return self.keep_unsized(state, ms);
+        };
+        let gpu_time = |ms: i64| {
             let rate = size.dollars_per_gpu_hour.unwrap_or_default();
-            let dollars = ms as f64 * f64::from(gpus) * rate / 3.6e6;
-            self.count(state, 0, ms.saturating_mul(i64::from(gpus)), dollars);
+            (ms.saturating_mul(i64::from(gpus)), ms as f64 * f64::from(gpus) * rate / 3.6e6)
+        };
+        let (gpu_ms, dollars) = gpu_time(ms);
+        self.count(state, ms, gpu_ms, dollars);
+        for (state, ms) in core::mem::take(&mut self.unsized_time) {
+            let (gpu_ms, dollars) = gpu_time(ms);
+            self.count(state, 0, gpu_ms, dollars);
+        }
+    }
+
+    fn keep_unsized(&mut self, state: TimeState, ms: i64) {
+        match self.unsized_time.iter_mut().find(|(of, _)| *of == state) {
+            Some((_, sum)) => *sum += ms,
+            None => self.unsized_time.push((state, ms)),
         }
     }
 
     fn count(&mut self, state: TimeState, ms: i64, gpu_ms: i64, dollars: f64) {
-        self.total.add(state, ms, gpu_ms, dollars);
         self.hours.interval().add(state, ms, gpu_ms, dollars);
     }
 
     fn count_events(&mut self, counts: Counts) {
-        self.total.counts.join(&counts);
         self.hours.interval().counts.join(&counts);
     }
 
@@ -167,7 +176,7 @@ impl Accounts {
 impl Ledger {
     /// What is accounted of the whole life of the run.
     pub fn totals(&self) -> Totals {
-        self.accounts.as_ref().map(|accounts| accounts.total.clone()).unwrap_or_default()
+        self.accounts.as_ref().map(|accounts| accounts.hours.total()).unwrap_or_default()
     }
 
     /// What is accounted of the hour that is not over, if it began; the others are taken.
@@ -187,7 +196,7 @@ impl Ledger {
         let mut accounts = self.accounts.take()?;
         accounts.hours.settle(at, at);
         // Whoever comes back may have other GPUs.
-        accounts.unsized_time = [0; STATES];
+        accounts.unsized_time.clear();
         Some(accounts)
     }
 
@@ -313,8 +322,8 @@ impl Ledger {
         let paused = || (s.at - from).0 >= self.expected().map_or(0, stall_limit);
         let is_new = self.left.is_some() && self.greeted.is_some();
         // A log goes on behind its last step without a greeting.
-        let usual = self.usual.expected(s.count, s.tokens).unwrap_or(0.0);
-        let is_back = self.closed && (s.at - from).0 >= stall_limit(usual);
+        let usual = || self.usual.expected(s.count, s.tokens).unwrap_or(0.0);
+        let is_back = self.closed && (s.at - from).0 >= stall_limit(usual());
         if !self.starting && (s.class == StepClass::First || is_new && paused() || is_back) {
             // A load since is of the new attempt, and a save or an evaluation of the one before.
             let loading = core::mem::take(&mut self.declared[Declared::Loading as usize]);
@@ -324,6 +333,9 @@ impl Ledger {
             self.starting = greeted.is_some();
         }
         let from = self.at.unwrap_or(s.at);
+        if let Some(accounts) = &mut self.accounts {
+            accounts.hours.spans(from, s.at);
+        }
         let open = (s.at - from).0.max(0);
         if self.starting {
             let loading = self.declared[Declared::Loading as usize].min(open);
@@ -338,7 +350,7 @@ impl Ledger {
         }
         let tokens = s.tokens.filter(|t| t.is_finite()).unwrap_or_default() * self.new_steps(&s) as f64;
         if let Some(accounts) = &mut self.accounts {
-            accounts.count_events(Counts { tokens: tokens.max(0.0), ..Counts::default() });
+            accounts.hours.interval().counts.tokens += tokens.max(0.0);
         }
         self.begin(s.at.max(from));
         (self.starting, self.gpus) = (false, size.gpus);
@@ -453,7 +465,8 @@ impl Ledger {
             None => taken,
         };
         let steps = expected + before;
-        let productive = (steps as f64 * self.new_steps(s) as f64 / s.count.max(1) as f64).round() as i64;
+        let (new, all) = (self.new_steps(s), s.count.max(1));
+        let productive = if new == all { steps } else { share(steps, new, all) };
         self.add(TimeState::Productive, productive, size);
         self.add(TimeState::Recomputing, steps - productive, size);
         let rest = self.add_declared(open - expected, size);
@@ -501,6 +514,11 @@ impl Ledger {
             self.add(state, ms, size);
         }
     }
+}
+
+/// So much of it as `part` is of `whole`.
+fn share(ms: i64, part: i64, whole: i64) -> i64 {
+    (ms as f64 * part as f64 / whole as f64).round() as i64
 }
 
 fn stall_limit(usual: f64) -> i64 {

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 const RATIO: f64 = 1.25;
 const SMALLEST: f64 = 1e-3;
 const BUCKETS: usize = 96; // up to 1e-3 * 1.25^96 = 2e6 s
-/// Weight left of a sample after one more. After 1,000 more 0.14 is left, so that a run that slows
-/// down moves its own deadline within that many steps.
+/// The decay of a sample's weight with each further sample. After 1,000 more, 0.14 is left, so that
+/// a run that slows down moves its own deadline within that many steps.
 const DECAY: f32 = 0.998;
 
-/// Upper edge of each bucket: quantiles are asked for at every step.
+/// The upper edge of each bucket, precomputed because every step computes quantiles.
 const EDGES: [f64; BUCKETS] = {
     let mut edges = [0.0; BUCKETS];
     let mut i = 0;
@@ -21,7 +21,7 @@ const EDGES: [f64; BUCKETS] = {
     edges
 };
 
-/// By squaring.
+/// Computes a power by squaring.
 const fn power(base: f64, exponent: usize) -> f64 {
     let (mut result, mut square, mut left) = (1.0, base, exponent);
     while left > 0 {
@@ -40,7 +40,7 @@ const fn power(base: f64, exponent: usize) -> f64 {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Pace {
     counts: Vec<f32>,
-    /// The bucket of the first of them.
+    /// The bucket of the first count.
     lowest: u8,
     /// Weight of the next sample; grows instead of decaying every bucket.
     weight: f32,
@@ -53,8 +53,7 @@ impl Pace {
         if !(secs.is_finite() && secs >= 0.0) {
             return;
         }
-        let at = (((secs.max(SMALLEST) / SMALLEST).ln() / RATIO.ln()) as usize).min(BUCKETS - 1);
-        let at = self.place(at);
+        let at = self.place(self.bucket(secs));
         self.counts[at] += self.weight;
         self.total += self.weight;
         self.weight /= DECAY;
@@ -66,7 +65,16 @@ impl Pace {
         }
     }
 
-    /// Where a bucket stands among those that are used.
+    /// The bucket of a time: nearly always one of the few that are used, so that they are searched.
+    fn bucket(&self, secs: f64) -> usize {
+        let lowest = usize::from(self.lowest);
+        let is_below = lowest > 0 && secs < EDGES[lowest - 1];
+        let above = if is_below { 0 } else { lowest };
+        let at = EDGES.iter().skip(above).position(|edge| secs < *edge);
+        at.map_or(BUCKETS - 1, |at| above + at)
+    }
+
+    /// The index of a bucket in `counts`, which grows if needed.
     fn place(&mut self, bucket: usize) -> usize {
         if self.counts.is_empty() {
             (self.lowest, self.weight) = (bucket as u8, 1.0);
@@ -83,7 +91,7 @@ impl Pace {
         at
     }
 
-    /// Samples ever added.
+    /// The number of samples ever added.
     pub fn samples(&self) -> u64 {
         self.n
     }
@@ -106,17 +114,17 @@ impl Pace {
     }
 }
 
-/// How coarse the timestamps of a log are: many lines bear the same one, and the next is far away.
+/// The resolution of a log's timestamps. If they are coarse, many lines have the same one.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct TimeResolution {
-    /// Gaps between two lines, and those of them that are nothing.
+    /// The gaps between two lines; `ties` counts those of zero.
     gaps: u32,
     ties: u32,
     /// The smallest of the others, in seconds.
     smallest: f32,
 }
 
-/// Gaps that show the resolution.
+/// The gaps that are needed to find the resolution.
 const RESOLUTION_GAPS: u32 = 20;
 
 impl TimeResolution {
@@ -129,7 +137,7 @@ impl TimeResolution {
         }
     }
 
-    /// In seconds; 0 if the timestamps tell lines apart.
+    /// The resolution in seconds; 0 if the timestamps distinguish lines.
     pub(crate) fn secs(self) -> f64 {
         if self.gaps >= RESOLUTION_GAPS && self.ties > self.gaps / 2 { f64::from(self.smallest) } else { 0.0 }
     }

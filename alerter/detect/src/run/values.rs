@@ -24,30 +24,30 @@ const SPEEDS: [usize; 3] = [STEP_TIME, TOKENS, MFU];
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Values {
-    /// Zero where the report has no value.
+    /// 0 for signals without a value.
     values: [f64; SIGNALS],
     quanta: [f64; SIGNALS],
     /// Bit `i` is set if the report has a value of signal `i`.
     present: u16,
     loss_missing: bool,
-    /// The report has metrics beside these.
+    /// The report has further metrics.
     #[serde(skip)]
     pub(crate) more: bool,
 }
 
 /// The units of the run's throughput and MFU: the best that it has reported so far. A droop is
-/// judged relative to earlier values, so the unit must not change to a worse one in between.
+/// measured against earlier values, so the unit must not change to a worse one.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Units {
     tokens: u8,
     mfu: u8,
 }
 
-/// How good an MFU of our own formula is.
+/// The quality of an MFU by Stepwatch's own formula.
 const COMPUTED: u8 = 3;
 
-/// The signal that a metric is a value of, and how good a source of it the metric is: of two
-/// metrics of one signal the one with the higher number is used.
+/// The signal of a metric, and the metric's quality: of two metrics of one signal, the one of
+/// higher quality is used.
 fn place(name: &str) -> Option<(usize, u8)> {
     Some(match name {
         metric::LOSS => (LOSS, 0),
@@ -65,7 +65,7 @@ fn place(name: &str) -> Option<(usize, u8)> {
     })
 }
 
-/// Whether a metric is somebody's own.
+/// Whether a metric is a custom one.
 pub(crate) fn is_own(name: &str) -> bool {
     !metric::ALL.contains(&name)
 }
@@ -123,6 +123,16 @@ impl Values {
         self.is_present(signal) || signal == LOSS && self.loss_missing
     }
 
+    /// The signals that it has.
+    pub(crate) fn signals(&self) -> impl Iterator<Item = usize> {
+        let mut left = self.present | u16::from(self.loss_missing) << LOSS;
+        core::iter::from_fn(move || {
+            let signal = left.trailing_zeros() as usize;
+            left &= left.wrapping_sub(1);
+            (signal < SIGNALS).then_some(signal)
+        })
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.present == 0 && !self.loss_missing
     }
@@ -141,13 +151,13 @@ impl Values {
         self.loss_missing &= signal != LOSS;
     }
 
-    /// What is here and not in `other`.
+    /// The values without those that `other` has.
     pub(crate) fn without(mut self, other: &Self) -> Self {
         (0..SIGNALS).filter(|i| other.has(*i)).for_each(|i| self.forget(i));
         self
     }
 
-    /// Takes from `other` what is absent here; true if there was any.
+    /// Copies values from `other` that are absent here; true if there were any.
     pub(crate) fn fill(&mut self, other: &Self) -> bool {
         let absent = other.present & !self.present;
         for i in (0..SIGNALS).filter(|i| absent >> i & 1 == 1) {
@@ -171,13 +181,13 @@ impl Values {
         self.loss_missing || [LOSS, GRAD_NORM].iter().any(|i| !self.values[*i].is_finite())
     }
 
-    /// It was another report of the same rank that had the loss.
+    /// Clears the missing loss, because another report of the same rank had it.
     pub(crate) fn has_its_loss(&mut self) {
         self.loss_missing = false;
     }
 
-    /// The non-finite loss and gradient norm, and a loss that should be there: they are passed on
-    /// whichever rank reports them.
+    /// The non-finite loss and gradient norm, and a missing loss: these are passed on from any
+    /// rank.
     pub(crate) fn alarm(&self) -> Self {
         let mut alarm = Self { loss_missing: self.loss_missing, ..Self::default() };
         for i in [LOSS, GRAD_NORM] {

@@ -49,7 +49,7 @@ const NETWORK: [(usize, usize); 19] = [
 ];
 
 /// In the order of [`f32::total_cmp`].
-fn sort(values: &mut [f32; BLOCK]) {
+pub(crate) fn sort(values: &mut [f32; BLOCK]) {
     // The bits of a negative number fall as it rises; its own inverse.
     let flip = |bits: i32| bits ^ ((bits >> 31) as u32 >> 1) as i32;
     let mut keys = values.map(|v| flip(v.to_bits() as i32));

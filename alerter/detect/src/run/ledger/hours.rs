@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::totals::{TimeState, Totals};
+use super::totals::Totals;
 use stepwatch_model::time::{Span, Ts};
 
 pub const HOUR: Span = Span::secs(3600);
@@ -32,7 +32,12 @@ pub struct RunHour {
 pub(super) struct Hours {
     /// Accounted since the last [`Self::settle`].
     interval: Totals,
+    /// All time until the next [`Self::settle`] is within the open hour, and is added to it.
+    #[serde(skip)]
+    is_within: bool,
     open: Option<HourTotals>,
+    /// Of all hours that are over.
+    before: Totals,
     /// Those that are over and were not taken.
     over: Vec<HourTotals>,
 }
@@ -40,7 +45,24 @@ pub(super) struct Hours {
 impl Hours {
     /// What is accounted of the time that is settled next.
     pub(super) fn interval(&mut self) -> &mut Totals {
-        &mut self.interval
+        match &mut self.open {
+            Some(open) if self.is_within => &mut open.totals,
+            _ => &mut self.interval,
+        }
+    }
+
+    /// The time that is settled next is between the two: nearly always within one hour.
+    pub(super) fn spans(&mut self, from: Ts, to: Ts) {
+        let is_open = |open: &HourTotals| hour_of(from) == open.hour && hour_of(Ts(to.0 - 1)) == open.hour;
+        self.is_within = from < to && self.open.as_ref().is_some_and(is_open);
+    }
+
+    /// All that is accounted.
+    pub(super) fn total(&self) -> Totals {
+        let mut total = self.before.clone();
+        self.open.iter().for_each(|open| total.join(&open.totals));
+        total.join(&self.interval);
+        total
     }
 
     pub(super) fn open(&self) -> Option<HourTotals> {
@@ -53,8 +75,9 @@ impl Hours {
 
     /// What was accounted since the last time was of the time between the two.
     pub(super) fn settle(&mut self, from: Option<Ts>, to: Option<Ts>) {
+        self.is_within = false;
         let (Some(from), Some(to)) = (from.or(to), to.or(from)) else { return };
-        if self.interval == Totals::default() {
+        if self.interval.is_empty() {
             return;
         }
         let mut rest = core::mem::take(&mut self.interval);
@@ -70,6 +93,8 @@ impl Hours {
             begun = end;
         }
         self.add(last, &rest);
+        rest.clear();
+        self.interval = rest;
     }
 
     fn add(&mut self, hour: i64, totals: &Totals) {
@@ -77,8 +102,10 @@ impl Hours {
             // A clock that was set back does not open an hour again.
             Some(open) if open.hour >= hour => open.totals.join(totals),
             open => {
-                let before = open.replace(HourTotals { hour, totals: totals.clone() });
-                self.over.extend(before);
+                if let Some(over) = open.replace(HourTotals { hour, totals: totals.clone() }) {
+                    self.before.join(&over.totals);
+                    self.over.push(over);
+                }
             }
         }
     }
@@ -88,30 +115,11 @@ fn hour_of(at: Ts) -> i64 {
     at.0.div_euclid(HOUR.0)
 }
 
-impl Totals {
-    /// Takes a share of all that can be divided. What is counted by ones stays.
-    fn take_part(&mut self, share: f64) -> Self {
-        let part = |ms: i64| (ms as f64 * share).round() as i64;
-        let mut taken = Self { counts: self.counts.take_part(share), ..Self::default() };
-        for state in TimeState::ALL {
-            let at = state as usize;
-            let (ms, time, gpu_time) = (part(self.time[at]), self.time[at], self.gpu_time[at]);
-            // What had one number of GPUs still has it.
-            let has_one = time > 0 && gpu_time % time == 0;
-            let gpu_ms = if has_one { ms * (gpu_time / time) } else { part(gpu_time) };
-            taken.add(state, ms, gpu_ms, self.dollars[at] * share);
-            self.time[at] -= taken.time[at];
-            self.gpu_time[at] -= taken.gpu_time[at];
-            self.dollars[at] -= taken.dollars[at];
-        }
-        taken
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::totals::TimeState;
     use super::*;
 
     fn at(hours: f64) -> Ts {

@@ -26,7 +26,7 @@ macro_rules! states {
     };
 }
 
-pub(super) const STATES: usize = 11;
+const STATES: usize = 11;
 
 states! {
     Productive "productive" "Steps, for as long as they usually take.";
@@ -42,16 +42,23 @@ states! {
     Unknown "unknown" "Nothing was received, or it is not known whether the job held its GPUs.";
 }
 
-/// Counts of a time, each by [`TimeState`] in its order.
+/// Counts of a time, by [`TimeState`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Milliseconds.
-    pub(super) time: [i64; STATES],
-    /// The same times the GPUs of the run.
-    pub(super) gpu_time: [i64; STATES],
-    /// Where a price is configured.
-    pub(super) dollars: [f64; STATES],
+    /// In the order of the states, without those that had no time: most runs have two or three.
+    amounts: Vec<Amount>,
     pub(super) counts: Counts,
+}
+
+/// The time of one state.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Amount {
+    state: TimeState,
+    ms: i64,
+    /// `ms` times the GPUs of the run.
+    gpu_ms: i64,
+    /// Zero unless a price is configured.
+    dollars: f64,
 }
 
 /// What is counted of a time, whatever its states.
@@ -96,18 +103,56 @@ impl Totals {
     }
 
     pub(super) fn add(&mut self, state: TimeState, ms: i64, gpu_ms: i64, dollars: f64) {
-        let at = state as usize;
-        self.time[at] = self.time[at].saturating_add(ms);
-        self.gpu_time[at] = self.gpu_time[at].saturating_add(gpu_ms);
-        self.dollars[at] += dollars;
+        let at = self.amounts.iter().position(|amount| amount.state >= state);
+        let at = at.unwrap_or(self.amounts.len());
+        match self.amounts.get_mut(at) {
+            Some(amount) if amount.state == state => {
+                amount.ms = amount.ms.saturating_add(ms);
+                amount.gpu_ms = amount.gpu_ms.saturating_add(gpu_ms);
+                amount.dollars += dollars;
+            }
+            _ => self.amounts.insert(at, Amount { state, ms, gpu_ms, dollars }),
+        }
     }
 
     /// Adds all of another.
     pub fn join(&mut self, other: &Self) {
-        for state in TimeState::ALL {
-            self.add(state, other.millis(state), other.gpu_millis(state), other.dollars[state as usize]);
+        for amount in &other.amounts {
+            self.add(amount.state, amount.ms, amount.gpu_ms, amount.dollars);
         }
         self.counts.join(&other.counts);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.amounts.is_empty() && self.counts == Counts::default()
+    }
+
+    /// Forgets all of it, and keeps the room for as many states.
+    pub(super) fn clear(&mut self) {
+        self.amounts.clear();
+        self.counts = Counts::default();
+    }
+
+    /// Takes a share of all that can be divided. What is counted by ones stays.
+    pub(super) fn take_part(&mut self, share: f64) -> Self {
+        let part = |ms: i64| (ms as f64 * share).round() as i64;
+        let take = |of: &mut Amount| {
+            let ms = part(of.ms);
+            // What had one number of GPUs still has it.
+            let has_one = of.ms > 0 && of.gpu_ms % of.ms == 0;
+            let gpu_ms = if has_one { ms * (of.gpu_ms / of.ms) } else { part(of.gpu_ms) };
+            let taken = Amount { state: of.state, ms, gpu_ms, dollars: of.dollars * share };
+            of.ms -= taken.ms;
+            of.gpu_ms -= taken.gpu_ms;
+            of.dollars -= taken.dollars;
+            taken
+        };
+        let amounts = self.amounts.iter_mut().map(take).collect();
+        Self { amounts, counts: self.counts.take_part(share) }
+    }
+
+    fn amount(&self, state: TimeState) -> Option<&Amount> {
+        self.amounts.iter().find(|amount| amount.state == state)
     }
 
     pub fn counts(&self) -> &Counts {
@@ -115,19 +160,18 @@ impl Totals {
     }
 
     pub fn millis(&self, state: TimeState) -> i64 {
-        self.time[state as usize]
+        self.amount(state).map_or(0, |amount| amount.ms)
     }
 
     pub fn gpu_millis(&self, state: TimeState) -> i64 {
-        self.gpu_time[state as usize]
+        self.amount(state).map_or(0, |amount| amount.gpu_ms)
     }
 
     /// The number of GPUs that all of it had, if that was one; 0 while it was not known.
     pub fn gpus(&self) -> Option<i64> {
-        let first = self.gpu_time.iter().zip(self.time).find(|(_, ms)| *ms > 0);
-        let gpus = first.map_or(0, |(gpu_ms, ms)| gpu_ms / ms);
-        let is_one =
-            self.gpu_time.iter().zip(self.time).all(|(gpu_ms, ms)| ms.checked_mul(gpus) == Some(*gpu_ms));
+        let first = self.amounts.iter().find(|amount| amount.ms > 0);
+        let gpus = first.map_or(0, |amount| amount.gpu_ms / amount.ms);
+        let is_one = self.amounts.iter().all(|amount| amount.ms.checked_mul(gpus) == Some(amount.gpu_ms));
         is_one.then_some(gpus)
     }
 
@@ -137,19 +181,19 @@ impl Totals {
 
     /// None while the number of GPUs was never known.
     pub fn gpu_seconds(&self, state: TimeState) -> Option<f64> {
-        let known = self.gpu_time.iter().any(|ms| *ms > 0);
+        let known = self.amounts.iter().any(|amount| amount.gpu_ms > 0);
         known.then(|| self.gpu_millis(state) as f64 / 1e3)
     }
 
     /// None without a configured price.
     pub fn dollars(&self, state: TimeState) -> Option<f64> {
-        let priced = self.dollars.iter().any(|dollars| *dollars > 0.0);
-        priced.then(|| self.dollars[state as usize])
+        let priced = self.amounts.iter().any(|amount| amount.dollars > 0.0);
+        priced.then(|| self.amount(state).map_or(0.0, |amount| amount.dollars))
     }
 
     /// Seconds of all states.
     pub fn total(&self) -> f64 {
-        self.time.iter().map(|ms| *ms as f64).sum::<f64>() / 1e3
+        self.amounts.iter().map(|amount| amount.ms as f64).sum::<f64>() / 1e3
     }
 
     /// The share of the time in which the run made steps that it keeps, at its usual speed.
@@ -167,7 +211,7 @@ impl Totals {
 
     /// The share of the time of the GPUs of which their energy was measured.
     pub fn energy_measured(&self) -> Option<f64> {
-        let all: f64 = self.gpu_time.iter().map(|ms| *ms as f64).sum();
+        let all: f64 = self.amounts.iter().map(|amount| amount.gpu_ms as f64).sum();
         (all > 0.0).then(|| (self.counts.energy.gpu_ms as f64 / all).min(1.0))
     }
 
@@ -180,7 +224,8 @@ impl Totals {
 
     /// None without a configured price.
     pub fn tokens_per_dollar(&self) -> Option<f64> {
-        let (tokens, dollars) = (self.counts.tokens, self.dollars.iter().sum::<f64>());
+        let dollars: f64 = self.amounts.iter().map(|amount| amount.dollars).sum();
+        let tokens = self.counts.tokens;
         (tokens > 0.0 && dollars > 0.0).then(|| tokens / dollars)
     }
 }

@@ -6,9 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Steps, stall_limit};
+use crate::stats::block::{BLOCK, sort};
 
-/// Measures whose median is one block.
-const BLOCK: usize = 8;
 /// Lines came at once if they came within this share of the time before the first of them, or
 /// within these milliseconds. Engineering limits.
 const AT_ONCE: f64 = 0.01;
@@ -28,7 +27,9 @@ pub(super) struct UsualStep {
 /// The shortest time that two blocks in a row held.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Shortest {
-    block: Vec<f32>,
+    /// The first `filled` of them are measures whose median is the next block.
+    block: [f32; BLOCK],
+    filled: u8,
     before: Option<f32>,
     shortest: Option<f32>,
 }
@@ -118,13 +119,14 @@ impl Together {
 
 impl Shortest {
     fn learn(&mut self, each: f64) {
-        self.block.push(each as f32);
-        if self.block.len() < BLOCK {
+        self.block[usize::from(self.filled)] = each as f32;
+        self.filled += 1;
+        if usize::from(self.filled) < BLOCK {
             return;
         }
-        self.block.sort_by(f32::total_cmp);
+        self.filled = 0;
+        sort(&mut self.block);
         let median = self.block[BLOCK / 2];
-        self.block.clear();
         let Some(before) = self.before.replace(median) else { return };
         let held = before.max(median);
         self.shortest = Some(self.shortest.map_or(held, |shortest| shortest.min(held)));
