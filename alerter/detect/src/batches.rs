@@ -1,9 +1,10 @@
-//! Data that makes runs spike: the same batch in another run, or in another attempt of this one.
+//! Finds data that makes runs spike: the same batch in another run, or in another attempt of this
+//! one.
 //!
-//! A spike is remembered by the position of the run in its data: in samples where the run reports a
-//! constant batch size, else in steps. Runs that read the same data in the same order spike at the
-//! same position (seven GPT-2 runs of different people spike at steps 3370, 3696, 5317: it is the
-//! data). Coincidence is unlikely, with two spikes in ten thousand steps. Only positions that are
+//! A spike is kept by the position of the run in its data: in samples if the run reports a constant
+//! batch size, else in steps. Runs that read the same data in the same order spike at the same
+//! position: seven GPT-2 runs of different people spike at steps 3370, 3696, 5317 because of the
+//! data. Coincidence is unlikely, with two spikes in ten thousand steps. Only positions that are
 //! known to within a few batches count.
 
 use std::collections::VecDeque;
@@ -14,7 +15,7 @@ pub(crate) use stepwatch_model::Elsewhere;
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Change, Finding, Kind};
 
-/// Spikes remembered of all runs; the oldest go first, and are counted.
+/// The most spikes kept of all runs; the oldest are dropped and counted.
 const MAX_SIGHTINGS: usize = 2048;
 /// Batches within which a place must be known.
 const WIDEST: i64 = 8;
@@ -23,7 +24,7 @@ const LOSS_SLACK: i64 = 1;
 /// First steps, in which runs fail because of their setup and not of their data.
 const BEGINNING: i64 = 50;
 
-/// A stretch of data: behind `from`, up to `to`.
+/// A range of data: after `from`, up to `to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stretch {
     unit: Unit,
@@ -31,14 +32,14 @@ pub(crate) struct Stretch {
     to: i64,
 }
 
-/// What a place in the data is counted in.
+/// The unit of a position in the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Unit {
     Steps,
     Samples,
 }
 
-/// How many samples a step of the run has, for as long as that does not change.
+/// The number of samples in a step of the run, while it is constant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchSize {
     size: Option<i64>,
@@ -103,7 +104,7 @@ impl Stretch {
 }
 
 impl Batches {
-    /// Where else there was a spike at this place in the data.
+    /// Other runs and attempts with a spike at this position in the data.
     pub(crate) fn elsewhere(&self, stretch: &Stretch, run: &str, attempt: u32) -> Elsewhere {
         let mut found = Elsewhere::default();
         for s in self.seen.iter().filter(|s| s.stretch.meets(stretch)) {
@@ -130,7 +131,7 @@ impl Batches {
         true
     }
 
-    /// Spikes that were forgotten for want of room.
+    /// The number of spikes that were dropped to make room.
     pub(crate) fn forgotten(&self) -> u64 {
         self.forgotten
     }

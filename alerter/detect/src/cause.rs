@@ -1,9 +1,9 @@
 //! Root causes of a fault of a run: the suspects, their order, and the evidence against each.
 //!
-//! Evidence is what sets one place apart from its peers, and what was reported of a place: a rank
-//! that computes longer than the others of its stage, a GPU or port whose readings differ from
-//! those of the other nodes, an XID, a link, a mount, a setup that differs, a rank that died first
-//! or stopped early. Each piece is weighed alike:
+//! Evidence is a difference between a place and its peers, or a report about a place: a rank that
+//! computes longer than the others of its stage, a GPU or port whose readings differ from those of
+//! the other nodes, an XID, a link, a mount, a setup that differs, a rank that died first or
+//! stopped early. All pieces are weighed alike:
 //!
 //! ```text
 //! score = strength + 1·[began in the ten minutes before] + 1/(place in the order of onsets)
@@ -18,7 +18,7 @@
 //! Where ranks or devices were compared and none stands out, the finding says so: then the cause is
 //! the data, an evaluation or the software.
 //!
-//! Pure: facts in, suspects out, the same every time.
+//! This is pure: the same facts always give the same suspects.
 
 mod evidence;
 mod need;
@@ -37,9 +37,9 @@ use evidence::{Alike, Piece, Sort};
 pub(crate) use need::needs;
 pub(crate) use standstill::{all_wait, look as standstill, most_compute};
 
-/// Suspects named.
+/// The most suspects named.
 const NAMED: usize = 5;
-/// Pieces of a place that are reported.
+/// The most pieces of evidence reported for a place.
 const PIECES: usize = 3;
 /// A piece that began within `BEFORE` before the onset may have caused it, or, since neither time
 /// is exact, within `AFTER` after it.
@@ -101,19 +101,19 @@ pub(crate) fn rank<'a>(
             suspects.push(s.clone());
         }
     }
-    // What has long been so is no reason for a change.
+    // A difference that is not recent does not explain a change.
     if suspects.is_empty() || !recent {
         let whole = nobody.into_iter().next().cloned().or_else(|| evidence::whole_fleet(v, f));
         suspects.splice(0..0, whole);
     }
-    // Where nothing at all is known, a little is worth a look.
+    // If nothing else is known, weak evidence is still reported.
     if suspects.is_empty() {
         suspects.extend(little.and_then(|(_, case)| case.suspect()));
     }
     suspects
 }
 
-/// When it began, by our clock, as nearly as is known.
+/// When the fault began, by our clock, as nearly as is known.
 fn onset(v: &Finding, f: &RunState) -> Ts {
     if v.kind.cause() == Cause::Progress {
         return f.last_progress;
@@ -121,7 +121,7 @@ fn onset(v: &Finding, f: &RunState) -> Ts {
     evidence::when(f, v.start_step).min(v.ts)
 }
 
-/// What many nodes have alike becomes one piece.
+/// Merges evidence that many nodes have in common into one piece.
 fn share(pieces: Vec<Piece>, onset: Ts, nodes: usize) -> Vec<Piece> {
     let mut holders: BTreeMap<&Alike, Vec<&Piece>> = BTreeMap::new();
     let recent = |p: &&Piece| p.explains() && p.began >= Ts(onset.0.saturating_sub(BEFORE.0));
@@ -141,12 +141,12 @@ fn share(pieces: Vec<Piece>, onset: Ts, nodes: usize) -> Vec<Piece> {
     left
 }
 
-/// Whether so many places have it that it is what they share.
+/// Whether enough places have it that the cause is what they share.
 fn is_common(alike: &Alike, held: &[&Piece], nodes: usize) -> bool {
     let places = |held: &[&Piece]| held.iter().map(|p| &p.place).collect::<BTreeSet<_>>().len();
     if !matches!(alike, Alike::Link { .. }) {
-        // Two that are slowed down at once are all there are of a small run, and one of many is
-        // not.
+        // In a run of two nodes, two that are slowed down at once are all; in a larger run, they
+        // are not.
         let all = matches!(alike, Alike::Slowed(_)) && nodes == 2 && places(held) == 2;
         return all || places(held) >= SHARED_NODES;
     }
@@ -164,7 +164,7 @@ fn weigh(mut pieces: Vec<Piece>, onset: Ts, nodes: usize) -> BTreeMap<Place, Cas
     let held = |p: &Piece| holders.get(&p.alike).map_or(1, BTreeSet::len);
     let shares: Vec<f64> = pieces.iter().map(|p| held(p) as f64 / nodes.max(2) as f64).collect();
     let mut cases: BTreeMap<Place, Case> = BTreeMap::new();
-    // What began at one moment has one place in the order.
+    // Pieces that began at the same moment have the same place in the order.
     let (mut order, mut last) = (0.0, None);
     for (p, share) in pieces.into_iter().zip(shares) {
         let near = p.began <= onset + AFTER && p.began >= Ts(onset.0.saturating_sub(BEFORE.0));

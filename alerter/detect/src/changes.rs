@@ -3,7 +3,7 @@
 use crate::run::RunState;
 use stepwatch_model::time::Ts;
 
-/// Changes kept until somebody takes them; the oldest go first.
+/// The most changes kept until they are taken; the oldest are dropped first.
 const MAX_CHANGES: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Change {
     Started,
     /// Another attempt, from `1`; with the step that the one before had reached.
     Restarted { attempt: u32, reached: Option<i64> },
-    /// Its own configuration is another one.
+    /// The configuration of the run changed.
     Configured,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Before {
     step: Option<i64>,
 }
 
-/// The changes nobody has taken yet.
+/// The changes that have not been taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct Changes(Vec<RunChange>);
 
@@ -83,7 +83,7 @@ impl Changes {
     }
 }
 
-/// Which configurations of its own the nodes of a run show.
+/// The configurations of the run that its nodes report.
 pub(crate) fn configuration(f: &RunState) -> Vec<String> {
     f.config_groups.variants(true).into_iter().map(|v| v.setup.fingerprint).collect()
 }

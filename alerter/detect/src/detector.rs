@@ -1,5 +1,5 @@
-//! What a detector is: of the samples of a run, of the passing of time, or of a node. And what each
-//! is shown.
+//! The traits of detectors: of the samples of a run, of the passing of time, and of a node. Also
+//! the views that they are given.
 
 pub mod beginning;
 pub mod draft;
@@ -100,7 +100,7 @@ pub trait StepDetector {
     fn configured(&mut self, _c: &Self::Config) {}
 }
 
-/// A detector of what does not happen: it looks at the whole run when time passes.
+/// A detector of missing events: it evaluates the whole run as time passes.
 pub trait ClockDetector {
     type Config;
 

@@ -1,5 +1,5 @@
-//! The detectors of runs and nodes: one file each, with its config and defaults, its formula with
-//! the source and its tests, and one line in the list below.
+//! The detectors of runs and nodes. Each has one file with its config and defaults, its formula
+//! with the source, and its tests, and one line in the list below.
 
 mod faults;
 mod layers;
@@ -69,7 +69,7 @@ detectors! {
 }
 
 impl Detectors {
-    /// What is expected of the next sample.
+    /// The expected values of the next sample.
     pub fn expectations(&self) -> Expectations {
         let (c, shared) = (&self.config, &self.shared);
         Expectations {

@@ -1,5 +1,5 @@
-//! What the detectors expect of a signal: read from the baselines that they keep anyway. And the
-//! samples of the runs, with what was expected of them, for those who draw them.
+//! The values that the detectors expect of a signal, from their baselines. Also the evaluated
+//! samples of the runs with these values, for charts.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub struct Expectation {
 }
 
 impl Expectation {
-    /// How far a value is out: 0 where it is expected, 1 at the edge of the band. `None` for a
+    /// The deviation of a value: 0 at the expected value, 1 at the edge of the band. `None` for a
     /// value that is not finite.
     pub fn score(&self, value: f64) -> Option<f64> {
         let away = value - self.expected;
@@ -25,12 +25,12 @@ impl Expectation {
     }
 }
 
-/// What is expected of a run now, as far as its detectors have learned it.
+/// The present expectations about a run, as far as its detectors have learned it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Expectations {
     pub loss: Option<Expectation>,
     pub grad_norm: Option<Expectation>,
-    /// Of the signal that the speed of the run is judged by.
+    /// The expectation of the signal by which the speed is judged.
     pub speed: Option<(Source, Expectation)>,
 }
 
@@ -39,25 +39,25 @@ pub struct Expectations {
 pub struct JudgedSample {
     pub run: Arc<str>,
     pub sample: StepSample,
-    /// Of every eighth sample: what was expected changes slowly.
+    /// Set for every eighth sample, because expectations change slowly.
     pub expectations: Option<Expectations>,
 }
 
-/// The judged samples of a run that nobody has taken yet.
+/// The evaluated samples of a run that have not been taken yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Recording {
-    /// Somebody takes them.
+    /// A consumer takes the samples.
     pub(crate) on: bool,
     run: Option<Arc<str>>,
     count: u32,
     pub(crate) samples: Vec<JudgedSample>,
 }
 
-/// Samples of which one brings what was expected.
+/// One in this many samples has expectations.
 const EVERY: u32 = 8;
 
 impl Recording {
-    /// Whether the next sample is to bring what is expected of it.
+    /// Whether the next sample needs its expectations.
     pub(crate) fn wants_expectations(&self) -> bool {
         self.on && self.count.is_multiple_of(EVERY)
     }

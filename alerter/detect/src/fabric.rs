@@ -1,8 +1,8 @@
-//! Which nodes have a link that is down, and since when: links of several nodes that fail at once
-//! share a switch.
+//! Keeps which nodes have a link that is down, and since when: links of several nodes that fail at
+//! once share a switch.
 //!
-//! Nothing of it is stored: it follows from the nodes. Times are by the clocks of the nodes: what
-//! is read from a backlog comes all at once.
+//! It is not stored, because it follows from the nodes. Times are by the clocks of the nodes,
+//! because a backlog arrives all at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,8 +36,8 @@ pub(crate) struct Fabric {
 }
 
 impl Fabric {
-    /// Takes note of the links of a node that are down. A link that makes errors, is slow, or is
-    /// up again says nothing about the fabric.
+    /// Records the links of a node that are down. A link that makes errors, is slow, or is up again
+    /// says nothing about the fabric.
     pub(crate) fn note(&mut self, node: &NodeState) {
         let links = node.conditions.iter().filter(|(key, _)| key.topic == Topic::Link);
         let down = links.filter(|(key, c)| key.is_link_down(c) && c.holds() && c.level > Level::Info);

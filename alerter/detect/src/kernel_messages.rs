@@ -1,8 +1,8 @@
-//! Which messages of the kernel are on which nodes of the fleet, to tell one that is odd from one
-//! that is new everywhere: a kernel or driver that was rolled out, or a job that hits all its
-//! nodes.
+//! Keeps which kernel messages are on which nodes of the fleet. This distinguishes a message that
+//! is unusual from one that is new everywhere: after a rollout of a kernel or driver, or from a job
+//! that hits all its nodes.
 //!
-//! Nothing of it is stored: it follows from the nodes.
+//! It is not stored, because it follows from the nodes.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::node::NodeState;
 use crate::node::messages::{REMEMBER, SETTLE};
 use stepwatch_model::time::Ts;
 
-/// Templates that are known at a time; for one more, the one that was seen longest ago makes room.
+/// The most templates kept; for one more, the one that was seen longest ago is dropped.
 const MAX_TEMPLATES: usize = 8192;
 /// Nodes that a message may be on and still be odd, or this part of the nodes of the run:
 /// engineering limits.
@@ -21,12 +21,12 @@ const MAX_NODES: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct KernelMessages {
-    /// By template and node: when it was seen there.
+    /// When each template was seen on each node.
     seen: BTreeMap<String, BTreeMap<String, Ts>>,
 }
 
 impl KernelMessages {
-    /// Takes note of what a node has.
+    /// Records the messages of a node.
     pub(crate) fn note(&mut self, node: &NodeState) {
         for message in node.messages.iter() {
             if !self.seen.contains_key(&message.template) && self.seen.len() >= MAX_TEMPLATES {
@@ -50,7 +50,7 @@ impl KernelMessages {
     /// `nodes`: those of the run, or of the fleet where no run is hit.
     pub(crate) fn is_odd(&self, template: &str, at: Ts, nodes: usize) -> bool {
         let Some(seen) = self.seen.get(template) else { return true };
-        // What came to several nodes within the time in which it is judged is one event.
+        // Messages that arrived on several nodes before their evaluation are one event.
         let known = seen.values().any(|seen| *seen < at.earlier(SETTLE) && at - *seen < REMEMBER);
         let lately = seen.values().filter(|seen| at - **seen < REMEMBER).count();
         let few = FEW_NODES.max((nodes as f64 * FEW_RATIO) as usize);

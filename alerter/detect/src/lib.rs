@@ -1,7 +1,8 @@
-//! The half of the engine that detects: events of runs and nodes in, findings out.
+//! The half of the engine that detects. Its inputs are events of runs and nodes; its outputs are
+//! findings.
 //!
-//! No clock, socket, thread, file or randomness: time is an argument, timers are data, iteration
-//! order is fixed. This crate does not depend on incidents, people or receivers.
+//! It uses no clock, socket, thread, file or randomness: time is an argument, timers are data, and
+//! iteration order is fixed. This crate does not depend on incidents, people or receivers.
 //! `stepwatch-respond` handles those; it gets the findings as [`stepwatch_model::Detected`].
 
 mod batches;

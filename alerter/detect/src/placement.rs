@@ -1,13 +1,13 @@
-//! Which runs have ranks on which node, how fast the GPUs of a run are, and which nodes a job has:
-//! what is known of several of them together.
+//! Keeps which runs have ranks on which node, how fast the GPUs of a run are, and which nodes a job
+//! has.
 //!
-//! Nothing of it is stored: it follows from the runs and the nodes.
+//! It is not stored, because it follows from the runs and the nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use stepwatch_model::time::{Span, Ts};
 
-/// Exporters read their GPUs this often: sooner there is nothing new of a job.
+/// How often exporters read their GPUs: a look sooner finds nothing new about a job.
 const LOOK_EVERY: Span = Span::secs(10);
 
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ struct Jobs {
 #[derive(Debug, Default)]
 struct Nodes {
     names: BTreeSet<String>,
-    /// When a node came or left last.
+    /// When a node last came or left.
     changed_at: Ts,
 }
 
@@ -70,7 +70,7 @@ impl Clocks {
         }
     }
 
-    /// How many are lower.
+    /// The number of clocks that are lower.
     fn rank(&self, clock: f64) -> usize {
         self.sorted.partition_point(|c| c.total_cmp(&clock).is_lt())
     }
@@ -85,7 +85,7 @@ impl Clocks {
 }
 
 impl Placement {
-    /// A run came to a node; true if it was not there.
+    /// Records that a run came to a node; true if it was not there.
     pub(crate) fn came(&mut self, run: &str, node: &str) -> bool {
         match self.runs.get_mut(node) {
             Some(runs) => runs.insert(run.to_owned()),
@@ -143,7 +143,7 @@ impl Placement {
             had.names.insert(node.to_owned());
             had.changed_at = now;
         }
-        // The next look is not to wait.
+        // The next evaluation must not wait.
         looked.remove(node);
         if !jobs.is_empty() {
             by_node.insert(node.to_owned(), jobs);
@@ -160,7 +160,7 @@ impl Placement {
         self.jobs.nodes.get(job).into_iter().flat_map(|nodes| &nodes.names)
     }
 
-    /// When a node came to a job or left it last.
+    /// When a node last came to a job or left it.
     pub(crate) fn job_changed_at(&self, job: &str) -> Ts {
         self.jobs.nodes.get(job).map(|nodes| nodes.changed_at).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What is made of the list of detectors: their modules, their settings and their state.
+//! The types made from the list of detectors: their modules, settings and state.
 
 /// One line a detector: its module under `detectors/` holds `Config`, and the detector itself; both
 /// with serde and `Default`. Settings are the engine's, state is the run's: what a thousand runs
@@ -70,7 +70,7 @@ macro_rules! detectors {
                 $(self.$field.extra(&self.config.$field, e, &self.shared, out);)*
             }
 
-            /// Says how many GPUs the run has: what it loses has its price by them.
+            /// Sets the price of the run by its number of GPUs, for findings in dollars.
             pub fn price(&mut self, gpus: u32) {
                 self.shared.speed.dollars_per_hour =
                     self.config.cost_per_gpu_hour.map_or(0.0, |rate| rate * f64::from(gpus));

@@ -5,7 +5,7 @@ use stepwatch_wire::Metrics;
 
 use stepwatch_model::time::Ts;
 
-/// What kind of step it was, as the trainer reported or the engine derived.
+/// The kind of a step, as the trainer reported it or the engine derived it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum StepClass {
     #[default]
@@ -63,7 +63,7 @@ pub struct Quanta {
     pub mfu: f64,
 }
 
-/// What a run reports beside its samples.
+/// Reports of a run besides its samples.
 #[derive(Debug, Clone, Copy)]
 pub enum Extra<'a> {
     /// The other metrics of one report. Each occurs once a step at most, in the order of its steps.
@@ -76,18 +76,18 @@ pub enum Extra<'a> {
 /// steps counts its own.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reading<'a> {
-    /// Stands for the name, within the run.
+    /// The id of the name within the run.
     pub id: u16,
     pub name: &'a str,
     pub step: i64,
     pub ts: Ts,
     pub attempt: u32,
     pub value: f64,
-    /// How finely it was printed.
+    /// The unit in which it was printed.
     pub quantum: f64,
 }
 
-/// Where the time of a step went on one rank.
+/// The parts of a step's time on one rank.
 #[derive(Debug, Clone, Copy)]
 pub struct Parts<'a> {
     pub step: i64,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use stepwatch_model::time::Ts;
 
-/// What a series is called, and what it is of.
+/// The name of a series, and what it is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeriesName {
     /// Its selector: `nfs_read_seconds{instance="a:9100",job="node"}`.
@@ -21,7 +21,7 @@ pub struct SeriesName {
 /// One value of a series.
 #[derive(Debug, Clone)]
 pub struct SeriesReading {
-    /// Its number at the sender's door; it is given to another series once this one is forgotten.
+    /// Its id at the receiver. The id is given to another series after this one is forgotten.
     pub id: u32,
     pub name: Arc<SeriesName>,
     pub ts: Ts,

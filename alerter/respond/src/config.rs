@@ -1,4 +1,4 @@
-//! What the responder needs of the configuration: its part of the YAML file.
+//! The responder's part of the YAML configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,53 +9,53 @@ use crate::oncall::OnCallConfig;
 use crate::silence::{Maintenance, SilenceConfig};
 use stepwatch_model::{Severity, Span};
 
-/// Built by the alerter from its configuration file; names are already checked against the
+/// The alerter builds this from its configuration file, and has already checked names against the
 /// receivers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResponderConfig {
     /// Names of all receivers, in configuration order.
     pub receivers: Vec<String>,
-    /// Those of them that go on by themselves about a call that was made, and by what, in words:
-    /// calling them again rings nobody.
+    /// Receivers whose own service repeats a call, and the service, in words. Calling them again
+    /// rings nobody.
     pub repeated_by: BTreeMap<String, String>,
-    /// Those of them that show what becomes of an incident beside its first message: every call is
-    /// shown there, whomever it is for.
+    /// Receivers that show updates beside an incident's first message. Every call is posted there,
+    /// whomever it is for.
     pub threads: Vec<String>,
-    /// Those of them that wake somebody: what is not a page never falls back to them.
+    /// Receivers that wake somebody. Only a page falls back to them.
     pub waking: Vec<String>,
     /// Receivers of last resort, for any team's notification that nobody else can receive:
     /// receivers, `user:NAME` and `schedule:NAME`.
     pub fallback: Vec<String>,
     pub policies: Vec<Policy>,
     pub routes: Vec<Route>,
-    /// Labels that runs declare of themselves or alerts bring, as the operator says.
+    /// Names of labels that runs declare or alerts bring, as the operator lists them.
     pub labels: Vec<String>,
     pub cost_per_gpu_hour: Option<f64>,
     /// Base of runbook links: `<base>/<kind>`.
     pub runbook_url: String,
-    /// Where this alerter can be reached by a browser, for links to incidents.
+    /// The address of this alerter for browsers, for links to incidents.
     pub external_url: Option<String>,
     /// How long a condition must stay clear before its incident resolves; a return within it is a
     /// flap.
     pub resolve_after: Span,
-    /// How long after a person resolved an incident that still fires it comes back.
+    /// How long after a person resolved it an incident that still fires reopens.
     pub reopen_after: Span,
     pub oncall: OnCallConfig,
-    /// How long the first message of a ticket waits for what else comes; a page never waits.
+    /// How long the first message of a ticket waits for further findings; a page never waits.
     pub batch_window: Span,
-    /// Least time between two updates about one incident. What happens in between is sent in one
+    /// The least time between two updates about one incident. Changes within it are sent in one
     /// message.
     pub update_min_interval: Span,
     /// How often the last level of a page that nobody answers is notified again.
     pub remind_every: Span,
-    /// How long after its acknowledgement a page that is not over is notified again; never if
-    /// absent.
+    /// How long after its acknowledgement a page that is not over is notified again; `None` is
+    /// never.
     pub ack_timeout: Option<Span>,
     /// After this many returns an incident is reported as flapping, and further returns notify
     /// nobody.
     pub flapping_after: u32,
-    /// What would open an incident joins an open one that has these labels in common; empty: only
-    /// what is one fault.
+    /// A finding joins an open incident that has the same values of these labels. If empty, it
+    /// joins only an incident with the same fault.
     pub group_by: Vec<String>,
     pub storm: Storm,
     pub inhibit_rules: Vec<InhibitRule>,
@@ -77,20 +77,21 @@ pub struct Policy {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Level {
-    /// Since the previous level was notified; of the first level, since the incident opened.
+    /// The wait since the previous level was notified; for the first level, since the incident
+    /// opened.
     pub after: Span,
     /// Receivers, `user:NAME` and `schedule:NAME`.
     pub notify: Vec<String>,
     /// How often the level is repeated, `after` apart, while nobody answers.
     #[serde(default)]
     pub repeat: u32,
-    /// Asked when the level is due; a level of which it does not hold is passed over, and its wait
-    /// counts.
+    /// Evaluated when the level is due. A level whose condition is false is passed over, but its
+    /// wait counts.
     #[serde(default, rename = "if")]
     pub condition: Condition,
 }
 
-/// All that is set must hold.
+/// The conditions of a level, of which all that are set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Condition {
@@ -98,12 +99,12 @@ pub struct Condition {
     /// Names of time intervals.
     pub during: Option<String>,
     pub outside: Option<String>,
-    /// Dollars an hour that the incident burns, more than which it must.
+    /// Holds if the incident costs more than this, in dollars an hour.
     pub burn_over: Option<f64>,
 }
 
-/// The first route whose matchers all hold decides, and within it the first of its children; with
-/// `continue` the next ones are asked too.
+/// The first route whose matchers all hold decides, and within it the first of its children. After
+/// a route with `continue`, the next routes are evaluated too.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
@@ -114,14 +115,14 @@ pub struct Route {
     pub policy: Option<String>,
     #[serde(default)]
     pub notify: Vec<String>,
-    /// Children; one without `policy` and `notify` has those of its parent.
+    /// Child routes; one without `policy` and `notify` inherits both from its parent.
     #[serde(default)]
     pub routes: Vec<Self>,
     #[serde(default, rename = "continue")]
     pub go_on: bool,
 }
 
-/// Whom an incident belongs to: its label `team`, and who is notified where no route matches.
+/// A team: incidents belong to it by the label `team`, and it is notified if no route matches.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Team {
@@ -132,13 +133,13 @@ pub struct Team {
     pub policy: Option<String>,
     #[serde(default)]
     pub notify: Vec<String>,
-    /// Who is notified when those cannot be.
+    /// Receivers that are notified when those of the team cannot be.
     #[serde(default)]
     pub fallback: Vec<String>,
 }
 
-/// While an incident of which the source matchers hold is open, those of which the target matchers
-/// hold notify nobody, if they have the same values of `equal`.
+/// While an incident that the source matchers match is open, incidents that the target matchers
+/// match and that have the same values of `equal` notify nobody.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InhibitRule {
@@ -156,13 +157,14 @@ pub struct InhibitRule {
 pub struct Storm {
     pub enabled: bool,
     pub incidents: u32,
-    /// The same of one origin: a user of an exporter, or an exporter that names no user.
+    /// The limit for one origin: a user of an exporter, or an exporter that names no user.
     pub per_origin: u32,
     pub within: Span,
 }
 
 impl ResponderConfig {
-    /// Whether a receiver calls somebody. Where nothing is known to wake anybody, anything may.
+    /// Whether a receiver calls somebody. If no receiver is known to wake anybody, all count as
+    /// such.
     pub fn calls(&self, receiver: &str) -> bool {
         self.waking.is_empty() || self.waking.iter().any(|name| name == receiver)
     }

@@ -1,4 +1,4 @@
-//! What goes in and what comes out of the responder.
+//! The inputs and the effects of the responder.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,54 +8,53 @@ use crate::message::{Message, Reason};
 use crate::silence::{Plan, Silence};
 use stepwatch_model::{Severity, Span, Ts};
 
-/// Everything the responder reacts to beside what is detected. A journal of inputs replays to the
-/// same state.
+/// All inputs of the responder besides findings. A journal of inputs replays to the same state.
 #[derive(Debug, Clone, Copy)]
 pub enum Input<'a> {
-    /// A person did something with an incident.
+    /// A person acted on an incident.
     Act { incident: &'a str, by: &'a str, action: &'a IncidentAction },
-    /// The alerter looked at a part of itself: what is wrong with it, in words, or nothing.
+    /// The result of a self-check of the alerter. `fault` says what is wrong; `None` if nothing is.
     Own { check: &'a str, severity: Severity, fault: Option<&'a str> },
-    /// Why the store takes nothing, or nothing if it does. `recorded` is the time of what it took
-    /// last: a fault has the same id by it after a crash, of which the store knows nothing.
+    /// The state of the store. `fault` says why it accepts no writes; `None` if it does. `recorded`
+    /// is the time of its last write: a fault that could not be stored has the same id after a
+    /// crash.
     Store { fault: Option<&'a str>, recorded: Option<Ts> },
-    /// What the calendar of a schedule says now; without a text, that it says what it said before.
+    /// The text of a schedule's calendar as it was just read; `None` if it has not changed.
     Calendar { schedule: &'a str, text: Option<&'a str> },
-    /// A receiver took a notification.
+    /// A receiver accepted a notification.
     Delivered { incident: &'a str, receiver: &'a str, action: Action },
-    /// A receiver has not taken a call for a person for so long, and is still asked to.
+    /// A receiver has not accepted a call for `waited`, and the delivery is still tried.
     Unreached { incident: &'a str, receiver: &'a str, waited: Span, error: &'a str },
-    /// No page waits any more for a receiver that did not take it.
+    /// No page waits any more for a receiver that did not accept it.
     AllReached,
-    /// A receiver that is well takes no call for so long, by its own word: others are called
-    /// meanwhile.
+    /// A receiver without a fault asks not to be called for `wait`; others are called meanwhile.
     PutOff { incident: &'a str, receiver: &'a str, wait: Span, error: &'a str },
-    /// A receiver will never take a notification (permanent error): the engine goes to the next
-    /// level at once.
+    /// A receiver will never accept a notification (permanent error): the next level is due at
+    /// once.
     Failed { incident: &'a str, receiver: &'a str, action: Action, error: &'a str },
-    /// Somebody asked for a silence, and [`crate::Responder::plan_silence`] allowed it.
+    /// A person asked for a silence, and [`crate::Responder::plan_silence`] allowed it.
     Silence { plan: &'a Plan },
-    /// Somebody ended a silence.
+    /// A person ended a silence.
     ExpireSilence { id: &'a str },
     /// Another program posted alerts that fire, or are over.
     Alerts { posted: &'a [PostedAlert] },
 }
 
-/// What a person does with an incident.
+/// An action of a person on an incident.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IncidentAction {
-    /// The person took it: escalation stops.
+    /// Acknowledges the incident: escalation stops.
     Ack,
-    /// Whoever took it does not have it any more: escalation goes on where it stopped.
+    /// Removes the acknowledgement: escalation resumes where it stopped.
     Unack,
     Resolve,
-    /// The same, and what it was.
+    /// Resolves the incident, and says what it was.
     ResolveAs(Verdict),
-    /// The next level is notified now, also of an acknowledged incident.
+    /// Notifies the next level now, also if the incident is acknowledged.
     Escalate,
-    /// Of what a person resolved and still fires.
+    /// Reopens an incident that a person resolved and that still fires.
     Reopen,
-    /// A word that changes nothing but its history.
+    /// Adds a remark to the timeline and changes nothing else.
     Note(String),
 }
 
@@ -97,7 +96,7 @@ pub struct TimelineEntry {
     /// `engine`, `cli:alice`, `api:bob`, `slack:U123 (alice)`, a receiver name.
     pub actor: String,
     pub what: String,
-    /// Why nobody is notified from then on, where the entry is about that.
+    /// Why nobody is notified from then on, if the entry is about a suppression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suppressed: Option<String>,
 }
@@ -111,7 +110,7 @@ impl TimelineEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// First word to this receiver, and every repeat of a page that nobody answered.
+    /// The first notification to this receiver, and every repeat of a page that nobody answered.
     Trigger,
     /// News of an incident that the receiver knows. Later updates replace undelivered earlier ones.
     Update,
@@ -141,26 +140,27 @@ pub struct Notification {
     pub action: Action,
     /// `<incident>/<receiver>/<seq>`: frozen, so that a resend is recognised.
     pub idem_key: String,
-    /// Page-class notifications are never given up while the incident is open and unacknowledged.
+    /// A page is tried for as long as the incident is open and unacknowledged.
     pub page: bool,
-    /// Whom it is for, where the receiver is shared: names of `users`.
+    /// The names of the `users` that it is for, if the receiver is shared.
     #[serde(default)]
     pub users: Vec<String>,
-    /// What Slack calls them; only of those of whom it is known.
+    /// The Slack ids of those users for whom one is configured.
     #[serde(default)]
     pub slack_ids: Vec<String>,
-    /// How it came to this receiver; `None` in a message to those notified before.
+    /// How this receiver was chosen; `None` in a message to receivers that were notified before.
     #[serde(default)]
     pub path: Option<Path>,
-    /// The incident is suppressed and is notified all the same: a person asked for it, or it is an
+    /// The incident is suppressed but is notified all the same: a person asked for it, or it is an
     /// acknowledgement or an end.
     #[serde(default)]
     pub despite_suppression: bool,
-    /// Who goes on about the call that was made before, in words: this one rings nobody anew.
+    /// The service that repeats the earlier call by itself, in words. This notification then calls
+    /// nobody anew.
     #[serde(default)]
     pub left_to: Option<String>,
-    /// Who reported the incident: the exporter or the sender of alerts, and the user there. What
-    /// waits for a receiver is sent in turn.
+    /// The exporter, or the sender of alerts, that reported the incident. Notifications that wait
+    /// for a receiver are sent in turn by source. `reporter` names the user there too.
     #[serde(default)]
     pub source: String,
     #[serde(default)]
@@ -169,32 +169,32 @@ pub struct Notification {
 }
 
 impl Notification {
-    /// Whether it is to rouse somebody, also those notified before. An update of an incident that
-    /// nobody has any more is such a call too.
+    /// Whether it must call somebody, also those notified before. An update after an
+    /// acknowledgement was removed is such a call too.
     pub fn calls(&self) -> bool {
         self.action == Action::Trigger || self.message.because == Reason::Unacknowledged
     }
 }
 
-/// Why this receiver, now: for whoever asks why the phone rang.
+/// Why this receiver is notified now: the answer to why the phone rang.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Path {
-    /// Where the route is in the configuration, and which of its words chose it.
+    /// The place of the route in the configuration; `matched` has the matchers that chose it.
     pub route: String,
     pub matched: String,
     pub policy: Option<String>,
-    /// From 1; 0 for a receiver that is notified because another one could not be.
+    /// The level, from 1; 0 for a receiver that is notified because another one could not be.
     pub level: u32,
     /// How often this level had been notified before.
     pub again: u32,
     /// Which items of the level led here, and how: `schedule primary: alice (weekly) by pd`.
     pub chosen: Vec<String>,
-    /// Conditions that were asked and held, and silences that were looked at.
+    /// Conditions that were checked and held, and silences that were looked at.
     pub asked: Vec<String>,
 }
 
-/// One moment, and what must be done because of what happened in it.
+/// The time of an input, and the effects that it has.
 #[derive(Debug)]
 pub struct Tx<'a> {
     pub now: Ts,

@@ -1,13 +1,13 @@
-//! Alerts that other programs post, as Prometheus does to Alertmanager: which fire, until when, and
-//! which belong together.
+//! External alerts: alerts that other programs post, as Prometheus does to Alertmanager. This
+//! module keeps which of them fire, until when, and which belong together.
 //!
-//! An alert is posted again and again while it fires. One that is the same as before costs a
-//! look-up and nothing else. Alerts that belong together ([`group`]) are one condition: it is
-//! raised with the first, notified again when another joins or it gets worse, and over when the
-//! last has ended, because its sender posted the end or stopped posting it.
+//! An alert is posted again and again while it fires. One that has not changed costs only a
+//! look-up. Alerts that belong together ([`group`]) are one condition. It is raised with the first
+//! alert, notified again when another joins or it gets worse, and over when the last has ended,
+//! because its sender posted the end or stopped posting it.
 //!
-//! What becomes of a condition is the matter of [`crate::incident`]; what run or node an alert is
-//! about is found out by the engine.
+//! [`crate::incident`] handles the conditions. The engine finds out which run or node an alert is
+//! about.
 
 mod alert;
 mod capacity;
@@ -32,18 +32,18 @@ pub use label_set::{LabelSet, Limits};
 pub use stepwatch_model::fingerprint;
 use stepwatch_model::{Severity, Span, Ts, timers::Timers};
 
-/// An alert of a limited token fires for so long at most unless it is posted again.
+/// The longest that an alert of a limited token fires unless it is posted again.
 const LIMITED_FIRES_FOR: Span = Span::secs(86_400);
 
 /// An alert as it was posted.
 #[derive(Debug, Clone)]
 pub struct PostedAlert {
     pub alert: Arc<Alert>,
-    /// Absent: until it has not been posted for `resolve_timeout`.
+    /// If absent, the alert ends when it has not been posted for `resolve_timeout`.
     pub ends_at: Option<Ts>,
 }
 
-/// One that fires, or did until just now.
+/// An alert that fires, or did until just now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Firing {
     pub alert: Arc<Alert>,
@@ -52,18 +52,18 @@ pub struct Firing {
     pub updated_at: Ts,
 }
 
-/// What became of an alert that was posted.
+/// The result of posting an alert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// As before; only its end moved.
+    /// The alert is as before; only its end moved.
     Unchanged,
-    /// It fires, or says something else than before.
+    /// The alert fires, or its text changed.
     Fires,
-    /// It was firing and is over.
+    /// The alert was firing and is over.
     Over,
-    /// It is over and was not known.
+    /// The alert is over and was not known.
     Nothing,
-    /// There are too many, or too large ones.
+    /// The alert was refused: there are too many, or too large ones.
     Refused,
 }
 
@@ -81,13 +81,13 @@ pub struct External {
 struct Member {
     firing: Firing,
     group: Arc<str>,
-    /// Empty of none.
+    /// Empty if the alert is about no node.
     node: Box<str>,
     severity: Severity,
 }
 
 impl Firing {
-    /// The same on a clock that is so far ahead.
+    /// Moves its times ahead by `ahead`.
     #[must_use]
     pub fn moved(mut self, ahead: Span) -> Self {
         (self.ends_at, self.updated_at) = (self.ends_at + ahead, self.updated_at + ahead);
@@ -140,18 +140,18 @@ impl External {
         newest.or_else(|| self.members(key).next())
     }
 
-    /// Since when the first of those that fire in a group does, by its sender.
+    /// When the first of a group's firing alerts began, by its sender.
     pub fn since(&self, key: &str) -> Option<Ts> {
         self.members(key).map(|alert| alert.starts_at).min()
     }
 
-    /// The labels that all alerts of a group have alike.
+    /// The labels that all alerts of a group have in common.
     pub fn common_labels(&self, key: &str) -> Labels {
         self.groups.get(key).map(|g| g.common.labels()).unwrap_or_default()
     }
 
-    /// Takes a posted alert; `about` finds what it is about, and is called only for a new one. The
-    /// keys of the groups that changed are added to `touched`.
+    /// Handles a posted alert. `about` finds what it is about, and is called only for a new one.
+    /// The keys of the groups that changed are added to `touched`.
     pub fn take(
         &mut self,
         now: Ts,
@@ -176,7 +176,7 @@ impl External {
             if firing.alert.says_the_same(alert) {
                 return Taken::Unchanged;
             }
-            // What it said before stands where there is no room for what it says now.
+            // The earlier text stays if there is no room for the new one.
             let (had, wants) = (firing.alert.bytes(), alert.bytes());
             if wants > had && !self.room.fits(&self.config, &firing.alert, 0, wants - had) {
                 self.refused += 1;
@@ -217,15 +217,15 @@ impl External {
         key
     }
 
-    /// Takes what was stored. Its sender gets as long to post it again as if the alerter had not
-    /// been down.
+    /// Restores a stored alert. Its sender gets as much time to post it again as if the alerter had
+    /// not been down.
     pub fn restore(&mut self, now: Ts, mut firing: Firing, about: About) {
         firing.ends_at = firing.ends_at.max(now + self.config.resolve_timeout);
         let key = self.insert(firing, about);
         self.judged(&key);
     }
 
-    /// `silent`: when it was last posted, if that is why it ends.
+    /// Ends an alert. `silent` is when it was last posted, if it ends because its sender stopped.
     fn end(
         &mut self,
         fingerprint: u64,
@@ -244,7 +244,7 @@ impl External {
         Some(firing)
     }
 
-    /// Ends those that were not posted again in time.
+    /// Ends the alerts that were not posted again in time.
     pub fn expire(&mut self, now: Ts, touched: &mut BTreeSet<Arc<str>>) -> Vec<u64> {
         let mut over = Vec::new();
         while let Some(fingerprint) = self.ends.pop_due(now) {
@@ -266,7 +266,7 @@ impl External {
         members.into_iter().find(|m| &*m.node == node).map(|m| m.firing.alert.name())
     }
 
-    /// What came to a group is known; one of which nothing fires any more is forgotten.
+    /// Resets the news of a group after it was evaluated. A group without firing alerts is removed.
     pub fn judged(&mut self, key: &str) {
         let Some(group) = self.groups.get_mut(key) else { return };
         group.newcomer = None;

@@ -1,4 +1,4 @@
-//! Incidents: from findings to something a person owns.
+//! Incidents: groups findings into incidents, notifies people, and records their answers.
 
 pub mod audit;
 mod closed;
@@ -36,7 +36,8 @@ use crate::matcher::Labels;
 use stepwatch_model::{Scope, Subject};
 pub use suppressor::inhibition;
 
-/// Whether whoever reports a subject may say something of what has these labels.
+/// Whether the reporter of a subject may act on incidents with these labels. A token for external
+/// alerts may be limited to some labels.
 pub(crate) fn has_a_say(subject: &Subject, labels: &Labels) -> bool {
     match &subject.scope {
         Scope::Alert(condition) => {

@@ -1,4 +1,5 @@
-//! An incident as everybody sees it: what it is, who has it, how it ended.
+//! The record of an incident that is stored, listed and shown: what it is, who acknowledged it, and
+//! how it ended.
 
 use serde::{Deserialize, Serialize};
 use stepwatch_model::{Cause, Kind, Sentence, Severity, Span, Suspect, Ts};
@@ -20,15 +21,15 @@ pub enum State {
 pub enum Ended {
     /// A person resolved it.
     Person,
-    /// Whoever sent the alert said that it is over.
+    /// The sender of the alert reported its end.
     Sender,
-    /// What is measured says so.
+    /// Measurements show that it is over.
     Clear,
-    /// Nothing has been reported of it any more: it counts as over, and may still hold.
+    /// Its reports stopped: it counts as over, and may still hold.
     Stale,
     /// The run came to its end.
     RunEnded,
-    /// Another incident reports it.
+    /// Another incident reports it from then on.
     Replaced,
 }
 
@@ -48,28 +49,28 @@ pub enum Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
     pub how: Ended,
-    /// The person.
+    /// The person who resolved it.
     #[serde(default)]
     pub by: Option<String>,
-    /// Of what is stale: when it was last reported.
+    /// When a stale incident was last reported.
     #[serde(default)]
     pub silent_since: Option<Ts>,
-    /// A person resolved it and it still fires: when it comes back, unless it is over by then.
+    /// When an incident that a person resolved reopens, unless it is over by then.
     #[serde(default)]
     pub reopens_at: Option<Ts>,
-    /// What the person says that it was.
+    /// What the person who resolved it says that it was.
     #[serde(default)]
     pub verdict: Option<Verdict>,
 }
 
-/// What an incident was called when it was acknowledged, and how much has come to it that is not
-/// said by that.
+/// The title of an incident when it was acknowledged, and the number of alerts or faults that the
+/// title does not name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
     pub title: String,
     /// Alerts, or faults, that were acknowledged later.
     pub more: u32,
-    /// Those that nobody has acknowledged.
+    /// Alerts, or faults, that nobody has acknowledged yet.
     pub new: u32,
 }
 
@@ -85,13 +86,14 @@ pub enum SuppressionReason {
     RolledUp,
 }
 
-/// Why an open incident notifies nobody, and until when. It is kept, shown and counted as ever.
+/// Why an open incident notifies nobody, and until when. The incident is still kept, shown and
+/// counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suppression {
     pub why: SuppressionReason,
-    /// The silence, or the incident.
+    /// The id of the silence or incident.
     pub by: String,
-    /// When that ends, where it is known.
+    /// When the suppression ends, if that is known.
     pub until: Option<Ts>,
     /// For people: `silenced by alice until 2026-11-21T02:16:56Z: new switch`.
     pub words: String,
@@ -101,7 +103,7 @@ pub struct Suppression {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IncidentRecord {
     pub id: String,
-    /// The run that it hits; empty of a node that no run uses.
+    /// The run that it hits; empty for a node that no run uses.
     pub run: String,
     /// Nodes that are faulty themselves, the first suspect first.
     #[serde(default)]
@@ -141,15 +143,14 @@ pub struct IncidentRecord {
     pub flaps: u32,
     #[serde(default)]
     pub labels: Labels,
-    /// Why it notifies nobody, while it does not.
+    /// Why it notifies nobody; `None` if it is not suppressed.
     #[serde(default)]
     pub suppression: Option<Suppression>,
     #[serde(default)]
     pub end: Option<End>,
     #[serde(default)]
     pub named: Option<Named>,
-    /// When it last became more than what people may have answered before: a page, or something
-    /// that is back.
+    /// When it last grew beyond what earlier answers cover: it became a page, or came back.
     #[serde(default)]
     pub asked_anew_at: Option<Ts>,
 }
@@ -165,7 +166,7 @@ impl Verdict {
         }
     }
 
-    /// In words that follow `resolved by alice`.
+    /// The words that follow `resolved by alice`.
     pub fn words(self) -> &'static str {
         match self {
             Self::Real => " as real",
@@ -184,7 +185,7 @@ impl End {
         Self { silent_since: Some(since), ..Self::of(Ended::Stale) }
     }
 
-    /// In words that follow `resolved`: `by alice`, `: its sender said so`.
+    /// The words that follow `resolved`: `by alice`, `: its sender said so`.
     pub fn words(&self) -> String {
         match (self.how, &self.by, self.silent_since) {
             (Ended::Person, Some(by), _) => {
@@ -201,7 +202,7 @@ impl End {
 }
 
 impl End {
-    /// What a message has about an end that nobody measured.
+    /// The words of a message about an end that was not measured.
     pub(crate) fn after(&self, lasted: Span) -> String {
         match (self.how, self.silent_since) {
             (Ended::Stale, Some(at)) => {
@@ -222,7 +223,7 @@ impl Named {
 }
 
 impl IncidentRecord {
-    /// What is wrong, in a word or two: `hang`, or what the alert of another program is called.
+    /// What is wrong, in a word or two: `hang`, or the name of an external alert.
     pub fn title(&self) -> String {
         if let Some(named) = &self.named {
             return named.words();
@@ -235,7 +236,7 @@ impl IncidentRecord {
         }
     }
 
-    /// A person resolved it, and it still fires: when it comes back, unless it is over by then.
+    /// When it reopens unless it is over by then, if a person resolved it while it still fired.
     pub fn reopens_at(&self) -> Option<Ts> {
         self.end.as_ref()?.reopens_at
     }
@@ -245,30 +246,30 @@ impl IncidentRecord {
         self.suppression.as_ref().filter(|suppression| suppression.why == why)
     }
 
-    /// It counts as over because nothing was reported of it any more.
+    /// Whether it counts as over because its reports stopped.
     pub fn is_stale(&self) -> bool {
         self.end.as_ref().is_some_and(|end| end.how == Ended::Stale)
     }
 
-    /// Whether there is a run that it costs anything.
+    /// Whether it hits a run, to which it can cost time and money.
     pub fn hits_a_run(&self) -> bool {
         !self.run.is_empty() && self.run != stepwatch_model::NO_RUN
     }
 
-    /// Whether its messages contain what the run does and costs. Not for what another program
-    /// reports: only that program knows what it costs.
+    /// Whether its messages contain the state and the cost of the run. Those of external alerts do
+    /// not: only the program that reports them knows what they cost.
     pub fn costs_a_run(&self) -> bool {
         self.hits_a_run() && self.kind != Kind::PrometheusAlert
     }
 
-    /// Whether it has a place in the steps of a run. An alert of another program has none unless
-    /// Stepwatch watches that run.
+    /// Whether it has a position in the steps of a run. An external alert has one only if Stepwatch
+    /// watches that run.
     pub fn has_steps(&self) -> bool {
         let unwatched = self.alert().is_some() && self.start_step == 0 && self.opened_step == 0;
         !self.run.is_empty() && !matches!(self.cause, Cause::Telemetry | Cause::External) && !unwatched
     }
 
-    /// The name of the alert of another program that makes it, if all that make it have the same.
+    /// The name of its external alerts, if all of them have the same name.
     pub fn alert(&self) -> Option<&str> {
         let name = self.labels.get(labels::ALERTNAME).filter(|name| !name.trim().is_empty())?;
         (*name != labels::alertname(self.kind)).then_some(name.as_str())

@@ -3,19 +3,19 @@
 
 use stepwatch_model::Kind;
 
-/// The label that alerts are known by: an incident has one too, so that a silence made of what
-/// Alertmanager's API shows fits it.
+/// The name of an alert. An incident has this label too, so that a silence made from what the
+/// Alertmanager API shows matches it.
 pub const ALERTNAME: &str = "alertname";
 
-/// Of a storm: the one origin of all that is in it.
+/// The origin that all members of a storm share.
 pub const ORIGIN: &str = "origin";
 
-/// Of a series that is watched by its name: the metric.
+/// The metric of a watched series.
 pub const METRIC: &str = "metric";
-/// The same: on whose behalf it was sent, where several share this alerter.
+/// The tenant of a watched series, if several tenants share this alerter.
 pub const TENANT: &str = "tenant";
 
-/// The names that are ours, whatever an incident is about.
+/// The labels that Stepwatch sets itself. No run or alert may replace them.
 pub const OURS: &[&str] = &["severity", "kind", "cause", "run", "node", "signal", "team"];
 
 /// The name of incidents of a kind among alerts: `StepwatchGradSpike`.

@@ -1,8 +1,8 @@
-//! The half of the engine that responds: findings, alerts of other programs, answers and
-//! deliveries in; incidents and messages out.
+//! The half of the engine that responds. Its inputs are findings, external alerts, answers of
+//! people and results of deliveries; its outputs are incidents and messages.
 //!
-//! No clock, socket, thread, file or randomness: time is an argument, timers are data, iteration
-//! order is fixed. It knows nothing of steps, samples or detectors; `stepwatch-detect` does, and
+//! It uses no clock, socket, thread, file or randomness: time is an argument, timers are data, and
+//! iteration order is fixed. It knows no steps, samples or detectors; `stepwatch-detect` does, and
 //! reports through [`stepwatch_model::Detected`].
 
 pub mod config;

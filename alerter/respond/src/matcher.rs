@@ -1,9 +1,8 @@
-//! Labels, and matchers over them in Prometheus' syntax: what routes, inhibition, silences and the
-//! Alertmanager API select by.
+//! Labels, and matchers over them in Prometheus' syntax. Routes, inhibition, silences and the
+//! Alertmanager API select by them.
 //!
-//! A label that is not there has the empty value, so that `team=""` and `team!="infra"` hold where
-//! there is no team: the rule of Prometheus and Alertmanager. Regular expressions match the whole
-//! value.
+//! A missing label has the empty value, as in Prometheus and Alertmanager, so that `team=""` and
+//! `team!="infra"` hold without a team. Regular expressions match the whole value.
 
 use core::fmt;
 use core::str::FromStr;
@@ -13,18 +12,18 @@ use regex_lite::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::words;
 
-/// Names to values, of an incident or an alert.
+/// Label names to values, of an incident or an alert.
 pub type Labels = BTreeMap<String, String>;
 
-/// Characters of a matcher's value.
+/// The most characters of a matcher's value.
 const MAX_VALUE: usize = 2048;
-/// Characters of a label's name.
+/// The most characters of a label's name.
 const MAX_NAME: usize = 256;
-/// Memory that one compiled regular expression may take: the first doubling of the
-/// least that it fits in is what it costs.
+/// The most bytes of one compiled regular expression. Its cost is the least doubling of
+/// `LEAST_REGEX_BYTES` in which it fits.
 const MAX_REGEX_BYTES: usize = 64 * 1024;
 const LEAST_REGEX_BYTES: usize = 512;
-/// Characters that mean something in a regular expression.
+/// Characters with a meaning in a regular expression.
 const META: &[char] = &['\\', '.', '+', '*', '?', '(', ')', '|', '[', ']', '{', '}', '^', '$'];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +47,7 @@ pub struct Matcher {
 /// How a value is compared.
 #[derive(Debug, Clone)]
 enum Test {
-    /// As a whole.
+    /// As a whole, with `=` or `!=`.
     Same,
     /// With each of `a|b|c.*`: nearly every regular expression that people write is one of these,
     /// and needs no memory.
@@ -57,7 +56,7 @@ enum Test {
         regex: Regex,
         cost: usize,
     },
-    /// A regular expression that is compiled whenever it is asked, which it hardly is any more.
+    /// A regular expression that is compiled for each use, because it is rarely used any more.
     Unloaded,
 }
 
@@ -95,7 +94,7 @@ impl Op {
 
 impl Matcher {
     pub fn new(label: impl Into<String>, op: Op, value: impl Into<String>) -> Result<Self, String> {
-        // As the labels are that it is asked of.
+        // Cleaned like the labels that it is compared with.
         let (label, value) = (words::into_line(label.into()), words::into_line(value.into()));
         if label.is_empty() || label.chars().count() > MAX_NAME {
             return Err(format!("a label's name is 1 to {MAX_NAME} printable characters, got {label:?}"));
@@ -115,13 +114,13 @@ impl Matcher {
         Ok(Self { label, op, value, test })
     }
 
-    /// Bytes that it takes in memory, without what is compiled.
+    /// Its bytes in memory, without the compiled expression.
     pub(crate) fn size(&self) -> usize {
         size_of::<Self>() + self.label.len() + self.value.len()
     }
 
-    /// Reads `label="value"`; quotes may be left out where the value has no need of them, and put
-    /// round the label.
+    /// Parses `label="value"`. The value needs quotes only if it has special characters, and the
+    /// label may have quotes.
     pub fn parse(text: &str) -> Result<Self, String> {
         let bad = |why: &str| format!("matcher {text:?}: {why}");
         let shape = || bad("expected label=\"value\" with one of = != =~ !~");
@@ -147,8 +146,8 @@ impl Matcher {
         Self::new(label, op, value).map_err(|e| bad(&e))
     }
 
-    /// Reads a list as Alertmanager's API takes it: one matcher, or several between commas, with or
-    /// without braces.
+    /// Parses a list in the form of Alertmanager's API: one matcher, or several between commas,
+    /// with or without braces.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, String> {
         let inner = text.trim();
         let inner = inner.strip_prefix('{').and_then(|t| t.strip_suffix('}')).unwrap_or(inner);
@@ -167,7 +166,7 @@ impl Matcher {
         &self.value
     }
 
-    /// Whether it holds of a value; the empty one stands for a label that is not there.
+    /// Whether it matches a value. The empty value stands for a missing label.
     pub fn holds_of(&self, value: &str) -> bool {
         let same = match &self.test {
             Test::Same => self.value == value,
@@ -178,12 +177,12 @@ impl Matcher {
         same == self.op.is_positive()
     }
 
-    /// Bytes of what it has compiled; those of plain alternatives are none.
+    /// Bytes of its compiled expression; 0 for plain alternatives.
     pub fn cost(&self) -> usize {
         if let Test::Compiled { cost, .. } = self.test { cost } else { 0 }
     }
 
-    /// It is kept, and hardly asked any more.
+    /// Drops the compiled expression of a matcher that is rarely used any more.
     pub fn unload(&mut self) {
         if let Test::Compiled { .. } = self.test {
             self.test = Test::Unloaded;
@@ -194,15 +193,16 @@ impl Matcher {
         self.holds_of(labels.get(&self.label).map_or("", String::as_str))
     }
 
-    /// It holds of what does not have the label at all: alone it selects nearly everything.
+    /// Whether it matches a missing label. Such a matcher alone selects nearly everything.
     pub fn holds_of_nothing(&self) -> bool {
         self.holds_of("")
     }
 }
 
-/// A regular expression of the whole value, and what it costs.
+/// Compiles a regular expression over the whole value. Returns it with its cost in bytes.
 fn compile(value: &str) -> Result<(Regex, usize), String> {
-    // By itself first: what closes the group around it would match more than the whole value.
+    // Compiled alone first: a value that closes the group around it would match more than the
+    // whole.
     let most = |text: &str, bytes: usize| RegexBuilder::new(text).size_limit(bytes).build();
     let whole = format!("^(?:{value})$");
     most(value, MAX_REGEX_BYTES)
@@ -216,8 +216,7 @@ fn compile(value: &str) -> Result<(Regex, usize), String> {
         })
 }
 
-/// One of several alternatives: the text that a value has, or how it begins, and whether it is
-/// that.
+/// Splits an alternative into its text and whether it is a prefix (`text.*`).
 fn part_of(part: &str) -> (&str, bool) {
     part.strip_suffix(".*").map_or((part, false), |begin| (begin, true))
 }
@@ -229,12 +228,12 @@ fn is_alike(part: &str, value: &str) -> bool {
     }
 }
 
-/// Whether all of them hold.
+/// Whether all matchers match the labels.
 pub fn all_hold(matchers: &[Matcher], labels: &Labels) -> bool {
     matchers.iter().all(|m| m.holds(labels))
 }
 
-/// What stands between the quotes at the beginning, and what follows them.
+/// Splits a text that begins with a quote into the quoted part and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.strip_prefix('"')?.char_indices();
@@ -253,7 +252,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// At the commas outside quotes.
+/// Splits a list at the commas outside quotes.
 fn split(text: &str) -> Vec<&str> {
     let (mut parts, mut from, mut inside, mut escaped) = (Vec::new(), 0, false, false);
     for (at, c) in text.char_indices() {
@@ -281,7 +280,7 @@ impl PartialEq for Matcher {
 impl Eq for Matcher {}
 
 impl fmt::Display for Matcher {
-    /// In the form that [`Matcher::parse`] reads.
+    /// Writes the form that [`Matcher::parse`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | ':' | '/');
         let escape = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
@@ -401,7 +400,7 @@ mod tests {
             let _ = Matcher::parse_list(&text);
         }
 
-        /// What is written reads back as the same, and means it.
+        /// A matcher that is written reads back as the same, with the same meaning.
         #[test]
         fn round_trips(label in "[a-zA-Z_][a-zA-Z0-9_ =!]{0,12}", value in "[ -~\\n]{0,20}", negated: bool, other in "[a-c]{0,3}") {
             let label = label.trim_end().to_owned();

@@ -27,49 +27,49 @@ pub enum Status {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The first word about the incident.
+    /// The first message about the incident.
     #[default]
     First,
-    /// Nobody answered, or a person asked for it: the next level.
+    /// Nobody answered, or a person escalated: the next level is notified.
     Escalated,
-    /// Nobody answered: the same level again.
+    /// Nobody answered: the same level is notified again.
     Repeated,
     /// Every level was notified and nobody answered.
     StillFiring,
-    /// It got more severe.
+    /// The incident became more severe.
     Raised,
-    /// Another kind leads it now.
+    /// Another kind names the incident now.
     Changed,
     /// Something new is known: another fault that belongs to it, other suspects.
     News,
-    /// It was over, and is back.
+    /// The condition was over and returned.
     CameBack,
-    /// It comes and goes: further returns notify nobody.
+    /// The condition flaps: further returns notify nobody.
     Flapping,
     /// More incidents joined a storm.
     StormGrew,
     Acknowledged,
-    /// Whoever had it does not have it any more.
+    /// The acknowledgement was removed.
     Unacknowledged,
-    /// It was acknowledged and not resolved for too long.
+    /// The incident was acknowledged, but not resolved in time.
     AckExpired,
-    /// Somebody else could not be reached.
+    /// Another receiver could not be notified.
     ReceiverFailed,
-    /// A silence suppressed it, and it still holds.
+    /// The silence that suppressed it ended, and it still holds.
     SilenceEnded,
-    /// Another incident suppressed it, and it still holds.
+    /// The incident that inhibited it does not any more, and it still holds.
     InhibitionEnded,
     Resolved,
     /// A test of the receiver.
     Test,
-    /// A person resolved it, and it still fires, or got worse.
+    /// A person resolved it, but it still fires or got worse.
     Reopened,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
     pub incident: String,
-    /// Empty of a node that no run uses.
+    /// Empty for a node that no run uses.
     pub run: String,
     /// Nodes that are faulty themselves.
     #[serde(default)]
@@ -77,32 +77,32 @@ pub struct Message {
     pub kind: Kind,
     pub severity: Severity,
     pub status: Status,
-    /// How it ended, once it has.
+    /// How the incident ended; `None` while it is open.
     #[serde(default)]
     pub ended: Option<Ended>,
     /// At most 150 characters: fits a Slack header and a phone's lock screen.
     pub title: String,
     /// One or two sentences: what happened, with the numbers.
     pub summary: String,
-    /// The summary is in the operator's own words, and in the markup of its channel; what they
-    /// quote is none.
+    /// The summary is an operator's template in the markup of its channel. Values that it quotes
+    /// are not markup.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub marked_up: bool,
     /// Labelled lines in the order of interest: since, value against expected, suspect, last good
     /// checkpoint, cost, ...
     pub facts: Vec<Fact>,
-    /// The same as data.
+    /// The same facts as data.
     #[serde(default)]
     pub details: Details,
     /// Why this message was sent now, for programs.
     #[serde(default)]
     pub because: Reason,
-    /// The same in words: `new incident`, `escalated to level 2: no answer for 5m`, `resolved by
+    /// The reason in words: `new incident`, `escalated to level 2: no answer for 5m`, `resolved by
     /// itself after 12m`, ...
     pub reason: String,
     pub links: Vec<Link>,
-    /// The address of the chart, if the alerter has an address and the incident has steps. Nothing
-    /// is there if nothing was seen of the run.
+    /// The address of the chart, if the alerter has an address and the incident has steps. The
+    /// chart does not exist if the run sent no samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chart: Option<String>,
     /// What routes and silences match on.
@@ -166,13 +166,13 @@ pub struct Fact {
     pub text: String,
 }
 
-/// What a link leads to, for services that have a place of their own for it.
+/// The target of a link, for services with a place of their own for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkRole {
     Incident,
     Runbook,
-    /// Of the operator's templates.
+    /// A link of the operator's templates.
     #[default]
     Other,
 }
@@ -190,7 +190,7 @@ pub struct Link {
 pub(crate) struct Why {
     pub(crate) because: Reason,
     pub(crate) words: String,
-    /// Who took an acknowledgement back.
+    /// Who removed an acknowledgement.
     pub(crate) by: Option<String>,
 }
 
@@ -204,7 +204,7 @@ const TITLE_MAX: usize = 150;
 const SUSPECTS_SHOWN: usize = 3;
 const DESCRIPTION_MAX: usize = 1000;
 
-/// The fact that is an alert's description, and the link to what to do.
+/// The label of the fact with an alert's description, and the text of the link to its runbook.
 pub const DESCRIPTION: &str = "Description";
 pub const RUNBOOK: &str = "Runbook";
 
@@ -213,7 +213,7 @@ pub const RUNBOOK: &str = "Runbook";
 pub(crate) struct About<'a> {
     pub(crate) record: &'a IncidentRecord,
     pub(crate) run: &'a RunSummary,
-    /// One that makes it, while any fires.
+    /// One of its external alerts, while any fires.
     pub(crate) alert: Option<&'a Alert>,
     pub(crate) holds: Holds,
 }
@@ -223,12 +223,12 @@ pub(crate) struct About<'a> {
 pub(crate) enum Holds {
     Yes,
     Over,
-    /// Nobody says so any more.
+    /// Its reports stopped.
     Silent,
     RunEnded,
 }
 
-/// The message as it is at `now`.
+/// Composes the message as of `now`.
 pub(crate) fn compose(
     now: Ts,
     about: About<'_>,
@@ -289,7 +289,8 @@ fn sentence(text: &str) -> String {
     s
 }
 
-/// What is, or what was. What followed from it, after the first clause, does not follow any more.
+/// The summary while the incident holds, or in the past tense. Then only its first clause is kept,
+/// because the consequences in the others ended too.
 fn summary(r: &IncidentRecord, holds: Holds) -> String {
     let over = match holds {
         Holds::Yes => return sentence(&r.summary.to_string()),
@@ -317,7 +318,7 @@ fn facts(now: Ts, about: About<'_>, advice: Option<&str>, config: &ResponderConf
         };
         add("Since step", format!("{} ({} ago{seen})", r.start_step, now - r.opened_at));
     } else if !r.hits_a_run() || r.cause != Cause::Telemetry {
-        // An alert may have fired elsewhere for long before it was sent here.
+        // An alert may have fired for long before it was posted here.
         let since = alert.map_or(r.opened_at, |alert| alert.starts_at.min(r.opened_at));
         add("Since", format!("{} ago", now - since));
     }
@@ -360,7 +361,7 @@ fn label_of(signal: &str) -> String {
 }
 
 fn value_against_expected(r: &IncidentRecord) -> Option<String> {
-    // How many fire is said where it is more than one.
+    // The summary already has the number of firing alerts if it is more than one.
     if r.kind == Kind::PrometheusAlert {
         return None;
     }
@@ -387,7 +388,7 @@ fn checkpoint(now: Ts, r: &IncidentRecord, run: &RunSummary) -> String {
     }
 }
 
-/// What a crash now would lose, in the run's own time and in dollars.
+/// What a crash now would lose, in GPU hours and in dollars.
 fn at_risk(run: &RunSummary, config: &ResponderConfig) -> String {
     let lost = |secs: f64| {
         let hours = secs / 3600.0 * f64::from(run.gpus);
@@ -417,15 +418,14 @@ fn cost(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &ResponderConfig)
     format!("${hourly:.2}/h ({gpus} at ${rate:.2}), ${:.2} since it opened", hourly * hours)
 }
 
-/// The annotation `description` of an alert of Prometheus.
+/// The annotation `description` of a Prometheus alert.
 pub fn description(r: &IncidentRecord, alert: Option<&Alert>) -> Option<String> {
     let text = alert.filter(|_| r.kind == Kind::PrometheusAlert)?.description()?.trim();
     let cut = text.char_indices().nth(DESCRIPTION_MAX).map(|(at, _)| format!("{}…", &text[..at]));
     (!text.is_empty()).then(|| cut.unwrap_or_else(|| text.to_owned()))
 }
 
-/// Where to read on. What only another program knows of is explained by its own runbook, if its
-/// rule names one.
+/// The links of a message. A Prometheus alert links to its own runbook, if its rule names one.
 pub fn links(r: &IncidentRecord, alert: Option<&Alert>, config: &ResponderConfig) -> Vec<Link> {
     let mut links = Vec::new();
     let own = alert.filter(|_| r.kind == Kind::PrometheusAlert).and_then(Alert::runbook);
@@ -447,7 +447,7 @@ pub fn links(r: &IncidentRecord, alert: Option<&Alert>, config: &ResponderConfig
     links
 }
 
-/// Where the chart of an incident is.
+/// The address of the chart of an incident.
 fn chart(r: &IncidentRecord, config: &ResponderConfig) -> Option<String> {
     let base = config.external_url.as_ref().filter(|_| r.has_steps())?;
     Some(format!("{}/incidents/{}/chart.png", base.trim_end_matches('/'), r.id))

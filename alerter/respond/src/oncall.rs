@@ -1,9 +1,9 @@
-//! Who is on call: users, schedules and named time intervals, and what an item of a level's
-//! `notify` means at a moment.
+//! Who is on call: users, schedules and named time intervals. It resolves an item of a level's
+//! `notify` to receivers at a given time.
 //!
-//! Pure: time is an argument and calendars are brought in as text. It decides who is notified and
-//! by which receiver; what a receiver does with it is not its business. An answer depends on the
-//! moment asked for and on nothing that was asked before.
+//! This is pure: time is an argument, and calendars are passed in as text. It decides who is
+//! notified and by which receiver, not how. A result depends only on the time asked for, not on
+//! earlier calls.
 
 pub mod ical;
 mod layer;
@@ -28,12 +28,13 @@ use ical::Calendar;
 use roster::Roster;
 use stepwatch_model::Ts;
 
-/// Before the name of a user, or of a schedule, in a level's `notify`; anything else is a receiver.
+/// The prefixes of a user's or a schedule's name in a level's `notify`; anything else is a
+/// receiver.
 pub const USER: &str = "user:";
 pub const SCHEDULE: &str = "schedule:";
 
-/// Its part of the configuration. Names are checked by whoever read it: one that is unknown means
-/// nobody.
+/// The on-call part of the configuration. The caller has checked the names: an unknown name
+/// resolves to nobody.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OnCallConfig {
     pub time_intervals: Vec<TimeInterval>,
@@ -41,20 +42,21 @@ pub struct OnCallConfig {
     pub schedules: Vec<Schedule>,
 }
 
-/// Whom to notify by which receiver.
+/// A receiver to notify, and the user whom it reaches.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Target {
     pub receiver: String,
-    /// For whom it is; `None` for whoever reads the receiver.
+    /// The user that it is for; `None` for everybody who reads the receiver.
     pub user: Option<String>,
 }
 
-/// What an item of a level's `notify` means at a moment.
+/// The targets of an item of a level's `notify` at a given time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Resolution {
-    /// Nobody if empty: the caller must notify somebody else.
+    /// If empty, the item resolves to nobody, and the caller must notify somebody else.
     pub targets: Vec<Target>,
-    /// `schedule primary: alice (layer weekly)`; empty of a plain receiver, which explains itself.
+    /// `schedule primary: alice (layer weekly)`; empty for a plain receiver, which needs no
+    /// explanation.
     pub why: String,
 }
 
@@ -65,22 +67,23 @@ pub struct OnCall {
     calendars: BTreeMap<String, Copy>,
 }
 
-/// Clones share what is large: views of the engine hold one each.
+/// A calendar as it was last read. Clones share its large parts, because each view of the engine
+/// has one.
 #[derive(Debug, Clone)]
 struct Copy {
     roster: Roster,
     text: Arc<str>,
 }
 
-/// How a schedule's calendar is.
+/// The state of a schedule's calendar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CalendarState<'a> {
     pub read_at: Ts,
     pub events: usize,
-    /// Events that were not understood.
+    /// The number of events that were left out because they were not understood.
     pub skipped: usize,
     pub warnings: &'a [String],
-    /// What coming events are called that are no user's.
+    /// Names in coming events that belong to no user.
     pub strangers: Vec<&'a str>,
 }
 
@@ -120,16 +123,16 @@ impl OnCall {
         Self { config, calendars: BTreeMap::new() }
     }
 
-    /// Calendars that are still asked for keep what was last read.
+    /// Replaces the configuration. Calendars that are still configured keep their last text.
     pub fn configure(&mut self, config: OnCallConfig) {
         self.config = config;
         for (schedule, copy) in core::mem::take(&mut self.calendars) {
-            // It was a calendar before, and with another zone it is one still.
+            // The text was a calendar before, and still is one in another zone.
             let _ = self.read_calendar(&schedule, &copy.text, copy.roster.read_at);
         }
     }
 
-    /// Takes what the calendar of a schedule says now. A text that is none changes nothing.
+    /// Reads the text of a schedule's calendar. If the text is not a calendar, nothing changes.
     pub fn read_calendar(&mut self, schedule: &str, text: &str, read_at: Ts) -> Result<(), String> {
         let Some(s) = self.schedule(schedule).filter(|s| s.calendar.is_some()) else {
             return Err(format!("there is no schedule {schedule} with a calendar"));
@@ -143,8 +146,7 @@ impl OnCall {
         Ok(())
     }
 
-    /// The calendar of a schedule says at `read_at` what it said before; false if nobody knows what
-    /// that was.
+    /// Records that the calendar had not changed at `read_at`; false if it was never read.
     pub fn calendar_stands(&mut self, schedule: &str, read_at: Ts) -> bool {
         self.calendars.get_mut(schedule).map(|copy| copy.roster.read_at = read_at).is_some()
     }
@@ -165,12 +167,12 @@ impl OnCall {
         Some(StoredCalendar { read_at: copy.roster.read_at, text: copy.text.to_string() })
     }
 
-    /// Whether it is still asked for.
+    /// Restores a stored calendar; false if the schedule no longer has one.
     pub(crate) fn restore_calendar(&mut self, schedule: &str, stored: StoredCalendar) -> bool {
         self.read_calendar(schedule, &stored.text, stored.read_at).is_ok()
     }
 
-    /// The schedules whose calendar is known.
+    /// The schedules whose calendar has been read.
     pub(crate) fn known_calendars(&self) -> Vec<String> {
         self.calendars.keys().cloned().collect()
     }
@@ -179,12 +181,12 @@ impl OnCall {
         &self.config
     }
 
-    /// Whom an item of `notify` means at `at`; empty if that is nobody.
+    /// The targets of an item of `notify` at `at`; empty if it resolves to nobody.
     pub fn targets(&self, item: &str, at: Ts) -> Vec<Target> {
         self.resolve(item, at).targets
     }
 
-    /// The same with the reason, for the history of an incident.
+    /// As `targets`, with the reason for the timeline of an incident.
     pub fn resolve(&self, item: &str, at: Ts) -> Resolution {
         if let Some(name) = item.strip_prefix(SCHEDULE) {
             return self.of_schedule(name, at);
@@ -219,7 +221,7 @@ impl OnCall {
             return Resolution { targets, why: said };
         }
         let unreachable = if users.is_empty() { "" } else { ", whom no receiver reaches" };
-        // A fallback that names a schedule would ask in circles.
+        // A fallback that names a schedule could recurse for ever.
         let items = schedule.fallback.iter().filter(|item| !item.starts_with(SCHEDULE));
         let targets = distinct(items.flat_map(|item| self.resolve(item, at).targets));
         let instead = if targets.is_empty() { String::new() } else { ", so its fallback is notified".into() };
@@ -249,7 +251,7 @@ impl OnCall {
         self.calendars.get(schedule).map(|copy| &copy.roster)
     }
 
-    /// What there is to say of the calendar behind an answer: that it was never read, or not for
+    /// The doubt about a schedule's calendar, if there is one: it was never read, or not for too
     /// long.
     fn doubt(&self, schedule: &Schedule, at: Ts) -> Option<String> {
         let stale_after = schedule.calendar?;
@@ -260,7 +262,7 @@ impl OnCall {
         }
     }
 
-    /// Who is on call when, from `from` until `to`, without holes: a gap is a shift of nobody.
+    /// The shifts from `from` until `to`, without holes: a gap is a shift of nobody.
     pub fn shifts(&self, schedule: &str, from: Ts, to: Ts) -> Vec<Shift> {
         let to = to.min(from + MAX_PLAN);
         self.schedule(schedule).map(|s| s.shifts(from, to, self.roster(schedule))).unwrap_or_default()

@@ -1,8 +1,8 @@
-//! What to do about an incident, with the arithmetic that supports it.
+//! Plans what to do about an incident, with the figures that support it.
 //!
-//! Only from what is known: the checkpoints that the run wrote, how long its steps take, how long
-//! it took to start, what a GPU costs. A plan whose figures are not known is given without them,
-//! and none is given where there is nothing to choose. `message::advice` makes its sentence.
+//! A plan uses only known figures: the checkpoints of the run, the length of its steps and of its
+//! start, and the price of a GPU. Unknown figures are left out of a plan, and there is no plan if
+//! there is nothing to choose. `message::advice` writes the sentence for it.
 
 use crate::incident_record::{IncidentRecord, State};
 use stepwatch_model::need::{DRAIN_RESET, RESET_GPU};
@@ -11,16 +11,16 @@ use stepwatch_model::{
     SHARED_NODES, Severity, Target, When,
 };
 
-/// Batches after the onset that are skipped too: what PaLM skipped at the least.
+/// Batches after the onset that are skipped too: the least number that PaLM skipped.
 const SKIP: i64 = 200;
-/// A restart that pays back later than this is not worth the risk, and what a slope reaches later
-/// than this is no forecast.
+/// Seconds within which a restart must pay back to be worth its risk, and within which a slope is
+/// extrapolated.
 const WORTHWHILE: f64 = 7.0 * 86_400.0;
-/// Shares of its speed that a run has lost when somebody asks, and steps that show a slope.
+/// The shares of lost speed that a forecast may name, and the least steps for a slope.
 const LEVELS: [f64; 5] = [0.1, 0.2, 0.3, 0.4, 0.5];
 const SLOPE_STEPS: i64 = 100;
 
-/// What to do, or nothing where there is nothing to choose.
+/// The plan for an incident; `None` if there is nothing to choose.
 pub(crate) fn plan(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> Option<Plan> {
     if r.severity == Severity::Info || r.run.is_empty() {
         return None;
@@ -42,7 +42,7 @@ pub(crate) fn plan(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> O
             None => one(drain(run, node(r)?), cost),
         }),
         Advice::ByCause => match r.cause {
-            // What is over needs no restart.
+            // An incident that is over needs no restart.
             Cause::Progress | Cause::Hardware
                 if r.severity == Severity::Page && r.state != State::Resolved =>
             {
@@ -63,16 +63,16 @@ fn node(r: &IncidentRecord) -> Option<&str> {
     first.target.on_node()
 }
 
-/// What the nodes have in common that is suspected first.
+/// The shared component that is the first suspect, if there is one.
 fn shared(r: &IncidentRecord) -> Option<&Target> {
     let first = &r.suspects.first()?.target;
-    // Tickets of single nodes, which nobody weighed together.
+    // Tickets of single nodes were not ranked together.
     let of_power = || r.suspects.iter().all(|s| s.observations().any(|o| o.slowed().is_some()));
     let many = r.kind == Kind::Throttle && r.nodes.len() >= SHARED_NODES && of_power();
     if first.is_shared() { Some(first) } else { many.then_some(&Target::Power) }
 }
 
-/// The same data did it before, and training went on.
+/// A plan to go on: the same batch did this before, and training went on.
 fn known_batch(r: &IncidentRecord, cost: &PlanCost) -> Option<Plan> {
     let batch = r.suspects.iter().find(|s| matches!(s.target, Target::Batch { .. }))?;
     (r.severity < Severity::Page).then(|| one(Remedy::Leave { batch: batch.clone() }, cost.clone()))
@@ -94,7 +94,7 @@ fn roll_back(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Pla
     Some(one(roll_back, redone(last - good, run, cost)))
 }
 
-/// With the steps that are done again.
+/// Adds the steps that are done again to the cost.
 fn redone(steps: i64, run: &RunSummary, cost: PlanCost) -> PlanCost {
     let redo_seconds = run.step_secs.map(|secs| steps as f64 * secs);
     PlanCost { steps_redone: Some(steps), redo_seconds, ..cost }
@@ -109,7 +109,7 @@ fn speed_lost(r: &IncidentRecord) -> Option<f64> {
     (slower.is_finite() && slower > 1.0).then(|| 1.0 - 1.0 / slower)
 }
 
-/// With what a restart costs, if it cures the loss of speed.
+/// Adds the cost of a restart that cures the loss of speed.
 fn cured(lost: f64, run: &RunSummary, cost: PlanCost) -> PlanCost {
     let now = restart_seconds(run);
     PlanCost {
@@ -121,7 +121,7 @@ fn cured(lost: f64, run: &RunSummary, cost: PlanCost) -> PlanCost {
     }
 }
 
-/// What a restart costs now: the steps since the last checkpoint, and starting.
+/// Seconds that a restart costs now: the steps since the last checkpoint, and the start.
 fn restart_seconds(run: &RunSummary) -> Option<f64> {
     let done = (run.last_step? - run.checkpoint_step?).max(0) as f64;
     Some(done * run.step_secs? + run.start_secs)
@@ -134,8 +134,9 @@ fn restart(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan>
     Some(one(Remedy::TryRestart, cost))
 }
 
-/// Where a creeping slow-down leads: a step that became `g` times longer within n steps becomes so
-/// again within as many, and has lost a share L when it takes `1/(1 − L)` times as long as it did.
+/// Extrapolates a gradual slow-down. A step that became `g` times longer within n steps does so
+/// again within the next n. A share L of the speed is lost when a step takes `1/(1 − L)` times as
+/// long as before.
 fn forecast(r: &IncidentRecord, run: &RunSummary, lost: f64) -> Option<Forecast> {
     let steps = r.detected_step.saturating_sub(r.start_step);
     if r.kind != Kind::MfuDroop || steps < SLOPE_STEPS {
@@ -160,7 +161,7 @@ fn drain_later(r: &IncidentRecord, run: &RunSummary, node: &str, cost: PlanCost)
     one(drain(run, node), cost)
 }
 
-/// Of a run that stands, or hardware under it that will stop it.
+/// The plan for a run that stands still, or whose hardware will stop it.
 fn stopped(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan> {
     let known = &run.needs;
     let stands = known.stands || r.cause == Cause::Progress;
@@ -171,7 +172,7 @@ fn stopped(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan>
         Some(match need {
             Need::Memory { .. } if !stands => return None,
             Need::Memory { cgroup } => Remedy::LimitMemory { node, cgroup: cgroup.clone() },
-            // The run goes on until then.
+            // The run continues until then.
             Need::Repair { action, gpu, .. } if action == DRAIN_RESET && !stands => {
                 let when = When::NextCheckpoint { last: run.checkpoint_step };
                 return Some(one(Remedy::ResetGpu { node, gpu: gpu.clone(), when }, cost));
@@ -200,17 +201,18 @@ fn stopped(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan>
     Some(Plan { remedies, cost: PlanCost { stands, ..cost } })
 }
 
-/// What the first suspect needs, or, if one of the others has what is surely broken, that one.
+/// What the first suspect needs. A suspect that is surely broken takes precedence.
 fn needed<'a>(r: &'a IncidentRecord, known: &'a Needs) -> Option<(&'a str, &'a Need)> {
     let own = r.suspects.is_empty().then(|| r.nodes.first()).flatten().map(String::as_str);
-    // A place that is no node needs nothing that is known, and is the first all the same.
+    // A suspect that is no node has no known need, but still counts as the first.
     let suspected = r.suspects.iter().map(|s| s.target.on_node().unwrap_or_default());
     let places: Vec<&str> = suspected.chain(own).collect();
     let of = |node: &&'a str| Some((*node, known.nodes.get(*node)?));
     let broken = |(_, need): &(&str, &Need)| matches!(need, Need::Repair { sure: true, .. });
     let sure = places.iter().filter_map(of).find(broken);
     let first = places.first().and_then(of).filter(|(_, need)| {
-        // What can wait for the next drain ended no rank whose log says what did.
+        // A repair that can wait for the next drain did not end a rank whose log gives another
+        // cause.
         let waits = matches!(need, Need::Repair { sure: false, .. });
         !(waits && known.ended.as_ref().is_some_and(|e| e.words.is_some()))
     });
@@ -255,7 +257,7 @@ mod tests {
         }
     }
 
-    /// The sentence of a message.
+    /// The sentence of a message for the plan.
     fn advise(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> Option<String> {
         plan(r, run, rate).map(|plan| crate::message::advice(&plan))
     }
@@ -343,7 +345,7 @@ mod tests {
         }
     }
 
-    /// An action can take a plan without reading a sentence.
+    /// An action can use a plan without parsing a sentence.
     #[test]
     fn a_plan_is_data() {
         let r = record(Kind::Divergence, "loss", 5.0, 2.0, Target::Recipe { step: 9_800 });
@@ -377,7 +379,7 @@ mod tests {
         FirstFailure { place: Target::rank(1, Some("n1")), words: words.map(Into::into) }
     }
 
-    /// What is said of `suspects` on `n1` that needs this.
+    /// The advice for `suspects` on `n1` that has this need.
     fn said(
         kind: Kind,
         suspects: &[Target],

@@ -1,5 +1,5 @@
-//! Composition only: findings to incidents, incidents to notifications, deadlines to whoever set
-//! them.
+//! Composes the parts: findings become incidents, incidents notifications, and deadlines calls to
+//! their owner.
 
 mod alerts;
 mod dry_run;
@@ -29,15 +29,15 @@ pub struct Responder {
     manager: Manager,
     timers: Timers<Key>,
     dirty: BTreeSet<Key>,
-    /// By incident, the runs that it was about when that was fed back.
+    /// The runs of each incident, as of the last feedback to the monitor.
     runs: BTreeMap<String, BTreeSet<String>>,
-    /// Runs whose incidents changed since that was fed back.
+    /// Runs whose incidents changed since the last feedback.
     changed_runs: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
-    /// The alerts of other programs: the next of them to end.
+    /// The next external alert to end.
     Alerts,
     Calendar(String),
     Storms,
@@ -52,7 +52,7 @@ impl Responder {
         Self { manager: Manager::new(config), ..Self::default() }
     }
 
-    /// Takes what the other half detected at one moment.
+    /// Handles what `stepwatch-detect` detected at one moment.
     pub fn detected(&mut self, now: Ts, what: &[Detected], out: &mut Vec<Effect>) {
         if what.is_empty() {
             return;
@@ -68,7 +68,8 @@ impl Responder {
     fn take(&mut self, tx: &mut Tx<'_>, what: &Detected) {
         match what {
             Detected::Finding { context, finding } => {
-                // The monitor takes what it raised for an open incident until it is fed back.
+                // The monitor assumes that a raised finding has an open incident until the feedback
+                // says otherwise.
                 if let Scope::Run(run) = &context.scope
                     && finding.change.raises()
                 {
@@ -89,7 +90,7 @@ impl Responder {
         }
     }
 
-    /// Takes one input that happened at `now`.
+    /// Handles one input that happened at `now`.
     pub fn handle(&mut self, now: Ts, input: Input<'_>, directory: &impl Directory, out: &mut Vec<Effect>) {
         let before = out.len();
         match input {
@@ -128,9 +129,8 @@ impl Responder {
         self.settle();
     }
 
-    /// Runs the first of what is due at `now`; false if nothing is. Thousands of incidents may be
-    /// due at once, and whoever has something else to do meanwhile need not wait for all of
-    /// them.
+    /// Handles the first deadline that is due at `now`; false if none is. Thousands of incidents
+    /// may be due at once, so the caller can do other work between two calls.
     pub fn tick_one(&mut self, now: Ts, directory: &impl Directory, out: &mut Vec<Effect>) -> bool {
         let Some(key) = self.timers.pop_due(now) else { return false };
         let before = out.len();
@@ -165,7 +165,8 @@ impl Responder {
             .extend(self.manager.correlator.flap_history_mut().take_changed().into_iter().map(Key::Memory));
     }
 
-    /// What is fed back of these runs may have changed: those that the incident is about, and was.
+    /// Marks the runs of an incident for feedback: those that it is about now, and was about
+    /// before.
     fn note_runs(&mut self, id: &str) {
         let runs = self.manager.runs_of(id);
         self.changed_runs.extend(runs.iter().cloned());
@@ -173,7 +174,7 @@ impl Responder {
         self.changed_runs.extend(had.into_iter().flatten());
     }
 
-    /// What became of the incidents of runs since this was called before.
+    /// The state of the incidents of all runs that changed since the last call.
     pub fn take_run_incidents(&mut self) -> impl Iterator<Item = RunIncidents> {
         let runs = core::mem::take(&mut self.changed_runs).into_iter();
         runs.map(|run| RunIncidents {
@@ -183,7 +184,7 @@ impl Responder {
         })
     }
 
-    /// Whether there is anything for [`Self::take_run_incidents`].
+    /// Whether [`Self::take_run_incidents`] would return anything.
     pub fn has_run_incidents(&self) -> bool {
         !self.changed_runs.is_empty()
     }
@@ -201,33 +202,32 @@ impl Responder {
 
     /// Replaces the configuration; open incidents keep their level.
     pub fn reconfigure(&mut self, config: ResponderConfig) {
-        // What is stored of a calendar that nobody asks for any more goes with it.
+        // The stored text of a calendar that is no longer configured is removed.
         self.dirty.extend(self.manager.dispatcher.oncall().known_calendars().into_iter().map(Key::Calendar));
         self.manager.configure(config);
         self.settle();
     }
 
-    /// What a message that waited is to say now; `None` if it is to be sent as it is: an answer,
-    /// and what is over.
+    /// The current text of a message that waited; `None` if it is sent as it is: an
+    /// acknowledgement, or an end.
     pub fn reword(&self, now: Ts, n: &Notification) -> Option<Message> {
         let why = Why::new(n.message.because, n.message.reason.clone());
         let news = matches!(n.action, Action::Trigger | Action::Update);
         self.manager.words(now, &n.incident, n.action, &why).filter(|_| news)
     }
 
-    /// Open incidents of which nobody would ever be notified again: there are none, unless this
-    /// program is wrong.
+    /// Invariants of incidents that are violated. There are none unless this program has a bug.
     pub fn audit(&self, now: Ts) -> Vec<Flaw> {
         self.manager.audit(now, |id| self.timers.of(&Key::Incident(id.to_owned())))
     }
 
-    /// Open pages of teams that name nobody, where nobody else may be notified of them either.
+    /// Open pages of teams without receivers, of which nobody else may be notified either.
     pub fn homeless(&self) -> Vec<String> {
         let homeless = self.manager.open.values().filter(|i| i.is_homeless());
         homeless.map(|i| i.record.id.clone()).collect()
     }
 
-    /// Makes sure that those people are notified all the same.
+    /// Repairs incidents with flaws, so that people are notified again.
     pub fn mend(&mut self, now: Ts, flaws: &[Flaw]) {
         for flaw in flaws {
             self.manager.mend(now, &flaw.incident);
@@ -235,13 +235,13 @@ impl Responder {
         self.settle();
     }
 
-    /// Silences or the configuration changed: looks again at what suppresses each open incident.
+    /// Checks what suppresses each open incident, after silences or the configuration changed.
     pub fn reconsider(&mut self, now: Ts, out: &mut Vec<Effect>) {
         self.manager.reconsider(&mut Tx::new(now, out));
         self.settle();
     }
 
-    /// What was known of these runs and nodes is lost.
+    /// Handles the loss of the stored state of these runs and nodes.
     pub fn unread(&mut self, now: Ts, unread: &BTreeSet<Scope>, out: &mut Vec<Effect>) {
         if unread.is_empty() {
             return;
@@ -251,7 +251,7 @@ impl Responder {
         self.settle();
     }
 
-    /// The runs of which an open incident says that they stand still, and since when it is open.
+    /// The runs for which a standstill is raised, and when the incident opened.
     pub fn standstills(&self) -> impl Iterator<Item = (&str, Ts)> {
         self.manager.standstills()
     }
@@ -265,13 +265,13 @@ impl Responder {
         self.manager.open.values().map(|i| &i.record)
     }
 
-    /// Incidents that a person resolved and that still fire: they come back unless they are over
-    /// before.
+    /// Incidents that a person resolved and that still fire. They reopen unless they are over by
+    /// then.
     pub fn resolved_still_firing(&self) -> impl Iterator<Item = &IncidentRecord> {
         self.manager.closed.iter().map(|(_, i)| &i.record)
     }
 
-    /// Whether an incident is open, or comes back unless it is over before.
+    /// Whether an incident is open, or will reopen unless it is over by then.
     pub fn holds(&self, id: &str) -> bool {
         self.manager.open.contains_key(id) || self.manager.closed.get(id).is_some()
     }
@@ -284,7 +284,8 @@ impl Responder {
         self.manager.open.get(id).map(|i| &i.record)
     }
 
-    /// What is not a calendar changes nothing: whoever reads it has looked at it before.
+    /// Reads a calendar. A text that is not a calendar changes nothing; the caller has reported
+    /// that.
     fn calendar(&mut self, now: Ts, schedule: &str, text: Option<&str>) {
         let oncall = self.manager.dispatcher.oncall_mut();
         let taken = match text {
@@ -296,21 +297,21 @@ impl Responder {
         }
     }
 
-    /// Takes over who is on call from another responder, calendars and all.
+    /// Takes over the on-call state of another responder, including calendars.
     pub fn adopt_oncall(&mut self, oncall: &OnCall) {
         *self.manager.dispatcher.oncall_mut() = oncall.clone();
     }
 
-    /// Who is on call when.
+    /// The on-call state.
     pub fn oncall(&self) -> &Arc<OnCall> {
         self.manager.dispatcher.oncall()
     }
 }
 
-/// What tests of incidents do to a responder besides feeding it.
+/// Shortcuts for tests of incidents.
 #[cfg(test)]
 impl Responder {
-    /// As if a detector had said so.
+    /// Handles a finding as if a detector had raised it.
     pub(crate) fn judge(
         &mut self,
         now: Ts,

@@ -1,9 +1,9 @@
-//! Which people an incident is for: a tree of routes, as Alertmanager has it.
+//! Routes an incident to people, by a tree of routes as in Alertmanager.
 //!
-//! The first route whose matchers all hold decides, and within it the first of its children; a
-//! route that says `continue` lets the next ones be asked too, so that an incident may take several
-//! ways. What no route wants belongs to its team, and what has no team to whoever is left
-//! (`route::rest`): nothing falls through.
+//! The first route whose matchers all hold decides, and within it the first of its children. After
+//! a route with `continue`, the next routes are evaluated too, so that an incident may take several
+//! ways. An incident that no route matches goes to its team, and one without a team to the
+//! remaining receivers (`route::rest`), so that every incident has a way.
 
 mod name;
 mod unrouted;
@@ -16,26 +16,26 @@ use crate::config::{Level, ResponderConfig, Route, Team};
 use crate::matcher::{Labels, Matcher, Op, all_hold};
 use stepwatch_model::{Severity, Span};
 
-/// Routes within routes.
+/// The deepest nesting of routes.
 const MAX_DEPTH: usize = 16;
 
-/// One way that an incident takes, and who stands along it.
+/// One way of an incident, with its levels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Way {
     pub name: WayName,
-    /// Which of its words chose it.
+    /// The matchers that chose it, in words.
     pub because: String,
     pub policy: Option<String>,
     pub levels: Vec<Level>,
 }
 
-/// A way that an incident may take of which only some labels are known.
+/// A way that an incident may take if only some of its labels are known.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Possible {
     pub way: Way,
     /// Matchers of other labels that must hold as well.
     pub given: Vec<String>,
-    /// Those after it may be taken too.
+    /// The ways after it may be taken too.
     pub goes_on: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct Router {
     teams: Vec<(Vec<Matcher>, Team)>,
 }
 
-/// A route with what it has of its parent.
+/// A route with what it inherits from its parent.
 #[derive(Debug, Clone)]
 pub struct Node {
     place: String,
@@ -54,12 +54,12 @@ pub struct Node {
     policy: Option<String>,
     notify: Vec<String>,
     pub children: Vec<Self>,
-    /// The next ones are asked too.
+    /// The next routes are evaluated too.
     pub go_on: bool,
 }
 
 impl Router {
-    /// All mistakes of all routes and teams at once, each naming its place.
+    /// Parses routes and teams. `Err` has all errors at once, each with its place.
     pub fn new(routes: &[Route], teams: &[Team]) -> Result<Self, Vec<String>> {
         let mut errors = nested_too_deep("routes", routes);
         if !errors.is_empty() {
@@ -74,7 +74,7 @@ impl Router {
         if errors.is_empty() { Ok(Self { routes, teams }) } else { Err(errors) }
     }
 
-    /// The routes, as they are asked.
+    /// The routes, in order of evaluation.
     pub fn routes(&self) -> &[Node] {
         &self.routes
     }
@@ -106,9 +106,8 @@ impl Router {
         vec![self.unrouted(config, labels)]
     }
 
-    /// The ways that incidents with these labels may take, of whose other labels nothing is known
-    /// but that none of them is among `known`: in this order, of which the first decides whose
-    /// `given` holds.
+    /// The ways that incidents with these labels may take. Nothing is known of their other labels,
+    /// except that none of these is among `known`. The first way whose `given` holds is taken.
     pub fn possible(&self, config: &ResponderConfig, labels: &Labels, known: &[&str]) -> Vec<Possible> {
         let mut found = Vec::new();
         if !Node::explore(&self.routes, config, labels, known, &Possible::root(), &mut found) {
@@ -117,7 +116,7 @@ impl Router {
         found
     }
 
-    /// The way of what no route wants.
+    /// The way of an incident that no route matches.
     fn unrouted(&self, config: &ResponderConfig, labels: &Labels) -> Way {
         let Some(team) = self.team_of(labels) else { return self.rest(config, labels).way(config) };
         if team.policy.is_some() || !team.notify.is_empty() {
@@ -138,7 +137,7 @@ impl Router {
 }
 
 impl Possible {
-    /// Where nothing is asked yet.
+    /// The state before any route was evaluated.
     fn root() -> Self {
         let name = WayName::Route(String::new());
         let way = Way { name, because: String::new(), policy: None, levels: Vec::new() };
@@ -147,8 +146,9 @@ impl Possible {
 }
 
 impl Router {
-    /// Whoever may be notified of something with these labels, on any level of any of its ways,
-    /// each once, the first first. It says no more than that, for whoever asks of thousands.
+    /// All who may be notified of an incident with these labels, on any level of any way: each
+    /// once, in order. It computes nothing else, because callers need it for thousands of label
+    /// sets.
     pub fn reached<'a>(&'a self, config: &'a ResponderConfig, labels: &Labels) -> Vec<&'a str> {
         let severity = severity_of(labels);
         let mut reached = Vec::new();
@@ -167,7 +167,7 @@ impl Router {
         reached
     }
 
-    /// Whoever may be notified of what no route matches.
+    /// All who may be notified of an incident that no route matches.
     pub fn reached_unrouted<'a>(&'a self, config: &'a ResponderConfig, labels: &Labels) -> Vec<&'a str> {
         let severity = severity_of(labels);
         let mut reached = Vec::new();
@@ -184,8 +184,8 @@ impl Router {
     }
 }
 
-/// Adds whoever is on a way and may be notified of this severity, each once; of any severity if it
-/// is not known.
+/// Adds all who are on a way and may be notified of this severity, or of any if it is `None`: each
+/// once.
 fn along<'a>(
     config: &'a ResponderConfig,
     notify: &'a [String],
@@ -199,7 +199,7 @@ fn along<'a>(
         asked.is_none() || severity.is_none() || asked == severity
     };
     let levels = policy.into_iter().flat_map(|p| &p.levels).filter(may_hear);
-    // A page that all levels pass over notifies the last one.
+    // If a page passes over all levels, the last level is notified.
     let nobody_hears = severity == Some(Severity::Page) && notify.is_empty();
     let last = policy.and_then(|p| p.levels.last());
     let last = last.filter(|_| nobody_hears && levels.clone().next().is_none());
@@ -216,7 +216,7 @@ fn severity_of(labels: &Labels) -> Option<Severity> {
 }
 
 impl Node {
-    /// Whoever may be notified of what takes this way, on any of its levels, each once.
+    /// All who may be notified by this route, on any level: each once.
     pub fn reached<'a>(&'a self, config: &'a ResponderConfig, severity: Option<Severity>) -> Vec<&'a str> {
         let mut reached = Vec::new();
         along(config, &self.notify, self.policy.as_deref(), severity, &mut reached);
@@ -251,7 +251,7 @@ impl Node {
         routes.iter().enumerate().map(node).collect()
     }
 
-    /// Whoever says nothing has what its parent says.
+    /// Inherits the policy and receivers of the parent if the route has neither.
     fn inherit(&mut self, parent: &Route) {
         if self.policy.is_none() && self.notify.is_empty() {
             self.policy.clone_from(&parent.policy);
@@ -260,7 +260,7 @@ impl Node {
         }
     }
 
-    /// True if one of them matched.
+    /// Adds the routes that match to `taken`; true if one matched.
     fn descend<'a>(nodes: &'a [Self], labels: &Labels, taken: &mut Vec<&'a Self>) -> bool {
         let mut any = false;
         for node in nodes.iter().filter(|node| all_hold(&node.matchers, labels)) {
@@ -275,8 +275,8 @@ impl Node {
         any
     }
 
-    /// As `descend`, of labels that are partly known; `above` is what their parent asks for. True
-    /// if one of them matches for sure.
+    /// As `descend`, for labels of which only some are known. `above` has what the parent requires.
+    /// True if a route matches for sure.
     fn explore(
         nodes: &[Self],
         config: &ResponderConfig,
@@ -318,7 +318,7 @@ impl Node {
     }
 }
 
-/// The places of routes that are nested too deep, each with the reason.
+/// The places of routes that are nested too deep, each with the error.
 pub fn nested_too_deep(at: &str, routes: &[Route]) -> Vec<String> {
     fn search(at: &str, routes: &[Route], depth: usize, found: &mut Vec<String>) {
         if depth == MAX_DEPTH && !routes.is_empty() {
@@ -386,7 +386,7 @@ mod tests {
         }
     }
 
-    /// Where each way leads: the route, and who is notified at once.
+    /// Each way: the route, and who is notified at once.
     fn ways(config: &ResponderConfig, labels: &[(&str, &str)]) -> Vec<(String, String)> {
         let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let router = Router::new(&config.routes, &config.teams).unwrap();
@@ -443,7 +443,7 @@ mod tests {
         let mut c = config(vec![route("severity=\"page\"", "a", false, vec![])]);
         let to = |route: &str, who: &str| vec![(route.to_owned(), who.to_owned())];
         assert_eq!(ways(&c, &[("team", "infra")]), to("team infra", "b"));
-        // Nobody's: everybody's.
+        // An incident of no team goes to everybody.
         for labels in [&[("team", "unheard of")][..], &[]] {
             assert_eq!(ways(&c, labels), to("every receiver", "ab"));
         }
@@ -452,13 +452,13 @@ mod tests {
         assert_eq!(ways(&c, &[("team", "idle")]), to("fallback of team idle", "a"));
         c.fallback = vec!["a".into()];
         assert_eq!(ways(&c, &[]), to("fallback", "a"));
-        // Without receivers of teams there is one team, and everybody is in it.
+        // If no team has receivers, everybody belongs to one team.
         c = config(vec![]);
         c.teams.remove(0);
         assert_eq!(ways(&c, &[("team", "idle")]), to("every receiver", "ab"));
     }
 
-    /// Nothing that is not a page leads to a receiver that wakes, where no route names it.
+    /// Less than a page never goes to a receiver that wakes, unless a route names that receiver.
     #[test]
     fn what_is_not_a_page_never_goes_to_a_receiver_that_wakes() {
         let mut c = ResponderConfig { waking: vec!["b".into()], teams: vec![], ..config(vec![]) };
@@ -472,10 +472,10 @@ mod tests {
             c.routes = routes;
             assert_eq!((reached(&c, "ticket"), reached(&c, "page")), ("a".into(), "a b".into()));
         }
-        // With nothing but pagers it waits in the list of incidents.
+        // If all receivers wake, it waits in the list of incidents.
         c.receivers = vec!["b".into()];
         assert_eq!((reached(&c, "ticket"), reached(&c, "page")), (String::new(), "b".into()));
-        // Whoever a route names gets what the route is for.
+        // A receiver that a route names is notified of what the route matches.
         c.routes = vec![route("severity=\"ticket\"", "b", false, vec![])];
         assert_eq!(reached(&c, "ticket"), "b");
     }
@@ -514,8 +514,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the other labels turn out to be, what is taken is the first of what was
-        /// possible.
+        /// Whatever the other labels are, the way taken is the first possible way whose `given`
+        /// holds.
         #[test]
         fn what_happens_was_possible(
             texts in prop::collection::vec(("[kt]=[xy]|[kt]!=[xy]", "[kt]=[xy]|k=~[xy]", any::<bool>()), 0..5),

@@ -1,10 +1,10 @@
-//! Silences: what people, runs and the configuration have asked not to be notified of, for how long
-//! and why.
+//! Silences: requests of people, runs and the configuration not to be notified, with an end and a
+//! reason.
 //!
-//! A silence removes nothing. An incident that it matches is opened, kept, shown and counted
-//! as ever; only nobody is notified of it, and if it is still open when the silence ends, they are
-//! notified then. This file has which silences there are and when each begins and ends; who is
-//! notified of what is decided in [`crate::incident`].
+//! A silence removes nothing. An incident that it matches is still opened, kept, shown and counted,
+//! but nobody is notified. If it is still open when the silence ends, people are notified then.
+//! This file keeps the silences and their begins and ends; [`crate::incident`] decides who is
+//! notified of what.
 //!
 //! Three things make one: a person (by command line, API, chat or `amtool`), a run that announces
 //! that it is about to be restarted ([`planned`]), and maintenance windows that recur ([`window`]).
@@ -26,10 +26,10 @@ use stepwatch_model::{Span, Ts};
 pub use window::Maintenance;
 use window::Window;
 
-/// How long an ended silence is remembered: as long as Alertmanager does.
+/// How long an ended silence is kept: as long as in Alertmanager.
 const REMEMBER: Span = Span::secs(5 * 86_400);
-/// Ended silences that are remembered, and bytes of them; those that ended first are forgotten
-/// early and counted.
+/// The most ended silences that are kept, and the most bytes of them. Those that ended first are
+/// forgotten early and counted.
 pub const MAX_ENDED: usize = 10_000;
 const MAX_ENDED_BYTES: usize = 4 << 20;
 
@@ -40,16 +40,16 @@ pub struct Silence {
     pub starts_at: Ts,
     pub ends_at: Ts,
     pub created_by: String,
-    /// Why: nobody may be kept from news without a reason.
+    /// The reason. A silence needs one.
     pub comment: String,
     pub updated_at: Ts,
     /// It ends by itself when the last open incident that it suppresses resolves.
     #[serde(default)]
     pub expire_on_resolve: bool,
-    /// The run that asked for it, of a planned restart.
+    /// The run that asked for it, for a planned restart.
     #[serde(default)]
     pub planned_by: Option<String>,
-    /// Those who rely on it were notified that it is about to end.
+    /// People were reminded that it is about to end.
     #[serde(default)]
     pub reminded: bool,
 }
@@ -62,31 +62,31 @@ pub enum Phase {
     Expired,
 }
 
-/// By whom, until when and why somebody is not notified.
+/// The silence that suppresses a notification: by whom, until when and why.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SilencedBy {
-    /// Of the silence; `maintenance:NAME` of a window.
+    /// The id of the silence; `maintenance:NAME` for a window.
     pub id: String,
     pub by: String,
     pub comment: String,
     pub until: Ts,
 }
 
-/// All of them.
+/// All silences and maintenance windows.
 #[derive(Debug, Default)]
 pub struct Silences {
     config: SilenceConfig,
     windows: Vec<Window>,
     by_id: BTreeMap<String, Silence>,
-    /// The ids of those that a run asked for: whoever looks for them at each step does not look
-    /// through the others.
+    /// The ids of the silences that each run asked for, so that a look-up at each step does not
+    /// scan all silences.
     planned: BTreeMap<String, BTreeSet<String>>,
     planned_dropped: u64,
     /// Ended silences that were forgotten early.
     crowded_out: u64,
 }
 
-/// What a silence needs to have done to it when its time comes.
+/// What is due about a silence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
     Begins,
@@ -110,18 +110,18 @@ impl Silence {
         !self.matchers.is_empty() && all_hold(&self.matchers, labels)
     }
 
-    /// Bytes of what its matchers have compiled.
+    /// Bytes of its compiled matchers.
     pub(crate) fn cost(&self) -> usize {
         self.matchers.iter().map(Matcher::cost).sum()
     }
 
-    /// Bytes that it takes in memory, without what is compiled.
+    /// Its bytes in memory, without compiled matchers.
     pub(crate) fn size(&self) -> usize {
         let text = self.id.len() + self.created_by.len() + self.comment.len();
         size_of::<Self>() + text + self.matchers.iter().map(Matcher::size).sum::<usize>()
     }
 
-    /// It is over, and only shown: nothing compiled is kept of it.
+    /// Drops the compiled matchers of a silence that is over and only shown.
     pub fn unload(&mut self) {
         self.matchers.iter_mut().for_each(Matcher::unload);
     }
@@ -131,7 +131,7 @@ impl Silence {
         self.phase(at) == Phase::Expired && self.cost() > 0
     }
 
-    /// The same on a clock that is so far ahead.
+    /// Moves its times ahead by `ahead`.
     #[must_use]
     pub fn moved(mut self, ahead: Span) -> Self {
         for at in [&mut self.starts_at, &mut self.ends_at, &mut self.updated_at] {
@@ -155,7 +155,7 @@ impl Silence {
     }
 }
 
-/// Of these silences, the ended ones that are too many to be remembered at `now`.
+/// The ended silences among these that are above the limits at `now`.
 pub fn crowded_out<'a>(all: impl Iterator<Item = &'a Silence>, now: Ts) -> Vec<String> {
     let mut ended: Vec<&Silence> = all.filter(|s| s.phase(now) == Phase::Expired).collect();
     ended.sort_unstable_by_key(|s| (core::cmp::Reverse(s.ends_at), &s.id));
@@ -189,7 +189,7 @@ impl Silences {
         self.by_id.values()
     }
 
-    /// Nothing is silenced at `at`.
+    /// Whether nothing is silenced at `at`.
     pub fn is_idle(&self, at: Ts) -> bool {
         self.windows.is_empty() && !self.by_id.values().any(|s| s.phase(at) == Phase::Active)
     }
@@ -198,8 +198,7 @@ impl Silences {
         self.by_id.get(id)
     }
 
-    /// The silence that keeps somebody from being notified of something with these labels at `at`;
-    /// of several, the one that lasts longest.
+    /// The silence that matches these labels at `at`; of several, the one that lasts longest.
     pub fn silenced(&self, labels: &Labels, at: Ts) -> Option<SilencedBy> {
         let matching = self.by_id.values().filter(|s| s.phase(at) == Phase::Active && s.matches(labels));
         let silence =
@@ -208,7 +207,7 @@ impl Silences {
         [window, silence].into_iter().flatten().max_by_key(|h| h.until)
     }
 
-    /// Inserts or replaces one that [`Self::plan`] allowed, or that was stored.
+    /// Inserts or replaces a silence that [`Self::plan`] allowed, or that was stored.
     pub fn put(&mut self, silence: Silence) {
         self.forget(&silence.id);
         if let Some(run) = &silence.planned_by {
@@ -217,7 +216,7 @@ impl Silences {
         self.by_id.insert(silence.id.clone(), silence);
     }
 
-    /// Ends one now; as it is then, or `None` if it is over or unknown.
+    /// Ends a silence now. Returns it, or `None` if it is over or unknown.
     pub fn expire(&mut self, id: &str, now: Ts) -> Option<&Silence> {
         let s = self.by_id.get_mut(id)?;
         if s.phase(now) == Phase::Expired {
@@ -228,7 +227,7 @@ impl Silences {
         Some(s)
     }
 
-    /// One that has ended by itself is only shown from now on.
+    /// Drops the compiled matchers of a silence that has ended by itself and is only shown.
     pub fn unload(&mut self, id: &str) {
         if let Some(s) = self.by_id.get_mut(id) {
             s.unload();
@@ -245,7 +244,7 @@ impl Silences {
         }
     }
 
-    /// Forgets ended silences that are too many; which.
+    /// Forgets ended silences above the limits, and returns their ids.
     pub fn forget_crowded_out(&mut self, now: Ts) -> Vec<String> {
         let ids = crowded_out(self.all(), now);
         self.crowded_out += ids.len() as u64;
@@ -264,8 +263,8 @@ impl Silences {
         Some(s)
     }
 
-    /// When something is to be done about a silence next, and what. What was due before `now` has
-    /// been done.
+    /// The next deadline of a silence, and what is due then. What was due before `now` must be
+    /// done.
     pub fn next(&self, id: &str, now: Ts) -> Option<(Ts, Due)> {
         let s = self.by_id.get(id)?;
         match s.phase(now) {
@@ -278,7 +277,7 @@ impl Silences {
         }
     }
 
-    /// What is due about a silence at `now`, when its time has come.
+    /// What is due about a silence at `now`, if anything is.
     pub fn due(&self, id: &str, now: Ts) -> Option<Due> {
         let s = self.by_id.get(id)?;
         match s.phase(now) {
@@ -290,13 +289,13 @@ impl Silences {
         }
     }
 
-    /// Whether any ends with what it suppresses.
+    /// Whether any silence ends with the incidents that it suppresses.
     pub fn any_expires_on_resolve(&self) -> bool {
         self.by_id.values().any(|s| s.expire_on_resolve)
     }
 
-    /// A reminder comes before the last part of a silence, and not of one so short that whoever set
-    /// it still remembers.
+    /// When the reminder of a silence's end is due; `None` for one so short that its author still
+    /// remembers it.
     pub fn remind_at(&self, s: &Silence) -> Option<Ts> {
         let before = self.config.remind_before;
         let long = s.ends_at - s.starts_at >= Span(before.0.saturating_mul(2));

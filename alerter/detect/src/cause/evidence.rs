@@ -39,15 +39,15 @@ pub(crate) enum Sort {
     Reading,
     Condition,
     Setup,
-    /// What many nodes have alike.
+    /// Evidence that many nodes have in common.
     Common,
     Phase,
 }
 
-/// What makes pieces of two places the same thing.
+/// Identifies pieces of two places as the same thing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Alike {
-    /// Of one place alone.
+    /// Evidence of a single place.
     Own(Target),
     Lost(String),
     Quiet(String),
@@ -104,7 +104,7 @@ pub(super) fn when(f: &RunState, step: i64) -> Ts {
     Ts(f.last_progress.0.saturating_sub((back * pace * 1000.0).min(1e15) as i64))
 }
 
-/// What the run itself shows.
+/// The evidence from the run itself.
 pub(super) fn of_run(v: &Finding, f: &RunState) -> Vec<Piece> {
     let mut pieces = own(v, f);
     stragglers(v.kind.cause(), f, &mut pieces);
@@ -276,7 +276,7 @@ fn setups(cause: Cause, f: &RunState, pieces: &mut Vec<Piece>) {
     for of_run in [false, true] {
         let variants = f.config_groups.variants(of_run);
         let [usual, others @ ..] = variants.as_slice() else { continue };
-        // Of two halves it is not known which is set up as it should be.
+        // If two halves differ, it is unknown which is set up correctly.
         let fewer = others.iter().filter(|other| other.nodes.len() < usual.nodes.len());
         for other in fewer.filter(|_| cause != Cause::Numerics) {
             let differs = |key: &&String| usual.setup.keys.get(*key) != other.setup.keys.get(*key);
@@ -300,7 +300,7 @@ fn setups(cause: Cause, f: &RunState, pieces: &mut Vec<Piece>) {
     }
 }
 
-/// What the run waits for, all ranks alike.
+/// What all ranks of the run wait for.
 fn phases(v: &Finding, f: &RunState, pieces: &mut Vec<Piece>) {
     let (cause, onset) = (v.kind.cause(), super::onset(v, f));
     let (data, compute) = (&f.compute_times.data, &f.compute_times.compute);
@@ -372,7 +372,7 @@ pub(super) fn of_node(node: &NodeState, v: &Finding, f: &RunState, onset: Ts, pi
     }
 }
 
-/// How often such a thing is the cause, before anything else is known.
+/// The prior: how often such a fault is the cause, before anything else is known.
 fn prior(key: &Key, c: &Condition) -> f64 {
     let kind = match key.topic {
         // An XID that follows from another one is no cause.
@@ -392,7 +392,7 @@ fn prior(key: &Key, c: &Condition) -> f64 {
     }
 }
 
-/// The one thing that so many places share.
+/// The component that these places share, as one piece.
 pub(super) fn common(alike: &Alike, places: usize, held: &[&Piece], nodes: usize) -> Option<Piece> {
     let first = held.iter().min_by_key(|p| p.began)?;
     let is_storage = |name: &str| {

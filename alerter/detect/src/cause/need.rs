@@ -1,5 +1,5 @@
-//! What has to be done before a run can go on, as far as it is known: on a node that is broken, or
-//! about what ended its ranks.
+//! Finds what has to be done before a run can go on: on a broken node, or about what ended its
+//! ranks.
 //!
 //! A node is drained only for a fault of its own: one whose action in the catalogue is a reset, a
 //! reboot or a look at the hardware, a link that is down, a host that is gone. A fault that an
@@ -93,7 +93,7 @@ fn of_condition(now: Ts, node: &NodeState, key: &Key, c: &Condition) -> Option<N
         let cgroup = if key.place.starts_with('/') { key.place.clone() } else { String::new() };
         return lately(KILLED_WITHIN).then_some(Need::Memory { cgroup });
     }
-    // Where an exporter names a condition and no action.
+    // An exporter may name a condition without an action.
     let known = || key.row().map(|row| row.remedy.as_str());
     let action = if c.action.is_empty() { known()? } else { c.action.as_str() };
     let repairs = wire::Remedy::parse(action).is_some_and(wire::Remedy::repairs_node);

@@ -1,5 +1,5 @@
-//! What the devices of a run that stands still are doing. This shows the kind of standstill, and
-//! which devices differ from the others.
+//! Evaluates the devices of a run that stands still. This shows the kind of standstill, and which
+//! devices differ from the others.
 //!
 //! In a collective that waits, a GPU spins: it is busy, draws a fraction of its usual power, and
 //! its ports send nothing. A GPU that is idle while the others spin has not come to the collective,
@@ -44,7 +44,7 @@ enum Doing {
 /// The state of a run's devices.
 #[derive(Debug, Default)]
 pub(crate) struct Standstill {
-    /// What kind it is, if the readings of the devices show it.
+    /// The kind of standstill, if the readings show it.
     pub(crate) what: Option<Clause>,
     pub(super) pieces: Vec<Piece>,
 }

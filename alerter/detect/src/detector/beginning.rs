@@ -1,5 +1,5 @@
-//! How the loss of a run began, by which it is seen that the run started over from scratch: a
-//! trainer that finds no checkpoint begins anew, often while its step counter goes on.
+//! Keeps how the loss of a run began, to detect that the run started over from scratch: a trainer
+//! that finds no checkpoint begins anew, often while its step counter goes on.
 //!
 //! Losses are compared by their logarithms, in segments of the lines since the start: line 0, line
 //! 1, lines 2 and 3, 4 to 7 and so on. `fall` is the logarithm of the first loss over the current
@@ -21,9 +21,10 @@ const SEGMENTS: usize = 12;
 const EIGHT_LINES: usize = 3;
 /// Lines after which a run has something to lose.
 const MIN_LINES: u32 = 64;
-/// `fall` of which a jump back can be told from noise: the loss has come down by a third.
+/// The `fall` from which a jump back can be distinguished from noise: the loss has come down by a
+/// third.
 const MIN_FALL: f64 = 0.4;
-/// Mean differences of neighbouring lines that it must be, too. The mean difference of two
+/// The least `fall` in mean differences of neighbouring lines. The mean difference of two
 /// independent normal values is 1.13 sigmas, so this is 9 sigmas of a line.
 const MOVES: f64 = 8.0;
 /// Shares of `fall`: what a candidate may be below and above the first loss, what a segment may be
@@ -37,7 +38,7 @@ const LEFT: f64 = 0.15;
 const RATE: f64 = 1.0 / 3.0;
 const MOVE_RATE: f64 = 1.0 / 16.0;
 
-/// The run began anew, as was seen at a line.
+/// A new beginning of the run that was detected at a line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StartedOver {
     /// The first step of the new beginning.
@@ -50,11 +51,11 @@ pub struct StartedOver {
     pub took: Span,
     /// Lines that resemble those of that beginning.
     pub lines: u32,
-    /// Its steps are counted anew, as whoever starts it again without a checkpoint expects.
+    /// The steps are counted anew, as in a deliberate start without a checkpoint.
     pub recounts: bool,
 }
 
-/// Of the logarithms of losses.
+/// The segments of the losses' logarithms, of which the current one is summed.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Course {
     lines: u32,
@@ -113,12 +114,12 @@ struct Candidate {
 }
 
 impl Beginning {
-    /// The run began anew, as is known since the last sample.
+    /// The new beginning that was detected since the last sample.
     pub fn started_over(&self) -> Option<StartedOver> {
         self.0.as_ref()?.over
     }
 
-    /// Whoever is not notified of it must still be notified of the loss.
+    /// Drops the new beginning because its detector is off, so that the loss detectors report it.
     pub fn ignore(&mut self) {
         if let Some(state) = &mut self.0 {
             state.over = None;
@@ -195,7 +196,7 @@ impl State {
         self.course.lines >= MIN_LINES && fall > MIN_FALL.max(MOVES * self.moves) && is_near
     }
 
-    /// It did: what is lost is counted from here the next time.
+    /// Begins anew at the candidate, which is the start for the next comparison.
     fn begin(&mut self, log: f64) -> Option<StartedOver> {
         let c = self.candidate.take()?;
         let over = StartedOver {
@@ -303,7 +304,7 @@ mod tests {
         assert_eq!(with(&|i| 8.5 * (-(i as f64) / 5.0).exp()), [], "a spike");
         assert_eq!(with(&|_| 8.5), [], "a divergence");
         assert_eq!(with(&|_| 4.0), [], "to another level");
-        // Noise that has such lines now and then.
+        // Noise contains such lines now and then.
         let mut noise = Noise::new(5);
         let noisy = |i: usize| (0.5 * noise.normal()).exp() + 2.0 * (-(i as f64) / 20.0).exp();
         assert_eq!(over(&lines((0..4000).map(noisy), 1)), []);

@@ -1,4 +1,4 @@
-//! What a detector found, before its severity is known.
+//! The result of a detector before its severity is known.
 
 use crate::sample::StepSample;
 use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
@@ -33,7 +33,7 @@ impl Draft {
     }
 }
 
-/// A value, and what it should have been.
+/// A value, and the expected one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Measured {
     pub(crate) value: f64,

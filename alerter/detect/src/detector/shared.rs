@@ -25,8 +25,8 @@ pub struct Shared {
     /// The sample is the first of a new attempt.
     #[serde(skip)]
     pub restarted: bool,
-    /// It is, and that attempt began at an earlier step than the last one had reached; or the run
-    /// started over.
+    /// The new attempt began at an earlier step than the last one had reached, or the run started
+    /// over.
     #[serde(skip)]
     pub rewound: bool,
     started: bool,
@@ -49,14 +49,13 @@ impl Shared {
         self.started = true;
     }
 
-    /// The run began anew from scratch, as is known since this sample.
+    /// The new beginning from scratch that was detected since the last sample.
     pub fn started_over(&self) -> Option<StartedOver> {
         self.beginning.started_over()
     }
 }
 
-/// Steps of the printer by which a value must differ to differ at all: one is what rounding makes
-/// of nothing.
+/// The number of printed units by which a value must differ: a difference of one may be rounding.
 pub const PRINTED: f64 = 1.5;
 /// A step this many times the usual one is a pause, not a slow step: an engineering limit.
 pub const PAUSE: f64 = 1.5;
@@ -71,16 +70,16 @@ pub struct Speed {
     levels: [f32; LEVEL_BLOCKS],
     n_levels: u8,
     usual_seconds: f64,
-    /// Of its pauses, once there was one.
+    /// The season of its pauses; `None` until there was one.
     season: Option<Box<Season>>,
     attempts: Attempts,
     last_step: Option<i64>,
-    /// Of all GPUs of the run; 0 where no price is set.
+    /// The price of all GPUs of the run; 0 if no price is set.
     #[serde(skip)]
     pub dollars_per_hour: f64,
     /// The step time that earlier runs of this configuration held, if the engine has it.
     pub standard: Option<Standard>,
-    /// What this run holds, each time that it has been measured anew.
+    /// The speed of this run, each time that it is measured.
     #[serde(skip)]
     pub settled: Option<Standard>,
     /// This sample, if it carried a step time of a training step.
@@ -96,7 +95,7 @@ pub struct Speed {
 pub struct Standard {
     pub source: Source,
     pub slowness: f64,
-    /// Runs that it was learned from.
+    /// The number of runs that it was learned from.
     pub runs: u32,
 }
 
@@ -143,7 +142,7 @@ impl Source {
 /// One timed training step.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// Of a step, or the inverse of the throughput.
+    /// Seconds of a step, or the inverse of the throughput.
     pub seconds: f64,
     /// Times the usual step; `None` until there is one.
     pub ratio: Option<f64>,
@@ -214,7 +213,7 @@ fn is_round(step: i64, interval: i64) -> bool {
     step > 1 && round.is_some_and(|r| step.rem_euclid(r) <= interval.min(r / ROUND_SHARE).min(1))
 }
 
-/// What kind of number the loss is, and what a rise of it is worth.
+/// The kind of number that the loss is, and the size of a nat in it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LossScale {
     /// Mean size of the first losses.
@@ -253,8 +252,8 @@ impl LossScale {
         self.negative += (f32::from(u8::from(loss < 0.0)) - self.negative) * rate as f32;
     }
 
-    /// It is below zero now and then, as the losses of reinforcement learning are: it has no trend
-    /// and no zero, only a spread.
+    /// Whether the loss is below zero now and then, as in reinforcement learning. It then has no
+    /// trend and no zero, only a spread.
     pub fn is_signed(&self) -> bool {
         self.negative > Self::SIGNED
     }
@@ -273,7 +272,7 @@ impl LossScale {
 /// Samples in a row without a rise that end the warm-up of the learning rate.
 const FLAT: u8 = 3;
 
-/// Where the run stands in its learning-rate schedule.
+/// The position of the run in its learning-rate schedule.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Schedule {
     lr: Option<f64>,
@@ -303,7 +302,7 @@ impl Schedule {
         }
     }
 
-    /// At the step of this sample losses and gradients are not yet what they will be.
+    /// Whether losses and gradients have not yet found their level at this step.
     pub fn warming_up(&self) -> bool {
         match self.lr {
             Some(_) => self.over_at.is_none_or(|over| self.step < over),
@@ -339,7 +338,7 @@ impl Coupling {
             (step.saturating_sub(COUPLED), step.saturating_add(interval.max(COUPLED)));
     }
 
-    /// Half way to a loss alarm, near this step.
+    /// Whether the loss is halfway to an alarm near this step.
     pub fn loss_is_hot(&self, step: i64) -> bool {
         self.loss_heat > 0.5 && (self.heat_from..=self.heat_to).contains(&step)
     }

@@ -1,10 +1,11 @@
-//! Activations of a layer whose size changes: the forward pass goes wrong before the loss shows it.
+//! Detects activations of a layer that change in size: the forward pass goes wrong before the loss
+//! shows it.
 //!
-//! From the statistics of layers that the client reports (`act_rms/<layer>`, `act_absmax/<layer>`),
-//! each against its own past (`layers.rs`). Their size drifts for as long as a model learns, so the
-//! usual value follows quickly (1/8 a report), and a ticket needs a layer at 3 times it, or a
+//! The input is the client's statistics of layers (`act_rms/<layer>`, `act_absmax/<layer>`), each
+//! compared with its own past (`layers.rs`). Their size drifts for as long as a model learns, so
+//! the usual value follows quickly (1/8 a report). A ticket needs a layer at 3 times it, or a
 //! third, for 3 reports in a row: growing logits, a residual stream that explodes, a layer that
-//! died. The layer that went first is named; what all the layers do together counts too.
+//! died. The layer that deviated first is named; a change that all layers share counts too.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +20,8 @@ use stepwatch_model::{Change, Clause, Fact, Finding, Kind, Sentence, Severity, c
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Times its usual size, or one over this: an engineering limit beside the sigmas of
-    /// `layers.rs`.
+    /// The factor by which a layer must be above or below its usual size: an engineering limit
+    /// beside the sigmas of `layers.rs`.
     pub ratio: f64,
     /// Reports in a row that make a ticket.
     pub reports: u32,
@@ -32,7 +33,7 @@ impl Default for Config {
     }
 }
 
-/// Prefix of a series, and what it is.
+/// The prefix of a series, and its name for people.
 const SERIES: [(&str, &str); 2] = [("act_rms/", "activation RMS"), ("act_absmax/", "largest activation")];
 /// Weight of a report in the usual size of a layer.
 const RATE: f64 = 1.0 / 8.0;

@@ -1,5 +1,5 @@
-//! A checkpoint that takes far longer than usual: the storage is slow now, and work is at risk for
-//! longer.
+//! Detects a checkpoint that takes far longer than usual: the storage is slow now, and work is at
+//! risk for longer.
 //!
 //! The usual duration is the median of the saves before it, three at least. Where every save
 //! reported its size, it is the median of their seconds a byte: a run may write large and small
@@ -24,10 +24,11 @@ use stepwatch_model::{
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Times the usual duration of a save that ended, and of one that runs: engineering limits.
+    /// Multiples of the usual duration for a save that ended, and for one that still runs:
+    /// engineering limits.
     pub times: f64,
     pub running: f64,
-    /// How much longer than usual it must take, at least.
+    /// The least time by which it must exceed the usual duration.
     pub margin: Span,
 }
 
@@ -37,13 +38,13 @@ impl Default for Config {
     }
 }
 
-/// Saves from which the usual duration is known.
+/// The number of saves from which the usual duration is known.
 const KNOWN: usize = 3;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct CkptSlow {
     latch: Latch,
-    /// The last save that was judged.
+    /// The last save that was evaluated.
     judged: Option<Ts>,
     /// Start of the running save that was reported.
     reported: Option<Ts>,
@@ -54,7 +55,7 @@ impl CkptSlow {
         (times * usual).max(usual + c.margin.as_secs_f64())
     }
 
-    /// When the save that runs has taken too long.
+    /// When the running save will have taken too long.
     fn due(c: &Config, f: &RunState) -> Option<Ts> {
         let k = &f.checkpoints;
         if !c.enabled || f.ended.is_some() || k.saves.len() < KNOWN {
@@ -128,7 +129,7 @@ fn sentence(last: &Save, usual: f64, f: &RunState) -> Sentence {
     Sentence::from(why).and_perhaps(every)
 }
 
-/// What the last save should have taken.
+/// The expected duration of the last save, in seconds.
 fn usual(last: &Save, before: &[Save]) -> f64 {
     let sized = before.iter().filter_map(|s| Some(s.secs / s.bytes?)).collect::<Vec<_>>();
     match last.bytes {

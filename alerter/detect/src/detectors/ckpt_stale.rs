@@ -1,5 +1,5 @@
-//! Work at risk: no checkpoint for more work than this run usually does between two, or one that
-//! failed.
+//! Detects work at risk: no checkpoint for more work than this run usually does between two, or a
+//! checkpoint that failed.
 //!
 //! Work is the run's own time while it moves (`run::Checkpoints`): a queue, a pause or a clock that
 //! differs from ours adds none. What is usual is the median of the last 8 intervals, once two are

@@ -1,14 +1,14 @@
-//! Nodes of one run that are set up differently: another driver, firmware, library, kernel setting
+//! Detects nodes of one run whose setups differ: another driver, firmware, library, kernel setting
 //! or environment variable, or another version of the run's own configuration file.
 //!
-//! The setup that most nodes have is taken for the right one; of two nodes, or halves, neither. The
-//! detector waits until the nodes have not changed for `settle`, because a run comes up node by
-//! node. Keys that make no difference to training make an annotation only, and keys that name a
-//! node none ([`crate::run::ConfigGroups`]). A key that differs between the ranks of one node is
-//! not compared. A library that a node does not report may only not be loaded yet: those that the
-//! first collective loads count as absent once the run has stepped for so long that every exporter
-//! has looked again. This matters: a node without the plugin of its network trains on, over
-//! sockets.
+//! The setup of most nodes counts as the right one; if two nodes, or halves, differ, neither does.
+//! The detector waits until the nodes have not changed for `settle`, because a run comes up node by
+//! node. Keys that make no difference to training are only annotated, and keys that name a node are
+//! ignored ([`crate::run::ConfigGroups`]). A key that differs between the ranks of one node is not
+//! compared. A library that a node does not report may only not be loaded yet. The libraries that
+//! the first collective loads count as absent once the run has made steps for so long that every
+//! exporter has looked again. This matters: a node without the plugin of its network trains on,
+//! over sockets.
 
 use std::collections::BTreeSet;
 
@@ -35,14 +35,14 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        // Which GPUs of its node a job was given is a matter of placement.
+        // The GPUs that a job was given on a node depend on placement.
         let benign = ["bios*", "bmc_*", "vbios*", "os_*", "hostname*", "env.CUDA_VISIBLE_DEVICES"];
         let benign = benign.map(str::to_owned).to_vec();
         Self { enabled: true, settle: Span::secs(60), benign }
     }
 }
 
-/// Differences and nodes named one by one.
+/// The most differences, and the most nodes, named one by one.
 const NAMED: usize = 3;
 /// Keys with versions of libraries, published once a process has loaded them.
 const LIBRARIES: [&str; 12] = [
@@ -59,10 +59,11 @@ const LIBRARIES: [&str; 12] = [
     "libibverbs",
     "ucx",
 ];
-/// Those of them that every node of a run loads if one does, once the ranks have run their first
+/// The libraries that every node of a run loads if one does, once the ranks have run their first
 /// collective.
 const OF_COLLECTIVES: [&str; 4] = ["nccl", "nccl_net", "libfabric", "libibverbs"];
-/// An exporter looks for the libraries of a process less and less often, at last after 16 minutes.
+/// An exporter looks for the libraries of a process less and less often, in the end every 16
+/// minutes.
 const LOOKED_AGAIN: Span = Span::secs(1200);
 /// Text for a library that a node does not have.
 const NOT_LOADED: &str = "not loaded";
@@ -70,13 +71,13 @@ const NOT_LOADED: &str = "not loaded";
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ConfigDrift {
     latch: Latch,
-    /// The last change of the nodes' setups that was judged.
+    /// The last change of the nodes' setups that was evaluated.
     judged_at: Option<Ts>,
-    /// The attempt that was seen to step, and since when.
+    /// The attempt that made steps, and since when.
     stepped: Option<(u32, Ts)>,
     /// Libraries that were reported as absent.
     absent: BTreeSet<String>,
-    /// Libraries are absent: when to judge again whether that counts.
+    /// When to evaluate again whether absent libraries count.
     look_again: Option<Ts>,
 }
 
@@ -87,7 +88,7 @@ struct Difference<'a> {
     usual: &'a str,
     other: &'a str,
     nodes: &'a BTreeSet<String>,
-    /// The nodes that have the usual value, where they are no more than the others: it is not known
+    /// The nodes with the usual value, if they are no more than the others: then it is unknown
     /// which value is right.
     even: Option<&'a BTreeSet<String>>,
     /// A library that one side does not report.
@@ -102,8 +103,8 @@ impl ConfigDrift {
         })
     }
 
-    /// From when on a library that a node does not report counts as absent. While no rank has
-    /// stepped, this is the earliest possible time.
+    /// When a library that a node does not report begins to count as absent. While no rank has made
+    /// a step, this is the earliest possible time.
     fn absence_counts_at(&self, now: Ts, f: &RunState) -> Ts {
         let stepped = self.stepped.filter(|(attempt, _)| *attempt == f.attempt).map_or(now, |(_, at)| at);
         f.config_groups.changed_at.map_or(stepped, |changed| changed.max(stepped)) + LOOKED_AGAIN
@@ -114,14 +115,14 @@ impl ConfigDrift {
         let groups = [f.config_groups.variants(false), f.config_groups.variants(true)];
         let mut all: Vec<Difference<'_>> = groups.iter().flat_map(|variants| differences(variants)).collect();
         let counts_at = self.absence_counts_at(now, f);
-        // After a restart no process may have loaded yet what one of them lacks.
+        // After a restart, no process may have loaded the missing libraries yet.
         let is_present = |key: &String| groups.iter().flatten().any(|v| v.setup.keys.contains_key(key));
         let is_early = all.iter().any(|d| d.is_absence) || !self.absent.iter().all(is_present);
         let waits = is_early && counts_at > now;
         self.look_again = waits.then_some(counts_at);
         all.retain(|d| !(waits && d.is_absence));
         let (harmless, mut all): (Vec<_>, Vec<_>) = all.into_iter().partition(|d| Self::is_benign(c, d.key));
-        // What fewest nodes have first.
+        // Differences of the fewest nodes come first.
         all.sort_by_key(|d| d.nodes.len());
         if all.is_empty() && waits {
             return;
@@ -181,7 +182,7 @@ pub fn by_node(setups: &ConfigGroups) -> Vec<SetupDifference> {
     differences(&variants).iter().flat_map(of).collect()
 }
 
-/// Whether a key that has two values is a difference of the two setups.
+/// Whether the values of a key are a difference of the two setups.
 fn differs(key: &str, a: &Setup, b: &Setup) -> bool {
     let values = [a.keys.get(key), b.keys.get(key)];
     let by_rank = values.into_iter().flatten().any(|v| v == DIFFERS_BY_RANK);

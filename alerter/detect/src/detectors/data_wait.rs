@@ -1,12 +1,12 @@
-//! Time that a step waits for its data.
+//! Detects time that steps wait for their data.
 //!
-//! Of every step the longest wait of any rank counts, as a share of that rank's step: in
-//! synchronous training the others wait with it. A block is the median of 8 steps. Against the
-//! run's own usual share (bounded influence, 1/50 a block) a CUSUM of the excess over half of
-//! `rise`, in sigmas of a block (Page 1954, h by Siegmund's formula for one false alarm in a
-//! million blocks), and the rise itself, must both be exceeded, for as long as `ticket_after`. A
-//! wait that was there from the beginning is reported once, when its share is above `level` after
-//! 256 steps: it costs money, but is not a fault.
+//! The longest wait of any rank counts, as a share of that rank's step: in synchronous training the
+//! others wait with it. A block is the median of 8 steps. The rise above the run's own usual share
+//! (bounded influence, 1/50 a block) is tested by a CUSUM of the excess over half of `rise`, in
+//! sigmas of a block (Page 1954, h by Siegmund's formula for one false alarm in a million blocks).
+//! A ticket needs both the CUSUM and the rise above their limits for `ticket_after`. A wait that
+//! was there from the beginning is reported once, when its share is above `level` after 256 steps:
+//! it costs money, but is not a fault.
 
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +59,8 @@ impl Default for Config {
     }
 }
 
-/// Steps that ranks may be apart: a step is judged when one so many steps later is reported.
+/// The number of steps by which ranks may be apart: a step is evaluated when one this many steps
+/// later is reported.
 const SLOTS: usize = 8;
 /// Blocks that start the usual share, and the weight of one in the long run.
 const WARM: usize = 8;
@@ -72,13 +73,13 @@ const H: f64 = 12.0;
 const CAP: f64 = 5.0;
 /// Blocks after which a wait that was always there is reported.
 const SETTLED: u32 = 32;
-/// Share of the rise that may be left when it ends.
+/// The share of the rise below which the incident ends.
 const CLEAR: f64 = 0.4;
-/// Of the last 32 steps, those in which one rank waited longest that make it a suspect. One of two
-/// equal ranks is that in 0.35 % of the windows by chance, one of four in 4·10⁻⁹.
+/// The number of the last 32 steps in which one rank must have waited longest to be a suspect.
+/// One of two equal ranks does in 0.35 % of the windows by chance, one of four in 4·10⁻⁹.
 const SAME_RANK: u32 = 24;
-/// Times the wait of the next rank, so that it is one that the others wait for: an engineering
-/// limit.
+/// The factor by which its wait must exceed that of the next rank, so that the others wait for it:
+/// an engineering limit.
 const ALONE: f64 = 1.5;
 
 /// `None` while the trainer of the run reports no waits.
@@ -117,7 +118,7 @@ struct Waited {
     rank: u32,
     /// The slot has a step.
     present: bool,
-    /// Several ranks reported theirs.
+    /// Several ranks reported their waits.
     several: bool,
 }
 
@@ -276,8 +277,8 @@ impl Waits {
         }
     }
 
-    /// The rank that the others wait for, if it is always the same. The cause is left to the
-    /// ranking of suspects.
+    /// Names the rank that the others wait for, if it is always the same. The ranking of suspects
+    /// finds the cause.
     fn whom(&self) -> Option<Clause> {
         let times = self.same.count_last(32);
         (self.several && times >= SAME_RANK).then(|| {

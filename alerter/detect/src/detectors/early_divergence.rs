@@ -1,6 +1,6 @@
-//! A loss that rises before anything is known of it: within the first 16 lines of a run that logs
-//! every 50th step or fewer, where [`super::loss_spike`] still learns what is usual. Where every
-//! step is logged, the first 16 are seconds of a run, and wild.
+//! Detects a loss that rises within the first 16 lines of a run that logs every 50th step or fewer,
+//! where [`super::loss_spike`] still learns the usual loss. If every step is logged, the first 16
+//! are seconds of a run, and vary widely.
 //!
 //! Nothing but the best loss so far is needed to see it: of single lines at first, of means of 3
 //! from the eighth line on. A page has stood above that, in `lines` lines in a row, by 0.8 nats
@@ -40,7 +40,8 @@ const SPARSE: i64 = 50;
 /// Share of the first rise that is left of one that is not on its way back: an engineering limit,
 /// since the first rise is 9 sigmas.
 const LEFT: f64 = 0.8;
-/// Lines that are judged, and from which on the baseline of the loss is known: `loss_spike` judges.
+/// The number of lines that are evaluated here, and the number from which the baseline of the loss
+/// is known, so that `loss_spike` evaluates it.
 const FIRST: u32 = 16;
 const KNOWN: u32 = 64;
 /// Lines before one alone is judged, and mean differences of neighbouring lines that it must be out
@@ -58,7 +59,7 @@ const CALM: u32 = 3;
 const MEAN: usize = 3;
 const MEANS: u32 = 8;
 
-/// Of an attempt, until its baseline is known; nothing after that.
+/// The state of an attempt until its baseline is known; `None` after that.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct EarlyDivergence {
     start: Option<Box<Start>>,
@@ -100,7 +101,7 @@ impl Start {
         let high = rise > least.max(MOVES * self.differences);
         if !high {
             self.high = 0;
-            // The jump up is what is looked for, not what is usual.
+            // The upward jump is what must be detected, and is not usual.
             self.moves += (moved - self.moves) / f64::from(self.n.min(16));
         } else if self.high == 0 {
             (self.high, self.onset, self.first_rise) = (1, step.sample.step, rise);
@@ -144,8 +145,8 @@ impl Start {
         step.raise(self.finding(loss, why), severity);
     }
 
-    /// It ends when the loss is back, and when its level is known: what rises above that is
-    /// another matter.
+    /// Ends the incident when the loss is back, or when its level is known: other detectors handle
+    /// a later rise.
     fn follow(&mut self, step: &mut JudgedStep<'_>, loss: f64, high: bool) {
         self.calm = if high { 0 } else { self.calm + 1 };
         let back = self.calm >= CALM;

@@ -1,4 +1,4 @@
-//! Memory errors that were corrected, more often than this GPU usually has them: a sign of wear
+//! Detects corrected memory errors that are more frequent than usual for this GPU: a sign of wear
 //! before a failure.
 //!
 //! Errors are counted by the hour and compared with what an hour usually had, a slow average of the
@@ -39,7 +39,7 @@ impl Default for Config {
 
 const HOUR: Span = Span::secs(3600);
 const DAY: Span = Span::secs(86_400);
-/// Weight of an hour in what is usual: a day or so counts.
+/// The weight of an hour in the usual count, so that about a day counts.
 const WEIGHT: f64 = 0.05;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -52,11 +52,11 @@ pub struct EccTrend {
 struct Watch {
     readings: u64,
     corrected: Counter,
-    /// Errors a usual hour has.
+    /// The usual number of errors in an hour.
     usual: f64,
     rows: Counter,
     worse_rows: Counter,
-    /// Since when it is worth a ticket, and why.
+    /// Since when the GPU needs a ticket, and why.
     faulty: Option<(Ts, Observation)>,
     value: f64,
 }
@@ -70,8 +70,8 @@ struct Counter {
 }
 
 impl Counter {
-    /// Takes a value; gives what the period before had, if one has ended. A counter that fell was
-    /// started anew.
+    /// Records a value. Returns the count of the last period if one has ended. A counter that fell
+    /// was reset.
     fn take(&mut self, now: Ts, v: Option<f64>, period: Span) -> Option<f64> {
         let v = v?;
         let Some(last) = self.last.replace(v) else {
@@ -88,7 +88,7 @@ impl Counter {
 }
 
 impl EccTrend {
-    /// Takes a reading; true if the GPU has just become worth a ticket.
+    /// Records a reading; true if the GPU has just come to need a ticket.
     fn take(&mut self, c: &Config, now: Ts, uuid: &str, gpu: &Gpu) -> bool {
         let w = self.gpus.entry(uuid.to_owned()).or_default();
         w.readings = gpu.readings;
@@ -109,7 +109,7 @@ impl EccTrend {
             None
         };
         if let Some(hour) = hour {
-            // An hour that is out of line is capped, so that it hardly changes the usual count.
+            // An unusual hour is capped, so that it hardly changes the usual count.
             w.usual += WEIGHT * (hour.min(c.floor.max(2.0 * w.usual)) - w.usual);
         }
         if let Some(why) = why {

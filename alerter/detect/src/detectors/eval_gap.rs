@@ -1,14 +1,14 @@
-//! Training gets better and the evaluation does not: overfitting, data that leaked or ran out, or
-//! an evaluation that broke.
+//! Detects training that improves while the evaluation does not: overfitting, data that leaked or
+//! ran out, or an evaluation that broke.
 //!
-//! A set of its own each. Its level is the median of its last three losses, its noise that of the
-//! changes from one evaluation to the next beyond what the train loss explains, Δ(eval − train), as
-//! a bounded-influence scale. A ticket when the level has stood above the lowest level ever by more
-//! than 4 times the noise and 1 % of the loss for 3 evaluations in a row, while the train loss
-//! fell. Of white noise the level strays 0.5 of that scale, and the lowest of hundreds lies 1.3
-//! below the mean: 4 is out of its reach. A jump of an evaluation from one moment to the next is
-//! the same, two evaluations later. Never a page: nothing is lost that an earlier checkpoint does
-//! not have.
+//! Each evaluation set is judged by itself. Its level is the median of its last three losses.
+//! Its noise is that of the changes from one evaluation to the next beyond what the train loss
+//! explains, Δ(eval − train), as a bounded-influence scale. A ticket needs a level above the
+//! lowest level ever by more than 4 times the noise and 1 % of the loss, for 3 evaluations in a
+//! row, while the train loss fell. For white noise the level strays 0.5 of that scale, and the
+//! lowest of hundreds lies 1.3 below the mean: 4 is out of its reach. A sudden jump of an
+//! evaluation is detected the same way, two evaluations later. It never pages, because an
+//! earlier checkpoint still has everything.
 //!
 //! An evaluation whose loss is not a number is reported at once.
 
@@ -44,7 +44,7 @@ impl Default for Config {
     }
 }
 
-/// Evaluations that make a level.
+/// The number of evaluations in a level.
 const LEVEL: usize = 3;
 /// Changes that start the noise, and the weight of one in the long run.
 const WARM: usize = 8;
@@ -58,7 +58,7 @@ const CLEAR: f64 = 0.4;
 pub struct EvalGap {
     train: f64,
     trained: u32,
-    /// As many as the run's signals may be, at most.
+    /// The evaluation sets, at most as many as the run's signals.
     sets: Vec<Set>,
 }
 
@@ -70,7 +70,7 @@ struct Set {
     attempt: u32,
     recent: Window<LEVEL>,
     noise: Robust<WARM>,
-    /// The evaluation before, with the train loss at that time.
+    /// The last evaluation, with the train loss at that time.
     before: Option<(f64, f64)>,
     best: Option<Best>,
     over: u32,
@@ -79,7 +79,7 @@ struct Set {
     broken: Latch,
 }
 
-/// The lowest level, and where the run stood then.
+/// The lowest level, and the state of the run then.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Best {
     level: f64,
@@ -104,7 +104,8 @@ impl Set {
         }
     }
 
-    /// Nothing is compared over a restart but the best: the steps in between are trained again.
+    /// Resets everything but the best level after a restart, because the steps in between are
+    /// trained again.
     fn restarted(&mut self, e: &Eval<'_>, out: &mut Vec<Finding>) {
         self.attempt = e.attempt;
         (self.before, self.over) = (None, 0);

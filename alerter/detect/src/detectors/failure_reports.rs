@@ -1,9 +1,9 @@
-//! Why a rank failed, as others than the trainer report it: torchelastic's `error.json` (which
-//! names the rank that failed first and the exception), a dump of NCCL's flight recorder (a
+//! Reports from programs other than the trainer on why a rank failed: torchelastic's `error.json`
+//! (which names the rank that failed first and the exception), a dump of NCCL's flight recorder (a
 //! collective did not end), and a launcher that is gone.
 //!
-//! Each is a ticket of its own when nothing else is open, and evidence in the incident of a hang or
-//! a dead rank, which has the same cause. Over when the run has gone on for a few steps.
+//! Each is a ticket of its own if nothing else is open, and evidence in the incident of a hang or a
+//! dead rank, which has the same cause. It is over when the run has made a few more steps.
 
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,7 @@ impl ClockDetector for FailureReports {
         }
     }
 
-    /// None: each ends with the run's progress.
+    /// `None`, because each ends with the run's progress.
     fn deadline(&self, _: &Config, _: &RunState) -> Option<Ts> {
         None
     }

@@ -1,6 +1,6 @@
-//! What the detectors of faults that a node reports have in common. Each fault is reported once,
-//! and again when it gets worse. All faults of a detector together are one finding, as severe as
-//! the worst that counts. It is over when no fault holds and none was added for a while.
+//! The common part of the detectors of faults that a node reports. Each fault is reported once, and
+//! again when it gets worse. All faults of a detector together are one finding, as severe as the
+//! worst that counts. It is over when no fault holds and none was added for a while.
 //!
 //! Consequences of a fault on the same device are expected. A fault of another device, or a worse
 //! one, is another fault, and people who take care of the first must be notified of it.
@@ -15,16 +15,16 @@ use crate::node::{Condition, Key, Level, NodeState, words};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Clause, Fact, Finding, Kind, Sentence, Severity, Suspect, clause};
 
-/// An annotation of the same fault is made once in this time.
+/// How often the same fault is annotated at most.
 const NOTE_EVERY: Span = Span::secs(3600);
-/// Annotations remembered.
+/// The most annotations kept.
 const MAX_NOTED: usize = 256;
-/// Devices remembered while something holds.
+/// The most devices kept while a fault holds.
 const MAX_DEVICES: usize = 256;
-/// Faults named one by one.
+/// The most faults named one by one.
 const NAMED: usize = 3;
 
-/// What makes one such detector differ from the next.
+/// The differences between these detectors.
 pub(super) trait Sort {
     const KIND: Kind;
     const SIGNAL: &'static str;
@@ -49,7 +49,7 @@ pub(super) trait Sort {
 pub(super) struct Faults {
     raised: Option<Severity>,
     reported: BTreeMap<Key, Reported>,
-    /// Devices that were reported and have a fault that counts, and how severe it is.
+    /// Reported devices with a fault that counts, and its severity and level.
     devices: BTreeMap<String, (Severity, Level)>,
     noted: BTreeMap<Key, Ts>,
 }
@@ -58,12 +58,12 @@ pub(super) struct Faults {
 struct Reported {
     severity: Severity,
     times: u32,
-    /// It was judged after the time from which it could get worse.
+    /// The fault was evaluated after the time from which it could get worse.
     settled: bool,
 }
 
-/// A node that is silent for so long, although its exporter publishes every 10 minutes, cannot
-/// report the end of a fault either.
+/// A node that has not reported for this long, although its exporter publishes every 10 minutes,
+/// cannot report the end of a fault either.
 const SILENT: Span = Span::secs(620);
 
 /// A fault that counts now.
@@ -71,7 +71,7 @@ struct Fault<'a> {
     key: &'a Key,
     c: &'a Condition,
     severity: Severity,
-    /// Its device had no such fault so far.
+    /// Its device had no fault like this before.
     is_another: bool,
 }
 
@@ -80,7 +80,7 @@ impl Faults {
         let NodeAt { now, node: f, .. } = view;
         let mut news = false;
         let mut active: Vec<Fault<'_>> = Vec::new();
-        // A condition that is about certain runs is evidence for those, and no fault of the node.
+        // A condition about certain runs is evidence for those, not a fault of the node.
         let of_node = f.conditions.iter().filter(|(key, c)| c.runs.is_none() && sort.is_ours(key));
         for (key, c) in of_node.filter(|(key, c)| counts(now, sort, key, c)) {
             let had = self.reported.get(key).copied();
@@ -92,8 +92,8 @@ impl Faults {
         }
         self.reported.retain(|key, _| active.iter().any(|fault| fault.key == key));
         self.forget_what_is_over(&active);
-        // The worst first; among equals the new ones, then those without another cause, the oldest
-        // first.
+        // The most severe first; among equals the new ones, then those without another cause, then
+        // the oldest.
         active.sort_by_key(|a| {
             (Reverse((a.severity, a.c.level)), !a.is_another, a.c.caused_by.is_some(), a.c.first)
         });
@@ -104,11 +104,11 @@ impl Faults {
         // A condition that is not reported by itself, such as a reset, is not part of the fault.
         active.retain(|a| a.severity > Severity::Info || a.c.level > Level::Info);
         let Some(root) = active.first() else { return };
-        // The worst is over and less is left. This is reported, so that it is also reported when
-        // the worst comes back.
+        // The worst fault is over and a lesser one is left. This is reported, so that a return of
+        // the worst is reported too.
         let is_less = self.raised.is_some_and(|had| root.severity < had);
         if news || is_less {
-            // A lesser fault than the one that people work on can wait until they look at it.
+            // A fault less severe than the one that people work on can wait until they look at it.
             let change =
                 if self.raised.is_some() && root.is_another { Change::Another } else { Change::Raise };
             self.raised = Some(root.severity);
@@ -124,7 +124,7 @@ impl Faults {
     fn judge<S: Sort>(&mut self, sort: &S, view: NodeAt<'_>, key: &Key, c: &Condition) -> Severity {
         let due = sort.rises_at(key, c).is_none_or(|at| at <= view.now);
         match self.reported.get_mut(key) {
-            // A run that is placed on a node which is known to be faulty is not news of the node.
+            // A run that is placed on a node with a known fault is no news about the node.
             Some(reported) if reported.times == c.times && (reported.settled || !due) => reported.severity,
             Some(reported) => {
                 reported.severity = reported.severity.max(sort.severity(view, key, c));
@@ -139,7 +139,7 @@ impl Faults {
         }
     }
 
-    /// Takes note of a fault of a device. True if it is another fault than was known of the device.
+    /// Records a fault of a device. True if it is another fault than was known of the device.
     fn is_another(&mut self, key: &Key, c: &Condition, severity: Severity) -> bool {
         if c.caused_by.is_some() {
             return false;
@@ -147,8 +147,8 @@ impl Faults {
         let (device, known) = (words::device(key, c), self.devices.len());
         match self.devices.get_mut(device) {
             Some(had) => {
-                // A fault that became a page by lasting is the one that was reported, unless there
-                // are several devices to keep apart.
+                // A fault that only became a page by its duration is the one that was reported,
+                // unless several devices must be distinguished.
                 let is_worse = had.1 < c.level || known > 1 && had.0 < severity;
                 *had = (had.0.max(severity), had.1.max(c.level));
                 is_worse

@@ -1,4 +1,4 @@
-//! When many ranks fail, the one that failed first: the others mostly follow from it.
+//! Finds the rank that failed first when many ranks fail: the other failures mostly follow from it.
 //!
 //! A failure is a process that is gone, a `bye` with a non-zero code and its last words, or
 //! torchelastic's `error.json`. They are put in the order of their own clocks. Failures whose text
@@ -29,7 +29,7 @@ impl Default for Config {
     }
 }
 
-/// Failures that make it a question which was first.
+/// The number of failures from which the first one is reported.
 const MANY: usize = 2;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct FirstFailure {

@@ -1,6 +1,6 @@
-//! A few slow steps that grow slower and slower while the usual step stays as it is: unsynchronised
-//! garbage collection, a growing cache, a loader that rescans. No median and no p50 alert can see
-//! it.
+//! Detects a few slow steps that become ever slower while the usual step stays as it is:
+//! unsynchronised garbage collection, a growing cache, a loader that rescans. No median and no p50
+//! alert can show it.
 //!
 //! A slow step is 8 % or more above the usual one. A ticket when the excesses over the usual step
 //! rise steadily and by half or more in all, and the slow steps cost at least 0.5 % of the time. A
@@ -42,12 +42,12 @@ impl Default for Config {
     }
 }
 
-/// Slow steps, and medians of 8 of them, over which a trend is judged.
+/// The number of slow steps, and of medians of 8 of them, in a trend.
 const RECENT: usize = 32;
 const MEDIANS: usize = 16;
-/// Blocks below where it began that end it.
+/// The number of blocks below its beginning that end the incident.
 const FLAT: u32 = 4;
-/// Memory of the cost, in samples.
+/// The weight of a sample in the cost.
 const COST_RATE: f64 = 1.0 / 256.0;
 /// A step this many times the usual one is a stall, and left to [`super::stall`]: an engineering
 /// limit.
@@ -58,7 +58,7 @@ pub struct GcTail {
     latch: Latch,
     flat: u32,
     cost: f64,
-    /// Once a step was slow.
+    /// `None` until a step was slow.
     tail: Option<Box<Tail>>,
 }
 
@@ -73,7 +73,8 @@ struct Tail {
 }
 
 impl Tail {
-    /// Takes the excess of a slow step; what rose, at the end of a block, if something did.
+    /// Records the excess of a slow step. Returns the growth at the end of a block, if there is
+    /// any.
     fn add(&mut self, c: &Config, step: i64, excess: f64) -> Option<Growth> {
         self.recent.push(excess);
         let block = self.block.add(step, excess)?;
@@ -83,7 +84,7 @@ impl Tail {
         self.growth(c)
     }
 
-    /// What rose, if something did: the medians of many slow steps, or the last ones.
+    /// The growth, if there is any: of the medians of many slow steps, or of the last ones.
     fn growth(&self, c: &Config) -> Option<Growth> {
         let medians = self.medians.iter().collect::<Vec<_>>();
         let over = |blocks: usize, steady: bool| {
@@ -124,7 +125,7 @@ impl GcTail {
     }
 }
 
-/// From which excess to which, since which step.
+/// The growth from one excess to another, and the step since which it grows.
 struct Growth {
     from: f64,
     to: f64,

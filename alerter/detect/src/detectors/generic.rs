@@ -1,5 +1,5 @@
-//! Any other number that a run reports: a reward, an entropy, the load of experts, a temperature.
-//! Only its name is known.
+//! Watches any other number that a run reports: a reward, an entropy, the load of experts, a
+//! temperature. Only its name is known.
 //!
 //! Each series is judged by itself ([`crate::stats::series`]): medians of 8 values against their
 //! level and trend, apart from what belongs to the hour and the day. A shift whose CUSUM is over
@@ -7,8 +7,8 @@
 //! sigmas it is an annotation. So is every shift of a series that had more than three tickets: such
 //! a series moves by its nature.
 //!
-//! A series that was a number 20 times in a row and then is none, 8 times in a row, is a ticket
-//! until it is a number again; one that is none now and then is an annotation, once.
+//! A series that had a number 20 times in a row and then has none 8 times in a row is a ticket
+//! until it has one again. A series that has none now and then is annotated once.
 //!
 //! By default every series is watched except counters, clocks, the learning rate and statistics of
 //! layers. Series of one run that shift together are one incident.
@@ -116,22 +116,22 @@ impl Default for Config {
     }
 }
 
-/// Tickets of one series after which it only annotates.
+/// The number of tickets of one series after which it is only annotated.
 const MAX_TICKETS: u8 = 3;
-/// Values in a row that were numbers, after which one that is none is news, and how many such are a
-/// ticket: engineering limits.
+/// The number of consecutive finite values after which a non-finite one is news, and the number of
+/// non-finite ones that make a ticket: engineering limits.
 const USUAL: u16 = 20;
 const LOST: u16 = 8;
-/// Other series named in an incident.
+/// The most other series named in an incident.
 const NAMED: usize = 4;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Generic {
-    /// By the number of the series; `None` of one that is not watched.
+    /// The series by id; `None` for one that is not watched.
     series: BTreeMap<u16, Option<Box<Watched>>>,
 }
 
-/// What is known of one series.
+/// The state of one series.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Watched {
     name: Arc<str>,
@@ -141,9 +141,9 @@ pub(crate) struct Watched {
     attempt: u32,
     tickets: u8,
     pub(crate) raised: bool,
-    /// Values in a row that were numbers.
+    /// The number of consecutive finite values.
     numbers: u16,
-    /// And since then values that were none.
+    /// The number of non-finite values since then.
     lost: u16,
 }
 
@@ -218,7 +218,7 @@ impl Watched {
 }
 
 impl Watched {
-    /// Whether the values are numbers at all.
+    /// Checks whether the values are finite; returns a finding if that changed.
     fn is_number(&mut self, r: &Reading<'_>) -> Option<Said> {
         if r.value.is_finite() {
             let was_lost = core::mem::take(&mut self.lost) >= LOST;
@@ -253,7 +253,7 @@ impl Config {
         Limits { sigmas: self.sigmas, share: self.share }
     }
 
-    /// How a series is watched that the operator named: `ignore` is for those that nobody did.
+    /// How a series that the operator named is watched. `ignore` does not apply to it.
     pub(crate) fn watch_named(&self, name: &str) -> (Direction, Severity) {
         let watch = self.watch.iter().find(|w| w.signals.iter().any(|pattern| glob::matches(pattern, name)));
         watch.map_or((Direction::Both, ticket()), |watch| (watch.direction, watch.severity))
@@ -308,7 +308,7 @@ impl Generic {
         }
     }
 
-    /// What else is out.
+    /// The other series that deviate now, as suspects.
     fn together(&self, id: u16) -> Vec<Suspect> {
         let others = self.series.iter().filter_map(|(other, w)| Some((other, w.as_ref()?)));
         let out = others.filter(|(other, w)| **other != id && w.raised).take(NAMED);

@@ -1,4 +1,5 @@
-//! A GPU failed: an XID of the kernel log, a GPU that is gone, memory that cannot be repaired.
+//! Detects a failed GPU: an XID of the kernel log, a GPU that is gone, memory that cannot be
+//! repaired.
 //!
 //! The severity of an XID, and the advice, come from the exporter's catalogue and are part of the
 //! event. It pages only if a run has ranks on the node at that moment; on an idle node it is a
@@ -28,10 +29,10 @@ pub struct Config {
     pub enabled: bool,
     /// How long an XID counts after it was last seen, if nothing has to be repaired.
     pub quiet_after: Span,
-    /// How long one counts that asks for a reset, a reboot or a look at the hardware.
+    /// How long an XID counts that asks for a reset, a reboot or an inspection of the hardware.
     pub repair_within: Span,
-    /// Runs that fail on one GPU by what is usually their own fault, within a day, before the GPU
-    /// is suspect.
+    /// The number of runs that must fail on one GPU within a day, by what is usually their own
+    /// fault, before the GPU is suspect.
     pub suspect_runs: u32,
 }
 
@@ -45,7 +46,7 @@ impl Default for Config {
 const APPLICATION: [i64; 4] = [13, 31, 43, 45];
 /// XIDs that both a program and a faulty GPU can cause.
 const EITHER: [i64; 2] = [13, 31];
-/// Runs remembered a GPU, and GPUs.
+/// The most runs kept for a GPU, and the most GPUs.
 const MAX_RUNS: usize = 16;
 const MAX_GPUS: usize = 64;
 const DAY: Span = Span::secs(86_400);
@@ -57,8 +58,8 @@ pub struct GpuFault {
     faults: Faults,
     /// Runs that failed on each GPU, and when.
     failed: BTreeMap<String, BTreeMap<String, Ts>>,
-    /// Runs that have just failed on a GPU, by what and when: others of their GPUs may yet do the
-    /// same.
+    /// Runs that have just failed on a GPU, with the XID and the time: their other GPUs may still
+    /// have the same.
     fresh: BTreeMap<(String, String), (i64, Ts)>,
 }
 
@@ -75,7 +76,7 @@ pub(crate) fn lately(now: Ts, f: &NodeState) -> Vec<i64> {
 }
 
 impl GpuFault {
-    /// Remembers whose runs fail on which GPU.
+    /// Records which runs fail on which GPU.
     fn count(&mut self, view: NodeAt<'_>) {
         let NodeAt { now, node: f, tenants, .. } = view;
         if let Some(tenant) = tenants.first() {

@@ -1,9 +1,9 @@
-//! GPUs that are paid for and do nothing, or do something for nobody: a job that holds GPUs and
-//! computes nothing, also after its run has ended, and a GPU that computes for no job.
+//! Detects wasted GPUs: a job that holds GPUs and computes nothing, also after its run has ended,
+//! and a GPU that computes for no job.
 //!
-//! A job is judged once, with all of its nodes. While a run of it goes on, that is left to the
-//! detectors of the run. GPUs that no job holds are judged only where a scheduler gives GPUs to
-//! jobs, and no run is known that could have them.
+//! A job is evaluated once, with all of its nodes. While one of its runs is live, the detectors of
+//! the run are responsible. GPUs that no job holds are evaluated only if a scheduler allocates GPUs
+//! to jobs, and no known run can have them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,11 +18,11 @@ use stepwatch_model::{Change, Clause, Fact, Finding, Kind, Sentence, Severity, c
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// For how long no GPU of a job computes.
+    /// How long no GPU of a job must have computed.
     pub after: Span,
-    /// The same once its run has ended.
+    /// The same after its run has ended.
     pub after_end: Span,
-    /// For how long a GPU computes that no job holds.
+    /// How long a GPU that no job holds must have computed.
     pub without_job_after: Span,
 }
 
@@ -38,19 +38,19 @@ impl Default for Config {
     }
 }
 
-/// For so long the nodes of a job must be the same before it is judged: those of a job that ends
-/// notice so one after the other.
+/// How long the nodes of a job must be unchanged before it is evaluated: the nodes of a job that
+/// ends notice that one after the other.
 const SETTLED: Span = Span::secs(120);
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GpuWaste {
-    /// Since when each GPU computes that no job holds.
+    /// Since when each GPU computes without a job.
     without_job: BTreeMap<String, Ts>,
-    /// Jobs and GPUs that were reported and are wasted still.
+    /// Jobs and GPUs that were reported and are still wasted.
     raised: BTreeSet<String>,
 }
 
-/// Something that is wasted.
+/// A job or GPU that is wasted.
 struct Wasted {
     name: String,
     gpus: usize,
@@ -93,7 +93,7 @@ impl GpuWaste {
     }
 }
 
-/// What a job wastes, if it does.
+/// The waste of a job; `None` if there is none.
 fn idle(c: &Config, now: Ts, job: &JobAt) -> Option<Wasted> {
     let Activity::Idle { since } = job.activity else { return None };
     let lasts = now - since;
@@ -126,7 +126,7 @@ impl NodeDetector for GpuWaste {
         let Some(jobs) = view.jobs.filter(|_| c.enabled) else { return };
         self.follow(view);
         let wasted = self.wasted(c, view, jobs);
-        // Of a job whose GPUs are not read now, nobody knows that it computes again.
+        // If the GPUs of a job are not read now, it is unknown whether it computes again.
         let unknown: BTreeSet<&str> =
             jobs.iter().filter(|job| job.activity == Activity::Unknown).map(|job| &*job.text).collect();
         let had = !self.raised.is_empty();

@@ -1,8 +1,8 @@
 //! Gradient-norm spikes, run-ups and instability.
 //!
-//! On x = ln(grad norm), against a bounded-influence baseline ([`crate::stats::robust`], rate
-//! 1/200), so the alarms do not depend on the unit of the norm. A *hit* is z > 5 and more than
-//! twice the baseline, a *spike* z > 8 and more than three times.
+//! The input is x = ln(grad norm), compared with a bounded-influence baseline
+//! ([`crate::stats::robust`], rate 1/200), so the alarms do not depend on the unit of the norm. A
+//! *hit* is z > 5 and more than twice the baseline, a *spike* z > 8 and more than three times.
 //!
 //! Isolated spikes are normal: 16 healthy GPT-2-class runs hold 64 of them in 290,621 steps. So
 //! * a lone spike is a note;
@@ -101,7 +101,7 @@ const WARM: usize = 16;
 const FLOOR: f64 = 0.02;
 /// Window of the votes, in samples.
 const WINDOW: u32 = 16;
-/// Logged every so many steps or fewer: a lone spike is one of many.
+/// If only every 10th step or fewer is logged, a lone spike stands for several.
 const SPARSE: i64 = 10;
 /// Memory of the rate of hits, and of its long-term mean.
 const MEMORY: f64 = 128.0;
@@ -162,7 +162,7 @@ impl Reading {
         self.location.exp()
     }
 
-    /// It is above its baseline by more than rounding makes of nothing.
+    /// Whether it is above its baseline by more than rounding can explain.
     fn printed(&self) -> bool {
         self.norm - self.expected() > PRINTED * self.quantum
     }
@@ -344,7 +344,7 @@ impl GradSpike {
     }
 
     fn judge_rate(&self, c: &Config, shared: &Shared) -> Option<Severity> {
-        // What the long-term rate would put into the memory.
+        // The hits that the long-term rate would put into the memory.
         let usual = self.long_rate * MEMORY;
         if shared.schedule.warming_up() || self.rate < c.unstable_ratio * usual {
             return None;
@@ -372,7 +372,7 @@ impl GradSpike {
 
     fn publish(&mut self, c: &Config, step: &mut JudgedStep<'_>, r: &Reading, shared: &Shared) {
         let judged = self.judge(c, step.sample, r, shared).and_then(|(severity, why)| match severity {
-            // Gradients are still finding their level: what would page later is worth a look now.
+            // Gradients have not found their level: what would page later is a ticket now.
             Severity::Page if shared.schedule.warming_up() => Some((Severity::Ticket, why)),
             _ if shared.schedule.warming_up() => None,
             _ => Some((severity, why)),
@@ -424,7 +424,7 @@ impl GradSpike {
         }
     }
 
-    /// A new attempt is judged afresh.
+    /// Ends open incidents because a new attempt begins.
     fn close(&mut self, step: &mut JudgedStep<'_>, r: &Reading) {
         (self.since_hit, self.quiet) = (u32::MAX, u32::MAX);
         for (was, kind) in

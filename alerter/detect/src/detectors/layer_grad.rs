@@ -1,4 +1,4 @@
-//! Gradients of single layers: which one exploded first.
+//! Detects exploding gradients of single layers, and which layer exploded first.
 //!
 //! From the gradient norms that the client's statistics of layers report (`grad_norm/<layer>`, and
 //! `grad_norm_shard/<layer>` of one rank's part), each against its own past (`layers.rs`).
@@ -45,19 +45,19 @@ const EXPLAINED: [Kind; 5] =
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LayerGrad {
-    /// For suspects, and for what is a layer's own.
+    /// Layers for suspects, and layers without the change that all have in common.
     all: Layers,
     own: Layers,
     attempt: u32,
     latch: Latch,
     onset: i64,
-    /// Kinds that are raised, and whether a layer has been named in them.
+    /// The kinds that are raised; `named` is set once a layer was named in them.
     open: Vec<Kind>,
     named: bool,
 }
 
 impl LayerGrad {
-    /// Adds the layer, as a suspect, to what was found in this step.
+    /// Adds the layer as a suspect to the findings of this step.
     fn explain(&mut self, step: &mut JudgedStep<'_>) {
         let fresh = self.all.is_fresh(step.sample.step);
         for v in step.out.iter_mut().filter(|v| EXPLAINED.contains(&v.kind)) {

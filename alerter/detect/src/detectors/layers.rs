@@ -1,4 +1,5 @@
-//! Statistics of layers, each against its own past: which of them are out, and which went first.
+//! Statistics of layers, each compared with its own past: which of them deviate, and which did
+//! first.
 //!
 //! On x = ln(value), by [`crate::stats::robust`]: a layer is out when its value is `ratio` times
 //! its usual one or more, either way if asked for, and 8 sigmas from it; also when it is no number
@@ -23,7 +24,7 @@ const SIGMAS: f64 = 8.0;
 const FLOOR: f64 = 0.05;
 /// Reports out of place after which the level is taken as new.
 const NEW_LEVEL: u32 = 16;
-/// Layers that have something in common.
+/// The least number of layers for a common change.
 const MANY: usize = 4;
 
 /// How far out a layer must be.
@@ -32,9 +33,9 @@ pub(super) struct Limits {
     pub(super) ratio: f64,
     /// Weight of a report in the usual value.
     pub(super) rate: f64,
-    /// A value far below the usual one counts like one far above.
+    /// A value far below the usual one counts as one far above it does.
     pub(super) both: bool,
-    /// The change that all layers have in common is taken off.
+    /// The change that all layers share is subtracted.
     pub(super) apart: bool,
 }
 
@@ -44,7 +45,7 @@ pub(super) struct Layers(Option<Box<Known>>);
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Known {
-    /// By number of the series: as many as the run's signals may be, at most.
+    /// The layers by the id of their series, at most as many as the run's signals.
     layers: BTreeMap<u16, Layer>,
     /// Step of the last report, and of the one before.
     last: Option<i64>,
@@ -62,7 +63,7 @@ struct Layer {
     out: u32,
 }
 
-/// A layer that is out.
+/// A layer that deviates.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Out {
     pub(super) name: String,
@@ -78,7 +79,7 @@ impl Out {
         self.value / self.expected
     }
 
-    /// How far it is out, in logarithms; infinite for what is no number.
+    /// The size of the deviation, in logarithms; infinite for a non-finite value.
     fn excess(&self) -> f64 {
         let r = self.ratio().ln().abs();
         if r.is_finite() { r } else { f64::INFINITY }
@@ -90,7 +91,7 @@ impl Out {
 }
 
 impl Layers {
-    /// Takes the readings with one of these prefixes; false if there are none.
+    /// Handles the readings with one of these prefixes; false if there are none.
     pub(super) fn take(&mut self, readings: &[Reading<'_>], prefixes: &[&str], limits: Limits) -> bool {
         let mut ours: Vec<(u16, f64)> = Vec::new();
         for r in readings {
@@ -113,8 +114,8 @@ impl Layers {
         true
     }
 
-    /// Those that are out in `reports` reports in a row or more, the first one first; of one report
-    /// the one that is farthest out.
+    /// The layers that deviate in `reports` reports in a row or more, the first one first. Within
+    /// one report, the one with the largest deviation comes first.
     pub(super) fn out(&self, reports: u32) -> Vec<Out> {
         let mut out: Vec<Out> =
             self.layers().filter(|l| l.out >= reports).filter_map(Layer::as_out).collect();
@@ -141,7 +142,7 @@ impl Layers {
         step.saturating_sub(last) <= every
     }
 
-    /// Steps begin again.
+    /// Resets the steps, because the run restarted.
     pub(super) fn restart(&mut self) {
         let Some(known) = &mut self.0 else { return };
         (known.last, known.before) = (None, None);
@@ -152,7 +153,7 @@ impl Layers {
 }
 
 impl Known {
-    /// By how much the middle one of the layers is above its usual value.
+    /// The median rise of the layers above their usual values, in logarithms.
     fn common(&self, values: &[(u16, f64)]) -> f64 {
         let above = values.iter().filter_map(|(id, value)| {
             let dev = self.layers.get(id)?.base.deviation(value.ln())?;
@@ -177,7 +178,7 @@ impl Layer {
 
     fn take(&mut self, step: i64, value: f64, common: f64, limits: Limits) {
         self.value = value;
-        // Of zero it is minus infinity: far below, and no part of what is usual.
+        // The logarithm of zero is minus infinity: far below the usual value, and not part of it.
         let x = value.ln();
         let out = match self.base.deviation(x) {
             Some(dev) => {
@@ -211,7 +212,7 @@ pub(super) fn out_of_place(out: usize, layers: usize) -> Clause {
     clause!("{out} of {layers} layers are out of place", out, layers)
 }
 
-/// The layer that went first, as a suspect, and how many went with it.
+/// The layer that deviated first, as a suspect, and how many deviated with it.
 pub(super) fn suspect(out: &[Out], layers: usize, what: &str) -> Option<Suspect> {
     let first = out.first()?;
     let together = out.iter().filter(|o| o.since == first.since).count();

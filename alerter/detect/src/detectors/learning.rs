@@ -1,4 +1,4 @@
-//! Training that runs and does not learn.
+//! Detects training that makes steps but does not learn.
 //!
 //! * `no_learning` (ticket): after 2,000 steps the smoothed loss is still above 98 % of the first
 //!   one, and that one was near chance level (4 nats and more: guessing among 55 classes). A
@@ -58,9 +58,9 @@ impl Default for Config {
 const RATE: f64 = 1.0 / 16.0;
 /// Samples before the first comparison.
 const FIRST_CHECK: u32 = 1024;
-/// Windows from the fall that was to the one that is.
+/// The number of windows between the earlier and the present fall.
 const APART: usize = 5;
-/// Share of the learning rate of then.
+/// The least share of the earlier learning rate.
 const SAME_LR: f64 = 0.5;
 /// Smallest noise, relative to the level.
 const FLOOR: f64 = 2e-4;
@@ -124,7 +124,7 @@ impl Learning {
         let least = first * (1.0 - c.share);
         if !self.checked && s.step - first_step >= c.steps {
             self.checked = true;
-            // A run first seen in its middle has learned what it could before.
+            // A run that is first seen after its start has learned before.
             let fresh = first_step < c.steps;
             if fresh
                 && first >= c.chance_level

@@ -1,5 +1,5 @@
-//! A link that training needs is down, comes and goes, or makes errors: InfiniBand, RoCE, EFA,
-//! Ethernet, NVLink, PCIe.
+//! Detects a link that is down, flaps, or makes errors: InfiniBand, RoCE, EFA, Ethernet, NVLink,
+//! PCIe.
 //!
 //! A link that goes down is a ticket at once and a page when it has stayed down for `page_after`
 //! under a run: collectives wait about that long before they give up (`NCCL_IB_TIMEOUT` 20 to 22

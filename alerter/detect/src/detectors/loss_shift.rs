@@ -1,4 +1,5 @@
-//! The loss is higher than it was and stays so, in a run too noisy for single samples to show it.
+//! Detects a loss that is higher than before and stays so, in a run too noisy for single samples to
+//! show it.
 //!
 //! Medians of 8 samples against a baseline that follows them down at once and up only slowly, and a
 //! CUSUM on their scores (Page 1954):
@@ -8,13 +9,13 @@
 //! s += (min(|d|, 2.5s)/0.787 − s)/32,   S = clip(S + clip(z, ±6) − 2, 0, 3h),  h = 8
 //! alarm: S > h and the lower of the last two blocks above m by the rise and by 4s
 //! ```
-//! What is smaller and lasts counts as well: 2.5 % of the level and 5s above it, in 8 blocks in a
+//! A smaller rise that lasts counts as well: 2.5 % of the level and 5s above it, in 8 blocks in a
 //! row, are a ticket, and in 14 blocks a page, from 0.1 nats on. Once such a rise is under way, 0.6
-//! of it will do. It must exceed what the loss was within the last 12 to 24 blocks, for some
+//! of it suffices. It must exceed the loss within the last 12 to 24 blocks, because some losses
 //! wander.
 //!
-//! A rise of 0.15 ([`LossScale::nat`]) is a ticket, one of 0.4 a page: the severities of
-//! [`super::loss_spike`], which is faster where the noise lets it be. Half of a block may be blips.
+//! A rise of 0.15 ([`LossScale::nat`]) is a ticket, one of 0.4 a page, as in [`super::loss_spike`],
+//! which is faster if the noise permits. Up to half of a block may be single outliers.
 
 use serde::{Deserialize, Serialize};
 
@@ -78,9 +79,9 @@ const SMALL_PAGE: u8 = 14;
 /// back to where it was a while ago. This and the next two are engineering limits: the sigmas above
 /// exclude chance.
 const WANDERS: u32 = 12;
-/// Share of the rise that keeps it under way.
+/// The share of the rise at which it is still under way.
 const UNDER_WAY: f64 = 0.6;
-/// A page of those is as much of a nat at least.
+/// The least rise, in nats, of such a page.
 const SMALL_NATS: f64 = 0.1;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

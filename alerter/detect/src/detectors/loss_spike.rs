@@ -1,4 +1,4 @@
-//! Loss spikes, divergence and lasting shifts.
+//! Detects loss spikes, divergence and lasting shifts.
 //!
 //! A bounded-influence baseline that follows a falling loss faster than a rising one, and a CUSUM
 //! on its scores (Page 1954; Huber 1981):
@@ -95,7 +95,7 @@ const CAP: f64 = 8.0;
 /// other cap needs three.
 const SPARSE_CAP: f64 = 12.0;
 const SPARSE: i64 = 3;
-/// Samples by which a growing scale comes into force late.
+/// The delay, in samples, with which a growing scale takes effect.
 const LAG: u32 = 16;
 /// Samples that a high one counts for where samples are sparse and the alarm is twice as strong.
 const SPARSE_HIGH: u32 = 16;
@@ -131,7 +131,7 @@ pub struct LossSpike {
     changes: f64,
     /// Upper quantile of the deviations in scales: the heavy tail that this run lives with.
     q: f64,
-    /// What the baseline was 16 to 32 samples ago: an anomaly must not raise the bar for itself.
+    /// The baseline of 16 to 32 samples ago: an anomaly must not raise its own limit.
     before: [Before; 2],
     n: u32,
     f: f64,
@@ -144,10 +144,10 @@ pub struct LossSpike {
     attempts: Attempts,
     onset: i64,
     peak: f64,
-    /// What the loss and its noise were when the episode began.
+    /// The expected loss and its noise when the episode began.
     expected: f64,
     sigma: f64,
-    /// At or below this it is over.
+    /// The loss at or below which the episode is over.
     home: f64,
     open_for: u32,
     calm: u32,
@@ -180,7 +180,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// A rise of so many nats, or as much as rounding makes of nothing.
+    /// A rise of this many nats, or as much as rounding can explain.
     fn rise(&self, nats: f64) -> f64 {
         (nats * self.unit).max(PRINTED * self.quantum)
     }
@@ -382,7 +382,7 @@ impl LossSpike {
         self.calm = 0;
         if !self.spike.is_raised() {
             (self.expected, self.sigma) = (r.loss - r.d, r.d / r.z);
-            // A few low samples just before are no level to come back to.
+            // A few low samples just before the episode are not a level to return to.
             self.home = self.expected.max(self.before[0].m);
             (self.open_for, self.peak) = (0, r.loss);
         }
@@ -394,8 +394,7 @@ impl LossSpike {
         }
     }
 
-    /// Continues an open episode: it ends, it lasts and counts as divergence, or its level is
-    /// accepted.
+    /// Continues an open episode: it ends, counts as divergence, or its level is accepted.
     fn follow(&mut self, c: &Config, step: &mut JudgedStep<'_>, r: &Reading) {
         if !self.spike.is_raised() {
             return;
@@ -478,7 +477,7 @@ impl StepDetector for LossSpike {
         let restarted = self.attempts.restarted(s.attempt);
         let anew = restarted || shared.started_over().is_some();
         if anew {
-            // A new beginning is judged afresh.
+            // A restart ends the open episode.
             let r = self.read(beat, loss, s.q.loss, &shared.loss);
             let why = if restarted { clause!("the run restarted") } else { clause!("the run started over") };
             self.close(step, &r, why);

@@ -1,9 +1,10 @@
-//! A run that started over from scratch: its progress is lost, and each step is spent again.
+//! Detects a run that started over from scratch: its progress is lost, and each step is spent
+//! again.
 //!
-//! The loss is back where the run began, and falls as it did then
-//! ([`crate::detector::beginning`]). It is a page where the step counter goes on, because nobody
-//! sees that the trainer found no checkpoint, and `page_after` of the run is lost. Where the steps
-//! are counted anew, or less is lost, it is a ticket. It ends when the loss is where it was, or
+//! The loss is back at the beginning of the run, and falls as it did then
+//! ([`crate::detector::beginning`]). It is a page if the step counter goes on, because nobody sees
+//! that the trainer found no checkpoint, and `page_after` of the run is lost. If the steps are
+//! counted anew, or less is lost, it is a ticket. It ends when the loss is back where it was, or
 //! with the next attempt.
 
 use serde::{Deserialize, Serialize};
@@ -33,7 +34,7 @@ impl Default for Config {
 const RATE: f64 = 1.0 / 3.0;
 const BACK: f64 = 1.05;
 
-/// Nothing unless the run started over.
+/// `None` unless the run started over.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LostProgress(Option<Box<Regain>>);
 
@@ -81,7 +82,7 @@ impl Regain {
         regain
     }
 
-    /// Why it is over, if it is.
+    /// Why it is over; `None` if it is not.
     fn end(&mut self, step: &JudgedStep<'_>) -> Option<Clause> {
         if step.sample.attempt != self.attempt {
             return Some(clause!("the run restarted"));

@@ -1,4 +1,4 @@
-//! A learning rate that is too high: the loss rises while the rate is at its height.
+//! Detects a learning rate that is too high: the loss rises while the rate is at its height.
 //!
 //! * A ticket: the loss has been rising while the learning rate stands at its height (80 % of its
 //!   maximum or more, after the warm-up). Over 32 blocks of 8 samples Kendall's S against time is
@@ -50,7 +50,7 @@ const TREND: i32 = 278;
 /// A change of the rate by this factor is hardly ever planned in the middle of a run: an
 /// engineering limit, because a rate has no noise.
 const FACTOR: f64 = 1.5;
-/// Samples over which it may be spread.
+/// The number of samples over which such a change may be spread.
 const WITHIN: usize = 16;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -98,14 +98,14 @@ impl LrCoupling {
 
     fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>, lr: f64) {
         let trend = self.losses.kendall();
-        // Neither does it rise, nor has it come down from a rise.
+        // The loss does not rise, and has not come down from a rise.
         if trend < TREND && (trend > 0 || !self.latch.is_raised()) {
             return;
         }
         let losses: Vec<f64> = self.losses.window().iter().collect();
         let quarter = |part: &[f64]| median(&mut part.iter().map(|v| *v as f32).collect::<Vec<_>>());
         let (before, now) = (quarter(&losses[..BLOCKS / 4]), quarter(&losses[BLOCKS * 3 / 4..]));
-        // How far a block is from its neighbour, apart from where they go.
+        // The distance of neighbouring blocks, without the trend.
         let mut apart: Vec<f32> = losses.windows(2).map(|w| (w[1] - w[0]).abs() as f32).collect();
         let scale = median(&mut apart);
         let least =

@@ -1,4 +1,4 @@
-//! Lasting slow-downs: `mfu_droop` creeps, `throughput_drop` comes at once.
+//! Detects lasting slow-downs: `mfu_droop` grows slowly, `throughput_drop` comes at once.
 //!
 //! Medians of 8 steps of ln(step time), or of minus ln(throughput), against the level that this run
 //! usually holds, kept across restarts, so a run that comes back slower is seen.
@@ -103,7 +103,7 @@ impl Default for Config {
     }
 }
 
-/// Half of the smallest slow-down worth noticing.
+/// Half of the smallest slow-down that is detected.
 const DRIFT: f64 = 0.01;
 /// Largest score of one block, in scales, so that none alone can alarm.
 const CAP: f64 = 4.0;
@@ -119,13 +119,13 @@ const DOWN: f64 = 1.0 / 8.0;
 /// usual before, for hours.
 const WHILE_SUSPICIOUS: f64 = 0.1;
 const WHILE_SLOW: f64 = 0.02;
-/// Blocks at the start that are no measure of anything: compilation, cold caches.
+/// The number of blocks at the start that are not representative: compilation, cold caches.
 const SKIPPED: u32 = 2;
 /// Blocks before the first judgement.
 const YOUNG: u32 = 8;
 /// Blocks after which the usual level is taken anew, because a cold machine has another one.
 const SETTLED: u32 = 32;
-/// Blocks from one measure of the run for others to the next.
+/// The number of blocks between two measurements of the run's speed for other runs.
 const MEASURED: u32 = 32;
 /// Blocks that make a slow-down a lasting one.
 const LASTING: u32 = 16;
@@ -170,11 +170,11 @@ pub struct MfuDroop {
     better: u32,
     slow_for: u32,
     loss: Loss,
-    /// Where lines are sparse.
+    /// Used if lines are sparse.
     lines: Option<Box<SlowLines>>,
     #[serde(skip)]
     grain: f64,
-    /// Once there was one.
+    /// `None` until there was a cycle.
     cycles: Option<Box<Cycles>>,
 }
 
@@ -192,7 +192,7 @@ struct SlowLines {
     high: f64,
 }
 
-/// Droops that a restart cures.
+/// Droops that end with a restart.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Cycles {
     n: u32,
@@ -277,7 +277,7 @@ impl MfuDroop {
         self.level.location()
     }
 
-    /// What the run holds, now and then.
+    /// The speed that the run holds, every `MEASURED` blocks.
     fn settled(&self) -> Option<Standard> {
         let due = self.blocks > SETTLED && self.blocks.is_multiple_of(MEASURED);
         due.then(|| Standard { source: self.source, slowness: self.reference(), runs: 1 })
@@ -307,7 +307,7 @@ impl MfuDroop {
         if self.held.iter().all(|h| f64::from(*h) < faster) {
             self.level.anchor(self.floor());
         }
-        // What already costs time is no warm-up.
+        // A slow-down that already costs time is not warm-up.
         let costs = self.latch.is_raised() || (self.cusum.value() > c.h && self.rise() > c.ticket);
         if self.blocks == SETTLED && !costs {
             self.level.set(self.history.median(), self.level.scale());
@@ -346,13 +346,13 @@ impl MfuDroop {
         f64::from(self.held.iter().copied().fold(f32::MIN, f32::max)) - self.reference()
     }
 
-    /// It was there in all of the last blocks.
+    /// Whether the slow-down was there in all of the last blocks.
     fn holds(&self) -> bool {
         let best = f64::from(self.held.iter().copied().fold(f32::MAX, f32::min)) - self.reference();
         best + self.half_grain() >= HOLDS * self.worst()
     }
 
-    /// What a block may be slower than it is printed.
+    /// The rounding error of a printed block.
     fn half_grain(&self) -> f64 {
         0.5 * self.grain
     }
@@ -371,7 +371,7 @@ impl MfuDroop {
         }
     }
 
-    /// Lines of many steps: a page need not wait for blocks of them.
+    /// Evaluates a line of many steps: a page need not wait for blocks of them.
     fn line(&mut self, c: &Config, step: &mut JudgedStep<'_>, level: f64) {
         let now = step.sample.ts;
         let rise = level - self.reference();
@@ -398,7 +398,7 @@ impl MfuDroop {
         }
     }
 
-    /// `level` is what the run holds now, `rise` how far above the reference.
+    /// Reports a slow-down. `level` is the present level, `rise` its distance from the reference.
     fn publish(&mut self, step: &mut JudgedStep<'_>, level: f64, rise: f64, severity: Severity) {
         let fresh = !self.latch.is_raised();
         if !self.latch.raise(severity) {
@@ -476,8 +476,8 @@ impl MfuDroop {
         }
     }
 
-    /// A slope that ends suddenly was cured by something, mostly a restart. True when that has
-    /// happened often enough for a sawtooth.
+    /// Counts a slope that ended suddenly, mostly by a restart. True when there are enough of them
+    /// for a sawtooth.
     fn count_cure(&mut self, s: &StepSample, b: Block) -> bool {
         let left = b.median - self.reference();
         if self.kind != Kind::MfuDroop || self.peak < CYCLE {
@@ -487,7 +487,7 @@ impl MfuDroop {
         let length = s.step.saturating_sub(c.cured);
         let regular = c.n < 2 || (length / 2 < c.length && c.length / 2 < length);
         c.n = if regular { c.n + 1 } else { 1 };
-        // The cycle began where the cure has come back to, which may be below the usual level.
+        // The cycle began at the level after the cure, which may be below the usual level.
         let growth = self.peak - left.min(0.0);
         (c.length, c.cured, c.growth, c.recovery) = (length, s.step, growth, (self.peak - left) / growth);
         c.n == CYCLES

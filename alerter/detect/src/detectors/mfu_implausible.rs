@@ -1,4 +1,5 @@
-//! An MFU above what hardware gives: the model, the GPU or the tokens are declared wrong.
+//! Detects an MFU above what hardware can reach: the model, the GPU or the tokens are declared
+//! wrong.
 //!
 //! The best published training runs reach 60 %, and a matrix multiplication alone about 80. An MFU
 //! that stays above 75 % is an error of accounting, mostly a GPU that is faster than the one in the

@@ -1,5 +1,5 @@
-//! A fault of the host under the run: storage that does not answer, a clock that drifts, memory or
-//! PCIe errors, a killed process, a driver that hangs.
+//! Detects a fault of the host of a run: storage that does not answer, a clock that drifts, memory
+//! or PCIe errors, a killed process, a driver that hangs.
 //!
 //! A condition of level `error` pages when it hits a run and, where it has an end, has held for
 //! `page_after`; the rest is a ticket. Ranks that did not join by NCCL's own status, and a driver
@@ -56,7 +56,7 @@ impl Sort for Config {
     const SIGNAL: &'static str = "node";
 
     fn is_ours(&self, key: &Key) -> bool {
-        // What an exporter of another version reports may have no row.
+        // A condition of an exporter of another version may have no row.
         key.topic == Topic::Hw && key.row().is_none_or(|row| row.incident == Incident::NodeFault)
     }
 

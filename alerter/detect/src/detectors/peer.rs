@@ -1,5 +1,5 @@
-//! A GPU or a port whose readings differ from those of the other nodes of its run: slower clocks, a
-//! lower power limit or link speed, a higher temperature, more errors.
+//! Detects a GPU or a port whose readings differ from those of the other nodes of its run: slower
+//! clocks, a lower power limit or link speed, a higher temperature, more errors.
 //!
 //! [`crate::node::peer_metrics`] compares each reading with the median of the peers at that moment,
 //! in robust standard deviations, and adds up the excess ([`crate::stats::drift`]). It takes about
@@ -35,7 +35,7 @@ impl Default for Config {
     }
 }
 
-/// Outliers named one by one.
+/// The most outliers named one by one.
 const NAMED: usize = 3;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

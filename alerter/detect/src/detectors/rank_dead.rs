@@ -1,5 +1,5 @@
-//! A process of the run is gone: it closed its socket without a `bye`, or sent one with a non-zero
-//! code.
+//! Detects a process of the run that is gone: it closed its socket without a `bye`, or sent one
+//! with a non-zero code.
 //!
 //! The other ranks will wait for it in the next collective, up to the library's own timeout (30
 //! minutes and more), so this is the earliest sign of a stopped run. A launcher may restart the job
@@ -28,7 +28,7 @@ impl Default for Config {
     }
 }
 
-/// Ranks named one by one.
+/// The most ranks named one by one.
 const NAMED: usize = 3;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

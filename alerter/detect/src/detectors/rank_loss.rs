@@ -1,5 +1,5 @@
-//! A rank whose own loss is out of line with those of the other ranks at the same step. Before the
-//! gradients spread the error to all ranks, this is the only sign of which rank computed wrong
+//! Detects a rank whose own loss deviates from those of the other ranks at the same step. Before
+//! the gradients spread the error to all ranks, this is the only sign of which rank computed wrong
 //! results.
 //!
 //! [`crate::run::rank_loss`] finds the strays. A single stray is a note, as context for what may
@@ -38,18 +38,18 @@ impl Default for Config {
     }
 }
 
-/// Steps that strays count for, and after which it is over.
+/// The number of steps for which a stray counts, and after which the incident is over.
 pub(crate) const MEMORY: i64 = 256;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RankLoss {
-    /// The last stray that was looked at.
+    /// The last stray that was evaluated.
     seen: Option<(i64, u32)>,
     raised: Option<Severity>,
 }
 
-/// The rank that was out of line oftenest, or of several the one that was first, its first stray,
-/// and in how many steps.
+/// The rank that deviated most often (of several, the one that did first), its first stray, and in
+/// how many steps.
 pub(crate) fn worst(f: &RunState) -> Option<(Stray, u32)> {
     let since = f.last_step?.saturating_sub(MEMORY);
     let mut ranks: BTreeMap<u32, (Stray, u32)> = BTreeMap::new();
@@ -59,7 +59,7 @@ pub(crate) fn worst(f: &RunState) -> Option<(Stray, u32)> {
     ranks.into_values().min_by_key(|(s, times)| (core::cmp::Reverse(*times), s.step, s.rank))
 }
 
-/// What it was.
+/// The stray as an observation.
 pub(crate) fn seen(s: &Stray, times: Option<u32>) -> Observation {
     Observation::OwnLoss {
         step: s.step,

@@ -1,5 +1,5 @@
-//! What the detectors of reports have in common: each report makes one finding, and the incident
-//! ends when the run has gone on, has ended, or no more reports came for a while.
+//! The common part of the detectors of reports. Each report makes one finding, and the incident
+//! ends when the run has made more steps, has ended, or no more reports came for a while.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,12 +11,12 @@ use stepwatch_model::{
     Change, Clause, Fact, Finding, Kind, Observation, Sentence, Severity, Suspect, clause,
 };
 
-/// Samples after a report that prove that the run goes on in spite of it.
+/// The number of samples after a report that prove that the run goes on in spite of it.
 const PROOF_STEPS: u64 = 3;
-/// Suspects named one by one.
+/// The most suspects named one by one.
 const NAMED: usize = 3;
 
-/// What makes one detector of reports differ from the next.
+/// The differences between the detectors of reports.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct About {
     pub(super) topic: Topic,
@@ -26,9 +26,9 @@ pub(super) struct About {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Ends {
-    /// The run has moved on.
+    /// When the run has made more steps.
     WithProgress,
-    /// So long after the last one.
+    /// This long after the last report.
     After(Span),
 }
 
@@ -117,8 +117,8 @@ fn sentence(f: &RunState, about: About, report: &Report) -> Sentence {
     }
 }
 
-/// The first places that were reported since the run last moved: the others mostly follow from
-/// them.
+/// The first places that were reported since the run last made a step: the others mostly follow
+/// from them.
 fn suspects(f: &RunState, topic: Topic) -> Vec<Suspect> {
     if topic == Topic::UserAlert {
         return Vec::new();

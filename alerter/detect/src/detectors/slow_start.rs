@@ -1,5 +1,5 @@
-//! A run that is slow from its first step, which no baseline of its own can show: a slow node in
-//! the new set, a link that came up at half its speed, another library.
+//! Detects a run that is slow from its first step, for which it has no baseline of its own: a slow
+//! node in the new set, a link that came up at half its speed, another library.
 //!
 //! Runs of one configuration and size hold much the same step time. The engine remembers what they
 //! held ([`Standard`]) by the fingerprint of their configuration; a run whose medians of 8 steps
@@ -39,11 +39,11 @@ impl Default for Config {
     }
 }
 
-/// Blocks that must agree.
+/// The number of blocks that must agree.
 const HELD: usize = 3;
-/// Blocks at the start that are no measure of anything: compilation, cold caches.
+/// The number of blocks at the start that are not representative: compilation, cold caches.
 const YOUNG: u32 = 8;
-/// Blocks after which it is no start any more.
+/// The number of blocks after which the start is over.
 const GROWN: u32 = 64;
 /// Weight of a block in the noise, in the long run.
 const RATE: f64 = 1.0 / 32.0;

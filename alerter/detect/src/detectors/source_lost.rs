@@ -1,4 +1,5 @@
-//! An exporter that feeds the run does not answer. Nothing is known of the run, which may be fine.
+//! Detects an exporter of the run that does not answer. Nothing is known of the run, which may be
+//! healthy.
 //!
 //! A ticket after `ticket_after`; a page after `page_after` if no source of a run that was moving
 //! is left. One incident a run, however many of its sources are lost. A source is named by its node
@@ -27,9 +28,9 @@ impl Default for Config {
     }
 }
 
-/// A run that had not moved for this long before its last source was lost does not page.
+/// A run that had not made a step for this long before its last source was lost does not page.
 const ACTIVE: Span = Span::secs(3600);
-/// Suspects named one by one.
+/// The most suspects named one by one.
 const NAMED: usize = 3;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -1,10 +1,10 @@
-//! One step that takes many times the usual one, for no reason the trainer gave.
+//! Detects a step that takes many times the usual one, for no reason that the trainer declared.
 //!
-//! A stall is a step of 3 times the usual one or more that loses 15 s or more: a ticket. A line
-//! that covers several steps has their mean, and loses as many times as much. Of more than 10 steps
-//! it does not count: an evaluation, which may come at any line then, is no stall. Nor is a
-//! declared checkpoint or evaluation, the first step of an attempt, a pause that returns at a fixed
-//! gap ([`crate::stats::season`]) or stands at a round step.
+//! A stall is a step of at least 3 times the usual one that loses 15 s or more: a ticket. A line
+//! that covers several steps has their mean, and loses that many times as much. A line of more than
+//! 10 steps does not count, because it may contain an evaluation. Nor does a declared checkpoint or
+//! evaluation, the first step of an attempt, or a pause that returns at a fixed gap
+//! ([`crate::stats::season`]) or at a round step.
 //!
 //! Three stalls of equal length (within 2 %) are the signature of a fixed timeout that is waited
 //! out and retried: the length names the timeout to look for, in storage, the collective library or
@@ -38,16 +38,16 @@ impl Default for Config {
     }
 }
 
-/// Stalls whose lengths are compared.
+/// The number of stalls whose lengths are compared.
 const KEPT: usize = 8;
 /// Stalls of equal length that make a signature, and how equal. Of lengths that are spread evenly,
 /// in logarithms, over a factor of ten, a stall has two equals among the 8 before it with a chance
 /// of 0.8 %.
 const EQUAL: usize = 3;
 const TOLERANCE: f64 = 0.02;
-/// Steps of a line that count.
+/// The most steps of a line that counts.
 const COUNTED: i64 = 10;
-/// Samples of an attempt after which a long step is news.
+/// The number of samples of an attempt after which a long step is news.
 const SETTLED: u32 = 10;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -61,7 +61,7 @@ pub struct Stall {
 }
 
 impl Stall {
-    /// Earlier stalls as long as this one.
+    /// The number of earlier stalls of this length.
     fn equal(&self, seconds: f64) -> usize {
         self.lengths.iter().filter(|l| (l / seconds - 1.0).abs() < TOLERANCE).count()
     }

@@ -1,4 +1,5 @@
-//! Bursts of slow steps: the usual step is what it was, but so many are slow that time is lost.
+//! Detects bursts of slow steps: the usual step is unchanged, but so many are slow that time is
+//! lost.
 //!
 //! The loss of a step is its excess over the usual one, between 0 and 1. A fast mean of it (64
 //! samples) against the run's own slow one (2,000 samples, which learns ten times slower from a
@@ -109,7 +110,7 @@ impl StepDetector for StepTimeJitter {
         let usual = timing.seconds / ratio;
         let many = self.slow_votes.count_last(WINDOW) >= c.slow_steps;
         let bad = many && self.fast > c.cost && self.fast > c.ratio * self.slow;
-        // What is left of a burst after its last slow steps is part of it.
+        // The rest of a burst after its last slow steps belongs to it.
         let lasts = bad || self.latch.is_raised() || self.lost > 0.0 && self.fast > 0.4 * c.cost;
         let seconds = (ratio - 1.0).min(MOST) * usual * s.interval as f64;
         self.lost = if lasts { self.lost + seconds.max(0.0) } else { 0.0 };

@@ -1,5 +1,5 @@
-//! A rank that computes longer than its peers, and the other reasons for which a step waits for its
-//! slowest rank.
+//! Detects a rank that computes longer than its peers, and the other reasons for which a step waits
+//! for its slowest rank.
 //!
 //! [`crate::run::rank_compute_time`] compares ranks of one pipeline stage by the time that they
 //! compute. Three pictures are distinguished, as in "Understanding stragglers in large model
@@ -45,7 +45,7 @@ mod words;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Straggler {
-    /// Steps that were judged.
+    /// The number of steps that were evaluated.
     judged: u64,
     named: BTreeSet<u32>,
     reported: Option<Reported>,

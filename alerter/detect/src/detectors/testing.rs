@@ -1,11 +1,11 @@
-//! Made-up runs for the tests of the detectors.
+//! Synthetic runs for the tests of the detectors.
 
 use crate::detectors::Detectors;
 use crate::sample::{StepClass, StepSample};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Change, Finding, Kind, Severity};
 
-/// Roughly normal, and the same every time.
+/// Pseudo-random noise, roughly normal, the same for a seed.
 #[derive(Debug, Clone)]
 pub(crate) struct Noise(u64);
 
@@ -50,7 +50,7 @@ pub(crate) fn healthy(seed: u64, n: i64) -> Vec<StepSample> {
         .collect()
 }
 
-/// Every finding of a run.
+/// All findings of a run.
 pub(crate) fn judge(samples: &[StepSample]) -> Vec<Finding> {
     let mut detectors = Detectors::default();
     let mut out = Vec::new();
@@ -58,7 +58,7 @@ pub(crate) fn judge(samples: &[StepSample]) -> Vec<Finding> {
     out
 }
 
-/// What was raised, without what was only noted.
+/// The raised findings, without annotations.
 pub(crate) fn raised(findings: &[Finding]) -> Vec<(Kind, Severity, i64)> {
     let raised = findings.iter().filter(|v| v.change == Change::Raise);
     raised.map(|v| (v.kind, v.severity, v.step)).collect()

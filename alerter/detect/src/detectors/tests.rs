@@ -1,4 +1,4 @@
-//! What holds for all detectors together.
+//! Tests of all detectors together.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::detectors::Detectors;
 use crate::sample::{Quanta, StepSample};
 use stepwatch_model::{Kind, Severity};
 
-/// A run with one of everything.
+/// A run with several faults.
 fn eventful(seed: u64) -> Vec<StepSample> {
     let mut run = healthy(seed, 1500);
     run[300].grad_norm = Some(5.0);
@@ -32,8 +32,8 @@ fn healthy_runs_are_silent() {
 /// second, MFU.
 const SERIES: usize = 6;
 
-/// Bytes of a series in the detectors, of one with all that is known of its run, and as it is
-/// stored. Who needs more, for a reason, raises the bound.
+/// Bytes of a series in the detectors, with all state of its run, and in its stored form. A
+/// detector that needs more, for a reason, raises the bound.
 const IN_DETECTORS: usize = 512;
 const IN_RUN: usize = 1024;
 const STORED: usize = 448;
@@ -62,7 +62,7 @@ fn what_is_stored_of_a_series_is_small_and_does_not_grow() {
     }
 }
 
-/// Every signal that a run can have.
+/// A run with all signals.
 fn full(seed: u64, n: i64) -> Vec<StepSample> {
     let mut run = healthy(seed, n);
     for s in &mut run {

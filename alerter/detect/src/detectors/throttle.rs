@@ -1,4 +1,4 @@
-//! A GPU that is slower than its peers, and why.
+//! Detects a GPU that is slower than its peers, and why.
 //!
 //! Under load the SM clock of every GPU of a job settles near the same share of its maximum; one
 //! that is held down holds back all of them (BLOOM-176B lost 5 % to one such GPU, and a weekend to
@@ -30,7 +30,7 @@ pub struct Config {
     /// Share of the peers' clock below which a GPU is slow. The job waits for its slowest GPU, so a
     /// tenth of the clock may cost as much of the speed of the whole job.
     pub ratio: f64,
-    /// Peers that must be at work.
+    /// The least number of peers at work.
     pub peers: usize,
 }
 
@@ -45,7 +45,7 @@ impl Default for Config {
 /// all 8 in 0.4 %.
 const WITH_REASON: u32 = 6;
 const WITHOUT: u32 = 8;
-/// At most so many of them end it.
+/// The most hits at which the incident ends.
 const OVER: u32 = 1;
 const KEPT: u32 = 8;
 /// Readings without work, about a day of them, after which nothing is known of its speed any more.
@@ -63,7 +63,7 @@ struct Watch {
     votes: HitWindow,
     idle: u32,
     raised: bool,
-    /// What the driver gave as reasons while it was slow.
+    /// The reasons of the driver while it was slow.
     reasons: Vec<String>,
     peers: f64,
 }
@@ -99,8 +99,8 @@ impl Throttle {
         news
     }
 
-    /// Stops watching GPUs that cannot be seen to be fast again. Gives the reason, and when a GPU
-    /// that is gone was read last.
+    /// Stops watching GPUs that cannot be seen to be fast again. Returns the reason, and when a GPU
+    /// that is gone was last read.
     fn let_go(&mut self, f: &NodeState) -> Option<(Clause, Option<Ts>)> {
         let mut why = None;
         self.gpus.retain(|uuid, watch| {
@@ -146,7 +146,7 @@ impl Throttle {
         }
         for (key, c) in complaints(f) {
             if v.why.is_empty() {
-                // How fast it should be is not known; what it does is in the words.
+                // The expected clock is not known; the text has the rest.
                 (v.value, v.expected) = (f64::NAN, f64::NAN);
                 v.why = Sentence::from(words::happened(f, key, c)).naming(words::target(f, key, c));
             }

@@ -1,4 +1,4 @@
-//! The training script raised an alert of its own, as `wandb.alert` does.
+//! Reports alerts that the training script raised itself, as `wandb.alert` does.
 //!
 //! A ticket with its text for levels `error` and `warn`, a note for others. It never pages: only
 //! the author of the script knows how urgent it is. It is over when no alert came for
@@ -16,7 +16,7 @@ use stepwatch_model::{Finding, Kind, Severity};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Silence of the script that ends the incident.
+    /// The time without alerts that ends the incident.
     pub clear_after: Span,
 }
 

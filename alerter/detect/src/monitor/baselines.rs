@@ -1,5 +1,5 @@
-//! The usual speed of runs of one configuration and size, remembered beyond their end. A run that
-//! is slow from its start can be found only by comparison with it.
+//! The usual speed of runs of one configuration and size, kept beyond their end. Only a comparison
+//! with it finds a run that is slow from its start.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,12 +8,13 @@ use super::{Key, Monitor};
 use crate::detector::shared::Standard;
 use stepwatch_model::time::Ts;
 
-/// Configurations remembered; beyond it the one that was used longest ago goes, and is counted.
+/// The most configurations kept; above it, the one that was used longest ago is dropped and
+/// counted.
 const MAX_BASELINES: usize = 1000;
-/// Weight of a run that is slower than the ones before it: a single slow run may have a bad node;
-/// if all are slow, that is the usual speed.
+/// The weight of a run that is slower than the runs before it. A single slow run may have a bad
+/// node; if all are slow, that becomes the usual speed.
 const SLOWER: f64 = 1.0 / 3.0;
-/// Logarithms this close are the same speed.
+/// Logarithms of speed that differ by less are the same speed.
 const SAME: f64 = 1e-3;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,7 +25,7 @@ pub(super) struct Baseline {
     at: Ts,
 }
 
-/// A run may come back under its name long after it was forgotten.
+/// A run, identified by its start as well: a new run may have the name of a forgotten one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct MeasuredRun {
     run: String,
@@ -32,7 +33,7 @@ struct MeasuredRun {
 }
 
 impl Baseline {
-    /// Takes what a run holds; true if that changes anything.
+    /// Updates the baseline with the speed of a run; true if that changes anything.
     fn take(&mut self, now: Ts, by: &MeasuredRun, settled: Standard) -> bool {
         self.at = now;
         let better = settled.slowness - self.standard.slowness;
@@ -53,7 +54,7 @@ impl Baseline {
 }
 
 impl Monitor {
-    /// Lets a run be measured by those before it, and those after it by this one.
+    /// Compares a run with the runs before it, and updates the baseline for the runs after it.
     pub(super) fn measure(&mut self, now: Ts, name: &str) {
         let Some(run) = self.runs.get_mut(name).filter(|run| run.wants_standard()) else { return };
         let Some(key) = configuration(run) else { return };
@@ -92,7 +93,8 @@ impl Monitor {
     }
 }
 
-/// The configuration that every node of the run agrees on, and its size.
+/// The key of a run: the configuration on which all its nodes agree, and its size. `None` if they
+/// differ.
 fn configuration(run: &Run) -> Option<String> {
     let variants = run.state.config_groups.variants(true);
     let [only] = &variants[..] else { return None };
@@ -117,7 +119,7 @@ mod tests {
         out
     }
 
-    /// A run of 600 steps on one node; what was opened.
+    /// Feeds a run of 600 steps on one node, and returns what was opened.
     fn run(
         monitor: &mut Monitor,
         name: &str,

@@ -1,4 +1,4 @@
-//! Which run used the energy of a GPU.
+//! Attributes the energy that a GPU used to a run.
 
 use super::nodes::users;
 use super::run::Run;
@@ -7,7 +7,8 @@ use crate::node::UsedEnergy;
 use stepwatch_model::time::Ts;
 
 impl Monitor {
-    /// Counts what a GPU used for the run that has it. What is nobody's for certain is nobody's.
+    /// Counts the energy of a GPU for the run that uses it. Energy without a certain user is not
+    /// counted.
     pub(super) fn count_energy(&mut self, now: Ts, node: &str, used: &UsedEnergy) {
         let Some(name) = self.user_of(now, node, &used.gpu).map(|run| run.state.name.clone()) else { return };
         let energy = self.config.energy.of_gpu(used.joules, used.lasted);
@@ -24,7 +25,7 @@ impl Monitor {
         let jobs: Vec<_> = state.jobs.with_gpus().collect();
         match jobs.iter().find(|job| job.gpus.iter().any(|held| held == gpu)) {
             Some(job) if !job.runs.is_empty() => here.retain(|run| job.runs.contains(&run.state.name)),
-            // A trainer that only a log shows is in no job that is known.
+            // A trainer that is only known from a log belongs to no known job.
             Some(_) if jobs.len() == 1 => {}
             None if jobs.is_empty() => here.retain(|run| has_all_gpus(run, node, state.gpus.count())),
             _ => return None,
@@ -36,8 +37,8 @@ impl Monitor {
     }
 }
 
-/// Whether the ranks of a run take all GPUs of a node. Where only some ranks report, the size of
-/// the run must do.
+/// Whether the ranks of a run take all GPUs of a node. If only some ranks report, the size of the
+/// run decides.
 fn has_all_gpus(run: &Run, node: &str, gpus: usize) -> bool {
     let Some(world) = run.state.world else { return false };
     let reported: u32 = run.state.nodes.values().sum();

@@ -7,11 +7,11 @@ use crate::run::RunState;
 use stepwatch_model::time::Ts;
 
 impl Monitor {
-    /// The jobs of which this is the first node: the others leave it to that one.
+    /// The jobs whose first node this is, so that each job is evaluated on one node only.
     pub(super) fn jobs_first_on(&self, now: Ts, node: &str) -> Vec<JobAt> {
         let first = |job: &&str| self.placement.nodes_of(job).next().is_some_and(|first| first == node);
         let all = self.placement.jobs_on(node).filter(first).map(|job| self.job_at(now, job));
-        // One that none of its nodes reports any more is over.
+        // A job that none of its nodes reports any more is over.
         all.filter(|job| job.nodes > 0).collect()
     }
 
@@ -31,10 +31,11 @@ impl Monitor {
             let Some((_, claim)) = node.jobs.described().find(|(had, _)| *had == text) else { continue };
             job.nodes += 1;
             job.gpus += claim.gpus.len();
-            // A job that came to GPUs that were idle has not wasted that time.
+            // Idle time before the job had the GPUs does not count.
             let activity = of_gpus(now, node, &claim.gpus).since(claim.since);
             all = Some(all.map_or(activity, |all| all.and(activity)));
-            // A trainer that only a log shows is in no job that is known: in the only one there.
+            // A trainer that is only known from a log belongs to no known job, but to the only one
+            // on the node.
             let is_only = claim.runs.is_empty() && node.jobs.with_gpus().count() == 1;
             let placed = self.placement.on(name).filter(|_| is_only);
             for run in claim.runs.iter().chain(placed).filter_map(|run| self.runs.get(run)) {
@@ -51,7 +52,7 @@ fn of_gpus(now: Ts, node: &NodeState, gpus: &[String]) -> Activity {
 }
 
 impl JobAt {
-    /// What ended before the job began was of another.
+    /// A run that ended before the job began belonged to another job.
     fn has_run(&mut self, now: Ts, began: Ts, run: &RunState) {
         match &run.ended {
             Some(ended) if ended.at < began => {}
@@ -65,7 +66,7 @@ impl JobAt {
 }
 
 impl Activity {
-    /// That of both together.
+    /// The activity of both together.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Computes, _) | (_, Self::Computes) => Self::Computes,

@@ -1,16 +1,17 @@
-//! Where the time of forgotten runs went. A run that comes back goes on from there, so that none of
-//! its counts goes back.
+//! The accounts of forgotten runs. A run that comes back continues them, so that its counters never
+//! decrease.
 
 use super::run::Run;
 use super::{Key, Monitor};
 use crate::run::{KeptAccounts, RunHour};
 use stepwatch_model::time::Ts;
 
-/// Runs whose accounts are kept; beyond it those that were forgotten first go, and are counted.
+/// The most runs whose accounts are kept; above it, those that were forgotten first are dropped and
+/// counted.
 const MAX_KEPT: usize = 2000;
 
 impl Monitor {
-    /// A run begins, or is there again.
+    /// Begins a run, with its kept accounts if it was known before.
     pub(super) fn begin_run(&mut self, now: Ts, name: &str) {
         let mut run = Run::new(name, now, &self.config);
         if let Some(kept) = self.kept_accounts.remove(name) {
@@ -20,7 +21,7 @@ impl Monitor {
         self.runs.insert(name.to_owned(), run);
     }
 
-    /// Keeps what is accounted of a run that is forgotten.
+    /// Keeps the accounts of a run that is forgotten.
     pub(super) fn keep_accounts(&mut self, now: Ts, run: &mut Run) {
         let Some(mut accounts) = run.take_accounts() else { return };
         let hours = accounts.take_hours().map(|hour| RunHour { run: run.state.name.clone(), hour });
@@ -62,7 +63,7 @@ mod tests {
         monitor.handle(at, Input::Event { source: "n1:9765", event: &event }, &mut Vec::new());
     }
 
-    /// A life of thirty steps in five minutes, whose end is told; when it is over.
+    /// Feeds thirty steps in five minutes, and the end of the run. Returns when it is over.
     fn live(monitor: &mut Monitor, run: &str, from: Ts) -> Ts {
         say(monitor, from, &format!(r#"{{"k":"hello","run":"{run}","world":8,"job":"{}"}}"#, from.0));
         let mut at = from;
@@ -138,7 +139,7 @@ mod tests {
         let rest = monitor.take_hours();
         assert_eq!((rest.len(), rest[0].hour.totals.total()), (1, 240.0));
         assert_eq!(rest[0].hour.totals.counts().starts, 0, "that was before");
-        // It is back within the hour: what is accounted of it now replaces what was.
+        // The run is back within the hour: its accounts of this hour now replace the earlier ones.
         live(&mut monitor, "r", Ts(over.0 + 600_000));
         pass(&mut monitor, over + Span::secs(14_400));
         let again = monitor.take_hours();

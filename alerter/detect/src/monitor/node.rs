@@ -1,4 +1,4 @@
-//! One node that is watched: its state and its detectors.
+//! A watched node: its state and its detectors.
 
 use std::sync::Arc;
 
@@ -20,9 +20,9 @@ pub struct News {
     pub changed: bool,
     /// A GPU was read.
     pub reading: bool,
-    /// Energy that it used.
+    /// The energy that the GPU used.
     pub used: Option<UsedEnergy>,
-    /// A setup that is now known in full.
+    /// A setup that is now complete.
     pub setup: Option<(Option<String>, Setup)>,
 }
 
@@ -37,7 +37,7 @@ impl Node {
         Self { state: NodeState::new(name, now), detectors: NodeDetectors::new(config) }
     }
 
-    /// Takes one event of the node itself; `peers`: what is usual in the run that uses it.
+    /// Handles an event of the node itself. `peers` is what is usual in the run that uses it.
     pub fn event(&mut self, now: Ts, e: &Event, peers: Option<&Peers>) -> News {
         let f = &mut self.state;
         f.heard(now, e);
@@ -75,7 +75,7 @@ impl Node {
         self.detectors.configure(config);
     }
 
-    /// Lets the detectors look.
+    /// Runs the detectors.
     pub fn look(&mut self, now: Ts, tenants: Tenants<'_>, jobs: Option<&[JobAt]>, out: &mut Vec<Finding>) {
         self.state.age(now);
         self.detectors.look(NodeAt { now, node: &self.state, tenants, jobs }, out);

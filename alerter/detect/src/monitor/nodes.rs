@@ -23,23 +23,23 @@ use stepwatch_model::Detected;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Cause, Context, Finding, Kind, Labels, OldestRun, Origin, RunSummary, Scope};
 
-/// Nodes watched at once; events of further ones are counted and dropped.
+/// The most nodes watched at once; events of further nodes are counted and dropped.
 pub(super) const MAX_NODES: usize = 50_000;
-/// A run that was not reported for this long uses no node.
+/// A run that was not reported on a node for this long does not use it any more.
 pub(super) const USES_FOR: Span = Span::secs(3600);
-/// The cause of a run's death may be reported up to so long after it: a driver that hangs answers
+/// How long after a run's failure its cause may still be reported: a driver that hangs answers
 /// late.
 const DIED_OF_IT: Span = Span::secs(180);
-/// State that changed only by readings is stored this often: after a crash of the alerter the
+/// How often state that changed only by readings is stored. After a crash of the alerter, the
 /// statistics lack the later readings.
 const KEEP_EVERY: Span = Span::secs(60);
-/// Exporters read their GPUs this often: sooner there is nothing new to compare.
+/// How often exporters read their GPUs: a comparison sooner has no new readings.
 const COMPARE_EVERY: Span = Span::secs(10);
-/// A run without a step for so long may stand still: most steps are shorter.
+/// A run without a step for this long may stand still: most steps are shorter.
 const STILL: Span = Span::secs(30);
-/// A run with long steps may stand still after so many of its usual steps.
+/// A run with long steps may stand still after this many of its usual steps.
 const STILL_STEPS: f64 = 5.0;
-/// If links of so many nodes fail at once, whatever their runs, these nodes share the cause.
+/// If the links of this many nodes fail at once, whatever their runs, the nodes share the cause.
 const MANY: usize = 3;
 /// Causes that the nodes of a run may have.
 const EXPLAINED: [Cause; 3] = [Cause::Numerics, Cause::Speed, Cause::Progress];
@@ -92,8 +92,7 @@ impl Monitor {
         self.with_node(now, name, news.changed || news.setup.is_some(), out);
     }
 
-    /// Notes that a run reports a configuration of its own that it did not report before; the first
-    /// is no change.
+    /// Records that a run reports a new configuration. The first one is no change.
     fn configured(&mut self, now: Ts, name: &str, before: &[String]) {
         let Some(run) = self.runs.get(name).filter(|_| !before.is_empty()) else { return };
         if configuration(&run.state).iter().any(|c| !before.contains(c)) {
@@ -102,7 +101,7 @@ impl Monitor {
         }
     }
 
-    /// NCCL reports that ranks of a run wait: this shortens the proof that the run stands still.
+    /// Handles a report of NCCL that ranks of a run wait, which shortens the proof of a standstill.
     fn ranks_wait(&mut self, now: Ts, node: &str, event: &Event, out: &mut Vec<Detected>) {
         let about = conditions::runs(event);
         let runs = self.placement.on(node).filter(|run| about.as_ref().is_none_or(|of| of.contains(run)));
@@ -115,7 +114,7 @@ impl Monitor {
         }
     }
 
-    /// Judges by its GPUs a run that has not taken a step for a while.
+    /// Evaluates the GPUs of a run that has not made a step for a while.
     fn stands_still(&mut self, now: Ts, name: &str, out: &mut Vec<Detected>) {
         let Some(run) = self.runs.get(name) else { return };
         let f = &run.state;
@@ -133,8 +132,8 @@ impl Monitor {
         });
     }
 
-    /// Computes the usual readings of the devices of the runs on a node, where they are old.
-    /// Returns those runs.
+    /// Computes the usual readings of the devices of the runs on a node, if they are old. Returns
+    /// those runs.
     fn compare(&mut self, now: Ts, node: &str) -> Vec<String> {
         let mut compared = Vec::new();
         for name in self.placement.on(node) {
@@ -155,7 +154,7 @@ impl Monitor {
         compared
     }
 
-    /// Lets the detectors of a node look, and carries their findings to the incidents.
+    /// Runs the detectors of a node, and reports their findings.
     pub(super) fn with_node(&mut self, now: Ts, name: &str, mut keep: bool, out: &mut Vec<Detected>) {
         let tenants = self.tenants(now, name);
         let jobs = self.placement.looks_at_jobs(now, name).then(|| self.jobs_first_on(now, name));
@@ -190,8 +189,8 @@ impl Monitor {
         }
     }
 
-    /// Makes conditions of the messages of the kernel that are odd among the nodes of the run, or
-    /// of the fleet where no run uses the node. Returns whether any was judged.
+    /// Turns kernel messages into conditions if they are unusual among the nodes of the run, or of
+    /// the fleet if no run uses the node. Returns whether any message was evaluated.
     fn judge_messages(&mut self, now: Ts, name: &str, tenants: &[Tenant]) -> bool {
         let all = self.nodes.len();
         let Some(node) = self.nodes.get_mut(name) else { return false };
@@ -223,8 +222,8 @@ impl Monitor {
         Context { shared, origin, oldest, ..Context::new(scope, run, [name.to_owned()].into(), now) }
     }
 
-    /// Which run was there first, of those that the node's ranks were reported for. One that has
-    /// just ended counts as well: it may have died of the fault, and a neighbour lives on.
+    /// The run that has been known longest of those with ranks on the node. A run that has just
+    /// ended counts as well: it may have died of the fault while a neighbour goes on.
     fn oldest_run_on(&self, now: Ts, node: &str) -> Option<OldestRun> {
         let here = self.placement.on(node).filter_map(|name| self.runs.get(name));
         let used = here.filter(|run| now - run.state.last_heard < USES_FOR && run.state.name != NO_RUN);
@@ -232,13 +231,13 @@ impl Monitor {
         Some(OldestRun { name: run.state.name.clone(), since })
     }
 
-    /// What an incident of a node keeps of a run that it hits. The labels that the run declared are
-    /// left out: they name who looks after the run, and not who looks after the node.
+    /// The summary of a run that a node's incident hits. Without the labels of the run: they name
+    /// the owner of the run, not of the node.
     fn hit_of(&self, now: Ts, run: &Run) -> RunSummary {
         RunSummary { labels: Labels::new(), ..self.summary_of(now, run) }
     }
 
-    /// What an incident keeps of a run, and what has to be done on its nodes.
+    /// The summary of a run for an incident, with what has to be done on its nodes.
     pub(super) fn summary_of(&self, now: Ts, run: &Run) -> RunSummary {
         let nodes = run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
         let needs = cause::needs(now, &run.state, &run.state.out_of_reach(), nodes);
@@ -285,8 +284,8 @@ impl Monitor {
         .collect()
     }
 
-    /// By node of a run that is over, the run that still lives there; without a name where that
-    /// run is of another user.
+    /// The runs that continue on the nodes of a run that is over, by node. The name is empty if
+    /// that run belongs to another user.
     pub(super) fn heirs(&self, now: Ts, name: &str) -> BTreeMap<String, RunSummary> {
         let Some(run) = self.runs.get(name) else { return BTreeMap::new() };
         let lives = |run: &&&Run| run.state.name != name && run.state.ended.is_none();
@@ -301,8 +300,8 @@ impl Monitor {
         run.state.nodes.keys().filter_map(heir).collect()
     }
 
-    /// XIDs that a program can cause by itself, and that this node just had (`here`), as other
-    /// nodes of the run did.
+    /// Of the recent XIDs of this node (`here`), those that a program can cause by itself and that
+    /// other nodes of the run had too.
     fn fails_alike(&self, now: Ts, run: &Run, node: &str, here: &[i64]) -> Vec<i64> {
         // Most nodes have none.
         if here.is_empty() {
@@ -330,14 +329,14 @@ impl Monitor {
         }
     }
 
-    /// The run is about to be forgotten.
+    /// Removes a run that is about to be forgotten from its nodes.
     pub(super) fn leave(&mut self, name: &str) {
         for node in self.runs.get(name).into_iter().flat_map(|run| run.state.nodes.keys()) {
             self.placement.left(name, node);
         }
     }
 
-    /// While the run of a node has a fault, ranks the suspects of the node's finding anew with all
+    /// While the run of a node has a fault, ranks the suspects of the node's finding again with all
     /// that is known of the run.
     fn rank_again(&self, run: &str, v: &mut Finding) {
         let known = self.incidents.get(run).and_then(|known| known.standstill_or_slowness);
@@ -373,9 +372,9 @@ impl Monitor {
     }
 }
 
-/// The runs that use a node: those that move before those that stand, of these the one that moved
-/// last, then the one with most ranks. Only where none of them lives, those that failed a moment
-/// ago.
+/// The runs that use a node. Runs that make steps come before runs that stand still; then the one
+/// that made a step last, then the one with most ranks. If all have ended, the runs that have just
+/// failed.
 pub(super) fn users<'a>(
     placement: &Placement,
     runs: &'a BTreeMap<String, Run>,

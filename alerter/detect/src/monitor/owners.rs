@@ -17,8 +17,8 @@ use stepwatch_model::{
 };
 use stepwatch_wire::Kind as EventKind;
 
-/// Runs of other users that one source may dispute at once. It could dispute every run; the first
-/// few suffice to notice.
+/// The most runs of other users that one source may dispute at once. It could dispute every run;
+/// the first few suffice to notice.
 const DISPUTES_OF_SOURCE: u32 = 8;
 
 impl Run {

@@ -1,4 +1,4 @@
-//! One training run: what is known of it, its ranks aligned by step, its detectors.
+//! One training run: its state, the alignment of its ranks by step, and its detectors.
 
 #[cfg(test)]
 mod tests;
@@ -26,10 +26,10 @@ use stepwatch_model::Origin;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Fact, clause};
 
-/// Steps whose class is remembered.
+/// The number of steps whose class is kept.
 const CLASSES_KEPT: usize = 16;
 
-/// Counters of what was judged and what was dropped.
+/// Counters of samples that were evaluated or dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Step samples judged.
@@ -49,9 +49,9 @@ pub struct Run {
     pub counters: Counters,
     align: Align,
     pub(super) signals: Signals,
-    /// What happened since the last sample, for its class.
+    /// The mark that gives the next sample its class.
     class: Option<ClassMark>,
-    /// The last steps that were no plain training steps, for signals of them that come late.
+    /// The last steps that were no plain training steps, for signals that arrive later.
     classes: VecDeque<(i64, StepClass)>,
     detectors: Detectors,
     pub(crate) reporters: Reporters,
@@ -61,10 +61,10 @@ pub struct Run {
     pub(crate) recording: Recording,
 }
 
-/// What the engine has noted of a run and need not note again.
+/// Marks that save the engine from doing the same work twice for a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Noted {
-    /// It is among what is to be stored.
+    /// The run is already marked for storing.
     pub(crate) dirty: bool,
     /// The timer that is set, or a later time.
     pub(crate) timer: Option<Ts>,
@@ -98,12 +98,12 @@ impl Run {
         Origin::of_exporter(source, self.reporters.uid).since(self.known_since())
     }
 
-    /// Since when it is known, as a run of the user who owns it.
+    /// Since when the run is known as one of its current owner.
     pub(crate) fn known_since(&self) -> Ts {
         self.reporters.since.unwrap_or(self.state.first_seen)
     }
 
-    /// Takes one event of this run.
+    /// Handles one event of this run.
     pub fn event(&mut self, now: Ts, source: &str, e: &Event, out: &mut Vec<Finding>) {
         if e.step.is_some_and(|step| step.unsigned_abs() > MAX_STEP) {
             self.counters.over_limit += 1;
@@ -126,8 +126,8 @@ impl Run {
                 self.leave(now, at, e);
                 self.note_silent_end(now, out);
             }
-            // A socket closed by a process that lives on is odd, not a death: if the run stops,
-            // that will show.
+            // If the process lives on, a closed socket is no death. If the run stops, other
+            // detectors find that.
             EventKind::Event if e.name.as_deref() == Some(exporter_event::RANK_DEAD) && !process_lives(e) => {
                 let text = e.text.clone().unwrap_or_default();
                 self.state.died(e.rank.unwrap_or(0), Death { at: now, when: at, text }, false);
@@ -139,7 +139,8 @@ impl Run {
         self.look(now, out);
     }
 
-    /// Begins an attempt in the ledger, if a process greets and not what describes it.
+    /// Begins an attempt in the ledger, if the `hello` comes from a process and not from a
+    /// description of one.
     fn greet(&mut self, at: Ts, e: &Event) {
         let word = |key| e.extra.get(key).and_then(Value::as_str);
         if matches!(word(hello::SOURCE), Some(hello::MODEL_CONFIG | hello::PRINTED)) {
@@ -166,13 +167,13 @@ impl Run {
         Size { gpus: self.state.world, dollars_per_gpu_hour: self.detectors.dollars_per_gpu_hour() }
     }
 
-    /// What is accounted of it, if anything is.
+    /// The accounts of the run, if there are any.
     pub(super) fn take_accounts(&mut self) -> Option<Box<Accounts>> {
         let size = self.size();
         self.state.ledger.take_accounts(size)
     }
 
-    /// Annotates a log that ended without an error. Nobody is notified.
+    /// Annotates a log that ended without an error. The annotation notifies nobody.
     fn note_silent_end(&self, now: Ts, out: &mut Vec<Finding>) {
         let f = &self.state;
         if f.ended.as_ref().is_none_or(|e| !e.silent || e.at != now) {
@@ -188,7 +189,7 @@ impl Run {
         self.detectors.configure(config);
     }
 
-    /// Runs the clock detectors, which find what does not happen.
+    /// Runs the clock detectors, which detect that something does not happen.
     pub fn look(&mut self, now: Ts, out: &mut Vec<Finding>) {
         self.detectors.look(now, &self.state, out);
     }
@@ -207,12 +208,12 @@ impl Run {
         self.detectors.speed_mut().standard.get_or_insert(standard);
     }
 
-    /// What is expected of its next sample.
+    /// The expected values of its next sample.
     pub fn expectations(&self) -> Expectations {
         self.detectors.expectations()
     }
 
-    /// What this run holds, if it has just been measured.
+    /// The speed of this run, if it has just been measured.
     pub(crate) fn settled(&self) -> Option<Standard> {
         self.detectors.speed().settled
     }
@@ -287,7 +288,7 @@ impl Run {
         self.state.ledger.steps(steps, size);
     }
 
-    /// Takes what a report of a step has beside its sample. False if there was nothing new.
+    /// Handles the parts of a step report that are not in its sample. False if nothing was new.
     fn beside(&mut self, p: Place, e: &Event, out: &mut Vec<Finding>) -> bool {
         if let Some(samples) = e.m.get(metric::SAMPLES) {
             self.state.batch_size.observe(samples);
@@ -382,9 +383,9 @@ impl Run {
                     .into_iter()
                     .for_each(|secs| self.state.ledger.declared(Declared::Loading, at, secs));
             }
-            // They block no step, and are no checkpoint yet that a restart would take.
+            // These block no step, and are not yet checkpoints from which a restart could begin.
             Some(ckpt::WRITE | ckpt::UPLOAD) if e.ckpt != Some(CkptPhase::Fail) => return,
-            // It was counted when its save ended.
+            // The checkpoint was counted when its save ended.
             Some(ckpt::DURABLE)
                 if e.step.is_some_and(|step| self.state.checkpoints.steps.contains(&step)) =>
             {
@@ -392,7 +393,8 @@ impl Run {
             }
             _ => {}
         }
-        // After a step of this attempt it is no older than that, only received late.
+        // A checkpoint after a step of this attempt is not older than the attempt, only received
+        // late.
         let is_late = self.state.last_step_at.is_some_and(|step| at >= step);
         let before_us = !is_late && at + BEFORE_US < self.state.attempt_at;
         let c = &mut self.state.checkpoints;
@@ -422,6 +424,6 @@ fn process_lives(e: &Event) -> bool {
     e.extra.get("process").and_then(Value::as_str) == Some("running")
 }
 
-/// No run takes so many steps: a number further from zero is no step, so that computations with
-/// steps cannot overflow.
+/// The largest step number. Larger ones are rejected, so that computations with steps cannot
+/// overflow.
 const MAX_STEP: u64 = 1 << 53;

@@ -1,7 +1,7 @@
-//! What the watched series report.
+//! Findings about the watched series.
 //!
-//! Each is judged by itself, as a run's own numbers are ([`crate::detectors::generic`]). Those of
-//! one metric that shift together, of one run or of none, are one incident.
+//! Each series is evaluated by itself, like a run's own numbers ([`crate::detectors::generic`]).
+//! Series of one metric that shift together, of one run or of none, are one incident.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use stepwatch_model::time::Ts;
 use stepwatch_model::{Change, Clause, Context, Detected, Finding, Labels, Origin, RunSummary, clause};
 
 impl Monitor {
-    /// Takes values of series that are watched by their names.
+    /// Handles values of series that are watched by their names.
     pub(super) fn readings(&mut self, now: Ts, readings: &[SeriesReading], out: &mut Vec<Detected>) {
         let config = Arc::clone(&self.config);
         if !config.generic.enabled {
@@ -35,7 +35,7 @@ impl Monitor {
         self.timers.set_earlier(&Key::SeriesSweep, Some(now + SWEEP_EVERY));
     }
 
-    /// Carries what a series said to its incident.
+    /// Reports the result of a series to its incident.
     fn report_series(&mut self, now: Ts, heard: Heard, r: &SeriesReading, out: &mut Vec<Detected>) {
         let Heard { slot, name, said } = heard;
         let scope = scope_of(&name);
@@ -57,9 +57,9 @@ impl Monitor {
             }
         };
         let run = self.runs.get(&*name.run);
-        // A name is not to be capitalised as the first word of a sentence is.
+        // Otherwise the name would be capitalised as the first word of a sentence.
         finding.why = finding.why.after(clause!("series "));
-        // Its own count says nothing to anybody.
+        // The count of values in the series means nothing to people.
         let step = run.and_then(|run| run.state.last_step).unwrap_or_default();
         (finding.step, finding.start_step) = (step, step);
         let summary = run.map(|run| self.summary_of(now, run)).unwrap_or_default();
@@ -73,14 +73,14 @@ impl Monitor {
         out.push(Detected::finding(&context, &finding));
     }
 
-    /// Looks again, after a start, whether they are still read.
+    /// After a start, sets the timer that checks whether the series are still read.
     pub(super) fn resume_series(&mut self, now: Ts) {
         if self.series.len() > 0 {
             self.timers.set(&Key::SeriesSweep, Some(now + FORGET_AFTER));
         }
     }
 
-    /// Forgets series that were not read for long.
+    /// Forgets series that have not been read for `FORGET_AFTER`.
     pub(super) fn sweep_series(&mut self, now: Ts, out: &mut Vec<Detected>) {
         let (chunks, over) = self.series.sweep(now);
         self.dirty.extend(chunks.into_iter().map(Key::Series));
@@ -107,7 +107,7 @@ fn over(r: &SeriesReading, name: &SeriesName, why: Clause) -> Finding {
     generic::finding(&reading, Change::Clear, &name.text, why)
 }
 
-/// What routes and silences may select its incident by.
+/// The labels by which routes and silences may select its incident.
 fn labels_of(name: &SeriesName) -> Labels {
     let labels = [("metric", &name.metric), ("job", &name.job), ("tenant", &name.tenant)];
     let given = labels.into_iter().filter(|(_, value)| !value.is_empty());

@@ -13,22 +13,22 @@ use stepwatch_model::{Detected, NO_RUN};
 /// How long a source that reports nothing of a run still counts as one of its sources.
 const FEEDS_FOR: Span = Span::secs(900);
 
-/// A source, and the runs that it reports: when it is lost, nothing is known of them.
+/// A source, and the runs that it reports. When it is lost, nothing is known of them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Source {
     pub(super) runs: BTreeSet<String>,
-    /// The nodes whose events came over it: one, unless others send theirs to it.
+    /// The nodes whose events it sent: one, unless other exporters send through it.
     pub(super) nodes: BTreeSet<String>,
-    /// It answers again after an interruption, and may be on another node.
+    /// The source answers again after an interruption, and may be on another node now.
     #[serde(skip)]
     pub(super) anew: bool,
-    /// It answers, as far as is known.
+    /// The source answers, as far as is known.
     #[serde(skip)]
     pub(super) answers: bool,
-    /// The configuration says that other exporters send their events to it.
+    /// By the configuration, other exporters send their events through it.
     #[serde(skip)]
     pub(super) many_nodes: bool,
-    /// It owns the node that it names; or did, until another source took the node over.
+    /// It owns the node that it names; `displaced` if another source took the node over.
     #[serde(skip)]
     pub(super) owns: bool,
     #[serde(skip)]
@@ -36,16 +36,17 @@ pub(super) struct Source {
     /// Start of the exporter that answers there, as its cursor identifies it.
     #[serde(skip)]
     pub(super) boot: String,
-    /// When anything of it last arrived.
+    /// When its last record arrived.
     #[serde(skip)]
     pub(super) heard_at: Ts,
-    /// When it named another node than before.
+    /// The times at which it named another node than before.
     #[serde(skip)]
     pub(super) moves: Vec<Ts>,
-    /// Ranks that it reports, of all runs.
+    /// The number of ranks that it reports, over all runs.
     #[serde(skip)]
     pub(super) ranks: u32,
-    /// Runs of other users that it reports steps of, and about which people were notified.
+    /// The number of runs of other users that it reports steps of, and about which people were
+    /// notified.
     #[serde(skip)]
     pub(super) disputes: u32,
     #[serde(skip)]
@@ -54,7 +55,7 @@ pub(super) struct Source {
     pub(super) refused: Refused,
 }
 
-/// By node, the sources that report it. Not stored: it follows from the sources.
+/// The sources that report each node. Not stored, because it follows from the sources.
 #[derive(Debug, Default)]
 pub(super) struct Speakers(BTreeMap<String, BTreeSet<String>>);
 
@@ -86,7 +87,7 @@ impl Speakers {
 }
 
 impl Monitor {
-    /// Remembers that a source reports a run.
+    /// Records that a source reports a run.
     pub(super) fn feeds(&mut self, source: &str, name: &str) {
         if !self.sources.get(source).is_some_and(|s| s.runs.contains(name)) {
             self.sources.entry(source.to_owned()).or_default().runs.insert(name.to_owned());
@@ -94,8 +95,8 @@ impl Monitor {
         }
     }
 
-    /// Remembers which node a source reports. At most two are kept: only one, or several, matters.
-    /// An address may be given to another machine.
+    /// Records which node a source reports. At most two nodes are kept, because only one or several
+    /// matters. An address may later belong to another machine.
     pub(super) fn speaks_for(&mut self, source: &str, node: &str) {
         let known = |s: &Source| s.answers && !s.anew && (s.nodes.contains(node) || s.nodes.len() > 1);
         if self.sources.get(source).is_some_and(known) {
@@ -122,14 +123,14 @@ impl Monitor {
         self.sources.entry(source.to_owned()).or_default().many_nodes = true;
     }
 
-    /// Takes note that a source answers, and whether it may report more than its own node.
+    /// Records that a source answers, and whether it may report more than its own node.
     pub(super) fn is_up(&mut self, now: Ts, source: &str, many_nodes: bool) {
         let s = self.sources.entry(source.to_owned()).or_default();
         (s.many_nodes, s.heard_at) = (many_nodes, now);
         self.answers(source, true);
     }
 
-    /// Takes note that a source answers, or does not.
+    /// Records whether a source answers.
     pub(super) fn answers(&mut self, source: &str, answers: bool) {
         let Some(s) = self.sources.get_mut(source) else { return };
         s.anew |= answers;
@@ -148,8 +149,8 @@ impl Monitor {
         self.dirty.insert(Key::Source(source.to_owned()));
     }
 
-    /// Notes in the runs of a node whether the node is reported by another source than one that
-    /// does not answer. A source of many nodes does not count: it answers also when they are gone.
+    /// Records in the runs of a node whether another source reports the node, while one does not
+    /// answer. A source of many nodes does not count: it answers also when they are gone.
     fn hear_of(&mut self, node: &str) {
         let speakers = self.speakers.0.get(node).into_iter().flatten().filter_map(|s| self.sources.get(s));
         let (mut speaks, mut silent) = (false, false);

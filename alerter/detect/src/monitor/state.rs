@@ -1,4 +1,4 @@
-//! The stored form of the monitor: one part a run, a node and a source, among others.
+//! The stored form of the monitor: a part for each run, node and source, among others.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::detectors::DetectorsConfig;
 use crate::run::RunHour;
 
 impl Monitor {
-    /// The parts of the state that changed since this was called before, to be stored with what
-    /// came of them in one transaction.
+    /// The parts of the state that changed since the last call. They must be stored in one
+    /// transaction with their findings.
     pub fn take_dirty(&mut self) -> Vec<StatePart> {
         let dirty = core::mem::take(&mut self.dirty);
         for key in &dirty {
@@ -30,9 +30,9 @@ impl Monitor {
         dirty.into_iter().map(|key| (key.name(), self.part(&key))).collect()
     }
 
-    /// What was accounted of hours that are over, to be stored in the transaction of the parts that
-    /// were taken just before: they have it no more. What is taken again of the same hour replaces
-    /// it.
+    /// The accounts of complete hours. They must be stored in the transaction of the parts of the
+    /// last `take_dirty`, which do not contain them any more. A later account of the same hour
+    /// replaces it.
     pub fn take_hours(&mut self) -> Vec<RunHour> {
         core::mem::take(&mut self.hours)
     }
@@ -55,8 +55,8 @@ impl Monitor {
         Key::parse(name).is_some()
     }
 
-    /// Rebuilds a monitor from stored parts, exactly as it was. A part of another version, or
-    /// damaged, is named in the second value and left out.
+    /// Rebuilds a monitor from stored parts, exactly as it was. The second value names the parts
+    /// that were left out because they are damaged or of another version.
     pub fn restore(
         config: Arc<DetectorsConfig>,
         parts: impl IntoIterator<Item = (String, Vec<u8>)>,

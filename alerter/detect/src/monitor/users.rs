@@ -1,4 +1,4 @@
-//! Whose runs and jobs are, as far as sources declare it.
+//! The owners of runs and jobs, as far as sources declare them.
 
 use super::run::Run;
 use crate::node::Claim;
@@ -12,10 +12,10 @@ pub(super) fn of_several_users<'a>(runs: impl IntoIterator<Item = &'a Run>) -> b
     users.any(|user| Some(user) != first)
 }
 
-/// The claim that says whose a job is. What control groups show goes before what the
-/// environment of a process names, for anybody can name a job there: of those, who named it first.
-/// `None` if nobody speaks of it, or control groups show it of several users: clusters may have
-/// jobs of one number. Root is none of them: where a job has just begun, only root's programs run.
+/// The claim that decides who owns a job. A control group takes precedence over the environment of
+/// a process, where anybody can name a job; of those, the first claim counts. `None` without a
+/// claim, or if control groups show several users: clusters may have jobs of one number. Root does
+/// not count, because only root's programs run when a job has just begun.
 pub(super) fn claim_of_owner<'a>(claims: &[&'a Claim]) -> Option<&'a Claim> {
     let is_users = |claim: &&&Claim| claim.attested && claim.uid.is_some_and(|uid| uid != 0);
     let mut attested = claims.iter().filter(is_users);

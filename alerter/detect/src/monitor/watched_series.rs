@@ -1,4 +1,4 @@
-//! The series that the operator wants watched, of which only the name is known.
+//! The series that the operator watches by name. Nothing else is known of them.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,17 +12,17 @@ use crate::series::{SeriesName, SeriesReading};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Observation, Scope, Suspect, Target};
 
-/// Series watched at once; readings of further ones are counted and dropped.
+/// The most series watched at once; readings of further ones are counted and dropped.
 const MAX_SERIES: usize = 1_000_000;
-/// A series that was not read for so long is forgotten.
+/// A series that was not read for this long is forgotten.
 pub(super) const FORGET_AFTER: Span = Span::secs(3600);
-/// How often they are looked through for that.
+/// How often series that must be forgotten are searched.
 pub(super) const SWEEP_EVERY: Span = Span::secs(600);
-/// Series stored as one part, and how often at the least: after a crash the statistics lack the
-/// later readings. What was reported is stored at once.
+/// The number of series in one stored part, and how often a part is stored at least. After a crash
+/// the statistics lack the later readings; findings are stored at once.
 pub(super) const CHUNK: usize = 64;
 const KEEP_EVERY: Span = Span::secs(600);
-/// Other series named in an incident.
+/// The most other series named in an incident.
 const NAMED: usize = 4;
 
 #[derive(Debug, Default)]
@@ -30,30 +30,30 @@ pub(super) struct WatchedSeries {
     slots: Vec<Option<Slot>>,
     free: BTreeSet<u32>,
     by_text: BTreeMap<ByText, u32>,
-    /// By the number of a series at the door, its slot.
+    /// The slot of each series, by its id at the receiver.
     routes: Vec<Option<u32>>,
-    /// What is out of place, by the incident that it belongs to.
+    /// The series that deviate, by the incident that they belong to.
     raised: BTreeMap<Scope, BTreeSet<u32>>,
-    /// By chunk, when it was last stored.
+    /// When each chunk was last stored.
     kept_at: Vec<Ts>,
     dropped: u64,
 }
 
-/// One that is watched. It is stored as it stands.
+/// A watched series. It is stored in this form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Slot {
     name: Arc<SeriesName>,
     watched: Watched,
-    /// Values taken, which is what its values are counted by.
+    /// The number of values, which serves as their step.
     count: i64,
     last: Ts,
 }
 
-/// The name of a series, in the order of its text.
+/// The name of a series, ordered by its text.
 #[derive(Debug, Clone)]
 struct ByText(Arc<SeriesName>);
 
-/// What a reading led to.
+/// The result of a reading.
 pub(super) struct Heard {
     pub(super) slot: u32,
     pub(super) name: Arc<SeriesName>,
@@ -86,15 +86,15 @@ impl Ord for ByText {
     }
 }
 
-/// The incident that a series belongs to: one a metric, and one a run where it is of a run.
+/// The scope of a series' incident: its metric, and its run if it has one.
 pub(super) fn scope_of(name: &SeriesName) -> Scope {
     let of_run = |run: &str| format!("{} of {run}", name.metric);
     Scope::Series(if name.run.is_empty() { name.metric.to_string() } else { of_run(&name.run) })
 }
 
 impl WatchedSeries {
-    /// The slot of a reading's series. A number at the door that was given to another series since
-    /// shows by its name.
+    /// The slot of a reading's series. The name shows if the id at the receiver belongs to another
+    /// series now.
     fn slot(&mut self, r: &SeriesReading, c: &generic::Config) -> Option<u32> {
         let at = r.id as usize;
         if let Some(slot) = self.routes.get(at).copied().flatten()
@@ -108,7 +108,7 @@ impl WatchedSeries {
             None => self.add(r, c)?,
         };
         if at >= self.routes.len() {
-            // Numbers at the door are given in turn, so that this is about as long as the slots.
+            // Ids at the receiver are consecutive, so that this is about as long as the slots.
             self.routes.resize((at + 1).min(MAX_SERIES), None);
         }
         *self.routes.get_mut(at)? = Some(slot);
@@ -173,7 +173,7 @@ impl WatchedSeries {
         true
     }
 
-    /// Notes that a series is out of place or not, and whether any of its incident still is.
+    /// Records whether a series deviates. Returns whether any series of its incident still does.
     pub(super) fn note(&mut self, scope: &Scope, slot: u32, raised: bool) -> bool {
         let out = self.raised.entry(scope.clone()).or_default();
         if raised {
@@ -188,7 +188,7 @@ impl WatchedSeries {
         any
     }
 
-    /// What else is out of place with it.
+    /// The other series that deviate in the same incident, as suspects.
     pub(super) fn beside(&self, scope: &Scope, slot: u32) -> Vec<Suspect> {
         let others = self.raised.get(scope).into_iter().flatten().filter(|other| **other != slot);
         let names = others.filter_map(|other| self.slots.get(*other as usize)?.as_ref());
@@ -198,8 +198,8 @@ impl WatchedSeries {
         names.take(NAMED).map(suspect).collect()
     }
 
-    /// Forgets what was not read for long. Returns the parts that changed, and the incidents of
-    /// which nothing is left, with the time of their last reading.
+    /// Forgets series that have not been read for long. Returns the parts that changed, and the
+    /// incidents without a series, with the time of their last reading.
     pub(super) fn sweep(&mut self, now: Ts) -> (BTreeSet<u32>, Vec<(Scope, Ts)>) {
         let (mut chunks, mut over) = (BTreeSet::new(), Vec::new());
         for at in 0..self.slots.len() {
@@ -217,7 +217,7 @@ impl WatchedSeries {
         (chunks, over)
     }
 
-    /// The stored form of a chunk; nothing if all of it is forgotten.
+    /// The stored form of a chunk; `None` if all its series are forgotten.
     pub(super) fn part(&self, chunk: u32) -> Option<Vec<(u32, &impl Serialize)>> {
         let first = chunk as usize * CHUNK;
         let slots = self.slots.iter().enumerate().skip(first).take(CHUNK);
@@ -225,7 +225,7 @@ impl WatchedSeries {
         (!known.is_empty()).then_some(known)
     }
 
-    /// Takes back a stored chunk.
+    /// Restores a stored chunk.
     pub(super) fn restore(&mut self, bytes: &[u8]) -> Option<()> {
         let slots: Vec<(u32, Slot)> = stepwatch_model::stored::decode(bytes)?;
         for (slot, known) in slots.into_iter().filter(|(slot, _)| (*slot as usize) < MAX_SERIES) {
@@ -240,7 +240,7 @@ impl WatchedSeries {
         }
     }
 
-    /// The slot of a series by its number at the door.
+    /// The slot of a series by its id at the receiver.
     pub(super) fn route(&self, id: u32) -> Option<u32> {
         self.routes.get(id as usize).copied().flatten()
     }

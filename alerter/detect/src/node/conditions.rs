@@ -1,5 +1,5 @@
-//! What an exporter reports of its node: faults that happened, and conditions that hold until it
-//! reports their end.
+//! Faults and conditions that an exporter reports of its node. A condition holds until the exporter
+//! reports its end.
 
 use std::collections::BTreeMap;
 
@@ -13,24 +13,24 @@ use stepwatch_wire::{Event, Kind, Value};
 use super::liveness::Liveness;
 use stepwatch_model::time::{Span, Ts};
 
-/// Conditions remembered a node. Those that are over are dropped first; a condition for which
-/// there is no room is counted.
+/// The most conditions kept for a node. Those that are over are dropped first; a condition without
+/// room is counted.
 const MAX_CONDITIONS: usize = 256;
-/// A condition that is over is evidence for so long.
+/// How long a condition that is over stays as evidence.
 const KEEP: Span = Span::secs(3600);
 /// Exporters publish a condition that holds again every 10 minutes. A condition that was not
 /// published again for this long, while the node was reporting without a gap, has lapsed: it ended
 /// while its exporter was away.
 const LEASE: Span = Span::secs(1500);
-/// The same time after the exporter was started anew: an exporter publishes all conditions that
-/// hold at its start.
+/// As `LEASE`, after a restart of the exporter: an exporter publishes all conditions that hold at
+/// its start.
 const REPUBLISH: Span = Span::secs(300);
 
-/// Ranks, and hosts, named of those that an event blames.
+/// The most ranks, and the most hosts, named of those that an event blames.
 const MAX_BLAMED: usize = 8;
-/// States of a link that are about whether it is there.
+/// States of a link that say whether it is up.
 const PRESENCE: [&str; 5] = ["", "up", "down", "drop", "flap"];
-/// Conditions of a GPU whose end means that it was reset, so that its XIDs are over.
+/// GPU conditions whose end means that the GPU was reset, which ends its XIDs.
 const MENDED: [NodeCondition; 2] = [NodeCondition::GpuLost, NodeCondition::GpuRecoveryAction];
 /// The condition that the driver itself reports of a reset.
 const RESET: &str = NodeCondition::GpuReset.name();
@@ -49,10 +49,10 @@ pub struct Key {
     pub topic: Topic,
     /// `xid`, `mlx5_0/1`, `gpu_lost`.
     pub name: String,
-    /// Number of an XID, else 0.
+    /// The number of an XID; 0 for other topics.
     pub number: i64,
-    /// `errors` or `degraded` of a link. Empty of whether it is there: up, down, dropped and
-    /// flapping exclude each other.
+    /// `errors` or `degraded` for a link. Empty for its presence: up, down, dropped and flapping
+    /// exclude each other.
     pub aspect: String,
     /// GPU, device, mount or process.
     pub place: String,
@@ -64,22 +64,22 @@ pub struct Condition {
     pub action: String,
     /// The exporter's sentence.
     pub text: String,
-    /// Of an XID: its name in the vendor's catalogue, and the catalogue's advice.
+    /// For an XID: its name in the vendor's catalogue, and the catalogue's advice.
     pub known_as: String,
     pub hint: String,
-    /// Of a GPU that its hardware slows down: why.
+    /// For a GPU that its hardware slows down: why.
     pub slowed: Option<Slowed>,
-    /// UUID, where known.
+    /// The UUID of the GPU, if known.
     pub gpu: String,
     pub pci: String,
     pub medium: String,
-    /// Of a link: `down`, `drop`, `flap`, `errors`, `degraded`.
+    /// For a link: `down`, `drop`, `flap`, `errors`, `degraded`.
     pub state: String,
     pub process: String,
     pub caused_by: Option<i64>,
-    /// Others that it points at: `ranks 5, 6 on gpu-7`.
+    /// Ranks or nodes that it blames: `ranks 5, 6 on gpu-7`.
     pub blames: Option<Target>,
-    /// Runs that it is about, where it is not about every run of the node.
+    /// The runs that it is about; `None` if it is about every run of the node.
     #[serde(default)]
     pub runs: Option<Vec<String>>,
     /// By the node's clock: when it began, and when it was last published.
@@ -90,17 +90,17 @@ pub struct Condition {
     pub first: Ts,
     pub last: Ts,
     pub times: u32,
-    /// It happened and has no end.
+    /// It is an event without an end.
     pub once: bool,
     pub over: Option<Ts>,
-    /// Its end was not reported: the node stopped publishing it.
+    /// The end was not reported: the node stopped publishing the condition.
     pub lapsed: bool,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Conditions {
     all: BTreeMap<Key, Condition>,
-    /// The start of the exporter that published the last of them, and since when it is received.
+    /// The boot id of the exporter that published the last of them, and since when it is received.
     life: Option<(String, Ts)>,
     pub dropped: u64,
 }
@@ -116,7 +116,7 @@ impl Level {
 }
 
 impl Key {
-    /// The row of the table of conditions. `None` for links, XIDs, and conditions that this version
+    /// Its row in the table of conditions. `None` for links, XIDs, and conditions that this version
     /// does not have.
     pub(crate) fn row(&self) -> Option<&'static Row> {
         (self.topic == Topic::Hw).then(|| NodeCondition::parse(&self.name))?.map(NodeCondition::row)
@@ -152,12 +152,12 @@ impl Key {
 }
 
 impl Condition {
-    /// Whether it still holds; what happens once never does.
+    /// Whether it still holds; an event without an end never does.
     pub fn holds(&self) -> bool {
         !self.once && self.over.is_none()
     }
 
-    /// Takes over a later event of the same condition. True if that is news.
+    /// Updates the condition from a later event. True if that is news.
     fn update(&mut self, new: Self, again: bool) -> bool {
         let (over, times) = (self.over.is_some(), self.times);
         // A condition that holds outranks one that only happened.
@@ -191,8 +191,8 @@ impl Conditions {
         self.all.iter()
     }
 
-    /// Takes an event. True if it has something new. `gpu` is the UUID of the GPU that it is about,
-    /// or empty.
+    /// Handles an event. True if it has something new. `gpu` is the UUID of the GPU that it is
+    /// about, or empty.
     pub(crate) fn take(&mut self, now: Ts, e: &Event, gpu: &str) -> bool {
         let Some(key) = Key::from_event(e, gpu) else { return false };
         let holds = match key.topic {
@@ -246,7 +246,7 @@ impl Conditions {
         self.all.remove(&key).is_some()
     }
 
-    /// Notices that the exporter was started anew.
+    /// Records a restart of the exporter.
     pub(crate) fn life(&mut self, boot: Option<&str>, now: Ts) {
         let Some(boot) = boot else { return };
         if self.life.as_ref().is_none_or(|(had, _)| had != boot) {

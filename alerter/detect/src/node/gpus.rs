@@ -10,27 +10,28 @@ use super::conditions::word;
 use super::liveness::Liveness;
 use stepwatch_model::time::{Span, Ts};
 
-/// Accelerators remembered a node.
+/// The most accelerators kept for a node.
 const MAX_GPUS: usize = 64;
-/// Throttle counters remembered of each.
+/// The most throttle counters kept for each accelerator.
 const MAX_REASONS: usize = 16;
-/// From here on a GPU is at work, by any of these ratios: busy time, tensor cores, power against
-/// its limit. Engineering limits.
+/// A GPU is at work from any of these ratios on: busy time, tensor cores, power against its limit.
+/// Engineering limits.
 const BUSY: f64 = 0.5;
 const TENSOR: f64 = 0.05;
 const POWER: f64 = 0.5;
 /// Weight of a reading in the usual power of a GPU: above the usual power, and below it.
 const RISES: f64 = 0.1;
 const FALLS: f64 = 0.01;
-/// Readings that are further apart tell nobody who used the energy between them: the node may have
-/// had other jobs.
+/// Energy between two readings that are further apart is not attributed: the node may have had
+/// other jobs.
 const METERED: Span = Span::secs(600);
-/// Watts that no accelerator draws: a counter that claims more is wrong. An engineering limit.
+/// A power in watts that no accelerator draws: a counter with a higher one is wrong. An engineering
+/// limit.
 const MAX_WATTS: f64 = 5000.0;
-/// Below this share of its time, a GPU computes nothing: a process that only shows what it does
-/// takes as much. An engineering limit.
+/// A GPU that is busy for less than this share of the time computes nothing: a program that only
+/// displays its state takes as much. An engineering limit.
 const COMPUTES: f64 = 0.01;
-/// What the driver calls a reason and is none to complain of.
+/// Throttle reasons of the driver that are no fault.
 const NO_COMPLAINT: [&str; 5] =
     ["gpu_idle", "idle", "applications_clocks_setting", "display_clock_setting", "none"];
 
@@ -38,15 +39,15 @@ const NO_COMPLAINT: [&str; 5] =
 pub struct Gpu {
     pub index: Option<u32>,
     pub pci: String,
-    /// Readings ever taken.
+    /// The number of readings ever taken.
     pub readings: u64,
     pub last: Reading,
-    /// What it draws at work, in watts; 0 before it has worked.
+    /// Its usual power at work, in watts; 0 before it has worked.
     pub usual_power: f64,
-    /// When it was last seen to compute, or to be read after a time in which nobody saw it.
+    /// When it was last seen to compute, or first read after a time without readings.
     computed_at: Ts,
-    /// Its counter of energy in joules, and when it was read, by the clock of the node. It is not
-    /// stored: nodes are stored less often than runs, so a restart would count some of it twice.
+    /// Its energy counter in joules, and when it was read, by the node's clock. Not stored: nodes
+    /// are stored less often than runs, so that a restart would count some energy twice.
     #[serde(skip)]
     energy: Option<(Ts, f64)>,
     /// Seconds that each reason has throttled it for, as last read.
@@ -61,7 +62,7 @@ pub struct UsedEnergy {
     pub lasted: Span,
 }
 
-/// What was read at one moment. Absent is unknown.
+/// The readings of one moment; `None` is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
     pub at: Ts,
@@ -75,14 +76,14 @@ pub struct Reading {
     pub ecc_corrected: Option<f64>,
     pub remapped_correctable: Option<f64>,
     pub remapped_uncorrectable: Option<f64>,
-    /// Why the driver holds its clocks down, or has since the reading before.
+    /// Why the driver limits its clocks, or has limited them since the last reading.
     pub reasons: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Gpus {
     all: BTreeMap<String, Gpu>,
-    /// That any of them was read.
+    /// When any of the GPUs was read.
     heard: Liveness,
 }
 
@@ -112,7 +113,7 @@ impl Reading {
         self.utilization.is_some_and(|u| u >= BUSY) || self.tensor.is_some_and(|t| t >= TENSOR) || power
     }
 
-    /// Whether it does anything. So does one that does not report it, for all that is known.
+    /// Whether it computes. A GPU that does not report its utilization is taken to compute.
     fn computes(&self) -> bool {
         let busy = [self.utilization, self.tensor].into_iter().flatten();
         self.utilization.is_none() || busy.fold(0.0, f64::max) > COMPUTES
@@ -134,13 +135,13 @@ impl Gpus {
         self.all.get(uuid)
     }
 
-    /// Whether one that is known is still read, as the others of the node are.
+    /// Whether a known GPU is still read, as the others of the node are.
     pub fn is_there(&self, uuid: &str) -> bool {
         self.get(uuid).is_some_and(|gpu| self.heard.has(gpu.last.at))
     }
 
-    /// By UUID, or by PCI address where that is all that is known: the one that was last read
-    /// there, of those that took turns in the slot.
+    /// Finds a GPU by UUID, or by PCI address if only that is known. Of several GPUs that were in
+    /// that slot, the one that was read last.
     pub fn find(&self, uuid: &str, pci: &str) -> Option<(&str, &Gpu)> {
         if !uuid.is_empty() {
             return self.all.get_key_value(uuid).map(|(uuid, gpu)| (uuid.as_str(), gpu));
@@ -164,7 +165,7 @@ impl Gpus {
         let text = |key: &str| e.extra.get(key).and_then(Value::as_str).filter(|v| !v.is_empty());
         let Some(uuid) = text("gpu").filter(|v| v.starts_with("GPU-")) else { return };
         if !self.all.contains_key(uuid) && self.all.len() >= MAX_GPUS {
-            // One that was swapped out long ago makes room.
+            // A GPU that was replaced long ago makes room.
             let oldest = self.all.iter().min_by_key(|(_, gpu)| gpu.last.at).map(|(uuid, _)| uuid.clone());
             self.all.remove(&oldest.unwrap_or_default());
         }
@@ -177,7 +178,7 @@ impl Gpus {
         }
     }
 
-    /// Takes a reading; true if there was one.
+    /// Records a reading; true if the event has one.
     pub(crate) fn take(&mut self, now: Ts, e: &Event) -> bool {
         let Some(gpu) = e.extra.get("gpu").and_then(Value::as_str).and_then(|uuid| self.all.get_mut(uuid))
         else {
@@ -220,7 +221,7 @@ impl Gpus {
         }
     }
 
-    /// How many there are.
+    /// The number of GPUs that are still read.
     pub(crate) fn count(&self) -> usize {
         self.all.keys().filter(|uuid| self.is_there(uuid)).count()
     }
@@ -240,9 +241,9 @@ impl Gpu {
         self.last.power.filter(|_| self.usual_power > 0.0).map(|power| power / self.usual_power)
     }
 
-    /// A counter that fell far began anew: what was used before that, nobody knows. One that fell a
-    /// little, or that was read earlier, is a late reading, perhaps of another exporter: what it
-    /// says is counted already.
+    /// The energy since the last reading, and the time that it covers. A counter that fell far was
+    /// reset, and the energy before that is unknown. One that fell a little, or that was read
+    /// earlier, is a late reading, perhaps of another exporter, and is already counted.
     fn meter(&mut self, at: Ts, joules: f64) -> Option<(f64, Span)> {
         let is_late = |(before, had): (Ts, f64)| {
             let (fell, ago) = (had - joules, before - at);
@@ -258,7 +259,7 @@ impl Gpu {
         is_known.then_some((used, lasted))
     }
 
-    /// A standstill lasts for minutes and must not become what is usual.
+    /// Updates the usual power. A standstill lasts for minutes and must not become usual.
     fn worked(&mut self) {
         let busy = self.last.utilization.is_some_and(|u| u >= BUSY);
         let Some(power) = self.last.power.filter(|_| busy) else { return };

@@ -10,18 +10,18 @@ use super::conditions::is_dropped;
 use super::liveness::Liveness;
 use stepwatch_model::time::Ts;
 
-/// Jobs remembered a node.
+/// The most jobs kept for a node.
 const MAX_JOBS: usize = 16;
-/// Runs remembered a job, and GPUs.
+/// The most runs, and the most GPUs, kept for a job.
 const MAX_RUNS: usize = 16;
 const MAX_GPUS: usize = 64;
 
-/// By their ids. The end of a job while its exporter is away is not reported; it lapses as a
+/// The jobs by id. The end of a job while its exporter is away is not reported; it lapses as a
 /// condition does.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Jobs {
     all: BTreeMap<String, Job>,
-    /// One held GPUs: a scheduler gives them to jobs here.
+    /// A job has held GPUs, so that a scheduler allocates GPUs here.
     are_given_gpus: bool,
 }
 
@@ -33,27 +33,27 @@ struct Job {
     claim: Claim,
 }
 
-/// What a node says of whose a job is.
+/// What a node reports about the owner of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Claim {
     pub(crate) uid: Option<u32>,
-    /// A control group of the scheduler shows it, not the environment of a process alone.
+    /// A control group of the scheduler shows the job, not only the environment of a process.
     pub(crate) attested: bool,
-    /// When it was first said.
+    /// When it was first reported.
     pub(crate) since: Ts,
-    /// Runs that the exporter saw in it.
+    /// Runs that the exporter saw in the job.
     pub(crate) runs: Vec<String>,
-    /// UUIDs of the whole GPUs that it holds.
+    /// UUIDs of the whole GPUs that the job holds.
     pub(crate) gpus: Vec<String>,
 }
 
 impl Jobs {
-    /// Each of them, in words.
+    /// The descriptions of all jobs.
     pub fn words(&self) -> impl Iterator<Item = &str> {
         self.all.values().map(|job| job.text.as_str())
     }
 
-    /// One of them, in words.
+    /// The description of the first job.
     pub(crate) fn first(&self) -> Option<&str> {
         self.all.values().next().map(|job| job.text.as_str())
     }
@@ -66,24 +66,24 @@ impl Jobs {
         self.are_given_gpus
     }
 
-    /// Whether one of them holds a GPU, or a part of it.
+    /// Whether a job holds a GPU, or a part of it.
     pub(crate) fn hold(&self, uuid: &str) -> bool {
         let is_of = |held: &String| held.split('/').next() == Some(uuid);
         self.with_gpus().any(|claim| claim.gpus.iter().any(is_of))
     }
 
-    /// In words, those that hold GPUs, and what is said of each.
+    /// The descriptions and claims of jobs that hold GPUs.
     pub(crate) fn described(&self) -> impl Iterator<Item = (&str, &Claim)> {
         let all = self.all.values().map(|job| (job.text.as_str(), &job.claim));
         all.filter(|(_, claim)| !claim.gpus.is_empty())
     }
 
-    /// Those that hold GPUs.
+    /// The claims of jobs that hold GPUs.
     pub(crate) fn with_gpus(&self) -> impl Iterator<Item = &Claim> {
         self.all.values().map(|job| &job.claim).filter(|claim| !claim.gpus.is_empty())
     }
 
-    /// A job came or went, or is still there; true if that is news.
+    /// Handles a job that began, ended, or still runs; true if that is news.
     pub(crate) fn take(&mut self, now: Ts, e: &Event) -> bool {
         let word = |key: &str| e.extra.get(key).and_then(Value::as_str).filter(|v| !v.is_empty());
         let Some(id) = word("job") else { return false };
@@ -115,9 +115,9 @@ impl Jobs {
         !same && !is_left_out
     }
 
-    /// The job that gives way: one of the user with the most, or each user could take the places of
-    /// all. Of several it is one that no control group shows, one without a run or a GPU, the
-    /// `newest`.
+    /// The job that is dropped for another: one of the user with the most jobs, so that no user can
+    /// take the room of all. Of several, one that no control group shows, one without a run or a
+    /// GPU, or the `newest`.
     fn least(&self, newest: &str) -> Option<String> {
         let mut counts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
         self.all.values().for_each(|job| *counts.entry(job.claim.uid).or_default() += 1);

@@ -1,14 +1,14 @@
-//! For how long something has reported without a gap. Silence about a condition means that it is
-//! over only while the condition could have been reported.
+//! Measures for how long something has reported without a gap. If a condition is no longer
+//! reported, that means its end only while reports arrive.
 
 use serde::{Deserialize, Serialize};
 
 use stepwatch_model::time::{Span, Ts};
 
-/// An exporter publishes every 10 minutes the conditions that hold. A longer silence means that it
-/// was not received.
+/// An exporter publishes every 10 minutes the conditions that hold. A longer gap means that it was
+/// not received.
 const GAP: Span = Span::secs(620);
-/// A device that is not read for so long, while others of the node are, has been removed.
+/// A device that is not read for this long, while others of the node are, has been removed.
 const GONE: Span = Span::secs(660);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ impl Liveness {
         self.last - last.max(self.since)
     }
 
-    /// Whether a device that was read last then is still there.
+    /// Whether a device whose last reading was at `read` is still there.
     pub(crate) fn has(&self, read: Ts) -> bool {
         self.without(read) <= GONE
     }

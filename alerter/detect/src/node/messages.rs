@@ -1,4 +1,5 @@
-//! What the kernel of a node logged that its exporter had never seen there, and no pattern knows.
+//! Kernel messages of a node that its exporter had never seen there, and that match no known
+//! pattern.
 
 use serde::{Deserialize, Serialize};
 use stepwatch_model::time::{Span, Ts};
@@ -6,17 +7,17 @@ use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::names::hw;
 use stepwatch_wire::{Event, Kind, Value};
 
-/// Messages remembered of a node; the oldest makes room.
+/// The most messages kept for a node; the oldest is dropped.
 const MAX_MESSAGES: usize = 64;
 /// How long a message counts as seen on the fleet.
 pub(crate) const REMEMBER: Span = Span::secs(86_400);
-/// A message is judged after this long: what a new driver logs, or what hits a whole job, is on the
-/// other nodes by then.
+/// A message is evaluated after this time: by then the other nodes have it too if a new driver logs
+/// it, or if it hits a whole job.
 pub(crate) const SETTLE: Span = Span::secs(120);
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Message {
-    /// The message without what differs from one occurrence to the next.
+    /// The message without the parts that vary between occurrences.
     pub(crate) template: String,
     text: String,
     pub(crate) at: Ts,
@@ -27,7 +28,7 @@ pub(crate) struct Message {
 pub(crate) struct Messages(Vec<Message>);
 
 impl Messages {
-    /// Whether the event is of this kind, and not to be taken as a condition yet.
+    /// Whether the event is such a message, which is not a condition yet.
     pub(crate) fn is_one(e: &Event) -> bool {
         e.kind == Kind::Hw && e.name.as_deref() == Some(NodeCondition::KernelMessage.name())
     }
@@ -53,12 +54,12 @@ impl Messages {
         self.0.iter()
     }
 
-    /// When the next of them is to be judged.
+    /// When the next message must be evaluated.
     pub(crate) fn deadline(&self) -> Option<Ts> {
         self.0.iter().filter(|message| !message.judged).map(|message| message.at + SETTLE).min()
     }
 
-    /// Those that are to be judged now, each once.
+    /// The messages that must be evaluated now, each once.
     pub(crate) fn due(&mut self, now: Ts) -> Vec<Message> {
         let due = self.0.iter_mut().filter(|message| !message.judged && now >= message.at + SETTLE);
         due.map(|message| {
@@ -70,7 +71,7 @@ impl Messages {
 }
 
 impl Message {
-    /// As a condition of the node.
+    /// The message as a condition of the node.
     pub(crate) fn event(&self) -> Event {
         let mut event = Event {
             ts: Some(self.at.as_secs_f64()),

@@ -19,7 +19,7 @@ use stepwatch_model::{Observation, ReadingUnit};
 
 use stepwatch_model::time::{Span, Ts};
 
-/// Devices remembered a node.
+/// The most devices kept for a node.
 const MAX_DEVICES: usize = 64;
 /// A reading older than this is not compared.
 pub(crate) const FRESH: Span = Span::secs(30);
@@ -34,35 +34,34 @@ pub enum Of {
 pub enum Scale {
     Ratio,
     Plain,
-    /// A counter; a rate of so many a second is where it begins to matter.
+    /// A counter. Its rate matters from this many a second on.
     Rate(f64),
 }
 
-/// One thing that is read of every device of a kind.
+/// A reading that all devices of a kind have.
 #[derive(Debug, Clone, Copy)]
 pub struct PeerMetric {
     pub of: Of,
-    /// In the event.
+    /// The name of the metric in the event.
     name: &'static str,
-    /// For people.
+    /// The name for people.
     pub words: &'static str,
     scale: Scale,
-    /// Which side is bad.
+    /// Low values are bad, not high ones.
     low: bool,
-    /// Smallest standard deviation that is believed, in the unit of the comparison.
+    /// The smallest standard deviation that is used, in the unit of the comparison.
     floor: f64,
-    /// Smallest excess that anybody cares about, in the same unit.
+    /// The smallest excess that matters, in the same unit.
     pub gate: f64,
     /// Prior of this metric as the root cause of a fault of a run.
     pub prior: f64,
 }
 
-/// ln 5: five times the rate that matters, where the peers have none.
+/// ln 5: five times the rate that matters, if the peers have none.
 const MANY: f64 = 1.6;
 
-/// Of a ratio the low side is bad, of anything else the high one. Where the peers agree, the gate
-/// decides and not the sigmas: it lies at 6.25, 6 and 8 of the smallest standard deviations that
-/// are believed.
+/// For a ratio the low side is bad, for anything else the high one. If the peers agree, the gate
+/// decides and not the sigmas: it lies at 6.25, 6 and 8 of the smallest standard deviations.
 const fn peer_metric(
     of: Of,
     name: &'static str,
@@ -98,7 +97,7 @@ pub static PEER_METRICS: [PeerMetric; 20] = [
     peer_metric(Of::Port, "ack_timeouts", "acknowledgement timeouts", Scale::Rate(0.1), 2.0),
     peer_metric(Of::Port, "retransmitted_packets", "retransmitted packets", Scale::Rate(1.0), 2.0),
     peer_metric(Of::Port, "receive_drops", "dropped packets", Scale::Rate(1.0), 2.0),
-    // Evidence of who waits, and no fault.
+    // Evidence about which node waits, not a fault.
     PeerMetric {
         low: true,
         gate: f64::INFINITY,
@@ -110,22 +109,22 @@ pub static PEER_METRICS: [PeerMetric; 20] = [
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Device {
     pub at: Ts,
-    /// By place in [`PEER_METRICS`]; absent of the other kind.
+    /// By index in [`PEER_METRICS`]; metrics of the other kind of device are absent.
     signs: BTreeMap<u8, Sign>,
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Sign {
-    /// In the unit of the comparison; `None` while it is not comparable.
+    /// The reading in the unit of the comparison; `None` while it is not comparable.
     x: Option<f64>,
     /// The counter as last read, and when.
     counted: Option<(f64, Ts)>,
     pub drift: Drift,
-    /// The last reading that was compared.
+    /// The last reading that was compared with those of the peers.
     seen: Option<Seen>,
 }
 
-/// A reading beside what its peers had then.
+/// A reading, and the usual one of its peers then.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Seen {
     x: f64,
@@ -135,24 +134,24 @@ struct Seen {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PeerMetrics {
     pub devices: BTreeMap<String, Device>,
-    /// Readings ever taken, and of devices beyond the limit.
+    /// The number of readings ever taken; `dropped` counts those of devices beyond the limit.
     pub readings: u64,
     pub dropped: u64,
-    /// That any was read, of GPUs and of ports.
+    /// When any GPU, and any port, was read.
     heard: [Liveness; 2],
 }
 
-/// A device that is out of line.
+/// A device that deviates from its peers.
 #[derive(Debug, Clone, Copy)]
 pub struct Outlier<'a> {
     pub device: &'a str,
-    /// When it was read last.
+    /// When the device was last read.
     at: Ts,
     pub peer_metric: &'static PeerMetric,
     pub sign: &'a Sign,
 }
 
-/// What is usual among the devices of a run, from the values of every peer_metric over all of them.
+/// The usual readings of a run's devices, from the values of every `peer_metric` over all of them.
 pub(crate) fn peers(now: Ts, mut values: Vec<Vec<f64>>) -> Peers {
     let usual = values
         .iter_mut()
@@ -180,7 +179,8 @@ impl PeerMetric {
 }
 
 impl PeerMetrics {
-    /// Takes a reading of a GPU or a port; true if it was one. `loaded`: the GPU is at work.
+    /// Records a reading of a GPU or a port; true if the event has one. `loaded`: the GPU is at
+    /// work.
     pub(crate) fn take(&mut self, now: Ts, e: &Event, loaded: bool, peers: Option<&Peers>) -> bool {
         let (of, key) = match e.name.as_deref() {
             Some("gpu") => (Of::Gpu, word(e, "gpu")),
@@ -210,7 +210,7 @@ impl PeerMetrics {
         true
     }
 
-    /// Whether a device is still read, as the others of its sort are.
+    /// Whether a device is still read, as others of its kind are.
     pub fn is_there(&self, device: &str) -> bool {
         let of = if device.starts_with("GPU-") { Of::Gpu } else { Of::Port };
         self.devices.get(device).is_some_and(|d| self.heard[of as usize].has(d.at))
@@ -222,7 +222,7 @@ impl PeerMetrics {
         self.devices.remove(&key).is_some()
     }
 
-    /// Adds what was read lately to the values of the run's devices.
+    /// Adds the recent readings to the values of the run's devices.
     pub(crate) fn gather(&self, now: Ts, values: &mut [Vec<f64>]) {
         for device in self.devices.values().filter(|d| now - d.at < FRESH) {
             for (i, sign) in &device.signs {
@@ -233,7 +233,7 @@ impl PeerMetrics {
         }
     }
 
-    /// What is out of line, by more than anybody cares about.
+    /// The devices that deviate by more than their gate.
     pub fn outliers(&self) -> impl Iterator<Item = Outlier<'_>> {
         let signs = self
             .devices
@@ -266,7 +266,7 @@ impl Sign {
             Scale::Plain => counts.then_some(v),
             Scale::Rate(unit) => {
                 let before = self.counted.replace((v, now));
-                // A counter that fell was started anew.
+                // A counter that fell was reset.
                 before.filter(|(had, at)| v >= *had && now > *at).map(|(had, at)| {
                     let rate = (v - had) / (now - at).as_secs_f64();
                     (1.0 + rate / unit).ln()
@@ -284,12 +284,13 @@ impl Outlier<'_> {
         matches!(self.peer_metric.scale, Scale::Rate(_)) || self.seen_apart().is_some()
     }
 
-    /// Whether it was read lately: one that was replaced stays known for a while.
+    /// Whether it was read recently: a device that was replaced stays known for a while.
     pub(crate) fn is_fresh(&self, now: Ts) -> bool {
         now - self.at < FRESH
     }
 
-    /// The same beside what the peers have now, which may be later than its last reading.
+    /// As `is_still`, against the present readings of the peers, which may be later than its last
+    /// one.
     pub(crate) fn is_apart_from(&self, peers: &Peers) -> bool {
         let now =
             PEER_METRICS.iter().position(|v| core::ptr::eq(v, self.peer_metric)).and_then(|i| peers.get(i));

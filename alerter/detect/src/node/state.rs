@@ -1,4 +1,4 @@
-//! What is known of a node.
+//! The state of a node.
 
 use std::collections::BTreeMap;
 
@@ -14,33 +14,33 @@ use super::peer_metrics::PeerMetrics;
 use crate::run::Setup;
 use stepwatch_model::time::Ts;
 
-/// Keys kept of a setup.
+/// The most keys kept of a setup.
 const MAX_KEYS: usize = 128;
-/// Setups that are kept: that of the node, and those of the runs that it sees.
+/// The most setups kept: that of the node, and those of the runs that it sees.
 const MAX_SETUPS: usize = 8;
-/// What stands beside the keys of a setup.
+/// Fields of an event that are not keys of the setup.
 const NO_KEYS: [&str; 4] = ["fingerprint", "part", "parts", "again"];
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NodeState {
     pub name: String,
-    /// When anything of the node itself arrived last, by our clock.
+    /// When the last event of the node itself arrived, by our clock.
     pub last_heard: Ts,
     pub(crate) heard: Liveness,
     /// When it was last stored.
     pub(crate) kept_at: Ts,
     pub conditions: Conditions,
     pub gpus: Gpus,
-    /// What its GPUs and ports read, beside those of the other nodes of the run.
+    /// The readings of its GPUs and ports, compared with the other nodes of the run.
     pub peer_metrics: PeerMetrics,
     pub jobs: Jobs,
-    /// Of the kernel, that no pattern knows.
+    /// Kernel messages that match no known pattern.
     pub(crate) messages: Messages,
-    /// By the run whose configuration it is; that of the node has no name.
+    /// Setups by the run whose configuration they are; that of the node has an empty name.
     setups: BTreeMap<String, Assembly>,
 }
 
-/// A setup comes in parts.
+/// A setup that is assembled from its parts.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Assembly {
     setup: Setup,
@@ -71,14 +71,14 @@ impl NodeState {
         self.gpus.learn(e);
     }
 
-    /// Forgets what the node stopped publishing.
+    /// Ends or forgets what the node stopped publishing.
     pub(crate) fn age(&mut self, now: Ts) {
         self.conditions.age(now, &self.heard);
         self.messages.forget(now);
         self.jobs.age(self.conditions.born(), &self.heard);
     }
 
-    /// Takes a part of a setup; gives the whole when it has become that, and is news.
+    /// Adds a part of a setup. Returns the setup when it is complete and new.
     pub(crate) fn set_up(&mut self, e: &Event) -> Option<(Option<String>, Setup)> {
         let fingerprint = e.extra.get("fingerprint").and_then(Value::as_str)?;
         let run = e.run.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is said of faults of nodes.
+//! Texts about the faults of nodes.
 
 use stepwatch_model::{Clause, Fact, Fault, Observation, Remedy, Said, Suspect, Target, clause};
 use stepwatch_wire::conditions::NodeCondition;
@@ -8,11 +8,11 @@ use super::Tenants;
 use super::conditions::{Condition, Key, Topic};
 use stepwatch_model::time::{Span, Ts};
 
-/// What exporters call ranks that do not join a collective.
+/// The condition of ranks that do not join a collective.
 pub(crate) const RAS_STUCK: &str = NodeCondition::RasStuck.name();
-/// Runs named of those that are hit beside the first.
+/// The most runs named besides the first one that is hit.
 const MAX_OTHERS: usize = 3;
-/// A GPU that its hardware slows down.
+/// The condition of a GPU that its hardware slows down.
 pub(crate) const THROTTLED: &str = NodeCondition::GpuThrottled.name();
 
 /// `GPU 3 (GPU-2f3c…)`, or as much of it as is known; empty if nothing is.
@@ -30,7 +30,7 @@ pub(crate) fn gpu_of(f: &NodeState, uuid: &str, pci: &str) -> Target {
     }
 }
 
-/// What the condition is of: a GPU, a link, a mount, or the node as a whole.
+/// The target of a condition: a GPU, a link, a mount, or the node as a whole.
 pub(crate) fn target(f: &NodeState, key: &Key, c: &Condition) -> Target {
     let node = f.name.clone();
     let found = match key.topic {
@@ -62,8 +62,8 @@ fn fault(key: &Key, c: &Condition) -> Fault {
     if c.known_as.is_empty() { fault.with_sentence(&c.text) } else { fault.with_name(&c.known_as, &c.hint) }
 }
 
-/// `XID 79 on GPU 3 (GPU-2f3c…) of gpu-042: GPU has fallen off the bus`; of other things the
-/// exporter's own sentence.
+/// `XID 79 on GPU 3 (GPU-2f3c…) of gpu-042: GPU has fallen off the bus`; for other conditions,
+/// the exporter's own sentence.
 pub(crate) fn happened(f: &NodeState, key: &Key, c: &Condition) -> Clause {
     let (said, target, node) = (fault(key, c), target(f, key, c), f.name.clone());
     let fault = said.title();
@@ -93,7 +93,7 @@ pub(crate) fn happened(f: &NodeState, key: &Key, c: &Condition) -> Clause {
     }
 }
 
-/// What the readings were of is gone.
+/// Says that a device no longer exists.
 pub(crate) fn not_there(f: &NodeState, device: Target) -> Clause {
     clause!("{device} of {node} is not there any more", device = Fact::Device(device), node = f.name.clone(),)
 }
@@ -104,7 +104,7 @@ pub(crate) fn suspect(f: &NodeState, key: &Key, c: &Condition) -> Suspect {
     Suspect::new(target, Observation::Fault { fault: fault(key, c), slowed: c.slowed })
 }
 
-/// Which run is hit, and where it stands.
+/// Names the run that is hit, and its progress.
 pub(crate) fn hit(now: Ts, f: &NodeState, tenants: Tenants<'_>) -> Clause {
     let job = f.jobs.first().map(Fact::text);
     let Some(t) = tenants.first() else {
@@ -138,7 +138,7 @@ pub(crate) fn hit(now: Ts, f: &NodeState, tenants: Tenants<'_>) -> Clause {
     clause!("run {run}{job} has {ranks} there{stands}{others}", run, job, ranks, stands, others)
 }
 
-/// The runs that are hit beside the first.
+/// Names the runs that are hit besides the first.
 fn others(tenants: Tenants<'_>) -> Option<Clause> {
     let runs: Vec<String> = tenants.iter().skip(1).take(MAX_OTHERS).map(|t| t.run.clone()).collect();
     match tenants.len().saturating_sub(1 + runs.len()) {
@@ -148,7 +148,7 @@ fn others(tenants: Tenants<'_>) -> Option<Clause> {
     }
 }
 
-/// What to do, from the catalogue's word for it.
+/// The advice for the action that the catalogue names.
 pub(crate) fn advice(f: &NodeState, c: &Condition) -> Option<Clause> {
     let remedy = Remedy::from_action(&c.action, &f.name, &gpu(f, &c.gpu, &c.pci))?;
     Some(clause!("{remedy}", remedy = Fact::Remedy(Box::new(remedy))))

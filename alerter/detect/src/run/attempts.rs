@@ -1,8 +1,8 @@
-//! The attempts of a run: when each began and ended, why, and in what it was set up differently
-//! from the one before.
+//! The attempts of a run: when each began and ended, why, and how its setup differs from the one
+//! before.
 //!
-//! What an attempt is set up with is looked at while it makes steps. By the time the next one is
-//! noticed, its first words have replaced those of the attempt that was left.
+//! The setup of an attempt is recorded while it makes steps. When the next attempt is noticed, its
+//! first events have already replaced the earlier setup.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,20 +13,20 @@ use stepwatch_model::time::Ts;
 use super::failures::failures;
 use super::{Ended, RunState};
 
-/// Earlier attempts kept a run: the latest.
+/// The most earlier attempts kept for a run: the latest.
 const MAX_ATTEMPTS: usize = 16;
-/// Differences kept of one attempt; the others are counted.
+/// The most differences kept of one attempt; further ones are counted.
 const MAX_DIFFERENCES: usize = 24;
-/// Nodes that are compared by name; of a larger run only their number is.
+/// The most nodes that are compared by name; of a larger run only the number is.
 const MAX_NODES: usize = 256;
-/// Characters of a value, and values of one setting in which nodes differ.
+/// The most characters of a value, and the most values of one setting in which nodes differ.
 const MAX_VALUE: usize = 120;
 const MAX_VALUES: usize = 4;
 
 /// An attempt that is over.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// From 0.
+    /// The number of the attempt, from 0.
     pub number: u32,
     /// When its first step and its end arrived, by our clock.
     pub began: Ts,
@@ -37,7 +37,7 @@ pub struct Attempt {
     pub changes: Differences,
 }
 
-/// Why an attempt ended, as far as somebody said it.
+/// Why an attempt ended, as far as that was reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AttemptEnd {
     /// The rank that failed first, and how.
@@ -49,13 +49,13 @@ pub enum AttemptEnd {
         code: i64,
         text: Option<String>,
     },
-    /// Its log ended, without a word.
+    /// Its log ended without a reason.
     Silent,
     /// The next one began, and nobody reported an end.
     Unreported,
 }
 
-/// In what an attempt is set up differently from the one before.
+/// The differences between the setup of an attempt and that of the one before.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Differences {
     pub list: Vec<Difference>,
@@ -67,19 +67,19 @@ pub struct Differences {
 pub struct Difference {
     pub of: Aspect,
     pub name: String,
-    /// Nothing where it was not there.
+    /// `None` if the setting did not exist.
     pub before: Option<String>,
     pub after: Option<String>,
 }
 
-/// A part of how a run is set up.
+/// A part of the setup of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Aspect {
     /// Processes and nodes.
     Size,
     /// A node that runs it.
     Node,
-    /// What the trainer declared in words.
+    /// Labels that the trainer declared.
     Declared,
     /// Its environment, script and files.
     Run,
@@ -87,7 +87,7 @@ pub enum Aspect {
     Host,
 }
 
-/// What is known of how an attempt is set up.
+/// The setup of an attempt, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptSetup {
     pub values: BTreeMap<(Aspect, String), String>,
@@ -99,7 +99,7 @@ pub struct AttemptSetup {
 pub struct Attempts {
     /// Oldest first.
     pub past: VecDeque<Attempt>,
-    /// The first step of the attempt that goes on, and how it is set up.
+    /// The first step of the current attempt, and its setup.
     pub first_step: Option<i64>,
     pub setup: AttemptSetup,
     before: Option<AttemptSetup>,
@@ -108,7 +108,7 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// In what the attempt that goes on differs from the one before.
+    /// The differences between the current attempt and the one before.
     pub fn changes(&self) -> Differences {
         self.before.as_ref().map_or_else(Differences::default, |before| before.changes(&self.setup))
     }
@@ -147,13 +147,13 @@ impl AttemptSetup {
         Self { values, nodes: named }
     }
 
-    /// In what `after` differs.
+    /// The differences in `after`.
     fn changes(&self, after: &Self) -> Differences {
         let mut all = Vec::new();
         let names: BTreeSet<&(Aspect, String)> = self.values.keys().chain(after.values.keys()).collect();
         for key in names {
             let (had, has) = (self.values.get(key), after.values.get(key));
-            // What one of them has not reported, or not yet, is no difference.
+            // A setting that one of them has not reported, or not yet, is no difference.
             let told = match key.0 {
                 Aspect::Size => had.is_some() && has.is_some(),
                 Aspect::Declared => true,
@@ -180,24 +180,25 @@ impl AttemptSetup {
         Differences { list: all, more }
     }
 
-    /// Whether anything of this is known.
+    /// Whether any setting of this aspect is known.
     fn reports(&self, of: Aspect) -> bool {
         self.values.keys().any(|(had, _)| *had == of)
     }
 }
 
 impl RunState {
-    /// The attempt has made another step.
+    /// Records that the attempt made another step.
     pub(super) fn goes_on(&mut self, step: i64) {
         self.attempts.left = None;
         self.attempts.first_step.get_or_insert(step);
-        // Often at first, when nodes and settings come in, and ever more rarely.
+        // Often at first, while nodes and settings arrive, and then ever less often.
         if self.attempt_steps.is_power_of_two() {
             self.attempts.setup = AttemptSetup::from_run(self);
         }
     }
 
-    /// The first step of the next attempt is here; called before that of the state is reset.
+    /// Ends the attempt, because the first step of the next one arrived. Must be called before the
+    /// state is reset.
     pub(super) fn end_attempt(&mut self) {
         let ended = self.ended.take().or_else(|| self.attempts.left.take());
         let failed = failures(self).into_iter().next();

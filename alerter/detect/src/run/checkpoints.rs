@@ -1,4 +1,4 @@
-//! What a run has saved, and what it would lose.
+//! The checkpoints of a run, and the work that it would lose.
 
 use std::collections::VecDeque;
 
@@ -7,13 +7,13 @@ use stepwatch_wire::{Event, Value};
 
 use stepwatch_model::time::{Span, Ts};
 
-/// Work between two looks of the clock detectors at a run that moves.
+/// Seconds of work between two runs of the clock detectors for a run that makes steps.
 const LOOK_EVERY_SECS: f64 = 10.0;
 const CHECKPOINTS_KEPT: usize = 8;
-/// Checkpoints of the list for people, and characters of why one failed.
+/// The most checkpoints in the list for people, and the most characters of a failure.
 const LISTED: usize = 32;
 const MAX_WHY: usize = 200;
-/// Failures with the same words within this time are one, of several ranks.
+/// Failures with the same text within this time are one failure, reported by several ranks.
 const SAME_FAILURE: Span = Span::secs(60);
 
 /// Checkpoints, and the work that would be lost without the next one. Work is counted in the run's
@@ -30,14 +30,15 @@ pub struct Checkpoints {
     /// Seconds of work since the last success or the start of the attempt.
     pub work: f64,
     pub(crate) looked_at: f64,
-    /// The work since the last success was not all seen: it is no measure of what is usual.
+    /// Part of the work since the last success was not observed, so that it does not count as
+    /// usual.
     pub(crate) unsure: bool,
     /// Seconds of work between the last successes, and the saves themselves, where their start or
     /// their duration was reported.
     pub intervals: VecDeque<f64>,
     pub saves: VecDeque<Save>,
     pub failure: Option<(Ts, String)>,
-    /// The last ones and what became of them, for people; oldest first.
+    /// The last checkpoints with their outcomes, for people; oldest first.
     pub list: VecDeque<Written>,
 }
 
@@ -55,7 +56,7 @@ pub struct Written {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     Saved,
-    /// It was there before the attempt began.
+    /// The checkpoint existed before the attempt began.
     Found,
     Failed(String),
 }
@@ -68,7 +69,7 @@ pub struct Save {
     pub bytes: Option<f64>,
 }
 
-/// What the trainer reports of a save that ended: seconds and bytes.
+/// The trainer's report of a save that ended: seconds and bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SaveReport {
     pub(crate) secs: Option<f64>,
@@ -84,7 +85,7 @@ impl SaveReport {
 }
 
 impl Checkpoints {
-    /// Counts work; true when it is time to look again.
+    /// Counts seconds of work; true if the clock detectors must run.
     pub(crate) fn worked(&mut self, secs: f64) -> bool {
         self.work += secs;
         let look = self.work - self.looked_at > LOOK_EVERY_SECS;
@@ -146,7 +147,7 @@ impl Checkpoints {
 
     fn saved(&mut self, step: Option<i64>) {
         let Some(step) = step else { return };
-        // One that is written again after a roll-back replaces those that came after it.
+        // A checkpoint that is written again after a roll-back replaces the later ones.
         self.steps.retain(|had| *had < step);
         if self.steps.len() == CHECKPOINTS_KEPT {
             self.steps.pop_front();
@@ -156,7 +157,7 @@ impl Checkpoints {
 
     pub(crate) fn failed(&mut self, now: Ts, step: Option<i64>, why: &str) {
         self.in_progress = None;
-        // Every rank may say so.
+        // Every rank may report the failure.
         let known = self.failure.as_ref().is_some_and(|(at, had)| had == why && now - *at < SAME_FAILURE);
         self.failure = Some((now, why.to_owned()));
         if !known {
@@ -195,7 +196,7 @@ fn keep(ring: &mut VecDeque<f64>, secs: f64) {
     ring.push_back(secs.max(0.0));
 }
 
-/// The upper one of two; 0 of none.
+/// The median, the upper one of two in the middle; 0 without values.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut v: Vec<f64> = values.collect();
     v.sort_by(f64::total_cmp);

@@ -1,10 +1,8 @@
-//! How the nodes of a run are set up, grouped by what is equal: most runs have one group, however
-//! many nodes.
+//! The setups of a run's nodes, grouped by equality: most runs have one group, however many nodes.
 //!
-//! A key of which more than half of the nodes have a value that no other node has (the address of a
-//! launcher's daemon) names a node. It is no difference of setup, and is left out wherever nodes
-//! are compared. This holds from four nodes on: two nodes that have two versions of a library
-//! differ in their setup.
+//! A key that names a node (such as the address of a launcher's daemon) has a value of its own on
+//! more than half of the nodes. It is no difference of setup, and is left out of comparisons. This
+//! holds from four nodes on: two nodes with two versions of a library differ in their setup.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,18 +10,18 @@ use serde::{Deserialize, Serialize};
 
 use stepwatch_model::time::Ts;
 
-/// Groups that are kept; nodes of further groups are only counted.
+/// The most groups kept; nodes of further groups are only counted.
 const MAX_VARIANTS: usize = 16;
-/// From so many nodes on a key whose values all differ counts as a name of the node.
+/// The least number of nodes from which a key whose values all differ counts as a node's name.
 const ENOUGH: usize = 4;
 
 /// The setup that one node reports: its driver, firmware, libraries and kernel, or the
 /// configuration file of the run as this node sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
-    /// It is the run's own configuration.
+    /// The setup is the configuration of the run.
     pub of_run: bool,
-    /// Over all keys and values.
+    /// The hash over all keys and values.
     pub fingerprint: String,
     pub keys: BTreeMap<String, String>,
 }
@@ -38,17 +36,17 @@ pub struct Variant {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ConfigGroups {
     variants: Vec<Variant>,
-    /// Keys that name nodes, of a node's own setup and of the run's, found when there was no more
-    /// room: they are kept of no node.
+    /// Keys that name nodes, of a node's own setup and of the run's. They were found when the
+    /// groups were full, and are not kept any more.
     own: [BTreeSet<String>; 2],
     /// When a node last came, left or changed.
     pub changed_at: Option<Ts>,
-    /// Nodes whose setup was one too many.
+    /// The number of nodes whose setup was above the limit.
     pub beyond: u32,
 }
 
 impl ConfigGroups {
-    /// True if it is news.
+    /// Records the setup of a node; true if it is new.
     pub(crate) fn take(&mut self, now: Ts, node: &str, setup: &Setup) -> bool {
         let (mut setup, of_run) = (setup.clone(), setup.of_run);
         strip(&mut setup, &self.own[usize::from(of_run)]);
@@ -132,7 +130,7 @@ impl Variant {
 /// The keys that name nodes.
 fn names(variants: &[Variant]) -> BTreeSet<String> {
     let nodes: usize = variants.iter().map(|v| v.nodes.len()).sum();
-    // So few groups share too many values.
+    // With so few groups, too many nodes share their values.
     if nodes < ENOUGH || 2 * variants.len() <= nodes {
         return BTreeSet::new();
     }
@@ -147,7 +145,7 @@ fn names(variants: &[Variant]) -> BTreeSet<String> {
     keys.iter().filter(is_name).map(|key| (*key).clone()).collect()
 }
 
-/// Leaves keys out, and brings together what is equal without them.
+/// Removes keys, and merges the groups that are then equal.
 fn without(variants: Vec<Variant>, keys: &BTreeSet<String>) -> Vec<Variant> {
     if keys.is_empty() {
         return variants;
@@ -163,7 +161,7 @@ fn without(variants: Vec<Variant>, keys: &BTreeSet<String>) -> Vec<Variant> {
     merged
 }
 
-/// The fingerprint is of all keys: what is left has another.
+/// Removes keys from a setup, and computes its fingerprint again.
 fn strip(setup: &mut Setup, keys: &BTreeSet<String>) {
     if keys.is_empty() {
         return;

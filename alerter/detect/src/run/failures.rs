@@ -10,7 +10,7 @@ use stepwatch_model::{Course, Observation, Suspect, Target, Ts};
 
 use super::{RunState, Topic};
 
-/// How the words of those that only followed read, in lower case.
+/// Texts, in lower case, of ranks that only followed another failure.
 const FOLLOWED: [&str; 12] = [
     "connection reset",
     "connection closed",
@@ -28,7 +28,7 @@ const FOLLOWED: [&str; 12] = [
 /// Text of a failure without last words.
 const WORDLESS: &str = "closed its socket";
 
-/// One failure.
+/// The failure of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) place: Target,
@@ -54,14 +54,14 @@ impl Failure {
         course(&self.text)
     }
 
-    /// As evidence against it.
+    /// The failure as a suspect with evidence.
     pub(crate) fn died(self) -> Suspect {
         let course = self.course();
         Suspect::new(self.place, Observation::Died { at: self.at, words: self.text, course })
     }
 }
 
-/// Every failure since the run last moved, the first first.
+/// All failures since the run last made a step, in order.
 pub(crate) fn failures(f: &RunState) -> Vec<Failure> {
     let mut all: Vec<Failure> = Vec::new();
     for (rank, d) in &f.deaths {

@@ -5,7 +5,7 @@ use stepwatch_model::time::Ts;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
-    /// When it was noticed, whether or not we have listened all the time since.
+    /// When the loss was noticed, even if the alerter was down since then.
     pub since: Ts,
     pub reason: String,
     /// The node that it reported, where that is known.

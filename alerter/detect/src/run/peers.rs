@@ -1,15 +1,15 @@
-//! What is usual among the devices of a run at one moment. Which readings are compared, and how, is
-//! in [`crate::node::peer_metrics`].
+//! The usual readings among the devices of a run at one moment. [`crate::node::peer_metrics`]
+//! decides which readings are compared, and how.
 
 use serde::{Deserialize, Serialize};
 use stepwatch_model::time::Ts;
 
 use crate::stats::median::MAD_TO_SIGMA;
 
-/// Fewer are no peers.
+/// Fewer devices are not compared.
 const PEERS: u32 = 4;
 
-/// The peers of one peer_metric: what is usual, and how far they differ.
+/// The median and the spread of one `peer_metric`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usual {
     pub median: f64,
@@ -17,7 +17,7 @@ pub struct Usual {
     pub n: u32,
 }
 
-/// What is usual among the devices of a run.
+/// The usual readings among the devices of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Peers {
     pub at: Option<Ts>,
@@ -33,7 +33,7 @@ impl Peers {
         self.usual.get(i).copied().filter(|u| u.n >= PEERS)
     }
 
-    /// Devices that were compared.
+    /// The number of devices that were compared.
     pub fn compared(&self) -> u32 {
         self.usual.iter().map(|u| u.n).max().unwrap_or(0)
     }

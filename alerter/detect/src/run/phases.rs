@@ -1,9 +1,9 @@
-//! What the names of declared phases mean.
+//! Interprets the names of declared phases.
 
 use super::ledger::Declared;
 use crate::sample::StepClass;
 
-/// What a declared phase is for the ledger.
+/// The state of the ledger during a declared phase.
 pub(crate) fn declared(name: &str) -> Option<Declared> {
     let lower = name.to_ascii_lowercase();
     let loads = ["load", "restor"].iter().any(|word| lower.contains(word)) && !lower.contains("loader");
@@ -15,7 +15,7 @@ pub(crate) fn declared(name: &str) -> Option<Declared> {
     }
 }
 
-/// What a declared phase means for the steps around it.
+/// The class of the steps around a declared phase.
 pub(crate) fn phase_class(name: &str) -> Option<StepClass> {
     let lower = name.to_ascii_lowercase();
     if lower.contains("ckpt") || lower.contains("checkpoint") || lower.contains("save") {

@@ -1,4 +1,4 @@
-//! How long each rank computes in a step, beside the ranks that do the same work.
+//! Compares the compute time of each rank in a step with that of ranks that do the same work.
 //!
 //! The time of a synchronous step is the same for all ranks, because all wait for the slowest. The
 //! time spent in compute sections is not. Ranks of one pipeline stage are peers: the excess of rank
@@ -27,42 +27,43 @@ use crate::stats::hit_window::HitWindow;
 use crate::stats::median::{MAD_TO_SIGMA, Window};
 use crate::stats::rotation::Rotation;
 
-/// Steps that wait for their ranks.
+/// The most steps that wait for their ranks.
 const OPEN: usize = 4;
-/// Steps after which a rank that does not report any more is not waited for, and then not known.
+/// The number of steps after which a rank without reports is not waited for, and is forgotten.
 const PATIENCE: u64 = 8;
 const FORGET: u64 = 256;
-/// Stages that are kept apart; ranks of further stages are one group.
+/// The most stages that are distinguished; ranks of further stages are one group.
 const MAX_STAGES: u32 = 256;
-/// Steps that the picture of a group covers.
+/// The number of steps in the windows of a group.
 pub const SEEN: usize = 32;
 /// Smallest scale of `ln` of a rank's compute time over that of its peers: ranks of one model
 /// differ by half a per cent in their kernels alone.
 const FLOOR: f64 = 0.0075;
 /// Weight of a step in the mean excess of a rank.
 const WEIGHT: f32 = 0.1;
-/// Of the median of as many readings as a window holds, in standard deviations of one: √(π/2)/√32.
+/// The standard error of the median of `SEEN` readings, in their standard deviations:
+/// √(π/2)/√32.
 const MEDIAN_ERROR: f64 = 0.22;
 /// Sigmas beyond which a rank is out of line: of a normal distribution 10⁻⁹ lies above, so 4,096
 /// ranks have one such reading in 250,000 steps, a week of steps of 2.4 s.
 const FAR: f64 = 6.0;
-/// Parts of the step that a rank computes in, as trainers name them, and what shares a part of the
-/// name and waits for others.
+/// Words in the names of step parts in which a rank computes, and words of parts with similar names
+/// in which it waits for others.
 const COMPUTES: [&str; 5] = ["fwd", "bwd", "forward", "backward", "compute"];
 const WAITS: [&str; 8] = ["recv", "send", "comm", "reduce", "gather", "sync", "wait", "barrier"];
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RankComputeTimes {
     open: VecDeque<Open>,
-    /// Ranks that a step waits for.
+    /// The number of ranks that a step waits for.
     awaited: usize,
     pub members: BTreeMap<u32, Member>,
-    /// By pipeline stage; ranks that do not report theirs are of stage 0.
+    /// The groups by pipeline stage; ranks that do not report their stage belong to stage 0.
     pub groups: BTreeMap<u32, Group>,
-    /// Steps judged.
+    /// The number of steps evaluated.
     pub judged: u64,
     pub last: Option<i64>,
-    /// Reports of steps that had been judged.
+    /// The number of reports of steps that had already been evaluated.
     pub late: u64,
     /// Median over the ranks of the seconds in compute sections, and of those that wait for data.
     pub compute: Level,
@@ -74,7 +75,7 @@ pub struct RankComputeTimes {
 /// What the steps lose to their slowest rank.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Slowest {
-    /// Of the last steps, as a share of the time.
+    /// The loss of the last steps, as a share of their time.
     pub lost: Window<SEEN>,
     pub usual: BaselineShare,
     pub turns: Rotation,
@@ -92,7 +93,7 @@ struct Report {
     compute: f32,
     data: f32,
     gc: f32,
-    /// What attention costs in this step, where the trainer reports it; else NaN.
+    /// The cost of attention in this step, if the trainer reports it; else NaN.
     load: f32,
 }
 
@@ -100,19 +101,21 @@ struct Report {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Member {
     pub stage: u32,
-    /// Steps that it was judged in, and the last of all steps that was one of them.
+    /// The number of steps in which it was evaluated; `seen` is the last of all steps that was one
+    /// of them.
     pub steps: u32,
     seen: u64,
     /// Mean excess: `ln` of its time over that of its peers.
     pub excess: f32,
-    /// Since when it is out of line, by steps.
+    /// Detects since which step it deviates.
     pub drift: Drift,
-    /// The same of its wait for data, as a share of the compute time of its peers.
+    /// The same for its wait for data, as a share of the compute time of its peers.
     pub waits: Drift,
-    /// Steps in which it was more than 10 % and more than 5 % slower than its peers, and far out.
+    /// The steps in which it was more than 10 % and more than 5 % slower than its peers, and far
+    /// out.
     pub slow: HitWindow,
     pub slower: HitWindow,
-    /// What its excess usually is.
+    /// Its usual excess.
     pub usual: BaselineShare,
 }
 
@@ -120,9 +123,9 @@ pub struct Member {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Group {
     pub ranks: u32,
-    /// What the excess of its slowest rank usually is.
+    /// The usual excess of its slowest rank.
     pub worst: f32,
-    /// Mean of the median compute time, in seconds.
+    /// The mean of the median compute times, in seconds.
     pub secs: f64,
     /// Standard deviation of the mean excesses of its ranks.
     pub spread: f32,
@@ -170,7 +173,7 @@ impl Member {
         if self.usual.is_known() { f64::from(self.excess) - self.usual.level() } else { 0.0 }
     }
 
-    /// When it went out of line: far at once, or a little for long.
+    /// The step at which it began to deviate: far at once, or a little for long.
     pub fn onset(&self) -> i64 {
         if self.drift.is_out() { self.drift.onset() } else { self.usual.since() }
     }
@@ -182,7 +185,7 @@ impl Group {
         self.peak.iter().sum::<f64>() / self.peak.len().max(1) as f64
     }
 
-    /// How evenly the role of the slowest goes round, and how often it stays.
+    /// How evenly the ranks take turns as the slowest, and how often the slowest stays the same.
     pub fn rotation(&self) -> (f64, f64) {
         self.slowest.rotation(self.ranks)
     }
@@ -211,8 +214,8 @@ impl RankComputeTimes {
         let Some(report) = Report::from_event(rank, e) else { return false };
         if let Some(behind) = self.last.map(|last| last.saturating_sub(step)).filter(|b| *b >= 0) {
             self.late += 1;
-            // A node that is followed only now reports after those that are known, each time: it is
-            // waited for from the next step on. A log that is read from its beginning is not.
+            // A node that is followed only now reports after the known ones each time: from the
+            // next step on, it is waited for. A log that is read from its beginning is not.
             if behind < PATIENCE as i64 {
                 self.meet(rank, stage);
             }
@@ -231,7 +234,7 @@ impl RankComputeTimes {
         self.close()
     }
 
-    /// Steps wait for this rank from now on, until it is silent for long.
+    /// Registers a rank, for which steps wait until it has not reported for long.
     fn meet(&mut self, rank: u32, stage: Option<u32>) {
         let judged = self.judged;
         let m = self.members.entry(rank).or_insert_with(|| {
@@ -243,7 +246,7 @@ impl RankComputeTimes {
         m.seen = judged;
     }
 
-    /// The run went back: its ranks may be elsewhere.
+    /// Resets the state, because the run restarted and its ranks may be on other nodes.
     pub(crate) fn restarted(&mut self) {
         *self = Self { judged: self.judged, late: self.late, ..Self::default() };
     }
@@ -279,7 +282,7 @@ impl RankComputeTimes {
         let mut slowest: Option<(f64, u32)> = None;
         for (stage, reports) in stages {
             let group = self.groups.entry(stage).or_default();
-            // Of ranks that report now and then, too few are no measure.
+            // If too few ranks report, there is nothing to compare with.
             if reports.len() < 2 || reports.len() * 2 < group.ranks as usize {
                 continue;
             }
@@ -322,8 +325,8 @@ impl RankComputeTimes {
     }
 }
 
-/// A rank that waits for data longer than the others. A wait that all ranks share is blamed on
-/// none.
+/// Finds a rank that waits for data longer than the others. A wait that all ranks share is
+/// attributed to none.
 fn compare_waits(step: i64, compute: f64, reports: &[Report], members: &mut BTreeMap<u32, Member>) {
     let mut data: Vec<f32> = reports.iter().map(|r| r.data).filter(|v| v.is_finite()).collect();
     let usual = lower_median(&mut data);
@@ -388,13 +391,13 @@ impl Report {
     }
 }
 
-/// Whether a rank computes in a part of the step of this name, and does not wait for others.
+/// Whether a rank computes, and does not wait for others, in a step part of this name.
 fn computes(name: &str) -> bool {
     COMPUTES.iter().any(|part| name.contains(part)) && !WAITS.iter().any(|part| name.contains(part))
 }
 
-/// The sum of the parts; of a name that others refine (`forward_backward` beside
-/// `forward_compute`), only those.
+/// The sum of the wanted parts. If other parts refine a name (`forward_compute` beside
+/// `forward_backward`), only these count.
 fn seconds(t: &Metrics, wanted: impl Fn(&str) -> bool) -> Option<f32> {
     let found = || t.iter().filter(|(name, v)| wanted(name) && v.is_finite() && *v >= 0.0);
     let refined = found().any(|(name, _)| name.ends_with("compute"));
@@ -409,7 +412,7 @@ fn faster_half(secs: &mut [f32], median: f64) -> f64 {
     (median / f64::from(*secs.select_nth_unstable_by(quarter, f32::total_cmp).1)).ln().abs()
 }
 
-/// Of two in the middle, the lower.
+/// The median, the lower one of two in the middle.
 fn lower_median(values: &mut [f32]) -> f64 {
     if values.is_empty() {
         return f64::NAN;
@@ -418,8 +421,8 @@ fn lower_median(values: &mut [f32]) -> f64 {
     f64::from(*values.select_nth_unstable_by(at, f32::total_cmp).1)
 }
 
-/// Between the time of a rank and its work, over the ranks; `None` where the work is not known or
-/// all have the same.
+/// The correlation between the time of a rank and its work, over the ranks. `None` if the work is
+/// unknown or the same for all.
 fn correlation(reports: &[Report]) -> Option<f64> {
     let known =
         || reports.iter().filter(|r| r.load.is_finite()).map(|r| (f64::from(r.load), f64::from(r.compute)));

@@ -1,14 +1,13 @@
 //! Compares the loss of each rank with those of the other ranks at the same step.
 //!
-//! Ranks that train on batches of their own differ by the noise of a batch. A GPU that computes
-//! wrong results shows in its own rank's loss first. One step later the gradients have spread the
-//! error to all ranks, and they cannot be distinguished any more. So a rank that is out of line
-//! before the others is remembered for a while: its loss is NaN where the others are finite, or far
-//! from theirs.
+//! Ranks that train on different batches differ by the noise of a batch. A GPU that computes wrong
+//! results shows first in the loss of its own rank. One step later, the gradients have spread the
+//! error to all ranks, which cannot be distinguished any more. So a rank that deviates before the
+//! others is kept for a while: its loss is NaN while the others are finite, or far from theirs.
 //!
-//! One rank far out once is most often its batch; one that is far out again and again, with another
-//! batch each time, is no accident of the data. Ranks that all report the same loss (the mean of
-//! all) are never out of line, and cost a comparison.
+//! A single deviation of a rank is most often caused by its batch. Repeated deviations, with
+//! another batch each time, are not. Ranks that all report the same loss (the mean of all) never
+//! deviate, and cost one comparison.
 //!
 //! A step is judged when every rank that usually reports its loss has done so, or when a later step
 //! is complete or two have begun. O(ranks) a step, eight bytes a rank; strays beyond the limit
@@ -20,26 +19,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::median::MAD_TO_SIGMA;
 
-/// Steps that wait for their ranks.
+/// The most steps that wait for their ranks.
 const OPEN: usize = 2;
-/// Fewer ranks are too few to find out which one is out of line.
+/// With fewer ranks, the one that deviates cannot be identified.
 pub(crate) const FEWEST: usize = 4;
-/// Strays remembered.
+/// The most strays kept.
 const STRAYS: usize = 32;
 /// A stray is this many robust standard deviations (1.4826 MAD) from the median of its step, and
 /// this share of it. A normal distribution has a chance of 1.5·10⁻²³ beyond 10 on both sides; a
 /// tenth of a rank's loss is what a batch of another kind makes.
 const FAR: f64 = 10.0;
 const MATTERS: f64 = 0.1;
-/// Ranks without a number are out of line while they are no more than this share: an engineering
-/// limit.
+/// Ranks without a number deviate only if they are at most this share: an engineering limit.
 const FEW: f64 = 0.25;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RankLosses {
     open: VecDeque<Open>,
-    /// Ranks that reported their loss at the last steps, and ranks that reported the last judged
-    /// step after it was judged.
+    /// The number of ranks that reported their loss at the last steps; `late` counts reports of the
+    /// last evaluated step that came after its evaluation.
     usual: usize,
     late: usize,
     last: Option<i64>,
@@ -52,19 +50,19 @@ struct Open {
     losses: Vec<(u32, f32)>,
 }
 
-/// A rank that was out of line.
+/// A rank whose loss deviated.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Stray {
     pub rank: u32,
     pub step: i64,
     pub loss: f64,
-    /// The median of the others, and how many they were.
+    /// The median of the other ranks; `ranks` is their number.
     pub others: f64,
     pub ranks: u32,
 }
 
 impl RankLosses {
-    /// Takes the loss that a rank reports of a step. True if a rank is found out of line.
+    /// Records the loss of a rank at a step. True if a rank deviates.
     pub(crate) fn take(&mut self, rank: u32, step: i64, loss: f64) -> bool {
         if self.last.is_some_and(|last| step <= last) {
             self.late += usize::from(self.last == Some(step));
@@ -91,7 +89,7 @@ impl RankLosses {
         self.last_stray() != before
     }
 
-    /// The run went back: the same steps come again.
+    /// Resets the state, because the run restarted and repeats steps.
     pub(crate) fn restarted(&mut self) {
         (self.last, self.usual, self.late) = (None, 0, 0);
         self.open.clear();
@@ -137,7 +135,7 @@ impl RankLosses {
     }
 }
 
-/// Of two in the middle, the lower.
+/// The median, the lower one of two in the middle.
 fn median(values: &mut [f64]) -> f64 {
     if values.is_empty() {
         return f64::NAN;

@@ -19,7 +19,7 @@ pub(crate) struct Reporters {
     /// Since when that user owns it, if another user owned it before.
     pub(crate) since: Option<Ts>,
     ranks: BTreeMap<u32, u32>,
-    /// Sources that declared another user, and which.
+    /// Sources that declared another user, with that user.
     denied: BTreeMap<String, u32>,
     /// The source of another user that reports steps, about which people were notified.
     pub(crate) disputed_by: Option<String>,
@@ -58,7 +58,7 @@ impl Reporters {
         self.place(source, None);
     }
 
-    /// A rank is reported by this source from now on.
+    /// Records that this source reports a rank from now on.
     pub(crate) fn bind(&mut self, rank: u32, source: &str) {
         // Ranks of one source are neighbours, as a rule.
         let near = rank.checked_sub(1).and_then(|rank| self.ranks.get(&rank)).copied();
@@ -78,7 +78,7 @@ impl Reporters {
         at as u32
     }
 
-    /// Another user owns the run from now on, as this source declares.
+    /// Passes the run to another user, whom this source declared.
     pub(crate) fn pass_on(&mut self, now: Ts, source: &str, uid: u32) {
         *self = Self { uid: Some(uid), since: Some(now), ..Self::default() };
         self.add(source);

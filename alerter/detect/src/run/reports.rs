@@ -1,5 +1,5 @@
-//! Reports about a run as text: from its script, its launcher, or a file that is written when
-//! something went wrong.
+//! Reports about a run in text form: from its script, its launcher, or a file written after an
+//! error.
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,10 @@ use stepwatch_wire::{Event, Value, names::exporter_event};
 
 use stepwatch_model::time::Ts;
 
-/// Reports remembered a run: the first of a crash matter, and the last of a script.
+/// The most reports kept for a run: the first of a crash matter, and the last of a script.
 const MAX_REPORTS: usize = 32;
 
-/// Samples for which a report is fresh.
+/// The number of samples for which a report is fresh.
 const FRESH: u64 = 8;
 
 /// What a report is about: the name of its event.
@@ -28,15 +28,15 @@ pub enum Topic {
 pub struct Report {
     pub topic: Topic,
     pub at: Ts,
-    /// By the clock of the program that wrote it.
+    /// When it was written, by the clock of the program that wrote it.
     pub when: Ts,
-    /// Samples that the run had had: a few more prove that it goes on.
+    /// The number of samples before the report. A few more prove that the run goes on.
     pub steps: u64,
     pub rank: Option<u32>,
-    /// The rank on its node, where that is all that is known.
+    /// The local rank, if nothing else is known.
     pub local_rank: Option<u32>,
     pub node: Option<String>,
-    /// From the event: `error`, `warn`, `info`.
+    /// The level in the event: `error`, `warn`, `info`.
     pub level: String,
     pub text: String,
 }
@@ -57,7 +57,7 @@ impl Topic {
 }
 
 impl Report {
-    /// Who it is about.
+    /// The rank that it is about.
     pub fn place(&self) -> Target {
         Target::Rank { rank: self.rank, local_rank: self.local_rank, node: self.node.clone() }
     }

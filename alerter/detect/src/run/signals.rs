@@ -1,8 +1,8 @@
-//! Numbers of a run that have no place in its samples: metrics of other names, and the results of
+//! Signals of a run that are not in its samples: metrics of other names, and the results of
 //! evaluations.
 //!
-//! Every signal is taken once a step, from the lowest rank that reports it, in the order of the
-//! steps, like those of the samples.
+//! Every signal is read once a step, from the lowest rank that reports it, in order of the steps,
+//! like those of the samples.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use super::values::is_own;
 use crate::sample::{Eval, Reading};
 use stepwatch_model::time::{Span, Ts};
 
-/// Signals known a run; further ones are counted and left out. Each run has room for the first
-/// [`USUAL_SIGNALS`]; what a source has room for beside them, its runs share.
+/// The most signals of a run; further ones are counted and left out. Each run has room for the
+/// first [`USUAL_SIGNALS`]; the runs of a source share its further room.
 pub(crate) const MAX_SIGNALS: usize = 512;
 pub(crate) const USUAL_SIGNALS: usize = 32;
 
-/// How long it is believed that there is no room.
+/// How long the result that there is no room is reused.
 const ROOM_HOLDS: Span = Span::secs(1);
 
 /// Name of an evaluation whose event has no name.
@@ -29,7 +29,7 @@ const UNNAMED: &str = "eval";
 pub(crate) struct Signals {
     ids: BTreeMap<String, u16>,
     at: Vec<Signal>,
-    /// Room beyond [`USUAL_SIGNALS`], and when that was found out.
+    /// The room beyond [`USUAL_SIGNALS`], and when it was computed.
     #[serde(skip)]
     room: Option<(Ts, usize)>,
 }
@@ -43,32 +43,33 @@ pub(crate) struct Place {
     pub(crate) rank: u32,
 }
 
-/// What was not used of an event.
+/// The number of values of an event that were not used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) over_limit: u64,
 }
 
 impl Signals {
-    /// Signals beyond those that each run has room for.
+    /// The number of signals beyond the usual room.
     pub(crate) fn beyond_usual(&self) -> usize {
         self.at.len().saturating_sub(USUAL_SIGNALS)
     }
 
-    /// Whether it is to be found out how much room there is for an event.
+    /// Whether the room must be computed for an event.
     pub(crate) fn asks_for_room(&self, now: Ts, e: &Event) -> bool {
-        // That there was none is believed for a while, but room may be another run's by now.
+        // A lack of room is remembered for a while, but room found earlier may be another run's by
+        // now.
         let had_none = |(at, _): (Ts, usize)| now - at < ROOM_HOLDS && self.at.len() >= self.max();
         self.at.len() + e.m.len() >= USUAL_SIGNALS && !self.room.is_some_and(had_none)
     }
 
-    /// So many signals may be there beyond the usual ones.
+    /// Sets the room beyond the usual signals.
     pub(crate) fn has_room(&mut self, now: Ts, beyond_usual: usize) {
         self.room = Some((now, beyond_usual));
     }
 
-    /// The numbers of a step's report that are somebody's own. One that should have been there and
-    /// is nothing was not finite: strict JSON writes NaN as `null`.
+    /// The custom metrics of a step report. A metric that is listed as missing was not finite:
+    /// strict JSON writes NaN as `null`.
     pub(crate) fn readings<'e>(&mut self, p: Place, e: &'e Event, left: &mut Left) -> Vec<Reading<'e>> {
         let own = |name: &&String| is_own(name) && e.m.get(name).is_none();
         let missing = e.missing.iter().filter(own).map(|name| (name.as_str(), f64::NAN));
@@ -91,7 +92,7 @@ impl Signals {
         Some(Eval { id, set, step: p.step, ts: p.ts, attempt: p.attempt, loss, quantum })
     }
 
-    /// What else an evaluation measured: `eval/<set>/<metric>`.
+    /// The other metrics of an evaluation: `eval/<set>/<metric>`.
     pub(crate) fn measured(&mut self, p: Place, e: &Event, left: &mut Left) -> Vec<(u16, String, f64, f64)> {
         let metrics = e.m.custom();
         metrics
@@ -103,7 +104,7 @@ impl Signals {
             .collect()
     }
 
-    /// Steps begin again.
+    /// Resets the signals, because the run restarted.
     pub(crate) fn restart(&mut self) {
         self.at.iter_mut().for_each(Signal::restart);
     }
@@ -112,7 +113,7 @@ impl Signals {
         MAX_SIGNALS.min(USUAL_SIGNALS + self.room.map_or(0, |(_, room)| room))
     }
 
-    /// The number of a series, if this word of it is the next one.
+    /// The id of a series, if this report is its next one.
     fn turn(&mut self, name: &str, p: Place, left: &mut Left) -> Option<u16> {
         let id = match self.ids.get(name) {
             Some(id) => *id,
@@ -136,7 +137,7 @@ impl Signals {
     }
 }
 
-/// Metrics with a name of ours that no detector of samples reads.
+/// Built-in metrics that no detector of samples reads.
 fn ours(e: &Event) -> impl Iterator<Item = (&str, f64)> {
     let name = metric::PARAMS_NORM;
     e.m.get(name).map(|value| (name, value)).into_iter()

@@ -1,5 +1,5 @@
-//! The sources of a run: exporters that answer, exporters that do not, and what follows from that
-//! for the run.
+//! The sources of a run: exporters that answer, exporters that do not, and the consequences for the
+//! run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,12 @@ use super::lost_source::Lost;
 use super::state::RunState;
 use stepwatch_model::time::{Span, Ts};
 
-/// A node and its run stopped at the same moment if the two times lie no further apart than this
-/// and the time between two steps: a silent stream counts as broken after a quarter of a minute,
-/// and what the other nodes sent before arrives within seconds.
+/// The tolerance for a node and its run to have stopped at the same moment, in addition to the time
+/// between two steps. A stream without records counts as broken after 15 s, and earlier records of
+/// the other nodes arrive within seconds.
 const NOTICED: Span = Span::secs(45);
 const ON_ITS_WAY: Span = Span::secs(10);
-/// Reports by which ranks in one collective may be apart.
+/// The number of reports by which ranks in one collective may differ.
 const APART: i64 = 2;
 
 impl RunState {
@@ -24,8 +24,7 @@ impl RunState {
         self.resumed_at = now;
     }
 
-    /// Since when it is known that a source does not answer. Whether it answered while the alerter
-    /// did not run is not known.
+    /// Since when a source is known not to answer. Its state while the alerter was down is unknown.
     pub(crate) fn away_since(&self, lost: &Lost) -> Ts {
         lost.since.max(self.resumed_at)
     }
@@ -48,7 +47,7 @@ impl RunState {
         self.live.insert(source.to_owned(), now);
     }
 
-    /// `node`: the one that it reports, where that is known.
+    /// Records that a source does not answer. `node` is the node that it reports, if known.
     pub fn source_down(&mut self, now: Ts, source: &str, node: Option<&str>, reason: &str) {
         self.live.remove(source);
         let lost = || Lost { since: now, reason: reason.to_owned(), node: node.map(str::to_owned) };
@@ -60,8 +59,8 @@ impl RunState {
         self.lost.remove(source);
     }
 
-    /// Sources that do not answer, by the nodes that they report. The address of a source need not
-    /// be the name of its node.
+    /// The sources that do not answer, by node. The address of a source need not be the name of its
+    /// node.
     fn unanswered(&self) -> impl Iterator<Item = (&str, &Lost)> {
         self.lost.iter().filter_map(|(source, lost)| {
             let host = source.rsplit_once(':').map_or(source.as_str(), |(host, _)| host);
@@ -70,8 +69,8 @@ impl RunState {
         })
     }
 
-    /// Of these, those whose nodes no other source reports: an exporter that was started anew may
-    /// answer at another address.
+    /// The nodes of unanswered sources that no other source reports. An exporter that was restarted
+    /// may answer at another address.
     pub(crate) fn lost_nodes(&self) -> impl Iterator<Item = (&str, &Lost)> {
         self.unanswered().filter(|(node, _)| !self.heard_elsewhere.contains(*node))
     }
@@ -81,9 +80,10 @@ impl RunState {
         self.lost_nodes().map(|(node, _)| node).collect()
     }
 
-    /// Nodes of the run that fell silent as it stopped, and since when that is known, while other
-    /// nodes still report that it stands: hosts that died, not only exporters. An exporter that
-    /// dies alone stops no rank, and ranks that sent a `bye` stand for another reason.
+    /// The nodes of the run that stopped reporting when the run stopped, and since when that is
+    /// known, while other nodes still report a standstill. These hosts died, not only their
+    /// exporters: an exporter that dies alone stops no rank, and ranks that sent a `bye` stopped
+    /// for another reason.
     pub(crate) fn dark(&self) -> Vec<(&str, Ts)> {
         if self.lost.is_empty() || self.live.is_empty() || self.ended.is_some() || !self.stands() {
             return Vec::new();
@@ -98,8 +98,8 @@ impl RunState {
             .collect()
     }
 
-    /// Ranks of which it is known how far they came: not those whose node only cannot be heard
-    /// while the run goes on there.
+    /// The ranks whose progress is known, without those whose node cannot be reached while the run
+    /// goes on.
     pub(crate) fn followed(&self) -> impl Iterator<Item = (u32, &Rank)> {
         let (mut unheard, dark) = (self.unheard(), self.dark());
         unheard.retain(|node, _| dark.iter().all(|(dark, _)| dark != node));
@@ -116,8 +116,8 @@ impl RunState {
             && within_reach().all(|r| r.done)
     }
 
-    /// Whether the ranks whose sources answer have come as far as the run, and no further, and none
-    /// has sent a `bye`.
+    /// Whether the ranks with sources that answer are all at the step of the run, and none has sent
+    /// a `bye`.
     fn stands(&self) -> bool {
         let Some(last) = self.last_step else { return false };
         let reach = APART.saturating_mul(self.interval.max(1));
@@ -136,8 +136,8 @@ impl RunState {
         self.members().map(|(_, r)| r).filter(move |r| !r.is_unheard(&unheard))
     }
 
-    /// Since when the last source of each node does not answer. Another source may report the node,
-    /// and not yet its ranks.
+    /// Since when the last source of each node has not answered. Another source may report the
+    /// node, but not yet its ranks.
     fn unheard(&self) -> BTreeMap<&str, Ts> {
         let mut since = BTreeMap::new();
         for (node, lost) in self.unanswered() {

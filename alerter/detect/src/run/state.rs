@@ -1,4 +1,4 @@
-//! What is known of a run, apart from its numbers.
+//! The state of a run, apart from its signals.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,25 +22,25 @@ use crate::sample::StepSample;
 use stepwatch_model::Target;
 use stepwatch_model::time::{Span, Ts};
 
-/// Phases remembered a run.
+/// The most phases kept for a run.
 const MAX_PHASES: usize = 32;
-/// Words that a run may declare of itself, and characters of their names and values.
+/// The most labels that a run may declare, and the most characters of their names and values.
 const MAX_LABELS: usize = 32;
 const MAX_LABEL: usize = 128;
-/// Deaths remembered a run: the first one is the one that matters.
+/// The most deaths kept for a run: the first one matters most.
 const MAX_DEATHS: usize = 64;
 /// Exit codes after Ctrl-C and SIGTERM: a person or a scheduler stopped the run, so nobody is
 /// notified.
 const STOPPED: [i64; 2] = [130, 143];
-/// Steps after a death that prove that the run goes on without it.
+/// The number of steps after a death that prove that the run goes on without that rank.
 const PROOF_STEPS: u64 = 3;
-/// Times the 99th percentile of the pace from which a gap is a pause, and from which the next one
-/// of its length must not come as a surprise: no deadline is shorter. Engineering limits.
+/// Multiples of the 99th percentile of the pace. A gap beyond `PAUSE` is a pause; no deadline is
+/// shorter than the longest gap beyond `LONG`. Engineering limits.
 const PAUSE: f64 = 3.0;
 const LONG: f64 = 1.5;
-/// Lines by which a step may come late.
+/// The number of lines by which a step may be out of order.
 const OUT_OF_ORDER: i64 = 3;
-/// How long steps of the attempt that was left are still on their way.
+/// How long steps of the previous attempt may still arrive.
 const IN_FLIGHT: Span = Span::secs(30);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -50,12 +50,12 @@ pub struct RunState {
     pub attempt: u32,
     pub world: Option<u32>,
     pub first_seen: Ts,
-    /// When anything of the run arrived last.
+    /// When the last record of the run arrived.
     pub last_heard: Ts,
     pub last_step: Option<i64>,
     /// When a step arrived last, by our clock.
     pub last_progress: Ts,
-    /// When the trainer last showed that it moves in another way: a phase, a checkpoint or an
+    /// When the trainer last showed progress of another kind: a phase, a checkpoint or an
     /// evaluation began or ended.
     pub last_sign: Ts,
     /// When that step happened, by its own clock.
@@ -63,12 +63,12 @@ pub struct RunState {
     /// When the attempt began, by our clock.
     pub attempt_at: Ts,
     pub attempts: Attempts,
-    /// The most informative exit code of the attempt, and not the last one.
+    /// The most informative exit code of the attempt, not the last one.
     pub worst_code: i64,
-    /// Samples since the attempt began, and ever.
+    /// The number of samples since the attempt began, and in total.
     pub attempt_steps: u64,
     pub total_steps: u64,
-    /// Steps between two samples.
+    /// The number of steps between two samples.
     pub interval: i64,
     pub pace: Pace,
     /// The longest pause that the run survived, in seconds: mostly an undeclared evaluation.
@@ -82,20 +82,20 @@ pub struct RunState {
     pub declares: bool,
     /// A process of the run has sent a `hello`.
     pub greeted: bool,
-    /// What it declared of the run in words: the labels that routes and silences may select by.
+    /// The labels that the trainer declared, by which routes and silences may select.
     pub labels: BTreeMap<String, String>,
     pub ranks: BTreeMap<u32, Rank>,
-    /// How many ranks of this attempt each node has.
+    /// The number of ranks of this attempt on each node.
     pub nodes: BTreeMap<String, u32>,
-    /// Nodes that came or went since somebody asked.
+    /// Nodes that came or went since the last call of `place`.
     #[serde(skip)]
     pub(crate) moved: Vec<String>,
-    /// How those nodes are set up.
+    /// The setups of those nodes.
     pub config_groups: ConfigGroups,
     /// Open phases, and how long each kind took at most.
     pub phases: BTreeMap<String, Phase>,
     pub checkpoints: Checkpoints,
-    /// Where its time went.
+    /// The accounts of its time.
     pub ledger: Ledger,
     /// Samples a step, from which the position of the run in its data follows.
     pub batch_size: BatchSize,
@@ -107,19 +107,19 @@ pub struct RunState {
     pub waiting_since: Option<Ts>,
     /// When most of its GPUs were last seen to compute although no step was reported for a while.
     pub computed_at: Option<Ts>,
-    /// How long each rank computes.
+    /// The compute time of each rank.
     pub compute_times: RankComputeTimes,
-    /// The losses that ranks report of their own batches.
+    /// The losses of the ranks on their own batches.
     pub rank_losses: RankLosses,
-    /// What its GPUs and ports usually read.
+    /// The usual readings of its GPUs and ports.
     pub peers: Peers,
     steps_since_death: u64,
     pub ended: Option<Ended>,
-    /// Sources that feed the run, and when each did so last.
+    /// The sources that report the run, and when each last did.
     pub live: BTreeMap<String, Ts>,
     pub lost: BTreeMap<String, Lost>,
-    /// Nodes whose source does not answer, and that another source reports. Not stored: it follows
-    /// from which sources answer.
+    /// Nodes with a source that does not answer and another that does. Not stored, because it
+    /// follows from which sources answer.
     #[serde(skip)]
     pub(crate) heard_elsewhere: BTreeSet<String>,
     /// Since when the run has been received without interruption: silence before it does not count.
@@ -127,7 +127,7 @@ pub struct RunState {
     /// When the alerter last resumed. Not stored: it is set anew when stored state is restored.
     #[serde(skip)]
     pub(crate) resumed_at: Ts,
-    /// Something happened that the clock detectors should look at before their deadline.
+    /// The clock detectors must run before their deadline.
     pub wants_look: bool,
 }
 
@@ -140,10 +140,10 @@ pub struct Rank {
     pub stage: Option<u32>,
     pub attempt: Option<u32>,
     pub last_step: Option<i64>,
-    /// The last two steps between which there is room for others, which may come late.
+    /// The last two steps with a gap between them, which late steps may fill.
     hole: Option<(i64, i64)>,
     pub last_seen: Ts,
-    /// The run restarted and this rank has not followed yet.
+    /// The run restarted, and this rank has not reported a step since.
     pub stale: bool,
     pub done: bool,
 }
@@ -159,7 +159,7 @@ pub struct Phase {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Death {
     pub at: Ts,
-    /// By the clock of the program that saw it.
+    /// The time of death by the clock of the program that saw it.
     pub when: Ts,
     pub text: String,
 }
@@ -170,7 +170,7 @@ pub struct Ended {
     /// Exit code; 0 is a clean end.
     pub code: i64,
     pub text: Option<String>,
-    /// Its end was not reported: its log ended without an error.
+    /// The end was not reported: the log ended without an error.
     pub silent: bool,
 }
 
@@ -185,14 +185,14 @@ fn stage(rank: u32, world: Option<u32>, e: &Event) -> Option<u32> {
     })
 }
 
-/// A small number that stands beside the metrics, or, in a step, among them.
+/// A small integer beside the metrics or, in a step, among them.
 fn number(e: &Event, key: &str) -> Option<u32> {
     let v = e.extra.get(key).and_then(Value::as_f64).or_else(|| e.m.get(key))?;
     (v >= 0.0 && v <= f64::from(u32::MAX) && v.fract() == 0.0).then_some(v as u32)
 }
 
 impl Ended {
-    /// It came to its end, or somebody stopped it.
+    /// Whether the run completed, or a person or scheduler stopped it.
     pub fn well(&self) -> bool {
         self.code == 0 || self.by_hand()
     }
@@ -203,8 +203,8 @@ impl Ended {
 }
 
 impl Rank {
-    /// A step before the last one that was not reported yet, so it is only out of order: a rewind
-    /// reports steps again.
+    /// Whether a step before the last one was not reported yet, so that it is only out of order. A
+    /// rewind reports steps again.
     fn is_late(&self, last: i64, step: i64, interval: i64) -> bool {
         let near = last.saturating_sub(step) <= interval.saturating_mul(OUT_OF_ORDER);
         near && self.hole.is_some_and(|(from, to)| from < step && step < to)
@@ -264,7 +264,7 @@ impl RunState {
         }
     }
 
-    /// GPUs that are paid for while the run has a fault.
+    /// The number of GPUs, which are paid for also while the run has a fault.
     pub fn gpus(&self) -> u32 {
         self.world.unwrap_or(0).max(self.ranks.len() as u32).max(1)
     }
@@ -327,7 +327,7 @@ impl RunState {
         }
     }
 
-    /// Takes the setup of a node of the run. Setups of other nodes are not kept.
+    /// Records the setup of a node of the run. Setups of other nodes are not kept.
     pub(crate) fn set_up(&mut self, now: Ts, node: &str, setup: &Setup) {
         if self.nodes.contains_key(node) {
             self.wants_look |= self.config_groups.take(now, node, setup);
@@ -354,7 +354,7 @@ impl RunState {
         }
     }
 
-    /// Takes the parts of a rank's step; true if that made a step comparable.
+    /// Records the times of the parts of a rank's step; true if a step can be compared now.
     pub(crate) fn sectioned(&mut self, rank: u32, step: i64, e: &Event) -> bool {
         let Some(r) = self.ranks.get_mut(&rank).filter(|r| !r.stale && r.last_step == Some(step)) else {
             return false;
@@ -363,8 +363,8 @@ impl RunState {
         self.compute_times.take(rank, r.stage, step, e)
     }
 
-    /// Takes a rank's own loss. True if a rank is out of line. A rank of an attempt that was left
-    /// is not counted.
+    /// Records a rank's own loss. True if a rank deviates. A rank of an earlier attempt is not
+    /// counted.
     pub(crate) fn take_rank_loss(&mut self, rank: u32, step: i64, loss: f64) -> bool {
         let counts = || self.ranks.get(&rank).is_some_and(|r| !r.stale && r.last_step == Some(step));
         self.ranks.len() >= rank_loss::FEWEST && counts() && self.rank_losses.take(rank, step, loss)
@@ -397,16 +397,17 @@ impl RunState {
         }
     }
 
-    /// The ranks of the current attempt: after a restart with fewer, the others are history.
+    /// The ranks of the current attempt: after a restart with fewer ranks, the others do not count.
     pub fn members(&self) -> impl Iterator<Item = (u32, &Rank)> {
         let world = self.world.unwrap_or(u32::MAX);
         self.ranks.iter().filter(move |(n, r)| !r.stale && **n < world).map(|(n, r)| (*n, r))
     }
 
-    /// `reported`: an event says how the rank died; otherwise it was only seen to be gone.
+    /// Records a death. `reported` means that an event has its cause; otherwise the rank was only
+    /// seen to be gone.
     pub(crate) fn died(&mut self, rank: u32, death: Death, reported: bool) {
         self.steps_since_death = 0;
-        // A rank may die again in a later life.
+        // A rank may die again after a restart.
         let news = self.deaths.get(&rank).is_none_or(|d| d.at < self.last_progress);
         if news && self.deaths.len() < MAX_DEATHS {
             self.deaths.insert(rank, death);
@@ -415,7 +416,7 @@ impl RunState {
         }
     }
 
-    /// Decides what a step of `rank` is, and moves the rank.
+    /// Classifies a step of `rank`, and updates the rank.
     pub(crate) fn rank_step(&mut self, now: Ts, rank: u32, step: i64, attempt: Option<u32>) -> Arrival {
         let (run_step, attempt_at, interval) = (self.last_step, self.attempt_at, self.interval);
         let r = self.ranks.entry(rank).or_default();
@@ -458,7 +459,8 @@ impl RunState {
         Arrival::Next
     }
 
-    /// Rank `first` came back at an earlier step; the others are expected to follow.
+    /// Begins a new attempt: rank `first` reported an earlier step, and the others are expected to
+    /// follow.
     pub(crate) fn restarted(&mut self, now: Ts, first: u32) {
         self.end_attempt();
         self.attempt += 1;
@@ -489,7 +491,7 @@ impl RunState {
         self.config_groups.retain(now, |node| nodes.contains_key(node));
     }
 
-    /// A rank as what can be suspected.
+    /// The rank as a target of suspicion.
     pub(crate) fn rank_target(&self, rank: u32) -> Target {
         let r = self.ranks.get(&rank);
         let node = r.and_then(|r| r.node.clone());
@@ -497,7 +499,7 @@ impl RunState {
         Target::Rank { rank: Some(rank), local_rank, node }
     }
 
-    /// Its attempt has made more than the step by which it was noticed.
+    /// Whether the attempt has made more steps than the first one.
     pub(crate) fn steps_since_restart(&self) -> bool {
         self.last_progress > self.attempt_at
     }
@@ -538,17 +540,17 @@ impl RunState {
         self.goes_on(s.step);
     }
 
-    /// `usual`: the longest of a hundred gaps.
+    /// Records a gap of `secs` seconds. `usual` is the 99th percentile of the gaps.
     fn paced(&mut self, secs: f64, usual: f64) {
         self.wants_look |= secs > PAUSE * usual;
         self.time_resolution.add(secs);
         if secs > LONG * usual {
             self.longest_pause = self.longest_pause.max(secs);
         } else {
-            // A pause seen once need not keep the deadline long for ever.
+            // Decays, so that one pause does not make the deadline long for ever.
             self.longest_pause *= 0.9999;
         }
-        // A pause counts as a slow step; were it one, the next steps would show it.
+        // A pause counts as a slow step. If it is one, the next steps show it.
         self.pace.add(secs.min(PAUSE * usual));
     }
 
@@ -561,7 +563,7 @@ impl RunState {
         p.ranks.insert(rank);
     }
 
-    /// How long the phase took, once the last rank has left it.
+    /// Ends a phase of a rank. Returns the length of the phase once the last rank has left it.
     pub(crate) fn phase_end(&mut self, at: Ts, name: &str, rank: u32) -> Option<Span> {
         let p = self.phases.get_mut(name)?;
         p.ranks.remove(&rank);
@@ -570,7 +572,7 @@ impl RunState {
         Some(at - since)
     }
 
-    /// Seconds that so many steps usually take.
+    /// Seconds that this many steps usually take.
     pub fn takes(&self, steps: i64) -> f64 {
         steps.max(0) as f64 / self.interval as f64 * self.pace.quantile(0.5).unwrap_or(0.0)
     }

@@ -1,4 +1,4 @@
-//! What an incident keeps of a run.
+//! The summary of a run that an incident keeps.
 
 use std::collections::BTreeSet;
 

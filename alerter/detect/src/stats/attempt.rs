@@ -1,4 +1,4 @@
-//! When a signal comes from another attempt of the run than before.
+//! Detects that a signal comes from another attempt of the run than before.
 //!
 //! The signals of a step may come apart, so every detector sees a restart by the first sample that
 //! has its own signal.

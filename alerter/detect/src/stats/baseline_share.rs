@@ -1,4 +1,4 @@
-//! What a share of the time usually is, and whether it has been more lately.
+//! Keeps the usual value of a share of the time, and detects a rise.
 //!
 //! ```text
 //! level += max(1/n, 1/2048)·clip(x − level, ±1 %)
@@ -64,17 +64,17 @@ impl BaselineShare {
         f64::from(self.level)
     }
 
-    /// It is more than usual, and has been for a while.
+    /// Whether the share has been above its usual value for a while.
     pub fn has_risen(&self) -> bool {
         self.s >= H
     }
 
-    /// What has risen is still up, or what has not may be about to.
+    /// Whether a rise still holds, or one may be about to begin.
     pub fn holds(&self) -> bool {
         self.s > 0.5 * H
     }
 
-    /// When it was last as usual.
+    /// When the share was last as usual.
     pub fn since(&self) -> i64 {
         self.since
     }

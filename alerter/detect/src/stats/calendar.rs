@@ -1,5 +1,5 @@
-//! What belongs to the hour of the day and the day of the week: load that comes with the working
-//! day, a cool night.
+//! Estimates the parts of a value that depend on the hour of the day and the day of the week: load
+//! that comes with the working day, a cool night.
 //!
 //! By the wall clock (UTC: the hours of a place are always the same distance from it, but for
 //! summer time, which is learned within days). The mean of each hour is held against a slow mean of
@@ -50,7 +50,7 @@ impl Calendar {
         self.n = self.n.saturating_add(1);
     }
 
-    /// What of a value at `ts` is the hour's and the day's; nothing until that is certain.
+    /// The part of a value at `ts` that is due to the hour and the day; 0 until that is certain.
     pub fn share(&self, ts: Ts) -> f64 {
         if self.learned < PROVEN_HOURS || self.error_with >= GAIN * self.error_without {
             return 0.0;

@@ -1,4 +1,4 @@
-//! Whether any series still is where it was: level, trend and noise that follow it, and a CUSUM
+//! Detects that a series has left its level: level, trend and noise follow the series, with a CUSUM
 //! each way.
 //!
 //! Holt's linear trend (1957) with Huber's bounded influence, so that no wild value moves it, and a
@@ -138,25 +138,25 @@ impl Level {
         self.s
     }
 
-    /// While a shift lasts nothing is learned but what its level would be.
+    /// Records a value during a shift. Only the level that the shift would have is learned.
     pub fn hold(&mut self, x: f64) {
         self.recent.push(x);
     }
 
-    /// The shift has become the level: it starts again from the last values.
+    /// Accepts the shift as the level, from its last values.
     pub fn accept(&mut self) {
         let level = self.recent.median();
         self.go_on(level);
     }
 
-    /// The shift is over.
+    /// Ends the shift at `level`.
     pub fn go_on(&mut self, level: f64) {
         (self.m, self.b) = (level, 0.0);
         self.up.reset();
         self.down.reset();
     }
 
-    /// Another attempt of the run, another process: what was usual is learned again.
+    /// Resets all state for another attempt of the run, or another process.
     pub fn clear(&mut self) {
         *self = Self::default();
     }

@@ -58,33 +58,33 @@ impl<const N: usize> Window<N> {
         self.len() == 0
     }
 
-    /// In no order.
+    /// The values, in no order.
     fn values(&self) -> &[f32] {
         &self.values[..self.len()]
     }
 
-    /// What the next one takes the place of.
+    /// The value that the next one replaces; `None` until the window is full.
     pub(super) fn oldest(&self) -> Option<f32> {
         self.full.then(|| self.values[usize::from(self.at)])
     }
 
-    /// The newest.
+    /// The newest value.
     pub fn last(&self) -> Option<f64> {
         let at = usize::from(self.at).checked_sub(1).or(self.full.then_some(N - 1))?;
         Some(f64::from(self.values[at]))
     }
 
-    /// Infinite of none.
+    /// The smallest value; infinite without values.
     pub fn least(&self) -> f64 {
         f64::from(self.values().iter().copied().fold(f32::INFINITY, f32::min))
     }
 
-    /// Those above `value`, less those below.
+    /// The number of values above `value` minus the number below it.
     pub(super) fn above(&self, value: f32) -> i32 {
         self.values().iter().map(|v| i32::from(*v > value) - i32::from(*v < value)).sum()
     }
 
-    /// Oldest first.
+    /// The values, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = f64> {
         let split = if self.full { usize::from(self.at) } else { 0 };
         let end = self.len();

@@ -1,4 +1,4 @@
-//! One alert, as small as it can be kept: tens of thousands may fire at once.
+//! One alert, in as little memory as possible, because tens of thousands may fire at once.
 
 use stepwatch_wire::words;
 
@@ -8,20 +8,20 @@ use stepwatch_model::{Ts, fingerprint, hash_byte, hash_label};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alert {
-    /// Of its labels: what makes it this alert and no other.
+    /// The hash of its labels, which identifies it.
     pub fingerprint: u64,
     pub labels: LabelSet,
     pub annotations: LabelSet,
-    /// Of its labels, those beyond which its reporter has no say: `run` and `team`, with their
-    /// values. Empty of one without limits.
+    /// The labels `run` and `team` to which its sender's token is limited, with their values. Empty
+    /// without a limit.
     pub within: LabelSet,
-    /// The name of the token that posted it, where that is limited; empty otherwise.
+    /// The name of the token that posted it, if that token is limited; empty otherwise.
     pub sender: Box<str>,
     pub starts_at: Ts,
     pub generator_url: Box<str>,
 }
 
-/// Why one is not taken.
+/// Why an alert is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AlertError {
     #[error("at least one label pair required")]
@@ -33,7 +33,7 @@ pub enum AlertError {
 }
 
 impl Alert {
-    /// Checks what was posted, and cuts what is too long.
+    /// Checks a posted alert, and cuts texts that are too long.
     pub fn new(
         labels: LabelSet,
         annotations: LabelSet,
@@ -44,7 +44,7 @@ impl Alert {
         Self::fitted(labels, annotations, starts_at, generator_url, limits).map(|(alert, _)| alert)
     }
 
-    /// The same, and how many of its texts were cut or left out.
+    /// As `new`, and returns how many of its texts were cut or left out.
     pub fn fitted(
         labels: LabelSet,
         annotations: LabelSet,
@@ -65,7 +65,7 @@ impl Alert {
         let (labels, labels_cut) = truncate::labels(labels, limits);
         let (annotations, annotations_cut) = truncate::annotations(annotations, limits);
         let mut generator_url = generator_url.into();
-        // Half an address leads nowhere.
+        // A cut address would lead nowhere.
         let address =
             generator_url.len() <= limits.annotation && words::line(&generator_url) == *generator_url;
         if !address {
@@ -83,8 +83,9 @@ impl Alert {
         Ok((alert, labels_cut + annotations_cut + u64::from(!address)))
     }
 
-    /// Posted with a token that is limited to these labels. It is another alert than the one with
-    /// the same labels that is posted without limits, so that neither ends or prolongs the other.
+    /// Marks it as posted with a token that is limited to these labels. It is then a different
+    /// alert from one with the same labels that is posted without limits, so that neither ends or
+    /// prolongs the other.
     #[must_use]
     pub fn within(mut self, within: LabelSet) -> Self {
         self.fingerprint = fingerprint_within(&self.labels, &within);
@@ -92,20 +93,19 @@ impl Alert {
         self
     }
 
-    /// Posted with a limited token of this name.
+    /// Marks it as posted with a limited token of this name.
     #[must_use]
     pub fn sent_by(self, token: &str) -> Self {
         Self { sender: token.into(), ..self }
     }
 
-    /// What distinguishes it from other alerts: a hash of its labels without the severity, which is
-    /// only how bad the same condition is.
+    /// The hash of its labels without the severity, which is only how bad the same condition is.
     pub(super) fn identity(&self) -> u64 {
         let labels = self.labels.iter().filter(|(name, _)| *name != "severity");
         self.within.iter().fold(hash_byte(fingerprint(labels), 254), hash_label)
     }
 
-    /// What its texts take.
+    /// Bytes of its texts.
     pub(super) fn bytes(&self) -> usize {
         let sets = [&self.labels, &self.annotations, &self.within];
         sets.map(LabelSet::bytes).iter().sum::<usize>() + self.generator_url.len() + self.sender.len()
@@ -116,12 +116,12 @@ impl Alert {
         self.labels.get("alertname").unwrap_or("alert")
     }
 
-    /// What its rule says of it, in one sentence if there is one.
+    /// Its text by its rule, in one sentence if there is one.
     pub fn text(&self) -> Option<&str> {
         ["summary", "description", "message"].iter().find_map(|key| self.annotations.get(key))
     }
 
-    /// What its rule says beyond [`Self::text`].
+    /// The text of its rule beyond [`Self::text`].
     pub fn description(&self) -> Option<&str> {
         let said = self.text();
         ["description", "message"]
@@ -130,14 +130,15 @@ impl Alert {
             .filter(|text| Some(*text) != said)
     }
 
-    /// Where its rule says what to do.
+    /// The address of the runbook that its rule names.
     pub fn runbook(&self) -> Option<&str> {
         let named = ["runbook_url", "runbook"].iter().filter_map(|key| self.annotations.get(key));
         let is_web = |url: &&str| url.starts_with("https://") || url.starts_with("http://");
         named.map(str::trim).find(is_web)
     }
 
-    /// When it began is not asked: a sender that restarts does not know.
+    /// Whether only the times differ. A later start is ignored, because a sender that restarts does
+    /// not know when the alert began.
     pub(super) fn says_the_same(&self, other: &Self) -> bool {
         self.annotations == other.annotations
             && self.generator_url == other.generator_url
@@ -148,6 +149,6 @@ impl Alert {
 /// The fingerprint of an alert that is posted within these limits.
 pub fn fingerprint_within(labels: &LabelSet, within: &LabelSet) -> u64 {
     let plain = fingerprint(labels.iter());
-    // A byte that is in no text: no other labels come to the same.
+    // This byte is in no text, so that no other labels give the same hash.
     if within.is_empty() { plain } else { within.iter().fold(hash_byte(plain, 254), hash_label) }
 }

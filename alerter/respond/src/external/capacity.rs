@@ -6,9 +6,9 @@ use super::alert::Alert;
 use super::config::AlertsConfig;
 use stepwatch_model::Severity;
 
-/// Of the room, one part in so many is for pages alone.
+/// One part in this many of the room is reserved for pages.
 const PAGES: usize = 8;
-/// A limited token has one part in so many at most, and all of them together have half.
+/// A limited token may have one part in this many; all limited tokens together may have half.
 const TOKEN: usize = 4;
 const TOKENS: usize = 2;
 
@@ -22,12 +22,12 @@ struct Share {
 pub(super) struct Capacity {
     all: Share,
     limited: Share,
-    /// Of each limited token.
+    /// The share of each limited token.
     by_token: BTreeMap<Box<str>, Share>,
 }
 
 impl Share {
-    /// Whether so much more makes no more than one part in `parts` of what there is.
+    /// Whether the share, with `more`, is at most one part in `parts` of the limits.
     fn fits(self, config: &AlertsConfig, more: Self, parts: usize) -> bool {
         self.alerts + more.alerts <= config.max_alerts / parts
             && (more.bytes == 0 || self.bytes + more.bytes <= config.max_bytes / parts)
@@ -40,7 +40,7 @@ impl Share {
 }
 
 impl Capacity {
-    /// Whether there is room for one more, or for so many more bytes of one that fires.
+    /// Whether there is room for `alerts` more alerts, or for `bytes` more bytes of a firing one.
     pub(super) fn fits(&self, config: &AlertsConfig, alert: &Alert, alerts: usize, bytes: usize) -> bool {
         let more = Share { alerts, bytes };
         let page = config.severity(&alert.labels) == Severity::Page;
@@ -56,7 +56,7 @@ impl Capacity {
         token && self.all.fits(config, reserve, 1)
     }
 
-    /// Takes note of one more, or one less, or of more or fewer bytes of one that fires.
+    /// Records one alert more or less, or a change of the bytes of a firing one.
     pub(super) fn change(&mut self, alert: &Alert, alerts: isize, bytes: isize) {
         let change = (alerts, bytes);
         self.all.change(change);

@@ -1,9 +1,9 @@
-//! What the alerts of a group have alike, known without asking all of them each time one comes or
-//! goes.
+//! The labels that all alerts of a group have in common, without a scan of the group at each
+//! change.
 //!
-//! The labels of one of them are the measure: of each it is known how many have it with the same
-//! value. Only when the measure itself goes are those that are left asked, and which one takes its
-//! place has nothing to do with the order in which they go.
+//! One alert of the group is the measure: for each of its labels, the number of alerts with the
+//! same value is kept. The group is scanned only when the measure itself is removed. Its successor
+//! does not depend on the order in which alerts are removed.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::matcher::Labels;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Common {
     measure: Option<Arc<Alert>>,
-    /// Of each of its labels, in their order: how many have it alike.
+    /// For each label of the measure, in order, how many alerts have the same value.
     alike: Vec<usize>,
     count: usize,
 }
@@ -28,7 +28,7 @@ impl Common {
         self.each_alike(alert, |n| n + 1);
     }
 
-    /// `left`: those that still fire.
+    /// Removes an alert. `left` are those that still fire.
     pub(super) fn remove<'a>(&mut self, alert: &Alert, left: impl Iterator<Item = &'a Arc<Alert>>) {
         if self.measure.as_ref().is_some_and(|m| m.fingerprint == alert.fingerprint) {
             *self = Self::default();
@@ -38,7 +38,7 @@ impl Common {
         self.each_alike(alert, |n| n.saturating_sub(1));
     }
 
-    /// The labels that all have alike.
+    /// The labels that all alerts have in common.
     pub(super) fn labels(&self) -> Labels {
         let labels = self.measure.iter().flat_map(|m| m.labels.iter()).zip(&self.alike);
         let common = labels.filter(|(_, alike)| **alike == self.count);

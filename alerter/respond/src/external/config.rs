@@ -1,4 +1,4 @@
-//! The settings of alerts that other programs post.
+//! The settings of external alerts.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 use super::label_set::LabelSet;
 use stepwatch_model::{Kind, Severity, Span};
 
-/// Under `alerts:`.
+/// The section `alerts:` of the configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AlertsConfig {
     /// How long an alert without an end fires after it was last posted.
     pub resolve_timeout: Span,
-    /// What the values of the label `severity` mean, beside those that are built in.
+    /// Severities by value of the label `severity`, besides the built-in ones.
     pub severities: BTreeMap<String, Severity>,
-    /// Of an alert without that label, or with a value that nothing is known of.
+    /// The severity of an alert without that label, or with an unknown value.
     pub default_severity: Severity,
-    /// Which alerts are about what Stepwatch itself detects: alert names to kinds. Alerts with a
-    /// label `kind` need no entry.
+    /// Kinds by alert name, for alerts about what Stepwatch itself detects. Alerts with a label
+    /// `kind` need no entry.
     pub kinds: BTreeMap<String, Kind>,
-    /// Labels that alerts of one incident have in common, beside the run that they are about.
+    /// Labels that alerts of one incident have in common, besides the run that they are about.
     pub group_by: Vec<String>,
-    /// Alerts that fire at once; further ones are refused and counted.
+    /// The most alerts that fire at once; further ones are refused and counted.
     pub max_alerts: usize,
-    /// Bytes of their labels, annotations and addresses, of all of them together.
+    /// The most bytes of labels, annotations and addresses of all firing alerts together.
     pub max_bytes: usize,
 }
 
@@ -56,7 +56,7 @@ impl AlertsConfig {
         }
     }
 
-    /// The kind of our own that it is about.
+    /// The kind that an alert is about.
     pub fn kind(&self, labels: &LabelSet) -> Kind {
         let named = labels.get("alertname").and_then(|name| self.kinds.get(name).copied());
         let labelled =

@@ -1,4 +1,4 @@
-//! Alerts that are one condition.
+//! A group of alerts that are one condition.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,63 +11,63 @@ pub use super::label_names::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
 use super::label_set::LabelSet;
 use stepwatch_model::{AlertScope, Kind, Scope, Severity, Ts};
 
-/// Nodes kept of one condition.
+/// The most nodes that a condition keeps.
 const MAX_NODES: usize = 64;
-/// Alerts of one condition that are known to have ended in silence.
+/// The most alerts of one condition that are remembered as ended because their sender stopped.
 const MAX_SILENT: usize = 64;
 
 /// What an alert is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct About {
-    /// Empty of none.
+    /// Empty if the alert is about no run.
     pub run: String,
     pub node: String,
-    /// Whose it is, where the configuration has teams.
+    /// The team that it belongs to, if the configuration has teams.
     pub team: String,
 }
 
-/// An alert that came to a group.
+/// An alert that joined a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Newcomer {
     pub severity: Severity,
-    /// It is of a node that the group was not about before.
+    /// The group was not about the alert's node before.
     pub is_elsewhere: bool,
     pub fingerprint: u64,
 }
 
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// What they have in common, readable: `DiskFull of llama-70b`.
+    /// What the alerts have in common, in words: `DiskFull of llama-70b`.
     pub key: Arc<str>,
-    /// Labels that limit those who post them.
+    /// The labels to which the token that posts them is limited.
     within: LabelSet,
     pub kind: Kind,
     pub run: String,
-    /// Every node it was about since it began, and how many alerts fire for each now.
+    /// Every node that it has been about, and how many alerts fire for each now.
     pub nodes: BTreeMap<String, usize>,
-    /// Fingerprints.
+    /// Fingerprints of the alerts that fire.
     pub firing: BTreeSet<u64>,
-    /// The worst that came to it since it was last judged.
+    /// The most severe alert that joined it since it was last evaluated.
     pub newcomer: Option<Newcomer>,
-    /// All that did, by their identity, and how severe each is.
+    /// All alerts that joined it since then, by identity, with their severity.
     pub came: Vec<(u64, Severity)>,
-    /// Those that ended since then, once none of the same identity and severity fires.
+    /// Alerts that ended since then, once none of the same identity and severity fires.
     pub went: Vec<(u64, Severity)>,
-    /// How many fire of each identity and severity.
+    /// The number of firing alerts by identity and severity.
     alike: BTreeMap<(u64, Severity), usize>,
-    /// Those that ended because nobody posted them any more, by fingerprint, and when they last
-    /// were.
+    /// Alerts that ended because nobody posted them any more, by fingerprint, with the time of the
+    /// last post.
     silent: BTreeMap<u64, Ts>,
-    /// The worst of those that fire.
+    /// The highest severity of the firing alerts.
     pub severity: Severity,
-    /// How many of each severity fire.
+    /// The number of firing alerts by severity.
     severities: BTreeMap<Severity, usize>,
     pub(super) common: Common,
 }
 
 impl About {
-    /// What makes alerts one condition. Those about something that Stepwatch itself detects share a
-    /// run or a node and a cause, as its own findings do; others share the labels of `group_by`.
+    /// The key of the condition. Alerts about something that Stepwatch itself detects share a run
+    /// or a node and a cause, as its own findings do; others share the labels of `group_by`.
     pub(super) fn key(&self, config: &AlertsConfig, labels: &LabelSet) -> String {
         let mut key = self.own_key(config, labels);
         // A team's incidents notify no other team: alerts of two teams are two conditions.
@@ -134,7 +134,7 @@ impl Group {
         self.common.add(alert);
     }
 
-    /// Whether it was not about this node before.
+    /// Adds a node. Returns whether the group was not about it before.
     fn enter(&mut self, node: &str) -> bool {
         if node.is_empty() {
             return false;
@@ -151,7 +151,8 @@ impl Group {
         false
     }
 
-    /// `silent`: when it was last posted, if that is why it ended.
+    /// Removes an alert. `silent` is when it was last posted, if it ended because its sender
+    /// stopped.
     pub(super) fn remove(&mut self, alert: &Alert, node: &str, severity: Severity, silent: Option<Ts>) {
         let fingerprint = alert.fingerprint;
         self.firing.remove(&fingerprint);
@@ -177,30 +178,29 @@ impl Group {
         self.weigh();
     }
 
-    /// When the last was posted of those whose end nobody posted.
+    /// The last post of those alerts whose end nobody posted.
     pub fn silent_since(&self) -> Option<Ts> {
         self.silent.values().copied().max()
     }
 
-    /// What was worst stays so when nothing fires any more.
+    /// Updates the severity, which stays as it was when nothing fires any more.
     fn weigh(&mut self) {
         self.severity = self.severities.keys().next_back().copied().unwrap_or(self.severity);
     }
 }
 
-/// What makes alerts that are posted within some limits conditions of their own: `... (within
-/// run=llama-70b)`.
+/// The part of a key that separates alerts posted within some limits: `... (within run=llama-70b)`.
 pub(super) fn within(limits: &LabelSet) -> String {
     if limits.is_empty() {
         return String::new();
     }
-    // A value cannot contain what separates two of them.
+    // A value must not contain the characters that separate pairs.
     let plain = |text: &str| text.replace([',', '=', '(', ')'], "\u{fffd}");
     let pairs = limits.iter().map(|(name, value)| format!("{}={}", plain(name), plain(value)));
     format!(" (within {})", pairs.collect::<Vec<_>>().join(", "))
 }
 
-/// Whether this may be a job of a scheduler: a number, or one that begins with it (`12.server`), or
+/// Whether this may be a job of a scheduler: a number, text that begins with one (`12.server`), or
 /// a pod with its namespace. `exported_job` may also be the name of a scrape.
 pub(crate) fn may_be_job(value: &str) -> bool {
     value.starts_with(|c: char| c.is_ascii_digit()) || value.contains('/')

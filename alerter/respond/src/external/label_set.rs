@@ -1,5 +1,4 @@
-//! The labels or the annotations of an alert, as small as they can be kept, and how much of them
-//! is.
+//! The labels or the annotations of an alert, in as little memory as possible, and their limits.
 
 use core::fmt;
 use core::ops::Range;
@@ -12,13 +11,14 @@ use stepwatch_wire::words;
 
 use crate::matcher::Labels;
 
-/// Labels that one has, for which room is made at first.
+/// The number of pairs for which room is allocated at first.
 const PAIRS_USUAL: usize = 12;
 
-/// What is kept of an alert; what is beyond is cut (`fit.rs`), and the alert taken all the same.
+/// The limits of what is kept of an alert. What is beyond them is cut (`truncate.rs`); the alert is
+/// accepted all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Labels, and annotations.
+    /// The most labels, and the most annotations.
     pub pairs: usize,
     /// Characters of a name, and of a label's value.
     pub text: usize,
@@ -28,16 +28,16 @@ pub struct Limits {
 
 /// Names and values in the order of the names, each once, none empty.
 ///
-/// One text, and where its parts end: alerts come by the thousand, and of a text for each part most
-/// of the time and the memory goes to the allocator.
+/// All parts share one allocation: alerts come by the thousand, and with one allocation a part the
+/// allocator would take most of the time and the memory.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct LabelSet {
     text: Box<str>,
-    /// Of each name and each value, in turn. A request has few megabytes.
+    /// The end of each name and each value, in turn. A request has at most a few megabytes.
     ends: Box<[u32]>,
 }
 
-/// A text of a document, as it stands there if it can.
+/// A text of a document, borrowed if possible.
 struct Text<'de>(Cow<'de, str>);
 
 impl Default for Limits {
@@ -80,8 +80,8 @@ impl LabelSet {
         self.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
-    /// With values that are fit to be shown. Nearly always they are, which is seen of all of them
-    /// at once.
+    /// Replaces values that are not fit to be shown. Nearly always there are none, so all are
+    /// checked at once first.
     pub(super) fn with(self, words: impl Fn(&str) -> Cow<'_, str>) -> Self {
         if matches!(words(&self.text), Cow::Borrowed(_)) {
             return self;
@@ -98,7 +98,7 @@ impl LabelSet {
         n.checked_sub(1).map_or(0, end)..end(n)
     }
 
-    /// Of a name that comes twice the last value counts; an empty value is none.
+    /// If a name occurs twice, the last value counts; an empty value means no label.
     fn of(mut pairs: Vec<(Cow<'_, str>, Cow<'_, str>)>) -> Self {
         if !pairs.is_sorted_by(|a, b| a.0 < b.0) {
             pairs.sort_by(|a, b| a.0.cmp(&b.0));

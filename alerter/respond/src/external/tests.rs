@@ -36,7 +36,7 @@ fn about(_: &AlertsConfig, labels: &LabelSet) -> About {
     }
 }
 
-/// What became of it, and the groups that changed.
+/// Posts an alert. Returns the result, and the groups that changed.
 fn take(e: &mut External, now: i64, posted: PostedAlert) -> (Taken, Vec<String>) {
     let mut touched = BTreeSet::new();
     let taken = e.take(at(now), &posted, about, &mut touched);
@@ -177,7 +177,7 @@ fn there_is_a_most_of_their_bytes() {
     assert_eq!(take(&mut e, 1, said("d", 4000)).0, Taken::Fires, "and of one that is over");
 }
 
-/// Twenty thousand ordinary ones.
+/// Twenty thousand ordinary alerts.
 #[test]
 fn ordinary_alerts_are_far_from_the_most() {
     let text = "x".repeat(350);
@@ -213,7 +213,7 @@ fn hosts_of_addresses() {
 }
 
 proptest! {
-    /// Beside a reference that keeps the end of each alert and nothing else.
+    /// Compares with a reference that keeps only the end of each alert.
     #[test]
     fn what_fires_is_what_was_posted_and_has_not_ended(
         acts in proptest::collection::vec((0i64..100, 0u8..6, proptest::option::of(-20i64..200)), 1..60)

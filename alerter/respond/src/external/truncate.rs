@@ -1,8 +1,8 @@
-//! Alerts that say more than is kept: they are cut, and count all the same. A page must not be lost
-//! for a long description.
+//! Cuts alerts that are longer than the limits, instead of refusing them: a page must not be lost
+//! because of a long description.
 //!
-//! Annotations are words and may end early. Labels make an alert this one and no other, so what is
-//! cut off of them leaves a trace of itself: two alerts that differ only far behind stay two.
+//! Annotations are prose and may end early. Labels identify an alert, so what is cut off leaves a
+//! hash: two alerts that differ only in the part that is cut stay two.
 
 use super::label_names::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
 use super::label_set::{LabelSet, Limits, is_name};
@@ -13,10 +13,10 @@ use stepwatch_model::fingerprint;
 const KEPT: &[&str] = &["alertname", "severity", "kind", "team", "job"];
 const READ: &[&str] = &["summary", "description", "message", "runbook_url", "dashboard_url"];
 
-/// Takes the place of labels beyond the limit, as the hash of what they were.
+/// The label that replaces labels beyond the limit, with their hash.
 const LEFT_OUT: &str = "labels_left_out";
 
-/// The labels, and how many texts of them were cut.
+/// Cuts labels. Returns them, and how many texts were cut.
 pub(super) fn labels(labels: LabelSet, limits: &Limits) -> (LabelSet, u64) {
     let long = |text: &str| is_longer(text, limits.text);
     if labels.len() <= limits.pairs && !labels.iter().any(|(name, value)| long(name) || long(value)) {
@@ -24,7 +24,7 @@ pub(super) fn labels(labels: LabelSet, limits: &Limits) -> (LabelSet, u64) {
     }
     let decides =
         |name: &str| [KEPT, RUN_LABELS, NODE_LABELS, JOB_LABELS].iter().any(|names| names.contains(&name));
-    // One place is that of the trace.
+    // One place is reserved for the hash.
     let room = if labels.len() > limits.pairs { limits.pairs.saturating_sub(1) } else { limits.pairs };
     let (kept, left) = part(&labels, room, decides);
     let mut cut = left.len() as u64;
@@ -43,7 +43,7 @@ pub(super) fn labels(labels: LabelSet, limits: &Limits) -> (LabelSet, u64) {
     (kept.into_iter().collect(), cut)
 }
 
-/// The annotations, and how many were cut or left out.
+/// Cuts annotations. Returns them, and how many were cut or left out.
 pub(super) fn annotations(annotations: LabelSet, limits: &Limits) -> (LabelSet, u64) {
     let good = |name: &str| is_name(name) && !is_longer(name, limits.text);
     let fits = |(name, value): (&str, &str)| good(name) && !is_longer(value, limits.annotation);
@@ -70,7 +70,7 @@ fn pairs(set: &LabelSet) -> impl Iterator<Item = (Box<str>, Box<str>)> {
     set.iter().map(|(name, value)| (name.into(), value.into()))
 }
 
-/// The first `room` of them, those that `matter` before all others; and the rest.
+/// Splits the pairs into the first `room`, with those that `matter` first, and the rest.
 fn part(set: &LabelSet, room: usize, matter: impl Fn(&str) -> bool) -> (Pairs, Pairs) {
     let mut all: Pairs = pairs(set).collect();
     all.sort_by_key(|(name, _)| !matter(name));
@@ -79,11 +79,11 @@ fn part(set: &LabelSet, room: usize, matter: impl Fn(&str) -> bool) -> (Pairs, P
 }
 
 fn is_longer(text: &str, max: usize) -> bool {
-    // So many bytes are no more characters.
+    // A text has at least as many bytes as characters.
     text.len() > max && text.chars().nth(max).is_some()
 }
 
-/// Cut, and ended by a hash of the whole.
+/// The text, cut and ended by a hash of the whole.
 fn traced(text: &str, max: usize) -> Box<str> {
     let hash = fingerprint(core::iter::once(("", text)));
     ended(text, max, &format!("…{hash:016x}"))

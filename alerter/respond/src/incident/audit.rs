@@ -1,9 +1,9 @@
-//! What must hold of every open incident at any moment, and what to do if it does not.
+//! Audits the invariants of open incidents, and repairs an incident that violates one.
 //!
-//! An escalation that waits for a deadline which nobody keeps is a page that is never repeated, and
-//! nothing shows it. So it is looked for: by the tests after every input, and live once a minute.
-//! So is one whose deadline is out of reach: the wall clock may have been wrong by years when it
-//! was set.
+//! If no timer keeps the deadline of an escalation, its page is never repeated, and nothing shows
+//! that. So the tests audit after every input, and the live alerter audits once a minute. The audit
+//! also finds deadlines that are too far off: the wall clock may have been wrong by years when a
+//! deadline was set.
 
 use super::manager::Manager;
 use super::open::Incident;
@@ -11,13 +11,13 @@ use super::suppressor::leads_to;
 use super::{State, SuppressionReason};
 use stepwatch_model::{Severity, Span, Ts};
 
-/// How late a deadline may be kept: a program that was stopped catches up.
+/// How late a deadline may be handled: a process that was stopped needs time to catch up.
 const LATE: Span = Span::secs(120);
 
-/// No setting makes anybody wait longer for the next word, the levels of the policy aside.
+/// The longest pause between notifications that a setting can cause, apart from policy levels.
 const REACH: Span = Span::secs(86_400);
 
-/// An open incident that nobody would ever be notified of again.
+/// A violated invariant of an incident, because of which nobody may be notified of it again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flaw {
     pub incident: String,
@@ -25,7 +25,7 @@ pub struct Flaw {
 }
 
 impl Manager {
-    /// `armed`: the deadline that is kept for an incident.
+    /// Returns all flaws. `armed` gives the deadline that a timer keeps for an incident.
     pub(crate) fn audit(&self, now: Ts, armed: impl Fn(&str) -> Option<Ts>) -> Vec<Flaw> {
         let mut flaws = Vec::new();
         for (id, i) in &self.open {
@@ -76,7 +76,8 @@ impl Manager {
         flaws
     }
 
-    /// Whatever went wrong with it, its people are notified again.
+    /// Repairs an incident that has a flaw. It gets an end if nothing holds it open, and a level is
+    /// due now if nobody would be notified otherwise.
     pub(crate) fn mend(&mut self, now: Ts, id: &str) {
         self.touched.push(id.to_owned());
         let Some(i) = self.open.get_mut(id) else { return };
@@ -96,24 +97,24 @@ impl Manager {
 }
 
 impl Incident {
-    /// Nothing that was said when it was set makes anybody wait so long.
+    /// Whether its next deadline is further off than any setting or level of its policy allows.
     fn is_out_of_reach(&self, now: Ts) -> bool {
         let reach = now + self.ladders.longest_pause().max(REACH) + LATE;
         self.record.state == State::Open && self.record.next_at.is_some_and(|at| at > reach)
     }
 
-    /// Somebody should be notified of it, and nothing is due that will.
+    /// Whether somebody must be notified of it, and no deadline is set for that.
     fn lacks_deadline(&self) -> bool {
         let wanted = match self.record.severity {
             Severity::Page => true,
-            // One that every level passed over waits for whoever looks.
+            // A ticket that every level passed over waits in the list of incidents.
             Severity::Ticket => {
                 self.record.level == 0 && !self.raised.is_empty() && !self.ladders.is_exhausted()
             }
             Severity::Info => false,
         };
         let waits = self.record.next_at.is_some();
-        // It is over, and ended before anyone was notified.
+        // The incident is over, and ended before anyone was notified.
         let over = self.raised.is_empty() && self.record.level == 0;
         wanted
             && self.record.state == State::Open

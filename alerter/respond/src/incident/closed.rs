@@ -1,6 +1,6 @@
-//! Incidents that a person resolved while they still fire. They notify nobody for `reopen_after`;
-//! then they are back as they were, unless they are over by then. Whoever wants to hear nothing for
-//! longer makes a silence, which everybody can see.
+//! Incidents that a person resolved while they still fire. They notify nobody for `reopen_after`,
+//! and then reopen unless they are over by then. A person who wants no notifications for longer
+//! makes a silence, which everybody can see.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ impl Closed {
         self.all.iter()
     }
 
-    /// The one that still fires of this.
+    /// The id of the closed incident that covers a subject.
     pub(super) fn find(&self, subject: &Subject) -> Option<String> {
         self.by_subject.get(subject).cloned()
     }

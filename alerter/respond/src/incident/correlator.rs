@@ -1,5 +1,5 @@
-//! The part that knows which findings are one incident: which open one answers for a subject, where
-//! each of them is, and what is remembered of a fault between two incidents of it.
+//! Decides which findings belong to one incident. It keeps the open incident of each subject, an
+//! index of open incidents by run, node and labels, and the flap history of each fault.
 
 mod correlation;
 pub(crate) mod flap_history;
@@ -17,13 +17,13 @@ use stepwatch_model::{Cause, Kind, Scope, Subject, Ts};
 #[derive(Debug, Default)]
 pub(crate) struct Correlator {
     index: Index,
-    /// Which open incident answers for a subject.
+    /// The id of the open incident that covers each subject.
     by_subject: BTreeMap<Subject, String>,
     flap_history: FlapHistory,
 }
 
 impl Correlator {
-    /// The labels that make incidents one are others now.
+    /// Rebuilds the index for a new `group_by`.
     pub(super) fn configure(&mut self, group_by: &[String], open: &Open) {
         self.index = Index::new(group_by);
         for (id, i) in open {
@@ -31,7 +31,7 @@ impl Correlator {
         }
     }
 
-    /// An incident is open from now on.
+    /// Registers an incident that opens.
     pub(super) fn add(&mut self, id: &str, i: &Incident) {
         for subject in &i.subjects {
             self.answers_for(id, subject);
@@ -39,7 +39,7 @@ impl Correlator {
         self.index.note(id, i);
     }
 
-    /// Takes note of where an open incident is now.
+    /// Updates the index after a change of an open incident.
     pub(super) fn note(&mut self, id: &str, i: &Incident) {
         self.index.note(id, i);
     }
@@ -48,12 +48,12 @@ impl Correlator {
         self.by_subject.insert(subject.clone(), id.to_owned());
     }
 
-    /// No open incident answers for it any more.
+    /// Removes a subject from its open incident.
     pub(super) fn let_go(&mut self, subject: &Subject) {
         self.by_subject.remove(subject);
     }
 
-    /// An incident is resolved.
+    /// Removes a resolved incident, and counts its flaps for the next incident of its subjects.
     pub(super) fn remove(&mut self, now: Ts, id: &str, gone: &Incident) {
         for subject in &gone.subjects {
             self.by_subject.remove(subject);
@@ -62,24 +62,24 @@ impl Correlator {
         self.index.forget(id);
     }
 
-    /// The open incident that answers for a subject.
+    /// The id of the open incident that covers a subject.
     pub(super) fn find(&self, subject: &Subject) -> Option<String> {
         self.by_subject.get(subject).cloned()
     }
 
-    /// Whether no other incident answers for what this one does.
+    /// Whether every subject of this incident is registered to this incident.
     pub(super) fn is_alone(&self, id: &str, i: &Incident) -> bool {
         i.subjects.iter().all(|s| self.by_subject.get(s).is_some_and(|other| other == id))
     }
 
-    /// Those that answer for anything of a run or a node: each once, in the order of their ids.
+    /// The open incidents of a run or a node, of any cause: each once, in order of their ids.
     pub(super) fn of_scope(&self, scope: &Scope) -> BTreeSet<String> {
         let first = Subject { scope: scope.clone(), cause: Cause::FIRST };
         let of = self.by_subject.range(first..).take_while(|(s, _)| s.scope == *scope);
         of.map(|(_, id)| id.clone()).collect()
     }
 
-    /// The checks of ours that begin so and have found a fault.
+    /// The self-checks whose names begin with `prefix` and that have an open incident.
     pub(super) fn own(&self, prefix: &str) -> Vec<String> {
         let first = Subject { scope: Scope::Own(prefix.to_owned()), cause: Cause::FIRST };
         let checks = self.by_subject.range(first..).map_while(|(subject, _)| match &subject.scope {
@@ -89,19 +89,20 @@ impl Correlator {
         checks.collect()
     }
 
-    /// Those that name the run, in the order of their ids.
+    /// The open incidents whose record names the run, in order of their ids.
     pub(super) fn of_run(&self, run: &str) -> Vec<String> {
         self.index.at(&Place::Run(run.to_owned())).cloned().collect()
     }
 
-    /// Whether an open incident of the run of this name notifies somebody; `None` if there is none.
+    /// Whether an open incident of the run is reported by itself and not in a storm; `None` if the
+    /// run has no open incident.
     pub(crate) fn is_notified_of(&self, open: &Open, run: &str) -> Option<bool> {
         let open = self.index.at(&Place::Run(run.to_owned())).filter_map(|id| open.get(id));
         let alone = open.map(|i| i.record.suppressed_as(SuppressionReason::RolledUp).is_none());
         alone.reduce(|a, b| a || b)
     }
 
-    /// Why a run stands still, or is slow, if it does: the kind that is raised of it.
+    /// The kind that is raised of a run that stands still or, otherwise, is slow.
     pub(crate) fn standstill_or_slowness(&self, open: &Open, run: &str) -> Option<Kind> {
         [Cause::Progress, Cause::Speed].into_iter().find_map(|cause| {
             let subject = Subject { scope: Scope::Run(run.to_owned()), cause };
@@ -115,9 +116,9 @@ impl Correlator {
         id::new(now, subject.scope.name(), subject.cause, self.flap_history.next_number())
     }
 
-    /// The id of an incident whose alerts began at `since`. A crash before it was stored does not
-    /// change it, so that receivers know its calls by the same keys. `None` where an earlier
-    /// incident may have it.
+    /// The id of an incident whose alerts began at `since`. The id stays the same after a crash
+    /// before it was stored, so that receivers recognise its calls by the same keys. `None` if an
+    /// earlier incident may have this id.
     pub(super) fn id_since(&mut self, now: Ts, subject: &Subject, since: Ts) -> Option<String> {
         let first = self.flap_history.is_first_since(now, subject, since);
         first.then(|| Self::id_at(since, subject))

@@ -1,4 +1,4 @@
-//! What becomes of an incident whose receiver refuses a notification, or asks to be left alone.
+//! Handles receivers that refuse a notification, do not accept it in time, or ask for a pause.
 
 use super::State;
 use super::dispatcher::Word;
@@ -7,7 +7,7 @@ use crate::effect::{Action, Tx, by_actor, timeline};
 use crate::message::{Reason, Why};
 use stepwatch_model::{Kind, Severity, Span};
 
-/// What a receiver has not taken, in its words.
+/// A notification that a receiver did not accept, with the receiver's error.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Undelivered<'a> {
     pub(crate) incident: &'a str,
@@ -16,8 +16,8 @@ pub(crate) struct Undelivered<'a> {
 }
 
 impl Manager {
-    /// Nobody knows yet whether the receiver ever will take it, and somebody has to be woken all
-    /// the same.
+    /// Handles a page that a receiver has not accepted for `waited`. The receiver may still accept
+    /// it, but somebody must be woken meanwhile: the nearest other receiver is notified.
     pub(crate) fn unreached(&mut self, tx: &mut Tx<'_>, what: Undelivered<'_>, waited: Span) {
         let Undelivered { incident: id, receiver, error } = what;
         let Some(i) = self.open.get(id).filter(|i| i.record.state == State::Open) else { return };
@@ -38,9 +38,9 @@ impl Manager {
         self.finish(id, tx.out);
     }
 
-    /// A receiver asks to be left alone for long. It will take the page, and somebody has to be
-    /// woken meanwhile: the next level is due now, once a call, where that may be; where there is
-    /// none, the nearest of those who had not been notified is called.
+    /// Handles a receiver that asks for a long pause. It will accept the page later, but somebody
+    /// must be woken meanwhile. Once a call, the next level becomes due now if it may; otherwise
+    /// the nearest receiver that has not been notified is called.
     pub(crate) fn put_off(&mut self, tx: &mut Tx<'_>, what: Undelivered<'_>, wait: Span) {
         let now = tx.now;
         let Undelivered { incident: id, receiver, error } = what;
@@ -56,7 +56,7 @@ impl Manager {
         self.hurry_or_fall_back(tx, what, &why, may_hurry);
     }
 
-    /// A receiver will never take it: the next level is due now, where that may be.
+    /// Handles a permanent delivery error: the next level becomes due now if it may.
     pub(crate) fn failed(&mut self, tx: &mut Tx<'_>, what: Undelivered<'_>, action: Action) {
         let now = tx.now;
         let Undelivered { incident: id, receiver, error } = what;
@@ -71,7 +71,7 @@ impl Manager {
         self.hurry_or_fall_back(tx, what, &why, may_hurry);
     }
 
-    /// Until it accepts a notification again, it counts as not notified.
+    /// Counts the receiver as not notified until it accepts a notification again.
     fn not_taken(&mut self, what: Undelivered<'_>) {
         let lane = self.open.get_mut(what.incident).and_then(|i| i.lanes.get_mut(what.receiver));
         if let Some(lane) = lane {
@@ -79,8 +79,9 @@ impl Manager {
         }
     }
 
-    /// Notifies the next level now, if it may, or else whoever is nearest unless it is suppressed;
-    /// also where that level rings nobody. A page that still rings nobody is a fault of ours.
+    /// Notifies the next level now if it may. If it may not, or if that level wakes nobody, the
+    /// nearest receiver is notified unless the incident is suppressed. A page that still wakes
+    /// nobody is reported as a fault of the alerter.
     fn hurry_or_fall_back(&mut self, tx: &mut Tx<'_>, what: Undelivered<'_>, why: &Why, may_hurry: bool) {
         let Undelivered { incident: id, receiver, error } = what;
         let Some(i) = self.open.get_mut(id) else { return };
@@ -104,7 +105,7 @@ impl Manager {
         self.finish(id, tx.out);
     }
 
-    /// Notifies the nearest of those who have not been notified, and posts that to the threads.
+    /// Notifies the nearest receivers that have not been notified, and posts that to the threads.
     pub(super) fn notify_fallback(&mut self, tx: &mut Tx<'_>, id: &str, receiver: &str, why: &Why) {
         let failing = self.failing();
         let Some(i) = self.open.get(id) else { return };

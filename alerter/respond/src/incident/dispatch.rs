@@ -19,11 +19,11 @@ use crate::plan;
 use crate::route::{Way, WayName};
 use stepwatch_model::{Kind, Severity, Span, Ts};
 
-/// A finding about a step this long ago is read from a backlog, whose end may show that it is over.
+/// A finding about a step longer ago than this comes from a backlog, whose end may clear it.
 const LATE: Span = Span::secs(120);
 /// How long such a finding waits for the end of the backlog before anyone is notified.
 const BACKLOG: Span = Span::secs(10);
-/// Rounds at one moment: ends a ladder whose waits are all zero, and a mistake of ours too.
+/// The most rounds at one moment. It bounds ladders whose waits are all zero, and loops by a bug.
 const MAX_ROUNDS: usize = 1000;
 
 impl Manager {
@@ -38,14 +38,14 @@ impl Manager {
             return;
         }
         if i.record.suppressed_as(SuppressionReason::RolledUp).is_some() {
-            // What it has become is counted for itself.
+            // An incident that is announced again leaves its storm, and is counted again.
             self.set_suppressed(tx, id, None);
         }
         let Some(i) = self.open.get_mut(id) else { return };
-        // Those who were notified of it are notified at once that it is worse.
+        // Only the first message of a ticket waits; later announcements are sent at once.
         let first = i.record.level == 0 && i.record.severity < Severity::Page;
         if why.because == Reason::Reopened {
-            // They are notified from the first level on once more.
+            // Escalation restarts at the first level.
             i.record.level = 0;
         }
         let wait = if first { self.config.batch_window } else { Span::ZERO };
@@ -68,14 +68,14 @@ impl Manager {
         (i.counted, i.calm) = (false, false);
         self.climb(tx, id, why);
         self.notify_others(tx, id, why);
-        // Suppressed from the first moment on, also while its first word waits.
+        // The suppression holds at once, also while the first notification waits.
         if let Some(suppression) = self.suppressor.suppression_of(self.view(now), id) {
             self.suppress(tx, id, suppression);
         }
     }
 
-    /// A fault of ours may be about the very receivers that it leads to: if all of them fail,
-    /// others are notified of it at once.
+    /// An incident of the alerter may be about the very receivers on its route. If all of them
+    /// fail, others are notified at once.
     fn notify_others(&mut self, tx: &mut Tx<'_>, id: &str, why: &Why) {
         let Some(i) = self.open.get(id).filter(|i| i.record.kind == Kind::AlerterFault) else { return };
         let failing = self.failing();
@@ -97,7 +97,7 @@ impl Manager {
             if i.ladders.next_at().is_none_or(|at| at > now) {
                 break;
             }
-            // What a person asks for is sent whatever suppresses the incident.
+            // A level that a person asks for is notified even if the incident is suppressed.
             if why.because != Reason::Escalated {
                 match self.find_suppression(tx, id) {
                     Some(suppression) => return self.suppress(tx, id, suppression),
@@ -116,7 +116,7 @@ impl Manager {
         }
     }
 
-    /// One level is due: notified, or passed over if its condition does not hold.
+    /// Runs a round that is due: notifies its level, or passes it over if its condition is false.
     fn round(&mut self, tx: &mut Tx<'_>, id: &str, due: &Due, why: &Why) {
         let now = tx.now;
         let Some(i) = self.open.get(id) else { return };
@@ -154,7 +154,7 @@ impl Manager {
         let left: Vec<String> = recipients.iter().filter_map(repeats).collect();
         let (nobody, left) = (!left.is_empty() && left.len() == recipients.len(), left.concat());
         let shown = match &found {
-            // Their own service repeats the calls of all of them.
+            // The services of all these receivers repeat the calls by themselves.
             Ok(_) if nobody => left.clone(),
             Ok(found) => format!("; notified now: {found}{left}"),
             Err(words) => format!("; {words}{left}"),
@@ -173,7 +173,7 @@ impl Manager {
         self.show(tx, id, &called, &Why::new(why.because, why.words.clone() + &shown));
     }
 
-    /// Shows a call in the threads of those whom it is not for.
+    /// Posts a call to the threads of the receivers that it is not for.
     pub(super) fn show(&mut self, tx: &mut Tx<'_>, id: &str, called: &[String], why: &Why) {
         let Some(i) = self.open.get(id) else { return };
         let shows = |receiver: &String| self.config.threads.contains(receiver) && !called.contains(receiver);
@@ -182,8 +182,8 @@ impl Manager {
         }
     }
 
-    /// A page whose every level was passed over is notified all the same; for anything else the
-    /// timeline has where it waits.
+    /// Notifies the last level of a page although the conditions passed every level over. For
+    /// anything else, the timeline records that it waits in the list of incidents.
     fn fall_back(&mut self, tx: &mut Tx<'_>, id: &str, why: &Why) {
         let now = tx.now;
         let Some(i) = self.open.get(id) else { return };
@@ -222,14 +222,15 @@ impl Manager {
         tx.out.push(Effect::Notify(Box::new(Notification { left_to, ..notification })));
     }
 
-    /// What is to be said of an open incident as it is at `now`.
+    /// Composes the message about an open incident as it is at `now`.
     pub(crate) fn words(&self, now: Ts, id: &str, action: Action, why: &Why) -> Option<Message> {
         let i = self.open.get(id)?;
         Some(i.message(self.view(now), Word { action, why }))
     }
 
-    /// To everyone who was notified of the incident. Updates wait until the last message is old
-    /// enough, and are not sent while it is suppressed; acknowledgements and ends are sent at once.
+    /// Sends `action` to everyone who was notified of the incident. Updates wait until the last
+    /// message is old enough and the suppression is over; acknowledgements and ends are sent at
+    /// once.
     pub(super) fn notify_all(&mut self, tx: &mut Tx<'_>, id: &str, action: Action, why: impl Into<Why>) {
         let now = tx.now;
         let why = why.into();
@@ -248,7 +249,8 @@ impl Manager {
         }
     }
 
-    /// News that have waited long enough; those of a suppressed incident wait for its end.
+    /// Sends an update that has waited long enough. If the incident is suppressed, the update waits
+    /// on.
     pub(super) fn notify_news(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
@@ -257,7 +259,8 @@ impl Manager {
         }
     }
 
-    /// An incident that ends before its first notification sends none.
+    /// Notifies the levels that are due. An incident that ended before its first notification sends
+    /// none.
     pub(super) fn climb_if_it_holds(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
@@ -274,7 +277,7 @@ impl Manager {
     }
 }
 
-/// Of the way of a fault of ours that leads to one receiver: one that takes pages, if any does.
+/// For a way to a single receiver: chooses the first receiver that wakes and does not fail, if any.
 fn choose_one(config: &ResponderConfig, failing: &BTreeSet<String>, way: &mut Way) {
     if way.name != WayName::OneReceiver {
         return;
@@ -286,12 +289,12 @@ fn choose_one(config: &ResponderConfig, failing: &BTreeSet<String>, way: &mut Wa
 }
 
 impl Why {
-    /// Of the first message.
+    /// The reason of the first message.
     pub(super) fn first() -> Self {
         Self::new(Reason::First, "new incident")
     }
 
-    /// Of the first message after an incident was suppressed.
+    /// The reason of the first message after a suppression ended.
     pub(super) fn after(suppression: SuppressionReason, by: &str, over: bool) -> Self {
         let since = if over { "is over" } else { "does not explain it any more" };
         match suppression {

@@ -1,5 +1,5 @@
-//! The part that decides whom an incident is for: its team, the ways that it takes, who is on call
-//! on each level, who is notified in their place, and what they are sent.
+//! Decides who is notified of an incident: its team, its ways through the routes, who is on call on
+//! each level, which receivers replace others, and what each of them is sent.
 
 pub(super) mod escalation;
 mod fallback;
@@ -37,7 +37,7 @@ impl Dispatcher {
     }
 
     /// The team of an alert with these labels: the one that it names, or else the first under
-    /// `teams` whose matchers hold. Empty of none.
+    /// `teams` whose matchers hold. Empty if there is none.
     pub(crate) fn team_of(&self, labels: &LabelSet) -> String {
         if let Some(named) = labels.get("team") {
             return named.to_owned();
@@ -51,12 +51,12 @@ impl Dispatcher {
         found.map(|(_, team)| team.name.clone()).unwrap_or_default()
     }
 
-    /// The labels of an incident of a run, with that of its team.
+    /// The labels of an incident of a run, including `team`.
     pub(super) fn labels(&self, record: &IncidentRecord, run: &RunSummary) -> Labels {
         labels::of(record, run, self.router.teams())
     }
 
-    /// The labels of what a report would open.
+    /// The labels of the incident that a report would open.
     pub(super) fn labels_of(&self, report: Report<'_>) -> Labels {
         let record = IncidentRecord::opened_by(report, Ts(0), String::new(), 0);
         self.labels(&record, &report.context.run)

@@ -1,4 +1,4 @@
-//! When an incident is to be looked at next.
+//! The next deadline of an incident.
 
 use super::manager::Manager;
 use super::open::Incident;
@@ -6,13 +6,12 @@ use crate::config::ResponderConfig;
 use stepwatch_model::Ts;
 
 impl Incident {
-    /// How long an acknowledgement is worth something.
+    /// When an acknowledgement expires: `ack_timeout` after it was given.
     pub(super) fn ack_ends(&self, config: &ResponderConfig) -> Option<Ts> {
         Some(self.record.acked_at? + config.ack_timeout?)
     }
 
-    /// When an acknowledgement that led to no end is worth nothing any more; what is over at last
-    /// needs none.
+    /// When the acknowledgement of an incident that still fires expires; `None` if nothing fires.
     pub(super) fn ack_expires(&self, config: &ResponderConfig) -> Option<Ts> {
         self.ack_ends(config).filter(|_| !self.raised.is_empty())
     }

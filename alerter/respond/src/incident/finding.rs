@@ -1,4 +1,4 @@
-//! What a finding does to the open incidents: it opens one, joins one, or ends one.
+//! Applies a finding to the open incidents: it opens one, joins or updates one, or ends one.
 
 use super::correlator::Correlator;
 use super::correlator::flap_history::FLAP_MEMORY;
@@ -53,8 +53,8 @@ impl Manager {
                 } else if let Some(id) = self.correlator.correlated(self.view(now), report, &labels) {
                     self.join(tx, &id, report);
                 } else if let Some(id) = self.correlator.grouped(self.view(now), report, &labels) {
-                    // Only its labels bring it here: whoever has the rest in hand knows nothing of
-                    // it.
+                    // Only its labels match: the person who has the incident knows nothing of this
+                    // finding.
                     let context = &Context { apart: true, ..context.clone() };
                     self.join(tx, &id, Report { context, ..report });
                 } else {
@@ -78,7 +78,8 @@ impl Manager {
         }
     }
 
-    /// The step that ends a hang is a long one: that is the hang, not a second fault.
+    /// The incident of the hang that a stall finding belongs to. The step that ends a hang is long,
+    /// which is no second fault.
     fn hang_that_was(&self, context: &Context, v: &Finding) -> Option<String> {
         let stall = v.kind == Kind::Stall && !v.change.ends();
         let hang = Subject { scope: context.scope.clone(), cause: Cause::Progress };
@@ -128,9 +129,9 @@ impl Manager {
         self.finish(&id, tx.out);
     }
 
-    /// An incident that is over and only waits whether it comes back gives way to another trouble
-    /// that is as severe: those who were notified of the first do not know of the second. True if
-    /// it did.
+    /// Resolves an incident that is over and waits for its hold, if the report is about another
+    /// fault that is as severe: the people who were notified of the first do not know of the
+    /// second. Returns whether it did.
     fn makes_room(&mut self, tx: &mut Tx<'_>, id: &str, report: Report<'_>) -> bool {
         let Report { subject, finding: v, .. } = report;
         let Some(i) = self.open.get(id) else { return false };
@@ -146,7 +147,7 @@ impl Manager {
         gives_way
     }
 
-    /// What was two things is one fault: whoever knows of the incident learns of the other.
+    /// Adds a report to an incident with the same fault, and notifies the people who know of it.
     fn join(&mut self, tx: &mut Tx<'_>, id: &str, report: Report<'_>) {
         let Report { subject, context, finding: v } = report;
         let now = tx.now;
@@ -166,7 +167,7 @@ impl Manager {
         self.absorb(tx, id, context);
     }
 
-    /// It notifies nobody, and is over as soon as it is noted.
+    /// Records an annotation: an incident that is resolved at once and notifies nobody.
     fn annotate(&mut self, tx: &mut Tx<'_>, report: Report<'_>) {
         let now = tx.now;
         let Report { subject, context, finding: v } = report;
@@ -177,7 +178,7 @@ impl Manager {
         record.resolved_at = Some(now);
         record.end_step = Some(v.step);
         record.end = Some(End::of(Ended::Clear));
-        // It is not open, but its number is used up.
+        // The incident is never open, but the number in its id is used up.
         self.touched.push(record.id.clone());
         tx.out.push(timeline(now, &record.id, format!("noted: {}", v.why)));
         tx.out.push(Effect::Incident(Box::new(record)));
@@ -235,7 +236,7 @@ impl Manager {
         self.finish(id, tx.out);
     }
 
-    /// Worse than what was notified, and perhaps acknowledged: someone has to look again.
+    /// Raises the severity of an incident, drops its acknowledgement and announces it again.
     pub(super) fn raise(&mut self, tx: &mut Tx<'_>, id: &str, had: Severity, v: &Finding) {
         let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
@@ -248,14 +249,15 @@ impl Manager {
         self.announce(tx, id, v.ts, &Why::new(Reason::Raised, raised));
     }
 
-    /// The condition returned. The person who acknowledged it is notified, until it has returned
-    /// more than `flapping_after` times.
+    /// Handles a condition that returned. The person who acknowledged it is notified, until it has
+    /// returned more than `flapping_after` times.
     pub(super) fn returned(&mut self, tx: &mut Tx<'_>, id: &str, v: &Finding) {
         let now = tx.now;
         let Some(i) = self.open.get(id) else { return };
         if i.record.state != State::Acknowledged {
             if i.record.level == 0 && i.ladders.is_empty() && v.severity <= i.record.severity {
-                // It was over before anybody was notified; what is worse now is announced as new.
+                // It was over before anybody was notified. A higher severity is announced by
+                // `raise`.
                 self.announce(tx, id, v.ts, &Why::first());
             }
             return;
@@ -286,7 +288,7 @@ impl Manager {
         if i.raised.remove(&(subject.clone(), v.kind)).is_none() {
             return;
         }
-        // Not before: what is learned is stored only with an incident that changes.
+        // Only after the check above: the summary is stored only with an incident that changes.
         i.learn(&context.run);
         let hold = i.hold(hold_base);
         let key = (subject.clone(), v.kind);
@@ -353,7 +355,7 @@ impl Manager {
 }
 
 impl Incident {
-    /// Whether `kind` is another trouble than any that this incident has been about.
+    /// Whether `kind` does not follow from any kind that this incident has had of the subject.
     pub(super) fn is_news(&self, subject: &Subject, kind: Kind) -> bool {
         self.known.get(subject).is_some_and(|known| is_news(kind, known))
     }

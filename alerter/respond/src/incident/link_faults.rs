@@ -1,8 +1,9 @@
-//! Links of several nodes that went down at once: one incident, of what they share.
+//! Merges the link faults of several nodes that went down at once into one incident, about the
+//! switch that they share.
 //!
-//! The finding about the first node comes before it is known that others follow. Until so many are
-//! known that it is no chance, each has an incident of its own; the one that makes them so many
-//! brings them together. What has paged by then, or is in somebody's hands, stays what it is.
+//! The first findings come before it is known that others follow. Each opens an incident of its own
+//! until too many nodes are down for coincidence; then the next finding merges them. Incidents that
+//! have paged, or that a person has acknowledged, stay separate.
 
 use super::correlator::may_be_one;
 use super::manager::Manager;
@@ -18,7 +19,7 @@ use stepwatch_model::{
 const EXPECTED: usize = 2;
 
 impl Manager {
-    /// Takes over the incidents of the other nodes.
+    /// Merges the incidents of the other nodes into this one.
     pub(super) fn absorb(&mut self, tx: &mut Tx<'_>, id: &str, context: &Context) {
         let now = tx.now;
         let n = so_many(context.fabric.len());
@@ -50,13 +51,14 @@ impl Manager {
     }
 }
 
-/// Beyond a limit nobody counts.
+/// The number of nodes in words. Nodes are counted up to `MAX_NODES_AT_ONCE`.
 fn so_many(nodes: usize) -> String {
     if nodes < MAX_NODES_AT_ONCE { nodes.to_string() } else { format!("{MAX_NODES_AT_ONCE} or more") }
 }
 
 impl Incident {
-    /// Its first link went down at most so long ago, and this one is among those that did with it.
+    /// Whether it opened at most `LINKS_AT_ONCE` ago, and one of its links went down together with
+    /// this one.
     pub(super) fn shares_a_switch(&self, now: Ts, context: &Context, v: &Finding) -> bool {
         v.kind == Kind::LinkFault
             && v.severity > Severity::Info
@@ -64,14 +66,14 @@ impl Incident {
             && self.links_of(context).next().is_some()
     }
 
-    /// Whoever knows of pages of this switch expects more of them.
+    /// Whether enough other nodes of this switch have paged that one more is expected.
     pub(super) fn is_expected_of_its_switch(&self, context: &Context, v: &Finding) -> bool {
         let paged = |scope: &&Scope| matches!(scope, Scope::Node(n) if context.fabric.contains(n));
         let others = self.paged.iter().filter(|s| **s != context.scope).filter(paged).count();
         v.kind == Kind::LinkFault && others >= EXPECTED
     }
 
-    /// If links of several nodes went down at once: the observation that blames what they share.
+    /// The observation that blames the shared switch, if the links of several nodes are down.
     pub(super) fn links_down(&self, context: &Context, v: &Finding) -> Option<Observation> {
         if v.kind != Kind::LinkFault || self.links_of(context).take(2).count() < 2 {
             return None;
@@ -85,7 +87,7 @@ impl Incident {
         })
     }
 
-    /// It is of one node, nobody was called for it and nobody has it.
+    /// Whether it may be merged: it is about one node, has not paged and is not acknowledged.
     fn goes_with_others(&self, now: Ts) -> bool {
         self.subjects.len() == 1
             && self.raised.keys().all(|(_, kind)| *kind == Kind::LinkFault)
@@ -95,7 +97,7 @@ impl Incident {
             && now - self.record.opened_at <= LINKS_AT_ONCE
     }
 
-    /// Those of the nodes whose links are in it.
+    /// The nodes of `context.fabric` whose links are raised in it.
     fn links_of<'a>(&'a self, context: &'a Context) -> impl Iterator<Item = &'a String> {
         self.raised.keys().filter_map(|(s, kind)| match &s.scope {
             Scope::Node(node) if *kind == Kind::LinkFault => {
@@ -107,7 +109,7 @@ impl Incident {
 }
 
 impl IncidentRecord {
-    /// What the links of several nodes share is the first suspect.
+    /// Makes the switch that the links share the first suspect.
     pub(super) fn suspect_switch(&mut self, links: Observation) {
         if self.kind == Kind::LinkFault {
             self.suspects.retain(|had| had.target != Target::Switch);

@@ -1,14 +1,14 @@
 //! The open incidents: findings in, notifications out.
 //!
-//! Only the manager changes an incident. Three parts decide for it which findings are one, why one
-//! notifies nobody and who is notified of it. They own what they need for that and read the open
-//! incidents. No part uses another one, or the manager.
+//! Only the manager changes an incident. Three parts decide for it which findings are one incident,
+//! why an incident notifies nobody, and who is notified of it. They own the state that this needs,
+//! and only read the open incidents. No part uses another part, or the manager.
 //!
-//! A run, and a node, has at most one open incident a cause; what turns out to be one fault of both
-//! is one incident ([`super::correlator`]). It opens with the first raised finding, follows the
-//! most severe one, and resolves when every kind that raised it has been clear for the hold time.
-//! Each return within the hold, and each incident that follows a resolved one of the same cause
-//! within an hour, doubles the hold: a condition that comes and goes is one incident, not twenty.
+//! A run, or a node, has at most one open incident a cause. Findings with the same fault join one
+//! incident ([`super::correlator`]). It opens with the first raised finding, follows the most
+//! severe one, and resolves when every kind that raised it has been clear for the hold time. Each
+//! return within the hold, and each incident that follows a resolved one of the same cause within
+//! an hour, doubles the hold: a condition that comes and goes is one incident, not twenty.
 
 use std::collections::BTreeSet;
 
@@ -27,19 +27,19 @@ use stepwatch_model::{Context, Scope, Severity, Subject, Ts};
 pub(crate) struct Manager {
     pub(crate) config: ResponderConfig,
     pub(crate) open: Open,
-    /// Resolved by hand, and still firing.
+    /// Incidents that a person resolved and that still fire.
     pub(crate) closed: Closed,
-    /// Which findings are one incident.
+    /// Decides which findings are one incident.
     pub(crate) correlator: Correlator,
-    /// Why an incident notifies nobody.
+    /// Decides why an incident notifies nobody.
     pub(crate) suppressor: Suppressor,
-    /// Who is notified of it.
+    /// Decides who is notified of an incident.
     pub(crate) dispatcher: Dispatcher,
-    /// The alerts of other programs; the parts read it.
+    /// External alerts, which the parts may read.
     pub(crate) external: External,
-    /// The time of what the store took last; `None` where there is no store.
+    /// The time of the last write to the store; `None` without a store.
     pub(crate) recorded: Option<Ts>,
-    /// Incidents that changed since the last look; gone ones are not in `open`.
+    /// Incidents that changed since the last look; resolved ones are no longer in `open`.
     pub(crate) touched: Vec<String>,
 }
 
@@ -56,11 +56,11 @@ impl Manager {
         self.dispatcher.configure(&config);
         self.external.configure(config.alerts.clone());
         self.config = config;
-        // What they wait for may be another time now.
+        // Their deadlines may have changed.
         self.touched.extend(self.open.keys().cloned());
     }
 
-    /// Takes in an incident that was stored.
+    /// Registers an incident that was stored, or that is new.
     pub(crate) fn restore(&mut self, id: String, incident: Incident) {
         if incident.record.state == State::Resolved {
             self.touched.push(id.clone());
@@ -72,7 +72,7 @@ impl Manager {
         self.open.insert(id, incident);
     }
 
-    /// To be called when all that was stored is taken in.
+    /// Must be called after all stored incidents are restored.
     pub(crate) fn restored(&mut self) {
         self.suppressor.restored();
     }
@@ -88,7 +88,7 @@ impl Manager {
         named.into_iter().chain(i.subjects.iter().filter_map(of_run)).collect()
     }
 
-    /// Whether one of these alerts is none that whoever has the incident knows; false without an
+    /// Whether the incident of the subject does not know one of these alerts; false without an
     /// incident.
     pub(crate) fn has_another_alert<'a>(
         &self,
@@ -117,12 +117,12 @@ impl Manager {
         }
     }
 
-    /// What the parts may read.
+    /// The state that the parts may read.
     pub(super) fn view(&self, now: Ts) -> View<'_> {
         View { now, config: &self.config, open: &self.open, external: &self.external }
     }
 
-    /// Brings the labels up to what is known of the incident.
+    /// Computes the labels of an incident again, and updates the indexes of the parts.
     pub(super) fn relabel(&mut self, id: &str) {
         if let Some(i) = self.open.get_mut(id) {
             i.record.labels = self.dispatcher.labels(&i.record, &i.summary);

@@ -11,65 +11,65 @@ use stepwatch_model::{
     Cause, Context, Finding, Kind, OldestRun, Origin, RunSummary, Scope, Severity, Span, Subject, Ts,
 };
 
-/// Suspects kept an incident, and nodes.
+/// The most suspects, and the most nodes, that an incident keeps.
 pub(super) const MAX_SUSPECTS: usize = 8;
 
-/// By their ids.
+/// The open incidents by id.
 pub(crate) type Open = BTreeMap<String, Incident>;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Incident {
     pub(crate) record: IncidentRecord,
     pub(crate) summary: RunSummary,
-    /// What it answers for: what it was opened for, and what turned out to be the same fault.
+    /// The subjects that it covers: the one it was opened for, and those that share its fault.
     pub(super) subjects: BTreeSet<Subject>,
     pub(super) raised: BTreeMap<(Subject, Kind), Severity>,
     /// Every kind that was ever raised in it, by its subject.
     pub(super) known: BTreeMap<Subject, BTreeSet<Kind>>,
-    /// When a node last had something new to say in it.
+    /// When a finding about a node last opened or updated it.
     pub(super) node_at: Option<Ts>,
     /// When it resolves if nothing comes back.
     pub(super) resolve_at: Option<Ts>,
     pub(super) ladders: Ladders,
     pub(super) lanes: BTreeMap<String, Lane>,
-    /// When anybody was last notified of it.
+    /// When a notification about it was last sent.
     pub(super) told_at: Option<Ts>,
     pub(super) news: Option<News>,
-    /// Since it was announced it has been counted among those that may make a storm.
+    /// It has been counted towards a storm since it was announced.
     pub(super) counted: bool,
-    /// That it comes and goes was notified.
+    /// People have been notified that it flaps.
     pub(super) flapping: bool,
-    /// A person stopped the run that it hit: what is left of it is nobody's emergency.
+    /// A person stopped the run that it hit, so that what is left need not page anybody.
     pub(super) calm: bool,
-    /// What it counts, if it stands for many.
+    /// The counts of its members, if it is a storm.
     pub(super) storm: Option<Tally>,
-    /// Runs and nodes that have paged in it: whoever acknowledged it knows of these.
+    /// Runs and nodes that have paged in it. An acknowledgement covers these.
     pub(super) paged: BTreeSet<Scope>,
-    /// Of what counts as over because nothing was reported of it any more: when it was last
-    /// reported.
+    /// When each kind was last reported that counts as over because its reports stopped.
     pub(super) silent: BTreeMap<(Subject, Kind), Ts>,
-    /// The alerts of other programs that were ever in it, by their identity.
+    /// All external alerts that were ever part of it, by identity.
     pub(super) alerts: BTreeMap<u64, KnownAlert>,
-    /// Its run ended, and it waits whether anybody answers.
+    /// Its run ended, and it resolves soon if nobody answers.
     pub(super) outlived_its_run: bool,
-    /// Its node was used by runs of several users: it is none of theirs, whoever is there later.
+    /// Runs of several users used its node. It belongs to none of them, whichever run comes later.
     pub(super) shared: bool,
     pub(crate) origin: Option<Origin>,
-    /// Of a node: the run that was there first.
+    /// For an incident of a node: the run that has been known longest of those that use it.
     pub(super) oldest: Option<OldestRun>,
 }
 
-/// What whoever has an incident in hand knows of an alert in it.
+/// What the person who has the incident knows of an external alert in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KnownAlert {
-    /// The highest it had.
+    /// The highest severity that it had.
     pub(super) severity: Severity,
     /// When it ended, or became less severe.
     pub(super) over: Option<Ts>,
 }
 
 impl KnownAlert {
-    /// Whether an alert of this severity is what is known. One that was over for the hold is not.
+    /// Whether an alert of this severity is already known. One that was over for `hold` counts as
+    /// new.
     pub(super) fn covers(self, now: Ts, severity: Severity, hold: Span) -> bool {
         self.severity >= severity && self.over.is_none_or(|at| now - at < hold)
     }
@@ -109,7 +109,7 @@ impl Incident {
         self.record.state == State::Acknowledged
     }
 
-    /// It is silenced, and nobody has it: it explains no other incident.
+    /// Whether it is silenced and not acknowledged. Such an incident inhibits no other.
     pub(super) fn is_silenced_and_unanswered(&self) -> bool {
         self.record.suppressed_as(SuppressionReason::Silenced).is_some() && !self.is_acknowledged()
     }

@@ -1,4 +1,4 @@
-//! What people do with an incident: take it, give it back, call for more, close it, remark on it.
+//! The actions of people: acknowledge, unacknowledge, escalate, resolve, reopen and note.
 
 use super::State;
 use super::dispatcher::escalation::{Ladders, Pace};
@@ -42,7 +42,7 @@ impl Manager {
         self.finish(id, tx.out);
     }
 
-    /// Nobody has it any more. Escalation goes on where it stopped, one wait later.
+    /// Removes the acknowledgement. Escalation resumes where it stopped, one wait later.
     fn unack(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
         let now = tx.now;
         if self.open.get(id).is_none_or(|i| i.record.state != State::Acknowledged) {
@@ -61,8 +61,8 @@ impl Manager {
         self.finish(id, tx.out);
     }
 
-    /// The next level is notified now, or the last one again. Whoever had taken the incident has
-    /// passed it on.
+    /// Notifies the next level now, or the last one again. An acknowledgement ends: the person has
+    /// passed the incident on.
     fn escalate(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
         let now = tx.now;
         self.find_ways(now, id);
@@ -78,14 +78,14 @@ impl Manager {
         self.finish(id, tx.out);
     }
 
-    /// An incident that was stored without its ladders, or that was to notify nobody.
+    /// Finds the ways of an incident that was stored without ladders, or that was to notify nobody.
     fn find_ways(&mut self, now: Ts, id: &str) {
         self.relabel(id);
         let Some(i) = self.open.get_mut(id).filter(|i| i.ladders.is_empty()) else { return };
         i.ladders = Ladders::new(now, self.dispatcher.ways(&self.config, &i.record.labels));
     }
 
-    /// Whoever took it has not ended it for too long: from the first level on again.
+    /// Notifies people from the first level again, because the acknowledgement has expired.
     pub(super) fn ack_expired(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
@@ -100,7 +100,7 @@ impl Manager {
 }
 
 impl Incident {
-    /// Nobody is notified any more unless something happens.
+    /// Stops the escalation until something changes the incident.
     pub(super) fn stop(&mut self) {
         self.ladders.stop();
         self.record.next_at = None;
@@ -173,7 +173,7 @@ mod tests {
             Input::Act { incident: &id, by: "slack:U1 (ann)", action: &IncidentAction::Escalate },
         );
         assert_eq!(got, [("phone".into(), Action::Trigger, "escalated to level 2 by slack:U1 (ann)".into())]);
-        // Nobody is above: the last level is notified again.
+        // There is no higher level: the last level is notified again.
         let got = notified(
             &mut responder,
             now,

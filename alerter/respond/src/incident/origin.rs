@@ -7,7 +7,8 @@ use stepwatch_model::{Context, OldestRun, Scope, Severity, Span, Subject, Ts};
 const KNOWN_AFTER: Span = Span::secs(600);
 
 impl Incident {
-    /// A page of a run is that of a run, whatever it is part of.
+    /// Takes over the origin of a run, unless one of a run is known, and keeps the oldest run of a
+    /// node.
     pub(super) fn follow_origin(&mut self, context: &Context) {
         let of_run = context.origin.as_ref().is_some_and(|origin| origin.since.is_some());
         let of_run = of_run || matches!(context.scope, Scope::Run(_));
@@ -20,17 +21,18 @@ impl Incident {
         }
     }
 
-    /// It pages of a run that was there before any flood that it could be part of.
+    /// Whether it is a page of a run that was known before any flood that the page could be part
+    /// of.
     pub(super) fn is_page_of_known_run(&self, now: Ts) -> bool {
         let since = self.origin.as_ref().and_then(|origin| origin.since);
-        // Only a sender without limits says of an alert which run it is about.
+        // Only a sender without limits may name the run of an alert.
         let pages = |(subject, _): &(Subject, _)| matches!(subject.scope, Scope::Run(_) | Scope::Alert(_));
         let of_run = self.raised.iter().any(|(key, severity)| pages(key) && *severity == Severity::Page);
         of_run && since.is_some_and(|since| now - since > KNOWN_AFTER)
     }
 
-    /// The run that was on its node before any flood, if it pages of a node. Which ranks a node has
-    /// is what the alerter accepted; that the fault is there is the word of the node's exporter.
+    /// The run that was on its node before any flood, if it is a page of a node. The alerter has
+    /// checked which ranks the node has; the fault is only reported by the node's exporter.
     pub(super) fn known_run_of_node(&self, now: Ts) -> Option<&str> {
         let of_node = |(subject, _): &(Subject, _)| matches!(subject.scope, Scope::Node(_));
         let pages = self.raised.iter().any(|(key, severity)| of_node(key) && *severity == Severity::Page);

@@ -16,8 +16,8 @@ use stepwatch_model::{Fact, Finding, Scope, Sentence, Severity, Span, Subject, S
 const MAX_DOUBLINGS: u32 = 5;
 
 impl Manager {
-    /// It counts from now on. What was over and comes back is not over; what is less than a page
-    /// brings none back and keeps none open.
+    /// Records a finding that holds. It cancels the pending end of its incident, unless the
+    /// incident is a page and only less than a page is left.
     pub(super) fn holds(&mut self, tx: &mut Tx<'_>, id: &str, report: Report<'_>) {
         let Report { subject, context, finding: v } = report;
         let now = tx.now;
@@ -27,7 +27,7 @@ impl Manager {
         i.raised.insert((subject.clone(), v.kind), v.severity);
         i.silent.remove(&(subject.clone(), v.kind));
         i.known.entry(subject.clone()).or_default().insert(v.kind);
-        // Alerts of others, and conditions of a node, stand for as long as they fire.
+        // External alerts, and conditions of a node, hold for as long as they fire.
         let stands = context.is_node() || matches!(context.scope, Scope::Alert(_));
         let is_less = if stands { i.falls() } else { fell && v.severity < Severity::Page };
         if !is_less {
@@ -77,12 +77,13 @@ impl Manager {
 }
 
 impl Incident {
-    /// How long it must be over before it is.
+    /// How long everything in it must be clear before it resolves: `base`, doubled for each flap.
     pub(super) fn hold(&self, base: Span) -> Span {
         Span(base.0 << self.record.flaps.min(MAX_DOUBLINGS))
     }
 
-    /// Takes note of what is left of a page that is over, unless more than this is.
+    /// Makes the finding the summary of a page that is over, if nothing else is left. Returns the
+    /// timeline entry.
     pub(super) fn less_is_left(&mut self, v: &Finding) -> String {
         if v.kind == self.record.kind && self.raised.len() == 1 {
             self.record.summary = v.why.left();
@@ -90,7 +91,7 @@ impl Incident {
         format!("what is left is less than a page, and is reported by itself if it stays so: {}", v.why)
     }
 
-    /// The words and the suspects of what is left of it.
+    /// The summary and the suspects of the ticket for what is left of a page.
     pub(super) fn what_is_left(&self) -> (Sentence, Vec<Suspect>) {
         let (of, mut suspects) = (&self.record.id, self.record.suspects.clone());
         let Some(what) = self.record.summary.what_is_left() else {

@@ -1,4 +1,4 @@
-//! What an incident takes over from the findings that make it.
+//! Updates an incident's record, run and suspects from its findings.
 
 use super::open::{Incident, MAX_SUSPECTS, faulty};
 use super::report::Report;
@@ -7,11 +7,11 @@ use crate::labels::ALERTNAME;
 use crate::matcher::Labels;
 use stepwatch_model::{Context, Finding, Kind, RunSummary, Scope, Sentence, Severity, Ts};
 
-/// Nothing is added to what is said of a suspect at such length.
+/// The length in bytes above which the reasons of a suspect are not extended.
 const MAX_WHY: usize = 400;
 
 impl Incident {
-    /// Takes in whom a finding is about.
+    /// Takes over the run and the faulty nodes of a finding.
     pub(super) fn meet(&mut self, now: Ts, context: &Context, v: &Finding) {
         self.shared |= context.shared && self.record.run.is_empty();
         self.learn(&context.run);
@@ -25,12 +25,13 @@ impl Incident {
         }
     }
 
-    /// A node that is used by several runs hits one of them in its incident; the others have
-    /// theirs.
+    /// Takes over the summary of a run. If several runs use a node, its incident names only one of
+    /// them; the others have incidents of their own.
     pub(super) fn learn(&mut self, run: &RunSummary) {
         let of_alert = run.labels.contains_key(ALERTNAME);
         if self.shared {
-            // Those who send alerts say whom these reach; the runs there do not.
+            // The labels of an alert decide who is notified; those of the runs on a shared node do
+            // not.
             self.summary.labels.extend(run.labels.clone().into_iter().filter(|_| of_alert));
             return;
         }
@@ -44,7 +45,8 @@ impl Incident {
         let of_an_alert = is_of(|scope| matches!(scope, Scope::Alert(_)));
         let labels = &mut self.summary.labels;
         let (mut first, more) = match of_alert {
-            // Those of an alert stay until it says otherwise, and go before those of a run.
+            // The labels of an alert stay until it changes them, and take precedence over those of
+            // a run.
             false if of_an_alert => (had, core::mem::take(labels)),
             true if !of_run => return,
             _ => (core::mem::take(labels), had),
@@ -53,8 +55,8 @@ impl Incident {
         *labels = first;
     }
 
-    /// Whether a page is of a place of which whoever has this incident in hand knows nothing:
-    /// another run's, or another node than the one that explains it.
+    /// Whether a page is about a run or node that the person who has this incident does not know:
+    /// another run, or another node than the one that explains it.
     pub(super) fn pages_elsewhere(&self, context: &Context, v: &Finding) -> bool {
         let known = self.paged.contains(&context.scope);
         let run = &context.run.name;
@@ -71,7 +73,7 @@ impl Incident {
         }
     }
 
-    /// Drops what `scope` raised; whether something else holds it open.
+    /// If another scope holds it open, drops what `scope` raised. Returns whether one does.
     pub(super) fn outlives(&mut self, scope: &Scope) -> bool {
         let others = self.raised.keys().any(|(s, _)| s.scope != *scope);
         if others {
@@ -117,7 +119,7 @@ impl IncidentRecord {
         }
     }
 
-    /// What a report opens, which has come back so often.
+    /// The record of the incident that a report opens, after `flaps` earlier returns.
     pub(super) fn opened_by(report: Report<'_>, now: Ts, id: String, flaps: u32) -> Self {
         let Report { context, finding: v, .. } = report;
         Self {
@@ -137,20 +139,20 @@ impl IncidentRecord {
         }
     }
 
-    /// Whoever took it did not take this.
+    /// Removes the acknowledgement, which does not cover what happened since.
     pub(super) fn reopen(&mut self) {
         self.state = State::Open;
         (self.acked_by, self.acked_at) = (None, None);
     }
 
-    /// Nor did whoever answered before.
+    /// As `reopen`, and answers that people gave before `now` do not count either.
     pub(super) fn ask_anew(&mut self, now: Ts) {
         self.reopen();
         self.asked_anew_at = Some(now);
     }
 
-    /// Takes over what the leading finding says, or what it means beside the others of its kind.
-    /// The onset stays the earliest.
+    /// Takes over the leading finding. `links` replaces its summary if it is one of several link
+    /// faults. The onset stays the earliest.
     pub(super) fn follow(&mut self, v: &Finding, links: Option<Sentence>) {
         if v.severity > self.severity {
             self.severity = v.severity;
@@ -168,10 +170,10 @@ impl IncidentRecord {
         self.end_step = None;
     }
 
-    /// Whoever is suspected stays so, whichever kind names the incident. What was weighed with all
-    /// that is known of the run, or leads the incident, knows most: whom it suspects comes
-    /// first, for its reasons. A word in passing comes last, and of whom is suspected already it
-    /// adds to what is said.
+    /// Adds the suspects of a finding. Known suspects stay, whichever kind names the incident. With
+    /// `first`, the finding leads the incident or was ranked with all that is known of the run: its
+    /// suspects come first, with its evidence. Otherwise they come last, and only add evidence to
+    /// suspects that are known.
     pub(super) fn suspect(&mut self, v: &Finding, first: bool) {
         if first {
             self.suspects.retain(|had| !v.suspects.iter().any(|s| s.target == had.target));

@@ -1,10 +1,10 @@
-//! Whether people who have acknowledged an incident are notified again when another kind joins it:
-//! not if that kind is the ordinary course of what they know.
+//! Decides whether people who acknowledged an incident are notified again when another kind joins
+//! it. They are not if that kind is the ordinary course of what they know.
 //!
-//! Kinds of one nature are one trouble seen by several detectors, or its ordinary course: gradients
-//! explode and the loss follows, a run that stands has ranks that died. Another nature asks for
-//! another answer: of a loss spike one waits for the end, of a divergence one rolls back, and
-//! whoever took the first and went back to bed must be notified of the second.
+//! Kinds of one class are one fault seen by several detectors, or its ordinary course: gradients
+//! explode and the loss follows; a run that stands still has ranks that died. Another class needs
+//! another response: people wait for the end of a loss spike, but roll back after a divergence. A
+//! person who acknowledged the first and went back to bed must be notified of the second.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use super::open::{Incident, KnownAlert};
 use super::{Named, State};
 use stepwatch_model::{Class, Context, Finding, Kind, Scope, Severity, Span, Subject, Target, Ts};
 
-/// Alerts of other programs by which an incident knows what is news; beyond that a further one is.
+/// The most external alerts that an incident remembers. Any further alert counts as new.
 pub(super) const MAX_ALERTS: usize = 1024;
 
-/// Whoever knows of `known` expects `kind` too.
+/// Whether a person who knows of `known` expects `kind` too.
 fn is_expected(kind: Kind, known: Kind) -> bool {
     let one_cause = known.class() != Class::OfCause || known.cause() == kind.cause();
     known.class() == kind.class() && one_cause
@@ -23,9 +23,9 @@ fn is_expected(kind: Kind, known: Kind) -> bool {
 }
 
 impl Incident {
-    /// Whether a GPU or a port of a node joins what other detectors reported of other devices of
-    /// it: all of these are of one nature, and whoever has the one in hand knows nothing of this
-    /// one.
+    /// Whether the finding is about a GPU or port that is no suspect yet, after other detectors
+    /// reported other devices of the node. These kinds are of one class, but the person who has the
+    /// incident knows nothing of this device.
     pub(super) fn is_of_another_device(&self, subject: &Subject, context: &Context, v: &Finding) -> bool {
         let kinds = [Kind::GpuFault, Kind::LinkFault];
         let first = self.known.get(subject).is_some_and(|known| {
@@ -37,8 +37,8 @@ impl Incident {
 }
 
 impl Incident {
-    /// Whether what was less than a page is one now, beside a page of another kind: whoever took
-    /// that one knows this as what can wait.
+    /// Whether a kind that was less than a page is one now, beside a page of another kind. The
+    /// person who acknowledged that page knows this kind as one that can wait.
     pub(super) fn pages_at_last(&self, subject: &Subject, v: &Finding) -> bool {
         let of = |same: bool| {
             let here = self.raised.iter().filter(|((s, _), _)| s == subject);
@@ -49,7 +49,8 @@ impl Incident {
             && of(false).any(|other| other == Severity::Page)
     }
 
-    /// Whether it is over, or as good as, and this is of the device that was its first suspect.
+    /// Whether the incident waits for its end, and the finding is about the device of its first
+    /// suspect.
     pub(super) fn is_back(&self, context: &Context) -> bool {
         let first = self.record.suspects.first().zip(context.device.as_ref());
         self.resolve_at.is_some() && first.is_some_and(|(s, device)| s.target.is_same_device(device))
@@ -57,14 +58,13 @@ impl Incident {
 }
 
 impl Incident {
-    /// Whether what is said to be of another device or node is more than whoever knows this
-    /// incident knows. That an alert fires again is not, nor that one reports what was found here
-    /// before it.
+    /// Whether a finding about another device or node is news to people who know this incident. An
+    /// alert that fires again is not, nor one that reports what our detectors found here before.
     pub(super) fn knows_less_than(&self, subject: &Subject, context: &Context) -> bool {
         let nodes = &self.record.nodes;
         let here = |s: &Subject| s.cause == subject.cause && !matches!(s.scope, Scope::Alert(_));
         let elsewhere = match context.scope {
-            // Our own detectors distinguish what they detect.
+            // Our own detectors already distinguish nodes and devices.
             Scope::Alert(_) if self.subjects.iter().any(here) => {
                 context.nodes.iter().any(|node| !nodes.contains(node))
             }
@@ -73,15 +73,15 @@ impl Incident {
         elsewhere && self.known.contains_key(subject)
     }
 
-    /// Takes note of the alerts that came. What somebody has in hand keeps the name under which it
-    /// was taken.
+    /// Records alerts that began to fire. An incident that was acknowledged keeps the title that it
+    /// had then.
     pub(super) fn note_alerts(&mut self, now: Ts, context: &Context, hold: Span) {
         self.follow_origin(context);
         let is_new = |(alert, severity): &&(u64, Severity)| {
             self.alerts.get(alert).is_none_or(|known| !known.covers(now, *severity, hold))
         };
         let new = context.came.iter().filter(is_new).count();
-        // What we found ourselves brings no alerts, and counts as one where it joins.
+        // A finding of our own detectors brings no alerts, and counts as one alert where it joins.
         let new = (new as u32).max(u32::from(context.apart));
         if new > 0 && (self.record.state == State::Acknowledged || self.record.named.is_some()) {
             let title = self.record.title();
@@ -99,7 +99,7 @@ impl Incident {
         }
     }
 
-    /// Takes note of the alerts that ended.
+    /// Records when alerts ended.
     pub(super) fn alerts_ended(&mut self, now: Ts, went: &[(u64, Severity)]) {
         for (alert, severity) in went {
             if let Some(known) = self.alerts.get_mut(alert).filter(|known| *severity >= known.severity) {
@@ -109,7 +109,7 @@ impl Incident {
     }
 }
 
-/// Whether `kind` is another trouble than all that is known of the same subject.
+/// Whether `kind` has the cause of a known kind, but is not expected after any of them.
 pub(super) fn is_news(kind: Kind, known: &BTreeSet<Kind>) -> bool {
     let same_cause = known.iter().any(|k| k.cause() == kind.cause());
     same_cause && !known.iter().any(|k| is_expected(kind, *k))
@@ -147,7 +147,7 @@ mod tests {
         assert!(news(Kind::ThroughputDrop, &[Kind::Stall]) && news(Kind::GcTail, &[Kind::ThroughputDrop]));
     }
 
-    /// A book of one run, one receiver, and what was sent.
+    /// A manager with one run and one receiver, and the notifications that it sent.
     struct World {
         book: Manager,
         now: Ts,
@@ -167,7 +167,7 @@ mod tests {
             Self { book: Manager::new(config), now: Ts(1_795_227_416_000), sent: Vec::new() }
         }
 
-        /// After so many seconds something is said of the run.
+        /// Reports a finding about the run, `seconds` after the last one.
         fn said(&mut self, seconds: i64, change: Change, kind: Kind, severity: Severity) {
             self.now = self.now + Span::secs(seconds);
             let run = RunSummary { name: "llama".into(), ..RunSummary::default() };
@@ -195,7 +195,7 @@ mod tests {
             }
         }
 
-        /// What was sent since this was asked before.
+        /// The notifications since the last call.
         fn news(&mut self) -> Vec<(Action, Severity)> {
             core::mem::take(&mut self.sent)
         }

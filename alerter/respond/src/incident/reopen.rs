@@ -1,4 +1,4 @@
-//! Incidents that a person resolved and that still fire: when they come back.
+//! Reopens incidents that a person resolved while they still fire.
 
 use super::manager::Manager;
 use super::open::Incident;
@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use stepwatch_model::{Change, Kind, Scope, Severity, Subject, Ts};
 
 impl Incident {
-    /// What is over is no part of it any more: a run that stopped and trains on elsewhere would
-    /// have its next faults taken in here.
+    /// Removes the subjects that are over. Otherwise the next faults of a run that trains on
+    /// elsewhere would join this incident.
     pub(super) fn keep_what_fires(&mut self) {
         let fires: BTreeSet<Subject> = self.raised.keys().map(|(subject, _)| subject.clone()).collect();
         self.subjects.retain(|subject| fires.contains(subject));
@@ -22,7 +22,7 @@ impl Incident {
         self.paged.retain(|scope| fires.iter().any(|subject| subject.scope == *scope));
     }
 
-    /// What made it a page is over, or what a node reports under the same name is less by now.
+    /// Whether what made it a page is over, or a node now reports the same kind as less severe.
     pub(super) fn is_less_than_notified(&self) -> bool {
         let is_page =
             |s: &Subject, kind: Kind| kind == self.record.kind && !matches!(s.scope, Scope::Node(_));
@@ -34,7 +34,7 @@ impl Manager {
     pub(crate) fn resolve_by_hand(&mut self, tx: &mut Tx<'_>, id: &str, by: &str, verdict: Option<Verdict>) {
         let now = tx.now;
         let Some(i) = self.open.get(id) else { return };
-        // A storm has no trouble of its own; what is in it comes back by itself.
+        // A storm has no fault of its own; its members reopen by themselves.
         let fires = i.storm.is_none() && i.record.severity > Severity::Info && !i.raised.is_empty();
         let reopens_at = fires.then(|| now + self.config.reopen_after);
         let raised = if fires { i.raised.clone() } else { BTreeMap::new() };
@@ -55,7 +55,7 @@ impl Manager {
         }
     }
 
-    /// Something is said of what a person resolved.
+    /// Handles a finding about an incident that a person resolved.
     pub(super) fn while_closed(&mut self, tx: &mut Tx<'_>, id: &str, report: Report<'_>) {
         let Report { subject, context, finding: v } = report;
         let now = tx.now;
@@ -72,7 +72,8 @@ impl Manager {
                 }
                 return self.closed_may_be_over(tx, id);
             }
-            // Worse than what that person knew, or something else: it does not wait.
+            // It is worse than what that person knew, or another fault: the incident reopens at
+            // once.
             Change::Raise | Change::Another | Change::More if !known && v.severity >= i.record.severity => {
                 let worse = v.severity > i.record.severity;
                 let why = Why::new(Reason::Reopened, format!("reopened: {}", v.why.what()));
@@ -85,7 +86,7 @@ impl Manager {
                 return;
             }
             Change::Raise | Change::Another | Change::More => {
-                // As while it is open: only a node's incident notifies that it got better.
+                // As in an open incident, only a finding of a node may lower the severity.
                 let had = i.raised.get(&key).copied().filter(|_| !context.is_node());
                 i.raised.insert(key, had.map_or(v.severity, |had| had.max(v.severity)));
                 i.known.entry(subject.clone()).or_default().insert(v.kind);
@@ -98,7 +99,7 @@ impl Manager {
         self.touched.push(id.to_owned());
     }
 
-    /// The time is up.
+    /// Reopens an incident whose `reopens_at` has passed.
     pub(super) fn reopen(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
         let Some(i) = self.closed.get(id).filter(|i| i.record.reopens_at().is_some_and(|at| at <= now))
@@ -112,7 +113,7 @@ impl Manager {
         self.comes_back(tx, id, &words);
     }
 
-    /// Somebody does not wait until the time is up.
+    /// Reopens an incident before its `reopens_at`, because a person asked for it.
     pub(crate) fn reopen_by_hand(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
         if self.closed.get(id).is_none() {
             return;
@@ -133,8 +134,8 @@ impl Manager {
 
     pub(super) fn rings_anew(&mut self, tx: &mut Tx<'_>, id: &str, why: &Why) {
         let now = tx.now;
-        // The run was stopped by a person: what is left of it is nobody's emergency, resolved or
-        // not.
+        // A person stopped the run: what is left of the incident need not page anybody, also after
+        // it was resolved.
         if self.open.get(id).is_some_and(|i| !i.calm) {
             self.announce(tx, id, now, why);
         }
@@ -144,7 +145,7 @@ impl Manager {
         self.finish(id, tx.out);
     }
 
-    /// The same incident, as nobody has it.
+    /// Opens the incident again under the same id, without an acknowledgement.
     pub(super) fn open_again(&mut self, now: Ts, id: &str) {
         let Some(mut i) = self.closed.take(id) else { return };
         for (subject, kind) in i.raised.keys() {
@@ -154,12 +155,13 @@ impl Manager {
         i.record.ask_anew(now);
         (i.record.resolved_at, i.record.end, i.record.end_step, i.record.suppression) =
             (None, None, None, None);
-        // The call itself contains what there is to report.
+        // The next call contains all news, so that no update is due at once.
         i.told_at = Some(now);
         self.restore(id.to_owned(), i);
     }
 
-    /// Nothing is said any more of what `goes` is about.
+    /// Removes the subjects for which `goes` holds from closed incidents, because nothing reports
+    /// them any more.
     pub(super) fn closed_without(&mut self, tx: &mut Tx<'_>, why: &str, goes: impl Fn(&Subject) -> bool) {
         let now = tx.now;
         let of_it = |i: &Incident| i.raised.keys().any(|(subject, _)| goes(subject));

@@ -1,4 +1,4 @@
-//! What the parts of the manager are asked with: what is reported, and what they may look at.
+//! The arguments of the manager's parts: a report, and the state that they may read.
 
 use super::open::Open;
 use crate::config::ResponderConfig;
@@ -13,7 +13,7 @@ pub(super) struct Report<'a> {
     pub(super) finding: &'a Finding,
 }
 
-/// What a part may read beside what it owns, at one moment.
+/// The state that a part may read besides its own, at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) now: Ts,

@@ -1,4 +1,4 @@
-//! How incidents end: by themselves, with what they are about, or by hand.
+//! Resolves incidents: when they clear, when their run or node is gone, or when a person does it.
 
 use crate::effect::Tx;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,12 +13,12 @@ use stepwatch_model::{Cause, Kind, RunSummary, Scope, Severity, Span, Subject, T
 
 /// How long a page that nobody answered outlives a run that ended by itself.
 const UNANSWERED: Span = Span::secs(900);
-/// How long what a run or a node reported outlives the moment from which it has to be learned anew:
-/// exporters publish every ten minutes what holds.
+/// How long the report of a run or node is kept after the state of its detectors was lost.
+/// Exporters publish every ten minutes what still holds.
 const REPEATED_WITHIN: Span = Span::secs(900);
 
 impl Manager {
-    /// Ends it; what it was.
+    /// Resolves an incident, notifies the people who know of it, and returns it.
     pub(super) fn resolve(&mut self, tx: &mut Tx<'_>, id: &str, end: End, reason: &str) -> Option<Incident> {
         let now = tx.now;
         let i = self.open.get_mut(id)?;
@@ -39,14 +39,14 @@ impl Manager {
             self.suppression_ended(tx, id, suppression);
         }
         self.suppressor.remove(id);
-        // Last: what it suppressed must not find it.
+        // Last, because the incidents that it suppressed must not find it any more.
         self.release(tx, id);
         Some(gone)
     }
 
-    /// The run came to its end. Its incidents are over, but a page that nobody answered stays for a
-    /// while: an idle cluster is somebody's business too, unless a person stopped the run. A fault
-    /// of a node is from then on reported for the run that is still there, which is in `heirs`.
+    /// Resolves the incidents of a run that ended. A page that nobody answered stays for a while,
+    /// because somebody must look at an idle cluster too, unless a person stopped the run. The
+    /// fault of a node is reported for the next run on that node, which `heirs` has by node.
     pub(crate) fn run_ended(
         &mut self,
         tx: &mut Tx<'_>,
@@ -68,7 +68,7 @@ impl Manager {
                     i.stop();
                     i.calm = true;
                 }
-                // Nobody is called for a run that is no more.
+                // Nobody is called for a run that has ended.
                 i.resolve_at = i.resolve_at.or((!by_hand && i.falls()).then_some(now + UNANSWERED));
                 let calm = if by_hand { ": escalation stops" } else { "" };
                 tx.out.push(timeline(now, &id, format!("the run ended, what ails the node did not{calm}")));
@@ -112,7 +112,7 @@ impl Manager {
             run => format!("run {from} ended, run {run} is on the node too"),
         };
         tx.out.push(timeline(now, id, words.clone()));
-        // Of a ticket there is nobody to call.
+        // A ticket calls nobody.
         let calls = i.record.severity == Severity::Page && i.record.state == State::Open && !i.falls();
         if calls {
             self.announce(tx, id, now, &Why::new(Reason::News, words));
@@ -120,7 +120,8 @@ impl Manager {
         self.finish(id, tx.out);
     }
 
-    /// Nothing was reported of it for so long that it is forgotten.
+    /// Resolves the incidents of a run or node as stale, because nothing has reported it since
+    /// `heard`.
     pub(crate) fn forgotten(&mut self, tx: &mut Tx<'_>, scope: &Scope, heard: Ts) {
         let now = tx.now;
         let what = if matches!(scope, Scope::Run(_)) { "run" } else { "node" };
@@ -141,9 +142,9 @@ impl Manager {
         self.correlator.flap_history_mut().forget(scope);
     }
 
-    /// What was known of these could not be read: none of their detectors will say that it is over.
-    /// A run that stood still is taken to stand until it is heard to step, because a run that
-    /// is not seen to step makes no hang.
+    /// Handles runs and nodes whose stored state could not be read: no detector will report the end
+    /// of what they raised. A run that stood still is taken to stand until it reports a step,
+    /// because the hang detector needs to see a step before it can raise again.
     pub(crate) fn unread(&mut self, tx: &mut Tx<'_>, of: &BTreeSet<Scope>) {
         let why = "what was known of it is lost with the upgrade";
         self.closed_without(tx, why, |s| of.contains(&s.scope) && !s.is_standstill());
@@ -170,8 +171,8 @@ impl Manager {
         }
     }
 
-    /// A run of which nothing was known any more moves, or ends: the reports that it stands still
-    /// are over, unless they are repeated.
+    /// Handles a run that steps again, or ends, after its state was lost. Its standstill is over
+    /// unless it is reported again.
     pub(crate) fn heard_again(&mut self, tx: &mut Tx<'_>, run: &str) {
         let subject = Subject { scope: Scope::Run(run.to_owned()), cause: Cause::Progress };
         self.closed_without(tx, &format!("{run} is heard again"), |s| *s == subject);
@@ -180,14 +181,15 @@ impl Manager {
         }
     }
 
-    /// The runs of which an open incident says that they stand still, and since when it is open.
+    /// The runs for which a standstill is raised, and when the incident opened.
     pub(crate) fn standstills(&self) -> impl Iterator<Item = (&str, Ts)> {
         let all = self.open.values().chain(self.closed.iter().map(|(_, i)| i));
         let raised = all.flat_map(|i| i.raised.keys().map(|(s, _)| (s, i.record.opened_at)));
         raised.filter(|(s, _)| s.is_standstill()).map(|(s, at)| (s.scope.name(), at))
     }
 
-    /// Nothing will report that these are over: they are, unless they are reported again.
+    /// Ends the subjects for which `goes` holds unless they are reported again within
+    /// `REPEATED_WITHIN`, because no detector will report their end.
     fn ends_unless_repeated(
         &mut self,
         tx: &mut Tx<'_>,
@@ -202,7 +204,7 @@ impl Manager {
         }
         let others = i.raised.keys().any(|(s, _)| !goes(s));
         i.silent.extend(i.raised.keys().filter(|(s, _)| goes(s)).map(|key| (key.clone(), now)));
-        // What nobody has been notified of yet is notified first.
+        // If nobody has been notified of the incident yet, that happens first.
         if others || i.record.level > 0 {
             i.raised.retain(|(s, _), _| !goes(s));
         }
@@ -221,8 +223,7 @@ impl Manager {
         self.finish(id, tx.out);
     }
 
-    /// What made it a page is over for good: that resolves, and what is left is a ticket of its
-    /// own.
+    /// Resolves a page of which only less than a page is left, and opens a ticket for that.
     pub(super) fn fall(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
         let Some((had, (subject, kind, severity))) =
@@ -242,7 +243,7 @@ impl Manager {
         self.finish(&new, tx.out);
     }
 
-    /// A new attempt is judged afresh, whatever was closed by hand before.
+    /// Lets a new attempt notify again, whatever a person closed by hand before.
     pub(crate) fn run_restarted(&mut self, run: &str) {
         self.correlator.flap_history_mut().reopen_all(&Scope::Run(run.to_owned()));
     }
@@ -270,7 +271,7 @@ impl Incident {
         }
     }
 
-    /// How it ended, if it did otherwise than by what was measured.
+    /// How it ends if no measurement shows its end: as stale, with its run, or by its sender.
     pub(super) fn end(&self) -> Option<End> {
         if let Some(since) = self.silent.values().max() {
             return Some(End::stale(*since));
@@ -280,7 +281,7 @@ impl Incident {
         (of_alerts || self.outlived_its_run).then(|| End::of(how))
     }
 
-    /// The run that is on a node that is faulty in it.
+    /// The run that now uses a node that is faulty in this incident.
     fn heir<'a>(&self, heirs: &'a BTreeMap<String, RunSummary>) -> Option<&'a RunSummary> {
         self.raised.keys().find_map(|(s, _)| match &s.scope {
             Scope::Node(node) => heirs.get(node),
@@ -302,7 +303,7 @@ impl Incident {
         left.collect::<Vec<_>>().join(", ")
     }
 
-    /// What is left of it, as an incident that nobody has been notified of.
+    /// A new incident, of which nobody has been notified, for what is left of this one.
     fn without_its_page(self, now: Ts, id: String, kind: Kind, severity: Severity) -> Self {
         let subjects: BTreeSet<Subject> = self.raised.keys().map(|(subject, _)| subject.clone()).collect();
         let (summary, suspects) = self.what_is_left();

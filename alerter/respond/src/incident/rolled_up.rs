@@ -1,4 +1,4 @@
-//! Which open incidents are notified as one, and that one.
+//! Rolls incidents up into a storm: one incident that is notified for many.
 
 use super::manager::Manager;
 use super::open::Incident;
@@ -13,8 +13,7 @@ use std::collections::BTreeSet;
 use stepwatch_model::{Kind, Observation, RunSummary, Scope, Severity, Subject, Suspect, Target, Ts};
 
 impl Manager {
-    /// The incident is about to be notified for the first time: what it is rolled up in, if there
-    /// are too many like it.
+    /// Rolls an incident up before its first notification, if there are too many like it.
     pub(super) fn rolls_up(&mut self, tx: &mut Tx<'_>, id: &str) -> Option<Suppression> {
         let now = tx.now;
         let i = self.open.get(id)?;
@@ -26,8 +25,8 @@ impl Manager {
             && !i.counted
             && !i.ladders.is_empty()
             && !i.record.kind.is_of_alerter();
-        // Whoever was called for it by its name would not find its news in a storm, and might have
-        // the storm already.
+        // A receiver that was paged about the incident itself would miss its updates in a storm, or
+        // may have acknowledged the storm already.
         let known_by_name = i.record.severity == Severity::Page && i.lanes.values().any(|lane| lane.paged);
         if !counts || known_by_name || i.is_page_of_known_run(now) {
             return None;
@@ -43,7 +42,7 @@ impl Manager {
         })
     }
 
-    /// Puts an incident into the storm of its crowd, which begins with it if there is none.
+    /// Adds an incident to the storm of its crowd, which opens if there is none. Returns its id.
     pub(super) fn roll_up(&mut self, tx: &mut Tx<'_>, id: &str, crowd: &Crowd) -> Option<String> {
         let now = tx.now;
         let key = &crowd.key;
@@ -73,7 +72,7 @@ impl Manager {
             tx.out.push(timeline(now, &storm, format!("a storm of incidents for {key}")));
             self.announce(tx, &storm, now, &Why::first());
         } else if answered && (calm || doubled) {
-            // Whoever took the storm took what was in it then.
+            // An acknowledgement of a storm covers the members that it had then.
             i.record.ask_anew(now);
             let what = if calm { "is back" } else { "has doubled" };
             let words = format!("the storm that was acknowledged {what}: {total} incidents");
@@ -87,7 +86,7 @@ impl Manager {
         Some(storm)
     }
 
-    /// For the people of `first`, and as urgent.
+    /// Opens a storm with the ladders and the severity of `first`.
     pub(super) fn begin_storm(
         &mut self,
         now: Ts,
@@ -117,12 +116,12 @@ impl Manager {
         Some(id)
     }
 
-    /// An incident has left the storm, or is over.
+    /// Counts a member that left the storm or is over. The storm resolves after the last one.
     pub(super) fn left_storm(&mut self, tx: &mut Tx<'_>, storm: &str) {
         let now = tx.now;
         let (within, hold) = (self.config.storm.within, self.config.resolve_after);
         let Some(i) = self.open.get_mut(storm) else { return };
-        // None is left where a person closes the storm with all that is in it.
+        // No member is left if a person resolves the storm with its members.
         let Some(tally) = i.storm.as_mut().filter(|tally| tally.open > 0) else { return };
         tally.open -= 1;
         i.record.summary = tally.words(within, i.record.labels.get(ORIGIN).map(String::as_str)).into();
@@ -134,8 +133,8 @@ impl Manager {
         self.finish(storm, tx.out);
     }
 
-    /// What is in a storm goes with it. Whatever still fires comes back, as after any resolution by
-    /// a person.
+    /// Resolves the members of a storm with it. Members that still fire reopen, as after any
+    /// resolution by a person.
     pub(super) fn resolve_members(
         &mut self,
         tx: &mut Tx<'_>,
@@ -150,7 +149,7 @@ impl Manager {
         }
     }
 
-    /// Whoever takes a storm takes what is in it.
+    /// Acknowledges the members of a storm with it.
     pub(super) fn ack_members(&mut self, tx: &mut Tx<'_>, storm: &str, by: &str) {
         if self.open.get(storm).is_some_and(|i| i.storm.is_some()) {
             for id in self.suppressor.suppressed_by(storm) {

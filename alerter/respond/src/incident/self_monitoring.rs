@@ -1,4 +1,4 @@
-//! What is wrong with this alerter itself: an incident like any other, for the people whom a page
+//! Faults of the alerter itself. They are incidents like any other, for the people whom a page
 //! reaches.
 
 use crate::effect::{Effect, Tx};
@@ -11,16 +11,17 @@ use stepwatch_model::{
     Change, Clause, Context, Finding, Kind, RunSummary, Scope, Severity, Subject, Ts, clause,
 };
 
-/// What the check of a receiver is called, before its name.
+/// The name of the delivery check of a receiver begins with this prefix.
 const DELIVERY: &str = "delivery to ";
 
 impl Manager {
-    /// A receiver takes no pages: a fault of its own, that rings at others.
+    /// Raises a fault of the alerter because a receiver accepts no pages. Other receivers are
+    /// notified.
     pub(super) fn does_not_take(&mut self, tx: &mut Tx<'_>, receiver: &str, fault: &str) {
         self.own(tx, &format!("{DELIVERY}{receiver}"), Severity::Page, Some(fault));
     }
 
-    /// A receiver took a word of an incident.
+    /// Records that a receiver accepted a notification, which ends its delivery fault.
     pub(crate) fn taken(&mut self, tx: &mut Tx<'_>, id: &str, receiver: &str) {
         if let Some(lane) = self.open.get_mut(id).and_then(|i| i.lanes.get_mut(receiver))
             && lane.untaken.take().is_some()
@@ -44,7 +45,7 @@ impl Manager {
         }
     }
 
-    /// The same, where an incident has been answered or resolved since.
+    /// As `all_reached`, if the effects since `from` acknowledge or resolve an incident.
     pub(crate) fn note_answers(&mut self, tx: &mut Tx<'_>, from: usize) {
         let answered = |e: &Effect| matches!(e, Effect::Incident(r) if r.state != State::Open);
         if tx.out.iter().skip(from).any(answered) {
@@ -52,20 +53,20 @@ impl Manager {
         }
     }
 
-    /// The receivers that refuse notifications of an incident that nobody has taken.
+    /// The receivers that refuse notifications of an open incident that nobody has acknowledged.
     pub(super) fn failing(&self) -> BTreeSet<String> {
         let open = self.open.values().filter(|i| i.record.state == State::Open);
         let lanes = open.flat_map(|i| &i.lanes).filter(|(_, lane)| lane.untaken.is_some());
         lanes.map(|(receiver, _)| receiver.clone()).collect()
     }
 
-    /// Whether the store takes what is to be recorded.
+    /// Raises or clears the fault that the store accepts no writes.
     pub(crate) fn store(&mut self, tx: &mut Tx<'_>, fault: Option<&str>, recorded: Option<Ts>) {
         self.recorded = recorded;
         self.own(tx, STORE, Severity::Page, fault);
     }
 
-    /// One check of ours, and what it found; the same fault found again is no news.
+    /// Handles the result of a self-check. A fault that is already known changes nothing.
     pub(crate) fn own(&mut self, tx: &mut Tx<'_>, check: &str, severity: Severity, fault: Option<&str>) {
         let now = tx.now;
         let scope = Scope::Own(check.to_owned());

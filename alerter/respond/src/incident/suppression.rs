@@ -1,9 +1,8 @@
 //! Suppressed incidents notify nobody while something suppresses them. They are kept, shown and
-//! counted, and notified when that ends and they still hold.
+//! counted, and notified if they still hold when that ends.
 //!
-//! Checked wherever somebody is about to be notified, and again whenever what suppresses may have
-//! changed. A suppressed incident is checked again at least every [`LOOK_AGAIN`], in case an end
-//! was missed.
+//! Suppression is checked before every notification, and again whenever its cause may have changed.
+//! A suppressed incident is checked again at least every [`LOOK_AGAIN`], in case an end was missed.
 
 use super::dispatcher::{Recipient, Word};
 use super::manager::Manager;
@@ -13,10 +12,10 @@ use crate::effect::{Action, Effect, TimelineEntry, Tx, by_actor, timeline};
 use crate::message::{Reason, Why};
 use stepwatch_model::{Span, Subject};
 
-/// How long an incident is suppressed without being looked at.
+/// The longest time between two checks of a suppressed incident.
 const LOOK_AGAIN: Span = Span::secs(300);
-/// Incidents of one silence about whose end somebody is reminded; the others have it in their
-/// history.
+/// The most incidents of one silence that send a reminder of its end. For the others, only the
+/// timeline has it.
 const MAX_REMINDERS: usize = 20;
 
 impl Manager {
@@ -25,7 +24,7 @@ impl Manager {
         self.suppressor.suppression_of(self.view(tx.now), id).or_else(|| self.rolls_up(tx, id))
     }
 
-    /// Notifies nobody for now.
+    /// Suppresses an incident, and sets when it is checked again.
     pub(super) fn suppress(&mut self, tx: &mut Tx<'_>, id: &str, suppression: Suppression) {
         let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
@@ -41,7 +40,7 @@ impl Manager {
         self.set_suppressed(tx, id, Some(suppression));
     }
 
-    /// Nothing suppresses it: if something did, that is why it is notified now.
+    /// Ends the suppression of an incident, if it has one. Returns the reason to notify now.
     pub(super) fn reason_after_suppression(&mut self, tx: &mut Tx<'_>, id: &str, why: Why) -> Why {
         let now = tx.now;
         let Some(suppression) = self.open.get(id).and_then(|i| i.record.suppression.clone()) else {
@@ -51,11 +50,11 @@ impl Manager {
         let over = !self.open.contains_key(&suppression.by);
         let after = Why::after(suppression.why, &suppression.by, over);
         tx.out.push(timeline(now, id, after.words.clone()));
-        // That it got worse says more.
+        // A raised severity is the more important reason.
         if why.because == Reason::Raised { why } else { after }
     }
 
-    /// Its suppression is over: it is notified, or resolved.
+    /// Updates what suppressed an incident: the incident is notified now, or resolved.
     pub(super) fn suppression_ended(&mut self, tx: &mut Tx<'_>, id: &str, had: &Suppression) {
         self.suppressor.remove_suppressed(id, &had.by);
         if had.why == SuppressionReason::RolledUp {
@@ -73,11 +72,10 @@ impl Manager {
         }
     }
 
-    /// Looks at an incident again: what suppressed it may have ended, or something may
-    /// suppress it now.
+    /// Checks an incident again: its suppression may have ended, or something may suppress it now.
     pub(super) fn reevaluate_suppression(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
-        // What resolves at this moment notifies nobody any more.
+        // An incident that resolves at this moment notifies nobody any more.
         let Some(i) = self.open.get(id).filter(|i| i.resolve_at.is_none_or(|at| at > now)) else { return };
         let had = i.record.suppression.clone();
         match self.find_suppression(tx, id) {
@@ -90,8 +88,8 @@ impl Manager {
         }
     }
 
-    /// Nothing suppresses it any more: whoever is due is notified now, and updates that waited are
-    /// sent.
+    /// Ends the suppression of an incident: notifies the levels that are due, and sends updates
+    /// that waited.
     fn unsuppress(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
         let due = self.open.get(id).and_then(|i| i.ladders.next_at()).is_some_and(|at| at <= now);
@@ -106,14 +104,14 @@ impl Manager {
         self.notify_news(tx, id);
     }
 
-    /// What `by` suppressed may be notified.
+    /// Checks the incidents that `by` suppressed again.
     pub(super) fn release(&mut self, tx: &mut Tx<'_>, by: &str) {
         for id in self.suppressor.suppressed_by(by) {
             self.reevaluate_suppression(tx, &id);
         }
     }
 
-    /// Silences came, went or changed: every open incident is looked at.
+    /// Checks every open incident again, because silences began, ended or changed.
     pub(crate) fn reconsider(&mut self, tx: &mut Tx<'_>) {
         for id in self.open.keys().cloned().collect::<Vec<_>>() {
             self.reevaluate_suppression(tx, &id);
@@ -121,10 +119,10 @@ impl Manager {
         self.explain_others(tx);
     }
 
-    /// Suppresses what new sources explain, and no longer what former ones did.
+    /// Suppresses what new sources explain, and releases what former sources explained.
     pub(crate) fn explain_others(&mut self, tx: &mut Tx<'_>) {
-        // Each look may change what the next one explains; what is left is looked at with the next
-        // finding or input.
+        // Each round may change what the next one explains. What is left after the last round is
+        // checked with the next finding or input.
         for _ in 0..MAX_CHAIN {
             for place in self.suppressor.take_changed() {
                 for target in self.suppressor.targets_at(&place) {
@@ -134,7 +132,8 @@ impl Manager {
         }
     }
 
-    /// Other alerts fire than before: what was silenced may not be any more.
+    /// Checks a suppressed incident again, because other alerts of it fire now: a silence may not
+    /// match them.
     pub(crate) fn alerts_changed(&mut self, tx: &mut Tx<'_>, of: &Subject) {
         let Some(id) = self.correlator.find(of) else { return };
         if self.open.get(&id).is_some_and(|i| i.record.suppression.is_some()) {
@@ -152,8 +151,8 @@ impl Manager {
         let suppressed = self.suppressor.suppressed_by(silence);
         for (n, id) in suppressed.iter().enumerate() {
             let Some(i) = self.open.get(id) else { continue };
-            // Whoever has not been notified yet is notified of the incident itself when the silence
-            // ends, not of its silence first.
+            // A receiver that has not been notified yet is notified of the incident itself when the
+            // silence ends, and needs no reminder.
             let knows = |receiver: &&String| chosen.is_empty() || chosen.contains(receiver);
             let receivers: Vec<String> = i.lanes.keys().filter(knows).cloned().collect();
             let words =

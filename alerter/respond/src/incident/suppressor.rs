@@ -1,5 +1,5 @@
-//! The part that decides why an open incident notifies nobody: a silence, an incident that explains
-//! it, or the storm that it is one of.
+//! Decides why an open incident notifies nobody: a silence, an incident that explains it, or a
+//! storm that it is part of.
 
 mod inhibited;
 pub mod inhibition;
@@ -25,7 +25,7 @@ pub(crate) struct Suppressor {
     silences: Silences,
     inhibition: Inhibition,
     storms: Storms,
-    /// The incidents that a silence or an incident suppresses.
+    /// The suppressed incidents, by the id of the silence or incident that suppresses them.
     suppressed: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -38,7 +38,7 @@ impl Suppressor {
         self.silences.configure(config.silences.clone(), &config.maintenance, &config.oncall.time_intervals);
     }
 
-    /// An incident is open from now on.
+    /// Registers an incident that opens.
     pub(super) fn add(&mut self, id: &str, i: &Incident) {
         if let Some(suppression) = &i.record.suppression {
             self.add_suppressed(id, &suppression.by);
@@ -46,17 +46,17 @@ impl Suppressor {
         self.inhibition.note(id, i);
     }
 
-    /// Takes note of what an open incident is now.
+    /// Updates the inhibition roles of an open incident.
     pub(super) fn note(&mut self, id: &str, i: &Incident) {
         self.inhibition.note(id, i);
     }
 
-    /// An incident is resolved.
+    /// Removes a resolved incident.
     pub(super) fn remove(&mut self, id: &str) {
         self.inhibition.take(id);
     }
 
-    /// To be called when all that was stored is taken in.
+    /// Must be called after all stored incidents are restored.
     pub(super) fn restored(&mut self) {
         self.inhibition.restored();
     }
@@ -75,8 +75,8 @@ impl Suppressor {
         self.inhibited(view, id)
     }
 
-    /// Counts an incident that is about to be notified; returns the crowd that it is too many of,
-    /// if it is.
+    /// Counts an incident that is about to be notified. Returns its crowd if that is above its
+    /// limit.
     pub(super) fn crowd(&mut self, now: Ts, i: &Incident, config: &Storm) -> Option<Crowd> {
         let team = i.record.labels.get("team").map(|team| format!(" of team {team}")).unwrap_or_default();
         let way = format!("{} by {}{team}", i.record.severity.as_str(), joined(&i.ladders.ways()));
@@ -87,12 +87,12 @@ impl Suppressor {
         }
     }
 
-    /// `by` suppresses an incident from now on.
+    /// Records that `by` suppresses an incident.
     pub(super) fn add_suppressed(&mut self, id: &str, by: &str) {
         self.suppressed.entry(by.to_owned()).or_default().insert(id.to_owned());
     }
 
-    /// `by` suppresses it no more.
+    /// Records that `by` no longer suppresses an incident.
     pub(super) fn remove_suppressed(&mut self, id: &str, by: &str) {
         if let Some(suppressed) = self.suppressed.get_mut(by) {
             suppressed.remove(id);
@@ -106,17 +106,17 @@ impl Suppressor {
         self.suppressed.get(by).cloned().unwrap_or_default()
     }
 
-    /// Where other incidents may be explained than when this was called before.
+    /// The places whose sources changed since the last call.
     pub(super) fn take_changed(&mut self) -> Vec<Place> {
         core::mem::take(&mut self.inhibition.changed)
     }
 
-    /// Those that may be explained there.
+    /// The incidents that a source at this place may explain.
     pub(super) fn targets_at(&self, place: &Place) -> BTreeSet<String> {
         self.inhibition.targets.get(place).cloned().unwrap_or_default()
     }
 
-    /// How many silences hold now.
+    /// The number of silences that are active.
     pub(super) fn active_silences(&self, now: Ts) -> usize {
         self.silences.all().filter(|s| s.phase(now) == Phase::Active).count()
     }

@@ -28,10 +28,10 @@ use crate::silence::{Phase, Silence, SilenceConfig, Wanted};
 use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Span, Ts, clause};
 
 pub(super) const START: Ts = Ts(1_795_227_416_000);
-/// Deadlines at one moment: one that never moves is none of so many.
+/// The most deadlines at one moment; more mean that a deadline does not advance.
 const MAX_AT_ONCE: usize = 1000;
 
-/// An engine, a clock that only tests move, and everything that came out.
+/// A responder, a clock that only tests move, and all effects.
 pub(super) struct World {
     pub(super) engine: Responder,
     config: ResponderConfig,
@@ -43,7 +43,8 @@ pub(super) struct World {
     silences: BTreeMap<String, Silence>,
 }
 
-/// Chat at once, the phone after five minutes and once more.
+/// A policy with two levels: the chat at once, then the phone after five minutes, which is repeated
+/// once.
 pub(super) fn two_levels() -> ResponderConfig {
     let level = |after, to: &str, repeat| Level {
         after: Span::secs(after),
@@ -60,13 +61,13 @@ pub(super) fn two_levels() -> ResponderConfig {
             Route { matchers: to("page"), policy: Some("p".into()), ..Route::default() },
             Route { matchers: to("ticket"), notify: vec!["chat".into()], ..Route::default() },
         ],
-        // Reminders are what their own tests ask for.
+        // Reminders have tests of their own.
         silences: SilenceConfig { remind_before: Span::ZERO, ..SilenceConfig::default() },
         ..ResponderConfig::default()
     }
 }
 
-/// What a detector says when a kind begins.
+/// The finding of a detector that raises a kind.
 pub(super) fn raised(ts: Ts, kind: Kind, severity: Severity) -> Finding {
     Finding {
         change: Change::Raise,
@@ -98,7 +99,7 @@ impl World {
         }
     }
 
-    /// A detector says something of a run.
+    /// Feeds a finding about a run.
     pub(super) fn said(&mut self, run: &str, change: Change, kind: Kind, severity: Severity) {
         self.said_of(Scope::Run(run.into()), run, change, kind, severity);
     }
@@ -140,8 +141,8 @@ impl World {
         self.absorb(out);
     }
 
-    /// Silences whatever these hold of (`run="r", severity="ticket"`) for so long from now on; the
-    /// id of that silence.
+    /// Silences what these matchers match (`run="r", severity="ticket"`) for `lasts` from now on,
+    /// and returns the id of the silence.
     pub(super) fn silence(&mut self, matchers: &str, lasts: Span) -> String {
         let wanted = Wanted {
             id: None,
@@ -177,7 +178,7 @@ impl World {
         assert_eq!(self.engine.audit(self.now), [], "{:#?}", self.history);
     }
 
-    /// Runs every deadline on the way.
+    /// Advances the clock, and handles every deadline on the way.
     pub(super) fn forward(&mut self, by: Span) {
         let until = self.now + by;
         while let Some((at, why)) = self.engine.next_deadline().filter(|(at, _)| *at <= until) {
@@ -193,7 +194,7 @@ impl World {
         self.now = until;
     }
 
-    /// Kills the process: only what was stored survives, and what the store brings back by itself.
+    /// Restarts the process: only stored state survives, and what the store restores by itself.
     pub(super) fn restore(&mut self) {
         let (engine, unusable) = Responder::restore(self.config.clone(), self.parts.clone());
         assert_eq!(unusable, [""; 0]);
@@ -210,13 +211,13 @@ impl World {
         self.absorb(out);
     }
 
-    /// What was sent since this was asked before: to whom, what, why.
+    /// The notifications since the last call: to whom, what, why.
     pub(super) fn news(&mut self) -> Vec<(String, Action, Reason)> {
         let notified = |n: Notification| (n.receiver, n.action, n.message.because);
         core::mem::take(&mut self.sent).into_iter().map(notified).collect()
     }
 
-    /// Fails on anything that was sent and is not expected here.
+    /// Fails unless exactly these notifications were sent since the last call.
     pub(super) fn expect(&mut self, want: &[(&str, Action, Reason)]) {
         let want: Vec<_> = want.iter().map(|(to, action, why)| ((*to).to_owned(), *action, *why)).collect();
         assert_eq!(self.news(), want, "{:#?}", self.history);

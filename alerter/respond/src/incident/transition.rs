@@ -1,43 +1,43 @@
-//! What a finding does to the incident that it belongs to: one pure function, and a table.
+//! Classifies what a finding changes in its incident, by one pure function that a table tests.
 
 use super::State;
 use super::open::Incident;
 use super::report::Report;
 use stepwatch_model::{Change, Finding, Severity};
 
-/// What a finding says that whoever was notified of the incident does not know.
+/// What a finding adds to what the people who were notified of the incident know.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Novelty {
-    /// It is of another device, node or alert than what was known of its subject.
+    /// The finding is about another device, node or alert than was known of its subject.
     pub(super) another: bool,
-    /// It is a page of another run or node.
+    /// The finding is a page about another run or node.
     pub(super) elsewhere: bool,
-    /// It says more of what is known.
+    /// The finding reports more of what is known.
     pub(super) more: bool,
-    /// It is of another kind, which does not follow from those that are known.
+    /// The finding is of another kind, which does not follow from the known kinds.
     pub(super) kind: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transition {
-    /// The incident becomes more severe, and begins its policy anew.
+    /// The incident becomes more severe, and its escalation restarts.
     Raise,
-    /// An acknowledgement does not cover it: the incident is open again.
+    /// The acknowledgement does not cover the finding: the incident is open again.
     Reopen,
-    /// Everybody who was notified is sent it as an update.
+    /// An update is sent to everybody who was notified.
     Add,
-    /// The same, under the name of its kind.
+    /// An update that names the finding's kind is sent to everybody who was notified.
     AddKind,
-    /// Its kind leads the incident from now on, which is sent as an update.
+    /// The finding's kind names the incident from now on, and an update says so.
     Become,
-    /// It is noted in the history.
+    /// The finding is only recorded in the timeline.
     Note,
-    /// It is known.
+    /// The finding changes nothing.
     Nothing,
 }
 
 impl Novelty {
-    /// What a report says that the incident does not know yet.
+    /// Compares a report with what the incident knows.
     pub(super) fn of(i: &Incident, report: Report<'_>) -> Self {
         let Report { subject, context, finding: v } = report;
         let is_known = i.known.contains_key(subject);
@@ -54,7 +54,7 @@ impl Novelty {
     }
 }
 
-/// `i` is as it was before the finding but for what holds it open.
+/// Classifies a finding. Of `i`, only what holds it open has been updated with the finding.
 pub(super) fn classify(i: &Incident, v: &Finding, new: Novelty) -> Transition {
     let record = &i.record;
     let as_severe = v.severity == record.severity;
@@ -109,7 +109,7 @@ mod tests {
         const KIND: Novelty = Novelty { kind: true, ..KNOWN };
         assert!(Divergence.precedence() > LossSpike.precedence());
         let table = [
-            // The incident, the finding, and what is new to those who were notified.
+            // The incident, the finding, and what is new to the people who were notified.
             (LossSpike, Ticket, Open, LossSpike, Page, KNOWN, Transition::Raise),
             (LossSpike, Ticket, Acknowledged, LossSpike, Page, ANOTHER, Transition::Raise),
             (Divergence, Ticket, Open, LossSpike, Page, KIND, Transition::Raise),

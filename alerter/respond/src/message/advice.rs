@@ -1,10 +1,10 @@
-//! The sentence that a message gives for a plan.
+//! Writes the sentence of a message for a plan.
 
 use core::fmt::Write as _;
 
 use stepwatch_model::{Forecast, Plan, PlanCost, Remedy, Span, number};
 
-/// What to do, and what it costs.
+/// The sentence: what to do, and what it costs.
 pub(crate) fn advice(plan: &Plan) -> String {
     let Plan { remedies, cost } = plan;
     let mut s = String::new();
@@ -45,7 +45,7 @@ pub(crate) fn advice(plan: &Plan) -> String {
     s
 }
 
-/// Cents where they count.
+/// Dollars, with cents below 10 dollars.
 fn dollars(amount: f64) -> String {
     if amount < 10.0 { format!("${amount:.2}") } else { format!("${amount:.0}") }
 }

@@ -1,8 +1,7 @@
-//! What a message says, as data: for templates, programs and the account that is written
-//! afterwards.
+//! The contents of a message as data, for templates, programs and the report that is written later.
 //!
-//! A contract: fields are added, never changed or removed. What is not known is absent, and no
-//! number is anything but finite.
+//! This is a contract: fields are added, never changed or removed. Unknown values are absent, and
+//! all numbers are finite.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,43 +16,43 @@ use stepwatch_model::{Cause, Plan, RunSummary, Suspect, Ts};
 pub struct Details {
     pub cause: Option<Cause>,
     pub evidence: Evidence,
-    /// The most likely first.
+    /// The suspects, the most likely first.
     pub suspects: Vec<Suspect>,
     pub run: RunDetails,
     pub checkpoint: Option<Checkpoint>,
     pub cost: Option<Cost>,
-    /// What to do, as a sentence.
+    /// The advice as a sentence.
     pub advice: Option<String>,
-    /// What to do, as data.
+    /// The advice as data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Box<Plan>>,
     /// Levels of its policies that were notified, from 1.
     pub level: u32,
-    /// How often it came back.
+    /// How often the condition returned.
     pub returns: u32,
     pub acknowledged_by: Option<String>,
-    /// Who took the acknowledgement back, where the message is about that.
+    /// Who removed the acknowledgement, if the message is about that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unacknowledged_by: Option<String>,
 }
 
-/// What was seen.
+/// The measurement behind the incident.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Evidence {
     pub signal: String,
     pub value: Option<f64>,
     pub expected: Option<f64>,
-    /// How far outside it is, as its detector counts.
+    /// How far the value is outside its limits, in the unit of its detector.
     pub score: Option<f64>,
     /// Value and expectation in the signal's own unit.
     pub text: String,
-    /// Where it began, and where it was announced; absent of what has no steps.
+    /// The step of the onset; `announced_step` is that of the announcement. Absent without steps.
     pub step: Option<i64>,
     pub announced_step: Option<i64>,
 }
 
-/// The run that is hit, as it was then.
+/// The run that is hit, as it was when the message was composed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunDetails {
@@ -62,22 +61,22 @@ pub struct RunDetails {
     pub nodes: u32,
     pub attempt: u32,
     pub last_step: Option<i64>,
-    /// How long a step usually takes.
+    /// The usual seconds of a step.
     pub step_seconds: Option<f64>,
-    /// How long the attempt took to get going.
+    /// Seconds that the attempt took to start.
     pub start_seconds: Option<f64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Checkpoint {
-    /// Absent where only the time of it is known.
+    /// Absent if only the time of the checkpoint is known.
     pub step: Option<i64>,
     pub at: Ts,
     pub age_seconds: f64,
-    /// It was taken after the numbers went bad: what is in it is not to be trusted.
+    /// The checkpoint was written after the numbers went bad, and must not be trusted.
     pub after_onset: bool,
-    /// Work since then, which a crash would lose.
+    /// Seconds of work since then, which a crash would lose.
     pub unsaved_seconds: f64,
 }
 
@@ -87,7 +86,7 @@ pub struct Checkpoint {
 pub struct Cost {
     pub per_gpu_hour: f64,
     pub per_hour: f64,
-    /// Since the incident opened.
+    /// The cost since the incident opened.
     pub so_far: f64,
 }
 
@@ -162,7 +161,7 @@ impl Cost {
     }
 }
 
-/// Whether a checkpoint at this step holds the numbers that went bad.
+/// Whether a checkpoint at this step contains the bad numbers.
 pub(super) fn is_after_onset(r: &IncidentRecord, step: i64) -> bool {
     r.cause == Cause::Numerics && step >= r.start_step
 }

@@ -1,12 +1,11 @@
-//! Calendars (RFC 5545): events with times, recurrences and people, out of bytes that somebody else
-//! wrote.
+//! Parses calendars (RFC 5545) from untrusted bytes: events with times, recurrences and people.
 //!
-//! What is understood is what shifts are made of; an event that is not is left out with a warning,
-//! because a shift that is read wrongly wakes the wrong person. A text that is no calendar, or ends
-//! early, is refused as a whole: the copy before it is better. Where an event has an end, each of
-//! its recurrences ends when the clock shows that time, as calendars draw it: a week from Monday to
-//! Monday at 09:00 has no hole when the clock is set. Time zones go by their names; their rules
-//! come from [`Zone`].
+//! Only what shifts are made of is understood. An event with anything else is left out with a
+//! warning, because a shift that is read wrongly wakes the wrong person. A text that is no
+//! calendar, or ends early, is refused as a whole, because the previous copy is better. Each
+//! recurrence of an event with an end ends when the clock shows that time, as calendar programs
+//! draw it: a week from Monday to Monday at 09:00 has no hole when the clock is set. Time zones are
+//! found by name; their rules come from [`Zone`].
 
 mod content;
 mod rule;
@@ -25,32 +24,32 @@ use rule::{MAX_COUNTED_DAYS, Rule};
 use stepwatch_model::{Span, Ts};
 use value::{Length, When};
 
-/// Longer plans are of no use, and cost.
+/// The longest plan. Longer ones are of no use and expensive.
 pub const MAX_PLAN: Span = Span::secs(366 * 86_400);
-/// Events of a calendar; further ones are left out and counted.
+/// The most events of a calendar; further ones are left out and counted.
 const MAX_EVENTS: usize = 20_000;
-/// People, further dates, and exceptions, each of one event; an event with more is left out.
+/// The most people, further dates or exceptions of one event; an event with more is left out.
 const MAX_LIST: usize = 1000;
-/// Of all events of a calendar: the dates that an event names (one, and its RDATEs) times its
-/// people, and its exceptions. A calendar with more is refused. Twenty thousand shifts of five
-/// people are as many.
+/// The most invitations of a calendar: the sum over all events of dates (one, and the RDATEs) times
+/// people, plus exceptions. A calendar with more is refused. Twenty thousand shifts of five people
+/// have as many.
 const MAX_INVITATIONS: usize = 100_000;
-/// Characters of a SUMMARY; an event with a longer one is left out.
+/// The most characters of a SUMMARY; an event with a longer one is left out.
 const MAX_SUMMARY: usize = 1000;
-/// Components within one another; a calendar with more is refused.
+/// The most components within one another; a calendar with more is refused.
 const MAX_DEPTH: usize = 16;
-/// Characters of the SUMMARY of an event that is left out, in the warning that says so.
+/// The most characters of a SUMMARY in the warning about an event that is left out.
 const MAX_SHOWN: usize = 100;
-/// Warnings kept, and characters of each.
+/// The most warnings kept, and the most characters of each.
 pub(super) const MAX_WARNINGS: usize = 50;
 const MAX_WARNING: usize = 300;
-/// Days by which a moment may be another date in another place, and the clock may be set.
+/// The margin for differences between time zones, and for the clock being set.
 const SLACK: SignedDuration = SignedDuration::from_hours(48);
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Calendar {
     events: Vec<Event>,
-    /// Of what was left out.
+    /// Warnings about what was left out.
     pub warnings: Vec<String>,
     /// Events left out.
     pub skipped: usize,
@@ -60,23 +59,23 @@ pub struct Calendar {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     pub summary: String,
-    /// Addresses, in small letters.
+    /// Mail addresses in lower case.
     pub attendees: Vec<String>,
-    /// Those of them who have said that they do not come.
+    /// The attendees who have declined.
     pub declined: Vec<String>,
     start: When,
     length: Length,
     rule: Option<Rule>,
-    /// Further dates of it, each as long. They are not events of their own, because then each would
-    /// hold all people.
+    /// Further dates of the event, of the same length. They are not events of their own, because
+    /// each would hold a copy of all people.
     also: Vec<When>,
     except: BTreeSet<Ts>,
     except_days: BTreeSet<Date>,
-    /// Moments at which another event takes its place; events with the same UID share them.
+    /// Times at which another event replaces it; events with the same UID share them.
     replaced: Arc<BTreeSet<Ts>>,
 }
 
-/// Properties that an event is made of.
+/// The properties of an event that are read.
 const MATTER: &[&str] = &[
     "UID",
     "SUMMARY",
@@ -92,7 +91,7 @@ const MATTER: &[&str] = &[
     "RECURRENCE-ID",
 ];
 
-/// An event as it is read.
+/// An event while it is being read.
 #[derive(Debug, Default)]
 struct Draft {
     uid: String,
@@ -105,14 +104,14 @@ struct Draft {
     rule: Option<String>,
     also: Vec<When>,
     except: Vec<When>,
-    /// Of an event that replaces one of a series: which.
+    /// For an event that replaces one of a series: the time of the replaced one.
     instance: Option<When>,
     cancelled: bool,
     wrong: Option<String>,
 }
 
 impl Calendar {
-    /// Times without a zone are of `zone`.
+    /// Parses a calendar. Times without a zone are in `zone`.
     pub fn parse(text: &str, zone: &Zone) -> Result<Self, String> {
         let (drafts, over) = read(text, zone)?;
         let mut calendar = Self::default();
@@ -157,7 +156,7 @@ impl Calendar {
     }
 }
 
-/// The moments of each series, by its UID, at which another event takes its place.
+/// The times of each series, by its UID, at which another event replaces it.
 fn replacements(drafts: &[Draft]) -> BTreeMap<String, Arc<BTreeSet<Ts>>> {
     let mut moments: BTreeMap<&str, BTreeSet<Ts>> = BTreeMap::new();
     for draft in drafts {
@@ -168,7 +167,7 @@ fn replacements(drafts: &[Draft]) -> BTreeMap<String, Arc<BTreeSet<Ts>>> {
     moments.into_iter().map(|(uid, moments)| (uid.to_owned(), Arc::new(moments))).collect()
 }
 
-/// Every event of a text, and how many were too many.
+/// The events of a text, and how many were above the limit.
 fn read(text: &str, zone: &Zone) -> Result<(Vec<Draft>, usize), String> {
     let mut zone = zone.clone();
     let (mut drafts, mut over, mut invitations) = (Vec::new(), 0, 0);
@@ -199,7 +198,7 @@ fn read(text: &str, zone: &Zone) -> Result<(Vec<Draft>, usize), String> {
                     continue;
                 }
                 invitations += done.invitations();
-                // What is too much is still counted, so that the error says how much it is.
+                // Invitations above the limit are still counted, for the error message.
                 if invitations <= MAX_INVITATIONS {
                     drafts.push(done);
                 }
@@ -227,14 +226,14 @@ fn read(text: &str, zone: &Zone) -> Result<(Vec<Draft>, usize), String> {
 }
 
 impl Draft {
-    /// Takes in one property. The first mistake is kept; it is reported when the event is whole.
+    /// Reads one property. The first error is kept, and reported when the event is complete.
     fn take(&mut self, line: &Line, zone: &Zone) {
         if let Err(why) = self.property(line, zone) {
             self.wrong.get_or_insert(format!("{}: {why}", line.name));
         }
     }
 
-    /// What it takes of the calendar's [`MAX_INVITATIONS`].
+    /// The number of its invitations, which count against [`MAX_INVITATIONS`].
     fn invitations(&self) -> usize {
         (1 + self.also.len()) * (self.attendees.len() + self.declined.len()).max(1) + self.except.len()
     }
@@ -284,7 +283,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The event. Adds the days that had to be looked at to `days`.
+    /// Completes the event. Adds the number of days that were searched to `days`.
     fn finish(self, days: &mut usize) -> Result<Event, String> {
         if let Some(wrong) = self.wrong {
             return Err(wrong);
@@ -337,7 +336,7 @@ impl Event {
         let (first, last) = (back(zone.civil(from)), zone.civil(to).saturating_add(SLACK));
         let series = self.rule.iter().flat_map(move |rule| rule.dates(self.start.civil, first, last));
         let one = self.rule.is_none().then_some(self.start.civil);
-        // The one date of an event can be replaced, but an EXDATE does not take it.
+        // The single date of an event can be replaced, but not removed by an EXDATE.
         let own = series.map(move |civil| (zone, civil, true)).chain(one.map(|civil| (zone, civil, false)));
         let near = self.also.iter().filter(move |when| first <= when.civil && when.civil <= last);
         own.chain(near.map(|when| (&when.zone, when.civil, true))).filter_map(
@@ -352,7 +351,7 @@ impl Event {
         )
     }
 
-    /// Whether it is on at a moment.
+    /// Whether an occurrence covers `at`.
     pub fn holds(&self, at: Ts) -> bool {
         self.occurrences(at, at + Span::millis(1)).next().is_some()
     }

@@ -1,8 +1,8 @@
 //! A layer: people who take turns.
 //!
-//! Turns are counted on the clock on the wall: a daily shift that begins at 09:00 begins at 09:00
-//! all year, and lasts 23 or 25 hours on the days on which the clock is set. Each shift begins
-//! where the one before ends, so that no moment belongs to two people or to none.
+//! Turns are counted in civil time: a daily shift that begins at 09:00 begins at 09:00 all year,
+//! and lasts 23 or 25 hours on the days on which the clock is set. Each shift begins where the one
+//! before ends, so that no moment belongs to two people or to none.
 
 use core::fmt;
 
@@ -14,7 +14,7 @@ use super::period::Period;
 use super::zone::Zone;
 use stepwatch_model::Ts;
 
-/// Of a turn. Nobody is on call for longer than a year.
+/// The longest turn, in hours. Nobody is on call for longer than a year.
 const MAX_SHIFT_HOURS: i64 = 366 * 24;
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -22,22 +22,21 @@ const MAX_SHIFT_HOURS: i64 = 366 * 24;
 pub struct Layer {
     #[serde(default)]
     pub name: String,
-    /// Who takes turns, in this order. An entry that is a list is several people at once.
+    /// The people who take turns, in this order. An entry that is a list is several people at once.
     pub users: Vec<People>,
-    /// When the first of them begins, on the clock of the schedule's zone. Hand-offs are at the
-    /// same time of day.
+    /// When the first turn begins, in the schedule's zone. Hand-offs are at the same time of day.
     #[serde(deserialize_with = "civil")]
     pub start: DateTime,
     #[serde(default, deserialize_with = "maybe_civil")]
     pub until: Option<DateTime>,
     #[serde(default)]
     pub rotation: Rotation,
-    /// Only in these periods, if there are any.
+    /// The layer only holds within these periods, if there are any.
     #[serde(default)]
     pub restrictions: Vec<Period>,
 }
 
-/// How long a turn is: `daily`, `weekly`, or a number of hours, days or weeks as in `12h`, `3d`,
+/// The length of a turn: `daily`, `weekly`, or a number of hours, days or weeks as in `12h`, `3d`,
 /// `2w`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rotation {
@@ -61,7 +60,7 @@ fn maybe_civil<'de, D: Deserializer<'de>>(d: D) -> Result<Option<DateTime>, D::E
     civil(d).map(Some)
 }
 
-/// A layer on the clock of a zone.
+/// A layer in a time zone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turns<'a> {
     pub(super) layer: &'a Layer,
@@ -86,7 +85,7 @@ impl<'a> Turns<'a> {
         let shown = self.zone.civil(at).duration_since(self.layer.start).as_millis();
         let length = i128::from(self.layer.rotation.hours) * 3_600_000;
         let mut turn = shown.div_euclid(length).max(-1) as i64;
-        // In an hour that is repeated the clock shows less than it has shown already.
+        // In a repeated hour, the clock shows a time that has already passed.
         while self.begins(turn + 1).is_some_and(|next| next <= at) {
             turn += 1;
         }
@@ -100,7 +99,7 @@ impl<'a> Turns<'a> {
         self.layer.start.checked_add(after).ok().map(|civil| self.zone.first(civil))
     }
 
-    /// The moments in a stretch of time at which it may change who has the turn.
+    /// The times within a range at which the turn may change.
     pub(super) fn edges(self, from: Ts, to: Ts, out: &mut Vec<Ts>) {
         let until = self.layer.until.map(|until| self.zone.first(until));
         if until.is_some_and(|until| until <= from) {

@@ -1,9 +1,9 @@
-//! Hours of the week, days of the month, months and years: Alertmanager's time intervals.
+//! Time intervals in Alertmanager's format: times of day, weekdays, days of the month, months and
+//! years.
 //!
-//! What an interval lists, it needs: a moment is inside when every list that is given has an entry
-//! that holds it. Alertmanager's ranges of hours end on the day on which they begin. Here they may
-//! go over midnight, and then belong to the day on which they begin: the night that begins on
-//! Friday is Friday's until it ends.
+//! A time is inside if every list that is given has an entry that contains it. Alertmanager's
+//! ranges of hours end on the day on which they begin. Here they may pass midnight, and then belong
+//! to the day on which they begin: the night that begins on Friday is Friday's until it ends.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer};
 use super::zone::Zone;
 use stepwatch_model::Ts;
 
-/// A named interval of the configuration: one of its periods is enough.
+/// A named interval of the configuration. It contains a time if one of its periods does.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeInterval {
@@ -37,12 +37,12 @@ pub struct Period {
     pub months: Vec<Months>,
     /// `2026`, `2026:2028`.
     pub years: Vec<Years>,
-    /// UTC unless a schedule brings its own.
+    /// The time zone: UTC, or that of the schedule, unless set.
     pub location: Option<Zone>,
 }
 
-/// From `start_time` until just before `end_time`; on the next day if that is not later.
-/// `22:00-06:00` says the same.
+/// From `start_time` until just before `end_time`, which is on the next day if it is not later.
+/// `22:00-06:00` is the short form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeRange {
     start_time: Minute,
@@ -53,8 +53,7 @@ pub struct TimeRange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Minute(u16);
 
-/// Monday is 1. A range may go over the end of the week, wherever one lets it end:
-/// `sunday:thursday`.
+/// A range of weekdays; Monday is 1. It may pass the end of the week: `sunday:thursday`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weekdays {
     begin: i64,
@@ -107,7 +106,7 @@ impl TimeInterval {
 }
 
 impl Period {
-    /// Whether the period holds `at`, on the clock of its own location, or else of `zone`.
+    /// Whether the period contains `at`, in its own location, or else in `zone`.
     pub fn contains(&self, at: Ts, zone: &Zone) -> bool {
         let local = self.location.as_ref().unwrap_or(zone).civil(at);
         let (minute, today) = (minute_of(local.time()), local.date());
@@ -128,7 +127,7 @@ impl Period {
             && (self.years.is_empty() || self.years.iter().any(|y| y.0.contains(&i64::from(date.year()))))
     }
 
-    /// The moments in a stretch of time at which it may begin or end.
+    /// The times within a range at which it may begin or end.
     pub(super) fn edges(&self, from: Ts, to: Ts, zone: &Zone, out: &mut Vec<Ts>) {
         let zone = self.location.as_ref().unwrap_or(zone);
         out.extend(zone.jumps(from, to));
@@ -147,7 +146,7 @@ impl Period {
 }
 
 impl Days {
-    /// A month has no day behind its last.
+    /// Whether the range contains the date. Days after the end of the month do not exist.
     fn contains(self, date: Date) -> bool {
         let length = i64::from(date.days_in_month());
         let place = |n: i64| if n < 0 { length + n + 1 } else { n };
@@ -208,7 +207,7 @@ impl TimeRange {
                 "{start_time} to {end_time} is nothing or a whole day: write 00:00 to 24:00 for a whole day"
             ));
         }
-        // The end of the day is no beginning: 24:00 to 06:00 is of the next one.
+        // A range cannot begin at the end of the day: 24:00 to 06:00 belongs to the next day.
         if start_time.0 == DAY_MINUTES {
             return Err(format!(
                 "{start_time} is the end of a day: write 00:00 to {end_time} for the next day"

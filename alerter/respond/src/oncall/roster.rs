@@ -1,4 +1,4 @@
-//! Whose shifts the events of a calendar are.
+//! Finds the users to whom the events of a calendar belong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ pub struct User {
     /// Receivers that reach this person.
     #[serde(default)]
     pub notify: Vec<String>,
-    /// As in `U012AB3CD`: mentioned in messages that are for this person.
+    /// The Slack id, as in `U012AB3CD`, which messages for this person mention.
     #[serde(default)]
     pub slack_id: Option<String>,
-    /// Also how calendars name this person.
+    /// The mail address, by which calendars may name this person too.
     #[serde(default)]
     pub email: Option<String>,
     /// Other names that calendars have for this person.
@@ -26,18 +26,18 @@ pub struct User {
     pub aliases: Vec<String>,
 }
 
-/// A calendar whose events have users. Clones share both.
+/// A calendar with the users of its events. Clones share both.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Roster {
     pub(super) calendar: Arc<Calendar>,
-    /// Of each event.
+    /// The users of each event.
     users: Arc<[Vec<String>]>,
-    /// When the calendar was last known to say this.
+    /// When the calendar was last known to have this content.
     pub(super) read_at: Ts,
 }
 
-/// Who is called what, in small letters. A calendar can name people as often as it likes, so that
-/// going through all users for every name would take too long.
+/// Indexes of the users by their names in lower case. A calendar can contain any number of names,
+/// so that a scan of all users for each would take too long.
 struct Names<'a> {
     all: &'a [User],
     /// Names, addresses and aliases, each with its users, by their places in `all`.
@@ -52,7 +52,7 @@ impl Roster {
         let mut whose = Vec::with_capacity(calendar.events().len());
         for event in calendar.events() {
             let users = names.whose(event);
-            // More would not be kept.
+            // Further warnings would not be kept.
             if said.len() < MAX_WARNINGS {
                 let new = names.doubts(event, &users).into_iter().filter(|doubt| !said.contains(doubt));
                 said.extend(new.collect::<Vec<_>>());
@@ -63,13 +63,13 @@ impl Roster {
         Self { calendar: Arc::new(calendar), users: whose.into(), read_at }
     }
 
-    /// Who is on call by it at `at`; nobody if it says nothing.
+    /// The users who are on call at `at`; empty if no event covers `at`.
     pub(super) fn at(&self, at: Ts) -> Vec<String> {
         let on = self.named().filter(|(event, _)| event.holds(at));
         on.flat_map(|(_, users)| users).cloned().collect()
     }
 
-    /// The moments in a stretch of time at which it may change who is on call.
+    /// The times within a range at which it may change who is on call.
     pub(super) fn edges(&self, from: Ts, to: Ts, out: &mut Vec<Ts>) {
         out.extend(self.named().flat_map(|(event, _)| event.occurrences(from, to)).flat_map(|(a, b)| [a, b]));
     }
@@ -78,7 +78,7 @@ impl Roster {
         self.calendar.events().iter().zip(self.users.iter()).filter(|(_, users)| !users.is_empty())
     }
 
-    /// Events from `at` on that are nobody's, each by what it is called.
+    /// The summaries of events from `at` on that belong to no user.
     pub(super) fn strangers(&self, at: Ts) -> Vec<&str> {
         let all = self.calendar.events().iter().zip(self.users.iter());
         let nobodys = all.filter(|(event, users)| {
@@ -114,13 +114,13 @@ impl<'a> Names<'a> {
         self.called.get(&name.to_lowercase()).map_or(&[], Vec::as_slice)
     }
 
-    /// Users whose addresses are among these, which are in small letters.
+    /// The users with one of these mail addresses, which are in lower case.
     fn with_mails(&self, mails: &[String]) -> BTreeSet<usize> {
         mails.iter().filter_map(|mail| self.mails.get(mail)).flatten().copied().collect()
     }
 
-    /// The attendees, if any of them is a user; else the users whose names the summary is made of.
-    /// Whoever has declined is not among them.
+    /// The users of an event: its attendees, if any of them is a user, otherwise the users that its
+    /// summary names. A user who has declined is not among them.
     fn whose(&self, event: &Event) -> Vec<&'a User> {
         let first = |places: &Vec<usize>| places.first().copied();
         let invited = event.attendees.iter().filter_map(|mail| self.mails.get(mail).and_then(first));
@@ -133,7 +133,7 @@ impl<'a> Names<'a> {
         found.into_iter().filter_map(|place| self.all.get(place)).collect()
     }
 
-    /// What a person should look at: who was left out.
+    /// Warnings about users that an event may mean and that were left out.
     fn doubts(&self, event: &Event, whose: &[&User]) -> Vec<String> {
         let summary = &event.summary;
         let declined = self.with_mails(&event.declined);
@@ -146,7 +146,7 @@ impl<'a> Names<'a> {
         if whose.is_empty() || !self.with_mails(&event.attendees).is_empty() {
             return doubts;
         }
-        // `alice and bob swap`: nobody knows which of them it is.
+        // In `alice and bob swap`, it is unclear which of them is on call.
         let parts = parts(summary);
         let words = parts.iter().flat_map(|part| part.split_whitespace());
         let mentioned: BTreeSet<usize> = words.flat_map(|w| self.called(w)).copied().collect();
@@ -159,13 +159,14 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Each place once, in the order of the first.
+/// Each place once, in order of its first occurrence.
 fn distinct(places: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut seen = BTreeSet::new();
     places.filter(|place| seen.insert(*place)).collect()
 }
 
-/// `[L1] alice`, `On call: Alice Smith - primary`, `alice, bob`, `alice@example.com`.
+/// The parts of a summary that may be names, as in `[L1] alice`, `On call: Alice Smith - primary`,
+/// `alice, bob`, `alice@example.com`.
 fn parts(summary: &str) -> Vec<String> {
     let text = summary.replace(" and ", ",").replace(" - ", ",");
     let parts = text.split([',', ';', '&', '+', '/', ':', '(', ')', '[', ']']);

@@ -1,7 +1,7 @@
-//! A schedule: who is on call when, out of its layers, a calendar and overrides.
+//! A schedule: who is on call when, by its layers, a calendar and overrides.
 //!
-//! Layers lie upon each other: the last one that has somebody decides. A calendar lies upon all
-//! layers, and an override upon everything.
+//! The last layer that has somebody decides. A calendar takes precedence over all layers, and an
+//! override over everything.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::roster::Roster;
 use super::zone::Zone;
 use stepwatch_model::{Span, Ts};
 
-/// Changes looked at in one answer; a longer plan is cut off there.
+/// The most changes in one plan; a longer plan is cut off there.
 pub(super) const MAX_CHANGES: usize = 100_000;
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -22,7 +22,7 @@ pub struct Schedule {
     pub zone: Zone,
     pub layers: Vec<Layer>,
     pub overrides: Vec<Override>,
-    /// A calendar is read beside the layers, and a copy of it older than this is stale.
+    /// Set if the schedule has a calendar. A copy older than this is stale.
     pub calendar: Option<Span>,
     /// Receivers, or users as `user:NAME`, that are notified when nobody is on call.
     pub fallback: Vec<String>,
@@ -35,30 +35,31 @@ pub struct Override {
     pub to: Moment,
     /// Who is on call instead.
     pub users: People,
-    /// Instead of whom; of everybody, unless it is said.
+    /// The user who is replaced; everybody if absent.
     #[serde(default)]
     pub replaces: Option<String>,
     #[serde(default)]
     pub reason: Option<String>,
 }
 
-/// On the schedule's clock (`2026-12-24T09:00`), or anywhere (`2026-12-24T08:00:00Z`).
+/// A time in the schedule's zone (`2026-12-24T09:00`), or in UTC (`2026-12-24T08:00:00Z`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     Civil(DateTime),
     At(Ts),
 }
 
-/// Who is on call at a moment, and what says so.
+/// Who is on call at a given time, and which part of the schedule decided it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Duty {
-    /// Nobody if empty.
+    /// The users on call; empty if nobody is.
     pub users: Vec<String>,
-    /// `layer nights`, `the calendar`, `override: holiday`; empty of nobody.
+    /// What decided it: `layer nights`, `the calendar`, `override: holiday`; empty if nobody is on
+    /// call.
     pub by: String,
 }
 
-/// A stretch of time in which the same people are on call; with nobody it is a gap.
+/// A time range in which the same people are on call. A shift of nobody is a gap.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Shift {
     pub from: Ts,
@@ -108,7 +109,7 @@ impl Schedule {
         Turns { layer, zone: &self.zone }
     }
 
-    /// Who is on call when, without holes: a gap is a shift of nobody.
+    /// The shifts of a time range, without holes: a gap is a shift of nobody.
     pub(super) fn shifts(&self, from: Ts, to: Ts, calendar: Option<&Roster>) -> Vec<Shift> {
         let mut edges = vec![from];
         for layer in &self.layers {
@@ -138,7 +139,7 @@ impl Schedule {
         shifts
     }
 
-    /// Every name of a user in it.
+    /// The names of all users in the schedule.
     pub fn users(&self) -> BTreeSet<&str> {
         let turns = self.layers.iter().flat_map(|l| &l.users);
         let people = turns.chain(self.overrides.iter().map(|o| &o.users)).flat_map(|p| &p.0);
@@ -151,7 +152,7 @@ impl Override {
         (self.from.at(zone)..self.to.at(zone)).contains(&at)
     }
 
-    /// Whether both want to say who is on call in the place of the same person at the same time.
+    /// Whether both replace the same person at the same time.
     pub fn contradicts(&self, other: &Self, zone: &Zone) -> bool {
         let overlap = self.from.at(zone) < other.to.at(zone) && other.from.at(zone) < self.to.at(zone);
         overlap && (self.replaces.is_none() || other.replaces.is_none() || self.replaces == other.replaces)
@@ -199,7 +200,7 @@ impl<'de> Deserialize<'de> for Moment {
     }
 }
 
-/// In the order given, each once.
+/// Each name once, in the order given.
 fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
     let mut seen = Vec::new();
     for name in names {

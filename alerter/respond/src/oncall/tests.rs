@@ -53,7 +53,7 @@ fn replace(from: &str, to: &str, user: &str, replaces: Option<&str>) -> Override
     }
 }
 
-/// The shifts as a person would note them: hours long, and who.
+/// The shifts in a readable form: begin, hours, and who.
 fn table(oncall: &OnCall, from: &str, to: &str) -> Vec<(String, f64, String)> {
     let zone = &oncall.schedule("primary").unwrap().zone;
     let shifts = oncall.shifts("primary", at(from), at(to));
@@ -151,7 +151,7 @@ fn a_hand_off_in_an_hour_that_is_repeated_is_at_the_first() {
         ("2026-10-26 02:30 CET", 24.0, "alice"),
     ];
     assert_eq!(table(&o, "2026-10-24T00:30:00Z", "2026-10-27T01:30:00Z"), rows(&want));
-    // The clock shows 02:15 again, and nobody takes the turn back.
+    // The clock shows 02:15 again, and the turn does not go back.
     assert_eq!(o.duty("primary", at("2026-10-25T01:15:00Z")).unwrap().users, ["carol"]);
 }
 
@@ -194,7 +194,7 @@ fn an_override_lies_upon_everything() {
     s.overrides = vec![
         replace("2026-01-06T00:00", "2026-01-07T00:00", "carol", Some("bob")),
         replace("2026-01-08T00:00:00+01:00", "2026-01-09T00:00", "carol", None),
-        // Not on call then: nothing to replace.
+        // The user is not on call then, so that there is nothing to replace.
         replace("2026-01-13T00:00", "2026-01-14T00:00", "bob", Some("alice")),
     ];
     s.overrides[1].reason = Some("holiday".into());
@@ -298,7 +298,7 @@ proptest! {
             prop_assert!((&pair[0].users, &pair[0].by) != (&pair[1].users, &pair[1].by));
         }
         prop_assert!(shifts.iter().all(|s| s.from < s.to));
-        // In whatever order one asks.
+        // The order of the calls does not matter.
         for after in asked {
             let moment = Ts(from.0 + after);
             let shift = shifts.iter().find(|s| s.from <= moment && moment < s.to).unwrap();

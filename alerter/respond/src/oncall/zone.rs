@@ -1,8 +1,8 @@
-//! The clock on the wall of a place, by the time zone rules that are part of this program.
+//! Civil time in a time zone, by the time zone rules that are compiled into this program.
 //!
-//! The rules are those of the IANA database that is compiled in, never those of the machine: a
-//! container without them works, and a replay gives the same shifts everywhere. New rules come with
-//! a new release.
+//! The rules are those of the compiled IANA database, never those of the machine: a container
+//! without them works, and a replay gives the same shifts everywhere. New rules come with a new
+//! release.
 
 use core::fmt;
 
@@ -40,9 +40,9 @@ impl Zone {
         timestamp(at).to_zoned(self.0.clone()).strftime("%Y-%m-%d %H:%M %Z").to_string()
     }
 
-    /// The first moment at which the clock shows `civil` or later: where it is set back, the first
-    /// of the two moments; where it is set forward over `civil`, the moment of that. A later
-    /// `civil` is never an earlier moment.
+    /// The first moment at which the clock shows `civil` or later. If the clock is set back, this
+    /// is the first of two moments; if it is set forward over `civil`, the moment of the jump. A
+    /// later `civil` never gives an earlier moment.
     pub fn first(&self, civil: DateTime) -> Ts {
         match self.0.to_ambiguous_timestamp(civil).offset() {
             AmbiguousOffset::Unambiguous { offset } => moment(offset, civil),
@@ -56,8 +56,8 @@ impl Zone {
         }
     }
 
-    /// Every moment at which the clock shows `civil`; where it never does, the moment at which it
-    /// jumps over it.
+    /// All moments at which the clock shows `civil`; if there is none, the moment of the jump over
+    /// it.
     pub fn moments(&self, civil: DateTime) -> impl Iterator<Item = Ts> {
         let second = match self.0.to_ambiguous_timestamp(civil).offset() {
             AmbiguousOffset::Fold { after, .. } => Some(moment(after, civil)),
@@ -66,8 +66,8 @@ impl Zone {
         [Some(self.first(civil)), second].into_iter().flatten()
     }
 
-    /// The moment that a calendar means by `civil` (RFC 5545, 3.3.5): the first of two, and of none
-    /// the one that the offset before the jump gives.
+    /// The moment that a calendar means by `civil` (RFC 5545, 3.3.5): the first of two; if there is
+    /// none, the one with the offset before the jump.
     pub fn meant(&self, civil: DateTime) -> Ts {
         match self.0.to_ambiguous_timestamp(civil).offset() {
             AmbiguousOffset::Unambiguous { offset } => moment(offset, civil),
@@ -77,7 +77,7 @@ impl Zone {
         }
     }
 
-    /// When the clock is set, after `from` and before `to`.
+    /// The times at which the clock is set, after `from` and before `to`.
     pub fn jumps(&self, from: Ts, to: Ts) -> impl Iterator<Item = Ts> {
         let until = timestamp(to);
         let all = self.0.following(timestamp(from)).map(|t| t.timestamp());
@@ -109,7 +109,7 @@ impl<'de> Deserialize<'de> for Zone {
     }
 }
 
-/// Years beyond the calendar are its last one.
+/// Times beyond the range of `Timestamp` become its first or last time.
 fn timestamp(at: Ts) -> Timestamp {
     let end = if at.0 < 0 { Timestamp::MIN } else { Timestamp::MAX };
     Timestamp::from_millisecond(at.0).unwrap_or(end)
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn clocks_that_are_set() {
-        // Zone, what the clock shows, the first moment, what a calendar means.
+        // The zone, what the clock shows, the first moment, and what a calendar means.
         for (zone, civil, first, meant) in [
             ("Europe/Berlin", "2026-03-29T02:30", "2026-03-29T01:00:00Z", "2026-03-29T01:30:00Z"),
             ("Europe/Berlin", "2026-10-25T02:30", "2026-10-25T00:30:00Z", "2026-10-25T00:30:00Z"),
@@ -152,7 +152,7 @@ mod tests {
             // Half an hour: 02:00 +10:30 becomes 02:30 +11:00, and back.
             ("Australia/Lord_Howe", "2026-10-04T02:15", "2026-10-03T15:30:00Z", "2026-10-03T15:45:00Z"),
             ("Australia/Lord_Howe", "2026-04-05T01:45", "2026-04-04T14:45:00Z", "2026-04-04T14:45:00Z"),
-            // A day that was not.
+            // A day that did not exist.
             ("Pacific/Apia", "2011-12-30T12:00", "2011-12-30T10:00:00Z", "2011-12-30T22:00:00Z"),
             ("Asia/Kolkata", "2026-03-29T02:30", "2026-03-28T21:00:00Z", "2026-03-28T21:00:00Z"),
         ] {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     proptest! {
-        /// Shifts tile the time because of this.
+        /// Shifts cover the time without gaps or overlaps because of this.
         #[test]
         fn a_later_clock_is_never_an_earlier_moment(place in 0..PLACES.len(), at in 0i64..4_102_444_800, later in 0i64..200_000) {
             let zone = Zone::named(PLACES[place]).unwrap();

@@ -1,5 +1,4 @@
-//! Alerts from outside: which run or node they are about, and what they come
-//! to.
+//! Handles external alerts: finds the run or node that they are about, and makes findings of them.
 
 use crate::effect::Tx;
 use std::collections::BTreeSet;
@@ -15,15 +14,15 @@ use stepwatch_model::{
     clause,
 };
 
-/// Characters of what an alert says of itself, in an incident.
+/// The most characters of an alert's text in an incident.
 const MAX_TEXT: usize = 400;
-/// Labels that are named of an alert that differs from the others.
+/// The most labels that are named of an alert that differs from the others.
 const MAX_LABELS: usize = 4;
-/// Suspects that are named for one condition.
+/// The most suspects that are named for one condition.
 const MAX_SUSPECTS: usize = 8;
 
 impl Responder {
-    /// The alerts from outside that fire.
+    /// The external alerts that fire.
     pub fn alerts(&self) -> &External {
         &self.manager.external
     }
@@ -58,7 +57,7 @@ impl Responder {
         self.judge_groups(tx, touched, directory);
     }
 
-    /// Restores what was stored, before the engine gets any input.
+    /// Restores stored alerts. Must be called before the engine gets any input.
     pub fn restore_alerts(
         &mut self,
         now: Ts,
@@ -84,7 +83,7 @@ impl Responder {
         self.timers.set(&Key::Alerts, self.manager.external.deadline());
     }
 
-    /// What the alerts of a group come to.
+    /// The finding about a group of alerts, and its context.
     fn condition(&self, now: Ts, key: &str, directory: &impl Directory) -> Option<(Context, Finding)> {
         let external = &self.manager.external;
         let group = external.group(key)?;
@@ -92,7 +91,7 @@ impl Responder {
         let first = external.spokesman(key);
         let mut summary = directory.summary(now, &group.run).unwrap_or_default();
         summary.name.clone_from(&group.run);
-        // Whom it reaches is said by whoever sent it, and never by the run that it names.
+        // The sender's labels decide who is notified, never those of the run that the alert names.
         summary.labels = external.common_labels(key);
         let (count, step) = (group.firing.len(), summary.last_step.unwrap_or(0));
         let silent = group.silent_since().filter(|_| count == 0);
@@ -106,8 +105,7 @@ impl Responder {
             (None, None) => clause!("its sender says that it is over"),
         };
         let scope = group.scope();
-        // What differs in nothing but the labels that it has in common with all of them is one of
-        // them.
+        // An alert that only has the common labels is not distinguished from the others.
         let as_bad = group.came.iter().filter(|(_, severity)| *severity == group.severity);
         let subject = Subject { scope: scope.clone(), cause: group.kind.cause() };
         let is_another = self.manager.has_another_alert(now, &subject, as_bad);
@@ -146,13 +144,13 @@ impl Responder {
         let (came, went) = (group.came.clone(), group.went.clone());
         let sender = first.map_or("", |alert| &alert.sender);
         let mut origin = Origin::from_sender(sender);
-        // Whoever is limited to some runs names as many of them as it likes.
+        // A sender that is limited to some runs can name any number of them.
         origin.since = directory.first_seen(&group.run).filter(|_| sender.is_empty());
         let origin = Some(origin);
         Some((Context { came, went, origin, ..Context::new(scope, summary, nodes, now) }, finding))
     }
 
-    /// The run and the node that labels name, as we know them.
+    /// Finds the run and the node that the labels name.
     fn about(&self, directory: &impl Directory, labels: &LabelSet) -> About {
         let first = |names: &[&str]| names.iter().find_map(|name| labels.get(name));
         let node = NODE_LABELS.iter().find_map(|name| node_named(directory, name, labels.get(name)?));
@@ -171,12 +169,13 @@ fn node_named(directory: &impl Directory, label: &str, value: &str) -> Option<St
     let named = node_of(value);
     let short = named.split('.').next().unwrap_or(named);
     let found = [named, short].into_iter().find(|name| directory.knows_node(name));
-    // A probe's instance is a URL: that is no node.
+    // The `instance` of a probe is a URL, which is no node.
     let may_be = label != "instance" || !value.contains('/');
     found.or_else(|| may_be.then_some(named)).filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
-/// What sets an alert apart from the others of its condition: ` (instance=b:9100, service=pay)`.
+/// The labels that distinguish an alert from the others of its group: ` (instance=b:9100,
+/// service=pay)`.
 fn distinguishing(alert: &Alert, common: &Labels) -> Option<Clause> {
     let own = alert.labels.iter().filter(|(name, _)| *name != "severity" && !common.contains_key(*name));
     let own: Vec<String> =

@@ -1,11 +1,11 @@
-//! An incident that does not exist, to see who would be notified of it.
+//! Opens an incident that does not exist, to see who would be notified of it.
 
 use super::Responder;
 use crate::effect::Effect;
 use crate::effect::Tx;
 use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Ts, clause};
 
-/// What is tried.
+/// The incident of a dry run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DryRun<'a> {
     /// The run that it hits.

@@ -1,4 +1,4 @@
-//! Silences: who asks for one, when it begins and ends, and what it suppresses.
+//! Handles silences: requests, begins, ends, and reminders.
 
 use super::{Key, Responder};
 use crate::effect::Effect;
@@ -12,13 +12,13 @@ impl Responder {
         self.manager.suppressor.silences()
     }
 
-    /// What a wish for a silence comes to, or why it is refused; `fresh` is an id that no silence
+    /// Plans a requested silence, or returns why it is refused. `fresh` is an id that no silence
     /// has.
     pub fn plan_silence(&self, now: Ts, wanted: Wanted, fresh: &str) -> Result<Plan, Refusal> {
         self.manager.suppressor.silences().plan(wanted, fresh, now)
     }
 
-    /// Restores what was stored, before the engine gets any input.
+    /// Restores stored silences. Must be called before the engine gets any input.
     pub fn restore_silences(&mut self, now: Ts, stored: impl IntoIterator<Item = Silence>) {
         for mut silence in stored {
             if silence.is_spent(now) {
@@ -31,8 +31,8 @@ impl Responder {
         self.forget_crowded_out(now);
     }
 
-    /// Silences that end by themselves were within the limits of those that have not ended. So it
-    /// is enough to look when one is made or changed.
+    /// Forgets ended silences above the limit. Silences that end by themselves stay within the
+    /// limits of those that have not ended, so that a check at each change is enough.
     fn forget_crowded_out(&mut self, now: Ts) {
         for id in self.manager.suppressor.silences_mut().forget_crowded_out(now) {
             self.wait_for_silence(now, &id);
@@ -58,7 +58,7 @@ impl Responder {
         }
     }
 
-    /// Something is due about a silence, or was while we were away.
+    /// Handles what is due about a silence, or became due while the alerter was down.
     pub(super) fn tick_silence(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
         match self.manager.suppressor.silences().due(id, now) {
@@ -92,7 +92,7 @@ impl Responder {
         self.timers.set(&Key::Silence(id.to_owned()), next);
     }
 
-    /// A run says that it is about to be restarted on purpose, for how long and why.
+    /// Handles a run's announcement of a planned restart, with its length and reason.
     pub(super) fn planned_restart(
         &mut self,
         tx: &mut Tx<'_>,
@@ -109,7 +109,7 @@ impl Responder {
         }
     }
 
-    /// A run that makes steps in a new attempt is back: what it planned is over.
+    /// Ends the silence of a planned restart, because the run makes steps in a new attempt.
     pub(super) fn back_from_restart(&mut self, tx: &mut Tx<'_>, run: &str, attempt_at: Ts) {
         let now = tx.now;
         let planned = self.manager.suppressor.silences().planned_of(run);
@@ -121,7 +121,7 @@ impl Responder {
         self.expire_silence(tx, &id);
     }
 
-    /// A silence may be of one incident only: when the last that it matches resolves, it is over.
+    /// Ends silences that end when the last incident that they match resolves.
     pub(super) fn expire_on_resolve(&mut self, tx: &mut Tx<'_>, from: usize) {
         let now = tx.now;
         if tx.out.len() == from || !self.manager.suppressor.silences().any_expires_on_resolve() {

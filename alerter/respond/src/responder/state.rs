@@ -1,4 +1,4 @@
-//! The stored form of the responder: one part an incident.
+//! The stored form of the responder, with one part for each incident.
 
 use stepwatch_model::{
     Scope, Subject,
@@ -9,12 +9,12 @@ use super::{Key, Responder};
 use crate::config::ResponderConfig;
 use crate::incident::correlator::flap_history::FlapHistoryRow;
 
-/// What the names of the parts of memories begin with.
+/// The prefix of the names of parts with flap memories.
 const MEMORY: &str = "memory/";
 
 impl Responder {
-    /// The parts of the state that changed since this was called before, to be stored with the
-    /// effects in one transaction.
+    /// The parts of the state that changed since the last call. They must be stored in one
+    /// transaction with the effects.
     pub fn take_dirty(&mut self) -> Vec<StatePart> {
         let dirty = core::mem::take(&mut self.dirty);
         dirty.into_iter().map(|key| (key.name(), self.part(&key))).collect()
@@ -22,7 +22,7 @@ impl Responder {
 
     fn part(&self, key: &Key) -> Option<Vec<u8>> {
         match key {
-            // Stored by themselves, in tables that people read.
+            // These have tables of their own, which people read.
             Key::Alerts | Key::Silence(_) => None,
             Key::Incident(id) => {
                 let kept = self.manager.open.get(id).or_else(|| self.manager.closed.get(id));
@@ -37,8 +37,8 @@ impl Responder {
         }
     }
 
-    /// Rebuilds a responder from stored parts, exactly as it was. A part of another version, or
-    /// damaged, is named in the second value and left out.
+    /// Rebuilds a responder from stored parts, exactly as it was. The second value names the parts
+    /// that were left out because they are damaged or of another version.
     pub fn restore(
         config: ResponderConfig,
         parts: impl IntoIterator<Item = (String, Vec<u8>)>,

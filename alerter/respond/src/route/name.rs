@@ -1,4 +1,4 @@
-//! What a way is called: the route that leads there, or who is left where no route does.
+//! The name of a way: the route that leads there, or the remaining receivers if no route matches.
 
 use std::fmt;
 
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 pub enum WayName {
     /// Where the route is in the configuration: `routes[1].routes[0]`.
     Route(String),
-    /// A team with a policy or receivers, of what no route matches.
+    /// A team with a policy or receivers, for an incident that no route matches.
     Team(String),
     FallbackOfTeam(String),
-    /// A team that names nobody, where others have receivers of their own.
+    /// A team without receivers, while other teams have their own.
     NobodyOfTeam(String),
     Fallback,
     EveryReceiver,
     EveryReceiverThatWakes,
     ReceiversOfNoTeam,
-    /// One of several who may all be notified: which one is decided when it is notified.
+    /// One of several receivers that may all be notified; which one is decided at the notification.
     OneReceiver,
-    /// In the place of a receiver that cannot be notified.
+    /// In place of a receiver that cannot be notified.
     OtherReceivers,
     AnotherThatWakes,
 }
 
-/// Several ways, in words.
+/// The names of several ways, in words.
 pub(crate) fn joined(names: &[&WayName]) -> String {
     names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }

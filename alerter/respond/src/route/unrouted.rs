@@ -1,11 +1,11 @@
-//! Who is left: whom an incident reaches that no route matches and no team takes, and who is
-//! notified when all others cannot be.
+//! The remaining receivers: they are notified of an incident that no route matches and no team
+//! takes, and when all others cannot be notified.
 //!
-//! Where teams have receivers of their own, an incident of one team never notifies another: neither
-//! its trouble nor its data is theirs. Only those whom the operator named under `fallback` are
-//! notified of everybody's. What belongs to no team goes to receivers of no team, or to everybody.
-//! Where no team has receivers, all of them are one team's. Whoever is left, a receiver that wakes
-//! gets pages only: what is not a page waits in the list of incidents if no other receiver is left.
+//! If teams have receivers of their own, an incident of one team never notifies another team, which
+//! has no business with its faults and data. Only the receivers under `fallback` are notified for
+//! every team. An incident of no team goes to receivers of no team, or to everybody. If no team has
+//! receivers, all receivers are one team's. A receiver that wakes gets only pages: anything else
+//! waits in the list of incidents if no other receiver remains.
 
 use std::collections::BTreeSet;
 
@@ -14,17 +14,17 @@ use crate::config::{Condition, Level, ResponderConfig, Team};
 use crate::matcher::{Labels, Matcher};
 use stepwatch_model::{Kind, Severity};
 
-/// The check whose fault notifies every receiver that wakes, and the signal of its incident: what
-/// is sent while nothing can be recorded may be forgotten by the next start.
+/// The self-check of the store, and the signal of its incident. Its fault notifies every receiver
+/// that wakes, because a restart forgets what was sent while nothing could be stored.
 pub const STORE: &str = "store";
 
-/// Whoever is left.
+/// The remaining receivers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rest<'a> {
     /// Receivers, `user:NAME` and `schedule:NAME`.
     pub names: Vec<&'a str>,
     pub name: WayName,
-    /// The configuration does not say how receivers are shared, so that all of them are one team's.
+    /// The configuration does not assign receivers to teams, so that all of them are one team's.
     pub everybody: bool,
 }
 
@@ -34,13 +34,13 @@ impl<'a> Rest<'a> {
         Self { names, name, everybody: false }
     }
 
-    /// Whom a team named for it.
+    /// The `fallback` of a team, if it has one.
     pub(crate) fn of_team(team: &'a Team) -> Option<Self> {
         let name = || WayName::FallbackOfTeam(team.name.clone());
         (!team.fallback.is_empty()).then(|| Self::new(&team.fallback, name()))
     }
 
-    /// Adds whoever is left and may be notified of this severity, each once.
+    /// Adds the remaining receivers that may be notified of this severity, each once.
     pub(super) fn along(
         self,
         config: &ResponderConfig,
@@ -70,8 +70,8 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// Whom the fault of a store that takes nothing notifies: every receiver that wakes. `None` of
-/// anything else, or if none wakes.
+/// The receivers of a fault of the store: every receiver that wakes. `None` for any other incident,
+/// or if no receiver wakes.
 pub(super) fn of_the_store<'a>(config: &'a ResponderConfig, labels: &Labels) -> Option<Rest<'a>> {
     let is = |label: &str, value: &str| labels.get(label).is_some_and(|v| v == value);
     let waking: Vec<_> = config.receivers.iter().filter(|name| config.wakes(name)).collect();
@@ -84,8 +84,7 @@ fn is_ours(labels: &Labels) -> bool {
 }
 
 impl Router {
-    /// Who is left for what has these labels, when its team and whoever that named cannot be
-    /// notified.
+    /// The remaining receivers for these labels, when the team and its fallback cannot be notified.
     pub fn rest<'a>(&self, config: &'a ResponderConfig, labels: &Labels) -> Rest<'a> {
         if !config.fallback.is_empty() {
             return Rest::new(&config.fallback, WayName::Fallback);
@@ -96,7 +95,7 @@ impl Router {
         if owned.is_empty() {
             return everybody;
         }
-        // A team that only routes name is one too.
+        // A team that only routes name counts too.
         let named = labels.get("team").map(String::as_str).filter(|team| self.team_names().contains(team));
         if let Some(team) = self.team_of(labels).map(|team| team.name.as_str()).or(named) {
             return Rest::new([], WayName::NobodyOfTeam(team.to_owned()));
@@ -106,7 +105,8 @@ impl Router {
         if shared.iter().any(|name| config.wakes(name)) {
             return Rest::new(shared, WayName::ReceiversOfNoTeam);
         }
-        // A fault of ours is no team's more than another's: one of them is notified.
+        // A fault of the alerter belongs to no team in particular, so that one receiver is
+        // notified.
         if is_ours(labels) {
             let one = config.receivers.iter().find(|name| config.wakes(name)).or(config.receivers.first());
             return Rest::new(one, WayName::OneReceiver);
@@ -114,8 +114,8 @@ impl Router {
         everybody
     }
 
-    /// Who may be notified in the place of others of what has these labels and climbs these levels,
-    /// nearest first: its own receivers, the `fallback` of its team, then whoever is left.
+    /// The receivers that may replace others for these labels and levels, nearest first: the
+    /// levels' own receivers, the `fallback` of the team, then the remaining ones.
     pub fn instead<'a>(
         &'a self,
         config: &'a ResponderConfig,
@@ -133,16 +133,15 @@ impl Router {
         let own =
             levels.flat_map(|level| &level.notify).chain(team.into_iter().flat_map(|team| &team.notify));
         let own = Rest::new(own, WayName::OtherReceivers);
-        // A fault of ours is nobody's in particular: all others may be asked too, one after
-        // another.
+        // A fault of the alerter belongs to no team, so that all other receivers may be tried too,
+        // one after another.
         let others = config.receivers.iter().filter(|name| is_ours(labels) && config.wakes(name));
         let others = others.map(|name| Rest::new([name], WayName::AnotherThatWakes));
         let stages = [Some(own), team.and_then(Rest::of_team), Some(rest)].into_iter().flatten();
         stages.chain(others).collect()
     }
 
-    /// The receivers that belong to teams: whom these name, and whom routes lead to that are for a
-    /// team.
+    /// The receivers of teams: those that teams name, and those of routes that match a team.
     fn owned<'a>(&'a self, config: &'a ResponderConfig) -> BTreeSet<&'a str> {
         let mut items: BTreeSet<&str> = BTreeSet::new();
         let mut add = |notify: &'a [String], policy: Option<&str>| {
@@ -162,7 +161,7 @@ impl Router {
 }
 
 impl Node {
-    /// Hands out whom it leads to, and its children do, as far as they are for a team.
+    /// Passes the receivers of a route and its children to `add`, if they match a team.
     fn of_teams<'a>(&'a self, within: bool, add: &mut impl FnMut(&'a [String], Option<&str>)) {
         let names_team = |m: &Matcher| m.label() == "team" && m.op().is_positive() && !m.value().is_empty();
         let within = within || self.matchers.iter().any(names_team);

@@ -1,29 +1,30 @@
 //! The silence that a run asks for before it is restarted on purpose:
 //! `{"k":"event","name":"maintenance","seconds":1800}`.
 //!
-//! It covers that run alone, and only what a restart looks like from outside: no NaN and no broken
-//! GPU is ever excused by it. It is over when the run is back: a new attempt that makes steps. A
-//! run that asks again before it has made a step only extends what it had, up to the limit counted
-//! from the first time, so that a script that asks in a loop cannot suppress a hang for longer. A
-//! run has one silence at a time, which is changed in place.
+//! It covers only that run, and only what a restart looks like from outside: it never suppresses a
+//! NaN or a broken GPU. It is over when the run makes steps in a new attempt. A run that asks again
+//! before it has made a step only extends its silence, up to the limit counted from the first time,
+//! so that a script that asks in a loop cannot suppress a hang for longer. A run has one silence at
+//! a time, which is changed in place.
 
 use super::{Phase, Silence, Silences};
 use crate::matcher::{Matcher, Op};
 use stepwatch_model::{Kind, Span, Ts};
 
-/// What a restart looks like.
+/// The kinds that a restart looks like.
 pub const KINDS: [Kind; 4] = [Kind::Hang, Kind::RankDead, Kind::SourceLost, Kind::Stall];
-/// Runs of which such a silence is kept; the one that has been over for longest gives way.
+/// The most runs whose silence is kept; the one that ended first is replaced.
 pub(super) const MAX_PLANNED: usize = 4096;
-/// What a run has is changed no more often than this, and by no less. Each change is written, and
-/// every open incident is looked at for it: whoever asks all the time must not keep others waiting.
+/// The least time between two changes of a run's silence, and the least change of its end. Each
+/// change is written and checks every open incident, so a run that asks all the time must not delay
+/// others.
 const CHANGES_EVERY: Span = Span::secs(60);
-/// A reason where the run gave none.
+/// The reason if the run gave none.
 const NO_REASON: &str = "planned restart";
 
 impl Silences {
-    /// The silence as it is to be after a run asked for one of this length; `None` if there is none
-    /// and none to be made, or if it was changed just now, which is counted.
+    /// The silence after a run asked for one of this length. `None` if there is none and none to be
+    /// made, or if it was changed just now, which is counted.
     pub fn planned(
         &mut self,
         run: &str,
@@ -69,7 +70,7 @@ impl Silences {
         })
     }
 
-    /// Whether there is room for that of one run more, which may have to be made.
+    /// Makes room for the silence of one more run, if possible. Returns whether there is room.
     fn has_room_for_planned(&mut self, now: Ts) -> bool {
         if self.planned.len() < MAX_PLANNED {
             return true;
@@ -81,12 +82,12 @@ impl Silences {
         self.planned.len() < MAX_PLANNED
     }
 
-    /// What runs asked for that was not done, because they ask too often or too many do.
+    /// Requests of runs that were dropped, because a run asks too often or too many runs do.
     pub fn planned_dropped(&self) -> u64 {
         self.planned_dropped
     }
 
-    /// The last one that a run asked for.
+    /// The latest silence that a run asked for.
     pub fn planned_of(&self, run: &str) -> Option<&Silence> {
         let ids = self.planned.get(run)?;
         ids.iter().filter_map(|id| self.get(id)).max_by_key(|s| s.starts_at)
@@ -96,13 +97,13 @@ impl Silences {
 fn matchers(run: &str) -> Vec<Matcher> {
     let kinds = KINDS.map(Kind::as_str).join("|");
     let matchers = [Matcher::new("run", Op::Equal, run), Matcher::new("kind", Op::Regex, kinds)];
-    // A name that is too long to be matched is notified of, rather than suppressed.
+    // A run whose name is too long for a matcher is notified of, not suppressed.
     let all: Result<Vec<_>, _> = matchers.into_iter().collect();
     all.unwrap_or_default()
 }
 
-/// In the form of a UUID (version 8), as clients of Alertmanager expect; always the same for the
-/// same run.
+/// The id in the form of a UUID (version 8), as clients of Alertmanager expect; always the same for
+/// one run.
 fn id(run: &str) -> String {
     let hash = |seed: u64| {
         // FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/

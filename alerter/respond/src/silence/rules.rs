@@ -1,4 +1,4 @@
-//! Which silences are allowed, and what a change of one means.
+//! Decides which silences are allowed, and how a change of one is made.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,44 +6,43 @@ use super::{Phase, Silence, Silences};
 use crate::matcher::Matcher;
 use stepwatch_model::{Span, Ts};
 
-/// Matchers of one silence.
+/// The most matchers of one silence.
 const MAX_MATCHERS: usize = 32;
-/// Bytes that the compiled regular expressions of all silences may take that have not ended; plain
+/// The most bytes of compiled regular expressions of all silences that have not ended; plain
 /// alternatives take none.
 pub(super) const MAX_COMPILED: usize = 4 * 1024 * 1024;
-/// Bytes of all silences that people made and that have not ended, without what is compiled. Ten
+/// The most bytes of all silences of people that have not ended, without compiled matchers. Ten
 /// thousand with two matchers each take about half of it.
 pub(super) const MAX_BYTES: usize = 8 << 20;
-/// Characters of a comment, and of an author.
+/// The most characters of a comment, and of an author.
 const MAX_COMMENT: usize = 2000;
 const MAX_AUTHOR: usize = 200;
 const MINUTE: Span = Span::secs(60);
 
-/// Under `silences:`.
+/// The section `silences:` of the configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SilenceConfig {
-    /// Nobody may be kept from news for longer than this at once.
+    /// The longest silence.
     pub max_duration: Span,
-    /// Matchers that a silence needs at least, not counting those that also hold of what lacks the
-    /// label.
+    /// The least number of matchers of a silence, without those that also match a missing label.
     pub min_matchers: usize,
-    /// How long before its end those are reminded who rely on a silence that still suppresses
-    /// something; `0s` is never.
+    /// How long before the end of a silence that still suppresses something people are reminded;
+    /// `0s` is never.
     pub remind_before: Span,
-    /// Receivers of that reminder; without any, those who knew of the incident before it was
+    /// Receivers of that reminder; if empty, those that were notified of the incident before it was
     /// silenced.
     pub remind: Vec<String>,
-    /// Silences that have not ended.
+    /// The most silences that have not ended.
     pub max: usize,
-    /// How long a run may announce that it is being restarted; `0s` is not at all.
+    /// The longest silence for a planned restart; `0s` allows none.
     pub max_planned_restart: Span,
 }
 
-/// A silence as somebody asks for it.
+/// A requested silence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wanted {
-    /// Of the silence that is to be changed.
+    /// The id of the silence to change; `None` for a new one.
     pub id: Option<String>,
     pub matchers: Vec<Matcher>,
     pub starts_at: Option<Ts>,
@@ -53,11 +52,12 @@ pub struct Wanted {
     pub expire_on_resolve: bool,
 }
 
-/// What it comes to.
+/// The result of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     pub silence: Silence,
-    /// Ends when this begins: what a silence has suppressed until now is not rewritten.
+    /// The silence that ends when this one begins, because the past of a silence is never
+    /// rewritten.
     pub replaces: Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub struct Plan {
 pub enum Refusal {
     Unknown(String),
     Invalid(String),
-    /// Too many there are.
+    /// There are too many silences.
     Full(String),
 }
 
@@ -91,10 +91,10 @@ impl Refusal {
 }
 
 impl Silences {
-    /// What a wish comes to at `now`; `fresh` is the id of a silence that has to be made.
+    /// Plans a request at `now`; `fresh` is the id of a silence that has to be made.
     ///
-    /// As Alertmanager: a silence is changed in place where that does not rewrite what it has done
-    /// so far, otherwise it ends and another one follows it.
+    /// As in Alertmanager, a silence is changed in place unless that rewrites what it has
+    /// suppressed so far. Otherwise it ends and another one follows it.
     pub fn plan(&self, wanted: Wanted, fresh: &str, now: Ts) -> Result<Plan, Refusal> {
         let starts_at = wanted.starts_at.unwrap_or(now);
         let invalid = |text: String| Err(Refusal::Invalid(text));
@@ -113,7 +113,7 @@ impl Silences {
             Phase::Expired => false,
         });
         let replaces = had.filter(|had| in_place.is_none() && had.phase(now) != Phase::Expired);
-        // What runs ask for takes no room from people.
+        // The silences of runs take no room from those of people.
         let of_people = self.all().filter(|s| s.planned_by.is_none());
         let unended = of_people.filter(|s| s.phase(now) != Phase::Expired).count();
         if in_place.is_none() && unended - usize::from(replaces.is_some()) >= self.config.max {
@@ -188,7 +188,7 @@ impl Silences {
         }
         let length = w.ends_at - starts_at.max(now);
         if length > config.max_duration {
-            // What was asked for, which has got a little shorter on its way here.
+            // The length that was asked for: the delay of the request has made it a little shorter.
             let asked = Span::millis((length.0 + MINUTE.0 - 1) / MINUTE.0 * MINUTE.0);
             return Some(format!("{asked} is longer than silences.max_duration, {}", config.max_duration));
         }

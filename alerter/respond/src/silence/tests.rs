@@ -25,7 +25,7 @@ fn wanted(matchers: &[&str], from: Option<i64>, to: i64) -> Wanted {
     }
 }
 
-/// Plans and applies, as the engine does.
+/// Plans and applies a silence as the engine does.
 fn add(s: &mut Silences, w: Wanted, fresh: &str, now: i64) -> Result<String, Refusal> {
     let plan = s.plan(w, fresh, at(now))?;
     if let Some(old) = &plan.replaces {
@@ -74,7 +74,7 @@ fn what_is_refused_and_why() {
     assert!(s.plan(wanted(&two, Some(-1000), 100), "x", T0).is_ok(), "what is past of it does not count");
 }
 
-/// One with this many matchers of `length` characters each.
+/// A silence with this many matchers of `length` characters each.
 fn large(matchers: usize, length: usize) -> Wanted {
     let matcher = |i: usize| Matcher::new(format!("l{i}"), Op::Equal, "x".repeat(length)).unwrap();
     Wanted { matchers: (0..matchers).map(matcher).collect(), ..wanted(&["run=a"], None, 1000) }
@@ -83,7 +83,7 @@ fn large(matchers: usize, length: usize) -> Wanted {
 #[test]
 fn the_text_of_all_has_a_limit() {
     let mut s = Silences::default();
-    // A day's work of a script: each has the most that one may have.
+    // A script makes silences of the largest allowed size.
     let mut refusal = None;
     let mut count = 0;
     while count < 1000 && refusal.is_none() {
@@ -93,13 +93,13 @@ fn the_text_of_all_has_a_limit() {
     let Some(Refusal::Full(why)) = refusal else { panic!("{count}: {refusal:?}") };
     assert!(why.contains("all silences may take 8192 KiB"), "{why}");
     assert!(s.all().map(Silence::size).sum::<usize>() <= rules::MAX_BYTES);
-    // Room for one in the place of another, and for others after one has ended.
+    // There is room for one in place of another, and for others after one has ended.
     let changed = Wanted { id: Some("x000".into()), comment: "other".into(), ..large(32, 2048) };
     add(&mut s, Wanted { starts_at: Some(T0), ..changed }, "x", 0).unwrap();
     s.expire("x001", at(1)).unwrap();
     add(&mut s, large(30, 2048), "more", 1).unwrap();
     add(&mut s, wanted(&["run=a"], None, 1000), "small", 1).unwrap();
-    // Ten thousand of the usual kind have room.
+    // Ten thousand usual silences have room.
     let mut usual = Silences::default();
     for i in 0..200 {
         add(
@@ -139,7 +139,7 @@ fn of_ended_ones_the_newest_are_remembered() {
         ["x0", "x1", "x2", "x3", "x4"].map(str::to_owned).iter().collect()
     );
     assert_eq!((s.all().count(), s.forgotten_early()), (MAX_ENDED + 1, 5));
-    // Large ones are fewer.
+    // The byte limit keeps fewer large ones.
     for i in 0..100 {
         s.put(ended(format!("y{i}"), &large(32, 2048), 50_000 + i));
     }
@@ -242,7 +242,7 @@ fn a_script_that_asks_in_a_loop_hides_a_hang_no_longer() {
     assert_eq!((again.starts_at, again.ends_at), (at(20_001), at(20_061)), "it has made steps since");
 }
 
-/// How often what a run asks for is written.
+/// How often the requests of a run change its silence.
 fn asked(s: &mut Silences, run: &str, seconds: std::ops::Range<i64>, length: impl Fn(i64) -> i64) -> usize {
     let ask = |second: i64| {
         s.planned(run, Span::secs(length(second)), "", at(-1), at(second)).map(|new| s.put(new))
@@ -257,7 +257,7 @@ fn a_run_that_asks_all_the_time_changes_one_silence_now_and_then() {
     assert!((2..=20).contains(&written), "{written}");
     assert_eq!(s.all().count(), 1, "changed in place");
     assert!(s.planned_dropped() > 400, "{}", s.planned_dropped());
-    // What says the same is nothing that was dropped.
+    // A request without a change does not count as dropped.
     let (dropped, mut s) = (s.planned_dropped(), Silences::default());
     assert!(dropped > 0 && asked(&mut s, "other", 0..50, |_| 1800) == 1 && s.planned_dropped() == 0);
     // A request to end it must be handled at once.
@@ -273,12 +273,12 @@ fn silences_of_many_runs_are_bounded_and_take_no_room_from_people() {
     }
     assert_eq!((s.all().count(), s.planned_dropped()), (planned::MAX_PLANNED, 9));
     add(&mut s, wanted(&["run=a"], None, 60), "1", 0).unwrap();
-    // One that is over gives way.
+    // A silence that is over is replaced.
     assert_eq!(asked(&mut s, "late", 4000..4001, |_| 1800), 1);
     assert_eq!(s.all().count(), planned::MAX_PLANNED + 1);
 }
 
-/// What may happen to silences: the reference keeps intervals of time and nothing else.
+/// An operation on silences. The reference keeps only time intervals.
 #[derive(Debug, Clone)]
 enum Act {
     Add { run: u8, from: i64, length: i64 },
@@ -343,8 +343,7 @@ proptest! {
         }
     }
 
-    /// Every silence ends, at its end and not before, whatever its shape; and time always has
-    /// something left to wait for.
+    /// Every silence ends at its end and not before, and until then always has a next deadline.
     #[test]
     fn deadlines_lead_to_the_end(from in 0i64..5000, length in 1i64..500_000, remind in 0i64..5000) {
         let mut s = Silences::default();
@@ -375,7 +374,7 @@ fn the_stored_form_is_the_same() {
     assert_eq!(serde_json::from_str::<Silence>(&text).unwrap(), silence, "{text}");
 }
 
-/// A token with few rights asks for many silences of large regular expressions.
+/// A token with few rights asks for many silences with large regular expressions.
 #[test]
 fn regular_expressions_of_all_silences_have_a_most() {
     let mut s = Silences::default();
@@ -390,7 +389,7 @@ fn regular_expressions_of_all_silences_have_a_most() {
         let runs = format!("run=~\"llama-{n}|llama-{n}-.*|other\"");
         add(&mut s, wanted(&[&runs, "kind=~\"hang|stall\""], None, 10), &format!("s{n}"), 5).unwrap();
     }
-    // Those that are over take nothing, and there is room again.
+    // Silences that are over take nothing, so that there is room again.
     s.expire("l0", at(6));
     assert_eq!(s.get("l0").map(Silence::cost), Some(0));
     add(&mut s, wanted(&large, None, 10), "again", 6).unwrap();

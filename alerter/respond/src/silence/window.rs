@@ -1,7 +1,7 @@
 //! Maintenance windows: silences that recur, from the configuration.
 //!
-//! A window is in force while any of its time intervals holds. Whatever it suppresses is looked at
-//! again every minute, so that its beginning and end need no timer of their own.
+//! A window is active while any of its time intervals is. Suppression is checked before each
+//! notification and again when a window ends, so that windows need no timers of their own.
 
 use serde::Deserialize;
 
@@ -10,9 +10,9 @@ use crate::matcher::{Labels, Matcher, all_hold};
 use crate::oncall::{Period, TimeInterval, Zone};
 use stepwatch_model::{Span, Ts};
 
-/// How far ahead the end of a window is looked for.
+/// How far ahead the end of a window is searched.
 const LOOK_AHEAD: Span = Span::secs(86_400);
-/// What time intervals are made of.
+/// The resolution of time intervals.
 const MINUTE: Span = Span::secs(60);
 
 /// One entry of `maintenance:`.
@@ -22,7 +22,7 @@ pub struct Maintenance {
     pub name: String,
     #[serde(rename = "match")]
     pub matchers: Vec<Matcher>,
-    /// Why.
+    /// The reason for the window.
     pub reason: String,
     /// Names of `time_intervals`.
     #[serde(default)]
@@ -39,7 +39,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// A name that is unknown means never: the alerter refuses such a configuration.
+    /// Makes a window. An unknown name never holds: the alerter refuses such a configuration.
     pub(super) fn new(maintenance: Maintenance, known: &[TimeInterval]) -> Self {
         let named = known.iter().filter(|i| maintenance.during.contains(&i.name)).cloned().collect();
         Self { maintenance, named }
@@ -61,8 +61,8 @@ impl Window {
         })
     }
 
-    /// The first minute after `at` that it does not cover. Of one that lasts for more than a day,
-    /// the midnight after that day: a date that stays the same until then.
+    /// The first minute after `at` that it does not cover. For one that lasts more than a day, the
+    /// midnight after that day, so that the result stays the same until then.
     fn end(&self, at: Ts) -> Ts {
         let minute = at.0 - at.0.rem_euclid(MINUTE.0);
         let minutes = (1..=LOOK_AHEAD.0 / MINUTE.0).map(|n| Ts(minute + n * MINUTE.0));

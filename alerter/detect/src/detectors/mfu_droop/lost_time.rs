@@ -1,4 +1,4 @@
-//! What a slow-down costs.
+//! Computes the cost of a slow-down.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,22 +6,21 @@ use super::Config;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Clause, Fact, clause};
 
-/// A block that takes longer than so many usual ones lasted through a pause, not through slow
-/// steps.
+/// A block that takes longer than this many usual ones contained a pause, not slow steps.
 const PAUSED: f64 = 2.0;
-/// Of a young run, the share of its life that a slow-down must last instead of `page_after`, and
+/// For a young run, the share of its life that a slow-down must last instead of `page_after`, and
 /// the least time for that.
 const OF_LIFE: f64 = 0.25;
 const LEAST_OF_LIFE: Span = Span::secs(60);
 
-/// What a slow-down has cost the run since its onset.
+/// The cost of a slow-down to the run since its onset.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Loss {
-    /// When the first and the last block ended, and the seconds that one takes.
+    /// When the first and the last block ended; `usual` is the seconds of a usual block.
     first: Ts,
     ended: Ts,
     usual: f32,
-    /// Seconds of the run, and dollars; none where its price is not known.
+    /// Seconds of the run, and dollars; 0 dollars if its price is unknown.
     pub(super) seconds: f32,
     pub(super) dollars: f32,
     /// Since when it has been slow enough for a page; the end of the last block if it is not.
@@ -29,8 +28,8 @@ pub(super) struct Loss {
 }
 
 impl Loss {
-    /// Takes a block that is slower than usual by `rise`, in logarithms, and ends now. `counts`
-    /// where a slow-down is under way, `pages` where it is slow enough for a page.
+    /// Adds a block that is slower than usual by `rise`, in logarithms, and ends now. `counts` if a
+    /// slow-down is under way, `pages` if it is slow enough for a page.
     pub(super) fn block(&mut self, now: Ts, rise: f64, counts: bool, pages: bool, dollars_per_hour: f64) {
         if self.ended == Ts::default() {
             (self.first, self.ended) = (now, now);
@@ -56,7 +55,7 @@ impl Loss {
         f64::from(self.seconds) >= c.ticket_lost.as_secs_f64()
     }
 
-    /// `priced`: what the run costs is known.
+    /// Whether the cost is worth a page. `priced`: the price of the run is known.
     pub(super) fn is_page(&self, c: &Config, now: Ts, priced: bool) -> bool {
         if let Some(limit) = c.page_when_lost.filter(|_| priced) {
             return f64::from(self.dollars) >= limit;

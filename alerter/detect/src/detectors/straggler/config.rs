@@ -1,4 +1,4 @@
-//! How slow a rank or a stage must be.
+//! The limits for slow ranks and stages.
 
 use serde::{Deserialize, Serialize};
 use stepwatch_model::time::Span;

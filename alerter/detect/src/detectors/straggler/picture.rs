@@ -1,5 +1,5 @@
-//! Which ranks are slow, and whether the part of the slowest goes round: one look at what is known
-//! of the ranks, without a memory of its own.
+//! Finds the ranks that are slow, and whether the slowest rank changes. It keeps no state of its
+//! own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,22 +16,22 @@ const LONG_SLOW: u32 = 24;
 /// Robust standard deviations of the ranks' mean excess: 10⁻⁹ of a normal distribution lies above
 /// 6, so none of thousands of ranks is out of line by chance.
 pub(super) const FAR: f32 = 6.0;
-/// The same of what the steps lose to their slowest rank.
+/// The same for the time that the steps lose to their slowest rank.
 const CLEAR: f64 = 6.0;
-/// Steps from which it is known how the slowest rank changes.
+/// The number of steps from which it is known how the slowest rank changes.
 const PICTURE: usize = 16;
 /// It rotates above this normalised entropy of who was slowest, and below this share of steps in
 /// which the slowest stayed the same: engineering limits. Of 8 equal ranks the slowest stays the
 /// same in 12.5 % of the steps.
 const EVENLY: f64 = 0.6;
 const REPEATS: f64 = 0.2;
-/// It is over at this share of what began it.
+/// The share of the limit at which the incident ends.
 pub(super) const HYSTERESIS: f64 = 0.4;
 
 /// Time that is lost to whichever rank is slowest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rotation<'a> {
-    /// Where it is one stage that loses it.
+    /// The stage that loses it, if it is a single one.
     pub stage: Option<u32>,
     pub group: &'a Group,
     pub lost: f64,
@@ -45,8 +45,8 @@ fn is_slow(c: &Config, m: &Member, g: &Group) -> bool {
     far && (soon || later)
 }
 
-/// It has become slower than it was, and than the slowest of its peers is; `spread`: of the rises
-/// of its peers.
+/// Whether it has become slower than it was, and slower than the slowest of its peers. `spread` is
+/// the spread of the rises of its peers.
 fn has_slowed(c: &Config, m: &Member, g: &Group, spread: impl FnOnce() -> f64) -> bool {
     let rises = m.usual.has_risen() && m.rise() > c.rise;
     rises && cost(m, g) > 0.5 * c.rise && m.rise() > f64::from(FAR) * spread()
@@ -63,7 +63,7 @@ fn cost(m: &Member, g: &Group) -> f64 {
     f64::from(m.excess - g.worst)
 }
 
-/// The ranks that are slow now, or were found so and still are.
+/// The ranks that are slow now, or were reported as slow and still are.
 pub(super) fn persistent(c: &Config, s: &RankComputeTimes, named: &BTreeSet<u32>) -> BTreeSet<u32> {
     // Computed once a stage, and only if needed, because it takes all ranks of the stage.
     let mut spreads: BTreeMap<u32, f64> = BTreeMap::new();
@@ -78,7 +78,8 @@ pub(super) fn persistent(c: &Config, s: &RankComputeTimes, named: &BTreeSet<u32>
     slow.map(|(rank, _)| *rank).collect()
 }
 
-/// What share of the time is lost to whichever rank is slowest; less is enough where that is known.
+/// The share of the time that is lost to whichever rank is slowest. A lower limit applies if it was
+/// reported.
 pub(super) fn rotating<'a>(c: &Config, s: &'a RankComputeTimes, known: bool) -> Option<Rotation<'a>> {
     let bound = if known { HYSTERESIS } else { 1.0 };
     let rotates =

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use stepwatch_wire::{Event, Value};
 
-/// What a rank does in a step: its stage, its seconds, and how much of them it collects garbage;
-/// `None`: it does not report.
+/// The stage of a rank in a step, its seconds of computation, and how much of them is garbage
+/// collection; `None` if it does not report.
 type Plan<'a> = &'a dyn Fn(i64, u32, &mut Noise) -> Option<(u32, f64, f64)>;
 
 fn judge(ranks: u32, steps: i64, name: &dyn Fn(u32) -> u32, plan: Plan<'_>) -> Vec<Finding> {

@@ -1,4 +1,4 @@
-//! Texts about ranks that are slow.
+//! Texts about slow ranks.
 
 use std::collections::BTreeSet;
 
@@ -20,10 +20,10 @@ const CALLED_GC: f64 = 0.5;
 /// variance.
 const FOLLOWS: f64 = 0.6;
 const TOGETHER: &str = "collect on all of them at the same steps";
-/// Ranks named one by one.
+/// The most ranks named one by one.
 const NAMED: usize = 3;
 
-/// As suspects, the slowest first.
+/// The suspects, the slowest first.
 pub(super) fn slowest(f: &RunState, named: &BTreeSet<u32>) -> Vec<Suspect> {
     ranked(f, named).take(NAMED).map(|(rank, m)| suspect(f, rank, m)).collect()
 }
@@ -32,7 +32,7 @@ pub(super) fn no_host(why: Observation) -> Suspect {
     Suspect::new(Target::Fleet(Unit::Ranks), why)
 }
 
-/// Slowest first.
+/// The ranks, the slowest first.
 fn ranked<'a>(f: &'a RunState, named: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &'a Member)> {
     let mut all: Vec<_> =
         named.iter().filter_map(|rank| Some((*rank, f.compute_times.members.get(rank)?))).collect();
@@ -53,7 +53,7 @@ fn peers(f: &RunState, m: &Member) -> Clause {
     }
 }
 
-/// A rank and what sets it apart, for a list of suspects.
+/// A rank and its deviation, for a list of suspects.
 pub(crate) fn suspect(f: &RunState, rank: u32, m: &Member) -> Suspect {
     let others = f.compute_times.groups.get(&m.stage).map_or(0, |g| g.ranks.saturating_sub(1));
     let seen = Observation::ComputesLonger {
@@ -112,7 +112,7 @@ impl Rotation<'_> {
     }
 }
 
-/// Why it is so, and what helps.
+/// The reason for the pattern, and what helps.
 fn reason(g: &Group) -> (&'static str, Option<&'static str>) {
     let (lost, spread) = g.lost.location_scale();
     let alike = spread < ALIKE * lost && g.sigmas.median() > APART;

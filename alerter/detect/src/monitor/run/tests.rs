@@ -1,5 +1,4 @@
-//! The same run reported by one source, or by several that each report a part of it at their own
-//! pace.
+//! The same run reported by one source, or by several that each report a part at their own pace.
 
 mod accounts;
 
@@ -13,7 +12,7 @@ use stepwatch_model::{Change, Kind, Severity};
 
 const START: i64 = 1_795_227_416_000;
 
-/// A run with one of everything, far enough apart that no signal explains another.
+/// A run with one fault of each kind, far enough apart that no signal explains another.
 fn eventful(seed: u64) -> Vec<StepSample> {
     let mut run = healthy(seed, 1600);
     run[300..330].iter_mut().for_each(|s| s.loss = s.loss.map(|v| v + 1.0));

@@ -18,7 +18,7 @@ fn name(metric: &str, instance: &str) -> Arc<SeriesName> {
     })
 }
 
-/// Feeds so many values of each series, a scrape every 15 s, and gives the findings.
+/// Feeds values of each series, a scrape every 15 s, and returns the findings.
 fn feed(
     monitor: &mut Monitor,
     names: &[Arc<SeriesName>],
@@ -81,7 +81,7 @@ fn what_is_stored_and_read_back_goes_on_as_if_nothing_had_happened() {
     let (mut restored, unusable) = Monitor::restore(Arc::default(), parts);
     assert!(unusable.is_empty(), "{unusable:?}");
     assert_eq!(restored.watched_series(), 2);
-    // Numbers at the door are new after a start.
+    // The ids of series at the receiver are new after a start.
     let swapped = [Arc::clone(&names[1]), Arc::clone(&names[0])];
     let value = |_: usize, scrape: i64| step(1000, 1200)(0, scrape);
     let after = feed(&mut restored, &swapped, 1010..1400, value);
@@ -144,7 +144,7 @@ fn the_state_of_a_series_takes_less_than_a_kibibyte() {
 
 #[test]
 fn a_series_takes_less_than_a_kibibyte_in_memory() {
-    // With its text, of which there is one, and a node of each of the two maps.
+    // With one copy of its text, and a node in each of the two maps.
     let text = 400;
     let takes = size_of::<Slot>() + size_of::<SeriesName>() + text + 2 * 32;
     assert!(takes < 1024, "{takes}: slot {}, name {}", size_of::<Slot>(), size_of::<SeriesName>());

@@ -17,7 +17,7 @@ impl Scene {
     fn say(&mut self, line: &str) {
         self.now += 1000;
         let event = Event::parse(line.as_bytes()).unwrap();
-        // The exporter of a node speaks for that node.
+        // The exporter of each node reports for that node.
         let source = format!("{}:9765", event.node.as_deref().unwrap_or("n1"));
         self.monitor.handle(Ts(self.now), Input::Event { source: &source, event: &event }, &mut Vec::new());
     }

@@ -1,9 +1,9 @@
-//! Which open incident a new finding belongs to although it is not about the same thing: a GPU that
-//! fell off the bus, the rank that died of it and the run that stands are one fault, whichever is
-//! reported first.
+//! Finds the open incident that a new finding belongs to although their subjects differ. A GPU that
+//! fell off the bus, the rank that died of it and the run that stands still are one fault,
+//! whichever is reported first.
 //!
-//! Nothing here depends on the order in which the two came. They are one if the node was faulty
-//! shortly before the run stopped, or was reported to be while the run stood.
+//! The result does not depend on the order of the two findings. They are one fault if the node was
+//! faulty shortly before the run stopped, or was reported faulty while the run stood still.
 
 use std::collections::BTreeSet;
 
@@ -17,16 +17,16 @@ use stepwatch_model::{Cause, Context, Finding, Kind, Origin, Reporter, Scope, Se
 
 /// How long before a run stopped its node may have been faulty for that to be the reason.
 const BEFORE_STANDSTILL: Span = Span::secs(600);
-/// A slow run is noticed later than one that stands.
+/// The same for a slow run, which is detected later than one that stands still.
 const BEFORE_SLOWNESS: Span = Span::secs(1800);
 /// Nodes of one run that become faulty within this time of each other have one reason.
 const TOGETHER: Span = Span::secs(600);
-/// Things that one incident may answer for, however many have the labels of `group_by` in common.
+/// The most subjects that one incident may collect by the labels of `group_by`.
 const MAX_SUBJECTS: usize = 256;
 
 impl Correlator {
-    /// The open incident that is one fault with what is reported. `labels` makes those that an
-    /// incident of its own would have.
+    /// The open incident that has the same fault as the report. `labels` computes the labels that a
+    /// new incident for the report would have.
     pub(in crate::incident) fn correlated(
         &self,
         view: View<'_>,
@@ -43,13 +43,13 @@ impl Correlator {
             .filter_map(|id| view.open.get(id))
             .filter(|i| i.is_correlated(view.now, report) && may_be_one(i, report.subject, &labels))
             .collect();
-        // The one that is worst, then the one that has waited longest.
+        // The most severe incident first, then the oldest.
         correlated.sort_by_key(|i| (core::cmp::Reverse(i.record.severity), i.record.opened_at));
         correlated.first().map(|i| i.record.id.clone())
     }
 
-    /// Those that can be one fault with it, which are few of many that may be open; in the order of
-    /// their ids.
+    /// The open incidents that can have the same fault as the report, in order of their ids. The
+    /// indexes keep their number small even if many incidents are open.
     fn candidates(&self, report: Report<'_>) -> BTreeSet<&String> {
         let Report { context, finding: v, .. } = report;
         let run = (!context.run.name.is_empty()).then(|| Place::Run(context.run.name.clone()));
@@ -57,7 +57,7 @@ impl Correlator {
         let nodes = context.nodes.iter().cloned().map(Place::Node);
         let places = run.into_iter().chain(links).chain(nodes);
         let mut ids: BTreeSet<&String> = places.flat_map(|place| self.index.at(&place)).collect();
-        // A node may hit several runs, of which its incident names one.
+        // A node may hit several runs, but its incident names only one of them.
         let scopes = context.nodes.iter().cloned().map(Scope::Node);
         let scopes = scopes.chain([Scope::Run(context.run.name.clone())]);
         let cause = v.kind.cause();
@@ -96,8 +96,8 @@ impl Correlator {
 }
 
 impl Incident {
-    /// Both are of runs, of which one user's says nothing of another's: what a run declares of
-    /// itself must not take a stranger's page in. As long as an exporter names no user, it is one.
+    /// Whether both are about runs of different users. The labels that one user's run declares must
+    /// not absorb the page of another user. Runs whose exporters name no user count as one user's.
     fn is_of_another_user(&self, context: &Context) -> bool {
         let uid = |origin: Option<&Origin>| match origin?.reporter {
             Reporter::Exporter { uid, .. } => uid,
@@ -136,7 +136,7 @@ impl Incident {
         }
     }
 
-    /// Whether an alert of another program reported it before our own detectors did.
+    /// Whether an external alert reported the fault before our own detectors did.
     fn belongs_to_an_alert(&self, context: &Context, cause: Cause) -> bool {
         let alert = self.subjects.iter().any(|s| s.cause == cause && matches!(s.scope, Scope::Alert(_)));
         let same = match &context.scope {
@@ -159,7 +159,8 @@ impl Incident {
         })
     }
 
-    /// The run of the node is hit already.
+    /// Whether the incident already covers the run of this node: the run stands still or is slow,
+    /// or another device or node of it became faulty recently.
     fn hits(&self, now: Ts, context: &Context, v: &Finding) -> bool {
         if context.run.name.is_empty() || self.record.run != context.run.name {
             return false;
@@ -171,14 +172,14 @@ impl Incident {
         stands || slow && now - self.record.opened_at <= BEFORE_SLOWNESS || others
     }
 
-    /// A node that fell silent, and the run that stopped as it did.
+    /// Whether a node stopped reporting when the run stopped.
     fn went_dark(&self, context: &Context, cause: Cause) -> bool {
         let of_run =
             |cause| self.raised.keys().any(|(s, kind)| s.scope == context.scope && kind.cause() == cause);
         let of_the_dark = || self.record.nodes.iter().any(|n| context.dark.contains(n));
         match cause {
             _ if context.dark.is_empty() => false,
-            // An exporter that went away long before is another story.
+            // An exporter that stopped long before the run did has another cause.
             Cause::Progress => of_run(Cause::Telemetry) && of_the_dark(),
             Cause::Telemetry => {
                 let faulty = self.is_physical() && self.record.run == context.run.name;
@@ -193,7 +194,7 @@ impl Incident {
     }
 }
 
-/// Whether both are within the limits of everybody who posted either of them.
+/// Whether the reporters of the incident and of the subject may each act on the other's labels.
 pub(crate) fn may_be_one(i: &Incident, subject: &Subject, labels: &Labels) -> bool {
     has_a_say(subject, &i.record.labels) && i.has_a_say(labels)
 }

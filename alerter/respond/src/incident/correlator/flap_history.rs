@@ -1,5 +1,5 @@
-//! What is remembered of a fault between two incidents of it: how often it came back, and what a
-//! person closed by hand.
+//! The history of a fault between its incidents: how often it came back, and which kinds a person
+//! closed by hand.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,18 +10,18 @@ use stepwatch_model::{Cause, Change, Finding, Kind, Scope, Severity, Span, Subje
 /// How long a resolved incident counts against the next one of its subject.
 pub(crate) const FLAP_MEMORY: Span = Span::secs(3600);
 
-/// What survives apart from the incidents themselves.
+/// The state that is stored apart from the incidents.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FlapHistory {
     counter: u64,
     memory: BTreeMap<Subject, Memory>,
-    /// The same by age, so that what is forgotten is found without looking through the rest.
+    /// The subjects of `memory` by age, so that expired entries are found without a full scan.
     by_age: BTreeSet<(Ts, Subject)>,
-    /// What is not as it was stored: each memory is stored for itself, because in a storm there are
-    /// thousands.
+    /// Subjects whose memory changed since it was stored. Each memory has a row of its own, because
+    /// a storm has thousands.
     changed: BTreeSet<Subject>,
-    /// What was over before is not known, because the state of then could not be read. `None` where
-    /// it is.
+    /// Incidents that ended before this time are unknown, because the stored state could not be
+    /// read. `None` if all of them are known.
     known_since: Option<Ts>,
 }
 
@@ -30,13 +30,12 @@ pub(crate) struct Memory {
     subject: Subject,
     at: Ts,
     flaps: u32,
-    /// Kinds that a person closed by hand while they still held: not notified until they clear or
-    /// get worse.
+    /// Kinds that a person closed by hand while they still held. They are not notified until they
+    /// clear or get worse.
     closed: BTreeMap<Kind, Severity>,
 }
 
-/// The stored form of what is not a memory. Before each memory was stored for itself, all of them
-/// were here.
+/// The stored form of everything but the memories. Older versions stored all memories here.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct FlapHistoryRow {
     counter: u64,
@@ -51,12 +50,12 @@ impl FlapHistory {
         self.counter
     }
 
-    /// Part of what was stored could not be read.
+    /// Records that part of the stored state could not be read.
     pub(crate) fn lost(&mut self) {
         self.known_since = Some(Ts(i64::MAX));
     }
 
-    /// Whether no incident of the subject can be over that began at `since` or later.
+    /// Whether no incident of the subject that began at `since` or later can have ended already.
     pub(super) fn is_first_since(&mut self, now: Ts, subject: &Subject, since: Ts) -> bool {
         self.known_since = self.known_since.map(|at| at.min(now));
         since <= now
@@ -65,7 +64,7 @@ impl FlapHistory {
             && self.memory.get(subject).is_none_or(|m| m.at < since)
     }
 
-    /// Those of which the memory changed since this was called before.
+    /// The subjects whose memory changed since the last call.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<Subject> {
         core::mem::take(&mut self.changed)
     }
@@ -83,7 +82,7 @@ impl FlapHistory {
                 self.by_age.insert((at, subject));
                 return;
             }
-            // What a person closed is kept for as long as it is closed.
+            // A kind that a person closed is kept for as long as it is closed.
             if self.memory.get(&subject).is_some_and(|m| m.closed.is_empty()) {
                 self.memory.remove(&subject);
                 self.changed.insert(subject);
@@ -95,7 +94,7 @@ impl FlapHistory {
         self.of(now, subject).flaps = flaps;
     }
 
-    /// When the subject was last known to be over, if that is not so long ago that it is forgotten.
+    /// When the subject was last known to be over; `None` if it never was or has expired.
     pub(crate) fn over_at(&self, subject: &Subject) -> Option<Ts> {
         self.memory.get(subject).map(|m| m.at)
     }
@@ -124,12 +123,12 @@ impl FlapHistory {
             && m.closed.remove(&kind).is_some()
         {
             self.changed.insert(subject.clone());
-            // Its hour may be over: it is forgotten at the next look.
+            // Its `FLAP_MEMORY` may have passed: the next `forget_old` then removes it.
             self.by_age.insert((m.at, subject.clone()));
         }
     }
 
-    /// It is judged afresh, whatever was closed by hand before.
+    /// Lets all kinds of a scope notify again, including those that a person closed by hand.
     pub(crate) fn reopen_all(&mut self, scope: &Scope) {
         for (subject, m) in of_scope(&mut self.memory, scope).filter(|(_, m)| !m.closed.is_empty()) {
             m.closed.clear();
@@ -156,12 +155,12 @@ impl FlapHistory {
         self.memory.get(subject)
     }
 
-    /// Takes back what was stored.
+    /// Restores the stored state.
     pub(crate) fn restore(&mut self, row: FlapHistoryRow) {
         self.counter = row.counter;
         self.known_since = row.known_since;
         for memory in row.memory {
-            // From now on it is stored for itself.
+            // The next write stores it in a row of its own.
             self.changed.insert(memory.subject.clone());
             self.remember(memory);
         }

@@ -1,7 +1,7 @@
 //! Indexes of the open incidents by run, by node and by shared labels, so that correlation does not
 //! look through all of them.
 //!
-//! They give candidates only. Whether a finding belongs to one is decided by the incident itself.
+//! The indexes only give candidates. The incident itself decides whether a finding belongs to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use stepwatch_model::Kind;
 pub(super) enum Place {
     Run(String),
     Node(String),
-    /// A link is among what is raised.
+    /// Incidents in which a link fault is raised.
     Links,
     /// The values of the labels of `group_by`.
     Group(Vec<String>),
@@ -30,7 +30,7 @@ impl Index {
         Self { group_by: group_by.to_vec(), ..Self::default() }
     }
 
-    /// Takes note of where an incident is now.
+    /// Updates the places of an incident.
     pub(super) fn note(&mut self, id: &str, i: &Incident) {
         let places = self.of_incident(i);
         if self.of.get(id).is_some_and(|had| *had == places) {
@@ -54,7 +54,7 @@ impl Index {
         }
     }
 
-    /// In the order of their ids.
+    /// The ids of the incidents at a place, in order.
     pub(super) fn at(&self, place: &Place) -> impl Iterator<Item = &String> + use<'_> {
         self.at.get(place).into_iter().flatten()
     }

@@ -1,8 +1,8 @@
 //! Escalation: who is notified next if nobody answers.
 //!
-//! A ladder is the levels of one way through the routes, as they were when the incident was
-//! announced: a reload does not move anyone's place. Whether a level is notified at all is decided
-//! when it is due; this file only has when that is.
+//! A ladder holds the levels of one way through the routes, as they were when the incident was
+//! announced, so that a reload does not restart an escalation. The condition of a level is
+//! evaluated when the level is due; this file only computes when that is.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,22 +20,22 @@ pub(in crate::incident) struct Ladders(Vec<Ladder>);
 struct Ladder {
     way: WayName,
     levels: Vec<Level>,
-    /// Since when an answer is waited for.
+    /// Since when the incident waits for an answer.
     since: Ts,
-    /// The next to notify.
+    /// The index of the next level to notify.
     at: usize,
-    /// How often the level before has been repeated.
+    /// How often the level before `at` has been repeated.
     repeats: u32,
     next: Option<Ts>,
     reminders: u32,
-    /// A person asked for it: notified even where nothing more would be.
+    /// The last level is notified once more, even for a ticket: a person escalated the incident.
     forced: bool,
 }
 
-/// What the rounds after this one depend on.
+/// The settings that decide when the next round is due.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::incident) struct Pace {
-    /// Never given up while nobody answers.
+    /// The incident is a page: reminders continue until a person answers.
     pub(in crate::incident) page: bool,
     /// After the last level of a page, the last level is notified again this often, or at its own
     /// pace if that is slower.
@@ -51,19 +51,19 @@ impl Pace {
 /// One round that is due.
 #[derive(Debug, PartialEq)]
 pub(in crate::incident) struct Due {
-    /// From 1.
+    /// The level, from 1.
     pub(in crate::incident) level: u32,
     pub(in crate::incident) repeat: u32,
     pub(in crate::incident) what: Round,
     pub(in crate::incident) way: WayName,
-    /// Since when an answer is waited for.
+    /// Since when the incident waits for an answer.
     pub(in crate::incident) since: Ts,
 }
 
 #[derive(Debug, PartialEq)]
 pub(in crate::incident) enum Round {
     Level(Level),
-    /// The last of these that may be notified.
+    /// A reminder for the last of these levels that may be notified.
     Reminder(Vec<Level>),
 }
 
@@ -72,7 +72,7 @@ impl Ladders {
         Self(ways.into_iter().map(|way| Ladder::new(from, way.name, way.levels)).collect())
     }
 
-    /// From the first level on once more.
+    /// The same ladders, starting at their first levels again.
     pub(in crate::incident) fn restarted(&self, from: Ts) -> Self {
         Self(self.0.iter().map(|l| Ladder::new(from, l.way.clone(), l.levels.clone())).collect())
     }
@@ -81,7 +81,7 @@ impl Ladders {
         self.0.iter().filter_map(|l| l.next).min()
     }
 
-    /// The round that has been due longest, if any, and moves on.
+    /// Takes the round that has been due longest, if any, and advances its ladder.
     pub(in crate::incident) fn due(&mut self, now: Ts, pace: Pace) -> Option<Due> {
         self.0
             .iter_mut()
@@ -90,27 +90,27 @@ impl Ladders {
             .due(now, pace)
     }
 
-    /// The level notified last may not be notified now, so it is not repeated either.
+    /// Ends the repeats of the current level of a way, because its condition is false now.
     pub(in crate::incident) fn pass_over(&mut self, now: Ts, way: &WayName, pace: Pace) {
         self.0.iter_mut().filter(|l| l.way == *way).for_each(|l| l.pass_over(now, pace));
     }
 
-    /// Nothing is left but reminders.
+    /// Whether every level has been due, so that only reminders are left.
     pub(in crate::incident) fn is_exhausted(&self) -> bool {
         self.0.iter().all(|l| l.at >= l.levels.len())
     }
 
-    /// There is nobody to notify.
+    /// Whether no ladder has a level.
     pub(in crate::incident) fn is_empty(&self) -> bool {
         self.0.iter().all(|l| l.levels.is_empty())
     }
 
-    /// The longest that anybody on any level waits for the next word.
+    /// The longest wait of any level.
     pub(in crate::incident) fn longest_pause(&self) -> Span {
         self.0.iter().flat_map(|l| &l.levels).map(|level| level.after).max().unwrap_or_default()
     }
 
-    /// Which ways they are.
+    /// The names of the ways, one a ladder.
     pub(in crate::incident) fn ways(&self) -> Vec<&WayName> {
         self.0.iter().map(|l| &l.way).collect()
     }
@@ -120,12 +120,12 @@ impl Ladders {
         self.0.iter().filter_map(|l| l.levels.last())
     }
 
-    /// All there are.
+    /// All levels of all ladders.
     pub(in crate::incident) fn levels(&self) -> impl Iterator<Item = &Level> {
         self.0.iter().flat_map(|l| &l.levels)
     }
 
-    /// Those that are due next, one a ladder.
+    /// The levels that are due next, one a ladder.
     pub(in crate::incident) fn upcoming(&self) -> impl Iterator<Item = &Level> {
         self.0.iter().filter_map(|l| l.levels.get(l.at))
     }
@@ -135,12 +135,12 @@ impl Ladders {
         self.0.iter().flat_map(|l| l.levels.iter().take(l.at))
     }
 
-    /// Whoever has answered is not notified any more.
+    /// Stops all rounds, because a person answered.
     pub(in crate::incident) fn stop(&mut self) {
         self.0.iter_mut().for_each(|l| (l.next, l.forced) = (None, false));
     }
 
-    /// Goes on where it stopped, one wait later.
+    /// Resumes every ladder where it stopped, one wait after `now`.
     pub(in crate::incident) fn resume(&mut self, now: Ts, pace: Pace) {
         for l in &mut self.0 {
             l.since = now;
@@ -179,7 +179,8 @@ impl Due {
     pub(in crate::incident) fn reason(&self, now: Ts, i: &Incident, given: &Why) -> Why {
         let says_more =
             [Reason::Escalated, Reason::ReceiverFailed, Reason::SilenceEnded, Reason::InhibitionEnded];
-        // What was answered and rings again escalates anew; levels that are due at once do not.
+        // An incident that was answered and rings again escalates anew; levels that are due
+        // together do not.
         let anew = self.level > 1 && now > self.since;
         let escalated = self.level > i.record.level || anew || self.repeat > 0;
         if !escalated || says_more.contains(&given.because) {
@@ -245,8 +246,8 @@ impl Ladder {
         })
     }
 
-    /// When the next round after level `self.at - 1` is due. Counted from now: after an outage of
-    /// ours nobody gets all levels at once.
+    /// When the next round after level `self.at - 1` is due. It is counted from `at`, so that after
+    /// an outage of the alerter not all levels are due at once.
     fn after_current(&self, at: Ts, pace: Pace) -> Option<Ts> {
         let current = self.levels.get(self.at.checked_sub(1)?)?;
         if self.repeats < current.repeat {

@@ -1,8 +1,8 @@
-//! Who is notified in the place of a receiver that refuses a notification.
+//! Chooses the receivers that replace one that refuses a notification.
 //!
-//! Nearest first: the incident's own receivers, the `fallback` of its team, then whoever the router
-//! says is left. A page goes on until somebody is notified whom it wakes. What is not a page never
-//! goes to a receiver that wakes: it waits for the one that refused it.
+//! Nearest first: the incident's own receivers, the `fallback` of its team, then the receivers that
+//! the router has left. For a page, the search continues until a receiver that wakes somebody is
+//! found. Anything else never goes to a receiver that wakes: it waits for the one that refused it.
 
 use std::collections::BTreeSet;
 
@@ -16,19 +16,18 @@ use crate::incident::report::View;
 use crate::route::WayName;
 use stepwatch_model::{Kind, Severity};
 
-/// Those who may be notified in the place of others, and those who may not because it would wake
-/// them.
+/// The receivers that replace another, and those left out because only a page may wake somebody.
 #[derive(Debug, Default)]
 pub(in crate::incident) struct Nearest {
     pub(in crate::incident) to: Vec<Recipient>,
     spared: Vec<String>,
-    /// Which of them these are.
+    /// The name of the stage that chose the receivers.
     pub(super) words: String,
 }
 
 impl Dispatcher {
-    /// The nearest of those who have not been notified, for a receiver that fails; `None` if nobody
-    /// need be.
+    /// The nearest receivers that have not been notified, in place of one that fails; `None` if no
+    /// replacement is needed.
     pub(in crate::incident) fn fallback(
         &self,
         view: View<'_>,
@@ -37,11 +36,11 @@ impl Dispatcher {
         failing: &BTreeSet<String>,
     ) -> Option<Nearest> {
         if i.record.severity == Severity::Page && i.rang_elsewhere(view, receiver) {
-            // That one's own failure notifies somebody in its place, if need be.
+            // If that other receiver fails too, its own failure chooses a replacement.
             return None;
         }
         let not_notified = |name: &str| !i.lanes.contains_key(name);
-        // A fault of ours is often that a receiver fails: others are asked first.
+        // An incident of the alerter is often about a receiver that fails: others are tried first.
         if i.record.kind == Kind::AlerterFault {
             let nearest = self.nearest(view, i, |name| not_notified(name) && !failing.contains(name));
             if nearest.to.iter().any(|r| view.config.calls(&r.receiver)) {
@@ -51,11 +50,11 @@ impl Dispatcher {
         Some(self.nearest(view, i, not_notified))
     }
 
-    /// Whether the next level may be notified at once because a receiver failed for good: not if it
-    /// only stood in for another, or if that would wake somebody for what is not a page.
+    /// Whether the next level may be due now because a receiver failed for good. It may not if the
+    /// receiver only replaced another, or if it would wake somebody for less than a page.
     pub(in crate::incident) fn may_hurry(&self, view: View<'_>, i: &Incident, receiver: &str) -> bool {
         let may = if i.record.severity == Severity::Page {
-            // A page that rang elsewhere need not ring sooner because a chat does not show it.
+            // A page that woke somebody need not escalate sooner because a chat did not show it.
             !i.rang_elsewhere(view, receiver)
         } else {
             !i.ladders.upcoming().flat_map(|level| &level.notify).any(|item| view.config.wakes(item))
@@ -63,7 +62,7 @@ impl Dispatcher {
         may && !self.stood_in(view, i, receiver)
     }
 
-    /// The nearest of those who are `wanted`.
+    /// The nearest receivers for which `wanted` holds.
     pub(super) fn nearest(&self, view: View<'_>, i: &Incident, wanted: impl Fn(&str) -> bool) -> Nearest {
         let page = i.record.severity == Severity::Page;
         let config = view.config;
@@ -95,9 +94,8 @@ impl Dispatcher {
         nearest
     }
 
-    /// Whether it was notified in the place of another: no level that was due means it. All others
-    /// were notified together with it, so that nobody has to be called sooner because it does not
-    /// exist.
+    /// Whether the receiver only replaced another, because no level that was due names it. Its
+    /// failure makes no level due sooner: all other replacements were notified together with it.
     pub(in crate::incident) fn stood_in(&self, view: View<'_>, i: &Incident, receiver: &str) -> bool {
         let of_nobody = i.lanes.get(receiver).is_some_and(|lane| lane.users.is_empty());
         let means_it =
@@ -108,7 +106,8 @@ impl Dispatcher {
 }
 
 impl Incident {
-    /// It is a page of a team that names nobody, and nobody else may be notified of it either.
+    /// Whether it is a page of a team without receivers, and nobody else may be notified of it
+    /// either.
     pub(crate) fn is_homeless(&self) -> bool {
         self.record.severity == Severity::Page
             && self.record.state == State::Open
@@ -116,8 +115,7 @@ impl Incident {
             && matches!(self.ladders.ways().first(), Some(WayName::NobodyOfTeam(_)))
     }
 
-    /// Whether a receiver that wakes nobody fails, and another one that wakes somebody was
-    /// notified.
+    /// Whether `receiver` wakes nobody, and another receiver that wakes somebody was notified.
     fn rang_elsewhere(&self, view: View<'_>, receiver: &str) -> bool {
         let wakes = |name: &str| view.config.wakes(name);
         let rings =
@@ -139,7 +137,7 @@ impl Incident {
 }
 
 impl Nearest {
-    /// What the timeline has where nobody is left to notify.
+    /// The timeline's words for a notification that nobody is left to take over.
     pub(in crate::incident) fn waits(&self, receiver: &str, told: &[String]) -> String {
         let why = match self.spared.as_slice() {
             [] if told.is_empty() => "nobody is left who may be notified of it".to_owned(),

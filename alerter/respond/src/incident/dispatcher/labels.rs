@@ -1,9 +1,8 @@
-//! The labels of an incident: what routes, teams, inhibition, silences and the Alertmanager API
-//! select by.
+//! The labels of an incident, by which routes, teams, inhibition, silences and the Alertmanager API
+//! select.
 //!
-//! One function makes them, so that a matcher means the same everywhere. What a run declared of
-//! itself, and the labels of an alert from outside, come first and never replace the names that are
-//! ours.
+//! One function computes them, so that a matcher means the same everywhere. The labels that a run
+//! declares, and those of an external alert, never replace Stepwatch's own labels.
 
 use crate::config::Team;
 use crate::incident_record::IncidentRecord;
@@ -11,8 +10,8 @@ use crate::labels::{ALERTNAME, alertname};
 use crate::matcher::{Labels, Matcher, all_hold};
 use stepwatch_model::RunSummary;
 
-/// `teams` in their order: the first whose matchers hold gives the label `team`, unless the run
-/// declared one.
+/// Computes the labels. The first of `teams` whose matchers hold gives the label `team`, unless the
+/// run declared one.
 pub(super) fn of(r: &IncidentRecord, run: &RunSummary, teams: &[(Vec<Matcher>, Team)]) -> Labels {
     let mut labels = run.labels.clone();
     let run = if r.run == stepwatch_model::NO_RUN { "" } else { &r.run };
@@ -25,7 +24,7 @@ pub(super) fn of(r: &IncidentRecord, run: &RunSummary, teams: &[(Vec<Matcher>, T
         ("signal", &r.signal),
     ];
     for (name, value) in own {
-        // A label without a value is none.
+        // A label with an empty value is the same as no label.
         if value.is_empty() {
             labels.remove(name);
         } else {

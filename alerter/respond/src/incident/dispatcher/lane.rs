@@ -1,4 +1,4 @@
-//! What one receiver was sent of an incident, and what it has still to be sent.
+//! The notifications of one incident to one receiver: those sent, and an update that still waits.
 
 use crate::message::Why;
 use serde::{Deserialize, Serialize};
@@ -8,22 +8,22 @@ use stepwatch_model::Ts;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(in crate::incident) struct Lane {
     pub(in crate::incident) seq: u32,
-    /// Whom it was for.
+    /// The users that the notifications are for.
     pub(in crate::incident) users: Vec<String>,
-    /// It was called for this incident by its name, as for a page.
+    /// The receiver was paged about this incident.
     pub(in crate::incident) paged: bool,
-    /// Somebody has answered since it was last called. Not stored: after a restart, whoever was
-    /// called is taken to be called still.
+    /// Somebody has answered since the last call. Not stored: after a restart, a call counts as
+    /// unanswered.
     #[serde(skip)]
     pub(in crate::incident) answered: bool,
-    /// The last word that was put off when it went on without this receiver.
+    /// `seq` of the last call that the receiver put off, and for which others were called.
     #[serde(skip)]
     pub(in crate::incident) put_off: u32,
-    /// Why its last call is not taken, in the receiver's words, until it takes a word again.
+    /// The receiver's error for its last call, until it accepts a notification again.
     pub(in crate::incident) untaken: Option<String>,
 }
 
-/// News that waits for its turn.
+/// An update that is sent at `at`, or later if the incident is suppressed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(in crate::incident) struct News {
     pub(in crate::incident) at: Ts,

@@ -1,4 +1,4 @@
-//! What a receiver is sent, and who need not be rung for it.
+//! Composes notifications, and finds the receivers whose own service repeats a call.
 
 use super::Dispatcher;
 use super::targets::Recipient;
@@ -10,7 +10,7 @@ use crate::incident::report::View;
 use crate::message::{self, About, Message, Reason, Status, Why};
 use stepwatch_model::{Reporter, Scope, Severity, Ts};
 
-/// What somebody is sent, and why.
+/// The action and the reason of a notification.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::incident) struct Word<'a> {
     pub(in crate::incident) action: Action,
@@ -18,7 +18,8 @@ pub(in crate::incident) struct Word<'a> {
 }
 
 impl Dispatcher {
-    /// What a receiver is sent of an incident, which has taken note of it.
+    /// Builds the notification of an incident to a receiver. The incident must have recorded it in
+    /// the receiver's lane before, with `note_sent`.
     pub(in crate::incident) fn notification(
         &self,
         view: View<'_>,
@@ -51,7 +52,7 @@ impl Dispatcher {
 }
 
 impl Incident {
-    /// What is to be said of it as it is now.
+    /// Composes the message about the incident as it is now.
     pub(in crate::incident) fn message(&self, view: View<'_>, word: Word<'_>) -> Message {
         let status = match word.action {
             Action::Resolve => Status::Resolved,
@@ -67,8 +68,8 @@ impl Incident {
         message::compose(view.now, about, status, word.why, view.config)
     }
 
-    /// Who goes on about the call that this receiver had, if calling it once more rings nobody:
-    /// nobody has answered since, and it is about the same.
+    /// The service that repeats the receiver's last call by itself, so that no further call is
+    /// needed: nobody has answered since, and the call is about the same.
     pub(in crate::incident) fn left_to<'a>(
         &self,
         config: &'a ResponderConfig,
@@ -88,13 +89,13 @@ impl Incident {
         config.repeated_by.get(receiver).filter(|_| stands)
     }
 
-    /// Those who were notified of it and are `wanted`.
+    /// The receivers that were notified of it and for which `wanted` holds.
     pub(in crate::incident) fn notified(&self, wanted: impl Fn(&String) -> bool) -> Vec<Recipient> {
         let lanes = self.lanes.iter().filter(|(receiver, _)| wanted(receiver));
         lanes.map(|(receiver, lane)| Recipient::known(receiver.clone(), lane.users.clone())).collect()
     }
 
-    /// Takes note of what a receiver is sent now.
+    /// Records in the receiver's lane what is sent to it now.
     pub(in crate::incident) fn note_sent(&mut self, now: Ts, to: &Recipient, word: Word<'_>) {
         self.told_at = Some(now);
         let severity = self.record.severity;

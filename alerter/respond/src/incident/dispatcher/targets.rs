@@ -1,4 +1,4 @@
-//! Who an item of a level means at a moment, and whether a level may be notified at it.
+//! Resolves the items of a level to receivers, and evaluates the condition of a level.
 
 use super::Dispatcher;
 use super::escalation::{Due, Round};
@@ -9,10 +9,10 @@ use crate::incident::report::View;
 use crate::route::{WayName, joined};
 use stepwatch_model::Ts;
 
-/// Why a storm takes its way.
+/// The words for why a storm takes its way.
 const OF_STORM: &str = "that of the incidents in it";
 
-/// Somebody to notify, and by which receiver.
+/// A receiver to notify, and the users that the notification is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::incident) struct Recipient {
     pub(in crate::incident) receiver: String,
@@ -20,7 +20,7 @@ pub(in crate::incident) struct Recipient {
     pub(in crate::incident) path: Option<Path>,
 }
 
-/// A level whose round it is, and how it was reached, but for whom it names.
+/// A level to notify now, and the path that led to it. The path does not name the receivers yet.
 #[derive(Debug)]
 pub(in crate::incident) struct Call {
     pub(in crate::incident) level: Level,
@@ -28,12 +28,12 @@ pub(in crate::incident) struct Call {
 }
 
 impl Recipient {
-    /// One that was notified before, and whom that was for.
+    /// A receiver that was notified before, with its users.
     pub(in crate::incident) fn known(receiver: String, users: Vec<String>) -> Self {
         Self { receiver, users, path: None }
     }
 
-    /// No level names it.
+    /// Records why a receiver that no level names is notified.
     pub(super) fn instead(&mut self, why: String) {
         self.path.get_or_insert_default().chosen = vec![why];
     }
@@ -51,7 +51,8 @@ impl Recipient {
 }
 
 impl Dispatcher {
-    /// Whom a round is for, or what was asked if it is passed over.
+    /// The level that a round notifies. If the round is passed over, `Err` has the conditions
+    /// checked.
     pub(in crate::incident) fn call(
         &self,
         view: View<'_>,
@@ -75,23 +76,23 @@ impl Dispatcher {
         Ok(Call { level: level.clone(), path })
     }
 
-    /// How the ladders of these ways came to be climbed.
+    /// The path of these ways: the route, why it matched, and its policy.
     pub(in crate::incident) fn path(
         &self,
         config: &ResponderConfig,
         i: &Incident,
         names: &[&WayName],
     ) -> Path {
-        // A reload may have taken the route away since.
+        // A reload may have removed the route.
         let way = self.router.ways(config, &i.record.labels).into_iter().find(|way| names == [&way.name]);
-        // A storm takes the way of what is in it, which its own labels need not lead to.
+        // A storm takes the way of its members, to which its own labels need not lead.
         let of_others = || (if i.storm.is_some() { OF_STORM.to_owned() } else { String::new() }, None);
         let (matched, policy) = way.map_or_else(of_others, |way| (way.because, way.policy));
         Path { route: joined(names), matched, policy, ..Path::default() }
     }
 
-    /// The receivers of a level, each once, and how they were found. Items that mean nobody leave
-    /// it to the others; if they all do, whoever is nearest is notified.
+    /// The receivers of a level, each once, and how they were found. If no item resolves to a
+    /// receiver, the nearest receivers are notified.
     pub(in crate::incident) fn recipients(
         &self,
         view: View<'_>,
@@ -114,7 +115,7 @@ impl Dispatcher {
         (all, found)
     }
 
-    /// Whom these items mean now.
+    /// Resolves items to receivers at `now`, and describes how.
     pub(super) fn meant(&self, now: Ts, items: &[impl AsRef<str>]) -> (Vec<Recipient>, Vec<String>) {
         let (mut all, mut found) = (Vec::<Recipient>::new(), Vec::new());
         for item in items {
@@ -141,8 +142,8 @@ impl Dispatcher {
         (all, found)
     }
 
-    /// What was checked, and whether a level of this condition may be notified. A condition that
-    /// cannot be evaluated holds, so that nobody is left out for it.
+    /// Whether a level of this condition may be notified, and what was checked. A condition that
+    /// cannot be evaluated holds, so that nobody is left out because of it.
     fn may_notify(&self, view: View<'_>, i: &Incident, condition: &Condition) -> (bool, Vec<String>) {
         let mut asked = Vec::new();
         let mut all = true;
@@ -164,7 +165,7 @@ impl Dispatcher {
             ask(self.oncall.within(interval, view.now).map(|within| !within), format!("outside {interval}"));
         }
         if let Some(dollars) = condition.burn_over {
-            // What it burns is known where a price is.
+            // The cost is only known if a price is configured.
             let burns = view.config.cost_per_gpu_hour.map(|cost| cost * f64::from(i.summary.gpus));
             ask(burns.map(|burns| burns > dollars), format!("burns more than ${dollars}/h"));
         }
@@ -173,8 +174,8 @@ impl Dispatcher {
 }
 
 impl Incident {
-    /// Who is notified by a round of which these items were `found`, without those that refused
-    /// what they were sent before, which are tried once more: `Err` if nobody is left.
+    /// Describes who is notified by a round whose items were `found`. Receivers that refused their
+    /// last notification are tried again, and listed apart. `Err` if all of them refused it.
     pub(in crate::incident) fn notified_of(
         &self,
         to: &[Recipient],
@@ -190,7 +191,7 @@ impl Incident {
         }
         let chose =
             |r: &&Recipient, words: &String| r.path.as_ref().is_some_and(|path| path.chosen.contains(words));
-        // An item that means nobody is part of the story all the same.
+        // An item that resolves to nobody is listed too.
         let stays = |words: &&String| {
             let mut by = to.iter().filter(|r| chose(r, words)).peekable();
             by.peek().is_none() || by.any(|r| untaken(r).is_none())

@@ -1,4 +1,4 @@
-//! Which open incidents are suppressed by another one that explains them.
+//! Finds the incident that inhibits another one, because it explains it.
 
 use super::Suppressor;
 use super::inhibition::MAX_CHAIN;
@@ -42,15 +42,16 @@ impl Suppressor {
         None
     }
 
-    /// Whether somebody is notified of it, or has it. This asks the silences themselves, so that
-    /// one that begins or ends counts at once, whichever incident is looked at first.
+    /// Whether it is acknowledged or not silenced, and so may explain others. The silences
+    /// themselves are evaluated, so that the result does not depend on which incident is checked
+    /// first.
     fn may_explain(&self, view: View<'_>, i: &Incident) -> bool {
         let is_notified = |i: &Incident| i.is_acknowledged() || self.silenced(view, i).is_none();
         is_notified(i) && (i.is_acknowledged() || storm_of(view.open, i).is_none_or(is_notified))
     }
 
-    /// Whether an incident that inhibits others explains nothing: neither when silences were asked
-    /// last, nor now.
+    /// Whether an inhibiting incident explains nothing: it was silenced at the last check, and
+    /// still is.
     pub(in crate::incident) fn explains_nothing(&self, view: View<'_>, by: &Incident) -> bool {
         let explained_nothing = by.is_silenced_and_unanswered()
             || storm_of(view.open, by).is_some_and(Incident::is_silenced_and_unanswered);
@@ -58,7 +59,7 @@ impl Suppressor {
     }
 }
 
-/// Whether `to` inhibits `from`, over however many steps: `from` must not inhibit it in turn.
+/// Whether `to` inhibits `from`, directly or through others. Then `from` must not inhibit `to`.
 pub(in crate::incident) fn leads_to(open: &Open, from: &str, to: &str) -> bool {
     let mut at = from;
     for _ in 0..MAX_CHAIN {

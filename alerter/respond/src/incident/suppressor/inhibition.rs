@@ -1,4 +1,4 @@
-//! Incidents that explain others: while the one is open, the others notify nobody.
+//! Inhibition: while an incident that explains others is open, the others notify nobody.
 //!
 //! Rules have Alertmanager's form, with four differences, each so that nothing is suppressed
 //! by mistake: what is suppressed is never more severe than what suppresses it; a label in `equal`
@@ -25,12 +25,13 @@ const BUILT_IN: [BuiltIn; 2] = [
     BuiltIn {
         name: "dead-node-hides-gpus",
         source: &["kind=\"node_fault\"", "severity=\"page\""],
-        // The host's only fault may be a file system: a page of its own asks for its own answer.
+        // Only tickets. The only fault of the host may be a file system, so a GPU that pages needs
+        // a response of its own.
         target: &["cause=\"hardware\"", "severity=\"ticket\""],
         equal: "node",
     },
 ];
-/// Incidents that explain one another in a row.
+/// The longest chain of incidents that inhibit one another.
 pub(in crate::incident) const MAX_CHAIN: usize = 32;
 
 struct BuiltIn {
@@ -40,18 +41,18 @@ struct BuiltIn {
     equal: &'static str,
 }
 
-/// Which rule, and the values that must be equal.
+/// The index of a rule, and the values of its `equal` labels.
 pub(in crate::incident) type Place = (usize, Vec<String>);
 
-/// The rules, and who is a source or a target of which.
+/// The rules, and which incidents are a source or a target of each.
 #[derive(Debug, Default)]
 pub(super) struct Inhibition {
     pub(super) rules: Vec<Rule>,
     pub(super) sources: BTreeMap<Place, BTreeSet<String>>,
     pub(super) targets: BTreeMap<Place, BTreeSet<String>>,
     pub(super) of: BTreeMap<String, Roles>,
-    /// Where an incident has become a source or is none any more, and nobody has looked what that
-    /// suppresses, or suppresses no more.
+    /// The places where a source was added or removed, and whose targets have not been checked
+    /// since.
     pub(super) changed: Vec<Place>,
 }
 
@@ -67,7 +68,7 @@ pub(super) struct Rule {
 pub(super) struct Roles {
     source: Vec<Place>,
     pub(super) target: Vec<Place>,
-    /// It is silenced, and nobody has it.
+    /// The incident is silenced and not acknowledged.
     silenced: bool,
 }
 
@@ -80,9 +81,9 @@ impl Inhibition {
         Self { rules: rules.filter_map(|rule| Rule::new(&rule).ok()).collect(), ..Self::default() }
     }
 
-    /// Takes note of what an incident is now. One that is about several things explains what any of
-    /// them does, and is explained only if all of them are. Each of them counts as it is: a
-    /// ticket that is part of a page explains what a ticket does.
+    /// Updates the roles of an incident. One with several kinds is a source if any kind is, and a
+    /// target only if all kinds are. Each kind counts with its own severity: a ticket that is part
+    /// of a page explains what a ticket does.
     pub(super) fn note(&mut self, id: &str, i: &Incident) {
         let mut kinds: BTreeMap<Kind, Severity> = BTreeMap::new();
         for ((_, kind), severity) in &i.raised {
@@ -134,12 +135,12 @@ impl Inhibition {
         self.targets.get(place).is_some_and(|ids| ids.contains(id))
     }
 
-    /// What the incidents explain has been looked at before: they are stored after that.
+    /// Drops the changes of a restore: incidents are stored after their targets were checked.
     pub(super) fn restored(&mut self) {
         self.changed.clear();
     }
 
-    /// It is open no more; what it was.
+    /// Removes an incident, and returns the roles that it had.
     pub(super) fn take(&mut self, id: &str) -> Roles {
         let roles = self.of.remove(id).unwrap_or_default();
         for (index, places) in [(&mut self.sources, &roles.source), (&mut self.targets, &roles.target)] {
@@ -179,7 +180,7 @@ pub fn built_in() -> impl Iterator<Item = InhibitRule> {
     })
 }
 
-/// What the labels would be if the incident were only about this.
+/// The labels that an incident of only this kind would have.
 fn as_of(labels: &Labels, kind: Kind, severity: Severity) -> Labels {
     let mut labels = labels.clone();
     labels.insert("severity".into(), severity.as_str().into());

@@ -1,4 +1,4 @@
-//! Silences, seen from the incidents that they suppress.
+//! Finds the silence that suppresses an incident.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use stepwatch_model::Scope;
 impl Suppressor {
     /// The silence that suppresses an incident now.
     ///
-    /// Alerts of other programs are silenced one by one, as Alertmanager does it: what they make
-    /// together is silenced when each of them that fires is.
+    /// External alerts are silenced one by one, as in Alertmanager. Their incident is silenced if
+    /// every alert that fires is.
     pub(super) fn silenced(&self, view: View<'_>, i: &Incident) -> Option<SilencedBy> {
         if self.silences.is_idle(view.now) {
             return None;
@@ -33,7 +33,7 @@ impl Suppressor {
         }
         let mut first: Option<SilencedBy> = None;
         for alert in alerts {
-            // Its own severity may have another name than ours: a silence may use either.
+            // The alert's own severity may have another name than ours: a silence may match either.
             let (mut theirs, mut ours) = (i.record.labels.clone(), alert.labels.to_labels());
             theirs.extend(ours.clone());
             for name in OURS {

@@ -1,15 +1,15 @@
-//! So many incidents at once that they are notified as one. Each is kept and shown by itself.
+//! Storms: so many incidents at once that they are notified as one. Each is still kept and shown.
 //!
-//! A storm is counted among the incidents of one severity and one team that take the same way: they
-//! are for the same people. While more than `storm.incidents` of them were announced within
-//! `storm.within`, each further one is rolled up into an incident of kind `alert_storm`, which
-//! takes the way that they would have taken, so that pages in a storm do page, once. It ends when
-//! the last of them does; whoever takes it has taken them all, until as many more have come.
+//! Incidents are counted by severity, team and way: those of one count are for the same people.
+//! While more than `storm.incidents` of them were announced within `storm.within`, each further one
+//! is rolled up into an incident of kind `alert_storm`. The storm takes the way of its members, so
+//! that pages in a storm do page, once. It ends when its last member does. An acknowledgement
+//! covers all members, until their number has doubled.
 //!
 //! Incidents of one origin are counted by themselves first, against `storm.per_origin`, so that a
 //! flood from one exporter or one of its users is a storm of its own. A page of a run that has been
-//! known for a while is neither counted nor rolled up. A page of the node of such a run is counted
-//! among those of its exporter's nodes, and then among those of the run's nodes, and no others.
+//! known for a while is neither counted nor rolled up. A page of a node of such a run is counted
+//! only among those of its exporter's nodes, and then among those of the run's nodes.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,45 +18,44 @@ use serde::{Deserialize, Serialize};
 use crate::config::Storm;
 use stepwatch_model::{Clause, Fact, Kind, Reporter, Span, Ts, clause};
 
-/// Incidents that a roll-up names one by one.
+/// The most incidents that a storm names one by one.
 pub(in crate::incident) const NAMED: usize = 8;
-/// Ways that are counted at once: a way is a route and a severity, and perhaps an origin.
+/// The most counts at once: one a route and severity, and perhaps an origin.
 const MAX_WAYS: usize = 16_384;
-/// Users of one exporter that may each have as many incidents as one origin has, before all of them
-/// are notified as one. An exporter that is not honest names as many users as it likes.
+/// All users of one exporter together have this many times the limit of one origin. A dishonest
+/// exporter can name any number of users.
 const USERS: u32 = 3;
 
-/// What an incident that stands for many knows of them.
+/// The counts that a storm keeps of its members.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(in crate::incident) struct Tally {
-    /// Ever, and open still.
+    /// All members ever. `open` counts those that are still open.
     pub(in crate::incident) total: u32,
     pub(in crate::incident) open: u32,
     pub(in crate::incident) kinds: BTreeMap<Kind, u32>,
     pub(in crate::incident) joined_at: Ts,
-    /// How many had ever been in it when somebody last took it.
+    /// `total` when a person last acknowledged the storm.
     pub(in crate::incident) taken: u32,
 }
 
-/// Those that are too many together: by what they are counted, and how many are notified one by
-/// one.
+/// A group of incidents that are counted together, and how many of them are notified one by one.
 #[derive(Debug, Clone)]
 pub(in crate::incident) struct Crowd {
     pub(in crate::incident) key: String,
     pub(in crate::incident) limit: u32,
-    /// Where all of them come from, in words.
+    /// The origin that all of them share, in words.
     pub(in crate::incident) origin: Option<String>,
 }
 
-/// When incidents were announced, by severity, way and origin; no more of them than make a storm.
+/// The times of recent announcements, by severity, way and origin; at most `limit + 1` of each.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Storms {
     recent: BTreeMap<String, VecDeque<Ts>>,
 }
 
 impl Storms {
-    /// Counts one more; the crowd that it is too many of, if it is. What is too many of one origin
-    /// counts against no other.
+    /// Counts one more incident. Returns its crowd if that is above its limit. Incidents above the
+    /// limit of one origin count against no other.
     pub(super) fn crowd(
         &mut self,
         now: Ts,
@@ -92,9 +91,9 @@ impl Storms {
         self.count(now, &all, config).then_some(all)
     }
 
-    /// The same of a page of a node, on which a run is that has been known for a while. An exporter
-    /// may claim ranks of such a run and report any fault, so its nodes have a limit of their own,
-    /// which is much less than the run's.
+    /// As `crowd`, for a page of a node on which a run is that has been known for a while. An
+    /// exporter may claim ranks of such a run and report any fault, so its nodes have a limit of
+    /// their own, which is much less than the run's.
     pub(super) fn crowd_of_nodes(
         &mut self,
         now: Ts,
@@ -112,14 +111,14 @@ impl Storms {
         self.count(now, &of_run, config).then_some(of_run)
     }
 
-    /// Whether one more would be too many.
+    /// Whether one more incident would exceed the limit.
     fn is_full(&self, now: Ts, crowd: &Crowd, config: &Storm) -> bool {
         let times = self.recent.get(&crowd.key);
         let recent = times.map_or(0, |times| times.iter().filter(|at| now - **at <= config.within).count());
         recent >= crowd.limit as usize
     }
 
-    /// Counts one more; true if there are too many.
+    /// Counts one more incident; true if the limit is exceeded.
     fn count(&mut self, now: Ts, crowd: &Crowd, config: &Storm) -> bool {
         if self.recent.len() >= MAX_WAYS && !self.recent.contains_key(&crowd.key) {
             let fresh = |times: &VecDeque<Ts>| times.back().is_some_and(|at| now - *at <= config.within);
@@ -144,7 +143,7 @@ impl Crowd {
 }
 
 impl Tally {
-    /// Whether so many have joined since somebody took it as they took.
+    /// Whether the number of members has doubled since the storm was last acknowledged.
     pub(in crate::incident) fn has_doubled(&self) -> bool {
         self.taken > 0 && self.total >= self.taken.saturating_mul(2)
     }

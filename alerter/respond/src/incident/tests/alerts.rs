@@ -1,4 +1,4 @@
-//! Incidents of alerts that other programs post.
+//! Incidents of external alerts.
 
 use super::*;
 use crate::external::{Alert, Limits, PostedAlert};
@@ -16,7 +16,7 @@ fn fires(w: &mut World, labels: &[(&str, &str)]) {
     w.input(Input::Alerts { posted: &posted });
 }
 
-/// A Prometheus that sends to a new Alertmanager sends alerts that fire for hours.
+/// A Prometheus that gets a new Alertmanager sends alerts that have fired for hours.
 #[test]
 fn an_alert_stands_since_its_own_start() {
     let mut w = World::new(two_levels());
@@ -29,7 +29,7 @@ fn an_alert_stands_since_its_own_start() {
     assert!(facts.iter().any(|f| f.label == "Since" && f.text == "2h ago"), "{facts:?}");
 }
 
-/// Receivers know its calls by the keys of before, although nothing of it was stored.
+/// Receivers know its calls by the earlier keys, although nothing of it was stored.
 #[test]
 fn an_alert_that_is_posted_again_after_a_crash_is_the_same_incident() {
     let labels = [("alertname", "NodeDown"), ("severity", "critical"), ("node", "n1")];
@@ -49,7 +49,7 @@ fn an_alert_that_is_posted_again_after_a_crash_is_the_same_incident() {
     crashed.forward(Span::secs(600));
     fires(&mut crashed, &[("alertname", "DiskFull"), ("severity", "critical")]);
     assert_eq!(post(&mut crashed, ends_at), id);
-    // Whose state could not be read does not know which ids were used.
+    // An alerter whose state could not be read does not know which ids were used.
     let mut upgraded = World::new(two_levels());
     let damaged = [("flap_history".to_owned(), vec![0])];
     let (engine, unusable) = Responder::restore(two_levels(), damaged);
@@ -57,14 +57,14 @@ fn an_alert_that_is_posted_again_after_a_crash_is_the_same_incident() {
     upgraded.engine = engine;
     upgraded.forward(Span::secs(600));
     assert_ne!(post(&mut upgraded, ends_at), id);
-    // What was over in between is another incident, with keys that were never used.
+    // An alert that was over in between is another incident, with keys that were never used.
     let over = w.now;
     post(&mut w, over);
     w.forward(Span::secs(1800));
     assert!(w.records[&id].resolved_at.is_some());
     let again = post(&mut w, ends_at);
     assert_ne!(again, id);
-    // Nor does one that began long ago have the id of one that is forgotten.
+    // An alert that began long ago does not get the id of an incident that was forgotten.
     w.forward(Span::secs(40_000));
     let over = w.now;
     post(&mut w, over);
@@ -74,7 +74,7 @@ fn an_alert_that_is_posted_again_after_a_crash_is_the_same_incident() {
     assert!(third != id && third != again);
 }
 
-/// The titles of what was sent, and whether a fact or a title contains steps.
+/// The titles of the notifications, and whether a fact or a title contains steps.
 fn titles(w: &mut World) -> Vec<(String, bool)> {
     let of = |n: Notification| {
         let steps = n.message.facts.iter().any(|f| f.label.contains("step"))
@@ -101,7 +101,7 @@ fn an_alert_is_called_by_its_name_and_has_no_step() {
     }
 }
 
-/// Who wrote its rule knows what it is about, and what that costs.
+/// Only the author of the alerting rule knows what it is about, and what that costs.
 #[test]
 fn an_alert_says_nothing_of_gpus_checkpoints_and_cost() {
     let mut w = World::new(ResponderConfig { cost_per_gpu_hour: Some(2.5), ..two_levels() });
@@ -141,19 +141,19 @@ fn an_alert_is_notified_with_the_text_of_its_rule() {
     assert_eq!((summary.as_str(), expected), ("DiskFull: /data is 98 % full.", false));
     assert_eq!(description, rule[1].1);
     assert_eq!(runbook, "https://wiki.example.com/disk");
-    // What is said twice is said once, a long text is cut, and no other scheme passes.
+    // A repeated text is left out, a long text is cut, and only web addresses pass.
     let (summary, description, runbook, _) = of(&disk, &[rule[1], ("runbook_url", "javascript:alert(1)")]);
     assert!(summary.contains("fills up") && description.is_empty(), "{summary} {description}");
     assert!(runbook.ends_with("/prometheus_alert.md"), "{runbook}");
     let long = "x".repeat(4000);
     let (_, description, _, _) = of(&disk, &[rule[0], ("description", &long)]);
     assert_eq!(description.chars().count(), 1001);
-    // What we watch for ourselves has our runbook.
+    // An alert about what Stepwatch detects itself has Stepwatch's runbook.
     let (_, description, runbook, _) = of(&[("alertname", "Stuck"), ("kind", "hang"), ("run", "r")], &rule);
     assert!(description.is_empty() && runbook.ends_with("/hang.md"), "{description} {runbook}");
 }
 
-/// Posted with a token that is limited to this run.
+/// Posts an alert with a token that is limited to this run.
 fn fires_within(w: &mut World, labels: &[(&str, &str)], run: &str) {
     let mut posted = alert(w, labels);
     let within = [(Box::from("run"), Box::from(run))].into_iter().collect();
@@ -181,7 +181,7 @@ fn a_token_limited_to_some_runs_suppresses_no_other() {
     w.restore();
     w.reload();
     assert_eq!(suppressed(&w), [false, true]);
-    // Without limits it explains the whole node.
+    // Posted without limits, it explains faults of the whole node.
     fires(&mut w, &[DEAD, &[("run", "llama-9")]].concat());
     assert_eq!(suppressed(&w), [true; 2]);
 }
@@ -219,7 +219,7 @@ fn down(w: &mut World, node: &str) {
     fires(w, &[DOWN, &[("node", node)]].concat());
 }
 
-/// What was sent: whether it calls somebody, and why.
+/// The actions and reasons of the notifications.
 fn words(w: &mut World) -> Vec<(Action, String)> {
     core::mem::take(&mut w.sent).into_iter().map(|n| (n.action, n.message.reason)).collect()
 }
@@ -239,7 +239,7 @@ fn another_node_in_a_group_is_notified_and_pages_those_who_knew_of_the_first_onl
     w.input(Input::Act { incident: &id, by: "sam", action: &IncidentAction::Ack });
     w.forward(Span::secs(60));
     words(&mut w);
-    // The same again, also when it is posted as worse than it was.
+    // The same alert again, also when it is posted with a higher severity.
     down(&mut w, "n2");
     fires(&mut w, &[("alertname", "NodeDown"), ("severity", "page"), ("node", "n2")]);
     w.forward(Span::secs(60));
@@ -377,7 +377,7 @@ fn what_was_acknowledged_keeps_its_name() {
     let mut w = by(&["cluster"]);
     fires(&mut w, FULL);
     let id = acked(&mut w);
-    // A ticket beside it calls nobody, and takes its name no more than a page does.
+    // A ticket beside it calls nobody and does not change the title either.
     fires(&mut w, &[("alertname", "Slow"), ("cluster", "a"), ("severity", "warning")]);
     w.forward(Span::secs(60));
     assert_eq!((calls(&mut w), only(&w).title()), (0, "DiskFull +1 new".to_owned()));
@@ -410,7 +410,7 @@ fn an_alert_without_a_node_that_comes_and_goes_rings_once() {
     assert_eq!((calls(&mut w), only(&w).title()), (0, "DiskFull".to_owned()), "{:#?}", w.history);
 }
 
-/// What we watch for ourselves is grouped by its own labels, and swallows as little.
+/// Findings of Stepwatch's own detectors are grouped by their labels, and absorb as little.
 #[test]
 fn another_fault_in_an_acknowledged_group_rings() {
     let mut w = World::new(ResponderConfig { group_by: vec!["run".into()], ..two_levels() });
@@ -424,7 +424,7 @@ fn another_fault_in_an_acknowledged_group_rings() {
     let m = &notified.last().unwrap().message;
     assert!(m.title.contains("loss spike +1 new"), "{}", m.title);
     assert_eq!(m.reason, "after it was acknowledged: why");
-    // It is known now.
+    // The fault is known now.
     w.input(Input::Act { incident: &id, by: "sam", action: &IncidentAction::Ack });
     w.said("r", Change::Clear, Kind::Hang, Severity::Page);
     w.said("r", Change::Raise, Kind::Hang, Severity::Page);
@@ -432,7 +432,7 @@ fn another_fault_in_an_acknowledged_group_rings() {
     assert_eq!((calls(&mut w), w.records.len()), (0, 1), "{:#?}", w.history);
 }
 
-/// What a run declares of itself is its user's word: it takes in no stranger's page.
+/// The labels that a run declares come from its user, and must not absorb another user's page.
 #[test]
 fn runs_of_two_users_are_never_one_group() {
     let mut w = World::new(ResponderConfig { group_by: vec!["owner".into()], ..two_levels() });
@@ -461,7 +461,7 @@ fn an_alert_that_joins_by_its_labels_counts_once() {
     assert_eq!((calls(&mut w), only(&w).title()), (1, "DiskFull +1 new".to_owned()));
 }
 
-/// Alerts of one name, which are grouped by it, are those of two teams.
+/// Two teams have alerts of one name, by which alerts are grouped.
 #[test]
 fn alerts_of_two_teams_are_two_incidents() {
     let team = |name: &str| crate::config::Team {
@@ -475,7 +475,7 @@ fn alerts_of_two_teams_are_two_incidents() {
     let full = |team: &'static str, label: &'static str| {
         [("alertname", "DiskFull"), ("severity", "critical"), (label, team)]
     };
-    // By what the configuration says of a label, and by the label `team` itself.
+    // By the configuration for a label, and by the label `team` itself.
     for label in ["namespace", "team"] {
         let mut w = World::new(ResponderConfig { teams: vec![team("a"), team("b")], ..plain.clone() });
         for name in ["a", "b"] {
@@ -501,7 +501,8 @@ fn ends(w: &mut World, instance: &str, severity: &str) {
     w.input(Input::Alerts { posted: &[posted] });
 }
 
-/// A rule warns before it pages: whoever has the page of another node knows nothing of this one.
+/// A rule warns before it pages. The person who has the page of another node knows nothing of this
+/// one.
 #[test]
 fn a_warning_that_becomes_a_page_in_an_acknowledged_group_rings() {
     let mut w = World::new(two_levels());
@@ -513,14 +514,14 @@ fn a_warning_that_becomes_a_page_in_an_acknowledged_group_rings() {
     full(&mut w, "b:1", "critical");
     assert_eq!(calls(&mut w), 1, "{:#?}", w.history);
     acked(&mut w);
-    // The page ends, its warning stands, and the page is back before that counts as over.
+    // The page ends, its warning still fires, and the page returns before it counts as over.
     ends(&mut w, "b:1", "critical");
     w.forward(Span::secs(20));
     full(&mut w, "b:1", "critical");
     assert_eq!(calls(&mut w), 0, "{:#?}", w.history);
 }
 
-/// The page is over although a warning stands for weeks, and the next one rings.
+/// The page resolves although a warning fires for weeks, and the next page rings.
 #[test]
 fn a_warning_that_stands_keeps_no_page_open() {
     let mut w = World::new(two_levels());
@@ -537,7 +538,7 @@ fn a_warning_that_stands_keeps_no_page_open() {
     assert_eq!(calls(&mut w), 1, "{:#?}", w.history);
 }
 
-/// Of a group that one alert keeps open for weeks, another that was over for hours is news again.
+/// One alert keeps a group open for weeks: another alert that was over for hours is news again.
 #[test]
 fn an_alert_that_was_over_for_long_is_another() {
     let mut w = World::new(two_levels());

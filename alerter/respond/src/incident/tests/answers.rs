@@ -1,4 +1,4 @@
-//! What follows an answer, and what follows when a receiver does not take the call.
+//! Answers of people, and receivers that do not accept a call.
 
 use super::*;
 use crate::oncall::{OnCallConfig, User};

@@ -1,4 +1,4 @@
-//! What a call says, where it is shown, and who is called in whose place.
+//! The text of a call, the threads that show it, and who is called in place of others.
 
 use super::fallback::names;
 use super::*;
@@ -6,7 +6,7 @@ use Action::{Ack, Resolve, Trigger, Update};
 use Change::Clear;
 use Severity::Page;
 
-/// The chat shows in a thread what becomes of an incident.
+/// The chat shows the updates of an incident in a thread.
 fn with_thread() -> ResponderConfig {
     ResponderConfig { threads: vec!["chat".into()], ..two_levels() }
 }
@@ -34,8 +34,8 @@ fn a_thread_shows_the_calls_of_every_level() {
     w.expect(&[("phone", Trigger, Reason::Escalated), ("chat", Update, Reason::Escalated)]);
 }
 
-/// A receiver that goes on by itself is called once, and every text of a further call says who goes
-/// on.
+/// A receiver whose own service repeats a call is called once, and the text of each further call
+/// names that service.
 #[test]
 fn what_goes_on_by_itself_is_said_to() {
     let repeated_by = [("phone".to_owned(), "its policy".to_owned())].into_iter().collect();
@@ -55,7 +55,7 @@ fn what_goes_on_by_itself_is_said_to() {
     w.forward(Span::secs(300));
     assert_eq!(left(&mut w), [(true, true)]);
     assert!(w.has_said("no answer for 10m; phone: its policy repeats"), "{:#?}", w.history);
-    // Whoever answered has quieted it: it rings anew.
+    // An answer has stopped that service, so that the next call rings again.
     w.input(Input::Act { incident: &id, by: "ann", action: &IncidentAction::Ack });
     w.input(Input::Act { incident: &id, by: "ann", action: &IncidentAction::Escalate });
     let after: Vec<(bool, bool)> = left(&mut w);
@@ -76,7 +76,7 @@ fn whoever_takes_no_call_for_long_lets_the_next_level_be_called_once() {
     assert!(w.has_said("wants no call for 2h"), "{:#?}", w.history);
 }
 
-/// A page that rang need not ring sooner because the chat beside the pager takes no call now.
+/// A page that woke somebody need not escalate sooner because the chat accepts no call now.
 #[test]
 fn a_chat_that_takes_no_call_hurries_nobody_where_a_pager_rang() {
     let receivers = names("chat pager phone");
@@ -94,7 +94,7 @@ fn a_chat_that_takes_no_call_hurries_nobody_where_a_pager_rang() {
     w.expect(&[("phone", Trigger, Reason::ReceiverFailed)]);
 }
 
-/// What is over is reported in the past tense, and what follows from it is left out.
+/// An incident that is over is reported in the past tense, without its consequences.
 #[test]
 fn what_is_over_is_reported_in_the_past_tense() {
     let mut w = World::new(ResponderConfig { resolve_after: Span::secs(3600), ..two_levels() });

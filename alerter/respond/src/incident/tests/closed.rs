@@ -1,4 +1,4 @@
-//! What a person resolves while it still fires.
+//! Incidents that a person resolves while they still fire.
 
 use super::*;
 use crate::effect::Tx;
@@ -38,7 +38,7 @@ fn it_comes_back_as_the_same_incident_and_rings_by_its_policy() {
     w.expect(&[("chat", Resolve, Reason::Resolved), ("phone", Resolve, Reason::Resolved)]);
     assert_eq!(state(&w, &id), (State::Resolved, Some(back)));
     assert_eq!(w.engine.open_count(), 0);
-    // It is reported to hold meanwhile, which that person knows, and the process is killed.
+    // The finding is repeated, which that person knows of, and the process is killed.
     w.said("r", Raise, Kind::Hang, Page);
     w.restore();
     w.forward(Span::secs(599));
@@ -75,7 +75,7 @@ fn somebody_wants_it_back_at_once() {
     assert_eq!(w.sent[0].message.reason, "reopened: by pagerduty:Jane (primary)");
     w.expect(&[("chat", Trigger, Reason::Reopened)]);
     assert_eq!((state(&w, &id), w.records[&id].asked_anew_at), ((State::Open, None), Some(w.now)));
-    // It is open, and then it is over.
+    // Reopening changes neither an open incident, nor one that is over.
     w.input(Input::Act { incident: &id, by, action: &IncidentAction::Reopen });
     w.expect(&[]);
     resolve(&mut w, &id);
@@ -117,7 +117,7 @@ fn what_is_over_by_then_stays_resolved() {
     w.restore();
     w.forward(Span::secs(7200));
     w.expect(&[]);
-    // What comes then is another.
+    // A later finding opens another incident.
     let next = w.raise("r", Kind::Hang, Page);
     assert_ne!(next, id);
     w.expect(&[("chat", Trigger, Reason::First)]);
@@ -134,7 +134,7 @@ fn what_is_worse_or_of_another_nature_does_not_wait() {
     assert_eq!((w.id("r", Kind::LossSpike), w.records.len()), (id.clone(), 1));
     resolve(&mut w, &id);
     w.news();
-    // A ticket beside a page comes back with it.
+    // A ticket beside a page reopens with it.
     w.said("r", Raise, Kind::LossShift, Ticket);
     w.expect(&[]);
     w.said("r", Raise, Kind::Divergence, Page);

@@ -8,7 +8,7 @@ use crate::effect::Tx;
 use crate::incident::manager::Manager;
 use stepwatch_model::{Cause, Context, Finding, Kind, RunSummary, Scope, Severity, Span, Subject, Ts};
 
-/// A finding: how many seconds after the beginning, about whom, and what.
+/// A finding: seconds after the beginning, its context, and what it is.
 type Reported = (i64, Context, Kind, Severity);
 
 fn at(seconds: i64) -> Ts {
@@ -23,12 +23,12 @@ fn set(nodes: &[&str]) -> BTreeSet<String> {
     nodes.iter().map(|n| (*n).to_owned()).collect()
 }
 
-/// A run on `n1` and `n2` that was well at this second.
+/// A run on `n1` and `n2` that was last healthy at this second.
 fn run(name: &str, well: i64) -> Context {
     Context::new(Scope::Run(name.into()), named(name), set(&["n1", "n2"]), at(well))
 }
 
-/// A node, and the run that it hits, or none.
+/// A node, and the run that uses it, if any.
 fn node(name: &str, run: &str) -> Context {
     Context::new(Scope::Node(name.into()), named(run), set(&[name]), at(0))
 }

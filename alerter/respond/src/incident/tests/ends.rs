@@ -1,4 +1,4 @@
-//! How an incident ended: who said so, or since when nobody has said anything.
+//! How an incident ended: who reported its end, or since when its reports stopped.
 
 use super::*;
 use crate::effect::Tx;
@@ -15,7 +15,7 @@ fn post(w: &mut World, more: (&str, &str), lasts: Span) {
     w.input(Input::Alerts { posted: &[PostedAlert { alert: alert.into(), ends_at: Some(w.now + lasts) }] });
 }
 
-/// The only incident, and the title and the reason of the last word about it.
+/// The end of the only incident, and the title and the reason of the last message about it.
 fn end(w: &World) -> (End, String, String) {
     let r = w.records.values().next().unwrap();
     assert_eq!((w.records.len(), r.state), (1, State::Resolved), "{:#?}", w.history);
@@ -46,7 +46,7 @@ fn the_sender_fell_silent() {
     let last = w.now;
     post(&mut w, ("pod", "x"), Span::secs(300));
     w.forward(Span::secs(310));
-    // That nothing was posted is known after a restart too.
+    // After a restart, the last post is still known.
     w.restore();
     w.forward(Span::secs(60));
     let (end, title, reason) = end(&w);
@@ -120,7 +120,7 @@ fn a_run_that_was_never_heard_of_again_is_stale_and_one_that_ended_is_not() {
     );
 }
 
-/// What follows from a trouble while it stands does not follow for a run that was stopped.
+/// The consequences of a fault do not apply to a run that was stopped.
 #[test]
 fn what_a_run_that_ended_would_have_wasted_is_not_reported() {
     for by_hand in [true, false] {

@@ -50,7 +50,7 @@ fn whoever_stands_in_and_does_not_exist_calls_nobody_twice() {
     w.expect(&[("phone", Trigger, Reason::ReceiverFailed), ("gone", Trigger, Reason::ReceiverFailed)]);
     w.input(Input::Failed { incident, receiver: "gone", action: Trigger, error: "550" });
     w.expect(&[]);
-    // The next level comes in its own time, and so does who is on it and cannot be reached.
+    // The next level is due at its own time, also if its receiver cannot be notified.
     w.forward(Span::secs(179));
     w.expect(&[]);
     w.forward(Span::secs(1));
@@ -84,7 +84,7 @@ fn tickets_are_gathered_and_pages_are_not() {
     w.expect(&[]);
     w.forward(Span::secs(1));
     w.expect(&[("chat", Trigger, Reason::First)]);
-    // What was over in the window notifies nobody; what comes back does.
+    // An incident that was over within the window notifies nobody; one that returns does.
     w.raise("s", Kind::Straggler, Ticket);
     w.said("s", Clear, Kind::Straggler, Ticket);
     w.forward(Span::secs(59));
@@ -175,7 +175,7 @@ fn a_level_whose_condition_does_not_hold_is_passed_over() {
     w.raise("r", Kind::Hang, Page);
     w.expect(&[("phone", Trigger, Reason::First)]);
     assert!(w.has_said("level 1 of routes[0] passed over: not burns more than $100/h"), "{:#?}", w.history);
-    // Without a price nobody is left out.
+    // Without a price, the condition holds, so that nobody is left out.
     let mut w = World::new(conditions(&levels));
     w.raise("r", Kind::Hang, Page);
     w.expect(&[("chat", Trigger, Reason::First), ("phone", Trigger, Reason::First)]);
@@ -232,7 +232,7 @@ fn a_deadline_that_a_wrong_clock_set_is_not_waited_for() {
     w.silence("run=\"s\"", Span::secs(86_400));
     let suppressed = w.raise("s", Kind::Hang, Page);
     w.news();
-    // A year later by a clock that is put right.
+    // The clock was a year ahead, and is set right.
     w.now = Ts(w.now.0 - 365 * 86_400_000);
     let flaws = w.engine.audit(w.now);
     let found: Vec<_> =

@@ -1,5 +1,5 @@
-//! Who is notified in the place of receivers that refuse it: never a pager of what is no page, and
-//! never another team.
+//! Who is notified in place of receivers that refuse a notification: never a pager for less than a
+//! page, and never another team.
 
 use super::*;
 use crate::config::Team;
@@ -20,7 +20,7 @@ fn team(name: &str, notify: &str, fallback: &str) -> Team {
     }
 }
 
-/// Each team has a chat and a pager; so has the operator of both.
+/// Two teams with a chat and a pager each, and an operator of both.
 fn two_teams(fallback_of_a: &str, fallback: &str) -> ResponderConfig {
     ResponderConfig {
         receivers: names("a-chat a-pager a-lead b-chat b-pager ops"),
@@ -37,12 +37,12 @@ fn refuse(w: &mut World, incident: &str, receiver: &str) {
     w.input(Input::Failed { incident, receiver, action: Trigger, error: "is_archived" });
 }
 
-/// To whom anything was sent since this was asked before.
+/// The receivers that were notified since the last call.
 fn notified(w: &mut World) -> Vec<String> {
     w.news().into_iter().map(|(to, _, _)| to).collect()
 }
 
-/// The same, without the incidents about the receivers that fail.
+/// As `notified`, without the incidents about receivers that fail.
 fn paged(w: &mut World) -> Vec<String> {
     w.sent.retain(|n| n.message.kind != Kind::AlerterFault);
     notified(w)
@@ -63,7 +63,7 @@ fn a_ticket_that_its_chat_refuses_rings_nobody_and_says_where_it_waits() {
     w.expect(&[("phone", Trigger, Reason::ReceiverFailed)]);
 }
 
-/// Without any route a pager gets pages only; with nothing but pagers a ticket waits.
+/// Without routes, a pager gets only pages. If there are only pagers, a ticket waits.
 #[test]
 fn a_ticket_that_no_route_matches_rings_nobody_and_says_where_it_waits() {
     let config = ResponderConfig { waking: names("phone"), routes: Vec::new(), ..two_levels() };
@@ -95,8 +95,8 @@ fn a_ticket_falls_back_to_whoever_sleeps_on() {
     assert!(w.has_said("it waits for mail"), "{:#?}", w.history);
 }
 
-/// A policy leads to the pager in its own time; that the chat is gone is no reason to hurry there
-/// with a ticket.
+/// A policy reaches the pager at its own time. A chat that fails does not make a ticket escalate
+/// sooner.
 #[test]
 fn a_ticket_does_not_hurry_to_the_pager_of_its_policy() {
     let mut config = ResponderConfig { waking: names("phone"), ..two_levels() };
@@ -122,7 +122,7 @@ fn a_page_stays_within_its_team_then_goes_to_whom_the_operator_named() {
     let mut w = World::new(two_teams("a-lead", "ops"));
     let id = w.raise("a-1", Kind::Hang, Page);
     assert_eq!(paged(&mut w), ["a-chat", "a-pager"]);
-    // The pager rings: that the chat is gone wakes nobody else.
+    // The pager was called, so that nobody else is woken because the chat fails.
     refuse(&mut w, &id, "a-chat");
     assert_eq!(paged(&mut w), [""; 0]);
     refuse(&mut w, &id, "a-pager");
@@ -148,7 +148,7 @@ fn a_page_that_is_not_taken_stays_within_its_team_too() {
     assert_eq!(unreached(&mut w, "ops"), [""; 0]);
 }
 
-/// The teams of many: routes with a matcher over `team`, and nothing under `teams`.
+/// Many configurations have teams only as routes with a matcher over `team`, without `teams`.
 #[test]
 fn receivers_that_a_route_gives_to_a_team_are_that_teams() {
     let route = |team: &str, notify: &str| Route {
@@ -183,7 +183,7 @@ fn a_level_of_one_team_that_means_nobody_notifies_no_other_team() {
     assert_eq!(notified(&mut w), ["a-lead"]);
 }
 
-/// A team that names nobody, beside one that does.
+/// One team has no receivers, and another has some.
 #[test]
 fn a_team_without_receivers_is_no_reason_to_wake_another() {
     let notified_of = |fallback_of_a: &str, fallback: &str, severity| {
@@ -210,18 +210,19 @@ fn a_fault_of_ours_rings_once_and_not_once_a_team() {
         notified(&mut w)
     };
     assert_eq!(rung(two_teams("a-lead", "ops")), ["ops"]);
-    // Nobody is named for it: what belongs to no team and wakes, else one pager.
+    // No receiver is configured for it: receivers of no team that wake are notified, or else one
+    // pager.
     let mut config = two_teams("a-lead", "");
     assert_eq!(rung(config.clone()), ["ops"]);
     config.receivers.retain(|name| name != "ops");
     assert_eq!(rung(config.clone()), ["a-pager"]);
-    // Whom a route names for it.
+    // The receivers that a route names for it.
     let cause = vec!["cause=\"alerting\"".into()];
     config.routes = vec![Route { matchers: cause, notify: names("b-chat"), ..Route::default() }];
     assert_eq!(rung(config), ["b-chat"]);
 }
 
-/// The fault of a pager rings at another one, and goes on until one takes it.
+/// The fault of a pager calls another pager, and goes on until one accepts the call.
 #[test]
 fn the_fault_of_a_receiver_rings_elsewhere() {
     let mut config = two_teams("", "");
@@ -237,7 +238,7 @@ fn the_fault_of_a_receiver_rings_elsewhere() {
     w.input(Input::Unreached { incident: &id, receiver: "a-pager", waited, error });
     assert_eq!(notified(&mut w), ["b-pager"]);
     let fault = w.records.values().find(|r| r.kind == Kind::AlerterFault).unwrap().id.clone();
-    // Notified once, whoever else is not reached.
+    // The fault is notified once, even if other pages are not accepted either.
     let other = w.raise("a-2", Kind::Hang, Page);
     w.news();
     w.input(Input::Unreached { incident: &other, receiver: "a-pager", waited, error });
@@ -246,13 +247,13 @@ fn the_fault_of_a_receiver_rings_elsewhere() {
     assert_eq!(notified(&mut w), ["c-pager"]);
     refuse(&mut w, &fault, "c-pager");
     assert_eq!(notified(&mut w), ["a-pager"], "and the one that it is about, last of all");
-    // It is over when the pager takes something.
+    // The fault is over when the pager accepts a notification.
     w.input(Input::Delivered { incident: &id, receiver: "a-pager", action: Trigger });
     w.forward(Span::secs(60));
     assert_eq!(w.records[&fault].state, State::Resolved);
 }
 
-/// Nobody waits for it any more.
+/// No page waits for the receiver any more.
 #[test]
 fn the_fault_of_a_receiver_is_over_when_somebody_has_answered() {
     let mut w = World::new(two_teams("", ""));
@@ -267,7 +268,7 @@ fn the_fault_of_a_receiver_is_over_when_somebody_has_answered() {
     assert_eq!(w.records[&fault].state, State::Resolved);
 }
 
-/// Whom the operator named is the one that fails.
+/// The receiver that fails is the operator's `fallback`.
 #[test]
 fn the_fault_of_the_fallback_rings_at_others() {
     let mut w = World::new(two_teams("", "a-pager"));
@@ -277,7 +278,7 @@ fn the_fault_of_the_fallback_rings_at_others() {
     assert_eq!(notified(&mut w), ["a-pager", "a-lead"]);
 }
 
-/// A key that was revoked: nobody is woken, and somebody has to be notified of that.
+/// The key of a receiver was revoked. Nobody is woken, and somebody has to be notified of that.
 #[test]
 fn a_page_that_nobody_takes_who_can_be_woken_is_a_fault_at_once() {
     let mut config = two_teams("", "");
@@ -313,17 +314,17 @@ fn a_page_that_nobody_takes_who_can_be_woken_is_a_fault_at_once() {
     );
     let fault = w.records.values().find(|r| r.kind == Kind::AlerterFault).unwrap();
     assert!(fault.summary.to_string().starts_with("a-pager does not take a page"), "{}", fault.summary);
-    // It is tried again, and not reported as notified.
+    // The receiver is tried again, and not reported as notified.
     w.forward(Span::secs(10));
     assert_eq!(
         words(&mut w),
         ["level 2 again (1): no answer for 10s; cannot be notified: a-pager (is_archived)"]
     );
-    // Once it takes one, it has been notified.
+    // Once the receiver accepts a notification, it counts as notified.
     w.input(Input::Delivered { incident: &id, receiver: "a-pager", action: Trigger });
     w.forward(Span::secs(1800));
     assert_eq!(words(&mut w), ["level 2 again (2): no answer for 30m 10s; notified now: a-pager"]);
-    // The same of one that wants to be left alone for long.
+    // The same for a receiver that asks for a long pause.
     let mut w = World::new(config);
     let id = w.raise("a-1", Kind::Hang, Page);
     w.news();
@@ -333,8 +334,8 @@ fn a_page_that_nobody_takes_who_can_be_woken_is_a_fault_at_once() {
     assert!(words(&mut w).iter().all(|words| !words.contains("notified now: a-pager")));
 }
 
-/// What is nobody's falls to everybody, as long as the operator named nobody: nothing falls
-/// through.
+/// An incident of no team goes to everybody unless the operator configured a `fallback`, so that
+/// every incident notifies somebody.
 #[test]
 fn what_belongs_to_no_team_notifies_all_the_same() {
     let of = |config: ResponderConfig| {
@@ -349,7 +350,7 @@ fn what_belongs_to_no_team_notifies_all_the_same() {
     assert_eq!(BTreeSet::from_iter(of(config.clone())), BTreeSet::from_iter(config.receivers));
 }
 
-/// One alerter for all: a storm of one team's incidents contains nothing of another's.
+/// One alerter serves several teams: a storm of one team contains nothing of another's.
 #[test]
 fn a_storm_is_of_one_team() {
     let mut config = two_teams("", "");

@@ -1,4 +1,4 @@
-//! What suppressed an incident is over: who is notified of it then, when and why.
+//! The suppression of an incident is over: who is notified then, when and why.
 
 use super::*;
 use Action::{Ack, Trigger, Update};
@@ -118,7 +118,7 @@ fn what_is_over_when_its_reason_ends_is_no_longer_suppressed_and_notifies_nobody
     assert_eq!((w.records[&hang].state, w.records[&slow].state), (State::Resolved, State::Open));
     assert_eq!(w.records[&slow].suppression, None);
     w.expect(&[("chat", Action::Resolve, Reason::Resolved)]);
-    // Back before it resolved: that is notified, and as what it is.
+    // The condition returns before the incident resolves, and is notified as a first message.
     w.said("r", Raise, Kind::Straggler, Ticket);
     w.expect(&[("chat", Trigger, Reason::First)]);
 }

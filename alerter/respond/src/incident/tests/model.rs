@@ -1,5 +1,5 @@
-//! Thirty days of random events beside a small model of what a person would say is so: each message
-//! comes when the model says so, to whom it says and for that reason, and no other one does.
+//! Compares thirty days of random events with a small model of who must be notified, when and why.
+//! Each message that the model expects must come, and no other.
 
 mod truth;
 
@@ -11,14 +11,14 @@ use truth::{Open, Setting, Subject, Truth, Word};
 
 const DAY: i64 = 86_400;
 const RUNS: u8 = 3;
-/// What a run suffers from: a hang, which is a page and suppresses that it is slow; that it is
-/// slow; that its loss jumps.
+/// The faults of a run: a hang, which is a page and suppresses the slowness; a slow run; a loss
+/// spike.
 const KINDS: [Kind; 3] = [Kind::Hang, Kind::Straggler, Kind::LossSpike];
 const RECEIVERS: [&str; 2] = ["chat", "phone"];
 const HOLD: Span = Span::secs(60);
-/// How long what a person resolved is kept from those whom it still concerns.
+/// How long after a person resolved it an incident that still fires reopens.
 const REOPEN_AFTER: Span = Span::millis(600_007);
-/// Between two messages of news.
+/// The least time between two updates.
 const INTERVAL: Span = Span::secs(200);
 
 #[derive(Debug, Clone)]
@@ -33,13 +33,13 @@ enum Op {
     Failed(Subject, Action),
     Unreached(Subject),
     Silence(u8, Part, i64),
-    /// One of those that are in force.
+    /// Ends one of the active silences.
     Expire(usize),
     Reload,
     Restore,
 }
 
-/// What of a run a silence is about.
+/// The incidents of a run that a silence matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     All,
@@ -52,7 +52,7 @@ fn op() -> impl Strategy<Value = Op> {
     let of = || (0..RUNS, proptest::sample::select(&KINDS[..]));
     let action = proptest::sample::select(&[Action::Trigger, Action::Update, Action::Ack][..]);
     prop_oneof![
-        // Often to a moment at which something else happens.
+        // Often to a time at which something else happens.
         4 => proptest::sample::select(&[45, 60, 100, 200, 300, 600][..]).prop_map(Op::Wait),
         4 => (1i64..600).prop_map(Op::Wait),
         2 => (600i64..40_000).prop_map(Op::Wait),
@@ -83,7 +83,7 @@ fn setting() -> impl Strategy<Value = Setting> {
     })
 }
 
-/// A silence as a person knows it.
+/// A silence in the model.
 #[derive(Debug)]
 struct SilencedBy {
     id: String,
@@ -108,7 +108,7 @@ struct Twin {
     setting: Setting,
     truth: BTreeMap<Subject, Truth>,
     silences: Vec<SilencedBy>,
-    /// The lanes: how far they are, by key.
+    /// The last sequence number of each lane.
     seqs: BTreeMap<(String, String), u32>,
     said: Vec<String>,
 }
@@ -122,7 +122,7 @@ impl Twin {
         let Setting { batch_window, ack_timeout } = setting;
         let mut config =
             ResponderConfig { batch_window, ack_timeout, update_min_interval: INTERVAL, ..two_levels() };
-        // Whatever else happens at a whole second.
+        // Everything else happens at whole seconds.
         config.reopen_after = REOPEN_AFTER;
         config.storm.enabled = false;
         let subjects = (0..RUNS).flat_map(|run| KINDS.map(|kind| (run, kind)));
@@ -140,10 +140,10 @@ impl Twin {
         self.truth.get_mut(&of)?.open.as_mut()
     }
 
-    /// Whether what is open of `of`, or would be with this severity, notifies nobody now.
+    /// Whether the incident of `of`, open or opened now with this severity, is suppressed.
     fn is_suppressed(&self, of: Subject, severity: Severity) -> bool {
         let hang = self.truth[&(of.0, Kind::Hang)].open.as_ref();
-        // That it hangs explains that it is slow, to whoever is notified of the hang or has it.
+        // A hang explains slowness if people are notified of the hang or have acknowledged it.
         let explains = |hang: &Open| hang.acked.is_some() || !self.is_silenced(hang.of, hang.severity);
         self.is_silenced(of, severity) || of.1 == Kind::Straggler && hang.is_some_and(explains)
     }
@@ -158,7 +158,7 @@ impl Twin {
         open.is_some_and(|open| self.is_suppressed(of, open.severity))
     }
 
-    /// Moment by moment, as they come by the engine's clock and by the model's.
+    /// Waits, with a stop at each deadline of the engine and of the model.
     fn wait(&mut self, seconds: i64) {
         let until = self.world.now + Span::secs(seconds);
         while self.world.now < until {
@@ -175,7 +175,7 @@ impl Twin {
         }
     }
 
-    /// Lets happen what happens by itself by now.
+    /// Advances the model to the current time.
     fn advance(&mut self) -> Vec<Word> {
         let now = self.world.now;
         self.silences.retain(|h| h.ends > now);
@@ -185,7 +185,7 @@ impl Twin {
                 words.extend(truth.end(now, false));
             }
         }
-        // In the order in which they were opened, where several come back at once.
+        // In order of their opening, if several reopen at once.
         let mut all: Vec<Subject> = self.truth.keys().copied().collect();
         all.sort_by_key(|of| self.world.id(&name(of.0), of.1));
         for of in all {
@@ -195,7 +195,7 @@ impl Twin {
                 words.extend(self.open(of).and_then(|open| open.reopened(now, suppressed)));
             }
         }
-        // What becomes of a hang is known before what it explains is looked at.
+        // Hangs are handled before what they explain.
         let (hangs, others): (Vec<Subject>, Vec<_>) = self.truth.keys().partition(|of| of.1 == Kind::Hang);
         for of in hangs.into_iter().chain(others) {
             let (suppressed, setting) = (self.suppressed(of), self.setting);
@@ -255,7 +255,7 @@ impl Twin {
         self.look(words);
     }
 
-    /// What is done about one incident.
+    /// Applies an action to one incident.
     fn answer(&mut self, op: &Op) -> Vec<Word> {
         let (Op::Ack(of)
         | Op::Unack(of)
@@ -297,19 +297,19 @@ impl Twin {
         };
         self.world.input(input);
         if matches!(op, Op::Unreached(_)) {
-            // The receiver is well again, and its fault is over.
+            // The receiver works again, and its fault is over.
             self.world.input(Input::Delivered { incident, receiver: "chat", action: Action::Trigger });
         }
         words
     }
 
-    /// Compares what is so with what the engine says, and what was sent with what must be.
+    /// Compares the model's state with the engine's, and the sent messages with the expected ones.
     fn look(&mut self, mut words: Vec<Word>) {
         words.extend(self.advance());
         let now = self.world.now;
         for n in core::mem::take(&mut self.world.sent) {
             if n.message.kind == Kind::AlerterFault {
-                // Of the receiver, which its own tests ask for.
+                // The incident is about the receiver, which has tests of its own.
                 continue;
             }
             let seq = self.seqs.entry((n.incident.clone(), n.receiver.clone())).or_default();
@@ -361,7 +361,7 @@ impl Twin {
         assert!(found.next().is_none(), "{of:?} has two incidents");
     }
 
-    /// The last that was done.
+    /// The last operations.
     fn story(&self) -> String {
         let from = self.world.history.len().saturating_sub(40);
         self.world.history[from..].join("\n")
@@ -385,7 +385,7 @@ fn play(ops: &[Op], setting: Setting, restores: bool) -> Vec<String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// The same in every life of the process, however often it was killed.
+    /// The result is the same however often the process is killed.
     #[test]
     fn thirty_days_as_the_model_has_them(
         setting in setting(),

@@ -1,4 +1,4 @@
-//! Where a storm begins and ends.
+//! When a storm begins and ends.
 
 use super::*;
 use crate::config::Storm;
@@ -8,7 +8,7 @@ use Change::Clear;
 use Severity::Page;
 use stepwatch_model::{OldestRun, Origin};
 
-/// More than two incidents within a minute.
+/// A world in which more than two incidents within a minute are a storm.
 fn storms() -> World {
     let storm = Storm { incidents: 2, within: Span::secs(60), ..Storm::default() };
     World::new(ResponderConfig { storm, update_min_interval: Span::secs(30), ..two_levels() })
@@ -40,7 +40,7 @@ fn incidents_that_come_slowly_are_no_storm() {
 fn a_storm_says_why_it_takes_its_way() {
     let storm_at = Storm { incidents: 2, within: Span::secs(60), ..Storm::default() };
     let mut config = ResponderConfig { storm: storm_at, ..two_levels() };
-    // No label of the storm leads there.
+    // No label of the storm matches that route.
     config.routes[0].matchers = vec!["kind=\"hang\"".into()];
     let mut w = World::new(config);
     burst(&mut w, &["a", "b", "c"]);
@@ -75,8 +75,8 @@ fn a_storm_that_was_taken_and_still_grows_does_not_ring_again() {
     assert_eq!(w.records[&id].state, State::Acknowledged);
 }
 
-/// However steadily it grows: without end it would swallow an outage that is many times what that
-/// person knew of.
+/// A storm that grows steadily must ring again. Otherwise it would absorb an outage many times
+/// larger than what the person knew of.
 #[test]
 fn a_storm_that_has_doubled_since_it_was_taken_rings() {
     let mut w = storms();
@@ -113,7 +113,7 @@ fn a_storm_that_was_over_and_grows_again_stays() {
     assert_eq!(w.records[&id].state, State::Open);
     let left = |n: &Notification| n.message.reason.contains("left the storm");
     assert!(!w.sent.iter().any(left), "{:#?}", w.history);
-    // What holds it open is over as well.
+    // The last member is over as well.
     w.said("g", Clear, Kind::Hang, Page);
     w.forward(Span::secs(121));
     assert_eq!(w.records[&id].state, State::Resolved);
@@ -134,7 +134,7 @@ fn whoever_closes_a_storm_is_not_notified_of_what_is_in_it() {
     }
 }
 
-/// Has followed the run `genuine` for an hour.
+/// A directory that has known the run `genuine` for an hour.
 struct Followed;
 
 impl stepwatch_model::Directory for Followed {
@@ -159,7 +159,7 @@ impl stepwatch_model::Directory for Followed {
     }
 }
 
-/// A hundred pages of ten exporters, which is what is told one by one.
+/// A flood of 130 pages of ten exporters, of which a hundred are notified one by one.
 fn flood() -> World {
     let mut w = World::new(two_levels());
     for n in 0..130 {
@@ -177,8 +177,8 @@ fn flood() -> World {
     w
 }
 
-/// A fault of a node that runs of several users use, of which this one has been known for so long.
-/// Where one run alone used it, faults of its nodes that come together would be one incident.
+/// Feeds a fault of a node that runs of several users use, of which `run` has been known for
+/// `known`. If a single run used it, simultaneous faults of its nodes would be one incident.
 fn falls(w: &mut World, node: &str, exporter: &str, (run, known): (&str, Span)) {
     let context = Context {
         shared: true,
@@ -194,7 +194,7 @@ fn a_page_of_the_node_of_a_known_run_rings_by_its_name_in_a_flood_of_others() {
     let mut w = flood();
     falls(&mut w, "young", "young:9765", ("new", Span::secs(600)));
     assert!(rang(&mut w).iter().all(|title| title.contains("alert storm")));
-    // Its exporter takes part in the flood.
+    // The node's exporter takes part in the flood.
     for (node, exporter) in [("good", "good:9765"), ("n0", "n0:9765")] {
         falls(&mut w, node, exporter, ("genuine", Span::secs(601)));
         let rang = rang(&mut w);
@@ -205,7 +205,7 @@ fn a_page_of_the_node_of_a_known_run_rings_by_its_name_in_a_flood_of_others() {
     }
 }
 
-/// It joined a known run, or kept its own alive.
+/// The exporter joined a known run, or kept a run of its own alive.
 #[test]
 fn nodes_of_one_exporter_are_a_storm_of_their_own() {
     let mut w = World::new(two_levels());
@@ -217,7 +217,7 @@ fn nodes_of_one_exporter_are_a_storm_of_their_own() {
     assert_eq!(evil.last().map(String::as_str), Some("PAGE nodes of exporter evil:9765: alert storm"));
     falls(&mut w, "good", "good:9765", ("genuine", Span::secs(86_400)));
     assert!(rang(&mut w)[0].contains("GPU fault"));
-    // And an outage that takes a hundred nodes of a run is told as one.
+    // An outage of a hundred nodes of a run is notified as one.
     for n in 0..150 {
         falls(&mut w, &format!("g{n}"), &format!("g{n}:9765"), ("genuine", Span::secs(86_400)));
     }
@@ -230,7 +230,7 @@ fn nodes_of_one_exporter_are_a_storm_of_their_own() {
     assert_eq!(outage.len(), 90, "eleven were told before: {outage:?}");
 }
 
-/// A critical alert, posted with a token of this name if that is limited.
+/// Posts a critical alert, with a token of this name if that is limited.
 fn posts(w: &mut World, token: &str, labels: &[(&str, &str)]) {
     let labels = [labels, &[("severity", "critical")]].concat();
     let labels = labels.into_iter().map(|(n, v)| (Box::from(n), Box::from(v))).collect();
@@ -241,7 +241,7 @@ fn posts(w: &mut World, token: &str, labels: &[(&str, &str)]) {
     w.absorb(out);
 }
 
-/// Names of what rang.
+/// The titles of the calls.
 fn rang(w: &mut World) -> Vec<String> {
     let triggers = core::mem::take(&mut w.sent).into_iter().filter(|n| n.action == Trigger);
     triggers.map(|n| n.message.title).collect()
@@ -272,7 +272,8 @@ fn an_alert_of_a_known_run_rings_by_its_name() {
     assert_eq!(rang(&mut w), ["PAGE genuine: GPUTooHot", "PAGE genuine: Other"], "a token has its own count");
 }
 
-/// Whoever has the storm has not that: it was notified by its name before, and so is its news.
+/// The person who acknowledged the storm does not have this incident: it was notified by itself
+/// before, and so are its updates.
 #[test]
 fn what_rang_by_its_name_rings_by_its_name_again_during_a_storm() {
     for resolved in [false, true] {

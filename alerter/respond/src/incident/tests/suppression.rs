@@ -1,4 +1,4 @@
-//! Incidents that notify nobody for a while: silenced, explained by another, one of very many.
+//! Incidents that notify nobody for a while: silenced, inhibited, or rolled up into a storm.
 
 use super::*;
 use crate::config::{InhibitRule, Storm};
@@ -62,7 +62,7 @@ fn a_hang_hides_the_slowness_it_causes() {
     assert_eq!(w.records[&slow].suppression.as_ref().map(|q| q.by.clone()), Some(hang.clone()));
     w.input(Input::Act { incident: &hang, by: "alice", action: &IncidentAction::Ack });
     w.news();
-    // It is over, the run is still slow.
+    // The hang is over, and the run is still slow.
     w.said("r", Clear, Kind::Hang, Page);
     w.forward(Span::secs(60));
     w.expect(&[("chat", Resolve, Reason::Resolved), ("chat", Trigger, Reason::InhibitionEnded)]);
@@ -80,7 +80,7 @@ fn what_nobody_was_notified_of_comes_back_worse_and_notifies_once() {
     w.expect(&[("chat", Trigger, Reason::Raised)]);
 }
 
-/// Something is said of a node that no run uses; the incident of it.
+/// Feeds a finding about a node that no run uses, and returns its incident.
 fn faulty(w: &mut World, node: &str, kind: Kind, severity: Severity) -> String {
     w.said_of(Scope::Node(node.into()), "", Raise, kind, severity);
     let is = |r: &&IncidentRecord| r.nodes == [node] && r.cause == kind.cause() && r.state != State::Resolved;
@@ -112,12 +112,12 @@ fn what_is_silenced_explains_nothing_unless_somebody_has_it() {
     );
     w.forward(Span::secs(300));
     w.expect(&[("phone", Trigger, Reason::Escalated)]);
-    // Somebody has it, silenced as it is.
+    // A person acknowledges it while it is silenced.
     w.input(Input::Act { incident: &source, by: "alice", action: &IncidentAction::Ack });
     w.forward(Span::secs(7200));
     w.expect(&[]);
     assert_eq!(suppressed_as(&w, &target), Some(SuppressionReason::Inhibited));
-    // And has it no more.
+    // The acknowledgement is removed.
     w.input(Input::Act { incident: &source, by: "alice", action: &IncidentAction::Unack });
     w.expect(&[("phone", Trigger, Reason::InhibitionEnded)]);
     assert!(w.has_said("does not explain it any more"), "{:#?}", w.history);
@@ -144,7 +144,7 @@ fn a_silence_shows_what_its_incident_explained() {
             (suppressed_as(&w, &source), suppressed_as(&w, &target)),
             (Some(SuppressionReason::Silenced), None)
         );
-        // It notifies again itself, and explains it again.
+        // It notifies people again, and explains the target again.
         w.input(Input::ExpireSilence { id: &silence });
         assert_eq!(
             (suppressed_as(&w, &source), suppressed_as(&w, &target)),
@@ -275,7 +275,7 @@ fn a_storm_pages_once_and_keeps_everything() {
     w.forward(Span::secs(300));
     want = vec![("phone", Trigger, Reason::Escalated); 4];
     w.expect(&want);
-    // Whoever takes the storm takes what is in it.
+    // An acknowledgement of the storm covers its members.
     w.input(Input::Act { incident: &storm.id, by: "alice", action: &IncidentAction::Ack });
     w.expect(&[("chat", Ack, Reason::Acknowledged), ("phone", Ack, Reason::Acknowledged)]);
     let open = w.records.values().filter(|r| r.state == State::Open).count();

@@ -1,11 +1,11 @@
-//! What is decided again after a crash before it was stored: its notifications may have been sent,
-//! so they have the same keys.
+//! Decisions that are made again after a crash before they were stored. Their notifications may
+//! have been sent, so they must have the same keys.
 
 use super::*;
 use Severity::{Page, Ticket};
 
-/// Decides something, dies before anything of it is stored, and decides it again 20 s later; the
-/// keys of what was sent both times.
+/// Decides something, crashes before anything is stored, and decides it again 20 s later. Returns
+/// the keys of what was sent both times.
 fn twice(decide: impl Fn(&mut World)) -> (Vec<String>, Vec<String>) {
     let mut w = World::new(two_levels());
     let keys = |w: &mut World| {
@@ -17,7 +17,7 @@ fn twice(decide: impl Fn(&mut World)) -> (Vec<String>, Vec<String>) {
     w.restore();
     w.records.clear();
     w.now = w.now + Span::secs(20);
-    // Another incident comes first now.
+    // Another incident opens first now.
     w.raise("other", Kind::MfuDroop, Ticket);
     w.news();
     (first, keys(&mut w))

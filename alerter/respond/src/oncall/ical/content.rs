@@ -2,27 +2,27 @@
 
 use stepwatch_wire::words;
 
-/// Bytes of a line after it is unfolded: a thousand dates have room. The rest is not read.
+/// The most bytes of a line after it is unfolded: a thousand dates have room. The rest is not read.
 const MAX_LINE: usize = 32 << 10;
-/// Of one line; the rest is not read.
+/// The most parameters of a line; the rest is not read.
 const MAX_PARAMETERS: usize = 32;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Line {
-    /// In capitals.
+    /// The name in upper case.
     pub(super) name: String,
     parameters: Vec<(String, String)>,
     pub(super) value: String,
-    /// There is more of it than is read.
+    /// The line is longer than what is read.
     pub(super) over: bool,
 }
 
-/// What is wrong with a line that is `over`.
+/// The error for a line that is `over`.
 pub(super) fn too_long() -> String {
     format!("more than {MAX_LINE} bytes or {MAX_PARAMETERS} parameters")
 }
 
-/// The lines of a text. What is not a content line is left out.
+/// The content lines of a text. Anything else is left out.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = Line> {
     let mut raw = text.split('\n').map(|l| l.strip_suffix('\r').unwrap_or(l)).peekable();
     core::iter::from_fn(move || {
@@ -49,7 +49,7 @@ impl Line {
         for (at, c) in line.char_indices() {
             match c {
                 '"' => quoted = !quoted,
-                // The name is one part more.
+                // The name is a part too.
                 ';' if !quoted && parts.len() >= MAX_PARAMETERS => over = true,
                 ';' if !quoted => {
                     parts.push(&line[begin..at]);
@@ -83,7 +83,7 @@ impl Line {
         self.parameters.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
     }
 
-    /// The value as text, without its escapes.
+    /// The value as text, with its escapes resolved.
     pub(super) fn text(&self) -> String {
         let mut text = String::with_capacity(self.value.len());
         let mut chars = self.value.chars();

@@ -1,22 +1,22 @@
-//! Recurrence rules (RFC 5545, 3.3.10) of the kinds that people make shifts with.
+//! Recurrence rules (RFC 5545, 3.3.10), as far as people make shifts with them.
 //!
-//! Daily, weekly, monthly and yearly, with INTERVAL, BYDAY, BYMONTHDAY, BYMONTH, BYSETPOS, COUNT,
-//! UNTIL and WKST. A rule that asks for more is an error: shifts that are left out in silence would
-//! be nobody's.
+//! Daily, weekly, monthly and yearly rules with INTERVAL, BYDAY, BYMONTHDAY, BYMONTH, BYSETPOS,
+//! COUNT, UNTIL and WKST are read. A rule with anything else is an error: shifts that are left out
+//! without an error would belong to nobody.
 
 use jiff::SignedDuration;
 use jiff::civil::{Date, DateTime, Weekday};
 
 use super::value::When;
 
-/// Days looked at to find the ends of all counted recurrences (COUNT); a calendar that needs more
+/// The most days that are searched for the ends of all rules with COUNT; a calendar that needs more
 /// is refused. A thousand weekly shifts of ten years each need fewer.
 pub(super) const MAX_COUNTED_DAYS: usize = 4_000_000;
-/// Of a counted rule, more is as good as for ever.
+/// A COUNT above this is taken as no end.
 const MAX_COUNT: usize = 5000;
-/// Between two occurrences.
+/// The largest INTERVAL.
 const MAX_INTERVAL: i64 = 1000;
-/// Periods looked through for one answer. More are needed only by a rule that hardly ever holds.
+/// The most periods that one call searches. Only a rule that hardly ever holds needs more.
 const MAX_PERIODS: i64 = 20_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,8 +41,8 @@ enum Every {
 }
 
 impl Rule {
-    /// The rule of an event that begins at `start`. Adds the days that had to be looked at to
-    /// `days`, and looks at no more when there are too many.
+    /// Parses the rule of an event that begins at `start`. Adds the number of days that were
+    /// searched to `days`, and stops searching at the limit.
     pub(super) fn parse(text: &str, start: &When, days: &mut usize) -> Result<Self, String> {
         let mut rule = Self {
             every: Every::Day,
@@ -99,15 +99,15 @@ impl Rule {
         Ok(())
     }
 
-    /// How often a yearly rule is a monthly one: of one month of the year it comes every twelve
-    /// months, of several in each of them. Days without a month are days of every month (the
-    /// table of RFC 5545, 3.3.10).
+    /// The months between two periods of a yearly rule: twelve for a rule of one month of the year,
+    /// one for a rule of several. Days without a month are days of every month (the table of RFC
+    /// 5545, 3.3.10).
     fn months_between(&self, first: i64) -> Result<i64, String> {
         let (any_month, any_day) = (self.by_month.is_empty(), self.by_month_day.is_empty());
         if self.by_month.iter().all(|m| *m == first) && (!any_month || (any_day && self.by_day.is_empty())) {
             return Ok(12);
         }
-        // Without a month, the third Monday is that of the year; a place in the set is one in the
+        // Without a month, the third Monday is that of the year, and BYSETPOS counts within the
         // year.
         let numbered = any_month && (any_day || self.by_day.iter().any(|(nth, _)| *nth != 0));
         if numbered || self.interval > 1 || !self.by_set_pos.is_empty() {
@@ -118,7 +118,7 @@ impl Rule {
         Ok(1)
     }
 
-    /// A counted rule is one with an end.
+    /// Turns a COUNT into the UNTIL of its last occurrence.
     fn end_count(&mut self, start: DateTime, looked_at: &mut usize) {
         let Some(count) = self.count.take().filter(|n| *n <= MAX_COUNT) else { return };
         let (mut left, mut ended) = (count, start);
@@ -136,7 +136,7 @@ impl Rule {
         self.until = Some(self.until.map_or(ended, |until| until.min(ended)));
     }
 
-    /// The occurrences between two times of the clock, of an event that begins at `start`.
+    /// The occurrences between two civil times, for an event that begins at `start`.
     pub(super) fn dates(
         &self,
         start: DateTime,
@@ -152,14 +152,14 @@ impl Rule {
             .take_while(move |civil| *civil <= to)
     }
 
-    /// The first days of the periods between two days, of an event that begins on `start`.
+    /// The first days of the periods between two days, for an event that begins on `start`.
     fn periods(&self, start: Date, from: Date, last: Date) -> impl Iterator<Item = Date> {
         let first = self.period_of(start, from).max(0);
         (first..first.saturating_add(MAX_PERIODS))
             .map_while(move |n| self.period(start, n).filter(|day| *day <= last))
     }
 
-    /// Days of the period that begins on `begin`.
+    /// The number of days of the period that begins on `begin`.
     fn length(&self, begin: Date) -> i64 {
         match self.every {
             Every::Day => 1,
@@ -239,7 +239,7 @@ impl Rule {
     }
 }
 
-/// UNTIL is a day, or a moment that the clock of the event shows.
+/// Parses UNTIL: a day, or a time on the clock of the event.
 fn last(value: &str, start: &When) -> Result<DateTime, String> {
     let until = When::parse(value, None, &start.zone)?;
     if until.day {
@@ -253,7 +253,7 @@ fn one(text: &str, from: i64, to: i64) -> Result<i64, String> {
     n.ok_or_else(|| format!("{text:?} is not a number from {from} to {to}"))
 }
 
-/// Each value once: whatever is repeated would be compared with every day.
+/// Parses a list, with each value once, because every value is compared with every day.
 fn list<T: PartialEq>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
     let mut list = Vec::new();
     for value in text.split(',') {

@@ -7,7 +7,7 @@ use crate::effect::Input;
 use crate::oncall::{OnCall, OnCallConfig, Schedule, User};
 use crate::responder::NoDirectory;
 
-/// An event of a calendar, and what else its lines say.
+/// An event of a calendar with the given further lines.
 fn event(lines: &str) -> String {
     format!("BEGIN:VEVENT\r\nUID:1\r\n{}\r\nEND:VEVENT\r\n", lines.replace('|', "\r\n"))
 }
@@ -212,7 +212,7 @@ fn the_copy_outlives_a_restart_but_not_its_schedule() {
     let mut engine = Responder::new(config.clone());
     let text = calendar(&["DTSTART:20261201T090000|DTEND:20261203T090000|SUMMARY:alice"]);
     let said = |text| Input::Calendar { schedule: "primary", text };
-    // Nothing stands that was never read.
+    // A calendar that was never read cannot be unchanged.
     engine.handle(Ts(1), said(None), &NoDirectory, &mut Vec::new());
     assert!(engine.take_dirty().is_empty());
     engine.handle(Ts(2), said(Some(&text)), &NoDirectory, &mut Vec::new());
@@ -308,7 +308,7 @@ fn an_event_with_too_much_of_anything_is_left_out_and_reported() {
         assert_eq!((parsed.events().len(), parsed.skipped), (0, 1), "{want}");
         assert!(said.chars().count() <= MAX_WARNING && said.contains(want), "{want}: {said}");
     }
-    // What is of no use here may be as long as it likes.
+    // A property that is not read may have any length.
     let text = calendar(&[&event(&format!("DESCRIPTION:{}", "x".repeat(40_000)))]);
     assert_eq!(Calendar::parse(&text, &Zone::default()).unwrap().events().len(), 1);
     let why = Calendar::parse(&"BEGIN:VCALENDAR\n".repeat(17), &Zone::default()).unwrap_err();

@@ -8,10 +8,10 @@ use super::windows;
 use crate::oncall::Zone;
 use stepwatch_model::{Span, Ts};
 
-/// Of a duration: nobody is on call for longer.
+/// The most days of a duration: nobody is on call for longer.
 const MAX_DAYS: i64 = 3660;
 
-/// A moment as an event gives it. An all-day event begins when the day does.
+/// A time as an event gives it. An all-day event begins when the day does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct When {
     pub(super) civil: DateTime,
@@ -19,7 +19,7 @@ pub(super) struct When {
     pub(super) day: bool,
 }
 
-/// From begin to end: first on the clock, then for so long.
+/// The time from begin to end: first a civil part, then an exact part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Length {
     pub(super) civil: SignedDuration,
@@ -51,7 +51,7 @@ impl When {
         Ok(Self { civil, zone, day: false })
     }
 
-    /// Every value of a line that may have several.
+    /// All values of a line that may have several.
     pub(super) fn list(line: &Line, zone: &Zone) -> Result<Vec<Self>, String> {
         line.value.split(',').map(|v| Self::parse(v, line.parameter("TZID"), zone)).collect()
     }
@@ -76,13 +76,13 @@ impl Length {
         }
     }
 
-    /// About, for how far back to look.
+    /// The approximate length, which limits how far back occurrences are searched.
     pub(super) fn about(self) -> SignedDuration {
         self.civil.saturating_add(SignedDuration::from_millis(self.exact.0))
     }
 }
 
-/// Numbers, each with its unit, in any order.
+/// The sum of numbers with units, in any order.
 fn sum(mut text: &str, units: &[(char, i64)]) -> Option<i64> {
     let mut sum: i64 = 0;
     while !text.is_empty() {
@@ -106,7 +106,7 @@ pub(super) fn date(text: &str) -> Option<Date> {
 
 fn time(text: &str) -> Option<Time> {
     digits(text, 6)?;
-    // A leap second is the one before it.
+    // A leap second is read as the second before it.
     let second: i8 = text[4..].parse().ok()?;
     Time::new(text[..2].parse().ok()?, text[2..4].parse().ok()?, second.min(59), 0).ok()
 }

@@ -1,10 +1,9 @@
-//! Time zones by the names that calendars give them: those of the IANA database, and those of
+//! Finds time zones by the names that calendars use: those of the IANA database, and those of
 //! Windows.
 
 use crate::oncall::Zone;
 
-/// Windows' names, with the place that stands for each (Unicode CLDR, `windowsZones`, territory
-/// 001).
+/// Windows' names with their IANA zones (Unicode CLDR, `windowsZones`, territory 001).
 const NAMES: &[(&str, &str)] = &[
     ("AUS Central Standard Time", "Australia/Darwin"),
     ("AUS Eastern Standard Time", "Australia/Sydney"),
@@ -59,7 +58,7 @@ const NAMES: &[(&str, &str)] = &[
     ("West Asia Standard Time", "Asia/Tashkent"),
 ];
 
-/// Some programs put their own path before the name:
+/// Finds a zone by its name. Some programs put a path of their own before the name:
 /// `/freeassociation.sourceforge.net/Europe/Berlin`.
 pub(super) fn zone(id: &str) -> Option<Zone> {
     let id = id.trim().trim_matches('"');

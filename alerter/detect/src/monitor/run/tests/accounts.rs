@@ -1,4 +1,4 @@
-//! Where the time of a run went, from the events of its trainer.
+//! The accounts of a run's time, from the events of its trainer.
 
 use super::*;
 use crate::run::TimeState;

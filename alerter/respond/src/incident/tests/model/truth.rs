@@ -1,17 +1,17 @@
-//! What a person would say is so of one trouble of one run, and who should be notified of it when.
-//! Independent of ladders, lanes and timers.
+//! The model of one fault of one run: its state, and who must be notified of it when. It does not
+//! use ladders, lanes and timers.
 
 use super::*;
 
-/// The times of the configuration on which it depends when somebody is notified.
+/// The configured times that decide when people are notified.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setting {
-    /// How long after it began a ticket is first notified.
+    /// How long after its beginning a ticket is first notified.
     pub(super) batch_window: Span,
     pub(super) ack_timeout: Option<Span>,
 }
 
-/// One message that must come: to whom, what, and why; any of these reasons will do.
+/// An expected message: to whom, what, and why; any of these reasons will do.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Word {
     pub(super) of: Subject,
@@ -20,7 +20,7 @@ pub(super) struct Word {
     pub(super) why: Vec<Reason>,
 }
 
-/// The run, and which of its troubles.
+/// The run, and the kind of the fault.
 pub(super) type Subject = (u8, Kind);
 
 #[derive(Debug, Clone, Default)]
@@ -28,8 +28,7 @@ pub(super) struct Truth {
     pub(super) open: Option<Open>,
     /// When the last incident ended, and how often it had come back.
     pub(super) last: Option<(Ts, u32)>,
-    /// Resolved by hand while it held: it comes back as it was, unless it clears, or sooner if it
-    /// gets worse.
+    /// Resolved by hand while it held: it reopens unless it clears, or sooner if it gets worse.
     pub(super) closed: Option<Closed>,
 }
 
@@ -43,26 +42,26 @@ pub(super) struct Closed {
 pub(super) struct Open {
     pub(super) of: Subject,
     pub(super) severity: Severity,
-    /// What was said of it last.
+    /// The severity of the last finding.
     pub(super) last: Severity,
     pub(super) holds: bool,
     pub(super) acked: Option<Ts>,
     pub(super) flaps: u32,
     pub(super) ends: Option<Ts>,
-    /// When somebody is called next, unless something suppresses it then.
+    /// When the next call is due, unless something suppresses it then.
     pub(super) due: Option<Ts>,
     /// Calls since it was announced.
     pub(super) calls: u32,
     /// The highest level that was ever called.
     pub(super) level: u32,
-    /// Who has been notified of it, and when anybody last was.
+    /// Who has been notified of it; `last_notified` is when anybody last was.
     pub(super) knows: BTreeSet<&'static str>,
     pub(super) last_notified: Option<Ts>,
-    /// News that wait, since when they are due, and what they are.
+    /// An update that waits, with the time at which it is due and its reason.
     pub(super) news: Option<(Ts, Reason)>,
-    /// Over before anybody was notified: nobody will be, unless it comes back.
+    /// It was over before anybody was notified: nobody will be, unless it returns.
     pub(super) dropped: bool,
-    /// That it comes and goes was notified.
+    /// People were notified that it flaps.
     pub(super) flapping: bool,
     /// Something suppressed it since the last call.
     pub(super) was_suppressed: bool,
@@ -79,7 +78,8 @@ impl Truth {
     ) -> Vec<Word> {
         let Some(open) = &mut self.open else {
             if let Some(closed) = self.closed.take_if(|closed| severity > closed.was.last) {
-                // What is worse than it was then does not wait, unless it had been as bad before.
+                // A finding that is worse than it was then reopens it at once, unless it had been
+                // as bad before.
                 let mut open = closed.was;
                 let raised = severity > open.severity;
                 (open.severity, open.last) = (severity.max(open.severity), severity);
@@ -110,7 +110,7 @@ impl Truth {
         if severity > open.severity {
             (open.severity, open.acked) = (severity, None);
             open.announce(s, now);
-            // The reason that it has if it is notified at once.
+            // The reason if it is notified at once.
             words.extend(open.call(now, suppressed, Reason::Raised));
         }
         words
@@ -135,7 +135,7 @@ impl Truth {
         words
     }
 
-    /// What a person resolved still holds, and the time is up.
+    /// Reopens what a person resolved and still holds, when its time has passed.
     pub(super) fn come_back(&mut self, s: &Setting, now: Ts) -> Option<&mut Open> {
         let mut open = self.closed.take_if(|closed| closed.back <= now)?.was;
         open.last_notified = Some(now);
@@ -180,8 +180,8 @@ impl Open {
         (self.calls, self.dropped) = (0, false);
     }
 
-    /// How long after the call before: five minutes to the phone, five to its repeat, then every
-    /// half hour.
+    /// The pause after the last call: five minutes to the phone, five to its repeat, then half an
+    /// hour each.
     fn pause(&self) -> Option<Span> {
         let secs = match self.calls {
             0 => 0,
@@ -192,7 +192,7 @@ impl Open {
         Some(Span::secs(secs))
     }
 
-    /// Goes on one wait later.
+    /// Resumes the calls one wait later.
     fn resume(&mut self, now: Ts) {
         self.due = self.pause().map(|pause| now + pause);
         self.dropped = false;
@@ -208,8 +208,8 @@ impl Open {
         Word { of: self.of, to, action: Action::Trigger, why }
     }
 
-    /// The next call, if it is due and nothing suppresses it. `why`: its reason where it is not the
-    /// ordinary next one.
+    /// The next call, if it is due and not suppressed. `why` is its reason if it is not an ordinary
+    /// one.
     pub(super) fn call(&mut self, now: Ts, suppressed: bool, why: Reason) -> Option<Word> {
         self.due.filter(|at| *at <= now && !suppressed)?;
         let (to, level) = if self.is_page() && self.calls > 0 { ("phone", 2) } else { ("chat", 1) };
@@ -233,7 +233,7 @@ impl Open {
         Some(self.call_for(now, to, whys))
     }
 
-    /// Its first word now that it is back.
+    /// The first message after it reopened.
     pub(super) fn reopened(&mut self, now: Ts, suppressed: bool) -> Option<Word> {
         self.level = 0;
         self.call(now, suppressed, Reason::Reopened)
@@ -294,7 +294,7 @@ impl Open {
         self.to_all(Action::Update, Reason::Unacknowledged)
     }
 
-    /// Notified now, whatever suppresses it.
+    /// Calls now, even if something suppresses it.
     pub(super) fn escalate(&mut self, now: Ts) -> Option<Word> {
         (self.acked, self.due, self.dropped) = (None, Some(now), false);
         let was = core::mem::take(&mut self.was_suppressed);
@@ -303,7 +303,7 @@ impl Open {
         word
     }
 
-    /// A call that a receiver will never take.
+    /// A receiver will never accept a call.
     pub(super) fn failed(&mut self, now: Ts, suppressed: bool) -> Vec<Word> {
         if self.acked.is_some() || self.knows.is_empty() {
             return Vec::new();
@@ -315,7 +315,7 @@ impl Open {
         self.unreached(now, suppressed)
     }
 
-    /// Notifies whoever had not been notified.
+    /// Notifies the receivers that had not been notified.
     pub(super) fn unreached(&mut self, now: Ts, suppressed: bool) -> Vec<Word> {
         if suppressed || self.acked.is_some() || self.knows.is_empty() {
             return Vec::new();
@@ -324,7 +324,7 @@ impl Open {
         not_notified.into_iter().map(|to| self.call_for(now, to, vec![Reason::ReceiverFailed])).collect()
     }
 
-    /// What is due of it by itself.
+    /// Handles the deadlines that have passed.
     pub(super) fn advance(&mut self, s: &Setting, now: Ts, suppressed: bool) -> Vec<Word> {
         self.was_suppressed |= suppressed;
         let mut words = Vec::new();
@@ -345,7 +345,7 @@ impl Open {
         Some(self.acked.filter(|_| self.holds)? + s.ack_timeout?)
     }
 
-    /// When something happens by itself.
+    /// The times of the next deadlines.
     pub(super) fn times(&self, s: &Setting) -> impl Iterator<Item = Ts> {
         [self.ends, self.due, self.news.map(|(at, _)| at), self.ack_ends(s)].into_iter().flatten()
     }
