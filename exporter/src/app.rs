@@ -315,6 +315,7 @@ impl Live {
             // The least that holds a large body of each of two clients at once: with a decode of
             // one, the connections and a full stream, the exporter stays within 64 MiB.
             bodies_in_flight: 12 << 20,
+            user_of: peer::user_of_connection,
             hosts: Hosts::new(&self.config.web, None),
             ..serve::Limits::default()
         }

@@ -85,7 +85,8 @@ pub enum Reason {
     Streams,
     /// A stream of lines of the user with the most, given up for one of a user with fewer.
     StreamsShare,
-    /// What was known of a source or a job of the user with the most, forgotten for another.
+    /// What was known of a source, a process or a job of the user with the most, forgotten for
+    /// another.
     Sources,
 }
 

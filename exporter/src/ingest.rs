@@ -1,9 +1,8 @@
-//! The ways in for events: a packet socket that trainers keep open, a datagram socket for
+//! The entry points for events: a packet socket that trainers keep open, a datagram socket for
 //! one-liners, and HTTP, in this program's own form and in those of OpenTelemetry.
 //!
-//! Any process of the node may send (the sockets are world-writable, as `/dev/log` is), so
-//! everything that comes in is bounded and counted, and a malformed packet costs its sender that
-//! packet and nothing else.
+//! Any process of the node may send: the sockets are world-writable, as `/dev/log` is. So all input
+//! is bounded and counted, and a malformed packet costs its sender only that packet.
 
 mod bind;
 mod connection_limit;
@@ -39,7 +38,7 @@ pub static THROTTLED: Family = Family::counter(
     "stepwatch_exporter_ingest_throttled_total",
     "",
     &[],
-    "Pauses in reading a connection whose user sent too fast; its sender waits or drops",
+    "Pauses in reading what a user sends too fast; its sender waits or drops",
 );
 
 pub static FAMILIES: &[&Family] = &[&CONNECTIONS, &THROTTLED];
@@ -53,14 +52,14 @@ pub struct IngestConfig {
     /// Path of the packet socket; datagrams are taken at `ingest.dgram` beside it.
     pub socket: Option<PathBuf>,
     pub max_connections: usize,
-    /// Further ports that take OTLP, HTTP and gRPC alike: where SDKs look for a collector.
+    /// Further ports that take OTLP over HTTP and gRPC: SDKs look for a collector there.
     pub otlp: Vec<ListenAddr>,
-    /// What names of pushed metrics mean: theirs to ours.
+    /// The meanings of pushed metrics: from their names to ours.
     pub metrics: BTreeMap<String, String>,
     pub kubeflow: KubeflowConfig,
 }
 
-/// Further ports.
+/// The most further ports.
 const MAX_PORTS: usize = 8;
 
 impl Default for IngestConfig {
@@ -76,7 +75,7 @@ impl Default for IngestConfig {
 }
 
 impl IngestConfig {
-    /// What is wrong with it, each as `key: reason`.
+    /// The errors of the configuration, each as `key: reason`.
     pub fn check(&self) -> Vec<String> {
         let mut wrong = readings::check(&self.metrics);
         wrong.extend(self.kubeflow.check());
@@ -86,7 +85,7 @@ impl IngestConfig {
         wrong
     }
 
-    /// The configured path, that of the environment, or the default.
+    /// The configured path, else that of `STEPWATCH_SOCKET`, else the default.
     pub fn path(&self) -> PathBuf {
         let from_env = || std::env::var_os("STEPWATCH_SOCKET").filter(|p| !p.is_empty()).map(PathBuf::from);
         self.socket.clone().or_else(from_env).unwrap_or_else(|| DEFAULT_SOCKET.into())
@@ -100,7 +99,7 @@ pub(crate) fn serve(
     max_connections: usize,
     shutdown: &Shutdown,
 ) -> Arc<Counts> {
-    let counts = Arc::new(Counts::default());
+    let counts = Arc::new(Counts::new(intake.rates.throttled()));
     tokio::spawn(datagram::serve(sockets.datagram, intake.clone(), shutdown.clone()));
     tokio::spawn(seqpacket::serve(
         sockets.seqpacket,
@@ -112,7 +111,7 @@ pub(crate) fn serve(
     counts
 }
 
-/// Everything that is taken in over HTTP on the exporter's own port.
+/// The routes that take events in over HTTP on the exporter's own port.
 pub(crate) fn routes(intake: Intake, otlp: Otlp, roots: &Roots) -> Router {
     http::routes(intake, roots.clone()).merge(otlp::routes(otlp))
 }

@@ -4,6 +4,7 @@
 //! Everything here may vanish between two reads, and what belongs to another user may be refused;
 //! either is `None`.
 
+mod memory;
 pub(crate) mod stat;
 
 use std::cmp::Reverse;
@@ -11,10 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::fair_share;
 use crate::reach::View;
 use crate::roots::{self, Roots};
+
+use memory::Part;
+pub(crate) use memory::time_elsewhere;
 
 /// Processes that are counted in one pass: all that Linux can have, by default.
 const MAX_PIDS: usize = 4 << 20;
@@ -22,8 +27,10 @@ const MAX_PIDS: usize = 4 << 20;
 const MAX_PROCESSES: usize = 32_768;
 /// Descriptors of one process that are looked at.
 const MAX_DESCRIPTORS: usize = 4096;
-/// An environment is as long as its user makes it.
-const MAX_ENVIRON_BYTES: u64 = 1024 * 1024;
+/// Each is as long as its user makes it. A reader of the first two may serve others meanwhile.
+const ENVIRON: Part = Part { name: "environ", most_bytes: 1 << 20, limit: Duration::from_millis(500) };
+const CMDLINE: Part = Part { name: "cmdline", most_bytes: 256 << 10, ..ENVIRON };
+const MAPS: Part = Part { name: "maps", most_bytes: 32 << 20, limit: Duration::from_secs(5) };
 /// A name of Kubernetes.
 const MAX_NAMESPACE_BYTES: u64 = 256;
 /// Generations looked up and down.
@@ -108,24 +115,26 @@ pub(crate) fn started(roots: &Roots, pid: u32) -> Option<u64> {
     parent_and_start(roots, pid).map(|(_, started)| started)
 }
 
-/// `Err` where we may not look.
+/// The environment; `Err` where we may not look.
 pub(crate) fn environ(roots: &Roots, pid: u32) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let file = fs::File::open(roots.proc(pid.to_string()).join("environ"))?;
-    file.take(MAX_ENVIRON_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    memory::read(roots, pid, ENVIRON)
+}
+
+/// The command line, its words separated by zeros; `Err` where we may not look.
+pub(crate) fn cmdline(roots: &Roots, pid: u32) -> std::io::Result<Vec<u8>> {
+    memory::read(roots, pid, CMDLINE)
 }
 
 /// The words of its command line; none where we may not look.
 pub(crate) fn arguments(roots: &Roots, pid: u32) -> Vec<String> {
-    let mut bytes = Vec::new();
-    let read = fs::File::open(roots.proc(pid.to_string()).join("cmdline"))
-        .and_then(|file| file.take(MAX_ENVIRON_BYTES).read_to_end(&mut bytes));
-    if read.is_err() {
-        return Vec::new();
-    }
+    let bytes = cmdline(roots, pid).unwrap_or_default();
     let words = bytes.split(|b| *b == 0).filter(|word| !word.is_empty());
     words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+/// The list of what the process has mapped; `Err` where we may not look.
+pub(crate) fn maps(roots: &Roots, pid: u32) -> std::io::Result<Vec<u8>> {
+    memory::read(roots, pid, MAPS)
 }
 
 /// The user that a process runs as; `None` when it is gone. The owner of its directory would be

@@ -91,6 +91,9 @@ pub struct Limits {
     /// Paths whose senders repeat for ever what is answered with 413: a body that is too large is
     /// answered with 400 there.
     pub never_413: &'static [&'static str],
+    /// Gives the user at the other end of a connection from this machine: each counts as a client.
+    /// Must not block.
+    pub user_of: fn(Ends) -> Option<u32>,
     /// Who else may come in where a web configuration lists users.
     pub pass: Option<Pass>,
     /// Counts what these limits cut off.
@@ -120,6 +123,7 @@ impl Default for Limits {
             hosts: Hosts::default(),
             signed_paths: &[],
             never_413: &[],
+            user_of: |_| None,
             pass: None,
             metrics: ServeMetrics::default(),
             capacity: Capacity::default(),
@@ -242,7 +246,8 @@ pub async fn serve(
         while let Some(pause) = Some(open.pause()).filter(|pause| !pause.is_zero()) {
             tokio::time::sleep(pause).await;
         }
-        let seat = open.admit(Client::from_addresses(peer.ip(), local.ip()));
+        let user = || (server.limits.user_of)(Ends { peer, local });
+        let seat = open.admit(Client::from_addresses(peer.ip(), local.ip()).of_user(user));
         let (server, cut) = (Arc::clone(&server), cut.clone());
         connections.spawn(async move {
             let _open = server.limits.metrics.connection_opened();

@@ -1,6 +1,6 @@
-//! Hellos of users in runs that root opened. Such a run becomes that of the first other user who
-//! makes a step in it, and what that user said before is heard then. What others said changes
-//! nothing.
+//! Holds back hellos of users in runs that root opened. Such a run becomes that of the first other
+//! user who reports a step in it. That user's earlier hellos are published then; those of others
+//! change nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,10 +14,10 @@ use crate::lock::Locked as _;
 use crate::origin::{Origin, Peer};
 use crate::principal::Principal;
 
-/// Hellos that wait: of the user with the most the oldest goes first. A node has some ranks of a
-/// few runs.
+/// The most hellos that wait; above it, the oldest of the user with the most is dropped. A node has
+/// some ranks of a few runs.
 const MAX_HELD: usize = 128;
-/// A trainer has made its first step after so long, or was told of by something else.
+/// Seconds after which a hello is dropped: a trainer has made its first step by then.
 const KEEP_SECONDS: f64 = 3600.0;
 
 #[derive(Debug, Default)]
@@ -45,7 +45,8 @@ impl Held {
         (event.kind == Kind::Step && self.any.load(Ordering::Acquire)).then(|| event.run.clone()).flatten()
     }
 
-    /// Keeps a hello in place of that of the same rank; returns how many others were given up.
+    /// Keeps a hello, in place of an earlier one of the same rank. Returns how many others were
+    /// dropped.
     fn keep(&self, now: f64, origin: &Origin, event: &Event) -> u64 {
         let mut hellos = self.hellos.locked();
         let principal = origin.principal();
@@ -74,7 +75,7 @@ impl Held {
         taken
     }
 
-    /// A process that is gone makes no step.
+    /// Drops the hellos of a closed connection: its process makes no further step.
     pub(super) fn closed(&self, connection: u64) {
         if !self.any.load(Ordering::Acquire) {
             return;
@@ -86,7 +87,7 @@ impl Held {
 }
 
 impl Hub {
-    /// Keeps a hello of a user whose step would make the run his; false where it need not wait.
+    /// Keeps the hello of a user who would own the run with a step; false if it need not wait.
     pub(super) fn hold(&self, now: f64, origin: &Origin, event: &mut Event) -> bool {
         let principal = origin.principal();
         self.rename(principal, event);
@@ -98,7 +99,7 @@ impl Hub {
         true
     }
 
-    /// The run became that of `principal` by a step: what it said before counts.
+    /// Publishes the hellos of `principal`, to whom the run belongs since a step.
     pub(super) fn hear_held(&self, now: f64, principal: Principal, run: &str) {
         for Hello { origin, event, .. } in self.0.held.take(principal, run) {
             self.publish_at(now, &origin, event);

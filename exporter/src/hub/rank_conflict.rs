@@ -1,4 +1,4 @@
-//! A process that claims an occupied rank becomes a run of its own. This happens only if the run is
+//! Gives a process that claims an occupied rank a run of its own. This happens only if the run is
 //! named after a job or a launch, because one of those can hold several trainings.
 
 use std::cell::RefCell;
@@ -15,19 +15,20 @@ use crate::lock::Locked as _;
 use crate::origin::{Origin, Peer};
 use crate::roots::Roots;
 
-/// Of a run beside that of its job, whose note has been forgotten.
+/// The note of a run beside that of its job, if the original note is lost.
 const KEPT: &str = "it was a run of its own before, beside that of its job";
 
-/// Processes that a claimant is compared with: a user can name runs in which each rank is held.
+/// The most processes that a claimant is compared with: a user can name runs in which each rank is
+/// held.
 const MAX_COMPARED: usize = 32;
 
 /// A process that declares a rank.
 struct Claimant {
     roots: Roots,
     rank: u32,
-    /// The process and those that it is below.
+    /// The process and its ancestors.
     chain: Vec<Process>,
-    /// Whether each process that it was compared with is of another training.
+    /// For each process compared with: whether it belongs to another training.
     compared: RefCell<BTreeMap<u32, bool>>,
 }
 
@@ -49,19 +50,19 @@ impl Claimant {
 }
 
 impl Hub {
-    /// Puts an event to the run that its process or source is set apart to.
+    /// Sets the run of an event to the one that its process or source was set apart to.
     pub(crate) fn set_apart(&self, origin: &Origin, event: &mut Event) {
         let own = event.run.as_deref().and_then(|run| self.0.apart.called(origin, run));
         event.run = own.or(event.run.take());
     }
 
-    /// The run of a process that declares `run`.
+    /// The run to which a process that declares `run` belongs.
     pub(crate) fn run_of_process(&self, pid: u32, run: &str) -> String {
         let own = self.0.apart.of_process(pid, run);
         self.canonical(own.as_deref().unwrap_or(run)).into_owned()
     }
 
-    /// The same of a source that was found to be of the process.
+    /// Sets the run of a claim to the one that its process was set apart to.
     pub(super) fn claimed_apart(&self, claim: &mut Claim) {
         let Some(pid) = claim.pid else { return };
         let own = claim.unnamed.as_deref().and_then(|unnamed| self.0.apart.of_process(pid, unnamed));
@@ -73,8 +74,8 @@ impl Hub {
         }
     }
 
-    /// Decides which run a process belongs to that sends `hello`. The next one is decided when the
-    /// returned guard is dropped: when this process has its rank.
+    /// Decides which run the sender of a `hello` belongs to. The returned guard delays the next
+    /// decision until this process has its rank.
     pub(super) fn greet(&self, now: f64, origin: &Origin, event: &mut Event) -> Option<MutexGuard<'_, ()>> {
         let Origin::Peer(Peer { pid: Some(pid), .. }) = origin else { return None };
         let by = event.extra.get(hello::RUN_BY).and_then(Value::as_str).and_then(By::parse);
@@ -115,13 +116,14 @@ impl Hub {
             Some(Beside { run: own, note })
         });
         if let Some(beside) = beside {
-            self.put_beside(pid, &run, beside, event);
+            self.put_beside(origin, pid, beside, event);
         }
     }
 
-    fn put_beside(&self, pid: u32, run: &str, beside: Beside, event: &mut Event) {
-        let own = beside.run.clone();
-        if !self.0.apart.put(pid, run, beside) {
+    fn put_beside(&self, origin: &Origin, pid: u32, beside: Beside, event: &mut Event) {
+        let Some(run) = event.run.as_deref() else { return };
+        let (own, principal) = (beside.run.clone(), origin.principal());
+        if !self.0.apart.put(principal, pid, run, beside, &self.0.drops) {
             return;
         }
         tracing::info!(
@@ -136,7 +138,7 @@ impl Hub {
         event.run = Some(own);
     }
 
-    /// The run beside `run` that the process has, or an ancestor of it: a launcher.
+    /// The run beside `run` to which the process or an ancestor (a launcher) belongs already.
     fn known_beside(&self, run: &str, claimant: &Claimant) -> Option<Beside> {
         let chain = &claimant.chain;
         let marks = (0..chain.len()).filter_map(|at| run_name::marks(&chain[at..]));
@@ -146,7 +148,8 @@ impl Hub {
         Some(Beside { run: own, note })
     }
 
-    /// All ranks that one launcher started are of one run, unless it started `other` as well.
+    /// The name of a new run. All ranks of one launcher share it, unless it started `other` as
+    /// well.
     fn new_beside(&self, run: &str, claimant: &Claimant, other: u32) -> Option<String> {
         let ours = run_name::marks(&claimant.chain)?;
         let theirs = run_name::marks(&identity::chain(&claimant.roots, other));
@@ -161,7 +164,8 @@ impl Hub {
         held.into_iter().any(|other| claimant.is_other_than(other))
     }
 
-    /// A name that was given to one training of a job is not that of another.
+    /// Drops the job's name from a `hello` whose rank another training of the job holds: the given
+    /// name of one training must not rename the other.
     fn keep_job_unnamed(&self, pid: u32, event: &mut Event) {
         let unnamed = event.extra.get(hello::RUN_UNNAMED).and_then(Value::as_str);
         let Some(unnamed) = unnamed.filter(|unnamed| self.canonical(unnamed) == *unnamed) else { return };

@@ -8,17 +8,17 @@ use stepwatch_wire::run_name::{self, By, Named, Process};
 use crate::processes;
 use crate::roots::{self, Roots};
 
-/// Ancestors looked at: as many as the Python client looks at.
+/// The most processes of a chain; the Python client looks at as many.
 const MAX_GENERATIONS: usize = 8;
-/// Words of a command line.
+/// The most words of a command line.
 const MAX_WORDS: usize = 256;
-/// What a trainer starts to compile for it, with its output: `torch/_inductor/compile_worker`.
+/// The helper in which `torch._inductor` compiles. It writes to its trainer's output.
 const COMPILER: &str = "_inductor/compile_worker";
-/// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every
-/// machine that trains.
+/// Clock ticks of `/proc/PID/stat` in a second. It is a constant of the kernel's interface on every
+/// architecture that trains.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The process, its parent and so on; empty where the process may not be looked at.
+/// The process, its parent and so on; empty if the process may not be inspected.
 pub(crate) fn chain(roots: &Roots, pid: u32) -> Vec<Process> {
     let Ok(own) = processes::environ(roots, pid) else { return Vec::new() };
     let boot = roots::read(&roots.proc("sys/kernel/random/boot_id")).unwrap_or_default();
@@ -32,7 +32,7 @@ pub(crate) fn chain(roots: &Roots, pid: u32) -> Vec<Process> {
         let bytes = environ.take().or_else(|| processes::environ(roots, at).ok()).unwrap_or_default();
         found.push(Process {
             env: variables(&bytes),
-            argv: words(&roots::read_bytes(&dir.join("cmdline")).unwrap_or_default()),
+            argv: words(&processes::cmdline(roots, at).unwrap_or_default()),
             started: booted + ticks as f64 / TICKS_PER_SECOND,
             mark: format!("{boot}/{}/{}/{ticks}", namespace.display(), inner_pid(roots, at)),
         });
@@ -41,14 +41,14 @@ pub(crate) fn chain(roots: &Roots, pid: u32) -> Vec<Process> {
     found
 }
 
-/// The rule's answer for a process; `None` where it may not be looked at.
+/// The rule's answer for a process; `None` if it may not be inspected.
 pub(crate) fn named(roots: &Roots, pid: u32) -> Option<Named> {
     let chain = chain(roots, pid);
     (!chain.is_empty()).then(|| run_name::name(&chain))
 }
 
-/// The same, unless the run is known only from a program that runs no script: a shell, a collector
-/// of logs or of metrics.
+/// As [`named`], but `None` if the run is known only from a program that runs no script: a shell,
+/// or a collector of logs or metrics.
 pub(crate) fn script_named(roots: &Roots, pid: u32) -> Option<Named> {
     let chain = chain(roots, pid);
     let runs_script = |p: &Process| {
@@ -56,21 +56,21 @@ pub(crate) fn script_named(roots: &Roots, pid: u32) -> Option<Named> {
             || run_name::is_python(&p.argv) && run_name::script_of(&p.argv).is_some()
     };
     let compiles = |p: &Process| p.argv.iter().any(|word| word.contains(COMPILER));
-    // The compiler that a worker started is the worker's.
+    // A compiler belongs to the worker that started it.
     let workers = chain.iter().rposition(compiles).map_or(0, |at| at + 1);
-    // Some have a helper of another kind write for them.
+    // Some trainers write through a helper program, which is their child.
     let first = (workers..chain.len().min(workers + 2)).find(|at| runs_script(&chain[*at]));
     let named = run_name::name(chain.first().map(|_| &chain[first.unwrap_or(0)..])?);
     (named.by != By::Script || first.is_some()).then_some(named)
 }
 
-/// Its parent, the parent of that and so on.
+/// The pids of the parent, its parent and so on.
 pub(crate) fn ancestors(roots: &Roots, pid: u32) -> Vec<u32> {
     let parent = |at: &u32| parent_and_start(roots, *at).map(|(parent, _)| parent).filter(|p| *p > 0);
     std::iter::successors(parent(&pid), parent).take(MAX_GENERATIONS).collect()
 }
 
-/// When the process started, in Unix seconds.
+/// The Unix time in seconds when the process started.
 pub(crate) fn started(roots: &Roots, pid: u32) -> Option<f64> {
     let (_, ticks) = parent_and_start(roots, pid)?;
     Some(booted(roots)? + ticks as f64 / TICKS_PER_SECOND)
@@ -91,15 +91,15 @@ fn words(cmdline: &[u8]) -> Vec<String> {
     words.map(|w| String::from_utf8_lossy(w).into_owned()).collect()
 }
 
-/// The fourth and twenty-second field of `/proc/PID/stat`; a command may contain anything, brackets
-/// too.
+/// The parent and the start time in ticks: fields 4 and 22 of `/proc/PID/stat`. The command before
+/// them may contain anything, brackets too.
 fn parent_and_start(roots: &Roots, pid: u32) -> Option<(u32, u64)> {
     let stat = roots::read(&roots.proc(pid.to_string()).join("stat"))?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     Some((fields.nth(1)?.parse().ok()?, fields.nth(17)?.parse().ok()?))
 }
 
-/// The pid of the process in its own namespace, which differs in a container.
+/// The pid of the process in its own namespace, which differs from `pid` in a container.
 fn inner_pid(roots: &Roots, pid: u32) -> u32 {
     let status = roots::read(&roots.proc(pid.to_string()).join("status")).unwrap_or_default();
     let pids = status.lines().find_map(|l| l.strip_prefix("NSpid:"));

@@ -1,4 +1,4 @@
-//! Several trainings of one job at one time, as in a job that packs a sweep: each is a run.
+//! Separates concurrent trainings of one job, such as a packed sweep: each is a run.
 //!
 //! The rule of [`stepwatch_wire::run_name`] gives all processes of a job one name, and their ranks
 //! distinguish them. The first process that declares a rank keeps the run of the job. Another that
@@ -12,29 +12,33 @@ use std::sync::{Mutex, MutexGuard};
 use stepwatch_wire::run_name::{Process, marks};
 
 use super::chain::chain;
+use crate::drops::{Drops, Reason};
 use crate::lock::Locked as _;
 use crate::origin::Origin;
+use crate::principal::Principal;
 use crate::processes::stat::read_stat;
 use crate::roots::Roots;
 
-/// Processes, and sources of theirs, that are remembered.
+/// The most processes, and the most of their sources, that are kept. Above it, the user with the
+/// most loses one to another user.
 const MAX_APART: usize = 1024;
 
-/// Which processes and sources are of a run beside that of their job.
+/// The processes and sources that belong to a run beside that of their job.
 #[derive(Debug, Default)]
 pub(crate) struct Apart {
-    /// There is one at all.
+    /// Whether any process was ever set apart. It spares the lock in the usual case.
     any: AtomicBool,
     state: Mutex<State>,
-    /// Processes that send `hello` are decided one after the other.
+    /// Held while the run of a process that sends `hello` is decided, so that decisions do not
+    /// overlap.
     turn: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By pid and the run that the process declares.
-    processes: BTreeMap<(u32, String), Beside>,
-    /// By the name of a source and the run that it declares.
+    /// The key is the pid and the run that the process declares.
+    processes: BTreeMap<(u32, String), (Principal, Beside)>,
+    /// The key is the name of a source and the run that it declares.
     sources: BTreeMap<(String, String), String>,
 }
 
@@ -42,7 +46,7 @@ struct State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Beside {
     pub(crate) run: String,
-    /// For people.
+    /// An explanation for people.
     pub(crate) note: String,
 }
 
@@ -51,7 +55,7 @@ impl Apart {
         self.turn.locked()
     }
 
-    /// The run that a process which reports `run` belongs to, if it is another one.
+    /// The run to which a sender that reports `run` belongs, if it is a different one.
     pub(crate) fn called(&self, origin: &Origin, run: &str) -> Option<String> {
         if !self.any.load(Ordering::Acquire) {
             return None;
@@ -63,46 +67,44 @@ impl Apart {
         self.state.locked().sources.get(&key).cloned()
     }
 
-    /// The same of a process.
+    /// The run to which a process that reports `run` belongs, if it is a different one.
     pub(crate) fn of_process(&self, pid: u32, run: &str) -> Option<String> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
         let key = (pid, run.to_owned());
-        self.state.locked().processes.get(&key).map(|beside| beside.run.clone())
+        self.state.locked().processes.get(&key).map(|(_, beside)| beside.run.clone())
     }
 
-    /// A note on the run for people.
+    /// The explanation of the run for people.
     pub(crate) fn note(&self, run: &str) -> Option<String> {
         let state = self.state.locked();
-        state.processes.values().find(|beside| beside.run == run).map(|beside| beside.note.clone())
+        let mut all = state.processes.values().map(|(_, beside)| beside);
+        all.find(|beside| beside.run == run).map(|beside| beside.note.clone())
     }
 
-    /// Another process may have the pid now.
+    /// Forgets a process, because another one may have its pid now.
     pub(crate) fn forget(&self, pid: u32, run: &str) {
         if self.any.load(Ordering::Acquire) {
             self.state.locked().processes.remove(&(pid, run.to_owned()));
         }
     }
 
-    /// Puts a process with its sources to a run beside `run`; false where there is no room.
-    pub(crate) fn put(&self, pid: u32, run: &str, beside: Beside) -> bool {
+    /// Puts a process of a user into a run beside `run`. Without room, the user with the most loses
+    /// an entry, which is counted. Returns false if that is this user.
+    pub(crate) fn put(&self, whose: Principal, pid: u32, run: &str, beside: Beside, drops: &Drops) -> bool {
         let mut state = self.state.locked();
-        if state.processes.len() >= MAX_APART {
-            let roots = Roots::default();
-            state.processes.retain(|(pid, _), _| is_running(&roots, *pid));
-            let State { processes, sources } = &mut *state;
-            sources.retain(|_, own| processes.values().any(|beside| beside.run == *own));
-        }
-        let has_room = state.processes.len() < MAX_APART;
+        let loser = if state.processes.len() < MAX_APART { None } else { state.make_room(whose) };
+        loser.iter().for_each(|loser| drops.refuse(Reason::Sources, *loser, 1));
+        let has_room = loser != Some(whose);
         if has_room {
-            state.processes.insert((pid, run.to_owned()), beside);
+            state.processes.insert((pid, run.to_owned()), (whose, beside));
             self.any.store(true, Ordering::Release);
         }
         has_room
     }
 
-    /// Puts sources of such a process there.
+    /// Puts the sources of such a process into its run.
     pub(crate) fn put_sources(&self, sources: Vec<String>, run: &str, own: &str) {
         let mut state = self.state.locked();
         for source in sources {
@@ -113,8 +115,34 @@ impl Apart {
     }
 }
 
-/// Whether `other` lives and trains something else than the process: neither started the other, and
-/// nothing forked both. Where a process may not be looked at, the answer is no.
+impl State {
+    /// Removes processes that have ended, or else one of the user with the most, and returns that
+    /// user. If `newcomer` has the most, no entry is removed.
+    fn make_room(&mut self, newcomer: Principal) -> Option<Principal> {
+        let roots = Roots::default();
+        self.processes.retain(|(pid, _), _| is_running(&roots, *pid));
+        let mut loser = None;
+        if self.processes.len() >= MAX_APART {
+            let mut of_user = BTreeMap::<Principal, usize>::new();
+            self.processes.values().for_each(|(whose, _)| *of_user.entry(*whose).or_default() += 1);
+            let own = of_user.get(&newcomer).copied().unwrap_or_default();
+            let most = of_user.into_iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > own);
+            let most = most.map_or(newcomer, |(most, _)| most);
+            loser = Some(most);
+            let theirs = |whose: &Principal| *whose == most && most != newcomer;
+            let first = self.processes.iter().find(|(_, (whose, _))| theirs(whose));
+            if let Some(first) = first.map(|(key, _)| key.clone()) {
+                self.processes.remove(&first);
+            }
+        }
+        let Self { processes, sources } = self;
+        sources.retain(|_, own| processes.values().any(|(_, beside)| beside.run == *own));
+        loser
+    }
+}
+
+/// Whether `other` is alive and belongs to another training than the process: neither started the
+/// other, and they were not forked from one process. False if a process may not be inspected.
 pub(crate) fn is_other_training(roots: &Roots, process: &[Process], other: u32) -> bool {
     if !is_running(roots, other) {
         return false;
@@ -148,11 +176,27 @@ mod tests {
         let apart = Apart::default();
         let beside = || Beside { run: "a.1".into(), note: String::new() };
         for pid in 0..2 * MAX_APART {
-            // No machine has these pids, so they give way.
-            apart.put(u32::MAX - pid as u32, "a", beside());
+            // No machine has these pids, so their entries are removed first.
+            apart.put(Principal::User(1), u32::MAX - pid as u32, "a", beside(), &Drops::default());
             apart.put_sources(vec![pid.to_string()], "a", "a.1");
         }
         let state = apart.state.locked();
         assert!(state.processes.len() <= MAX_APART && state.sources.len() <= MAX_APART);
+    }
+
+    #[test]
+    fn a_user_that_fills_it_makes_room_for_another_and_not_for_itself() {
+        let (apart, drops) = (Apart::default(), Drops::default());
+        let own = std::process::id();
+        let put = |user, run: &str| {
+            let beside = Beside { run: format!("{run}.1"), note: String::new() };
+            apart.put(Principal::User(user), own, run, beside, &drops)
+        };
+        assert!((0..MAX_APART).all(|n| put(1, &format!("evil-{n:04}"))));
+        assert!(!put(1, "evil-more"));
+        assert!(put(2, "sweep") && put(2, "sweep-2"));
+        assert_eq!(apart.of_process(own, "sweep").as_deref(), Some("sweep.1"));
+        assert_eq!(apart.state.locked().processes.len(), MAX_APART);
+        assert_eq!(drops.get(Reason::Sources), 3, "one was refused, and two gave way");
     }
 }

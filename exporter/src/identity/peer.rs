@@ -1,7 +1,7 @@
-//! Which user of this host is at the other end of a TCP connection, and which process.
+//! Finds the user and the process at the other end of a TCP connection from this host.
 //!
-//! The kernel is asked for the one socket (`sock_diag`). Where it does not answer, its table of all
-//! sockets is searched line by line: any user can make that as long as they like.
+//! The kernel is asked for this one socket (`sock_diag`). If it does not answer, its table of all
+//! sockets is searched line by line. Any user can make that table long.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -16,25 +16,25 @@ use super::sock_diag;
 use crate::principal::Principal;
 use crate::roots::Roots;
 
-/// Processes looked at in one search.
+/// The most processes inspected in one search.
 const MAX_PROCESSES: usize = 32_768;
-/// Descriptors looked at in one search.
+/// The most descriptors inspected in one search.
 const MAX_DESCRIPTORS: usize = 262_144;
-/// Of a table of sockets.
+/// The most bytes read of a table of sockets.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 
-/// Searches of the table at once.
+/// One search of the table at a time.
 static SEARCHES: Semaphore = Semaphore::const_new(1);
 
-/// Who has a socket.
+/// The owner of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) uid: u32,
     pub(super) inode: u64,
 }
 
-/// Whose word comes from the other end. A peer without a socket here is known by its address, if
-/// that is no address of this host: then it has only closed its end again.
+/// The principal at the other end. A peer without a socket here is identified by its address,
+/// unless the address is one of this host: then the peer has merely closed its end already.
 pub(crate) fn principal(holder: Option<Holder>, ends: Option<Ends>) -> Principal {
     let known = Principal::from_uid(holder.map(|holder| holder.uid));
     let Some(ends) = ends.filter(|_| known == Principal::Unknown) else { return known };
@@ -42,7 +42,7 @@ pub(crate) fn principal(holder: Option<Holder>, ends: Option<Ends>) -> Principal
     client.elsewhere().map_or(Principal::Unknown, Principal::Address)
 }
 
-/// The user at the other end; the address if it is elsewhere.
+/// The user at the other end, or the address if it is another host.
 pub(crate) async fn voice_of(roots: &Arc<Roots>, ends: Option<Ends>) -> Principal {
     let Some(ends) = ends else { return Principal::Unknown };
     if let Ok(holder) = sock_diag::holder_of(ends) {
@@ -51,7 +51,7 @@ pub(crate) async fn voice_of(roots: &Arc<Roots>, ends: Option<Ends>) -> Principa
     if !is_here(ends.peer.ip()) {
         return principal(None, Some(ends));
     }
-    // Waits and is given up in the search itself, which goes on when the request is broken off.
+    // The turn moves into the search, which goes on after the request is aborted.
     let turn = SEARCHES.acquire().await;
     let roots = Arc::clone(roots);
     let searched = tokio::task::spawn_blocking(move || {
@@ -61,34 +61,40 @@ pub(crate) async fn voice_of(roots: &Arc<Roots>, ends: Option<Ends>) -> Principa
     principal(searched.await.ok().flatten(), Some(ends))
 }
 
-/// The same for a connection to the port of this program: in the network namespace that it listens
-/// in, whatever `--path.procfs` is.
+/// As [`voice_of`], for a connection to the port of this program. It looks into the network
+/// namespace that the port is in, whatever `--path.procfs` is.
 pub(crate) async fn voice_at_our_port(ends: Option<Ends>) -> Principal {
     voice_of(&Arc::new(Roots::default()), ends).await
 }
 
-/// The same, for where waiting is no matter.
+/// The user at the other end of a connection to the port of this program, if the kernel answers
+/// directly. It never searches the table.
+pub(crate) fn user_of_connection(ends: Ends) -> Option<u32> {
+    sock_diag::holder_of(ends).ok().flatten().map(|holder| holder.uid)
+}
+
+/// The holder of the socket at the other end. It may search the table, which blocks.
 pub(crate) fn holder_of(roots: &Roots, ends: Ends) -> Option<Holder> {
     sock_diag::holder_of(ends)
         .unwrap_or_else(|_| is_here(ends.peer.ip()).then(|| search(roots, ends.peer)).flatten())
 }
 
-/// The holder of the socket whose own address is `peer`, where all such sockets are of one user.
+/// The holder of the socket whose own address is `peer`, if all such sockets belong to one user.
 fn search(roots: &Roots, peer: SocketAddr) -> Option<Holder> {
     search_in(roots, ["net/tcp", "net/tcp6"], |line| socket_of(line, peer))
 }
 
-/// The user of the socket that a datagram came from, as the kernel gives it at once.
+/// The user of the socket that sent a datagram, if the kernel answers directly.
 pub(crate) fn uid_of_datagram(ends: Ends) -> Option<u32> {
-    // A socket that listens on every address does not give the address that a datagram came to.
-    // Senders of this host send to their own address.
+    // A socket that listens on every address does not show the address that a datagram was sent to.
+    // Senders of this host use their own address.
     let to = if ends.local.ip().is_unspecified() { ends.peer.ip() } else { ends.local.ip() };
     let ends = Ends { local: SocketAddr::new(to, ends.local.port()), ..ends };
     sock_diag::holder_of_datagram(ends).ok().flatten().map(|holder| holder.uid)
 }
 
-/// The same by the table of all sockets, which takes as long as there are sockets. The socket may
-/// be bound to any address.
+/// As [`uid_of_datagram`], but from the table of all sockets, which takes longer the more there
+/// are. The socket may be bound to any address.
 pub(crate) fn search_uid_of_datagram(roots: &Roots, peer: SocketAddr) -> Option<u32> {
     if !is_here(peer.ip()) {
         return None;
@@ -118,14 +124,14 @@ fn search_in(roots: &Roots, tables: [&str; 2], socket: impl Fn(&str) -> Option<H
     found
 }
 
-/// Whether it is an address of this host: nothing can be bound to others.
+/// Whether it is an address of this host: a socket can be bound only to those.
 pub(crate) fn is_here(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// The process that has the socket; `None` where it is not ours to see. Only those of its user are
-/// searched.
+/// The process that has the socket; `None` if it may not be inspected. Only processes of the
+/// socket's user are searched.
 pub(crate) fn pid_of(roots: &Roots, holder: Holder) -> Option<u32> {
     let wanted = format!("socket:[{}]", holder.inode);
     let mut descriptors = 0;
@@ -149,8 +155,8 @@ pub(crate) fn pid_of(roots: &Roots, holder: Holder) -> Option<u32> {
     None
 }
 
-/// `sl local_address rem_address st … uid timeout inode`: the uid and the inode, where the local
-/// address is this one. A closed socket has neither.
+/// Parses `sl local_address rem_address st … uid timeout inode`. Returns the uid and the inode if
+/// the local address is `peer`. A closed socket has neither.
 fn socket_of(line: &str, peer: SocketAddr) -> Option<Holder> {
     let mut fields = line.split_ascii_whitespace();
     let (address, port) = fields.nth(1)?.split_once(':')?;
@@ -162,7 +168,7 @@ fn socket_of(line: &str, peer: SocketAddr) -> Option<Holder> {
     Some(Holder { uid, inode })
 }
 
-/// Words of 32 bits, each as it lies in memory.
+/// Parses an address in 32-bit words, each in the byte order of the machine.
 fn parse(address: &str) -> Option<IpAddr> {
     let word = |at: usize| u32::from_str_radix(address.get(at..at + 8)?, 16).ok();
     let ip = match address.len() {

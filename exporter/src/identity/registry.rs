@@ -1,4 +1,4 @@
-//! Which process reports which run, and why: what `stepwatch-exporter runs` prints.
+//! Records which process reports which run and why, as `stepwatch-exporter runs` prints it.
 //!
 //! The name that the rule gives a process without a given name joins it to everything else of its
 //! job, because the rule gives all sources of a job the same name. A name given to one of them
@@ -18,62 +18,62 @@ use crate::lock::Locked as _;
 use crate::principal::Principal;
 use crate::training::Life;
 
-/// Sources remembered; of the user with the most, the one with the oldest report goes first.
+/// The most sources kept. Above it, the user with the most loses the one with the oldest report.
 const MAX_CLAIMS: usize = 2048;
-/// Jobs remembered, and which goes first is decided alike.
+/// The most jobs kept. Above it, one is removed by the same rule.
 const MAX_GROUPS: usize = 1024;
-/// Spellings of the name of one job that are remembered.
+/// The most spellings of the name of one job that are kept.
 const MAX_SPELLINGS: usize = 8;
-/// A job without reports for so long may be taken over by any user.
+/// Seconds without reports after which any user may take over a job.
 const FORGOTTEN_SECONDS: f64 = 900.0;
-/// Names that one job may have been given.
+/// The most given names kept of one job.
 const MAX_NAMES: usize = 16;
-/// Of the words that say why a source is of a run.
+/// The most bytes of the reason why a source belongs to a run, and of its kind.
 const MAX_WORDS_BYTES: usize = 200;
-/// Of a job and of its name, which the rule makes no longer.
+/// The most bytes of a job's id and name. The rule makes none longer.
 const MAX_JOB_BYTES: usize = 4 * MAX_CHARS;
-/// `-20261122-223542-3fa9c1d2`: when a process was started, and what no other process has.
+/// The length of `-20261122-223542-3fa9c1d2`: the start time of a process and its unique mark.
 const STAMP: usize = 25;
 const MARK: usize = 9;
 
 /// A source that declares its run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claim {
-    /// Such as `client`, `tail`, `otlp`.
+    /// For example `client`, `tail` or `otlp`.
     pub kind: String,
-    /// Which one of its kind: a path, a process.
+    /// The source within its kind, such as a path or a process.
     pub source: String,
     pub pid: Option<u32>,
     pub job: Option<String>,
     pub run: String,
     pub by: Option<By>,
     pub why: String,
-    /// The rule's name without a given name; `None` where no process is known.
+    /// The name that the rule gives without a given name; `None` if no process is known.
     pub unnamed: Option<String>,
-    /// Whose word it is.
+    /// The sender that makes the claim.
     pub principal: Principal,
 }
 
-/// A run that goes on under another name.
+/// A change of the name of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Renamed {
     pub from: String,
     pub to: String,
 }
 
-/// A run as it is shown.
+/// A run as the command `runs` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
     pub run: String,
-    /// The number of this life of its job, from 1; `None` before the first report.
+    /// The number of the run's attempt, from 1; `None` before the first report.
     pub attempt: Option<u32>,
     pub step: Option<i64>,
-    /// User whose it is, where that is known.
+    /// The uid of the run's owner, if it is known.
     #[serde(default)]
     pub uid: Option<u32>,
     pub jobs: Vec<String>,
     pub sources: Vec<SourceRow>,
-    /// A note on it for people.
+    /// Remarks on the run for people.
     pub notes: Vec<String>,
 }
 
@@ -85,40 +85,40 @@ pub struct SourceRow {
     pub why: String,
 }
 
-/// Clones of the hub share it.
+/// The record of all claims. Clones of the hub share it.
 #[derive(Debug, Default)]
 pub struct Registry {
     state: Mutex<State>,
-    /// There is a run whose name differs from the one its sources declare.
+    /// Whether any run has another name than its sources declare.
     renames: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     claims: BTreeMap<(String, String), (f64, Claim)>,
-    /// By the rule's names without given names.
+    /// The key is the name that the rule gives without a given name.
     groups: BTreeMap<String, Group>,
-    /// From the declared name to the name of the run, and who declared it.
+    /// From the declared name to the name of the run and the principal who declared it.
     aliases: BTreeMap<String, (String, Principal)>,
-    /// Whose source or job each was that made room since this was last asked.
+    /// The principals whose source or job was dropped to make room since the last query.
     forgotten: Vec<Principal>,
 }
 
 #[derive(Debug, Default)]
 struct Group {
     heard: f64,
-    /// Whose it is, as a run is: who claims to be of another's job is not joined to it.
+    /// The owner, as of a run. The claim of another user is not joined to the job.
     owner: Principal,
-    /// Another user declared it too: only the sender that both accept gets the other name.
+    /// Whether another user claimed the job too: then only the owner's reports get the other name.
     disputed: bool,
-    /// As it was first spelled: two readers of one clock may be a second apart.
+    /// The first spelling of the name: two readers of one clock may differ by a second.
     unnamed: String,
     names: BTreeSet<String>,
-    /// Other names for it that `aliases` has.
+    /// The names of this job that are keys of `aliases`.
     spelled: BTreeSet<String>,
 }
 
-/// Who has the most of these, and of those what was heard of longest ago.
+/// The entry to drop: of the user with the most, the one reported longest ago.
 fn to_forget<'a, K: Clone + 'a>(
     all: impl Iterator<Item = (&'a K, Principal, f64)> + Clone,
     newcomer: Principal,
@@ -131,8 +131,7 @@ fn to_forget<'a, K: Clone + 'a>(
 }
 
 impl Claim {
-    /// With words that are fit to be shown, and no longer than they need be: thousands are
-    /// remembered.
+    /// Cleans the texts for display and cuts them to their limits, because thousands are kept.
     pub fn clean(self) -> Self {
         let line = words::into_line;
         let name = |name: String| cut(line(name), MAX_JOB_BYTES);
@@ -147,14 +146,14 @@ impl Claim {
         }
     }
 
-    /// A process that takes over a rank takes the place of the one before.
+    /// The key of the claim. A process that takes over a rank replaces its predecessor.
     fn key(&self) -> (String, String) {
         let rank = self.source.split_once(", ").map_or(self.source.as_str(), |(_, rank)| rank);
         let source = match self.kind.as_str() {
             "client" | "launcher" => {
                 format!("{} {} {rank}", self.run, self.unnamed.as_deref().unwrap_or_default())
             }
-            // One file that is left for the sake of several runs.
+            // One file may be left out on account of several runs.
             "left" => format!("{} {}", self.run, self.source),
             _ => self.source.clone(),
         };
@@ -163,8 +162,8 @@ impl Claim {
 }
 
 impl Registry {
-    /// Takes down whose a source is, and returns what its run is called; with it what another name
-    /// now means.
+    /// Records which run a source belongs to. Returns the current name of the run, and the runs
+    /// that were renamed by it.
     pub fn claim(&self, now: f64, claim: Claim) -> (String, Vec<Renamed>) {
         let mut state = self.state.locked();
         let (run, renamed) = state.join(now, &claim);
@@ -181,13 +180,13 @@ impl Registry {
         (run, renamed)
     }
 
-    /// Whose sources and jobs were forgotten for want of room since this was last asked.
+    /// Takes the principals whose sources and jobs were dropped to make room.
     pub fn forgotten(&self) -> Vec<Principal> {
         std::mem::take(&mut self.state.locked().forgotten)
     }
 
-    /// Puts what a process is known to write to the run `own`, and returns the names of these
-    /// sources. The process itself declares its run.
+    /// Moves the sources that a process is known to write to the run `own`, and returns their
+    /// names. The process itself declares its run.
     pub fn set_apart(&self, pid: u32, run: &str, own: &str) -> Vec<String> {
         let mut state = self.state.locked();
         let theirs = state.claims.values_mut().map(|(_, claim)| claim).filter(|claim| {
@@ -204,7 +203,7 @@ impl Registry {
         theirs.map(put).collect()
     }
 
-    /// What a run is called that `principal` calls so.
+    /// The current name of a run that `principal` calls `run`.
     pub fn canonical<'a>(&self, principal: Principal, run: &'a str) -> Cow<'a, str> {
         if !self.renames.load(Ordering::Acquire) {
             return Cow::Borrowed(run);
@@ -213,7 +212,7 @@ impl Registry {
         found.map_or(Cow::Borrowed(run), Cow::Owned)
     }
 
-    /// The run of a job, where a process of the job was seen.
+    /// The run of a job of which a process has been seen.
     pub fn of_job(&self, id: &str) -> Option<String> {
         let state = self.state.locked();
         let claims = state.claims.values().map(|(_, c)| c);
@@ -275,7 +274,7 @@ impl State {
         (*by == principal || by.joined_by(principal).is_some() && !disputed()).then_some(called)
     }
 
-    /// Whether what a claim declares of its job joins it to what else is known of that job.
+    /// Whether a claim may join the job that it declares: the principals must agree.
     fn is_of(&mut self, now: f64, principal: Principal, unnamed: &str) -> bool {
         let Some(group) = self.groups.get_mut(key(unnamed).as_ref()) else { return true };
         if group.owner.joined_by(principal).is_some() {
@@ -345,7 +344,7 @@ impl State {
     }
 }
 
-/// The first so many bytes, of whole characters.
+/// Cuts a text to at most `limit` bytes, between characters.
 fn cut(mut text: String, limit: usize) -> String {
     text.truncate(text.floor_char_boundary(limit));
     text
@@ -369,8 +368,8 @@ impl RunRow {
     }
 }
 
-/// The part that distinguishes one name of the rule from another: of a name that ends in a time and
-/// a mark, everything but the time.
+/// The part of a rule's name that identifies the job. If the name ends in a time and a mark, it is
+/// everything but the time.
 fn key(unnamed: &str) -> Cow<'_, str> {
     let split = unnamed.len().checked_sub(STAMP).filter(|at| unnamed.is_char_boundary(*at));
     let Some((script, end)) = split.map(|at| unnamed.split_at(at)) else { return Cow::Borrowed(unnamed) };
@@ -449,7 +448,7 @@ mod tests {
             "pretrain-101",
             "nor what root says of it"
         );
-        // And where hers was known before, it is not renamed.
+        // If her job is known first, it is not renamed either.
         r.claim(3.0, claim("a", "pretrain-102", By::Job, "pretrain-102"));
         let late = Claim { principal: bob, ..claim("b", "evil", By::Name, "pretrain-102") };
         assert_eq!(r.claim(4.0, late), ("evil".into(), vec![]));

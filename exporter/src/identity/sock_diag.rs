@@ -1,5 +1,5 @@
 //! The owner of the socket at the other end of a TCP connection on this host, or of the one that a
-//! datagram came from. It takes one question to the kernel (sock_diag(7)), whose cost does not grow
+//! datagram came from. It takes one query of the kernel (sock_diag(7)), whose cost does not grow
 //! with the number of sockets.
 
 use std::fs::File;
@@ -20,7 +20,7 @@ const HEADER_BYTES: usize = 16;
 const REQUEST_BYTES: usize = HEADER_BYTES + 56;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-/// Where the answer has what it is about: behind its header, family, state and timer.
+/// Offset of the ports in the answer, after the header, family, state and timer.
 const PORTS_AT: usize = HEADER_BYTES + 4;
 const UID_AT: usize = HEADER_BYTES + 64;
 const INODE_AT: usize = HEADER_BYTES + 68;
@@ -31,20 +31,20 @@ enum Protocol {
     Udp = 17,
 }
 
-/// Whether the kernel ever answered. Without its module for the protocol it reports every socket as
-/// missing.
+/// Whether the kernel ever found a socket. Without its module for the protocol it reports every
+/// socket as missing.
 static ANSWERS_TCP: AtomicBool = AtomicBool::new(false);
 static ANSWERS_UDP: AtomicBool = AtomicBool::new(false);
 
-/// `None` where the peer's end is not on this host, or closed; an error where the kernel does not
+/// `None` if the peer's end is not on this host, or is closed; an error if the kernel does not
 /// answer.
 pub(super) fn holder_of(ends: Ends) -> io::Result<Option<Holder>> {
     ask(Protocol::Tcp, ends)
 }
 
-/// The same of the socket that would get an answer from `ends.local` to `ends.peer`. Of several
-/// that are bound to one address, which all of them must allow, it is the one that the kernel would
-/// choose.
+/// The holder of the socket that would get an answer from `ends.local` to `ends.peer`. Several
+/// sockets may be bound to one address if all of them allow it; this is the one that the kernel
+/// would choose.
 pub(super) fn holder_of_datagram(ends: Ends) -> io::Result<Option<Holder>> {
     ask(Protocol::Udp, ends)
 }
@@ -70,7 +70,7 @@ fn ask(protocol: Protocol, ends: Ends) -> io::Result<Option<Holder>> {
 }
 
 /// `struct inet_diag_req_v2` for the socket with the address `ends.peer`, connected with
-/// `ends.local`. Of datagrams the kernel takes the two the other way round.
+/// `ends.local`. For datagrams the kernel expects the two in the opposite order.
 fn request(protocol: Protocol, ends: Ends) -> [u8; REQUEST_BYTES] {
     let (own, other) = match protocol {
         Protocol::Tcp => (ends.peer, ends.local),
@@ -91,13 +91,13 @@ fn request(protocol: Protocol, ends: Ends) -> [u8; REQUEST_BYTES] {
     let (own, other) = ((own.ip().to_canonical(), own.port()), (other.ip().to_canonical(), other.port()));
     let family = if own.0.is_ipv4() { AF_INET } else { AF_INET6 };
     put(&[family, protocol as u8, 0, 0]);
-    // In any state.
+    // All states.
     put(&u32::MAX.to_ne_bytes());
     put(&own.1.to_be_bytes());
     put(&other.1.to_be_bytes());
     put(&sixteen(own.0));
     put(&sixteen(other.0));
-    // On any interface, and with any cookie.
+    // Any interface and any cookie.
     put(&[0; 4]);
     put(&[u8::MAX; 8]);
     out
@@ -133,8 +133,8 @@ fn read(protocol: Protocol, answer: &[u8], ends: Ends) -> io::Result<Option<Hold
     let (uid, inode) = (number(UID_AT).ok_or_else(malformed)?, number(INODE_AT).ok_or_else(malformed)?);
     let [a, b, c, d] = four(PORTS_AT).ok_or_else(malformed)?;
     let ports = [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])];
-    // Where there is no such connection, the answer is about the listener on the port. A socket for
-    // datagrams need not be connected. And a closed one has neither user nor inode.
+    // Without such a connection, the answer is about the listener on the port. A socket for
+    // datagrams need not be connected. A closed socket has neither user nor inode.
     let connected = ports[1] == ends.local.port() || (protocol == Protocol::Udp && ports[1] == 0);
     let is_it = ports[0] == ends.peer.port() && connected && inode != 0;
     Ok(is_it.then_some(Holder { uid, inode: inode.into() }))

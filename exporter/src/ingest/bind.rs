@@ -1,4 +1,4 @@
-//! Making the two sockets, over whatever an earlier start left behind.
+//! Creates the two sockets and replaces files that an earlier process left behind.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,11 +15,11 @@ pub struct Sockets {
     files: Files,
 }
 
-/// The socket files of this process.
+/// The socket files of this process, which are removed on drop.
 #[derive(Debug)]
 pub struct Files(Vec<PathBuf>);
 
-/// Name of the datagram socket, beside the other.
+/// The name of the datagram socket in the directory of the packet socket.
 const DATAGRAM: &str = "ingest.dgram";
 /// Connections that may wait to be accepted: all ranks of a node start at once.
 const BACKLOG: i32 = 1024;
@@ -41,7 +41,7 @@ pub enum BindError {
 }
 
 impl Sockets {
-    /// Must be given a path that no other program uses; its directory is made if missing.
+    /// Binds both sockets. No other program may use `path`; its directory is created if missing.
     pub fn bind(path: &Path) -> Result<Self, BindError> {
         let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::DirBuilder::new()
@@ -60,7 +60,8 @@ impl Sockets {
         Ok(Self { seqpacket, datagram, files })
     }
 
-    /// The descriptors are served elsewhere; the files stay until the rest is dropped.
+    /// Separates the descriptors, which are served elsewhere, from the files, which stay until
+    /// dropped.
     pub fn into_parts(self) -> (Self, Files) {
         let Self { seqpacket, datagram, files } = self;
         (Self { seqpacket, datagram, files: Files(Vec::new()) }, files)
@@ -82,7 +83,7 @@ fn bind_one(path: &Path, kind: SocketType, files: &mut Files) -> Result<OwnedFd,
         if !meta.file_type().is_socket() {
             return Err(BindError::NotASocket { path: path.into() });
         }
-        // Only a socket that a process serves accepts a connection.
+        // A connection is accepted only if a process serves the socket.
         if rustix::net::connect(&open().map_err(fail)?, &address).is_ok() {
             return Err(BindError::Taken { path: path.into() });
         }
@@ -91,7 +92,7 @@ fn bind_one(path: &Path, kind: SocketType, files: &mut Files) -> Result<OwnedFd,
     let socket = open().map_err(fail)?;
     rustix::net::bind(&socket, &address).map_err(fail)?;
     files.0.push(path.into());
-    // Trainers run as any user.
+    // Trainers run as any user, so any user may send.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
         .map_err(|source| BindError::Bind { path: path.into(), source })?;
     Ok(socket)

@@ -1,10 +1,10 @@
-//! Who holds the connections of the ingest socket, and which one is closed when a newcomer finds no
-//! room.
+//! Counts the connections of the ingest socket by user and process, and chooses the one to close
+//! when a newcomer finds no room.
 //!
-//! As long as there is room, every connection gets it: a launcher may hold a connection for each of
-//! a thousand ranks. When all are taken, the user with the most gives one up to one with fewer, and
-//! among a user's own connections the process with the most to one with fewer. A process loses
-//! first a connection that never sent anything.
+//! While there is room, every connection is accepted: a launcher may hold a connection for each of
+//! a thousand ranks. Without room, the user with the most connections loses one to a user with
+//! fewer. Among a user's own connections, the process with the most loses one to a process with
+//! fewer. A process first loses a connection that never sent anything.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,22 +16,23 @@ use crate::lock::Locked as _;
 use crate::origin::Peer;
 use crate::samples::Samples;
 
-/// A holder of no more than one part in so many of all gives up none.
+/// A holder of at most one in so many of all connections loses none, except to a holder of [`FEW`].
 const SHARE: usize = 4;
-/// A user or process with less than one part in so many takes one from a holder of more: otherwise
-/// a few users with a share each would hold all.
+/// A holder of fewer than one in so many of all connections takes one from any holder of more.
+/// Otherwise a few users with a share each would hold all.
 const FEW: usize = 64;
 
 #[derive(Debug, Default)]
 pub struct Counts {
-    pub(super) throttled: AtomicU64,
+    /// See [`super::THROTTLED`].
+    throttled: Arc<AtomicU64>,
     open: Mutex<Open>,
 }
 
 #[derive(Debug, Default)]
 struct Open {
     next: u64,
-    /// By age, the oldest first.
+    /// The key rises with age, so the oldest is first.
     by_id: BTreeMap<u64, Held>,
 }
 
@@ -43,26 +44,30 @@ struct Held {
     cut: CancellationToken,
 }
 
-/// Who had a connection.
+/// The user and process of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Holder {
     pub(super) uid: u32,
     pub(super) pid: Option<u32>,
 }
 
-/// A place of its own for one connection, until it is dropped.
+/// The place of one connection, which is freed on drop.
 #[derive(Debug)]
 pub(super) struct Seat {
     counts: Arc<Counts>,
     id: u64,
     spoke: Arc<AtomicBool>,
-    /// Cancelled when the connection has to make room.
+    /// Cancelled when the connection has to be closed to make room.
     pub(super) cut: CancellationToken,
-    /// Whose connection was closed for this one.
+    /// The holder of the connection that was closed for this one.
     pub(super) evicted: Option<Holder>,
 }
 
 impl Counts {
+    pub(super) fn new(throttled: Arc<AtomicU64>) -> Self {
+        Self { throttled, open: Mutex::default() }
+    }
+
     pub fn write(&self, out: &mut Samples) {
         out.set(&super::CONNECTIONS, &[], self.open.locked().by_id.len());
         out.set(&super::THROTTLED, &[], self.throttled.load(Ordering::Relaxed));
@@ -70,7 +75,7 @@ impl Counts {
 }
 
 impl Seat {
-    /// A place among `max`; `None` where no holder has more than its share.
+    /// Takes one of `max` places; `None` if no holder has to give one up.
     pub(super) fn take(counts: &Arc<Counts>, peer: &Peer, max: usize) -> Option<Self> {
         let mut open = counts.open.locked();
         let mut evicted = None;
@@ -90,11 +95,7 @@ impl Seat {
         Some(Self { counts: Arc::clone(counts), id, spoke, cut, evicted })
     }
 
-    pub(super) fn counts(&self) -> &Counts {
-        &self.counts
-    }
-
-    /// Something came by this connection.
+    /// Records that the connection has sent something.
     pub(super) fn spoke(&self) {
         self.spoke.store(true, Ordering::Relaxed);
     }
@@ -107,7 +108,7 @@ impl Drop for Seat {
 }
 
 impl Open {
-    /// The connection that makes room for one of `peer`.
+    /// The connection to close for a new one of `peer`.
     ///
     /// The user is chosen first: one with many processes of a connection each has more than a
     /// launcher that has one for each of its ranks.
@@ -119,7 +120,7 @@ impl Open {
         })?;
         let mut of_process = BTreeMap::<Option<u32>, usize>::new();
         self.of(uid).for_each(|(_, held)| *of_process.entry(held.pid).or_default() += 1);
-        // What came last is what crowded the others out.
+        // The newest connections are the ones that crowded the others out.
         let worth = |(id, held): &(u64, &Held)| {
             (of_process.get(&held.pid).copied(), !held.spoke.load(Ordering::Relaxed), *id)
         };
@@ -131,7 +132,7 @@ impl Open {
     }
 }
 
-/// Who holds the most, if that is enough more than the newcomer has.
+/// The holder with the most, if it has enough more than the newcomer.
 fn greediest<T: Ord>(holders: impl Iterator<Item = T>, newcomer: T, max: usize) -> Option<T> {
     let mut held = BTreeMap::<T, usize>::new();
     holders.for_each(|who| *held.entry(who).or_default() += 1);
@@ -198,7 +199,7 @@ mod tests {
         assert!(launcher.iter().all(|seat| !seat.cut.is_cancelled()));
         let next = take(1, 1600).unwrap();
         assert_eq!(next.evicted.map(|holder| holder.uid), Some(1500));
-        // Of the user with the most, the process with the most.
+        // The user with the most loses those of the process with the most.
         let greedy: Vec<_> = (0..30).map(|_| take(7, 1600).unwrap()).collect();
         greedy.iter().chain(&launcher).for_each(Seat::spoke);
         assert!((0..40).filter_map(|_| take(9, 1700)).count() >= 30);

@@ -1,5 +1,5 @@
-//! The datagram socket: one event a packet, for shells and cron jobs. The kernel gives the sender;
-//! the end of a sender is not detected.
+//! The datagram socket: one event a packet, for shells and cron jobs. The kernel identifies the
+//! sender of each. The exit of a sender is not detected.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,7 +25,7 @@ pub(super) async fn serve(socket: OwnedFd, intake: Intake, shutdown: Shutdown) {
     if let Err(error) = credentials::ask(&socket) {
         tracing::warn!(%error, "the kernel does not give the senders of datagrams: they may not report runs of a user");
     }
-    // One byte more than an event may have shows that there was more.
+    // One byte more than an event may have, to detect that a datagram is longer.
     let mut packet = vec![0; MAX_EVENT_BYTES + 1];
     loop {
         let received = tokio::select! {
@@ -42,7 +42,7 @@ pub(super) async fn serve(socket: OwnedFd, intake: Intake, shutdown: Shutdown) {
 fn take(received: Received, packet: &[u8], intake: &Intake) {
     let (principal, now) = (Principal::from_uid(received.uid), Instant::now());
     let rate = intake.rates.of(principal, now);
-    // All senders share one queue, so it cannot wait for its turn.
+    // All senders share one queue, so a datagram cannot wait for its turn.
     if rate.is_too_early(now) {
         intake.hub.drops().refuse(Reason::Rate, principal, 1);
     } else {
@@ -67,7 +67,7 @@ fn read(received: Received, principal: Principal, packet: &[u8], intake: &Intake
     }
 }
 
-/// The next datagram.
+/// Receives the next datagram.
 pub(crate) async fn receive(socket: &UnixDatagram, packet: &mut [u8]) -> io::Result<Received> {
     socket.async_io(Interest::READABLE, || credentials::receive(socket, packet)).await
 }

@@ -1,10 +1,11 @@
-//! How fast each user may send events: those of all its connections and datagrams count together,
-//! because a connection costs a sender nothing.
+//! Limits how fast each user may send events. All connections and datagrams of a user count
+//! together, because a connection costs a sender nothing.
 //!
-//! What is limited is the processor time that events take here: a packet may bring one step, two
-//! hundred lines of a log, or a `hello` for which processes are looked up.
+//! The limit is on the processor time of events: a packet may bring one step, two hundred lines of
+//! a log, or a `hello` for which processes are looked up.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,64 +14,79 @@ use tokio::sync::{MutexGuard, Semaphore, SemaphorePermit};
 
 use crate::lock::Locked as _;
 use crate::principal::Principal;
+use crate::processes::time_elsewhere;
 
-/// Between two events of a user, which are read one at a time. Ten thousand a second are a thousand
-/// times what the steps of a node need.
+/// The least time between two events of a user, which are read one at a time. Ten thousand a second
+/// are a thousand times what the steps of a node need.
 const INTERVAL: Duration = Duration::from_micros(100);
-/// An event that takes longer counts as twice its time: a user has half of a core.
+/// An event that takes longer counts as this many times its time: a user has half of a core.
 const SHARE: u32 = 2;
-/// Of intervals that were not used, as many count as begin in this time.
+/// The most unused time that a user saves: a burst may use all intervals of this time.
 const BURST: Duration = Duration::from_millis(100);
-/// Requests of a user that are read at a time: their bodies are held meanwhile.
+/// The most requests of a user that are read at a time, because their bodies are held meanwhile.
 const MAX_REQUESTS: usize = 8;
-/// Users above which those that neither are connected nor have to wait are forgotten.
+/// Above this number of users, those that are not connected and need not wait are forgotten.
 const MAX_USERS: usize = 1_024;
 
 /// The rate of every user.
 #[derive(Debug, Default)]
-pub(crate) struct EventRates(Mutex<BTreeMap<Principal, Arc<EventRate>>>);
+pub(crate) struct EventRates {
+    users: Mutex<BTreeMap<Principal, Arc<EventRate>>>,
+    throttled: Arc<AtomicU64>,
+}
 
 /// The rate of one user (a generic cell rate algorithm).
 #[derive(Debug)]
 pub(crate) struct EventRate {
-    /// When everything that was counted has had its time.
+    /// When all counted events have used up their time.
     due: Mutex<Instant>,
-    /// Whatever has something to read stands in line here.
+    /// Held while an event of the user is read; the others queue for it.
     turn: tokio::sync::Mutex<()>,
-    /// A `hello` may read files of a process that hangs, so that no user has two at a time.
+    /// Held while a `hello` of the user is read. It may read files of a hung process, so one at a
+    /// time.
     hello: tokio::sync::Mutex<()>,
     requests: Semaphore,
+    /// The waits of all users.
+    throttled: Arc<AtomicU64>,
 }
 
 impl EventRates {
+    /// How many times an event had to wait because its user sent too fast.
+    pub(super) fn throttled(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.throttled)
+    }
+
     pub(crate) fn of(&self, principal: Principal, now: Instant) -> Arc<EventRate> {
-        let mut users = self.0.locked();
+        let mut users = self.users.locked();
         if users.len() >= MAX_USERS && !users.contains_key(&principal) {
             users.retain(|_, rate| Arc::strong_count(rate) > 1 || *rate.due.locked() > now);
         }
-        Arc::clone(users.entry(principal).or_insert_with(|| Arc::new(EventRate::new(now))))
+        let new = || Arc::new(EventRate::new(now, self.throttled()));
+        Arc::clone(users.entry(principal).or_insert_with(new))
     }
 }
 
 impl EventRate {
-    fn new(now: Instant) -> Self {
+    fn new(now: Instant, throttled: Arc<AtomicU64>) -> Self {
         Self {
             due: Mutex::new(now),
             turn: tokio::sync::Mutex::default(),
             hello: tokio::sync::Mutex::default(),
             requests: Semaphore::new(MAX_REQUESTS),
+            throttled,
         }
     }
 
-    /// Waits until nothing else of this user is read, and then until the next event may be. Who
-    /// asked first is first. Returns whether it had to wait for its time.
-    pub(crate) async fn turn(&self) -> (MutexGuard<'_, ()>, bool) {
+    /// Waits until no other event of this user is read, and then until the next one may be. Waiters
+    /// are served in their order.
+    pub(crate) async fn turn(&self) -> MutexGuard<'_, ()> {
         let turn = self.turn.lock().await;
         let wait = self.wait(Instant::now());
         if !wait.is_zero() {
+            self.throttled.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(wait).await;
         }
-        (turn, !wait.is_zero())
+        turn
     }
 
     /// Waits until no other `hello` of this user is read.
@@ -78,47 +94,48 @@ impl EventRate {
         self.hello.lock().await
     }
 
-    /// A place for one more request; `None` while as many are read as may be.
+    /// A place for one more request; `None` at the limit.
     pub(super) fn request(&self) -> Option<SemaphorePermit<'_>> {
         self.requests.try_acquire().ok()
     }
 
-    /// Whether an event that cannot wait is too early: those that can wait leave it as much time
-    /// again as they have.
+    /// Whether an event that cannot wait comes too early. It may use a second [`BURST`], because
+    /// events that can wait use up the first.
     pub(super) fn is_too_early(&self, now: Instant) -> bool {
         self.wait(now) > BURST
     }
 
-    /// Until the next event may be read.
+    /// The time until the next event may be read.
     fn wait(&self, now: Instant) -> Duration {
         self.due.locked().saturating_duration_since(now + BURST)
     }
 
-    /// Does something for this user, and counts it.
+    /// Runs `work` for this user and counts its processor time.
     pub(super) fn measure<T>(&self, work: impl FnOnce() -> T) -> T {
         let (done, took) = timed(work);
         self.count(Instant::now(), took);
         done
     }
 
-    /// Counts an event that took so long.
+    /// Counts an event that took this processor time.
     pub(super) fn count(&self, now: Instant, took: Duration) {
         let mut due = self.due.locked();
         *due = (*due).max(now) + INTERVAL.max(took * SHARE);
     }
 }
 
-/// What was done, and the processor time that it took.
+/// The result of `work` and the processor time that it took.
 pub(super) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let start = thread_time();
+    let start = time_spent();
     let done = work();
-    (done, thread_time().saturating_sub(start))
+    (done, time_spent().saturating_sub(start))
 }
 
-/// Processor time of this thread: what waits for a lock or for its turn costs nobody anything.
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.try_into().unwrap_or_default()
+/// The processor time of this thread and of those that read for it. Waiting for a lock or for a
+/// turn takes none.
+fn time_spent() -> Duration {
+    let own = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(own).unwrap_or_default() + time_elsewhere()
 }
 
 #[cfg(test)]
@@ -129,7 +146,7 @@ mod tests {
 
     const USER: Principal = Principal::User(1);
 
-    /// Events that are read at `now`, of 5,000.
+    /// How many of 5,000 events are read at `now`.
     fn read(rate: &EventRate, now: Instant, took: Duration) -> usize {
         let admitted = |_: &usize| {
             let is_in_time = rate.wait(now).is_zero();
@@ -186,7 +203,7 @@ mod tests {
         all.for_each(|uid| rates.of(Principal::User(uid), start).count(start, Duration::ZERO));
         rates.of(Principal::User(7), start).count(start, Duration::from_secs(1));
         rates.of(Principal::User(5_000), start + Duration::from_secs(1));
-        let left: Vec<_> = rates.0.locked().keys().copied().collect();
+        let left: Vec<_> = rates.users.locked().keys().copied().collect();
         assert_eq!(left, [1, 7, 5_000].map(Principal::User));
         assert!(Arc::ptr_eq(&connected, &rates.of(Principal::User(1), start)));
     }

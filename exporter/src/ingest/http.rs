@@ -1,10 +1,10 @@
-//! `POST /v1/events`: one event as JSON, or many as lines of it.
+//! `POST /v1/events`: one event as JSON, or one on each line.
 //!
-//! Good lines of a bad body are kept; the answer names the line, the field and the reason of each
+//! Good lines of a bad body are kept. The answer names the line, the field and the reason of each
 //! bad one, so that a person with curl can correct it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -23,17 +23,20 @@ use super::launcher::Intake;
 use crate::drops::Reason;
 use crate::identity::peer;
 use crate::origin::{Origin, Outcome};
+use crate::principal::Principal;
 use crate::reply;
 use crate::roots::Roots;
 
-/// Some four thousand steps.
+/// Enough for about four thousand steps.
 const MAX_BODY_BYTES: usize = 1 << 20;
-/// Bad lines that an answer names.
+/// The most bad lines that an answer names.
 const MAX_ERRORS: usize = 16;
-/// More than steps fit into a body. Each has its turn, while the body is held.
+/// More than the steps that fit into a body. Each line waits for its turn while the body is held.
 const MAX_LINES: usize = 10_000;
+/// A body whose lines are not all read by then is cut off, because its user sends too fast.
+const READ_WITHIN: Duration = Duration::from_secs(5);
 const RETRY_AFTER_SECONDS: &str = "1";
-/// Lines taken in before others get their turn.
+/// Lines read before other tasks may run.
 const BURST: usize = 256;
 
 #[derive(Debug, Clone)]
@@ -55,6 +58,22 @@ struct Tally {
     dropped: u64,
     rejected: u64,
     errors: Vec<(usize, EventError)>,
+    /// The number of the first line that was not read, and how many were not.
+    unread: Option<(usize, u64)>,
+}
+
+/// The lines of a body that were not read yet. If this exporter or the sender breaks the body off,
+/// dropping this counts them as refused.
+struct Unread<'a> {
+    intake: &'a Intake,
+    principal: Principal,
+    lines: u64,
+}
+
+impl Drop for Unread<'_> {
+    fn drop(&mut self) {
+        self.intake.hub.drops().refuse(Reason::Rate, self.principal, self.lines);
+    }
 }
 
 async fn events(
@@ -93,20 +112,26 @@ async fn events(
         return reply::error(StatusCode::PAYLOAD_TOO_LARGE, &error);
     }
     let mut tally = Tally::default();
-    // One value over several lines is one event, written for people.
+    // One value over several lines is one event, formatted for people.
     let is_one = || text.len() <= MAX_EVENT_BYTES && rate.measure(|| Value::parse(text).is_ok());
     if !text.contains(&b'\n') || is_one() {
         let _turn = rate.turn().await;
         tally.take(&intake, &rate, &origin, (1, text));
     } else {
-        for (i, line) in body.split(|b| *b == b'\n').enumerate() {
-            let line = line.trim_ascii();
-            if !line.is_empty() {
-                // One line a turn, as a connection reads one packet.
-                let _turn = rate.turn().await;
-                tally.take(&intake, &rate, &origin, (i + 1, line));
+        let began = tokio::time::Instant::now();
+        let lines = || body.split(|b| *b == b'\n').map(<[u8]>::trim_ascii).enumerate();
+        let lines = || lines().filter(|(_, line)| !line.is_empty());
+        let mut unread = Unread { intake: &intake, principal, lines: lines().count() as u64 };
+        for (n, (i, line)) in lines().enumerate() {
+            // Each line takes a turn, as each packet of a connection does.
+            let _turn = rate.turn().await;
+            if began.elapsed() >= READ_WITHIN {
+                tally.unread = Some((i + 1, unread.lines));
+                break;
             }
-            if i % BURST == BURST - 1 {
+            tally.take(&intake, &rate, &origin, (i + 1, line));
+            unread.lines -= 1;
+            if n % BURST == BURST - 1 {
                 tokio::task::yield_now().await;
             }
         }
@@ -136,6 +161,21 @@ impl Tally {
     }
 
     fn answer(&self) -> Response {
+        if let Some((line, unread)) = self.unread {
+            let error = format!(
+                "events of this user come too fast: send the {unread} lines from line {line} on again"
+            );
+            let (accepted, dropped, rejected) = (self.accepted, self.dropped, self.rejected);
+            let body = json!({
+                "error": error,
+                "accepted": accepted,
+                "dropped": dropped,
+                "rejected": rejected,
+                "unread_from_line": line,
+            });
+            let answer = reply::json(StatusCode::TOO_MANY_REQUESTS, &body);
+            return ([(RETRY_AFTER, RETRY_AFTER_SECONDS)], answer).into_response();
+        }
         let Some((line, first)) = self.errors.first() else {
             let body = json!({ "accepted": self.accepted, "dropped": self.dropped });
             return reply::json(StatusCode::ACCEPTED, &body);
@@ -164,7 +204,6 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
-    use crate::principal::Principal;
     use crate::testing;
 
     #[tokio::test]
@@ -177,7 +216,7 @@ mod tests {
             routes(intake.clone(), Roots::default()).oneshot(request).await.unwrap()
         };
         let event = || r#"{"k":"hb","run":"r"}"#.to_owned();
-        let (turn, _) = rate.turn().await;
+        let turn = rate.turn().await;
         let mut waiting: Vec<_> = (0..8).map(|_| Box::pin(post(event()))).collect();
         assert!(waiting.iter_mut().all(|one| one.as_mut().now_or_never().is_none()), "for their turn");
         let refused = post(event()).await;
@@ -190,5 +229,33 @@ mod tests {
         }
         let many = post("x\n".repeat(20_000)).await;
         assert_eq!(many.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    /// The rate uses the real clock, which hardly advances here. The waits of lines use the test's
+    /// clock.
+    #[tokio::test(start_paused = true)]
+    async fn lines_that_do_not_get_their_turns_are_counted_and_sent_again() {
+        let hub = testing::hub();
+        let intake = Intake::new(hub.clone());
+        let rate = intake.rates.of(Principal::Unknown, Instant::now());
+        let lines: Vec<_> =
+            (1..=5).map(|step| format!(r#"{{"k":"step","run":"r","step":{step}}}"#)).collect();
+        let post = async || {
+            let request = Request::post("/v1/events").body(Body::from(lines.join("\n\n"))).unwrap();
+            routes(intake.clone(), Roots::default()).oneshot(request).await.unwrap()
+        };
+        // Each turn is two seconds away.
+        rate.count(Instant::now(), Duration::from_secs(1));
+        let answer = post().await;
+        assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+        let body = axum::body::to_bytes(answer.into_body(), 4096).await.unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!((&body["accepted"], &body["unread_from_line"]), (&json!(2), &json!(5)), "{body}");
+        assert_eq!(hub.drops().get(Reason::Rate), 3);
+        // A client that disconnects has the rest counted as well.
+        let mut given_up = Box::pin(post());
+        assert!(given_up.as_mut().now_or_never().is_none());
+        drop(given_up);
+        assert_eq!(hub.drops().get(Reason::Rate), 8);
     }
 }

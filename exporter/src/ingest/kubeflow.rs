@@ -1,11 +1,11 @@
-//! The progress reports of Kubeflow Trainer, which Transformers 5 sends by itself where
-//! `KUBEFLOW_TRAINER_SERVER_URL` is set: `POST /v1/kubeflow/<run>` takes them without a line of
+//! The progress reports of Kubeflow Trainer, which Transformers 5 sends by itself if
+//! `KUBEFLOW_TRAINER_SERVER_URL` is set. `POST /v1/kubeflow/<run>` takes them without a line of
 //! code in the training script.
 //!
 //! The callback waits for its answer inside the training loop, for up to five seconds. So a report
-//! is answered as soon as it has arrived, before anything is made of it: it goes into a queue, and
-//! where that is full it is counted and dropped. In a cluster that has a real Kubeflow Trainer each
-//! report can be passed on to it.
+//! is answered when it arrives, before it is parsed: it goes into a queue, and if that is full, it
+//! is counted and dropped. In a cluster with a real Kubeflow Trainer, each report can be forwarded
+//! to it.
 
 mod forward;
 mod report;
@@ -44,26 +44,26 @@ use crate::source::SourceHandle;
 use forward::Forward;
 use report::Status;
 
-/// A report has a dozen numbers.
+/// A report has about a dozen numbers.
 const MAX_BODY_BYTES: usize = 256 << 10;
-/// Reports that wait to be read; each job sends one in five seconds.
+/// The most reports that wait to be read; each job sends one in five seconds.
 const MAX_QUEUED: usize = 256;
-/// Longest name of a run.
+/// The most characters of the name of a run.
 const MAX_RUN: usize = 128;
 
 /// `kubeflow: {forward: "https://…/trainjobs/{run}/status", ca_file: …, token_file: …}`
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KubeflowConfig {
-    /// Where reports are passed on to; `{run}` in it is the name of the run.
+    /// The URL that reports are forwarded to; `{run}` in it stands for the name of the run.
     pub forward: Option<String>,
-    /// Certificate of who signed that server's.
+    /// The certificate of the authority that signed that server's certificate.
     pub ca_file: Option<PathBuf>,
-    /// The token that reports must bear; any will do without one.
+    /// The bearer token that reports must have. Without it, any token is accepted.
     pub token_file: Option<PathBuf>,
 }
 
-/// What takes reports in, made before the first of them may come.
+/// The receiver of reports, made before the first one may arrive.
 #[derive(Debug)]
 pub struct Kubeflow {
     token: Option<Secret>,
@@ -73,30 +73,30 @@ pub struct Kubeflow {
 #[derive(Debug, Clone)]
 struct Door {
     queue: Sender<Report>,
-    /// Digest of the `Authorization` that is wanted.
+    /// The digest of the required `Authorization` header.
     token: Option<Arc<[u8; 32]>>,
     health: Health,
     roots: Arc<Roots>,
 }
 
-/// A line on the page from the first report on.
+/// Registers the source at the first report.
 #[derive(Debug, Clone)]
 struct Health(Arc<(Hub, OnceLock<SourceHandle>)>);
 
-/// As it came.
+/// A report as it arrived.
 #[derive(Debug)]
 struct Report {
     run: String,
-    /// Whose word it is.
+    /// The sender, who must be allowed to report the run.
     principal: Principal,
     authorization: Option<HeaderValue>,
     body: Bytes,
-    /// Until it was read: it is answered before.
+    /// The body's share of memory. It outlives the answer, which is sent before the body is read.
     _share: Option<BodyShare>,
 }
 
 impl KubeflowConfig {
-    /// What is wrong with it, each as `key: reason`.
+    /// The errors of the configuration, each as `key: reason`.
     pub(super) fn check(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         if let Some(url) = &self.forward {
@@ -122,7 +122,7 @@ impl Kubeflow {
         Ok(Self { token, forward })
     }
 
-    /// Its routes, and the task that reads what they take in.
+    /// The routes. This also starts the task that reads the queued reports.
     pub fn routes(
         self,
         hub: &Hub,
@@ -153,7 +153,7 @@ impl Health {
 }
 
 type Body = Result<Bytes, BytesRejection>;
-/// The ends of the connection, and what the body takes of the room for bodies.
+/// The ends of the connection, and the body's share of the memory for bodies.
 type Arrival = (Option<Extension<Ends>>, Option<Extension<BodyShare>>);
 
 async fn take(
@@ -177,7 +177,8 @@ async fn take_below(
 }
 
 impl Door {
-    /// Nothing in here waits for the reading of reports, and no lock that it holds is taken.
+    /// Answers a report. It neither waits for the reading of reports nor takes a lock that it
+    /// holds.
     async fn take(&self, run: String, (ends, share): Arrival, headers: &HeaderMap, body: Body) -> Response {
         let authorization = headers.get(AUTHORIZATION);
         if let Some(wanted) = &self.token {
@@ -198,7 +199,7 @@ impl Door {
             }
         };
         let run = run.chars().take(MAX_RUN).collect();
-        // Every sender with the token was given it.
+        // The operator gave the token to every sender that has it.
         let principal = match &self.token {
             Some(_) => Principal::Exporter,
             None => peer::voice_of(&self.roots, ends.map(|Extension(ends)| ends)).await,
@@ -216,7 +217,7 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// The events of one report by itself.
+/// The events of a single report.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(body: &[u8]) -> Vec<stepwatch_wire::Event> {
     let Ok(status) = Status::parse(body) else { return Vec::new() };
@@ -224,7 +225,7 @@ pub(crate) fn fuzz(body: &[u8]) -> Vec<stepwatch_wire::Event> {
     status.events(who, &Names::default(), &mut Readings::new(0.0), None, 0.0).0
 }
 
-/// What is made of reports, one after the other.
+/// Reads the queued reports, one after the other.
 #[derive(Debug)]
 struct ReportReader {
     hub: Hub,

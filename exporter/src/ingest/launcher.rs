@@ -1,10 +1,9 @@
-//! Output of a command that `stepwatch run` started. It is parsed as a log is, line by line, for
-//! each rank and stream by itself.
+//! Parses the output of a command that `stepwatch run` started. It is read as a log is, line by
+//! line, for each rank and stream separately.
 //!
-//! The launcher sends lines as events called `output`. They end here: their content is published as
-//! events of a log, the lines themselves are not, for they are neither measured nor meant for
-//! readers of the stream. A launcher is not the process that trains: its goodbye is valid for every
-//! rank whose lines came through it.
+//! The launcher sends lines as events called `output`. Their content is published as events of a
+//! log. The lines themselves are not published, because readers of the stream do not need them. A
+//! launcher is not the process that trains: its `bye` is valid for every rank whose lines it sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -25,17 +24,17 @@ use crate::source::SourceHandle;
 use crate::unfinished::{self, Share};
 use crate::zone::Zone;
 
-/// Streams that are read at once. The user with the most makes room, of its connections the one
-/// with the most, and of its streams the one that was silent for longest.
+/// The most streams that are read at a time. Above it, the user with the most loses one: of its
+/// connections, the one with the most, and of that one's streams, the one with the oldest line.
 const MAX_STREAMS: usize = 256;
-/// Between two lines in the log about streams that made room.
+/// Seconds between two log lines about streams that made room.
 const LOG_SECONDS: f64 = 60.0;
-/// A stream without lines for so many seconds is over.
+/// Seconds without lines after which a stream is over.
 const FORGET_AFTER: f64 = 24.0 * 3600.0;
-/// Ranks that the lines of one launcher may name.
+/// The most ranks that the lines of one stream may name.
 const MAX_RANKS: usize = 64;
 
-/// Name of the event.
+/// The name of the event.
 const OUTPUT: &str = "output";
 
 /// Run, rank and name of the stream.
@@ -58,7 +57,7 @@ struct Entry {
     stream: Arc<Mutex<Stream>>,
 }
 
-/// A user, and the connection that its lines came by last.
+/// A user, and the connection that last sent lines.
 type Sender = (Principal, Option<u64>);
 
 #[derive(Debug)]
@@ -68,15 +67,15 @@ struct Stream {
     name: Arc<str>,
     health: SourceHandle,
     unmatched: u64,
-    /// Of the text that is not complete.
+    /// The stream's share of the memory for incomplete lines.
     held: Share,
-    /// That there is no room for it was logged.
+    /// Whether the lack of room for it was logged.
     logged: bool,
-    /// Ranks that its lines named, beside the launcher's own.
+    /// The ranks that its lines named, beside the launcher's own.
     ranks: BTreeSet<u32>,
 }
 
-/// Whether an event is a batch of lines.
+/// Whether an event is a batch of output lines.
 fn is_output(event: &Event) -> bool {
     let name = event.name.as_deref().map(words::line);
     event.kind == Kind::Event && name.as_deref() == Some(OUTPUT) && event.extra.contains_key("lines")
@@ -88,8 +87,8 @@ fn is_end(event: &Event) -> bool {
     event.kind == Kind::Bye && role.as_deref() == Some(hello::LAUNCHER)
 }
 
-/// Where trainers and launchers bring their events: batches of a launcher's lines are read here,
-/// everything else is for the hub.
+/// Receives the events of trainers and launchers. Batches of a launcher's lines are read here; all
+/// other events go to the hub.
 #[derive(Debug, Clone)]
 pub(crate) struct Intake {
     pub(crate) hub: Hub,
@@ -112,7 +111,7 @@ impl Intake {
             self.hub.set_apart(origin, &mut event);
         }
         if is_output(&event) {
-            // Lines are read as they came, and are steps.
+            // The lines become steps, so the sender needs the right to report steps.
             let refused = self.hub.stranger(now, principal, Kind::Step, &mut event);
             return refused.unwrap_or_else(|| self.outputs.take(&self.hub, now, origin, &event));
         }
@@ -148,12 +147,12 @@ impl Outputs {
             }
         }
         stream.give_up_beyond_room(principal);
-        // While the stream is held: its events are published in its order.
+        // The stream is still locked, so that its events are published in their order.
         stream.publish(hub, now, principal, events);
         Outcome::Accepted
     }
 
-    /// The stream with this key, made at its first line.
+    /// The stream with this key. It is created at the first line.
     fn stream(&self, hub: &Hub, now: f64, key: Key, sender: Sender) -> Arc<Mutex<Stream>> {
         let mut streams = self.0.locked();
         if let Some(entry) = streams.all.get_mut(&key) {
@@ -169,8 +168,8 @@ impl Outputs {
         stream
     }
 
-    /// The command has ended: publishes what was gathered, and a goodbye for the ranks that only
-    /// its lines named.
+    /// Handles the end of the command: publishes the events still held by the readers, and a `bye`
+    /// for the ranks that only its lines named.
     fn end(&self, hub: &Hub, now: f64, origin: &Origin, bye: &Event) {
         let Some(run) = &bye.run else { return };
         let own = bye.rank.unwrap_or(0);
@@ -198,8 +197,8 @@ impl Outputs {
 }
 
 impl Streams {
-    /// Gives up the oldest stream of the user with the most; of several users with as many, that of
-    /// the newcomer itself.
+    /// Drops the oldest stream of the user with the most. If several users have as many, the
+    /// newcomer loses its own.
     fn make_room(&mut self, hub: &Hub, now: f64, newcomer: Sender) {
         let (mut users, mut senders) = (BTreeMap::new(), BTreeMap::new());
         for Entry { sender, .. } in self.all.values() {
@@ -232,7 +231,7 @@ impl Stream {
     fn new(hub: &Hub, run: &str, rank: u32, stream: &str, now: f64) -> Self {
         let name: Arc<str> = format!("{run}/{rank}/{stream}").into();
         let zone = Zone::of_host(now);
-        // Only a name can be unknown.
+        // Only a configured name can be unknown, and there is none.
         let mut reader = LogReader::new(None).unwrap_or_else(|_| LogReader::with_keys([]));
         if let Some(step) = hub.last_step(run, rank) {
             reader.resume(step);
@@ -242,14 +241,14 @@ impl Stream {
         Self { reader, zone, health, name, unmatched: 0, held, logged: false, ranks: BTreeSet::new() }
     }
 
-    /// The events of lines that were written just now.
+    /// The events of newly written lines.
     fn read(&mut self, lines: &[&str], batch: &Event, now: f64) -> Vec<Event> {
         let mut events = Vec::new();
         for line in lines {
             let (first, before) = (events.len(), self.reader.local_stamp());
             self.reader.set_utc_offset(self.zone.offset());
             self.reader.line(line, &mut events);
-            // The stamp of a line that was just printed shows its zone.
+            // A line was just printed, so its stamp shows its time zone.
             let Some(stamp) = self.reader.local_stamp().filter(|stamp| Some(*stamp) != before) else {
                 continue;
             };
@@ -270,7 +269,7 @@ impl Stream {
         self.named(events, batch)
     }
 
-    /// Pieces of a line whose end has not come are given up where there is no room for them.
+    /// Discards the incomplete line if there is no room for it.
     fn give_up_beyond_room(&mut self, principal: Principal) {
         if self.held.hold(principal, self.reader.pending_bytes()) {
             return;
@@ -282,7 +281,7 @@ impl Stream {
         }
     }
 
-    /// Sets whose events they are. The launcher itself reports how the command ended.
+    /// Sets the run, rank and time of events. The launcher itself reports how the command ended.
     fn named(&mut self, mut events: Vec<Event>, of: &Event) -> Vec<Event> {
         events.retain(|event| event.kind != Kind::Bye);
         for event in &mut events {
@@ -307,7 +306,7 @@ impl Stream {
     }
 }
 
-/// What a stream's lines came by, where it stays open.
+/// The connection that sent the lines, if it is one that stays open.
 fn connection(origin: &Origin) -> Option<u64> {
     if let Origin::Peer(peer) = origin { Some(peer.connection) } else { None }
 }

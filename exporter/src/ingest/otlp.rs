@@ -1,14 +1,14 @@
-//! OpenTelemetry: metrics that a trainer pushes by OTLP, over HTTP (`POST /v1/metrics`) and gRPC.
+//! OpenTelemetry metrics that a trainer pushes by OTLP, over HTTP (`POST /v1/metrics`) and gRPC.
 //!
-//! On the exporter's own port, and on ports of `ingest.otlp` where SDKs look for a collector by
-//! default. Spans are taken too, for newer Megatrons report losses as events of spans, with their
-//! steps; of everything else in them nothing is kept. Run and rank come from the attributes of the
-//! resource, steps from the points.
+//! They are taken on the exporter's own port, and on the ports of `ingest.otlp`, where SDKs look
+//! for a collector by default. Spans are taken too, because newer Megatrons report losses and their
+//! steps as events of spans; nothing else of a span is kept. Run and rank come from the attributes
+//! of the resource, steps from the points.
 //!
-//! An SDK of OpenTelemetry drops a value that is not finite, and its gauges repeat the last one: a
-//! loss that is NaN cannot be distinguished from one that was not set again. So a repeated loss is
-//! passed on as repeated, and only the training state, which measures how often it usually changes,
-//! treats one that stays for too long as missing.
+//! An SDK of OpenTelemetry drops a value that is not finite, and its gauges repeat the last one. So
+//! a NaN loss looks like one that was not set again. A repeated loss is published as repeated. Only
+//! the training state, which measures how often the loss usually changes, treats one that stays for
+//! too long as missing.
 
 mod budget;
 mod grpc;
@@ -19,6 +19,7 @@ mod proto;
 mod resource;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,9 +31,8 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use prost::Message;
 use serde::de::DeserializeOwned;
-use stepwatch_kit::serve::{BodyShare, Ends};
+use stepwatch_kit::serve::{BodyShare, Client, Ends};
 use stepwatch_wire::Event;
-use tokio::sync::Semaphore;
 
 use crate::clock::unix_now;
 use crate::drops::Reason;
@@ -49,19 +49,17 @@ pub use http::routes;
 use owner::{Asked, Owners};
 use points::OwnedReport;
 use proto::{MetricsRequest, PartialSuccess, Response, TraceRequest};
+use turns::Turns;
 
-/// Of one request, as it arrives.
+/// The most bytes of a request as it arrives.
 const MAX_BODY_BYTES: usize = 4 << 20;
-/// Of one request, decompressed: what gRPC takes by default.
+/// The most bytes of a decompressed request: the default limit of gRPC.
 const MAX_INFLATED_BYTES: u64 = 4 << 20;
-/// Requests that are decompressed and decoded at once; the others wait as they arrived. One takes
-/// five times its bytes where these are small attributes.
-const MAX_DECODING: usize = 1;
-/// Ranks of one request of which it is not known yet whose they are. The rest is refused, and known
-/// sooner when it is sent again.
+/// The most ranks of one request whose owner has to be looked up. The points of the rest are
+/// rejected; fewer ranks are new in the next request.
 const MAX_NEW_SENDERS: usize = 1024;
 
-/// What takes telemetry in. Clones share it.
+/// The receiver of telemetry. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Otlp(Arc<Inner>);
 
@@ -70,12 +68,12 @@ struct Inner {
     hub: Hub,
     names: Names,
     name: Arc<str>,
-    decoding: Arc<Semaphore>,
-    /// Where processes are looked at.
+    turns: Turns,
+    /// The `/proc` in which processes are looked up.
     roots: Roots,
     state: Mutex<State>,
-    /// On the page from the first request on. Refusals are counted here by tasks that must not wait
-    /// for the state.
+    /// Registered at the first request. It is outside of the state, because tasks that count
+    /// refusals must not wait for that.
     health: OnceLock<SourceHandle>,
 }
 
@@ -85,21 +83,21 @@ struct State {
     owners: Owners,
 }
 
-/// How the messages of a request are written.
+/// The encoding of the messages of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     Protobuf,
     Json,
 }
 
-/// Which of the two requests a body is.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     Metrics,
     Traces,
 }
 
-/// Why a request is refused. It will not be repeated.
+/// Why a request is refused. A client must not repeat it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("{0}")]
@@ -108,7 +106,7 @@ pub enum Refused {
     TooLarge(String),
 }
 
-/// One request before it is read.
+/// A request that has not been read yet.
 #[derive(Debug)]
 struct Posted {
     signal: Signal,
@@ -118,10 +116,11 @@ struct Posted {
     from: Arrival,
 }
 
-/// Where a request comes from, and what its body takes of the room for bodies.
+/// The ends of the connection, its client, and the body's share of the memory for bodies.
 #[derive(Debug, Clone, Default)]
 struct Arrival {
     ends: Option<Ends>,
+    client: Option<Client>,
     _share: Option<BodyShare>,
 }
 
@@ -129,7 +128,8 @@ impl<S: Sync> FromRequestParts<S> for Arrival {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self { ends: parts.extensions.get().copied(), _share: parts.extensions.get().cloned() })
+        let known = &parts.extensions;
+        Ok(Self { ends: known.get().copied(), client: known.get().copied(), _share: known.get().cloned() })
     }
 }
 
@@ -139,12 +139,12 @@ enum Request {
 }
 
 impl Otlp {
-    /// `metrics` explains names: theirs to ours.
+    /// `metrics` maps their names to ours.
     pub fn new(hub: Hub, metrics: &BTreeMap<String, String>, roots: Roots) -> Self {
         let state = Mutex::new(State { readings: Readings::new(unix_now()), owners: Owners::default() });
         let (names, health) = (Names::new(metrics), OnceLock::new());
-        let decoding = Arc::new(Semaphore::new(MAX_DECODING));
-        Self(Arc::new(Inner { hub, names, name: "otlp".into(), decoding, roots, state, health }))
+        let turns = Turns::default();
+        Self(Arc::new(Inner { hub, names, name: "otlp".into(), turns, roots, state, health }))
     }
 
     /// Accepts a request; the response gives the number of rejected points.
@@ -167,13 +167,13 @@ impl Otlp {
         let trains = |who: &Who, report: &Report<'_>| who.certain || report.is_training();
         let mut state = inner.state.locked();
         if reports.iter().any(|(who, report)| trains(who, report) && !state.owners.knows(who, &asked)) {
-            // The search takes long on a node with many processes.
+            // The search takes long on a node with many processes, so the lock is released.
             drop(state);
             asked.process = holder.and_then(|holder| owner::process(&inner.roots, holder));
             state = inner.state.locked();
         }
         let mut left = MAX_NEW_SENDERS;
-        // Done before its numbers are taken as those of the run itself.
+        // The owner is settled before the readings are taken as those of its run.
         reports.retain_mut(|(who, report)| {
             who.principal = principal;
             let heard = !trains(who, report)
@@ -214,13 +214,13 @@ impl Otlp {
         Ok(tally.response())
     }
 
-    /// As [`Self::take`], on a blocking thread so that a large request delays no others.
+    /// As [`Self::take`], on a blocking thread, so that a large request delays no others.
     async fn take_apart(&self, posted: Posted) -> Result<Response, Refused> {
-        let turn = Arc::clone(&self.0.decoding).acquire_owned().await;
+        let turn = self.0.turns.take(posted.from.client).await;
         let otlp = self.clone();
         let work = move || {
-            // A client that disconnects meanwhile ends the request and not this work, so its turn
-            // and the memory of its body are kept here.
+            // If the client disconnects, the request ends but this work goes on. So its turn and
+            // the memory of its body are kept here.
             let _turn = turn;
             let Posted { signal, encoding, gzip, body, from } = posted;
             if !gzip {
@@ -251,14 +251,14 @@ impl Otlp {
 struct Tally {
     time: Option<f64>,
     unmatched: u64,
-    /// Series over a limit of ours.
+    /// The number of series over a limit.
     dropped: u64,
-    /// Points of runs and ranks that there is no room for, or that are another user's.
+    /// The number of points of runs and ranks without room, or of another user's.
     rejected: u64,
 }
 
 impl Tally {
-    /// Partial success must not be set where everything was taken.
+    /// The response. Partial success must not be set if everything was taken.
     fn response(&self) -> Response {
         let rejected = self.dropped + self.rejected;
         let partial_success = (rejected > 0).then(|| PartialSuccess {
@@ -299,8 +299,8 @@ fn message<M: Message + Default + DeserializeOwned>(encoding: Encoding, body: &[
 }
 
 fn gunzip(body: &[u8]) -> Result<Vec<u8>, Refused> {
-    // The uncompressed size that a gzip body ends with. Without it, a vector that grows would
-    // briefly hold the data twice.
+    // A gzip body ends with its uncompressed size. If a vector had to grow, it would briefly hold
+    // the data twice.
     let size = body.last_chunk().map_or(0, |bytes| u64::from(u32::from_le_bytes(*bytes)));
     let mut inflated = Vec::with_capacity(size.min(MAX_INFLATED_BYTES + 1) as usize);
     let mut gzip = flate2::read::MultiGzDecoder::new(body).take(MAX_INFLATED_BYTES + 1);
@@ -313,7 +313,7 @@ fn gunzip(body: &[u8]) -> Result<Vec<u8>, Refused> {
     Ok(inflated)
 }
 
-/// The events of one request by itself, for the fuzzer and the tests.
+/// The events of a single request, for the fuzzer and the tests.
 pub fn events(signal: Signal, encoding: Encoding, body: &[u8]) -> Result<Vec<Event>, Refused> {
     let (names, mut readings) = (Names::default(), Readings::new(0.0));
     let request = Request::read(signal, encoding, body)?;

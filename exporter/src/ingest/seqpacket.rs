@@ -1,5 +1,5 @@
-//! The packet socket: one connection a process, one event a packet. The kernel gives the identity
-//! of the sender and the moment when it is gone.
+//! The packet socket: one connection a process, one event a packet. The kernel identifies the
+//! sender and reports when it exits.
 //!
 //! A connection that closes without a `bye` shows that its rank was killed, within microseconds and
 //! without the rank's help. The hub is notified when the last peer closes, but not when the
@@ -10,7 +10,6 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixListener as StdListener;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,15 +28,15 @@ use crate::processes::stat::read_stat;
 use crate::roots::Roots;
 use crate::training::ProcessFate;
 
-/// Runs and ranks that one connection may report: one, or a launcher's few.
+/// The most runs and ranks that one connection may report: one, or a launcher's few.
 const MAX_IDENTITIES: usize = 64;
-/// Time that the packets of one connection take before others get theirs.
+/// The time that the packets of one connection may take before other tasks run.
 const IN_A_ROW: Duration = Duration::from_millis(1);
-/// Packets read from a connection that was closed for another: more than the kernel holds of one.
+/// The most packets read from a connection that was closed for another; the kernel holds fewer.
 const MAX_DRAINED: u32 = 1_000;
-/// Between two lines about connections that were closed for others.
+/// The time between two log lines about connections that were closed for others.
 const LOG_EVERY: Duration = Duration::from_mins(1);
-/// After an accept failed for want of descriptors.
+/// The pause after an accept failed, usually for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) async fn serve(
@@ -47,8 +46,8 @@ pub(super) async fn serve(
     max: usize,
     shutdown: Shutdown,
 ) {
-    // A listening packet socket accepts as a stream one does, and so do the connections: what
-    // differs is that a read returns one packet.
+    // A listening packet socket is used like a stream socket, and so are its connections. Only a
+    // read differs: it returns one packet.
     let listener = match UnixListener::from_std(StdListener::from(socket)) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "cannot serve the ingest socket"),
@@ -95,14 +94,15 @@ struct Connection {
     intake: Intake,
     rate: Arc<EventRate>,
     peer: Peer,
-    /// Fields of `hello`, for packets that do not repeat them.
+    /// Run, rank and world of the last `hello`, for packets that do not repeat them.
     said: Event,
     identities: BTreeSet<(String, u32)>,
-    /// What was read and is not taken in yet: the connection may be closed for another meanwhile.
+    /// A parsed event that is not published yet: the connection may be closed for another
+    /// meanwhile.
     parsed: Option<Event>,
 }
 
-/// How a connection came to its end.
+/// Which side closed a connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Closed {
     ByPeer,
@@ -153,16 +153,15 @@ impl Connection {
             if self.stream.readable().await.is_err() {
                 return Closed::ByPeer;
             }
-            // Before the packet is read: a sender that hangs up and comes again has to wait too.
-            let (turn, waited) = rate.turn().await;
-            seat.counts().throttled.fetch_add(u64::from(waited), Ordering::Relaxed);
+            // The wait is before the read, so that a sender that reconnects has to wait too.
+            let turn = rate.turn().await;
             match self.stream.try_read(&mut packet) {
                 Ok(0) if self.is_over(&mut packet) => return Closed::ByPeer,
                 Ok(n) => {
                     seat.spoke();
                     let (event, spent) = timed(|| self.parse(&packet[..n]));
                     let is_hello = event.as_ref().is_some_and(|event| event.kind == Kind::Hello);
-                    // A hello may take long, and what else the user sends does not wait for it.
+                    // A hello may take long, and other events of the user do not wait for it.
                     self.parsed = event;
                     let turn = if is_hello {
                         drop(turn);
@@ -183,11 +182,11 @@ impl Connection {
         }
     }
 
-    /// Reads what came before the connection was closed for another. The peer cannot send any more,
-    /// so nothing that it was told was sent is lost, unless its user sends too fast.
+    /// Reads the packets that arrived before the connection was closed for another. The peer cannot
+    /// send any more, so no packet that was sent is lost, unless its user sends too fast.
     fn drain(&mut self) {
         self.take_in(Duration::ZERO);
-        // It may be gone already.
+        // The connection may be gone already.
         let _ = rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Read);
         let mut packet = vec![0; MAX_EVENT_BYTES + 1];
         for _ in 0..MAX_DRAINED {
@@ -202,8 +201,8 @@ impl Connection {
         }
     }
 
-    /// An empty packet reads like the end. It is the end if the peer has hung up and there is
-    /// nothing after it.
+    /// Whether a read of zero bytes is the end. An empty packet reads the same; it is the end if
+    /// the peer has hung up and there is nothing after it.
     fn is_over(&mut self, packet: &mut [u8]) -> bool {
         let fd = self.stream.as_fd();
         let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN | PollFlags::RDHUP)];
@@ -215,7 +214,7 @@ impl Connection {
         match self.stream.try_read(packet) {
             Ok(0) => true,
             Ok(n) => {
-                // The empty packet itself is counted by the caller.
+                // The caller counts the empty packet.
                 let rest = packet[..n].to_vec();
                 self.packet(&rest);
                 false
@@ -244,8 +243,8 @@ impl Connection {
             .ok()
     }
 
-    /// Takes in what was parsed, counts it with what was spent before, and returns the time that it
-    /// took.
+    /// Publishes the parsed event and counts it. Returns the processor time, with that of the
+    /// parsing.
     fn take_in(&mut self, spent: Duration) -> Duration {
         let ((), took) = timed(|| {
             if let Some(event) = self.parsed.take() {
@@ -283,8 +282,8 @@ impl Connection {
     }
 }
 
-/// What became of the process whose connection closed. Its files are closed before it is gone from
-/// the process table, so one that has begun to exit counts as gone.
+/// The fate of the process whose connection closed. Its files are closed before it leaves the
+/// process table, so a process that has begun to exit counts as gone.
 fn fate(pid: Option<u32>) -> ProcessFate {
     let Some(pid) = pid else { return ProcessFate::Unknown };
     match read_stat(&Roots::default(), pid) {
@@ -299,7 +298,7 @@ mod tests {
     use crate::hub::Hub;
     use crate::testing;
 
-    /// A connection whose peer has sent three steps and is gone.
+    /// A connection whose peer has sent three steps and exited.
     fn connection(hub: &Hub) -> Connection {
         use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -329,14 +328,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_new_connection_of_a_user_that_was_too_fast_waits() {
-        let (hub, counts) = (testing::hub(), Arc::<Counts>::default());
+        let hub = testing::hub();
         let connection = connection(&hub);
+        let throttled = connection.intake.rates.throttled();
         connection.rate.count(Instant::now(), Duration::from_hours(1));
-        let seat = Seat::take(&counts, &connection.peer, 1).unwrap();
-        // The time of the rate is the real one, which does not pass here: after each wait in the
-        // test's time, one more packet is read.
+        let seat = Seat::take(&Arc::default(), &connection.peer, 1).unwrap();
+        // The rate uses the real clock, which hardly advances here: after each wait on the test's
+        // clock, one more packet is read.
         connection.run(seat, Shutdown::manual().1).await;
-        assert!(counts.throttled.load(Ordering::Relaxed) >= 3, "before each packet");
+        assert!(throttled.load(std::sync::atomic::Ordering::Relaxed) >= 3, "before each packet");
         assert_eq!(steps(&hub), [1, 2, 3], "and nothing is lost");
     }
 

@@ -184,7 +184,7 @@ async fn stream(
         Some(Ok(cursor)) => Some(cursor),
         Some(Err(error)) => return reply::error(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    let client = client.map(|Extension(client)| client);
+    let client = client.map(|Extension(client)| client.of_any_user());
     let user = peer::voice_at_our_port(ends.map(|Extension(ends)| ends)).await.uid();
     let limits = (state.config.max_readers, state.config.max_readers_per_address);
     let Some(seat) = state.readers.seats.take((client, user), authenticated.is_some(), limits) else {

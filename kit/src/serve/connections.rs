@@ -54,9 +54,26 @@ const HTTP2_PART: usize = 8;
 const DISCARD: u16 = 9;
 
 /// What a limit counts as one client: an IPv4 address, an IPv6 network of 64 bits (the holder of
-/// one address of it has all), or this machine.
+/// one address of it has all), this machine, or a user of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Client(IpAddr);
+#[serde(from = "IpAddr", into = "IpAddr")]
+pub struct Client {
+    address: IpAddr,
+    /// Not stored: a user may have another connection next time.
+    user: Option<u32>,
+}
+
+impl From<IpAddr> for Client {
+    fn from(address: IpAddr) -> Self {
+        Self { address, user: None }
+    }
+}
+
+impl From<Client> for IpAddr {
+    fn from(client: Client) -> Self {
+        client.address
+    }
+}
 
 impl Client {
     /// Of a connection from `peer` to our address `local`. Every address of this machine is one
@@ -64,17 +81,30 @@ impl Client {
     pub fn from_addresses(peer: IpAddr, local: IpAddr) -> Self {
         let (ip, local) = (peer.to_canonical(), local.to_canonical());
         if ip.is_loopback() || ip == local || is_of_this_machine(ip) {
-            return Self(IpAddr::V4(Ipv4Addr::LOCALHOST));
+            return Self::from(IpAddr::V4(Ipv4Addr::LOCALHOST));
         }
-        match ip {
-            IpAddr::V4(_) => Self(ip),
-            IpAddr::V6(v6) => Self(IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64)))),
-        }
+        Self::from(match ip {
+            IpAddr::V4(_) => ip,
+            IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64))),
+        })
+    }
+
+    /// One of the users of this machine, where that is known.
+    #[must_use]
+    pub fn of_user(self, user: impl FnOnce() -> Option<u32>) -> Self {
+        let user = if self.elsewhere().is_none() { user() } else { None };
+        Self { user, ..self }
+    }
+
+    /// The same, whichever user it is.
+    #[must_use]
+    pub fn of_any_user(self) -> Self {
+        Self { user: None, ..self }
     }
 
     /// The address, or the first one of the network; `None` for this machine.
     pub fn elsewhere(self) -> Option<IpAddr> {
-        Some(self.0).filter(|ip| !ip.is_loopback())
+        Some(self.address).filter(|ip| !ip.is_loopback())
     }
 }
 
@@ -90,7 +120,8 @@ fn is_of_this_machine(ip: IpAddr) -> bool {
 
 impl fmt::Display for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.address.fmt(f)?;
+        self.user.map_or(Ok(()), |uid| write!(f, " (uid {uid})"))
     }
 }
 

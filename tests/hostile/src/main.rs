@@ -12,6 +12,7 @@ mod attack;
 mod attacks;
 mod newcomer;
 mod stage;
+mod ways;
 
 use std::process::ExitCode;
 

@@ -14,6 +14,7 @@ use stepwatch_tests::{FakeLibc, Machine, Stack, StackOptions, exposition, http, 
 
 use crate::attack::{Attack, Private, Target};
 use crate::newcomer;
+use crate::ways::Way;
 
 pub(crate) const GENUINE: &str = "genuine";
 
@@ -262,16 +263,21 @@ impl Stage {
         Ok(())
     }
 
-    /// Another step of the genuine run; how long until it is on the page.
+    /// Another step of the genuine runs, each by its own way; how long until all are on the page.
     async fn healthy_step(&mut self) -> anyhow::Result<()> {
         self.step += 1;
         let (loss, grad_norm) = healthy(self.step);
         let sent = Instant::now();
         self.genuine.step(self.step, &[("loss", loss), ("grad_norm", grad_norm), ("lr", 3e-4)])?;
         let (exporter, step) = (&self.stack.exporter, self.step as f64);
-        poll_until("a genuine step on the page", PATIENCE, async || {
+        let url = exporter.url();
+        let [events, telemetry] = Way::ALL.map(|way| way.report(&url, self.step, loss));
+        tokio::try_join!(events, telemetry)?;
+        poll_until("genuine steps on the page", PATIENCE, async || {
             let page = exporter.metrics().await.ok()?;
-            (exposition::value(&page, "train_step", &[("run", GENUINE)])? >= step).then_some(())
+            let at = |run: &str| exposition::value(&page, "train_step", &[("run", run)]);
+            let runs = [GENUINE].into_iter().chain(Way::ALL.map(Way::run));
+            runs.map(at).all(|at| at.is_some_and(|at| at >= step)).then_some(())
         })
         .await?;
         self.age = self.age.max(sent.elapsed());

@@ -1,5 +1,5 @@
-//! Passing reports on to a real Kubeflow Trainer, one after the other and behind a queue of its
-//! own: it may be slow or away.
+//! Forwards reports to a real Kubeflow Trainer, one after the other. They have a queue of their
+//! own, because that server may be slow or down.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::{Health, Report};
 
-/// Reports that wait to be passed on.
+/// The most reports that wait to be forwarded.
 const MAX_QUEUED: usize = 16;
-/// As long as the callback itself would wait.
+/// The callback itself would wait as long.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// What stands for the run in the URL.
+/// The placeholder of the run in the URL.
 const RUN: &str = "{run}";
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct Forward {
     url: String,
 }
 
-/// What is wrong with the URL.
+/// Checks the URL; the error says what is wrong with it.
 pub(super) fn check(url: &str) -> Result<(), String> {
     let url: Url = url.replace(RUN, "run").parse().map_err(|e| format!("is not a URL: {e}"))?;
     match url.scheme() {
@@ -36,7 +36,7 @@ pub(super) fn check(url: &str) -> Result<(), String> {
 
 impl Forward {
     pub(super) fn new(url: &str, ca_file: Option<&Path>) -> anyhow::Result<Self> {
-        // The bearer token must reach only the server that is named.
+        // The bearer token must reach only the configured server.
         let mut client = Client::builder().no_proxy().timeout(TIMEOUT).redirect(redirect::Policy::none());
         if let Some(file) = ca_file {
             let place = || format!("ingest.kubeflow.ca_file: {}", file.display());
@@ -85,7 +85,7 @@ impl Forward {
     }
 }
 
-/// A run's name as one segment of a path.
+/// Encodes a run's name as one segment of a path.
 fn encode(run: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.~".contains(&b);
     run.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()

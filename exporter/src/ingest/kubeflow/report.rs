@@ -7,11 +7,11 @@ use stepwatch_wire::{Event, EventError, Kind, Value as Json};
 
 use crate::readings::{Names, Readings, Report, Value, Who};
 
-/// Metrics of one report.
+/// The most metrics of one report.
 const MAX_METRICS: usize = 256;
 
-/// Numbers of a report that are no metrics of a step: those of the whole training, sent once it is
-/// over, and progress.
+/// Numbers of a report that are not metrics of a step: those of the whole training, which are sent
+/// at its end, and progress.
 const NOT_METRICS: &[&str] = &[
     "total_steps",
     "current_epoch",
@@ -25,16 +25,16 @@ const NOT_METRICS: &[&str] = &[
 
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Status {
-    /// Unix seconds.
+    /// The Unix time of the report in seconds.
     pub(super) updated: Option<f64>,
-    /// Percent.
+    /// The progress in percent.
     progress: Option<f64>,
     metrics: Vec<(String, f64)>,
-    /// Values that are not numbers, and those over the limit.
+    /// The number of values that are not numbers or are over the limit.
     skipped: u64,
 }
 
-/// The configured names, in front of what the names of this callback mean.
+/// The meanings of names: those of this callback, which the configured ones override.
 pub(super) fn names(configured: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut names: BTreeMap<_, _> =
         NOT_METRICS.iter().map(|name| ((*name).to_owned(), "drop".to_owned())).collect();
@@ -68,8 +68,8 @@ impl Status {
         Ok(read)
     }
 
-    /// The events of the report, and how many values were over a limit. The callback repeats what
-    /// was logged last in every report; a value that did not change was not logged again.
+    /// The events of the report, and how many values were over a limit. The callback repeats the
+    /// last logged values in every report; a value that did not change was not logged again.
     pub(super) fn events(
         &self,
         mut who: Who,
@@ -98,13 +98,13 @@ impl Status {
         (taken.events, taken.dropped + self.skipped)
     }
 
-    /// Training begins: no step has been reported yet.
+    /// Whether training begins: no step has been reported yet.
     fn is_start(&self) -> bool {
         self.progress == Some(0.0) && self.metrics.iter().all(|(name, _)| name != "current_step")
     }
 }
 
-/// Numbers come as text.
+/// Parses a number, which the callback sends as text.
 fn number(value: &Json) -> Option<f64> {
     value.as_f64().or_else(|| stepwatch_wire::num::parse(value.as_str()?))
 }

@@ -11,7 +11,7 @@ use tower::ServiceExt as _;
 use super::*;
 use crate::testing::{hub, published};
 
-/// What the callback sent, its numbers NaN.
+/// A body that the callback sent, with NaN in its numbers.
 const SAMPLE: &str = include_str!("../../../tests/data/kubeflow_trainer_status_post.json");
 
 struct Bench {
@@ -38,7 +38,7 @@ impl Bench {
         self.router.clone().oneshot(request).await.unwrap().status()
     }
 
-    /// Waits until so many events were published.
+    /// Waits until this number of events was published.
     async fn events(&self, count: usize) -> Vec<Event> {
         for _ in 0..10_000 {
             let all = published(&self.hub);
@@ -51,7 +51,7 @@ impl Bench {
     }
 }
 
-/// A report of some second of the minute.
+/// A report at some second of the minute.
 fn status(second: u32, progress: i64, metrics: serde_json::Value) -> String {
     let metrics: Vec<_> = metrics
         .as_object()
@@ -155,7 +155,7 @@ async fn tokens_are_checked_where_wanted() {
     b.events(2).await;
 }
 
-/// The trainer waits for the answer, so it must not wait for whatever holds the hub.
+/// The trainer waits for the answer, so the answer must not wait for a holder of the hub's lock.
 #[tokio::test]
 async fn answers_come_at_once_and_the_queue_is_bounded() {
     let hub = hub();

@@ -74,7 +74,7 @@ fn a_client_in_the_script_is_believed_before_its_output() {
 #[test]
 fn zones_are_found_out() {
     let intake = intake();
-    // Two hours ahead of UTC.
+    // The stamp is two hours ahead of UTC.
     output(&intake, "stdout", &[&format!(" [2026-11-21 04:16:55.5] {}", line(7, 2.5))]);
     assert_eq!(published(&intake.hub)[0].ts, Some(1_795_227_415.5));
 }
@@ -121,7 +121,7 @@ fn streams_are_bounded() {
     assert_eq!(intake.hub.drops().get(Reason::Streams), 10);
 }
 
-/// A new reader would not have the format of a line that no grammar fits.
+/// A new reader would not know the format of a line that no grammar matches.
 #[test]
 fn streams_of_one_user_take_none_of_anothers() {
     let intake = intake();
@@ -134,7 +134,7 @@ fn streams_of_one_user_take_none_of_anothers() {
         let now = NOW + 1.0 + i as f64;
         output_at(&intake, now, &bob, "bob", &i.to_string(), &["x"]);
         if i % 100 == 0 {
-            // And one that takes the place of another.
+            // A stream of the same user also replaces another one.
             output_at(&intake, now, &ann, "ann", &format!("more-{i}"), &["x"]);
         }
     }
@@ -181,7 +181,7 @@ fn pieces_of_lines_have_a_budget() {
     let lost =
         page.iter().filter(|s| s.family == &DROPPED && format!("{:?}", s.labels).contains(unfinished::LIMIT));
     assert!(lost.count() > 100);
-    // A line in pieces of another user is read all the same.
+    // A line in pieces is still read for another user.
     let whole = format!("{} {}", line(7, 2.5), "y".repeat(6_000));
     let (first, last) = whole.split_at(5_000);
     for (flag, text) in [("P", first), ("F", last)] {

@@ -1,17 +1,17 @@
-//! What a request may contain, counted before anything of it is decoded.
+//! Limits what a request may contain, before any of it is decoded.
 //!
 //! An empty metric takes two bytes of protobuf and a hundred times as much once decoded; compressed
-//! it takes almost nothing. So the messages are counted where they lie, and a request with too many
-//! is refused whole.
+//! it takes almost nothing. So the messages are counted in the encoded body, and a request with too
+//! many is refused as a whole.
 
 use stepwatch_formats::protobuf::Message;
 
 use super::{Refused, Signal};
 
-/// Messages of one request: metrics, points, attributes and what holds them. A rank that pushes a
-/// hundred metrics of ten points with three attributes each sends some four thousand.
+/// The most messages of one request: metrics, points, attributes and their containers. A rank that
+/// pushes a hundred metrics of ten points with three attributes each sends about four thousand.
 const MAX_MESSAGES: usize = 32_768;
-/// Objects, lists, keys and values of one request in JSON.
+/// The most objects, lists, keys and values of one request in JSON.
 const MAX_VALUES: usize = 262_144;
 
 /// A message whose fields hold messages that are decoded.
@@ -21,7 +21,7 @@ enum MessageKind {
     ResourceMetrics,
     ScopeMetrics,
     Metric,
-    /// A gauge, a sum, a histogram or a summary, whose points keep their attributes in this field.
+    /// A gauge, sum, histogram or summary. The number is the field of its points' attributes.
     Data(u32),
     Point(u32),
     ResourceSpans,
@@ -33,8 +33,8 @@ enum MessageKind {
 }
 
 impl MessageKind {
-    /// What field `tag` holds, by opentelemetry-proto 1.x; nothing where it is not a message, or is
-    /// passed over.
+    /// The kind of message in field `tag`, by opentelemetry-proto 1.x; `None` if it is not a
+    /// message, or is skipped.
     fn child(self, tag: u32) -> Option<Self> {
         Some(match (self, tag) {
             (Self::Request(Signal::Metrics), 1) => Self::ResourceMetrics,
@@ -61,7 +61,8 @@ pub(super) fn of_protobuf(signal: Signal, body: &[u8]) -> Result<(), Refused> {
     count(MessageKind::Request(signal), body, &mut left)
 }
 
-/// Takes the messages below one from what is left. No deeper than the kinds are.
+/// Subtracts the messages below `body` from `left`. The recursion is as deep as the kinds are
+/// nested.
 fn count(kind: MessageKind, body: &[u8], left: &mut usize) -> Result<(), Refused> {
     for field in Message::new(body) {
         let (tag, value) = field.map_err(|_| Refused::Malformed("not protobuf of OTLP".to_owned()))?;
@@ -76,7 +77,7 @@ fn count(kind: MessageKind, body: &[u8], left: &mut usize) -> Result<(), Refused
     Ok(())
 }
 
-/// Every value of JSON but the first stands behind one of these, outside of text.
+/// Counts values: each one but the first follows one of these characters, outside of text.
 pub(super) fn of_json(body: &[u8]) -> Result<(), Refused> {
     let mut left = MAX_VALUES;
     let (mut text, mut escaped) = (false, false);

@@ -1,5 +1,6 @@
-//! OTLP over gRPC: two unary calls. A request is one message in a frame of five bytes, its response
-//! another, with the status in the trailers. This takes less code than a framework for gRPC.
+//! OTLP over gRPC: two unary calls. A request is one message in a frame with a header of five
+//! bytes. Its response is another, with the status in the trailers. This takes less code than a
+//! framework for gRPC.
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -20,15 +21,15 @@ const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
-/// Compressed or not, and the length of the message.
+/// The bytes of a frame's header: one for compression, four for the length of the message.
 const FRAME: usize = 5;
 
-/// Codes of gRPC. None of those used is one that a sender tries again for.
+/// Status codes of gRPC. A client retries for none of them.
 #[derive(Debug, Clone, Copy)]
 enum Code {
     Ok = 0,
     InvalidArgument = 3,
-    /// Without a delay for the retry, that means never.
+    /// A client retries for it only if the status gives a delay, and ours gives none.
     ResourceExhausted = 8,
     Unimplemented = 12,
 }
@@ -83,7 +84,7 @@ fn unframe(body: &Bytes, headers: &HeaderMap) -> Result<(bool, Bytes), (Code, &'
 fn answer(message: &[u8]) -> Response {
     let mut framed = Vec::with_capacity(FRAME + message.len());
     framed.push(0);
-    // An answer is a few dozen bytes.
+    // A response is a few dozen bytes, so its length fits.
     framed.extend_from_slice(&(message.len() as u32).to_be_bytes());
     framed.extend_from_slice(message);
     let mut trailers = HeaderMap::new();
@@ -92,12 +93,12 @@ fn answer(message: &[u8]) -> Response {
     headed(Response::new(Body::new(body)))
 }
 
-/// An answer of a status alone, which then stands among the headers.
+/// A response that is only a status, which is then sent in the headers.
 fn failed(status: Code, why: &str) -> Response {
     let mut response = headed(Response::new(Body::empty()));
     let headers = response.headers_mut();
     headers.insert(STATUS, code(status));
-    // What has no place in a header is left out.
+    // Characters that a header may not have are left out.
     let plain: String = why.chars().filter(|c| matches!(c, ' '..='~') && *c != '%').collect();
     if let Ok(message) = HeaderValue::from_str(&plain) {
         headers.insert(MESSAGE, message);

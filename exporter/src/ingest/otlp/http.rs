@@ -17,7 +17,7 @@ use super::{Arrival, Encoding, MAX_BODY_BYTES, Otlp, Posted, Refused, Signal, gr
 /// `google.rpc.Code::InvalidArgument`.
 const INVALID_ARGUMENT: i32 = 3;
 
-/// Both transports of both signals.
+/// The routes of both signals over both transports.
 pub fn routes(otlp: Otlp) -> Router {
     Router::new()
         .route("/v1/metrics", post(|s, p, h, b| receive(Signal::Metrics, s, p, h, b)))
@@ -78,7 +78,7 @@ impl Encoding {
         }
     }
 
-    /// An answer is written as its request was.
+    /// Writes a response in the encoding of its request.
     fn answer(
         self,
         status: StatusCode,

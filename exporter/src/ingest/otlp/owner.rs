@@ -1,5 +1,5 @@
-//! The owner of telemetry that does not name its run: the job that it names, the process that sends
-//! it, or its service.
+//! Finds the owner of telemetry that does not name its run: the job that it names, the process that
+//! sends it, or its service.
 
 use std::collections::BTreeMap;
 
@@ -13,39 +13,38 @@ use crate::principal::Principal;
 use crate::readings::Who;
 use crate::roots::Roots;
 
-/// Senders remembered; over it all are asked about again.
+/// The most senders kept. Above it, all are looked up again.
 const MAX_KNOWN: usize = 4096;
-/// Seconds after which a sender is asked about again: its port may be another process's by then.
+/// Seconds after which a sender is looked up again, because its port may belong to another process.
 const KNOWN_SECONDS: f64 = 60.0;
 
-/// Run and rank as the telemetry gives them, and who sent it.
+/// The run and rank in the telemetry, the ends of the connection, and the sender.
 type Sender = (String, u32, Option<Ends>, Principal);
 
-/// What was found out.
+/// The runs that were found for senders, and when.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     known: BTreeMap<Sender, (f64, String)>,
 }
 
-/// What is needed to find out.
+/// The facts from which a sender's run is found.
 pub(super) struct Asked<'a> {
     pub(super) hub: &'a Hub,
     pub(super) roots: &'a Roots,
     pub(super) ends: Option<Ends>,
-    /// The process at the other end of the connection, and what its runs are called.
+    /// The process at the other end of the connection, and the rule's name of its run.
     pub(super) process: Option<(u32, Named)>,
     pub(super) principal: Principal,
     pub(super) now: f64,
 }
 
 impl Owners {
-    /// Whether nothing need be found out for a report.
+    /// Whether the run of a report is already known.
     pub(super) fn knows(&self, who: &Who, asked: &Asked<'_>) -> bool {
         self.run_of(&sender_of(who, asked), asked.now).is_some()
     }
 
-    /// Puts a report to the run that it is of; false where that would have to be found out and
-    /// `left` is zero.
+    /// Sets the run of a report. Returns false if it would have to be looked up and `left` is zero.
     pub(super) fn settle(&mut self, who: &mut Who, asked: &Asked<'_>, left: &mut usize) -> bool {
         let key = sender_of(who, asked);
         if let Some(run) = self.run_of(&key, asked.now) {
@@ -74,8 +73,8 @@ fn sender_of(who: &Who, asked: &Asked<'_>) -> Sender {
     (who.run.clone(), who.rank, asked.ends, asked.principal)
 }
 
-/// The process that has the socket at the other end, if it is one that trains and not one that
-/// passes on what others measured.
+/// The process that has the socket at the other end, if it trains rather than forwards the
+/// measurements of others.
 pub(super) fn process(roots: &Roots, holder: Holder) -> Option<(u32, Named)> {
     let pid = peer::pid_of(roots, holder)?;
     Some((pid, identity::script_named(roots, pid)?))
@@ -126,7 +125,7 @@ fn claim(who: &Who, asked: &Asked<'_>) -> Claim {
     claim
 }
 
-/// The process of this node that trains and sends it, or that it names as its origin.
+/// The process of this node that trains and sends the telemetry, or that the telemetry names.
 fn sender(who: &Who, asked: &Asked<'_>) -> Option<(u32, Named)> {
     let is_here = || who.place.host.as_deref() == Some(asked.hub.node());
     let named_pid = who.place.pid.filter(|_| is_here());

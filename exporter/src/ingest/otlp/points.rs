@@ -12,21 +12,21 @@ use crate::readings::{Meaning, Names, Reading, Report, Value, Who, whole};
 
 /// Attributes of a point that give its step.
 const STEP: &[&str] = &["step", "global_step", "iteration", "dl.iteration", "nv.dl.training.step"];
-/// Metrics of processes and libraries, which instrumentation adds by itself.
+/// Prefixes of metrics about processes and libraries, which instrumentation adds by itself.
 const INFRASTRUCTURE: &[&str] =
     &["process.", "system.", "http.", "rpc.", "otel.", "db.", "cpython.", "jvm.", "go."];
 /// Events of spans that report on training.
 const REPORTS: &str = "nv.dl.training.";
 const OBJECTIVE: &str = "nv.dl.training.objective";
-/// Labels of a series in the name of its metric.
+/// The most bytes of labels in the name of a metric.
 const MAX_LABELS: usize = 96;
 
 const NANO: f64 = 1e-9;
 
-/// The readings of one rank and step.
+/// The readings of one rank and step, and where they come from.
 pub(super) type OwnedReport<'a> = (Who, Report<'a>);
 
-/// Points of one rank and step. Points without a step come last, when the given steps are known.
+/// The readings by rank and step. Points without a step come last, when the given steps are known.
 type Groups<'a> = BTreeMap<(u32, bool, Option<i64>), Report<'a>>;
 
 struct Point<'a> {
@@ -65,7 +65,7 @@ fn take_metric<'a>(metric: &'a Metric, names: &'a Names, who: &Who, groups: &mut
         report.readings.push(if labels.is_empty() {
             names.reading(&metric.name, &metric.unit, value)
         } else {
-            // One of several series: which of them is the loss is not known.
+            // It is one of several series, and it is unknown which of them is the loss.
             let meaning = Meaning::Metric(format!("{}{labels}", metric.name).into(), 1.0);
             Reading { meaning, known: false, value }
         });
@@ -84,7 +84,7 @@ fn points(metric: &Metric) -> Vec<Point<'_>> {
             let value =
                 p.as_double.or(p.as_int.map(|n| n as f64)).map(|v| match sum.aggregation_temporality {
                     DELTA => Value::Increment(v),
-                    // What goes up and down is a gauge by another name.
+                    // A sum that may fall is a gauge.
                     _ if !sum.is_monotonic => Value::Gauge(v),
                     _ => Value::Total { total: v, start },
                 });
@@ -108,7 +108,7 @@ fn points(metric: &Metric) -> Vec<Point<'_>> {
     all
 }
 
-/// Unix seconds; zero is no time.
+/// Unix seconds; zero means that there is no time.
 fn seconds(nano: u64) -> Option<f64> {
     (nano > 0).then_some(nano as f64 * NANO)
 }
@@ -117,13 +117,13 @@ pub(super) fn later(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     if b > a { b } else { a }
 }
 
-/// Rank and step of a point.
+/// The rank, whether the step is missing, and the step of a point.
 fn place(attributes: &[KeyValue], rank: u32) -> (u32, bool, Option<i64>) {
     let step = STEP.iter().find_map(|key| whole(attribute(attributes, key)?.number()?));
     (resource::rank(attributes).unwrap_or(rank), step.is_none(), step)
 }
 
-/// `{group=0,kind=aux}` of the attributes that are neither rank nor step.
+/// Formats the attributes that are neither rank nor step, as `{group=0,kind=aux}`.
 fn labels(attributes: &[KeyValue]) -> String {
     let mut out = String::new();
     for attribute in attributes {

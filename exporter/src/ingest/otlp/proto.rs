@@ -1,8 +1,7 @@
-//! The messages of OpenTelemetry that matter here, as much of them as is read: metrics, and the
-//! events of spans.
+//! The messages of OpenTelemetry, as far as they are read: metrics, and the events of spans.
 //!
-//! Field numbers are those of opentelemetry-proto 1.x, whose compatibility promise covers them;
-//! what is not listed is skipped over. The same types read the JSON form, whose names are the
+//! Field numbers are those of opentelemetry-proto 1.x, whose compatibility promise covers them.
+//! Fields that are not listed are skipped. The same types read the JSON form, whose names are the
 //! protobuf ones in camel case.
 
 use std::fmt;
@@ -125,7 +124,7 @@ pub(super) struct NumberPoint {
     pub(super) flags: u32,
 }
 
-/// Without its buckets.
+/// A point of a histogram, without its buckets.
 #[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct HistogramPoint {
@@ -147,7 +146,7 @@ pub(super) struct HistogramPoint {
     pub(super) flags: u32,
 }
 
-/// Without its buckets.
+/// A point of an exponential histogram, without its buckets.
 #[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct ExponentialPoint {
@@ -169,7 +168,7 @@ pub(super) struct ExponentialPoint {
     pub(super) flags: u32,
 }
 
-/// Without its quantiles.
+/// A point of a summary, without its quantiles.
 #[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct SummaryPoint {
@@ -266,7 +265,7 @@ pub(super) struct SpanEvent {
     pub(super) attributes: Vec<KeyValue>,
 }
 
-/// Answer to both requests; without anything rejected it is empty.
+/// The response to both requests. It is empty if nothing was rejected.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Response {
     #[prost(message, optional, tag = "1")]
@@ -290,9 +289,9 @@ pub(super) struct Status {
     pub(super) message: String,
 }
 
-/// Aggregation temporality: what a point covers.
+/// The aggregation temporality of a point that covers only the time since the previous one.
 pub(super) const DELTA: i32 = 1;
-/// Flag of a point without a value.
+/// The flag of a point without a value.
 pub(super) const NO_RECORDED_VALUE: u32 = 1;
 
 /// The value of an attribute.
@@ -308,7 +307,7 @@ impl Any {
         }
     }
 
-    /// A number, which the environment can only give as text.
+    /// The value as a number. Attributes from the environment can only be text.
     pub(super) fn number(&self) -> Option<f64> {
         match self {
             Self::Int(n) => Some(*n as f64),
@@ -330,7 +329,7 @@ impl fmt::Display for Any {
     }
 }
 
-/// Protobuf's JSON writes 64-bit integers as text, and reads both.
+/// An integer in protobuf's JSON, which writes 64-bit ones as text and reads both forms.
 struct Integer;
 
 impl Visitor<'_> for Integer {

@@ -8,15 +8,15 @@ use super::proto::{Any, KeyValue, Resource, attribute};
 use crate::principal::Principal;
 use crate::readings::{Place, Who, whole};
 
-/// Attributes by which a user names the run.
+/// Attributes in which a user names the run.
 const NAME: &[&str] = &["stepwatch.run", "nemo.run.id"];
-/// Attributes that number it, the more certain first.
+/// Attributes that identify the run, the most certain first.
 const RUN: &[&str] = &["nv.dl.job.uuid", "nv.dl.run.uuid"];
 const JOB: &[&str] = &["slurm.job.id", "slurm.job_id", "pbs.job.id", "lsf.job.id"];
 const JOB_NAME: &[&str] = &["slurm.job.name", "slurm.job_name", "pbs.job.name", "lsf.job.name"];
 const RANK: &[&str] = &["stepwatch.rank", "dl.rank", "nv.dl.rank", "process.rank", "rank"];
 const WORLD: &[&str] = &["dl.world_size", "nv.dl.world_size", "world_size"];
-/// Ranks are the product of these, where their number is not given.
+/// The parallel sizes whose product is the number of ranks, if that is not given.
 const SIZES: &[&str] = &["data", "tensor", "pipeline", "context"];
 /// Attributes published in the `hello` of a rank, and the keys they get there.
 const ABOUT: &[(&str, &str)] = &[
@@ -32,7 +32,7 @@ const ABOUT: &[(&str, &str)] = &[
 ];
 /// The name that the SDK gives an unnamed service.
 const UNNAMED: &str = "unknown_service";
-/// Longest name of a run.
+/// The most characters of the name of a run.
 const MAX_RUN: usize = 128;
 
 pub(super) fn who(resource: Option<&Resource>) -> Who {
@@ -46,7 +46,7 @@ pub(super) fn who(resource: Option<&Resource>) -> Who {
     let first = |keys: &[&str]| keys.iter().find_map(|key| text(key));
     let place = Place {
         given: given.map(|(key, _)| key),
-        // As NeMo Lens numbers the processes of a job.
+        // NeMo Lens names the processes of a job like this.
         job: first(JOB).or_else(|| parts.map(|(run, _)| run.to_owned())),
         job_name: first(JOB_NAME),
         pid: number(attributes, &["process.pid"]),
@@ -54,7 +54,7 @@ pub(super) fn who(resource: Option<&Resource>) -> Who {
     };
     let certain = run.is_some();
     let service = || text("service.name").unwrap_or_else(|| UNNAMED.to_owned());
-    // A number made up for each process would make each of its restarts another run.
+    // With an instance id made up at every start, each restart would be another run.
     let named = instance.as_deref().filter(|i| !is_uuid(i));
     let run = run.unwrap_or_else(|| named.map_or_else(service, |i| format!("{}/{i}", service())));
     let rank = rank(attributes).or(parts.map(|(_, rank)| rank));
@@ -65,7 +65,7 @@ pub(super) fn who(resource: Option<&Resource>) -> Who {
         world: world(attributes),
         about: about(attributes),
         place,
-        // The connection shows it.
+        // It is set later, from the connection.
         principal: Principal::Unknown,
     }
 }
@@ -87,7 +87,7 @@ fn number(attributes: &[KeyValue], keys: &[&str]) -> Option<u32> {
 fn world(attributes: &[KeyValue]) -> Option<u32> {
     number(attributes, WORLD).or_else(|| {
         let size = |kind: &&str| number(attributes, &[&format!("dl.{kind}_parallel.size")]);
-        // Of the data-parallel size at least: the others alone are a part of the job.
+        // The data-parallel size must be given: the other sizes alone cover only a part of the job.
         number(attributes, &["dl.data_parallel.size"])?;
         SIZES.iter().filter_map(size).try_fold(1u32, |all, n| all.checked_mul(n))
     })

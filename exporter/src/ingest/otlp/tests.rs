@@ -16,7 +16,7 @@ use super::*;
 use crate::principal::Principal;
 use crate::testing::{hub, published};
 
-/// What Megatron-LM's instruments and the OpenTelemetry SDK made.
+/// A request that Megatron-LM's instruments and the OpenTelemetry SDK made.
 const MEGATRON: &[u8] = include_bytes!("../../../tests/data/otlp_metrics_request.pb");
 
 fn router(hub: &Hub) -> Router {
@@ -168,7 +168,8 @@ fn telemetry_that_is_not_of_training_makes_no_run() {
     assert_eq!(published(&hub).pop().unwrap().run.as_deref(), Some("web"));
 }
 
-/// Holds the lock that requests wait for, from when the first resolves until the second is sent.
+/// Holds the lock that requests wait for: from when the first channel resolves until the second is
+/// sent.
 fn hold(otlp: &Otlp) -> (tokio::sync::oneshot::Receiver<()>, std::sync::mpsc::Sender<()>) {
     let (locked, is_locked) = tokio::sync::oneshot::channel();
     let (unlock, unlocks) = std::sync::mpsc::channel();
@@ -181,15 +182,15 @@ fn hold(otlp: &Otlp) -> (tokio::sync::oneshot::Receiver<()>, std::sync::mpsc::Se
     (is_locked, unlock)
 }
 
-/// A client that disconnects when the work has begun makes no room for more of it.
+/// A client that disconnects after the work has begun makes no room for more of it.
 #[tokio::test]
 async fn work_that_nobody_waits_for_keeps_its_turn() {
     let otlp = Otlp::new(hub(), &BTreeMap::new(), Roots::default());
     let body = Bytes::from(json_gauge(json!([{"asDouble": 1.0}])).to_string());
-    let free = || otlp.0.decoding.available_permits();
+    let free = || otlp.0.turns.free();
     let (locked, unlock) = hold(&otlp);
     locked.await.unwrap();
-    for taken in 1..=MAX_DECODING {
+    for taken in 1..=turns::MAX_DECODING {
         let (otlp, body) = (otlp.clone(), body.clone());
         let posted = Posted {
             signal: Signal::Metrics,
@@ -199,17 +200,17 @@ async fn work_that_nobody_waits_for_keeps_its_turn() {
             from: Arrival::default(),
         };
         let given_up = tokio::spawn(async move { otlp.take_apart(posted).await });
-        while free() != MAX_DECODING - taken {
+        while free() != turns::MAX_DECODING - taken {
             tokio::task::yield_now().await;
         }
         given_up.abort();
         assert!(given_up.await.unwrap_err().is_cancelled());
-        assert_eq!(free(), MAX_DECODING - taken);
+        assert_eq!(free(), turns::MAX_DECODING - taken);
     }
-    // And what is refused meanwhile waits for none of it.
+    // A refusal in the meantime does not wait for it.
     otlp.refused(&Refused::Malformed("no message".to_owned()));
     unlock.send(()).unwrap();
-    while free() != MAX_DECODING {
+    while free() != turns::MAX_DECODING {
         tokio::task::yield_now().await;
     }
 }

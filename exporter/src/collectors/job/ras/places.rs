@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use super::status::Status;
 use crate::collector::Context;
+use crate::processes;
 use crate::roots::Roots;
 
 /// Addresses that are asked: jobs on one node.
@@ -17,7 +17,6 @@ const MAX_ADDRESSES: usize = 8;
 const MAX_PROCESSES: usize = 16;
 /// Addresses that the processes of a user may name.
 const MAX_PER_USER: usize = 4;
-const MAX_ENVIRON_BYTES: u64 = 256 * 1024;
 const VARIABLE: &[u8] = b"NCCL_RAS_ADDR=";
 const MAX_FAMILIES: usize = 4;
 const CONNECT: Duration = Duration::from_millis(500);
@@ -56,9 +55,7 @@ fn each(address: &str) -> Vec<String> {
 }
 
 pub(super) fn of_process(roots: &Roots, pid: u32) -> Option<String> {
-    let mut environ = Vec::new();
-    let file = fs::File::open(roots.proc(pid.to_string()).join("environ")).ok()?;
-    file.take(MAX_ENVIRON_BYTES).read_to_end(&mut environ).ok()?;
+    let environ = processes::environ(roots, pid).ok()?;
     let value = environ.split(|b| *b == 0).find_map(|v| v.strip_prefix(VARIABLE))?;
     let value = std::str::from_utf8(value).ok()?.trim();
     ours(value).then(|| value.to_owned())
