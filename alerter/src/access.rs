@@ -1,6 +1,6 @@
-//! Tokens of the API: which token a request presents, what it may do, and which runs and teams it
-//! is limited to; and sessions of browsers. The configuration makes tokens, and the gate of the API
-//! asks for both.
+//! Tokens of the API and sessions of browsers: which token a request has, what the token may do,
+//! and the runs and teams to which it is limited. The configuration creates tokens, and the gate of
+//! the API checks both.
 
 mod keyring;
 mod scope;

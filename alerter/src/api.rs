@@ -1,12 +1,12 @@
-//! The alerter's own HTTP interface.
+//! The HTTP API of the alerter.
 //!
 //! Every route is declared once, beside its handler (`#[utoipa::path]`), and listed below under the
-//! scope that it needs. The OpenAPI document is made from these declarations: `GET
-//! /api/v1/openapi.json` serves it and `docs/openapi.json` is a copy. The pages for people are not
-//! in it: they are in `crate::web`, and are made of the same answers.
+//! scope that it requires. The OpenAPI document is made from these declarations: `GET
+//! /api/v1/openapi.json` serves it and `docs/openapi.json` is a copy. The web pages are not in it:
+//! they are in `crate::web`, and use the same answers.
 //!
-//! Reading comes from the store's readers and from copies that the runtime publishes, so that a
-//! thousand dashboards cannot delay a page. Errors are `{"error": "..."}`.
+//! Reads use the store's readers and copies that the runtime publishes, so that many dashboards
+//! cannot delay a page. Errors are `{"error": "..."}`.
 
 mod alertmanager;
 pub mod attempts;
@@ -70,8 +70,8 @@ impl Api {
         RunList { runs, hidden: if caller.token_scope().is_some() { 0 } else { view.runs_hidden } }
     }
 
-    /// A caller whose token is limited to some runs or teams sees only these: not the exporters,
-    /// nor how much others wait for.
+    /// The status for a caller. A caller whose token is limited sees only its own runs and teams,
+    /// and neither the exporters nor the queues of others.
     async fn status(&self, caller: &Caller) -> Result<Status, ApiError> {
         let view = self.runtime.views.get();
         let mut status = Status {
@@ -119,7 +119,7 @@ fn writing() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::default().routes(routes!(write::take).layer(DefaultBodyLimit::max(MAX_WRITE_BODY)))
 }
 
-/// Every route, grouped by the scope that it needs.
+/// All routes, grouped by the scope that they require.
 fn routes() -> OpenApiRouter<Arc<Api>> {
     let read = OpenApiRouter::default()
         .routes(routes!(incidents::list))

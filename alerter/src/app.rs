@@ -1,9 +1,9 @@
-//! The whole service: what `stepwatch-alerter run` starts and what tests run in their own process.
+//! The whole service, which `stepwatch-alerter run` and in-process tests start.
 //!
-//! Order of the start: configuration, store, port, outbox, engine, readers; each can fail, and
-//! until the port is bound nothing has happened. The stop is in reverse: readers first, so that
-//! nothing new is decided; then requests and messages on their way; the runtime last, because it
-//! stores their outcomes.
+//! The start order is configuration, store, port, outbox, engine, readers. Each can fail; until the
+//! port is bound, the start has no effect. The stop order is the reverse: readers first, so that
+//! nothing new is decided, then open requests and messages, and the runtime last, because it stores
+//! their outcomes.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -39,7 +39,8 @@ use crate::clock::wall;
 use crate::config::{Config, File};
 use crate::errors::chain;
 use crate::ingest::{self, Ingest, KeptLists};
-use crate::metrics::{ConfigMetrics, LedgerMetrics, Metrics, PROGRAM};
+use crate::ledger_metrics::LedgerMetrics;
+use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
 use crate::openapi;
 use crate::outbox::unopened::Unopened;
 use crate::outbox::{self, Outbox, OutboxHandle};
@@ -54,7 +55,7 @@ use crate::store::{Store, StoreError, resolved};
 use crate::watchdog::Watchdog;
 use crate::web;
 
-/// Outcomes of messages that may wait for the runtime.
+/// The most message outcomes that wait for the runtime.
 const QUEUE_FEEDBACK: usize = 256;
 /// Interval between two deletions of old incidents.
 const PRUNE_EVERY: Duration = Duration::from_hours(1);
@@ -62,10 +63,10 @@ const PRUNE_EVERY: Duration = Duration::from_hours(1);
 #[derive(Debug, Clone)]
 pub struct Options {
     pub config: PathBuf,
-    /// Instead of the one in the configuration.
+    /// The listen address that replaces the one in the configuration.
     pub listen: Option<ListenAddr>,
     pub web_config: Option<PathBuf>,
-    /// Take a database that is empty, or not the one that was here before.
+    /// Accept a database that is empty or differs from the last one.
     pub new_store: bool,
 }
 
@@ -92,7 +93,7 @@ pub enum RunError {
 pub struct App {
     addr: SocketAddr,
     options: Options,
-    /// The file in force.
+    /// The configuration file in force.
     file: File,
     store: Store,
     ingest: Ingest,
@@ -108,14 +109,14 @@ pub struct App {
     metrics: ConfigMetrics,
     gate: Gate,
     audit: AuditLog,
-    /// The shutdown of everything but the runtime, which outlives the rest.
+    /// Stops everything except the runtime, which runs until the end.
     stop: Trigger,
     stopping: Shutdown,
 }
 
 impl App {
-    /// Starts everything. The service runs as soon as this returns; [`App::run`] keeps it running.
-    /// If the store prevents the start, people are notified first.
+    /// Starts the service, which runs as soon as this returns; [`App::run`] keeps it running. If
+    /// the store prevents the start, people are notified first.
     pub async fn start(options: Options, log: LogControl) -> Result<Self, StartError> {
         let config = Config::load(&options.config)?;
         let web = options.web_config.as_deref().map(WebConfig::load).transpose()?;
@@ -208,8 +209,8 @@ impl App {
         self.addr
     }
 
-    /// Runs until `shutdown`, or until a part of it dies; then stops everything in order. A partial
-    /// service is worse than none: the supervisor starts it again, and nothing is lost.
+    /// Runs until `shutdown` or until a part fails; then stops everything in order. A partial
+    /// service is worse than none: the supervisor restarts it without loss.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<(), RunError> {
         let mut served = None;
         loop {
@@ -268,7 +269,7 @@ impl App {
             return Err(format!("{keys} changed, which takes a restart; nothing was reloaded"));
         }
         config.log_warnings();
-        // The engine must not name a receiver that the outbox does not have yet.
+        // The engine must not name a receiver before the outbox has it.
         self.outbox.replace(config.receivers);
         self.outbox.watch(config.watchdog);
         let (reply, done) = oneshot::channel();
@@ -289,7 +290,7 @@ impl App {
         Ok(())
     }
 
-    /// For signals only: the handler of a request writes its own audit entry.
+    /// The audit entry of a signal. For requests, the handler writes its own entry.
     fn signalled(&self, done: &Result<(), String>) -> Entry {
         let entry = Entry::new(Door::Signal, "", "reload", &self.options.config.display().to_string());
         match done {
@@ -305,7 +306,7 @@ impl App {
         }
     }
 
-    /// Raised when the service begins to stop.
+    /// Triggers when the service begins to stop.
     pub fn stopping(&self) -> Shutdown {
         self.stopping.clone()
     }
@@ -319,14 +320,14 @@ impl Config {
     }
 }
 
-/// Makes a limit on the size of files (`LimitFSIZE=`) an error of the write, as with a full disk,
-/// and not the end of the process.
+/// Turns a limit on the size of files (`LimitFSIZE=`) into a write error, as on a full disk. By
+/// default, the signal would end the process.
 pub(crate) fn survive_limits() -> std::io::Result<()> {
     // The first handler disables the signal's default action for the rest of the process.
     signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
 }
 
-/// The operating endpoints: not ready while the store refuses writes.
+/// The operating endpoints. The process is not ready while the store refuses writes.
 fn administer(store: &Store, log: LogControl) -> (Admin, mpsc::Receiver<ReloadRequest>) {
     let (admin, reloads) = Admin::new(log);
     let store = store.clone();
@@ -337,7 +338,7 @@ fn administer(store: &Store, log: LogControl) -> (Admin, mpsc::Receiver<ReloadRe
     (admin.needing(waits), reloads)
 }
 
-/// What services say back.
+/// The callbacks of notification services.
 fn callbacks(
     store: &Store,
     handle: &RuntimeHandle,
@@ -349,18 +350,20 @@ fn callbacks(
     Callbacks::new(store.clone(), handle.clone(), receivers, heard, audit.clone())
 }
 
-/// Who comes in: by a token, as a user of the web configuration, or in a session of either.
+/// The gate for tokens, users of the web configuration, and sessions of both.
 fn gate(keyring: Keyring, audit: &AuditLog, metrics: &Metrics, web: Option<&WebConfig>, file: &File) -> Gate {
     Gate::new(keyring, audit.clone(), metrics.gate.clone(), web.cloned(), file.external_url.as_deref())
 }
 
-/// Callbacks are signed, and a token admits beside the users of the web configuration.
+/// The request limits. Callbacks are exempt because they are signed, and a token is accepted
+/// instead of a user of the web configuration.
 fn limits(gate: &Gate, file: &File, registry: &mut Registry) -> Limits {
     let (needed, gate) = (gate.clone(), gate.clone());
     let pass = Pass::new(move || needed.has_tokens(), move |headers| gate.knows(headers));
     let pass = Some(pass.with_login(signed_paths::is_open, web::login::instead));
     let hosts = Hosts::new(&file.web, file.external_url.as_deref());
-    // Alerts come in the largest bodies; each other route has a smaller limit of its own.
+    // Requests with alerts have the largest bodies; every other route has a smaller limit of its
+    // own.
     let body_bytes = MAX_ALERTS_BODY;
     let never_413 = &[bulkhead::REMOTE_WRITE];
     let limits =
@@ -369,7 +372,7 @@ fn limits(gate: &Gate, file: &File, registry: &mut Registry) -> Limits {
     limits
 }
 
-/// Shows the configuration and the series, and starts to keep the series.
+/// Publishes the configuration and the series, and starts to store the series.
 fn publish(
     handle: &RuntimeHandle,
     configuration: String,
@@ -389,7 +392,7 @@ fn publish(
     tokio::spawn(keeper::keep(store.clone(), series, clock, stopping.clone()));
 }
 
-/// Every route, behind the gate.
+/// All routes, behind the gate.
 fn router(
     api: &Arc<Api>,
     gate: &Gate,
@@ -404,7 +407,7 @@ fn router(
     router.layer(DefaultBodyLimit::max(Limits::default().body_bytes))
 }
 
-/// Opens the door of remote write, and starts what looks after scrapes that are not complete.
+/// Opens the remote write endpoint, and starts the timer for incomplete scrapes.
 fn start_remote_write(
     file: &File,
     out: mpsc::Sender<WriteBatch>,
@@ -416,7 +419,7 @@ fn start_remote_write(
     remote_write
 }
 
-/// Starts what runs beside delivery: callbacks, and changes of runs on their way out.
+/// Starts the tasks that run next to delivery: callbacks, and run changes to receivers.
 fn start_sidelines(
     callbacks: &Callbacks,
     outbox: &OutboxHandle,
@@ -429,7 +432,7 @@ fn start_sidelines(
     tokio::spawn(changes::deliver(changed, outbox.receivers(), dropped, stopping.clone()));
 }
 
-/// Asks the engine's loop whether it runs.
+/// Checks whether the engine's loop responds.
 fn alive(runtime: &RuntimeHandle) -> Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync> {
     let commands = runtime.commands.clone();
     Arc::new(move || {
@@ -438,7 +441,7 @@ fn alive(runtime: &RuntimeHandle) -> Arc<dyn Fn() -> BoxFuture<'static, bool> + 
     })
 }
 
-/// Asks the engine's loop for the present text of a message.
+/// Asks the engine's loop for the current text of a message.
 fn reword(runtime: &RuntimeHandle) -> outbox::Reword {
     let commands = runtime.commands.clone();
     Arc::new(move |notification| {
@@ -457,7 +460,7 @@ fn charts(store: &Store, handle: &RuntimeHandle, registry: &mut Registry) -> Cha
     Charts::new(store.clone(), Arc::<SeriesTable>::clone(&handle.series), metrics)
 }
 
-/// Starts what keeps charts and shows them in conversations.
+/// Starts the task that keeps charts and adds them to conversations.
 fn start_pictures(charts: &Charts, clock: Judging, outbox: &OutboxHandle, stopping: &Shutdown) {
     let taken = Arc::new(Notify::new());
     tokio::spawn(pictures::keep(charts.clone(), Arc::clone(&clock), Arc::clone(&taken), stopping.clone()));
@@ -465,7 +468,8 @@ fn start_pictures(charts: &Charts, clock: Judging, outbox: &OutboxHandle, stoppi
     tokio::spawn(pictures::show(charts.clone(), receivers, clock, taken, stopping.clone()));
 }
 
-/// Starts what sends reports on schedule; the other end brings other schedules.
+/// Starts the task that sends scheduled reports; the sender that is returned replaces the
+/// schedules.
 fn start_reports(
     file: &File,
     store: &Store,
@@ -478,7 +482,7 @@ fn start_reports(
     plans
 }
 
-/// The clock that judges: deadlines are compared with the clock that set them.
+/// The engine's clock: deadlines are compared with the clock that set them.
 type Judging = Arc<dyn Fn() -> Ts + Send + Sync>;
 
 fn judging(handle: &RuntimeHandle) -> Judging {
@@ -486,7 +490,7 @@ fn judging(handle: &RuntimeHandle) -> Judging {
     Arc::new(move || clock.now())
 }
 
-/// Draws the chart of an incident for a message that has it in it.
+/// Draws the chart of an incident for a message that includes it.
 fn draw_chart(charts: &Charts) -> outbox::DrawChart {
     let charts = charts.clone();
     Arc::new(move |incident| {
@@ -495,7 +499,7 @@ fn draw_chart(charts: &Charts) -> outbox::DrawChart {
     })
 }
 
-/// The outbox's clock, and the watchdog that gets its heartbeat.
+/// The outbox's clock, and the watchdog that gets its heartbeats.
 fn watching(handle: &RuntimeHandle, charts: &Charts, watchdog: Arc<Watchdog>) -> outbox::Options {
     outbox::Options {
         clock: judging(handle),
@@ -507,7 +511,7 @@ fn watching(handle: &RuntimeHandle, charts: &Charts, watchdog: Arc<Watchdog>) ->
     }
 }
 
-/// Logged once: anybody on another machine may do everything.
+/// Logs once if anybody on another machine may do everything.
 fn warn_if_open(addr: SocketAddr, file: &File, web: Option<&WebConfig>) {
     let asks = !file.api.tokens.is_empty() || web.is_some_and(WebConfig::authenticates);
     if !asks && !addr.ip().is_loopback() {
@@ -519,7 +523,7 @@ fn warn_if_open(addr: SocketAddr, file: &File, web: Option<&WebConfig>) {
     }
 }
 
-/// Deletes what ended long ago.
+/// Deletes incidents that ended longer ago than the retention, and old audit entries.
 async fn prune(store: Store, retention: Span, audit: AuditLog, stopping: Shutdown) {
     loop {
         let before = Ts(wall().0.saturating_sub(retention.0));

@@ -1,12 +1,13 @@
-//! The audit log: who changed what, or tried to, through which interface, from where, and with what
-//! result.
+//! The audit log: who changed or tried to change what, through which interface, from where, and
+//! with what result.
 //!
-//! What the engine acts upon is written in the transaction of what it led to: neither is there
-//! without the other. What was refused before that, and what has no transaction (a reload, a log
-//! level), is written by itself when it is over. Anybody can cause refusals, so only a limited
-//! number is written in a minute; the others are counted, and recorded in one entry.
+//! An action that the engine decides is written in the same transaction as its effects, so that
+//! both or neither are stored. Earlier refusals and actions without a transaction (a reload, a log
+//! level) are written when they are done. Anybody can cause refusals, so their number per minute is
+//! limited; the others are counted in one entry.
 //!
-//! It is no access log: it contains no reads, nor alerts that are sent again and change nothing.
+//! The audit log is no access log: it contains no reads, and no alerts that are sent again and
+//! change nothing.
 
 mod metrics;
 
@@ -23,7 +24,7 @@ use crate::errors::chain;
 use crate::store::Store;
 pub use crate::store::{Door, Entry, Outcome};
 
-/// Refusals written within [`REFUSALS_WITHIN`].
+/// The most refusals written within [`REFUSALS_WITHIN`].
 const MAX_REFUSALS: u64 = 30;
 const REFUSALS_WITHIN: Span = Span::secs(60);
 
@@ -32,7 +33,7 @@ const REFUSALS_WITHIN: Span = Span::secs(60);
 #[serde(default, deny_unknown_fields)]
 pub struct AuditConfig {
     pub retention: Span,
-    /// With more entries the oldest are deleted.
+    /// The most entries; beyond this number the oldest are deleted.
     pub max_entries: u32,
 }
 
@@ -45,7 +46,7 @@ pub struct AuditLog {
     refusals: Arc<Mutex<Refusals>>,
 }
 
-/// How many refusals were seen since when.
+/// The number of refusals in the current window, and its start.
 #[derive(Debug, Default)]
 struct Refusals {
     since: Ts,
@@ -67,7 +68,8 @@ impl AuditLog {
         self.config.store(Arc::new(config));
     }
 
-    /// Stores an entry; returns when it is on disk. A failure undoes nothing, and is counted.
+    /// Stores an entry; returns when it is on disk. A failure is counted and does not undo the
+    /// action.
     pub async fn write(&self, entry: Entry) {
         let mut entries = vec![entry];
         if let Some(entry) = entries.first().filter(|e| e.outcome == Outcome::Refused) {
@@ -85,7 +87,7 @@ impl AuditLog {
         self.metrics.wrote(&entries);
     }
 
-    /// Deletes old entries, and the oldest of too many.
+    /// Deletes entries that are too old, and the oldest beyond the limit.
     pub async fn prune(&self) {
         let config = self.config.load_full();
         let before = Ts(wall().0.saturating_sub(config.retention.0));
@@ -102,7 +104,7 @@ impl AuditLog {
 }
 
 enum Seen {
-    /// The first for a while, after so many that were not written.
+    /// The first refusal of a window, with the number of the unwritten ones before it.
     First {
         unwritten: u64,
     },
@@ -148,7 +150,7 @@ mod tests {
         }
         let all = async || store.audit(&AuditFilter::default()).await.unwrap();
         assert_eq!(all().await.len() as u64, MAX_REFUSALS);
-        // Successful actions are recorded, however many requests were refused.
+        // Successful actions are always recorded, regardless of the number of refusals.
         log.write(Entry::new(Door::Api, "api:ops", "ack", "01")).await;
         log.write(refused(1_000_000 + REFUSALS_WITHIN.0)).await;
         let entries = all().await;

@@ -1,42 +1,41 @@
-//! How long to wait before the next attempt: exponential with full jitter, so that a thousand
-//! readers of a restarted switch, or many lanes that failed together, do not come back in step.
+//! The wait before the next attempt: exponential with full jitter, so that many readers of a
+//! restarted switch, or many failed lanes, do not retry at the same time.
 
 use std::time::Duration;
 
-/// The longest waits: after the first failure, and after any later one.
+/// The upper bounds of the wait after the first failure, and after any later one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Backoff {
     pub(crate) first: Duration,
     pub(crate) longest: Duration,
 }
 
-/// For messages to a receiver.
+/// The backoff for messages to a receiver.
 pub(crate) const DELIVERY: Backoff =
     Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(5) };
 
-/// The same for a page: it limits how long a receiver's recovery may stay unnoticed while somebody
-/// should be woken.
+/// The backoff for a page. It limits how long a receiver's recovery remains unnoticed while a
+/// person should be woken.
 pub(crate) const PAGE: Backoff = Backoff { longest: Duration::from_secs(30), ..DELIVERY };
 
-/// Shortest wait: a failure that repeats at once must not spin, and a peer that accepts and hangs
-/// up must not be hammered.
+/// The shortest wait, so that an immediate repeated failure does not spin or overload the peer.
 const SHORTEST: Duration = Duration::from_millis(50);
 
-/// A receiver that asks for more is asked again after a day.
+/// The longest `Retry-After` that is honoured.
 pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
 
-/// Five minutes, and the tenth that is added. A page does not wait longer because of one header: it
-/// is tried again, and others are called meanwhile.
+/// The longest pause of a page: five minutes plus a tenth. A page does not wait longer because of a
+/// header; it is retried, and other receivers are called meanwhile.
 pub(crate) const PAGE_PAUSE_MAX: Duration = Duration::from_secs(330);
 
-/// The wait if the receiver gave none.
+/// The wait if a receiver gave no `Retry-After`.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
 
-/// A number in `0.0..1.0`.
+/// Returns a random number in `0.0..1.0`.
 pub(crate) type Random = fn() -> f64;
 
 impl Backoff {
-    /// `failures` counts from 1.
+    /// The wait after `failures` failures, counted from 1.
     pub(crate) fn after(self, failures: u32, random: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(20);
         let ceiling = self.first.saturating_mul(1 << doublings).min(self.longest);
@@ -44,13 +43,13 @@ impl Backoff {
     }
 }
 
-/// The wait that the receiver asked for and up to a tenth more, never less.
+/// The wait that the receiver asked for plus up to a tenth, never less.
 pub(crate) fn retry_after(asked: Option<Duration>, random: f64) -> Duration {
     let wait = asked.unwrap_or(RETRY_AFTER_DEFAULT).min(RETRY_AFTER_MAX);
     wait.max(SHORTEST).mul_f64(1.0 + random / 10.0)
 }
 
-/// From the kernel; 0.5 if that fails, which only costs jitter.
+/// A random number from the kernel; 0.5 if that fails, which only loses the jitter.
 pub(crate) fn random() -> f64 {
     getrandom::u32().map_or(0.5, |n| f64::from(n) / (f64::from(u32::MAX) + 1.0))
 }

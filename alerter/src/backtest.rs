@@ -1,11 +1,11 @@
-//! What the alerter would have reported about recorded runs: the same engine, fed from files
-//! instead of streams.
+//! Replays recorded runs through the engine, with files in place of streams, and shows what the
+//! alerter would have reported.
 //!
 //! A file is CSV with a header, JSON lines of events, or any format of [`stepwatch_formats`]: a
 //! training log, an event file of TensorBoard, a `.wandb` file, `trainer_state.json`. The format is
-//! recognised by the file's name and contents. Time is the recording's own where it has one, else
-//! it passes by the step times. Nothing is sent to anybody: of a configuration only the detectors,
-//! the hold, the routes and the policies are used, and receivers are only names.
+//! recognised by the file's name and contents. The time is that of the recording; if it has none,
+//! the time advances by the step times. No message is sent. Only the detectors, the hold, the
+//! routes and the policies of a configuration are used; receivers are only names.
 
 mod csv;
 mod files;
@@ -47,11 +47,11 @@ use replay::Replay;
 use report::{Counts, Style};
 use tune::Tune;
 
-/// Bad lines of a file that are printed one by one; the rest is counted.
+/// The most bad lines of a file that are printed; the others are counted.
 const MAX_PRINTED: u64 = 20;
-/// The receivers where no configuration names any.
+/// The receivers if no configuration names any.
 const EVERYBODY: &str = "every receiver";
-/// All detectors that can be tuned.
+/// The argument that selects all detectors that can be tuned.
 const ALL: &str = "all";
 
 #[derive(Debug, Default, clap::Args)]
@@ -104,7 +104,7 @@ pub enum BacktestError {
     Write(#[from] io::Error),
 }
 
-/// One file, replayed.
+/// The replay of one file.
 #[derive(Debug)]
 struct Replayed {
     name: String,
@@ -208,7 +208,7 @@ fn tunes(args: &Args, config: &EngineConfig) -> Vec<Tune> {
     all.filter_map(|s| Tune::new(s, config, args.labels.is_some())).collect()
 }
 
-/// Feeds a file to all of these, and returns the notes about it.
+/// Feeds a file to all replays, and returns the notes about it.
 fn feed(
     path: &Path,
     named: bool,

@@ -1,9 +1,9 @@
-//! Limits for requests that could delay others: those with thousands of alerts and those that list
-//! everything have slots of their own, so that neither delays a person's answer.
+//! Limits for requests that could delay others: requests with thousands of alerts and requests that
+//! list everything have slots of their own, so that neither delays a person's answer.
 //!
-//! A request with a large body holds a place from its first byte on, has a time limit for its body,
-//! and waits for one of a few slots to be processed; what does not fit is answered 503 with
-//! `Retry-After`, at once, and counted. Prometheus sends an alert again within a minute.
+//! A request with a large body holds a place from its first byte, has a time limit for its body,
+//! and waits for one of a few slots. Excess requests are answered at once with 503 and
+//! `Retry-After`, and are counted. Prometheus sends an alert again within a minute.
 //! Acknowledgements, silences, clicks and every other small request bypass these limits.
 //!
 //! The server limits the number of connections ([`stepwatch_kit::serve`]).
@@ -31,39 +31,39 @@ use crate::api::{MAX_ALERTS_BODY, MAX_WRITE_BODY, error_of};
 /// The limits of one pool of requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Room {
-    /// Requests in the pool, including those that wait.
+    /// The most requests in the pool, including those that wait.
     places: usize,
-    /// Requests that are processed at once.
+    /// The most requests that are processed at once.
     slots: usize,
-    /// Bytes of one body, and of all that are being read or wait.
+    /// The most bytes of one body, and of all bodies that are being read or wait.
     body_bytes: usize,
     bodies_bytes: usize,
-    /// How long a body may take to arrive, and a request to get a slot.
+    /// The time limit for a body to arrive, and for a request to get a slot.
     body_within: Duration,
     slot_within: Duration,
 }
 
-/// Requests with alerts.
+/// The pool of requests with alerts.
 const INGEST: Room = Room {
     places: 128,
     slots: 16,
     body_bytes: MAX_ALERTS_BODY,
     bodies_bytes: 4 * MAX_ALERTS_BODY,
-    // Prometheus sends a request as one piece, and gives up after 10 s itself.
+    // Prometheus sends a request as one piece, and gives up after 10 s.
     body_within: Duration::from_secs(5),
     slot_within: Duration::from_secs(5),
 };
 
-/// Requests of remote write. As many are decoded at once as a small machine has cores; a sender
-/// that is told to wait keeps its samples.
+/// The pool of remote write requests. As many are decoded at once as a small machine has cores; a
+/// sender that gets a 503 keeps its samples.
 const WRITES: Room =
     Room { places: 64, slots: 2, body_bytes: MAX_WRITE_BODY, bodies_bytes: 2 * MAX_WRITE_BODY, ..INGEST };
 
-/// Requests whose answer may be a list of everything.
+/// The pool of requests whose answer may be a list of everything.
 const LISTS: Room =
     Room { places: 32, slots: 4, body_bytes: 1 << 20, slot_within: Duration::from_secs(10), ..INGEST };
 
-/// Its senders repeat for ever what is answered with 413.
+/// The path of remote write, whose senders repeat a request forever after a 413.
 pub(crate) const REMOTE_WRITE: &str = "/api/v1/write";
 
 const LISTING: &[(Method, &str)] = &[
@@ -81,7 +81,7 @@ const LISTING: &[(Method, &str)] = &[
     (Method::GET, "/api/v2/alerts/groups"),
 ];
 
-/// All pools; clones share them.
+/// All pools. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Bulkhead {
     ingest: Arc<Pool>,
@@ -96,7 +96,7 @@ struct Pool {
     room: Room,
     places: Semaphore,
     slots: Arc<Semaphore>,
-    /// In KiB, of bodies.
+    /// The budget for bodies in KiB.
     bytes: Semaphore,
 }
 
@@ -106,17 +106,17 @@ struct Shed {
     reason: &'static str,
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refusal {
-    /// Every place is taken.
+    /// Every place of the pool is taken.
     Full,
-    /// Its body did not arrive in time.
+    /// The body did not arrive in time.
     SlowBody,
     /// No slot was free in time.
     Waited,
     TooLarge,
-    /// Its body broke off.
+    /// The body was truncated.
     Broken,
 }
 
@@ -136,7 +136,7 @@ impl Bulkhead {
         }
     }
 
-    /// One that counts what it refuses.
+    /// Creates the pools and registers the counter of refused requests.
     pub fn registered(registry: &mut Registry, program: &str) -> Self {
         let bulkhead = Self::default();
         registry.register(
@@ -148,7 +148,7 @@ impl Bulkhead {
         bulkhead
     }
 
-    /// Puts the pools before a router.
+    /// Puts the pools in front of a router.
     pub fn before(self, router: Router) -> Router {
         router.layer(from_fn_with_state(self, pass))
     }
@@ -171,11 +171,10 @@ impl Pool {
         Self { name, room, places, slots, bytes }
     }
 
-    /// Takes everything but the slot; with the whole body, so that a slow client does not hold a
-    /// slot.
+    /// Reads the whole body before the slot is taken, so that a slow client does not hold a slot.
     async fn body(&self, request: Request) -> Result<(Request, Option<SemaphorePermit<'_>>), Refusal> {
         let until = Instant::now() + self.room.body_within;
-        // Nobody reads what comes with those.
+        // The body of a GET request is not used.
         if request.method() == Method::GET {
             return Ok((request, None));
         }
@@ -211,7 +210,7 @@ impl Pool {
         if response.body().size_hint().exact().is_some() {
             return Ok(response);
         }
-        // What is written while it is sent has its slot until then.
+        // A response that is written while it is sent keeps its slot until the end.
         Ok(response.map(|body| Body::from_stream(body.into_data_stream().inspect(move |_| _ = &slot))))
     }
 }
@@ -233,7 +232,7 @@ async fn pass(State(bulkhead): State<Bulkhead>, request: Request, next: Next) ->
 }
 
 impl Refusal {
-    /// Refusals for want of room.
+    /// The metric label of a refusal for lack of room; `None` for a bad request.
     fn reason(self) -> Option<&'static str> {
         match self {
             Self::Full => Some("full"),
@@ -258,7 +257,7 @@ impl Refusal {
         if self.reason().is_some() {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
-        // The rest of a body is not waited for.
+        // The rest of the body is not read.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         response
     }
@@ -283,7 +282,7 @@ mod tests {
         slot_within: FOR_EVER,
     };
 
-    /// A service whose ingest waits for a notification.
+    /// A service whose ingest route waits for a notification.
     fn service(ingest: Room) -> (Router, Bulkhead, Arc<Notify>) {
         let (go, bulkhead) = (Arc::new(Notify::new()), Bulkhead::with(ingest, SMALL));
         let waits = Arc::clone(&go);
@@ -343,7 +342,7 @@ mod tests {
         );
         let shed = Shed { pool: "ingest", reason: "full" };
         assert_eq!(bulkhead.shed.get_or_create(&shed).get(), 1);
-        // They are gone, and alerts are accepted again.
+        // The stuck requests are gone, and alerts are accepted again.
         for request in stuck {
             request.abort();
             let _ = request.await;

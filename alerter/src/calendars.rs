@@ -1,9 +1,9 @@
-//! Reads the calendars of schedules again and again, and brings them to the engine.
+//! Reads the calendars of schedules periodically, and passes them to the engine.
 //!
-//! A calendar that cannot be read, or is none, leaves the last good copy in force: the engine keeps
-//! it over restarts, records its age, and states it to everyone who is notified through it.
-//! Calendars are untrusted bytes from a place that the configuration names; redirects are not
-//! followed, and an answer has a size limit.
+//! If a calendar cannot be read or parsed, the last good copy stays in force: the engine keeps it
+//! across restarts, records its age, and includes the age in messages that use it. Calendars are
+//! untrusted bytes from a place that the configuration names; redirects are not followed, and an
+//! answer has a size limit.
 
 use core::time::Duration;
 use std::path::{Path, PathBuf};
@@ -28,16 +28,16 @@ use crate::ingest::client_builder;
 use crate::metrics::{CalendarMetrics, Name, ScheduleLabel};
 use crate::runtime::{Command, RuntimeHandle};
 
-/// Bytes of one calendar: some ten thousand events.
+/// The most bytes of one calendar: about ten thousand events.
 pub const MAX_BYTES: usize = 4 << 20;
-/// Bytes of all calendars together, of which each has an equal share: their texts are kept.
+/// The most bytes of all calendars, whose texts are kept. Each has an equal share.
 const ALL_BYTES: usize = 16 << 20;
-/// Time for an answer to arrive.
+/// The time limit for a response.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Calendars that are read at once: a text and its events take several times its bytes. One that
-/// does not arrive holds its place until it times out.
+/// The most calendars that are read at once, because a text and its events take several times its
+/// bytes. A stuck one holds its place until it times out.
 const READ_AT_ONCE: usize = 4;
-/// Interval between two looks at a file.
+/// The interval between two checks of a file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A calendar to read.
@@ -53,11 +53,11 @@ pub struct Source {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     File(PathBuf),
-    /// Anybody with the address of a private calendar may read it.
+    /// A secret, because anybody with the address of a private calendar can read it.
     Url(Secret),
 }
 
-/// The readers, one a calendar.
+/// The readers, one per calendar.
 #[derive(Debug)]
 pub struct Calendars {
     tasks: Vec<(Source, JoinHandle<()>)>,
@@ -66,22 +66,22 @@ pub struct Calendars {
     metrics: CalendarMetrics,
 }
 
-/// What all readers share.
+/// The state that all readers share.
 #[derive(Debug)]
 struct Room {
-    /// Bytes that a calendar may have.
+    /// The most bytes of each calendar.
     share: AtomicUsize,
     slots: Semaphore,
 }
 
-/// The result of a look.
+/// The result of a read.
 enum News {
     Text(String),
-    /// It is unchanged.
+    /// The calendar is unchanged.
     Same,
 }
 
-/// How a calendar is fetched, and its last version.
+/// The source of a calendar, and its last version.
 enum Reader {
     File {
         path: PathBuf,
@@ -135,7 +135,7 @@ impl Calendars {
     }
 }
 
-/// The share of each calendar, of so many.
+/// The size limit of each calendar in bytes.
 fn share(calendars: usize) -> usize {
     MAX_BYTES.min(ALL_BYTES / calendars.max(1))
 }
@@ -144,8 +144,8 @@ fn label(schedule: &str) -> ScheduleLabel {
     ScheduleLabel { schedule: Name(Arc::from(schedule)) }
 }
 
-/// Reports whether a calendar is too old: as a ticket, because the person on call by it is still
-/// paged.
+/// Reports whether a calendar is too old. It is a ticket, because the person on call by the copy is
+/// still paged.
 fn own(schedule: &str, fault: Option<String>) -> Command {
     Command::Own { check: format!("calendar of {schedule}"), severity: Severity::Ticket, fault }
 }
@@ -169,7 +169,7 @@ async fn watch(source: Source, room: Arc<Room>, runtime: RuntimeHandle, metrics:
     let mut reader = Reader::new(&watched.source.place);
     loop {
         let read = {
-            // It is never closed.
+            // The semaphore is never closed.
             let _slot = room.slots.acquire().await;
             let news = reader.read(room.share.load(Ordering::Relaxed)).await;
             news.and_then(|news| watched.accept(news))
@@ -203,22 +203,21 @@ async fn watch(source: Source, room: Arc<Room>, runtime: RuntimeHandle, metrics:
 struct Watched {
     source: Source,
     runtime: RuntimeHandle,
-    /// When it was last read with the contents that the engine has.
+    /// When the contents that the engine has were last read.
     read_at: Option<Ts>,
-    /// The same, or since when it has been tried.
+    /// The time of the last successful read, or else of the first attempt.
     since: Ts,
     /// The last error that was logged.
     reported: Option<String>,
-    /// What was brought, and how many of its events were left out.
+    /// The text that the engine has, and the number of its skipped events.
     last: Option<(String, usize)>,
-    /// Whether the last report to the engine was that it is too old; `None` before the first
-    /// report.
+    /// The last report to the engine about staleness; `None` before the first report.
     stale: Option<bool>,
 }
 
 impl Watched {
-    /// What to report to the engine: a calendar, or that it is unchanged. Nothing if that was
-    /// reported a moment ago.
+    /// The news for the engine: a calendar, or that it is unchanged. `None` if that was reported
+    /// recently.
     fn accept(&mut self, news: News) -> Result<Option<News>, String> {
         let same = match &news {
             News::Same => true,
@@ -239,7 +238,7 @@ impl Watched {
         Ok(Some(news))
     }
 
-    /// Sends it to the engine; an error if the engine is gone.
+    /// Sends the news to the engine; an error if the engine has stopped.
     async fn bring(&mut self, news: News) -> Result<(), ()> {
         let text = match news {
             News::Text(text) => Some(text),
@@ -251,15 +250,14 @@ impl Watched {
             tracing::info!(schedule = self.source.schedule, "the calendar is read again");
         }
         (self.read_at, self.since) = (Some(wall()), wall());
-        // Also of an alerter before this one.
+        // An alerter before this one may have reported the calendar as too old.
         if self.stale.replace(false) != Some(false) {
             self.runtime.commands.send(own(&self.source.schedule, None)).await.map_err(drop)?;
         }
         Ok(())
     }
 
-    /// Each error is logged when it appears; a copy in force that is too old is an incident of the
-    /// alerter.
+    /// Logs each new error. If the copy in force is too old, reports a fault of the alerter.
     async fn complain(&mut self, error: String) -> Result<(), ()> {
         let schedule = &self.source.schedule;
         if self.reported.as_ref() != Some(&error) {
@@ -310,7 +308,8 @@ impl Reader {
         }
     }
 
-    /// The text was no calendar: the next look must not take it for an unchanged one.
+    /// Forgets the version, because the text was no calendar: the next read must not report it as
+    /// unchanged.
     fn forget(&mut self) {
         match self {
             Self::File { seen, .. } => *seen = None,
@@ -318,7 +317,7 @@ impl Reader {
         }
     }
 
-    /// Reads the contents, of at most so many bytes.
+    /// Reads the contents, of at most `max` bytes.
     async fn read(&mut self, max: usize) -> Result<News, String> {
         match self {
             Self::File { path, seen } => {
@@ -340,7 +339,7 @@ impl Reader {
                         request = request.header(name, value);
                     }
                 }
-                // The address may be a secret, and is not needed in the error.
+                // The address may be a secret, so the error does not contain it.
                 let response = request.send().await.map_err(|e| innermost(&e))?;
                 if response.status() == StatusCode::NOT_MODIFIED && (etag.is_some() || modified.is_some()) {
                     return Ok(News::Same);
@@ -373,13 +372,13 @@ fn text(bytes: Vec<u8>) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "the calendar is not UTF-8".to_owned())
 }
 
-/// A calendar that is a file, of at most so many bytes.
+/// Reads a calendar file of at most `max` bytes.
 pub fn read_file(path: &Path, max: usize) -> Result<String, String> {
     let bytes = read_regular(path, max).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     text(bytes)
 }
 
-/// Addresses copied from a calendar program begin with `webcal:`.
+/// Converts the `webcal:` address that calendar programs show.
 fn https(url: &str) -> String {
     url.strip_prefix("webcal:").map_or_else(|| url.to_owned(), |rest| format!("https:{rest}"))
 }

@@ -1,12 +1,12 @@
-//! What comes back: a click in Slack, an answer in PagerDuty.
+//! Callbacks of notification services: clicks in Slack, answers in PagerDuty.
 //!
-//! Each service has an endpoint (a signed webhook; for Slack also a socket that is opened from
-//! here), and all of them lead to the same few inputs of the engine. A callback is accepted only
-//! with the service's signature, applied once however often it is repeated or replayed, and
-//! answered when its effects are durable. Whoever clicked and changed nothing gets the reason.
+//! Each service has an endpoint: a signed webhook, and for Slack also an outgoing socket. All of
+//! them use the same inputs of the engine. A callback is accepted only with the service's
+//! signature, applied once even if it is repeated or replayed, and answered when its effects are
+//! durable. A person whose click changes nothing gets the reason.
 //!
-//! Nothing here decides who is notified of what; and a service whose callbacks do not arrive is
-//! still sent everything.
+//! Callbacks do not decide who is notified. A service whose callbacks do not arrive still gets
+//! every message.
 
 mod endpoints;
 mod pagerduty;
@@ -30,7 +30,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::api::auth::Caller;
 use crate::audit::{self, AuditLog, Door};
 use crate::metrics::CallbackMetrics;
-use crate::notify::{Ear, Notifier};
+use crate::notify::{CallbackConfig, Notifier};
 use crate::outbox::Receivers;
 use crate::runtime::{Command, IncidentAction, Outside, RuntimeHandle, Unanswered};
 use crate::store::Store;
@@ -38,18 +38,18 @@ use crate::store::Store;
 pub(crate) use endpoints::fuzz;
 pub(crate) use endpoints::routes;
 
-/// Callbacks applied at once; more are refused, and the services send them again.
+/// The most callbacks applied at once; further ones are refused, and the services send them again.
 const BUSY_MAX: usize = 64;
-/// Why a problem without a name is not silenced.
+/// The reason why an incident without an identifying label is not silenced.
 const NAMELESS: &str = "neither a run, a node nor the name of an alert says what this is about, so that a silence would keep quiet more than this: acknowledge it, or make a silence with `stepwatch-alerter silences add`";
-/// How long an applied callback is remembered: longer than any callback is accepted.
+/// How long an applied callback is kept: longer than any callback is accepted.
 const REMEMBERED: Span = Span::secs(3 * 86_400);
 
-/// What all endpoints share; clones share it.
+/// The state of all endpoints. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Callbacks {
     inner: Arc<Inner>,
-    /// The endpoint of the callback, for the audit log.
+    /// The endpoint that received the callback, for the audit log.
     caller: Caller,
 }
 
@@ -63,38 +63,38 @@ struct Inner {
     slots: Arc<Semaphore>,
     /// Callbacks that are being applied.
     hearing: Mutex<BTreeSet<String>>,
-    /// Requests that no service signed. Anybody can send them, so each service logs one line a
-    /// minute, which counts them.
+    /// Throttles the log of requests with an invalid signature, which anybody can send: each
+    /// service logs one line a minute with their number.
     forged_slack: LogThrottle,
     forged_pagerduty: LogThrottle,
     clock: fn() -> Ts,
 }
 
-/// The wish of a person.
+/// A person's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Wish {
     Act(IncidentAction),
-    /// Of this problem in its place, for so long.
+    /// Silence this problem where it occurs, for this duration.
     Silence(Span),
 }
 
-/// The result of a wish.
+/// The result of a request.
 #[derive(Debug, PartialEq)]
 enum Outcome {
-    /// Durable.
+    /// The action is durable.
     Done,
-    /// Durable, too.
+    /// The silence is durable.
     Silenced(Box<Silence>),
-    /// It was already in that state.
+    /// The incident was already in that state.
     Already(Box<IncidentRecord>),
     /// The incident is closed.
     Over(Box<IncidentRecord>),
     Unknown,
-    /// It is not done, whoever asks.
+    /// The request is refused for everybody.
     Refused(&'static str),
-    /// The person may not answer, and why.
+    /// The person is not allowed to answer, for this reason.
     Stranger(String),
-    /// Not done, or it is unknown whether it was: it may be asked for again.
+    /// The action failed, or its result is unknown; it may be repeated.
     Failed(String),
 }
 
@@ -102,9 +102,9 @@ enum Outcome {
 #[derive(Debug, PartialEq)]
 enum Heard<T> {
     Now(T),
-    /// It was applied.
+    /// The callback was already applied.
     Before,
-    /// It is being applied, or it is unknown whether it was.
+    /// The callback is being applied, or it is unknown whether it was.
     Unclear(String),
 }
 
@@ -150,15 +150,18 @@ impl Callbacks {
         Self { inner: Arc::new(inner), caller: Caller::service(Door::Slack) }
     }
 
-    /// For what comes with this request.
+    /// Sets the caller, for the callbacks of this request.
     fn entered_by(self, caller: Caller) -> Self {
         Self { caller, ..self }
     }
 
-    /// The ears of the receivers in force, each with the name of its receiver.
-    fn ears(&self) -> Vec<(String, Ear)> {
+    /// The callback settings of the current receivers, each with the receiver's name.
+    fn callback_configs(&self) -> Vec<(String, CallbackConfig)> {
         let receivers = self.inner.receivers.borrow();
-        receivers.iter().filter_map(|(name, n)| Some((name.clone(), Notifier::ear(n.as_ref())?))).collect()
+        receivers
+            .iter()
+            .filter_map(|(name, n)| Some((name.clone(), Notifier::callback_config(n.as_ref())?)))
+            .collect()
     }
 
     /// The configured name of a Slack user.
@@ -168,8 +171,8 @@ impl Callbacks {
         users.iter().find(|user| user.slack_id.as_deref() == Some(id)).map(|user| user.name.clone())
     }
 
-    /// Applies a callback unless that was done before. `act` returns whether it may be remembered
-    /// as done.
+    /// Applies a callback unless it was applied before. `act` also returns whether the callback is
+    /// done.
     async fn once<T>(&self, service: &str, id: &str, act: impl Future<Output = (T, bool)>) -> Heard<T> {
         let key = format!("{service} {id}");
         let Some(_hearing) = Hearing::begin(&self.inner.hearing, &key) else {
@@ -188,13 +191,13 @@ impl Callbacks {
         if done
             && let Err(err) = self.inner.store.mark_heard(service, id, now, Ts(now.0 - REMEMBERED.0)).await
         {
-            // A repetition would be applied again, which for most callbacks changes nothing.
+            // A repeated callback would be applied again, which for most changes nothing.
             tracing::error!(%err, service, "cannot remember a callback");
         }
         Heard::Now(out)
     }
 
-    /// Applies a wish to the incident with exactly this id.
+    /// Applies a request to the incident with exactly this id.
     async fn act(&self, id: &str, by: &str, wish: Wish) -> Outcome {
         let found = match self.inner.store.incident(id).await {
             Ok(found) => found.filter(|record| record.id == id),
@@ -210,7 +213,7 @@ impl Callbacks {
             };
         };
         match (record.state, &wish) {
-            // What is over may be remarked on, and may come back.
+            // A resolved incident can still get notes and be reopened.
             (State::Resolved, Wish::Act(IncidentAction::Note(_) | IncidentAction::Reopen)) => {}
             (State::Resolved, _) => return Outcome::Over(record),
             (State::Acknowledged, Wish::Act(IncidentAction::Ack))
@@ -239,15 +242,16 @@ impl Callbacks {
         }
     }
 
-    /// Why the store may lack an incident: while it refuses writes, pages go out from memory.
+    /// The reason why the store may lack an incident: while it refuses writes, pages are sent from
+    /// memory.
     fn unrecorded(&self) -> Option<String> {
         let why = self.inner.store.refusal_in_public()?;
         Some(format!("the incident may not be recorded yet: {why}"))
     }
 
-    /// A person's word on an incident that the store does not have. If its page went out from
-    /// memory, the engine does at once what that person says, so that nobody is called again. That
-    /// counts as done when it is recorded: until then it must come again.
+    /// Applies an action to an incident that the store lacks. If its page was sent from memory, the
+    /// engine applies the action at once, so that nobody is called again. It counts as done when it
+    /// is stored; until then the service must repeat it.
     async fn not_found(&self, id: &str, by: &str, action: IncidentAction) -> Outcome {
         let Some(why) = self.unrecorded() else { return Outcome::Unknown };
         if matches!(action, IncidentAction::Note(_)) {
@@ -262,15 +266,14 @@ impl Callbacks {
         }
     }
 
-    /// Records the request of a person who may not make it.
+    /// Records the refused request of a person in the audit log.
     async fn refuse(&self, by: &str, wish: &Wish, incident: &str, why: &str) {
         tracing::warn!(incident, by, word = wish.as_str(), why, "a click is refused");
         let entry = self.caller.audit(by, wish.as_str(), incident).saying(why);
         self.inner.audit.write(entry.came_to(audit::Outcome::Refused)).await;
     }
 
-    /// Suppresses the problem where it occurs; another problem of the same run is notified as
-    /// usual.
+    /// Silences the problem where it occurs; other problems of the same run still notify people.
     async fn silence(&self, record: &IncidentRecord, by: String, length: Span) -> Outcome {
         let routing = self.inner.runtime.read_model.routing();
         let Some(pairs) = silencing::selector(record, &routing.config.alerts.group_by) else {

@@ -1,7 +1,7 @@
-//! Changes of runs, on their way to services that show them beside an incident.
+//! Sends changes of runs to services that show them with an incident.
 //!
-//! They are context, not messages: kept in memory, tried a few times, dropped and counted when the
-//! service does not accept them. Nothing that somebody must be notified of goes this way.
+//! Changes are context and not messages: they are kept in memory, retried a few times, and then
+//! dropped and counted. No notification of a person is sent this way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::backoff::{self, random, retry_after};
 use crate::notify::{FailureClass, Notifier};
 use crate::outbox::Receivers;
 
-/// Changes that may wait.
+/// The most changes that wait.
 pub const QUEUE: usize = 256;
 const ATTEMPTS_MAX: u32 = 5;
 const SEND_MAX: Duration = Duration::from_secs(15);
 
-/// Sends changes to every receiver that takes them, until `shutdown`.
+/// Sends changes to every receiver that accepts them, until `shutdown`.
 pub async fn deliver(
     mut queue: mpsc::Receiver<RunChange>,
     receivers: watch::Receiver<Receivers>,
@@ -52,7 +52,7 @@ pub async fn deliver(
     }
 }
 
-/// The longest wait that a service may ask for; after more, only the next change is sent.
+/// The longest wait that a service may request; after a longer one the change is dropped.
 const PAUSE_MAX: Duration = Duration::from_mins(6);
 
 async fn send(receiver: &str, notifier: &dyn Notifier, change: &RunChange) -> bool {
@@ -71,7 +71,7 @@ async fn send(receiver: &str, notifier: &dyn Notifier, change: &RunChange) -> bo
             }
             FailureClass::Transient | FailureClass::Partly => backoff::DELIVERY.after(attempt, random()),
             FailureClass::RateLimited { retry_after: asked } => match retry_after(asked, random()) {
-                // Other changes wait behind it.
+                // Other changes wait for this one.
                 wait if wait > PAUSE_MAX => return false,
                 wait => wait,
             },

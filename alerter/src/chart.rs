@@ -1,11 +1,11 @@
-//! Pictures of a run as SVG: a pure function from numbers to text, so that a report, a message and
-//! a page show the same.
+//! Charts of a run as SVG: a pure function from numbers to text, so that a report, a message and a
+//! page show the same.
 //!
-//! Panels are drawn below each other over one axis of steps, the signal in question on top; marks
-//! go through all of them. Colours are attributes, which any renderer supports and a style sheet
-//! may override by class; there is no script, no style attribute and no font to load.
+//! Panels are stacked over one axis of steps, with the main signal on top; marks extend through all
+//! of them. Colours are attributes, which all renderers support and a style sheet may override by
+//! class. There is no script, style attribute or font to load.
 //!
-//! [`incident`] decides what is drawn of an incident, [`png`] makes pixels of it.
+//! [`incident`] decides what the chart of an incident shows; [`png`] renders pixels.
 
 pub mod curve;
 pub mod incident;
@@ -30,23 +30,23 @@ use track::Point;
 
 #[derive(Debug, Clone)]
 pub struct Chart<'a> {
-    /// What a picture that stands alone says above the panels.
+    /// The heading of a stand-alone chart, above the panels.
     pub heading: Option<Heading>,
     pub title: String,
-    /// The picture as text, for readers who cannot see it.
+    /// A text alternative for readers who cannot see the chart.
     pub description: String,
-    /// First and last step.
+    /// The first and last step.
     pub steps: (i64, i64),
     pub panels: Vec<Panel<'a>>,
     pub marks: Vec<Mark>,
     pub spans: Vec<Span>,
-    /// Suspects beside what was expected of them.
+    /// Suspects with their expected values.
     pub bars: Vec<Bar>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heading {
-    /// A few words, in the colour of `tone`.
+    /// A short text in the colour of `tone`.
     pub tag: String,
     pub tone: Tone,
     pub sentence: String,
@@ -56,33 +56,33 @@ pub struct Heading {
 pub struct Panel<'a> {
     pub label: String,
     pub points: Cow<'a, [Point]>,
-    /// Lowest and highest of what is usual.
+    /// The lower and upper bound of the usual range.
     pub usual: Option<(f64, f64)>,
-    /// The same, where it is known step by step; drawn instead.
+    /// The usual range by step; if it is known, it is drawn instead.
     pub band: Cow<'a, [BandPoint]>,
     pub expected: Option<Expected>,
-    /// Higher than the others.
+    /// Whether the panel is higher than the others.
     pub leads: bool,
 }
 
-/// What a detector expected, from one step on.
+/// The value that a detector expected from a step on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Expected {
     pub value: f64,
     pub from: i64,
 }
 
-/// A moment: a line through all panels, with a caption above.
+/// A mark: a line through all panels, with a caption above.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mark {
     pub step: i64,
     pub label: String,
     pub tone: Tone,
-    /// Where a click leads.
+    /// The link of the mark.
     pub href: Option<String>,
 }
 
-/// A stretch of steps, shaded.
+/// A shaded range of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     pub from: i64,
@@ -90,11 +90,11 @@ pub struct Span {
     pub tone: Tone,
 }
 
-/// A value of one suspect against what was expected of it, both positive.
+/// The value of a suspect and its expected value, both positive.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
     pub label: String,
-    /// The value in words.
+    /// The value as text.
     pub text: String,
     pub value: f64,
     pub expected: f64,

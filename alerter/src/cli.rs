@@ -6,9 +6,9 @@
 //! | 1 | it failed, or what was asked for is not so |
 //! | 64 | the command line or the configuration is wrong |
 //!
-//! `run`, `config check`, `notify test`, `simulate` and `oncall --config` read the configuration,
-//! and `backtest` reads recordings. `openapi`, `completions` and `man` are about the program
-//! itself. The rest ask a running alerter over HTTP.
+//! `run`, `config check`, `notify test`, `simulate` and `oncall --config` read the configuration;
+//! `backtest` reads recordings. `openapi`, `completions` and `man` describe the program itself. The
+//! other commands query a running alerter over HTTP.
 
 mod audit;
 mod client;
@@ -175,10 +175,10 @@ struct CheckArgs {
 struct Checked<'a> {
     file: String,
     good: bool,
-    /// Each with its line and column, where it has a place.
+    /// The mistakes, each with its line and column if it has a place.
     mistakes: Vec<Mistake>,
     warnings: &'a [String],
-    /// Hours to come in which nobody is on call.
+    /// Upcoming times in which nobody is on call.
     gaps: &'a [String],
     understood: BTreeMap<&'static str, Vec<String>>,
 }
@@ -196,14 +196,14 @@ impl Cli {
         self.run_with(log, &mut screen::stdout(), &mut io::stderr()).await
     }
 
-    /// `log` starts the logging of a service; commands that only answer do not log.
+    /// Runs the command. `log` starts the logging of a service; other commands do not log.
     async fn run_with(self, log: fn() -> LogControl, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
         match self.dispatch(log, out, err).await {
             Ok(()) => 0,
             Err(CliError::Write(e)) if e.kind() == io::ErrorKind::BrokenPipe => 0,
             Err(e) => {
                 if !matches!(e, CliError::Said(_)) {
-                    // It shows names of files, and lines of them.
+                    // The error may contain names of files and lines of them.
                     let _ = writeln!(err, "{}", words::clean(&chain(&e)));
                 }
                 e.status()
@@ -240,15 +240,15 @@ impl Cli {
     }
 }
 
-/// Runs a command, and does not wait long for what it left in a thread: a read of a file system
-/// that does not answer may never end.
+/// Runs a command, and waits only briefly for its threads: a read of an unresponsive file system
+/// may never end.
 pub fn to_its_end<T>(runtime: Runtime, command: impl Future<Output = T>) -> T {
     let done = runtime.block_on(command);
     runtime.shutdown_timeout(THREADS_END_WITHIN);
     done
 }
 
-/// Prints what was understood, and the hours to come in which nobody is on call.
+/// Prints the interpreted configuration, and the upcoming times in which nobody is on call.
 fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let file = words::into_line(args.file.display().to_string());
     let config = match Config::load(&args.file) {
@@ -296,7 +296,7 @@ fn replay(args: &backtest::Args, out: &mut dyn Write, err: &mut dyn Write) -> Re
 }
 
 async fn run(args: RunArgs, log: LogControl) -> Result<(), CliError> {
-    // The parser insists on the file, except where a subcommand takes its place.
+    // The parser requires the file, except with a subcommand.
     let config = args.config.ok_or_else(|| CliError::Other("--config FILE is required".into()))?;
     tracing::info!(version = build_info::VERSION, revision = build_info::GIT_SHA, "stepwatch-alerter");
     let shutdown = Shutdown::on_signals();

@@ -2,12 +2,12 @@
 //!
 //! Every deadline of the engine is a difference of readings of this clock, so a wall clock that is
 //! set forward by an hour must not make every run look hung, and one that is set back must not stop
-//! an escalation. Readings advance with the monotonic clock and approach the wall by at most
-//! `SLEW`: the drift that NTP corrects is followed at once, a step of ten minutes over three hours.
-//! They never go backwards, not over a restart either: what was due in a minute is due in a minute.
+//! an escalation. Readings advance with the monotonic clock and approach the wall clock by at most
+//! `SLEW`: NTP drift is followed at once, a step of ten minutes over three hours. They never go
+//! backwards, not even across a restart, so that remaining times are kept.
 //!
-//! Other programs go by the wall clock. Their times are converted to readings where they come in,
-//! and readings to the wall's time where they are shown ([`Clock::skew`]).
+//! Other programs use the wall clock. Their times are converted to readings on input, and readings
+//! to wall time for display ([`Clock::skew`]).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -16,35 +16,35 @@ use stepwatch_model::time::{Span, Ts};
 
 /// The share by which the clock may run fast or slow to approach the wall.
 const SLEW: f64 = 0.05;
-/// A wall clock that is further behind our last reading than this: the last reading was wrong,
-/// because who is on call depends on the calendar. The auditor finds deadlines that are then out of
-/// reach.
+/// If the wall clock is further behind the last reading than this, the last reading was wrong,
+/// because on-call schedules depend on the calendar. The auditor finds deadlines that are then out
+/// of reach.
 const BACK_MAX: Span = Span::secs(86_400);
-/// A smaller difference between reading and wall clock is ignored.
+/// Smaller differences between the reading and the wall clock are ignored, in milliseconds.
 const SKEW_MIN_MS: f64 = 1000.0;
 
 /// The present time of the wall clock.
 pub fn wall() -> Ts {
-    // Before 1970 counts as 1970.
+    // A time before 1970 counts as 1970.
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Ts(since.as_millis() as i64)
 }
 
-/// Clones are the same clock.
+/// The engine's clock. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Clock(Arc<Mutex<Reading>>);
 
 #[derive(Debug)]
 struct Reading {
     at: Instant,
-    /// Unix milliseconds; fractions, so that many short steps lose nothing.
+    /// Unix milliseconds, with fractions so that many short steps add up exactly.
     reading: f64,
     behind: f64,
 }
 
 impl Clock {
-    /// `last` is a reading of an earlier process: readings continue from there if the wall clock is
-    /// behind it.
+    /// Starts the clock. `last` is a reading of an earlier process; readings continue from it if
+    /// the wall clock is behind.
     pub fn start(last: Option<Ts>) -> Self {
         Self::start_at(wall(), last)
     }
@@ -60,19 +60,18 @@ impl Clock {
         self.with(|r| r.advance(Instant::now(), wall()))
     }
 
-    /// How far the wall is ahead, at the last reading, in seconds.
+    /// The seconds by which the wall clock was ahead at the last reading.
     pub fn behind(&self) -> f64 {
         self.with(|r| r.behind) / 1000.0
     }
 
-    /// The offset to add to a reading to get the wall's time; zero if the difference is too small
-    /// to matter.
+    /// The offset to add to a reading to get wall time; zero if the difference is negligible.
     pub fn skew(&self) -> Span {
         let behind = self.with(|r| r.behind);
         Span(if behind.abs() < SKEW_MIN_MS { 0 } else { behind as i64 })
     }
 
-    /// How long until the clock reads `at`, as of the last reading.
+    /// The time until the clock reads `at`, as of the last reading.
     pub fn until(&self, at: Ts) -> Duration {
         let ms = self.with(|r| at.0 as f64 - r.reading).max(0.0);
         Duration::from_secs_f64(ms / 1000.0)
@@ -92,7 +91,7 @@ impl Default for Clock {
 impl Reading {
     fn advance(&mut self, instant: Instant, wall: Ts) -> Ts {
         let elapsed = instant.saturating_duration_since(self.at).as_secs_f64() * 1000.0;
-        // Several threads read it, and the first to read may be second here.
+        // Several threads read the clock, so instants may arrive out of order.
         self.at = self.at.max(instant);
         let error = wall.0 as f64 - (self.reading + elapsed);
         self.reading += elapsed + error.clamp(-SLEW * elapsed, SLEW * elapsed);
@@ -131,12 +130,12 @@ mod tests {
         let mut c = clock(1_000_000);
         let start = c.at;
         let after = |s| start + Duration::from_secs(s);
-        // In step: the drift of a millisecond is taken at once.
+        // Small drift: one millisecond is followed at once.
         assert_eq!(c.advance(after(1), Ts(1_001_001)), Ts(1_001_001));
-        // An hour forward: ten seconds later we are half a second nearer.
+        // An hour forward: ten seconds later the reading is half a second nearer.
         assert_eq!(c.advance(after(11), Ts(1_011_001 + 3_600_000)), Ts(1_011_501));
         assert!((c.behind - 3_599_500.0).abs() < 1e-3);
-        // An hour back: time still passes, a little slower.
+        // An hour back: time still advances, but more slowly.
         assert_eq!(c.advance(after(21), Ts(0)), Ts(1_021_001));
     }
 

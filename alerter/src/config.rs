@@ -1,9 +1,9 @@
-//! The configuration file: strict YAML, checked as a whole before anything is started.
+//! The configuration file: strict YAML, checked completely before anything starts.
 //!
-//! Every key has a default. Mistakes within one value are shown with a caret where they are;
-//! mistakes between values (a route to a receiver that does not exist) are reported all at once,
-//! each with its place. What passes is ready to use: secrets read, certificates loaded, receivers
-//! built. So a reload either takes everything or changes nothing.
+//! Every key has a default. A mistake within one value is shown with a caret at its position;
+//! mistakes between values (a route to a receiver that does not exist) are reported together, each
+//! with its position. A valid configuration is ready to use: secrets are read, certificates loaded,
+//! receivers built. So a reload either applies everything or changes nothing.
 
 mod api;
 mod check;
@@ -58,7 +58,7 @@ pub struct Config {
     pub keyring: Keyring,
     /// The file without secrets.
     pub shown: String,
-    /// Warnings: allowed, and probably not intended.
+    /// Warnings about allowed but probably unintended settings.
     pub warnings: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ impl Config {
         Self::parse(path, &stepwatch_kit::config::read(path)?)
     }
 
-    /// `path` is the name in errors, and relative paths start in its directory.
+    /// Parses a file. `path` is its name in errors, and relative paths start in its directory.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let file: File = stepwatch_kit::config::parse(&path.display().to_string(), text)?;
         Self::check(path, text, file)
@@ -80,7 +80,8 @@ impl Config {
         Ok(EngineConfig { detectors, responder: ResponderConfig { external_url: None, ..responder } })
     }
 
-    /// A file from which nothing is sent, so that no secret is read and no source is looked up.
+    /// Parses a file from which no message is sent, so that no secret is read and no source is
+    /// resolved.
     pub fn unarmed(path: &Path) -> Result<File, ConfigError> {
         let text = stepwatch_kit::config::read(path)?;
         let mut file: File = stepwatch_kit::config::parse(&path.display().to_string(), &text)?;

@@ -2,7 +2,7 @@
 
 use core::error::Error;
 
-/// The error and what caused it, outermost first.
+/// The text of an error and its causes, outermost first.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut at = error.source();
@@ -17,8 +17,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// The end of an error's chain: what happened, without the layers it came through, and without the
-/// path or URL.
+/// The innermost cause of an error, without the outer layers and without the path or URL.
 pub(crate) fn innermost(error: &dyn Error) -> String {
     let mut at = error;
     while let Some(source) = at.source() {

@@ -1,9 +1,9 @@
-//! What happened, for readers that follow along: incidents, steps, nodes.
+//! Live events for readers: incidents, steps, nodes.
 //!
 //! Events have rising numbers and are kept in a bounded ring, which every reader walks at its own
-//! pace: there is no queue a reader, and a slow one costs nothing. A reader that falls off the end
-//! of the ring is told to read everything anew. Of the steps of a run only the last event is kept,
-//! and of the states of a node likewise.
+//! pace: there is no queue per reader, and a slow one costs nothing. A reader that falls behind the
+//! ring is asked to read everything again. Only the last step event of a run is kept, and only the
+//! last state of a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,19 +18,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::series::Latest;
 
-/// Changes of incidents that are kept for readers that come back.
+/// The most incident changes that are kept for readers that reconnect.
 pub const MAX_KEPT: usize = 1_024;
-/// Readers at a time.
+/// The most simultaneous readers.
 pub const MAX_READERS: usize = 256;
-/// A run steps at most so often.
+/// The shortest interval between two step events of a run.
 pub const STEP_EVERY: Span = Span::secs(1);
-/// Runs and nodes of which the last event is kept.
+/// The most runs and nodes whose last event is kept.
 const MAX_STATES: usize = 20_000;
 
-/// Something that happened.
+/// An event.
 #[derive(Debug)]
 pub struct Happened {
-    /// Rises, with gaps: a later event may have replaced an earlier one.
+    /// The number rises, with gaps, because a later event may have replaced an earlier one.
     pub number: u64,
     pub what: What,
 }
@@ -49,7 +49,7 @@ pub enum Change {
     Resolved,
 }
 
-/// A run has stepped.
+/// A run made a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepNews {
     pub run: String,
@@ -60,11 +60,11 @@ pub struct StepNews {
     pub signals: Vec<Latest>,
 }
 
-/// The state of a node changed, or the runs on it.
+/// The state of a node, or the runs on it, changed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeNews {
     pub node: String,
-    /// The worst of what holds.
+    /// The worst level of the present conditions.
     pub worst: Option<Level>,
     pub silent: bool,
     pub runs: Vec<String>,
@@ -72,15 +72,15 @@ pub struct NodeNews {
     pub labels: Vec<Labels>,
 }
 
-/// The events, and those who read them.
+/// The events and their readers.
 #[derive(Debug)]
 pub struct Events {
-    /// When this program started: numbers of another start mean nothing.
+    /// The start time of this process: numbers of another process are not comparable.
     pub boot: u64,
     inner: Mutex<Inner>,
     last: watch::Sender<u64>,
     readers: Arc<Semaphore>,
-    /// Readers for which there was no room, and those that were too slow.
+    /// The number of readers that were refused for lack of room, and of readers that were too slow.
     pub refused: AtomicU64,
     pub dropped: AtomicU64,
 }
@@ -89,12 +89,12 @@ pub struct Events {
 struct Inner {
     kept: BTreeMap<u64, Arc<Happened>>,
     next: u64,
-    /// Numbers up to this one may have been forgotten.
+    /// Events up to this number may have been dropped.
     forgotten: u64,
     incidents: usize,
     /// The number of the last event of each run and node.
     states: BTreeMap<Subject, u64>,
-    /// Incidents that were open.
+    /// The incidents known as open.
     open: BTreeSet<String>,
     closed: bool,
 }
@@ -105,15 +105,15 @@ enum Subject {
     Node(String),
 }
 
-/// What a reader gets next.
+/// The result for a reader.
 #[derive(Debug)]
 pub enum Next {
     Event(Arc<Happened>),
-    /// Nothing yet.
+    /// There is no new event yet.
     Wait,
-    /// Events that it has not read are forgotten.
+    /// Events that the reader has not read were dropped.
     Lagged,
-    /// The program stops.
+    /// The process is stopping.
     Closed,
 }
 
@@ -135,12 +135,13 @@ impl Events {
         }
     }
 
-    /// The incidents that are open at the start: their next change is not their opening.
+    /// Records the incidents that are open at the start, so that their next change is not published
+    /// as an opening.
     pub fn know_open(&self, incidents: impl Iterator<Item = String>) {
         self.lock().open.extend(incidents);
     }
 
-    /// Publishes the incidents among what was just made durable.
+    /// Publishes the incidents among effects that have just become durable.
     pub fn apply<'a>(&self, effects: impl IntoIterator<Item = &'a Effect>) {
         for effect in effects {
             let Effect::Incident(record) = effect else { continue };
@@ -174,7 +175,7 @@ impl Events {
         self.last.send_replace(inner.next);
     }
 
-    /// A place for a reader; `None` if all are taken.
+    /// Reserves a place for a reader; `None` if all are taken.
     pub fn admit(&self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.readers).try_acquire_owned().ok();
         if place.is_none() {
@@ -192,7 +193,7 @@ impl Events {
         self.lock().next
     }
 
-    /// Whether a reader that has read up to `number` can go on from there.
+    /// Whether a reader that has read up to `number` can continue from there.
     pub fn can_resume(&self, number: u64) -> bool {
         let inner = self.lock();
         (inner.forgotten..=inner.next).contains(&number)
@@ -212,7 +213,7 @@ impl Events {
         next.map_or(Next::Wait, |(_, event)| Next::Event(Arc::clone(event)))
     }
 
-    /// Changes with every event, and with the end.
+    /// A receiver that changes with every event, and at the end.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.last.subscribe()
     }
@@ -229,7 +230,7 @@ impl Events {
 }
 
 impl Inner {
-    /// `subject`: whose last event this one replaces.
+    /// Adds an event. It replaces the last event of its `subject`.
     fn add(&mut self, subject: Option<Subject>, what: What) {
         self.next += 1;
         let number = self.next;

@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 
 /// The bytes of a regular file, at most `max` of them. The error does not name the path.
 ///
-/// A FIFO is refused: opening one for reading waits until somebody writes to it.
+/// A FIFO is refused, because opening one blocks until another process writes to it.
 pub(crate) fn read_regular(path: &Path, max: usize) -> Result<Vec<u8>, String> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path).map_err(|e| e.to_string())?;

@@ -1,9 +1,9 @@
-//! What the fuzz targets run, one function for each way in of outside bytes; `alerter/fuzz` has the
+//! The functions of the fuzz targets, one for each input of untrusted bytes; `alerter/fuzz` has the
 //! targets and their corpora.
 //!
-//! The module is here because the parsers are private. An ordinary test runs the same functions
-//! over the corpora, so that what a fuzzer once broke stays mended without a fuzzer. It is compiled
-//! in tests and with the feature `fuzz` only.
+//! This module is here because the parsers are private. An ordinary test runs the same functions
+//! over the corpora, so that fixed bugs stay fixed without a fuzzer. It is compiled only in tests
+//! and with the feature `fuzz`.
 
 mod remote_write;
 
@@ -22,15 +22,15 @@ use crate::ingest::{LineSplitter, fuzz_groups};
 use crate::{api, callbacks};
 
 const NOW: Ts = Ts(1_795_227_416_000);
-/// Timers that may be due within one stretch of time. An engine that sets the same timer again and
-/// again passes it.
+/// The most timers that may be due within one interval. An engine that sets the same timer
+/// repeatedly exceeds it.
 const MAX_TICKS: usize = 100_000;
-/// Occurrences of one event within ten years, of one a minute at most.
+/// The most occurrences of one event within ten years: one per minute.
 const MAX_OCCURRENCES: usize = 6_000_000;
 
-/// The stream of an exporter, cut into chunks at each byte 0xff, into the whole engine.
+/// Feeds an exporter's stream, split into chunks at each byte 0xff, to the whole engine.
 ///
-/// A line `~N` lets N minutes pass; `!` closes the connection and `+` opens it again.
+/// A line `~N` advances the time by N minutes; `!` closes the connection and `+` opens it again.
 pub fn stream(data: &[u8]) {
     let mut engine = Running::new();
     let mut lines = LineSplitter::new(MAX_RECORD_BYTES);
@@ -40,8 +40,8 @@ pub fn stream(data: &[u8]) {
     engine.check();
 }
 
-/// Alerts that another program posts: those that are accepted enter the engine, and time passes
-/// until all have ended.
+/// Posts alerts of another program. The accepted ones enter the engine, and time advances until all
+/// have ended.
 pub fn alerts(data: &[u8]) {
     let mut engine = Running::new();
     let alerts: Vec<PostedAlert> = api::fuzz_alerts(data, NOW);
@@ -50,17 +50,17 @@ pub fn alerts(data: &[u8]) {
     engine.check();
 }
 
-/// Queries and silences of Alertmanager's API.
+/// Parses queries and silences of Alertmanager's API.
 pub fn queries(data: &[u8]) {
     api::fuzz_queries(data);
 }
 
-/// What Slack and PagerDuty send us, and the headers by which they sign it.
+/// Parses callbacks of Slack and PagerDuty, and their signature headers.
 pub fn callbacks(data: &[u8]) {
     callbacks::fuzz(data);
 }
 
-/// Calendars of people on call.
+/// Parses on-call calendars.
 pub fn calendar(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok(zone) = Zone::named("Europe/Berlin") else { return };
@@ -72,12 +72,12 @@ pub fn calendar(data: &[u8]) {
     }
 }
 
-/// Lists of exporters, as JSON and as YAML.
+/// Parses lists of exporters, as JSON and as YAML.
 pub fn discovery(data: &[u8]) {
     fuzz_groups(&String::from_utf8_lossy(data));
 }
 
-/// An engine, its clock, and what a runtime would do with its effects.
+/// An engine, its clock, and the runtime's handling of its effects.
 struct Running {
     engine: Engine,
     now: Ts,
@@ -127,7 +127,8 @@ impl Running {
         self.now = until;
     }
 
-    /// Every open incident will be notified again, and what is stored can be read back.
+    /// Checks that every open incident will notify again, and that the stored state can be read
+    /// back.
     fn check(mut self) {
         self.pass(Span::secs(600));
         let flaws = self.engine.audit(self.now);

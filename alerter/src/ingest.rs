@@ -1,8 +1,8 @@
-//! From exporters to batches of events: the targets, and a task for each.
+//! Reads events from exporters: the targets, and a task for each.
 //!
 //! Discovery finds the targets; [`Ingest`] starts and stops a reader for each; every reader puts
-//! what it reads into one bounded queue that the runtime drains. Nothing here depends on runs: the
-//! engine interprets the records.
+//! its batches into one bounded queue that the runtime drains. This module does not depend on runs:
+//! the engine interprets the records.
 
 mod discovery;
 mod exporters;
@@ -46,16 +46,18 @@ use exporters::Connection;
 use status::SourceStatus;
 use stream::{Puller, StreamLimits};
 
-/// Batches that may wait for the runtime, beside their room (`room.rs`); beyond, the readers wait.
+/// The most batches that wait for the runtime, in addition to their room (`room.rs`); beyond it,
+/// the readers wait.
 pub const QUEUE_BATCHES: usize = 256;
 
-/// Cursors remembered of targets that left, so that one that returns goes on where it stopped.
+/// The most cursors kept of removed targets, so that a target that returns resumes where it
+/// stopped.
 const MAX_PARKED: usize = 20_000;
 
-/// Interval between two looks at the target files.
+/// The interval between two checks of the target files.
 const FILE_POLL: Duration = Duration::from_secs(5);
 
-/// A checked set of sources with its connections ready: applying it cannot fail.
+/// A checked set of sources with their connections ready, so that applying it cannot fail.
 #[derive(Debug)]
 pub struct Plan(Vec<Entry>);
 
@@ -91,7 +93,7 @@ impl Default for IngestLimits {
 }
 
 impl Plan {
-    /// Every mistake in the entries, each with the name of its entry.
+    /// Validates the entries. The errors have every mistake, each with the name of its entry.
     pub fn new(entries: &[Exporters]) -> Result<Self, Vec<String>> {
         let mut errors = Vec::new();
         let mut plan = Vec::new();
@@ -112,7 +114,7 @@ impl Entry {
     fn new(e: &Exporters, connection: Connection) -> Self {
         let refresh = Duration::from_millis(e.refresh.0.max(1) as u64);
         let mut providers = Vec::new();
-        // How often files are read is not configurable.
+        // The interval of file checks is not configurable.
         providers.extend(e.file_sd.iter().map(|p| (Provider::FileSd(p.clone()), refresh)));
         providers.extend(e.http_sd.iter().map(|u| (Provider::HttpSd(u.clone()), refresh)));
         providers.extend(e.dns.iter().map(|n| (Provider::Dns(n.clone()), refresh)));
@@ -122,8 +124,9 @@ impl Entry {
 }
 
 impl Ingest {
-    /// Starts reading. `cursors` is how far each source had been read when the state was last
-    /// stored, and `kept` what each list named. `commands` is told of lists that lose much.
+    /// Starts reading. `cursors` has the read position of each source in the stored state, and
+    /// `kept` the last targets of each list. `commands` receives faults about lists that lose many
+    /// targets.
     pub fn start(
         plan: Plan,
         (cursors, kept): (BTreeMap<String, Cursor>, KeptLists),
@@ -141,7 +144,7 @@ impl Ingest {
         metrics: IngestMetrics,
         limits: IngestLimits,
     ) -> Self {
-        // One waiting plan is enough: reloads happen one at a time.
+        // One waiting plan is enough, because reloads happen one at a time.
         let (plans, inbox) = mpsc::channel(1);
         let (table, stop) = (SourceTable::default(), CancellationToken::new());
         let manager = Manager {
@@ -167,7 +170,7 @@ impl Ingest {
         self.table.clone()
     }
 
-    /// Applies another set of sources; targets that are in both go on without a break.
+    /// Applies another set of sources; targets in both continue without interruption.
     pub async fn apply(&self, plan: Plan) {
         let _ = self.plans.send(plan).await;
     }
@@ -188,15 +191,16 @@ impl Drop for Ingest {
 /// Owns the readers.
 struct Manager {
     entries: Vec<Entry>,
-    /// The last answer of every provider that has answered.
+    /// Sources of an earlier process that are not yet confirmed as targets.
     found: BTreeMap<Provider, (BTreeSet<Target>, bool)>,
     watchers: JoinSet<()>,
     readers: BTreeMap<Target, StreamReader>,
     /// Sources of an earlier process that have not been found as targets yet.
     unclaimed: BTreeSet<String>,
-    /// Cursors of sources that have no reader.
+    /// The last targets of lists from before this process, until the lists are watched.
     parked: BTreeMap<String, Cursor>,
-    /// What lists named before this process, until they are watched.
+    /// Starts the providers of `plan` in place of the present ones. A provider in both keeps its
+    /// last answer.
     kept: KeptLists,
     table: SourceTable,
     limits: IngestLimits,
@@ -244,8 +248,8 @@ impl Manager {
         self.watchers.abort_all();
         self.watchers = JoinSet::new();
         let wanted: BTreeMap<_, _> = self.entries.iter().flat_map(|e| &e.providers).cloned().collect();
-        // Whoever reloads has the lists as they are. A full queue leaves a ticket for a person to
-        // close.
+        // A reload accepts the lists as they are now. If the queue is full, the ticket stays for a
+        // person to close.
         for provider in self.found.keys() {
             let _ = self.commands.try_send(provider.own(None));
         }
@@ -270,7 +274,7 @@ impl Manager {
         self.kept.forget_but(lists.into_values().collect());
     }
 
-    /// Starts and stops readers until they match the targets. It may be dropped at any await and
+    /// Starts and stops readers until they match the targets. It may be cancelled at any await and
     /// run again.
     async fn reconcile(&mut self) {
         let targets = self.targets();
@@ -286,8 +290,8 @@ impl Manager {
             }
         }
         self.metrics.sources.set(self.readers.len() as i64);
-        // Once every list is complete, a source of an earlier process that none of them names has
-        // left in the meantime.
+        // Once every list is complete, a source of an earlier process that is in none of them was
+        // removed in the meantime.
         let providers = self.entries.iter().flat_map(|e| &e.providers);
         if providers.into_iter().all(|(p, _)| self.found.get(p).is_some_and(|(_, complete)| *complete)) {
             while let Some(source) = self.unclaimed.pop_first() {
@@ -296,7 +300,8 @@ impl Manager {
         }
     }
 
-    /// If several entries name a target, the first one defines its connection.
+    /// The targets and their connections. If several entries have a target, the first one defines
+    /// its connection.
     fn targets(&self) -> BTreeMap<Target, Arc<Connection>> {
         let mut all = BTreeMap::new();
         for entry in &self.entries {

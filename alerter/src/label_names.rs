@@ -1,32 +1,33 @@
-//! Names of labels that incidents and alerts have, and which of them a misspelt name is closest to.
+//! Names of labels of incidents and alerts, and the nearest name to a misspelt one.
 
 use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
 use stepwatch_respond::incident::labels::{ALERTNAME, METRIC, ORIGIN, OURS, TENANT};
 
-/// Of a name, when it is compared with others.
+/// The most characters of a name in a comparison.
 const MAX_LETTERS: usize = 64;
-/// A name with more wrong letters than one in so many, or than so many, is another name.
+/// A name with more wrong letters than this fraction of its length, or than this number, is a
+/// different name.
 const LETTERS_A_SLIP: usize = 3;
 const MAX_SLIPS: usize = 3;
 
-/// What our own incidents have. `origin` is of storms, `metric` and `tenant` of watched series.
+/// The labels of our own incidents. Storms have `origin`, watched series `metric` and `tenant`.
 pub(crate) const OF_INCIDENTS: &[&[&str]] = &[OURS, &[ALERTNAME, ORIGIN, METRIC, TENANT]];
-/// Labels that alerts do have, a letter away from `node`.
+/// Common alert labels that differ from `node` by a letter.
 pub(crate) const NO_SLIPS: &[&str] = &["code", "mode"];
 
-/// A label by which somebody asks for a silence.
+/// The check of a label in a requested silence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Asked<'a> {
-    /// Incidents can have it.
+    /// Incidents can have the label.
     Known,
-    /// Nearly this one of ours.
+    /// The label is similar to this one of ours.
     Slip(&'a str),
-    /// A run may declare it, or an alert bring it.
+    /// A run may declare the label, or an alert may have it.
     Unknown,
 }
 
-/// Whether a label of a wanted silence is known, from the configuration alone.
+/// Checks a label of a requested silence with the configuration alone.
 pub(crate) fn asked<'a>(label: &str, config: &'a ResponderConfig) -> Asked<'a> {
     let declared = || config.labels.iter().chain(&config.alerts.group_by).map(String::as_str);
     let others = [RUN_LABELS, NODE_LABELS, JOB_LABELS, OF_ALERTS].concat();
@@ -38,8 +39,7 @@ pub(crate) fn asked<'a>(label: &str, config: &'a ResponderConfig) -> Asked<'a> {
     slip.map_or(Asked::Unknown, Asked::Slip)
 }
 
-/// Labels that alerts of Prometheus commonly have, beside those by which we find their run and
-/// node.
+/// Common labels of Prometheus alerts, in addition to those that name a run or a node.
 pub(crate) const OF_ALERTS: &[&str] = &[
     "cluster",
     "container",
@@ -58,7 +58,8 @@ pub(crate) const OF_ALERTS: &[&str] = &[
     "UUID",
 ];
 
-/// The name with the fewest letters to change, the first of several; none if all are other names.
+/// The name with the fewest letters to change, the first if there are several; `None` if all are
+/// different names.
 pub(crate) fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let letters = |text: &str| text.chars().count();
     let slips = |name: &str| (letters(wanted).max(letters(name)) / LETTERS_A_SLIP).min(MAX_SLIPS);
@@ -66,7 +67,7 @@ pub(crate) fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>
     near.filter(|(far, name)| *far <= slips(name)).min_by_key(|(far, _)| *far).map(|(_, name)| name)
 }
 
-/// Letters to insert, leave out, replace or swap with the next; capitals count as the small ones.
+/// The edit distance: letters to insert, delete, replace or transpose, ignoring case.
 fn distance(a: &str, b: &str) -> usize {
     let letters = |text: &str| text.to_lowercase().chars().take(MAX_LETTERS).collect::<Vec<_>>();
     let (a, b) = (letters(a), letters(b));

@@ -1,13 +1,13 @@
 //! The alerter: from the streams of all exporters to a person who answers.
 //!
-//! The life of a step: [`ingest`] reads it off an exporter's stream. [`runtime`] hands it to the
-//! engine, which alone decides. Its decisions are one transaction of the [`store`], together with
-//! the detector state that they came from and the cursor behind the step. [`outbox`] finds the
-//! message there and sends it by a notifier of [`notify`]; the outcome goes back into the engine.
-//! [`api`] shows all this and takes the answers of people.
+//! The life of a step: [`ingest`] reads it from an exporter's stream. [`runtime`] passes it to the
+//! engine, which alone makes decisions. They are stored in one transaction of the [`store`], with
+//! the detector state behind them and the cursor of the step. [`outbox`] finds the message there
+//! and sends it with a notifier of [`notify`]; the outcome returns to the engine. [`api`] shows all
+//! this and accepts the answers of people.
 //!
-//! This crate does the I/O. `stepwatch-detect` decides what is wrong with a run, and
-//! `stepwatch-respond` who is notified and when; neither does any I/O.
+//! This crate does the I/O. `stepwatch-detect` finds faults of runs, and `stepwatch-respond`
+//! decides who is notified and when; neither does any I/O.
 
 pub mod access;
 pub mod api;
@@ -30,6 +30,7 @@ mod files;
 pub mod fuzz;
 pub mod ingest;
 mod label_names;
+mod ledger_metrics;
 mod markdown;
 mod markup;
 pub mod metrics;
@@ -51,9 +52,11 @@ pub mod runtime;
 pub mod series;
 mod signed_paths;
 mod simulation;
+pub mod state_time;
 pub mod store;
 pub mod templates;
 #[cfg(test)]
 mod testing;
 pub mod watchdog;
 mod web;
+pub mod when;

@@ -6,7 +6,8 @@ use clap::Parser;
 use stepwatch_alerter::cli::{self, Cli};
 use stepwatch_kit::config::EXIT_CONFIG;
 
-/// Requests are read on any of hundreds of threads, but on a few at a time.
+/// The number of malloc arenas: requests are read on any of hundreds of threads, but only on a few
+/// at a time.
 const HEAPS: u8 = 4;
 
 fn main() -> ExitCode {
@@ -14,8 +15,8 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(err) => {
-            // A wrong argument is a wrong configuration; the status 2 would mean something else
-            // after `check`.
+            // An invalid argument counts as an invalid configuration; the status 2 has another
+            // meaning for `check`.
             let _ = err.print();
             return if err.use_stderr() { EXIT_CONFIG.into() } else { ExitCode::SUCCESS };
         }
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => ExitCode::from(cli::to_its_end(runtime, cli.main())),
         Err(err) => {
-            // Nothing is set up yet that could take it.
+            // Logging is not set up yet.
             let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("cannot start: {err}\n"));
             ExitCode::FAILURE
         }

@@ -1,13 +1,13 @@
-//! Markdown from untrusted text.
+//! Escapes untrusted text for Markdown.
 
 use std::fmt::Write as _;
 
 use crate::notify::text::line;
 
-/// Characters of one cell; a log line in an error can be longer than the whole account.
+/// The most characters of one cell, because a log line in an error can be very long.
 const CELL_MAX: usize = 1000;
 
-/// Text on one line, without any effective markup.
+/// The text on one line, without effective markup.
 pub(crate) fn escape(text: &str) -> String {
     let text = line(text, CELL_MAX);
     let chars: Vec<char> = text.chars().collect();
@@ -20,10 +20,10 @@ pub(crate) fn escape(text: &str) -> String {
                 continue;
             }
             '\\' | '`' | '*' | '[' | ']' | '<' | '>' | '|' | '~' => true,
-            // Within a name it is only that.
+            // An underscore within a word is literal.
             '_' => !(word(i.checked_sub(1)) && word(Some(i + 1))),
             '#' | '-' | '+' | '=' => i == 0,
-            // A mention is one at the beginning of a word.
+            // An `@` is a mention only at the beginning of a word.
             '@' => !word(i.checked_sub(1)),
             _ => false,
         };
@@ -44,7 +44,7 @@ impl Table {
         Self { text: format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len())) }
     }
 
-    /// As many cells as the head has.
+    /// Adds a row. It must have as many cells as the head.
     pub(crate) fn row<S: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = S>) {
         let cells: Vec<String> = cells.into_iter().map(|cell| escape(cell.as_ref())).collect();
         let _ = writeln!(self.text, "| {} |", cells.join(" | "));

@@ -1,5 +1,5 @@
-//! Text from outside on its way into HTML and SVG, and pages that are files: no script, nothing to
-//! load, readable from a disk, on paper and by a screen reader.
+//! Untrusted text in HTML and SVG, and stand-alone HTML pages: without scripts and resources,
+//! readable from a disk, on paper and by a screen reader.
 
 use core::fmt;
 
@@ -10,7 +10,7 @@ use stepwatch_wire::words;
 
 const STYLE: &str = include_str!("assets/report.css");
 
-/// A page that stands alone. `body` is markup up to the end of `main`.
+/// A stand-alone page. `body` is the markup up to the end of `main`.
 pub(crate) fn page(title: &str, body: &str, version: &str, by: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
@@ -25,7 +25,7 @@ pub(crate) fn page(title: &str, body: &str, version: &str, by: &str) -> String {
     )
 }
 
-/// What the templates of our pages pass every value through.
+/// The escaper for all values in the templates of our pages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Html;
 
@@ -35,7 +35,7 @@ impl Escaper for Html {
     }
 }
 
-/// Text that cannot become markup, in an element or a quoted attribute.
+/// Escapes text for an element or a quoted attribute.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     write_escaped(&mut out, text).expect("memory takes every write");

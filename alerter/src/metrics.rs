@@ -3,7 +3,7 @@
 
 mod callbacks;
 mod gate;
-mod ledger;
+mod remote_write;
 
 use core::fmt::Write as _;
 use std::sync::Arc;
@@ -17,11 +17,10 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use crate::audit::AuditMetrics;
-use crate::remote_write::WriteMetrics;
 
 pub use callbacks::CallbackMetrics;
 pub use gate::GateMetrics;
-pub use ledger::LedgerMetrics;
+pub use remote_write::WriteMetrics;
 
 pub const PROGRAM: &str = "stepwatch_alerter";
 
@@ -37,7 +36,7 @@ impl EncodeLabelValue for Word {
     }
 }
 
-/// A label value that came from outside; shared with the owner of the name.
+/// A label value of external origin, shared with the owner of the name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Name(pub Arc<str>);
 
@@ -100,7 +99,7 @@ pub struct RefusedLabels {
     pub reason: Word,
 }
 
-/// The streams of the exporters.
+/// Metrics of the exporters' streams.
 #[derive(Debug, Clone, Default)]
 pub struct IngestMetrics {
     pub sources: Gauge,
@@ -114,7 +113,7 @@ pub struct IngestMetrics {
     pub discovery_failures: Family<MechanismLabel, Counter>,
 }
 
-/// The one loop round the engine.
+/// Metrics of the loop around the engine.
 #[derive(Debug, Clone)]
 pub struct RuntimeMetrics {
     pub events: Family<KindLabel, Counter>,
@@ -155,7 +154,7 @@ pub struct ScheduleLabel {
     pub schedule: Name,
 }
 
-/// Calendars of schedules.
+/// Metrics of the calendars of schedules.
 #[derive(Debug, Clone, Default)]
 pub struct CalendarMetrics {
     pub read_timestamp: Family<ScheduleLabel, FloatGauge>,
@@ -163,7 +162,7 @@ pub struct CalendarMetrics {
     pub skipped: Family<ScheduleLabel, Gauge>,
 }
 
-/// The configuration in force.
+/// Metrics of the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct ConfigMetrics {
     pub reload_successful: Gauge,
@@ -196,7 +195,7 @@ impl Default for RuntimeMetrics {
             incidents: Family::default(),
             incidents_still_firing: Family::default(),
             opened: Family::default(),
-            // 1 us of an idle pass to 1 s of a backlog after an outage.
+            // From 1 us, an idle pass, to 1 s, a backlog after an outage.
             alerts_received: Counter::default(),
             alerts_invalid: Counter::default(),
             alerts_cut: Counter::default(),
@@ -330,7 +329,7 @@ impl RuntimeMetrics {
         m
     }
 
-    /// Events that were received and are not evaluated.
+    /// Registers the counters of events that were received and not evaluated.
     fn register_limits(&self, r: &mut Registry) {
         r.register(
             "events_over_limit",
@@ -364,7 +363,7 @@ impl RuntimeMetrics {
         );
     }
 
-    /// Requests of people and other programs to the engine.
+    /// Registers the counters of requests by people and other programs to the engine.
     fn register_outside(&self, r: &mut Registry) {
         r.register("alerts_received", "Alerts received from other programs", self.alerts_received.clone());
         r.register(

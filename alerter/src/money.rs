@@ -1,6 +1,6 @@
-//! How people read money.
+//! Formats amounts of money.
 
-/// In dollars, with cents where they count: `$4.20`, `$1,240`.
+/// Formats dollars, with cents for small amounts: `$4.20`, `$1,240`.
 pub(crate) fn money(dollars: f64) -> String {
     if dollars < 100.0 {
         return format!("${dollars:.2}");

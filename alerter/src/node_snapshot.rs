@@ -1,4 +1,4 @@
-//! One node as the API and the pages see it, copied from the engine.
+//! A copy of one node's state from the engine, for the API and the pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,34 +9,35 @@ use stepwatch_detect::node::{Condition, Gpu, Key, Level, Topic};
 use stepwatch_engine::Engine;
 use stepwatch_model::time::{Span, Ts};
 
-/// Nodes that are shown; the rest is counted.
+/// The most nodes that are shown; the others are counted.
 pub const MAX_NODES_SHOWN: usize = 20_000;
-/// An exporter reports what holds every 10 minutes: a node without a word for so long is silent.
+/// The time without reports after which a node is silent. An exporter repeats its conditions every
+/// 10 minutes.
 pub const SILENT_AFTER: Span = Span::secs(1500);
-/// A copy that is older is made again even if the node said nothing: time passes, and runs come.
+/// The age after which a copy is renewed even without a report, because time passes and runs start.
 const RENEW: Span = Span::secs(5);
-/// Copies made at one time, so that the loop goes on.
+/// The most copies made in one pass, so that the loop is not delayed.
 const COPIES_A_PASS: usize = 1_000;
-/// Differences kept of one node.
+/// The most differences kept of one node.
 const MAX_DIFFERENCES: usize = 64;
 
-/// Times are of the alerter's clock.
+/// The state of a node. Times are those of the alerter's clock.
 #[derive(Debug, Clone)]
 pub struct NodeSnapshot {
     pub node: String,
     pub last_heard: Ts,
-    /// Nothing was heard of it for [`SILENT_AFTER`].
+    /// Nothing was reported for [`SILENT_AFTER`].
     pub silent: bool,
-    /// What holds, and what happened within the last hour; the worst first.
+    /// The present conditions, and those of the last hour; the worst first.
     pub conditions: Vec<ConditionSnapshot>,
     pub gpus: Vec<GpuSnapshot>,
-    /// Runs with ranks on it.
+    /// Runs with ranks on the node.
     pub runs: Vec<String>,
-    /// Jobs of its scheduler, in words.
+    /// Jobs of the node's scheduler, as text.
     pub jobs: Vec<String>,
-    /// In what it differs from most nodes of a run.
+    /// The settings in which the node differs from most nodes of a run.
     pub differences: Vec<(String, SetupDifference)>,
-    /// Conditions for which there was no room.
+    /// The number of conditions that were dropped for lack of room.
     pub conditions_dropped: u64,
 }
 
@@ -44,15 +45,15 @@ pub struct NodeSnapshot {
 pub struct ConditionSnapshot {
     pub topic: Topic,
     pub name: String,
-    /// Number of an XID.
+    /// The number of an XID.
     pub xid: Option<i64>,
-    /// GPU, device, mount or process.
+    /// The GPU, device, mount or process.
     pub place: String,
     pub level: Level,
     pub text: String,
     pub action: String,
     pub gpu: String,
-    /// By the clock of the node.
+    /// The times of the first and last report, by the node's clock.
     pub began: Ts,
     pub last: Ts,
     pub times: u32,
@@ -63,7 +64,7 @@ pub struct ConditionSnapshot {
 #[derive(Debug, Clone, PartialEq)]
 pub struct GpuSnapshot {
     pub uuid: String,
-    /// It is still read, as the others of the node are.
+    /// Whether the GPU is still read, like the others of the node.
     pub there: bool,
     pub gpu: Gpu,
 }
@@ -93,7 +94,7 @@ impl NodeSnapshot {
         }
     }
 
-    /// The worst level of what holds.
+    /// The worst level of the present conditions.
     pub fn worst(&self) -> Option<Level> {
         self.conditions.iter().filter(|c| c.holds).map(|c| c.level).max()
     }
@@ -123,12 +124,12 @@ impl ConditionSnapshot {
     }
 }
 
-/// In what nodes differ from most nodes of their run, by run.
+/// The differences of nodes from most nodes of their run, by run.
 #[derive(Debug, Default)]
 struct Drift(BTreeMap<String, (Option<Ts>, Vec<SetupDifference>)>);
 
 impl Drift {
-    /// Compares the nodes of runs whose setups changed.
+    /// Compares the nodes of runs whose setup changed.
     fn renew(&mut self, engine: &Engine) {
         self.0.retain(|name, _| engine.run(name).is_some());
         for run in engine.runs() {
@@ -146,7 +147,7 @@ impl Drift {
     }
 }
 
-/// Copies of all nodes, made again where something changed.
+/// Copies of all nodes, renewed when something changes.
 #[derive(Debug, Default)]
 pub struct NodeSnapshots {
     made: BTreeMap<String, Made>,
@@ -161,8 +162,8 @@ struct Made {
 }
 
 impl NodeSnapshots {
-    /// Renews the copies that are out of date, and gives all; those of new nodes and of nodes that
-    /// said something come first if there are too many at a time.
+    /// Renews the outdated copies, and returns all. If there are too many at a time, new nodes and
+    /// nodes with new reports come first.
     pub fn renew(&mut self, now: Ts, engine: &Engine) -> Arc<[Arc<NodeSnapshot>]> {
         self.drift.renew(engine);
         let (mut copies, mut seen) = (0, Vec::new());

@@ -1,11 +1,11 @@
-//! Receivers: from a message to somebody's screen, phone or program.
+//! Receivers, which deliver a message to a person's screen or phone, or to a program.
 //!
-//! A notifier sends one message once and returns the result. It does not retry, wait, or keep
-//! anything between calls except the memory that it returns: all of that is the outbox's task,
-//! which alone has the state that survives a crash.
+//! A notifier sends one message once and returns the result. It does not retry, wait, or keep state
+//! between calls, except for the memory that it returns. Those are tasks of the outbox, whose state
+//! survives a crash.
 //!
-//! One file a kind of receiver, with its configuration, rendering, sending and evaluation of
-//! answers; and one line in `notifiers!` below.
+//! Each kind of receiver has one file with its configuration, rendering, sending and evaluation of
+//! answers, and one line in `notifiers!` below.
 
 mod attempt;
 mod budget;
@@ -31,7 +31,7 @@ pub use attempt::{Attempt, Failure, FailureClass, Picture, Receipt, Ring};
 pub use budget::Budget;
 use kind::ReceiverKind;
 pub use mistake::Mistake;
-pub use notifier::{Ear, Gallery, Notifier, Pace, PictureError};
+pub use notifier::{CallbackConfig, Gallery, Notifier, Pace, PictureError};
 pub(crate) use report::{IncidentLine, ScheduledReport};
 pub use sample::test_notification;
 pub use secret::SecretSource;
@@ -48,53 +48,54 @@ macro_rules! notifiers {
         #[serde(deny_unknown_fields)]
         pub struct ReceiverConfig {
             pub name: String,
-            /// Whether its messages may wake somebody: what is not a page never falls back to it.
-            /// By default only PagerDuty's do.
+            /// Whether its messages may wake a person. Only pages fall back to such a receiver. By
+            /// default only PagerDuty wakes.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub wakes: Option<bool>,
             /// The limit of messages that wake nobody.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub budget: Option<Budget>,
-            /// Templates of its own, in place of the common ones.
+            /// The receiver's own templates, which replace the common ones.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub templates: Option<templates::TemplatesConfig>,
             $(#[serde(default, skip_serializing_if = "Option::is_none")] pub $module: Option<$module::Config>,)*
         }
 
         impl ReceiverConfig {
-            /// The settings of its kind; `None` where it has none.
+            /// The settings of the receiver's kind; `None` if there are none.
             fn kind(&self) -> Option<&dyn ReceiverKind> {
                 let mut kind: Option<&dyn ReceiverKind> = None;
                 $(if let Some(config) = &self.$module { kind = Some(config); })*
                 kind
             }
 
-            /// Whether it may wake somebody: at each call, unless something else repeats the call
-            /// ([`Self::repeated_by`]).
+            /// Whether the receiver may wake a person: with each call, unless the service repeats
+            /// the call ([`Self::repeated_by`]).
             pub fn wakes(&self) -> bool {
                 self.wakes.unwrap_or(self.kind().is_some_and(ReceiverKind::wakes))
             }
 
-            /// Keys of the kinds of receivers there are.
+            /// The keys of all kinds of receivers.
             pub const KINDS: &[&str] = &[$(stringify!($module)),*];
 
-            /// What repeats a call that was made, in words, where calling again does nothing.
+            /// The service that repeats a call, as text, if a second call has no effect.
             pub fn repeated_by(&self) -> Option<&'static str> {
                 self.kind()?.repeated_by()
             }
 
-            /// Why it is sent no reports: they are something to read, and nobody is to be woken.
+            /// Why the receiver gets no reports, which must not wake anybody.
             pub fn shows_no_reports(&self) -> Option<&'static str> {
                 let by_kind = self.kind().and_then(ReceiverKind::shows_no_reports);
                 by_kind.or_else(|| self.wakes().then_some("it wakes people (wakes: true)"))
             }
 
-            /// Whether it shows later changes of an incident besides its first message.
+            /// Whether the receiver shows later changes of an incident in addition to its first
+            /// message.
             pub fn is_thread(&self) -> bool {
                 self.kind().is_some_and(ReceiverKind::is_thread)
             }
 
-            /// Reads the secrets and prepares to send.
+            /// Reads the secrets and builds the notifier.
             pub fn build(&self) -> Result<Arc<dyn Notifier>, Mistake> {
                 let mut built: Vec<Result<Arc<dyn Notifier>, Mistake>> = Vec::new();
                 $(if let Some(config) = &self.$module {

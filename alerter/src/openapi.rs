@@ -1,4 +1,4 @@
-//! The OpenAPI document of everything that is served: the API, and what services post to us.
+//! The OpenAPI document of all routes: the API, and the callbacks of services.
 
 use crate::{api, callbacks};
 
@@ -6,7 +6,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
     api::doc::of_api().merge_from(callbacks::routes().into_openapi())
 }
 
-/// As it is served and printed.
+/// The document as it is served and printed.
 pub fn text() -> Result<String, serde_json::Error> {
     let mut text = serde_json::to_string_pretty(&document())?;
     text.push('\n');

@@ -1,20 +1,20 @@
-//! From the store to the receivers: whatever was committed is sent, in order, once.
+//! Sends every committed message from the store to its receiver, in order and once.
 //!
-//! A reconciler: it looks for what is due, sends it and marks it, woken by every commit and, in
-//! case a wake-up was missed, by the clock. It keeps nothing that matters in memory: a crash costs
-//! at most a second copy, which the receiver recognises by its key:
+//! The outbox is a reconciler: it reads what is due, sends it and marks it. Every commit wakes it,
+//! and the clock does in case a wake-up was missed. It keeps no essential state in memory: a crash
+//! causes at most a second copy, which the receiver recognises by its key:
 //!
-//! 1. *claim*: the row is marked as being sent, and that is on disk before the first byte leaves;
+//! 1. *claim*: the row is marked as being sent, and this is on disk before the first byte is sent;
 //! 2. *send*: once, by the receiver's notifier;
-//! 3. *mark*: delivered, given up, or to be tried again at a stated time.
+//! 3. *mark*: the row is marked as delivered, given up, or due for a retry at a given time.
 //!
-//! A row found claimed at a start may have arrived: the notifier looks (Slack) or repeats it under
-//! its key (PagerDuty, webhooks).
+//! A row that is claimed at the start may have arrived: the notifier searches for it (Slack) or
+//! repeats it under its key (PagerDuty, webhooks).
 //!
-//! Order holds within a lane, which is one incident to one receiver: one message of a lane at a
-//! time, and a lane that waits holds up no other. A receiver is one destination
-//! (`outbox::destination`): its concurrency, pace and health. No receiver slows another, and in
-//! each of them pages go first and have room of their own.
+//! Messages are in order within a lane, which is one incident at one receiver: one message of a
+//! lane is sent at a time, and a waiting lane does not block others. A receiver is one destination
+//! (`outbox::destination`) with its concurrency, pace and health. No receiver delays another, and
+//! at each of them pages come first and have reserved capacity.
 
 mod deliver;
 mod destination;
@@ -51,24 +51,24 @@ pub use destination::Receivers;
 pub use feedback::{Feedback, Outcome};
 pub use metrics::OutboxMetrics;
 
-/// The longest time between two looks without a wake-up.
+/// The longest interval between two passes without a wake-up.
 const SWEEP: Duration = Duration::from_secs(5);
-/// How long one look may take: a disk may hang, and what is sent from memory does not wait for it.
+/// The time limit of one pass: a disk may hang, and messages from memory must not wait for it.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
-/// How long messages on their way may take to arrive when the program stops.
+/// The time limit for messages in flight when the program stops.
 const DRAIN_MAX: Duration = Duration::from_secs(12);
 
-/// The outbox's dependencies besides the messages.
+/// The dependencies of the outbox.
 #[derive(Clone)]
 pub struct Options {
     pub clock: Arc<dyn Fn() -> Ts + Send + Sync>,
-    /// Numbers in `0.0..1.0`, for jitter.
+    /// Returns numbers in `0.0..1.0`, for jitter.
     pub random: fn() -> f64,
     pub watchdog: Arc<Watchdog>,
-    /// Whether the engine's loop answers.
+    /// Whether the engine's loop responds.
     pub alive: Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
-    /// Asks the engine's loop for the present text of a message that waited.
+    /// Asks the engine's loop for the current text of a message that waited.
     pub reword: Reword,
     pub draw_chart: DrawChart,
 }
@@ -86,18 +86,18 @@ pub struct OutboxHandle {
     task: JoinHandle<()>,
 }
 
-/// The loop: it looks for what is due, and reports what reaches nobody.
+/// The loop, which starts what is due and reports pages that reach nobody.
 struct Worker {
     scheduler: Scheduler,
     receivers: watch::Receiver<Receivers>,
     watchdog: watch::Receiver<Arc<Watchdog>>,
     beat_at: Instant,
-    /// A page has waited too long and no receiver has accepted it.
+    /// A page has waited too long, and no receiver has accepted it.
     nobody_notified: bool,
-    /// Keys of pages whose age was reported.
+    /// The keys of pages whose age was reported.
     unreached: BTreeSet<String>,
     confirmations: Confirmations,
-    /// The last report to the engine was that no page waits too long.
+    /// Whether the last report to the engine was that no page waits too long.
     all_reached: bool,
     shutdown: Shutdown,
 }
@@ -122,7 +122,7 @@ impl std::fmt::Debug for Options {
 }
 
 impl Outbox {
-    /// Starts delivering; a task until `shutdown`.
+    /// Starts the delivery task, which runs until `shutdown`.
     pub fn start(
         store: Store,
         receivers: Receivers,
@@ -171,13 +171,13 @@ impl Outbox {
 }
 
 impl OutboxHandle {
-    /// Looks now. A commit does this by itself.
+    /// Starts a pass now. A commit does this by itself.
     pub fn wake(&self) {
         self.store.post();
     }
 
-    /// Replaces the receivers. Messages that wait for a name that stays go through the new
-    /// receiver, at once. To be called before the engine gets the new configuration.
+    /// Replaces the receivers. Waiting messages go at once through the new receiver of the same
+    /// name. Must be called before the engine gets the new configuration.
     pub fn replace(&self, receivers: Receivers) {
         self.receivers.send_replace(receivers);
     }
@@ -187,13 +187,12 @@ impl OutboxHandle {
         self.watchdog.send_replace(watchdog);
     }
 
-    /// The receivers in force, as they change.
+    /// The current receivers, as a channel of changes.
     pub fn receivers(&self) -> watch::Receiver<Receivers> {
         self.receivers.subscribe()
     }
 
-    /// Waits until all that was on its way has arrived, or long enough; to be called after the
-    /// shutdown was raised.
+    /// Waits for the messages in flight, up to a time limit. Must be called after the shutdown.
     pub async fn stopped(self) {
         if let Err(err) = self.task.await {
             tracing::error!(%err, "the outbox ended badly");
@@ -217,8 +216,8 @@ impl Worker {
                 Ok(()) = self.receivers.changed() => self.take_receivers().await,
                 () = tokio::time::sleep_until(self.scheduler.next_look) => {}
             }
-            // One look for all that ended together, and none before a receiver's request for a
-            // pause is applied.
+            // One pass for all that ended together, and none before a pause that a receiver asked
+            // for is applied.
             while let Some(done) = self.scheduler.tasks.try_join_next() {
                 self.scheduler.finish(done).await;
             }
@@ -226,8 +225,8 @@ impl Worker {
         self.drain().await;
     }
 
-    /// Before anything is sent, and again until the store has it: what was on its way at the last
-    /// stop may have arrived.
+    /// Marks the messages that were in flight at the last stop as possibly arrived. It runs before
+    /// anything is sent, and is repeated until the store accepts it.
     async fn recover(&mut self) {
         while !self.shutdown.is_set() {
             match self.scheduler.courier.store.recover_attempts().await {
@@ -258,7 +257,7 @@ impl Worker {
         self.scheduler.take_receivers(receivers).await;
     }
 
-    /// Starts whatever may start, and decides when to look again.
+    /// Runs one pass: starts what is due, and sets the time of the next pass.
     async fn look(&mut self) {
         let now = Instant::now();
         self.scheduler.next_look = now + SWEEP;
@@ -280,12 +279,12 @@ impl Worker {
         }
     }
 
-    /// One more sign of life, if one is due.
+    /// Starts a heartbeat, if one is due.
     fn beat(&mut self, now: Instant) {
         let watchdog = self.watchdog.borrow_and_update().clone();
         let interval = watchdog.interval();
         if self.scheduler.courier.store.refusal().is_some() {
-            // Checks soon whether the store works, also when there is nothing else to write.
+            // Checks soon whether the store works, even without other writes.
             self.beat_at = self.beat_at.min(now + SWEEP);
         }
         if self.beat_at <= now {
@@ -354,8 +353,8 @@ impl Worker {
         if depth.undone == 0 { Ok(()) } else { self.scheduler.start_waiting(clock, now).await }
     }
 
-    /// What is on its way arrives; what takes too long is found claimed at the next start and
-    /// reconciled.
+    /// Waits for the messages in flight; one that takes too long is found claimed at the next start
+    /// and reconciled.
     async fn drain(&mut self) {
         let all = async { while self.scheduler.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(DRAIN_MAX, all).await.is_err() {

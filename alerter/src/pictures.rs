@@ -1,8 +1,8 @@
-//! Charts of incidents: what is seen of a run is kept while it is there, drawn where somebody
-//! looks, and shown beside the messages of receivers that have a place for it.
+//! Charts of incidents: the observations of a run are stored while the run is known, drawn on
+//! request, and shown in the conversations of receivers that support it.
 //!
-//! All of it happens after the commit of an incident and after its messages, in tasks of its own:
-//! no page waits for a picture, and no failure of one is a failure of a message.
+//! This happens in separate tasks after the commit of an incident and after its messages: no page
+//! waits for a chart, and a failed chart is not a failed message.
 
 mod gallery;
 mod keeper;
@@ -29,10 +29,10 @@ pub use keeper::keep;
 pub use metrics::PictureMetrics;
 pub use render::{RenderError, Renderer};
 
-/// Where the signals of runs are.
+/// A source of the signals of runs.
 pub trait Curves: fmt::Debug + Send + Sync {
-    /// A signal from one step to another (open ends are the first and the last step), in at most
-    /// `points` points, and what the run did meanwhile.
+    /// A signal from one step to another (`None` for the first and the last step), in at most
+    /// `points` points, and the run's own events in that range.
     fn window(
         &self,
         run: &str,
@@ -57,8 +57,8 @@ impl Charts {
         Self { store, curves, renderer: Renderer::new(metrics.clone()), metrics }
     }
 
-    /// The chart of an incident as it is now, as SVG; of one that is over as it was then. `None` if
-    /// nothing was seen of it.
+    /// The present chart of an incident as SVG; if the incident is over, the chart at its end.
+    /// `None` if nothing was observed of it.
     pub async fn svg(&self, record: &IncidentRecord, look: Look) -> Result<Option<String>> {
         if record.run.is_empty() {
             return Ok(None);
@@ -75,7 +75,7 @@ impl Charts {
         Ok(incident::of_seen(record, &seen).map(|chart| svg(&chart, look)))
     }
 
-    /// The chart of an incident for a message about it, if it can be drawn.
+    /// The chart of an incident for its message, if it can be drawn.
     pub async fn picture(&self, incident: &str) -> Option<Picture> {
         match self.drawn(incident).await {
             Ok(drawn) => drawn.map(|(picture, _)| picture),

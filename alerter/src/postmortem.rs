@@ -1,9 +1,9 @@
-//! The post-mortem of an incident, as Markdown to start from: known facts are filled in, and there
-//! are questions for what only people can answer.
+//! The post-mortem of an incident, as a Markdown template: known facts are filled in, and there are
+//! questions that only people can answer.
 //!
-//! A pure function of what is stored: the record, its history, and the messages that were sent,
-//! which contain the size of the run and its last checkpoint at the time. It estimates nothing
-//! without showing the calculation.
+//! The post-mortem is a pure function of stored data: the record, its history, and the messages,
+//! which contain the size of the run and its last checkpoint at the time. Every estimate shows its
+//! calculation.
 
 mod impact;
 #[cfg(test)]
@@ -22,18 +22,18 @@ use crate::markdown::{Table, escape};
 use crate::store::{Delivery, DeliveryState};
 pub use impact::{Cost, Impact, Loss};
 
-/// Lines of history; what flaps for a week has thousands.
+/// The most lines of history: an incident that flaps for a week has thousands.
 const TIMELINE_MAX: usize = 500;
 
-/// All that is stored of one incident.
+/// All stored data of one incident.
 #[derive(Debug, Clone)]
 pub struct Account<'a> {
     pub record: &'a IncidentRecord,
     pub timeline: &'a [TimelineEntry],
     pub deliveries: &'a [Delivery],
-    /// The chart as SVG, if anything was seen of the run.
+    /// The chart as SVG, if the run was observed.
     pub chart: Option<&'a str>,
-    /// The time of the request, which is the end for an open incident.
+    /// The time of the request, at which an open incident ends here.
     pub now: Ts,
 }
 
@@ -42,7 +42,7 @@ pub fn impact(a: &Account<'_>) -> Impact {
     Impact::from_account(a)
 }
 
-/// The whole document.
+/// Renders the whole document.
 pub fn render(a: &Account<'_>) -> String {
     let mut out = String::new();
     heading(&mut out, a);
@@ -51,7 +51,7 @@ pub fn render(a: &Account<'_>) -> String {
         let _ = writeln!(out, "What was advised then: {}\n", escape(&sentence(advice)));
     }
     if let Some(svg) = a.chart {
-        // Within the document, so that it is still there when the alerter has forgotten it.
+        // The chart is embedded, so that it remains when the alerter has deleted it.
         let (alt, data) = (escape(&a.record.title()), STANDARD.encode(svg));
         let _ = writeln!(out, "![Chart: {alt}](data:image/svg+xml;base64,{data})\n");
     }
@@ -98,7 +98,7 @@ impl<'a> Account<'a> {
         self.deliveries.iter().filter_map(|d| d.message.as_deref())
     }
 
-    /// What was known of the run in the first message about it, and in the last.
+    /// The state of the run in the first message about it.
     pub(crate) fn first(&self) -> Option<&'a Details> {
         self.messages().map(|m| &m.details).find(|d| d.run.gpus > 0)
     }
@@ -191,7 +191,7 @@ fn times(out: &mut String, a: &Account<'_>) {
 fn timeline(out: &mut String, a: &Account<'_>) {
     out.push_str("## Timeline\n\n");
     let mut t = Table::new(&["at", "after", "who", "what"]);
-    // The beginning is more informative than the middle of a history that repeats itself.
+    // If the history is too long, its beginning is more informative than its end.
     for entry in a.timeline.iter().take(TIMELINE_MAX) {
         let after = Span((entry.at - a.record.opened_at).0.max(0)).to_string();
         t.row([&entry.at.to_string(), &after, &entry.actor, &entry.what]);
@@ -278,7 +278,7 @@ fn done(d: &Delivery) -> Option<Ts> {
     Some(Ts(at.as_millisecond()))
 }
 
-/// `1 GPU`, `2 GPUs`.
+/// A number with a noun, such as `1 GPU` or `2 GPUs`.
 fn count(n: u32, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }

@@ -1,7 +1,8 @@
-//! The ranks of a run beside each other, and how that was in the last minutes.
+//! A table of all ranks of a run over the last minutes.
 //!
-//! A column is a look at all ranks: how much longer each computed than the ranks that do the same
-//! work. The engine keeps only what it needs to judge; the columns are kept here, for pictures.
+//! A column is one snapshot of all ranks: how much longer each computed than the ranks with the
+//! same work. The engine keeps only what its decisions need; the columns are kept here for the
+//! pages.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,20 +13,20 @@ use stepwatch_model::time::{Span, Ts};
 
 use crate::run_history::RunHistory;
 
-/// Between two looks at the ranks of a run.
+/// The interval between two columns of a run.
 pub const LOOK_EVERY: Span = Span::secs(5);
-/// Columns of a run: 10 minutes.
+/// The most columns of a run, which cover 10 minutes.
 pub const COLUMNS: usize = 120;
-/// Ranks of a run that have columns; ranks beyond are only in the list.
+/// The most ranks of a run that have columns; further ranks are only in the list.
 pub const MAX_RANKS: usize = 8_192;
-/// Numbers of all columns of all runs: 32 MiB. Runs beyond that have no columns.
+/// The most cells of all columns of all runs, 32 MiB. Further runs have no columns.
 const MAX_CELLS: usize = 16 << 20;
-/// Runs looked at in one pass, so that the loop goes on.
+/// The most runs that get a column in one pass, so that the loop is not delayed.
 const LOOKS_A_PASS: usize = 100;
-/// A column has thousandths; this stands for a rank that did not report.
+/// The cell of a rank that did not report. Other cells are in thousandths.
 const UNKNOWN: i16 = i16::MIN;
 
-/// Times are of the alerter's clock.
+/// The state of a rank. Times are those of the alerter's clock.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankSnapshot {
     pub rank: u32,
@@ -34,23 +35,23 @@ pub struct RankSnapshot {
     pub stage: Option<u32>,
     pub last_step: Option<i64>,
     pub last_seen: Ts,
-    /// It has not followed a restart.
+    /// The rank has not followed a restart.
     pub stale: bool,
     pub done: bool,
-    /// How much longer it computes than its peers, as a share; lately, and against what is usual
-    /// for it.
+    /// How much longer the rank computes than its peers, as a share; and the same relative to its
+    /// usual value.
     pub excess: Option<f64>,
     pub rise: Option<f64>,
-    /// Seconds that it computes in a step.
+    /// The seconds that the rank computes in a step.
     pub compute_seconds: Option<f64>,
 }
 
-/// One look at the ranks.
+/// One snapshot of the ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
     pub at: Ts,
     pub step: i64,
-    /// By the number of the rank.
+    /// The excess of each rank in thousandths, by rank number.
     excess: Box<[i16]>,
 }
 
@@ -58,7 +59,7 @@ pub struct Column {
 pub struct RankTable {
     pub ranks: Vec<RankSnapshot>,
     pub columns: VecDeque<Arc<Column>>,
-    /// Its attempts and checkpoints, looked at together with the ranks.
+    /// The attempts and checkpoints of the run at the same time.
     pub history: RunHistory,
 }
 
@@ -117,17 +118,17 @@ impl RankTable {
     }
 }
 
-/// The tables of all runs, made again every few seconds.
+/// The tables of all runs, renewed every few seconds.
 #[derive(Debug, Default)]
 pub struct RankTables {
     tables: BTreeMap<String, (Ts, Arc<RankTable>)>,
     cells: usize,
-    /// Columns that were left out because there was no room.
+    /// The number of columns that were dropped for lack of room.
     pub dropped: u64,
 }
 
 impl RankTables {
-    /// Looks at the runs whose turn it is, and gives the tables of all.
+    /// Adds columns to the runs that are due, and returns the tables of all.
     pub fn renew(&mut self, now: Ts, engine: &Engine) -> Arc<BTreeMap<String, Arc<RankTable>>> {
         let gone: Vec<String> =
             self.tables.keys().filter(|name| engine.run(name).is_none()).cloned().collect();

@@ -1,12 +1,11 @@
-//! Copies of the silences and of the alerts of other programs, for readers: what the runtime has
-//! made durable.
+//! Copies of the durable silences and alerts of other programs, for readers.
 //!
-//! The runtime writes them in the order of its commits and before it answers the request that
-//! brought the change, so that the next read sees what was answered. Readers share the entries and
-//! hold the lock only while they count references: a thousand dashboards do not delay a page.
+//! The runtime writes them in the order of its commits and before it answers the request, so that
+//! the next read includes the change. Readers share the entries and hold the lock only while they
+//! count references, so that many dashboards do not delay a page.
 //!
-//! Readers use the wall clock, the runtime a clock of its own: while the two differ, times are
-//! converted where they are read.
+//! Readers use the wall clock, and the runtime its own clock. While they differ, times are
+//! converted when they are read.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -23,7 +22,7 @@ use stepwatch_respond::silence::{Phase, Silence, crowded_out};
 use crate::clock::Clock;
 use crate::run_snapshot::RunSnapshot;
 
-/// How long an ended silence is shown, as long as Alertmanager shows it.
+/// How long an ended silence is listed, as in Alertmanager.
 const SHOWN_FOR: Span = Span::secs(5 * 86_400);
 
 #[derive(Debug, Default)]
@@ -35,7 +34,7 @@ pub struct ReadModel {
     clock: Clock,
 }
 
-/// Who is notified of what, by the configuration in force.
+/// The routing of the configuration in force.
 #[derive(Debug, Default)]
 pub struct Routing {
     pub config: ResponderConfig,
@@ -53,7 +52,7 @@ impl ReadModel {
         Self { clock, ..Self::default() }
     }
 
-    /// Applies what was just made durable.
+    /// Applies effects that have just become durable.
     pub(crate) fn apply<'a>(&self, effects: impl IntoIterator<Item = &'a Effect>) {
         let mut effects = effects
             .into_iter()
@@ -82,7 +81,7 @@ impl ReadModel {
         }
     }
 
-    /// Alerts that were sent again: only their end moved.
+    /// Updates alerts that were sent again and only have a new end.
     pub(crate) fn saw(&self, seen: Vec<Firing>) {
         if seen.is_empty() {
             return;
@@ -96,7 +95,7 @@ impl ReadModel {
         self.routing.store(Arc::new(Routing { config, router }));
     }
 
-    /// Applies a configuration without its secrets.
+    /// Stores a configuration without its secrets.
     pub(crate) fn show(&self, configuration: String) {
         self.configuration.store(Arc::new(configuration));
     }
@@ -121,7 +120,7 @@ impl ReadModel {
         self.routing.load_full()
     }
 
-    /// Every silence that has not ended long ago, by id.
+    /// All silences that have not ended long ago, by id.
     pub fn silences(&self, wall: Ts) -> Vec<Arc<Silence>> {
         let now = wall.earlier(self.skew());
         let inner = self.read();
@@ -139,7 +138,7 @@ impl ReadModel {
         inner.silences.values().filter(|s| s.phase(now) == Phase::Active).map(|s| self.shown(s)).collect()
     }
 
-    /// Alerts of other programs that fire, in the order of their fingerprints.
+    /// The firing alerts of other programs, in the order of their fingerprints.
     pub fn alerts(&self, wall: Ts) -> Vec<Firing> {
         let (skew, now) = (self.skew(), wall.earlier(self.skew()));
         self.read().alerts.values().filter(|f| f.ends_at > now).map(|f| f.clone().moved(skew)).collect()
@@ -166,8 +165,8 @@ impl Routing {
         self.with_team(labels)
     }
 
-    /// The same, with the label of the team that they belong to; the first whose matchers hold,
-    /// unless they name one.
+    /// Adds the team label: that of the first team whose matchers match, unless the labels have
+    /// one.
     pub fn with_team(&self, mut labels: Labels) -> Labels {
         if !labels.contains_key("team")
             && let Some((_, team)) =
@@ -178,8 +177,8 @@ impl Routing {
         labels
     }
 
-    /// Every receiver that may be notified of something with these labels, on any level of any of
-    /// its routes, each once, in the order of levels.
+    /// All receivers that may be notified for these labels, on any level of any route, each once
+    /// and in the order of levels.
     pub fn receivers(&self, labels: &Labels) -> Vec<String> {
         self.router.reached(&self.config, labels).into_iter().map(str::to_owned).collect()
     }

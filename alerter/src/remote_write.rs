@@ -1,10 +1,9 @@
-//! Prometheus remote write: what becomes of a request, from its bytes to the runtime.
+//! Prometheus remote write: the path of a request from its bytes to the runtime.
 //!
-//! `stepwatch-remote-write` decodes it and decides what its series mean; here are the clock, the
-//! lock and the queue. A request is answered when the engine has judged it, and when what it led to
-//! is durable: what was answered with 2xx is owed nothing more.
+//! `stepwatch-remote-write` decodes a request and decides the meaning of its series; this module
+//! has the clock, the lock and the queue. A request is answered when the engine has evaluated it
+//! and the resulting changes are durable, so that a 2xx is final.
 
-mod metrics;
 pub(crate) mod negotiation;
 #[cfg(test)]
 mod tests;
@@ -20,32 +19,32 @@ use stepwatch_remote_write::{Batch, Config, Registry};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::wall;
+use crate::metrics::WriteMetrics;
 use crate::runtime::WriteBatch;
-pub use metrics::WriteMetrics;
 
-/// Requests that may wait for the runtime.
+/// The most requests that wait for the runtime.
 pub const QUEUE_WRITES: usize = 4;
-/// How long a request waits until it is judged and durable.
+/// The time limit for a request to be evaluated and durable.
 const JUDGED_WITHIN: Duration = Duration::from_secs(10);
-/// How often scrapes that are not complete are looked at.
+/// The interval at which incomplete scrapes are checked.
 const TICK: Duration = Duration::from_secs(1);
-/// Decoders that are kept: one for each request that is read at a time.
+/// The most decoders that are kept, one for each request that is read at once.
 const MAX_DECODERS: usize = 2;
-/// Buffers that have grown larger are not kept, and larger bodies are read one at a time. A request
-/// of Prometheus takes less than one MiB, one of vmagent about three.
+/// The largest buffers that are kept; larger bodies are read one at a time. A request of Prometheus
+/// needs less than one MiB, one of vmagent about three.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
-/// Where requests are taken; clones share it.
+/// The receiver of requests. Clones share it.
 #[derive(Debug, Clone)]
 pub struct RemoteWrite(Arc<Door>);
 
 #[derive(Debug)]
 struct Door {
-    /// Also held while a batch is queued: batches reach the runtime in the order in which their
-    /// samples were taken.
+    /// It is also locked while a batch is queued, so that batches reach the runtime in the order of
+    /// their samples.
     registry: Mutex<Registry>,
     decoders: Mutex<Vec<Buffers>>,
-    /// Held while a large body is read: it may need many times what it was sent as.
+    /// Locked while a large body is read, which may need many times its size.
     large: Mutex<()>,
     seed: u64,
     out: mpsc::Sender<WriteBatch>,
@@ -53,7 +52,7 @@ struct Door {
     refused: LogThrottle,
 }
 
-/// What one request needs and the next can have.
+/// The buffers of a request, which later requests reuse.
 #[derive(Debug)]
 struct Buffers {
     decoder: Decoder,
@@ -66,28 +65,28 @@ impl Buffers {
     }
 }
 
-/// What a request came to.
+/// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Written {
     pub(crate) totals: Totals,
-    /// There is more in it than is taken at once.
+    /// The request has more samples than are taken at once.
     pub(crate) full: bool,
-    /// Samples that are refused for good, and why.
+    /// The number of samples that are permanently refused, and the reason.
     pub(crate) refused: u64,
     pub(crate) why: Option<String>,
 }
 
-/// Why a request is not taken.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It will never be.
+    /// The request is permanently refused.
     Malformed(String),
-    /// It may be later.
+    /// The request may be repeated later.
     Later(&'static str),
 }
 
 impl RemoteWrite {
-    /// Batches go to `out`.
+    /// Creates the receiver, which sends batches to `out`.
     pub fn new(config: Config, out: mpsc::Sender<WriteBatch>, metrics: WriteMetrics) -> Self {
         let seed = getrandom::u64().unwrap_or_else(|_| wall().0.unsigned_abs());
         let registry = Mutex::new(Registry::new(config, seed));
@@ -99,12 +98,12 @@ impl RemoteWrite {
         self.0.registry().configure(config);
     }
 
-    /// Counts an answer.
+    /// Counts a response by its status.
     pub(crate) fn answered(&self, code: u16) {
         self.0.metrics.answered(code);
     }
 
-    /// Looks once a second whether a scrape is complete, or an instance silent.
+    /// Checks once a second whether a scrape is complete or an instance silent.
     pub async fn tick(self, stopping: Shutdown) {
         loop {
             tokio::select! {
@@ -116,7 +115,7 @@ impl RemoteWrite {
         }
     }
 
-    /// Takes a request; returns when it is judged and durable.
+    /// Takes a request; returns when it is evaluated and durable.
     pub(crate) async fn take(
         &self,
         version: Version,
@@ -187,7 +186,7 @@ impl Door {
                 "there are {most} tenants already; no further one is taken"
             )));
         };
-        // Whatever stands before a fault in the body is taken: it is as good as any other sample.
+        // Samples before an error in the body are valid and are taken.
         let totals = decoder.decode(version, text, |series| registry.take(&series, tenant, now, &mut batch));
         registry.finish_request(&mut batch);
         let (full, refused, why) = (batch.full, batch.refused, batch.why.take());
@@ -198,7 +197,7 @@ impl Door {
         Ok((Written { totals, full, refused, why }, judged))
     }
 
-    /// Hands a batch to the runtime, if there is anything in it.
+    /// Sends a batch to the runtime, if it is not empty.
     fn queue(&self, batch: Batch) -> Result<Option<Judged>, Refusal> {
         let Batch { reports, readings, .. } = batch;
         if reports.is_empty() && readings.is_empty() {
@@ -215,7 +214,7 @@ impl Door {
         let mut registry = self.registry();
         registry.tick(wall(), &mut batch);
         self.metrics.publish(&registry);
-        // Nobody waits for it; a runtime that is gone needs no more.
+        // Nobody waits for this batch, and a stopped runtime does not need it.
         let _ = self.queue(batch);
     }
 

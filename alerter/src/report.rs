@@ -1,8 +1,8 @@
-//! Where the GPU time of a period went, what it cost, and what interrupted it: for those who pay
-//! for it.
+//! A report of how the GPU time of a period was used, what it cost, and what interrupted it, for
+//! the people who pay for it.
 //!
-//! The times are those of the ledger, by hour; the causes are those of the incidents. From both,
-//! [`view()`] makes numbers, which [`markdown`] and [`html`] write for people.
+//! The times are those of the ledger, by hour; the causes are those of the incidents. [`view()`]
+//! computes the numbers, which [`markdown`] and [`html`] format for people.
 
 pub(crate) mod html;
 pub(crate) mod markdown;
@@ -18,24 +18,24 @@ use stepwatch_model::Cause;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::incident::{IncidentRecord, Verdict};
 
-use crate::api::view::When;
 use crate::postmortem::Impact;
 use crate::store::RunTotals;
+use crate::when::When;
 use view::{CostlyView, InterruptionView, ReportView, RunReport};
 
-/// Runs that are listed, those with the most GPU time first.
+/// The most runs that are listed, in descending order of GPU time.
 const RUNS_LISTED: usize = 100;
-/// Incidents that are listed, the costliest first.
+/// The most incidents that are listed, in descending order of cost.
 const INCIDENTS_LISTED: usize = 10;
 
-/// Whole hours.
+/// A period of whole hours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Period {
     pub(crate) since: Ts,
     pub(crate) until: Ts,
 }
 
-/// An incident of the period, and what it lost where that was found out.
+/// An incident of the period, and its loss if that was computed.
 #[derive(Debug)]
 pub(crate) struct Costed {
     pub(crate) record: IncidentRecord,
@@ -43,20 +43,20 @@ pub(crate) struct Costed {
 }
 
 impl Period {
-    /// The hours that hold any of the time.
+    /// The hours that overlap with the time.
     pub(crate) fn around(since: Ts, until: Ts) -> Self {
         let begin = |at: Ts| at.0.div_euclid(HOUR.0);
         Self { since: Ts(begin(since) * HOUR.0), until: Ts((begin(Ts(until.0 - 1)) + 1) * HOUR.0) }
     }
 
-    /// How much of the period an incident lasted.
+    /// The time for which an incident lasted within the period.
     pub(crate) fn share_of(self, record: &IncidentRecord, now: Ts) -> Span {
         let end = record.resolved_at.unwrap_or(now).0.min(self.until.0);
         Span((end - record.opened_at.0.max(self.since.0)).max(0))
     }
 }
 
-/// The report, from what is accounted of each run and the incidents that people were notified of.
+/// The report, from the accounted time of each run and the incidents that notified people.
 pub(crate) fn view(
     period: Period,
     run: Option<String>,
@@ -71,7 +71,7 @@ pub(crate) fn view(
     let mut all = stepwatch_detect::run::Totals::default();
     totals.iter().for_each(|r| all.join(&r.totals));
     let mut total = RunReport::new("", &all);
-    // Of runs of which only some report tokens, a ratio would say nothing.
+    // If only some of the runs report tokens, a ratio would be misleading.
     if totals.iter().any(|r| r.totals.total() > 0.0 && r.totals.counts().tokens <= 0.0) {
         (total.tokens_per_joule, total.tokens_per_dollar) = (None, None);
     }
@@ -89,8 +89,8 @@ pub(crate) fn view(
     }
 }
 
-/// What interrupted runs, the most frequent first. What the ledger counted and no incident explains
-/// is a row of its own.
+/// The interruptions of runs, the most frequent first. Interruptions in the ledger without an
+/// incident have a row of their own.
 fn interruptions(counted: u32, incidents: &[Costed]) -> Vec<InterruptionView> {
     let mut rows: Vec<InterruptionView> = Vec::new();
     for Costed { record, impact } in incidents.iter().filter(|c| interrupts(&c.record)) {
@@ -131,7 +131,7 @@ fn interruptions(counted: u32, incidents: &[Costed]) -> Vec<InterruptionView> {
     rows
 }
 
-/// Whether a run stood still because of it.
+/// Whether the incident made a run stand still.
 fn interrupts(record: &IncidentRecord) -> bool {
     record.cause == Cause::Progress && !record.run.is_empty() && !was_false(record)
 }

@@ -1,8 +1,7 @@
-//! Makes reports, and sends those that are due by a schedule.
+//! Creates reports, and sends those that are due by a schedule.
 //!
-//! A report that is due is stored with its messages in one transaction
-//! (`store/report_schedules.rs`). From there on the outbox sends it as it sends everything: once,
-//! as soon as each receiver takes it.
+//! A due report is stored with its messages in one transaction (`store/report_schedules.rs`). The
+//! outbox then sends it like any message: once, as soon as each receiver accepts it.
 
 mod gather;
 #[cfg(test)]
@@ -24,12 +23,12 @@ use crate::store::{DueReport, REPORT, Result, Store, StoreError};
 
 pub(crate) use gather::gather;
 
-/// The longest time between two looks: the clock may be set.
+/// The longest interval between two checks, because the clock may be set.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
-/// Between two attempts to make a report while the store refuses.
+/// The wait before another attempt while the store refuses writes.
 const AGAIN_AFTER: Duration = Duration::from_secs(15);
 
-/// What is sent when.
+/// The schedules of the reports.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Plan {
     pub(crate) schedules: Vec<Schedule>,
@@ -37,7 +36,7 @@ pub(crate) struct Plan {
     pub(crate) external_url: Option<String>,
 }
 
-/// Makes reports of what the alerter knows.
+/// Creates reports from the alerter's data.
 #[derive(Debug, Clone)]
 pub(crate) struct Reporter {
     pub(crate) store: Store,
@@ -70,7 +69,7 @@ pub(crate) async fn keep(
     }
 }
 
-/// The id of the report of a schedule on a day, in the place of an incident's.
+/// The id of the report of a schedule on a day, which takes the place of an incident's id.
 fn id(s: &Schedule, slot: &Slot) -> String {
     format!("{REPORT}{}/{}", s.name, slot.day)
 }
@@ -80,8 +79,8 @@ fn until(at: Ts, now: Ts) -> Duration {
 }
 
 impl Reporter {
-    /// Has the reports that are due sent; returns when the next one is. One that cannot be made
-    /// holds up no other.
+    /// Sends the due reports; returns when the next one is due. A report that cannot be created
+    /// does not delay others.
     pub(crate) async fn send_due(&self, plan: &Plan, now: Ts) -> Result<Option<Ts>> {
         let names: Vec<&str> = plan.schedules.iter().map(|s| s.name.as_str()).collect();
         let settled = self.store.report_schedules(&names, now).await?;

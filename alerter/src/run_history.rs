@@ -1,22 +1,22 @@
-//! The attempts and checkpoints of a run as readers see them, copied from the engine.
+//! A copy of a run's attempts and checkpoints from the engine, for readers.
 
 use stepwatch_detect::Run;
 use stepwatch_detect::run::{Aspect, Attempt, Differences, Ended, Written};
 use stepwatch_model::time::Ts;
 
-/// Times are of the alerter's clock.
+/// The history of a run. Times are those of the alerter's clock.
 #[derive(Debug, Clone, Default)]
 pub struct RunHistory {
-    /// Attempts that are over, oldest first.
+    /// The ended attempts, oldest first.
     pub past: Vec<Attempt>,
     pub current: Option<CurrentAttempt>,
-    /// Oldest first.
+    /// The checkpoints, oldest first.
     pub checkpoints: Vec<Written>,
-    /// How the current attempt is set up.
+    /// The setup of the current attempt.
     pub setup: Vec<(Aspect, String, String)>,
 }
 
-/// The attempt that is the last one.
+/// The latest attempt.
 #[derive(Debug, Clone)]
 pub struct CurrentAttempt {
     pub number: u32,

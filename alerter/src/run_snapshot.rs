@@ -1,35 +1,35 @@
-//! One run as the API and the read model see it, copied from the engine.
+//! A copy of one run's state from the engine, for the API and the read model.
 
 use stepwatch_detect::Run;
 use stepwatch_detect::run::{HourTotals, RunState, Totals};
 use stepwatch_model::time::Ts;
 use stepwatch_respond::matcher::Labels;
 
-/// Times are of the alerter's clock.
+/// The state of a run. Times are those of the alerter's clock.
 #[derive(Debug, Clone)]
 pub struct RunSnapshot {
     pub run: String,
-    /// The labels that it declared.
+    /// The labels that the run declared.
     pub labels: Labels,
     pub attempt: u32,
     pub last_step: Option<i64>,
-    /// When a step arrived last, by our clock.
+    /// When the last step arrived, by our clock.
     pub last_step_at: Option<Ts>,
     pub last_heard: Ts,
     pub steps: u64,
     pub world: Option<u32>,
     pub ranks: usize,
-    /// Sources that feed it now, and those that did and are lost.
+    /// The sources that feed the run now, and those that were lost.
     pub sources: Vec<String>,
     pub lost_sources: Vec<String>,
     pub last_checkpoint_step: Option<i64>,
-    /// Step records that repeated one of the same rank and attempt.
+    /// The number of step records that repeated one of the same rank and attempt.
     pub duplicates: u64,
-    /// Step records of ranks that have not followed a restart.
+    /// The number of step records of ranks that have not followed a restart.
     pub stale: u64,
-    /// Exit code, once it is over.
+    /// The exit code, once the run is over.
     pub ended: Option<i64>,
-    /// Where its time went, and that of the hour that is not over.
+    /// How the run's time was used, and the time of the hour that is not over.
     pub totals: Totals,
     pub open_hour: Option<HourTotals>,
 }

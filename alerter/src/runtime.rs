@@ -1,23 +1,21 @@
-//! The one loop that owns the clock and the engine.
+//! The main loop, which owns the clock and the engine.
 //!
-//! Whatever happens reaches the engine here and nowhere else: batches of stream records, outcomes
-//! of messages, words of people, a new configuration, the passing of time. What the engine makes of
-//! it is durable before anybody hears of it:
+//! All input reaches the engine here: batches of stream records, outcomes of messages, commands of
+//! people, new configurations, and the passing of time. The engine's decisions become durable
+//! before they have any effect outside:
 //!
-//! * effects, the state they came from and the cursors up to which the streams were read are one
-//!   transaction (principle 3), so that a kill at any moment replays exactly what was not yet kept;
-//! * a store that refuses is asked again while the effects wait in memory, and the loop does not
-//!   wait for a commit that takes longer than 10 s. When the store has refused for 10 s, pages are
-//!   sent from memory (`fail_open`). When too many effects wait and history was given up for them,
-//!   intake stops: the exporters keep the records, and the clock that would call their silence a
-//!   hang stops with it.
+//! * Effects, their state, and the cursors of the streams are stored in one transaction (principle
+//!   3), so that after a kill exactly the records that were not yet stored are read again.
+//! * If the store refuses writes, the commit is retried while the effects wait in memory, and the
+//!   loop does not wait for a commit that takes longer than 10 s. When the store has refused for 10
+//!   s, pages are sent from memory (`fail_open`). When too many effects wait and history was
+//!   already dropped for them, intake stops: the exporters keep the records, and the clock that
+//!   would report their silence as a hang stops too.
 //!
-//! * what a person says is taken before all else, and what is not asked for by a person is done in
-//!   small portions: a person waits for one portion and one commit, however much more there is to
-//!   do.
+//! * Commands of people come first, and other work is done in small portions. So a person waits for
+//!   one portion and one commit, regardless of the other work.
 //!
-//! It does no I/O besides the store, and nothing that serves a request waits for it except a
-//! request to change something.
+//! The loop does no I/O except for the store. Requests wait for it only if they change something.
 
 mod auditor;
 mod commit;
@@ -72,31 +70,32 @@ pub use stepwatch_respond::effect::IncidentAction;
 pub use view::{RuntimeSnapshot, Views};
 pub use writes::WriteBatch;
 
-/// State and cursors without effects are kept this often: what a power cut makes us read again.
+/// The interval at which state and cursors without effects are stored, which is the amount that is
+/// read again after a power failure.
 const COMMIT_EVERY: Duration = Duration::from_secs(2);
-/// Changes of incidents of which nobody is notified are stored this often. The loop waits for a
-/// commit, and a run that changes its incidents all the time would make it do nothing else.
+/// The interval at which changes of incidents that notify nobody are stored. The loop waits for a
+/// commit, and a run whose incidents change constantly must not occupy it.
 const HISTORY_EVERY: Duration = Duration::from_millis(250);
-/// How old what the API shows may be.
+/// The greatest age of the data that the API shows.
 const PUBLISH_EVERY: Duration = Duration::from_millis(500);
-/// How long one portion of work may take before the loop looks whether a person has said something.
+/// The time limit of one portion of work, after which the loop checks for commands of people.
 const PORTION: Duration = Duration::from_millis(10);
-/// Of one portion: batches of records, outcomes of messages.
+/// The most batches of records, and outcomes of messages, of one portion.
 const FEEDS_A_PASS: usize = 64;
 const OUTCOMES_A_PASS: usize = 64;
-/// Alerts that one commit holds, give or take a request.
+/// The approximate number of alerts in one commit.
 const ALERTS_A_PASS: usize = 1024;
-/// A few megabytes.
+/// The most effects that wait for the store, which take a few megabytes.
 const MAX_PENDING_EFFECTS: usize = 10_000;
-/// A pass that comes so late means that this process was stopped or its disk stalled: the silence
-/// was ours.
+/// The delay of a pass from which this process was stopped or its disk stalled, so that the silence
+/// of runs is not evidence.
 const BLIND_AFTER: Duration = Duration::from_secs(10);
-/// Commands of people that may wait.
+/// The most commands of people that wait.
 const QUEUE_COMMANDS: usize = 64;
-/// Requests with alerts that may wait; whoever brings more waits with them.
+/// The most requests with alerts that wait; further senders wait too.
 const QUEUE_ALERTS: usize = 32;
 
-/// What somebody wants of the runtime. The answer comes when it is durable.
+/// A command to the runtime. It is answered when its effects are durable.
 #[derive(Debug)]
 pub enum Command {
     Act {
@@ -106,28 +105,28 @@ pub enum Command {
         reply: oneshot::Sender<Answer>,
     },
     Outside(Outside),
-    /// What is wrong with a part of this alerter, or that nothing is.
+    /// The state of a check of this alerter: its fault, or `None`.
     Own {
         check: String,
         severity: Severity,
         fault: Option<String>,
     },
-    /// What the calendar of a schedule says; without a text, that it says what it said before.
+    /// The calendar of a schedule; without a text, it is unchanged.
     Calendar {
         schedule: String,
         text: Option<String>,
     },
-    /// Somebody's command, and the entry of the audit log that is kept with what comes of it.
+    /// A command of a person, with the audit entry that is stored with its effects.
     Audited {
         entry: Box<Entry>,
         command: Box<Self>,
     },
-    /// What a message that waited is to say now.
+    /// Requests the current text of a message that waited.
     Reword {
         notification: Box<Notification>,
         reply: oneshot::Sender<Option<Message>>,
     },
-    /// Answered by a loop that runs.
+    /// Answered by a working loop.
     Ping {
         reply: oneshot::Sender<()>,
     },
@@ -138,10 +137,10 @@ pub enum Command {
     },
 }
 
-/// The incident as it now is; `None` if no such incident is open.
+/// The incident after the action; `None` if no such incident is open.
 pub type Answer = Option<Box<IncidentRecord>>;
 
-/// To reach a running runtime.
+/// Access to a running runtime.
 #[derive(Debug, Clone)]
 pub struct RuntimeHandle {
     pub commands: mpsc::Sender<Command>,
@@ -151,11 +150,11 @@ pub struct RuntimeHandle {
     pub series: Arc<SeriesTable>,
     pub events: Arc<Events>,
     pub metrics: RuntimeMetrics,
-    /// The clock that judges.
+    /// The engine's clock.
     pub clock: Clock,
 }
 
-/// The loop, and all it owns.
+/// The loop and its state.
 #[derive(Debug)]
 pub struct Runtime {
     engine: Engine,
@@ -169,18 +168,18 @@ pub struct Runtime {
     changes: mpsc::Sender<RunChange>,
     pending: Pending,
     templates: Arc<Templates>,
-    /// Effects that may wait for a store that refuses, before intake stops.
+    /// The number of effects waiting for the store at which intake stops.
     max_pending: usize,
-    /// Incidents that were open at the last look, or are to come back, to notice new ones.
+    /// The incidents known as open or about to reopen, to detect new ones.
     open: BTreeSet<String>,
-    /// One counter a kind of event, in the order of the kinds.
+    /// One counter per kind of event, in the order of the kinds.
     events: Vec<prometheus_client::metrics::counter::Counter>,
     metrics: RuntimeMetrics,
     views: Arc<Views>,
     read_model: Arc<ReadModel>,
     series: Arc<SeriesTable>,
     happened: Arc<Events>,
-    /// When each run last stepped for those who follow the events, and at which step.
+    /// The time and number of each run's last published step event.
     stepped: BTreeMap<String, (Ts, i64)>,
     /// Copies of the nodes and ranks, for readers.
     nodes: NodeSnapshots,
@@ -189,20 +188,20 @@ pub struct Runtime {
     auditor: Auditor,
 }
 
-/// When the loop does what nothing asks for.
+/// The times at which the loop acts without input.
 #[derive(Debug)]
 struct Schedule {
     last_pass: Instant,
     /// When the last commit began.
     commit_began: Instant,
-    /// State or cursors changed since the last commit.
+    /// When state or cursors that changed since the last commit are stored.
     commit_due: Option<Instant>,
     publish_due: Option<Instant>,
-    /// The database is looked at again then.
+    /// When the database file is checked next.
     look_due: Instant,
-    /// The store refused, and is asked again then.
+    /// When the commit is retried after a refusal, and the pause before it.
     retry: Option<(Instant, Duration)>,
-    /// For the reason that was logged last.
+    /// The reason for the refusal that was last logged.
     refused_for: String,
 }
 
@@ -212,14 +211,15 @@ pub struct Inputs {
     pub feeds: mpsc::Receiver<Feed>,
     pub writes: mpsc::Receiver<WriteBatch>,
     pub feedback: mpsc::Receiver<Feedback>,
-    /// Where changes of runs go.
+    /// The queue for changes of runs.
     pub changes: mpsc::Sender<RunChange>,
-    /// The words that messages are given on their way into the store.
+    /// The templates of messages, applied before they are stored.
     pub templates: Arc<Templates>,
 }
 
 impl Runtime {
-    /// Restores the engine from the store. The cursors say where the streams go on.
+    /// Restores the engine from the store. The cursors are the positions at which the streams
+    /// continue.
     pub async fn restore(
         store: Store,
         config: EngineConfig,
@@ -292,9 +292,9 @@ impl Runtime {
         Ok((runtime, handle, cursors))
     }
 
-    /// Ends what the store holds open and the engine does not have, because its state was of
-    /// another version: otherwise it would stay open for ever. People are notified anew of what
-    /// still holds.
+    /// Closes incidents that are open in the store but unknown to the engine, whose state had
+    /// another version; otherwise they would stay open forever. People are notified again of
+    /// conditions that still hold.
     async fn close_orphans(&mut self) -> store::Result<()> {
         let unresolved =
             Filter { unresolved: true, and_firing: true, limit: Some(u32::MAX), ..Filter::default() };
@@ -311,7 +311,7 @@ impl Runtime {
                 "closed: the state behind it could not be read; if it still holds, people are notified anew"
                     .to_owned();
             let entry = TimelineEntry::new(&record.id, now, "alerter", what);
-            // What a person resolved was over then.
+            // An incident that a person resolved ended at that time.
             record.resolved_at = record.resolved_at.or(Some(now));
             (record.state, record.next_at) = (State::Resolved, None);
             let unknown =
@@ -323,23 +323,24 @@ impl Runtime {
         Ok(())
     }
 
-    /// Runs until `shutdown`, and keeps everything before it returns.
+    /// Runs until `shutdown`, and stores everything before it returns.
     pub async fn run(mut self, shutdown: Shutdown) {
-        // Reading starts now: the time it took to get here is nobody's silence.
+        // Reading starts now, so the time until here is no silence of a run.
         let now = self.clock.now();
         self.engine.resume(now, &mut self.pending.effects);
         self.schedule.last_pass = Instant::now();
         loop {
             let wake = self.wake_at();
             let room = self.has_room();
-            // In order of importance: a person's word is not to wait behind a fleet's records.
+            // The branches are in order of importance: a command of a person must not wait for the
+            // records of a fleet.
             tokio::select! {
                 biased;
                 () = shutdown.wait() => break,
                 done = self.pending.written(), if self.pending.is_under_way() => self.committed(done),
                 Some(command) = self.commands.recv() => self.listen(command),
-                // The readers stop first, and messages on their way still have an outcome to
-                // report.
+                // At shutdown the readers stop first, while messages in flight still report their
+                // outcomes.
                 Some(feedback) = self.feedback.recv(), if room => self.outcomes(feedback),
                 Some(batch) = self.alerts.recv(), if room => {
                     self.take_alerts(batch);
@@ -358,19 +359,21 @@ impl Runtime {
         self.last_commit().await;
     }
 
-    /// A store that refuses must not fill the memory.
+    /// Whether there is room for more effects, so that a store that refuses writes does not exhaust
+    /// the memory.
     fn has_room(&self) -> bool {
         self.pending.effects.len() < self.max_pending
     }
 
-    /// However many alerts and samples there are, the training goes on being watched.
+    /// Evaluates one portion of records between alerts and samples, so that these do not stop the
+    /// monitoring of runs.
     fn judge_what_waits(&mut self) {
         if let Ok(feed) = self.feeds.try_recv() {
             self.judge(feed);
         }
     }
 
-    /// One portion of what the streams bring, which begins with `feed`.
+    /// Evaluates one portion of stream records, which begins with `feed`.
     fn judge(&mut self, feed: Feed) {
         let started = Instant::now();
         let known = self.pending.effects.len();
@@ -382,7 +385,7 @@ impl Runtime {
             let Ok(feed) = self.feeds.try_recv() else { break };
             self.judge_one(feed);
         }
-        // What they led to is stored with the state that it came from.
+        // The effects must be stored together with their state.
         self.pending.whole |= self.pending.effects.len() > known;
         self.record_series(self.clock.now());
         self.metrics.engine_seconds.observe(started.elapsed().as_secs_f64());
@@ -419,7 +422,7 @@ impl Runtime {
         }
     }
 
-    /// Everything that people want now is one commit.
+    /// Applies all waiting commands of people in one commit.
     fn listen(&mut self, command: Command) {
         self.command(command);
         for _ in 1..QUEUE_COMMANDS {
@@ -436,7 +439,7 @@ impl Runtime {
         }
     }
 
-    /// One portion of the alerts that wait, which begins with `batch`.
+    /// Applies one portion of the waiting alerts, which begins with `batch`.
     fn take_alerts(&mut self, batch: AlertBatch) {
         let started = Instant::now();
         let mut taken = batch.alerts.len();
@@ -453,7 +456,7 @@ impl Runtime {
         let now = self.clock.now();
         let Feedback { idem_key, incident, receiver, action, outcome } = feedback;
         if store::is_report(&incident) {
-            // It is about no incident, and the engine has nothing to do for it.
+            // A report belongs to no incident, so the engine has nothing to do.
             self.pending.reported.push(idem_key);
             return self.schedule.changed();
         }
@@ -468,20 +471,20 @@ impl Runtime {
             Outcome::AllReached => Input::AllReached,
         };
         self.engine.handle(now, input, &mut self.pending.effects);
-        // A page that is still on its way has an outcome yet to come.
+        // A page in flight will report another outcome.
         if matches!(outcome, Outcome::Delivered | Outcome::Failed { .. }) {
             self.pending.reported.push(idem_key);
         }
         self.schedule.changed();
     }
 
-    /// Lets the engine do what is due.
+    /// Runs the engine's due timers.
     fn pass_time(&mut self) {
         let late = core::mem::replace(&mut self.schedule.last_pass, Instant::now()).elapsed();
         let now = self.clock.now();
         self.metrics.clock_behind.set(self.clock.behind());
-        // Deaf because the store refuses: silence proves nothing, and what the clock would say
-        // could not be kept.
+        // Intake has stopped because the store refuses writes: silence proves nothing, and
+        // decisions of timers could not be stored.
         if !self.has_room() {
             return;
         }
@@ -501,7 +504,7 @@ impl Runtime {
         self.audit(now);
     }
 
-    /// Makes durable what must be, and what has waited long enough.
+    /// Commits what is urgent, and what has waited long enough.
     async fn settle(&mut self) {
         let now = Instant::now();
         self.make_room();
@@ -527,7 +530,7 @@ impl Runtime {
         }
     }
 
-    /// When what happened to incidents is to be kept, if anything did.
+    /// When pending changes of incidents are stored; `None` if there are none.
     fn history_due(&self) -> Option<Instant> {
         (!self.pending.effects.is_empty()).then(|| self.schedule.commit_began + HISTORY_EVERY)
     }
@@ -543,8 +546,7 @@ impl Runtime {
         let retry = s.retry.map(|(at, _)| at);
         let opens = self.store.refused_for().and_then(|time| FAIL_OPEN_AFTER.checked_sub(time));
         let opens = opens.filter(|left| !left.is_zero()).map(|left| now + left);
-        // While the store refuses, only the retry commits; while a commit is under way, nothing
-        // does.
+        // While the store refuses writes, only the retry commits; during a commit, nothing does.
         let under_way = self.pending.is_under_way();
         let retry = retry.filter(|_| !under_way);
         let usual = retry.is_none() && !under_way;
@@ -569,7 +571,7 @@ impl Schedule {
         }
     }
 
-    /// Something happened: it is kept and shown before long.
+    /// Schedules a commit and a snapshot after a change.
     fn changed(&mut self) {
         let now = Instant::now();
         self.commit_due.get_or_insert(now + COMMIT_EVERY);

@@ -1,12 +1,12 @@
-//! The signals of all runs, as pictures need them: every step of the last hour or so, and buckets
-//! of lowest and highest values back to the first step.
+//! The signals of all runs for charts: every step of about the last hour, and buckets of lowest and
+//! highest values back to the first step.
 //!
-//! The runtime records what the engine judged, the sample of the run after its ranks were aligned.
-//! The API, the pages and the messages read. A reader copies what it needs under a lock that is
-//! held for microseconds, so that neither waits for the other.
+//! The runtime records the evaluated samples of each run, after its ranks were aligned. The API,
+//! the pages and the messages read. A reader copies its data under a lock that is held for
+//! microseconds, so that readers and writers do not wait for each other.
 //!
-//! A run is forgotten [`KEEP`] after its last step; earlier, the longest idle first, if there is no
-//! room for a new one.
+//! A run is dropped [`KEEP`] after its last step. If there is no room for a new run, the longest
+//! idle one is dropped earlier.
 
 mod axis;
 mod bucket;
@@ -31,29 +31,29 @@ pub use pyramid::MAX_BYTES;
 use run::RunSeries;
 pub use run::{Mark, MarkKind};
 
-/// Runs of which series are kept.
+/// The most runs whose series are kept.
 pub const MAX_RUNS: usize = 2_000;
-/// Signals of one run.
+/// The most signals of one run.
 pub const MAX_SIGNALS: usize = 24;
-/// Signals of all runs together: 128 MiB at [`pyramid::MAX_BYTES`] each. Series of short runs are
+/// The most signals of all runs: 128 MiB at [`pyramid::MAX_BYTES`] each. Series of short runs are
 /// smaller.
 pub const MAX_SERIES: usize = 2_048;
 /// How long a run is kept after its last step.
 pub const KEEP: Span = Span::secs(7 * 86_400);
-/// A run that has stepped within this time is not forgotten for another one.
+/// The time since its last step within which a run is not dropped for another one.
 const BUSY: Span = Span::secs(3600);
 
-/// The sample of one step, as the detectors judged it.
+/// The sample of one step, as the detectors evaluated it.
 #[derive(Debug, Clone, Copy)]
 pub struct Recorded<'a> {
     pub run: &'a str,
-    /// When it arrived, by the clock of the alerter.
+    /// When the sample arrived, by the alerter's clock.
     pub now: Ts,
     pub attempt: u32,
     pub step: i64,
-    /// When the step was, by the clock of the trainer.
+    /// When the step was made, by the trainer's clock.
     pub at: Ts,
-    /// A checkpoint or an evaluation belongs to the step.
+    /// The checkpoint or evaluation that belongs to the step.
     pub mark: Option<MarkKind>,
     pub values: &'a [Value<'a>],
 }
@@ -63,35 +63,35 @@ pub struct Recorded<'a> {
 pub struct Value<'a> {
     pub signal: &'a str,
     pub value: f64,
-    /// What was expected, where that was read anew.
+    /// The expectation, if it was computed for this sample.
     pub expectation: Option<Expectation>,
 }
 
-/// A part of one signal.
+/// A range of one signal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeriesWindow {
     pub run: String,
     pub signal: String,
-    /// Grows with every step of the run.
+    /// A number that rises with every step of the run.
     pub sequence: u64,
     pub points: Vec<SeriesPoint>,
-    /// Restarts, checkpoints and evaluations within it, in the order of steps.
+    /// Restarts, checkpoints and evaluations in the range, in the order of steps.
     pub marks: Vec<Mark>,
 }
 
-/// One step, or several steps that share a column of the picture.
+/// One step, or several steps in one column of the chart.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SeriesPoint {
     /// The first step.
     pub step: i64,
-    /// When it was, by the clock of the trainer; older than some 500 steps nearly so.
+    /// When the step was made, by the trainer's clock; approximate for older than about 500 steps.
     pub at: Option<Ts>,
-    /// Of the finite values; `None` if there was none.
+    /// The finite values; `None` if there are none.
     pub values: Option<Values>,
-    /// Finite values, and values that were NaN or infinite.
+    /// The number of finite values, and of values that were NaN or infinite.
     pub count: u32,
     pub nonfinite: u32,
-    /// What the detectors expected.
+    /// The expectation of the detectors.
     pub band: Option<Expectation>,
 }
 
@@ -104,24 +104,24 @@ pub struct Values {
     pub mean: f32,
 }
 
-/// How a signal stands.
+/// The latest state of a signal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Latest {
     pub signal: String,
     pub step: i64,
-    /// The last value, if any was finite.
+    /// The last finite value.
     pub value: Option<f64>,
     pub expectation: Option<Expectation>,
 }
 
-/// What was left out because of a limit, since the start.
+/// The numbers of dropped items since the start, because of limits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Samples of runs for which there was no room.
+    /// Samples of runs without room.
     pub samples: u64,
-    /// Values of signals for which there was no room.
+    /// Values of signals without room.
     pub values: u64,
-    /// Idle runs that were forgotten for others.
+    /// Idle runs that were dropped for others.
     pub runs: u64,
 }
 
@@ -135,7 +135,7 @@ pub struct SeriesTable {
 }
 
 impl SeriesTable {
-    /// Takes the sample of a step.
+    /// Records the sample of a step.
     pub fn record(&self, sample: &Recorded<'_>) {
         let Some(run) = self.find(sample.run).or_else(|| self.admit(sample)) else {
             self.dropped_samples.fetch_add(1, Ordering::Relaxed);
@@ -150,7 +150,7 @@ impl SeriesTable {
     }
 
     /// The values of a signal from step `from` to step `to`, in at most `points` points; `None` if
-    /// no such signal of the run is kept. The first point may begin before `from`.
+    /// this signal is not kept. The first point may begin before `from`.
     pub fn window(
         &self,
         run: &str,
@@ -174,22 +174,22 @@ impl SeriesTable {
         self.latest(run).into_iter().map(|latest| latest.signal).collect()
     }
 
-    /// How the signals of a run stand, by name.
+    /// The latest state of a run's signals, by name.
     pub fn latest(&self, run: &str) -> Vec<Latest> {
         self.find(run).map_or_else(Vec::new, |run| lock(&run).latest())
     }
 
-    /// Grows with every step of the run.
+    /// A number that rises with every step of the run.
     pub fn sequence(&self, run: &str) -> Option<u64> {
         self.find(run).map(|run| lock(&run).sequence())
     }
 
-    /// The runs of which series are kept, by name.
+    /// The runs whose series are kept, by name.
     pub fn runs(&self) -> Vec<String> {
         self.runs.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    /// Forgets the runs that have not stepped for [`KEEP`], and says which.
+    /// Drops the runs that have not stepped for [`KEEP`], and returns their names.
     pub fn forget_idle(&self, now: Ts) -> Vec<String> {
         let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
         let idle = |run: &Arc<Mutex<RunSeries>>| now - lock(run).last_at() > KEEP;
@@ -201,8 +201,8 @@ impl SeriesTable {
         idle
     }
 
-    /// What changed and was not written for `every`: at most `most` parts, those that have waited
-    /// longest. They count as written unless they are given back to [`Self::unwritten`].
+    /// The changed parts that were not written for `every`: at most `most`, those that waited
+    /// longest first. They count as written unless they are passed to [`Self::unwritten`].
     pub fn take_parts(&self, now: Ts, every: Span, most: usize) -> Vec<SeriesPart> {
         let mut due: Vec<(Ts, String, String)> = Vec::new();
         for (name, run) in &*self.runs.read().unwrap_or_else(PoisonError::into_inner) {
@@ -216,7 +216,7 @@ impl SeriesTable {
         due.iter().take(most).filter_map(take).collect()
     }
 
-    /// The store did not take these parts.
+    /// Marks parts that the store did not accept as changed.
     pub fn unwritten(&self, parts: &[SeriesPart]) {
         for part in parts {
             if let Some(run) = self.find(&part.run) {
@@ -225,8 +225,7 @@ impl SeriesTable {
         }
     }
 
-    /// Puts stored parts in their place, and gives the number of those that cannot be read or for
-    /// which there is no room.
+    /// Restores stored parts, and returns the number of those that are unreadable or have no room.
     pub fn restore(&self, parts: &[SeriesPart]) -> usize {
         let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
         let mut left_out = 0;
@@ -247,7 +246,7 @@ impl SeriesTable {
         left_out
     }
 
-    /// Bytes of the signals of all runs.
+    /// The size of the signals of all runs in bytes.
     pub fn bytes(&self) -> usize {
         let runs = self.runs.read().unwrap_or_else(PoisonError::into_inner);
         runs.values().map(|run| lock(run).bytes()).sum()
@@ -261,7 +260,7 @@ impl SeriesTable {
         }
     }
 
-    /// Signals that are kept, of all runs.
+    /// The number of signals of all runs.
     pub fn len(&self) -> usize {
         self.series.load(Ordering::Relaxed) as usize
     }
@@ -274,7 +273,7 @@ impl SeriesTable {
         self.runs.read().unwrap_or_else(PoisonError::into_inner).get(run).map(Arc::clone)
     }
 
-    /// Makes room for a run that is not known, if there is any.
+    /// Adds a new run, if there is or can be made room.
     fn admit(&self, sample: &Recorded<'_>) -> Option<Arc<Mutex<RunSeries>>> {
         let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
         while runs.len() >= MAX_RUNS || self.len() + sample.values.len() > MAX_SERIES {

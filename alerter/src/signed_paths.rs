@@ -1,15 +1,15 @@
-//! Paths that need no token: requests that services sign, files that pages load, and the
-//! login.
+//! Paths without authentication by token: requests that services sign, files that pages load, and
+//! the login.
 
 pub(crate) const SLACK: &str = "/slack/interactions";
 pub(crate) const PAGERDUTY: &str = "/pagerduty/webhook";
 
 pub(crate) const ALL: &[&str] = &[SLACK, PAGERDUTY];
 
-/// What begins so is the same for everybody: style sheets, scripts and pictures of our own.
+/// The path prefix of our own style sheets, scripts and images, which are the same for everybody.
 pub(crate) const ASSETS: &str = "/assets/";
 
-/// Where people log in and out.
+/// The paths for logging in and out.
 pub(crate) const LOGIN: &str = "/login";
 pub(crate) const LOGOUT: &str = "/logout";
 

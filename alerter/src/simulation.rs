@@ -1,6 +1,6 @@
-//! An incident that does not exist goes through the engine that runs: its routes, conditions,
-//! schedules and timers, in virtual time. Nothing is sent. The command line and the web interface
-//! show what comes of it.
+//! Runs a simulated incident through the real engine, with its routes, conditions, schedules and
+//! timers, in virtual time. No message is sent. The command line and the web interface show the
+//! result.
 
 use stepwatch_engine::{DryRun, Engine};
 use stepwatch_model::time::{Span, Ts};
@@ -11,10 +11,10 @@ use stepwatch_respond::oncall::OnCall;
 
 /// The name of the simulated person.
 const ANSWERS: &str = "simulation";
-/// Deadlines gone through; a ladder of many repeats has an end.
+/// The most deadlines of a simulation, so that many repeats end.
 const MAX_ROUNDS: usize = 1000;
 
-/// What happens in the simulation.
+/// The simulated events.
 #[derive(Debug)]
 pub(crate) struct Simulated<'a> {
     pub(crate) run: &'a str,
@@ -22,13 +22,13 @@ pub(crate) struct Simulated<'a> {
     pub(crate) kind: Kind,
     pub(crate) severity: Severity,
     pub(crate) begin: Ts,
-    /// When somebody acknowledges; `None` if nobody ever does.
+    /// When a person acknowledges; `None` if nobody does.
     pub(crate) ack: Option<Ts>,
-    /// How long it is looked at.
+    /// The simulated duration.
     pub(crate) lasts: Span,
 }
 
-/// Hands every effect to `keep`, which takes them away, with the time at which it came.
+/// Runs the simulation. `keep` receives and removes the effects, with their time.
 pub(crate) fn simulate(
     config: &ResponderConfig,
     oncall: &OnCall,

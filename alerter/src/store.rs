@@ -1,16 +1,16 @@
 //! The database of the alerter: incidents, their history, the outbox, the engine's state and the
 //! stream cursors.
 //!
-//! One file of SQLite in WAL mode, written by one connection, so that whatever belongs together is
-//! one transaction: an incident, the messages about it, the detector state that it came from and
-//! the cursor up to which the stream was read. After a crash all of them are there or none is
+//! The store is one SQLite file in WAL mode with one writing connection, so that related changes
+//! are one transaction: an incident, the messages about it, the detector state that it came from
+//! and the cursor up to which the stream was read. After a crash, all or none of them are there
 //! (principle 3). Readers have small pools of their own and never wait for the writer; lookups of
 //! one incident do not queue behind lists of all. The engine's loop waits for at most one other
 //! writer, because people wait for their answers to be durable.
 //!
-//! The store decides nothing: the engine decides what an incident means, and the outbox when a
-//! message is sent. Two alerters on one file, or a file on a network filesystem, are refused at
-//! [`Store::open`], because both corrupt it without an error.
+//! The store makes no decisions: the engine decides what an incident means, and the outbox when a
+//! message is sent. [`Store::open`] refuses a second alerter on the file and a file on a network
+//! filesystem, because both corrupt it without an error.
 
 mod alert_rows;
 mod alerts;

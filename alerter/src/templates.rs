@@ -1,13 +1,14 @@
-//! Templates of the operator for the title, the summary, and further lines and links of a message.
+//! Templates of the operator for the title, the summary, and additional lines and links of a
+//! message.
 //!
-//! A message is rendered for its receiver on its way from the engine into the store, and anew when
-//! it is sent after a wait: the outbox row holds the text and not the template, and is what was
-//! sent. The result is plain text of bounded length, and each channel escapes it whole, like the
-//! built-in text: a template can no more mention a channel or write HTML than a label in it can.
+//! A message is rendered for its receiver before it is stored, and again when it is sent after a
+//! wait. The outbox row has the rendered text that is sent. The result is plain text of limited
+//! length, which each channel escapes like the built-in text, so that a template cannot mention a
+//! channel or write HTML.
 //!
-//! A template is tried on a complete sample when the configuration is read. If it fails
-//! nevertheless on an unforeseen message, that message is sent with the built-in text, and the
-//! incident's history, the log and a counter report it.
+//! A template is tried on a complete sample when the configuration is read. If it still fails on a
+//! message, that message is sent with the built-in text, and the incident's history, the log and a
+//! counter report it.
 
 mod context;
 mod filters;
@@ -28,57 +29,58 @@ use crate::notify::slack::inert;
 use crate::notify::text::{clean, line, shorten, web_link};
 use crate::notify::{ReceiverConfig, TemplatesConfig, test_notification};
 
-/// Instructions of one template: a hundred times what a long one takes, a few milliseconds.
+/// The most instructions of one template: a hundred times a long one, a few milliseconds.
 const FUEL: u64 = 20_000;
-/// Bytes of one template, and of its output before it is cut.
+/// The most bytes of a template, and of its output before truncation.
 const SOURCE_MAX: usize = 8 * 1024;
 const OUTPUT_MAX: usize = 16 * 1024;
-/// Characters: of a title as of the built-in one, of a summary as the narrowest channel shows.
+/// The most characters of a title, as of the built-in one, and of a summary, as the narrowest
+/// channel shows.
 const TITLE_MAX: usize = 150;
 const SUMMARY_MAX: usize = 2000;
 const LABEL_MAX: usize = 80;
 const TEXT_MAX: usize = 1000;
 const HREF_MAX: usize = 2000;
-/// Further lines, and links.
+/// The most additional lines, and links.
 const LIST_MAX: usize = 10;
-/// Calls inside calls; there are no macros, so that this is generous.
+/// The deepest nesting of calls, which is generous because there are no macros.
 const DEPTH_MAX: usize = 50;
-/// Characters of an error in a history.
+/// The most characters of an error in a history.
 const ERROR_MAX: usize = 300;
 
-/// In the context of a summary that is shown with its markup; no template can name it.
+/// A key in the context of a summary whose markup is effective; no template can use it.
 const MARKUP: &str = "__markup";
 
-/// Templates that passed, by receiver.
+/// The valid templates, by receiver.
 #[derive(Debug, Default)]
 pub struct Templates {
     env: Environment<'static>,
-    /// Only of receivers that have any.
+    /// The receivers that have templates.
     receivers: BTreeMap<String, Set>,
 }
 
-/// The templates of a receiver: names in the environment, which are places in the configuration.
+/// The templates of a receiver: names in the environment, which are positions in the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Set {
     title: Option<String>,
     summary: Option<String>,
-    /// With the label before it.
+    /// The labels and templates of additional lines.
     facts: Vec<(String, String)>,
     links: Vec<(String, String)>,
-    /// The receiver shows the markup of a summary: what a template quotes must be none.
+    /// Whether the receiver shows the markup of a summary, so that values in it must be escaped.
     markup: bool,
 }
 
-/// A template that could not be rendered. The message has the built-in text in its place.
+/// A template that could not be rendered. The message has the built-in text instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {
-    /// `receivers[2].templates.title`.
+    /// The template's position, such as `receivers[2].templates.title`.
     pub template: String,
     pub error: String,
 }
 
 impl Templates {
-    /// Reads and tries all of them; every mistake is reported with its place.
+    /// Parses and tries all templates; adds an error with the position for every mistake.
     pub fn build(common: &TemplatesConfig, receivers: &[ReceiverConfig], errors: &mut Vec<String>) -> Self {
         let mut env = environment();
         let common = Set::build("templates", common, &mut env, errors);
@@ -98,7 +100,7 @@ impl Templates {
                 errors.push(format!("{name}: {error}"));
             }
         }
-        // A message without a checkpoint is no reason to use the built-in text.
+        // A missing checkpoint must not cause the built-in text to be used.
         env.set_undefined_behavior(UndefinedBehavior::Chainable);
         Self { env, receivers: sets }
     }
@@ -126,7 +128,7 @@ impl Templates {
         let m = &mut n.message;
         if let (Some(title), Some(name)) = (title, &set.title) {
             let title = line(&title, TITLE_MAX);
-            // A message without a title would be no message on some channels.
+            // Some channels cannot send a message without a title.
             if title.is_empty() {
                 failed.push(Failed { template: name.clone(), error: "it wrote nothing".into() });
             } else {
@@ -160,7 +162,7 @@ impl Templates {
 }
 
 impl Set {
-    /// Adds the templates of one place to the environment.
+    /// Adds the templates of one section to the environment.
     fn build(
         at: &str,
         config: &TemplatesConfig,
@@ -170,7 +172,7 @@ impl Set {
         let mut add = |name: String, source: &str| {
             if let Err(error) = read(env, &name, source) {
                 errors.push(format!("{name}: {error}"));
-                // It is reported already: later steps must not try it again.
+                // The mistake is already reported, so later steps must not try the template again.
                 env.remove_template(&name);
             }
             name
@@ -194,7 +196,7 @@ impl Set {
         Self { title, summary, facts, links, markup: false }
     }
 
-    /// This receiver's own templates, and the common ones for the fields that it does not set.
+    /// The receiver's own templates, and the common ones for the fields that it does not set.
     fn or(self, common: &Self, own: &TemplatesConfig) -> Self {
         Self {
             title: self.title.or_else(|| common.title.clone()),
@@ -206,14 +208,15 @@ impl Set {
     }
 }
 
-/// Without includes, macros, files, and what takes memory by a number.
+/// An environment without includes, macros, files, and functions whose memory use depends on a
+/// number.
 fn environment() -> Environment<'static> {
     let mut env = Environment::new();
     env.set_fuel(Some(FUEL));
     env.set_recursion_limit(DEPTH_MAX);
     env.set_undefined_behavior(UndefinedBehavior::Strict);
-    // Names of templates end in `.text` and `.title`; nothing is ever escaped here, because every
-    // channel does.
+    // Template names end in `.text` and `.title`. Nothing is escaped here, because every channel
+    // does it.
     env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     env.set_formatter(write);
     env.remove_global("namespace");
@@ -224,8 +227,8 @@ fn environment() -> Environment<'static> {
     env
 }
 
-/// An unknown value is empty, and not the word `none`. Markup of quoted values is removed where
-/// markup is effective.
+/// Writes a value. An unknown value is empty, and not the word `none`. Markup in values is removed
+/// if markup is effective.
 fn write(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), minijinja::Error> {
     if value.is_none() {
         return Ok(());
@@ -241,7 +244,7 @@ fn read(env: &mut Environment<'static>, name: &str, source: &str) -> Result<(), 
     if source.len() > SOURCE_MAX {
         return Err(format!("is longer than {SOURCE_MAX} bytes"));
     }
-    // A block scalar ends in a line break that does not belong to the text.
+    // A YAML block scalar ends with a line break, which is not part of the text.
     let source = source.trim_end().to_owned();
     env.add_template_owned(name.to_owned(), source).map_err(|e| words(&e))?;
     let template = env.get_template(name).map_err(|e| words(&e))?;
@@ -253,7 +256,7 @@ fn read(env: &mut Environment<'static>, name: &str, source: &str) -> Result<(), 
     used.iter().try_for_each(|path| exists(&sample, path))
 }
 
-/// Whether the complete sample has the name; otherwise an error with the names at its level.
+/// Checks that the complete sample has the name; the error lists the names at its level.
 fn exists(sample: &Value, path: &str) -> Result<(), String> {
     let mut at = sample.clone();
     for name in path.split('.') {
@@ -268,7 +271,7 @@ fn exists(sample: &Value, path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Renders it for a message that has everything, where a name that does not exist is an error.
+/// Renders a template for a complete message, in which an unknown name is an error.
 fn trial(env: &Environment<'static>, name: &str) -> Result<(), String> {
     render(env, name, &context::for_notification(&sample())).map(drop)
 }
@@ -284,7 +287,7 @@ fn render(env: &Environment<'static>, name: &str, context: &Value) -> Result<Str
         template.render_captured_to(context.clone(), &mut out)?;
         Ok::<_, minijinja::Error>(out.0)
     };
-    // A template must not crash a process that must page.
+    // A template must not crash the process.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(text)) => Ok(String::from_utf8_lossy(&text).into_owned()),
         Ok(Err(error)) => Err(words(&error)),
@@ -292,7 +295,7 @@ fn render(env: &Environment<'static>, name: &str, context: &Value) -> Result<Str
     }
 }
 
-/// The error, and its line in the template.
+/// The text of the error, with its line in the template.
 fn words(error: &minijinja::Error) -> String {
     use minijinja::ErrorKind::{OutOfFuel, WriteFailure};
     let what = match (error.kind(), error.detail()) {
@@ -305,7 +308,7 @@ fn words(error: &minijinja::Error) -> String {
     line(&format!("{at}{what}"), ERROR_MAX)
 }
 
-/// A buffer with a limit, beyond which it refuses.
+/// A buffer with a limit, beyond which writes fail.
 struct Bounded(Vec<u8>);
 
 impl io::Write for Bounded {

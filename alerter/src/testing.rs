@@ -1,4 +1,4 @@
-//! What the tests of this crate share: an exporter with a script, and a way to wait.
+//! Shared tools of this crate's tests: a scripted exporter, and a way to wait.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -24,10 +24,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::sync::mpsc;
 
-/// Far beyond what anything here takes, on a busy machine too.
+/// A time limit far beyond the duration of any test, also on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Polls until `look` gives something.
+/// Polls until `look` returns a value.
 pub(crate) async fn wait_for<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
     let started = tokio::time::Instant::now();
     loop {
@@ -39,25 +39,25 @@ pub(crate) async fn wait_for<T, F: Future<Output = Option<T>>>(what: &str, mut l
     }
 }
 
-/// What the exporter does with one request.
+/// The exporter's response to one request.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// A stream of these texts, then whatever [`FakeExporter::say`] adds.
+    /// A stream of these texts, followed by whatever [`FakeExporter::say`] adds.
     Open(Vec<String>),
-    /// A stream of these texts, then its end.
+    /// A stream of these texts that then ends.
     Closed(Vec<String>),
     Status(u16, &'static str),
-    /// A page of another kind.
+    /// An HTML page.
     Html,
-    /// Accepts the request and never answers.
+    /// The request is accepted and never answered.
     Mute,
 }
 
-/// Answers `GET /v1/stream` by script; without one, with a stream that stays open.
+/// An exporter that answers `GET /v1/stream` by its script; without one, with an open stream.
 #[derive(Debug, Clone)]
 pub(crate) struct FakeExporter {
     pub addr: SocketAddr,
-    /// A key of its place in the configuration.
+    /// The value of `nodes` in its configuration.
     nodes: &'static str,
     state: Arc<Mutex<Inner>>,
 }
@@ -94,7 +94,7 @@ impl FakeExporter {
         self.state.lock().unwrap().requests.clone()
     }
 
-    /// Adds to the streams that are open.
+    /// Appends to the open streams.
     pub(crate) async fn say(&self, text: &str) {
         let open = wait_for("a reader of the stream", async || {
             let mut inner = self.state.lock().unwrap();
@@ -153,7 +153,7 @@ pub(crate) fn rank_dead(seq: u64, run: &str, rank: u32) -> String {
     )
 }
 
-/// The whole service in this process, with one exporter and one receiver, a webhook called `hook`.
+/// The whole service in this process, with one exporter and one webhook receiver named `hook`.
 pub(crate) struct TestApp {
     pub dir: TempDir,
     pub url: String,
@@ -170,8 +170,8 @@ impl TestApp {
         Self::on(dir, FakeExporter::start([]).await, FakeWebhook::start().await, "").await
     }
 
-    /// The same with more lines in its configuration, of which the first may be further receivers,
-    /// and files beside it; `web.yml` is its web configuration.
+    /// Starts the service with more lines in its configuration, of which the first may be
+    /// receivers, and additional files; `web.yml` is its web configuration.
     pub(crate) async fn start_with(more: &str, files: &[(&str, String)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("secret"), WebhookSink::SECRET).unwrap();
@@ -181,7 +181,7 @@ impl TestApp {
         Self::on(dir, FakeExporter::start([]).await, FakeWebhook::start().await, more).await
     }
 
-    /// The same with an exporter that speaks for many nodes.
+    /// Starts the service with an exporter that reports for many nodes.
     pub(crate) async fn start_with_many_nodes(more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("secret"), WebhookSink::SECRET).unwrap();
@@ -189,7 +189,7 @@ impl TestApp {
         Self::on(dir, exporter, FakeWebhook::start().await, more).await
     }
 
-    /// The same on these files, of which `secret` is the webhook's.
+    /// Starts the service with these files, of which `secret` is the webhook's.
     pub(crate) async fn on(dir: TempDir, exporter: FakeExporter, hook: FakeWebhook, more: &str) -> Self {
         std::fs::write(dir.path().join("alerter.yml"), config(dir.path(), &exporter, &hook, more)).unwrap();
         let web_config = Some(dir.path().join("web.yml")).filter(|path| path.exists());
@@ -202,17 +202,17 @@ impl TestApp {
         Self { dir, url, exporter, hook, stop, task }
     }
 
-    /// Stops it as SIGTERM does, and starts another on the same files.
+    /// Stops the service as SIGTERM does, and starts another with the same files.
     pub(crate) async fn restart(self) -> Self {
         self.restart_with("").await
     }
 
-    /// The same with more lines in its configuration.
+    /// Restarts the service with more lines in its configuration.
     pub(crate) async fn restart_with(self, more: &str) -> Self {
         self.stop.fire();
         self.task.await.unwrap().unwrap();
-        // A look at the files of the store, which holds its lock, may be under way: it ends with
-        // the process where there is one.
+        // A check of the store's files, which holds its lock, may be in progress; in a real process
+        // it ends with the process.
         wait_for("the lock of the store", async || {
             let file = File::open(self.dir.path().join("alerter.db.lock")).ok()?;
             flock(&file, FlockOperation::NonBlockingLockExclusive).ok()
@@ -221,7 +221,7 @@ impl TestApp {
         Self::on(self.dir, self.exporter, self.hook, more).await
     }
 
-    /// Puts more lines into the configuration.
+    /// Adds lines to the configuration.
     pub(crate) fn reconfigure(&self, more: &str) {
         let text = config(self.dir.path(), &self.exporter, &self.hook, more);
         std::fs::write(self.dir.path().join("alerter.yml"), text).unwrap();
@@ -243,7 +243,7 @@ impl TestApp {
         answer(request.send().await.unwrap()).await
     }
 
-    /// Opens an incident, and returns its id once it is in the store.
+    /// Opens an incident, and returns its id when it is in the store.
     pub(crate) async fn page(&self, run: &str) -> String {
         self.exporter.say(&(step(1, run, 41) + &rank_dead(2, run, 3))).await;
         let path = format!("/api/v1/incidents?run={run}&state=open");

@@ -1,10 +1,11 @@
-//! A dead man's switch: a heartbeat to an external service that calls somebody when it stops.
+//! A dead man's switch: a heartbeat to an external service that calls a person when the heartbeat
+//! stops.
 //!
-//! The outbox drives it, after a look at the store that succeeded and a write that is on disk, and
-//! only while the engine's loop answers. So whatever keeps pages from being sent (a loop that
-//! hangs, a disk that is full, a machine that is gone) also ends the heartbeat; nothing here runs
-//! by itself. The same section of the configuration sets the age from which a page that no receiver
-//! accepted is sent to all the others.
+//! The outbox drives it, after a successful pass over the store and a write that is on disk, and
+//! only while the engine's loop responds. So whatever prevents pages (a hanging loop, a full disk,
+//! a lost machine) also stops the heartbeat; nothing here runs independently. The same
+//! configuration section has the age from which a page that no receiver accepted is sent to all
+//! others.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,7 +24,7 @@ const PAGE_AGE_MIN: Span = Span::secs(10);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Asked with POST. Most services that do this put the secret into the address: then use
+    /// The address for the POST request. Most services put the secret into the address: then use
     /// `url_file`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
@@ -32,7 +33,8 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url_env: Option<String>,
     pub interval: Span,
-    /// A page that its receiver has not accepted for so long is sent to every other receiver.
+    /// The age from which a page that its receiver has not accepted is sent to every other
+    /// receiver.
     pub page_age: Span,
 }
 
@@ -42,7 +44,7 @@ impl Default for Config {
     }
 }
 
-/// The configuration, ready to use.
+/// The watchdog, ready to use.
 #[derive(Debug)]
 pub struct Watchdog {
     heart: Option<Heart>,
@@ -57,7 +59,7 @@ struct Heart {
 }
 
 impl Config {
-    /// Reads the secret. The error is for the reader of the configuration file.
+    /// Reads the secret. The error is for the person who edits the configuration file.
     pub fn build(&self) -> Result<Watchdog, String> {
         let url = url_of(self.url.as_ref(), self.url_file.as_ref(), self.url_env.as_ref())
             .map_err(|mistake| mistake.under("watchdog").to_string())?;
@@ -85,7 +87,7 @@ impl Default for Watchdog {
 }
 
 impl Watchdog {
-    /// The interval of the heartbeat: to the store, and to the external service.
+    /// The interval of heartbeats to the store and to the external service.
     pub(crate) fn interval(&self) -> Duration {
         self.interval
     }

@@ -1,9 +1,9 @@
-//! The pages for people: one file a page, one template a page (`pages/`), and the frame that all
-//! have (`layout`).
+//! The web interface: one file and one template (`pages/`) per page, and the common frame
+//! (`layout`).
 //!
-//! A page shows what the API answers, and its buttons do what the API does: nothing here decides.
-//! Everything works by links and forms; the script (`assets/app.js`) renews a page, says how old it
-//! is, and takes keys. Values from outside reach the HTML through askama alone, which escapes them.
+//! Pages show the API's answers, and their buttons do what the API does; they make no decisions.
+//! Everything works with links and forms. The script (`assets/app.js`) refreshes a page, shows its
+//! age, and handles keys. External values reach the HTML only through askama, which escapes them.
 
 pub(crate) mod assets;
 mod compress;
@@ -48,7 +48,7 @@ use crate::signed_paths::{LOGIN, LOGOUT};
 
 pub(crate) use error_page::with_error_pages;
 
-/// Every page, under the scope that it needs.
+/// All pages, grouped by the scope that they require.
 pub(crate) fn router(api: &Arc<Api>, gate: &Gate, receivers: watch::Receiver<Receivers>) -> Router {
     let read = Router::new()
         .route("/", get(incidents::show))
@@ -85,7 +85,7 @@ pub(crate) fn router(api: &Arc<Api>, gate: &Gate, receivers: watch::Receiver<Rec
     all.layer(from_fn(compress::compress))
 }
 
-/// Refuses callers without the scope.
+/// A layer that refuses callers without the scope.
 fn requiring(
     scope: Scope,
 ) -> impl Fn(Caller, Request, Next) -> BoxFuture<'static, Response> + Clone + Send + Sync + 'static {

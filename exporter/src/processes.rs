@@ -1,8 +1,8 @@
-//! Processes of this host as `/proc` shows them, as far as the reader may look: what they hold
-//! open, where they work, whose children they are.
+//! Processes of this host in `/proc`, as far as they may be inspected: their open files, working
+//! directories and parents.
 //!
-//! Everything here may vanish between two reads, and what belongs to another user may be refused;
-//! either is `None`.
+//! A process may exit between two reads, and access to another user's may be denied; either is
+//! `None`.
 
 mod memory;
 pub(crate) mod stat;
@@ -21,34 +21,34 @@ use crate::roots::{self, Roots};
 use memory::Part;
 pub(crate) use memory::time_elsewhere;
 
-/// Processes that are counted in one pass: all that Linux can have, by default.
+/// The most processes counted in one pass: the default limit of Linux.
 const MAX_PIDS: usize = 4 << 20;
-/// Processes looked at in one pass.
+/// The most processes inspected in one pass.
 const MAX_PROCESSES: usize = 32_768;
-/// Descriptors of one process that are looked at.
+/// The most descriptors of one process that are inspected.
 const MAX_DESCRIPTORS: usize = 4096;
-/// Each is as long as its user makes it. A reader of the first two may serve others meanwhile.
+/// Each is as long as its user makes it. While the first two are read, the thread may serve others.
 const ENVIRON: Part = Part { name: "environ", most_bytes: 1 << 20, limit: Duration::from_millis(500) };
 const CMDLINE: Part = Part { name: "cmdline", most_bytes: 256 << 10, ..ENVIRON };
 const MAPS: Part = Part { name: "maps", most_bytes: 32 << 20, limit: Duration::from_secs(5) };
-/// A name of Kubernetes.
+/// The most bytes of the name of a Kubernetes namespace.
 const MAX_NAMESPACE_BYTES: u64 = 256;
-/// Generations looked up and down.
+/// The most generations that are followed up and down.
 const MAX_GENERATIONS: usize = 8;
 
-/// Every process, and whose child it is.
+/// All processes with their parents.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
-    /// Parent and start time by pid.
+    /// The parent and the start time by pid.
     processes: BTreeMap<u32, (u32, u64)>,
 }
 
 /// A file that a process has open.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OpenFile {
-    /// As this process would open it.
+    /// The path as this exporter would open it.
     pub(crate) path: PathBuf,
-    /// It is the process' standard output or error.
+    /// Whether the file is the standard output or error of the process.
     pub(crate) standard: bool,
 }
 
@@ -66,12 +66,12 @@ impl Tree {
         self.processes.keys().copied()
     }
 
-    /// Clock ticks after boot at which the process started.
+    /// The start time of the process in clock ticks after boot.
     pub(crate) fn started(&self, pid: u32) -> Option<u64> {
         self.processes.get(&pid).map(|(_, started)| *started)
     }
 
-    /// Parent, its parent and so on; not init.
+    /// The parent, its parent and so on, without init.
     pub(crate) fn ancestors(&self, pid: u32) -> Vec<u32> {
         let mut found = Vec::new();
         let mut at = pid;
@@ -84,7 +84,7 @@ impl Tree {
         found
     }
 
-    /// Children, their children and so on.
+    /// The children, their children and so on.
     pub(crate) fn descendants(&self, pid: u32) -> BTreeSet<u32> {
         let mut found = BTreeSet::new();
         let mut generation = BTreeSet::from([pid]);
@@ -100,8 +100,8 @@ impl Tree {
     }
 }
 
-/// The fourth and twenty-second field of `/proc/PID/stat`; a command may contain anything, brackets
-/// too.
+/// The parent and the start time in ticks: fields 4 and 22 of `/proc/PID/stat`. The command before
+/// them may contain anything, brackets too.
 fn parent_and_start(roots: &Roots, pid: u32) -> Option<(u32, u64)> {
     let stat = fs::read_to_string(roots.proc(pid.to_string()).join("stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -110,49 +110,64 @@ fn parent_and_start(roots: &Roots, pid: u32) -> Option<(u32, u64)> {
     Some((fields.next()?.parse().ok()?, fields.nth(17)?.parse().ok()?))
 }
 
-/// When the process that has this number now started.
+/// The start time in ticks of the process that has this pid now.
 pub(crate) fn started(roots: &Roots, pid: u32) -> Option<u64> {
     parent_and_start(roots, pid).map(|(_, started)| started)
 }
 
-/// The environment; `Err` where we may not look.
+/// The environment; `Err` if it may not be read.
 pub(crate) fn environ(roots: &Roots, pid: u32) -> std::io::Result<Vec<u8>> {
     memory::read(roots, pid, ENVIRON)
 }
 
-/// The command line, its words separated by zeros; `Err` where we may not look.
+/// The command line, whose words are separated by zeros; `Err` if it may not be read.
 pub(crate) fn cmdline(roots: &Roots, pid: u32) -> std::io::Result<Vec<u8>> {
     memory::read(roots, pid, CMDLINE)
 }
 
-/// The words of its command line; none where we may not look.
+/// The words of its command line; empty if it may not be read.
 pub(crate) fn arguments(roots: &Roots, pid: u32) -> Vec<String> {
     let bytes = cmdline(roots, pid).unwrap_or_default();
     let words = bytes.split(|b| *b == 0).filter(|word| !word.is_empty());
     words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// The list of what the process has mapped; `Err` where we may not look.
+/// The list of the process's mappings; `Err` if it may not be read.
 pub(crate) fn maps(roots: &Roots, pid: u32) -> std::io::Result<Vec<u8>> {
     memory::read(roots, pid, MAPS)
 }
 
-/// The user that a process runs as; `None` when it is gone. The owner of its directory would be
-/// root for a process that may not be looked at.
+/// The user of a process; `None` if it has exited. The owner of its directory would be root for a
+/// process that may not be inspected.
 pub(crate) fn user(roots: &Roots, pid: u32) -> Option<u32> {
-    let status = roots::read(&roots.proc(format!("{pid}/status")))?;
-    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    uids.split_ascii_whitespace().nth(1)?.parse().ok()
+    uid(roots, pid, 1)
 }
 
-/// Where the process works, as we would find it.
+/// The real user of a process; `None` if it has exited.
+fn real_user(roots: &Roots, pid: u32) -> Option<u32> {
+    uid(roots, pid, 0)
+}
+
+fn uid(roots: &Roots, pid: u32, at: usize) -> Option<u32> {
+    let status = roots::read(&roots.proc(format!("{pid}/status")))?;
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    uids.split_ascii_whitespace().nth(at)?.parse().ok()
+}
+
+/// Whether the processes of this one's user are not read at the moment, because that takes too
+/// long.
+pub(crate) fn is_refused(roots: &Roots, pid: u32) -> bool {
+    memory::is_refused(roots, pid)
+}
+
+/// The working directory of the process, as this exporter would find it.
 pub(crate) fn cwd(roots: &Roots, pid: u32) -> Option<PathBuf> {
     let dir = roots.proc(pid.to_string());
     Some(seen_from_here(roots, pid, &fs::read_link(dir.join("cwd")).ok()?))
 }
 
-/// Regular files that the process has open for writing. `left` are the descriptors that may still
-/// be looked at.
+/// Regular files that the process has open for writing. `left` is the number of descriptors that
+/// may still be inspected.
 pub(crate) fn written(roots: &Roots, pid: u32, left: &mut usize) -> Vec<OpenFile> {
     let dir = roots.proc(pid.to_string());
     let mut found = Vec::new();
@@ -180,8 +195,8 @@ pub(crate) fn written(roots: &Roots, pid: u32, left: &mut usize) -> Vec<OpenFile
 }
 
 /// Whether the process has the device of a GPU open, as every process that computes on one does.
-/// `of` are minor numbers of NVIDIA GPUs, where any other GPU will not do. One that only looks at
-/// GPUs holds the driver, and not the memory that CUDA shares with them.
+/// `of` restricts it to NVIDIA GPUs with these minor numbers. A process that only monitors GPUs
+/// holds the driver, but not the memory that CUDA shares with them.
 pub(crate) fn holds_gpu(roots: &Roots, pid: u32, of: Option<&BTreeSet<u32>>) -> bool {
     let devices: Vec<PathBuf> = open_devices(roots, pid).collect();
     let holds = |name: &str| devices.iter().any(|device| device.as_os_str() == name);
@@ -202,7 +217,7 @@ fn minor(device: &Path) -> Option<u32> {
     device.to_str()?.strip_prefix("/dev/nvidia")?.parse().ok()
 }
 
-/// The namespace of Kubernetes that the process is in, by what the kubelet mounts into every
+/// The Kubernetes namespace of the process, from the file that the kubelet mounts into every
 /// container.
 pub(crate) fn namespace(roots: &Roots, pid: u32) -> Option<String> {
     const FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -224,7 +239,7 @@ fn is_gpu(device: &Path) -> bool {
     numbered.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit())) || name == "/dev/kfd"
 }
 
-/// No socket, pipe, device or deleted file.
+/// Whether a target is not a socket, pipe, device or deleted file.
 fn is_file_name(target: &Path) -> bool {
     let text = target.to_string_lossy();
     target.is_absolute()
@@ -242,7 +257,7 @@ fn writes(fdinfo: &Path) -> bool {
     flags.is_some_and(|f| f & 0o3 != 0)
 }
 
-/// A container's path is found under its root.
+/// The path from outside of the process's container, which is below its root.
 pub(crate) fn seen_from_here(roots: &Roots, pid: u32, path: &Path) -> PathBuf {
     let dir = roots.proc(pid.to_string());
     let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();

@@ -1,5 +1,4 @@
-//! Finding the programs under test, and building them when they are missing or older than their
-//! sources.
+//! Finds the programs under test, and builds them if they are missing or older than their sources.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,10 +7,10 @@ use std::time::SystemTime;
 
 use anyhow::{Context, bail, ensure};
 
-/// Where the programs' sources are, from the workspace root.
+/// The directories of the programs' sources, from the workspace root.
 const SOURCES: &[&str] = &["wire", "kit", "exporter", "alerter"];
 
-/// Where the source of the library that is preloaded is, and what comes of it.
+/// The source directory of the preloaded library, and its file name.
 const LIBC_SOURCE: &str = "tests/libc";
 const LIBC: &str = "libstepwatch_fake_libc.so";
 
@@ -62,7 +61,7 @@ fn directory() -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// `<target>/<profile>` of the running test.
+/// The directory `<target>/<profile>` of the running test.
 fn target() -> anyhow::Result<PathBuf> {
     let exe = std::env::current_exe().context("this program has no path")?;
     let in_deps = exe.parent().is_some_and(|d| d.ends_with("deps"));
@@ -70,8 +69,8 @@ fn target() -> anyhow::Result<PathBuf> {
     Ok(dir.to_owned())
 }
 
-/// Whether a program is missing or older than any source. Too often is harmless: cargo then finds
-/// nothing to do.
+/// Whether a program is missing or older than any source. A false positive is harmless, because
+/// cargo then has nothing to do.
 fn stale(dir: &Path) -> bool {
     let built = [EXPORTER, ALERTER].iter().map(|p| modified(&dir.join(p))).min().flatten();
     let newest = SOURCES.iter().filter_map(|s| newest(&root().join(s))).max();
@@ -87,8 +86,8 @@ fn newest(dir: &Path) -> Option<SystemTime> {
     entries.filter_map(|p| if p.is_dir() { newest(&p) } else { modified(&p) }).max()
 }
 
-/// Builds into `dir`, which is `<target>/<profile>`. Programs are not named by their packages: of a
-/// package alone, dependencies have other features than of the workspace, and are compiled again.
+/// Builds into `dir`, which is `<target>/<profile>`. The whole workspace is built: for a single
+/// package, dependencies have other features and would be compiled again.
 fn build(dir: &Path, what: &[&str]) -> anyhow::Result<()> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--quiet"]).args(what).current_dir(root());

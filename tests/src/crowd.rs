@@ -1,4 +1,4 @@
-//! A thousand ranks that make a step a second, whatever else happens.
+//! A thousand ranks that make a step a second throughout a test.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use crate::trainer::{Rank, healthy};
 
-/// Ranks of one job.
+/// The number of ranks per run.
 const RANKS_PER_RUN: u32 = 50;
 
-/// Streams until it is dropped.
+/// A crowd that streams until it is dropped.
 #[derive(Debug)]
 pub struct Crowd {
     stop: Arc<AtomicBool>,
@@ -21,7 +21,7 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Each rank makes a step a second.
+    /// Starts the crowd, in which each rank makes a step a second.
     pub fn start(ingest: &Path, ranks: u32) -> anyhow::Result<Self> {
         let runs = ranks.div_ceil(RANKS_PER_RUN);
         let join = |r| Rank::join(ingest, &format!("crowd-{}", r % runs), r / runs, RANKS_PER_RUN);
@@ -32,7 +32,7 @@ impl Crowd {
         Ok(Self { stop, sent, began: Instant::now(), thread: Some(thread) })
     }
 
-    /// Steps a second so far.
+    /// The steps per second so far.
     pub fn pace(&self) -> f64 {
         self.sent.load(Ordering::Relaxed) as f64 / self.began.elapsed().as_secs_f64()
     }
@@ -54,7 +54,7 @@ fn stream(ranks: &[Rank], stop: &AtomicBool, sent: &AtomicU64) {
         let (round, rank) = (n / ranks.len() + 1, &ranks[n % ranks.len()]);
         let (loss, grad_norm) = healthy(round as i64);
         let step = rank.step(round as i64, &[("loss", loss), ("grad_norm", grad_norm), ("lr", 3e-4)]);
-        // The exporter has ended: so does the crowd.
+        // The exporter has ended, so the crowd ends too.
         if step.is_err() {
             return;
         }
@@ -64,7 +64,7 @@ fn stream(ranks: &[Rank], stop: &AtomicBool, sent: &AtomicU64) {
     }
 }
 
-/// A thousand sockets need more than the usual soft limit.
+/// Raises the limit of open files, because a thousand sockets exceed the usual soft limit.
 pub fn raise_file_limit() -> anyhow::Result<()> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

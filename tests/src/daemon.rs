@@ -1,4 +1,4 @@
-//! A process under test: started, watched, signalled, killed.
+//! A process under test: starts, monitors, signals and kills it.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use crate::poll::PATIENCE;
 use crate::say;
 
-/// Lines of a log shown when a test fails.
+/// The number of log lines that are shown when a test fails.
 const SHOWN: usize = 60;
-/// Lines kept of a log: more than a program writes at the level `trace` in any test, since a test
-/// that waits for a line, or looks for a secret, must see all of them.
+/// The most lines kept of a log: more than a program writes at the level `trace` in any test,
+/// because a test that waits for a line or searches for a secret must see all of them.
 const KEPT: usize = 1_000_000;
 
 /// A running program. Dropping it kills the process; dropping it in a failing test shows its log.
@@ -30,7 +30,7 @@ pub struct Daemon {
     printed: watch::Receiver<Vec<String>>,
 }
 
-/// The lines of an output, as they come; closed at its end.
+/// The lines of an output as they arrive; closed at its end.
 fn kept(output: impl AsyncRead + Unpin + Send + 'static) -> watch::Receiver<Vec<String>> {
     let (sink, kept) = watch::channel(Vec::new());
     tokio::spawn(async move {
@@ -76,7 +76,7 @@ impl Daemon {
         {
             return all.iter().find(|l| wanted(l)).cloned().context("just found");
         }
-        // The log is at its end, with the reason of the end in its last lines.
+        // The log has ended, and its last lines have the reason.
         bail!("{} ended: {}\n{}", self.name, self.child.wait().await?, self.tail())
     }
 
@@ -89,7 +89,7 @@ impl Daemon {
         self.printed.borrow().clone()
     }
 
-    /// Whether one of the lines from number `first` on is as wanted.
+    /// Whether a line from number `first` on matches.
     pub fn has_logged(&self, first: usize, wanted: impl Fn(&str) -> bool) -> bool {
         self.log.borrow().iter().skip(first).any(|line| wanted(line))
     }
@@ -103,7 +103,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Whether the process is gone, and how it went.
+    /// The exit status, if the process has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -116,18 +116,18 @@ impl Daemon {
         }
     }
 
-    /// `kill -9`, and waits until the process is gone.
+    /// Kills with `kill -9`, and waits until the process has ended.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
         Ok(self.child.kill().await?)
     }
 
-    /// SIGTERM, and the exit status.
+    /// Sends SIGTERM; returns the exit status.
     pub async fn terminate(&mut self) -> anyhow::Result<ExitStatus> {
         self.signal(Signal::TERM)?;
         self.wait(PATIENCE).await
     }
 
-    /// SIGSTOP: the process is there and does nothing.
+    /// Sends SIGSTOP: the process exists but does nothing.
     pub fn freeze(&self) -> anyhow::Result<()> {
         self.signal(Signal::STOP)
     }
@@ -136,13 +136,12 @@ impl Daemon {
         self.signal(Signal::CONT)
     }
 
-    /// From now on every write to a file fails, as on a disk that is full, while what is on it can
-    /// be read.
+    /// Makes every further write to a file fail, as on a full disk, while reads succeed.
     pub fn fill_disk(&self) -> anyhow::Result<()> {
         self.limit_files(Some(0))
     }
 
-    /// There is room again.
+    /// Makes room on the disk again.
     pub fn empty_disk(&self) -> anyhow::Result<()> {
         self.limit_files(getrlimit(Resource::Fsize).current)
     }
@@ -177,7 +176,7 @@ fn address(line: &str) -> Option<SocketAddr> {
     (v["message"] == "listening").then(|| v["addr"].as_str()?.parse().ok())?
 }
 
-/// A command whose environment cannot change what is tested.
+/// A command without environment variables that could affect the test.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -193,7 +192,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
             command.env_remove(&*name);
         }
     }
-    // The type whose pages are read gives the address.
+    // An empty value turns the heartbeat pages off, which would be in `/dev/shm` by default.
     command.env("STEPWATCH_SHM", "");
     command
 }

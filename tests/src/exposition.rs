@@ -1,8 +1,8 @@
-//! Reading one value off a page of metrics: as much of the text format as a test needs.
+//! Reads single values from a metrics page, as far as tests need the text format.
 
 use std::collections::BTreeSet;
 
-/// The value of the first sample of `name` that has all these labels.
+/// The value of the first sample of `name` with all these labels.
 pub fn value(page: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     page.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
         let (series, value) = match line.rsplit_once("} ") {

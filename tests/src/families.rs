@@ -1,4 +1,4 @@
-//! Which families of metrics the two programs have.
+//! The metric families of the two programs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use serde_json::Value;
 
 use crate::{bins, daemon};
 
-/// A family of the exporter, as its reference describes it.
+/// A family of the exporter, as in its reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Family {
     pub name: String,
-    /// `gauge`, `counter` or `histogram`.
+    /// The type: `gauge`, `counter` or `histogram`.
     pub kind: String,
     pub labels: Vec<String>,
 }
 
-/// What `stepwatch-exporter metrics` prints in this format.
+/// The output of `stepwatch-exporter metrics` in this format.
 pub async fn exporter_reference(format: &str) -> anyhow::Result<String> {
     let mut metrics = daemon::command(bins::path(bins::EXPORTER)?);
     let out = metrics.args(["metrics", "--format", format]).output().await?;
@@ -25,7 +25,7 @@ pub async fn exporter_reference(format: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8(out.stdout)?)
 }
 
-/// Every family of the exporter.
+/// All families of the exporter.
 pub async fn exporter() -> anyhow::Result<Vec<Family>> {
     let reference: Vec<Value> = serde_json::from_str(&exporter_reference("json").await?)?;
     let text = |family: &Value, key: &str| Some(family[key].as_str()?.to_owned());
@@ -37,14 +37,13 @@ pub async fn exporter() -> anyhow::Result<Vec<Family>> {
     reference.iter().map(|family| read(family).context("a family of the reference")).collect()
 }
 
-/// The families that the alerter's code registers: it has no sources and no collectors that would
-/// make a reference worthwhile, and a page shows only those that have a sample. Counters are
-/// registered without `_total`.
+/// The families that the alerter's code registers. It has no reference, and a page shows only
+/// families with a sample. Counters are registered without `_total`.
 pub fn alerter() -> BTreeSet<String> {
     let mut found = BTreeSet::from(["stepwatch_alerter_build_info".to_owned()]);
     for path in [files("alerter/src", "rs"), files("kit/src", "rs")].concat() {
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        // What tests register is no family of the program.
+        // Families that tests register are not those of the program.
         let text = text.split("#[cfg(test)]").next().unwrap_or_default();
         let calls = text.split("register(").skip(1).map(str::trim_start);
         let calls =
@@ -58,7 +57,7 @@ pub fn alerter() -> BTreeSet<String> {
     found
 }
 
-/// What a collector of a registry encodes itself, which registers no names.
+/// The families that a collector encodes itself and does not register.
 fn encoded(text: &str) -> Vec<String> {
     if !text.contains("encode_descriptor(") {
         return Vec::new();
@@ -71,7 +70,7 @@ fn encoded(text: &str) -> Vec<String> {
     words.filter(ours).map(str::to_owned).collect()
 }
 
-/// The files below a directory of this repository whose names end so, but those of tests.
+/// The files below a directory of this repository with this extension, except tests.
 fn files(dir: &str, extension: &str) -> Vec<PathBuf> {
     fn walk(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {

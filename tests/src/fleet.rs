@@ -1,11 +1,10 @@
-//! A fleet that trains, breaks and is repaired, for the engine to watch: who did it, how soon was
-//! it known, who was woken for nothing?
+//! A simulated fleet that trains, fails and is repaired, observed by the engine. It measures
+//! whether the culprit was found, how soon, and how many false pages there were.
 //!
-//! Seeded and in virtual time: the same options give the same events, byte for byte, and nothing
-//! depends on the engine's output. Nodes, runs, ranks and the events of exporters are modelled; the
-//! engine is the real one. What happened in truth is written down for the scorer alone. It is a
-//! model: figures measured on it show how the engine does on faults of these shapes, not on your
-//! fleet.
+//! The simulation is seeded and in virtual time: the same options give the same events, byte for
+//! byte, independent of the engine's output. Nodes, runs, ranks and the events of exporters are
+//! modelled; the engine is real. The truth is recorded only for the scorer. Results of the model
+//! show how the engine handles faults of these shapes, but not those of your fleet.
 
 mod job;
 mod kind;
@@ -29,14 +28,14 @@ pub use score::{Found, Score};
 pub use truth::{Culprit, Truth};
 pub use world::Listener;
 
-/// What to simulate.
+/// The options of a simulation.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub nodes: usize,
     pub hours: f64,
     pub seed: u64,
     pub step_seconds: f64,
-    /// From one fault of a run to the next, on average, with the time until it is mended left out.
+    /// The mean minutes between two faults of a run, without the repair time.
     pub fault_minutes: f64,
     pub mix: Mix,
 }
@@ -47,18 +46,18 @@ impl Default for Options {
     }
 }
 
-/// What was done, besides what was found.
+/// The volume of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Volume {
     pub events: u64,
-    /// Hours of all runs together.
+    /// The total hours of all runs.
     pub run_hours: f64,
     pub runs: usize,
     pub ranks: usize,
 }
 
-/// Lets a fleet run for as long as the options require, and passes its events to `listener`;
-/// returns what happened in truth.
+/// Simulates a fleet with these options, and passes its events to `listener`; returns what really
+/// happened.
 pub fn simulate(options: &Options, listener: &mut dyn Listener) -> (Vec<Truth>, Volume) {
     let mut world = world::World::new(options.clone());
     world.run(listener);
@@ -71,7 +70,7 @@ pub fn simulate(options: &Options, listener: &mut dyn Listener) -> (Vec<Truth>, 
     (world.truths, volume)
 }
 
-/// Simulates, and scores what the engine made of it.
+/// Simulates a fleet, and scores the engine's output.
 pub fn score(options: &Options) -> Score {
     let mut watch = Watch::new();
     let (truths, volume) = simulate(options, &mut watch);

@@ -1,4 +1,4 @@
-//! One HTTP client for the process: building one means loading certificates, which costs more than
+//! One HTTP client for the process, because creating one loads certificates, which costs more than
 //! most requests here.
 
 use std::sync::LazyLock;
@@ -7,11 +7,11 @@ use std::time::Duration;
 use reqwest::Client;
 
 static CLIENT: LazyLock<Client> = LazyLock::new(|| {
-    // No limit on the whole request: a stream never ends.
+    // The whole request has no time limit, because a stream never ends.
     Client::builder().connect_timeout(Duration::from_secs(2)).no_proxy().build().unwrap_or_default()
 });
 
-/// Probes as a kubelet does: on a new connection each time, and for a second at most.
+/// The client of probes, like a kubelet's: a new connection each time, and a limit of one second.
 static PROBE: LazyLock<Client> = LazyLock::new(|| {
     Client::builder()
         .timeout(Duration::from_secs(1))
@@ -21,7 +21,7 @@ static PROBE: LazyLock<Client> = LazyLock::new(|| {
         .unwrap_or_default()
 });
 
-/// Whether a probe is answered well.
+/// Fails if a probe is not answered with success.
 pub async fn probe(url: &str) -> anyhow::Result<()> {
     PROBE.get(url).send().await?.error_for_status()?;
     Ok(())

@@ -1,9 +1,8 @@
-//! Running Stepwatch for real: the two programs as processes, the fakes they talk to, trainers that
-//! feed them, and real peers where the machine has them.
+//! Runs Stepwatch for real: the two programs as processes, the fakes that they use, trainers that
+//! feed them, and real peers if the machine has them.
 //!
-//! Nothing here contains a right answer: that is in the tests. Nothing sleeps to synchronise: every
-//! wait has a condition and a deadline, and a failure shows the logs of the processes that took
-//! part.
+//! The expected results are in the tests and not here. Nothing sleeps to synchronise: every wait
+//! has a condition and a deadline, and a failure shows the logs of the processes involved.
 
 pub mod bins;
 pub mod crowd;

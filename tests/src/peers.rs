@@ -1,6 +1,5 @@
-//! Programs of other projects that Stepwatch must work with. Tests that need one report loudly
-//! where it is absent, and fail where `STEPWATCH_REQUIRE_PEERS=1` (as `cargo verify` sets it)
-//! promises that it is there.
+//! Programs of other projects that Stepwatch must work with. Tests that need one print a clear
+//! message if it is absent, and fail if `STEPWATCH_REQUIRE_PEERS=1` is set, as `cargo verify` does.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -56,15 +55,15 @@ pub fn node_exporter() -> Option<PathBuf> {
     find(&["prometheus-node-exporter", "node_exporter"])
 }
 
-/// What a [`Prometheus`] does beside scraping.
+/// The options of a [`Prometheus`] in addition to its targets.
 #[derive(Debug, Clone, Default)]
 pub struct PrometheusOptions {
-    /// Evaluates the rules of this project.
+    /// Whether to evaluate the rules of this project.
     pub rules: bool,
     pub alertmanager: Option<SocketAddr>,
     /// A file with the token that the Alertmanager requires.
     pub credentials: Option<PathBuf>,
-    /// Appended to its configuration.
+    /// Text that is appended to its configuration.
     pub more: String,
 }
 
@@ -119,7 +118,7 @@ impl Prometheus {
             .arg(format!("--storage.tsdb.path={}", dir.join("tsdb").display()))
             .args(["--web.listen-address=127.0.0.1:0", "--log.format=json"]);
         if options.alertmanager.is_some() {
-            // A minute otherwise, and repeated notifications are worth a test.
+            // The default is a minute, and repeated notifications are tested.
             prometheus.arg("--rules.alert.resend-delay=1s");
         }
         let mut daemon = Daemon::spawn("prometheus", &mut prometheus)?;
@@ -136,7 +135,7 @@ impl Prometheus {
         Ok(reply["data"]["result"].as_array().cloned().unwrap_or_default())
     }
 
-    /// Waits until a query gives something.
+    /// Waits until a query returns a result.
     pub async fn wait_for(&self, expression: &str) -> anyhow::Result<Vec<Value>> {
         poll_until(expression, PATIENCE, async || self.query(expression).await.ok().filter(|r| !r.is_empty()))
             .await
@@ -170,12 +169,12 @@ pub struct Alertmanager {
 }
 
 impl Alertmanager {
-    /// One that notifies nobody.
+    /// Starts an Alertmanager that notifies nobody.
     pub async fn start(program: &Path, dir: &Path) -> anyhow::Result<Self> {
         Self::start_with(program, dir, "route: {receiver: none}\nreceivers:\n  - name: none\n").await
     }
 
-    /// The same with a configuration; it and what is stored are in `dir`.
+    /// Starts one with a configuration; its files are in `dir`.
     pub async fn start_with(program: &Path, dir: &Path, config: &str) -> anyhow::Result<Self> {
         std::fs::write(dir.join("alertmanager.yml"), config)?;
         let (addr, daemon) = Self::launch(program, dir).await?;
@@ -193,7 +192,7 @@ impl Alertmanager {
         Ok((url.trim_start_matches("http://").parse()?, daemon))
     }
 
-    /// `kill -9`, and another life with what is stored; its address changes.
+    /// Kills the process with `kill -9` and restarts it with its stored state; its address changes.
     pub async fn kill_and_restart(&mut self) -> anyhow::Result<()> {
         self.daemon.kill().await?;
         (self.addr, self.daemon) = Self::launch(&self.program, &self.dir).await?;
@@ -231,9 +230,9 @@ impl NodeExporter {
     }
 }
 
-/// Waits until a peer that was started on port 0 serves; its base URL.
+/// Waits until a peer that was started on port 0 serves; returns its base URL.
 async fn ready(daemon: &mut Daemon) -> anyhow::Result<String> {
-    // It does not log the port that it was given, so the kernel is asked.
+    // The peer does not log its port, so it is read from the kernel.
     let pid = daemon.pid().context("the peer runs")?;
     let addr = poll_until("a peer to listen", PATIENCE, async || listening_socket(pid)).await?;
     let url = format!("http://{addr}");

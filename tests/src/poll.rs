@@ -1,4 +1,4 @@
-//! Waiting for something to become true.
+//! Waits for conditions.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use anyhow::bail;
 
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Long enough for a loaded machine; nothing should take it.
+/// Long enough for a loaded machine; nothing should take this long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Calls `probe` until it gives something, or fails after `deadline` naming what was waited for.
+/// Calls `probe` until it returns a value; fails after `deadline` with the name of the condition.
 pub async fn poll_until<T>(
     what: &str,
     deadline: Duration,

@@ -1,4 +1,4 @@
-//! The two programs under test, with the files they need.
+//! The two programs under test, with their files.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -16,19 +16,19 @@ use crate::http;
 use crate::poll::{PATIENCE, poll_until};
 
 const ANY_PORT: &str = "127.0.0.1:0";
-/// How long a program may take to start. A new store is synchronised to a disk that a linker may be
-/// filling.
+/// The time limit for a program to start. A new store is synchronised to a disk that other
+/// processes may be using.
 const START_PATIENCE: Duration = Duration::from_mins(2);
 
-/// Shared memory of the trainers that report to `ingest`.
+/// The shared memory directory of the trainers that report to `ingest`.
 pub fn shm(ingest: &Path) -> PathBuf {
     ingest.with_file_name("shm")
 }
 
-/// The machine that an exporter is to see, where it is not the one that it runs on.
+/// The machine that an exporter sees, if it is not the real one.
 #[derive(Debug, Clone, Default)]
 pub struct Machine {
-    /// Appended to its command line: `--path.sysfs`, `--nvml-library` and the like.
+    /// Additional arguments: `--path.sysfs`, `--nvml-library` and the like.
     pub args: Vec<OsString>,
     pub env: Vec<(String, OsString)>,
 }
@@ -43,17 +43,17 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Starts one whose state is in `dir`; `extra` is appended to its configuration.
+    /// Starts an exporter whose state is in `dir`; `extra` is appended to its configuration.
     pub async fn start(dir: &Path, extra: &str) -> anyhow::Result<Self> {
         Self::start_with(dir, "", extra).await
     }
 
-    /// The same; `ingest` is appended to the configuration of the ways in.
+    /// Like [`Self::start`]; `ingest` is appended to the `ingest` section.
     pub async fn start_with(dir: &Path, ingest: &str, extra: &str) -> anyhow::Result<Self> {
         Self::start_on(Machine::default(), dir, ingest, extra).await
     }
 
-    /// The same, looking at `machine`.
+    /// Like [`Self::start_with`], on `machine`.
     pub async fn start_on(machine: Machine, dir: &Path, ingest: &str, extra: &str) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir)?;
         std::fs::create_dir_all(shm(&dir.join("ingest.sock")))?;
@@ -67,7 +67,7 @@ impl Exporter {
         Ok(Self { daemon, addr, dir: dir.to_owned(), machine })
     }
 
-    /// Starts again on the same state and the same address, after a kill.
+    /// Restarts after a kill, with the same state and address.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
         (self.daemon, self.addr) = Self::launch(&self.machine, &self.dir, &self.addr.to_string()).await?;
         Ok(())
@@ -76,7 +76,7 @@ impl Exporter {
     async fn launch(machine: &Machine, dir: &Path, listen: &str) -> anyhow::Result<(Daemon, SocketAddr)> {
         let mut exporter = command(bins::path(bins::EXPORTER)?);
         exporter.arg("run").arg("--config").arg(dir.join("exporter.yml")).args(["--listen", listen]);
-        // Not the machine's: the pages of what other tests have killed are in there.
+        // The machine's own directory has the shared memory of processes that other tests killed.
         if !machine.args.iter().any(|arg| arg == "--path.shm") {
             exporter.arg("--path.shm").arg(shm(&dir.join("ingest.sock")));
         }
@@ -87,12 +87,12 @@ impl Exporter {
         Ok((daemon, addr))
     }
 
-    /// The machine that it sees.
+    /// The machine that the exporter sees.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// The SEQPACKET socket.
+    /// The path of the SEQPACKET socket.
     pub fn ingest(&self) -> PathBuf {
         self.dir.join("ingest.sock")
     }
@@ -101,13 +101,13 @@ impl Exporter {
         format!("http://{}", self.addr)
     }
 
-    /// The page of metrics, in the plain text format.
+    /// The metrics page, in the plain text format.
     pub async fn metrics(&self) -> anyhow::Result<String> {
         http::get(&format!("{}/metrics", self.url())).await
     }
 }
 
-/// What an alerter is to do.
+/// The options of an alerter.
 #[derive(Debug, Clone, Default)]
 pub struct AlerterOptions {
     pub exporters: Vec<SocketAddr>,
@@ -115,29 +115,30 @@ pub struct AlerterOptions {
     pub slack_token: String,
     pub pagerduty: String,
     pub routing_key: String,
-    /// Where people reach it; a free port without links in messages if none is given.
+    /// The address for people. Without one, the alerter uses a free port, and messages have no
+    /// links.
     pub listen: Option<SocketAddr>,
-    /// URL and secret of a generic webhook.
+    /// The URL and secret of a generic webhook.
     pub webhook: Option<(String, String)>,
-    /// Keys of the Slack and PagerDuty receivers that name a file, and what is in it.
+    /// Keys of the Slack and PagerDuty receivers that name a file, and the file's content.
     pub slack_secrets: Vec<(String, String)>,
     pub pagerduty_secrets: Vec<(String, String)>,
     /// More keys of the Slack receiver, each after a comma.
     pub slack_keys: String,
-    /// The same of the PagerDuty receiver, and whether there is another receiver of its service,
+    /// More keys of the PagerDuty receiver, and whether there is another receiver of its service,
     /// `twin`.
     pub pagerduty_keys: String,
     pub twin: bool,
-    /// Whether PagerDuty is shown changes of runs.
+    /// Whether PagerDuty gets changes of runs.
     pub pagerduty_changes: bool,
-    /// More receivers, as lines of YAML, and their names: they are notified at once.
+    /// More receivers as lines of YAML, and their names, which are notified at once.
     pub receivers: String,
     pub also: Vec<String>,
-    /// Who is notified after how long, as lines of YAML, instead of the sample's levels.
+    /// The levels as lines of YAML, in place of the sample's levels.
     pub levels: Option<String>,
-    /// Appended to the configuration.
+    /// Text that is appended to the configuration.
     pub extra: String,
-    /// Of every life of it.
+    /// The environment of every start.
     pub env: Vec<(String, OsString)>,
 }
 
@@ -226,7 +227,7 @@ impl Alerter {
         Ok(c)
     }
 
-    /// Starts again on the same store and the same address, after a kill.
+    /// Restarts after a kill, with the same store and address.
     pub async fn restart(&mut self, crash_point: Option<&str>) -> anyhow::Result<()> {
         let listen = self.addr.to_string();
         (self.daemon, self.addr) = Self::launch(&self.dir, &listen, crash_point, &self.env).await?;
@@ -266,18 +267,18 @@ impl Alerter {
         http::get(&format!("{}/metrics", self.url())).await
     }
 
-    /// All incidents, in the alerter's own JSON.
+    /// All incidents, as JSON of the alerter's API.
     pub async fn incidents(&self) -> anyhow::Result<Vec<Value>> {
         let reply = http::get_json(&format!("{}/api/v1/incidents", self.url())).await?;
         reply["incidents"].as_array().cloned().with_context(|| format!("not a list of incidents: {reply}"))
     }
 
-    /// Takes an incident, as a person in a shell would.
+    /// Acknowledges an incident with the command line.
     pub async fn ack(&self, incident: &str, by: &str) -> anyhow::Result<Output> {
         self.cli(&["incidents", "ack", incident, "--by", by]).await
     }
 
-    /// Runs a subcommand against this alerter, as a person in a shell would.
+    /// Runs a subcommand against this alerter.
     pub async fn cli(&self, args: &[&str]) -> anyhow::Result<Output> {
         let mut cli = command(bins::path(bins::ALERTER)?);
         cli.args(args).args(["--url", &self.url()]).kill_on_drop(true);

@@ -1,4 +1,4 @@
-//! Reproducible randomness: a seed that the test prints is enough to see the same again.
+//! Reproducible randomness: the seed that a test prints reproduces it.
 
 /// SplitMix64.
 #[derive(Debug, Clone)]
@@ -17,12 +17,12 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// Uniform in 0..1.
+    /// A uniform value in 0..1.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Uniform in `from..to`.
+    /// A uniform value in `from..to`.
     pub fn range(&mut self, from: u64, to: u64) -> u64 {
         from + self.bits() % (to - from).max(1)
     }

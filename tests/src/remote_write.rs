@@ -1,4 +1,4 @@
-//! A sender of Prometheus remote write 1.0 and 2.0, by hand.
+//! A minimal sender of Prometheus remote write 1.0 and 2.0.
 
 use crate::http;
 
@@ -22,7 +22,7 @@ pub fn request(points: &[Point<'_>]) -> Vec<u8> {
     compressed(&body)
 }
 
-/// The same by 2.0: the texts of all labels stand in one table.
+/// A request of 2.0, in which the texts of all labels are in one table.
 pub fn request_2(points: &[Point<'_>]) -> Vec<u8> {
     let mut symbols = vec![""];
     let mut body = Vec::new();
@@ -44,7 +44,7 @@ pub fn request_2(points: &[Point<'_>]) -> Vec<u8> {
     compressed(&body)
 }
 
-/// Alike in both versions.
+/// A sample, the same in both versions.
 fn sample(ts_ms: i64, value: f64) -> Vec<u8> {
     let mut sample = vec![1 << 3 | 1];
     sample.extend(value.to_le_bytes());

@@ -1,13 +1,13 @@
-//! Output for the person who runs the tests, past the capture of the test runner.
+//! Prints output for the person who runs the tests, past the capture of the test runner.
 
 use std::io::Write as _;
 
-/// A measured figure: `cargo verify` repeats lines that start like this.
+/// Prints a measured figure; `cargo verify` repeats such lines.
 pub fn figure(text: &str) {
     line(&format!("figure: {text}"));
 }
 
-/// Something a person must not overlook.
+/// Prints something that a person must not overlook.
 pub fn loud(text: &str) {
     line(&format!("!!! {text}"));
 }

@@ -12,54 +12,54 @@ use crate::fake_libc::FakeLibc;
 use crate::programs::{Alerter, AlerterOptions, Exporter, Machine};
 use crate::trainer::{self, Rank};
 
-/// Faults of the machine that the tests run on are not what they test.
+/// Disables detectors of node faults, because faults of the test machine are not under test.
 const QUIET_MACHINE: &str = "detectors: {node_fault: {enabled: false}, link_fault: {enabled: false}}\n";
 
-/// Where a [`Stack`] differs from the smallest one.
+/// The differences of a [`Stack`] from the smallest one.
 #[derive(Debug, Clone, Default)]
 pub struct StackOptions {
-    /// Appended to the exporter's configuration.
+    /// Text that is appended to the exporter's configuration.
     pub exporter: String,
-    /// Appended to the alerter's configuration.
+    /// Text that is appended to the alerter's configuration.
     pub alerter: String,
-    /// Where the alerter listens, so that its messages can link to it.
+    /// The address of the alerter, so that its messages can link to it.
     pub alerter_listen: Option<SocketAddr>,
-    /// Where the alerter is to kill itself.
+    /// The crash point at which the alerter kills itself.
     pub crash_point: Option<String>,
-    /// The alerter reads no exporter.
+    /// Whether the alerter reads no exporter.
     pub blind: bool,
-    /// Also notify a webhook.
+    /// Whether a webhook is notified too.
     pub webhook: bool,
     /// More keys of the Slack receiver, each after a comma.
     pub slack_keys: String,
-    /// The same of the PagerDuty receiver, and whether there is another receiver of its service,
+    /// More keys of the PagerDuty receiver, and whether there is another receiver of its service,
     /// `twin`.
     pub pagerduty_keys: String,
     pub twin: bool,
-    /// Receive clicks in Slack by HTTP, by a socket, and answers in PagerDuty.
+    /// The enabled callbacks: clicks in Slack by HTTP or by socket, and answers in PagerDuty.
     pub inbound: Vec<Inbound>,
-    /// More receivers, as lines of YAML, and their names.
+    /// More receivers as lines of YAML, and their names.
     pub receivers: String,
     pub also: Vec<String>,
-    /// Who is notified of a page after how long, as lines of YAML, instead of the sample's levels.
+    /// The levels of a page as lines of YAML, in place of the sample's levels.
     pub levels: Option<String>,
-    /// The stand-in of libc that the alerter runs with.
+    /// The libc fake with which the alerter runs.
     pub libc: Option<FakeLibc>,
-    /// What the exporter looks at.
+    /// The machine that the exporter sees.
     pub machine: Machine,
 }
 
-/// A way back.
+/// A kind of callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inbound {
     Slack,
     SlackSocket,
     PagerDuty,
-    /// Nothing is received, but changes of runs are shown.
+    /// No callbacks, but changes of runs are sent.
     PagerDutyChanges,
 }
 
-// The order of the fields is the order in which they end: readers before what they read.
+// Fields are dropped in this order: readers before what they read.
 #[derive(Debug)]
 pub struct Stack {
     pub alerter: Alerter,

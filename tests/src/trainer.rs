@@ -16,7 +16,7 @@ use crate::daemon::command;
 use crate::programs::shm;
 use crate::random::Random;
 
-/// One rank of a run, on its own connection, as one process would have it.
+/// One rank of a run with its own connection, like a separate process.
 #[derive(Debug)]
 pub struct Rank {
     socket: OwnedFd,
@@ -35,7 +35,7 @@ impl Rank {
         Ok(rank)
     }
 
-    /// An event of this rank, true now.
+    /// An event of this rank at the present time.
     pub fn event(&self, kind: Kind) -> Event {
         let mut event = Event::new(kind);
         event.ts = Some(now());
@@ -56,13 +56,13 @@ impl Rank {
         self.send_raw(event.to_json().as_bytes())
     }
 
-    /// One packet, whatever it holds.
+    /// Sends one packet with any content.
     pub fn send_raw(&self, packet: &[u8]) -> anyhow::Result<()> {
         send(&self.socket, packet, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
-    /// Ends as a process does that was not killed.
+    /// Ends like a process that was not killed.
     pub fn bye(self) -> anyhow::Result<()> {
         let mut event = self.event(Kind::Bye);
         event.code = Some(0);
@@ -70,13 +70,13 @@ impl Rank {
     }
 }
 
-/// Unix seconds.
+/// The present time in Unix seconds.
 pub fn now() -> f64 {
     jiff::Timestamp::now().as_microsecond() as f64 / 1e6
 }
 
-/// Loss and gradient norm of a healthy step: falling slowly, with noise that is the same in every
-/// run of the tests.
+/// The loss and gradient norm of a healthy step: falling slowly, with noise that is the same in
+/// every test run.
 pub fn healthy(step: i64) -> (f64, f64) {
     let mut random = Random::new(step as u64);
     let (a, b) = (random.unit() - 0.5, random.unit() - 0.5);
@@ -85,7 +85,8 @@ pub fn healthy(step: i64) -> (f64, f64) {
     (loss, grad_norm)
 }
 
-/// The interpreter: the private environment of `cargo verify` or the demo, else the machine's.
+/// The Python interpreter: the private environment of `cargo verify` or the demo, or else the
+/// machine's.
 pub fn python() -> PathBuf {
     std::env::var_os("STEPWATCH_PYTHON").map_or_else(|| "python3".into(), PathBuf::from)
 }
@@ -101,7 +102,7 @@ pub fn python_client(ingest: &Path) -> Command {
     python_client_with(&python(), ingest)
 }
 
-/// The same with a given interpreter.
+/// Like [`python_client`], with a given interpreter.
 pub fn python_client_with(interpreter: &Path, ingest: &Path) -> Command {
     let mut python = command(interpreter);
     python

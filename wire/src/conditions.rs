@@ -5,6 +5,8 @@
 //! is asked, so it stands here. An event carries the name of its row; conditions of links bear the
 //! name of the link, XIDs their number, and have no row.
 
+use serde::{Deserialize, Serialize};
+
 /// What a condition is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Domain {
@@ -18,7 +20,8 @@ pub enum Domain {
 }
 
 /// What an operator is to do, the mildest first: who does the most of it has done the rest too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Remedy {
     None,
     RestartApp,

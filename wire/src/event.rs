@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::cursor::Cursor;
 use crate::json::{JsonError, JsonReader, Value, write_string};
-use crate::metrics::Metrics;
+use crate::metrics::{MAX_METRICS, Metrics};
 use crate::names::metric;
 use crate::num;
 use crate::words;
@@ -16,8 +16,6 @@ mod clean;
 pub const MAX_EVENT_BYTES: usize = 8 * 1024;
 /// One stream record: an event, and what the exporter added to it.
 pub const MAX_RECORD_BYTES: usize = 2 * MAX_EVENT_BYTES;
-/// Entries kept in each of `m` and `t`; the rest is dropped and counted.
-pub const MAX_METRICS: usize = 256;
 /// Unknown keys kept; the rest is dropped and counted.
 pub const MAX_EXTRA: usize = 32;
 /// Values kept within the lists and maps of all unknown keys together, and within each of `m`, `q`
@@ -26,8 +24,6 @@ const MAX_NESTED: usize = 256;
 const MAX_NUMBERS: usize = 4 * MAX_METRICS;
 /// Characters kept of a run name or text.
 pub const MAX_TEXT: usize = 256;
-/// Bytes kept of the name of a metric or of a part of the step: each rank keeps its own.
-pub const MAX_NAME_BYTES: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -197,11 +193,6 @@ impl From<JsonError> for EventError {
 
 pub(crate) fn clip(s: &str) -> String {
     s.chars().take(MAX_TEXT).collect()
-}
-
-/// As much of a name as is kept.
-pub fn clip_name(name: &str) -> &str {
-    &name[..name.floor_char_boundary(MAX_NAME_BYTES)]
 }
 
 fn wrong(field: &str, want: &str, got: &Value) -> EventError {

@@ -20,8 +20,7 @@ pub mod xid;
 
 pub use cursor::{Cursor, CursorError};
 pub use event::{
-    CkptPhase, Edge, Event, EventError, Kind, MAX_EVENT_BYTES, MAX_EXTRA, MAX_METRICS, MAX_NAME_BYTES,
-    MAX_RECORD_BYTES, MAX_TEXT, clip_name,
+    CkptPhase, Edge, Event, EventError, Kind, MAX_EVENT_BYTES, MAX_EXTRA, MAX_RECORD_BYTES, MAX_TEXT,
 };
 pub use json::{JsonError, Value};
-pub use metrics::Metrics;
+pub use metrics::{MAX_METRICS, MAX_NAME_BYTES, Metrics, clip_name};

@@ -2,12 +2,20 @@
 
 use std::borrow::Cow;
 
-use crate::event::{MAX_METRICS, clip_name};
 use crate::names::metric;
 use crate::words;
 
+/// Entries kept in each of `m` and `t`; the rest is dropped and counted.
+pub const MAX_METRICS: usize = 256;
+/// Bytes kept of the name of a metric or of a part of the step: each rank keeps its own.
+pub const MAX_NAME_BYTES: usize = 128;
 /// How many a step usually has.
 const USUAL_METRICS: usize = 8;
+
+/// As much of a name as is kept.
+pub fn clip_name(name: &str) -> &str {
+    &name[..name.floor_char_boundary(MAX_NAME_BYTES)]
+}
 
 /// Named numbers in the order they came. Short enough that a scan beats a map.
 #[derive(Debug, Clone, Default, PartialEq)]

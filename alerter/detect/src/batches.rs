@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use stepwatch_model::Elsewhere;
 
 use stepwatch_model::time::Ts;
-use stepwatch_model::{Change, Finding, Kind};
+use stepwatch_model::{Change, Finding, Mark};
 
 /// The most spikes kept of all runs; the oldest are dropped and counted.
 const MAX_SIGHTINGS: usize = 2048;
@@ -87,8 +87,8 @@ impl BatchSize {
     /// `interval`: steps between two samples.
     pub(crate) fn stretch_of(self, v: &Finding, interval: i64) -> Option<Stretch> {
         let slack = match v.kind {
-            Kind::GradSpike | Kind::Nonfinite => 0,
-            Kind::LossSpike | Kind::Divergence => LOSS_SLACK,
+            kind if kind.has(Mark::Batch) => 0,
+            kind if kind.has(Mark::NearBatch) => LOSS_SLACK,
             _ => return None,
         };
         let width = interval.max(1).saturating_add(2 * slack);

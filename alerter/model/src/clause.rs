@@ -1,10 +1,12 @@
 //! A clause: facts in a form.
 
+mod fact;
+
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fact::Fact;
+pub use fact::Fact;
 
 /// A form with named placeholders, and the facts that stand in them. [`clause!`](crate::clause!)
 /// makes one, and `render` puts it into words.
@@ -20,7 +22,7 @@ impl Clause {
         Self { form: form.into(), facts }
     }
 
-    /// Words of another program, which are all that is known.
+    /// A clause of another program's words, when nothing else is known.
     pub fn words(words: impl Into<String>) -> Self {
         Self::new("{words}", [("words", Fact::text(words))])
     }
@@ -33,12 +35,12 @@ impl Clause {
         self.form.is_empty()
     }
 
-    /// The facts by name, in their order.
+    /// The facts by name, in the order of the form.
     pub fn facts(&self) -> impl Iterator<Item = (&str, &Fact)> {
         self.facts.iter().map(|(name, fact)| (&**name, fact))
     }
 
-    /// The same, and in the place of a part the facts of the part.
+    /// Like [`Self::facts`], but each part is replaced with its own facts.
     pub fn all_facts(&self) -> Vec<(&str, &Fact)> {
         let of_parts = self.facts().map(|(name, fact)| match fact {
             Fact::Clause(part) => part.all_facts(),
@@ -48,12 +50,13 @@ impl Clause {
         of_parts.flatten().collect()
     }
 
-    /// `None` of a name that the form has and the facts have not.
+    /// The fact of a placeholder. `None` if the clause lacks that fact.
     pub(crate) fn fact(&self, name: &str) -> Option<&Fact> {
         self.facts().find(|(known, _)| *known == name).map(|(_, fact)| fact)
     }
 
-    /// Whether every placeholder of a form is a name: how a fact is shown is said by the fact.
+    /// Whether every placeholder of a form is a plain name, because the fact decides how it is
+    /// shown.
     pub const fn is_form(form: &str) -> bool {
         let bytes = form.as_bytes();
         let (mut at, mut open) = (0, false);
@@ -73,7 +76,7 @@ impl Clause {
 }
 
 /// A [`Clause`]: `clause!("loss is {now}, {before} before", now = value, before = expected)`. A
-/// value that is named as its variable need not be given.
+/// value whose variable has the name of the placeholder can be left out.
 ///
 /// ```
 /// let usual = 2.5;
@@ -94,7 +97,7 @@ impl Clause {
 /// stepwatch_model::clause!("loss is {now}", now = 3.0, usual = 2.5);
 /// ```
 ///
-/// and one that says how it is shown, which the fact does:
+/// and a placeholder with a format specification, because the fact decides how it is shown:
 ///
 /// ```compile_fail
 /// stepwatch_model::clause!("loss is {now:.1}", now = 3.0);
@@ -104,7 +107,7 @@ macro_rules! clause {
     ($form:literal $(, $name:ident $(= $value:expr)?)* $(,)?) => {
         $crate::Clause::new(
             {
-                // What `concat!` gives captures no variables: each placeholder must be named.
+                // The result of `concat!` captures no variables: each placeholder must be named.
                 let _ = || {
                     let _ = ::core::format_args!(::core::concat!($form) $(, $name = "")*);
                 };

@@ -1,4 +1,4 @@
-//! What is known of the run and the nodes that a finding is about.
+//! The state of the run and the nodes that a finding is about.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,51 +6,50 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Needs, Origin, Scope, Severity, Span, Target, Ts};
 
-/// Names to values, of a run, an incident or an alert.
+/// Names and values of labels: of a run, an incident or an alert.
 pub type Labels = BTreeMap<String, String>;
 
 /// Links that go down within this time of the first of them share a switch.
 pub const LINKS_AT_ONCE: Span = Span::secs(60);
-/// Nodes kept of those whose links went down at once.
+/// The most nodes kept whose links went down at once.
 pub const MAX_NODES_AT_ONCE: usize = 256;
-/// If so many nodes have the same fault, the cause is what they share.
+/// The number of nodes with the same fault from which the cause is what they share.
 pub const SHARED_NODES: usize = 3;
 
 /// The run or node that a finding is about, and what is known of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Context {
     pub scope: Scope,
-    /// The run that is hit; without a name if none is.
+    /// The affected run; without a name if there is none.
     pub run: RunSummary,
     /// The nodes of the run, or the node.
     pub nodes: BTreeSet<String>,
-    /// When it was last known to be healthy.
+    /// When the run or node was last known to be healthy.
     pub well_at: Ts,
-    /// Of a node: all nodes whose links went down with its own, itself among them; empty if that
+    /// For a node: all nodes whose links went down with its own, including itself. Empty if that
     /// may be coincidence.
     pub fabric: BTreeSet<String>,
-    /// Of a run: its nodes whose exporters do not answer.
+    /// For a run: its nodes whose exporters do not answer.
     pub lost: BTreeSet<String>,
-    /// Those of them that fell silent as the run stopped.
+    /// The lost nodes whose reports ended as the run stopped.
     pub dark: BTreeSet<String>,
-    /// Of a node: the GPU or port that the finding is about, whatever suspects the ranking finds.
+    /// For a node: the GPU or port that the finding is about, whatever the ranking suspects.
     pub device: Option<Target>,
-    /// Of alerts of other programs: those that began to fire since the last finding, and those that
-    /// ended, by their labels without the severity, and how severe they were.
+    /// For alerts of other programs: those that began to fire since the last finding, and those
+    /// that ended. Each has the fingerprint of its labels without the severity, and its severity.
     pub came: Vec<(u64, Severity)>,
     pub went: Vec<(u64, Severity)>,
-    /// Who reported it first.
+    /// The reporter of the finding, if it is known.
     pub origin: Option<Origin>,
-    /// It has no more in common with the incident that it joins than the labels of `group_by`.
+    /// Whether it shares only the labels of `group_by` with the incident that it joins.
     pub apart: bool,
-    /// Of a node: runs of several users are on it, and it is none of theirs alone.
+    /// For a node: whether runs of several users are on it, so that it belongs to none of them.
     pub shared: bool,
-    /// Of a node: the run that has been known for longest of those that use it, also where it is
-    /// shared.
+    /// For a node: the run on it that has been known for longest, also if the node is shared.
     pub oldest: Option<OldestRun>,
 }
 
-/// A run that uses a node, and when it was first heard of.
+/// A run that uses a node, and when the run was first reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OldestRun {
     pub name: String,
@@ -99,11 +98,11 @@ pub struct RunSummary {
     pub step_secs: Option<f64>,
     /// Seconds that the attempt took to get going.
     pub start_secs: f64,
-    /// Seconds of work since then, which a crash would lose.
+    /// Seconds of work since the last checkpoint, which a crash would lose.
     pub unsaved: f64,
-    /// The same at worst, just before the next checkpoint ends; 0 while that is not known.
+    /// The largest value of `unsaved`, just before the next checkpoint ends; 0 if it is unknown.
     pub unsaved_at_most: f64,
-    /// What the run declared of itself.
+    /// The labels that the run declared.
     pub labels: Labels,
     pub needs: Needs,
 }

@@ -1,15 +1,15 @@
-//! Other runs and attempts that met the same data.
+//! Other runs and attempts that spiked on the same data.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// Other runs and attempts that a batch made spike.
+/// The other runs and attempts that spiked on a batch of data.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Elsewhere {
-    /// Other runs that spiked at it.
+    /// Other runs that spiked on the batch.
     pub runs: BTreeSet<String>,
-    /// Other attempts of this run that did.
+    /// Other attempts of this run that spiked on the batch.
     pub attempts: BTreeSet<u32>,
 }
 

@@ -9,23 +9,23 @@ use crate::number::Num;
 use crate::target::{Place, Target};
 use crate::time::{Span, Ts};
 
-/// One observation, and what weighing made of it.
+/// One observation, and its weights in the ranking.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Evidence {
     pub observation: Observation,
-    /// The target of the observation, where that is not the suspect itself: a GPU of the node that
-    /// is suspected.
+    /// The target of the observation if it is not the suspect itself, such as a GPU of the
+    /// suspected node.
     pub of: Option<Target>,
-    /// When it began, by the alerter's clock. `None` if it was not ranked.
+    /// When the observation began, by the alerter's clock. `None` if it was not ranked.
     pub since: Option<Ts>,
-    /// 1 for a reported fact, ln(1 + S/h) for a statistic that stands at S with its bound at h.
-    /// `None` if it was not ranked.
+    /// The strength: 1 for a reported fact, ln(1 + S/h) for a statistic S with the bound h. `None`
+    /// if it was not ranked.
     pub strength: Option<Num>,
-    /// Score of the suspect when it was ranked, on the last piece of evidence that counted.
+    /// The score of the suspect, stored with the last piece of evidence that counted.
     pub score: Option<Num>,
 }
 
-/// A number that was observed, what was expected, and their unit.
+/// An observed number, the expected one, and their unit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Measure {
     pub value: Num,
@@ -33,18 +33,18 @@ pub struct Measure {
     pub unit: &'static str,
 }
 
-/// Whether a process failed by itself, as far as its last words show.
+/// How a process failed, as far as its last log lines show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Course {
     Broke,
-    /// It had no last words.
+    /// The process had no last log lines.
     Silent,
-    /// It followed another.
+    /// The process failed because another one had failed.
     Followed,
 }
 
-/// Why hardware slows a GPU down, where that is something that many nodes may share.
+/// Why hardware slows a GPU down, if many nodes may share the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Slowed {
@@ -52,12 +52,12 @@ pub enum Slowed {
     Heat,
 }
 
-/// What was observed or reported. Fields called `words` or `reason` have text of other programs,
-/// as it came.
+/// What was observed or reported. The fields `words` and `reason` have unchanged text of other
+/// programs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Observation {
-    /// Its rank made its last step there, the others a later one.
+    /// The rank's last step is `step`; the others made a later one.
     StoppedEarly {
         step: i64,
         others: i64,
@@ -79,7 +79,7 @@ pub enum Observation {
         words: String,
         course: Course,
     },
-    /// What a launcher or a file reported of a rank.
+    /// A launcher or a file reported the failure of a rank.
     Reported {
         words: String,
         course: Course,
@@ -95,28 +95,28 @@ pub enum Observation {
     SourceLost {
         reason: String,
     },
-    /// Nothing was heard of its ranks when those of the others began to die.
+    /// The node's ranks reported nothing when the other ranks began to die.
     RanksSilent,
     NodeSilent {
         lasts: Span,
     },
-    /// `value` times as long as the `others` of its stage, since a step.
+    /// The rank has computed `value` times as long as the `others` of its stage since a step.
     ComputesLonger {
         value: Num,
         others: u32,
         stage: Option<u32>,
         since_step: i64,
     },
-    /// Many ranks are slow alike.
+    /// Many ranks are slow in the same way.
     UnevenWork,
-    /// The slowest rank is another one each time.
+    /// The slowest rank changes from step to step.
     SlowestRotates,
-    /// Its ranks compute `value` times as long as those of the other stages.
+    /// The stage's ranks compute `value` times as long as those of the other stages.
     StageSlower {
         stage: u32,
         value: Num,
     },
-    /// The loss of one rank; `times`: the steps in which it was out of line, where that was
+    /// The loss of one rank differs. `times` is the number of steps in which it did, if they were
     /// weighed.
     OwnLoss {
         step: i64,
@@ -125,7 +125,7 @@ pub enum Observation {
         others: u32,
         times: Option<u32>,
     },
-    /// A share of the compute time of a step.
+    /// The rank waits for data; `value` is a share of the compute time of a step.
     WaitsForData {
         since_step: i64,
         value: Num,
@@ -140,7 +140,8 @@ pub enum Observation {
     SetUpDifferently {
         key: String,
     },
-    /// A key of the setup; the nodes that have each value, where it is not known which is right.
+    /// A key of the setup differs. `on` has the nodes with each value, if it is unknown which is
+    /// right.
     Setting {
         key: String,
         value: String,
@@ -151,7 +152,7 @@ pub enum Observation {
         fault: Fault,
         slowed: Option<Slowed>,
     },
-    /// A reading beside those of the peers. `mean`: on average since it began.
+    /// A reading differs from those of the peers. `mean`: `value` is the average since that began.
     Reading {
         metric: String,
         value: Num,
@@ -159,8 +160,8 @@ pub enum Observation {
         unit: ReadingUnit,
         mean: bool,
     },
-    /// Clocks in hertz, power in watts, temperature in degrees Celsius; what the driver gives as
-    /// reasons.
+    /// A GPU runs at a slow clock. Clocks are in hertz, power in watts, temperature in degrees
+    /// Celsius; `reasons` are the driver's.
     SlowClock {
         value: Num,
         expected: Num,
@@ -179,7 +180,7 @@ pub enum Observation {
     },
     IdleInCollective,
     WorksInCollective,
-    /// So many places of all nodes have alike what `first` had first.
+    /// `places` of all nodes share the evidence that `first` had first.
     Shared {
         places: u64,
         nodes: u64,
@@ -200,8 +201,8 @@ pub enum Observation {
         expected: Num,
         before: i64,
     },
-    /// A layer that is out of line since a step, with `together` at that step, of `out` in all of
-    /// `layers`.
+    /// A layer deviates since a step. `together` layers began at that step; `out` of `layers`
+    /// deviate.
     LayerOut {
         signal: String,
         value: Num,
@@ -218,26 +219,26 @@ pub enum Observation {
     AlertFires {
         alert: String,
     },
-    /// An incident of a storm.
+    /// One incident of a storm.
     Incident {
         id: String,
         kind: Kind,
     },
-    /// Links of nodes that went down at once; the nodes as far as they are named, and how many
-    /// there are.
+    /// Links of several nodes went down at once. `nodes` has the nodes that are named, `total`
+    /// their number.
     LinksDown {
         nodes: Vec<String>,
         total: u64,
         at_least: bool,
         words: String,
     },
-    /// The words of another source, as they came.
+    /// Text of another source, unchanged.
     Stated {
         words: String,
     },
 }
 
-/// Units of a reading.
+/// The unit of a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadingUnit {
@@ -270,7 +271,7 @@ impl Course {
 impl Slowed {
     const REASONS: [(&str, Self); 2] = [("power_brake", Self::Power), ("thermal", Self::Heat)];
 
-    /// Of the reasons that a driver gives, by NVML's names.
+    /// The first reason of NVML's names in a driver's reasons that explains the slow-down.
     pub fn first<S: AsRef<str>>(reasons: &[S]) -> Option<Self> {
         let is_among = |name: &str| reasons.iter().any(|reason| reason.as_ref().contains(name));
         Self::REASONS.into_iter().find(|(name, _)| is_among(name)).map(|(_, slowed)| slowed)
@@ -284,8 +285,8 @@ impl From<Observation> for Evidence {
 }
 
 impl Evidence {
-    /// Whether it is the same observation of the same target, whatever the weights. A piece without
-    /// a target of its own, or without a score, is known from one that has them.
+    /// Whether this is the same observation of the same target, whatever the weights. If a piece
+    /// has no target or score of its own, a piece that has them contains it.
     pub(crate) fn is_known_from(&self, had: &Self) -> bool {
         let tenth = |score: Num| (10.0 * score.0).round();
         self.observation == had.observation
@@ -293,7 +294,7 @@ impl Evidence {
             && self.score.is_none_or(|s| had.score.is_some_and(|h| tenth(s) == tenth(h)))
     }
 
-    /// Whether it stands in the same place of a chain of evidence.
+    /// Whether this piece has the same place in a chain of evidence.
     pub(crate) fn is_like(&self, had: &Self) -> bool {
         self.of == had.of && self.score.is_none() == had.score.is_none() && self.is_known_from(had)
     }
@@ -308,7 +309,7 @@ impl Observation {
         }
     }
 
-    /// How the process failed, by its last words.
+    /// How the process failed, by its last log lines.
     pub fn course(&self) -> Course {
         match self {
             Self::Died { course, .. } | Self::FailedFirst { course, .. } | Self::Reported { course, .. } => {
@@ -318,7 +319,7 @@ impl Observation {
         }
     }
 
-    /// Its number, where it has one.
+    /// The measured number of the observation, if it has one.
     pub fn measure(&self) -> Option<Measure> {
         let of = |value: Num, expected: Option<Num>, unit| Some(Measure { value, expected, unit });
         let steps = |n: i64| Num(n as f64);
@@ -345,7 +346,7 @@ impl Observation {
     }
 }
 
-/// For people, with its words and its number; for the engine's state, as it is.
+/// The human-readable form has the words and the number; the engine's state has only the fields.
 impl Serialize for Evidence {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]

@@ -11,20 +11,20 @@ pub enum Topic {
     Hw,
 }
 
-/// One reported fault.
+/// A fault that an exporter reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     pub topic: Topic,
-    /// `xid`, `mlx5_0/1`, `gpu_lost`.
+    /// The name, such as `xid`, `mlx5_0/1` or `gpu_lost`.
     pub name: String,
-    /// Number of an XID, else 0.
+    /// The number of an XID; 0 for other faults.
     pub number: i64,
-    /// Of a link: `down`, `drop`, `flap`, `errors`, `degraded`.
+    /// The state of a link: `down`, `drop`, `flap`, `errors` or `degraded`. Empty for other faults.
     pub state: String,
     pub said: Said,
 }
 
-/// How the exporter explained it.
+/// The exporter's explanation of a fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Said {
@@ -34,10 +34,9 @@ pub enum Said {
         name: String,
         hint: Option<String>,
     },
-    /// A sentence of its own. `titled`: it begins with the title of the fault.
+    /// The exporter's own sentence, which names the fault.
     Sentence {
         text: String,
-        titled: bool,
     },
 }
 
@@ -46,23 +45,22 @@ impl Fault {
         Self { topic, name: name.into(), number, state: state.into(), said: Said::Nothing }
     }
 
-    /// The same with a sentence of the exporter, unless that is empty.
+    /// Adds a sentence of the exporter, unless it is empty.
     pub fn with_sentence(mut self, text: &str) -> Self {
         let text = sentence(text);
         if !text.is_empty() {
-            self.said = Said::Sentence { titled: text.starts_with(&self.title()), text: text.to_owned() };
+            self.said = Said::Sentence { text: text.to_owned() };
         }
         self
     }
 
-    /// The same with its name in the vendor's catalogue, and the catalogue's advice, which may be
-    /// empty.
+    /// Adds the name in the vendor's catalogue, and the catalogue's advice unless it is empty.
     pub fn with_name(self, name: &str, hint: &str) -> Self {
         let hint = Some(sentence(hint)).filter(|hint| !hint.is_empty()).map(str::to_owned);
         Self { said: Said::Named { name: name.to_owned(), hint }, ..self }
     }
 
-    /// `XID 79`, `GPU lost`, `link down`.
+    /// The title for messages, such as `XID 79`, `GPU lost` or `link down`.
     pub fn title(&self) -> String {
         match (self.topic, self.state.as_str()) {
             (Topic::Xid, _) => format!("{} {}", self.name.to_ascii_uppercase(), self.number),
@@ -94,7 +92,7 @@ impl Fault {
     }
 }
 
-/// Without the full stop, because more may follow.
+/// Trims the full stop, because more text may follow.
 fn sentence(text: &str) -> &str {
     text.trim().trim_end_matches('.')
 }

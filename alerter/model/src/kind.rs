@@ -23,17 +23,16 @@ impl Severity {
     }
 }
 
-/// What an incident is about, coarsely. A run has at most one open incident a cause, so that a
-/// gradient explosion, the loss spike it leads to and the NaN that ends it are one page and one
-/// thread.
+/// The broad subject of an incident. A run has at most one open incident per cause. So a gradient
+/// explosion, the loss spike that follows and the final NaN are one page and one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// Loss and gradients.
     Numerics,
-    /// The run moves, slower than it did.
+    /// The run makes steps, but slower than before.
     Speed,
-    /// The run does not move.
+    /// The run makes no steps.
     Progress,
     Checkpoint,
     /// Reports of the run are not received.
@@ -45,16 +44,16 @@ pub enum Cause {
     User,
     /// A host, apart from its accelerators and links: storage, clock, memory, kernel.
     Node,
-    /// A number whose meaning only its owner knows.
+    /// A metric whose meaning only its owner knows.
     Signal,
-    /// The alerter itself, or so many incidents that they are one.
+    /// The alerter itself, or a storm of incidents that is reported as one.
     Alerting,
-    /// What another program watches.
+    /// A condition that another program watches.
     External,
 }
 
 impl Cause {
-    /// The least of all, in their order.
+    /// The first cause in their order.
     pub const FIRST: Self = Self::Numerics;
 
     pub fn as_str(self) -> &'static str {
@@ -75,46 +74,62 @@ impl Cause {
     }
 }
 
-/// What an acknowledgement of a kind covers. Whoever has acknowledged one kind is not notified of
-/// another kind of the same class: both are the ordinary course of one fault. An acknowledged
-/// [`Self::Lost`] covers an [`Self::Excursion`] too.
+/// What an acknowledgement of a kind covers. A person who acknowledged one kind is not notified of
+/// another kind of the same class, because both are the usual course of one fault. An acknowledged
+/// [`Self::Lost`] also covers an [`Self::Excursion`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// It may come back by itself.
+    /// The loss may recover by itself.
     Excursion,
-    /// It will not.
+    /// The loss does not recover by itself.
     Lost,
     /// The run goes on at another level.
     Level,
-    /// It learns too little.
+    /// The run learns too little.
     Learning,
-    /// The evaluation loss parts from the training loss.
+    /// The evaluation loss diverges from the training loss.
     Gap,
     /// Single steps are long.
     Pause,
-    /// The length of steps scatters.
+    /// The step time varies.
     Uneven,
-    /// It has no class of its own: all such kinds of one cause are one class.
+    /// The kind has no class of its own: all such kinds of a cause are one class.
     OfCause,
 }
 
-/// Which advice a kind may get.
+/// The advice that a kind may get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// To a checkpoint from before the onset.
+    /// Go back to a checkpoint from before the onset.
     RollBack,
-    /// A restart, if it pays back.
+    /// Restart the run, if the restart pays back.
     Restart,
-    /// The node of the first suspect, at the next checkpoint, with what it costs until then.
+    /// Drain the node of the first suspect at the next checkpoint; the advice has the cost until
+    /// then.
     DrainNode,
-    /// The same without the arithmetic, or what the nodes share.
+    /// Like [`Self::DrainNode`] without the cost, or inspect what the nodes share.
     DrainAtCheckpoint,
     /// The remedy for a run that stands still, or for the hardware under it.
     ByCause,
 }
 
+/// What else is known of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// The onset is the step whose batch caused it: another run may spike at the same data.
+    Batch,
+    /// The same within a few steps of the onset, because the level of a loss lags.
+    NearBatch,
+    /// The gradients of single layers may explain it.
+    Layers,
+    /// A planned restart of the run looks the same.
+    Restart,
+    /// It is about one GPU or port.
+    Device,
+}
+
 macro_rules! kinds {
-    ($($name:ident $text:literal $cause:ident $class:ident $precedence:literal $advice:ident $title:literal;)*) => {
+    ($($name:ident $text:literal $cause:ident $class:ident $precedence:literal $advice:ident $title:literal [$($mark:ident)*];)*) => {
         /// Kinds of incident. The text forms are a contract: scripts, routes and dashboards match
         /// on them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -132,12 +147,17 @@ macro_rules! kinds {
                 match self { $(Self::$name => Cause::$cause),* }
             }
 
-            /// An incident of the alerter itself, and not of what it watches.
+            /// Whether the incident is about the alerter itself, and not about what it watches.
             pub fn is_of_alerter(self) -> bool {
                 self.cause() == Cause::Alerting
             }
 
-            /// What an acknowledgement of it covers.
+            /// Whether another program watches the condition.
+            pub fn is_external(self) -> bool {
+                self.cause() == Cause::External
+            }
+
+            /// What an acknowledgement of this kind covers.
             pub fn class(self) -> Class {
                 match self { $(Self::$name => Class::$class),* }
             }
@@ -149,9 +169,13 @@ macro_rules! kinds {
                 match self { $(Self::$name => $precedence),* }
             }
 
-            /// What may be done about it.
+            /// The advice that this kind may get.
             pub fn advice(self) -> Advice {
                 match self { $(Self::$name => Advice::$advice),* }
+            }
+
+            pub fn has(self, mark: Mark) -> bool {
+                match self { $(Self::$name => [$(Mark::$mark),*].contains(&mark)),* }
             }
 
             /// The page of `docs/runbooks/` that explains it.
@@ -168,53 +192,53 @@ macro_rules! kinds {
 }
 
 kinds! {
-//  kind               name                     cause      class     precedence advice    title
-    Nonfinite          "nonfinite"              Numerics   Lost      6 RollBack          "NaN or infinity";
-    GradSpike          "grad_spike"             Numerics   Excursion 1 ByCause           "gradient spike";
-    GradInstability    "grad_instability"       Numerics   Excursion 3 RollBack          "unstable gradients";
-    GradLevelShift     "grad_level_shift"       Numerics   Level     0 ByCause           "gradient level shift";
-    LossSpike          "loss_spike"             Numerics   Excursion 4 RollBack          "loss spike";
-    Divergence         "divergence"             Numerics   Lost      5 RollBack          "divergence";
-    LostProgress       "lost_progress"          Numerics   Level     5 RollBack          "progress lost";
-    LossShift          "loss_shift"             Numerics   Level     2 RollBack          "loss level shift";
-    Plateau            "plateau"                Numerics   Learning  0 ByCause           "loss plateau";
-    NoLearning         "no_learning"            Numerics   Learning  0 ByCause           "no learning";
-    MfuDroop           "mfu_droop"              Speed      OfCause   1 Restart           "MFU droop";
-    ThroughputDrop     "throughput_drop"        Speed      OfCause   2 Restart           "throughput drop";
-    GcTail             "gc_tail"                Speed      Uneven    0 Restart           "growing slow-step tail";
-    StepTimeJitter     "step_time_jitter"       Speed      Uneven    0 ByCause           "step time jitter";
-    Stall              "stall"                  Speed      Pause     0 ByCause           "stalled step";
-    Straggler          "straggler"              Speed      OfCause   0 DrainNode         "straggler";
-    Hang               "hang"                   Progress   OfCause   3 ByCause           "hang";
-    EvalGap            "eval_gap"               Numerics   Gap       0 ByCause           "eval gap";
-    CkptStale          "ckpt_stale"             Checkpoint OfCause   1 ByCause           "stale checkpoint";
-    SourceLost         "source_lost"            Telemetry  OfCause   0 ByCause           "source lost";
-    FirstFailure       "first_failure"          Progress   OfCause   0 ByCause           "first failure";
-    RankDead           "rank_dead"              Progress   OfCause   4 ByCause           "dead rank";
-    GpuFault           "gpu_fault"              Hardware   OfCause   9 ByCause           "GPU fault";
-    LinkFault          "link_fault"             Hardware   OfCause   8 ByCause           "link fault";
-    GpuWaste           "gpu_waste"              Config     OfCause   0 ByCause           "wasted GPUs";
-    ConfigDrift        "config_drift"           Config     OfCause   0 ByCause           "config drift";
-    MfuImplausible     "mfu_implausible"        Config     OfCause   0 ByCause           "implausible MFU";
-    UserAlert          "user_alert"             User       OfCause   0 ByCause           "alert of the training script";
-    TorchelasticError  "torchelastic_error"     Progress   OfCause   0 ByCause           "error of a rank";
-    FlightRecorderDump "flight_recorder_dump"   Progress   OfCause   0 ByCause           "collective that did not end";
-    LauncherDead       "launcher_dead"          Progress   OfCause   0 ByCause           "dead launcher";
-    Throttle           "throttle"               Hardware   OfCause   1 DrainAtCheckpoint "slow GPU";
-    EccTrend           "ecc_trend"              Hardware   OfCause   0 DrainAtCheckpoint "rising memory errors";
-    Peer               "peer"                   Hardware   OfCause   0 DrainAtCheckpoint "unlike its peers";
-    NodeFault          "node_fault"             Node       OfCause   7 ByCause           "node fault";
-    SlowStart          "slow_start"             Speed      OfCause   0 ByCause           "slow start";
-    LrCoupling         "lr_coupling"            Numerics   Learning  0 ByCause           "learning rate too high";
-    DataWait           "data_wait"              Speed      OfCause   3 ByCause           "waiting for data";
-    CkptSlow           "ckpt_slow"              Checkpoint OfCause   0 ByCause           "slow checkpoint";
-    LayerGrad          "layer_grad"             Numerics   Excursion 0 ByCause           "gradient of a layer";
-    ActivationShift    "activation_shift"       Numerics   Excursion 0 ByCause           "activations of a layer";
-    RankLoss           "rank_loss"              Numerics   Excursion 0 ByCause           "loss of one rank";
-    Generic            "generic"                Signal     OfCause   0 ByCause           "signal out of place";
-    AlertStorm         "alert_storm"            Alerting   OfCause   0 ByCause           "alert storm";
-    AlerterFault       "alerter_fault"          Alerting   OfCause   0 ByCause           "fault of the alerter";
-    PrometheusAlert    "prometheus_alert"       External   OfCause   0 ByCause           "Prometheus alert";
+//  kind               name                     cause      class     precedence advice    title                       marks
+    Nonfinite          "nonfinite"              Numerics   Lost      6 RollBack          "NaN or infinity" [Batch Layers];
+    GradSpike          "grad_spike"             Numerics   Excursion 1 ByCause           "gradient spike" [Batch Layers];
+    GradInstability    "grad_instability"       Numerics   Excursion 3 RollBack          "unstable gradients" [Layers];
+    GradLevelShift     "grad_level_shift"       Numerics   Level     0 ByCause           "gradient level shift" [];
+    LossSpike          "loss_spike"             Numerics   Excursion 4 RollBack          "loss spike" [NearBatch Layers];
+    Divergence         "divergence"             Numerics   Lost      5 RollBack          "divergence" [NearBatch Layers];
+    LostProgress       "lost_progress"          Numerics   Level     5 RollBack          "progress lost" [];
+    LossShift          "loss_shift"             Numerics   Level     2 RollBack          "loss level shift" [];
+    Plateau            "plateau"                Numerics   Learning  0 ByCause           "loss plateau" [];
+    NoLearning         "no_learning"            Numerics   Learning  0 ByCause           "no learning" [];
+    MfuDroop           "mfu_droop"              Speed      OfCause   1 Restart           "MFU droop" [];
+    ThroughputDrop     "throughput_drop"        Speed      OfCause   2 Restart           "throughput drop" [];
+    GcTail             "gc_tail"                Speed      Uneven    0 Restart           "growing slow-step tail" [];
+    StepTimeJitter     "step_time_jitter"       Speed      Uneven    0 ByCause           "step time jitter" [];
+    Stall              "stall"                  Speed      Pause     0 ByCause           "stalled step" [Restart];
+    Straggler          "straggler"              Speed      OfCause   0 DrainNode         "straggler" [];
+    Hang               "hang"                   Progress   OfCause   3 ByCause           "hang" [Restart];
+    EvalGap            "eval_gap"               Numerics   Gap       0 ByCause           "eval gap" [];
+    CkptStale          "ckpt_stale"             Checkpoint OfCause   1 ByCause           "stale checkpoint" [];
+    SourceLost         "source_lost"            Telemetry  OfCause   0 ByCause           "source lost" [Restart];
+    FirstFailure       "first_failure"          Progress   OfCause   0 ByCause           "first failure" [];
+    RankDead           "rank_dead"              Progress   OfCause   4 ByCause           "dead rank" [Restart];
+    GpuFault           "gpu_fault"              Hardware   OfCause   9 ByCause           "GPU fault" [Device];
+    LinkFault          "link_fault"             Hardware   OfCause   8 ByCause           "link fault" [Device];
+    GpuWaste           "gpu_waste"              Config     OfCause   0 ByCause           "wasted GPUs" [];
+    ConfigDrift        "config_drift"           Config     OfCause   0 ByCause           "config drift" [];
+    MfuImplausible     "mfu_implausible"        Config     OfCause   0 ByCause           "implausible MFU" [];
+    UserAlert          "user_alert"             User       OfCause   0 ByCause           "alert of the training script" [];
+    TorchelasticError  "torchelastic_error"     Progress   OfCause   0 ByCause           "error of a rank" [];
+    FlightRecorderDump "flight_recorder_dump"   Progress   OfCause   0 ByCause           "collective that did not end" [];
+    LauncherDead       "launcher_dead"          Progress   OfCause   0 ByCause           "dead launcher" [];
+    Throttle           "throttle"               Hardware   OfCause   1 DrainAtCheckpoint "slow GPU" [];
+    EccTrend           "ecc_trend"              Hardware   OfCause   0 DrainAtCheckpoint "rising memory errors" [];
+    Peer               "peer"                   Hardware   OfCause   0 DrainAtCheckpoint "unlike its peers" [];
+    NodeFault          "node_fault"             Node       OfCause   7 ByCause           "node fault" [];
+    SlowStart          "slow_start"             Speed      OfCause   0 ByCause           "slow start" [];
+    LrCoupling         "lr_coupling"            Numerics   Learning  0 ByCause           "learning rate too high" [];
+    DataWait           "data_wait"              Speed      OfCause   3 ByCause           "waiting for data" [];
+    CkptSlow           "ckpt_slow"              Checkpoint OfCause   0 ByCause           "slow checkpoint" [];
+    LayerGrad          "layer_grad"             Numerics   Excursion 0 ByCause           "gradient of a layer" [];
+    ActivationShift    "activation_shift"       Numerics   Excursion 0 ByCause           "activations of a layer" [];
+    RankLoss           "rank_loss"              Numerics   Excursion 0 ByCause           "loss of one rank" [];
+    Generic            "generic"                Signal     OfCause   0 ByCause           "signal out of place" [];
+    AlertStorm         "alert_storm"            Alerting   OfCause   0 ByCause           "alert storm" [];
+    AlerterFault       "alerter_fault"          Alerting   OfCause   0 ByCause           "fault of the alerter" [];
+    PrometheusAlert    "prometheus_alert"       External   OfCause   0 ByCause           "Prometheus alert" [];
 }
 
 #[cfg(test)]

@@ -4,14 +4,13 @@
 //! message or another output is made. Everything here can be stored and sent: in JSON for people
 //! and the API, in postcard for the engine's own state.
 //!
-//! Pure: no clock, socket, thread, file or randomness.
+//! This crate is pure: it uses no clock, socket, thread, file or randomness.
 
 mod clause;
 mod context;
 mod detected;
 mod elsewhere;
 mod evidence;
-mod fact;
 mod fault;
 mod finding;
 mod fingerprint;
@@ -29,17 +28,16 @@ mod target;
 pub mod time;
 pub mod timers;
 
-pub use clause::Clause;
+pub use clause::{Clause, Fact};
 pub use context::{Context, LINKS_AT_ONCE, Labels, MAX_NODES_AT_ONCE, OldestRun, RunSummary, SHARED_NODES};
 pub use detected::{Detected, Directory, RunIncidents};
 pub use elsewhere::Elsewhere;
 pub use evidence::{Course, Evidence, Measure, Observation, ReadingUnit, Slowed};
-pub use fact::Fact;
 pub use fault::{Fault, Said, Topic};
 pub use finding::{Change, Finding};
 pub use fingerprint::{fingerprint, hash_byte, hash_label};
-pub use kind::{Advice, Cause, Class, Kind, Severity};
-pub use need::{FirstFailure, Need, Needs};
+pub use kind::{Advice, Cause, Class, Kind, Mark, Severity};
+pub use need::{Action, FirstFailure, Need, Needs};
 pub use number::{Num, number};
 pub use remedy::{Forecast, Plan, PlanCost, Remedy, When};
 pub use render::{names, out_of_line, place, short};

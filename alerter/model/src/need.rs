@@ -1,47 +1,65 @@
-//! What has to be done before a run can go on, as far as it is known, as facts. `Plan` says what to
-//! do about it.
+//! The needs of a run before it can go on, as facts. `Plan` turns them into advice.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_wire::conditions::Remedy as Action;
+use stepwatch_wire::conditions;
 
 use crate::Target;
 
-/// The action of a reset that can wait for the next drain.
-pub const DRAIN_RESET: &str = Action::DrainReset.as_str();
-/// The action of a reset now.
-pub const RESET_GPU: &str = Action::ResetGpu.as_str();
+/// The action that a fault asks for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// An action that only an exporter of another version knows.
+    Other(String),
+    /// An action of the catalogue. Each includes those before it.
+    Known(conditions::Remedy),
+}
 
-/// What the nodes of a run need, kept with the incident.
+impl Action {
+    /// `None` if the text is empty.
+    pub fn parse(text: &str) -> Option<Self> {
+        let known = conditions::Remedy::parse(text).map(Self::Known);
+        known.or_else(|| (!text.is_empty()).then(|| Self::Other(text.to_owned())))
+    }
+
+    pub fn known(&self) -> Option<conditions::Remedy> {
+        match self {
+            Self::Known(action) => Some(*action),
+            Self::Other(_) => None,
+        }
+    }
+}
+
+/// The needs of a run's nodes, kept with the incident.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Needs {
-    /// The run takes no steps.
+    /// Whether the run takes no steps.
     pub stands: bool,
-    /// By node, what it needs most.
+    /// By node, its most urgent need.
     pub nodes: BTreeMap<String, Need>,
     pub ended: Option<FirstFailure>,
 }
 
-/// What one node needs, the least first.
+/// The need of one node, in ascending order of urgency.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Need {
-    /// The kernel killed a process for want of memory, in this cgroup if it is known.
+    /// The kernel killed a process that was out of memory, in this cgroup if it is known.
     Memory {
         cgroup: String,
     },
-    /// The faults of the node ask for this action; `sure`: at least one of them is an error.
+    /// The node's faults ask for this action. `sure`: at least one of the faults is an error.
     Repair {
         sure: bool,
-        effort: usize,
-        action: String,
+        action: conditions::Remedy,
         gpu: String,
     },
     Link {
         name: String,
     },
-    /// The host does not answer: more than a collector of its exporter fell silent.
+    /// The host does not answer: its exporter reports nothing, not only one collector.
     Gone,
 }
 
@@ -49,12 +67,7 @@ pub enum Need {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstFailure {
     pub place: Target,
-    /// The last lines of its log, if they are about itself: no signal, no peer that was gone.
+    /// The last lines of its log, if they are about the rank itself and not about a signal or a
+    /// lost peer.
     pub words: Option<String>,
-}
-
-/// How much of the node an action costs: an action includes all with a lower number. 0 of a text
-/// that is no action.
-pub fn effort(action: &str) -> usize {
-    Action::parse(action).map_or(0, |action| action as usize)
 }

@@ -1,8 +1,8 @@
-//! Numbers that are stored exactly and read by people.
+//! Numbers that are stored exactly and shown rounded.
 
 use serde::{Deserialize, Serialize};
 
-/// A number that survives every format, NaN and the infinities too, and that equals itself.
+/// A number that survives every format, including NaN and the infinities, and that equals itself.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Num(#[serde(with = "stepwatch_wire::num::any")] pub f64);
@@ -21,7 +21,7 @@ impl From<f64> for Num {
     }
 }
 
-/// Four significant digits, as people read numbers.
+/// Formats a number with four significant digits.
 pub fn number(v: f64) -> String {
     if !v.is_finite() {
         return if v.is_nan() { "NaN".into() } else { format!("{}infinity", if v < 0.0 { "-" } else { "" }) };

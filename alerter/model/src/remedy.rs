@@ -1,29 +1,30 @@
-//! What to do about an incident, as data that a page can show and an action can carry out, with the
-//! arithmetic that speaks for it. The words of a remedy are its [`Display`](core::fmt::Display).
+//! The advice about an incident, as data that a page can show and an action can carry out, with the
+//! calculation behind it. The text of a remedy is its [`Display`](core::fmt::Display).
 
 use core::fmt;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_wire::conditions::Remedy as Action;
+use stepwatch_wire::conditions;
 
-use crate::{Suspect, Target};
+use crate::{Action, Suspect, Target};
 
-/// What to do, in the order in which it is done.
+/// The remedies of an incident, in the order in which they are done.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub remedies: Vec<Remedy>,
     pub cost: PlanCost,
 }
 
-/// One thing to do. GPUs, links and nodes are named as messages name them.
+/// One remedy. GPUs, links and nodes have the names that messages use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {
-    /// Nothing: the same batches of data did it before, and training went on.
+    /// Do nothing: the same data caused the spike before, and training went on.
     Leave {
         batch: Suspect,
     },
-    /// No checkpoint is known to go back to. `saved`: there are some, from after the onset.
+    /// Stop: there is no checkpoint to go back to. `saved`: checkpoints exist, but from after the
+    /// onset.
     Stop {
         saved: bool,
     },
@@ -32,25 +33,26 @@ pub enum Remedy {
         checkpoint: i64,
         skip_from: i64,
         skip_to: i64,
-        /// Only if the loss does not come back by itself.
+        /// Whether to roll back only if the loss does not recover by itself.
         if_it_stays: bool,
-        /// Checkpoints that were written after the onset.
+        /// The number of checkpoints that were written after the onset.
         later_checkpoints: usize,
     },
-    /// From this checkpoint, if one was reported.
+    /// Restart from this checkpoint, if one was reported.
     Restart {
         checkpoint: Option<i64>,
     },
-    /// A restart that may cure a slow-down, where it pays back.
+    /// Try a restart, which may cure a slow-down, if it pays back.
     TryRestart,
     /// Restart the job on the same nodes.
     RestartApp,
-    /// At the next checkpoint; `last`: the step of the one that was written last.
+    /// Drain the node at the next checkpoint. `last_checkpoint` is the step of the last one
+    /// written.
     DrainNode {
         node: String,
         last_checkpoint: Option<i64>,
     },
-    /// After a drain: now, or at the next checkpoint.
+    /// Reset the GPU after a drain: now, or at the next checkpoint.
     ResetGpu {
         node: String,
         gpu: String,
@@ -65,32 +67,33 @@ pub enum Remedy {
     ContactSupport {
         node: String,
     },
-    /// A link of a node that is to be drained: cable, transceiver or adapter.
+    /// Check a link of a node that is to be drained: cable, transceiver or adapter.
     CheckLink {
         node: String,
         link: String,
     },
-    /// Nothing answers from it.
+    /// Check a host that does not answer.
     CheckHost {
         node: String,
     },
-    /// In this cgroup, if it is known.
+    /// Limit the memory of a node's processes, in this cgroup if it is known.
     LimitMemory {
         node: String,
         cgroup: String,
     },
-    /// What nodes share: a switch, storage, power.
+    /// Inspect what the nodes share: a switch, storage, power.
     Inspect {
         target: Target,
     },
-    /// What ended the rank that failed first; without `words` its log has to be read.
+    /// Inspect what ended the rank that failed first. Without `words`, a person has to read its
+    /// log.
     InspectFailure {
         place: Target,
         words: Option<String>,
     },
-    /// The stacks of all ranks, of a run that hangs.
+    /// Take the stacks of all ranks of a run that hangs.
     TakeStacks,
-    /// What an exporter of another version asks for.
+    /// An action that is unknown here, from an exporter of another version.
     Other {
         action: String,
     },
@@ -100,71 +103,71 @@ pub enum Remedy {
 #[serde(rename_all = "snake_case")]
 pub enum When {
     Now,
-    /// `last`: the step of the checkpoint that was written last.
+    /// At the next checkpoint. `last` is the step of the last one written.
     NextCheckpoint {
         last: Option<i64>,
     },
 }
 
-/// The arithmetic of a plan. What is not known is absent.
+/// The calculation of a plan. Unknown values are absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PlanCost {
-    /// Those of the run.
+    /// The GPUs of the run.
     pub gpus: u32,
     pub dollars_per_gpu_hour: Option<f64>,
     /// The share of its speed that the run has lost, between 0 and 1.
     pub speed_lost: Option<f64>,
-    /// The run takes no steps: all of its GPUs are idle.
+    /// Whether the run takes no steps, so that all of its GPUs are idle.
     pub stands: bool,
-    /// Steps that are done again, and how long they take.
+    /// The steps that a roll-back repeats, and their duration.
     pub steps_redone: Option<i64>,
     pub redo_seconds: Option<f64>,
-    /// What a restart costs now: the steps since the last checkpoint, and starting.
+    /// The cost of a restart now: the steps since the last checkpoint, and starting.
     pub restart_seconds: Option<f64>,
-    /// What it costs right after a checkpoint: starting.
+    /// The cost of a restart right after a checkpoint: starting.
     pub start_seconds: Option<f64>,
-    /// After how long a restart that cures the slow-down has paid for itself.
+    /// The seconds after which a restart that cures the slow-down has paid for itself.
     pub pays_back_seconds: Option<f64>,
     pub forecast: Option<Forecast>,
 }
 
-/// Where a slow-down that creeps leads.
+/// The forecast for a gradual slow-down.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
-    /// It took so many steps to lose what is lost now.
+    /// The number of steps in which the present loss of speed came about.
     pub steps: i64,
-    /// The share of the speed that will be lost, and when at this slope.
+    /// The share of the speed that will be lost at this slope, and in how many seconds.
     pub speed_lost: f64,
     pub seconds: f64,
 }
 
 impl PlanCost {
-    /// What so many seconds of the whole run cost.
+    /// The cost of `seconds` of the whole run in dollars. `None` if there is no price.
     pub fn dollars(&self, seconds: f64) -> Option<f64> {
         self.dollars_per_gpu_hour.map(|rate| rate * f64::from(self.gpus) * seconds / 3600.0)
     }
 }
 
 impl Remedy {
-    /// What an action of the catalogue asks for, on a GPU of a node. None where nothing is to be
-    /// done.
-    pub fn from_action(action: &str, node: &str, gpu: &str) -> Option<Self> {
-        if action.is_empty() {
-            return None;
-        }
+    /// The remedy for an action of the catalogue, on a GPU of a node. `None` if there is nothing to
+    /// do.
+    pub fn from_action(action: &Action, node: &str, gpu: &str) -> Option<Self> {
         let node = node.to_owned();
-        Some(match Action::parse(action) {
-            Some(Action::None) => return None,
-            Some(Action::RestartApp) => Self::RestartApp,
-            Some(Action::DrainReset) => {
+        let action = match action {
+            Action::Known(action) => *action,
+            Action::Other(action) => return Some(Self::Other { action: action.clone() }),
+        };
+        Some(match action {
+            conditions::Remedy::None => return None,
+            conditions::Remedy::RestartApp => Self::RestartApp,
+            conditions::Remedy::DrainReset => {
                 Self::ResetGpu { node, gpu: gpu.to_owned(), when: When::NextCheckpoint { last: None } }
             }
-            Some(Action::ResetGpu) => Self::ResetGpu { node, gpu: gpu.to_owned(), when: When::Now },
-            Some(Action::RebootNode) => Self::RebootNode { node },
-            Some(Action::CheckHardware) => Self::CheckHardware { node },
-            Some(Action::ContactSupport) => Self::ContactSupport { node },
-            None => Self::Other { action: action.to_owned() },
+            conditions::Remedy::ResetGpu => Self::ResetGpu { node, gpu: gpu.to_owned(), when: When::Now },
+            conditions::Remedy::RebootNode => Self::RebootNode { node },
+            conditions::Remedy::CheckHardware => Self::CheckHardware { node },
+            conditions::Remedy::ContactSupport => Self::ContactSupport { node },
         })
     }
 }

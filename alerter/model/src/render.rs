@@ -1,5 +1,5 @@
-//! The words of facts, sentences, targets, observations and suspects. They are made here, and
-//! nowhere read back.
+//! The text of facts, sentences, targets, observations and suspects. It is made here, and no code
+//! parses it.
 
 mod facts;
 
@@ -8,17 +8,17 @@ use std::borrow::Cow;
 
 use crate::clause;
 use crate::clause::Clause;
+use crate::clause::Fact;
 use crate::elsewhere::Elsewhere;
 use crate::evidence::{Evidence, Observation};
-use crate::fact::Fact;
-use crate::fault::{Fault, Said, Topic};
+use crate::fault::{Fault, Said};
 use crate::number::{Num, number};
 use crate::suspect::Suspect;
 use crate::target::{Place, Storage, Target, Unit};
 
-/// Nodes named of those that have one value of a setting, and runs of those that spiked.
+/// The most nodes named for one value of a setting, and the most runs named that spiked.
 const NAMED: usize = 3;
-/// Characters of a value of a setting.
+/// The most characters shown of a value of a setting.
 const VALUE_MAX: usize = 60;
 
 impl fmt::Display for Target {
@@ -71,8 +71,8 @@ fn rank(target: &Target, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 impl Target {
-    /// Of a part of a node without its node: `GPU 3 (GPU-2f3c…)`, `mlx5_0/1 (InfiniBand)`. Of
-    /// others all of it; of a GPU of which nothing is known, nothing.
+    /// The name of a part without its node: `GPU 3 (GPU-2f3c…)`, `mlx5_0/1 (InfiniBand)`. The
+    /// full name of other targets; empty for a GPU of which nothing is known.
     pub fn name(&self) -> String {
         match self {
             Self::Gpu { index, uuid, pci, .. } => {
@@ -114,7 +114,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// For an order that does not change with the words.
+    /// A sort key that does not change with the wording.
     pub fn key(&self) -> Cow<'_, str> {
         match self {
             Self::Node(node) => node.into(),
@@ -133,7 +133,7 @@ impl Suspect {
         chain(&self.evidence)
     }
 
-    /// Both, as a part of a sentence.
+    /// The target and its evidence, as a part of a sentence.
     pub fn clause(&self) -> Clause {
         let (suspect, evidence) = (self.target.clone(), Fact::Evidence(self.evidence.clone()));
         clause!("{suspect}: {evidence}", suspect, evidence)
@@ -146,7 +146,7 @@ impl Elsewhere {
         self.clause().to_string()
     }
 
-    /// Its words, as a part of a sentence.
+    /// The text of [`Self::words`], as a part of a sentence.
     pub fn clause(&self) -> Clause {
         let runs = (!self.runs.is_empty()).then(|| {
             let n = self.runs.len();
@@ -188,7 +188,7 @@ impl fmt::Display for Evidence {
 }
 
 impl Observation {
-    /// Its first part, and the rest if there is more.
+    /// The first part of the observation, and the rest if there is more.
     pub(crate) fn parts(&self) -> (Clause, Option<Clause>) {
         match self {
             Self::SlowClock {
@@ -210,7 +210,7 @@ impl Observation {
     }
 }
 
-/// What was compared with one another.
+/// The number of ranks and devices that were compared.
 fn compared(ranks: u64, devices: u64) -> String {
     match (ranks, devices) {
         (ranks, 0) => format!("{ranks} ranks"),
@@ -285,7 +285,7 @@ impl fmt::Display for Observation {
     }
 }
 
-/// What is not heard of any more.
+/// Text of the observations about targets that do not report any more.
 fn silence(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     use Observation as O;
     match o {
@@ -308,7 +308,7 @@ fn silence(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// What to do about a rank whose own loss was out of line in so many steps, if that is known.
+/// The advice about a rank whose own loss deviated in `times` steps, if that is known.
 fn replay(times: Option<u32>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const ADVICE: &str = ": replay the batch on another GPU";
     match times {
@@ -318,7 +318,7 @@ fn replay(times: Option<u32>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// What the other layers did when one went out of line.
+/// What the other layers did when one deviated.
 fn other_layers(together: u64, out: u64, layers: u64) -> String {
     match (together, out) {
         (1, 1) => format!("alone of {layers} layers"),
@@ -327,7 +327,7 @@ fn other_layers(together: u64, out: u64, layers: u64) -> String {
     }
 }
 
-/// What the run shows.
+/// Text of the observations about the run.
 fn of_run(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     use Observation as O;
     match o {
@@ -398,7 +398,7 @@ fn of_run(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// What a device reads.
+/// Text of the observations about a device.
 fn of_device(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     use Observation as O;
     match o {
@@ -425,7 +425,7 @@ fn of_device(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// The reasons that hardware gives for a slow clock, and how hot and loaded it is.
+/// The hardware's reasons for a slow clock, with the temperature and the power.
 fn held_down(reasons: &[String], temperature: Option<Num>, power: Option<[Num; 2]>) -> Clause {
     let why = if reasons.is_empty() {
         clause!("the driver gives no reason")
@@ -444,8 +444,7 @@ fn fault(fault: &Fault, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Said::Nothing => f.write_str(&title),
         Said::Named { name, hint: Some(hint) } => write!(f, "{title}, {name}: {hint}"),
         Said::Named { name, hint: None } => write!(f, "{title}: {name}"),
-        Said::Sentence { text, titled: false } if fault.topic == Topic::Xid => write!(f, "{title}: {text}"),
-        Said::Sentence { text, .. } => f.write_str(text),
+        Said::Sentence { text } => f.write_str(text),
     }
 }
 
@@ -473,7 +472,7 @@ pub fn out_of_line(value: f64, usual: f64) -> Clause {
     clause!("{value} ({times}x its usual {usual})", value, times = value / usual, usual)
 }
 
-/// A value that is not too long to be read.
+/// A value, shortened to `VALUE_MAX` characters.
 pub fn short(value: &str) -> String {
     if value.chars().count() <= VALUE_MAX {
         return value.to_owned();
@@ -481,7 +480,7 @@ pub fn short(value: &str) -> String {
     value.chars().take(VALUE_MAX - 1).chain(['…']).collect()
 }
 
-/// The first of them by name.
+/// The first names, and the number of the others.
 pub fn names<S: AsRef<str>>(nodes: &[S]) -> String {
     let mut names = nodes.iter().take(NAMED).map(AsRef::as_ref).collect::<Vec<&str>>().join(", ");
     let more = nodes.len().saturating_sub(NAMED);

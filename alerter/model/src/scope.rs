@@ -1,4 +1,4 @@
-//! What a finding is about, and where it comes from.
+//! The subject of a finding, and where the finding comes from.
 
 use core::fmt;
 
@@ -8,32 +8,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Cause, Ts};
 
-/// The run under which sources that feed no run are watched.
+/// The name of the run under which sources that feed no run are watched.
 pub const NO_RUN: &str = "-";
 
-/// What a finding is about.
+/// The subject of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     Run(String),
-    /// A node, whichever run uses it.
+    /// A node, regardless of the runs on it.
     Node(String),
-    /// This alerter, by what is wrong with it.
+    /// This alerter; the name says what is wrong with it.
     Own(String),
-    /// Many incidents of the same people, by their route.
+    /// A storm of incidents for the same people; the name is their route.
     Storm(String),
-    /// Alerts of other programs that are one condition.
+    /// Alerts of other programs that form one condition.
     Alert(AlertScope),
-    /// A metric of another program that is watched by its name alone, and the run that it is of.
+    /// A metric of another program that is watched under its own name, and its run.
     Series(String),
 }
 
-/// What alerts of other programs have in common.
+/// What alerts of one condition have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AlertScope {
-    /// Readable, and of this condition alone: `DiskFull of llama-70b`.
+    /// A readable and unique name of the condition: `DiskFull of llama-70b`.
     pub key: String,
-    /// Labels that limit those who post them: of what has others they have no say.
+    /// The labels to which the senders of these alerts are limited. They have no access to other
+    /// values.
     pub within: BTreeMap<String, String>,
 }
 
@@ -44,22 +45,22 @@ pub struct Subject {
     pub cause: Cause,
 }
 
-/// Where an incident comes from. A flood from one origin is counted, and rolled up, by itself.
+/// Where an incident comes from. Floods are counted and rolled up for each origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     pub reporter: Reporter,
-    /// Of a run: when it was first heard of.
+    /// For a run: when it was first reported.
     pub since: Option<Ts>,
 }
 
-/// Who reported it first.
+/// The first reporter of an incident.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reporter {
-    /// An exporter, and the user who owns the run there, where the exporter reports the user.
+    /// An exporter, and the user who owns the run there if the exporter reports the user.
     Exporter { source: String, uid: Option<u32> },
-    /// A program that posts alerts: by the name of its token, where that is limited to some runs or
-    /// teams; empty of all others.
+    /// A program that posts alerts, by the name of its token if that is limited to some runs or
+    /// teams. Empty for all others.
     Sender { token: String },
 }
 
@@ -83,14 +84,14 @@ impl Origin {
         Self { reporter: Reporter::Sender { token: token.to_owned() }, since: None }
     }
 
-    /// Of a run that is known since then.
+    /// Sets when the run was first reported.
     pub fn since(self, since: Ts) -> Self {
         Self { since: Some(since), ..self }
     }
 }
 
 impl Reporter {
-    /// Who answers for it: an exporter for all users of its node.
+    /// The party responsible for the reports: an exporter for all users of its node.
     pub fn source(&self) -> String {
         match self {
             Self::Exporter { source, .. } => format!("exporter {source}"),
@@ -111,7 +112,7 @@ impl fmt::Display for Reporter {
 }
 
 impl Subject {
-    /// A run that stands still.
+    /// Whether the subject is a run that stands still.
     pub fn is_standstill(&self) -> bool {
         self.cause == Cause::Progress && matches!(self.scope, Scope::Run(_))
     }

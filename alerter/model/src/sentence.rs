@@ -1,5 +1,5 @@
-//! A sentence as data, so that no code has to parse it: a statement and its circumstances, each of
-//! them facts in a form, and the targets that it names.
+//! A sentence as data, so that no code has to parse it: a statement, its circumstances, and the
+//! targets that it names. Statement and circumstances are facts in a form.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,14 +8,13 @@ use crate::clause::Clause;
 use crate::evidence::Observation;
 use crate::target::Target;
 
-/// A statement, followed by its circumstances; and the targets that it names. `render` puts it into
-/// words.
+/// A statement with its circumstances, and the targets that it names. `render` puts it into words.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sentence {
     statement: Clause,
     circumstances: Vec<Clause>,
     names: Vec<Target>,
-    /// Of a page that fell to a ticket, only this lesser fault is left.
+    /// Whether only this lesser fault remains of a page that became a ticket.
     left: bool,
 }
 
@@ -32,7 +31,7 @@ impl Sentence {
         self.statement.is_empty() && self.circumstances.is_empty()
     }
 
-    /// Whether it is marked as what is left of a page.
+    /// Whether the sentence is marked as the remainder of a page.
     pub fn is_left(&self) -> bool {
         self.left
     }
@@ -47,19 +46,19 @@ impl Sentence {
         self.circumstances.push(circumstance);
     }
 
-    /// The same with a circumstance.
+    /// Adds a circumstance, and returns the sentence.
     pub fn and(mut self, circumstance: Clause) -> Self {
         self.add(circumstance);
         self
     }
 
-    /// The same with a circumstance, if there is one.
+    /// Adds a circumstance if there is one, and returns the sentence.
     pub fn and_perhaps(mut self, circumstance: Option<Clause>) -> Self {
         self.circumstances.extend(circumstance);
         self
     }
 
-    /// Takes note that it names a target.
+    /// Notes that the sentence names a target.
     pub fn naming(mut self, target: Target) -> Self {
         self.name(target);
         self
@@ -71,30 +70,30 @@ impl Sentence {
         }
     }
 
-    /// Whether it names the target at least as precisely as the target itself.
+    /// Whether the sentence names the target at least as precisely as the target itself.
     pub fn names(&self, target: &Target) -> bool {
         let local = |t: &Target| matches!(t, Target::Rank { rank: Some(_), local_rank: Some(_), .. });
         let says_less = |named: &Target| local(target) && !local(named);
         self.names.iter().any(|named| named.is_same_device(target) && !says_less(named))
     }
 
-    /// The same, marked as what is left of a page.
+    /// Marks the sentence as the remainder of a page.
     pub fn left(&self) -> Self {
         Self { left: true, ..self.clone() }
     }
 
-    /// The sentence without that mark; `None` if it has none.
+    /// The sentence without that mark; `None` if it is not marked.
     pub fn what_is_left(&self) -> Option<Self> {
         self.left.then(|| Self { left: false, ..self.clone() })
     }
 
-    /// What several of its kind come to, by an observation, and then this one.
+    /// A sentence that begins with an observation about several of its kind, followed by this one.
     pub fn under(&self, observation: &Observation) -> Self {
         let (statement, _) = observation.parts();
         Self { statement, circumstances: self.clauses().cloned().collect(), ..Self::default() }
     }
 
-    /// The same after leading words, which become part of the statement.
+    /// Puts leading words before the statement, of which they become a part.
     pub fn after(&self, before: Clause) -> Self {
         let what = self.statement.clone();
         let statement = if self.left {
@@ -112,7 +111,7 @@ impl From<Clause> for Sentence {
     }
 }
 
-/// The first part of an observation, and then the rest of it.
+/// The first part of an observation is the statement, the rest a circumstance.
 impl From<&Observation> for Sentence {
     fn from(observation: &Observation) -> Self {
         let (what, rest) = observation.parts();

@@ -1,5 +1,5 @@
-//! The signals that findings are about: what a message calls each, and the unit in which it shows
-//! the value. A signal that is not listed is shown under its own name, as a number.
+//! The signals of findings: the name in messages and the unit of the value. A signal that is not
+//! listed is shown under its own name, as a number.
 
 use crate::number;
 use crate::time::Span;
@@ -9,12 +9,12 @@ use crate::time::Span;
 pub enum SignalUnit {
     Number,
     Seconds,
-    /// Seconds that may be hours: shown as a duration.
+    /// Seconds that may add up to hours: shown as a duration.
     Duration,
-    /// A share of 1: shown in per cent.
+    /// A share of 1: shown in percent.
     Share,
     Hertz,
-    /// The finding is about something that happened, and has no value.
+    /// The finding is about an event, and has no value.
     Event,
 }
 
@@ -72,7 +72,8 @@ impl Signal {
 }
 
 impl SignalUnit {
-    /// `None` where there is nothing to show: an event, or a clock that was compared with none.
+    /// The value with its unit. `None` if there is nothing to show: an event, or a clock without a
+    /// reference.
     pub fn text(self, value: f64) -> Option<String> {
         match self {
             Self::Event => None,

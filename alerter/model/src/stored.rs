@@ -1,13 +1,13 @@
-//! The stored form of the state of both halves, and of what one half sends to the other.
+//! The stored form of the state of both halves, and of the messages between them.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Version of the stored form of every part; a part of another version is not read. postcard keeps
-/// no names: a field that is added, also by a new detector, makes a new version.
+/// The version of the stored form of every part. A part of another version is not read. postcard
+/// keeps no names, so an added field, also of a new detector, needs a new version.
 pub const STATE_VERSION: u8 = 37;
 
-/// A part of the state that changed: its name, and its bytes or nothing if it is gone.
+/// A changed part of the state: its name, and its bytes or `None` if it was removed.
 pub type StatePart = (String, Option<Vec<u8>>);
 
 pub fn encode<T: Serialize>(part: &T) -> Option<Vec<u8>> {
@@ -16,7 +16,7 @@ pub fn encode<T: Serialize>(part: &T) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// `None` of another version, and of bytes that are damaged.
+/// Decodes a part. `None` if it has another version or is damaged.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     let (version, rest) = bytes.split_first()?;
     (*version == STATE_VERSION).then(|| postcard::from_bytes(rest).ok())?

@@ -1,4 +1,4 @@
-//! Suspects: where to look first, and why.
+//! Suspects: where to look first, and the evidence.
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -19,7 +19,7 @@ impl Suspect {
         Self { target, evidence: vec![observation.into()] }
     }
 
-    /// Whether all evidence of `other` is here too, in the same order and without a gap.
+    /// Whether this suspect has all evidence of `other`, in the same order and without a gap.
     pub fn says(&self, other: &Self) -> bool {
         let (had, new) = (&self.evidence, &other.evidence);
         let [first, .., last] = new.as_slice() else {
@@ -36,7 +36,7 @@ impl Suspect {
         })
     }
 
-    /// The same as it was weighed.
+    /// Sets the onset and the strength of all evidence.
     pub fn weighed(mut self, since: Option<Ts>, strength: Option<Num>) -> Self {
         for e in &mut self.evidence {
             (e.since, e.strength) = (since, strength);
@@ -44,7 +44,7 @@ impl Suspect {
         self
     }
 
-    /// The same with the score that it came to.
+    /// Sets the score on the last piece of evidence.
     pub fn scored(mut self, score: f64) -> Self {
         if let Some(last) = self.evidence.last_mut() {
             last.score = Some(Num(score));
@@ -52,7 +52,7 @@ impl Suspect {
         self
     }
 
-    /// Takes over the evidence against another target of the same place, unless it is known.
+    /// Adds the evidence against another target of the same place, unless it is already known.
     pub fn join(&mut self, other: Self) {
         let Self { target, evidence } = other;
         let own = |had: &&Evidence| had.of.is_none();
@@ -70,7 +70,7 @@ impl Suspect {
     }
 }
 
-/// For people, with the words; for the engine's state, as it is.
+/// The human-readable form has the words; the engine's state has only the fields.
 impl Serialize for Suspect {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]

@@ -1,4 +1,4 @@
-//! What can be suspected.
+//! Targets that can be suspected.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,31 +9,31 @@ pub enum Target {
     Node {
         node: String,
     },
-    /// Its UUID and PCI address are empty where they are not known.
+    /// A GPU. Its UUID and PCI address are empty if they are unknown.
     Gpu {
         node: String,
         index: Option<u32>,
         uuid: String,
         pci: String,
     },
-    /// A port or a link between GPUs. The medium is empty where only the name is known.
+    /// A port or a link between GPUs. The medium is empty if only the name is known.
     Link {
         node: String,
         name: String,
         medium: String,
     },
-    /// What else a node has: a mount, a device, a cgroup, a process.
+    /// Another part of a node: a mount, a device, a cgroup, a process.
     Part {
         node: String,
         name: String,
     },
-    /// A rank; only its number on the node may be known, or not even that.
+    /// A rank. Its number, the number on its node, or both may be unknown.
     Rank {
         rank: Option<u32>,
         local_rank: Option<u32>,
         node: Option<String>,
     },
-    /// Ranks that a collective library names together, in its own words.
+    /// Ranks that a collective library names together, in the library's own words.
     Ranks {
         ranks: Vec<String>,
         hosts: Vec<String>,
@@ -45,11 +45,11 @@ pub enum Target {
     Layer {
         name: String,
     },
-    /// The data of a step, at which other runs or attempts spiked too.
+    /// The data of a step on which other runs or attempts spiked too.
     Batch {
         step: i64,
     },
-    /// The data of a step, or how the run is trained.
+    /// The data of a step, or the training recipe.
     Recipe {
         step: i64,
     },
@@ -59,40 +59,40 @@ pub enum Target {
     },
     DataLoading,
     Storage(Storage),
-    /// What links of several nodes share.
+    /// The switch that links of several nodes share.
     Switch,
-    /// What slow GPUs of several nodes share.
+    /// The power or cooling that slow GPUs of several nodes share.
     Power,
     /// A signal whose meaning only its owner knows.
     Signal {
         name: String,
     },
-    /// What is scraped or streamed, by its address.
+    /// A scrape target or stream, by its address.
     Source {
         source: String,
     },
-    /// One of the incidents of a storm, by its id, and the runs and nodes it is about.
+    /// An incident of a storm, by its id, and the runs and nodes that it is about.
     Incident {
         id: String,
         place: String,
     },
-    /// All alike, so that none stands out.
+    /// The whole fleet: all are alike, so none is suspected.
     Fleet(Unit),
 }
 
-/// Which storage is meant.
+/// The storage that is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Storage {
-    /// What several nodes mount.
+    /// Storage that several nodes mount.
     OfNodes,
-    /// Where a checkpoint goes that does not end.
+    /// The storage of a checkpoint that does not complete.
     OfCheckpoints,
-    /// Where checkpoints go that take longer than before.
+    /// The storage of checkpoints that take longer than before.
     SlowCheckpoints,
 }
 
-/// What a fleet is counted in.
+/// The unit in which a fleet is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -100,7 +100,7 @@ pub enum Unit {
     Nodes,
 }
 
-/// Where evidence belongs together: a node with all that is on it, or else the target itself.
+/// The place that groups evidence: a node with all its parts, or else the target itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
@@ -108,7 +108,7 @@ pub enum Place {
     Other(Box<Target>),
 }
 
-/// What makes two targets one device.
+/// The identity of a device, by which targets are compared.
 #[derive(PartialEq)]
 enum Device<'a> {
     Uuid(&'a str),
@@ -124,22 +124,22 @@ impl Target {
         Self::Node { node: node.into() }
     }
 
-    /// A rank, and its node where that is known.
+    /// A rank, and its node if it is known.
     pub fn rank(rank: u32, node: Option<&str>) -> Self {
         Self::Rank { rank: Some(rank), local_rank: None, node: node.map(str::to_owned) }
     }
 
-    /// Whether all are alike, so that none stands out.
+    /// Whether all are alike, so that none is suspected.
     pub fn is_nobody(&self) -> bool {
         matches!(self, Self::Fleet(_))
     }
 
-    /// Several nodes or ranks have it in common.
+    /// Whether several nodes or ranks share the target.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Switch | Self::Power | Self::Storage(Storage::OfNodes | Storage::OfCheckpoints))
     }
 
-    /// The node that it is or is on.
+    /// The node that the target is or is on.
     pub fn on_node(&self) -> Option<&str> {
         match self {
             Self::Node { node }
@@ -156,12 +156,13 @@ impl Target {
         self.on_node().map_or_else(|| Place::Other(Box::new(self.clone())), |node| Place::Node(node.into()))
     }
 
-    /// It is a part of a node, and not the node as a whole.
+    /// Whether the target is a part of a node, and not the whole node.
     pub fn is_device(&self) -> bool {
         matches!(self, Self::Gpu { .. } | Self::Link { .. } | Self::Part { .. })
     }
 
-    /// Whether both are one device, however much is known of it: a GPU and its links are one.
+    /// Whether both are the same device, however much is known of it. A GPU and its links are the
+    /// same.
     pub fn is_same_device(&self, other: &Self) -> bool {
         self.device() == other.device()
     }
@@ -181,7 +182,7 @@ impl Target {
         }
     }
 
-    /// The UUID of the GPU, also of one whose link this is: exporters call that `UUID/nvlink3`.
+    /// The UUID of the GPU, also for its links, which exporters name `UUID/nvlink3`.
     fn gpu(&self) -> Option<&str> {
         let uuid = match self {
             Self::Gpu { uuid, .. } => uuid.as_str(),

@@ -1,10 +1,10 @@
-//! Time as data: neither this crate nor the detectors read a clock.
+//! Time as data. Neither this crate nor the detectors read a clock.
 
 use core::fmt;
 use core::ops::{Add, Sub};
 use serde::{Deserialize, Serialize};
 
-/// Unix milliseconds.
+/// A time in Unix milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Ts(pub i64);
 
@@ -19,7 +19,7 @@ impl Ts {
 }
 
 impl Ts {
-    /// So much before this.
+    /// The time `by` earlier, without overflow.
     #[must_use]
     pub fn earlier(self, by: Span) -> Self {
         Self(self.0.saturating_sub(by.0))
@@ -41,7 +41,7 @@ impl Sub for Ts {
 }
 
 impl fmt::Display for Ts {
-    /// RFC 3339 in UTC, to the second.
+    /// Formats the time as RFC 3339 in UTC, to the second.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::from_millisecond(self.0) {
             Ok(t) => write!(f, "{}", t.strftime("%Y-%m-%dT%H:%M:%SZ")),
@@ -50,13 +50,13 @@ impl fmt::Display for Ts {
     }
 }
 
-/// The nearest whole number. Rounding calls a function on processors that are as old as those that
-/// are compiled for, and this is done for every event.
+/// The nearest integer. `f64::round` is a function call on old target processors, and this runs for
+/// every event.
 fn whole(ms: f64) -> i64 {
     (ms + 0.5_f64.copysign(ms)) as i64
 }
 
-/// A length of time in milliseconds. In configuration: `250ms`, `30s`, `5m`, `2h`, `1d`.
+/// A duration in milliseconds. In configuration: `250ms`, `30s`, `5m`, `2h`, `1d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span(pub i64);
 
@@ -93,13 +93,13 @@ impl Span {
             _ => return Err(bad()),
         };
         let ms = number * scale;
-        // A century bounds every deadline far from overflow.
+        // The limit of a century keeps every deadline far from overflow.
         if (0.0..=3.2e12).contains(&ms) { Ok(Self(ms.round() as i64)) } else { Err(bad()) }
     }
 }
 
 impl fmt::Display for Span {
-    /// The two largest units that matter: `4m 10s`, `3h 5m`, `250ms`.
+    /// Formats the two largest units that matter: `4m 10s`, `3h 5m`, `250ms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.max(0);
         let s = ms / 1000;

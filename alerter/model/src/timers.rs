@@ -1,11 +1,11 @@
-//! Deadlines as data, so that a restored engine has them all and a test can jump from one to the
+//! Deadlines as data, so that a restored engine has all of them and a test can jump from one to the
 //! next.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Ts;
 
-/// One deadline a key.
+/// Deadlines, one per key.
 #[derive(Debug, Clone)]
 pub struct Timers<K> {
     by_key: BTreeMap<K, Ts>,
@@ -35,8 +35,8 @@ impl<K: Ord + Clone> Timers<K> {
         }
     }
 
-    /// Moves the deadline only if it comes earlier: a deadline that every step pushes out is
-    /// checked when it fires instead.
+    /// Moves the deadline only to an earlier time. A deadline that every step postpones is checked
+    /// when it fires.
     pub fn set_earlier(&mut self, key: &K, at: Option<Ts>) {
         match (self.by_key.get(key), at) {
             (Some(had), Some(at)) if *had <= at => {}

@@ -1,4 +1,4 @@
-//! The settings: `remote_write` in the configuration.
+//! The `remote_write` section of the configuration.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,36 +7,36 @@ use crate::selector::Selector;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Series that are signals of runs, beside those that are known by their names
-    /// (`docs/remote-write.md`). The first rule that selects a series decides.
+    /// Rules for series that are signals of runs, in addition to the well-known names
+    /// (`docs/remote-write.md`). The first rule that selects a series wins.
     pub runs: Vec<RunRule>,
-    /// Series that are watched by their names alone, as `detectors.generic` says.
+    /// Selectors of series that are watched under their own names, as `detectors.generic` says.
     pub generic: Vec<Selector>,
-    /// Series that are counted and not looked at, whatever else selects them.
+    /// Selectors of series that are counted and then dropped, whatever else selects them.
     pub drop: Vec<Selector>,
-    /// Series known at once; further ones are counted and dropped.
+    /// The most series known at once; samples of more series are counted and dropped.
     pub max_series: usize,
-    /// The share of one tenant that has a name.
+    /// The most series of one named tenant.
     pub max_series_per_tenant: usize,
-    /// Series that anything is made of at once: signals of runs, readings of nodes, watched ones.
+    /// The most series in use at once: signals of runs, readings of nodes, watched series.
     pub max_watched: usize,
 }
 
-/// How series become a signal of runs.
+/// A rule that makes series a signal of runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunRule {
     pub series: Selector,
-    /// `loss`, `grad_norm`, `lr`, `step`, `step_time`, `tokens_per_second`, `mfu`, or any other
-    /// name.
+    /// The name of the signal: `loss`, `grad_norm`, `lr`, `step`, `step_time`, `tokens_per_second`,
+    /// `mfu` or any other.
     pub signal: String,
     /// The label that names the run.
     #[serde(default = "run")]
     pub run: String,
-    /// The label with the rank, where there is one.
+    /// The label with the rank; empty if there is none.
     #[serde(default = "rank")]
     pub rank: String,
-    /// What the value is multiplied by: 0.001 of milliseconds.
+    /// The factor for the value: 0.001 if it is in milliseconds.
     #[serde(default = "one")]
     pub scale: f64,
 }
@@ -67,11 +67,11 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The most that `max_series` may be: what the numbers of series have room for, and a few
+    /// The upper limit of `max_series`: series numbers have no more room, and memory stays at a few
     /// hundred megabytes.
     pub const MOST_SERIES: usize = 10_000_000;
 
-    /// Every mistake, each with its key.
+    /// Adds an error with the key for every mistake.
     pub fn check(&self, errors: &mut Vec<String>) {
         for (i, rule) in self.runs.iter().enumerate() {
             let mut wrong = |key: &str, why: &str| errors.push(format!("runs[{i}].{key}: {why}"));

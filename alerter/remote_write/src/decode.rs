@@ -1,10 +1,10 @@
-//! The body of a remote write request, read in place.
+//! Decodes the body of a remote write request in place.
 //!
-//! Written by hand because it is the hot path: a general decoder copies each label of each sample,
-//! and nearly all of them are known. Here the labels are one run of bytes that is hashed; their
-//! text is looked at only when somebody asks, which is when the key is new.
+//! This is written by hand because it is the hot path: a general decoder copies each label of each
+//! sample, although nearly all are known. Here the labels are one run of bytes that is hashed;
+//! their text is read only if the key is new.
 //!
-//! Decoding is as strict as protobuf asks and no stricter, but for what is listed at [`Malformed`].
+//! Decoding is as strict as protobuf, except for the cases listed at [`Malformed`].
 
 mod fields;
 mod malformed;
@@ -22,11 +22,11 @@ pub use series::{Labels, Sample, Series};
 use crate::hash::Secrets;
 use request::Buffers;
 
-/// Bytes that a body may have decompressed: twice what vmagent, the sender of the largest, packs.
+/// The most bytes of a decompressed body: twice the largest of vmagent, which sends the largest.
 pub const MAX_DECOMPRESSED: usize = 16 << 20;
-/// Three bytes of snappy copy at most 64: no honest body grows more than this,
+/// The most times that a body may grow: three bytes of snappy copy at most 64.
 const MAX_GROWTH: usize = 22;
-/// but for one so short that its header counts.
+/// Extra bytes for a body so short that its header counts.
 const GROWTH_SLACK: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,15 +37,14 @@ pub enum Version {
     V2,
 }
 
-/// What a body says that it has when it is decompressed, in bytes; nothing of one that is not
-/// snappy.
+/// The decompressed length that a body declares, in bytes; 0 if it is not snappy.
 pub fn declared_len(body: &[u8]) -> usize {
     snap::raw::decompress_len(body).unwrap_or_default()
 }
 
-/// Decompresses a body into `buffer`, which grows to the largest body so far and stays so.
+/// Decompresses a body into `buffer`, which keeps the size of the largest body so far.
 ///
-/// The declared length is checked before anything is allocated for it.
+/// The declared length is checked before any allocation for it.
 pub fn decompress<'b>(body: &[u8], buffer: &'b mut Vec<u8>) -> Result<&'b [u8], Malformed> {
     let declared = snap::raw::decompress_len(body)?;
     if declared > MAX_DECOMPRESSED {
@@ -55,14 +54,14 @@ pub fn decompress<'b>(body: &[u8], buffer: &'b mut Vec<u8>) -> Result<&'b [u8], 
         return Err(Malformed::Bomb { declared, body: body.len(), growth: MAX_GROWTH });
     }
     if buffer.len() < declared {
-        // Never shortened: the zeros are written once, not for each request.
+        // The buffer is never shortened, so the zeros are written once and not for each request.
         buffer.resize(declared, 0);
     }
     let length = snap::raw::Decoder::new().decompress(body, buffer)?;
     Ok(buffer.get(..length).unwrap_or_default())
 }
 
-/// Reads bodies; reused, because its buffers then are too.
+/// A decoder of bodies. It is reused to keep its buffers.
 #[derive(Debug)]
 pub struct Decoder {
     secrets: Secrets,
@@ -70,21 +69,21 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// `seed` must be random and the same for all decoders of a process: keys are comparable only
-    /// between decoders of one seed, and whoever knows it can make two series share a key.
+    /// `seed` must be random and the same for all decoders of a process: keys can be compared only
+    /// between decoders of one seed, and a sender who knows it can make two series share a key.
     pub fn new(seed: u64) -> Self {
         Self { secrets: Secrets::new(seed), buffers: Buffers::new() }
     }
 
-    /// What its buffers have grown to, in bytes.
+    /// The size of the buffers in bytes.
     pub fn held_bytes(&self) -> usize {
         self.buffers.held_bytes()
     }
 
-    /// Calls `each` for every time series in the order of the body.
+    /// Calls `each` for every time series, in the order of the body.
     ///
-    /// One pass: if the body turns out to be malformed, the series before the fault have been
-    /// handed over already.
+    /// Decoding makes one pass: if the body is malformed, `each` has already received the series
+    /// before the fault.
     pub fn decode<'a>(
         &mut self,
         version: Version,

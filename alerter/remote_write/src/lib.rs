@@ -1,11 +1,12 @@
-//! Prometheus remote write, 1.0 and 2.0: the bytes of a request in, what they say of runs, nodes
-//! and watched series out.
+//! Prometheus remote write, 1.0 and 2.0: converts the bytes of a request into reports about runs,
+//! nodes and watched series.
 //!
 //! [`decode`] reads a request in place. [`Registry`] knows the series: `meaning` decides once what
 //! one means, and `scrapes` puts the samples of a scrape together again, so that the engine gets
-//! the same events as from an exporter's stream; `xids` finds the XIDs that are new.
+//! the same events as from an exporter's stream; `xids` finds the new XIDs.
 //!
-//! No clock, socket, thread, file or randomness: the time and the seed of the keys are arguments.
+//! This crate uses no clock, socket, thread, file or randomness: the time and the seed of the keys
+//! are arguments.
 
 mod config;
 pub mod decode;

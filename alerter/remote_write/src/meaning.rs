@@ -1,8 +1,8 @@
-//! What a series means, decided once, when it is first seen.
+//! The meaning of a series, which is decided once, when the series first arrives.
 //!
 //! Series of our own exporters, of NVIDIA's DCGM exporter and of node_exporter are known by their
-//! names (`table.rs`); rules of the operator go before them. A series that nothing knows is
-//! counted, and nothing is kept of it but its key.
+//! names (`table.rs`); rules of the operator take precedence. An unknown series is counted, and
+//! only its key is kept.
 
 mod table;
 
@@ -16,20 +16,20 @@ use crate::selector::{NAME, value_of};
 use crate::signal::{DeviceName, Generic, Instance, Meaning, Signal, XidSeries};
 use table::{DEVICES, Device, OTHER_RUN_LABELS, OTHERS, OURS, PREFIXES, RUN_LABELS};
 
-/// Labels that say which replica of a pair sent a series: the series is the same.
+/// Labels of the replica in a pair of Prometheus servers. Both replicas send the same series.
 const REPLICA: [&str; 2] = ["__replica__", "prometheus_replica"];
-/// Labels that name a node, in the order in which they are believed.
+/// Labels that name a node, in order of precedence.
 const NODE_LABELS: [&str; 6] =
     ["node", "Hostname", "hostname", "nodename", "kubernetes_node", "exported_instance"];
-/// Bytes kept of a series' selector.
+/// The most bytes kept of a series' selector.
 const MAX_TEXT: usize = 1024;
 
-/// Labels of a series, sorted, without those of a replica.
+/// The sorted labels of a series, without the replica labels.
 pub(crate) fn identity<'a>(labels: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     labels.iter().copied().filter(|(name, _)| !REPLICA.contains(name)).collect()
 }
 
-/// The selector of a series, for people: the name and every label but those of a replica.
+/// The selector of a series for people: its name and all labels but the replica labels.
 pub(crate) fn text_of(labels: &[(&str, &str)]) -> String {
     let mut text = words::line(value_of(labels, NAME)).into_owned();
     for (i, (name, value)) in labels.iter().filter(|(name, _)| *name != NAME).enumerate() {
@@ -48,7 +48,7 @@ pub(crate) fn text_of(labels: &[(&str, &str)]) -> String {
     text
 }
 
-/// What a series means; none of one that is only counted. The labels are sorted.
+/// The meaning of a series; `None` if it is only counted. The labels are sorted.
 pub(crate) fn of(labels: &[(&str, &str)], config: &Config) -> Option<Meaning> {
     if config.drop.iter().any(|s| s.selects(labels)) {
         return None;
@@ -80,7 +80,7 @@ fn instance(labels: &[(&str, &str)]) -> Instance {
 
 fn run(labels: &[(&str, &str)], run: &str, rank: &str, signal: Signal) -> Option<Meaning> {
     let run = word(value_of(labels, run));
-    // As of every other way in: two runs may not differ by blanks at their ends.
+    // Trimmed as on every other input, so that no two runs differ only by blanks at the ends.
     let run = run.trim();
     if run.is_empty() {
         return None;
@@ -98,7 +98,7 @@ fn by_rule(rule: &RunRule, labels: &[(&str, &str)]) -> Option<Meaning> {
     run(labels, &rule.run, &rule.rank, signal)
 }
 
-/// A series of our own exporter.
+/// The meaning of a series of our own exporter.
 fn ours(name: &str, labels: &[(&str, &str)]) -> Option<Meaning> {
     let signal = match name {
         "train_mfu_ratio" => Signal::Mfu { convention: word(value_of(labels, "convention")) },
@@ -110,7 +110,8 @@ fn ours(name: &str, labels: &[(&str, &str)]) -> Option<Meaning> {
     run(labels, "run", "rank", signal)
 }
 
-/// A name that others use. Where it may mean many things, a label must name a run.
+/// The meaning of a well-known name of other programs. An ambiguous name needs a label that names a
+/// run.
 fn others(name: &str, labels: &[(&str, &str)]) -> Option<Meaning> {
     let prefix = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
     let base = prefix.unwrap_or(name);
@@ -149,20 +150,20 @@ fn uuid(labels: &[(&str, &str)]) -> Option<Arc<str>> {
     labels.into_iter().find(|uuid| uuid.starts_with("GPU-")).map(word)
 }
 
-/// A series of XIDs.
+/// The meaning of a series of XIDs.
 fn xid(name: &str, labels: &[(&str, &str)]) -> Option<Meaning> {
-    // Of `other`, which our exporter counts where there are too many codes, nothing is known.
+    // Our exporter counts XIDs beyond its limit of codes as `other`; their code is unknown.
     let counter = |harmless| {
         let code = value_of(labels, "xid").parse().ok()?;
         Some((word(value_of(labels, "gpu")), XidSeries::Counter { code, harmless }))
     };
     let (gpu, series) = match name {
         "gpu_xid_errors_total" => counter(false)?,
-        // They are among those of the other family, and nothing else tells them from errors that
-        // stop a run.
+        // The other family includes them, and only this one separates them from errors that stop a
+        // run.
         "gpu_xid_nonfatal_errors_total" => counter(true)?,
         "DCGM_FI_DEV_XID_ERRORS" => (uuid(labels)?, XidSeries::LastCode),
-        // Of the page of an exporter that reads the kernel log, or that NVML tells of XIDs.
+        // From the page of an exporter that reads the kernel log, or that gets XIDs from NVML.
         "kernel_log_records_total" | "gpu_nvml_event_failures_total" => ("".into(), XidSeries::Read),
         _ => return None,
     };

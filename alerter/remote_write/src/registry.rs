@@ -1,8 +1,8 @@
-//! Which series are known, and what became of each of their samples.
+//! The known series, and the outcome of each of their samples.
 //!
-//! A series that means nothing is a key and eight bytes. One that means something has an entry
-//! beside it. The key is the series as it was sent, so that the labels of a known series are not
-//! read again.
+//! A series without a meaning takes a key and eight bytes. A series with a meaning also has an
+//! entry. The key is the series as it was sent, so that the labels of a known series are not read
+//! again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -20,33 +20,32 @@ use crate::report::{Reported, Scraped};
 use crate::scrapes::Scrapes;
 use crate::selector::NAME;
 use crate::signal::{Generic, Meaning};
-use crate::xids::Tells;
+use crate::xids::Conclusion;
 
-/// A sample that is older is not judged: a person is rung for what happens now.
+/// The greatest age of a sample that is evaluated: people are notified only about the present.
 pub const MAX_AGE: Span = Span::secs(300);
-/// A sample may be so far ahead of our clock, as with Prometheus itself.
+/// The most time that a sample may be ahead of our clock, as in Prometheus itself.
 pub const MAX_AHEAD: Span = Span::secs(600);
-/// Labels of a series, and bytes of one of their values.
+/// The most labels of a series, and the most bytes of a label value.
 const MAX_LABELS: usize = 64;
 const MAX_VALUE: usize = 2048;
-/// Tenants with names; samples of further ones are counted and dropped.
+/// The most tenants; samples of more tenants are counted and dropped.
 pub const MAX_TENANTS: usize = 256;
-/// Reports and readings of one request. Nothing is taken of what comes after them, and the sender
-/// is told to repeat it.
+/// The most reports and readings of one request. The rest of the request is not taken, and the
+/// answer asks the sender to retry.
 const MAX_REPORTS: usize = 20_000;
 const MAX_READINGS: usize = 100_000;
-/// Bytes of labels for each series that means something, on average.
+/// Average bytes of labels per watched series, which limits their total.
 const LABEL_BYTES: usize = 512;
-/// A series that was not sent for so many minutes is forgotten.
+/// Minutes after which a series that was not sent is dropped.
 const FORGET_MINUTES: u16 = 60;
-/// How often they are looked through for that, and at least between two looks where there is no
-/// room.
+/// The interval of the sweep for such series, and the shortest interval if there is no room.
 const SWEEP_EVERY: Span = Span::secs(600);
 const SWEEP_AT_MOST: Span = Span::secs(60);
-/// For so long after a series found no room, or the rules were others, one that is new here may
-/// have been there all along: until the next scrape.
+/// After a series found no room or the rules changed, a series that is new here may have existed
+/// before. This is the time until the next scrape settles that.
 const SETTLES: Span = Span::secs(300);
-/// In place of the number of an entry: the series is only counted.
+/// Marks a series without an entry, which is only counted.
 const COUNTED: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -55,48 +54,48 @@ pub struct Registry {
     by_key: HashMap<Key, Known, BuildHasherDefault<KeyHasher>>,
     watched: Vec<Option<Entry>>,
     free: Vec<u32>,
-    /// By its labels in order, the entry of a series that is sent in more than one way.
+    /// The entry of a series by its sorted labels, for series that are sent in several ways.
     by_labels: HashMap<Key, u32, BuildHasherDefault<KeyHasher>>,
     secrets: Secrets,
     seed: u64,
-    /// Bytes of labels of those that mean something.
+    /// The label bytes of all watched series.
     label_bytes: usize,
     tenants: Tenants,
     scrapes: Scrapes,
     swept_at: Ts,
-    /// When it last took something.
+    /// The time of the last request.
     now: Ts,
-    /// Until then, not all series of any tenant are known.
+    /// Until this time, not all series of any tenant are known.
     settles_at: Ts,
     pub counts: Counts,
 }
 
-/// What is kept of every series.
+/// The state of every series.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     watched: u32,
     tenant: u16,
-    /// When it was last sent, in minutes, of which the lower bits.
+    /// The low bits of the minute in which the series was last sent.
     minute: u16,
 }
 
-/// What is kept of one that means something.
+/// The state of a series that has a meaning.
 #[derive(Debug)]
 struct Entry {
     labels: Key,
-    /// Of its labels.
+    /// The size of its labels.
     bytes: usize,
     meaning: Use,
     last_ms: i64,
     last: f64,
-    /// Keys that lead here.
+    /// The number of keys that refer to this entry.
     keys: u32,
 }
 
-/// What is made of it.
+/// The use of a series.
 #[derive(Debug)]
 enum Use {
-    /// Its value is watched by its name, or its rate.
+    /// The value of the series, or its rate, is watched under its own name.
     Watched {
         name: Arc<SeriesName>,
         counter: bool,
@@ -108,18 +107,18 @@ enum Use {
 struct Tenants {
     by_name: BTreeMap<String, u16>,
     series: Vec<usize>,
-    /// Until when not all series of a tenant are known, by its number.
+    /// By tenant number: until this time, not all series of the tenant are known.
     settle_at: BTreeMap<u16, Ts>,
 }
 
-/// Counted since the start.
+/// Counters since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub samples: u64,
-    /// Of series that mean something.
+    /// Samples of series that have a meaning.
     pub watched_samples: u64,
     pub stale_markers: u64,
-    /// Not newer than what came before of the series.
+    /// Samples that are not newer than the last one of their series.
     pub out_of_order: u64,
     pub too_old: u64,
     pub too_far_ahead: u64,
@@ -127,20 +126,20 @@ pub struct Counts {
     pub over_series: u64,
     pub over_watched: u64,
     pub over_tenant: u64,
-    /// Of series whose labels are no labels.
+    /// Samples of series with invalid labels.
     pub invalid: u64,
 }
 
-/// What a request came to.
+/// The result of one request.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// What instances report, in order.
+    /// The reports of instances, in order.
     pub reports: Vec<Reported>,
-    /// Values of series that are watched by their names.
+    /// Values of series that are watched under their own names.
     pub readings: Vec<SeriesReading>,
-    /// There is more in the request than one batch has room for: it must be repeated.
+    /// The request has more than one batch can hold: the sender must repeat it.
     pub full: bool,
-    /// Samples that are refused for good, and why the first was.
+    /// The number of samples that are refused permanently, and the reason for the first.
     pub refused: u64,
     pub why: Option<String>,
 }
@@ -149,11 +148,11 @@ pub struct Batch {
 #[derive(Debug, Clone, Copy)]
 pub struct Tenant {
     number: u16,
-    /// Of its name; keys of two tenants must not meet.
+    /// The hash of the tenant's name, so that keys of two tenants never collide.
     hash: [u64; 2],
 }
 
-/// The keys are hashes.
+/// A pass-through hasher: the keys are hashes already.
 #[derive(Debug, Default)]
 struct KeyHasher(u64);
 
@@ -180,7 +179,7 @@ fn minutes(now: Ts) -> u16 {
 }
 
 impl Registry {
-    /// `seed` must be random: whoever knows it can make two series one.
+    /// `seed` must be random: a sender who knows it can make two series share a key.
     pub fn new(config: Config, seed: u64) -> Self {
         Self {
             config,
@@ -200,7 +199,7 @@ impl Registry {
         }
     }
 
-    /// Takes other rules: what each series means is found out again.
+    /// Applies a new configuration: the meaning of each series is decided again.
     pub fn configure(&mut self, config: Config) {
         if config != self.config {
             let (counts, scrapes) = (self.counts, core::mem::take(&mut self.scrapes));
@@ -209,18 +208,18 @@ impl Registry {
         }
     }
 
-    /// The number of a tenant; none where there are too many.
+    /// The number of a tenant; `None` if there are too many.
     pub fn tenant(&mut self, name: &str) -> Option<Tenant> {
         let number = self.tenants.number(name)?;
         let mut hash = [0, u64::from(number)];
         for half in &mut hash {
-            // Any two numbers must differ in many bits (splitmix64).
+            // The halves of any two numbers must differ in many bits (splitmix64).
             *half = u64::from(number).wrapping_add(*half).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         }
         Some(Tenant { number, hash })
     }
 
-    /// Takes one series of a request.
+    /// Adds one series of a request.
     pub fn take(&mut self, series: &Series<'_, '_>, tenant: Tenant, now: Ts, batch: &mut Batch) {
         let samples = series.samples();
         let count = samples.len() as u64;
@@ -264,12 +263,12 @@ impl Registry {
         }
     }
 
-    /// What the requests so far have completed.
+    /// Adds to `batch` what the requests so far have completed.
     pub fn finish_request(&mut self, batch: &mut Batch) {
         self.scrapes.finish_request(&mut batch.reports);
     }
 
-    /// What has waited long enough; called about once a second.
+    /// Adds to `batch` what has waited long enough. Called about once a second.
     pub fn tick(&mut self, now: Ts, batch: &mut Batch) {
         self.scrapes.tick(now, &mut batch.reports);
         if now - self.swept_at >= SWEEP_EVERY {
@@ -277,22 +276,22 @@ impl Registry {
         }
     }
 
-    /// Series that are known.
+    /// The number of known series.
     pub fn series(&self) -> usize {
         self.by_key.len()
     }
 
-    /// Of them, those that mean something.
+    /// The number of known series that have a meaning.
     pub fn watched(&self) -> usize {
         self.by_labels.len()
     }
 
-    /// Samples of runs and devices beyond the limit of those that are put together.
+    /// The number of samples of runs and devices beyond the limit of scrapes that are assembled.
     pub fn over_groups(&self) -> u64 {
         self.scrapes.over_limit()
     }
 
-    /// A series that is not known yet: the number of its entry, or none where it finds no room.
+    /// Admits a new series: returns the number of its entry, or `None` if there is no room.
     fn admit(
         &mut self,
         key: Key,
@@ -320,7 +319,8 @@ impl Registry {
             Some(meaning) => {
                 let is_xid = matches!(meaning, Meaning::Xid { .. });
                 let Some(at) = self.watch(meaning, &labels, tenant) else {
-                    // It is looked at again when it is sent next: there may be room by then.
+                    // The series is examined again when it is next sent, because there may be room
+                    // by then.
                     self.counts.over_watched += count;
                     if is_xid {
                         self.settles_at = now + SETTLES;
@@ -335,7 +335,7 @@ impl Registry {
         Ok(Some(watched))
     }
 
-    /// The entry of a series that means something.
+    /// Adds the entry of a series that has a meaning.
     fn watch(&mut self, meaning: Meaning, labels: &[(&str, &str)], tenant: Tenant) -> Option<u32> {
         let of = self.tenants.name(tenant.number);
         let identity = identity(of, labels);
@@ -369,7 +369,7 @@ impl Registry {
         Some(at)
     }
 
-    /// A sample of what means something. `settled`: all series were known before.
+    /// Takes a sample of a series that has a meaning. `settled`: all series were known before.
     fn sample(&mut self, at: u32, sample: Sample, (now, settled): (Ts, bool), batch: &mut Batch) {
         let Some(entry) = self.watched.get_mut(at as usize).and_then(Option::as_mut) else { return };
         let Sample { ts_ms, value } = sample;
@@ -410,9 +410,9 @@ impl Registry {
             Meaning::Generic(_) => {}
             Meaning::Xid { instance, gpu, series } => {
                 let tells = match (old, settled) {
-                    (true, _) => Tells::Nothing,
-                    (false, false) => Tells::Rise,
-                    (false, true) => Tells::Appearance,
+                    (true, _) => Conclusion::Nothing,
+                    (false, false) => Conclusion::Rise,
+                    (false, true) => Conclusion::Appearance,
                 };
                 let of = (instance, gpu, *series);
                 self.scrapes.xid(now, of, scraped, tells, &mut batch.reports);
@@ -430,7 +430,7 @@ impl Registry {
         }
     }
 
-    /// Forgets what was not sent for an hour.
+    /// Drops the series that were not sent for an hour.
     fn sweep(&mut self, now: Ts) {
         self.swept_at = now;
         let minute = minutes(now);
@@ -461,13 +461,13 @@ impl Registry {
     }
 }
 
-/// What a counter rose by in a second; none at first, and where it was started anew.
+/// The rate of a counter per second; `None` for the first sample and after a counter reset.
 fn rate(had: f64, value: f64, from_ms: i64, to_ms: i64) -> Option<f64> {
     let seconds = to_ms.saturating_sub(from_ms) as f64 / 1e3;
     (had.is_finite() && value >= had && seconds > 0.0).then(|| (value - had) / seconds)
 }
 
-/// The tenant and the labels of a series, each with its length before it.
+/// The tenant and the labels of a series, each prefixed with its length.
 fn identity(tenant: &str, labels: &[(&str, &str)]) -> Vec<u8> {
     let labels = meaning::identity(labels);
     let words = labels.iter().flat_map(|(name, value)| [*name, *value]);
@@ -490,7 +490,7 @@ fn name_of(g: Generic, tenant: &str) -> SeriesName {
     }
 }
 
-/// The labels of a series, sorted, or what is wrong with them.
+/// The sorted labels of a series, or the reason why they are invalid.
 fn read<'a>(series: &Series<'a, '_>) -> Result<Vec<(&'a str, &'a str)>, String> {
     let labels: Result<Vec<_>, Malformed> = series.labels().collect();
     let mut labels = labels.map_err(|e| e.to_string())?;

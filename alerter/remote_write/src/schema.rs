@@ -1,7 +1,7 @@
-//! The two schemas as prost reads and writes them: the oracle of the tests.
+//! The two schemas for prost, which is the oracle of the tests.
 //!
-//! Histograms, exemplars and metadata are bytes here, because we do not read them either. So are
-//! symbols: only those that a series refers to must be text.
+//! Histograms, exemplars and metadata are bytes here, because our decoder does not read them
+//! either. So are symbols: only those that a series refers to must be text.
 
 use prost::Message;
 
@@ -33,7 +33,7 @@ pub(crate) struct Label {
     pub(crate) value: String,
 }
 
-/// Of both versions.
+/// A sample, the same in both versions.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Sample {
     #[prost(double, tag = "1")]

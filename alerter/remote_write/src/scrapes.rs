@@ -1,9 +1,9 @@
-//! Samples of one scrape, put together again: a step of a run, a reading of a device.
+//! Assembles the samples of one scrape: a step of a run, a reading of a device.
 //!
-//! All samples of a scrape have one time, but come in several requests, in any order: the step may
-//! arrive after the loss. What has come is reported when the step is there, or the next scrape
-//! begins, or nothing has come for [`PATIENCE`]. What comes later of the same scrape is reported
-//! with the same step, which the engine takes as more signals of it.
+//! All samples of a scrape have one time, but arrive in several requests and in any order: the step
+//! may follow the loss. The samples are reported when the step has arrived, the next scrape begins,
+//! or nothing has arrived for [`PATIENCE`]. Later samples of the same scrape are reported with the
+//! same step; the engine adds them to it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,27 +14,28 @@ use stepwatch_wire::{CkptPhase, Event, Kind, Metrics, Value};
 
 use crate::report::{Report, Reported, Scraped};
 use crate::signal::{DeviceName, Instance, Signal, XidSeries};
-use crate::xids::{Tells, Xids};
+use crate::xids::{Conclusion, Xids};
 
-/// How long a scrape waits for its step.
+/// How long the samples of a scrape wait for the step.
 const PATIENCE: Span = Span::secs(5);
-/// How long a reading of a device waits for the rest of it.
+/// How long a device reading waits for the other readings of its scrape.
 const READING: Span = Span::secs(2);
-/// Runs of instances, and devices, that are put together at once; samples of further ones are
-/// counted and dropped.
+/// The most runs of instances, and devices, that are assembled at once; samples of more are counted
+/// and dropped.
 const MAX_GROUPS: usize = 100_000;
-/// Of these, runs of instances, and names of runs: a run is much more to the engine than a device.
+/// The most runs of instances among them, and the most run names: a run costs the engine much more
+/// than a device.
 const MAX_RUN_GROUPS: usize = 10_000;
 const MAX_RUNS: usize = 512;
-/// Events of one scrape beside its steps.
+/// The most events of one scrape in addition to its steps.
 const MAX_OTHERS: usize = 64;
-/// Ranks of one run on one instance.
+/// The most ranks of one run on one instance.
 const MAX_RANKS: usize = 256;
-/// Shares of scrapes that may be missed before an instance counts as lost, and the shortest and
-/// longest time that comes to.
+/// The number of scrape intervals without a scrape after which an instance counts as lost, and the
+/// limits of that time.
 const MISSED: i64 = 4;
 const LOST_AFTER: (Span, Span) = (Span::secs(45), Span::secs(300));
-/// After its series have ended, a run is over if its instance still answers for so long.
+/// How long the instance must answer after the run's series have ended for the run to be over.
 const ENDS_AFTER: Span = Span::secs(30);
 
 #[derive(Debug, Default)]
@@ -42,23 +43,23 @@ pub(crate) struct Scrapes {
     instances: BTreeMap<Arc<str>, Liveness>,
     runs: BTreeMap<(Arc<str>, Arc<str>), RunScrape>,
     devices: BTreeMap<(Arc<str>, DeviceName), DeviceScrape>,
-    /// Names of runs, and how many instances report each.
+    /// Names of runs, and the number of instances that report each.
     names: BTreeMap<Arc<str>, u32>,
-    /// How many runs there were when the names were counted.
+    /// The number of runs when the names were last counted.
     named: usize,
-    /// Runs whose samples have come since they were last looked at.
+    /// Runs whose samples arrived since the last check.
     touched: Vec<(Arc<str>, Arc<str>)>,
     xids: Xids,
     over_limit: u64,
 }
 
-/// When an instance was last scraped.
+/// The scrape times of an instance.
 #[derive(Debug)]
 struct Liveness {
-    /// Time of the latest scrape, and when it arrived.
+    /// The time of the latest scrape, and when it arrived.
     scrape_ms: i64,
     heard: Ts,
-    /// Between two scrapes.
+    /// The interval between two scrapes, in milliseconds.
     every_ms: i64,
     up: Option<bool>,
     reported: Option<bool>,
@@ -70,15 +71,15 @@ struct RunScrape {
     at_ms: i64,
     since: Ts,
     ranks: BTreeMap<u32, RankScrape>,
-    /// What has no rank.
+    /// Samples without a rank.
     whole: RankScrape,
     world: Option<u32>,
     attempt: Option<u32>,
-    /// A restart that no attempt number shows.
+    /// The number of restarts seen, used as the attempt if the run reports none.
     fallen: u32,
-    /// The convention of MFU that was met first.
+    /// The MFU convention that was reported first.
     mfu: Option<Arc<str>>,
-    /// Scrapes seen, in place of steps for a run that reports none.
+    /// The number of scrapes, used as steps for a run that reports none.
     scrapes: i64,
     has_steps: bool,
     last_step: Option<i64>,
@@ -86,25 +87,25 @@ struct RunScrape {
     checkpoint_failures: Option<f64>,
     saving: bool,
     others: Vec<Event>,
-    /// When its series ended.
+    /// When the run's series ended.
     ended: Option<Ts>,
 }
 
-/// What one scrape says of a rank.
+/// The samples of a rank in one scrape.
 #[derive(Debug, Default)]
 struct RankScrape {
     step: Option<i64>,
-    /// The step that was reported of this scrape, and of an earlier one.
+    /// The step reported for this scrape, and the one reported before.
     reported: Option<i64>,
     last: Option<i64>,
     m: Metrics,
-    /// Counters as last read.
+    /// Counter values of the last scrapes.
     seconds: Counted,
     count: Counted,
     counters: BTreeMap<Arc<str>, f64>,
 }
 
-/// A counter as it was at the last two scrapes.
+/// The values of a counter at the last two scrapes.
 #[derive(Debug, Default, Clone, Copy)]
 struct Counted {
     before: Option<f64>,
@@ -124,7 +125,7 @@ impl Counted {
         self.before = self.now.replace(value);
     }
 
-    /// How much it rose; from 0 where it was started anew.
+    /// The increase between the two scrapes; from 0 after a counter reset.
     fn rise(self) -> Option<f64> {
         let (before, now) = (self.before?, self.now?);
         Some(if now >= before { now - before } else { now })
@@ -132,7 +133,7 @@ impl Counted {
 }
 
 impl Scrapes {
-    /// A sample of a run.
+    /// Takes a sample of a run.
     pub(crate) fn run(
         &mut self,
         now: Ts,
@@ -173,7 +174,7 @@ impl Scrapes {
         self.names.len() >= MAX_RUNS && !self.names.contains_key(run)
     }
 
-    /// A sample of a device.
+    /// Takes a sample of a device.
     pub(crate) fn device(
         &mut self,
         now: Ts,
@@ -206,28 +207,28 @@ impl Scrapes {
         self.hear(now, instance, v.ts_ms, out);
     }
 
-    /// A sample of what says of the XIDs of a GPU.
+    /// Takes a sample about the XIDs of a GPU.
     pub(crate) fn xid(
         &mut self,
         now: Ts,
         (instance, gpu, series): (&Instance, &Arc<str>, XidSeries),
         v: Scraped,
-        tells: Tells,
+        tells: Conclusion,
         out: &mut Vec<Reported>,
     ) {
         self.xids.take(now, (instance, gpu, series), v, tells, out);
-        // Every exporter of ours says what it read, also where nothing else of it is watched.
-        if !v.stale && series != XidSeries::Read && tells > Tells::Nothing {
+        // Our exporter always reports how much it read, even if nothing else of it is watched.
+        if !v.stale && series != XidSeries::Read && tells > Conclusion::Nothing {
             self.hear(now, instance, v.ts_ms, out);
         }
     }
 
-    /// Samples beyond the limits of what is put together.
+    /// The number of samples beyond the limits of assembly.
     pub(crate) fn over_limit(&self) -> u64 {
         self.over_limit + self.xids.over_limit
     }
 
-    /// Whether an instance answered a scrape.
+    /// Takes a sample of `up`: whether an instance answered a scrape.
     pub(crate) fn up(&mut self, now: Ts, instance: &Instance, v: Scraped, out: &mut Vec<Reported>) {
         if v.stale || !self.instances.contains_key(&instance.address) {
             return;
@@ -253,7 +254,7 @@ impl Scrapes {
         }
     }
 
-    /// What a request completed.
+    /// Reports what a request completed.
     pub(crate) fn finish_request(&mut self, out: &mut Vec<Reported>) {
         self.touched.sort_unstable();
         self.touched.dedup();
@@ -264,7 +265,7 @@ impl Scrapes {
         }
     }
 
-    /// What has waited long enough at `now`.
+    /// Reports what has waited long enough at `now`.
     pub(crate) fn tick(&mut self, now: Ts, out: &mut Vec<Reported>) {
         for ((address, run), scrape) in &mut self.runs {
             if now - scrape.since >= PATIENCE {
@@ -297,7 +298,7 @@ impl Scrapes {
         self.forget(now);
     }
 
-    /// Forgets what nothing was heard of for an hour.
+    /// Drops instances, runs and devices without samples for an hour.
     fn forget(&mut self, now: Ts) {
         let recent = |at: Ts| now - at < Span::secs(3600);
         self.devices.retain(|_, scrape| recent(scrape.since));
@@ -398,14 +399,14 @@ impl RunScrape {
         }
     }
 
-    /// What a scrape says beside its steps, up to a limit that no scrape has.
+    /// Adds an event that is not a step, up to a limit that no scrape reaches.
     fn beside(&mut self, event: Event) {
         if self.others.len() < MAX_OTHERS {
             self.others.push(event);
         }
     }
 
-    /// The last checkpoint that was completed, which may have been before this was first scraped.
+    /// Takes the last completed checkpoint, which may be older than the first scrape.
     fn checkpoint(&mut self, step: Option<i64>) {
         if step.is_some() && self.last_checkpoint != step {
             self.last_checkpoint = step;
@@ -415,7 +416,7 @@ impl RunScrape {
         }
     }
 
-    /// Reports what has come. `late`: nothing more is waited for.
+    /// Reports the samples so far. `late`: nothing more is expected.
     fn flush(&mut self, run: &str, late: bool, address: &Arc<str>, out: &mut Vec<Reported>) {
         let lowest = self.ranks.keys().next().copied();
         let known = self.whole.step.or_else(|| self.ranks.values().find_map(|rank| rank.step));
@@ -441,12 +442,12 @@ impl RunScrape {
             event.step = event.step.or(Some(step));
             out.push((Arc::clone(address), report(event)));
         };
-        // What has no rank is that of the lowest which this instance knows.
+        // Samples without a rank count for the lowest rank of this instance.
         let mut whole = core::mem::take(&mut self.whole.m);
         if let Some(secs) = self.whole.step_time() {
             whole.set(metric::STEP_TIME, secs);
         }
-        // A run that names no rank has one: an event without any is of no node.
+        // A run without ranks gets rank 0, because an event without a rank has no node.
         if self.ranks.is_empty() && self.whole.reports(step, &whole) {
             send(Event { m: whole.clone(), rank: Some(0), ..Event::new(Kind::Step) });
         }
@@ -470,7 +471,7 @@ impl RunScrape {
         }
     }
 
-    /// The ends of its ranks, without a word how they ended.
+    /// The end events of the run's ranks, without a reason.
     fn farewell(&self, run: &str) -> impl Iterator<Item = Event> {
         let mut ranks: Vec<Option<u32>> = self.ranks.keys().map(|rank| Some(*rank)).collect();
         if ranks.is_empty() {
@@ -487,10 +488,10 @@ impl RunScrape {
 }
 
 impl RankScrape {
-    /// Mean seconds of the steps between the last two scrapes, once.
+    /// The mean seconds of the steps between the last two scrapes. A second call returns `None`.
     fn step_time(&mut self) -> Option<f64> {
         let (seconds, count) = (self.seconds.rise()?, self.count.rise()?);
-        // Both are taken up to here.
+        // The counters up to here are used up.
         if count <= 0.0 {
             return None;
         }
@@ -498,8 +499,8 @@ impl RankScrape {
         (seconds.is_finite() && seconds > 0.0).then_some(seconds / count)
     }
 
-    /// Whether there is something to report: a step that moved, more of it, or what is no number.
-    /// A run that stands still is scraped as ever, with the numbers of its last step.
+    /// Whether there is something to report: a new step, more samples of it, or a non-finite value.
+    /// A run that stands still is still scraped, with the numbers of its last step.
     fn reports(&mut self, step: i64, m: &Metrics) -> bool {
         let again = self.reported.replace(step) == Some(step);
         let stands = self.last == Some(step) && m.iter().all(|(_, value)| value.is_finite());

@@ -18,13 +18,13 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Whether it selects a series. The labels are sorted by name.
+    /// Whether the selector matches a series. The labels are sorted by name.
     pub fn selects(&self, labels: &[(&str, &str)]) -> bool {
         self.matchers.iter().all(|m| m.holds_of(value_of(labels, m.label())))
     }
 }
 
-/// The value of a label; empty if it is not there.
+/// The value of a label; empty if the label is absent.
 pub(crate) fn value_of<'a>(labels: &[(&str, &'a str)], name: &str) -> &'a str {
     let at = labels.binary_search_by_key(&name, |(name, _)| name).ok();
     at.and_then(|at| labels.get(at)).map_or("", |(_, value)| value)

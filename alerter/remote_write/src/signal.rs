@@ -1,4 +1,4 @@
-//! What a series can mean.
+//! The possible meanings of a series.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ pub(crate) enum Meaning {
     Run { instance: Instance, run: Arc<str>, rank: Option<u32>, signal: Signal },
     /// A reading of a device of a node.
     Device { instance: Instance, device: DeviceName, name: &'static str, scale: f64 },
-    /// What is known of the XIDs of a GPU.
+    /// A sample about the XIDs of a GPU.
     Xid { instance: Instance, gpu: Arc<str>, series: XidSeries },
-    /// Whether the instance answers.
+    /// Whether the instance answers scrapes.
     Up { instance: Instance },
-    /// Watched by its name.
+    /// A series that is watched under its own name.
     Generic(Box<Generic>),
 }
 
-/// What was scraped: the address, and the node it is on.
+/// A scraped instance: its address, and its node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Instance {
     pub(crate) address: Arc<str>,
@@ -36,17 +36,17 @@ pub(crate) struct Generic {
     pub(crate) job: String,
     pub(crate) run: String,
     pub(crate) node: String,
-    /// It only rises: its rate is watched.
+    /// Whether the series is a counter, of which the rate is watched.
     pub(crate) counter: bool,
 }
 
-/// What a value says of a run.
+/// The meaning of a value for a run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Signal {
     Step,
     World,
     Attempt,
-    /// A metric of a step, by its name on the wire, and what it is multiplied by.
+    /// A metric of a step, by its wire name, and the factor for its value.
     Metric {
         name: Arc<str>,
         scale: f64,
@@ -55,14 +55,14 @@ pub(crate) enum Signal {
     Mfu {
         convention: Arc<str>,
     },
-    /// How much a counter rose since the scrape before.
+    /// The increase of a counter since the last scrape.
     Rise {
         name: &'static str,
     },
-    /// Seconds of steps in all, and how many there were.
+    /// The total seconds of steps, and their number.
     StepSeconds,
     StepCount,
-    /// Steps in which this metric was no number.
+    /// The number of steps in which this metric was not finite.
     NonFinite {
         name: Arc<str>,
     },
@@ -74,14 +74,14 @@ pub(crate) enum Signal {
     CheckpointRunning,
 }
 
-/// What a series says of XIDs.
+/// The meaning of a series about XIDs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum XidSeries {
-    /// XIDs of a code since the boot, or those of them that do no harm.
+    /// XIDs of a code since boot, or the harmless ones among them.
     Counter { code: u32, harmless: bool },
     /// The code of the last XID, or 0.
     LastCode,
-    /// XIDs are counted on this page.
+    /// This page counts XIDs.
     Read,
 }
 

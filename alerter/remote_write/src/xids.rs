@@ -1,10 +1,10 @@
-//! XIDs of GPUs, out of counters of our exporter and of the gauge of NVIDIA's DCGM exporter.
+//! Finds XIDs of GPUs in counters of our exporter and in the gauge of NVIDIA's DCGM exporter.
 //!
-//! A counter of ours appears with its first XID, because the exporter leaves out the zeros unless
-//! its configuration asks for them. So one that appears tells of a new XID, but only if an earlier
-//! page was without it although all XIDs up to then were counted on it: a page that is made before
-//! the exporter has read the log is without them too. A page has all XIDs if it says how much of
-//! the log was read, or that NVML reports them ([`XidSeries::Read`]).
+//! A counter of our exporter appears with its first XID, because the exporter omits zeros unless it
+//! is configured to write them. So a counter that appears shows a new XID, but only if an earlier
+//! complete page lacked it: a page from before the exporter read the log lacks all XIDs. A page is
+//! complete if it says how much of the log was read, or that NVML reports them
+//! ([`XidSeries::Read`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,37 +18,37 @@ use stepwatch_wire::{Event, Kind, Value};
 use crate::report::{Report, Reported, Scraped};
 use crate::signal::{Instance, XidSeries};
 
-/// GPUs that are followed at once, and codes of one of them.
+/// The most GPUs that are followed at once, and the most codes of one GPU.
 const MAX_GPUS: usize = 100_000;
 const MAX_CODES: usize = 512;
-/// How long an XID waits for the rest of its scrape, which may have the counter that says that it
-/// did no harm.
+/// How long an XID waits for the rest of its scrape, which may have the counter that shows it as
+/// harmless.
 const WAIT: Span = Span::secs(2);
-/// By how much a page must be earlier to be another one. Each Prometheus of a pair scrapes on its
-/// own, and what one of them sends may come some seconds after what the other does.
+/// The time by which a page must be earlier to be another one. Each Prometheus of a pair scrapes on
+/// its own, and their samples may arrive some seconds apart.
 const EARLIER_MS: i64 = 10_000;
 const FORGET: Span = Span::secs(3600);
 
-/// What may be concluded from a sample.
+/// The conclusion that a sample allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Tells {
-    /// It is too old to be judged: what comes later is compared with it.
+pub(crate) enum Conclusion {
+    /// The sample is too old to be evaluated: later ones are compared with it.
     Nothing,
-    /// What rises is new. A series that appears may have been there before.
+    /// An increase is new. A series that appears may have existed before.
     Rise,
-    /// A series that appears was not there before.
+    /// A series that appears did not exist before.
     Appearance,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Xids {
-    /// By the address of the instance, and the label of the GPU.
+    /// The GPUs by the address of their instance and the label of the GPU.
     gpus: BTreeMap<(Arc<str>, Arc<str>), Gpu>,
     readers: BTreeMap<Arc<str>, Reader>,
     pub(crate) over_limit: u64,
 }
 
-/// An exporter that counts XIDs: the first and the last of its pages, without a gap between them.
+/// An exporter that counts XIDs: the times of its first and last page, without a gap between them.
 #[derive(Debug, Clone, Copy)]
 struct Reader {
     since_ms: i64,
@@ -59,7 +59,7 @@ struct Reader {
 #[derive(Debug)]
 struct Gpu {
     node: Arc<str>,
-    /// The scrape that is put together, and when it began to arrive.
+    /// The time of the scrape that is being assembled, and when it began to arrive.
     at_ms: i64,
     since: Ts,
     codes: BTreeMap<u32, Code>,
@@ -76,15 +76,15 @@ struct Code {
 struct Counter {
     value: Option<f64>,
     last_ms: i64,
-    /// The time of the first page that it was not on any more.
+    /// The time of the first page without the counter.
     ended: Option<i64>,
-    /// How much it rose in this scrape.
+    /// The increase in this scrape.
     rise: f64,
     appeared: bool,
 }
 
-/// DCGM keeps the last code: only another one is a new XID. There may be several where a GPU is
-/// partitioned, and of a series whose code is one of its labels.
+/// The last codes of a GPU. DCGM keeps only the last one, so a change is a new XID. There are
+/// several if the GPU is partitioned, or if the code is a label of the series.
 #[derive(Debug, Default)]
 struct LastCode {
     before: Option<BTreeSet<u32>>,
@@ -92,7 +92,7 @@ struct LastCode {
 }
 
 impl Reader {
-    /// Whether there was a page at or after `ms` that is earlier than that of `before_ms`.
+    /// Whether a page at or after `ms` exists that is earlier than the page at `before_ms`.
     fn has_page(self, ms: i64, before_ms: i64) -> bool {
         let from = self.since_ms.max(ms);
         from <= self.last_ms && from <= before_ms.saturating_sub(EARLIER_MS)
@@ -100,7 +100,7 @@ impl Reader {
 }
 
 impl Counter {
-    fn take(&mut self, v: Scraped, tells: Tells, reader: Option<Reader>) {
+    fn take(&mut self, v: Scraped, tells: Conclusion, reader: Option<Reader>) {
         if self.value.is_some() && v.ts_ms <= self.last_ms {
             return;
         }
@@ -109,27 +109,27 @@ impl Counter {
             return;
         }
         let absent = |since_ms: i64| reader.is_some_and(|reader| reader.has_page(since_ms, v.ts_ms));
-        // A counter that fell was started anew. So was one that was gone from a page, even if it is
-        // at what it was before: after a reboot, the first XID is a 1 again.
+        // A counter that fell was reset. So was a counter that was absent from a page, even if it
+        // has its old value: after a reboot, the first XID is a 1 again.
         let (from, appeared) = match (self.value, self.ended) {
             (Some(_), Some(ended)) if absent(ended) => (0.0, true),
             (Some(had), _) => (if v.value < had { 0.0 } else { had }, false),
-            (None, _) if tells == Tells::Appearance && absent(i64::MIN) => (0.0, true),
+            (None, _) if tells == Conclusion::Appearance && absent(i64::MIN) => (0.0, true),
             (None, _) => (v.value, false),
         };
-        if tells > Tells::Nothing {
+        if tells > Conclusion::Nothing {
             self.rise += v.value - from;
             self.appeared |= appeared;
         }
         (self.value, self.last_ms, self.ended) = (Some(v.value), v.ts_ms, None);
     }
 
-    /// Whether this is the first scrape without it.
+    /// Whether the scrape at `ms` is the first without the counter.
     fn ends_at(&self, ms: i64) -> bool {
         self.last_ms < ms && self.ended.is_none_or(|ended| ended > ms.saturating_sub(EARLIER_MS))
     }
 
-    /// How much it rose since this was last asked.
+    /// The increase since the last call.
     fn rise(&mut self) -> f64 {
         self.appeared = false;
         core::mem::take(&mut self.rise)
@@ -137,20 +137,20 @@ impl Counter {
 }
 
 impl LastCode {
-    fn take(&mut self, v: Scraped, tells: Tells) {
-        // A code is no larger; what DCGM does not know has values that are.
+    fn take(&mut self, v: Scraped, tells: Conclusion) {
+        // Codes fit 16 bits; DCGM reports unknown ones as larger values.
         if v.stale || !(0.0..=f64::from(u16::MAX)).contains(&v.value) {
             return;
         }
         let code = v.value as u32;
-        if tells == Tells::Nothing {
+        if tells == Conclusion::Nothing {
             self.before = Some(BTreeSet::from([code]));
         } else if self.now.len() < MAX_CODES {
             self.now.insert(code);
         }
     }
 
-    /// The codes that were not there in the scrape before; none at first.
+    /// The codes that the last scrape lacked; empty for the first scrape.
     fn changes(&mut self) -> BTreeSet<u32> {
         if self.now.is_empty() {
             return BTreeSet::new();
@@ -169,7 +169,7 @@ impl Xids {
         now: Ts,
         (instance, gpu, series): (&Instance, &Arc<str>, XidSeries),
         v: Scraped,
-        tells: Tells,
+        tells: Conclusion,
         out: &mut Vec<Reported>,
     ) {
         if !v.stale && !v.value.is_finite() {
@@ -219,7 +219,8 @@ impl Xids {
         }
     }
 
-    /// Reports what has waited long enough, and forgets what nothing was heard of.
+    /// Reports what has waited long enough, and drops GPUs and exporters without samples for an
+    /// hour.
     pub(crate) fn tick(&mut self, now: Ts, out: &mut Vec<Reported>) {
         let waited = self.gpus.iter().filter(|(_, gpu)| gpu.has_news() && now - gpu.since >= WAIT);
         let waited: Vec<_> = waited.map(|(key, _)| key.clone()).collect();
@@ -239,7 +240,7 @@ impl Xids {
         for (number, code) in &mut gpu.codes {
             let had = moved.get(number).copied().unwrap_or_default();
             let (all, harmless) = (code.all.rise() - had, code.harmless.rise());
-            // Where one did harm, those that did none say nothing more.
+            // If a harmful XID of this code was counted, the harmless ones are not reported.
             if all > harmless {
                 found.push((*number, false));
             } else if harmless > 0.0 {
@@ -253,8 +254,8 @@ impl Xids {
         }
     }
 
-    /// What was counted by the address of a GPU until its UUID was found: its counters appear under
-    /// the UUID when those of the address end. By code.
+    /// The counts, by code, under the PCI address of a GPU from before its UUID was known. Its
+    /// counters appear under the UUID when those of the address end.
     fn moved_to(&mut self, (address, name): &(Arc<str>, Arc<str>)) -> BTreeMap<u32, f64> {
         let mut moved = BTreeMap::new();
         let Some(gpu) = self.gpus.get(&(Arc::clone(address), Arc::clone(name))) else { return moved };
@@ -279,7 +280,7 @@ impl Xids {
     }
 }
 
-/// The exporter writes the PCI address of a GPU whose UUID it does not know.
+/// Whether the label is a PCI address, which the exporter writes if it does not know the UUID.
 fn is_address(gpu: &str) -> bool {
     gpu.contains(':')
 }
@@ -295,7 +296,7 @@ impl Gpu {
         !self.last.now.is_empty() || self.codes.values().any(rose)
     }
 
-    /// With the fields of the exporter's own event, as far as numbers tell them.
+    /// An event with the fields of the exporter's own event, as far as the series provide them.
     fn event(&self, gpu: &str, code: u32, harmless: bool) -> Event {
         let known = xid::find(code);
         let (level, action) =

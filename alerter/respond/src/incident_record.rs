@@ -229,9 +229,7 @@ impl IncidentRecord {
             return named.words();
         }
         match self.alert() {
-            Some(name) if self.kind == Kind::PrometheusAlert => {
-                name.split_whitespace().collect::<Vec<_>>().join(" ")
-            }
+            Some(name) if self.kind.is_external() => name.split_whitespace().collect::<Vec<_>>().join(" "),
             _ => self.kind.title().to_owned(),
         }
     }
@@ -259,7 +257,7 @@ impl IncidentRecord {
     /// Whether its messages contain the state and the cost of the run. Those of external alerts do
     /// not: only the program that reports them knows what they cost.
     pub fn costs_a_run(&self) -> bool {
-        self.hits_a_run() && self.kind != Kind::PrometheusAlert
+        self.hits_a_run() && !self.kind.is_external()
     }
 
     /// Whether it has a position in the steps of a run. An external alert has one only if Stepwatch

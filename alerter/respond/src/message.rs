@@ -362,7 +362,7 @@ fn label_of(signal: &str) -> String {
 
 fn value_against_expected(r: &IncidentRecord) -> Option<String> {
     // The summary already has the number of firing alerts if it is more than one.
-    if r.kind == Kind::PrometheusAlert {
+    if r.kind.is_external() {
         return None;
     }
     let unit = Signal::find(&r.signal).map_or(SignalUnit::Number, |known| known.unit);
@@ -420,7 +420,7 @@ fn cost(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &ResponderConfig)
 
 /// The annotation `description` of a Prometheus alert.
 pub fn description(r: &IncidentRecord, alert: Option<&Alert>) -> Option<String> {
-    let text = alert.filter(|_| r.kind == Kind::PrometheusAlert)?.description()?.trim();
+    let text = alert.filter(|_| r.kind.is_external())?.description()?.trim();
     let cut = text.char_indices().nth(DESCRIPTION_MAX).map(|(at, _)| format!("{}…", &text[..at]));
     (!text.is_empty()).then(|| cut.unwrap_or_else(|| text.to_owned()))
 }
@@ -428,7 +428,7 @@ pub fn description(r: &IncidentRecord, alert: Option<&Alert>) -> Option<String> 
 /// The links of a message. A Prometheus alert links to its own runbook, if its rule names one.
 pub fn links(r: &IncidentRecord, alert: Option<&Alert>, config: &ResponderConfig) -> Vec<Link> {
     let mut links = Vec::new();
-    let own = alert.filter(|_| r.kind == Kind::PrometheusAlert).and_then(Alert::runbook);
+    let own = alert.filter(|_| r.kind.is_external()).and_then(Alert::runbook);
     if let Some(href) = own {
         links.push(Link { role: LinkRole::Runbook, text: RUNBOOK.into(), href: href.to_owned() });
     } else if !config.runbook_url.is_empty() {

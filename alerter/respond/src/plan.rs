@@ -5,11 +5,11 @@
 //! there is nothing to choose. `message::advice` writes the sentence for it.
 
 use crate::incident_record::{IncidentRecord, State};
-use stepwatch_model::need::{DRAIN_RESET, RESET_GPU};
 use stepwatch_model::{
-    Advice, Cause, FirstFailure, Forecast, Kind, Need, Needs, Plan, PlanCost, Remedy, RunSummary,
+    Action, Advice, Cause, FirstFailure, Forecast, Kind, Need, Needs, Plan, PlanCost, Remedy, RunSummary,
     SHARED_NODES, Severity, Target, When,
 };
+use stepwatch_wire::conditions;
 
 /// Batches after the onset that are skipped too: the least number that PaLM skipped.
 const SKIP: i64 = 200;
@@ -173,13 +173,16 @@ fn stopped(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan>
             Need::Memory { .. } if !stands => return None,
             Need::Memory { cgroup } => Remedy::LimitMemory { node, cgroup: cgroup.clone() },
             // The run continues until then.
-            Need::Repair { action, gpu, .. } if action == DRAIN_RESET && !stands => {
+            Need::Repair { action, gpu, .. } if *action == conditions::Remedy::DrainReset && !stands => {
                 let when = When::NextCheckpoint { last: run.checkpoint_step };
                 return Some(one(Remedy::ResetGpu { node, gpu: gpu.clone(), when }, cost));
             }
             Need::Repair { action, gpu, .. } => {
-                let action = if action == DRAIN_RESET { RESET_GPU } else { action };
-                Remedy::from_action(action, &node, gpu)?
+                let action = match action {
+                    conditions::Remedy::DrainReset => conditions::Remedy::ResetGpu,
+                    action => *action,
+                };
+                Remedy::from_action(&Action::Known(action), &node, gpu)?
             }
             Need::Link { name } => Remedy::CheckLink { node, link: name.clone() },
             Need::Gone => Remedy::CheckHost { node },
@@ -224,7 +227,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use stepwatch_model::need::effort;
     use stepwatch_model::{Observation, Sentence, Slowed, Suspect, Target, Unit};
 
     const NOBODY: Target = Target::Fleet(Unit::Nodes);
@@ -371,8 +373,8 @@ mod tests {
     const STANDS: &str = "; standing still costs $1280 an hour";
 
     fn repair(action: &str, sure: bool) -> Need {
-        let effort = effort(action);
-        Need::Repair { sure, effort, action: action.into(), gpu: "GPU 3 (GPU-2f)".into() }
+        let action = conditions::Remedy::parse(action).unwrap();
+        Need::Repair { sure, action, gpu: "GPU 3 (GPU-2f)".into() }
     }
 
     fn ended(words: Option<&str>) -> FirstFailure {

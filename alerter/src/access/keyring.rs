@@ -1,4 +1,4 @@
-//! The tokens in force, as hashes: the tokens themselves are forgotten when they have been read.
+//! The tokens in force, as hashes. The tokens themselves are dropped after they were read.
 
 use core::fmt;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 use super::scope::Scopes;
 use super::token_scope::TokenScope;
 
-/// A header this long is no token.
+/// The longest `Authorization` header that is parsed; a longer one has no token.
 const MAX_CREDENTIALS: usize = 2048;
 
-/// One token: whose, what for, and about what.
+/// One token: its name, its scopes, and its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     pub name: String,
@@ -42,7 +42,7 @@ impl fmt::Debug for Key {
 }
 
 impl Keyring {
-    /// Takes another token; the grant that has the same already is the error.
+    /// Adds a token. The error is the grant that already has the same token.
     pub(crate) fn add(&mut self, token: &Secret, grant: Grant) -> Result<(), Arc<Grant>> {
         if let Some(same) = self.find(token.expose()) {
             return Err(same);
@@ -51,7 +51,7 @@ impl Keyring {
         Ok(())
     }
 
-    /// Without any, requests need no token.
+    /// Whether there are no tokens, so that requests need none.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -66,7 +66,7 @@ impl Keyring {
         self.find_hash(&token_hash(token))
     }
 
-    /// The same by what [`token_hash`] makes of it.
+    /// The grant of a token by its hash, as [`token_hash`] computes it.
     pub(crate) fn find_hash(&self, given: &[u8; 32]) -> Option<Arc<Grant>> {
         let (mut at, mut found) = (0u32, Choice::from(0));
         for (i, key) in self.keys.iter().enumerate() {
@@ -79,8 +79,8 @@ impl Keyring {
     }
 }
 
-/// Tokens have too many bits to be guessed from a fast hash; see the least length that the
-/// configuration demands.
+/// Hashes a token. A fast hash suffices, because the configuration demands tokens that are too long
+/// to be guessed.
 pub(crate) fn token_hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
@@ -89,7 +89,7 @@ pub(crate) fn token_hash(token: &str) -> [u8; 32] {
 /// since browsers and old programs support nothing else.
 pub(crate) fn presented(headers: &HeaderMap) -> Option<String> {
     let mut given = headers.get_all(AUTHORIZATION).iter();
-    // Two headers are two minds: a proxy and we could each believe another one.
+    // With two headers, a proxy and this program could each use another one.
     let (Some(header), None) = (given.next(), given.next()) else { return None };
     let (scheme, rest) = header.to_str().ok()?.split_once(' ')?;
     let rest = rest.trim();

@@ -1,4 +1,4 @@
-//! What a token may do.
+//! The scopes of tokens.
 //!
 //! `admin` may do everything. `ack` and `silence` include reading, because people cannot answer
 //! what they cannot see; neither includes the other. `ingest` includes nothing else: a Prometheus
@@ -11,19 +11,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// Bring alerts.
+    /// Post alerts.
     Ingest,
-    /// See incidents, runs, silences, who is on call, metrics.
+    /// Read incidents, runs, silences, on-call schedules and metrics.
     Read,
-    /// Acknowledge and resolve.
+    /// Acknowledge and resolve incidents.
     Ack,
-    /// Make and end silences.
+    /// Create and end silences.
     Silence,
-    /// Everything, and operate the process: reload, log level, the audit log.
+    /// Everything, including the operation of the process: reload, log level, the audit log.
     Admin,
 }
 
-/// The scopes of one caller, with all that they imply.
+/// The scopes of one caller, including the implied ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scopes(u8);
 
@@ -40,7 +40,7 @@ impl Scope {
         }
     }
 
-    /// Itself, and what comes with it.
+    /// The scope itself and the scopes that it implies.
     fn implied(self) -> &'static [Self] {
         match self {
             Self::Ingest => &[Self::Ingest],

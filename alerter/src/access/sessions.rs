@@ -1,8 +1,9 @@
-//! Sessions of people in a browser: a random value in a cookie there, its hash here.
+//! Sessions of people in a browser. The browser has a random value in a cookie; this program has
+//! its hash.
 //!
-//! A session is as good as what it was begun with: it names the token or the user by a hash, and
-//! whoever asks checks on every request that this still exists. They are in memory alone, so a
-//! restart ends them all.
+//! A session depends on the credential that began it: it names the token or the user by a hash, and
+//! every request checks that this still exists. Sessions are only in memory, so a restart ends them
+//! all.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -13,32 +14,33 @@ use sha2::{Digest as _, Sha256};
 use stepwatch_model::time::{Span, Ts};
 use subtle::ConstantTimeEq as _;
 
-/// How long a session is kept that is not used, and one that is.
+/// The maximum idle time of a session, and its maximum age.
 const IDLE: Span = Span::secs(7 * 86_400);
 const LONGEST: Span = Span::secs(30 * 86_400);
-/// Sessions at once; a further one ends the one that was used longest ago.
+/// The most sessions at once; a further one ends the one that was idle for longest.
 const MAX_SESSIONS: usize = 10_000;
-/// Random bytes of a session.
+/// The number of random bytes of a session.
 const BYTES: usize = 32;
 
-/// Refused logins from one address within [`WITHIN`]; after these none is looked at.
+/// The most refused logins from one address within [`WITHIN`]; further logins are refused
+/// unchecked.
 const MAX_REFUSED: u32 = 10;
 const WITHIN: Span = Span::secs(60);
-/// Addresses whose refused logins are remembered; with more, the oldest are forgotten.
+/// The most addresses whose refused logins are counted; with more, the oldest are dropped.
 const MAX_ADDRESSES: usize = 4096;
 
 type Hash = [u8; 32];
 
-/// What a session was begun with.
+/// The credential that began a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Credential {
-    /// A token, by its hash.
+    /// The hash of a token.
     Token(Hash),
-    /// A user of the web configuration, with what identifies the password.
+    /// A user of the web configuration, with a hash that identifies the password.
     User { name: String, mark: Hash },
 }
 
-/// The value of a cookie; whoever has it has the session.
+/// The value of a session cookie, which is a secret: it gives access to the session.
 pub(crate) struct SessionId(String);
 
 #[derive(Debug, Default)]
@@ -57,7 +59,7 @@ struct Session {
     used: Ts,
 }
 
-/// Refused logins from one address.
+/// The refused logins from one address.
 #[derive(Debug, Clone, Copy)]
 struct Refused {
     since: Ts,
@@ -71,23 +73,23 @@ impl fmt::Debug for SessionId {
 }
 
 impl SessionId {
-    /// The value that a cookie has; `None` if it cannot be one.
+    /// Parses the value of a cookie; `None` if it is invalid.
     pub(crate) fn parse(value: &str) -> Option<Self> {
         let hex = value.len() == 2 * BYTES && value.bytes().all(|b| b.is_ascii_hexdigit());
         hex.then(|| Self(value.to_owned()))
     }
 
-    /// For the cookie alone.
+    /// The secret value, only for the cookie.
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 
-    /// What forms carry, so that no other site can make one. It reveals nothing of the session.
+    /// The token in forms against cross-site request forgery. It reveals nothing about the session.
     pub(crate) fn csrf(&self) -> String {
         hex::encode(digest("csrf", &self.0))
     }
 
-    /// Whether a form of this session was sent.
+    /// Whether the token of a form belongs to this session.
     pub(crate) fn made(&self, csrf: &str) -> bool {
         self.csrf().as_bytes().ct_eq(csrf.as_bytes()).into()
     }
@@ -98,7 +100,7 @@ impl SessionId {
 }
 
 impl Sessions {
-    /// Begins a session, if the system has randomness.
+    /// Begins a session. `None` if the system has no randomness.
     pub(crate) fn begin(&self, of: Credential, now: Ts) -> Option<SessionId> {
         let mut random = [0; BYTES];
         getrandom::fill(&mut random).ok()?;
@@ -114,8 +116,8 @@ impl Sessions {
         Some(id)
     }
 
-    /// What a session was begun with, if it has not ended. The lookup is by a hash, so its time
-    /// reveals nothing of the value.
+    /// The credential of a session that has not ended. The lookup is by a hash, so its duration
+    /// reveals nothing about the value.
     pub(crate) fn find(&self, id: &SessionId, now: Ts) -> Option<Credential> {
         let mut inner = self.inner();
         let session = inner.begun.get_mut(&id.hash()).filter(|session| session.lives(now))?;
@@ -127,12 +129,12 @@ impl Sessions {
         self.inner().begun.remove(&id.hash());
     }
 
-    /// Ends the sessions of which `keep` says so no more.
+    /// Ends the sessions for which `keep` returns false.
     pub(crate) fn retain(&self, keep: impl Fn(&Credential) -> bool) {
         self.inner().begun.retain(|_, session| keep(&session.of));
     }
 
-    /// Whether a login from this address is looked at, or in how many seconds one is.
+    /// Whether a login from this address is checked; otherwise the seconds until one is.
     pub(crate) fn admits_login(&self, from: Option<IpAddr>, now: Ts) -> Result<(), i64> {
         let inner = self.inner();
         let refused = inner.refused.get(&from).filter(|r| r.count >= MAX_REFUSED && now - r.since < WITHIN);
@@ -167,7 +169,7 @@ impl Session {
     }
 }
 
-/// The purpose keeps the two hashes of one value apart.
+/// Hashes a value. The purpose separates the hashes of one value.
 fn digest(purpose: &str, value: &str) -> Hash {
     let mut digest = Sha256::new();
     digest.update(b"stepwatch ");

@@ -1,12 +1,12 @@
-//! Which runs and teams a token is about.
+//! The runs and teams to which a token is limited.
 //!
-//! Everything that is given must hold, as matchers do: a token of `runs: [llama-*]` and `teams:
-//! [research]` is about the runs of that name that belong to that team. What belongs to no run or
-//! no team is out of the reach of a token that names some.
+//! All limits must hold, as with matchers: a token of `runs: [llama-*]` and `teams: [research]` is
+//! limited to runs of that name that belong to that team. A token that names runs or teams does not
+//! reach what belongs to none.
 //!
-//! A silence is looked at before it is made: it must be plain from its matchers that it cannot keep
-//! anything quiet beyond the reach. Whether one regular expression lies within another is answered
-//! for the forms that people write (names, `a|b`, `prefix.*`) and denied for all others.
+//! A silence is checked before it is created: its matchers must show that it suppresses nothing
+//! beyond the limits. Whether one regular expression lies within another is decided for the forms
+//! that people write (names, `a|b`, `prefix.*`) and denied for all other forms.
 
 use core::fmt;
 
@@ -14,15 +14,15 @@ use serde::{Deserialize, Serialize};
 use stepwatch_respond::external::LabelSet;
 use stepwatch_respond::matcher::{Labels, Matcher, Op};
 
-/// Characters of a pattern.
+/// The most characters of a pattern.
 const MAX_PATTERN: usize = 256;
 
-/// A name in which `*` stands for any characters and `?` for one.
+/// A name pattern in which `*` matches any characters and `?` one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Glob(String);
 
-/// The limits of a token; without any, it is about everything.
+/// The limits of a token. A token without limits applies to everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenScope {
     pub runs: Vec<Glob>,
@@ -33,7 +33,7 @@ impl Glob {
     pub fn matches(&self, name: &str) -> bool {
         let (pattern, name): (Vec<char>, Vec<char>) = (self.0.chars().collect(), name.chars().collect());
         let (mut p, mut n) = (0, 0);
-        // Where the last star was, and how much of the name it has taken.
+        // The position of the last star, and the start of the characters that it leaves over.
         let mut star: Option<(usize, usize)> = None;
         while n < name.len() {
             match pattern.get(p) {
@@ -52,7 +52,7 @@ impl Glob {
         pattern[p..].iter().all(|c| *c == '*')
     }
 
-    /// What every name that it matches begins with.
+    /// The common prefix of all names that the pattern matches.
     pub fn prefix(&self) -> &str {
         &self.0[..self.0.find(['*', '?']).unwrap_or(self.0.len())]
     }
@@ -61,7 +61,7 @@ impl Glob {
         self.0.chars().all(|c| c == '*')
     }
 
-    /// As a regular expression of the whole name.
+    /// The pattern as a regular expression for the whole name.
     fn regex(&self) -> String {
         let mut out = String::new();
         for c in self.0.chars() {
@@ -75,7 +75,7 @@ impl Glob {
         out
     }
 
-    /// Whether everything that a part of a regular expression matches is matched by this.
+    /// Whether the pattern matches everything that a part of a regular expression matches.
     fn covers(&self, part: &Part<'_>) -> bool {
         if self.is_everything() || self.regex() == part.text {
             return true;
@@ -118,7 +118,7 @@ impl TokenScope {
         [("run", &self.runs), ("team", &self.teams)]
     }
 
-    /// Whether something with these labels is within it.
+    /// Whether these labels are within the limits.
     pub fn admits(&self, labels: &Labels) -> bool {
         let value = |label: &str| labels.get(label).map_or("", String::as_str);
         self.limits()
@@ -126,7 +126,7 @@ impl TokenScope {
             .all(|(label, globs)| unlimited(globs) || globs.iter().any(|g| g.matches(value(label))))
     }
 
-    /// Those of the labels that it limits.
+    /// The labels that the token limits, out of `labels`.
     pub fn limits_of(&self, labels: &Labels) -> LabelSet {
         let limited = self.limits().into_iter().filter(|(_, globs)| !unlimited(globs));
         let pairs = limited.filter_map(|(name, _)| Some((name, labels.get(name)?)));
@@ -184,11 +184,11 @@ fn within(matcher: &Matcher, globs: &[Glob]) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 struct Part<'a> {
     text: &'a str,
-    /// What everything that it matches begins with, and whether that is all it matches.
+    /// The literal prefix of all matches, and whether the prefix is the only match.
     begins: (String, bool),
 }
 
-/// The alternatives, if it is plain where each begins and ends: without groups, classes and flags.
+/// The alternatives of a pattern. `None` if it has groups or classes, which may hide alternatives.
 fn parts(pattern: &str) -> Option<Vec<Part<'_>>> {
     if pattern.contains(['(', ')', '[', ']']) {
         return None;
@@ -214,7 +214,7 @@ fn begins(text: &str) -> (String, bool) {
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         match c {
-            // Of what may be repeated or left out, the last character is not certain.
+            // The last character may be repeated or absent, so it is not part of the prefix.
             '*' | '?' | '{' => {
                 literal.pop();
                 return (literal, false);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is let through reaches nobody else.
+        /// Accepted matchers match nothing beyond the limits.
         #[test]
         fn nothing_beyond_the_limits_is_reached(
             patterns in prop::collection::vec("[ab*?]{1,4}", 1..3),
@@ -349,7 +349,7 @@ mod tests {
             }
         }
 
-        /// The matcher that an error suggests is accepted, and means the same.
+        /// The matcher that an error suggests is accepted, and is equivalent.
         #[test]
         fn what_is_suggested_is_right(patterns in prop::collection::vec("[ab.*?|]{1,4}", 1..3), name in "[ab.|]{0,5}") {
             let globs: Vec<_> = patterns.iter().map(|p| glob(p)).collect();

@@ -1,9 +1,9 @@
-//! Alertmanager's HTTP API, version 2, for a Prometheus that has this alerter as its Alertmanager,
-//! for `amtool`, karma and Grafana.
+//! Alertmanager's HTTP API, version 2, for Prometheus servers that use this alerter as their
+//! Alertmanager, and for `amtool`, karma and Grafana.
 //!
 //! Shapes, defaults, filters and status codes are those of Alertmanager's OpenAPI document
-//! (`api/v2/openapi.yaml`); an error is a JSON string, as there. The engine decides what an alert
-//! means.
+//! (`api/v2/openapi.yaml`); an error is a JSON string, as in Alertmanager. The engine decides what
+//! an alert means.
 
 mod alerts;
 mod errors;
@@ -40,21 +40,21 @@ use super::view::When;
 use errors::Refused;
 use wire::{Cluster, ConfigText, Name, StatusView, VersionInfo};
 
-/// Bytes of alerts in one request: Prometheus sends 256 at once.
+/// The most bytes of alerts in one request: Prometheus sends 256 alerts at once.
 pub(crate) const MAX_ALERTS_BODY: usize = 8 << 20;
 
-/// The prefix of its paths.
+/// The prefix of the API's paths.
 pub(super) const PREFIX: &str = "/api/v2/";
-/// Comments to Alertmanager.
+/// Precedes our own configuration, which is a comment to Alertmanager's clients.
 const OURS: &str = "\n# The configuration of stepwatch-alerter, without comments and secrets:\n#\n";
 
-/// The alerts in a request body.
+/// Parses the alerts in a request body.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz_alerts(body: &[u8], now: Ts) -> Vec<PostedAlert> {
     alerts::fuzz(body, now)
 }
 
-/// Parses the query of a list, and the body of a silence.
+/// Parses the query of a list and the body of a silence.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz_queries(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
@@ -67,7 +67,7 @@ pub(crate) fn fuzz_queries(data: &[u8]) {
     let _ = wanted.map(|w| w.matchers.iter().filter(|m| m.holds_of(&text)).count());
 }
 
-/// The refusals of authentication and of overload, for the OpenAPI document.
+/// The error responses of authentication and of overload, for the OpenAPI document.
 pub(super) fn refusals() -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
     let refused = errors::Unauthorized::responses().into_iter().chain(errors::Forbidden::responses());
     refused.chain(too_slow(String::schema())).collect()
@@ -114,8 +114,8 @@ async fn status(State(api): State<Arc<Api>>, caller: Caller) -> Json<StatusView>
     let sketch = sketch::render(&api.runtime.read_model.routing(), whole);
     Json(StatusView {
         cluster: Cluster { name: "", status: "disabled", peers: Vec::new() },
-        // Our configuration has another format: first comes what Alertmanager's format can express,
-        // for programs that parse it, then the whole.
+        // Our configuration has another format. First comes the part that Alertmanager's format can
+        // express, for programs that parse it, and then the whole as a comment.
         config: ConfigText { original: format!("{sketch}{OURS}{ours}") },
         uptime: When(api.started),
         version_info: VersionInfo {

@@ -1,4 +1,5 @@
-//! The attempts of a run by HTTP: when each began and ended, why, what changed, and what was saved.
+//! The attempts of a run by HTTP: the start, end and end reason of each, its changes, and its
+//! checkpoints.
 
 use std::sync::Arc;
 
@@ -142,7 +143,7 @@ pub(super) async fn show(
 }
 
 impl Api {
-    /// Of a run that the caller may see.
+    /// The history of a run that the caller may see.
     pub(crate) fn history_of(&self, run: &str) -> HistoryView {
         let table = self.runtime.views.get().ranks.get(run).cloned();
         let history = table.map(|table| HistoryView::new(run, &table.history));
@@ -171,7 +172,7 @@ impl HistoryView {
 }
 
 impl EndView {
-    /// One line for a person.
+    /// The event in one line for people.
     pub(crate) fn words(&self) -> String {
         let place = self.place.as_ref().map(|place| format!("{place}: ")).unwrap_or_default();
         let text = self.text.as_deref().filter(|text| !text.is_empty());

@@ -15,7 +15,7 @@ use super::view::When;
 use crate::audit::{Door, Entry, Outcome};
 use crate::store::{AuditFilter, Audited};
 
-/// Entries in one answer: the default, and the maximum.
+/// The default and maximum number of entries in one answer.
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 10_000;
 

@@ -1,9 +1,9 @@
-//! Authentication and authorisation: the gate that every request passes, and the caller that it
-//! finds.
+//! Authentication and authorisation: the gate that checks every request, and the caller that it
+//! identifies.
 //!
-//! With tokens in the configuration, a request needs one (or a user of the web configuration, who
-//! may do everything). Exceptions are the probes of the process's health and the webhooks that
-//! Slack and PagerDuty sign. Without tokens every request is allowed.
+//! If the configuration has tokens, a request needs one, or a user of the web configuration, who
+//! may do everything. Exceptions are the health probes and the webhooks that Slack and PagerDuty
+//! sign. Without tokens every request is allowed.
 
 mod caller;
 mod gate;

@@ -1,7 +1,7 @@
-//! The chart of an incident, as SVG and as PNG.
+//! The chart of an incident, as SVG and PNG.
 //!
-//! A drawing is a document too when a browser opens it by itself: it is served under a policy that
-//! lets it load nothing, run nothing and be framed by nobody.
+//! A browser may open an SVG as a document, so it is served under a policy that forbids loading,
+//! scripts and framing.
 
 use std::sync::Arc;
 
@@ -26,9 +26,10 @@ const SVG: &str = "image/svg+xml";
 const PNG: &str = "image/png";
 const CONTENT_SECURITY_POLICY: &str =
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox";
-/// Asked for again each time: the incident may have changed, and a token may have been taken back.
+/// Browsers revalidate each time, because the incident may have changed and the token may have been
+/// revoked.
 const CACHE_CONTROL: &str = "private, no-cache";
-/// Of an entity tag.
+/// The length of an entity tag in bytes.
 const TAG_BYTES: usize = 16;
 
 type Result<T> = core::result::Result<T, ApiError>;
@@ -103,7 +104,7 @@ pub(crate) async fn svg(
     Ok(if is_known(&headers, &tag) { unchanged(tag) } else { picture(SVG, tag, svg.into()) })
 }
 
-/// The same as pixels, for a page.
+/// The chart as pixels, for a page.
 pub(crate) async fn png(
     State(api): State<Arc<Api>>,
     caller: Caller,

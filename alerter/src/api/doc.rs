@@ -1,7 +1,7 @@
-//! The OpenAPI document of every route, made of the declarations beside the handlers.
+//! The OpenAPI document of all routes, generated from the declarations of the handlers.
 //!
-//! Here is only what all routes share: the title, how callers authenticate, and the errors that any
-//! route can give. A route is declared under the scope that it needs ([`Scope`]); the same
+//! This module has only the common parts: the title, authentication, and the errors that any route
+//! can return. A route is declared under the scope that it requires ([`Scope`]); the same
 //! declaration puts the scope into the document.
 
 pub(super) mod errors;
@@ -56,7 +56,7 @@ pub(crate) const PAGERDUTY: &str = "pagerdutySignature";
 )]
 struct Base;
 
-/// How callers authenticate.
+/// The security schemes of the document.
 struct Schemes;
 
 impl Modify for Schemes {
@@ -83,7 +83,7 @@ impl Modify for Schemes {
     }
 }
 
-/// The part that the API contributes.
+/// The part of the document that the API contributes.
 pub fn of_api() -> utoipa::openapi::OpenApi {
     let api: OpenApiRouter<Arc<Api>> = super::routes();
     Base::openapi().merge_from(api.into_openapi())
@@ -101,7 +101,7 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], api.document.clone()).into_response()
 }
 
-/// Adds to every operation the scope that it needs, and the errors that authentication can give.
+/// Adds to every operation its required scope and the errors of authentication.
 pub(super) fn needing<S>(scope: Scope, mut routes: OpenApiRouter<S>) -> OpenApiRouter<S>
 where
     S: Clone + Send + Sync + 'static,

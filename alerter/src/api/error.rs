@@ -10,14 +10,14 @@ use super::view::ErrorBody;
 use crate::runtime::Unanswered;
 use crate::store::StoreError;
 
-/// Requests that the store did not answer.
+/// Limits the log lines about requests that the store did not answer.
 static UNANSWERED: LazyLock<LogThrottle> = LazyLock::new(LogThrottle::default);
 
-/// In the extensions of a response: the sentence, for the audit log.
+/// A response extension with the error sentence, for the audit log.
 #[derive(Debug, Clone)]
 pub(crate) struct Reason(pub(crate) String);
 
-/// In the extensions of a response: it is a page that says the reason itself.
+/// A response extension: the response is a page that already shows the reason.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shown;
 

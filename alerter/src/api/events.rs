@@ -1,4 +1,4 @@
-//! What happens, as it happens: Server-Sent Events.
+//! The events of runs, incidents and nodes as Server-Sent Events.
 
 use core::convert::Infallible;
 use core::time::Duration;
@@ -23,9 +23,10 @@ use super::state::Api;
 use super::view::{IncidentView, SignalValue, When};
 use crate::events::{Change, Events, Happened, Next, What};
 
-/// A comment is sent this often when nothing happens, so that proxies keep the connection.
+/// The interval of comments on an idle stream, so that proxies keep the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// A stream ends after so long and the reader connects again: its token may have been revoked.
+/// The longest duration of a stream. The reader reconnects, because its token may have been
+/// revoked.
 const LONGEST: Duration = Duration::from_hours(1);
 
 /// The data of an event `incident`.
@@ -112,7 +113,7 @@ pub(super) async fn follow(
     Ok(Sse::new(reader.into_stream()).keep_alive(keep_alive).into_response())
 }
 
-/// The number in an id of this start of the program.
+/// The event number of an id, if the id is from this process.
 fn number_of(events: &Events, id: &str) -> Option<u64> {
     let (boot, number) = id.split_once('-')?;
     (boot == format!("{:x}", events.boot)).then(|| number.parse().ok())?
@@ -121,9 +122,9 @@ fn number_of(events: &Events, id: &str) -> Option<u64> {
 struct EventReader {
     events: Arc<Events>,
     caller: Caller,
-    /// The number of the last event that was read.
+    /// The number of the last event read.
     at: u64,
-    /// The reader is to read everything anew.
+    /// Whether the reader must read everything again.
     reset: bool,
     changes: watch::Receiver<u64>,
     ends: Instant,
@@ -177,7 +178,7 @@ fn sees(caller: &Caller, what: &What) -> bool {
     }
 }
 
-/// As it is sent; `None` if it cannot be written as JSON, which nothing here leads to.
+/// The event in the format of the stream; `None` if it is not valid JSON, which cannot happen.
 fn shown(caller: &Caller, happened: &Happened) -> Option<Event> {
     let event = Event::default();
     let event = match &happened.what {

@@ -1,5 +1,4 @@
-//! Extractors of request parts. Every mistake in a request is answered in the form of the API's
-//! other errors.
+//! Extractors of request parts. Every invalid request gets an error in the API's format.
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -10,23 +9,23 @@ use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
 
-/// The query.
+/// The parsed query.
 #[derive(Debug)]
 pub(crate) struct Asked<T>(pub(crate) T);
 
-/// The one variable part of the path.
+/// The one variable segment of the path.
 #[derive(Debug)]
 pub(crate) struct Named(pub(crate) String);
 
-/// The body, in JSON.
+/// The parsed JSON body.
 #[derive(Debug)]
 pub(crate) struct Sent<T>(pub(crate) T);
 
-/// Values in a list: one of two bytes takes a hundred times as many in memory. An Alertmanager's
-/// client sends a few thousand.
+/// The most values in a list: a value of two bytes takes a hundred times as much memory.
+/// Alertmanager's clients send a few thousand.
 const MAX_VALUES: usize = 32_768;
 
-/// The body, a list in JSON: the valid elements, and the invalid ones with the reason.
+/// A JSON list as the body: the valid elements, and the invalid ones with the reason.
 #[derive(Debug)]
 pub(crate) struct Each<T>(pub(crate) Vec<Result<T, (serde_json::Value, serde_json::Error)>>);
 
@@ -57,7 +56,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
     }
 }
 
-/// Each element is parsed by itself: one that is invalid does not prevent the others.
+/// Each element is parsed separately, so that an invalid one does not affect the others.
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Each<T> {
     type Rejection = ApiError;
 
@@ -84,7 +83,7 @@ impl<T: DeserializeOwned> Each<T> {
     }
 }
 
-/// About how many values a text in JSON has.
+/// The approximate number of values in a JSON text.
 fn values(text: &[u8]) -> usize {
     let (mut count, mut quoted, mut escaped) = (0, false, false);
     for byte in text {
@@ -120,7 +119,7 @@ fn is_json(content_type: &str) -> bool {
     essence.trim().eq_ignore_ascii_case("application/json")
 }
 
-/// `state: unknown variant ...`, without the words before it.
+/// The reason `state: unknown variant ...`, without the prefix of the extractor.
 fn reason(text: &str) -> &str {
     text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text)
 }

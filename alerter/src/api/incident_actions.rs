@@ -1,8 +1,8 @@
-//! What people do with an incident, by HTTP: acknowledge it, take the acknowledgement back, resolve
-//! it, escalate it, add a note.
+//! Actions of people on an incident by HTTP: acknowledge, take the acknowledgement back, resolve,
+//! escalate, add a note.
 //!
-//! All actions take the same steps: the incident is looked up, the action is checked against its
-//! state, handed to the runtime with the name of the person, and answered when it is durable.
+//! All actions take the same steps: look up the incident, check the action against its state, pass
+//! it to the runtime with the person's name, and answer when it is durable.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use super::state::Api;
 use super::view::{By, IncidentView, Resolution};
 use crate::runtime::{Answer, Command, IncidentAction};
 
-/// Characters of a note, and of a person's name.
+/// The most characters of a note, and of a person's name.
 const MAX_NOTE: usize = 1000;
 const MAX_BY: usize = 100;
 
@@ -235,7 +235,7 @@ impl Said {
 }
 
 impl Api {
-    /// Does what a person wants of an incident, and returns the incident when that is durable.
+    /// Applies a person's action to an incident, and returns the incident when that is durable.
     pub(crate) async fn answer(&self, caller: &Caller, id: &str, said: Said) -> Result<IncidentView> {
         let record = match self.find(caller, id).await {
             Err(err) if err.status == StatusCode::NOT_FOUND => {
@@ -254,7 +254,7 @@ impl Api {
         if let Some(record) = hand_over(self, caller, &incident, &said).await? {
             return Ok((*record).into());
         }
-        // It resolved between the lookup and the action.
+        // The incident resolved between the lookup and the action.
         let record = self.find(caller, &incident).await?;
         let lost = || Err(ApiError::unavailable("what is known of the incident is being stored: ask again"));
         said.settled(&record).unwrap_or_else(lost).map(|()| record.into())
@@ -262,8 +262,8 @@ impl Api {
 }
 
 impl Api {
-    /// The same of an incident whose page went out from memory, because the store refuses writes.
-    /// A limited token may not ask for what the store cannot say whose it is.
+    /// Applies an action to an incident whose page was sent from memory, because the store refuses
+    /// writes. A limited token is refused if the store cannot confirm the incident's labels.
     async fn answer_unrecorded(
         &self,
         caller: &Caller,
@@ -278,7 +278,7 @@ impl Api {
     }
 }
 
-/// Hands the action to the runtime; returns when it is durable.
+/// Passes the action to the runtime; returns when it is durable.
 async fn hand_over(api: &Api, caller: &Caller, incident: &str, said: &Said) -> Result<Answer> {
     let (incident, action, word) = (incident.to_owned(), said.action.clone(), said.action.as_str());
     let (by, entry) = (caller.signs(&said.by), caller.audit(&said.by, word, &incident));

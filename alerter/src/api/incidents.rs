@@ -1,4 +1,4 @@
-//! Incidents by HTTP: the list, one of them, and its post-mortem. What people do with them is in
+//! Incidents by HTTP: the list, one incident, and its post-mortem. Actions of people are in
 //! `incident_actions`.
 
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::clock::wall;
 use crate::postmortem::{self, Account};
 use crate::store::{Delivery, Filter, StoreError};
 
-/// Incidents in one answer: the default, and the maximum.
+/// The default and maximum number of incidents in one answer.
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 1000;
-/// Incidents examined, the latest first, for a token that sees only some of them.
+/// The most incidents examined, latest first, for a token that sees only some of them.
 const LIMITED_SCAN: u32 = 20_000;
-/// Shown as it is by a browser, and never as HTML.
+/// A type that browsers display as text and never as HTML.
 pub(super) const MARKDOWN: &str = "text/markdown; charset=utf-8";
 
 type Result<T> = core::result::Result<T, ApiError>;
@@ -202,7 +202,7 @@ impl Api {
     /// The incident with this id, or with this unique prefix of an id.
     pub(crate) async fn find(&self, caller: &Caller, id: &str) -> Result<IncidentRecord> {
         let found = match self.store.incident(id).await {
-            // A limited caller must not learn that there are others.
+            // A limited caller must not learn that other incidents exist.
             Err(StoreError::AmbiguousId(_)) if caller.token_scope().is_some() => None,
             found => found?,
         };
@@ -227,8 +227,8 @@ impl Api {
         Ok(IncidentDetail::from_record(record, sent, cost, (timeline, deliveries)))
     }
 
-    /// What the last message said while the incident fired; without a message, what one would say
-    /// now.
+    /// The content of the last message while the incident fired; if there was none, of a message
+    /// sent now.
     pub(crate) fn last_sent(&self, record: &IncidentRecord, deliveries: &[Delivery]) -> LastSent {
         let sent = deliveries.iter().rev().filter_map(|d| d.message.as_deref());
         if let Some(m) = sent.clone().find(|m| m.status != Status::Resolved).or_else(|| sent.clone().next()) {
@@ -250,7 +250,7 @@ impl Api {
         }
     }
 
-    /// An alert of another program that makes an incident, while it fires.
+    /// The firing alert of another program that made the incident.
     fn alert_of(&self, record: &IncidentRecord) -> Option<Arc<Alert>> {
         let name = record.alert()?;
         let own = |label: &str| labels::OURS.contains(&label) && label != labels::ALERTNAME;
@@ -259,7 +259,7 @@ impl Api {
                 alert.labels.get(label).is_none_or(|said| value.is_some_and(|value| *said == **value))
             };
             let mut shared = record.labels.iter().filter(|(label, _)| !own(label.as_str()));
-            // A caller that may see one run or team may not see the words about another.
+            // A caller that is limited to one run or team must not see the text about another.
             alert.name() == name
                 && ["run", "team"].iter().all(|label| agree(label, record.labels.get(*label)))
                 && shared.all(|(label, value)| agree(label, Some(value)))
@@ -272,7 +272,7 @@ impl Api {
             .find(|alert| alike(alert))
     }
 
-    /// Incidents that pass the filter and that the caller may see.
+    /// Incidents that match the filter and that the caller may see.
     pub(crate) async fn incidents(&self, caller: &Caller, mut filter: Filter) -> Result<Vec<IncidentRecord>> {
         let Some(token_scope) = caller.token_scope() else { return Ok(self.store.incidents(&filter).await?) };
         let limit = filter.limit.replace(LIMITED_SCAN);
@@ -283,7 +283,7 @@ impl Api {
         Ok(seen.skip(offset).take(limit.unwrap_or(LIMIT_DEFAULT) as usize).collect())
     }
 
-    /// The number of incidents that pass the filter and that the caller may see.
+    /// The number of incidents that match the filter and that the caller may see.
     pub(crate) async fn count(&self, caller: &Caller, filter: &Filter) -> Result<usize> {
         if caller.token_scope().is_none() {
             return Ok(self.store.count_incidents(filter).await?);

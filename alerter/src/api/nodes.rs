@@ -1,4 +1,4 @@
-//! Nodes by HTTP: all of them, the worst first, and one with all that is known of it.
+//! Nodes by HTTP: the list, worst first, and one node in detail.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::label_names::nearest;
 use crate::node_snapshot::{ConditionSnapshot, GpuSnapshot, NodeSnapshot};
 use crate::store::Filter;
 
-/// Unresolved incidents that are looked through for the nodes that they name.
+/// The most unresolved incidents that are searched for the nodes that they name.
 const INCIDENTS_SCANNED: u32 = 5_000;
-/// Incidents of one node, the latest first.
+/// The most incidents of one node, latest first.
 const INCIDENTS_SHOWN: u32 = 100;
 
 type Result<T> = core::result::Result<T, ApiError>;
@@ -230,7 +230,7 @@ impl Api {
         })
     }
 
-    /// The runs that a limited caller may see; `None` of one who may see all.
+    /// The runs that a limited caller may see; `None` if the caller has no limits.
     fn runs_seen(&self, caller: &Caller) -> Option<Vec<String>> {
         caller.token_scope()?;
         Some(self.run_views(caller).runs.into_iter().map(|run| run.run).collect())
@@ -269,7 +269,7 @@ impl NodeView {
 }
 
 impl NodeView {
-    /// Without the jobs of others.
+    /// The node without the jobs of others, if the caller is limited.
     fn limited(mut self, limited: bool) -> Self {
         if limited {
             self.jobs.clear();

@@ -1,4 +1,4 @@
-//! Who is on call, by HTTP; the command line answers with the same.
+//! The on-call schedules by HTTP; the command line uses the same answer.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::state::Api;
 use super::view::When;
 use crate::clock::wall;
 
-/// Days of a plan: the default, and the maximum.
+/// The default and maximum number of days of a plan.
 pub const DAYS_DEFAULT: u32 = 7;
 pub const DAYS_MAX: u32 = 366;
 
@@ -115,7 +115,8 @@ pub(super) async fn show(
 }
 
 impl OnCallView {
-    /// Every schedule, or one. A time without a zone is on the clock of each schedule.
+    /// The answer for every schedule, or for one. A time without a zone is in the zone of each
+    /// schedule.
     pub fn from_on_call(
         oncall: &OnCall,
         schedule: Option<&str>,

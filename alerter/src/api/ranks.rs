@@ -1,4 +1,4 @@
-//! The ranks of a run by HTTP: who computes how long, now and in the last minutes.
+//! The ranks of a run by HTTP: the compute time of each, now and in the last minutes.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::state::Api;
 use super::view::When;
 use crate::rank_table::{RankSnapshot, RankTable};
 
-/// Ranks in one answer: the default, and the maximum.
+/// The default and maximum number of ranks in one answer.
 const LIMIT_DEFAULT: u32 = 512;
 const LIMIT_MAX: u32 = 4096;
 

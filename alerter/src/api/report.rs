@@ -1,4 +1,4 @@
-//! Reports by HTTP: where the GPU time of a period went, and what interrupted it.
+//! Reports by HTTP: how the GPU time of a period was used, and what interrupted it.
 
 use std::sync::Arc;
 
@@ -106,7 +106,7 @@ impl Api {
         Ok(gather(&self.store, &self.runtime.views, period, run, sees, now).await?)
     }
 
-    /// What the labels of a run are that is not watched any more, nobody knows.
+    /// Refuses a limited caller, because the labels of a run that is no longer watched are unknown.
     fn may_report(&self, caller: &Caller, run: Option<&str>) -> Result<()> {
         let Some(scope) = caller.token_scope() else { return Ok(()) };
         let Some(run) = run else { return caller.require_everything() };

@@ -24,12 +24,12 @@ use crate::label_names::nearest;
 use crate::series::{Mark, MarkKind, SeriesPoint, SeriesWindow};
 use crate::store::Filter;
 
-/// Points in one answer: the default, and the maximum.
+/// The default and maximum number of points in one answer.
 const POINTS_DEFAULT: u32 = 1024;
 const POINTS_MAX: u32 = 4096;
-/// Incidents beside a signal, the latest first.
+/// The most incidents with a signal, latest first.
 const INCIDENTS_MAX: u32 = 200;
-/// Names in the error about one that does not exist.
+/// The most names in the error about an unknown signal.
 const NAMES_SHOWN: usize = 12;
 
 type Result<T> = core::result::Result<T, ApiError>;
@@ -169,7 +169,7 @@ fn no_signal(run: &str, wanted: &str, signals: &[String]) -> ApiError {
     ApiError::not_found(format!("run {run:?} has no signal {wanted:?}; {}", suggestion(wanted, signals)))
 }
 
-/// `did you mean "loss"? There are grad_norm, loss`
+/// A suggestion for an unknown name: `did you mean "loss"? There are grad_norm, loss`.
 fn suggestion(wanted: &str, names: &[String]) -> String {
     let near = nearest(wanted, names.iter().map(String::as_str));
     let near = near.map_or_else(String::new, |near| format!("did you mean {near:?}? "));
@@ -180,7 +180,7 @@ fn suggestion(wanted: &str, names: &[String]) -> String {
 }
 
 impl Api {
-    /// The labels of a run; of one that is no longer watched, those that follow from its name.
+    /// The labels of a run; if it is no longer watched, the labels that follow from its name.
     pub(crate) fn labels_of(&self, run: &str) -> Labels {
         let routing = self.runtime.read_model.routing();
         let view = self.runtime.views.get();
@@ -189,7 +189,7 @@ impl Api {
         found.map_or_else(by_name, |run| routing.labels(run))
     }
 
-    /// Whether there is such a run, and the caller may see it.
+    /// Fails if the run does not exist or the caller may not see it.
     pub(crate) fn require_run(&self, caller: &Caller, run: &str) -> Result<()> {
         let view = self.runtime.views.get();
         let watched = view.runs.iter().any(|r| r.run == run);
@@ -197,7 +197,7 @@ impl Api {
         if known && caller.sees(&self.labels_of(run)) {
             return Ok(());
         }
-        // A limited caller must not learn the names of others.
+        // A limited caller must not learn the names of other runs.
         let seen: Vec<String> = self.run_views(caller).runs.into_iter().map(|r| r.run).collect();
         let near = nearest(run, seen.iter().map(String::as_str));
         let near = near.map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
@@ -210,7 +210,8 @@ impl Api {
         self.incidents(caller, filter).await
     }
 
-    /// Stands for the answer: another start of the alerter counts its steps anew.
+    /// The entity tag of the answer. It differs after a restart of the alerter, which counts steps
+    /// anew.
     fn tag_of(&self, view: &SeriesView, points: u32) -> String {
         let mut hasher = DefaultHasher::new();
         (self.started, points, &view.run, &view.signal, view.sequence).hash(&mut hasher);

@@ -24,12 +24,12 @@ use crate::label_names::{Asked as AskedFor, asked};
 use crate::runtime::{Command, Outside, fresh_id};
 use crate::store::Filter;
 
-/// How far back a preview looks: the default, and the maximum.
+/// The default and maximum number of days that a preview looks back.
 const PREVIEW_DAYS: u32 = 7;
 const PREVIEW_DAYS_MAX: u32 = 90;
-/// Characters of the author's name.
+/// The most characters of the author's name.
 const MAX_AUTHOR: usize = 200;
-/// Incidents that a preview examines.
+/// The most incidents that a preview examines.
 const PREVIEW_INCIDENTS: u32 = 5000;
 
 type Result<T> = core::result::Result<T, ApiError>;
@@ -218,7 +218,8 @@ fn unknown(id: &str) -> ApiError {
 }
 
 impl Api {
-    /// What a silence of these matchers would suppress now, and would have in the last `days`.
+    /// The incidents that a silence of these matchers would suppress now, and would have suppressed
+    /// in the last `days`.
     pub(crate) async fn preview(
         &self,
         caller: &Caller,
@@ -251,9 +252,9 @@ impl Api {
         })
     }
 
-    /// Refuses matchers on labels that nothing has and that are nearly ones of ours: they would
-    /// suppress nothing, or with `!=` everything. For other unknown labels it returns warnings,
-    /// since a future alert or run may have them.
+    /// Refuses matchers on labels that nothing has and that are similar to ours: they would
+    /// suppress nothing, or with `!=` everything. Other unknown labels give warnings, because a
+    /// later alert or run may have them.
     async fn doubts(&self, matchers: &[Matcher]) -> Result<Vec<String>> {
         let routing = self.runtime.read_model.routing();
         let asked = matchers.iter().map(Matcher::label).map(|label| (label, asked(label, &routing.config)));
@@ -295,7 +296,7 @@ impl Api {
         let warnings = self.doubts(&wanted.matchers).await?;
         wanted.created_by = words::into_line(wanted.created_by);
         wanted.comment = words::into_clean(wanted.comment);
-        // The name that authentication adds must not replace a missing one.
+        // The name that authentication adds must not replace a missing author.
         if wanted.created_by.trim().is_empty() || wanted.created_by.chars().count() > MAX_AUTHOR {
             return Err(ApiError::bad_request(format!(
                 "author: must be a name of 1 to {MAX_AUTHOR} characters"
@@ -354,7 +355,7 @@ impl Api {
         }
     }
 
-    /// Suppressed incidents: by what suppresses it, the incident.
+    /// Pairs of suppressor and incident, for all suppressed incidents.
     pub(crate) async fn suppressed(&self) -> Result<Vec<(String, String)>> {
         let filter = Filter { unresolved: true, limit: Some(PREVIEW_INCIDENTS), ..Filter::default() };
         let open = self.store.incidents(&filter).await?;

@@ -1,4 +1,5 @@
-//! What the handlers of all routes share: the store, the runtime, and copies of what they publish.
+//! The state that the handlers of all routes share: the store, the runtime, and copies of published
+//! data.
 
 use std::sync::Arc;
 
@@ -24,11 +25,11 @@ pub struct Api {
     pub remote_write: RemoteWrite,
     pub registry: Arc<Registry>,
     pub started: Ts,
-    /// Counts refused alerts, and limits their lines in the log.
+    /// Counts refused alerts, and limits the log lines about them.
     pub refused_alerts: Arc<LogThrottle>,
-    /// The same of alerts for which there was no room.
+    /// Counts alerts that were refused for lack of room, and limits the log lines about them.
     pub full_alerts: Arc<LogThrottle>,
-    /// The OpenAPI document, of this API and of what else is served beside it.
+    /// The OpenAPI document of this API and of the other routes of the server.
     pub document: Bytes,
 }
 

@@ -4,7 +4,7 @@ use crate::testing::{DEADLINE, TestApp, wait_for};
 
 const JSON: &str = "application/json";
 
-/// The sentence in an error.
+/// The message of an error.
 fn error(body: &str) -> String {
     let body: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("not JSON: {body}"));
     body["error"].as_str().unwrap().to_owned()
@@ -28,7 +28,7 @@ async fn an_incident_is_notified_listed_acknowledged_and_resolved() {
     let (status, body) = app.post(&ack, JSON, r#"{"by":"alice"}"#).await;
     let acked: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &acked["state"], &acked["acked_by"]), (200, &json!("acknowledged"), &json!("alice")));
-    // A second acknowledgement changes nothing, and its answer names the first person.
+    // A second acknowledgement changes nothing, and the answer names the first person.
     let (status, body) = app.post(&ack, JSON, r#"{"by":"bob"}"#).await;
     let again: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &again["acked_by"]), (200, &json!("alice")));
@@ -110,7 +110,7 @@ async fn runs_sources_status_and_metrics_say_what_is_watched() {
     })
     .await;
     let run = &runs["runs"][0];
-    // The rank that died is one of them.
+    // The dead rank is included.
     assert_eq!((&run["run"], &run["world"], &run["ranks"]), (&json!("llama"), &json!(8), &json!(2)));
     assert!(run["last_step_age_seconds"].as_f64().unwrap() < DEADLINE.as_secs_f64());
     assert_eq!(run["sources"][0], app.exporter.name());
@@ -182,7 +182,7 @@ async fn a_reload_takes_everything_or_changes_nothing() {
     assert_eq!(status, 500);
     assert!(why.contains("listen and storage changed, which takes a restart; nothing was reloaded"), "{why}");
 
-    // Another source, and nobody to notify.
+    // Another source, and no receivers.
     let mut text =
         text.replace("routes:", "").replace("receivers:", "  - exporters: {static: [OTHER]}\nreceivers:");
     text = text.replace("OTHER", &format!("\"{}\"", other.name())) + "routes: [{match: ['run=\"llama\"']}]\n";
@@ -192,7 +192,7 @@ async fn a_reload_takes_everything_or_changes_nothing() {
     let id = app.page("llama").await;
     let one = app.json(&format!("/api/v1/incidents/{id}")).await;
     assert_eq!(one["deliveries"], json!([]));
-    // The stream that stays was not disturbed.
+    // The unchanged stream was not interrupted.
     assert_eq!(app.exporter.requests().len(), 1);
 }
 
@@ -230,7 +230,7 @@ async fn who_is_on_call_comes_from_the_calendar_file() {
         metrics.contains("stepwatch_alerter_calendar_read_timestamp_seconds{schedule=\"primary\"} 1"),
         "{metrics}"
     );
-    // A file that is no calendar changes nothing, one that changed is read again.
+    // An invalid calendar changes nothing; a changed file is read again.
     std::fs::write(&shifts, "<html>").unwrap();
     wait_for("the failure to be counted", async || {
         let metrics = app.get("/metrics").await.1;

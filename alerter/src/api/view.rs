@@ -1,15 +1,13 @@
-//! The JSON of the API, as types: written by the server, read by our own command line.
+//! The JSON types of the API. The server writes them, and our command line reads them.
 //!
-//! Times are RFC 3339 in UTC with milliseconds. Numbers that are not finite are the strings `NaN`,
+//! Times are RFC 3339 in UTC with milliseconds. Non-finite numbers are the strings `NaN`,
 //! `Infinity`, `-Infinity`, as in events.
 
 mod detail;
 mod facts;
 mod silences;
-mod state_time;
 
-use jiff::fmt::temporal::Pieces;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Cause, Kind, Severity, Suspect};
 use stepwatch_respond::effect::{Action, Path, TimelineEntry};
@@ -26,16 +24,14 @@ use crate::ingest;
 use crate::postmortem::Impact;
 use crate::run_snapshot::RunSnapshot;
 use crate::series::Latest;
+pub use crate::state_time::StateTime;
 use crate::store::{Delivery, DeliveryState};
+pub use crate::when::When;
+pub(super) use crate::when::instant;
 pub use detail::IncidentDetail;
 pub(crate) use detail::LastSent;
 pub use facts::Facts;
 pub use silences::{PreviewView, SilenceList, SilenceView, WishView};
-pub use state_time::StateTime;
-
-/// A time as people and other programs read it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct When(pub Ts);
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct IncidentList {
@@ -346,40 +342,13 @@ pub struct By {
     pub by: String,
 }
 
-impl Serialize for When {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        match jiff::Timestamp::from_millisecond(self.0.0) {
-            Ok(t) => s.collect_str(&t.strftime("%Y-%m-%dT%H:%M:%S.%3fZ")),
-            Err(_) => s.collect_str(&self.0),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for When {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(d)?;
-        let time = instant(&text).map_err(serde::de::Error::custom)?;
-        Ok(Self(Ts(time.as_millisecond())))
-    }
-}
-
-/// An instant in RFC 3339. The last day of the year 9999, which many programs write for "never", is
-/// partly beyond the largest supported time.
-pub(super) fn instant(text: &str) -> Result<jiff::Timestamp, jiff::Error> {
-    text.parse().or_else(|err| {
-        let parts =
-            Pieces::parse(text).ok().filter(|p| p.date().year() == 9999 && p.to_numeric_offset().is_some());
-        parts.map(|_| jiff::Timestamp::MAX).ok_or(err)
-    })
-}
-
 impl IncidentView {
-    /// What it is about: `llama-70b`, `gpu-042`, `llama-70b on gpu-042`.
+    /// The subject of the incident: `llama-70b`, `gpu-042`, `llama-70b on gpu-042`.
     pub fn place(&self) -> String {
         stepwatch_respond::message::place(&self.run, &self.nodes)
     }
 
-    /// Its state, in a word or few.
+    /// The state in one or a few words.
     pub fn standing(&self) -> &'static str {
         match self.state {
             State::Open => "open",
@@ -390,7 +359,7 @@ impl IncidentView {
         }
     }
 
-    /// How it ended, in words that follow `resolved`.
+    /// How the incident ended, in words that follow `resolved`.
     pub fn how_it_ended(&self) -> String {
         let (by, silent_since) = (self.resolved_by.clone(), self.silent_since.map(|at| at.0));
         let verdict = self.resolved_as;
@@ -417,7 +386,7 @@ impl From<IncidentRecord> for IncidentView {
             severity: r.severity,
             state: r.state,
             signal: r.signal,
-            // What followed from the incident no longer holds once it is over.
+            // The circumstances of the summary no longer hold once the incident is over.
             summary: if resolved { r.summary.what() } else { r.summary.to_string() },
             facts: facts::facts(r.summary.clauses().take(if resolved { 1 } else { usize::MAX })),
             start_step: r.start_step,
@@ -433,7 +402,7 @@ impl From<IncidentRecord> for IncidentView {
             acked_by: r.acked_by,
             acked_at: r.acked_at.map(When),
             level: r.level,
-            // For a suppressed incident it is the time when the suppression is checked again.
+            // If the incident is suppressed, this is the time of the next check of the suppression.
             next_escalation_at: r.next_at.filter(|_| r.suppression.is_none()).map(When),
             flaps: r.flaps,
             labels: r.labels,
@@ -538,7 +507,7 @@ impl From<ingest::SourceSnapshot> for SourceView {
 }
 
 impl SourceView {
-    /// With the engine's refusals of its records.
+    /// Adds the engine's refusals of the source's records.
     #[must_use]
     pub fn judged(self, refused: Option<&(u64, &'static str)>) -> Self {
         let Some((count, why)) = refused else { return self };

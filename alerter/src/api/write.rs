@@ -16,9 +16,9 @@ use super::error::ApiError;
 use super::state::Api;
 use crate::remote_write::{Refusal, Written, negotiation};
 
-/// Bytes of a body before it is decompressed: senders have less than one megabyte.
+/// The most bytes of a compressed body: senders send less than one megabyte.
 pub(crate) const MAX_WRITE_BODY: usize = 8 << 20;
-/// Whom samples are from, where several share this alerter.
+/// The header with the tenant of samples, if several share this alerter.
 const TENANT: &str = "x-scope-orgid";
 const MAX_TENANT: usize = 64;
 
@@ -61,7 +61,7 @@ async fn answer(
     headers: &HeaderMap,
     body: Result<Bytes, axum::extract::rejection::BytesRejection>,
 ) -> Response {
-    // Which run a sample is of, only its labels say: a token for some runs proves nothing of them.
+    // Only the labels of a sample name its run, so a token that is limited to some runs is refused.
     if let Err(limited) = caller.require_everything() {
         return limited.into_response();
     }
@@ -79,7 +79,7 @@ async fn answer(
     }
     let body = match body {
         Ok(body) => body,
-        // 413 would be repeated for ever.
+        // A sender would repeat the request forever after a 413.
         Err(e) => return ApiError::bad_request(e.body_text()).into_response(),
     };
     match api.remote_write.take(version, body, tenant).await {
@@ -101,7 +101,7 @@ fn answered(written: Written) -> Response {
         None => StatusCode::NO_CONTENT.into_response(),
     };
     let Totals { samples, histograms, exemplars, .. } = totals;
-    // Without these, a sender of 2.0 believes that this is a receiver of 1.0.
+    // Without these headers, a sender of 2.0 assumes a receiver of 1.0.
     for (name, count) in [
         ("x-prometheus-remote-write-samples-written", samples.saturating_sub(refused)),
         ("x-prometheus-remote-write-histograms-written", histograms),

@@ -1,9 +1,9 @@
-//! CSV with a header: one row a step, an empty cell where something was not logged. Columns have
-//! our names or those of frameworks, and are parted by commas, semicolons or tabs.
+//! CSV with a header: one row per step, and an empty cell for a value that was not logged. Columns
+//! have our names or those of frameworks, and are separated by commas, semicolons or tabs.
 //!
-//! The web export of W&B has a column for each metric of each run, `RUN - lm_loss`, and two with
-//! its extremes; the runs are distinguished by the name. Where its first column is a time, the rows
-//! of a run are its steps.
+//! W&B's web export has a column for each metric of each run, `RUN - lm_loss`, and two with its
+//! extremes. Runs are distinguished by the name. If the first column is a time, the rows of a run
+//! are its steps.
 
 #[cfg(test)]
 mod tests;
@@ -15,19 +15,19 @@ use stepwatch_formats::{Absent, Nothing, Resolution, canonical, own_loss};
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Value, num};
 
-/// Rows longer than this many cells are not ours.
+/// The most cells of a row.
 const MAX_CELLS: usize = 256;
-/// Characters of a bad cell that the error shows.
+/// The most characters of a bad cell in the error.
 const SHOWN: usize = 32;
 /// The possible separators of columns.
 const SEPARATORS: [char; 3] = [',', '\t', ';'];
-/// The first column of W&B's exports in place of the step; one of them is the time of day.
+/// The first column of W&B's exports if it is not the step; one of them is the time of day.
 const TIME_AXES: [&str; 3] = ["Relative Time (Process)", "Relative Time (Wall)", WALL_TIME];
 const WALL_TIME: &str = "Wall Time";
 /// The separator of run and metric in a column of W&B, and the suffixes of its extremes.
 const OF_RUN: &str = " - ";
 const EXTREMES: [&str; 2] = ["__MIN", "__MAX"];
-/// How formats without NaN write it.
+/// How formats without NaN write a missing value.
 const NOTHING: [&str; 6] = ["null", "none", "n/a", "na", "<na>", "-"];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,16 +36,15 @@ enum Column {
     Timestamp,
     Rank,
     Node,
-    /// Of the pipeline.
+    /// The pipeline stage.
     Stage,
-    /// Where a rank spent the step; times other than its computation do not depend on the rank
-    /// alone.
+    /// A part of the step on a rank. Only the compute time depends on the rank alone.
     Part(&'static str),
-    /// The divisor from the column's unit to ours.
+    /// A metric, and the divisor from the column's unit to ours.
     Metric(&'static str, f64),
-    /// A column of another name: a series, where it is a number.
+    /// A column of another name, which becomes a series if it has numbers.
     Other,
-    /// Useless beside another column.
+    /// A column that is redundant next to another one.
     Skipped,
 }
 
@@ -82,15 +81,15 @@ impl Column {
 #[derive(Debug)]
 pub(super) struct Header {
     columns: Vec<Column>,
-    /// The columns, and in an export of several runs the run of each.
+    /// The names of the columns, and in an export of several runs the run of each.
     names: Vec<String>,
     runs: Vec<Option<String>>,
     separator: char,
 }
 
 impl Header {
-    /// `None` if the line is not a header: it needs `step` and a measured value. JSON has the same
-    /// names in the same quotes, but with a colon behind them.
+    /// Parses a header. `None` if the line is not one: a header needs `step` and a measured value.
+    /// JSON has the same names in the same quotes, but with a colon after them.
     pub(super) fn parse(line: &str) -> Option<Self> {
         if line.trim_start().starts_with(['{', '[']) || line.contains("\":") || line.contains("\" :") {
             return None;
@@ -122,13 +121,13 @@ impl Header {
         let columns = &header.columns;
         let measured =
             columns.iter().any(|c| matches!(c, Column::Metric(..) | Column::Part(_) | Column::Timestamp));
-        // Of two columns for the step, as exports have them, one is enough.
+        // Exports have two columns for the step; one is enough.
         let stepped = columns.contains(&Column::Step) || timed;
         (stepped && (measured || exported)).then_some(header)
     }
 
-    /// A run without a metric named like a loss, of an export or of a plain table: the metric whose
-    /// name is closest to one is used.
+    /// For each run without a loss, in an export or a plain table, uses the metric with the name
+    /// closest to a loss.
     fn find_losses(&mut self) {
         let runs = self.runs();
         let named = runs.into_iter().map(Some);
@@ -153,7 +152,7 @@ impl Header {
         runs
     }
 
-    /// Whether each row of a run is a step.
+    /// Whether the rows of a run are its steps, because it has no step column.
     fn counts_rows(&self, run: Option<&str>) -> bool {
         let own = |i: usize| self.runs[i].is_none() || self.runs[i].as_deref() == run;
         !(0..self.columns.len()).any(|i| self.columns[i] == Column::Step && own(i))
@@ -165,7 +164,7 @@ impl Header {
     }
 }
 
-/// The cells of a line, without their quotes; a separator within quotes does not count.
+/// The cells of a line, without their quotes; separators within quotes do not count.
 fn cells(line: &str, separator: char) -> impl Iterator<Item = Cow<'_, str>> {
     let mut rest = Some(line);
     core::iter::from_fn(move || {
@@ -196,15 +195,15 @@ pub(super) struct Rows {
     runs: Vec<OfRun>,
 }
 
-/// One run, and what its rows had so far.
+/// One run, and the state of its rows so far.
 #[derive(Debug)]
 struct OfRun {
     name: Option<String>,
     resolution: Resolution,
     absent: Absent,
-    /// Rows so far, where they are its steps.
+    /// The number of rows so far, if they are the steps.
     rows: Option<i64>,
-    /// A hash of the cells beside the numbers in the last row that had a loss or a gradient norm.
+    /// A hash of the non-numeric cells in the last row with a loss or a gradient norm.
     frame: u64,
 }
 
@@ -222,7 +221,7 @@ impl Rows {
         Self { header, runs }
     }
 
-    /// The step of a row, of each run that has something in it.
+    /// The events of a row: a step for each run that has a value in it.
     pub(super) fn events(&mut self, line: &str) -> Result<Vec<Event>, String> {
         let cells: Vec<Cow<'_, str>> = cells(line, self.header.separator).take(MAX_CELLS).collect();
         let mut events = Vec::new();
@@ -250,10 +249,10 @@ impl OfRun {
                 Column::Metric(name, _) if NOTHING.iter().any(|n| cell.eq_ignore_ascii_case(n)) => {
                     nothing.push((name.to_owned(), Nothing::Null));
                 }
-                // It stands for the loss by its name alone, which may be of something else.
+                // A column that is a loss only by a guess from its name may have other values.
                 Column::Metric(metric::LOSS, _)
                     if num::parse(cell).is_none() && canonical(name).is_none() => {}
-                // It is only a column beside the rows that are counted.
+                // The rows are counted as steps, so a bad time is no error.
                 Column::Timestamp if self.rows.is_some() => event.ts = timestamp(cell),
                 column => take(&mut event, column, cell, &mut self.resolution)?,
             }
@@ -278,8 +277,8 @@ impl OfRun {
         Ok(Some(event))
     }
 
-    /// Marks what is missing. A row without any number is about something else if the cells beside
-    /// the numbers are unlike the row before: a time is missing, or a text differs.
+    /// Marks missing values. A row without numbers has another purpose if its other cells differ
+    /// from those of the row before: a time is missing, or a text differs.
     fn judge(&mut self, event: &mut Event, nothing: &[(String, Nothing)], frame: u64) {
         let has = |name: &str| event.m.get(name).is_some();
         if has(metric::LOSS) || has(metric::GRAD_NORM) {
@@ -291,7 +290,7 @@ impl OfRun {
     }
 }
 
-/// A cell without its digits: times and counters differ from row to row.
+/// A cell without its digits, because times and counters differ in every row.
 fn words(cell: &str) -> String {
     cell.chars().filter(|c| !c.is_ascii_digit()).take(SHOWN).collect()
 }
@@ -326,7 +325,7 @@ fn take(event: &mut Event, column: Column, cell: &str, resolution: &mut Resoluti
         }
         Column::Metric(name, divisor) => {
             event.m.set(name, number(name)? / divisor);
-            // For a number in another unit the printed resolution is unknown.
+            // A number in another unit has an unknown printed resolution.
             if divisor == 1.0 {
                 resolution.read(name, cell);
             }
@@ -336,17 +335,17 @@ fn take(event: &mut Event, column: Column, cell: &str, resolution: &mut Resoluti
     Ok(())
 }
 
-/// Spreadsheets and data frames write integers as `7.0`.
+/// An integer step, which spreadsheets and data frames may write as `7.0`.
 fn step(v: f64) -> Option<i64> {
     (v.fract() == 0.0 && v.abs() < 1e15).then_some(v as i64)
 }
 
 fn timestamp(cell: &str) -> Option<f64> {
-    // The range is that of a 64-bit count of milliseconds, with room for sums.
+    // The range is that of 64-bit milliseconds, with room for sums.
     let milliseconds = |t: f64| if t.abs() < 1e11 { t } else { t / 1e3 };
     let unix = num::parse(cell).map(milliseconds).filter(|t| t.is_finite() && t.abs() < 1e12);
     let instant = || cell.parse::<jiff::Timestamp>().ok();
-    // As pandas and Python's logging write it, without a zone: it is taken for UTC.
+    // The format of pandas and Python's logging has no zone and is read as UTC.
     let civil = || {
         let local: jiff::civil::DateTime = cell.replace(',', ".").parse().ok()?;
         Some(local.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
@@ -354,7 +353,7 @@ fn timestamp(cell: &str) -> Option<f64> {
     unix.or_else(|| instant().or_else(civil).map(|t| t.as_microsecond() as f64 / 1e6))
 }
 
-/// Any other column of the table: text is ignored.
+/// Adds any other numeric column; text is ignored.
 fn own(event: &mut Event, name: &str, cell: &str) {
     if let Some(value) = num::parse(cell).filter(|_| !name.is_empty()) {
         event.m.set(name, value);

@@ -1,11 +1,11 @@
-//! The files that the arguments name: a directory is replaced by the runs in it.
+//! Expands the files of the arguments: a directory is replaced with the runs in it.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use stepwatch_formats::known_name;
 
-/// Files taken from directories, and how deep those are searched.
+/// The most files taken from directories, and the depth to which those are searched.
 const MAX_FILES: usize = 10_000;
 const MAX_DEPTH: usize = 8;
 
@@ -13,11 +13,11 @@ const MAX_DEPTH: usize = 8;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) path: PathBuf,
-    /// The argument named it, so that it is an error if it contains no run.
+    /// Whether an argument named the file, so that it is an error if it contains no run.
     pub(super) named: bool,
 }
 
-/// In the order of the arguments; those of a directory by name.
+/// The files in the order of the arguments; those of a directory by name.
 pub(super) fn expand(arguments: &[PathBuf]) -> (Vec<Found>, Vec<(PathBuf, io::Error)>) {
     let (mut found, mut errors) = (Vec::new(), Vec::new());
     for path in arguments {
@@ -40,7 +40,7 @@ fn search(dir: &Path, depth: usize, found: &mut Vec<Found>, errors: &mut Vec<(Pa
     for entry in entries.flatten() {
         let path = entry.path();
         let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        // A link may lead in a circle; a pipe would never end.
+        // A link may form a cycle, and a pipe would never end.
         match entry.file_type() {
             _ if hidden => {}
             Ok(t) if t.is_dir() && depth > 0 => search(&path, depth - 1, found, errors),

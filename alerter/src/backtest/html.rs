@@ -1,4 +1,4 @@
-//! A report as one page that is a file.
+//! The HTML report, as one self-contained page.
 
 use core::fmt::{self, Write as _};
 
@@ -15,24 +15,24 @@ use super::{Replayed, picture, words};
 use crate::chart::{self, Look};
 use crate::markup::{escape, page};
 
-/// Pictures of one file: a page that is too large for a browser is useless.
+/// The most charts for one file: browsers fail on a page that is too large.
 const MAX_CHARTS: usize = 120;
-/// Rounds of messages that are listed of one incident.
+/// The most rounds of messages that are listed for one incident.
 const MAX_ROUNDS: usize = 5;
 
 #[derive(Debug)]
 pub(super) struct Page<'a> {
     pub(super) files: &'a [Replayed],
-    /// What could not be read, in words.
+    /// Errors about files that could not be read.
     pub(super) failed: &'a [String],
     pub(super) config: &'a ResponderConfig,
-    /// Sections that stand between the overview and the files.
+    /// Sections between the overview and the files.
     pub(super) more: &'a str,
     pub(super) version: &'a str,
 }
 
-/// The common beginning of all file names, up to a directory: it distinguishes nothing and fills
-/// the page.
+/// The length of the common directory prefix of all file names, which is omitted because it
+/// distinguishes nothing.
 fn common<'a>(mut names: impl Iterator<Item = &'a str>) -> usize {
     let Some(first) = names.next() else { return 0 };
     let directory = |name: &str| name.rfind('/').map_or(0, |at| at + 1);
@@ -40,7 +40,7 @@ fn common<'a>(mut names: impl Iterator<Item = &'a str>) -> usize {
         let same = first.bytes().zip(name.bytes()).take(common).take_while(|(a, b)| a == b).count();
         first.get(..same).map_or(0, directory)
     });
-    // All that two paths share may be the root.
+    // Two paths may share only the root.
     if common > 1 { common } else { 0 }
 }
 
@@ -225,7 +225,7 @@ impl Page<'_> {
     }
 }
 
-/// Whether a fact is not in the course above already.
+/// Whether a fact is not already in the course of the incident above.
 fn adds(fact: &Fact) -> bool {
     !matches!(fact.label.as_str(), "Since" | "Since step" | "Restarts")
 }
@@ -238,7 +238,7 @@ fn figure(out: &mut String, chart: &chart::Chart<'_>, legend: &str) {
     out.push_str("</figure>\n");
 }
 
-/// The rounds of messages: who, when after it opened, why.
+/// The rounds of messages: the receivers, the time after opening, and the reason.
 fn rounds(story: &Story) -> String {
     let mut rounds: Vec<(Ts, i64, &str, Vec<&str>)> = Vec::new();
     for notified in &story.notified {

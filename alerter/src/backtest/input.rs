@@ -1,4 +1,4 @@
-//! From a file of any format to events.
+//! Reads the events of a file of any format.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read as _};
@@ -11,7 +11,7 @@ use stepwatch_wire::Event;
 use super::csv::{Header, Rows};
 use super::records::Records;
 
-/// Longest line; a longer one is skipped as a whole.
+/// The longest line in bytes; a longer one is skipped.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -33,15 +33,15 @@ pub(super) enum InputError {
     /// A file of a known format without a step.
     #[error("no training step found; read as {format}: {found}")]
     Known { format: &'static str, found: String },
-    /// The line is left out, the file goes on.
+    /// A line was skipped; reading continues.
     #[error("line {line}: {reason}")]
     Line { line: u64, reason: String },
-    /// Records are left out; the file goes on if it can.
+    /// Records were skipped; reading continues if possible.
     #[error("{0}")]
     Records(String),
 }
 
-/// An open file, and how it is read.
+/// An open file and its reader.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one of them at a time")]
 pub(super) enum Input {
@@ -49,7 +49,8 @@ pub(super) enum Input {
     Records(Box<Records<Source>>),
 }
 
-/// A file whose beginning was read, which may not be seekable. The progress grows as it is read.
+/// A file whose beginning was already read, because it may not be seekable. The progress bar
+/// advances as it is read.
 type Source = ProgressBarIter<Chain<Cursor<Vec<u8>>, File>>;
 
 #[derive(Debug)]
@@ -76,7 +77,7 @@ impl Input {
         let mut head = Vec::new();
         (&mut file).take(HEAD_BYTES as u64).read_to_end(&mut head)?;
         let read_here = kind_of(path, &head) == FileKind::Lines || is_ours(&head);
-        // A table that a trainer appends to is read here as any other is.
+        // A table to which a trainer appends is read here like any other table.
         let reader = if read_here { None } else { FileReader::new(path, &head) };
         let reader = reader.filter(|reader| reader.name() != "csv");
         let source = progress.wrap_read(Cursor::new(head).chain(file));
@@ -94,8 +95,8 @@ impl Input {
         }
     }
 
-    /// The next events; `None` at the end. After a bad line or record the next call goes on behind
-    /// it.
+    /// The next events; `None` at the end. After a bad line or record, the next call continues
+    /// after it.
     pub(super) fn next(&mut self) -> Result<Option<Vec<Event>>, InputError> {
         let mut events = match self {
             Self::Lines(lines) => lines.next(),
@@ -106,7 +107,7 @@ impl Input {
     }
 }
 
-/// Whether it begins like a table of ours, although its name is that of another format.
+/// Whether the beginning is a table in our format, although the file name suggests another one.
 fn is_ours(head: &[u8]) -> bool {
     let line = head.split(|b| *b == b'\n').next().unwrap_or_default();
     core::str::from_utf8(line).ok().and_then(Header::parse).is_some_and(|header| header.is_all_ours())

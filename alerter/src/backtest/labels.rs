@@ -1,8 +1,8 @@
-//! Labels of recorded runs: which stretches had real problems.
+//! Labels of recorded runs: the intervals with real problems.
 //!
 //! CSV with a header, or JSON lines; `file` and `start_step` are required, `end_step` and
 //! `severity` (`info`: known and harmless) are not. The output of `backtest --format json` is such
-//! a file: delete the lines that were false.
+//! a file: delete the false lines.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
@@ -10,13 +10,14 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// Samples before a label at which an alarm still belongs to it.
+/// The number of samples before a label within which an alarm belongs to it.
 pub const EARLY: usize = 5;
-/// Samples after its end, or this part of its length if that is more.
+/// The number of samples after its end within which it does, or this fraction of its length if that
+/// is more.
 pub const LATE: usize = 20;
 pub const LATE_PART: usize = 10;
 
-/// Longest line, and most labels, that are read.
+/// The longest line in bytes, and the most labels.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
 const MAX_LABELS: usize = 100_000;
 
@@ -43,7 +44,7 @@ pub enum LabelsError {
 }
 
 impl Label {
-    /// Whether it must be found; what is known to be harmless need not.
+    /// Whether the label must be detected; a harmless one need not.
     pub(super) fn counts(&self) -> bool {
         !matches!(self.severity.as_deref(), Some("info" | "benign" | "none"))
     }
@@ -86,7 +87,7 @@ impl Labels {
         Ok(Self(labels))
     }
 
-    /// The labels of a file: by its whole name, or without the directories.
+    /// The labels of a file, by its full name or by its base name.
     pub(super) fn of_file<'a>(&'a self, file: &'a str) -> impl Iterator<Item = &'a Label> {
         fn base(name: &str) -> &str {
             name.rsplit('/').next().unwrap_or(name)
@@ -98,7 +99,7 @@ impl Labels {
     }
 }
 
-/// A line of JSON; a summary of a backtest is no label.
+/// Parses a line of JSON. `None` for a backtest summary, which is no label.
 fn object(text: &str) -> Result<Option<Label>, String> {
     let value: serde_json::Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
     if value.get("summary").is_some() || value.get("tune").is_some() {

@@ -1,4 +1,4 @@
-//! Which signals of a run and of an incident are drawn, and over which steps.
+//! Selects the signals of a run or an incident to draw, and the steps.
 
 use stepwatch_model::Severity;
 use stepwatch_respond::incident::IncidentRecord;
@@ -9,21 +9,22 @@ use crate::chart::incident::{chart, panel, tone};
 use crate::chart::track::Point;
 use crate::chart::{Chart, Expected, Mark, Panel, Span};
 
-/// Panels of one chart.
+/// The most panels of one chart.
 const MAX_PANELS: usize = 5;
 const MAX_OVERVIEW: usize = 3;
-/// Points before the onset and behind the end, at least.
+/// The least number of points before the onset and after the end.
 const BEFORE: usize = 60;
 const AFTER: usize = 24;
-/// Points after which an incident is no longer followed: its beginning would shrink to nothing.
+/// The number of points after which an incident is cut off, because its beginning would become too
+/// small.
 const FOLLOWED: usize = 400;
-/// Points before the onset from which the usual range is taken, and the fewest that suffice.
+/// The number of points before the onset that give the usual range, and the fewest that suffice.
 const USUAL: usize = 200;
 const USUAL_AT_LEAST: usize = 20;
-/// Share of them that lies below the band, and above it.
+/// The share of these points below the band, and the share above it.
 const TAIL: f64 = 0.05;
 
-/// The whole run, with a flag for every incident; `link` says where one leads.
+/// A chart of the whole run with a flag for every incident; `link` returns the link of a flag.
 pub(super) fn overview<'a>(
     name: &str,
     replay: &'a Replay,
@@ -53,8 +54,8 @@ pub(super) fn overview<'a>(
     Some(Chart { heading: None, title, description, steps, panels, marks, spans, bars: Vec::new() })
 }
 
-/// One incident: its signal on top, the others aligned beneath; `None` if the file has no signal to
-/// show.
+/// A chart of one incident: its signal on top, the others aligned below. `None` if the file has no
+/// signal to show.
 pub(super) fn incident<'a>(r: &'a IncidentRecord, signals: &'a Signals) -> Option<Chart<'a>> {
     let lead = signals.for_signal(&r.signal).or_else(|| signals.beside().next())?;
     let (steps, shown) = window(lead.1, r)?;
@@ -66,11 +67,11 @@ pub(super) fn incident<'a>(r: &'a IncidentRecord, signals: &'a Signals) -> Optio
         .collect();
     if let Some(first) = panels.first_mut() {
         first.leads = true;
-        // An incident without a visible signal, as a hang, has numbers of something else.
+        // An incident without a visible signal, such as a hang, has numbers of another quantity.
         let seen = signals.for_signal(&r.signal).is_some() && r.expected.is_finite();
         first.expected = seen.then_some(Expected { value: r.expected, from: r.start_step });
     }
-    // The page around it has the sentence and the suspects.
+    // The surrounding page has the sentence and the suspects.
     let mut chart = Chart { heading: None, bars: Vec::new(), ..chart(r, panels, steps, r.end_step) };
     if let Some(span) = chart.spans.first_mut().filter(|_| shown) {
         span.to = r.end_step.unwrap_or(steps.1);
@@ -82,8 +83,8 @@ fn within(p: &Point, steps: (i64, i64)) -> bool {
     p.to >= steps.0 && p.from <= steps.1
 }
 
-/// The steps to show, and whether the end is among them. Counted in points: a run may log every
-/// step or every hundredth.
+/// The steps to show, and whether the end is among them. The window is counted in points, because a
+/// run may log every step or every hundredth.
 fn window(points: &[Point], r: &IncidentRecord) -> Option<((i64, i64), bool)> {
     let last = points.len().checked_sub(1)?;
     let at = |step: i64| points.iter().position(|p| p.to >= step).unwrap_or(last);
@@ -95,7 +96,7 @@ fn window(points: &[Point], r: &IncidentRecord) -> Option<((i64, i64), bool)> {
     let (from, to) = (start.saturating_sub(BEFORE.max(length / 2)), (stop + AFTER.max(length / 4)).min(last));
     let shown = points.get(from..=to)?;
     let steps = (shown.iter().map(|p| p.from).min()?, shown.iter().map(|p| p.to).max()?);
-    // The sample that decided must be in the picture, even if this signal was missing then.
+    // The picture must include the sample at detection, even if this signal was missing then.
     let steps = (steps.0.min(r.start_step), steps.1.max(r.detected_step));
     Some((steps, end <= to))
 }

@@ -1,4 +1,4 @@
-//! How far a replay is, on a terminal: bytes read, bytes a second, and the time that is left.
+//! The progress of a replay on a terminal: bytes read, bytes per second, and the remaining time.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::files::Found;
 
 const TEMPLATE: &str = "{bar:24} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left  {wide_msg}";
 
-/// Of all these files. It is drawn on standard error, and nowhere if that is no terminal.
+/// A progress bar for all files. It is drawn on standard error if that is a terminal.
 pub(super) fn of(files: &[Found]) -> ProgressBar {
     let sizes = files.iter().filter_map(|file| std::fs::metadata(&file.path).ok());
     let total = sizes.filter(std::fs::Metadata::is_file).map(|file| file.len()).sum();

@@ -1,4 +1,5 @@
-//! Files that are not lines: records of TensorBoard and W&B, and files that are written as a whole.
+//! Files that do not consist of lines: records of TensorBoard and W&B, and files that are written
+//! as a whole.
 
 use std::io::Read;
 
@@ -7,18 +8,18 @@ use stepwatch_wire::Event;
 
 use super::input::InputError;
 
-/// Bytes read at a time.
+/// The number of bytes per read.
 const CHUNK_BYTES: u64 = 256 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Records<R> {
     reader: FileReader,
     source: R,
-    /// Bytes that were read, and are not yet a whole record.
+    /// Bytes that do not form a whole record yet.
     pending: Vec<u8>,
-    /// All bytes were offered to the reader.
+    /// Whether the reader was offered all bytes.
     ended: bool,
-    /// Records that were left out.
+    /// The number of skipped records.
     bad: u64,
     reported: bool,
 }
@@ -53,7 +54,7 @@ impl<R: Read> Records<R> {
         Ok(None)
     }
 
-    /// Offers what is pending until the reader takes no more of it.
+    /// Offers the pending bytes until the reader takes no more.
     fn offer(&mut self) -> Result<Vec<Event>, InputError> {
         let mut events = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! The engine and its clock: the work that sockets and timers do in the live alerter.
+//! Drives the engine and its clock, as sockets and timers do in the live alerter.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,19 +12,19 @@ use stepwatch_wire::{Event, Kind};
 use super::signals::Signals;
 use super::story::{Story, id_of};
 
-/// The engine's name for the file.
+/// The source name of the file for the engine.
 const SOURCE: &str = "backtest";
-/// Seconds a step, while none is known.
+/// The seconds per step while no step time is known.
 const UNKNOWN_STEP: f64 = 1.0;
-/// Step times whose median is the usual one: pauses are fewer than half of them.
+/// The number of step times whose median is the usual one: pauses are fewer than half of them.
 const STEP_TIMES: usize = 9;
-/// Times its usual pace that a run may take for steps that were left out.
+/// The factor of its usual pace up to which a run counts as active during skipped steps.
 const THINNED: f64 = 2.0;
-/// Longest time between two steps that is made up.
+/// The longest time between two steps that is estimated, in seconds.
 const MAX_STEP: f64 = 86_400.0 * 365.0;
-/// Deadlines run between two events: it limits the work of a gap of days.
+/// The most deadlines that run between two events, which limits the work for a gap of days.
 const MAX_TICKS: u32 = 10_000;
-/// Signals that a summary names, in the order it does.
+/// The signals that a summary names, in this order.
 const SIGNALS: &[&str] = &[
     metric::LOSS,
     metric::GRAD_NORM,
@@ -41,28 +41,28 @@ const SIGNALS: &[&str] = &[
 #[derive(Debug)]
 pub(super) struct Replay {
     engine: Engine,
-    /// Until an event contains a time: what the recording is judged by from there on.
+    /// The configuration in use from the first event with a time; `None` after that.
     once_timed: Option<EngineConfig>,
     now: Ts,
     began: Ts,
-    /// Some events contained their time.
+    /// Whether some events had their own time.
     timed: bool,
-    /// The last ones, for the steps that were not logged.
+    /// The last step times in seconds, for steps that were not logged.
     step_times: VecDeque<f64>,
-    /// Seconds a step between the last rows, when the last one was, and the most steps from one to
-    /// the next.
+    /// The seconds per step between the last rows, the time of the last row, and the most steps
+    /// between two rows.
     paces: VecDeque<f64>,
     stepped_at: Ts,
     longest_stride: i64,
     effects: Vec<Effect>,
-    /// In the order they were opened.
+    /// The incidents in the order in which they opened.
     stories: Vec<Story>,
     by_id: BTreeMap<String, usize>,
     samples: u64,
     first_step: i64,
     last_step: i64,
     signals: BTreeSet<usize>,
-    /// The signals to draw, if a page is wanted.
+    /// The signals to draw, if the HTML report is wanted.
     drawn: Option<Signals>,
 }
 
@@ -91,12 +91,12 @@ impl Replay {
         }
     }
 
-    /// Keeps the signals too, for pictures of them.
+    /// Also keeps the signals, to draw them.
     pub(super) fn drawing(self) -> Self {
         Self { drawn: Some(Signals::default()), ..self }
     }
 
-    /// The event must name its run.
+    /// Feeds an event to the engine. It must name its run.
     pub(super) fn feed(&mut self, event: &Event) {
         let at = event.ts.map_or_else(|| self.now + self.took(event), Ts::from_secs_f64);
         if self.samples == 0 {
@@ -136,12 +136,12 @@ impl Replay {
         self.drawn.as_ref()
     }
 
-    /// How long the recording is.
+    /// The duration of the recording.
     pub(super) fn lasted(&self) -> Span {
         self.now - self.began
     }
 
-    /// Whether times are the recording's own, and not made of step times.
+    /// Whether the times are from the recording, and not estimated from step times.
     pub(super) fn is_timed(&self) -> bool {
         self.timed
     }
@@ -150,7 +150,7 @@ impl Replay {
         self.samples
     }
 
-    /// First and last step read.
+    /// The first and last step.
     pub(super) fn steps(&self) -> (i64, i64) {
         (self.first_step, self.last_step)
     }
@@ -159,10 +159,10 @@ impl Replay {
         self.signals.iter().map(|i| SIGNALS[*i]).collect()
     }
 
-    /// Whether the run went on during the whole time before an event: more steps lie before it than
-    /// before any other, and they took that time. A recording may leave out most of its steps, as a
+    /// Whether the run was active during the whole time before an event: more steps lie before it
+    /// than before any other, at the usual pace. A recording may omit most of its steps, as a
     /// thinned export does; then its gaps are not silence. Neither is the first gap, which defines
-    /// how long a step takes, nor a time that is made up.
+    /// the step time, nor an estimated time.
     fn moved(&mut self, event: &Event, at: Ts) -> bool {
         let Some(step) = event.step.filter(|_| event.kind == Kind::Step && self.samples > 0) else {
             return false;
@@ -185,7 +185,7 @@ impl Replay {
         moved
     }
 
-    /// Runs every deadline until then.
+    /// Runs every deadline up to `at`.
     fn deadlines(&mut self, at: Ts) {
         for _ in 0..MAX_TICKS {
             let Some((due, _)) = self.engine.next_deadline().filter(|(due, _)| *due <= at) else { break };
@@ -195,7 +195,7 @@ impl Replay {
         }
     }
 
-    /// How long the event took, where the recording contains no times.
+    /// The estimated duration of the event, if the recording has no times.
     fn took(&mut self, event: &Event) -> Span {
         let Some(step) = event.step.filter(|_| event.kind == Kind::Step && self.samples > 0) else {
             return Span::ZERO;
@@ -205,7 +205,7 @@ impl Replay {
         if steps == 0 {
             return Span::ZERO;
         }
-        // This one may be a pause, which says nothing of the steps that were not logged.
+        // This step may be a pause, which does not apply to the steps that were not logged.
         let recorded = event.m.get(metric::STEP_TIME).filter(|v| v.is_finite() && *v > 0.0);
         if let Some(secs) = recorded {
             if self.step_times.len() == STEP_TIMES {
@@ -235,7 +235,7 @@ impl Replay {
         }
     }
 
-    /// An effect may come before the incident that it is of.
+    /// Collects the effects. Incidents are added first, because an effect may precede its incident.
     fn absorb(&mut self) {
         for effect in &self.effects {
             let Effect::Incident(record) = effect else { continue };
@@ -256,8 +256,8 @@ fn is_untimed(event: &Event) -> bool {
     event.ts.is_none() && event.m.get(metric::STEP_TIME).is_none()
 }
 
-/// Without the detectors that wait. The time between two steps is made up where a recording
-/// contains none, and of several runs in a table the shorter one would be silent.
+/// The configuration without the detectors that wait. If a recording has no times, the time between
+/// two steps is an estimate, and the shorter of several runs in a table would count as silent.
 fn without_silence(config: &EngineConfig) -> EngineConfig {
     let mut detectors = (*config.detectors).clone();
     detectors.hang.enabled = false;
@@ -268,6 +268,6 @@ fn without_silence(config: &EngineConfig) -> EngineConfig {
 fn median(of: &VecDeque<f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = of.iter().copied().collect();
     sorted.sort_by(f64::total_cmp);
-    // Of two the shorter: a run begins with a step that compiles.
+    // Of two, the shorter one: the first step of a run includes compilation.
     sorted.get(sorted.len().saturating_sub(1) / 2).copied()
 }

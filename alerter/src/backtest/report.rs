@@ -1,4 +1,4 @@
-//! What a replay found, for programs and for a terminal.
+//! The report of a replay, for programs and for a terminal.
 
 use std::io::{self, Write};
 use std::iter::Sum;
@@ -14,11 +14,11 @@ use stepwatch_wire::words::line as one_line;
 use super::replay::Replay;
 use super::{Format, words};
 
-/// Columns of a terminal that a sentence may fill.
+/// The width of text in terminal columns.
 const WIDTH: usize = 100;
 const INDENT: &str = "          ";
 
-/// One incident, with the members that scripts rely on.
+/// One incident, with the fields on which scripts rely.
 #[derive(Debug, Serialize)]
 struct Incident<'a> {
     file: &'a str,
@@ -38,7 +38,7 @@ struct Incident<'a> {
     suspects: Vec<Words>,
 }
 
-/// A suspect in words. The form of these lines is a contract: the typed form is in the API.
+/// A suspect as text. The form of these lines is a contract; the typed form is in the API.
 #[derive(Debug, Serialize)]
 struct Words {
     what: String,
@@ -73,7 +73,7 @@ pub(super) struct Counts {
     pub(super) info: usize,
 }
 
-/// How a report is written.
+/// The format options of a report.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Style<'a> {
     pub(super) format: Format,
@@ -134,7 +134,7 @@ fn text(file: &str, replay: &Replay, config: &ResponderConfig, out: &mut dyn Wri
     writeln!(out)
 }
 
-/// The total over several files.
+/// Writes the total of several files.
 pub(super) fn total(replays: &[(Counts, f64)], out: &mut dyn Write) -> io::Result<()> {
     let counts: Counts = replays.iter().map(|(c, _)| *c).sum();
     let weeks: f64 = replays.iter().map(|(_, w)| w).sum();
@@ -150,7 +150,7 @@ pub(super) fn total(replays: &[(Counts, f64)], out: &mut dyn Write) -> io::Resul
     writeln!(out, "{} runs, {} of training: {counts}{rate}", replays.len(), words::length(weeks))
 }
 
-/// Text under its heading, broken between words.
+/// Writes text under its heading, broken between words.
 fn wrap(out: &mut dyn Write, text: &str) -> io::Result<()> {
     let mut line = String::new();
     for word in text.split_whitespace() {
@@ -161,7 +161,7 @@ fn wrap(out: &mut dyn Write, text: &str) -> io::Result<()> {
         if !line.is_empty() {
             line.push(' ');
         }
-        // Names in a log must not move the cursor.
+        // Names in a log must not contain terminal control characters.
         line.push_str(&one_line(word));
     }
     writeln!(out, "{INDENT}{line}")

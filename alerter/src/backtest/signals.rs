@@ -1,4 +1,4 @@
-//! The signals of a replayed run, kept for its pictures.
+//! The signals of a replayed run, kept for its charts.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use stepwatch_wire::{Event, Kind};
 pub(super) use crate::chart::incident::SILENCE;
 use crate::chart::track::{Point, Track};
 
-/// Signals that are kept of one file.
+/// The most signals kept for one file.
 const MAX_TRACKS: usize = 48;
-/// What is drawn beside the signal in question, the most informative first.
+/// The signals drawn with the main one, the most informative first.
 const BESIDE: &[&str] = &[
     metric::LOSS,
     metric::GRAD_NORM,
@@ -33,7 +33,7 @@ const EVAL_LOSS: &str = "eval loss";
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     tracks: BTreeMap<String, Track>,
-    /// Samples of signals beyond the limit.
+    /// The number of samples beyond the limit.
     dropped: u64,
 }
 
@@ -43,7 +43,7 @@ impl Signals {
         let rank = event.rank.unwrap_or(0);
         match event.kind {
             Kind::Step => {
-                // Where ranks spent the step is drawn too: it distinguishes peers.
+                // The parts of a rank's step are drawn too, because they distinguish peers.
                 event.m.iter().chain(event.t.iter()).for_each(|(name, v)| self.push(name, rank, step, v));
             }
             Kind::Eval => {
@@ -67,12 +67,12 @@ impl Signals {
         self.dropped
     }
 
-    /// The track that an incident's signal is seen in: throughput and MFU have several names.
+    /// The track of an incident's signal: throughput and MFU have several names.
     pub(super) fn for_signal<'a>(&'a self, signal: &'a str) -> Option<(&'a str, &'a [Point])> {
         let names: &[&str] = match signal {
             metric::TOKENS_PER_SECOND => &[metric::TOKENS_PER_SECOND, metric::TOKENS_PER_SECOND_PER_GPU],
             metric::MFU => &[metric::MFU, metric::MFU_REPORTED, metric::TFLOPS_REPORTED],
-            // Silence is measured in seconds, as the step that ends it is.
+            // Silence is measured in seconds, like the step that ends it.
             SILENCE => &[metric::STEP_TIME],
             other => return self.named(other),
         };

@@ -1,4 +1,4 @@
-//! The life of one incident of a replay: what was decided at which step, and who would have been
+//! The history of one incident of a replay: what was decided at which step, and who would have been
 //! notified.
 
 use stepwatch_model::time::Ts;
@@ -6,8 +6,8 @@ use stepwatch_respond::effect::{Action, Effect, Notification, TimelineEntry};
 use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_respond::message::Message;
 
-/// Lines of history, and rounds of messages, that are kept of an incident: nobody answers in a
-/// replay, and a page is repeated for as long as it holds.
+/// The most history lines and message rounds kept for an incident: nobody answers in a replay, so a
+/// page is repeated as long as it lasts.
 const MAX_LINES: usize = 40;
 
 #[derive(Debug)]
@@ -15,10 +15,10 @@ pub(super) struct Story {
     pub(super) record: IncidentRecord,
     pub(super) lines: Vec<Line>,
     pub(super) notified: Vec<Notified>,
-    /// Lines and messages beyond the limit.
+    /// The number of lines and messages beyond the limit.
     pub(super) dropped_lines: u64,
     pub(super) dropped_notified: u64,
-    /// What its people would have read first of the kind and at the severity that it reached.
+    /// The first message of the kind and severity that the incident reached.
     pub(super) message: Option<Message>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Line {
     pub(super) what: String,
 }
 
-/// A message that would have gone out.
+/// A message that would have been sent.
 #[derive(Debug)]
 pub(super) struct Notified {
     pub(super) step: i64,
@@ -50,18 +50,18 @@ impl Story {
         }
     }
 
-    /// What its people would have read, or else what the incident says.
+    /// The summary of that message, or else of the incident.
     pub(super) fn summary(&self) -> String {
         self.message.as_ref().map_or_else(|| self.record.summary.to_string(), |m| m.summary.clone())
     }
 
-    /// `step`: the last one that the engine had been fed.
+    /// Adds an effect. `step` is the last one that the engine received.
     pub(super) fn add(&mut self, step: i64, effect: Effect) {
         match effect {
             Effect::Incident(record) => self.record = *record,
             Effect::Timeline(entry) => self.line(step, entry),
             Effect::Notify(n) => self.notify(step, *n),
-            // Of no incident.
+            // These effects belong to no incident.
             Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => {}
         }
     }
@@ -92,7 +92,7 @@ impl Story {
     }
 }
 
-/// The incident that an effect is of.
+/// The incident to which an effect belongs.
 pub(super) fn id_of(effect: &Effect) -> &str {
     match effect {
         Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => "",

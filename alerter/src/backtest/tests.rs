@@ -10,8 +10,8 @@ fn args(files: Vec<PathBuf>) -> Args {
     Args { files, ..Args::default() }
 }
 
-/// Replays files made of these texts, and gives the status, the objects and what was complained
-/// about.
+/// Replays files with these contents, and returns the status, the JSON objects and the error
+/// output.
 fn backtest(files: &[(&str, &str)], config: Option<&str>) -> (bool, Vec<Value>, String) {
     let dir = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &str| -> PathBuf {
@@ -32,7 +32,7 @@ fn backtest(files: &[(&str, &str)], config: Option<&str>) -> (bool, Vec<Value>, 
     (ok, objects, err)
 }
 
-/// A run that is healthy but for what `change` does.
+/// A healthy run, except for the changes by `change`.
 fn csv(n: i64, change: impl Fn(i64) -> Option<f64>) -> String {
     let mut text = "step,loss,grad_norm,step_time_seconds\n".to_owned();
     for step in 1..=n {
@@ -43,7 +43,7 @@ fn csv(n: i64, change: impl Fn(i64) -> Option<f64>) -> String {
     text
 }
 
-/// A run that logs its first 300 steps one by one, and then one in 1,500; a second a step.
+/// A run that logs its first 300 steps one by one and then one in 1,500, with a second per step.
 fn thinned(timed: bool, stalls_at: i64) -> String {
     let mut text = if timed { "step,loss,grad_norm,timestamp\n" } else { "step,loss,grad_norm\n" }.to_owned();
     let mut now = 1_795_227_416;
@@ -67,11 +67,11 @@ fn steps_that_were_left_out_took_their_time_and_are_no_hang() {
     };
     assert_eq!(hangs(&thinned(false, 0)), []);
     assert_eq!(hangs(&thinned(true, 0)), []);
-    // Rows far apart, and no time at all: what bars that count tokens leave behind.
+    // Rows far apart without any time, as progress bars that count tokens produce.
     let mut tokens = "step,loss\n".to_owned();
     (1..60).for_each(|n| writeln!(tokens, "{},{}", n * 1_500_000, 3.0 - 0.01 * f64::from(n)).unwrap());
     assert_eq!(hangs(&tokens), []);
-    // Two runs of one export, of which one ends sooner.
+    // Two runs of one export, one of which ends earlier.
     let mut export = "\"Step\",\"a - loss\",\"a - loss__MIN\",\"b - loss\"\n".to_owned();
     for step in 1..4000 {
         let loss = 2.5 + 0.02 * f64::from(step).sin();
@@ -191,7 +191,7 @@ fn events_and_logs_are_read_like_tables() {
     assert!(incidents.iter().all(|i| i["kind"] == "nonfinite" && i["detected_step"] == 100), "{incidents:?}");
 }
 
-/// Files of real trainers, which the parsers are tested with.
+/// Files of real trainers, which also test the parsers.
 fn recorded(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../exporter/formats/tests/data").join(name)
 }
@@ -205,7 +205,7 @@ fn summary(path: PathBuf) -> (Value, String) {
     (last.map_or(Value::Null, |v| v["summary"].clone()), String::from_utf8(err).unwrap())
 }
 
-/// Whoever writes a file chooses its name.
+/// The author of a file chooses its name, so the name is untrusted.
 #[test]
 fn the_name_of_a_file_steers_no_terminal() {
     let dir = tempfile::tempdir().unwrap();
@@ -219,7 +219,7 @@ fn the_name_of_a_file_steers_no_terminal() {
 #[test]
 fn whatever_a_trainer_writes_is_read() {
     let dir = tempfile::tempdir().unwrap();
-    // Its name says what it is.
+    // The file name determines the format.
     let state = dir.path().join("trainer_state.json");
     fs::copy(recorded("hf_trainer_state.json"), &state).unwrap();
     let table = dir.path().join("metrics.csv");
@@ -366,7 +366,7 @@ fn a_directory_stands_for_the_runs_in_it() {
     assert_eq!(String::from_utf8(err).unwrap(), "no training run in 1 files\n");
 }
 
-/// The page about these files.
+/// The HTML report about these files.
 fn page(files: &[(&str, &str)], config: Option<&str>, tune: Option<&str>) -> String {
     let dir = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &str| -> PathBuf {

@@ -1,4 +1,4 @@
-//! The outcome of `--tune`, for a terminal, for programs and for the page.
+//! The result of `--tune`, for a terminal, for programs and for the HTML report.
 
 use core::fmt::Write as _;
 use std::io::{self, Write};
@@ -35,7 +35,7 @@ pub(super) fn json(tune: &Tune, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Rows of words, the first one being the heads of the columns.
+/// The rows of the table; the first has the column headings.
 fn rows(tune: &Tune) -> Vec<Vec<String>> {
     let mut head: Vec<String> = vec![String::new()];
     head.extend(keys(tune).map(str::to_owned));
@@ -105,7 +105,7 @@ pub(super) fn text(tune: &Tune, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\n{}", explained(tune))
 }
 
-/// A section of the page.
+/// The section of the HTML report.
 pub(super) fn html(tune: &Tune) -> String {
     let mut out = format!(
         "<section><h2>Sensitivity of {}</h2><p class=\"note\">{}</p>\n<figure>{}</figure>\n",

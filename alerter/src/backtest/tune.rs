@@ -1,10 +1,10 @@
-//! What a detector's sensitivity costs and gains, on recorded runs: the same files through engines
-//! that differ in its main settings.
+//! Measures how a detector's sensitivity changes its results on recorded runs: the same files are
+//! replayed with different main settings.
 //!
-//! The whole alerter is replayed each time, because detectors share incidents: only announced
-//! incidents count. Beside the grid stands the alerter without the detector. Labels say what must
-//! be found; without them it is what the detector adds as it is set now: the incidents that would
-//! not have been announced, or later, without it.
+//! Each setting replays the whole alerter, because detectors share incidents; only announced
+//! incidents count. In addition to the grid, one replay has the detector disabled. With labels,
+//! these must be detected. Without labels, the target is what the present setting adds: incidents
+//! that would be announced later or not at all without the detector.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::replay::Replay;
 use super::words;
 use crate::config::sensitivity::Sensitivity;
 
-/// Factors that each knob is turned by.
+/// The factors for each knob.
 const FACTORS: [f64; 5] = [0.5, 0.7, 1.0, 1.4, 2.0];
 
 /// One configuration of the grid.
@@ -27,7 +27,7 @@ const FACTORS: [f64; 5] = [0.5, 0.7, 1.0, 1.4, 2.0];
 pub(super) struct Setting {
     pub(super) config: EngineConfig,
     pub(super) role: Role,
-    /// The keys and their values.
+    /// The configuration keys and their values.
     pub(super) keys: Vec<(String, String)>,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Role {
     Tried,
 }
 
-/// What became of one setting, over all files.
+/// The result of one setting over all files.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Outcome {
     pub(super) setting: Role,
@@ -49,19 +49,20 @@ pub(super) struct Outcome {
     pub(super) tickets: usize,
     pub(super) pages_per_week: f64,
     pub(super) tickets_per_week: f64,
-    /// Those that belong to no label; absent without labels.
+    /// The pages and tickets that belong to no label; absent without labels.
     pub(super) false_pages: Option<usize>,
     pub(super) false_tickets: Option<usize>,
-    /// Of what must be found.
+    /// The number of targets that were announced, and of all targets.
     pub(super) found: usize,
     pub(super) of: usize,
-    /// Steps from the onset to the first announcement: the median of what must be found, absent
-    /// when most of it was not.
+    /// The median number of steps from the onset to the first announcement; absent if most targets
+    /// were not announced.
     pub(super) median_delay_steps: Option<f64>,
-    /// No other setting is at least as quiet, finds as much and is as quick.
+    /// Whether no other setting has at most as many alarms, finds at least as much and is at least
+    /// as fast.
     pub(super) best: bool,
     #[serde(skip)]
-    /// Infinite of what was not found.
+    /// The delay of each target in steps; infinite if it was not announced.
     delays: Vec<f64>,
 }
 
@@ -74,7 +75,7 @@ pub(super) struct Tune {
     lasted: f64,
 }
 
-/// Something that should be announced.
+/// A target that should be announced.
 #[derive(Debug)]
 struct Wanted {
     start: i64,
@@ -82,7 +83,7 @@ struct Wanted {
     cause: Option<Cause>,
 }
 
-/// What was announced.
+/// An announced incident.
 #[derive(Debug, Clone, Copy)]
 struct Announced {
     start: i64,
@@ -93,7 +94,7 @@ struct Announced {
 }
 
 impl Tune {
-    /// `None` if the list of sensitivities and the settings do not fit together.
+    /// Creates the grid; `None` if the list of sensitivities does not fit the settings.
     pub(super) fn new(of: &'static Sensitivity, base: &EngineConfig, labelled: bool) -> Option<Self> {
         let with = |detectors| EngineConfig { detectors: Arc::new(detectors), ..base.clone() };
         let mut settings =
@@ -102,7 +103,7 @@ impl Tune {
         for factors in grid(of.knobs.len()) {
             let (detectors, keys) = of.turned(&base.detectors, &factors)?;
             let role = if detectors == *base.detectors { Role::Now } else { Role::Tried };
-            // Whole numbers may be the same for two factors.
+            // Two factors may give the same integer.
             if seen.insert(keys.clone()) {
                 settings.push(Setting { config: with(detectors), role, keys });
             }
@@ -178,7 +179,7 @@ fn announced(replay: &Replay) -> Vec<Announced> {
         .collect()
 }
 
-/// What would not have been announced, or later, without the detector.
+/// The incidents that would be announced later or not at all without the detector.
 fn added(off: &[Announced], now: &[Announced], sample: f64) -> Vec<Wanted> {
     let wanted = now.iter().map(|a| (a, Wanted { start: a.start, end: a.end, cause: Some(a.cause) }));
     let new = wanted
@@ -191,7 +192,7 @@ impl Wanted {
         Self { start: label.start, end: label.end.unwrap_or(last_step), cause: None }
     }
 
-    /// Whether this announcement is of it.
+    /// Whether this announcement is about the target.
     fn is(&self, a: &Announced, sample: f64) -> bool {
         let length = self.end.saturating_sub(self.start) as f64;
         let near = (LATE as f64 * sample).max(length / LATE_PART as f64) as i64;
@@ -219,7 +220,7 @@ impl Outcome {
         }
     }
 
-    /// `known` are the labels of the file, where it has any.
+    /// Adds the announcements of a file. `known` are its labels, if it has any.
     fn add(&mut self, all: &[Announced], wanted: &[Wanted], known: Option<&[Wanted]>, sample: f64) {
         let pages = all.iter().filter(|a| a.page).count();
         self.pages += pages;
@@ -237,7 +238,7 @@ impl Outcome {
         *self.false_tickets.get_or_insert(0) += wrong(false);
     }
 
-    /// Alarms that a team has to bear: those that are known to be false, or all of them.
+    /// The alarms that are a burden: those that are known to be false, or all of them.
     pub(super) fn noise(&self) -> (usize, usize) {
         (self.false_pages.unwrap_or(self.pages), self.false_tickets.unwrap_or(self.tickets))
     }

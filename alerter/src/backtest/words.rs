@@ -1,4 +1,4 @@
-//! Facts of a replay in words, the same in the report for a terminal and in the page.
+//! Text about facts of a replay, shared by the terminal report and the HTML report.
 
 use stepwatch_model::Severity;
 use stepwatch_model::time::Span;
@@ -19,7 +19,7 @@ pub(super) fn weeks(lasted: impl Iterator<Item = Span>) -> f64 {
     lasted.map(Span::as_secs_f64).sum::<f64>() / WEEK
 }
 
-/// A length of time given in weeks.
+/// A duration that is given in weeks.
 pub(super) fn length(weeks: f64) -> String {
     Span::from_secs_f64(weeks * WEEK).to_string()
 }
@@ -28,7 +28,7 @@ pub(super) fn lasted(replay: &Replay) -> String {
     format!("{}{}", if replay.is_timed() { "" } else { "about " }, replay.lasted())
 }
 
-/// From the onset to the end.
+/// The course of an incident from the onset to the end.
 pub(super) fn course(r: &IncidentRecord) -> String {
     let at = |severity: Severity, step: i64| {
         let after = match step.saturating_sub(r.start_step) {

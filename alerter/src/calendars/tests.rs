@@ -12,7 +12,8 @@ use super::*;
 
 const SHIFTS: &str = "BEGIN:VCALENDAR\r\nEND:VCALENDAR\r\n";
 
-/// What the server answers, one after the other: status, `ETag`, body.
+/// The answers of the server in order: status, `ETag`, body; and the received `If-None-Match`
+/// headers.
 type Script = Arc<Mutex<(VecDeque<(u16, &'static str, String)>, Vec<Option<String>>)>>;
 
 async fn answer(State(script): State<Script>, headers: HeaderMap) -> Response {
@@ -65,7 +66,7 @@ async fn a_url_is_asked_only_for_what_is_new() {
             "the calendar has more than 4194304 bytes",
             "the calendar's server answers 302 Found",
             "text of 32",
-            // It was not asked whether anything is new.
+            // The request was unconditional.
             "the calendar's server answers 304 Not Modified",
         ]
     );
@@ -131,7 +132,7 @@ async fn a_calendar_that_stays_unread_is_a_ticket_until_it_is_read() {
     assert!(fault.contains("there is no copy: cannot read"), "{fault}");
     std::fs::write(&path, SHIFTS).unwrap();
     assert_eq!((next().await.as_str(), next().await.as_str()), ("primary: true", "well"));
-    // What the configuration does not name any more is no fault.
+    // A schedule that is no longer configured is not a fault.
     std::fs::remove_file(&path).unwrap();
     let fault = loop {
         let said = next().await;

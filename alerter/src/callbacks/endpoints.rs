@@ -1,5 +1,4 @@
-//! The doors of all services: the routes that their webhooks call, and the sockets that are opened
-//! from here.
+//! The endpoints of all services: the routes of their webhooks, and the outgoing sockets.
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -11,7 +10,7 @@ use utoipa_axum::routes;
 use super::signature;
 use super::{Callbacks, pagerduty, slack, socket};
 
-/// Of one callback, in bytes; Slack sends the whole message with every click.
+/// The most bytes of a callback; Slack sends the whole message with every click.
 const BODY_MAX: usize = 1 << 20;
 
 /// The endpoints.

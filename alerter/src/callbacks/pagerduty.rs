@@ -1,13 +1,13 @@
-//! PagerDuty's endpoint: webhooks v3 of a subscription.
+//! The PagerDuty endpoint: v3 webhooks of a subscription.
 //!
 //! They arrive at least once, in any order, and their signature contains no time. So a webhook is
-//! applied once by its id, not at all when it is old, and never reverts a later one. An incident is
-//! found by its key, which is ours, or, where the service groups alerts under keys of its own, by
-//! the id in an earlier webhook with our key.
+//! applied once by its id, is dropped if it is old, and never reverts a later one. An incident is
+//! found by our key, or, if the service groups alerts under its own keys, by the id in an earlier
+//! webhook with our key.
 //!
-//! Where a person merges incidents, the alerts of one move to the other, which may belong to
-//! another program, and the first is resolved: that is not an answer of a person. From then on
-//! webhooks about the other apply to both.
+//! If a person merges incidents, the alerts of one move to the other, which may belong to another
+//! program, and the first is resolved; that is not a person's answer. From then on, webhooks about
+//! the other apply to both.
 
 use std::sync::Arc;
 
@@ -24,36 +24,36 @@ use super::signature::{self, Forged};
 use super::{Callbacks, Heard, Outcome, Wish};
 use crate::api::auth::Caller;
 use crate::notify::pagerduty::{Hook, actor, key, ring_of, with_open};
-use crate::notify::{Ear, Ring, line};
+use crate::notify::{CallbackConfig, Ring, line};
 use crate::runtime::IncidentAction;
 use crate::signed_paths::PAGERDUTY as PATH;
 use crate::store::{Counterpart, Store, StoreError};
 
 const SERVICE: &str = "pagerduty";
 
-/// Older webhooks are refused: they could be replays, of which only so many are remembered. It is
-/// longer than any redelivery.
+/// The age from which webhooks are dropped, because older ones could be replays whose ids are no
+/// longer kept. It is longer than any redelivery.
 const BELIEVED: Span = Span::secs(86_400);
 const NAME_MAX: usize = 80;
 const NOTE_MAX: usize = 300;
 const ID_MAX: usize = 255;
 
-/// The fields of an event that matter.
+/// The relevant fields of an event.
 #[derive(Debug, Clone, PartialEq)]
 struct Said {
     id: String,
     /// The event type, without `incident.`
     what: String,
     at: Ts,
-    /// Who did it; `None` if no person did.
+    /// The person who caused it; `None` if no person did.
     person: Option<String>,
-    /// The service did it by itself.
+    /// Whether the service caused it by itself.
     by_itself: bool,
-    /// PagerDuty's id.
+    /// PagerDuty's id of the incident.
     incident: String,
     key: Option<String>,
     assignees: Vec<String>,
-    /// It is resolved because a person merged it.
+    /// The merge, if the incident was resolved because a person merged it.
     merged: Option<Merged>,
 }
 
@@ -63,17 +63,18 @@ impl Said {
     }
 }
 
-/// PagerDuty's incident that another was merged into; the service may leave it out.
+/// The PagerDuty incident into which another was merged, if the service names it.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Merged {
     id: Option<String>,
     name: Option<String>,
 }
 
-/// Who caused the event.
+/// The origin of the event.
 #[derive(Debug)]
 struct Voice {
-    /// Those with the secret: a subscription of a whole account has one for all of its services.
+    /// The receivers with this secret: a subscription for a whole account has one for all of its
+    /// services.
     receivers: Vec<String>,
     hooks: Vec<Arc<Hook>>,
 }
@@ -84,7 +85,7 @@ enum Meaning {
     Act(IncidentAction),
     /// A person takes the acknowledgement back.
     Reopen,
-    /// Only the incident's id is taken from it.
+    /// The event only contributes the incident's id.
     Nothing,
 }
 
@@ -113,11 +114,11 @@ pub(super) async fn webhook(
 ) -> Response {
     let callbacks = callbacks.entered_by(caller);
     let hooks: Vec<_> = callbacks
-        .ears()
+        .callback_configs()
         .into_iter()
-        .filter_map(|(name, ear)| match ear {
-            Ear::PagerDuty(hook) => Some((name, hook)),
-            Ear::Slack(_) => None,
+        .filter_map(|(name, callback_config)| match callback_config {
+            CallbackConfig::PagerDuty(hook) => Some((name, hook)),
+            CallbackConfig::Slack(_) => None,
         })
         .collect();
     if hooks.is_empty() {
@@ -134,7 +135,7 @@ pub(super) async fn webhook(
         if let Some(count) = callbacks.inner.forged_pagerduty.count(1) {
             tracing::warn!(count, malformed, "a request to {PATH} is not from PagerDuty: refused");
         }
-        // 403 stops the service from sending the same again.
+        // After a 403 the service does not repeat the request.
         let status = if malformed { StatusCode::BAD_REQUEST } else { StatusCode::FORBIDDEN };
         return (status, "not signed by PagerDuty\n").into_response();
     }
@@ -153,7 +154,8 @@ async fn hear(callbacks: &Callbacks, body: &[u8], voice: &Voice) -> (&'static st
     }
     let Some(said) = said(&event) else { return ("nothing", StatusCode::OK) };
     let now = (callbacks.inner.clock)();
-    // A signed event from the future is accepted: our clock is slow, and somebody has answered.
+    // A signed event from the future is accepted, because our clock may be slow and a person has
+    // answered.
     if said.at + BELIEVED < now {
         tracing::warn!(event = said.id, at = %said.at, "a word from PagerDuty is too old: passed over");
         return ("nothing", StatusCode::OK);
@@ -173,7 +175,7 @@ async fn hear(callbacks: &Callbacks, body: &[u8], voice: &Voice) -> (&'static st
     }
 }
 
-/// The result, and whether it may be remembered as done.
+/// The result, and whether the event is done.
 async fn act(callbacks: &Callbacks, said: &Said, voice: &Voice) -> (Outcome, bool) {
     let failed = || (Outcome::Failed("the store does not answer".into()), false);
     let Ok((known, about)) = about(&callbacks.inner.store, said).await else { return failed() };
@@ -202,7 +204,7 @@ async fn act(callbacks: &Callbacks, said: &Said, voice: &Voice) -> (Outcome, boo
             _ => {}
         }
     }
-    // An event without an effect must not make a later one look late.
+    // An event without an effect must not make a later one count as late.
     let spoke_at = if matches!(came_to, Outcome::Done | Outcome::Already(_)) { said.at } else { Ts(0) };
     match remember(&callbacks.inner.store, said, about, spoke_at).await {
         Ok(()) => (came_to, true),
@@ -249,13 +251,14 @@ async fn answer(
     Ok(callbacks.act(incident, &by, Wish::Act(action)).await)
 }
 
-/// The alert of this incident that an event names; `None` if it names none of it.
+/// Our alert of this incident that the event names; `None` if it names none.
 fn ring(said: &Said, incident: &str) -> Option<Ring> {
     said.key.as_deref().map(ring_of).filter(|(id, _)| *id == incident).map(|(_, ring)| ring)
 }
 
-/// The receiver whose service an event is from: where several have the secret, the one whose call
-/// the event names. A service that groups alerts names none; then the only one that was called.
+/// The receiver whose service sent the event. If several have the secret, it is the one whose call
+/// the event names. A service that groups alerts names none; then it is the only receiver that was
+/// called.
 async fn receiver(
     store: &Store,
     said: &Said,
@@ -273,8 +276,8 @@ async fn receiver(
     Ok(called.pop().filter(|_| called.is_empty()))
 }
 
-/// Whether the event is about less than the incident is now: about the ticket that became a page,
-/// or from before it came back.
+/// Whether the event is about an earlier state of the incident: the ticket that became a page, or a
+/// time before the incident recurred.
 async fn is_outdated(
     callbacks: &Callbacks,
     said: &Said,
@@ -285,7 +288,7 @@ async fn is_outdated(
         return Ok(true);
     }
     let Some(asked) = record.asked_anew_at.filter(|asked| said.at < *asked) else { return Ok(false) };
-    // PagerDuty's clock may be slow: an event that names a call made since is an answer to it.
+    // PagerDuty's clock may be slow: an event that names a later call is an answer to it.
     let called = match ring {
         Some(ring) => callbacks.inner.store.called_at(&record.id, ring).await?,
         None => None,
@@ -293,9 +296,9 @@ async fn is_outdated(
     Ok(called.is_none_or(|at| at < asked))
 }
 
-/// A person opened an alert again in PagerDuty. If the incident still fires it is reopened here
-/// too, and the alert ends with the others; if nothing is wrong any more, nothing else would end
-/// the alert.
+/// A person reopened an alert in PagerDuty. If the incident still fires it is reopened here too,
+/// and the alert ends with it. If it is over, the alert is resolved again, because nothing else
+/// would end it.
 async fn reopen(
     callbacks: &Callbacks,
     said: &Said,
@@ -331,8 +334,8 @@ async fn reopen(
     Ok(callbacks.act(&record.id, by, note(what)).await)
 }
 
-/// The incident that its key names, if that looks like one of ours: a subscription of a whole
-/// account brings those of others too.
+/// The incident that the key names, if the key has our format: a subscription for a whole account
+/// also delivers other incidents.
 fn one_of_ours(said: &Said) -> Option<&str> {
     const CHARS: usize = 16;
     let id = said.key.as_deref().map(|key| ring_of(key).0)?;
@@ -340,7 +343,7 @@ fn one_of_ours(said: &Said) -> Option<&str> {
     (id.len() == CHARS && id.bytes().all(like_ours)).then_some(id)
 }
 
-/// What a person says with it.
+/// The action of the person who caused the event.
 fn word(said: &Said) -> Option<IncidentAction> {
     match meaning(said) {
         Meaning::Act(action) => Some(action),
@@ -376,8 +379,8 @@ async fn remember(store: &Store, said: &Said, about: Vec<String>, spoke_at: Ts) 
     store.keep_counterpart(SERVICE, &said.incident, &Counterpart { incident, spoke_at }).await
 }
 
-/// Only a person's answer counts as an answer: we close alerts there ourselves, and so do timeouts.
-/// A loss of the acknowledgement counts whoever caused it.
+/// Only a person's answer counts, because this program and timeouts also close alerts there. A lost
+/// acknowledgement counts regardless of the cause.
 fn meaning(said: &Said) -> Meaning {
     let person = said.person.as_deref();
     // A ticket under its own key is closed there when it becomes a page.
@@ -413,13 +416,13 @@ pub(super) fn fuzz(body: &[u8]) {
     }
 }
 
-/// The subject of a body; `None` if it is not JSON.
+/// The event in a body; `None` if it is not JSON.
 fn event(body: &[u8]) -> Option<Value> {
     let mut body: Value = serde_json::from_slice(body).ok()?;
     Some(body.get_mut("event").map(Value::take).unwrap_or_default())
 }
 
-/// `None` for what is not about an incident.
+/// The relevant fields; `None` if the event is not about an incident.
 fn said(event: &Value) -> Option<Said> {
     let short = |v: &Value| v.as_str().filter(|s| (1..=ID_MAX).contains(&s.len())).map(str::to_owned);
     let data = &event["data"];

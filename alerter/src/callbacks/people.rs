@@ -1,8 +1,8 @@
-//! Whose clicks in Slack are acted upon.
+//! Decides whose clicks in Slack are applied.
 //!
-//! Where it is unknown in which workspace the bot is at home, only those users are refused whose
-//! click itself shows that they are strangers: somebody who is called at night must not be shut out
-//! because a service fails.
+//! If the bot's home workspace is unknown, only users whose click itself shows that they are
+//! external are refused. A person who is called at night must not be refused because a service
+//! fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::notify::slack::{Answers, App};
 /// seconds.
 const HOME_WITHIN: Duration = Duration::from_secs(1);
 
-/// Why this click does not count; `None` if it does. `apps` are the receivers that share its
-/// endpoint.
+/// The reason why a click is refused; `None` if it is accepted. `apps` are the receivers that share
+/// its endpoint.
 pub(super) async fn refusal(callbacks: &Callbacks, apps: &[Arc<App>], click: &Click) -> Option<String> {
     let answers = apps.iter().map(|app| app.answers()).max().unwrap_or_default();
     let id = &click.user;
@@ -41,7 +41,7 @@ pub(super) async fn refusal(callbacks: &Callbacks, apps: &[Arc<App>], click: &Cl
     })
 }
 
-/// Asks Slack for the app's home workspace until it answers, so that a click need not.
+/// Asks Slack for the app's home workspace until it answers, so that a click need not wait.
 pub(super) async fn learn(app: Arc<App>) {
     let mut failures: u32 = 0;
     while let Err(error) = app.home().await {

@@ -1,7 +1,7 @@
-//! A tunnel to the socket's host, for clusters whose nodes reach the internet only through a proxy.
+//! A proxy tunnel to the socket's host, for clusters that reach the internet only through a proxy.
 //!
-//! It uses the same variables as every request that we send (`HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`
-//! and their lower-case names), parsed in the same way.
+//! It uses the same environment variables as all of our requests (`HTTPS_PROXY`, `ALL_PROXY`,
+//! `NO_PROXY` and their lower-case names), parsed in the same way.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use url::Url;
 
-/// Of a proxy's answer to `CONNECT`: a status and a few headers.
+/// The most bytes of a proxy's answer to `CONNECT`, and of its status line.
 const ANSWER_MAX: usize = 16 * 1024;
 const STATUS_MAX: usize = 100;
 
@@ -19,7 +19,7 @@ pub(super) fn of_environment() -> Matcher {
     Matcher::from_env()
 }
 
-/// A connection to where `url` leads, through a proxy if there is one for it.
+/// Connects to the host of `url`, through a proxy if one is configured for it.
 pub(super) async fn connect(url: &Url, proxies: &Matcher) -> Result<TcpStream, String> {
     let host = url.host_str().unwrap_or_default();
     let port = url.port_or_known_default().ok_or("the socket's address has no port")?;
@@ -32,7 +32,7 @@ pub(super) async fn connect(url: &Url, proxies: &Matcher) -> Result<TcpStream, S
     Ok(stream)
 }
 
-/// A WebSocket is to a proxy what a request to the same place would be.
+/// The proxy of a WebSocket is that of an HTTP request to the same host.
 fn intercept(url: &Url, host: &str, port: u16, proxies: &Matcher) -> Option<Intercept> {
     let scheme = if url.scheme() == "wss" { "https" } else { "http" };
     proxies.intercept(&format!("{scheme}://{host}:{port}/").parse().ok()?)
@@ -67,14 +67,15 @@ async fn through(proxy: &Intercept, host: &str, port: u16) -> Result<TcpStream, 
     Err(format!("the proxy {at}:{at_port} refuses: {}", crate::notify::line(&status, STATUS_MAX)))
 }
 
-/// The status line. Nothing after the headers is read: those bytes belong to the tunnel.
+/// Reads the status line. It reads nothing after the headers, because those bytes belong to the
+/// tunnel.
 async fn answer(stream: &mut TcpStream) -> std::io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() == ANSWER_MAX {
             return Err(std::io::Error::other("its answer does not end"));
         }
-        // Byte by byte: a few hundred, once a connection.
+        // A few hundred bytes per connection are read one by one.
         head.push(stream.read_u8().await?);
     }
     let text = String::from_utf8_lossy(&head);
@@ -87,8 +88,8 @@ mod tests {
 
     use super::*;
 
-    /// Takes one connection, reads the question, and answers with `says` and what comes through the
-    /// tunnel.
+    /// Accepts one connection, reads the request, and answers with `says`; returns what arrives
+    /// through the tunnel.
     async fn proxy(says: &'static str) -> (u16, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,5 +1,4 @@
-//! Verifies the sender of a callback: signatures over the bytes as they arrived, before anything
-//! parses them.
+//! Verifies the signature of a callback over the raw bytes, before anything parses them.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
@@ -8,13 +7,13 @@ use subtle::ConstantTimeEq as _;
 
 use crate::notify::hex;
 
-/// The largest age of a signed request from Slack, and how far it may be in the future: an older
+/// The largest age of a signed request from Slack, and how far it may be in the future; an older
 /// one could be a replay.
 const SLACK_WINDOW_SECONDS: i64 = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Forged {
-    /// A header is missing or not what it should be.
+    /// A header is missing or malformed.
     Malformed,
     TooOld,
     NoMatch,
@@ -37,7 +36,7 @@ pub(super) fn slack(
     if same(&want, signature) { Ok(()) } else { Err(Forged::NoMatch) }
 }
 
-/// PagerDuty's `v1=<hex>[,v1=<hex>]` over the body: several while a secret is being replaced.
+/// PagerDuty's `v1=<hex>[,v1=<hex>]` over the body. There are several during a secret rotation.
 /// Unknown versions are ignored.
 pub(super) fn pagerduty(secret: &Secret, signatures: Option<&str>, body: &[u8]) -> Result<(), Forged> {
     let signatures = signatures.ok_or(Forged::Malformed)?;
@@ -45,7 +44,7 @@ pub(super) fn pagerduty(secret: &Secret, signatures: Option<&str>, body: &[u8]) 
     let parts = parts.ok_or(Forged::Malformed)?;
     let want = mac(secret, &[body]);
     let known = parts.iter().filter(|(version, _)| *version == "v1");
-    // All of them are compared, so that the time it takes reveals nothing.
+    // All signatures are compared, so that the duration reveals nothing.
     let good = known.fold(false, |good, (_, given)| same(&want, given) | good);
     if good { Ok(()) } else { Err(Forged::NoMatch) }
 }

@@ -1,23 +1,22 @@
-//! What a click on "Silence" suppresses: this problem in its place, and no more than labels can
-//! name.
+//! The matchers of a click on "Silence": this problem where it occurs, as far as labels can
+//! identify it.
 //!
 //! Alerts of other programs are many problems of one kind; each is named by its `alertname` and by
-//! its grouping labels. A problem with neither a place nor a name is not silenced by a click: that
-//! would suppress problems that nobody has looked at.
+//! its grouping labels. A problem with neither a place nor a name is not silenced by a click,
+//! because that would suppress unrelated problems.
 
 use std::iter;
 
-use stepwatch_model::Kind;
 use stepwatch_respond::incident::{IncidentRecord, labels};
 
-/// Labels and their values. `None` if no label identifies the problem; `group_by` are the grouping
-/// labels of alerts.
+/// The labels and values that identify the problem; `None` if no label does. `group_by` are the
+/// grouping labels of alerts.
 pub(crate) fn selector(r: &IncidentRecord, group_by: &[String]) -> Option<Vec<(String, String)>> {
     let pair = |name: &str| {
         let value = r.labels.get(name).filter(|value| !value.is_empty())?;
         Some((name.to_owned(), value.clone()))
     };
-    let is_alert = r.kind == Kind::PrometheusAlert;
+    let is_alert = r.kind.is_external();
     // An alert of several nodes is one problem; the label names the first of them.
     let node = || pair("node").filter(|_| !is_alert || r.nodes.len() == 1);
     let place = pair("run").or_else(node);
@@ -34,6 +33,7 @@ pub(crate) fn selector(r: &IncidentRecord, group_by: &[String]) -> Option<Vec<(S
 
 #[cfg(test)]
 mod tests {
+    use stepwatch_model::Kind;
     use stepwatch_respond::incident::State;
 
     use super::*;

@@ -1,4 +1,4 @@
-//! Slack's endpoint: clicks on our buttons, by HTTP or by socket.
+//! The Slack endpoint: clicks on our buttons, by HTTP or by socket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,23 +15,23 @@ use super::signature::{self, Forged};
 use super::{Callbacks, Heard, Outcome, Wish, people};
 use crate::api::auth::Caller;
 use crate::notify::slack::{App, Deed, Origin, escape};
-use crate::notify::{Ear, line};
+use crate::notify::{CallbackConfig, line};
 use crate::runtime::IncidentAction;
 use crate::signed_paths::SLACK as PATH;
 
 const SERVICE: &str = "slack";
 
-/// Slack shows an error to whoever clicked when it has no answer after three seconds. What is not
-/// durable by then continues, and its result is sent later as a message of its own.
+/// Slack shows an error if it has no answer after three seconds. An action that is not durable by
+/// then continues, and its result is sent later as a separate message.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_millis(2500);
 
-/// Characters of a name that is shown, and of an id.
+/// The most characters of a name that is shown, and of an id.
 const NAME_MAX: usize = 80;
 const ID_MAX: usize = 64;
 const SELECTOR_MAX: usize = 200;
-/// What the button says.
+/// The duration that the button shows.
 const SILENCE: Span = Span::secs(3600);
-/// A payload has one action; more than a few are not from a person.
+/// The most clicks of a payload: a person's payload has one.
 const CLICKS_MAX: usize = 5;
 
 /// The form that Slack posts.
@@ -47,12 +47,12 @@ pub(super) struct Interaction {
 pub(super) struct Click {
     deed: Deed,
     incident: String,
-    /// Slack's id of the person who clicked, and a name of that person's own choice.
+    /// Slack's id of the person who clicked, and the name that the person chose.
     pub(super) user: String,
     name: Option<String>,
     pub(super) origin: Origin,
     response_url: Option<String>,
-    /// The same for every repetition.
+    /// An id that is the same for every repetition.
     id: String,
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn interactions(
             if act_within(&callbacks, &signed, &payload).await {
                 StatusCode::OK.into_response()
             } else {
-                // Slack shows the person who clicked that it did not work.
+                // Slack shows the error to the person who clicked.
                 (StatusCode::SERVICE_UNAVAILABLE, "too much at once: click again\n").into_response()
             }
         }
@@ -126,15 +126,15 @@ pub(super) async fn interactions(
 }
 
 pub(super) fn apps(callbacks: &Callbacks) -> Vec<Arc<App>> {
-    let slack = |(_, ear)| match ear {
-        Ear::Slack(app) => Some(app),
-        Ear::PagerDuty(_) => None,
+    let slack = |(_, callback_config)| match callback_config {
+        CallbackConfig::Slack(app) => Some(app),
+        CallbackConfig::PagerDuty(_) => None,
     };
-    callbacks.ears().into_iter().filter_map(slack).collect()
+    callbacks.callback_configs().into_iter().filter_map(slack).collect()
 }
 
-/// Applies every click, and returns when all is durable or Slack has waited long enough; false if
-/// one was refused for want of room. `apps` are the receivers that share the endpoint.
+/// Applies every click. Returns when all are durable or Slack has waited long enough; false if one
+/// was refused for lack of room. `apps` are the receivers that share the endpoint.
 pub(super) async fn act_within(callbacks: &Callbacks, apps: &[Arc<App>], payload: &Value) -> bool {
     let (mut acting, mut room) = (Vec::new(), true);
     for click in clicks(payload) {
@@ -198,8 +198,7 @@ async fn act(callbacks: &Callbacks, apps: &[Arc<App>], click: Click) {
     }
 }
 
-/// A silence is not visible in the message: the reply to whoever asked for it says what it
-/// suppresses.
+/// The reply to the person who created a silence, because the message does not show the silence.
 fn silenced(silence: &Silence) -> String {
     let (what, id) = (escape(&silence.selector(), SELECTOR_MAX), &silence.id);
     format!(
@@ -212,7 +211,7 @@ fn date(at: Ts) -> String {
     format!("<!date^{}^{{date_short_pretty}} {{time_secs}}|{at}>", at.0.div_euclid(1000))
 }
 
-/// Why nothing was done.
+/// The reason why nothing was done.
 fn excuse(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Done | Outcome::Silenced(_) => String::new(),
@@ -258,7 +257,7 @@ fn read(body: &[u8], is_json: bool) -> Read {
     found.unwrap_or(Read::Nothing)
 }
 
-/// A request, or what comes over a socket: the same payload.
+/// Parses a request, or a socket message with the same payload.
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) fn fuzz(body: &[u8], is_json: bool) {
     if let Read::Payload(payload) = read(body, is_json) {
@@ -269,7 +268,7 @@ pub(super) fn fuzz(body: &[u8], is_json: bool) {
     }
 }
 
-/// The clicks on our buttons in a payload; clicks on links and on others' buttons are ignored.
+/// The clicks on our buttons in a payload; clicks on links and other buttons are ignored.
 pub(super) fn clicks(payload: &Value) -> Vec<Click> {
     if payload["type"] != "block_actions" {
         return Vec::new();
@@ -296,7 +295,7 @@ pub(super) fn clicks(payload: &Value) -> Vec<Click> {
         .collect()
 }
 
-/// `slack:U0ANN (ann)`: with the configured name of that id, or else with the user's own name.
+/// `slack:U0ANN (ann)`, with the configured name of that id, or else with the user's own name.
 fn actor(click: &Click, known: Option<String>) -> String {
     let id = &click.user;
     match known.as_ref().or(click.name.as_ref()) {

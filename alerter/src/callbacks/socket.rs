@@ -1,9 +1,10 @@
-//! Socket Mode: clicks in Slack arrive through a connection that the alerter opens, so that it also
-//! works in a cluster without an address that Slack can reach.
+//! Socket Mode: Slack sends clicks through a connection that the alerter opens, so that no address
+//! must be reachable for Slack.
 //!
-//! Slack ends a connection now and then and announces it: the next one is opened while the old one
-//! still serves. Every envelope is acknowledged after its effects are durable or Slack has waited
-//! long enough; one that was not acknowledged is sent again, and is recognised.
+//! Slack ends a connection at times and announces it; the next one is opened while the old one
+//! still serves. Every envelope is acknowledged when its effects are durable or Slack has waited
+//! long enough. Slack repeats an envelope without an acknowledgement, and the repetition is
+//! recognised.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,16 +30,16 @@ use super::{Callbacks, people, proxy, slack};
 use crate::backoff;
 use crate::notify::slack::{Answers, App};
 
-/// Time from the request for an address to the end of the handshake.
+/// The time limit from the request for an address to the end of the handshake.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
-/// Interval of our pings, and of Slack's.
+/// The interval of our pings, and of Slack's.
 const PING_EVERY: Duration = Duration::from_secs(15);
-/// Silence after which a connection is dead, even if TCP has not noticed.
+/// The time without messages after which a connection counts as dead, even if TCP has not noticed.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
-/// How long an old connection serves beside its successor.
+/// How long an old connection serves in parallel with its successor.
 const OVERLAP: Duration = Duration::from_mins(1);
 const MESSAGE_MAX: usize = 1 << 20;
-/// Answers that wait for their turn to be written.
+/// The most answers that wait to be written.
 const ANSWERS: usize = 64;
 
 trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -47,15 +48,15 @@ type Socket = WebSocketStream<Box<dyn Io>>;
 
 /// How a connection ended.
 struct End {
-    /// Slack had sent its hello on it.
+    /// Whether Slack had sent its hello.
     greeted: bool,
-    /// Slack had asked for another, which was opened.
+    /// Whether Slack had asked for a new connection, which was opened.
     replaced: bool,
     why: String,
 }
 
-/// Serves every app that has a token, and starts anew when the receivers change. Receivers of one
-/// app share its socket.
+/// Serves every app that has a token, and restarts when the receivers change. Receivers of one app
+/// share its socket.
 pub(super) async fn listen(callbacks: Callbacks, shutdown: Shutdown) {
     let mut receivers = callbacks.inner.receivers.clone();
     loop {
@@ -82,7 +83,7 @@ pub(super) async fn listen(callbacks: Callbacks, shutdown: Shutdown) {
     }
 }
 
-/// Keeps one app connected, for ever.
+/// Keeps one app connected.
 async fn keep(callbacks: Callbacks, apps: Arc<[Arc<App>]>) {
     let mut live: JoinSet<End> = JoinSet::new();
     let (ask, mut asked) = mpsc::channel(1);
@@ -101,7 +102,7 @@ async fn keep(callbacks: Callbacks, apps: Arc<[Arc<App>]>) {
             Ok(socket) => drop(live.spawn(serve(socket, callbacks.clone(), Arc::clone(&apps), ask.clone()))),
             Err(error) => failed(&callbacks, &mut failures, &error),
         }
-        // Until Slack asks for another connection, or the one that counts has ended.
+        // Wait until Slack asks for another connection, or the current one has ended.
         while good && !live.is_empty() {
             tokio::select! {
                 Some(()) = asked.recv() => break,
@@ -141,7 +142,7 @@ async fn connect(app: &App) -> Result<Socket, String> {
 async fn shake_hands(url: &Url, stream: Box<dyn Io>) -> Result<Socket, String> {
     let config =
         WebSocketConfig::default().max_message_size(Some(MESSAGE_MAX)).max_frame_size(Some(MESSAGE_MAX));
-    // The error's text contains the address with its ticket.
+    // The error is dropped, because it contains the address with its ticket.
     let opened = tokio_tungstenite::client_async_with_config(url.as_str(), stream, Some(config)).await;
     opened.map(|(socket, _)| socket).map_err(|_| "the WebSocket handshake failed".to_owned())
 }
@@ -210,7 +211,7 @@ async fn serve(socket: Socket, callbacks: Callbacks, apps: Arc<[Arc<App>]>, ask:
     if end.greeted {
         callbacks.inner.metrics.sockets.dec();
     }
-    // Callbacks in progress are finished without their acknowledgement; Slack may send them again.
+    // Callbacks in progress finish without an acknowledgement; Slack may send them again.
     acting.detach_all();
     end
 }
@@ -225,7 +226,7 @@ async fn envelope_of(
     let Some(id) = envelope["envelope_id"].as_str() else { return };
     if envelope["type"] == "interactive" && !slack::act_within(&callbacks, &apps, &envelope["payload"]).await
     {
-        // Slack sends again what is not acknowledged, or shows that it did not work.
+        // Without an acknowledgement, Slack repeats the envelope or shows an error.
         return;
     }
     let _ = answer.send(json!({ "envelope_id": id }).to_string()).await;

@@ -23,8 +23,8 @@ impl Write for Log {
     }
 }
 
-/// Everything that this process logs. The subscriber is that of the process, because the interest
-/// in a callsite is cached once per process.
+/// The log of this process. There is one subscriber, because the interest in a callsite is cached
+/// once per process.
 static LOG: LazyLock<Log> = LazyLock::new(|| {
     let log = Log::default();
     let writer = log.clone();
@@ -70,7 +70,7 @@ async fn a_flood_of_forged_callbacks_is_one_line_of_the_log_for_each_service() {
     for line in ["is not from Slack", "is not from PagerDuty"] {
         assert_eq!(said.matches(line).count(), 1, "{line}");
     }
-    // All are counted.
+    // All requests are counted.
     let metrics = app.get("/metrics").await.1;
     for service in ["slack", "pagerduty"] {
         let counted =
@@ -88,7 +88,7 @@ async fn deliver_last(app: &TestApp, pagerduty: &FakePagerDuty) {
     assert_eq!(request.send().await.unwrap().text().await.unwrap(), "acted\n");
 }
 
-/// A subscription of a whole account has one secret. PagerDuty notifies people again by itself when
+/// A subscription for a whole account has one secret. PagerDuty itself notifies people again when
 /// an acknowledgement times out; only the other service is called from here.
 #[tokio::test]
 async fn an_acknowledgement_that_times_out_rings_once_where_services_share_a_secret() {
@@ -106,7 +106,8 @@ async fn an_acknowledgement_that_times_out_rings_once_where_services_share_a_sec
     let secrets = [("key", PagerDuty::ROUTING_KEY), ("hook", PagerDuty::WEBHOOK_SECRET)];
     let app = TestApp::start_with(&more, &secrets.map(|(name, text)| (name, text.to_owned()))).await;
     let id = app.page("llama").await;
-    // Once so many messages of this kind were delivered: the receiver and the number of each.
+    // Waits until `count` messages of this kind were delivered, and returns the number for each
+    // receiver.
     let delivered = async |action: &str, count: usize| {
         wait_for(action, async || {
             let detail = app.json(&format!("/api/v1/incidents/{id}")).await;
@@ -136,8 +137,8 @@ async fn an_acknowledgement_that_times_out_rings_once_where_services_share_a_sec
     assert!(stands, "what PagerDuty notified people of again is not closed");
 }
 
-/// While the store refuses writes, pages go out from memory. PagerDuty sends an event again that is
-/// answered 503, and never one that is answered 200.
+/// While the store refuses writes, pages are sent from memory. PagerDuty repeats an event after a
+/// 503, but not after a 200.
 #[tokio::test]
 async fn an_answer_to_what_is_not_recorded_yet_is_asked_for_again() {
     let pagerduty = FakePagerDuty::start().await;
@@ -171,7 +172,7 @@ async fn an_answer_to_what_is_not_recorded_yet_is_asked_for_again() {
     assert_eq!(post().await, 200);
 }
 
-/// Slack repeats no click: whoever clicked is asked to do it again, and not told that the incident
+/// Slack repeats no click: the person is asked to click again, and does not read that the incident
 /// is unknown.
 #[tokio::test]
 async fn a_click_on_what_is_not_recorded_yet_is_to_be_repeated() {
@@ -204,11 +205,12 @@ async fn a_click_on_what_is_not_recorded_yet_is_to_be_repeated() {
     };
     let (database, aside) = (app.dir.path().join("alerter.db"), app.dir.path().join("aside.db"));
     std::fs::rename(&database, &aside).unwrap();
-    // One that is not ready for another reason has a store that takes everything.
+    // The alerter may also be not ready for another reason, while its store accepts writes.
     let refuses = async || app.get("/-/ready").await.1.contains("the database was removed").then_some(());
     wait_for("a refusal", refuses).await;
     click().await;
-    // That it may not be recorded yet; on a machine that is busy, that it is not durable yet.
+    // The reply says that the incident may not be recorded yet, or on a busy machine that it is not
+    // durable yet.
     whisper("Please try again").await;
     std::fs::rename(&aside, &database).unwrap();
     wait_for("readiness", async || (app.get("/-/ready").await.0 == 200).then_some(())).await;
@@ -216,7 +218,7 @@ async fn a_click_on_what_is_not_recorded_yet_is_to_be_repeated() {
     whisper("The alerter does not know this incident").await;
 }
 
-/// A service that groups alerts names no key in its webhooks: the incident is known by its id.
+/// A service that groups alerts names no key in its webhooks, so the incident is found by its id.
 #[tokio::test]
 async fn an_acknowledgement_that_times_out_at_a_service_that_groups_alerts_rings_once() {
     let pagerduty = FakePagerDuty::start().await;

@@ -1,23 +1,23 @@
-//! The numbers of a chart that are kept with an incident: a few curves in bounded space, as JSON
-//! that the next version of the program can read too.
+//! The numbers of a chart that are kept with an incident: a few curves of limited size, as JSON
+//! that later versions of the program can read.
 
 use serde::{Deserialize, Serialize};
 
 use super::track::Point;
 
-/// Points of one curve.
+/// The most points of a curve.
 pub const MAX_POINTS: usize = 512;
-/// Curves of one chart: the signal of the incident, and others of its run.
+/// The most curves of a chart: the signal of the incident, and others of its run.
 pub const MAX_CURVES: usize = 3;
-/// Marks of one chart.
+/// The most marks of a chart.
 pub const MAX_MARKS: usize = 24;
 
-/// What was seen of a run around an incident.
+/// The observations of a run around an incident.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
-    /// The signal of the incident first.
+    /// The curves, with the signal of the incident first.
     pub curves: Vec<Curve>,
-    /// What the run did itself.
+    /// The run's own events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Deed>,
 }
@@ -25,34 +25,34 @@ pub struct Seen {
 /// A signal over a range of steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
-    /// Its name, as in `alerter/model/src/signal.rs`.
+    /// The name of the signal, as in `alerter/model/src/signal.rs`.
     pub signal: String,
-    /// In the order of steps; each restart begins an attempt.
+    /// The points in the order of steps; each restart begins an attempt.
     pub points: Vec<CurvePoint>,
-    /// What was usual, step by step; empty where nothing knows.
+    /// The usual range by step; empty if it is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub band: Vec<BandPoint>,
 }
 
-/// Neighbouring samples. The numbers are none where no sample was finite.
+/// A group of neighbouring samples. The numbers are `None` if no sample was finite.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Packed", into = "Packed")]
 pub struct CurvePoint {
-    /// First and last step.
+    /// The first and last step.
     pub from: i64,
     pub to: i64,
     pub attempt: u32,
     pub min: Option<f64>,
     pub max: Option<f64>,
     pub last: Option<f64>,
-    /// Samples that were NaN or infinite.
+    /// The number of samples that were NaN or infinite.
     pub nonfinite: u32,
 }
 
 /// A point as a short array.
 type Packed = (i64, i64, u32, Option<f64>, Option<f64>, Option<f64>, u32);
 
-/// What was usual at a step.
+/// The usual range at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(from = "(i64, f64, f64)", into = "(i64, f64, f64)")]
 pub struct BandPoint {
@@ -61,7 +61,7 @@ pub struct BandPoint {
     pub high: f64,
 }
 
-/// What a run did at a step.
+/// An event of a run at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deed {
     pub step: i64,
@@ -131,7 +131,7 @@ impl From<&CurvePoint> for Point {
 }
 
 impl Curve {
-    /// For the panels of a chart.
+    /// The points for the panels of a chart.
     pub(super) fn track(&self) -> Vec<Point> {
         self.points.iter().map(Point::from).collect()
     }
@@ -143,7 +143,7 @@ impl Seen {
         self.curves.iter().all(|curve| curve.points.is_empty())
     }
 
-    /// Leaves out what is over the limits: the oldest points of a curve, the last curves and marks.
+    /// Drops what exceeds the limits: the oldest points of a curve, the last curves and marks.
     pub fn within_limits(mut self) -> Self {
         self.curves.truncate(MAX_CURVES);
         for curve in &mut self.curves {

@@ -1,4 +1,5 @@
-//! What is drawn of an incident: its steps, moments and suspects, whatever its curves come from.
+//! Decides what the chart of an incident shows: its steps, marks and suspects, for any source of
+//! curves.
 
 use std::borrow::Cow;
 
@@ -10,11 +11,11 @@ use super::curve::{BandPoint, Curve, Deed, Seen, What};
 use super::track::Point;
 use super::{Bar, Chart, Expected, Heading, Mark, Panel, Span, Tone};
 
-/// The name of a signal that is seen in the want of steps.
+/// The signal name of incidents that are about missing steps.
 pub(crate) const SILENCE: &str = "step";
-/// Characters of the name of a run.
+/// The most characters of the name of a run.
 const RUN_MAX: usize = 48;
-/// Units of measures that are numbers of their own, and have no length.
+/// Units of measures that cannot be shown as the length of a bar.
 const NO_LENGTH: [&str; 2] = ["step", "nodes"];
 
 pub(crate) fn tone(severity: Severity) -> Tone {
@@ -25,9 +26,9 @@ pub(crate) fn tone(severity: Severity) -> Tone {
     }
 }
 
-/// The signal in which an incident is visible, and whether the incident's own value belongs to it:
-/// silence is measured in seconds, as the step that ends it is; what happens to a node or between
-/// ranks shows in the step time.
+/// The signal in which an incident is visible, and whether the incident's value belongs to it.
+/// Silence is measured in seconds, like the step that ends it. Events of a node or between ranks
+/// are visible in the step time.
 pub fn visible_in(signal: &str) -> (&str, bool) {
     match signal {
         SILENCE => (metric::STEP_TIME, true),
@@ -40,14 +41,14 @@ pub fn visible_in(signal: &str) -> (&str, bool) {
     }
 }
 
-/// The chart of an incident, from what was seen of its run; `None` if there is nothing to draw.
+/// The chart of an incident from the observations of its run; `None` if there is nothing to draw.
 pub fn of_seen(r: &IncidentRecord, seen: &Seen) -> Option<Chart<'static>> {
     let (signal, own) = visible_in(&r.signal);
     let curves = || seen.curves.iter().filter(|curve| !curve.points.is_empty());
     let lead = curves().find(|curve| curve.signal == signal).or_else(|| curves().next())?;
     let own = own && lead.signal == signal && r.expected.is_finite();
     let points = || lead.points.iter();
-    // The sample that decided must be in the picture, even if this signal was missing then.
+    // The picture must include the sample at detection, even if this signal was missing then.
     let from = points().map(|p| p.from).min()?.min(r.start_step);
     let to = points().map(|p| p.to.max(p.from)).max()?.max(r.detected_step);
     let mut panels = vec![panel_of(lead, own.then_some(r.expected), r.start_step)];
@@ -83,7 +84,7 @@ fn panel_of(curve: &Curve, expected: Option<f64>, from: i64) -> Panel<'static> {
     }
 }
 
-/// The chart of an incident with these panels, the signal in question first; `end` if it is among
+/// The chart of an incident with these panels, the main signal first. `end` is drawn if it is among
 /// the steps.
 pub(crate) fn chart<'a>(
     r: &IncidentRecord,
@@ -119,7 +120,7 @@ fn heading(r: &IncidentRecord) -> Heading {
     Heading { tag: format!("{standing} · {}{place}", r.title()), tone, sentence: r.summary.to_string() }
 }
 
-/// The picture in words.
+/// The text alternative of the chart.
 fn description(lead: &str, steps: (i64, i64), r: &IncidentRecord) -> String {
     let expected =
         if r.expected.is_finite() { format!(", expected {}", number(r.expected)) } else { String::new() };
@@ -136,7 +137,7 @@ fn description(lead: &str, steps: (i64, i64), r: &IncidentRecord) -> String {
     )
 }
 
-/// Words of one step share a line.
+/// The marks of an incident. Labels of the same step are joined.
 fn marks(r: &IncidentRecord, end: Option<i64>) -> Vec<Mark> {
     let mut moments = vec![(r.start_step, "onset".to_owned(), Tone::Onset)];
     let first = match r.severity {
@@ -164,7 +165,8 @@ fn marks(r: &IncidentRecord, end: Option<i64>) -> Vec<Mark> {
     marks
 }
 
-/// Of checkpoints only the last before the onset is of use: that is where one could go back to.
+/// The marks of the run's own events. Of the checkpoints, only the last before the onset is shown,
+/// because a person could go back to it.
 fn deeds(r: &IncidentRecord, all: &[Deed]) -> Vec<Mark> {
     let is_checkpoint = |deed: &&Deed| deed.what == What::Checkpoint;
     let good = all.iter().filter(is_checkpoint).filter(|d| d.step < r.start_step).max_by_key(|d| d.step);
@@ -178,7 +180,7 @@ fn deeds(r: &IncidentRecord, all: &[Deed]) -> Vec<Mark> {
     good.into_iter().chain(others).map(mark).collect()
 }
 
-/// The suspects of which a number and what was expected of it are known.
+/// The suspects with a measured and an expected value.
 fn bars(r: &IncidentRecord) -> Vec<Bar> {
     let bar = |s: &stepwatch_model::Suspect| {
         let measures = s.evidence.iter().filter_map(|e| e.observation.measure());
@@ -189,7 +191,7 @@ fn bars(r: &IncidentRecord) -> Vec<Bar> {
             positive.then(|| Bar {
                 label: s.what(),
                 text: format!("{}{unit}, expected {}", number(value), number(expected)),
-                // Suspects of different units share an axis.
+                // Suspects of different units share one axis.
                 value: value / expected,
                 expected: 1.0,
             })
@@ -198,7 +200,7 @@ fn bars(r: &IncidentRecord) -> Vec<Bar> {
     r.suspects.iter().filter_map(bar).collect()
 }
 
-/// A panel of points that belong to somebody else.
+/// A panel of borrowed points.
 pub(crate) fn panel<'a>(name: &str, points: &'a [Point]) -> Panel<'a> {
     Panel {
         label: name.to_owned(),

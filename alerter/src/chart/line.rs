@@ -1,4 +1,4 @@
-//! The signal of a panel: its line, and what has no height.
+//! Draws the signal of a panel: its line, and values that are not finite.
 
 use core::fmt::Write as _;
 
@@ -6,16 +6,16 @@ use super::look::Tone;
 use super::svg::Canvas;
 use super::track::Column;
 
-/// With fewer columns each gets a dot.
+/// Up to this number of columns, each gets a dot.
 const DOTS_UP_TO: usize = 90;
-/// Two columns that are so many usual distances apart are not joined: nothing was reported between
-/// them.
+/// The factor of the usual distance from which two columns are not joined, because nothing was
+/// reported between them.
 const GAP: f64 = 8.0;
-/// With fewer columns no distance is usual.
+/// The number of distances from which there is a usual one.
 const GAP_FROM: usize = 12;
 
-/// The line of the signal, broken where an attempt ends, where there was no number, and where
-/// nothing was reported.
+/// Draws the line of the signal. It is broken where an attempt ends, where no value was finite, and
+/// where nothing was reported.
 pub(super) fn draw(canvas: &mut Canvas<'_>, drawn: &[Column], y_of: &dyn Fn(f64) -> f64) {
     let (left, width, colour) = (canvas.m.left, canvas.m.line, canvas.ink.line);
     let newest = drawn.last().map_or(0, |c| c.attempt);
@@ -31,7 +31,8 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, drawn: &[Column], y_of: &dyn Fn(f64)
             let joined = pen.is_some_and(|before| c.begins - before <= gap);
             let command = if joined { 'L' } else { 'M' };
             let (x, low, high) = (left + c.x, y_of(c.low), y_of(c.high));
-            // The line runs through the last value; what else was there hangs on it.
+            // The line runs through the last value; the range of the column is a vertical stroke on
+            // it.
             let last = if c.last.is_finite() { y_of(c.last) } else { high };
             let _ = write!(path, "{command}{x:.1},{last:.1}");
             if (low - high).abs() >= 0.1 {
@@ -42,7 +43,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, drawn: &[Column], y_of: &dyn Fn(f64)
         if path.is_empty() {
             continue;
         }
-        // An attempt that was given up is still there, and paler.
+        // Earlier attempts are drawn paler.
         let opacity = if attempt.first().is_some_and(|c| c.attempt == newest) { "1" } else { "0.45" };
         let _ = writeln!(
             canvas.out,
@@ -75,7 +76,7 @@ fn gap(drawn: &[Column]) -> f64 {
     GAP * *usual
 }
 
-/// Values that are not numbers have no height: they are drawn at the upper edge.
+/// Draws non-finite values, which have no height, at the upper edge.
 pub(super) fn strip(canvas: &mut Canvas<'_>, drawn: &[Column], top: f64) {
     let (m, ink) = (canvas.m, canvas.ink);
     let mut runs: Vec<(f64, f64, u32)> = Vec::new();

@@ -1,7 +1,7 @@
-//! How a chart looks: its colours and its sizes. What it shows is the same in all of them.
+//! The appearance of a chart: its colours and sizes. The content is the same in all of them.
 
-/// The colours of a chart. Hues are those of Okabe and Ito, which people with any kind of colour
-/// vision can tell apart; where one is too faint for its background it is darker here.
+/// The colours of a chart. The hues are those of Okabe and Ito, which people with any kind of
+/// colour vision can distinguish; hues too faint for their background are darker here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Theme {
     #[default]
@@ -12,7 +12,7 @@ pub enum Theme {
 /// A place where charts are shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Size {
-    /// For a page or a document: as high as its panels need.
+    /// For a page or a document: as high as the panels need.
     #[default]
     Wide,
     /// For a chat, where a phone shows it 360 pixels wide: 16 : 9, one panel, large text.
@@ -25,21 +25,21 @@ pub struct Look {
     pub theme: Theme,
 }
 
-/// Colours as attributes. Text has at least 4.5 : 1 against `paper`, marks have 3 : 1.
+/// Colours as attributes. Text has a contrast of at least 4.5 : 1 to `paper`, marks of 3 : 1.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ink {
     pub(super) paper: &'static str,
     pub(super) text: &'static str,
     pub(super) soft: &'static str,
     pub(super) grid: &'static str,
-    /// The signal, and what was usual behind it.
+    /// The colours of the signal and of the usual range behind it.
     pub(super) line: &'static str,
     pub(super) expected: &'static str,
-    /// A mark of each tone, and the words beside it.
+    /// For each tone, the colour of a mark and of its text.
     pub(super) tones: [(&'static str, &'static str); TONES],
 }
 
-/// What a moment or a stretch of steps means.
+/// The meaning of a mark or a range of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
     Onset,
@@ -47,7 +47,7 @@ pub enum Tone {
     Ticket,
     Page,
     Over,
-    /// What the run did itself: a checkpoint, a restart, an evaluation.
+    /// An event of the run itself: a checkpoint, a restart, an evaluation.
     Note,
 }
 
@@ -91,27 +91,28 @@ const DARK: Ink = Ink {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measures {
     pub(super) width: f64,
-    /// Of the whole; `None` is as much as the panels need.
+    /// The height of the whole drawing; `None` if the panels determine it.
     pub(super) height: Option<f64>,
-    /// Room for the numbers of the value axis, and beyond the last step.
+    /// The margin for the labels of the value axis, and the margin after the last step.
     pub(super) left: f64,
     pub(super) right: f64,
-    /// Between the upper edge and what is drawn first.
+    /// The margin between the upper edge and the first element.
     pub(super) top: f64,
     pub(super) lead_height: f64,
     pub(super) other_height: f64,
     pub(super) panels: usize,
-    /// Sizes of the text: of names and the title, and of numbers and captions.
+    /// The text size of names and the title, and of numbers and captions.
     pub(super) text: f64,
     pub(super) small: f64,
     pub(super) line: f64,
-    /// Rows of captions of marks.
+    /// The number of rows for captions of marks.
     pub(super) mark_rows: usize,
-    /// Ticks, about: of the lead, of other panels, and of the steps.
+    /// The approximate number of ticks: of the lead panel, of other panels, and of the axis of
+    /// steps.
     pub(super) ticks: (usize, usize, usize),
-    /// Lines of the title.
+    /// The most lines of the title.
     pub(super) title_lines: usize,
-    /// Whether suspects are drawn below.
+    /// Whether suspects are drawn below the panels.
     pub(super) bars: bool,
 }
 
@@ -170,7 +171,7 @@ impl Size {
 }
 
 impl Look {
-    /// For a chat.
+    /// The look for a chat.
     pub const CARD: Self = Self { size: Size::Card, theme: Theme::Light };
 }
 
@@ -189,12 +190,12 @@ impl Measures {
         self.width - self.left - self.right
     }
 
-    /// Height of a row of captions.
+    /// The height of a row of captions.
     pub(super) fn mark_height(&self) -> f64 {
         self.small + 4.0
     }
 
-    /// Above a panel, for its name.
+    /// The space above a panel for its name.
     pub(super) fn name_height(&self) -> f64 {
         self.text + 8.0
     }
@@ -203,14 +204,14 @@ impl Measures {
         2.0 * self.small + 12.0
     }
 
-    /// Height of the strip that shows values which are not numbers.
+    /// The height of the strip that shows non-finite values.
     pub(super) fn strip(&self) -> f64 {
         4.0 + 2.0 * self.line
     }
 }
 
-/// Width of text, about: there is no font to ask where the chart is shown. The widths are those of
-/// DejaVu Sans, one of the widest fonts in use.
+/// The approximate width of text, because the font is unknown. The widths are those of DejaVu Sans,
+/// one of the widest common fonts.
 pub(super) fn width_of(text: &str, size: f64, bold: bool) -> f64 {
     let em = |c: char| match c {
         'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ';' | '|' | '\'' | ' ' => 0.33,
@@ -240,7 +241,7 @@ impl Tone {
 mod tests {
     use super::*;
 
-    /// Relative luminance and contrast as WCAG 2.2 defines them.
+    /// The relative luminance as WCAG 2.2 defines it.
     fn luminance(colour: &str) -> f64 {
         let part = |at: usize| {
             let v = f64::from(u8::from_str_radix(&colour[at..at + 2], 16).unwrap()) / 255.0;

@@ -1,4 +1,4 @@
-//! Moments: a line through all panels, and a caption above.
+//! Draws marks: a line through all panels, and a caption above.
 
 use core::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use super::look::{Measures, Tone, width_of};
 use super::svg::Canvas;
 use crate::markup::escape;
 
-/// The place of a mark's caption; none if all rows are taken.
+/// The place of a mark's caption. `row` is `None` if there is no room.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     row: Option<usize>,
@@ -22,8 +22,8 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// The most important first, each caption in the first row where it has room, on the right of
-    /// its line or on the left.
+    /// Places the captions in order of importance, each in the first row with room to the right or
+    /// left of its line.
     pub(super) fn arrange(canvas: &Canvas<'_>) -> Self {
         let (m, marks) = (canvas.m, &canvas.chart.marks);
         let mut order: Vec<usize> = (0..marks.len()).filter(|i| is_shown(canvas, &marks[*i])).collect();
@@ -52,7 +52,7 @@ impl Rows {
     }
 }
 
-/// What matters least is left without a caption first.
+/// The priority of captions; the least important are the first to have no room.
 fn rank(tone: Tone) -> u8 {
     match tone {
         Tone::Page => 0,
@@ -67,13 +67,13 @@ fn is_shown(canvas: &Canvas<'_>, mark: &Mark) -> bool {
     (canvas.chart.steps.0..=canvas.chart.steps.1).contains(&mark.step)
 }
 
-/// The baseline of a row.
+/// The baseline of a row of captions.
 fn base(m: &Measures, top: f64, row: usize) -> f64 {
     top - 2.0 + m.mark_height() * (row + 1) as f64
 }
 
 impl Canvas<'_> {
-    /// Captions are above all lines.
+    /// Draws the lines first, so that captions are above all of them.
     pub(super) fn marks(&mut self, rows: &Rows, top: f64, bottom: f64) {
         let chart = self.chart;
         for (mark, place) in chart.marks.iter().zip(&rows.places) {
@@ -85,12 +85,12 @@ impl Canvas<'_> {
     }
 
     fn mark_line(&mut self, mark: &Mark, place: Place, used: usize, top: f64, bottom: f64) {
-        // A line that nothing explains is worse than none.
+        // A note without room for its caption is left out.
         if !is_shown(self, mark) || mark.tone == Tone::Note && place.row.is_none() {
             return;
         }
         let m = self.m;
-        // Without a caption it begins where the panels do.
+        // Without a caption, the line begins at the top of the panels.
         let from =
             place.row.map_or(top + m.mark_height() * used as f64, |row| base(m, top, row) - 0.9 * m.small);
         let dash = match mark.tone {
@@ -116,7 +116,7 @@ impl Canvas<'_> {
         };
         let (m, ink) = (self.m, self.ink);
         let (anchor, at) = if place.ends_here { ("end", place.x - 4.0) } else { ("start", place.x + 4.0) };
-        // The outline keeps it readable above the lines of others.
+        // The outline keeps the caption readable above other lines.
         let _ = writeln!(
             self.out,
             "{open}<text class=\"word {}\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" font-size=\"{}\" font-weight=\"600\" fill=\"{}\" \

@@ -1,7 +1,7 @@
-//! Pixels of a chart, for mail and chats that show no SVG.
+//! Renders a chart to pixels, for mail and chats that do not show SVG.
 //!
-//! Text is drawn with two fonts that are compiled in (`fonts/SOURCES.md`): a machine without fonts
-//! draws the same as any other.
+//! Text uses two fonts that are compiled in (`fonts/SOURCES.md`), so that a machine without fonts
+//! renders the same.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,11 +13,11 @@ const FONTS: [&[u8]; 2] =
     [include_bytes!("fonts/DejaVuSans-subset.ttf"), include_bytes!("fonts/DejaVuSans-Bold-subset.ttf")];
 const FAMILY: &str = "DejaVu Sans";
 
-/// Pixels of the picture a pixel of the drawing: sharp on the screen of a phone.
+/// The number of pixels per pixel of the drawing, in each direction: sharp on a phone's screen.
 pub const SCALE: f32 = 2.0;
-/// Pixels of one picture.
+/// The most pixels of one picture.
 const MAX_PIXELS: f32 = 16e6;
-/// Bytes of a drawing.
+/// The most bytes of an SVG.
 pub const MAX_SVG: usize = 1 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,8 +30,8 @@ pub enum PngError {
     NotEncoded(String),
 }
 
-/// The drawing as PNG, each pixel of it [`SCALE`] by [`SCALE`]. Takes tens of milliseconds: not for
-/// an asynchronous task.
+/// Renders the SVG as PNG, scaled by [`SCALE`]. This takes tens of milliseconds, so it must not run
+/// in an asynchronous task.
 pub fn png(svg: &str) -> Result<Vec<u8>, PngError> {
     if svg.len() > MAX_SVG {
         return Err(PngError::TooLarge);
@@ -50,7 +50,7 @@ fn options() -> Options<'static> {
     Options {
         font_family: FAMILY.to_owned(),
         fontdb: fonts(),
-        // A drawing of ours refers to no picture; if one ever did, no file is opened for it.
+        // Our charts contain no images; if one ever did, no file is opened for it.
         image_href_resolver: ImageHrefResolver {
             resolve_data: Box::new(|_, _, _| None),
             resolve_string: Box::new(|_, _| None),
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn every_sign_of_a_chart_has_a_glyph() {
-        // A sign without a glyph is drawn as the same box as any other one.
+        // All characters without a glyph are drawn as the same box.
         let missing = pixels(&text(400, "\u{4e00}"));
         for sign in "Aé·–—…≥≤→∞≈±×µ°σΔ“”‘’•".chars() {
             let drawn = pixels(&text(400, &sign.to_string()));

@@ -1,31 +1,31 @@
-//! From values to places on an axis, and the round numbers beside it.
+//! Maps values to positions on an axis, and finds round numbers for its labels.
 
-/// A range of positive values wider than this is drawn in logarithms; so is a lesser one, if most
-/// values would be pressed together at its lower end.
+/// The ratios of highest to lowest value from which an axis is logarithmic: always, and if most
+/// values would be compressed at the lower end.
 const LOG_FROM: f64 = 100.0;
 const LOG_PRESSED: f64 = 4.0;
-/// So many of the values, within so little of the range, are pressed together.
+/// Values are compressed if this share of them is within that share of the range.
 const MOST: f64 = 0.95;
 const PRESSED: f64 = 0.2;
-/// Share of the range that is left free at each end.
+/// The share of the range that is left free at each end.
 const PAD: f64 = 0.06;
-/// Beyond this a difference of two values would overflow.
+/// The largest value, so that the difference of two values does not overflow.
 const LARGEST: f64 = 1e300;
-/// Ticks of one axis, however odd its range is.
+/// The most ticks of one axis.
 const MAX_TICKS: usize = 16;
 /// Suffixes of large numbers on an axis.
 const LARGE: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
-    /// In the space that is drawn: logarithms, if `log`.
+    /// The bounds as they are drawn: logarithms if `log`.
     low: f64,
     high: f64,
     log: bool,
 }
 
 impl Scale {
-    /// A scale that holds every finite one of these values.
+    /// A scale that covers all finite values.
     pub fn over(values: impl IntoIterator<Item = f64>) -> Self {
         let finite = values.into_iter().filter(|v| v.is_finite());
         let mut values: Vec<f64> = finite.map(|v| v.clamp(-LARGEST, LARGEST)).collect();
@@ -40,12 +40,12 @@ impl Scale {
             (low, high) = (low.log10(), high.log10());
         }
         let pad = PAD * (high - low);
-        // A flat line is drawn in the middle.
+        // A constant line is drawn in the middle.
         let pad = if pad > high.abs() * 1e-9 { pad } else { (high.abs() * 0.05).max(f64::MIN_POSITIVE) };
         Self { low: low - pad, high: high + pad, log }
     }
 
-    /// The axis of steps: whole numbers, without room at the ends.
+    /// The axis of steps: integers, without padding.
     pub fn steps(from: f64, to: f64) -> Self {
         Self { low: from, high: to.max(from + 1.0), log: false }
     }
@@ -54,7 +54,7 @@ impl Scale {
         self.log
     }
 
-    /// From 0 at the bottom to 1 at the top, of any value at all.
+    /// The position of any value, from 0 at the bottom to 1 at the top.
     pub fn at(&self, v: f64) -> f64 {
         let v = match self.log {
             true if v > 0.0 => v.log10(),
@@ -65,14 +65,14 @@ impl Scale {
         if share.is_nan() { 0.5 } else { share.clamp(0.0, 1.0) }
     }
 
-    /// Round values within the scale, about so many, each with its label.
+    /// About `about` round values within the scale, each with its label.
     pub fn ticks(&self, about: usize) -> Vec<(f64, String)> {
         let ticks = if self.log { self.decades(about) } else { self.multiples(about) };
         ticks.into_iter().filter(|(v, _)| v.is_finite()).take(MAX_TICKS).collect()
     }
 
     fn multiples(&self, about: usize) -> Vec<(f64, String)> {
-        // Rounding up leaves fewer than asked for.
+        // Rounding up the step reduces the number of ticks.
         let step = nice((self.high - self.low) / (about + 2) as f64);
         if !(step.is_normal() && step > 0.0) {
             return Vec::new();
@@ -85,7 +85,7 @@ impl Scale {
             .collect()
     }
 
-    /// Powers of ten, or the halves and fifths between when there are few.
+    /// Powers of ten, with twice and five times each if there are few.
     fn decades(&self, about: usize) -> Vec<(f64, String)> {
         let (first, last) = (self.low.ceil() as i32, self.high.floor() as i32);
         let every = ((last - first) as usize / about.max(1) + 1).min(MAX_TICKS * 64);
@@ -98,13 +98,13 @@ impl Scale {
     }
 }
 
-/// The nearest 1, 2 or 5 times a power of ten at or above it.
+/// The smallest 1, 2 or 5 times a power of ten that is not below `v`.
 fn nice(v: f64) -> f64 {
     let power = 10f64.powi(v.log10().floor().clamp(-320.0, 300.0) as i32);
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|step| *step >= v).unwrap_or(10.0 * power)
 }
 
-/// A value with as many digits as distinguish it from one `step` away.
+/// A value with enough digits to distinguish it from one that is `step` away.
 pub fn label(v: f64, step: f64) -> String {
     let step = step.abs();
     if v.abs() < step / 2.0 {

@@ -1,4 +1,4 @@
-//! Two figures of many settings against each other: what one costs of the other.
+//! A scatter chart of two figures of many settings, which shows their trade-off.
 
 use core::fmt::Write as _;
 
@@ -12,7 +12,7 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 46.0;
-/// Radius of a dot whose size is 0, and what a size of 1 adds.
+/// The radius of a dot of size 0, and what a size of 1 adds.
 const SMALLEST: f64 = 3.0;
 const GROWS: f64 = 6.0;
 
@@ -28,14 +28,14 @@ pub struct Scatter {
 pub struct Dot {
     pub x: f64,
     pub y: f64,
-    /// From 0 to 1.
+    /// The size, from 0 to 1.
     pub size: f64,
-    /// Shown when the pointer is on it.
+    /// The tooltip of the dot.
     pub label: String,
     pub kind: DotKind,
 }
 
-/// Later ones are drawn above earlier ones.
+/// The kind of a dot. Later kinds are drawn above earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DotKind {
     Other,

@@ -1,4 +1,4 @@
-//! The drawing itself: the page, its heading, panels and axes.
+//! Draws the chart: the page, its heading, panels and axes.
 
 use core::fmt::Write as _;
 
@@ -10,16 +10,16 @@ use super::track::{Column, columns};
 use super::{Bar, Chart, Heading, Panel};
 use crate::markup::escape;
 
-/// Two points a cell are as fine as a line of 1.5 can show.
+/// The width of a cell in pixels: a finer one is not visible with a line of 1.5.
 const CELL: f64 = 2.0;
-/// How far a band may widen the scale on either side, as a share of what the values span.
+/// How far a band may extend the scale on either side, as a share of the range of values.
 const BAND_WIDENS: f64 = 0.5;
-/// Suspects that are drawn.
+/// The most suspects that are drawn.
 const MAX_BARS: usize = 3;
-/// Characters of a label beside a bar.
+/// The most characters of the label of a bar.
 const BAR_LABEL_MAX: usize = 40;
 
-/// One drawing under way.
+/// A drawing in progress.
 pub(super) struct Canvas<'a> {
     pub(super) chart: &'a Chart<'a>,
     pub(super) m: &'static Measures,
@@ -27,7 +27,7 @@ pub(super) struct Canvas<'a> {
     pub(super) out: String,
 }
 
-/// The chart as one `<svg>` element, which is a document of its own too.
+/// The chart as one `<svg>` element, which is also a stand-alone document.
 pub fn svg(chart: &Chart<'_>, look: Look) -> String {
     let (m, ink) = (look.size.measures(), look.theme.ink());
     let mut canvas = Canvas { chart, m, ink, out: String::with_capacity(16 * 1024) };
@@ -87,7 +87,7 @@ impl Canvas<'_> {
         );
     }
 
-    /// A tag in the colour of the severity, and the sentence of the incident below.
+    /// Draws a tag in the colour of the severity, and the sentence of the incident below it.
     fn heading(&mut self, heading: &Heading) {
         let (m, ink) = (self.m, self.ink);
         let room = m.width - 2.0 * m.right;
@@ -100,7 +100,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// Text at a place, cleaned; `bold` of a name.
+    /// Draws escaped text at a position; `bold` for names.
     #[expect(clippy::too_many_arguments, reason = "attributes of one element")]
     pub(super) fn text(
         &mut self,
@@ -151,7 +151,7 @@ impl Canvas<'_> {
         let log = if scale.is_log() { " (logarithmic)" } else { "" };
         let name = format!("{}{log}", panel.label);
         self.text("name", m.left, top - 0.35 * m.text, ink.soft, &name, "start", true);
-        // Without a number there is nothing to measure by.
+        // Without a finite value there is no scale.
         let empty = !drawn.iter().any(|c| c.low <= c.high);
         let about = if panel.leads { m.ticks.0 } else { m.ticks.1 };
         for (v, text) in if empty { Vec::new() } else { scale.ticks(about) } {
@@ -192,7 +192,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// What shades and dashes mean, if the picture stands alone.
+    /// The legend for shades and dashes, if the chart stands alone.
     fn key(&self) -> &'static str {
         let panels = || self.chart.panels.iter().take(self.m.panels);
         let band = panels().any(|p| p.usual.is_some() || !p.band.is_empty());
@@ -206,7 +206,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// What was usual: step by step where that is known, else over the whole width.
+    /// Draws the usual range: by step if that is known, else over the whole width.
     fn band(&mut self, panel: &Panel<'_>, y_of: &dyn Fn(f64) -> f64) {
         let (m, ink) = (self.m, self.ink);
         let steps = self.chart.steps;
@@ -251,7 +251,7 @@ impl Canvas<'_> {
                 ink.soft
             );
             let text = (*step as i64).to_string();
-            // A number at an edge would be cut off.
+            // A label at an edge would be cut off.
             let half = width_of(&text, m.small, false) / 2.0;
             let x = x.min(m.width - half - 2.0);
             self.text("tick", x, under, ink.soft, &text, "middle", false);
@@ -265,7 +265,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// Suspects, each with a bar as long as its value, and a stroke at what was expected of it.
+    /// Draws suspects, each with a bar for its value and a stroke at the expected value.
     fn bars(&mut self, bars: &[&Bar], top: f64) {
         let (m, ink) = (self.m, self.ink);
         if bars.is_empty() {
@@ -317,8 +317,8 @@ fn bars_height(m: &Measures, bars: usize) -> f64 {
     if bars == 0 { 0.0 } else { m.name_height() + bars as f64 * (m.text + 10.0) + 6.0 }
 }
 
-/// Everything that is drawn, and what was expected; a band only as far as the signal stays
-/// readable beside it.
+/// The scale for all drawn and expected values. A band extends it only as far as the signal stays
+/// readable.
 fn scale_of(panel: &Panel<'_>, drawn: &[Column]) -> Scale {
     let values: Vec<f64> =
         drawn.iter().flat_map(|c| [c.low, c.high]).chain(panel.expected.map(|e| e.value)).collect();
@@ -330,7 +330,7 @@ fn scale_of(panel: &Panel<'_>, drawn: &[Column]) -> Scale {
     Scale::over(finite().chain(band))
 }
 
-/// As much of a line as fits, with a sign where it was cut.
+/// Truncates a line to the available width, with an ellipsis.
 fn cut(text: &str, room: f64, size: f64) -> String {
     if width_of(text, size, false) <= room {
         return text.to_owned();
@@ -345,7 +345,7 @@ fn cut(text: &str, room: f64, size: f64) -> String {
     format!("{}…", out.trim_end())
 }
 
-/// A sentence in so many lines at most; what does not fit is cut off with a sign.
+/// Wraps a sentence into at most `lines` lines; the rest is truncated with an ellipsis.
 fn wrapped(sentence: &str, room: f64, size: f64, lines: usize) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     let mut words = sentence.split_whitespace().peekable();

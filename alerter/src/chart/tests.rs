@@ -21,12 +21,12 @@ fn mark(step: i64, label: &str, tone: Tone) -> Mark {
     Mark { step, label: label.into(), tone, href: None }
 }
 
-/// Every element is closed, and text is text.
+/// Every element is closed, and text is escaped.
 fn well_formed(svg: &str) {
     let mut open = Vec::new();
     for piece in svg.split('<').skip(1) {
         let (tag, _) = piece.split_once('>').unwrap_or_else(|| panic!("no end of <{piece}"));
-        // Words may say NaN, places may not be it.
+        // Text may contain NaN, but coordinates must not.
         assert!(!tag.contains("NaN,") && !tag.contains("\"inf") && !tag.contains("\"NaN\""), "{tag}");
         if let Some(name) = tag.strip_prefix('/') {
             assert_eq!(open.pop(), Some(name), "in {svg}");
@@ -126,7 +126,7 @@ proptest! {
 }
 
 proptest! {
-    // Pixels take longer than text.
+    // Rendering pixels takes longer than text.
     #![proptest_config(ProptestConfig::with_cases(8))]
     #[test]
     fn any_words_become_pixels(label in ".{0,40}", value in any::<f64>()) {

@@ -1,12 +1,12 @@
-//! The values of a signal, step by step, in bounded memory.
+//! The values of a signal by step, in bounded memory.
 //!
-//! A track that grows too long joins neighbours: each [`Point`] then represents several samples and
-//! keeps the lowest and the highest of them, so that a spike of one sample is still visible when a
-//! year of training has been read. [`columns`] does the same once more, to the width of a picture.
+//! If a track becomes too long, neighbours are joined: each [`Point`] then represents several
+//! samples and keeps the lowest and the highest, so that a spike of one sample stays visible in a
+//! year of training. [`columns`] reduces the points again to the width of a picture.
 
-/// Points of one track.
+/// The most points of one track.
 pub const MAX_POINTS: usize = 65_536;
-/// Points behind the newest among which a late report of another rank finds its step.
+/// The number of points before the newest in which a late report of another rank is placed.
 const LOOK_BACK: usize = 64;
 
 /// Neighbouring samples of one attempt.
@@ -14,12 +14,12 @@ const LOOK_BACK: usize = 64;
 pub struct Point {
     pub from: i64,
     pub to: i64,
-    /// Counts restarts: steps are comparable only within one.
+    /// The number of restarts: steps are comparable only within one attempt.
     pub attempt: u32,
-    /// Above `high` while no sample was finite.
+    /// The lowest finite value; above `high` if no sample was finite.
     pub low: f64,
     pub high: f64,
-    /// The last finite one.
+    /// The last finite value.
     pub last: f64,
     pub samples: u32,
     pub nonfinite: u32,
@@ -29,18 +29,18 @@ pub struct Point {
 pub struct Track {
     points: Vec<Point>,
     attempt: u32,
-    /// Samples that a point holds before the next begins, less one.
+    /// The number of samples per point, less one.
     joined: u32,
-    /// The rank whose steps are followed; others widen them.
+    /// The rank whose steps define the points; the values of others only widen them.
     lead: Option<u32>,
 }
 
-/// What is drawn at one place.
+/// The values that are drawn at one position.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Column {
-    /// Where its last step is, from 0 to the width.
+    /// The position of its last step, from 0 to the width.
     pub x: f64,
-    /// Where its first step is.
+    /// The position of its first step.
     pub begins: f64,
     pub attempt: u32,
     pub low: f64,
@@ -89,8 +89,7 @@ impl Point {
 }
 
 impl Track {
-    /// Adds a sample. Of several ranks the first one leads: where its step falls back, the run was
-    /// restarted.
+    /// Adds a sample. The first rank leads: if its step falls back, the run was restarted.
     pub fn push(&mut self, rank: u32, step: i64, value: f64) {
         let lead = *self.lead.get_or_insert(rank) == rank;
         let Some(last) = self.points.last_mut() else {
@@ -122,8 +121,8 @@ impl Track {
         }
     }
 
-    /// Joins every two neighbours when there are too many, of different attempts too: the bound
-    /// holds for a run that restarts at every step.
+    /// Joins pairs of neighbours if there are too many points, also across attempts, so that the
+    /// limit holds for a run that restarts at every step.
     fn shrink(&mut self) {
         if self.points.len() <= MAX_POINTS {
             return;
@@ -147,8 +146,8 @@ impl Track {
     }
 }
 
-/// Joins what falls into one cell of the picture. Nothing but the order within a cell is lost: the
-/// lowest and the highest of every cell are there, and so is every value that is not a number.
+/// Joins the points in each cell of the picture. Only the order within a cell is lost: the lowest
+/// and the highest value of every cell are kept, and the number of non-finite values.
 pub fn columns(points: &[Point], steps: (i64, i64), width: f64, cell: f64) -> Vec<Column> {
     let (from, to) = (steps.0 as f64, steps.1 as f64);
     let span = (to - from).max(1.0);

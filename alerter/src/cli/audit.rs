@@ -66,7 +66,7 @@ pub(super) async fn run(args: AuditArgs, out: &mut dyn Write) -> Result<(), CliE
     }
 }
 
-/// The oldest first, as logs are read.
+/// Writes the entries, oldest first, as in logs.
 pub(super) fn table(entries: &[AuditView], out: &mut dyn Write) -> std::io::Result<()> {
     if entries.is_empty() {
         return writeln!(out, "no entries");

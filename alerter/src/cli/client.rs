@@ -13,11 +13,13 @@ use crate::api::view::ErrorBody;
 use crate::errors::innermost;
 use crate::ingest::shown_url;
 
-/// Longer than the alerter takes to make an acknowledgement durable or give up.
+/// The request timeout: longer than the alerter takes to make an acknowledgement durable or give
+/// up.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// Of an answer.
+/// The most bytes of an answer.
 const MAX_ANSWER: usize = 64 << 20;
-/// A stream of events lasts an hour at most, and says something every ten seconds.
+/// The limits of a stream of events, which lasts at most an hour and sends a comment every ten
+/// seconds.
 const LONGEST_STREAM: Duration = Duration::from_hours(2);
 const QUIET_STREAM: Duration = Duration::from_secs(30);
 
@@ -101,7 +103,7 @@ impl ClientArgs {
     }
 }
 
-/// The address as typed, without a possible user and password.
+/// The address as given, without a user and password.
 fn typed(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
@@ -122,7 +124,7 @@ impl Client {
         self.send(self.http.get(url)).await
     }
 
-    /// An answer that is not JSON.
+    /// The body of an answer that is not JSON.
     pub(super) async fn text(&self, path: &[&str]) -> Result<String, ClientError> {
         let body = self.body(self.http.get(self.url(path))).await?;
         Ok(String::from_utf8_lossy(&body).into_owned())
@@ -140,7 +142,7 @@ impl Client {
         self.send(self.http.delete(self.url(path))).await
     }
 
-    /// Each segment is escaped: an id cannot become a path.
+    /// The URL of a path. Each segment is escaped, so that an id cannot become a path.
     fn url(&self, path: &[&str]) -> url::Url {
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -158,7 +160,7 @@ impl Client {
         serde_json::from_slice(&body).map_err(strange)
     }
 
-    /// What happens from now on, or since the event with this id.
+    /// The events from now on, or since the event with this id.
     pub(super) async fn events(&self, last: Option<&str>) -> Result<EventReader, ClientError> {
         let request = self.http.get(self.url(&["events"])).timeout(LONGEST_STREAM);
         let request = match last {
@@ -260,7 +262,7 @@ impl EventReader {
     }
 }
 
-/// Takes what stands before the first empty line.
+/// Removes and returns the text before the first empty line.
 fn block(buffer: &mut Vec<u8>) -> Option<String> {
     let end = memchr::memmem::find(buffer, b"\n\n")?;
     let rest = buffer.split_off(end + 2);

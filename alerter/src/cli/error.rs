@@ -1,4 +1,4 @@
-//! Why a command failed, and the exit status that this is.
+//! The errors of commands, and their exit status.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use stepwatch_kit::config::{ConfigError, EXIT_CONFIG};
 use super::client::ClientError;
 use crate::app::{RunError, StartError};
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
     #[error(transparent)]
@@ -20,10 +20,10 @@ pub(super) enum CliError {
     Client(#[from] ClientError),
     #[error("{0}")]
     Other(String),
-    /// Standard output is closed: its reader needs no more.
+    /// Standard output is closed, because its reader has ended.
     #[error("cannot write")]
     Write(#[from] io::Error),
-    /// Everything was printed already.
+    /// The command has already printed the error.
     #[error("")]
     Said(u8),
 }

@@ -1,5 +1,5 @@
-//! `explain`: the story of an incident, and of every message about it why it went to this person,
-//! on this channel, at this time.
+//! `explain`: the history of an incident, and for every message the reason for its receiver,
+//! channel and time.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use crate::notify::Ring;
 use crate::notify::pagerduty::key;
 use crate::store::DeliveryState;
 
-/// Facts, then everything that happened in order, then who was notified and why.
+/// Writes the facts, then all events in order, then who was notified and why.
 pub(super) fn story(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> io::Result<()> {
     facts(d, now, out)?;
     writeln!(out, "\nwhat happened")?;
@@ -72,7 +72,7 @@ fn message(d: &IncidentDetail, m: &DeliveryView, before: Ts, out: &mut dyn Write
     t.write(out)
 }
 
-/// From the route to the person.
+/// The path of a message from the route to the person.
 fn way(path: &PathView, t: &mut Table) {
     if !path.route.is_empty() {
         let matched =
@@ -96,7 +96,7 @@ fn held(entry: &TimelineView) -> String {
     format!("since {}: {}", entry.at.0, entry.suppressed.as_deref().unwrap_or(&entry.what))
 }
 
-/// The outcome, and the number of attempts.
+/// The outcome of a delivery, and the number of attempts.
 fn fate(d: &DeliveryView) -> String {
     let done = d.done_at.as_deref().unwrap_or_default();
     let took = done.parse::<jiff::Timestamp>().ok().map(|t| Ts(t.as_millisecond()) - d.created_at.0);

@@ -1,4 +1,4 @@
-//! The form in which a command answers: a table for people, or JSON for programs.
+//! The output format of a command: a table for people, or JSON for programs.
 
 use std::io::Write;
 

@@ -75,7 +75,7 @@ pub(super) struct Which {
 }
 
 impl Which {
-    /// As the API is asked for it.
+    /// The query parameters of the API.
     pub(super) fn query(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let all = [("run", &self.run), ("node", &self.node), ("severity", &self.severity)];
         all.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)))
@@ -200,7 +200,7 @@ async fn postmortem(args: PostmortemArgs, out: &mut dyn Write) -> Result<(), Cli
         }
     };
     let Some(path) = args.output else { return Ok(out.write_all(text.as_bytes())?) };
-    // A file that somebody has begun to complete is not overwritten.
+    // A file that a person may have edited is not overwritten.
     let mut file =
         std::fs::File::create_new(&path).map_err(|e| CliError::Other(format!("{}: {e}", path.display())))?;
     file.write_all(text.as_bytes())?;
@@ -236,7 +236,7 @@ async fn answer(
         return json(out, &incident);
     }
     let (already, who, when) = match (&incident.acked_by, incident.acked_at) {
-        // Somebody was faster: the answer names that person.
+        // Another person was faster: the answer names that person.
         (Some(first), at) if verb == "ack" && !is_mine(first, me.trim()) => {
             ("was already ", first.clone(), at.map(|at| format!(" at {}", at.0)).unwrap_or_default())
         }
@@ -256,7 +256,8 @@ async fn answer(
     Ok(())
 }
 
-/// The alerter puts the name of the token before the one that the client gives: `api:ops (alice)`.
+/// Whether a name is the caller's. The alerter puts the name of the token before the one that the
+/// client gives: `api:ops (alice)`.
 fn is_mine(name: &str, me: &str) -> bool {
     name == me || name.ends_with(&format!(" ({me})")) || name.split_once(':').is_some_and(|(_, n)| n == me)
 }
@@ -272,8 +273,8 @@ async fn note(NoteArgs { note, answer: args }: NoteArgs, out: &mut dyn Write) ->
     }
 }
 
-/// A name for the person at the terminal: at 3 am in a container without a user, an answer must not
-/// fail for want of one.
+/// The name of the person at the terminal. An answer must not fail for lack of a name, for example
+/// in a container without a user.
 pub(super) fn whoami(env: impl Fn(&str) -> Option<String>) -> String {
     let named = ["USER", "LOGNAME"].into_iter().filter_map(env).find(|name| !name.trim().is_empty());
     named.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
@@ -324,7 +325,7 @@ pub(super) fn unheard(incidents: &[IncidentView], out: &mut dyn Write) -> std::i
     }
 }
 
-/// Who is notified of it, or what suppresses it.
+/// Who is notified of the incident, or what suppresses it.
 fn notified(i: &IncidentView, now: Ts) -> String {
     match (&i.suppression, i.state) {
         (_, State::Resolved) => match i.reopens_at {
@@ -345,7 +346,7 @@ fn notified(i: &IncidentView, now: Ts) -> String {
     }
 }
 
-/// The number behind it. What has no scale of its own has no score.
+/// The value of the incident. A kind without a scale of its own has no score.
 fn value(i: &IncidentView) -> String {
     if i.kind == Kind::AlertStorm {
         return format!(
@@ -364,7 +365,7 @@ pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io
     let place = i.place();
     let place = plain(&place);
     let place = if i.run.is_empty() { format!("on {place}") } else { format!("in run {place}") };
-    // An older alerter does not send it.
+    // An older alerter does not send a title.
     let title = if i.title.is_empty() { i.kind.title() } else { &i.title };
     writeln!(out, "{}  {severity}: {} ({}) {place}", i.id, plain(title), i.kind.as_str())?;
     writeln!(out)?;
@@ -373,7 +374,7 @@ pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io
     if let Some(text) = &d.description {
         t.row(["description", text]);
     }
-    if i.kind != Kind::PrometheusAlert {
+    if !i.kind.is_external() {
         t.row(["value", &value(i)]);
     }
     if has_steps(i) {
@@ -399,16 +400,18 @@ pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io
     t.write(out)
 }
 
-/// Not what was lost: the GPUs may have computed all the while.
+/// The cost while the incident lasted. It is not a loss, because the GPUs may have computed all the
+/// time.
 fn cost_of(i: &IncidentView, cost: &Cost) -> String {
     let when = if i.state == State::Resolved { "while it lasted" } else { "since it opened" };
     let (rate, so_far) = (money(cost.dollars_per_hour), money(cost.dollars));
     format!("{so_far} {when}: {} GPUs at {rate} an hour", cost.gpus)
 }
 
-/// An alert of another program about a run that is not watched has no place in its steps.
+/// Whether the incident has steps. An alert of another program about a run that is not watched has
+/// none.
 fn has_steps(i: &IncidentView) -> bool {
-    let unwatched = i.kind == Kind::PrometheusAlert && i.start_step == 0 && i.opened_step == 0;
+    let unwatched = i.kind.is_external() && i.start_step == 0 && i.opened_step == 0;
     !i.run.is_empty() && !unwatched
 }
 
@@ -453,7 +456,7 @@ fn ago(now: Ts, at: When) -> String {
     format!("{} ago", Span((now - at.0).0.max(0)))
 }
 
-/// Enough digits to recognise a value.
+/// The value with enough digits to recognise it.
 fn short(v: f64) -> String {
     if v.is_finite() && v != 0.0 && !(1e-3..1e6).contains(&v.abs()) {
         format!("{v:.3e}")

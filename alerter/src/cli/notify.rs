@@ -1,4 +1,4 @@
-//! `notify test`: only a page that is sent proves that a page would arrive.
+//! `notify test`: sends a test page, because only a delivered page proves that pages arrive.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::notify::trial::{no_chart, test_message, try_out};
 use crate::notify::{Notifier, line};
 use crate::templates::{Failed, Templates};
 
-/// How the title of a test begins.
+/// The prefix of a test's title.
 const TEST: &str = "TEST";
 const TITLE_MAX: usize = 150;
 
@@ -46,17 +46,17 @@ struct Outcome<'a> {
     kind: &'static str,
     delivered: bool,
     error: Option<String>,
-    /// Delivered, and why the same message would be sent twice where the answer to it is lost.
+    /// Delivered; the reason why a message may be sent twice if its answer is lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<String>,
-    /// Delivered, and why the messages of incidents will have no chart there.
+    /// Delivered; the reason why the messages of incidents will have no chart.
     #[serde(skip_serializing_if = "Option::is_none")]
     no_chart: Option<String>,
-    /// Delivered, and what that does not prove.
+    /// Delivered; what this does not prove.
     #[serde(skip_serializing_if = "Option::is_none")]
     unproven: Option<&'static str>,
     seconds: f64,
-    /// The rendered templates, where there are any.
+    /// The rendered templates, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     says: Option<Says>,
 }
@@ -69,7 +69,7 @@ struct Says {
     links: Vec<Link>,
 }
 
-/// Sends each receiver a test incident, and resolves it so that it leaves nothing open.
+/// Sends each receiver a test incident, and resolves it so that nothing stays open.
 pub(super) async fn test(args: TestArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let config = Config::load(&args.config)?;
     let names: Vec<&str> = config.file.receivers.iter().map(|r| r.name.as_str()).collect();
@@ -138,8 +138,7 @@ fn show(outcomes: &[Outcome<'_>], out: &mut dyn Write) -> std::io::Result<()> {
     outcomes.iter().try_for_each(|o| o.says.as_ref().map_or(Ok(()), |says| says.write(o.receiver, out)))
 }
 
-/// A test message in the receiver's own words for an incident. Whatever a template makes of the
-/// title, it says that it is a test.
+/// A test message with the receiver's templates. Its title always says that it is a test.
 fn worded(templates: &Templates, receiver: &str, now: Ts) -> (Notification, Vec<Failed>) {
     let mut n = test_message(receiver, now);
     let failed = templates.dress(&mut n);
@@ -149,7 +148,7 @@ fn worded(templates: &Templates, receiver: &str, now: Ts) -> (Notification, Vec<
     (n, failed)
 }
 
-/// Delivers the message and its end; returns warnings.
+/// Delivers the message and its resolution; returns warnings.
 async fn try_one(
     notifier: &dyn Notifier,
     first: Notification,

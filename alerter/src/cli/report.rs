@@ -1,4 +1,4 @@
-//! `report`: where the GPU time of a period went, and what interrupted it.
+//! `report`: how the GPU time of a period was used, and what interrupted it.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Runs on a terminal: all of them, or one with its signals.
+//! Runs on a terminal: the list, or one run with its signals.
 
 use std::io::Write;
 
@@ -17,7 +17,7 @@ use crate::api::series::SeriesView;
 use crate::api::view::{IncidentList, RunList, RunView};
 use crate::clock::wall;
 
-/// Columns of the small picture of a signal.
+/// The width of the sparkline of a signal in columns, and its bars.
 const WIDTH: &str = "48";
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -126,7 +126,8 @@ pub(super) fn in_unit(signal: &str, value: f64) -> String {
     unit.unwrap_or_else(|| number(value))
 }
 
-/// A bar a point, from the lowest value to the highest; a space where there is none.
+/// A sparkline with one bar per point, scaled from the lowest to the highest value; a space for a
+/// missing point.
 fn picture(values: &[Option<f32>]) -> String {
     let finite = || values.iter().flatten().copied();
     let (low, high) = (finite().fold(f32::INFINITY, f32::min), finite().fold(f32::NEG_INFINITY, f32::max));

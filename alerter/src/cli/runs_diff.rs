@@ -1,5 +1,4 @@
-//! Two runs side by side: how they are set up, where they are, their loss at equal steps, how fast
-//! they train, and what went wrong.
+//! A comparison of two runs: setup, position, loss at equal steps, speed, and incidents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -19,12 +18,12 @@ use crate::api::attempts::{AspectView, HistoryView, SettingView};
 use crate::api::series::SeriesView;
 use crate::api::view::{IncidentList, RunList, RunView};
 
-/// Signals that say how fast a run trains.
+/// Signals of the speed of a run.
 const SPEED: [&str; 3] = [metric::STEP_TIME, metric::TOKENS_PER_SECOND, metric::MFU];
-/// Points of a signal that are read, and equal steps that are shown.
+/// The number of points that are read, and of equal steps that are shown.
 const POINTS: &str = "4096";
 const STEPS: i64 = 10;
-/// Incidents that are counted.
+/// The most incidents that are counted.
 const INCIDENTS: &str = "1000";
 
 #[derive(Debug, Args)]
@@ -45,7 +44,7 @@ pub(super) struct DiffArgs {
     format: Format,
 }
 
-/// What is known of one of them.
+/// The data of one of the two runs.
 #[derive(Debug)]
 struct Side {
     run: RunView,
@@ -58,7 +57,7 @@ struct Side {
 struct Diff {
     a: SideView,
     b: SideView,
-    /// The steps that both have made.
+    /// The steps that both runs have made.
     steps: Option<(i64, i64)>,
     setup: Vec<Setting>,
     loss: Vec<AtStep>,
@@ -69,7 +68,7 @@ struct Diff {
 struct SideView {
     #[serde(flatten)]
     run: RunView,
-    /// How many attempts, and how many of its last incidents by severity.
+    /// The number of attempts, and of the latest incidents by severity.
     attempts: u32,
     incidents: Counts,
 }
@@ -81,7 +80,7 @@ struct Counts {
     info: usize,
 }
 
-/// A setting in which they differ; `null` where it is not reported.
+/// A setting in which the runs differ; `null` if a run does not report it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Setting {
     of: AspectView,
@@ -95,7 +94,7 @@ struct AtStep {
     step: i64,
     a: Option<f64>,
     b: Option<f64>,
-    /// `b` without `a`.
+    /// `b` minus `a`.
     difference: Option<f64>,
 }
 
@@ -104,7 +103,7 @@ struct Speed {
     signal: &'static str,
     a: Option<f64>,
     b: Option<f64>,
-    /// How much larger `b` is than `a`, as a share.
+    /// The relative change from `a` to `b`.
     change: Option<f64>,
 }
 
@@ -236,7 +235,8 @@ impl Speed {
     }
 }
 
-/// The steps that both have made and of which their losses, or else any of their signals, are kept.
+/// The range of steps that both runs have made and for which losses, or else other signals, are
+/// kept.
 fn common(a: &Side, b: &Side) -> Option<(i64, i64)> {
     let range = |side: &Side| {
         let series = side.signals.get(metric::LOSS).or_else(|| side.signals.values().next())?;
@@ -247,8 +247,8 @@ fn common(a: &Side, b: &Side) -> Option<(i64, i64)> {
     (from <= to).then_some((from, to))
 }
 
-/// Every setting that one of them reports and the other does not, or has otherwise. A part of the
-/// set-up of which one reports nothing is no difference.
+/// Every setting that only one run reports or that differs. If a run reports nothing of an aspect,
+/// the aspect is left out.
 fn settings(a: &[SettingView], b: &[SettingView]) -> Vec<Setting> {
     let of = |list: &[SettingView]| -> BTreeMap<(AspectView, String), String> {
         list.iter().map(|s| ((s.of, s.name.clone()), s.value.clone())).collect()
@@ -267,7 +267,7 @@ fn settings(a: &[SettingView], b: &[SettingView]) -> Vec<Setting> {
     both.iter().filter(differs).map(|key| setting(key)).collect()
 }
 
-/// Losses at steps spread over those that both have, the first and the last among them.
+/// Losses at steps spread over the common range, including its ends.
 fn loss(a: &Side, b: &Side, steps: Option<(i64, i64)>) -> Vec<AtStep> {
     let series = a.signals.get(metric::LOSS).zip(b.signals.get(metric::LOSS));
     let (Some((a, b)), Some((from, to))) = (series, steps) else { return Vec::new() };
@@ -283,18 +283,19 @@ fn loss(a: &Side, b: &Side, steps: Option<(i64, i64)>) -> Vec<AtStep> {
     (0..=parts).map(at).collect()
 }
 
-/// The mean of the point that a step is in.
+/// The mean of the point that contains a step.
 fn value_at(series: &SeriesView, step: i64) -> Option<f64> {
     let i = series.step.partition_point(|first| *first <= step).checked_sub(1)?;
     series.mean.get(i).copied().flatten().map(exact)
 }
 
-/// The number that is written as this one: 4.4 and not 4.400000095367432.
+/// The shortest decimal number for this value: 4.4 and not 4.400000095367432.
 fn exact(value: f32) -> f64 {
     value.to_string().parse().unwrap_or_else(|_| f64::from(value))
 }
 
-/// Of the steps within the range: of each point its mean, as often as it has values.
+/// The median over the steps in the range: the mean of each point, weighted with its number of
+/// values.
 fn median(series: &SeriesView, steps: Option<(i64, i64)>) -> Option<f64> {
     let (from, to) = steps?;
     let points = series.step.iter().zip(&series.mean).zip(&series.count);

@@ -1,4 +1,4 @@
-//! A terminal that a command draws anew again and again.
+//! A terminal screen that a command redraws.
 
 use std::io::{self, IsTerminal as _, Stdout, Write};
 use std::sync::Arc;
@@ -11,29 +11,29 @@ use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlt
 use crossterm::{cursor, execute, queue};
 use tokio::sync::mpsc;
 
-/// How long the thread that reads the keys waits before it looks whether it is to end.
+/// How long the key thread waits before it checks whether the screen was closed.
 const KEY_WAIT: Duration = Duration::from_millis(100);
-/// Keys that wait until the screen is drawn; who presses more waits.
+/// The most keys that wait for the screen to be drawn.
 const KEYS: usize = 16;
-/// Where the size of the terminal is unknown.
+/// The terminal size if it is unknown.
 const USUAL: (u16, u16) = (80, 24);
 
-/// What a person did at the terminal.
+/// A person's input at the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,
-    /// The terminal has another size now, or something was pressed that has no meaning: draw anew.
+    /// The terminal was resized, or a key without a meaning was pressed: redraw.
     Draw,
 }
 
-/// The other screen of a terminal, without a cursor. When it is dropped the terminal is as before.
+/// The alternate screen of a terminal, without a cursor. Dropping it restores the terminal.
 #[derive(Debug)]
 pub(super) struct Screen {
     keys: mpsc::Receiver<Key>,
     closed: Arc<AtomicBool>,
 }
 
-/// Whether standard output is a terminal that can be drawn on.
+/// Whether input and output are a terminal that can be drawn on.
 pub(super) fn is_terminal() -> bool {
     io::stdout().is_terminal() && io::stdin().is_terminal()
 }
@@ -43,7 +43,7 @@ impl Screen {
         terminal::enable_raw_mode()?;
         let (sender, keys) = mpsc::channel(KEYS);
         let closed = Arc::new(AtomicBool::new(false));
-        // Dropped on every error from here on.
+        // From here on, every error drops the screen.
         let screen = Self { keys, closed: Arc::clone(&closed) };
         execute!(io::stdout(), EnterAlternateScreen, cursor::Hide)?;
         std::thread::Builder::new().name("keys".into()).spawn(move || {
@@ -61,19 +61,18 @@ impl Screen {
         Ok(screen)
     }
 
-    /// What is done next; a terminal that is gone is left.
+    /// The next key; a terminal that is gone counts as [`Key::Quit`].
     pub(super) async fn key(&mut self) -> Key {
         self.keys.recv().await.unwrap_or(Key::Quit)
     }
 
-    /// Columns and rows.
+    /// The number of columns and rows.
     pub(super) fn size() -> (usize, usize) {
         let (columns, rows) = terminal::size().unwrap_or(USUAL);
         (usize::from(columns), usize::from(rows))
     }
 
-    /// Shows as many of these lines as there are rows, each of which must be as wide as the
-    /// terminal at most.
+    /// Draws as many lines as there are rows. Each line must fit the width of the terminal.
     pub(super) fn draw(lines: &[String]) -> io::Result<()> {
         let mut out = io::stdout().lock();
         queue!(out, cursor::MoveTo(0, 0))?;
@@ -93,7 +92,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Relaxed);
-        // The process ends or goes on without the screen: nothing can be done about an error.
+        // An error is ignored, because nothing can be done about it.
         let _ = execute!(io::stdout(), cursor::Show, LeaveAlternateScreen);
         let _ = terminal::disable_raw_mode();
     }
@@ -111,13 +110,13 @@ fn meaning(event: &Event) -> Key {
     }
 }
 
-/// Standard output for commands that print once: without colours where it is no terminal, and
-/// where `NO_COLOR` is set.
+/// Standard output for commands that print once. It has no colours if it is not a terminal or
+/// `NO_COLOR` is set.
 pub(super) fn stdout() -> anstream::AutoStream<Stdout> {
     anstream::stdout()
 }
 
-/// One line of text in a style, cut to so many columns.
+/// A line of text in a style, truncated to `columns` columns.
 pub(super) fn line(text: &str, style: Style, columns: usize) -> String {
     let text: String = super::table::plain(text).chars().take(columns).collect();
     format!("{style}{text}{style:#}")

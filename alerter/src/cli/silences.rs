@@ -170,7 +170,7 @@ async fn expire(args: ExpireArgs, out: &mut dyn Write) -> Result<(), CliError> {
         }
         ended.push(silence);
     }
-    // Those before the one that failed are over all the same.
+    // The silences before the failed one have been ended.
     if args.format == Format::Json {
         json(out, &SilenceList { silences: ended })?;
     }

@@ -1,8 +1,7 @@
-//! Who would be notified of what and when, found by running the engine through an incident that
-//! does not exist.
+//! Runs the engine through a simulated incident to find who would be notified, of what and when.
 //!
-//! The engine is the one that runs: its routes, conditions, schedules and timers, in virtual time.
-//! Nothing is sent.
+//! The simulation uses the real engine with its routes, conditions, schedules and timers, in
+//! virtual time. No message is sent.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -28,7 +27,7 @@ use crate::notify::ReceiverConfig;
 use crate::simulation::{Simulated, simulate};
 use crate::templates::Failed;
 
-/// How the engine calls the first route.
+/// The engine's name for the first route.
 const OUR_ROUTE: &str = "routes[0]";
 
 #[derive(Debug, Args)]
@@ -81,15 +80,15 @@ struct Story {
     node: Option<String>,
     policy: Option<String>,
     entries: Vec<Entry>,
-    /// Of a fault of the alerter: the receivers of a fault of its store, whatever the routes say of
-    /// all others.
+    /// For a fault of the alerter: the receivers of a fault of its store, which do not depend on
+    /// the routes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     of_the_store: Vec<StoreFaultRoute>,
-    /// What could not be simulated.
+    /// The parts that could not be simulated.
     missing: Vec<String>,
 }
 
-/// The receivers of a route, on any of its levels.
+/// The receivers of a route, on all of its levels.
 #[derive(Debug, Serialize)]
 struct StoreFaultRoute {
     route: String,
@@ -107,7 +106,7 @@ struct Entry {
 #[derive(Debug, Serialize)]
 #[serde(tag = "what", rename_all = "lowercase")]
 enum What {
-    /// A line of the incident's history: what was decided, and why.
+    /// A line of the incident's history: a decision and its reason.
     Decided { why: String },
     /// A message.
     Notified {
@@ -116,14 +115,14 @@ enum What {
         users: Vec<String>,
         action: Action,
         title: String,
-        /// The message's text, where it is not the built-in one.
+        /// The text of the message, if it is not the built-in one.
         #[serde(skip_serializing_if = "Option::is_none")]
         summary: Option<String>,
         reason: String,
-        /// How many calls of this receiver there were by then, if this message is a call.
+        /// The number of calls of this receiver so far, if this message is a call.
         #[serde(skip_serializing_if = "Option::is_none")]
         ring: Option<u32>,
-        /// What goes on about an earlier call, where this message calls nobody anew.
+        /// The service that repeats an earlier call, if this message is no new call.
         #[serde(skip_serializing_if = "Option::is_none")]
         left_to: Option<String>,
     },
@@ -139,7 +138,7 @@ pub(super) fn run(args: SimulateArgs, out: &mut dyn Write) -> Result<(), CliErro
     }
 }
 
-/// A name as it would come from outside: somebody may have pasted it.
+/// Cleans a name like external input, because it may have been pasted.
 #[expect(clippy::unnecessary_wraps, reason = "as clap asks for it")]
 fn name(text: &str) -> Result<String, String> {
     Ok(stepwatch_wire::words::line(text).into_owned())
@@ -150,7 +149,7 @@ fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(serde_json::Value::String(text.to_owned())).map_err(|e| e.to_string())
 }
 
-/// The moment, and the clock to show it on.
+/// The start time, and the time zone in which to show it.
 fn begin(text: Option<&str>) -> Result<(Ts, Zone), CliError> {
     let Some(text) = text else { return Ok((wall(), Zone::default())) };
     let wrong = |e: String| CliError::Other(format!("--at: {e}"));
@@ -159,7 +158,7 @@ fn begin(text: Option<&str>) -> Result<(Ts, Zone), CliError> {
     Ok((Moment::parse(text).map_err(wrong)?.at(&zone), zone))
 }
 
-/// The configuration, with what the command line puts in its place.
+/// The configuration with the overrides of the command line.
 fn config(args: &SimulateArgs, file: &File) -> Result<ResponderConfig, CliError> {
     let mut config = ResponderConfig { external_url: None, ..file.responder() };
     if let Some(policy) = &args.policy {
@@ -227,7 +226,7 @@ fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> 
     })
 }
 
-/// The routes of the notification that the store refuses writes.
+/// The routes of the notification about a store that refuses writes.
 fn of_the_store(args: &SimulateArgs, config: &ResponderConfig) -> Vec<StoreFaultRoute> {
     if args.kind != Kind::AlerterFault {
         return Vec::new();
@@ -241,7 +240,7 @@ fn of_the_store(args: &SimulateArgs, config: &ResponderConfig) -> Vec<StoreFault
         ("signal", STORE),
     ];
     let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    // A configuration that passed has routes that can be read.
+    // The routes of a checked configuration can be parsed.
     let router = Router::new(&config.routes, &config.teams).unwrap_or_default();
     let recipients = |way: Way| {
         let mut notify = Vec::new();
@@ -281,7 +280,8 @@ impl Entry {
         Some(Self::new(at, begin, what))
     }
 
-    /// The one route of a simulated policy is made here, and in no configuration.
+    /// Replaces the name of the route: the only route of a simulated policy is not in the
+    /// configuration.
     fn by_policy(&mut self, policy: &str) {
         if let What::Decided { why } = &mut self.what {
             *why = why.replace(OUR_ROUTE, &format!("--policy {policy}"));
@@ -293,7 +293,7 @@ impl Entry {
     }
 }
 
-/// Numbers the calls that notify somebody, by receiver.
+/// Numbers the calls, by receiver.
 fn count_rings(file: &File, entries: &mut [Entry]) {
     let mut rung = BTreeMap::<String, u32>::new();
     for entry in entries {
@@ -309,7 +309,7 @@ fn count_rings(file: &File, entries: &mut [Entry]) {
     }
 }
 
-/// How often each receiver is called.
+/// The number of calls of each receiver.
 fn rings(story: &Story) -> BTreeMap<&str, u32> {
     let rings = story.entries.iter().filter_map(|e| match &e.what {
         What::Notified { receiver, ring: Some(ring), .. } => Some((receiver.as_str(), *ring)),
@@ -318,7 +318,7 @@ fn rings(story: &Story) -> BTreeMap<&str, u32> {
     rings.collect()
 }
 
-/// Who goes on calling by itself after a call to this receiver.
+/// The service that repeats a call to this receiver.
 fn repeated_by<'a>(story: &'a Story, called: &str) -> Option<&'a str> {
     story.entries.iter().find_map(|e| match &e.what {
         What::Notified { receiver, left_to, .. } if receiver == called => left_to.as_deref(),
@@ -326,7 +326,7 @@ fn repeated_by<'a>(story: &'a Story, called: &str) -> Option<&'a str> {
     })
 }
 
-/// The kind of a receiver: the key of it that is not its name.
+/// The kind of a receiver: the name of its key other than `name`.
 fn channel(file: &File, receiver: &str) -> String {
     let config =
         file.receivers.iter().find(|r| r.name == receiver).and_then(|r| serde_json::to_value(r).ok());

@@ -70,7 +70,7 @@ pub(super) fn run_table(list: &RunList, now: Ts, out: &mut dyn Write) -> std::io
     Ok(())
 }
 
-/// Shows in colour how a run stands.
+/// Colours the state of a run.
 pub(super) fn paint(row: &mut Row, column: usize, r: &RunView) {
     match r.ended {
         Some(0) => row.paint(column, FAINT),

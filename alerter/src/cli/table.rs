@@ -1,4 +1,4 @@
-//! Columns for a terminal.
+//! Tables for a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -8,16 +8,16 @@ use anstyle::{AnsiColor, Style};
 use stepwatch_model::Severity;
 use stepwatch_wire::words;
 
-/// What a person should look at now.
+/// The style of what a person should check now.
 pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
-/// What a person should look at some time.
+/// The style of what a person should check at some time.
 pub(super) const WARNING: Style = AnsiColor::Yellow.on_default();
 pub(super) const FAINT: Style = Style::new().dimmed();
 pub(super) const HEADING: Style = Style::new().bold();
-/// Between columns.
+/// The number of blanks between columns.
 const GAP: usize = 2;
 
-/// Removes control characters: text from outside must not steer the terminal.
+/// Removes control characters, because external text must not control the terminal.
 pub(super) fn plain(text: &str) -> Cow<'_, str> {
     words::line(text)
 }
@@ -30,9 +30,9 @@ pub(super) fn of_severity(severity: Severity) -> Style {
     }
 }
 
-/// Rows under headings, as wide as their widest cell; the last column is left as long as it is.
+/// Rows under headings. A column is as wide as its widest cell; the last column is not padded.
 ///
-/// Styles are written as escape sequences. Standard output removes them where it is no terminal.
+/// Styles are written as escape sequences, which standard output removes if it is not a terminal.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     rows: Vec<Row>,
@@ -50,7 +50,7 @@ impl Row {
         Self { cells: cells.collect() }
     }
 
-    /// Shows the cell with this number in a style.
+    /// Sets the style of a cell by its number.
     pub(super) fn paint(&mut self, column: usize, style: Style) -> &mut Self {
         if let Some((_, of_cell)) = self.cells.get_mut(column) {
             *of_cell = style;
@@ -89,7 +89,7 @@ impl Table {
         self.lines(usize::MAX).iter().try_for_each(|line| writeln!(out, "{line}"))
     }
 
-    /// The rows, each cut to so many columns of the terminal.
+    /// The rows, each truncated to `columns` columns.
     pub(super) fn lines(&self, columns: usize) -> Vec<String> {
         let count = self.rows.iter().map(|r| r.cells.len()).max().unwrap_or(0);
         let width = |i: usize| {
@@ -102,7 +102,7 @@ impl Table {
 
     fn line(&self, row: &Row, widths: &[usize], columns: usize) -> String {
         let mut line = String::new();
-        // Blanks that only stand where something follows.
+        // Pending blanks, which are written only if text follows.
         let (mut blanks, mut room) = (self.indent, columns);
         for ((text, style), width) in row.cells.iter().zip(widths) {
             let length = text.chars().count();
@@ -111,7 +111,7 @@ impl Table {
                 room -= blanks;
                 let shown: String = text.chars().take(room).collect();
                 room -= length.min(room);
-                // A string takes all that is written to it.
+                // Writing to a string cannot fail.
                 let _ = write!(line, "{style}{shown}{style:#}");
                 blanks = 0;
             }

@@ -69,7 +69,7 @@ fn incident() -> IncidentView {
     }
 }
 
-/// Of a node that no run uses.
+/// A fault of a node that no run uses.
 fn gpu_fault() -> IncidentView {
     IncidentView {
         id: "01KAHTZ8".into(),
@@ -118,7 +118,8 @@ fn delivery(seq: u32, receiver: &str, state: DeliveryState, created: i64) -> Del
     }
 }
 
-/// Silenced at first, notified when that ended, escalated to whoever was on call, answered.
+/// An incident that was silenced at first, notified when the silence ended, escalated to the person
+/// on call, and acknowledged.
 fn detail() -> IncidentDetail {
     let entry = |s, actor: &str, what: &str| TimelineView {
         at: at(s),
@@ -207,12 +208,12 @@ fn text(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> String {
     stripped(out)
 }
 
-/// What was written, as where standard output is no terminal.
+/// The output without escape sequences, as on a standard output that is not a terminal.
 pub(super) fn stripped(out: Vec<u8>) -> String {
     anstream::adapter::strip_str(&String::from_utf8(out).unwrap()).to_string()
 }
 
-/// Status, standard output, standard error.
+/// Runs a command; returns the status, standard output and standard error.
 async fn cli(args: &[&str]) -> (u8, String, String) {
     let cli = Cli::try_parse_from(["stepwatch-alerter"].iter().chain(args)).unwrap();
     let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -268,7 +269,7 @@ fn how_it_ended_and_whether_it_comes_back_is_said() {
     assert!(said[3].ends_with("after 1m 40s"), "{said:?}");
 }
 
-/// What nobody has any more rings anew without a trigger.
+/// Every call shows its key, also an update that calls a person.
 #[test]
 fn the_key_of_every_call_is_shown() {
     let trigger = DeliveryView { ring: Some(1), ..delivery(1, "pd", DeliveryState::Delivered, 0) };
@@ -294,7 +295,7 @@ fn listing() {
     let node = gpu_fault();
     let both = IncidentView { id: "01KAHTZ9".into(), run: "llama-70b".into(), ..gpu_fault() };
     let now = Ts(OPENED + 250_000);
-    // What is suppressed, and what nobody has been notified of yet.
+    // A suppressed incident, and one of which nobody has been notified yet.
     let silenced =
         IncidentView { suppression: Some(suppressed(SuppressionReason::Silenced, "5f0c")), ..incident() };
     let inhibited = IncidentView {
@@ -434,7 +435,7 @@ async fn receivers_are_tried_for_real() {
     let got = app.hook.wait_for(|s| s.deliveries.len() == 2, DEADLINE).await.unwrap();
     assert!(got.deliveries[0].body.to_string().contains("TEST"), "{:?}", got.deliveries[0]);
 
-    // In the operator's own words, which cannot hide that it is a test.
+    // A template cannot hide that the message is a test.
     app.reconfigure("templates: {title: 'on fire: {{ run.name }}', summary: 'own words'}\n");
     let (status, out, _) = cli(&["notify", "test", "--config", path.to_str().unwrap()]).await;
     assert!(status == 0 && out.contains("hook says:\n  TEST: on fire: test-run\n  own words\n"), "{out}");

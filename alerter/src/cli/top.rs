@@ -1,4 +1,4 @@
-//! The fleet on one screen: the state of the alerter, what is wrong, the runs, and the nodes with
+//! The fleet on one screen: the state of the alerter, the incidents, the runs, and the nodes with
 //! the worst first.
 
 use std::io::Write;
@@ -23,7 +23,8 @@ use crate::api::nodes::{NodeList, NodeStateView, NodeView};
 use crate::api::view::{IncidentList, IncidentView, RunList, RunView, Status, StoreState};
 use crate::clock::wall;
 
-/// The alerter reads its own state for each answer; more often than this shows nothing new.
+/// The shortest refresh interval. The alerter reads its own state for each answer, so a shorter one
+/// shows nothing new.
 const SHORTEST: Span = Span::millis(500);
 
 #[derive(Debug, Args)]
@@ -46,11 +47,11 @@ pub(super) struct TopArgs {
     format: Format,
 }
 
-/// All that the screen shows.
+/// The data of the screen.
 #[derive(Debug, Serialize)]
 pub(super) struct Fleet {
     pub(super) status: Status,
-    /// Those that are unresolved.
+    /// The unresolved incidents.
     pub(super) incidents: Vec<IncidentView>,
     pub(super) runs: Vec<RunView>,
     pub(super) nodes: Vec<NodeView>,
@@ -98,7 +99,7 @@ async fn live(client: &Client, mut fleet: Fleet, interval: Span) -> Result<(), C
     }
 }
 
-/// So many lines of so many columns at most. Incidents and runs leave room for the nodes.
+/// At most `rows` lines of at most `columns` columns. Incidents and runs leave room for the nodes.
 pub(super) fn lines(
     fleet: &Fleet,
     lost: Option<&ClientError>,
@@ -110,14 +111,14 @@ pub(super) fn lines(
     if let Some(error) = lost {
         lines.push(screen::line(&format!("{error}; trying again"), WARNING, columns));
     }
-    // Of each part its heading, and the blank line before it.
+    // Each part has a blank line, a heading and its rows.
     let mut part = |table: &Table, most: usize| {
         let all = table.lines(columns);
         lines.push(String::new());
         let shown = all.len().min(most.saturating_sub(1).max(2));
         lines.extend(all.iter().take(shown).cloned());
         if all.len() > shown {
-            // The last row gives its place to the number of those that are not shown.
+            // The last row is replaced with the number of hidden rows.
             lines.pop();
             let hidden = all.len() - shown + 1;
             lines.push(screen::line(&format!("and {hidden} more"), FAINT, columns));
@@ -150,7 +151,7 @@ fn headline(status: &Status, now: Ts, columns: usize) -> String {
     screen::line(&parts.join("   "), style, columns)
 }
 
-/// Runs with the worst incident first; those that are over last.
+/// The runs with the worst incident first, and ended runs last.
 fn runs(fleet: &Fleet) -> Table {
     let all = &fleet.incidents;
     let of = |run: &RunView| all.iter().filter(|i| i.run == run.run).collect::<Vec<&IncidentView>>();
@@ -189,7 +190,7 @@ fn value(run: &RunView, signal: &str) -> String {
     value.map_or_else(|| "-".to_owned(), |value| super::runs::in_unit(signal, value))
 }
 
-/// The alerter gives the nodes with the worst first.
+/// The nodes. The alerter sorts them with the worst first.
 fn nodes(fleet: &Fleet) -> Table {
     let mut table = Table::new(&["NODE", "STATE", "GPUS", "RUNS", "WORST"]);
     for node in &fleet.nodes {

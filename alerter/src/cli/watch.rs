@@ -1,4 +1,4 @@
-//! Incidents as they come and go: a live table on a terminal, else a line a change.
+//! Incidents as they open and resolve: a live table on a terminal, else one line per change.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::api::events::{ChangeWord, IncidentEvent};
 use crate::api::view::{IncidentList, IncidentView};
 use crate::clock::wall;
 
-/// Between two attempts to reach an alerter that is not there.
+/// The wait between two attempts to reach the alerter.
 const RETRY: Duration = Duration::from_secs(2);
-/// Ages grow this often on the screen.
+/// The redraw interval, so that ages advance.
 const REDRAW: Duration = Duration::from_secs(1);
-/// News that wait to be shown.
+/// The most news that wait to be shown.
 const QUEUE: usize = 256;
 
 #[derive(Debug, Args)]
@@ -43,20 +43,20 @@ pub(super) struct WatchArgs {
     format: Format,
 }
 
-/// What the connection to the alerter brings.
+/// News from the connection to the alerter.
 #[derive(Debug)]
 enum News {
     Change(Box<IncidentEvent>),
-    /// Changes may have been missed: read everything anew.
+    /// Changes may have been missed: read everything again.
     Reset,
-    /// The alerter cannot be reached; it is asked again.
+    /// The alerter cannot be reached; the client retries.
     Lost(ClientError),
 }
 
 pub(super) async fn run(args: WatchArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let client = Arc::new(args.client.client()?);
-    // A wrong address or token ends the command; later the alerter may come and go. What happens
-    // while the list is read is in the events.
+    // A wrong address or token ends the command here; later failures are retried. Changes while the
+    // list is read are in the events.
     let events = client.events(None).await?;
     let first = args.read(&client).await?;
     let (sender, news) = mpsc::channel(QUEUE);
@@ -85,7 +85,7 @@ impl WatchArgs {
     }
 }
 
-/// Reads the events of the alerter for as long as somebody wants them, across its restarts.
+/// Reads the events of the alerter, also across its restarts, until the receiver is closed.
 async fn follow(client: Arc<Client>, first: EventReader, news: mpsc::Sender<News>) {
     let (mut last, mut events) = (None, Ok(first));
     while !news.is_closed() {
@@ -100,14 +100,14 @@ async fn follow(client: Arc<Client>, first: EventReader, news: mpsc::Sender<News
             tokio::time::sleep(RETRY).await;
         }
         events = client.events(last.as_deref()).await;
-        // Without an id nothing says what was missed.
+        // Without an id, missed events are unknown.
         if events.is_ok() && last.is_none() && news.send(News::Reset).await.is_err() {
             return;
         }
     }
 }
 
-/// Hands on what the alerter sends, to the end of the connection.
+/// Passes on the events until the connection ends.
 async fn read(
     mut events: EventReader,
     last: &mut Option<String>,
@@ -120,7 +120,7 @@ async fn read(
         let item = match event.name.as_str() {
             "incident" => match serde_json::from_str(&event.data) {
                 Ok(change) => News::Change(change),
-                // A newer alerter says more than this client understands.
+                // A newer alerter may send events that this client cannot parse.
                 Err(_) => News::Reset,
             },
             "reset" => News::Reset,
@@ -161,7 +161,7 @@ async fn live(
             },
         };
         if anew {
-            // All that has come meanwhile is in one answer.
+            // The list includes all pending changes.
             while news.try_recv().is_ok() {}
             match args.read(client).await {
                 Ok(read) => (list, lost) = (read, None),
@@ -219,7 +219,7 @@ async fn lines(
             }
             News::Lost(error) if !lost => {
                 lost = true;
-                // Not where a program reads objects.
+                // The error goes to standard error, because standard output has only the data.
                 let _ = writeln!(std::io::stderr(), "{error}; trying again");
             }
             News::Lost(_) => {}
@@ -228,7 +228,7 @@ async fn lines(
     Ok(())
 }
 
-/// Prints all that is unresolved, the oldest first.
+/// Prints all unresolved incidents, oldest first.
 fn begin(
     format: Format,
     change: ChangeWord,
@@ -262,6 +262,6 @@ fn print(format: Format, event: &IncidentEvent, out: &mut dyn Write) -> Result<(
             plain(&incident.summary),
         )?;
     }
-    // Who follows wants it now.
+    // The output is flushed, because the reader follows it live.
     Ok(out.flush()?)
 }

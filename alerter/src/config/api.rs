@@ -11,34 +11,35 @@ use super::names::unique;
 use crate::access::{Glob, Grant, Keyring, Scope, Scopes, TokenScope};
 use crate::notify::{Mistake, SecretSource};
 
-/// Least characters of a token: it must not be guessed, since hashes of tokens are fast to compute.
+/// The length limits of a token. It must not be guessable, because hashes of tokens are fast to
+/// compute.
 const MIN_TOKEN: usize = 16;
 const MAX_TOKEN: usize = 1024;
 const MAX_TOKENS: usize = 1000;
-/// Names of runs or teams of one token.
+/// The most runs or teams of one token.
 const MAX_NAMES: usize = 64;
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Api {
-    /// Without any, requests need no token.
+    /// The tokens of the API. Without any, requests need no token.
     pub tokens: Vec<Token>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Token {
-    /// Shown in histories as `api:NAME`.
+    /// The name, which histories show as `api:NAME`.
     pub name: String,
     #[serde(default)]
     pub token_file: Option<PathBuf>,
     #[serde(default)]
     pub token_env: Option<String>,
     pub scopes: Vec<Scope>,
-    /// Only of these runs; `*` matches any characters.
+    /// Limits the token to these runs; `*` matches any characters.
     #[serde(default)]
     pub runs: Vec<Glob>,
-    /// Only of these teams.
+    /// Limits the token to these teams.
     #[serde(default)]
     pub teams: Vec<Glob>,
 }
@@ -51,7 +52,7 @@ impl Api {
     }
 }
 
-/// Everything but the secrets.
+/// Checks everything except the secrets.
 pub(super) fn check(file: &File, errors: &mut Vec<String>) {
     let tokens = &file.api.tokens;
     unique("api.tokens", tokens.iter().map(|t| t.name.as_str()), errors);
@@ -94,7 +95,7 @@ pub(super) fn check(file: &File, errors: &mut Vec<String>) {
 pub(super) fn keyring(file: &File, errors: &mut Vec<String>) -> Keyring {
     let mut keyring = Keyring::default();
     for (i, token) in file.api.tokens.iter().enumerate() {
-        // That there is no source, or two, is reported already.
+        // A missing or ambiguous source is already reported.
         let Ok(source) = token.source() else { continue };
         let key = if token.token_file.is_some() { "token_file" } else { "token_env" };
         let at = format!("api.tokens[{i}].{key}");
@@ -123,7 +124,7 @@ pub(super) fn keyring(file: &File, errors: &mut Vec<String>) -> Keyring {
     keyring
 }
 
-/// Warnings: allowed, and probably not intended.
+/// Warnings about allowed but probably unintended settings.
 pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     for (i, token) in file.api.tokens.iter().enumerate() {
         for (t, glob) in token.teams.iter().enumerate() {
@@ -148,8 +149,8 @@ mod tests {
 
     use crate::config::Config;
 
-    /// A configuration in a directory with token files; returns the messages that a person would
-    /// see.
+    /// Parses a configuration in a directory with token files; returns the messages that a person
+    /// would see.
     fn parse(tokens: &str) -> Result<Config, String> {
         let dir = tempfile::tempdir().unwrap();
         let good = "0123456789abcdef";

@@ -1,4 +1,4 @@
-//! Mistakes that become visible only between several values.
+//! Checks for mistakes that involve several values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::notify::slack::Answers;
 use crate::notify::{Mistake, ReceiverConfig};
 use crate::outbox::Receivers;
 
-/// Numbers and URLs.
+/// Checks numbers and URLs.
 pub(super) fn values(file: &File, errors: &mut Vec<String>) {
     if let Some(cost) = file.cost_per_gpu_hour
         && !(cost.is_finite() && cost >= 0.0)
@@ -26,7 +26,7 @@ pub(super) fn values(file: &File, errors: &mut Vec<String>) {
     }
     for (key, url) in [("external_url", &file.external_url), ("runbook_url", &file.runbook_url)] {
         let Some(url) = url else { continue };
-        // Links go into chats and pages: `javascript:` must not.
+        // Links appear in chats and pages, so `javascript:` must be refused.
         if !url::Url::parse(url).is_ok_and(|u| matches!(u.scheme(), "http" | "https") && u.has_host()) {
             errors.push(format!("{key}: {url:?} is not an http:// or https:// URL"));
         }
@@ -42,7 +42,7 @@ pub(super) fn values(file: &File, errors: &mut Vec<String>) {
     }
 }
 
-/// Checks the names that are used against the names that exist.
+/// Checks that all referenced names exist.
 pub(super) fn references(file: &File, errors: &mut Vec<String>) {
     let receivers = unique("receivers", file.receivers.iter().map(|r| r.name.as_str()), errors);
     // The names that a level or a route may use.
@@ -52,7 +52,7 @@ pub(super) fn references(file: &File, errors: &mut Vec<String>) {
     for (i, policy) in file.policies.iter().enumerate() {
         levels(&format!("policies[{i}]"), policy, &receivers, errors);
     }
-    // Who is notified, by a policy or by name.
+    // Checks who is notified, by a policy or by name.
     let destination = |at: &str, policy: Option<&str>, notify: &[String], errors: &mut Vec<String>| {
         known(&format!("{at}.notify[]"), "receiver", notify.iter().map(String::as_str), &receivers, errors);
         known(&format!("{at}.policy"), "policy", policy, &policies, errors);
@@ -110,7 +110,7 @@ pub(super) fn receivers(configs: &[ReceiverConfig], errors: &mut Vec<String>) ->
     built
 }
 
-/// Warnings: allowed, and probably not intended.
+/// Warnings about allowed but probably unintended settings.
 pub(super) fn warnings(file: &File) -> Vec<String> {
     let mut warnings = Vec::new();
     if file.sources.is_empty() {

@@ -1,5 +1,5 @@
-//! A configuration in words: the output of `config check`, so that a person can compare it with the
-//! intention.
+//! A description of a configuration, the output of `config check`, which a person can compare with
+//! the intention.
 
 use core::fmt;
 
@@ -20,7 +20,7 @@ use crate::access::TokenScope;
 use crate::ingest::{Exporters, shown_url};
 use crate::notify::ReceiverConfig;
 
-/// Headings, each with its lines.
+/// The headings, each with its lines.
 pub(super) type Sections = Vec<(&'static str, Vec<String>)>;
 
 impl fmt::Display for Config {
@@ -67,7 +67,7 @@ impl Config {
     }
 }
 
-/// `weekly: every week on monday at 09:00 UTC -> chat, mail`.
+/// The reports, such as `weekly: every week on monday at 09:00 UTC -> chat, mail`.
 fn reports(file: &File) -> Vec<String> {
     let one = |s: &ReportSchedule| {
         let run = s.run.as_ref().map(|run| format!("run {run}, ")).unwrap_or_default();
@@ -76,7 +76,7 @@ fn reports(file: &File) -> Vec<String> {
     file.reports.iter().map(one).collect()
 }
 
-/// What a repeated call of a receiver does. It uses the engine's list of receivers that wake.
+/// The effect of a repeated call of a receiver. It uses the engine's list of receivers that wake.
 fn rings(receiver: &ReceiverConfig) -> String {
     match receiver.repeated_by() {
         Some(who) => format!(", notified once: {who} repeats"),
@@ -85,7 +85,7 @@ fn rings(receiver: &ReceiverConfig) -> String {
     }
 }
 
-/// `llama: ack, silence, of runs llama-*`.
+/// A token, such as `llama: ack, silence, of runs llama-*`.
 fn grant(token: &Token) -> String {
     let scopes = token.scopes.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(", ");
     let token_scope = TokenScope { runs: token.runs.clone(), teams: token.teams.clone() };
@@ -107,7 +107,7 @@ fn exporters(e: &Exporters) -> String {
     format!("{} over {}", parts.join(", "), e.scheme.as_str())
 }
 
-/// A line a route, children under their parent.
+/// Adds one line per route, with children under their parent.
 fn routes(lines: &mut Vec<String>, config: &ResponderConfig, list: &[Route], indent: &str) {
     for route in list {
         let more = if route.go_on { ", and on" } else { "" };
@@ -142,7 +142,7 @@ fn inhibits(rule: &InhibitRule) -> String {
     let equal =
         if rule.equal.is_empty() { String::new() } else { format!(" of the same {}", rule.equal.join(", ")) };
     format!(
-        "{name}{} hides {}{equal}",
+        "{name}{} suppresses {}{equal}",
         rule.source_matchers.join(" and "),
         rule.target_matchers.join(" and ")
     )
@@ -173,7 +173,7 @@ fn level(config: &ResponderConfig, level: &Level) -> String {
 /// The settings that are not the default ones.
 fn detectors(set: &DetectorsConfig) -> Vec<String> {
     let mut changes = Vec::new();
-    // Only structs of numbers, strings and durations: they all become JSON.
+    // These structs have only numbers, strings and durations, so they always become JSON.
     let json = |d: &DetectorsConfig| serde_json::to_value(d).unwrap_or_default();
     differences("", &json(set), &json(&DetectorsConfig::default()), &mut changes);
     if changes.is_empty() { vec!["as by default".into()] } else { changes }
@@ -192,7 +192,7 @@ fn differences(path: &str, set: &Value, default: &Value, out: &mut Vec<String>) 
     }
 }
 
-/// A setting in the form of the file: durations are milliseconds in JSON.
+/// A setting in the format of the file: durations are milliseconds in JSON.
 fn as_written(value: &Value) -> String {
     const UNITS: [(&str, i64); 4] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
     let Some(Span(ms)) = value.as_str().and_then(|text| Span::parse(text).ok()) else {
@@ -205,7 +205,7 @@ fn as_written(value: &Value) -> String {
     }
 }
 
-/// Where an incident goes that no route matches.
+/// The receivers of an incident that no route matches.
 fn rest(file: &File, engine: &ResponderConfig) -> String {
     if file.routes.iter().any(|r| r.matchers.is_empty()) {
         return "info -> nobody, whatever the routes say".into();
@@ -215,7 +215,7 @@ fn rest(file: &File, engine: &ResponderConfig) -> String {
     let has_way = |team: &Team| team.policy.is_some() || !team.notify.is_empty();
     let team = if file.teams.iter().any(has_way) { "whoever its team names, else " } else { "" };
     let other = if file.routes.is_empty() { "" } else { "any other " };
-    // What is not a page never goes to a receiver that wakes.
+    // Only pages go to a receiver that wakes.
     if !rest.names.is_empty() && rest.names.iter().all(|name| engine.wakes(name)) {
         let pagers = rest.names.join(", ");
         return format!("{other}page -> {team}{pagers}; ticket -> {team}{WAITS}; info -> nobody");

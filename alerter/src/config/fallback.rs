@@ -1,4 +1,4 @@
-//! Warnings about routes, teams and `fallback`: allowed, and probably not intended.
+//! Warnings about routes, teams and `fallback` that are allowed but probably unintended.
 
 use std::collections::BTreeSet;
 
@@ -33,13 +33,13 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
         }
     }
     wake_nobody(&engine, &router, warnings);
-    // Of alerts without a team, and of each team: what no route matches goes the way of its team.
+    // The routes of alerts without a team, and of each team, that no route matches.
     let mut ways = router.ways(&engine, &labels(&[("severity", "ticket")]));
     for (i, team) in router.team_names().into_iter().enumerate() {
         let of_team = router.ways(&engine, &labels(&[("team", team), ("severity", "ticket")]));
         ways.extend(of_team.into_iter().map(|way| {
             let is_own = way.name == WayName::Team(team.to_owned());
-            // Where it is in the configuration.
+            // The position in the configuration.
             Way { name: if is_own { WayName::Route(format!("teams[{i}]")) } else { way.name }, ..way }
         }));
     }
@@ -58,7 +58,7 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     }
 }
 
-/// Whether the team decided it, and no route.
+/// Whether the receivers come from the team and not from a route.
 fn is_of_team(name: &WayName, team: &str) -> bool {
     matches!(name, WayName::Team(of) | WayName::FallbackOfTeam(of) | WayName::NobodyOfTeam(of) if of == team)
 }
@@ -67,8 +67,8 @@ fn labels(of: &[(&str, &str)]) -> Labels {
     of.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-/// Ways on which a page wakes nobody although some receivers wake. A level that asks for tickets is
-/// no level of a page.
+/// Warns about routes on which a page wakes nobody although some receivers wake. A level for
+/// tickets is not used by a page.
 fn wake_nobody(engine: &ResponderConfig, router: &Router, warnings: &mut Vec<String>) {
     if engine.waking.is_empty() {
         return;
@@ -93,7 +93,7 @@ fn wake_nobody(engine: &ResponderConfig, router: &Router, warnings: &mut Vec<Str
     }
 }
 
-/// Of a way that no route, policy or team names, and that has only receivers that wake.
+/// A warning about a way that no route, policy or team names and that has only receivers that wake.
 fn waits(way: &Way) -> Option<String> {
     let tickets_wait = way.policy.is_none() && levels_of(way, Severity::Ticket).is_empty();
     let pagers: Vec<&str> = way.levels.iter().flat_map(|level| &level.notify).map(String::as_str).collect();
@@ -114,7 +114,8 @@ mod tests {
 
     use crate::config::Config;
 
-    /// A pager gets pages only. Where nobody else is left a ticket waits, and it is said where.
+    /// A pager gets only pages. If no other receiver is left, a ticket waits in the list, and the
+    /// description says so.
     #[test]
     fn a_ticket_that_no_route_matches_rings_no_pager() {
         let shown = |text: &str| {

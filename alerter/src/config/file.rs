@@ -1,4 +1,4 @@
-//! The keys of the file and their defaults, and the settings of the engine that they come to.
+//! The keys of the file and their defaults, and the resulting settings of the engine.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,10 +26,10 @@ use crate::reporter;
 use crate::templates::Templates;
 use crate::watchdog;
 
-/// The port of an alerter, unless the file or `--listen` names another.
+/// The default port of an alerter.
 pub const DEFAULT_PORT: u16 = 9766;
 
-/// The file as it is written.
+/// The configuration file as written.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
@@ -40,25 +40,27 @@ pub struct File {
     pub cost_per_gpu_hour: Option<f64>,
     pub energy: EnergyConfig,
     pub web: WebHosts,
-    /// The address of this alerter for people: links in messages lead there.
+    /// The address of this alerter for people, used in links.
     pub external_url: Option<String>,
-    /// Runbooks are linked as `<runbook_url>/<kind>`. Unless given, those that we serve below
-    /// `external_url`; without that, those of this project on the Internet.
+    /// Runbooks are linked as `<runbook_url>/<kind>`. The default is the copy that the alerter
+    /// serves under `external_url`, or else the one of this project on the Internet.
     pub runbook_url: Option<String>,
     /// How long a condition must stay clear before its incident resolves.
     pub resolve_after: Span,
     pub incidents: Incidents,
     /// How long the first message of a ticket waits for further findings; a page never waits.
     pub batch_window: Span,
-    /// Least time between two messages of news about one incident.
+    /// The shortest time between two update messages about one incident.
     pub update_min_interval: Span,
-    /// How often a page that reached its last level and nobody answers is sent again.
+    /// How often a page that reached its last level without an answer is sent again.
     pub remind_every: Span,
-    /// After how long people are notified again of an acknowledged incident that is not over.
+    /// The time after which people are notified again of an acknowledged incident that is still
+    /// open.
     pub ack_timeout: Option<Span>,
     pub flapping_after: u32,
     pub group_by: Vec<String>,
-    /// Labels that runs declare or alerts have, which matchers may use besides the known ones.
+    /// Labels that runs declare or alerts have, and that matchers may use in addition to the
+    /// built-in ones.
     pub labels: Vec<String>,
     pub storm: Storm,
     pub inhibit_rules: Vec<InhibitRule>,
@@ -70,18 +72,18 @@ pub struct File {
     pub sources: Vec<Source>,
     pub remote_write: stepwatch_remote_write::Config,
     pub receivers: Vec<ReceiverConfig>,
-    /// Receivers of last resort: for any team's notification that nobody else can receive, and for
+    /// Receivers of last resort: for any team's notification that no other receiver gets, and for
     /// faults of the alerter itself.
     pub fallback: Vec<String>,
-    /// Templates of messages, for all receivers.
+    /// The templates of messages for all receivers.
     pub templates: TemplatesConfig,
     pub policies: Vec<Policy>,
     pub routes: Vec<Route>,
-    /// Hours and days with names, in Alertmanager's format.
+    /// Named hours and days, in Alertmanager's format.
     pub time_intervals: Vec<TimeInterval>,
     pub users: Vec<User>,
     pub schedules: Vec<Schedule>,
-    /// Reports that are sent again and again.
+    /// Scheduled reports.
     pub reports: Vec<ReportSchedule>,
     pub detectors: DetectorsConfig,
     pub watchdog: watchdog::Config,
@@ -96,15 +98,15 @@ pub struct Storage {
     pub retention: Span,
 }
 
-/// What becomes of incidents.
+/// The `incidents` section.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Incidents {
-    /// After how long an incident that a person resolved and that still fires opens again.
+    /// The time after which an incident that a person resolved and that still fires is reopened.
     pub reopen_after: Span,
 }
 
-/// One key a kind of source.
+/// A kind of source, one key each.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -170,7 +172,7 @@ impl Default for Storage {
 }
 
 impl File {
-    /// Paths in the file are relative to the directory it is in.
+    /// Resolves the paths in the file, which are relative to its directory.
     pub(super) fn anchor(&mut self, base: &Path) -> Result<(), String> {
         self.storage.sqlite = base.join(&self.storage.sqlite);
         self.api.anchor(base);
@@ -193,18 +195,18 @@ impl File {
         Templates::build(&self.templates, &self.receivers, errors)
     }
 
-    /// Whether a receiver's messages are made by the operator's templates.
+    /// Whether a receiver's messages use the operator's templates.
     pub(crate) fn has_templates(&self, receiver: &str) -> bool {
         let own = self.receivers.iter().find(|r| r.name == receiver).and_then(|r| r.templates.as_ref());
         self.templates != TemplatesConfig::default() || own.is_some()
     }
 
-    /// What reports are sent when.
+    /// The schedules of the reports.
     pub(crate) fn reports(&self) -> reporter::Plan {
         reporter::Plan { schedules: self.reports.clone(), external_url: self.external_url.clone() }
     }
 
-    /// Receivers that notify people once, and what repeats the call.
+    /// Receivers that notify people once per call, and the service that repeats the call.
     fn repeated_by(&self) -> BTreeMap<String, String> {
         self.receivers.iter().filter_map(|r| Some((r.name.clone(), r.repeated_by()?.to_owned()))).collect()
     }
@@ -228,7 +230,7 @@ impl File {
     pub(crate) fn responder(&self) -> ResponderConfig {
         let defaults = ResponderConfig::default();
         let no_slash = |url: &String| url.trim_end_matches('/').to_owned();
-        // We serve them where people reach us.
+        // The alerter serves the runbooks at its external address.
         let own = self.external_url.as_ref().map(|url| format!("{}/runbooks", no_slash(url)));
         let own_runbooks = || own.unwrap_or(defaults.runbook_url);
         ResponderConfig {
@@ -263,7 +265,7 @@ impl File {
     }
 }
 
-/// Every receiver keeps its secrets in files, each under a key of its own that ends in `_file`.
+/// Makes the secret files of a receiver absolute: every one is a key that ends in `_file`.
 fn anchor_files(receiver: &ReceiverConfig, base: &Path) -> serde_json::Result<ReceiverConfig> {
     fn walk(value: &mut Value, base: &Path) {
         let Value::Object(map) = value else { return };

@@ -1,5 +1,5 @@
-//! Mistakes in the settings that make incidents of findings and choose who is notified: routes,
-//! teams, inhibition, timing.
+//! Checks the settings that turn findings into incidents and choose who is notified: routes, teams,
+//! inhibition, timing.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::matchers::{self, Names};
 use super::names::unique;
 use super::shadowed;
 
-/// Every route of the tree with its place, parents first.
+/// Calls `act` for every route of the tree with its position, parents first.
 pub(super) fn each_route(at: &str, routes: &[Route], act: &mut dyn FnMut(&str, &Route)) {
     for (i, route) in routes.iter().enumerate() {
         let place = format!("{at}[{i}]");
@@ -35,7 +35,7 @@ pub(super) fn check(file: &File, errors: &mut Vec<String>) {
 
 fn declared(file: &File, errors: &mut Vec<String>) {
     for (i, label) in file.labels.iter().enumerate() {
-        // The labels that a matcher may use.
+        // The declared labels are label names that a matcher may use.
         if let Err(e) = Matcher::new(label.as_str(), Op::Equal, "") {
             errors.push(format!("labels[{i}]: {e}"));
         }
@@ -45,8 +45,8 @@ fn declared(file: &File, errors: &mut Vec<String>) {
     }
 }
 
-/// Every list of matchers with its place, and whether a route above it is about alerts from
-/// outside.
+/// Calls `act` for every list of matchers with its position, and whether a route above it is
+/// limited to external alerts.
 fn each_matchers(file: &File, act: &mut dyn FnMut(&str, &[String], bool)) {
     matchers_of_routes("routes", &file.routes, false, act);
     for (i, team) in file.teams.iter().enumerate() {
@@ -133,7 +133,7 @@ fn inhibit_rules(file: &File, errors: &mut Vec<String>) {
     }
 }
 
-/// Warnings: allowed, and probably not intended.
+/// Warnings about allowed but probably unintended settings.
 pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     let names = Names::from_file(file);
     each_matchers(file, &mut |at, list, of_alerts| {
@@ -171,7 +171,7 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     }
 }
 
-/// Labels that incidents must have in common, with their places.
+/// The labels by which incidents are compared, with their positions.
 fn common_labels(file: &File) -> impl Iterator<Item = (String, &str)> {
     let grouped = file.group_by.iter().map(|name| ("group_by".to_owned(), name.as_str()));
     let rules = file.inhibit_rules.iter().enumerate();

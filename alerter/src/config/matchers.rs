@@ -1,9 +1,8 @@
-//! Matchers that are malformed, or that are well formed but match nothing: they use a label or a
-//! value that no incident has.
+//! Checks for matchers that are malformed, or that use a label or a value that no incident has.
 //!
 //! `sevrity="page"` and `severity="critical"` would match nothing and `severity!="critical"`
-//! everything, all silently, and a page would go where nobody looks. Runs may declare labels of any
-//! name, and alerts may have any: the file lists them (`labels`).
+//! everything, without an error, and a page would go to the wrong receiver. Runs may declare labels
+//! of any name, and alerts may have any: the file lists them (`labels`).
 
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
@@ -13,7 +12,7 @@ use stepwatch_respond::matcher::{Matcher, Op};
 use super::file::File;
 use crate::label_names::{NO_SLIPS, OF_ALERTS, OF_INCIDENTS, nearest};
 
-/// Every value of a label, for those that have a fixed set of them.
+/// All values of a label with a fixed set of values; `None` for other labels.
 pub(super) fn values_of(label: &str) -> Option<Vec<&'static str>> {
     let mut all: Vec<_> = match label {
         "severity" => [Severity::Page, Severity::Ticket, Severity::Info].map(Severity::as_str).into(),
@@ -45,13 +44,13 @@ impl<'a> Names<'a> {
         self.known.contains(&label)
     }
 
-    /// The nearest name, if there is one, in words that begin with `and`.
+    /// The nearest known name, in words that begin with `and`; empty if there is none.
     pub(super) fn nearest(&self, label: &str, and: &str) -> String {
         let nearest = nearest(label, self.known.iter().copied());
         nearest.map_or(String::new(), |name| format!("{and} the nearest that one may have is {name:?}"))
     }
 
-    /// The message about a label that no incident has.
+    /// The error about a label that no incident has.
     fn unknown(&self, label: &str) -> String {
         format!(
             "no incident has the label {label:?}{}; if runs declare it or alerts bring it, name it in `labels`",
@@ -60,10 +59,9 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Mistakes in a list of matchers, all of which must hold. An alternative of a regular expression
-/// may be ahead of the kinds there are; plain values, and the expression as a whole, may not. Where
-/// the list, or what stands above it (`of_alerts`), is about alerts from outside, labels may have
-/// any name.
+/// Checks a list of matchers, all of which must hold. An alternative of a regular expression may
+/// name a future kind; a plain value, and the expression as a whole, may not. If the list or a
+/// route above it (`of_alerts`) is limited to external alerts, labels may have any name.
 pub(super) fn check(
     at: &str,
     matchers: &[String],
@@ -99,13 +97,13 @@ pub(super) fn check(
     }
 }
 
-/// Whether any of the values is what the matcher asks for, or excludes.
+/// Whether the matcher selects, or if it is negative excludes, any of the values.
 fn names_any(matcher: &Matcher, values: &[&str]) -> bool {
     values.iter().any(|value| matcher.holds_of(value) == matcher.op().is_positive())
 }
 
-/// Alternatives of a regular expression that match no value of a label that has a fixed set of
-/// them, beside others that do.
+/// Warns about alternatives of a regular expression that match no value of a label with a fixed set
+/// of values, while other alternatives do.
 pub(super) fn dead_alternatives(at: &str, matchers: &[String], warnings: &mut Vec<String>) {
     let parsed = matchers.iter().enumerate().filter_map(|(i, t)| Some((i, Matcher::parse(t).ok()?)));
     for (i, matcher) in parsed.filter(|(_, m)| m.op().is_regex()) {
@@ -124,8 +122,8 @@ pub(super) fn dead_alternatives(at: &str, matchers: &[String], warnings: &mut Ve
     }
 }
 
-/// The alternatives at the top level of a regular expression; none where flags (`(?i)`) or brackets
-/// in brackets reach across them.
+/// The alternatives at the top level of a regular expression; empty if flags (`(?i)`) or nested
+/// brackets make them unclear.
 fn alternatives(regex: &str) -> Vec<&str> {
     if regex.contains("(?") || regex.contains("[[") {
         return Vec::new();
@@ -135,7 +133,7 @@ fn alternatives(regex: &str) -> Vec<&str> {
     while let Some((at, c)) = chars.next() {
         match (c, class) {
             ('\\', _) => drop(chars.next()),
-            // The first of a class stands for itself.
+            // A `]` at the beginning of a class is literal.
             (']', Some(first)) if at > first => class = None,
             (_, Some(_)) => {}
             ('[', None) => class = Some(at + if regex[at..].starts_with("[^") { 2 } else { 1 }),
@@ -152,14 +150,14 @@ fn alternatives(regex: &str) -> Vec<&str> {
     parts
 }
 
-/// The values that a regular expression lists, if it does nothing else.
+/// The values of a regular expression that is only a list of values.
 pub(super) fn plain_values(matcher: &Matcher) -> Option<Vec<&str>> {
     let parts = alternatives(matcher.value());
     let plain = |part: &&str| part.chars().all(|c| c.is_alphanumeric() || "_-/:, ".contains(c));
     (matcher.op() == Op::Regex && !parts.is_empty() && parts.iter().all(plain)).then_some(parts)
 }
 
-/// Whether they match only alerts from outside, which may have any label.
+/// Whether the matchers match only external alerts, which may have any label.
 pub(super) fn are_of_alerts(matchers: &[String]) -> bool {
     let alerts = Kind::PrometheusAlert;
     let is_of_alerts = |matcher: Matcher| {
@@ -171,7 +169,7 @@ pub(super) fn are_of_alerts(matchers: &[String]) -> bool {
     matchers.iter().filter_map(|text| Matcher::parse(text).ok()).any(is_of_alerts)
 }
 
-/// Labels that alerts from outside may have, and that are nearly ones of ours: probably ours were
+/// Warns about labels of external alerts that are similar to ours, because ours were probably
 /// intended.
 pub(super) fn nearly_ours(
     at: &str,
@@ -196,7 +194,7 @@ pub(super) fn nearly_ours(
     }
 }
 
-/// Teams that the file does not have: a run may declare another, or the name is misspelt.
+/// Warns about unknown teams: a run may declare one, or the name is misspelt.
 pub(super) fn unknown_teams(at: &str, matchers: &[String], names: &Names<'_>, warnings: &mut Vec<String>) {
     let parsed = matchers.iter().enumerate().filter_map(|(i, t)| Some((i, Matcher::parse(t).ok()?)));
     for (i, matcher) in parsed.filter(|(_, m)| m.label() == "team" && m.op() == Op::Equal) {

@@ -1,11 +1,11 @@
-//! The names that entries give themselves, and those by which other entries use them.
+//! Names of entries, and references to them.
 
 use std::collections::BTreeSet;
 
-/// Characters of a receiver's or policy's name.
+/// The most characters of a receiver's or policy's name.
 const MAX_NAME: usize = 64;
 
-/// The names, each reported once if it is invalid or taken.
+/// Collects the names, and reports each invalid or duplicate name once.
 pub(super) fn unique<'a>(
     what: &str,
     names: impl Iterator<Item = &'a str>,

@@ -1,4 +1,4 @@
-//! Mistakes in users, schedules, calendars and time intervals, and the hours in which nobody is on
+//! Checks users, schedules, calendars and time intervals, and finds times in which nobody is on
 //! call.
 
 use core::time::Duration;
@@ -15,22 +15,23 @@ use super::schedule::{Ical, Schedule};
 use crate::calendars::{Place, Source};
 use crate::notify::slack::is_user_id;
 
-/// Calendars are not fetched more often: their servers refuse that.
+/// The shortest refresh interval, because servers refuse more frequent requests.
 const MIN_REFRESH: Span = Span::secs(30);
-/// How far ahead gaps are searched.
+/// The time for which gaps are searched.
 const LOOK_AHEAD: Span = Span::secs(28 * 86_400);
-/// Who is notified when nobody is on call and there is no fallback: a level never notifies nobody.
+/// The description of the receivers if nobody is on call and there is no fallback, because a level
+/// always notifies somebody.
 pub(crate) const NO_FALLBACK: &str = "the others of the level, or whoever is nearest if it names no others";
-/// Gaps that are listed one by one.
+/// The most gaps that are listed individually.
 const GAPS_LISTED: usize = 10;
 
-/// The names that a level may use besides receivers.
+/// The names that a level may use in addition to receivers.
 pub(super) fn items(file: &File) -> Vec<String> {
     let users = file.users.iter().map(|u| format!("{USER}{}", u.name));
     users.chain(file.schedules.iter().map(|s| format!("{SCHEDULE}{}", s.name))).collect()
 }
 
-/// Mistakes that become visible only between several values.
+/// Checks for mistakes that involve several values.
 pub(super) fn check(file: &File, errors: &mut Vec<String>) {
     let receivers: BTreeSet<&str> = file.receivers.iter().map(|r| r.name.as_str()).collect();
     let intervals = unique("time_intervals", file.time_intervals.iter().map(|i| i.name.as_str()), errors);
@@ -79,7 +80,7 @@ fn unreached(at: &str, user: &str) -> String {
     format!("{at}: no receiver reaches {user:?}, expected `notify` of this user")
 }
 
-/// Every item of a `notify` or `fallback`, with its place.
+/// Calls `act` for every item of a `notify` or `fallback`, with its position.
 fn each_notified(file: &File, act: &mut dyn FnMut(&str, &str)) {
     let mut each = |at: &str, list: &[String]| {
         list.iter().enumerate().for_each(|(i, item)| act(&format!("{at}[{i}]"), item));
@@ -135,7 +136,7 @@ fn check_schedule(at: &str, s: &Schedule, file: &File, users: &BTreeSet<&str>, e
     }
 }
 
-/// If two of them contradict each other, their order would decide who is woken.
+/// Refuses overrides that contradict each other, because their order would decide who is woken.
 fn check_overrides(at: &str, s: &Schedule, errors: &mut Vec<String>) {
     for (i, o) in s.overrides.iter().enumerate() {
         let (from, to) = (o.from.at(&s.time_zone), o.to.at(&s.time_zone));
@@ -171,7 +172,7 @@ fn check_ical(at: &str, ical: &Ical, errors: &mut Vec<String>) {
     }
 }
 
-/// The calendars to read; a URL in a file is read from it now.
+/// The calendars to read. A URL in a file is read from the file here.
 pub(super) fn calendars(file: &File, errors: &mut Vec<String>) -> Vec<Source> {
     let mut sources = Vec::new();
     for (i, s) in file.schedules.iter().enumerate() {
@@ -181,7 +182,7 @@ pub(super) fn calendars(file: &File, errors: &mut Vec<String>) -> Vec<Source> {
             (_, Some(url), _) => Ok(Place::Url(Secret::new(url.clone()))),
             (_, _, Some(path)) => Secret::read(path)
                 .and_then(|url| crate::calendars::check_url(url.expose()).map(|()| Place::Url(url))),
-            // Reported already.
+            // This mistake is already reported.
             (None, None, None) => continue,
         };
         match place {
@@ -199,14 +200,13 @@ pub(super) fn calendars(file: &File, errors: &mut Vec<String>) -> Vec<Source> {
 }
 
 impl File {
-    /// The schedules of this file, with the calendars that are files, and errors about those that
-    /// could not be read.
+    /// The schedules of this file, with their file calendars, and errors about unreadable ones.
     pub fn oncall(&self, now: Ts) -> (OnCall, Vec<String>) {
         let (oncall, unread) = self.read_calendars(now);
         (oncall, unread.into_iter().map(|(_, error)| error).collect())
     }
 
-    /// The same, with the name of the schedule of each error.
+    /// Like [`Self::oncall`], with the schedule's name in each error.
     fn read_calendars(&self, now: Ts) -> (OnCall, Vec<(&str, String)>) {
         let mut oncall = OnCall::new(self.oncall_config());
         let mut unread = Vec::new();
@@ -219,8 +219,8 @@ impl File {
         (oncall, unread)
     }
 
-    /// The hours of the next four weeks in which nobody is on call, and warnings about calendars
-    /// and time intervals: a line each.
+    /// The times of the next four weeks in which nobody is on call, and warnings about calendars
+    /// and time intervals, one line each.
     pub fn gaps(&self, now: Ts) -> Vec<String> {
         let (oncall, unread) = self.read_calendars(now);
         let mut lines: Vec<String> = unread.iter().map(|(_, error)| error.clone()).collect();

@@ -1,17 +1,18 @@
-//! The configuration as the API shows it: the contents of the file without credentials.
+//! The configuration as the API shows it, without credentials.
 //!
-//! Secrets are in files and variables, and only their names are shown. Two things are left:
-//! addresses that are secrets themselves, and secrets that somebody wrote in a wrong place. Both
-//! are recognised by their form, wherever they are.
+//! Secrets are in files and variables, of which only the names are shown. Two cases remain:
+//! addresses that are secrets themselves, and secrets in a wrong place. Both are recognised by
+//! their form everywhere.
 
 use serde_json::Value;
 
 const HIDDEN: &str = "<secret>";
 
-/// Keys whose addresses are public, or contain no credentials.
+/// Keys whose addresses are public or contain no credentials.
 const PUBLIC: &[&str] = &["external_url", "runbook_url", "api_url", "events_url", "href"];
 
-/// The configuration as JSON, which is also YAML. Comments are left out: they may contain anything.
+/// The configuration as JSON, which is also valid YAML. Comments are dropped, because they may
+/// contain anything.
 pub(super) fn shown(text: &str) -> String {
     let value = stepwatch_kit::config::parse::<Option<Value>>("", text);
     let mut value = value.ok().flatten().unwrap_or_default();
@@ -39,7 +40,7 @@ fn is_secret(key: &str) -> bool {
     !place && kinds.iter().any(|kind| key.ends_with(kind))
 }
 
-/// Scheme and host of an address; the rest of it may be a secret.
+/// The scheme and host of an address; the rest may be a secret.
 fn address(text: &str) -> Option<String> {
     let url = url::Url::parse(text).ok().filter(|url| url.has_host())?;
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();

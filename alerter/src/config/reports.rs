@@ -1,4 +1,4 @@
-//! Mistakes in `reports:`.
+//! Checks the `reports` section.
 
 use std::collections::BTreeSet;
 

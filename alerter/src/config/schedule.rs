@@ -13,9 +13,9 @@ use crate::calendars::{MAX_BYTES, read_file};
 #[serde(deny_unknown_fields)]
 pub struct Schedule {
     pub name: String,
-    /// The time zone of its times.
+    /// The time zone of the schedule's times.
     pub time_zone: Zone,
-    /// People who take turns; a later layer overrides those before it.
+    /// The layers of people who take turns; a later layer overrides the earlier ones.
     #[serde(default)]
     pub layers: Vec<Layer>,
     /// A calendar, which overrides all layers.
@@ -32,13 +32,14 @@ pub struct Schedule {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ical {
-    /// Read again when it changes.
+    /// A file, which is read again when it changes.
     pub file: Option<PathBuf>,
     pub url: Option<String>,
-    /// A file that holds the URL, if everyone with the URL may read the calendar.
+    /// A file with the URL, if everyone with the URL may read the calendar.
     pub url_file: Option<PathBuf>,
     pub refresh: Span,
-    /// A copy that is older is still used, and every message sent through it states its age.
+    /// The age from which a copy counts as stale. A stale copy is still used, and every message
+    /// sent through it states its age.
     pub stale_after: Span,
 }
 
@@ -57,8 +58,8 @@ impl Schedule {
         }
     }
 
-    /// The text of its calendar, if it can be read without a running alerter; `None` if it has no
-    /// calendar.
+    /// The text of the schedule's calendar, if it can be read without a running alerter; `None` if
+    /// the schedule has no calendar.
     pub fn calendar_text(&self) -> Option<Result<String, String>> {
         let (name, file) = (&self.name, &self.ical.as_ref()?.file);
         let text = match file {

@@ -1,14 +1,14 @@
 //! The settings that make each detector more or less sensitive, which `backtest --tune` varies.
 //!
-//! Settings of one knob mean one thing in several tiers and move together, so that a page never
-//! comes before its ticket. All of them are bounds: multiplied by less than 1, the detector reports
-//! sooner and oftener.
+//! The settings of a knob mean the same in several tiers and change together, so that a page never
+//! precedes its ticket. All of them are bounds: a factor below 1 makes the detector report sooner
+//! and more often.
 
 use serde_json::Value;
 use stepwatch_detect::detectors::DetectorsConfig;
 use stepwatch_model::time::Span;
 
-/// One detector, and its knobs, the main one first.
+/// A detector and its knobs, the main one first.
 #[derive(Debug)]
 pub struct Sensitivity {
     pub detector: &'static str,
@@ -63,7 +63,7 @@ impl Sensitivity {
         Some((serde_json::from_value(all).ok()?, keys))
     }
 
-    /// The settings without the detector.
+    /// The settings with the detector disabled.
     pub fn off(&self, base: &DetectorsConfig) -> Option<DetectorsConfig> {
         let mut all = serde_json::to_value(base).ok()?;
         *all.get_mut(self.detector)?.get_mut("enabled")? = Value::Bool(false);
@@ -71,7 +71,7 @@ impl Sensitivity {
     }
 }
 
-/// A whole number stays whole, and a duration a duration.
+/// Multiplies a setting. An integer stays an integer, and a duration a duration.
 fn times(value: &Value, factor: f64) -> Option<Value> {
     match value {
         Value::Number(n) if n.is_f64() => Some(round(n.as_f64()? * factor).into()),
@@ -84,7 +84,7 @@ fn times(value: &Value, factor: f64) -> Option<Value> {
     }
 }
 
-/// To three digits: a setting is something that a person writes into a file.
+/// Rounds to three digits, because a person writes the setting into a file.
 fn round(v: f64) -> f64 {
     if v == 0.0 || !v.is_finite() {
         return v;

@@ -1,7 +1,8 @@
-//! Routes and teams that are never used, because those before them take all that they match.
+//! Finds routes and teams that are never used, because earlier ones take everything that they
+//! match.
 //!
-//! What is certain is reported, and no more: an expression covers a value, or a list of values; it
-//! is not compared with another expression.
+//! Only certain cases are reported: an expression is checked against a value or a list of values,
+//! but not against another expression.
 
 use std::collections::BTreeSet;
 
@@ -13,22 +14,22 @@ use super::file::File;
 use super::incidents;
 use super::matchers::{plain_values, values_of};
 
-/// The severities of which somebody is notified: a route is for nothing else.
+/// The severities that notify people. Routes have no other purpose.
 const NOTIFIED: &[&str] = &[Severity::Page.as_str(), Severity::Ticket.as_str()];
-/// Every incident has a team.
+/// All severities, because every incident has a team.
 const ALL: &[&str] = &[Severity::Page.as_str(), Severity::Ticket.as_str(), Severity::Info.as_str()];
 
-/// A route or a team, and what it asks for.
+/// A route or a team, and its matchers.
 struct Entry {
     asks: Vec<Matcher>,
-    /// Those after it are asked too.
+    /// Whether later entries are tried too.
     goes_on: bool,
 }
 
-/// Entries that are asked in this order, beneath matchers that hold of all of them.
+/// Entries that are tried in this order, under the matchers of their parents.
 struct List<'a> {
     at: &'a str,
-    /// What becomes of an entry that is chosen.
+    /// The verb for an entry that is chosen.
     used: &'a str,
     above: &'a [Matcher],
     severities: &'a [&'a str],
@@ -56,7 +57,7 @@ fn of_routes(at: &str, routes: &[Route], above: &[Matcher], warnings: &mut Vec<S
     }
 }
 
-/// A matcher that cannot be read is an error already.
+/// The valid matchers; an invalid one is already reported.
 fn parsed(matchers: &[String]) -> Vec<Matcher> {
     matchers.iter().filter_map(|text| text.parse().ok()).collect()
 }
@@ -81,8 +82,8 @@ impl List<'_> {
         }
     }
 
-    /// The earlier entries that take everything of an entry: for each severity the first that
-    /// takes what has it.
+    /// The earlier entries that together take everything of an entry: for each severity, the first
+    /// that takes it.
     fn taken_by(&self, earlier: &[Entry], entry: &Entry) -> Option<BTreeSet<usize>> {
         let asked = || self.above.iter().chain(&entry.asks);
         let own = self.severities.iter().filter(|s| admits(asked(), "severity", s));
@@ -90,7 +91,7 @@ impl List<'_> {
         by.collect::<Option<BTreeSet<usize>>>().filter(|by| !by.is_empty())
     }
 
-    /// Whether an entry takes everything of this severity for which `given` holds.
+    /// Whether an entry takes every incident of this severity that `given` matches.
     fn takes(&self, entry: &Entry, given: &[Matcher], severity: &str) -> bool {
         let given: Vec<&Matcher> = self.above.iter().chain(given).collect();
         entry.asks.iter().all(|asked| match asked.label() {
@@ -100,7 +101,7 @@ impl List<'_> {
     }
 }
 
-/// Whether a matcher holds of everything for which all of `given` hold.
+/// Whether a matcher matches everything that all of `given` match.
 fn is_implied(asked: &Matcher, given: &[&Matcher]) -> bool {
     if asked.op() == Op::Regex && asked.value() == ".*" {
         return true;
@@ -116,7 +117,7 @@ fn is_implied(asked: &Matcher, given: &[&Matcher]) -> bool {
     })
 }
 
-/// Whether none of the matchers excludes this value of a label.
+/// Whether all matchers on this label match the value.
 fn admits<'a>(matchers: impl IntoIterator<Item = &'a Matcher>, label: &str, value: &str) -> bool {
     matchers.into_iter().filter(|m| m.label() == label).all(|m| m.holds_of(value))
 }

@@ -1,13 +1,13 @@
-//! Mistakes in `silences:` and `alerts:`.
+//! Checks the `silences` and `alerts` sections.
 
 use stepwatch_model::time::Span;
 use stepwatch_respond::matcher::Matcher;
 
 use super::file::File;
 
-/// Alerts kept at once, at most: each takes a few kilobytes.
+/// The upper limit of alerts that are kept at once: each takes a few kilobytes.
 const MAX_ALERTS: usize = 1_000_000;
-/// A few of the largest alerts.
+/// The lower limit of the bytes of alerts: a few of the largest.
 const MIN_ALERT_BYTES: usize = 1024 * 1024;
 
 pub(super) fn check(file: &File, errors: &mut Vec<String>) {
@@ -29,7 +29,7 @@ pub(super) fn check(file: &File, errors: &mut Vec<String>) {
     }
     maintenance(file, errors);
     let a = &file.alerts;
-    // Prometheus sends an alert again every minute, by default.
+    // By default, Prometheus sends an alert again every minute.
     if a.resolve_timeout < Span::secs(10) {
         errors.push("alerts.resolve_timeout: must be at least 10s".into());
     }

@@ -1,7 +1,8 @@
-//! Who is notified of what, by team and severity: what the routes come to for each of them.
+//! A table of who is notified, by team and severity, as the routes determine it.
 //!
-//! The router itself computes it. A route may also match what is not known beforehand (a kind, a
-//! run, a node); then there is a line for each case, and the first that holds decides.
+//! The router itself computes the table. A route may also match labels that are not known in
+//! advance (a kind, a run, a node). Then there is a line for each case, and the first that matches
+//! applies.
 
 use std::collections::BTreeSet;
 
@@ -14,12 +15,12 @@ use stepwatch_respond::route::{Possible, Router, Way};
 
 use super::oncall::NO_FALLBACK;
 
-/// Where something is of which nobody is notified.
+/// The description of an incident that notifies nobody.
 pub(super) const WAITS: &str = "nobody, it waits in the list of incidents";
 
-/// A line for each team, severity and answer; none where there are no teams.
+/// One line for each team, severity and case; empty if there are no teams.
 pub(super) fn table(config: &ResponderConfig) -> Vec<String> {
-    // A configuration that passed has routes that can be read.
+    // The routes of a checked configuration can be parsed.
     let router = Router::new(&config.routes, &config.teams).unwrap_or_default();
     let teams = router.team_names();
     let nobodys = if teams.is_empty() { &[][..] } else { &[""] };
@@ -51,8 +52,8 @@ fn given(possible: &Possible, one_of_many: bool) -> String {
     }
 }
 
-/// The levels for a severity. A page that all of them would pass over goes to the last one all the
-/// same; anything else waits in the list of incidents.
+/// The levels for a severity. A page that no level is for goes to the last one; any other incident
+/// waits in the list of incidents.
 pub(super) fn levels_of(way: &Way, severity: Severity) -> Vec<&Level> {
     let asked = |level: &&Level| level.condition.severity.is_none_or(|s| s == severity);
     let mut levels: Vec<&Level> = way.levels.iter().filter(asked).collect();
@@ -71,7 +72,7 @@ fn destination(config: &ResponderConfig, way: &Way, severity: Severity) -> Strin
     policy + &notified
 }
 
-/// A plain list is notified at once, which need not be stated.
+/// The text of a level. A plain list is notified at once, which is not stated.
 fn level(config: &ResponderConfig, level: &Level, of_policy: bool) -> String {
     let whom = level.notify.iter().map(|item| whom(config, item)).collect::<Vec<_>>().join(", ");
     if !of_policy {
@@ -82,8 +83,8 @@ fn level(config: &ResponderConfig, level: &Level, of_policy: bool) -> String {
     format!("{} {whom}{again}{}", when(level), condition(&asked))
 }
 
-/// Who is notified in place of those who do not take it, nearest first and each once, in the
-/// engine's order. What is not a page never goes to a receiver that wakes.
+/// The receivers that replace those that do not accept a message: nearest first, each once, in the
+/// engine's order. Only pages go to a receiver that wakes.
 fn instead(
     router: &Router,
     config: &ResponderConfig,
@@ -93,12 +94,12 @@ fn instead(
 ) -> String {
     let levels = levels_of(way, severity);
     if levels.is_empty() {
-        // Nobody is notified, so that nobody can fail.
+        // Nobody is notified, so no delivery can fail.
         return String::new();
     }
     let oncall = &config.oncall;
     let mut named: BTreeSet<&str> = levels.into_iter().flat_map(|l| &l.notify).map(String::as_str).collect();
-    // Of a schedule one person is notified, and it is unknown now who.
+    // A schedule notifies one person, who is not known now.
     let surely = |item: &&str| !item.starts_with(SCHEDULE);
     let mut notified: BTreeSet<&str> =
         named.iter().copied().filter(surely).flat_map(|item| oncall.reachable(item)).collect();
@@ -120,12 +121,12 @@ fn instead(
     if places.is_empty() { String::new() } else { format!("; if that fails: {}", places.join(", then ")) }
 }
 
-/// An item of a level, with the receivers of a person and who is notified where nobody is on call.
+/// The text of an item: a person with receivers, or a schedule with its fallback.
 fn whom(config: &ResponderConfig, item: &str) -> String {
     whom_of(config, item, &|_| true)
 }
 
-/// The same, limited to those receivers of a person for which `may` is true.
+/// Like [`whom`], limited to the receivers of a person for which `may` is true.
 fn whom_of(config: &ResponderConfig, item: &str, may: &dyn Fn(&str) -> bool) -> String {
     let oncall = &config.oncall;
     if let Some(user) = item.strip_prefix(USER).and_then(|name| oncall.users.iter().find(|u| u.name == name))

@@ -18,7 +18,7 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(Path::new("alerter.yml"), text)
 }
 
-/// What a person sees.
+/// The error message that a person sees.
 fn error(text: &str) -> String {
     parse(text).expect_err("a mistake").to_string()
 }
@@ -178,7 +178,7 @@ fn paths_begin_at_the_file() {
 }
 
 proptest::proptest! {
-    /// For any bytes the result is a configuration or a message.
+    /// Any text gives either a configuration or an error.
     #[test]
     fn never_panics(text in "(listen|sources|receivers|policies|routes|detectors|[a-z]{1,5}): ?[\\PC\n ]{0,60}") {
         let _ = parse(&text);
@@ -212,7 +212,7 @@ routes:
         "remind_every: must be 1m to 1d 0h, got 1s",
         "incidents.reopen_after: must be 1s to 1d, got 0s; what is to stay quiet for longer is silenced, not resolved",
         "storm.incidents: must be 1 to 10000, got 0",
-        "inhibit_off[0]: there is no built-in rule \"nonsense\"; those that exist: hang-hides-slowness",
+        "inhibit_off[0]: there is no built-in rule \"nonsense\"; those that exist: hang-suppresses-slowness",
         "inhibit_rules[0].source_matchers: is empty",
         "inhibit_rules[0].target_matchers[0]: matcher \"kind=\\\"hangs\\\"\": no incident has the kind",
         "teams[0].policy: there is no policy \"nowhere\"",
@@ -417,7 +417,7 @@ fn a_missing_heartbeat_and_a_team_of_nobody_are_warnings() {
     assert!(warns(&format!("{pager}{routed}"), "routes[0]: leads to pager with tickets too"));
 }
 
-/// Where the pages of a team go when those who are notified do not take them.
+/// The receivers of a team's pages if those that are notified do not accept them.
 #[test]
 fn the_fallback_of_a_team_and_of_all_is_shown_as_a_place_where_pages_go() {
     let lines = |text: &str| {
@@ -435,7 +435,7 @@ fn the_fallback_of_a_team_and_of_all_is_shown_as_a_place_where_pages_go() {
         routes,
         ["page and ticket -> whoever its team names, else chat, c-pager (pages); info -> nobody"]
     );
-    // A schedule now leads to somebody else.
+    // A schedule now leads to another person.
     let bob = "users: [{name: bob, notify: [b-pager]}, ";
     let turns = format!("{TWO_TEAMS}fallback: [chat]\n")
         .replace("notify: [chat, a-pager]", "notify: ['schedule:s']")
@@ -448,7 +448,7 @@ fn the_fallback_of_a_team_and_of_all_is_shown_as_a_place_where_pages_go() {
     assert_snapshot!(lines(&format!("{own}fallback: [chat]\n")).join("\n"));
 }
 
-/// As in the engine: a page goes to the last level all the same, a ticket waits in the list.
+/// As in the engine, a page goes to the last level, and a ticket waits in the list.
 #[test]
 fn a_ticket_that_no_level_is_for_notifies_nobody() {
     let text = r#"
@@ -514,12 +514,12 @@ fn a_team_that_leads_tickets_to_a_pager_is_a_warning() {
     assert_eq!(warnings_of(&format!("{TWO_TEAMS}{routed}"), ""), 2);
     assert_eq!(warnings_of(TWO_TEAMS, "teams[0]: leads to a-pager"), 1);
     assert_eq!(warnings_of(TWO_TEAMS, "teams[1]: leads to b-pager"), 1);
-    // A route is one route, whichever teams it is for; and one that is for a team is found by
-    // asking for it.
+    // A route counts once, whatever teams it is for; a route for one team is found through that
+    // team.
     let one = "routes: [{match: ['severity=\"ticket\"', 'team=~\"a|b\"'], notify: [b-pager]}]\n";
     assert_eq!(warnings_of(&format!("{TWO_TEAMS}{one}"), "routes[0]: leads to b-pager"), 1);
     assert_eq!(warnings_of(&format!("{TWO_TEAMS}{one}"), "teams"), 0);
-    // A level with a condition on the severity wakes nobody with tickets, nor does a fallback.
+    // A level with a severity condition wakes nobody with tickets, and neither does a fallback.
     let asked = TWO_TEAMS
         .replace("notify: [chat, a-pager]", "policy: p")
         .replace("notify: [b-pager]", "fallback: [b-pager]");
@@ -527,8 +527,8 @@ fn a_team_that_leads_tickets_to_a_pager_is_a_warning() {
     assert_eq!(warnings_of(&format!("{asked}{policy}"), "teams"), 0);
 }
 
-/// Teams that only routes name are teams: their receivers are notified of no other team's problems,
-/// and theirs go to no other receiver than those that the operator named.
+/// Teams that only routes name are teams too: their receivers get no other team's incidents, and
+/// their incidents go only to receivers that the operator named.
 #[test]
 fn teams_that_only_routes_name_are_shown_and_warned_of() {
     let text = r#"

@@ -1,7 +1,7 @@
-//! Settings of detectors that contradict each other or themselves.
+//! Checks for detector settings that contradict each other or themselves.
 //!
-//! The rules follow from the names, so that they cover a new setting without a line here: the bound
-//! of a page is not below that of a ticket, and nothing is negative, infinite or a floor of zero.
+//! The rules follow from the names of the settings, so that they cover a new setting: the bound of
+//! a page is not below that of a ticket, and no setting is negative, infinite or a floor of zero.
 
 use serde_json::{Map, Value};
 use stepwatch_detect::detectors::DetectorsConfig;
@@ -32,8 +32,8 @@ fn alone(detector: &str, settings: &Map<String, Value>, errors: &mut Vec<String>
     }
 }
 
-/// `ticket_at` and `page_at`, `halvings_ticket` and `halvings_page`: a page at a lesser value would
-/// make the ticket pointless.
+/// Checks pairs such as `ticket_at` and `page_at`, or `halvings_ticket` and `halvings_page`: a page
+/// at a lower value would make the ticket pointless.
 fn pairs(detector: &str, settings: &Map<String, Value>, errors: &mut Vec<String>) {
     for (key, ticket) in settings.iter().filter(|(key, _)| key.contains("ticket")) {
         let other = key.replace("ticket", "page");

@@ -1,4 +1,4 @@
-//! Remote write: a request, as it is posted or decompressed already.
+//! Remote write: a request body, compressed or already decompressed.
 
 use std::borrow::Cow;
 
@@ -15,10 +15,10 @@ use super::{NOW, Running};
 const VERSION_2: u8 = 1;
 const COMPRESSED: u8 = 2;
 const OF_A_TENANT: u8 = 4;
-/// No honest body grows more than so many times, beside a few bytes.
+/// A compressed body grows at most by this factor, plus a few bytes.
 const MAX_GROWTH: usize = 22;
 const GROWTH_SLACK: usize = 64;
-/// Limits that a short input reaches, and a series that nothing knows is watched.
+/// A configuration with limits that a short input reaches, in which an unknown series is watched.
 const CONFIG: &str = r#"{
     "runs": [{"series": "reward", "signal": "reward", "run": "job", "scale": 0.5}],
     "generic": ["{__name__=~\".+\",__name__!~\"up|(train|megatron|gpu|DCGM|rdma|node_infiniband)_.*\"}"],
@@ -26,7 +26,7 @@ const CONFIG: &str = r#"{
     "max_series": 64, "max_series_per_tenant": 32, "max_watched": 24
 }"#;
 
-/// The first byte says of which version the rest is, whether it is compressed, and whose.
+/// The first byte selects the version, the compression and the tenant.
 pub fn remote_write(data: &[u8]) {
     let Some((how, body)) = data.split_first() else { return };
     let version = if how & VERSION_2 == 0 { Version::V1 } else { Version::V2 };
@@ -42,7 +42,7 @@ pub fn remote_write(data: &[u8]) {
     let (Some(mut door), mut engine) = (Door::new(tenant), Running::new()) else { return };
     let batch = door.write(version, text);
     reported(&mut engine, &batch);
-    // A sender repeats what was not answered in time: nothing may come of it twice.
+    // A sender repeats a request without a timely answer; the repetition must have no effect.
     let again = door.write(version, text);
     assert!(again.reports.is_empty() && again.readings.is_empty(), "{again:?}");
     for seconds in [1, 5, 60, 7200] {
@@ -55,7 +55,7 @@ pub fn remote_write(data: &[u8]) {
     engine.check();
 }
 
-/// A registry and what it takes at once.
+/// A registry and one tenant's requests to it.
 struct Door {
     registry: Registry,
     decoder: Decoder,
@@ -90,7 +90,7 @@ impl Door {
     }
 }
 
-/// Every sample that was read is counted, and none as two things that exclude each other.
+/// Checks that every sample is counted, and none in two exclusive counters.
 fn adds_up(before: Counts, after: Counts, samples: u64, batch: &Batch) {
     let rose = |of: fn(Counts) -> u64| of(after) - of(before);
     let watched = rose(|c| c.watched_samples);
@@ -99,12 +99,12 @@ fn adds_up(before: Counts, after: Counts, samples: u64, batch: &Batch) {
     assert!(rose(|c| c.out_of_order + c.too_far_ahead + c.too_old) <= watched);
     assert!(rose(|c| c.stale_markers) <= watched && batch.readings.len() as u64 <= watched);
     assert_eq!(batch.refused, rose(|c| c.invalid + c.too_far_ahead));
-    // The sender is told why, in words of ours around words of its own.
+    // The sender gets the reason, in which its own text is cleaned.
     assert!(batch.refused == 0 || batch.why.is_some());
     assert!(batch.why.as_deref().is_none_or(is_plain), "{:?}", batch.why);
 }
 
-/// Hands to the engine what the runtime does.
+/// Passes the reports to the engine, as the runtime does.
 fn reported(engine: &mut Running, batch: &Batch) {
     for (source, report) in &batch.reports {
         let source = source.as_ref();
@@ -129,7 +129,7 @@ fn reported(engine: &mut Running, batch: &Batch) {
     engine.handle(SourceInput::Readings { readings: &batch.readings });
 }
 
-/// Nobody cleans it any more before it is shown.
+/// Checks that the event is already clean, because nothing cleans it before it is shown.
 fn is_well_formed(event: &Event) {
     let mut clean = event.clone();
     clean.clean();

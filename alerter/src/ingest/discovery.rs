@@ -1,8 +1,8 @@
-//! Finds exporters: target files, HTTP lists, names in the DNS.
+//! Finds exporters in target files, HTTP lists and the DNS.
 //!
-//! A provider that cannot answer keeps its last good answer in force: a half-written file or a name
-//! server that restarts must not make a fleet disappear. Nor is an answer that leaves most of them
-//! out believed at once (`loss.rs`).
+//! A provider that cannot answer keeps its last good answer: a partly written file or a restarting
+//! name server must not remove a fleet. An answer that omits most targets is not accepted at once
+//! either (`loss.rs`).
 
 use core::time::Duration;
 use std::borrow::Cow;
@@ -31,16 +31,16 @@ use crate::notify::http::{redact, url_secrets};
 use crate::notify::line;
 use crate::runtime::Command;
 
-/// Bytes of one target file or list: 200 for each of the targets that it may have, which is an
-/// address and some labels.
+/// The most bytes of one target file or list: 200 bytes for each allowed target, an address with
+/// some labels.
 const MAX_LIST_BYTES: usize = 4 << 20;
-/// Files that one pattern may match.
+/// The most files that one pattern may match.
 const MAX_FILES: usize = 1000;
-/// Characters of an error.
+/// The most characters of an error.
 const MAX_ERROR: usize = 300;
-/// Characters of what a list is called in a ticket.
+/// The most characters of the name of a list in a ticket.
 const MAX_CHECK: usize = 200;
-/// For a list to arrive, a name to resolve, or all files of a pattern to be read.
+/// The time limit for a list to arrive, a name to resolve, or all files of a pattern to be read.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,42 +49,42 @@ pub(crate) enum Provider {
     FileSd(String),
     /// A URL.
     HttpSd(String),
-    /// `name` or `name:port`.
+    /// A DNS name, `name` or `name:port`.
     Dns(String),
 }
 
-/// The result of a provider.
+/// The targets that a provider found.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub provider: Provider,
     pub targets: BTreeSet<Target>,
-    /// The list is complete: a source that is not in it is gone.
+    /// Whether the list is complete, so that a source that is not in it was removed.
     pub complete: bool,
 }
 
-/// A provider's state between two queries.
+/// The state of a provider between two queries.
 enum Asker {
     Files(Scan),
     List { client: Result<reqwest::Client, String>, url: String, period: Duration },
     Name(String),
 }
 
-/// How a provider is watched.
+/// The settings for watching a provider.
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub period: Duration,
-    /// A loss is believed after so long.
+    /// The time after which a loss is accepted.
     pub believed_after: Duration,
-    /// Under which name it is kept, and what it named before this alerter started.
+    /// The name under which the list is kept, and its targets from before this process.
     pub list: String,
     pub kept: Option<BTreeSet<Target>>,
 }
 
-/// Whom a provider tells.
+/// The destinations of a provider's results.
 #[derive(Debug, Clone)]
 pub(crate) struct Hearers {
     pub found: mpsc::Sender<Found>,
-    /// Of a list that loses much while its targets send.
+    /// The commands for faults about lists that lose many targets that still send.
     pub commands: mpsc::Sender<Command>,
     pub table: SourceTable,
     pub metrics: IngestMetrics,
@@ -122,9 +122,9 @@ impl Provider {
         }
     }
 
-    /// Asks every `period`, and sends every change. A loss is believed after a while. Until it
-    /// answers, what it named before the alerter was started is in force. Runs until dropped or
-    /// until a receiver is closed.
+    /// Queries every `period`, and sends every change. A loss is accepted after `believed_after`.
+    /// Until the provider answers, its targets from before this process are in force. Runs until
+    /// dropped or until a receiver is closed.
     pub(crate) async fn watch(self, watch: Watch, hearers: Hearers) {
         let Watch { period, believed_after, list, mut kept } = watch;
         let mut asker = self.asker(period);
@@ -145,7 +145,7 @@ impl Provider {
             self.report(&errors, &last_errors, &hearers.metrics);
             let complete = errors.is_empty();
             last_errors = errors;
-            // Without an answer, what was sent last stays in force.
+            // Without an answer, the last targets stay in force.
             let Some(targets) = targets else { continue };
             let restored = listed.is_restored();
             let sends = |target: &Target| {
@@ -173,7 +173,7 @@ impl Provider {
         }
     }
 
-    /// What people hear of a loss, and of its end.
+    /// The fault to report for a loss, or its end.
     fn note(&self, notice: Notice, believed_after: Duration) -> Option<Command> {
         let (mechanism, subject) = (self.mechanism(), self.subject());
         let after = Span(believed_after.as_millis() as i64);
@@ -200,7 +200,8 @@ impl Provider {
         }
     }
 
-    /// Under which its targets are kept, among others that look the same without their secrets.
+    /// The name under which the provider's targets are kept. It is unique among providers that
+    /// differ only in secrets.
     pub(super) fn list_name(&self, taken: &BTreeMap<Self, String>) -> String {
         let name = format!("{} {}", self.mechanism(), self.subject());
         let alike = taken
@@ -212,13 +213,13 @@ impl Provider {
         }
     }
 
-    /// What is wrong with the list, or that nothing is.
+    /// The command that reports a fault of the list, or its end.
     pub(super) fn own(&self, fault: Option<String>) -> Command {
         let check = format!("targets of {} {}", self.mechanism(), self.subject());
         Command::Own { check: line(&check, MAX_CHECK), severity: Severity::Ticket, fault }
     }
 
-    /// Each error is logged when it appears, and counted every time.
+    /// Logs each new error, and counts every error.
     fn report(&self, errors: &[String], before: &[String], metrics: &IngestMetrics) {
         let label = MechanismLabel { mechanism: Word(self.mechanism()) };
         metrics.discovery_failures.get_or_create(&label).inc_by(errors.len() as u64);
@@ -230,7 +231,7 @@ impl Provider {
 }
 
 impl Asker {
-    /// The targets, if there is an answer, and the errors.
+    /// The targets, if the provider answered, and the errors.
     async fn ask(&mut self) -> (Option<BTreeSet<Target>>, Vec<String>) {
         let answer = match self {
             Self::Files(scan) => return scan.ask().await,
@@ -244,16 +245,16 @@ impl Asker {
     }
 }
 
-/// Reads the files of a pattern elsewhere: a file system may keep whoever asks it waiting for ever.
+/// Reads the files of a pattern on another thread, because a file system may block forever.
 struct Scan {
-    /// Those of the last scan that ended.
+    /// The files of the last completed scan.
     files: Files,
     running: Option<JoinHandle<(Files, Vec<String>)>>,
 }
 
 impl Scan {
     async fn ask(&mut self) -> (Option<BTreeSet<Target>>, Vec<String>) {
-        // One that has not ended is asked for again, and no further one begins beside it.
+        // A running scan is awaited again, and no second one starts.
         let running = self.running.get_or_insert_with(|| {
             let mut files = core::mem::take(&mut self.files);
             tokio::task::spawn_blocking(move || {
@@ -298,7 +299,7 @@ async fn ask_list(
             return Err(format!("the list is larger than {MAX_LIST_BYTES} bytes"));
         }
     }
-    // A list may repeat the request.
+    // The response may contain the secrets of the request.
     let secrets = url_secrets(&Secret::new(url.to_owned()));
     let targets = serde_json::from_slice(&body).map_err(|e| {
         let why = format!("does not read as a JSON list of target groups: {e}");
@@ -314,7 +315,7 @@ async fn ask_name(name: &str) -> Result<BTreeSet<Target>, String> {
         .await
         .map_err(|_| format!("no answer within {ANSWER_TIMEOUT:?}"))?
         .map_err(|e| format!("does not resolve: {e}"))?;
-    // A socket address is printed in the form of a target.
+    // The text form of a socket address is a valid target.
     let targets: BTreeSet<_> =
         addresses.take(MAX_TARGETS).filter_map(|a| Target::discovered(&a.to_string()).ok()).collect();
     if targets.is_empty() { Err("resolves to no address that may be asked".into()) } else { Ok(targets) }
@@ -329,7 +330,8 @@ struct Files {
 
 #[derive(Debug, Default)]
 struct File {
-    /// The stamp of the file that was read; a file with the same stamp is not read again.
+    /// The modification time and size of the file that was read; a file with the same stamp is not
+    /// read again.
     stamp: Option<(SystemTime, u64)>,
     targets: Vec<Target>,
     error: Option<String>,
@@ -378,8 +380,8 @@ impl Files {
 }
 
 impl File {
-    /// Reads the file if it changed. The files of a pattern have the target limit of one list, of
-    /// which the others use a part.
+    /// Reads the file if it changed. The files of a pattern share the target limit of one list;
+    /// `others` is the number of targets in the other files.
     fn refresh(&mut self, path: &Path, others: usize) {
         let stamp = std::fs::metadata(path).and_then(|m| Ok((m.modified()?, m.len())));
         let stamp = match stamp {
@@ -407,7 +409,7 @@ impl File {
     }
 }
 
-/// `.json` is JSON, everything else is YAML.
+/// Reads target groups: a `.json` file as JSON, any other as YAML.
 fn read_groups(path: &Path) -> Result<Vec<Target>, String> {
     let bytes = read_regular(path, MAX_LIST_BYTES)?;
     let text = String::from_utf8(bytes).map_err(|e| e.to_string())?;
@@ -425,7 +427,7 @@ pub(crate) fn fuzz(text: &str) {
     let json: Option<Targets> = serde_json::from_str(text).ok();
     let yaml: Option<Targets> = stepwatch_kit::config::parse("targets.yml", text).ok();
     for Targets(list) in json.into_iter().chain(yaml) {
-        // An address that is shown is the address that was meant.
+        // The text form of a target parses to the same target.
         list.iter().for_each(|t| assert_eq!(Target::discovered(&t.to_string()).as_ref(), Ok(t)));
     }
 }
@@ -455,7 +457,7 @@ mod tests {
         let errors = files.scan();
         assert!(errors[0].contains("a.json") && errors[0].contains("target groups"), "{errors:?}");
         assert_eq!(names(&files), ["n1:1", "n2:9765", "n3:9765"]);
-        // Still wrong, still reported, without reading it again.
+        // An invalid file is reported again without being read again.
         assert_eq!(files.scan(), errors);
 
         write("a.json", r#"[{"targets": ["n4"]}]"#);
@@ -506,7 +508,7 @@ mod tests {
         let fifo = dir.path().join("c.yml");
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
         let mut files = Files::new(format!("{}/*.yml", dir.path().display()));
-        // A scan that waits is to fail the test, not to keep it.
+        // A blocked scan must fail the test instead of blocking it.
         let (sender, scanned) = std::sync::mpsc::channel();
         std::thread::spawn(move || sender.send((files.scan(), names(&files))));
         let (errors, names) = scanned.recv_timeout(crate::testing::DEADLINE).unwrap();

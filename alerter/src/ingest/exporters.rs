@@ -10,7 +10,7 @@ use stepwatch_model::time::Span;
 use super::guard::Guarded;
 use super::target::{Target, shown_url};
 
-/// Times for a TCP connect, and for the head of an answer.
+/// The timeouts of a TCP connect, and of the head of a response.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One entry under `sources`.
@@ -23,7 +23,7 @@ pub struct Exporters {
     pub file_sd: Vec<String>,
     /// URLs that answer with a JSON list of target groups.
     pub http_sd: Vec<String>,
-    /// Names that resolve to one exporter an address.
+    /// DNS names; each resolved address is one exporter.
     pub dns: Vec<String>,
     /// Interval of `http_sd` and `dns` queries.
     pub refresh: Span,
@@ -45,10 +45,10 @@ pub enum Scheme {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Nodes {
-    /// Records about other nodes are refused.
+    /// Only records about the exporter's own node are accepted.
     #[default]
     Own,
-    /// Others send their events to it.
+    /// The exporter also forwards events of other nodes.
     Many,
 }
 
@@ -59,11 +59,11 @@ pub struct BasicAuth {
     pub password_file: PathBuf,
 }
 
-/// PEM files.
+/// TLS settings, as PEM files.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
-    /// Trusted in place of the system's certificates.
+    /// The certificates that replace the system's.
     pub ca_file: Option<PathBuf>,
     /// The client certificate and key for the exporter.
     pub cert_file: Option<PathBuf>,
@@ -110,7 +110,7 @@ impl Exporters {
         }
     }
 
-    /// Every mistake in the entry, each with its key.
+    /// Adds an error with the key for every mistake in the entry.
     pub(crate) fn check(&self, errors: &mut Vec<String>) {
         let lists = [&self.fixed, &self.file_sd, &self.http_sd, &self.dns];
         if lists.iter().all(|l| l.is_empty()) {
@@ -145,7 +145,7 @@ impl Exporters {
         }
     }
 
-    /// The connection of this entry's targets. Reads the secrets and certificates.
+    /// Creates the connection of the entry's targets. Reads the secrets and certificates.
     pub(crate) fn connection(&self) -> Result<Connection, String> {
         let read = |key: &str, path: &Path| {
             std::fs::read(path).map_err(|e| format!("tls: {key} {}: {e}", path.display()))
@@ -158,7 +158,7 @@ impl Exporters {
                     .map_err(|e| format!("tls: ca_file {}: {e}", path.display()))?;
                 builder = builder.tls_certs_only(certs);
             }
-            // Reading the system's certificates costs time, and fails in a container that has none.
+            // Loading the system's certificates is slow, and fails in a container without any.
             None if self.scheme == Scheme::Http => builder = builder.tls_certs_only([]),
             None => {}
         }

@@ -1,7 +1,7 @@
 //! The format of file and HTTP discovery: Prometheus' list of target groups.
 //!
-//! A list is untrusted. Its targets are counted while it is parsed, and nothing else of it is kept,
-//! so that it takes no more memory than its text and the allowed targets.
+//! A list is untrusted. Its targets are counted during parsing, and nothing else is kept, so that
+//! the memory is limited to the text and the allowed targets.
 
 use core::fmt;
 
@@ -9,16 +9,16 @@ use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, MapAccess, Seq
 
 use super::target::Target;
 
-/// Targets of one discovery answer or file; a list with more is refused.
+/// The most targets of one discovery answer or file; a list with more is refused.
 pub(super) const MAX_TARGETS: usize = 20_000;
-/// Groups of one list; a list with more is refused. A list that gives each target labels of its own
-/// has one group a target.
+/// The most groups of one list; a list with more is refused. A list with separate labels for each
+/// target has one group per target.
 const MAX_GROUPS: usize = 2 * MAX_TARGETS;
-/// Labels of one group; a list with more is refused.
+/// The most labels of one group; a list with more is refused.
 const MAX_LABELS: usize = 1000;
 
-/// The targets of all groups. One bad address fails the whole list: half a list would look like
-/// nodes that left.
+/// The targets of all groups. One invalid address fails the whole list, because a partial list
+/// would look like removed nodes.
 #[derive(Debug)]
 pub(super) struct Targets(pub Vec<Target>);
 
@@ -27,9 +27,10 @@ struct Group<'a>(&'a mut Vec<Target>);
 /// Reads the addresses of one group into the list.
 struct Addresses<'a>(&'a mut Vec<Target>);
 struct Address;
-/// Labels are parsed, so that a mistake in them is found, and not used: the run's own name counts.
+/// The labels of a group. They are parsed to find mistakes, and not used: the run's own name
+/// counts.
 struct Labels;
-/// A string that is not kept.
+/// A string that is dropped.
 struct Text;
 
 /// A key of a group.
@@ -188,7 +189,7 @@ impl Visitor<'_> for Text {
     }
 }
 
-/// The total is unknown: reading ends here.
+/// Parsing ends here, so the total is unknown.
 fn too_many<E: de::Error>(what: &str, limit: usize) -> E {
     E::custom(format_args!("more than {limit} {what}, which is the limit"))
 }
@@ -241,7 +242,7 @@ mod tests {
             (groups(MAX_GROUPS + 1, r#"{"targets":[]}"#), "more than 40000 target groups"),
             (format!("[{{\"labels\":{{{labels}"), "more than 1000 labels of one group"),
         ] {
-            // None of them is complete: reading ended at the limit.
+            // No number in the error is a total, because parsing ended at the limit.
             let why = json(&text).unwrap_err();
             assert!(why.contains(part), "{part}: {why}");
         }
@@ -253,8 +254,7 @@ mod tests {
 
     #[test]
     fn aliases_do_not_multiply() {
-        // Ten times ten times ten...: a gigabyte out of a few lines. The parser of all YAML files
-        // refuses it, whatever is read out of it; a list of targets has no place for it at all.
+        // Nested aliases that would expand to a gigabyte. The YAML parser refuses them in any file.
         let mut bomb = String::from("- &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for i in 1..9 {
             bomb.extend(["- &a", &i.to_string(), " ["]);
@@ -262,7 +262,7 @@ mod tests {
         }
         stepwatch_kit::config::parse::<serde_json::Value>("t.yml", &bomb).unwrap_err();
         yaml(&bomb).unwrap_err();
-        // Aliases one after the other, of a list that is allowed once.
+        // Consecutive aliases of a list that is allowed once.
         let list = vec!["n1"; 1000].join(", ");
         let flat = format!("- targets: &a [{list}]\n{}", "- targets: *a\n".repeat(50));
         assert!(yaml(&flat).unwrap_err().contains("more than 20000 targets,"));

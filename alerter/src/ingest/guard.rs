@@ -1,25 +1,24 @@
-//! Addresses to which discovery may not lead.
+//! Addresses that discovery must not use.
 //!
 //! Target files, HTTP lists and the DNS name the exporters, and requests to them carry a password.
-//! Exporters are in private networks and on this machine, so those addresses must be allowed.
-//! Refused is what is never an exporter: link-local addresses, the metadata services of clouds,
-//! which give credentials to any caller, and addresses that belong to no host.
+//! Exporters are in private networks and on this machine, so those addresses must be allowed. The
+//! refused addresses never belong to an exporter: link-local addresses, the metadata services of
+//! clouds, which give credentials to any caller, and addresses that belong to no host.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// Metadata services that are not on a link-local address: those of AWS over IPv6, of Alibaba and
-/// of Azure.
+/// The metadata services that are not on a link-local address: AWS over IPv6, Alibaba and Azure.
 const METADATA: [IpAddr; 3] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254)),
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
 ];
 
-/// Why no request goes there; `None` if one may.
+/// The reason why an address is refused; `None` if it is allowed.
 pub(super) fn objection(ip: IpAddr) -> Option<&'static str> {
-    // The same address in another notation.
+    // An IPv4 address may be written as an IPv6 one.
     let ip = ip.to_canonical();
     let link_local = match ip {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
@@ -33,14 +32,14 @@ pub(super) fn objection(ip: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// Whether a target's host is an address that is refused.
+/// The reason why a target's host is refused, if it is a refused address.
 pub(super) fn refused(host: &str) -> Option<&'static str> {
     let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     objection(host.parse().ok()?)
 }
 
 /// The system's resolver without the refused addresses. It is used for every connection, so that a
-/// name that is changed after the check leads nowhere.
+/// name that changes after the check has no effect.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Guarded;
 

@@ -1,4 +1,4 @@
-//! What lists named when they were last believed, over restarts.
+//! The last accepted targets of lists, kept across restarts.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::target::Target;
 use crate::store::{Result, Store};
 
-/// A store that takes longer is asked again with the next answer of the list.
+/// The time limit for the store. After it, the next answer of the list is stored.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// By the names of the lists, which have no secrets.
+/// The kept lists by name. The names contain no secrets.
 #[derive(Debug, Clone, Default)]
 pub struct KeptLists {
     store: Option<Store>,
@@ -24,17 +24,17 @@ impl KeptLists {
         Ok(Self { store: Some(store.clone()), lists })
     }
 
-    /// What the list named, once: whoever reloads has it as it is then.
+    /// Removes and returns the targets of a list: after a reload, the list counts as it is then.
     pub(super) fn take(&mut self, list: &str) -> Option<BTreeSet<Target>> {
         self.lists.remove(list)
     }
 
-    /// The store alone, for those who keep what is believed from now on.
+    /// A copy with the store only, which keeps later accepted lists.
     pub(super) fn keeper(&self) -> Self {
         Self { store: self.store.clone(), lists: BTreeMap::new() }
     }
 
-    /// Keeps what a list names; false if it has to be tried again.
+    /// Stores the targets of a list; false if that must be retried.
     pub(super) async fn keep(&self, list: &str, targets: &BTreeSet<Target>) -> bool {
         let Some(store) = &self.store else { return true };
         let names: Vec<&str> = targets.iter().map(|target| &**target.name()).collect();
@@ -48,7 +48,7 @@ impl KeptLists {
         }
     }
 
-    /// Forgets the lists that are not configured any more, of this life and of those before.
+    /// Deletes the lists that are not configured any more, including those of earlier processes.
     pub(super) fn forget_but(&mut self, lists: Vec<String>) {
         self.lists.clear();
         let Some(store) = self.store.clone() else { return };

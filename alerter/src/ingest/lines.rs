@@ -1,9 +1,9 @@
-//! Cuts a stream of bytes into lines, with a limit on the longest: a peer that never sends a
-//! newline costs a fixed amount of memory and the line it was sending, nothing else.
+//! Splits a stream of bytes into lines with a limit on their length. A peer that never sends a
+//! newline costs a fixed amount of memory and the line in progress.
 
 use memchr::memchr;
 
-/// A line that passed the limit. It is reported once, and the rest of it is skipped.
+/// A line beyond the limit. It is reported once, and its rest is skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
@@ -11,7 +11,7 @@ pub(crate) struct TooLong;
 pub(crate) struct LineSplitter {
     limit: usize,
     partial: Vec<u8>,
-    /// Inside a line that was already reported as too long.
+    /// Whether the current line was already reported as too long.
     skipping: bool,
 }
 
@@ -20,8 +20,7 @@ impl LineSplitter {
         Self { limit, partial: Vec::new(), skipping: false }
     }
 
-    /// Hands over every line that ends in `chunk`, without its newline, and keeps what follows the
-    /// last one.
+    /// Passes on every line that ends in `chunk`, without its newline, and keeps the rest.
     pub(crate) fn feed(&mut self, mut chunk: &[u8], mut take: impl FnMut(Result<&[u8], TooLong>)) {
         while let Some(at) = memchr(b'\n', chunk) {
             let head = &chunk[..at];
@@ -75,7 +74,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the network cuts the bytes, the lines are the same.
+        /// The lines are the same for any segmentation of the bytes.
         #[test]
         fn cutting_does_not_matter(bytes in proptest::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..200),
                                    at in 0usize..200, limit in 1usize..40) {

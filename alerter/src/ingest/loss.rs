@@ -1,9 +1,9 @@
-//! Lists that lose much at once: an inventory that answers `[]`, or a target file that a full disk
-//! left empty, must not end the watch of a fleet without a word.
+//! Handles lists that lose many targets at once: an inventory that answers `[]`, or a target file
+//! that a full disk left empty, must not stop the monitoring of a fleet without notice.
 //!
-//! As long as the streams of the lost targets work, they stay targets until the list has left them
-//! out for a while, and a ticket says so. What a list names anew is a target at once. What it named
-//! is kept in the store, so that the first answer after a restart is judged like any other.
+//! As long as the lost targets still send, they stay targets until the list has omitted them for a
+//! while, and a ticket reports this. New names are targets at once. The accepted targets are
+//! stored, so that the first answer after a restart is checked in the same way.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -12,23 +12,24 @@ use tokio::time::Instant;
 
 use super::target::Target;
 
-/// A loss is believed after so many answers in a row, and after so long.
+/// The number of consecutive answers, and the time, after which a loss is accepted.
 pub(super) const BELIEVED_ANSWERS: u32 = 3;
 pub(super) const BELIEVED_AFTER: Duration = Duration::from_mins(5);
-/// The least targets of which more than half is much. Of fewer, only all are.
+/// The number of targets from which losing more than half is many. With fewer targets, only losing
+/// all is.
 const MANY: usize = 4;
 
-/// What one list names, and the loss that is not believed yet.
+/// The targets of one list, and a loss that is not accepted yet.
 #[derive(Debug)]
 pub(super) struct Listed {
     believed_after: Duration,
-    /// What it named when that was last believed.
+    /// The targets that were last accepted.
     named: Option<BTreeSet<Target>>,
-    /// That was in an earlier life of this alerter.
+    /// Whether those were accepted by an earlier process.
     restored: bool,
     answered: bool,
     doubt: Option<Doubt>,
-    /// What it named before the loss that people were told of.
+    /// The targets before the loss that was reported to people.
     told: Option<BTreeSet<Target>>,
 }
 
@@ -38,44 +39,44 @@ struct Doubt {
     answers: u32,
 }
 
-/// How many of the lost targets send.
+/// The number of lost targets that still send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sending {
     Known(usize),
-    /// They were named before this alerter started, and it has not heard of all of them yet.
+    /// The targets are from before this process, and not all of them have been tried yet.
     Restarted,
 }
 
-/// What people are to hear.
+/// A report to people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// So many of all it named are left out, of which some still send.
+    /// The list omits `lost` of its `all` targets, of which some still send.
     Lost { lost: usize, all: usize, sending: Sending },
-    /// They are no longer targets.
+    /// The loss is accepted: these are no longer targets.
     Believed,
-    /// The list names them again, or they no longer send. A first answer that names any targets
-    /// settles what an earlier life told.
+    /// The list has the targets again, or they no longer send. A first answer with any target also
+    /// ends the report of an earlier process.
     Settled,
 }
 
 impl Listed {
-    /// `kept`: what it named before this alerter started.
+    /// Creates the state. `kept` has the targets from before this process.
     pub(super) fn new(believed_after: Duration, kept: Option<BTreeSet<Target>>) -> Self {
         let restored = kept.is_some();
         Self { believed_after, named: kept, restored, answered: false, doubt: None, told: None }
     }
 
-    /// What it named when that was last believed.
+    /// The targets that were last accepted.
     pub(super) fn named(&self) -> Option<&BTreeSet<Target>> {
         self.named.as_ref()
     }
 
-    /// It was not believed since this alerter started.
+    /// Whether no answer was accepted since the start of this process.
     pub(super) fn is_restored(&self) -> bool {
         self.restored
     }
 
-    /// The targets in force, now that the list names `new`.
+    /// The targets in force after the list answered `new`.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -137,14 +138,14 @@ mod tests {
             list
         }
 
-        /// The alerter is started again, and remembers what was last believed.
+        /// Restarts the alerter, which restores the last accepted targets.
         fn restarted(self) -> Self {
             let listed = Listed::new(BELIEVED_AFTER, self.listed.named().cloned());
             Self { listed, ..self }
         }
 
-        /// What is in force once it names these, minutes after its first answer; the names of those
-        /// that are down.
+        /// The targets in force after an answer with these names, `minute` minutes after the first
+        /// one; `down` has those that do not send.
         fn names(&mut self, minute: u32, names: &str, down: &str) -> (String, Option<Notice>) {
             let targets = names.split_whitespace().map(|name| Target::parse(name).unwrap()).collect();
             let down: BTreeSet<Target> =
@@ -169,7 +170,7 @@ mod tests {
         assert_eq!(list.names(6, "", ""), (String::new(), Some(Notice::Believed)));
         assert_eq!(list.names(7, "", ""), (String::new(), None));
         assert_eq!(list.names(8, "a", ""), ("a".into(), Some(Notice::Settled)));
-        // Seldom asked, it has to say so three times all the same.
+        // With a long interval, three answers are needed too.
         assert_eq!(list.names(10, "", ""), ("a".into(), Some(lost(1, 1))));
         assert_eq!(list.names(20, "", "").0, "a");
         assert_eq!(list.names(30, "", ""), (String::new(), Some(Notice::Believed)));
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(list.names(1, "", ""), ("a b".into(), Some(lost(2, 2))));
         assert_eq!(list.names(4, "", "").0, "a b");
         assert_eq!(list.names(5, "a b", ""), ("a b".into(), Some(Notice::Settled)));
-        // The answers of before do not count.
+        // Earlier answers do not count.
         assert_eq!(list.names(6, "", ""), ("a b".into(), Some(lost(2, 2))));
         assert_eq!(list.names(7, "", "").0, "a b");
     }
@@ -191,7 +192,7 @@ mod tests {
         assert_eq!(List::of("a b c d").names(1, "a b", ""), ("a b".into(), None));
         assert_eq!(List::of("a b c d").names(1, "a", ""), ("a b c d".into(), Some(lost(3, 4))));
         assert_eq!(List::of("a b c").names(1, "a", ""), ("a".into(), None));
-        // What is new is a target at once.
+        // New names are targets at once.
         assert_eq!(List::of("a b c d").names(1, "e f", ""), ("a b c d e f".into(), Some(lost(4, 4))));
     }
 
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(List::of("a b c d").names(1, "a", "c d"), ("a".into(), None));
         let told = Some(Notice::Lost { lost: 4, all: 4, sending: Sending::Known(1) });
         assert_eq!(List::of("a b c d").names(1, "", "b c d"), ("a b c d".into(), told));
-        // They were switched off after they had left the list.
+        // The targets were switched off after they had been removed from the list.
         let mut list = List::of("a b c d");
         assert_eq!(list.names(1, "", ""), ("a b c d".into(), Some(lost(4, 4))));
         assert_eq!(list.names(2, "", "a b c d"), (String::new(), Some(Notice::Settled)));
@@ -213,17 +214,17 @@ mod tests {
         let told = Some(Notice::Lost { lost: 2, all: 2, sending: Sending::Restarted });
         assert_eq!(list.names(1, "", ""), ("a b".into(), told));
         assert_eq!(list.names(2, "", "").0, "a b");
-        // In the middle of a loss as well, and however often.
+        // Restarts during a loss have the same effect, also repeatedly.
         let mut list = list.restarted();
         assert_eq!(list.names(3, "", ""), ("a b".into(), told));
         assert_eq!(list.names(7, "", "").0, "a b");
         assert_eq!(list.names(8, "", ""), (String::new(), Some(Notice::Believed)));
         let mut list = list.restarted();
         assert_eq!(list.names(9, "", ""), (String::new(), None));
-        // What an earlier life told is settled by a list that is as it was.
+        // An unchanged list ends the report of an earlier process.
         let mut list = List::of("a b").restarted();
         assert_eq!(list.names(1, "a b c", ""), ("a b c".into(), Some(Notice::Settled)));
-        // Those that do not send go as soon as that is known.
+        // Targets that do not send are removed as soon as that is known.
         let mut list = List::of("a b").restarted();
         assert_eq!(list.names(1, "", "").0, "a b");
         assert_eq!(list.names(2, "", "a b"), (String::new(), Some(Notice::Settled)));

@@ -1,5 +1,4 @@
-//! The state of one source: for the API, and for a reader that goes on where an earlier one
-//! stopped.
+//! The state of one source, for the API and for a reader that resumes after an earlier one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,9 +13,9 @@ use crate::clock::wall;
 pub struct SourceSnapshot {
     pub source: Arc<str>,
     pub up: bool,
-    /// Since when it has this state.
+    /// When the source entered this state.
     pub since: Ts,
-    /// Why it is down.
+    /// Why the source is down.
     pub error: Option<String>,
     pub cursor: Option<Cursor>,
     pub last_record: Option<Ts>,
@@ -29,7 +28,7 @@ pub struct SourceSnapshot {
 #[derive(Debug)]
 pub(crate) struct SourceStatus(Mutex<SourceSnapshot>);
 
-/// Every source of the configuration and the discovery, by name.
+/// All sources of the configuration and the discovery, by name.
 #[derive(Debug, Clone, Default)]
 pub struct SourceTable(Arc<Mutex<BTreeMap<Arc<str>, Arc<SourceStatus>>>>);
 
@@ -79,7 +78,7 @@ impl SourceTable {
         self.lock().get(source).is_some_and(|s| s.lock().up)
     }
 
-    /// It was asked and does not send. Of a target that was not asked yet nothing is known.
+    /// Whether the source was tried and does not send. The state of an untried target is unknown.
     pub(crate) fn is_down(&self, source: &str) -> bool {
         let is_down = |view: &SourceSnapshot| !view.up && view.error.is_some();
         self.lock().get(source).is_some_and(|s| is_down(&s.lock()))

@@ -1,9 +1,8 @@
 //! Reads the stream of one exporter, for as long as it is a target.
 //!
-//! Every record counts once: the next connection resumes after the cursor of the last record that
-//! was handed on. Nothing is dropped here either: when the engine is behind, the queue is full,
-//! this task stops reading, TCP stops the exporter, and the exporter's ring keeps the unread
-//! records.
+//! Every record counts once: the next connection resumes after the cursor of the last queued
+//! record. No record is dropped here: if the engine is behind, the queue is full, this task stops
+//! reading, TCP stops the exporter, and the exporter's ring keeps the unread records.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -24,15 +23,15 @@ use crate::metrics::{IngestMetrics, Name, ReasonLabel, SourceLabel, Word};
 use crate::notify::http::redact;
 use crate::runtime::{Feed, News, PART_BYTES, Share, Taken};
 
-/// An idle stream carries a heartbeat this often.
+/// The interval of heartbeats on an idle stream.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// Characters kept of the answer of a peer that is not an exporter.
+/// The most characters kept of the answer of a peer that is not an exporter.
 const MAX_REASON: usize = 200;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamLimits {
-    /// The longest silence of a connection: three missed heartbeats, and one second of grace.
+    /// The longest time without data: three missed heartbeats and one second of grace.
     pub silence: Duration,
     pub head: Duration,
     pub backoff: Backoff,
@@ -61,7 +60,7 @@ pub(crate) struct Puller {
     pub gaps: LogThrottle,
 }
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error("cannot connect: {0}")]
@@ -78,7 +77,7 @@ enum Ended {
     Broken(String),
     #[error("the exporter ended the stream")]
     Closed,
-    /// The runtime has gone: nothing takes the events.
+    /// The runtime has stopped, so nothing takes the events.
     #[error("stopping")]
     Stopping,
 }
@@ -108,7 +107,7 @@ impl Puller {
             failures = failures.saturating_add(1);
             let pause = self.limits.backoff.after(failures, backoff::random());
             let report = async {
-                // Reported once a change: the engine keeps the time of the first failure.
+                // This is reported once per change: the engine keeps the time of the first failure.
                 if !core::mem::replace(&mut reported_down, true) {
                     self.send(News::Down { reason: ended.to_string() }).await;
                 }
@@ -147,8 +146,8 @@ impl Puller {
                 Ok(Some(Err(e))) => return Ended::Broken(innermost(&e)),
                 Ok(Some(Ok(chunk))) => chunk,
             };
-            // A chunk is what the socket had at once, a few hundred kilobytes. The room of its
-            // events is reserved in the queue before it is parsed.
+            // A chunk is the content of the socket buffer, up to a few hundred kilobytes. The room
+            // for its events is reserved in the queue before parsing.
             for part in chunk.chunks(PART_BYTES) {
                 let room = self.room_for(part).await;
                 let mut events = Vec::new();
@@ -185,12 +184,12 @@ impl Puller {
         Ok(response)
     }
 
-    /// The status, and the beginning of the peer's message about it.
+    /// The status, and the beginning of the peer's error message.
     async fn refusal(&self, mut response: reqwest::Response) -> String {
         let status = response.status();
         let body = tokio::time::timeout(self.limits.head, response.chunk()).await;
         let body = body.ok().and_then(Result::ok).flatten().unwrap_or_default();
-        // A peer that repeats the request repeats our credentials.
+        // A peer that echoes the request also echoes our credentials.
         let text: String = words::into_clean(redact(&String::from_utf8_lossy(&body), &[]))
             .chars()
             .take(MAX_REASON)
@@ -199,7 +198,7 @@ impl Puller {
         if text.is_empty() { status.to_string() } else { format!("{status}: {text}") }
     }
 
-    /// One line of the stream; none if it is blank or not a record, which is counted.
+    /// Parses one line of the stream; `None` if it is blank, or not a record, which is counted.
     fn record(&self, line: Result<&[u8], TooLong>) -> Option<Event> {
         let parsed = match line {
             Ok(line) if line.trim_ascii().is_empty() => return None,
@@ -208,7 +207,7 @@ impl Puller {
         };
         match parsed {
             Ok(mut event) => {
-                // The peer may be an older exporter, or none.
+                // The peer may be an older exporter, or another program.
                 event.clean();
                 Some(event)
             }
@@ -216,7 +215,7 @@ impl Puller {
                 self.metrics.malformed.get_or_create(&ReasonLabel { reason: Word(reason) }).inc();
                 let mut view = self.status.lock();
                 view.malformed += 1;
-                // The first has the reason; a thousand more would only fill the disk.
+                // The first one shows the reason; logging all of them would fill the disk.
                 if view.malformed == 1 {
                     tracing::warn!(source = %self.target, %why, "malformed record in the stream");
                 }
@@ -225,8 +224,8 @@ impl Puller {
         }
     }
 
-    /// Queues the events, then records the cursor: in this order a stop in between causes a
-    /// repetition, never a loss.
+    /// Queues the events, then records the cursor. In this order, a stop in between causes a
+    /// repetition and never a loss.
     async fn hand_on(&self, events: Vec<Event>, room: Taken) -> bool {
         let cursor: Option<Cursor> = events.iter().rev().find_map(|e| e.cursor.clone());
         let records = events.len() as u64;
@@ -264,7 +263,7 @@ impl Puller {
         self.send_in(news, Taken::default()).await
     }
 
-    /// Waits for room; false when the runtime is gone.
+    /// Sends within reserved room; false if the runtime has stopped.
     async fn send_in(&self, news: News, room: Taken) -> bool {
         let feed = Feed { source: Arc::clone(self.target.name()), news, room };
         match self.out.try_send(feed) {

@@ -1,17 +1,17 @@
-//! The address of an exporter, and how addresses are shown.
+//! The address of an exporter, and the display of addresses.
 
 use core::fmt;
 use std::sync::Arc;
 
 use super::guard;
 
-/// Port of an exporter whose address names none.
+/// The port of an exporter whose address has none.
 pub(super) const DEFAULT_PORT: u16 = 9765;
 
-/// Characters of an address that an error shows.
+/// The most characters of an address in an error.
 const MAX_SHOWN: usize = 100;
 
-/// The address of an exporter, `host:port`: also the name of the source everywhere else.
+/// The address of an exporter, `host:port`, which is also the name of the source.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target(Arc<str>);
 
@@ -48,7 +48,7 @@ impl Target {
         }
     }
 
-    /// The same, for an address from discovery.
+    /// Parses an address from discovery, and refuses forbidden hosts.
     pub(super) fn discovered(text: &str) -> Result<Self, String> {
         let target = Self::parse(text)?;
         let host = target.0.rsplit_once(':').map_or(&*target.0, |(host, _)| host);
@@ -65,15 +65,15 @@ impl Target {
     }
 }
 
-/// An address as errors show it.
+/// An address as shown in errors.
 fn shown(text: &str) -> String {
     format!("{:?}", text.chars().take(MAX_SHOWN).collect::<String>())
 }
 
-/// An address without the user, the password and the query.
+/// An address without its user, password and query.
 pub(crate) fn shown_url(text: &str) -> String {
     let Ok(mut url) = url::Url::parse(text) else { return "<not an address>".into() };
-    // Only addresses without a host refuse either.
+    // Both fail only for addresses without a host.
     let _ = url.set_username("").and_then(|()| url.set_password(None));
     if url.query().is_some() {
         url.set_query(Some("..."));

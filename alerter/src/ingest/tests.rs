@@ -6,7 +6,7 @@ use stream::StreamLimits;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Short enough to wait for, long enough for a busy machine to keep a healthy stream up.
+/// Limits short enough to wait for, and long enough for a healthy stream on a busy machine.
 fn limits() -> IngestLimits {
     let backoff = Backoff { first: 5 * MS, longest: 20 * MS };
     let stream = StreamLimits { silence: DEADLINE, head: DEADLINE, backoff };
@@ -25,7 +25,7 @@ impl Reading {
         Self::with_queue(exporters, cursors, limits, QUEUE_BATCHES)
     }
 
-    /// An alerter is started with what its store has.
+    /// Starts an alerter with the contents of its store.
     async fn with_store(exporters: &[Exporters], store: &Store, limits: IngestLimits) -> Self {
         let kept = KeptLists::load(store).await.unwrap();
         Self::begin(exporters, (BTreeMap::new(), kept), limits, QUEUE_BATCHES)
@@ -59,8 +59,8 @@ impl Reading {
         tokio::time::timeout(DEADLINE, self.feeds.recv()).await.expect("a feed in time").expect("a feed")
     }
 
-    /// The next `n` items in words: `up`, `down`, `gone`, the step of a step, the kind of anything
-    /// else.
+    /// The next `n` items as words: `up`, `down`, `gone`, the step of a step, the kind of any other
+    /// record.
     async fn words(&mut self, n: usize) -> Vec<String> {
         let mut words = Vec::new();
         while words.len() < n {
@@ -75,7 +75,7 @@ impl Reading {
         words
     }
 
-    /// The next check of a list, and what is wrong with it.
+    /// The next check of a list, and its fault.
     async fn own(&mut self) -> (String, Option<String>) {
         own(tokio::time::timeout(DEADLINE, self.commands.recv()).await.unwrap().unwrap())
     }
@@ -124,7 +124,7 @@ async fn gaps_are_counted_and_handed_on_and_what_does_not_parse_is_skipped() {
         "{\"c\":\"b1:9\",\"k\":\"gap\",\"lost\":7}\n".to_owned(),
         "{\"k\":\"step\",\"run\":\"r\"}\n\n\r\nnot json\n".to_owned(),
         format!("{{\"k\":\"hb\",\"x\":\"{}\"}}\n", "y".repeat(40_000)),
-        // A record cut in two by the network, with NaN as Python writes it.
+        // A record that the network splits, with NaN as Python writes it.
         "{\"c\":\"b1:10\",\"k\":\"step\",\"run\":\"r\",\"st".to_owned(),
         "ep\":5,\"m\":{\"loss\":NaN}}\n".to_owned(),
     ];
@@ -140,7 +140,7 @@ async fn gaps_are_counted_and_handed_on_and_what_does_not_parse_is_skipped() {
     assert_eq!(view.cursor.unwrap().to_string(), "b1:10");
 }
 
-/// An exporter cleans what it is sent; whoever sends in its place may not.
+/// An exporter cleans its records, but another program in its place may not.
 #[tokio::test]
 async fn what_an_exporter_sends_is_cleaned() {
     let lines = [
@@ -187,7 +187,7 @@ async fn a_peer_that_is_no_exporter_is_down_once_with_its_reason() {
         let mut r = Reading::start(&[fixed(&[&exporter])], &[], short);
         let News::Down { reason } = r.next().await.news else { panic!("expected down") };
         assert!(reason.contains(part), "{reason}");
-        // The next attempt finds the default: a stream that works.
+        // The next attempt gets the default response: a working stream.
         assert_eq!(r.words(1).await, ["up"]);
     }
 }
@@ -201,7 +201,7 @@ async fn an_absent_exporter_is_reported_once_however_often_it_is_tried() {
     let mut r = Reading::start(&[e], &[], limits());
     let News::Down { reason } = r.next().await.news else { panic!("expected down") };
     assert!(reason.contains("cannot connect"), "{reason}");
-    // An exporter starts there: the first item after `down` is `up`.
+    // An exporter starts at this address: the first item after `down` is `up`.
     let listener = tokio::net::TcpListener::bind(&free).await.unwrap();
     let router = axum::Router::new().route(
         "/v1/stream",
@@ -253,7 +253,7 @@ async fn target_files_come_change_break_and_go() {
     let gone = r.next().await;
     assert_eq!((gone.source.as_ref(), matches!(gone.news, News::Gone)), (a.name().as_str(), true));
     assert_eq!(r.ingest.table().views().len(), 1);
-    // The reader of the other was not disturbed.
+    // The reader of the other exporter was not interrupted.
     assert_eq!(b.requests().len(), 1);
 }
 
@@ -289,7 +289,7 @@ async fn a_list_over_http_stays_in_force_while_its_server_fails() {
     assert_eq!(r.words(1).await, ["gone"]);
 }
 
-/// A target file, renamed into place, as every tool that writes such files does.
+/// Writes a target file by renaming it into place, as common tools do.
 fn list(dir: &std::path::Path, targets: &[&FakeExporter]) {
     let names: Vec<_> = targets.iter().map(|t| format!("\"{}\"", t.name())).collect();
     let new = dir.join("new");
@@ -319,7 +319,7 @@ async fn an_empty_list_ends_no_stream_before_people_hear_of_it() {
     assert_eq!(r.words(1).await, ["up"]);
     assert_eq!(r.own().await, (check.clone(), None));
 
-    // Whoever reloads has the list as it is.
+    // A reload accepts the list as it is.
     let patient = IngestLimits { loss_believed_after: Duration::from_hours(1), ..limits() };
     let mut r = Reading::start(core::slice::from_ref(&e), &[], patient);
     assert_eq!((r.words(1).await, r.own().await), (vec!["up".into()], (check.clone(), None)));
@@ -330,7 +330,7 @@ async fn an_empty_list_ends_no_stream_before_people_hear_of_it() {
     assert_eq!((r.own().await, r.words(1).await), ((check, None), vec!["gone".into()]));
 }
 
-/// Its inventory may be what made somebody restart it.
+/// A broken inventory may be the reason for the restart.
 #[tokio::test]
 async fn an_empty_list_after_a_restart_ends_no_stream_before_people_hear_of_it() {
     let a = FakeExporter::start([]).await;
@@ -363,7 +363,7 @@ async fn an_empty_list_after_a_restart_ends_no_stream_before_people_hear_of_it()
         assert!(r.view().up);
         r.ingest.stop().await;
     }
-    // It answers nothing at all, then as before.
+    // The list is unreadable at first, and then as before.
     std::fs::write(dir.path().join("t.json"), "[").unwrap();
     let mut r = Reading::with_store(&e, &store, patient).await;
     assert_eq!(r.words(1).await, ["up"]);
@@ -372,7 +372,7 @@ async fn an_empty_list_after_a_restart_ends_no_stream_before_people_hear_of_it()
     assert_eq!(r.own().await, (check, None));
     r.ingest.stop().await;
 
-    // A list that is not configured any more is forgotten.
+    // A list that is no longer configured is deleted.
     let r = Reading::with_store(&[fixed(&[&a])], &store, limits()).await;
     wait_for("the list to be forgotten", async || {
         Some(store.target_lists().await.unwrap()).filter(BTreeMap::is_empty)
@@ -385,7 +385,7 @@ async fn an_empty_list_after_a_restart_ends_no_stream_before_people_hear_of_it()
 async fn another_plan_keeps_what_stays_and_reports_what_went() {
     let (a, b) = (FakeExporter::start([]).await, FakeExporter::start([]).await);
     let mut r = Reading::start(&[fixed(&[&a])], &[("old-node:9765", "b9:1")], limits());
-    // A source of an earlier life that nothing names any more.
+    // A source of an earlier process that is no longer a target.
     let mut first = [r.next().await, r.next().await];
     first.sort_by_key(|f| matches!(f.news, News::Up { .. }));
     assert_eq!((first[0].source.as_ref(), matches!(first[0].news, News::Gone)), ("old-node:9765", true));
@@ -402,7 +402,7 @@ async fn another_plan_keeps_what_stays_and_reports_what_went() {
     let gone = r.next().await;
     assert_eq!((gone.source.as_ref(), matches!(gone.news, News::Gone)), (a.name().as_str(), true));
 
-    // It comes back and goes on where it stopped.
+    // The target returns and resumes where it stopped.
     r.ingest.apply(Plan::new(&[fixed(&[&a, &b])]).unwrap()).await;
     assert_eq!(r.words(1).await, ["up"]);
     let queries: Vec<_> = a.requests().into_iter().map(|r| r.query).collect();

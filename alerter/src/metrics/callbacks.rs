@@ -15,7 +15,7 @@ struct Labels {
 #[derive(Debug, Clone, Default)]
 pub struct CallbackMetrics {
     callbacks: Family<Labels, Counter>,
-    /// Sockets to Slack that have greeted us.
+    /// Sockets to Slack that have received its hello.
     pub(crate) sockets: Gauge,
     pub(crate) socket_failures: Counter,
 }

@@ -36,12 +36,12 @@ impl GateMetrics {
         self.refused.get_or_create(&Refusal { reason }).inc();
     }
 
-    /// Counts a request of a token.
+    /// Counts a request with a token.
     pub(crate) fn used(&self, token: &str) {
         self.used.get_or_create(&TokenLabel { token: token.to_owned() }).inc();
     }
 
-    /// Removes the series of a token that is gone.
+    /// Removes the series of a token that was deleted.
     pub(crate) fn forget(&self, token: &str) {
         self.used.remove(&TokenLabel { token: token.to_owned() });
     }

@@ -1,11 +1,10 @@
-//! A Prometheus Alertmanager as receiver: incidents become alerts there, for teams with silences,
+//! The Alertmanager receiver: incidents become alerts there, for teams that have their silences,
 //! dashboards and receivers in it.
 //!
-//! An alert there ends by itself when it is not sent again, so every firing alert is sent again
-//! well before. Its identity is its labels: they hold what rarely changes of an incident, and when
-//! one does change the old alert is ended with the same request. Every instance of a cluster is
-//! sent everything, never one behind a balancer; one that accepts is enough, because the next
-//! resend reaches the others.
+//! An alert in Alertmanager expires if it is not repeated, so every firing alert is sent again well
+//! before. Its identity is its labels, which have the stable parts of an incident; if one changes,
+//! the same request ends the old alert. All instances of a cluster get every alert, without a load
+//! balancer. One that accepts suffices, because the next resend reaches the others.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,7 +26,7 @@ use super::notifier::Notifier;
 use super::secret::SecretSource;
 use super::text::{clean, line, shorten, web_link};
 
-/// An alert ends after so many missed resends.
+/// The number of missed resends after which an alert expires.
 const RESENDS_MISSED: i64 = 4;
 const RESEND_MIN: Span = Span::secs(5);
 const RESEND_MAX: Span = Span::secs(600);
@@ -39,9 +38,11 @@ const URLS_MAX: usize = 16;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Every instance: `http://alertmanager-0:9093`. With a path if it is served under one.
+    /// The URLs of all instances, such as `http://alertmanager-0:9093`, with the path prefix if
+    /// there is one.
     pub urls: Vec<String>,
-    /// How often firing alerts are sent again; an alert ends after four missed resends.
+    /// The interval at which firing alerts are sent again; an alert expires after four missed
+    /// resends.
     pub resend_every: Span,
     /// Labels that are added to every alert.
     pub labels: std::collections::BTreeMap<String, String>,
@@ -51,7 +52,7 @@ pub struct Config {
     pub password_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password_env: Option<String>,
-    /// A bearer token, instead of a user and a password.
+    /// A bearer token, in place of a user and a password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bearer_token_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,7 +148,7 @@ impl Notifier for Alertmanager {
             let labels = self.labels_of(n);
             let before = attempt.memory.and_then(|m| serde_json::from_str::<Labels>(m).ok());
             let mut alerts = vec![self.alert(n, &labels, now)];
-            // The alert with the old labels would fire until it expires.
+            // Otherwise the alert with the old labels would fire until it expires.
             if let Some(before) = before.filter(|before| *before != labels) {
                 alerts.push(
                     json!({"labels": before, "startsAt": time(n.message.started_at), "endsAt": time(now)}),
@@ -193,7 +194,7 @@ impl Alertmanager {
                     if self.urls.len() > 1 {
                         tracing::warn!(url, error = err.error, "an Alertmanager did not accept the alerts");
                     }
-                    // Another instance may accept what this one refuses; trying again is the safe
+                    // Another instance may accept what this one refuses, so a retry is the safe
                     // choice.
                     let worse = failure.as_ref().is_none_or(|f: &Failure| f.class == FailureClass::Permanent);
                     if worse {
@@ -234,7 +235,7 @@ impl Alertmanager {
         ];
         let fixed = self.labels.iter().map(|(name, value)| (name.as_str(), value.clone()));
         let all = fixed.chain(own).map(|(name, value)| (name.to_owned(), line(&value, LABEL_MAX)));
-        // A label without a value does not exist.
+        // A label without a value counts as absent.
         all.filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name, value.into())).collect()
     }
 
@@ -271,7 +272,7 @@ impl Alertmanager {
     }
 }
 
-/// `grad_spike` as `StepwatchGradSpike`.
+/// The alert name of a kind: `grad_spike` becomes `StepwatchGradSpike`.
 fn alert_name(kind: &str) -> String {
     let word = |word: &str| {
         let mut chars = word.chars();

@@ -1,4 +1,4 @@
-//! One attempt to send a message, and what came of it.
+//! One attempt to send a message, and its result.
 
 use std::time::Duration;
 
@@ -12,33 +12,33 @@ use super::report::ScheduledReport;
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt<'a> {
     pub notification: &'a Notification,
-    /// An earlier attempt may have arrived: look before sending, or make sure that a second copy is
-    /// recognised.
+    /// An earlier attempt may have arrived. The notifier checks before sending, or sends such that
+    /// a copy is recognised.
     pub ambiguous: bool,
-    /// What this notifier returned last for this incident and receiver.
+    /// The memory that this notifier last returned for this incident and receiver.
     pub memory: Option<&'a str>,
-    /// What it returned last for any other incident of this receiver.
+    /// The memory that it last returned for any other incident of this receiver.
     pub neighbour: Option<&'a str>,
-    /// The number of the call within its incident, if it calls somebody by a receiver with numbered
+    /// The number of the call within its incident, if this is a call to a receiver with numbered
     /// calls ([`super::Notifier::rings`]).
     pub ring: Option<Ring>,
-    /// Other calls to this receiver that were begun and may or may not have arrived.
+    /// Earlier calls to this receiver that may or may not have arrived.
     pub unsure: &'a [Ring],
-    /// The chart of the incident, for a receiver that has it within its messages
-    /// ([`super::Notifier::embeds_chart`]); none if there was none in time.
+    /// The chart of the incident, for a receiver that embeds it
+    /// ([`super::Notifier::embeds_chart`]); `None` if it was not ready in time.
     pub chart: Option<&'a Picture>,
-    /// The report, if the message is one and not about an incident.
+    /// The report, if the message is a report and not about an incident.
     pub(crate) report: Option<&'a ScheduledReport>,
     pub at: Ts,
 }
 
-/// A call of an incident. No other call of that incident, by whichever receiver, has its number and
-/// class.
+/// A call of an incident. Its number and class are unique within the incident, across all
+/// receivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ring {
-    /// From 1.
+    /// The number, from 1.
     pub number: u32,
-    /// Not of a ticket.
+    /// Whether the call is for a page and not for a ticket.
     pub page: bool,
 }
 
@@ -58,34 +58,34 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// The receiver has it.
+/// The receiver has the message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Receipt {
     /// The memory for the next message of the lane; `None` keeps the old one.
     pub memory: Option<String>,
 }
 
-/// The receiver does not have it, or it is unknown whether it has.
+/// The receiver does not have the message, or it is unknown whether it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub class: FailureClass,
-    /// The error for people. Never contains a secret.
+    /// The error for people, without secrets.
     pub error: String,
-    /// It may have arrived nevertheless.
+    /// The message may have arrived.
     pub ambiguous: bool,
     pub memory: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureClass {
-    /// Trying again cannot help: the service refuses the configuration or the message.
+    /// A retry cannot succeed: the service refuses the configuration or the message.
     Permanent,
     /// The receiver fails or is unreachable.
     Transient,
-    /// The receiver works and some of its recipients have the message; the memory lists them. The
-    /// others are tried again.
+    /// The receiver works, and some recipients have the message; the memory lists them. The others
+    /// are retried.
     Partly,
-    /// The receiver works and asks for a pause, perhaps of a given length.
+    /// The receiver works and asks for a pause, possibly of a given length.
     RateLimited { retry_after: Option<Duration> },
 }
 
@@ -104,12 +104,12 @@ impl Failure {
     }
 }
 
-/// A picture to show.
+/// An image for a message.
 #[derive(Debug, Clone)]
 pub struct Picture {
-    /// Of the file.
+    /// The file name.
     pub name: String,
-    /// For people who do not see it.
+    /// The text alternative.
     pub alt: String,
     pub png: Bytes,
 }

@@ -1,8 +1,8 @@
-//! The limit on what one receiver gets of messages that wake nobody: so many messages in so long,
-//! and then one message with the number that was left out.
+//! The limit of messages to one receiver that wake nobody. Beyond it, one message reports the
+//! number of omitted messages.
 //!
-//! A storm of tickets hides the one that matters, and makes people ignore the channel. Pages,
-//! answers and endings are never left out.
+//! Many tickets hide the important one, and make people ignore the channel. Pages, answers and
+//! resolutions are never omitted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use stepwatch_respond::message::{Fact, Status};
 
 use super::attempt::{Attempt, Failure, Receipt};
 use super::mistake::Mistake;
-use super::notifier::{Ear, Gallery, Notifier, Pace};
+use super::notifier::{CallbackConfig, Gallery, Notifier, Pace};
 use super::sample::test_notification;
 
 const PER_MIN: Span = Span::secs(60);
 const PER_MAX: Span = Span::secs(7 * 86_400);
 
-/// `budget:` of a receiver.
+/// The `budget` of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Budget {
@@ -53,7 +53,7 @@ impl Budget {
         Duration::from_millis(self.per.0.unsigned_abs())
     }
 
-    /// The message about what the budget left out.
+    /// The message about the messages that the budget omitted.
     pub(crate) fn summary(self, receiver: &str, left_out: u64, now: Ts) -> Notification {
         let mut n = test_notification(receiver, &format!("left-out-{}", now.0), now);
         (n.action, n.page) = (Action::Trigger, false);
@@ -81,7 +81,7 @@ struct Within {
     budget: Budget,
 }
 
-/// `notifier`, within a budget if there is one.
+/// `notifier` with a budget, if there is one.
 pub(super) fn within(
     budget: Option<Budget>,
     notifier: Arc<dyn Notifier>,
@@ -136,8 +136,8 @@ impl Notifier for Within {
         self.inner.change(change)
     }
 
-    fn ear(&self) -> Option<Ear> {
-        self.inner.ear()
+    fn callback_config(&self) -> Option<CallbackConfig> {
+        self.inner.callback_config()
     }
 
     fn budget(&self) -> Option<Budget> {

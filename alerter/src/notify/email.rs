@@ -1,15 +1,15 @@
-//! E-mail by SMTP: one thread an incident, in plain text and HTML.
+//! The e-mail receiver, by SMTP: one thread per incident, as plain text and HTML.
 //!
 //! The `Message-ID` of a message follows from its idempotency key, so that mail servers recognise a
-//! copy, and every later message names the first one in `References`: a mailbox shows one
-//! conversation. The subject stays that of the first message, because some mailboxes take another
-//! subject for another conversation; the present state is the first line.
+//! copy, and every later message names the first one in `References`: mailboxes then show one
+//! conversation. The subject stays that of the first message, because some mailboxes treat another
+//! subject as another conversation; the present state is in the first line.
 //!
-//! One connection a message: incidents are rare, and a relay that closed an idle connection costs a
-//! retry.
+//! Each message uses a new connection: incidents are rare, and an idle connection that the relay
+//! closed costs a retry.
 //!
 //! The relay answers for each recipient separately (`relay`). The recipients that have the message
-//! are remembered, and only the others are tried again.
+//! are kept in the memory, and only the others are retried.
 
 mod html;
 mod relay;
@@ -41,32 +41,31 @@ use super::notifier::{Notifier, Pace};
 use super::secret::SecretSource;
 use super::text::{clean, hex, line, shorten};
 
-/// The rate limit: a flooded relay starts to refuse.
+/// The rate limit: a relay refuses a flood of messages.
 const PACE: Pace = Pace { per_second: 2.0, burst: 10.0 };
 const RECIPIENTS_MAX: usize = 50;
 const SUBJECT_MAX: usize = 180;
 const TEXT_MAX: usize = 4000;
 const ERROR_MAX: usize = 400;
-/// Bytes of a chart within a mail.
+/// The most bytes of a chart in a mail.
 const CHART_MAX: usize = 512 * 1024;
-/// How often the remaining recipients are tried while others have the message: some ten minutes.
+/// The most tries for the remaining recipients if others have the message: about ten minutes.
 const PARTLY_MAX: u32 = 12;
-/// The same for a page: at most a minute of waiting. The next message must not wait for a mailbox
-/// that asks for five minutes (it goes to all recipients again), and a page that somebody has must
-/// not look like one that nobody accepted.
-/// like one that nobody took.
+/// The most tries for a page: about one minute. The next message must not wait for a mailbox that
+/// asks for five minutes, because it goes to all recipients again. A page that one recipient has
+/// must not count as undelivered.
 const PARTLY_PAGE_MAX: u32 = 7;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// `name@example.com` or `Name <name@example.com>`.
+    /// Recipients: `name@example.com` or `Name <name@example.com>`.
     pub to: Vec<String>,
     pub from: String,
-    /// The relay: `host:port`; without a port the usual one for `tls`.
+    /// The relay as `host:port`; the default port depends on `tls`.
     pub smarthost: String,
     pub tls: TlsMode,
-    /// Certificates, in PEM, that the relay's is checked against, beside those of the system.
+    /// PEM certificates to verify the relay's, in addition to the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,7 +74,7 @@ pub struct Config {
     pub password_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password_env: Option<String>,
-    /// The host name for the relay's greeting; the machine's name if there is none.
+    /// The host name for the greeting of the relay; the default is the machine's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hello: Option<String>,
 }
@@ -83,12 +82,12 @@ pub struct Config {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TlsMode {
-    /// Plain at first, then encrypted or not at all; port 587.
+    /// STARTTLS, which is required; port 587.
     #[default]
     Starttls,
-    /// Encrypted from the first byte; port 465.
+    /// TLS from the first byte; port 465.
     Tls,
-    /// Never encrypted; port 25. For a relay on this machine.
+    /// No encryption; port 25. For a relay on this machine.
     None,
 }
 
@@ -96,11 +95,11 @@ pub struct Email {
     relay: Relay,
     from: Mailbox,
     to: Vec<Mailbox>,
-    /// The domain of our message ids.
+    /// The domain of message ids.
     domain: String,
 }
 
-/// The memory of a lane: the conversation.
+/// The memory of a lane: the mail thread.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Thread {
     first: String,
@@ -113,9 +112,9 @@ struct Thread {
 /// The progress of a message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Part {
-    /// The idempotency key.
+    /// The idempotency key of the message.
     key: String,
-    /// Recipients that have it, and those that never will.
+    /// Recipients that have the message, and those that permanently refuse it.
     done: Vec<String>,
     tries: u32,
 }
@@ -161,7 +160,7 @@ impl Config {
             TlsMode::Tls => 465,
             TlsMode::None => 25,
         };
-        // The same rules as for hosts and ports in a URL, IPv6 in brackets included.
+        // The rules are those of hosts and ports in a URL, including IPv6 in brackets.
         let url = url::Url::parse(&format!("smtp://{}", self.smarthost)).ok();
         let host = url.as_ref().and_then(|u| u.host_str()).map(|h| h.trim_matches(['[', ']']).to_owned());
         let (Some(url), Some(host)) = (url, host) else {
@@ -216,7 +215,7 @@ impl Email {
         let n = attempt.notification;
         let own = self.message_id(&n.idem_key);
         let known = attempt.memory.and_then(|m| serde_json::from_str::<Thread>(m).ok());
-        // A recipient that gets the first message late gets the same as the others.
+        // A recipient that gets the first message late gets the same message as the others.
         let before = known.as_ref().filter(|thread| thread.first != own);
         let mail =
             self.compose(attempt, before).map_err(|err| Failure::permanent(format!("email: {err}")))?;
@@ -230,22 +229,21 @@ impl Email {
         let (answers, unwell) = match whole {
             Ok(answers) => (answers, None),
             Err(failure) if part.is_none() => return Err(failure),
-            // It is about the remaining recipients: the others have it.
+            // The failure is about the remaining recipients, because the others have the message.
             Err(failure) => (Answers::to_all(to, &failure), Some(failure)),
         };
         for (to, error) in &answers.refused {
             tracing::error!(%to, error, "the relay refuses an address of a receiver");
         }
         Self::weigh(n, thread, part, answers).map_err(|partly| match unwell {
-            // A relay that is down is probed like one that is down, even if some recipients have
-            // the message.
+            // A relay that is down is retried as such, even if some recipients have the message.
             Some(Failure { class, ambiguous, .. }) => Failure { class, ambiguous, ..partly },
             None => partly,
         })
     }
 
-    /// Whether the message is delivered: at least one recipient has it, and all others are known to
-    /// be impossible.
+    /// Whether the message is delivered: at least one recipient has it, and all others permanently
+    /// refuse it.
     fn weigh(
         n: &Notification,
         thread: Thread,
@@ -279,8 +277,8 @@ impl Email {
         Err(Failure { class: FailureClass::Partly, error, ambiguous: false, memory: memory(Some(part)) })
     }
 
-    /// A message that is refused as a whole is tried for each recipient: the rules of one mailbox
-    /// may have refused it.
+    /// Sends a message. If it is refused as a whole, it is sent to each recipient separately,
+    /// because the rules of one mailbox may be the cause.
     async fn deliver(&self, to: &[Address], mail: &[u8]) -> Result<Answers, Failure> {
         let from = &self.from.email;
         let whole = self.relay.send(from, to, mail).await;
@@ -306,7 +304,7 @@ impl Email {
         for to in &self.to {
             builder = builder.to(to.clone());
         }
-        // It stops automatic replies.
+        // This header prevents automatic replies.
         builder = builder.raw_header(header("Auto-Submitted", "auto-generated"));
         if let Some(report) = attempt.report {
             let id = header("X-Stepwatch-Report", &line(&n.incident, 128));
@@ -334,7 +332,7 @@ impl Email {
         let both = MultiPart::alternative().singlepart(plain);
         builder.multipart(match chart.zip(ContentType::parse("image/png").ok()) {
             None => both.singlepart(html),
-            // The picture travels within the mail: nothing is fetched to show it.
+            // The image is part of the mail, so nothing is fetched to show it.
             Some((chart, kind)) => {
                 let picture = Attachment::new_inline(html::CHART.to_owned()).body(chart.png.to_vec(), kind);
                 both.multipart(MultiPart::related().singlepart(html).singlepart(picture))
@@ -342,13 +340,14 @@ impl Email {
         })
     }
 
-    /// `<hash@domain>`: the key may contain characters that are not allowed there.
+    /// The id `<hash@domain>`. The key is hashed, because it may contain characters that are
+    /// invalid in an id.
     fn message_id(&self, key: &str) -> String {
         format!("<{}@{}>", &hex(&Sha256::digest(key.as_bytes()))[..32], self.domain)
     }
 }
 
-/// All values are ours or cleaned: there is no line break in them.
+/// Creates a header. All values are ours or cleaned, so they contain no line break.
 fn header(name: &'static str, value: &str) -> HeaderValue {
     HeaderValue::new(HeaderName::new_from_ascii_str(name), value.to_owned())
 }
@@ -357,7 +356,7 @@ fn subject(m: &Message) -> String {
     line(&m.title, SUBJECT_MAX)
 }
 
-/// Why this message was sent, as a headline.
+/// The reason for this message, as a headline.
 fn standing(n: &Notification) -> &'static str {
     match (n.message.status, n.action) {
         (Status::Resolved, _) if n.message.ended == Some(Ended::Stale) => "STALE",

@@ -1,5 +1,5 @@
-//! What all HTTP notifiers share: one hardened client, and the classification of answers and
-//! failures.
+//! The shared parts of all HTTP notifiers: one hardened client, and the classification of answers
+//! and failures.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -14,16 +14,17 @@ use super::mistake::Mistake;
 use super::text::{line, shorten};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time of one request, from the first byte out to the last byte in.
+/// The time limit of one request, including the response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes of an answer: a small JSON object or an error page; the rest is not read.
+/// The most bytes of a response: a small JSON object or an error page. The rest is not read.
 const BODY_MAX: usize = 1 << 20;
 
-/// Characters of an answer that an error shows.
+/// The most characters of a response in an error.
 const EXCERPT_MAX: usize = 200;
 
-/// Shorter secrets are not searched for in errors: they would blank out half of the text.
+/// The shortest secret that is removed from errors: shorter ones would remove large parts of the
+/// text.
 const SECRET_MIN: usize = 6;
 
 /// A client, and the secrets that must not appear in its errors.
@@ -34,7 +35,7 @@ pub(crate) struct Http {
     secrets: Vec<Secret>,
 }
 
-/// A complete answer with any status.
+/// A complete response with any status.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -59,7 +60,7 @@ impl Http {
         &self.client
     }
 
-    /// Sends a request and reads the answer. An error means that there was none.
+    /// Sends a request and reads the response. An error means that there was none.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Answer, Failure> {
         let mut response = request.send().await.map_err(|err| self.unreachable(&err))?;
         let (status, headers) = (response.status(), response.headers().clone());
@@ -74,7 +75,7 @@ impl Http {
         Ok(Answer { status, headers, body: body.into() })
     }
 
-    /// Classifies an answer that is not the service's success.
+    /// Classifies a response that is not a success.
     pub(crate) fn refused(&self, answer: &Answer) -> Failure {
         let status = answer.status;
         let excerpt = line(&self.redact(&String::from_utf8_lossy(&answer.body)), EXCERPT_MAX);
@@ -82,13 +83,13 @@ impl Http {
         let error = format!("{}: HTTP {status}{sep}{excerpt}", self.service);
         match status {
             StatusCode::TOO_MANY_REQUESTS => Failure::rate_limited(error, retry_after(&answer.headers)),
-            // Asked to wait, it is as if limited; that it is overloaded does not show whether it
+            // With a `Retry-After` this is a rate limit; overload does not show whether the service
             // acted first.
             StatusCode::SERVICE_UNAVAILABLE if retry_after(&answer.headers).is_some() => {
                 let failure = Failure::rate_limited(error, retry_after(&answer.headers));
                 Failure { ambiguous: true, ..failure }
             }
-            // A gateway's answer does not show whether the service behind it acted.
+            // A gateway's response does not show whether the service acted.
             status if status.is_server_error() => Failure::transient(error, true),
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY => Failure::transient(error, true),
             // A request with the same key is in progress.
@@ -100,7 +101,7 @@ impl Http {
         }
     }
 
-    /// An error with the service's own text, on a status that has no meaning of its own.
+    /// An error with the service's own text, for a status without a specific meaning.
     pub(crate) fn failure(&self, class: FailureClass, ambiguous: bool, error: &str) -> Failure {
         let error = format!("{}: {}", self.service, shorten(&self.redact(error), 2 * EXCERPT_MAX));
         Failure { class, error, ambiguous, memory: None }
@@ -124,7 +125,7 @@ impl Http {
         }
         let cause = cause.map(|c| format!(": {c}")).unwrap_or_default();
         let class = if err.is_builder() { FailureClass::Permanent } else { FailureClass::Transient };
-        // Without a connection nothing left this machine.
+        // Without a connection, nothing was sent.
         self.failure(
             class,
             !err.is_connect() && !err.is_builder(),
@@ -132,20 +133,20 @@ impl Http {
         )
     }
 
-    /// A service may repeat the request in its answer.
+    /// Removes the secrets, because a service may echo the request.
     fn redact(&self, text: &str) -> String {
         redact(text, &self.secrets)
     }
 }
 
-/// Removes secrets from text that is shown, also in the encoded form of a header.
+/// Removes secrets from text, also in the encoded form of a header.
 pub(crate) fn redact(text: &str, secrets: &[Secret]) -> String {
     let secrets = secrets.iter().map(Secret::expose).filter(|s| s.len() >= SECRET_MIN);
     let text = secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "<secret>"));
     ["Basic ", "Bearer "].iter().fold(text, |text, scheme| without_credentials(&text, scheme))
 }
 
-/// Removes what follows the name of a scheme, unless it is too short to be a credential.
+/// Removes the credentials after the name of a scheme; too short ones are no credentials.
 fn without_credentials(text: &str, scheme: &str) -> String {
     let mut parts = text.split(scheme);
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -160,8 +161,8 @@ fn without_credentials(text: &str, scheme: &str) -> String {
     out
 }
 
-/// A base address from the configuration: http or https, without a query, without the slash at its
-/// end.
+/// Parses a base address from the configuration: http or https, without a query. The trailing slash
+/// is removed.
 pub(crate) fn base_url(key: &str, text: &str) -> Result<String, Mistake> {
     let url = url::Url::parse(text).map_err(|err| Mistake::at(key, err.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
@@ -170,8 +171,8 @@ pub(crate) fn base_url(key: &str, text: &str) -> Result<String, Mistake> {
     Ok(text.trim_end_matches('/').to_owned())
 }
 
-/// The secrets in an address that is itself a secret: the address, and its parts that a server
-/// could repeat.
+/// The secrets in an address that is itself a secret: the address, and the parts that a server
+/// could echo.
 pub(crate) fn url_secrets(url: &Secret) -> Vec<Secret> {
     let mut secrets = vec![url.clone()];
     if let Ok(parsed) = url::Url::parse(url.expose()) {
@@ -184,7 +185,7 @@ pub(crate) fn url_secrets(url: &Secret) -> Vec<Secret> {
     secrets
 }
 
-/// The header `Retry-After`, in seconds or as a date.
+/// The `Retry-After` header, in seconds or as a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = value.parse::<f64>() {

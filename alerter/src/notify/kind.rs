@@ -1,23 +1,23 @@
-//! What distinguishes kinds of receivers for those who route to them.
+//! The properties of kinds of receivers that matter for routing.
 
-/// What the configuration of a kind of receiver says of it, where it is not as most are.
+/// The properties of a kind of receiver, with the defaults of most kinds.
 pub(super) trait ReceiverKind {
-    /// Whether it wakes people, unless `wakes` says otherwise.
+    /// Whether the receiver wakes people, unless `wakes` is set.
     fn wakes(&self) -> bool {
         false
     }
 
-    /// What repeats a call that was made, in words.
+    /// The service that repeats a call, as text.
     fn repeated_by(&self) -> Option<&'static str> {
         None
     }
 
-    /// Why it is sent no reports.
+    /// Why the receiver gets no reports; `None` if it does.
     fn shows_no_reports(&self) -> Option<&'static str> {
         None
     }
 
-    /// Whether it shows later changes of an incident besides its first message.
+    /// Whether the receiver shows later changes of an incident in addition to its first message.
     fn is_thread(&self) -> bool {
         false
     }

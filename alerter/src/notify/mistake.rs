@@ -1,10 +1,10 @@
-//! What is wrong in a part of the configuration, and under which of its keys.
+//! A mistake in a part of the configuration, and its key.
 
 /// A mistake for the reader of the configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    /// The key whose value is wrong, `key.inner` of an inner one. None if it is of several, or of
-    /// one that is missing.
+    /// The key with the wrong value, `key.inner` for an inner one. `None` if several keys are
+    /// involved or one is missing.
     pub key: Option<String>,
     pub text: String,
 }
@@ -14,7 +14,7 @@ impl Mistake {
         Self { key: Some(key.into()), text: text.into() }
     }
 
-    /// The same in the value of `key`.
+    /// Puts the mistake under `key`.
     pub(crate) fn under(self, key: &str) -> Self {
         let inner = self.key.map(|inner| format!(".{inner}")).unwrap_or_default();
         Self { key: Some(format!("{key}{inner}")), ..self }

@@ -1,4 +1,4 @@
-//! What every kind of receiver can do, and what only some of them can: take a picture, report back.
+//! The interface of a receiver, with optional features such as charts and callbacks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,114 +14,110 @@ use super::budget::Budget;
 use super::pagerduty::Hook;
 use super::slack::App;
 
-/// One kind of receiver, configured.
+/// A configured receiver.
 pub trait Notifier: fmt::Debug + Send + Sync {
-    /// `slack`, `pagerduty`, ...
+    /// The name of the kind: `slack`, `pagerduty`, ...
     fn kind(&self) -> &'static str;
 
-    /// Sends one message. A dropped future counts as an attempt that may have arrived.
+    /// Sends one message. If the future is dropped, the message may have arrived.
     fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>>;
 
-    /// Looks for a message that was just delivered, in the same way as after a lost answer. The
-    /// error is why it would not be found, and so would be sent twice. `Ok` where the service needs
-    /// no lookup.
+    /// Looks for a message that was just delivered, as after a lost answer. The error is the reason
+    /// why it would not be found, and so would be sent twice. `Ok` if the service needs no lookup.
     fn look_back<'a>(&'a self, sent: &'a Notification) -> BoxFuture<'a, Result<(), String>> {
         let _ = sent;
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Whether a trigger may wake a person, so that none may be sent once somebody answered. A
-    /// mailbox or a webhook may lead to any pager, so they count here, unlike in
-    /// [`super::ReceiverConfig::wakes`].
+    /// Whether a trigger may wake a person, so that none is sent after an answer. A mailbox or a
+    /// webhook may lead to a pager, so they count here, unlike in [`super::ReceiverConfig::wakes`].
     fn wakes(&self) -> bool {
         false
     }
 
-    /// Whether the service notifies people once a key, so that each call needs a number of its own
+    /// Whether the service notifies people once per key, so that each call needs its own number
     /// ([`Attempt::ring`]).
     fn rings(&self) -> bool {
         false
     }
 
-    /// Whether the service reports of each call, under its own key, that it notified somebody; then
-    /// what it means if it does not.
+    /// If the service confirms under the key of each call that it notified a person: the meaning of
+    /// a missing confirmation.
     fn confirms(&self) -> Option<&'static str> {
         None
     }
 
-    /// What the delivery of a message does not prove, for whoever tries the receiver out.
+    /// What a delivered test message does not prove.
     fn unproven(&self) -> Option<&'static str> {
         None
     }
 
-    /// What identifies the account that a pause of the service is about: its address, and the
-    /// secrets of the receiver. A receiver with another account may send at once.
+    /// The identity of the account to which a pause applies: the address and the secrets of the
+    /// receiver. A receiver with another account may send at once.
     fn account(&self) -> Vec<Secret> {
         Vec::new()
     }
 
-    /// How often the open incidents must be sent again to a service that forgets what is not
-    /// repeated.
+    /// The interval at which open incidents must be sent again to a service whose alerts expire.
     fn remind_every(&self) -> Option<Duration> {
         None
     }
 
-    /// Sends the open incidents again, a portion at a time: the last delivered message of each
-    /// incident that is not over.
+    /// Sends open incidents again, in portions: the last delivered message of each.
     fn remind<'a>(&'a self, standing: &'a [Notification]) -> BoxFuture<'a, Result<(), Failure>> {
         let _ = standing;
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Whether it takes changes of runs.
+    /// Whether the receiver accepts changes of runs.
     fn wants_changes(&self) -> bool {
         false
     }
 
-    /// Sends a change of a run. It never pages anybody.
+    /// Sends a change of a run, which never pages a person.
     fn change<'a>(&'a self, change: &'a RunChange) -> BoxFuture<'a, Result<(), Failure>> {
         let _ = change;
         Box::pin(std::future::ready(Ok(())))
     }
 
     /// The endpoint of the service's callbacks, if its receiver is configured for them.
-    fn ear(&self) -> Option<Ear> {
+    fn callback_config(&self) -> Option<CallbackConfig> {
         None
     }
 
-    /// The limit of messages to this receiver that wake nobody; `None` is no limit.
+    /// The limit of messages that wake nobody; `None` for no limit.
     fn budget(&self) -> Option<Budget> {
         None
     }
 
-    /// How many messages the service takes; `None` where it sets no limit that matters here.
+    /// The rate limit of the service; `None` if it sets no relevant limit.
     fn pace(&self) -> Option<Pace> {
         None
     }
 
-    /// Whether its messages have the chart of their incident in them.
+    /// Whether the receiver's messages embed the chart of their incident.
     fn embeds_chart(&self) -> bool {
         false
     }
 
-    /// Where charts are shown after the message, if the service has such a place.
+    /// The place that shows charts after the message, if the service has one.
     fn gallery(&self) -> Option<&dyn Gallery> {
         None
     }
 }
 
-/// A place for the chart of an incident, beside its message.
+/// A place for the chart of an incident that is separate from its message.
 ///
-/// Showing one takes two steps, so that whoever keeps the state can store the name of a file before
-/// anybody sees it: a file that may or may not have been shown can then be taken away.
+/// Showing a chart takes two steps. The caller stores the file name in between, so that a file that
+/// may have been shown can be removed.
 pub trait Gallery: fmt::Debug + Send + Sync {
-    /// Whether the account may show pictures, without showing one.
+    /// Checks whether the account may show images, without showing one.
     fn permitted(&self) -> BoxFuture<'_, Result<(), PictureError>>;
 
-    /// Brings a picture to the service, where nobody sees it yet; returns its name there.
+    /// Uploads an image that is not yet visible; returns its name in the service.
     fn bring<'a>(&'a self, picture: &'a Picture) -> BoxFuture<'a, Result<String, PictureError>>;
 
-    /// Shows it below the message that `memory` is of: what [`Notifier::send`] returned.
+    /// Shows the image below a message, which `memory` of [`Notifier::send`] identifies.
     fn show<'a>(
         &'a self,
         file: &'a str,
@@ -129,20 +125,20 @@ pub trait Gallery: fmt::Debug + Send + Sync {
         memory: &'a str,
     ) -> BoxFuture<'a, Result<(), PictureError>>;
 
-    /// Takes it away; `Ok` of one that is not there.
+    /// Removes the image; `Ok` if it does not exist.
     fn take_away<'a>(&'a self, file: &'a str) -> BoxFuture<'a, Result<(), PictureError>>;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PictureError {
-    /// The account may show no picture at all: not tried again until the configuration changes.
+    /// The account must not show images. No retry before the configuration changes.
     Forbidden(String),
     Failed(Failure),
 }
 
 /// The way back from a service to us.
 #[derive(Debug, Clone)]
-pub enum Ear {
+pub enum CallbackConfig {
     Slack(Arc<App>),
     PagerDuty(Arc<Hook>),
 }
@@ -151,6 +147,6 @@ pub enum Ear {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
     pub per_second: f64,
-    /// The number of messages at once after a pause.
+    /// The number of messages that may be sent at once after a pause.
     pub burst: f64,
 }

@@ -1,18 +1,17 @@
-//! PagerDuty by its Events API v2.
+//! The PagerDuty receiver, with the Events API v2.
 //!
-//! PagerDuty notifies people once an alert, so that each call of a policy is an alert of its own
-//! (in `lane`). Its deduplication key is the incident's id with the number of the call, which is
-//! never used again: a call that is repeated because it may not have arrived adds to the open alert
-//! instead of waking somebody twice. An answer to any of them applies to all: they are acknowledged
-//! and resolved together. News goes under the last alert. A trigger after a resolve opens another
-//! alert, which notifies people when an incident that a person resolved is back. Nothing else
-//! arrives so late, because the outbox sends one message of an incident and receiver at a time, in
-//! order, and because no news goes under an alert that the service may have resolved by itself
+//! PagerDuty notifies people once per alert, so each call of a policy is a separate alert (in
+//! `lane`). Its deduplication key is the incident's id with the number of the call, which is never
+//! reused: a repeated call that may have arrived updates the open alert instead of waking people
+//! twice. An answer to any alert applies to all: they are acknowledged and resolved together.
+//! Updates go to the last alert. A trigger after a resolve opens another alert, which notifies
+//! people when an incident that a person resolved recurs. No other event can arrive that late,
+//! because the outbox sends the messages of an incident to a receiver one at a time and in order,
+//! and because no update goes to an alert that the service may have resolved by itself
 //! (`auto_resolve`).
 //!
-//! Tickets go under keys of their own, and the page closes them. When the person who acknowledged
-//! the incident does not have it any more, the alerts with that acknowledgement are closed before
-//! the next call.
+//! Tickets have separate keys, and a page closes them. When the person who acknowledged the
+//! incident gives it up, the alerts with that acknowledgement are closed before the next call.
 
 mod lane;
 
@@ -37,7 +36,7 @@ use super::attempt::{Attempt, Failure, FailureClass, Receipt, Ring};
 use super::http::{Http, base_url};
 use super::kind::ReceiverKind;
 use super::mistake::Mistake;
-use super::notifier::{Ear, Notifier};
+use super::notifier::{CallbackConfig, Notifier};
 use super::secret::SecretSource;
 use super::text::{clean, line, shorten, web_link};
 
@@ -45,46 +44,46 @@ use super::text::{clean, line, shorten, web_link};
 const SUMMARY_MAX: usize = 1024;
 const ROUTING_KEY_CHARS: usize = 32;
 const FIELD_MAX: usize = 255;
-/// Our own limit: details are read on a phone.
+/// Our own limit, because details are read on a phone.
 const DETAIL_MAX: usize = 4096;
 const LINKS_MAX: usize = 20;
 const HREF_MAX: usize = 2048;
 
-/// What it means if no webhook says that an event opened an incident, and what its acceptance does
-/// not prove ("Why Incidents Fail to Trigger" in PagerDuty's knowledge base).
+/// The meaning of a missing webhook about an opened incident, and what acceptance does not prove
+/// ("Why Incidents Fail to Trigger" in PagerDuty's knowledge base).
 const UNOPENED: &str =
     "PagerDuty accepted the event but opened no incident: is the service disabled or in maintenance?";
 const UNPROVEN: &str = "PagerDuty accepted the event, which does not mean that anybody was called: a service that is disabled, in \
     maintenance or suppresses alerts accepts events too. Look there whether an incident was opened";
 
-/// Bytes of a whole event.
+/// The most bytes of an event.
 const EVENT_MAX: usize = 512_000;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Holds the integration key of a service ("Events API v2").
+    /// A file with the integration key of a service ("Events API v2").
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routing_key_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routing_key_env: Option<String>,
-    /// Holds the secret of a webhook subscription (v3) that posts to `/pagerduty/webhook`: what
-    /// people do in PagerDuty is then done here too.
+    /// A file with the secret of a webhook subscription (v3) that posts to `/pagerduty/webhook`:
+    /// actions of people in PagerDuty are then applied here too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_secret_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_secret_env: Option<String>,
-    /// Whether runs that start, restart, step back or are configured anew are shown beside the
+    /// Whether starts, restarts, step-backs and configuration changes of runs are shown with the
     /// incidents (change events).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub change_events: bool,
     /// Whether each call of a policy notifies people, or only the first, which the service's own
     /// escalation policy repeats.
     pub repeats: Repeats,
-    /// After what time the service resolves an incident by itself; 0s if it never does. News of an
-    /// older alert would open another one and notify people again.
+    /// The time after which the service resolves an incident by itself; 0s if never. An update to
+    /// an older alert would open another one and notify people again.
     pub auto_resolve: Span,
-    /// Another address for the service region in Europe, or a proxy.
+    /// An alternative address, for the European service region or a proxy.
     pub events_url: String,
 }
 
@@ -114,7 +113,7 @@ pub struct PagerDuty {
     hook: Option<Arc<Hook>>,
 }
 
-/// The events of one integration.
+/// The client for the events of one integration.
 #[derive(Debug)]
 struct Events {
     http: Http,
@@ -122,7 +121,7 @@ struct Events {
     routing_key: Secret,
 }
 
-/// The callbacks: webhooks of a subscription.
+/// The secret and client for callbacks, which are webhooks of a subscription.
 #[derive(Debug)]
 pub struct Hook {
     pub(crate) secret: Secret,
@@ -130,7 +129,7 @@ pub struct Hook {
 }
 
 impl Hook {
-    /// Resolves an alert that a person opened again although nothing is wrong any more.
+    /// Resolves an alert that a person reopened although its incident is over.
     pub(crate) async fn resolve(&self, key: &str) -> Result<(), Failure> {
         let routing_key = self.events.routing_key.expose();
         let event = Event { routing_key, event_action: "resolve", dedup_key: key, trigger: None };
@@ -212,7 +211,7 @@ impl Config {
     }
 }
 
-/// Whether it looks like an integration key. Errors do not contain the key itself.
+/// Checks the form of an integration key. Errors do not contain the key.
 fn check_key(source: &SecretSource, key: &Secret) -> Result<(), Mistake> {
     let key = key.expose();
     let (length, expected) = (key.chars().count(), "the integration key of an Events API v2 integration");
@@ -266,8 +265,8 @@ impl Notifier for PagerDuty {
         self.send_change(change).boxed()
     }
 
-    fn ear(&self) -> Option<Ear> {
-        self.hook.clone().map(Ear::PagerDuty)
+    fn callback_config(&self) -> Option<CallbackConfig> {
+        self.hook.clone().map(CallbackConfig::PagerDuty)
     }
 }
 
@@ -305,8 +304,8 @@ impl PagerDuty {
 fn plan(attempt: Attempt<'_>, repeats: Repeats, auto_resolve: Span) -> (Vec<Step>, Lane) {
     let n = attempt.notification;
     let lane = Lane::read(attempt.memory).at(attempt.at, auto_resolve);
-    // A message without a number of the outbox (a test of the receiver) is the only one of its
-    // incident.
+    // A message without a call number from the outbox (a test of the receiver) is the only one of
+    // its incident.
     let alone = Ring { number: 1, page: n.message.severity == Severity::Page };
     let is_alone = attempt.memory.is_none() && attempt.unsure.is_empty() && attempt.ring.is_none();
     let ring = attempt.ring.or(is_alone.then_some(alone));
@@ -318,7 +317,7 @@ fn plan(attempt: Attempt<'_>, repeats: Repeats, auto_resolve: Span) -> (Vec<Step
     lane.after(intent(n, ring), repeats, &unsure)
 }
 
-/// It ended before it could be sent: nobody is called for what is over.
+/// Whether the incident ended before the message could be sent, so that nobody is called.
 fn is_late(n: &Notification) -> bool {
     n.action == Action::Trigger && n.message.status == Status::Resolved
 }
@@ -329,7 +328,7 @@ fn intent(n: &Notification, ring: Option<Ring>) -> Intent {
     match (n.action, ring) {
         (Action::Trigger, _) if is_late(n) => Intent::Resolve,
         (Action::Trigger, Some(ring)) => Intent::Call(ring),
-        // Once it was acknowledged or closed there, news could notify people again.
+        // After an acknowledgement or a close there, an update could notify people again.
         (Action::Update, _) if n.message.status != Status::Firing => Intent::Nothing,
         (Action::Update, Some(ring)) if n.calls() && !back => Intent::Call(ring),
         (Action::Update | Action::Trigger, own) => Intent::News { own, back },
@@ -338,8 +337,8 @@ fn intent(n: &Notification, ring: Option<Ring>) -> Intent {
     }
 }
 
-/// Who did something in PagerDuty, of the service behind `receiver`. Without a receiver, several
-/// services are not distinguished.
+/// The name of a PagerDuty actor at the service of `receiver`. Without a receiver, services are not
+/// distinguished.
 pub(crate) fn actor(person: &str, receiver: Option<&str>) -> String {
     let receiver = receiver.map(|r| format!(" ({r})")).unwrap_or_default();
     format!("{ACTOR}{person}{receiver}")
@@ -347,7 +346,7 @@ pub(crate) fn actor(person: &str, receiver: Option<&str>) -> String {
 
 const ACTOR: &str = "pagerduty:";
 
-/// Whether the acknowledgement was given in the very service that it would be sent to.
+/// Whether the acknowledgement was given in the service to which it would be sent.
 fn acknowledged_there(n: &Notification) -> bool {
     n.message.details.acknowledged_by.as_ref().is_some_and(|by| is_from_there(n, by))
 }
@@ -356,8 +355,8 @@ fn is_from_there(n: &Notification, by: &str) -> bool {
     by.starts_with(ACTOR) && by.ends_with(&format!(" ({})", n.receiver))
 }
 
-/// Whether the acknowledgement was taken back in the very service that the message would be sent
-/// to, which then notifies people again by itself.
+/// Whether the acknowledgement was taken back in the service to which the message would be sent,
+/// which then notifies people again by itself.
 pub(crate) fn taken_back_there(n: &Notification) -> bool {
     n.message.details.unacknowledged_by.as_ref().is_some_and(|by| is_from_there(n, by))
 }
@@ -368,7 +367,7 @@ fn render(
     dedup_key: &str,
     routing_key: &str,
 ) -> serde_json::Result<Vec<u8>> {
-    // At the end the log of the alert shows how it ended, as with Alertmanager.
+    // The log of a resolved alert shows how it ended, as in Alertmanager.
     let has_details = event_action == "trigger" || n.action == Action::Resolve;
     let trigger = has_details.then(|| trigger(&n.message));
     let mut event = Event { routing_key, event_action, dedup_key, trigger };
@@ -421,8 +420,7 @@ fn trigger(m: &Message) -> Trigger {
     }
 }
 
-/// An object whose keys are in the order of interest: the service shows them in the order of the
-/// JSON.
+/// Serializes the details in order of importance, because the service keeps the order of the JSON.
 fn in_order<S: Serializer>(details: &[(String, String)], s: S) -> Result<S::Ok, S::Error> {
     s.collect_map(details.iter().map(|(label, text)| (label, text)))
 }
@@ -435,7 +433,7 @@ fn severity(severity: Severity) -> &'static str {
     }
 }
 
-/// The service refuses an event whose source is empty.
+/// The service refuses an event with an empty source.
 fn non_empty(text: String) -> String {
     if text.is_empty() { "unnamed run".to_owned() } else { text }
 }

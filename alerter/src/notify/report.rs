@@ -1,7 +1,7 @@
-//! A report that is sent on schedule, in every form that a receiver may want.
+//! A scheduled report, in all forms that receivers may need.
 //!
-//! It is made and stored once, so that each attempt says the same. What is in it is words and
-//! numbers: no notifier knows how a report is made.
+//! It is created and stored once, so that all attempts have the same content: text and numbers.
+//! Notifiers do not know how a report is made.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,39 +13,39 @@ use stepwatch_respond::message::{Details, Fact, Link, LinkRole, Message, Reason,
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ScheduledReport {
-    /// The name of its schedule.
+    /// The name of the schedule.
     pub(crate) schedule: String,
     pub(crate) title: String,
-    /// On the clock of the schedule.
+    /// The period, in the time zone of the schedule.
     pub(crate) period: String,
-    /// That there is nothing to report, if so.
+    /// The notice if there is nothing to report.
     pub(crate) nothing: Option<String>,
-    /// Of the whole, with their names.
+    /// The names and values of the overall figures.
     pub(crate) figures: Vec<[String; 2]>,
-    /// The states in which most was lost, the largest first.
+    /// The states with the largest losses, in descending order.
     pub(crate) losses: Vec<String>,
-    /// Those that lost most, the costliest first.
+    /// The most expensive incidents, in descending order.
     pub(crate) incidents: Vec<IncidentLine>,
-    /// Where people see the whole report.
+    /// The address of the full report.
     pub(crate) url: Option<String>,
     pub(crate) markdown: String,
     pub(crate) html: String,
-    /// As the API answers.
+    /// The report as the API returns it.
     pub(crate) data: Value,
 }
 
 /// An incident in one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct IncidentLine {
-    /// What happened, and to which run.
+    /// What happened to which run.
     pub(crate) what: String,
     pub(crate) cost: String,
     pub(crate) href: Option<String>,
 }
 
 impl ScheduledReport {
-    /// The message that carries it to a receiver, under the id of the report. Its words are for
-    /// receivers without a form of their own for reports.
+    /// The message that delivers the report to a receiver, under the report's id. Its text is for
+    /// receivers without a format for reports.
     pub(crate) fn notification(&self, id: &str, receiver: &str, now: Ts) -> Notification {
         Notification {
             incident: id.to_owned(),
@@ -79,7 +79,7 @@ impl ScheduledReport {
             incident: id.to_owned(),
             run: String::new(),
             nodes: Vec::new(),
-            // A message has one; that of a report is not shown.
+            // Every message has a kind; that of a report is not shown.
             kind: Kind::AlerterFault,
             severity: Severity::Info,
             status: Status::Firing,
@@ -106,7 +106,7 @@ pub(crate) mod tests {
 
     pub(crate) const ID: &str = "report/weekly/2026-11-23";
 
-    /// Of a week in which a run of 64 GPUs lost some time.
+    /// A report of a week in which a run of 64 GPUs lost some time.
     pub(crate) fn weekly(address: bool) -> ScheduledReport {
         let url = "https://stepwatch.example.com";
         let incident = |id: &str, what: &str, cost: &str| IncidentLine {
@@ -136,7 +136,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Of a week in which no run was accounted.
+    /// A report of a week without an accounted run.
     pub(crate) fn nothing() -> ScheduledReport {
         ScheduledReport {
             nothing: Some("No time of any run is accounted.".into()),

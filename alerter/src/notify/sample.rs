@@ -1,5 +1,4 @@
-//! A sample message to test a receiver or a template. It contains everything that a message can
-//! contain.
+//! A sample message to test a receiver or a template, with all optional parts.
 
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Cause, Kind, Observation, Plan, PlanCost, Remedy, Severity, Suspect, Target};
@@ -9,7 +8,7 @@ use stepwatch_respond::message::{
     Checkpoint, Cost, Details, Evidence, Fact, Link, LinkRole, Message, Reason, RunDetails, Status,
 };
 
-/// Its title and summary say that it is only a test.
+/// A test message. Its title and summary say that it is only a test.
 pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notification {
     let fact = |label: &str, text: &str| Fact { label: label.into(), text: text.into() };
     Notification {
@@ -62,7 +61,7 @@ pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notificatio
     }
 }
 
-/// The same as data, with nothing absent.
+/// The data of the message, with all optional parts.
 pub(crate) fn details(now: Ts) -> Details {
     let seen = Observation::Stated { words: "first to show it".into() };
     Details {

@@ -1,4 +1,4 @@
-//! The source of a secret: a file or the environment, never the configuration itself.
+//! The source of a secret: a file or an environment variable, but never the configuration itself.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::mistake::Mistake;
 /// Two keys of a configuration struct, `<what>_file` and `<what>_env`, as one value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretSource {
-    /// The one that is set.
+    /// The key that is set.
     key: String,
     place: Place,
 }
@@ -21,7 +21,7 @@ enum Place {
 }
 
 impl SecretSource {
-    /// `what` is the stem of both keys. `Ok(None)` if neither is set.
+    /// Reads the keys `<what>_file` and `<what>_env`. `Ok(None)` if neither is set.
     pub(crate) fn from_keys(
         what: &str,
         file: Option<&PathBuf>,
@@ -38,7 +38,7 @@ impl SecretSource {
         }
     }
 
-    /// As [`SecretSource::from_keys`], for a secret that must be there.
+    /// Like [`SecretSource::from_keys`], for a required secret.
     pub(crate) fn needed(what: &str, file: Option<&PathBuf>, env: Option<&String>) -> Result<Self, Mistake> {
         Self::from_keys(what, file, env)?
             .ok_or_else(|| format!("{what}_file (or {what}_env) is missing").into())
@@ -57,14 +57,14 @@ impl SecretSource {
         Ok(secret)
     }
 
-    /// What is wrong with the secret.
+    /// A mistake under the key of the secret.
     pub(crate) fn mistake(&self, why: impl Into<String>) -> Mistake {
         Mistake::at(&self.key, why)
     }
 }
 
-/// An address that may itself be a secret: `url` in the configuration, or the contents of
-/// `url_file` or `url_env`.
+/// An address that may be a secret: `url` in the configuration, or the contents of `url_file` or
+/// `url_env`.
 pub(crate) fn url_of(
     url: Option<&String>,
     file: Option<&PathBuf>,
@@ -78,7 +78,7 @@ pub(crate) fn url_of(
         (None, Some(source)) => source.read()?,
         (None, None) => return Ok(None),
     };
-    // The error does not contain the address: it may be a secret.
+    // The error does not contain the address, because it may be a secret.
     let parsed = url::Url::parse(secret.expose()).ok();
     let web = parsed.filter(|u| matches!(u.scheme(), "http" | "https") && u.host().is_some());
     let parsed = web.ok_or_else(|| Mistake::at(key, "must start with https:// (or http://)"))?;

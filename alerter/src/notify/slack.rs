@@ -1,12 +1,12 @@
-//! Slack: one message an incident that always shows the present state, and a thread with its
+//! The Slack receiver: one message per incident with its present state, and a thread with its
 //! history.
 //!
-//! With a bot token the first message is posted; every later one edits it in place and adds a line
-//! to its thread, so that a channel has as many messages as there are incidents. With an incoming
-//! webhook, which can neither edit nor answer in a thread, every message is posted.
+//! With a bot token, the first message is posted, and each later one edits it and adds a reply to
+//! its thread, so that a channel has one message per incident. An incoming webhook can neither edit
+//! nor reply in a thread, so every message is posted.
 //!
-//! Slack has no idempotency keys. Every message contains one in its metadata, and a message that
-//! may have arrived is looked up there before it is sent again.
+//! Slack has no idempotency keys. Every message has a key in its metadata, and a message that may
+//! have arrived is searched for before it is sent again.
 
 mod answer;
 mod app;
@@ -36,7 +36,7 @@ use super::attempt::{Attempt, Failure, FailureClass, Receipt};
 use super::http::{Http, base_url, url_secrets};
 use super::kind::ReceiverKind;
 use super::mistake::Mistake;
-use super::notifier::{Ear, Gallery, Notifier, Pace};
+use super::notifier::{CallbackConfig, Gallery, Notifier, Pace};
 use super::secret::SecretSource;
 
 pub use app::App;
@@ -46,7 +46,7 @@ pub use config::Config;
 pub use people::Answers;
 pub(crate) use people::Origin;
 
-/// Slack takes about one message a second and channel, and short bursts.
+/// Slack accepts about one message per second and channel, and short bursts.
 const PACE: Pace = Pace { per_second: 1.0, burst: 3.0 };
 
 /// The event type of our metadata.
@@ -56,7 +56,7 @@ const EVENT_TYPE: &str = "stepwatch";
 pub struct Slack {
     http: Http,
     way: Way,
-    /// The app, if clicks can arrive.
+    /// The app, if clicks can be received.
     app: Option<Arc<App>>,
 }
 
@@ -69,14 +69,14 @@ enum Way {
 /// The message of an incident: the memory of its lane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Top {
-    /// The channel's id, whatever its configured name: only ids can be edited and read.
+    /// The channel's id, because only ids can be edited and read.
     channel: String,
     ts: String,
-    /// The configured name of the channel at that time.
+    /// The configured name of the channel when the message was posted.
     named: String,
-    /// The key of the message.
+    /// The idempotency key of the message.
     key: String,
-    /// It already says that the incident is over.
+    /// Whether the message already shows that the incident is over.
     over: bool,
 }
 
@@ -160,8 +160,8 @@ impl Notifier for Slack {
         Some(PACE)
     }
 
-    fn ear(&self) -> Option<Ear> {
-        self.app.clone().map(Ear::Slack)
+    fn callback_config(&self) -> Option<CallbackConfig> {
+        self.app.clone().map(CallbackConfig::Slack)
     }
 
     fn gallery(&self) -> Option<&dyn Gallery> {
@@ -173,8 +173,8 @@ impl Slack {
     async fn post_to_webhook(&self, url: &Secret, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
         let n = attempt.notification;
         if attempt.ambiguous && matches!(n.action, Action::Update | Action::Ack) {
-            // It cannot be looked up. A second copy of a page is better than none; of news it is
-            // only noise.
+            // A webhook message cannot be looked up. A second copy is acceptable for a page, but
+            // not for an update.
             return Ok(Receipt::default());
         }
         let (text, blocks) = layout(attempt, false);
@@ -186,7 +186,7 @@ impl Slack {
     }
 }
 
-/// The Web API, for one message.
+/// The Web API client for one message.
 struct Bot<'a> {
     http: &'a Http,
     api_url: &'a str,
@@ -209,10 +209,10 @@ impl Bot<'_> {
         self.channel.clone_into(&mut top.named);
         match self.edit(&top, n).await {
             Ok(()) => {}
-            // Somebody deleted it: post it anew, as complete as it would have become.
+            // A person deleted the message, so it is posted again with its full content.
             Err(Refusal { error, .. }) if error == "message_not_found" => return self.begin(attempt).await,
-            // The workspace forbids edits, or not that late: the reply in the thread is still
-            // posted.
+            // The workspace forbids edits, or edits after some time: the reply in the thread is
+            // still posted.
             Err(refusal) if answer::EDIT_IMPOSSIBLE.contains(&refusal.error.as_str()) => {}
             Err(refusal) => return Err(refusal.failure),
         }
@@ -225,20 +225,19 @@ impl Bot<'_> {
         Ok(receipt(&top))
     }
 
-    /// Whether the configuration names another channel by now than the one with the message, whose
-    /// readers do not see the old one: it may have been archived.
+    /// Whether the configuration now names another channel than that of the message. The readers of
+    /// the new one do not see the old one, which may have been archived.
     async fn is_elsewhere(&self, top: &Top, attempt: Attempt<'_>) -> bool {
         if top.named == self.channel || top.channel == self.channel {
             return false;
         }
-        // It may be the same channel by another name. If that is unknown, a message twice is better
-        // than one in a channel that nobody reads.
+        // It may be the same channel under another name. If that is unknown, a second message is
+        // better than one in a channel without readers.
         self.channel_id(attempt).await.map_or(true, |id| id != top.channel)
     }
 
-    /// Removes the buttons from a message that is not kept up to date any more, and links to where
-    /// the incident goes on. Its readers were notified of the incident: a request that is refused
-    /// here is not tried again.
+    /// Removes the buttons from a message that is no longer updated, and links to the new channel.
+    /// Its readers were notified of the incident, so a failure here is not retried.
     async fn leave(&self, top: &Top, n: &Notification) {
         let body = json!({
             "channel": top.channel, "ts": top.ts, "text": blocks::moved_fallback(n, self.channel),
@@ -253,7 +252,7 @@ impl Bot<'_> {
         }
     }
 
-    /// Posts the message of the incident, unless an earlier attempt at that arrived.
+    /// Posts the message of the incident, unless an earlier attempt arrived.
     async fn begin(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
         let found = if attempt.ambiguous { look::unless_blind(self.find_top(attempt).await)? } else { None };
         match found {
@@ -273,7 +272,7 @@ impl Bot<'_> {
         let text = |key: &str| reply[key].as_str().map(str::to_owned);
         match (text("channel"), text("ts")) {
             (Some(channel), Some(ts)) => Ok(self.top(channel, ts, n)),
-            // It was accepted, by something that is not quite Slack.
+            // The request was accepted, but the answer is not Slack's.
             _ => Err(self.http.failure(FailureClass::Transient, true, "the answer names no channel and ts")),
         }
     }
@@ -289,22 +288,22 @@ impl Bot<'_> {
     async fn reply(&self, top: &Top, n: &Notification) -> Result<(), Failure> {
         let mut body = json!({
             "channel": top.channel, "thread_ts": top.ts, "text": blocks::news_fallback(n), "blocks": blocks::news(n),
-            // A page that is sent again, or has become one, must not hide in a thread.
+            // A repeated page, or a ticket that became a page, must be visible outside the thread.
             "reply_broadcast": n.action == Action::Trigger,
             "metadata": metadata(n, &n.idem_key),
         });
         blocks::add_options(&mut body);
         match self.write("chat.postMessage", body).await {
             Ok(_) => Ok(()),
-            // The message is gone, and its thread with it. The edit had succeeded a moment ago, so
-            // a new message is not needed.
+            // The message and its thread were deleted. The edit has just succeeded, so a new
+            // message is not needed.
             Err(refusal) if refusal.error == "thread_not_found" => Ok(()),
             Err(refusal) => Err(refusal.failure),
         }
     }
 
-    /// Calls a writing method. If Slack refuses the layout, the plain text is sent instead: a
-    /// message is never lost because of its layout.
+    /// Calls a method that writes. If Slack refuses the layout, the plain text is sent instead, so
+    /// that a message is never lost because of its layout.
     async fn write(&self, method: &str, mut body: Value) -> Result<Value, Refusal> {
         match self.call(method, &body).await {
             Err(refusal) if answer::LAYOUT_REFUSED.contains(&refusal.error.as_str()) => {

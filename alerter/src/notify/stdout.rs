@@ -1,4 +1,4 @@
-//! The terminal as receiver: for a first try, a demo, and containers whose log somebody reads.
+//! The terminal receiver: for a first try, a demo, and containers whose log is read.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
@@ -15,14 +15,14 @@ use super::notifier::Notifier;
 use super::text::{clean, line};
 use super::webhook::ReportBody;
 
-/// A label is padded to this, so that the values are in a column.
+/// The width to which labels are padded, so that the values are aligned.
 const LABEL_WIDTH: usize = 22;
 const LINE_MAX: usize = 2000;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// `text`: a block a message. `json`: a line a message, the whole notification.
+    /// `text`: a block per message. `json`: one line per message, with the whole notification.
     pub format: Format,
 }
 
@@ -63,7 +63,7 @@ impl Notifier for Stdout {
         async move {
             match self.write(attempt) {
                 Ok(()) => Ok(Receipt::default()),
-                // The reader is gone for good.
+                // The reader is permanently gone.
                 Err(err) if err.kind() == io::ErrorKind::BrokenPipe => {
                     Err(Failure::permanent(format!("stdout: {err}")))
                 }
@@ -82,14 +82,14 @@ impl Stdout {
             (Format::Json, Some(report)) => serde_json::to_string(&ReportBody::of(n, report))? + "\n",
             (Format::Json, None) => serde_json::to_string(n)? + "\n",
         };
-        // One write a message: lines of other writers do not come between.
+        // Each message is one write, so that lines of other writers do not interleave.
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         out.write_all(text.as_bytes())?;
         out.flush()
     }
 }
 
-/// `incident`: it is about one.
+/// Formats a message. `incident`: it is about an incident.
 fn block(n: &Notification, incident: bool) -> String {
     let m = &n.message;
     let mut text = format!("\n== {} ==\n{}\n", line(&m.title, LINE_MAX), line(&m.summary, LINE_MAX));

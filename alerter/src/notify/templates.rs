@@ -1,8 +1,8 @@
-//! `templates:`, the operator's own words, as the configuration has them.
+//! The `templates` section, with which operators define their own text.
 
 use serde::{Deserialize, Serialize};
 
-/// `templates:`, for all receivers or in one of them, where each key replaces the common one.
+/// The `templates` section, for all receivers or for one, where each key replaces the common one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TemplatesConfig {
@@ -10,10 +10,10 @@ pub struct TemplatesConfig {
     pub title: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
-    /// Lines after the built-in ones; one that renders to nothing is left out.
+    /// Lines after the built-in ones; a line that renders to nothing is omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub facts: Option<Vec<FactTemplate>>,
-    /// Links after the built-in ones; one that renders to nothing is left out.
+    /// Links after the built-in ones; a link that renders to nothing is omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub links: Option<Vec<LinkTemplate>>,
 }

@@ -1,6 +1,5 @@
-//! What every notifier must get right, one list for all of them: what each answer means, which
-//! times it accepts from others, what it shows of a secret, and what it does when a message may or
-//! may not have arrived. Also the messages to try it with.
+//! The common tests of all notifiers: the classification of answers, the accepted pauses, secrets
+//! in output, and messages that may or may not have arrived. It also has sample messages.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -82,7 +81,7 @@ pub(crate) fn page(receiver: &str, seq: u32, action: Action) -> Notification {
     }
 }
 
-/// A GPU that fell off the bus, as the engine reports it: under a run, and on an idle node.
+/// A lost GPU as the engine reports it: in a run, and on an idle node.
 pub(crate) fn gpu_fault(under_a_run: bool) -> Notification {
     let config = ResponderConfig { receivers: vec!["chat".into()], ..ResponderConfig::default() };
     let (mut engine, mut out) = (Engine::new(config), Vec::new());
@@ -111,7 +110,7 @@ pub(crate) fn gpu_fault(under_a_run: bool) -> Notification {
     notification.unwrap()
 }
 
-/// The same from a run with malicious text in every field that a run can set.
+/// Replaces every text that a run can set with malicious text.
 pub(crate) fn hostile(mut n: Notification) -> Notification {
     let evil = "<!channel> <!here> <@U0BOSS> <http://evil|click> & \u{202e}txt\u{1b}[2J\u{7}\n`*_~\"'\\\u{0}";
     let m = &mut n.message;
@@ -127,24 +126,24 @@ pub(crate) fn hostile(mut n: Notification) -> Notification {
     n
 }
 
-/// A notifier against its fake.
+/// A notifier and its fake.
 struct Subject {
     notifier: Arc<dyn Notifier>,
     service: Box<dyn Under>,
-    /// None of these may be seen in an error or in a debug print.
+    /// Secrets that must not appear in an error or in debug output.
     canaries: Vec<String>,
     _dir: TempDir,
 }
 
-/// What the tests need of any fake.
+/// The interface of all fakes for these tests.
 trait Under: Send + Sync {
     fn fault(&self, fault: Fault);
-    /// Messages that a person got, by key.
+    /// The messages that a person got, by key.
     fn arrived(&self) -> Vec<String>;
     fn requests(&self) -> usize;
 
-    /// The errors that the service may answer, and the meaning of each: its class, and whether the
-    /// message may have arrived.
+    /// The error statuses of the service, with the class of each and whether the message may have
+    /// arrived.
     fn refusals(&self) -> Vec<(u16, FailureClass, bool)> {
         use FailureClass::{Permanent, Transient};
         let refused = [301, 307, 400, 401, 403, 404, 410, 413].map(|status| (status, Permanent, false));
@@ -152,28 +151,28 @@ trait Under: Send + Sync {
         refused.into_iter().chain(unclear).collect()
     }
 
-    /// How a message can arrive although the answer is lost.
+    /// Faults in which a message arrives although the answer is lost.
     fn taken(&self) -> Vec<Fault> {
         vec![Fault::TakenThenReset, Fault::TakenThenStatus(500)]
     }
 
-    /// Whether it can ask for a pause of so long.
+    /// Whether the service can ask for a pause.
     fn asks_for_pauses(&self) -> bool {
         true
     }
 
-    /// Whether a second copy of a message can be recognised or looked up there.
+    /// Whether a second copy of a message is recognised or can be looked up.
     fn recognises(&self) -> bool {
         true
     }
 
-    /// The text of the error when nothing listens.
+    /// The text of the error if nothing listens.
     fn unreachable(&self) -> &'static str {
         "cannot connect"
     }
 }
 
-/// Slack by an incoming webhook, which has no memory.
+/// Slack with an incoming webhook, which has no memory.
 struct Incoming(Fake<Slack>);
 
 impl Under for Incoming {
@@ -429,14 +428,15 @@ async fn a_broken_connection_may_have_delivered() {
 async fn what_may_have_arrived_arrives_once() {
     for (i, subject) in subjects().await.into_iter().enumerate() {
         for fault in subject.service.taken() {
-            // A fresh service, so that nothing of earlier tests is found in it.
+            // A new service, without messages of earlier tests.
             let subject = subjects().await.into_iter().nth(i).unwrap();
             let failure = subject.fail(fault.clone()).await;
             assert!(failure.ambiguous);
             assert_eq!(subject.service.arrived().len(), 1, "{fault:?} was taken");
             let n = page("r", 1, Action::Trigger);
             subject.send(Attempt { ambiguous: true, ..Attempt::first(&n) }).await.unwrap();
-            // Without recognition two pages are better than none, and news is not sent twice.
+            // Without recognition, a page is sent twice rather than not at all, and an update is
+            // not repeated.
             let copies = if subject.service.recognises() { 1 } else { 2 };
             let kind = subject.notifier.kind();
             assert_eq!(subject.service.arrived(), vec![n.idem_key.clone(); copies], "{kind} {fault:?}");
@@ -457,7 +457,7 @@ async fn nobody_listens() {
         drop(service);
         let n = page("r", 1, Action::Trigger);
         let deadline = tokio::time::Instant::now() + DEADLINE;
-        // The fake closes its socket a moment after it is dropped.
+        // The fake closes its socket with a delay.
         let failure = loop {
             let result = tokio::time::timeout_at(deadline, notifier.send(Attempt::first(&n))).await.unwrap();
             match result {
@@ -479,7 +479,7 @@ async fn a_dropped_attempt_lets_go_of_its_connection() {
         let waited =
             tokio::time::timeout(Duration::from_millis(200), subject.notifier.send(Attempt::first(&n)));
         assert!(waited.await.is_err(), "{} gave up early", subject.notifier.kind());
-        // The next one is not behind it.
+        // The next message does not wait for it.
         subject.send(Attempt::first(&n)).await.unwrap();
         assert_eq!(subject.service.requests(), 2);
     }

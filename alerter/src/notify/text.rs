@@ -1,12 +1,12 @@
-//! Untrusted text cut to the limits of a channel: run names, log lines and labels come from the
-//! people who train. Templates of the operator may add more, which is stripped here once more.
+//! Limits untrusted text to the limits of a channel: run names, log lines and labels are set by
+//! users. Templates of the operator may add more, which is cleaned here too.
 
 use std::fmt::Write as _;
 
 pub(crate) use stepwatch_wire::words::clean;
 use stepwatch_wire::words::{self, line as one_line};
 
-/// The first `max` characters; an ellipsis takes the place of the last one if any are missing.
+/// The first `max` characters; if the text is longer, an ellipsis replaces the last one.
 pub(crate) fn shorten(text: &str, max: usize) -> String {
     if text.char_indices().nth(max).is_none() {
         return text.to_owned();
@@ -16,12 +16,12 @@ pub(crate) fn shorten(text: &str, max: usize) -> String {
     short
 }
 
-/// On one line, and at most `max` characters.
+/// The text on one line, with at most `max` characters.
 pub(crate) fn line(text: &str, max: usize) -> String {
     shorten(one_line(text).trim(), max)
 }
 
-/// A link that a person may be given to click: http or https, and nothing that could end it early.
+/// A link that is safe to show: http or https, without characters that could end it early.
 pub(crate) fn web_link(href: &str, max: usize) -> Option<&str> {
     let parsed = url::Url::parse(href).ok()?;
     let web = matches!(parsed.scheme(), "http" | "https") && parsed.host().is_some();
@@ -29,7 +29,7 @@ pub(crate) fn web_link(href: &str, max: usize) -> Option<&str> {
     (web && plain && href.chars().count() <= max).then_some(href)
 }
 
-/// Lower-case hexadecimal.
+/// Encodes bytes as lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut out, b| {
         let _ = write!(out, "{b:02x}");

@@ -1,5 +1,5 @@
-//! A test message to one receiver, and its end: only a page that is sent proves that a page would
-//! arrive.
+//! Sends a test message and its resolution to one receiver, because only a delivered page proves
+//! that pages arrive.
 
 use core::time::Duration;
 
@@ -11,16 +11,16 @@ use super::attempt::{Attempt, FailureClass};
 use super::notifier::{Notifier, PictureError};
 use super::sample::test_notification;
 
-/// Far beyond what a notifier gives itself.
+/// The time limit, far beyond the limits of the notifiers.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The test message to a receiver, in the built-in words.
+/// The test message for a receiver, with the built-in text.
 pub(crate) fn test_message(receiver: &str, now: Ts) -> Notification {
     test_notification(receiver, &format!("test-{}", now.0), now)
 }
 
-/// Delivers the message and then its end, so that nothing stays open; returns a warning if the same
-/// message would be sent twice where the answer to it is lost.
+/// Delivers the message and then its resolution, so that nothing stays open. Returns a warning if
+/// the message would be sent twice after a lost answer.
 ///
 /// # Errors
 /// Why it was not delivered, or not resolved.
@@ -36,7 +36,7 @@ pub(crate) async fn try_out(notifier: &dyn Notifier, first: Notification) -> Res
     Ok(doubt)
 }
 
-/// Why a receiver that has a place for charts would show none.
+/// The reason why a receiver with a place for charts would show none.
 pub(crate) async fn no_chart(notifier: &dyn Notifier) -> Option<String> {
     let permitted = tokio::time::timeout(PATIENCE, notifier.gallery()?.permitted()).await;
     match permitted {

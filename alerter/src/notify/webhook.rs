@@ -1,11 +1,11 @@
-//! Any program that takes JSON by HTTP POST.
+//! The webhook receiver, for any program that accepts JSON by HTTP POST.
 //!
-//! The body ([`Body`]) is a contract: fields are added, never changed or removed. `Idempotency-Key`
-//! is the same for every repetition of a message; a receiver that saw it before answers 2xx and
-//! does nothing. With a secret, a receiver checks `X-Stepwatch-Signature: v1=<hex>` against
-//! HMAC-SHA256 of the secret over `<X-Stepwatch-Timestamp>.<body>`, and refuses timestamps it finds
-//! too old. While a secret is being replaced there are two signatures, `v1=<hex>,v1=<hex>`, of
-//! which one must match.
+//! The body ([`Body`]) is a contract: fields may be added but are never changed or removed.
+//! `Idempotency-Key` is the same for every repetition of a message; a receiver answers a known key
+//! with 2xx and does nothing. With a secret, a receiver checks `X-Stepwatch-Signature: v1=<hex>`
+//! against HMAC-SHA256 of the secret over `<X-Stepwatch-Timestamp>.<body>`, and refuses old
+//! timestamps. During a secret rotation there are two signatures, `v1=<hex>,v1=<hex>`, of which one
+//! must match.
 
 use std::path::PathBuf;
 
@@ -34,21 +34,20 @@ use super::text::hex;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The address.
+    /// The address of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The address in a file, if it is itself a secret.
+    /// A file with the address, if it is a secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url_env: Option<String>,
-    /// Signs every request.
+    /// A file with the secret that signs every request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_env: Option<String>,
-    /// The previous secret, while receivers are given the new one: requests have a signature by
-    /// each.
+    /// A file with the previous secret during a rotation: requests have a signature by each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous_secret_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,7 +58,7 @@ pub struct Config {
 pub struct Webhook {
     http: Http,
     url: Secret,
-    /// The newest first.
+    /// The secrets, newest first.
     secrets: Vec<Secret>,
 }
 
@@ -69,11 +68,11 @@ pub struct Body<'a> {
     /// The version of this format.
     pub version: &'static str,
     pub idempotency_key: &'a str,
-    /// `trigger`, `update`, `ack`, `resolve`.
+    /// `trigger`, `update`, `ack` or `resolve`.
     pub action: Action,
-    /// Rises by at least one from message to message of one incident.
+    /// A number that rises by at least one with each message of an incident.
     pub seq: u32,
-    /// Whether this message should wake somebody: a trigger of a page that nobody has acknowledged.
+    /// Whether this message should wake a person: a trigger of a page that is not acknowledged.
     pub page: bool,
     pub receiver: &'a str,
     pub incident: Incident<'a>,
@@ -82,51 +81,52 @@ pub struct Body<'a> {
 #[derive(Debug, Serialize)]
 pub struct Incident<'a> {
     pub id: &'a str,
-    /// Empty for a node that no run uses.
+    /// The run; empty for a node that no run uses.
     pub run: &'a str,
-    /// Nodes that are faulty themselves, the first suspect first.
+    /// Faulty nodes, with the first suspect first.
     pub nodes: &'a [String],
     pub kind: Kind,
     pub severity: Severity,
-    /// `firing`, `acknowledged`, `resolved`. A trigger with `resolved` is about an incident that
+    /// `firing`, `acknowledged` or `resolved`. A trigger with `resolved` is about an incident that
     /// ended before its first message could be sent.
     pub status: Status,
-    /// How it ended, once it has: `person`, `sender`, `clear`, `stale`, `run_ended`, `replaced`.
+    /// How the incident ended: `person`, `sender`, `clear`, `stale`, `run_ended` or `replaced`.
+    /// Absent while it has not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<Ended>,
     pub title: &'a str,
     pub summary: &'a str,
     pub facts: &'a [Fact],
-    /// Why this message was sent now: for programs, and in words.
+    /// The reason for this message: for programs, and as text.
     pub because: Reason,
     pub reason: &'a str,
     pub links: &'a [Link],
-    /// The address of the chart as PNG (the same with `.svg` as SVG), where `external_url` is set
-    /// and the incident has steps. It needs a token if the API does.
+    /// The address of the chart as PNG, or with `.svg` as SVG. Present if `external_url` is set and
+    /// the incident has steps. It needs a token if the API does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chart: Option<&'a str>,
     /// RFC 3339, in UTC.
     pub started_at: String,
-    /// Of this message.
+    /// The time of this message.
     pub at: String,
 }
 
-/// The body of a request with a report that is sent on schedule.
+/// The body of a request with a scheduled report.
 #[derive(Debug, Serialize)]
 pub(crate) struct ReportBody<'a> {
     /// The version of this format.
     version: &'static str,
-    /// `report`. The body of an incident has no type.
+    /// Always `report`. The body of an incident has no type.
     r#type: &'static str,
     idempotency_key: &'a str,
     receiver: &'a str,
     /// The name of the schedule.
     schedule: &'a str,
     title: &'a str,
-    /// Where people see it, where `external_url` is set.
+    /// The address of the report for people, if `external_url` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<&'a str>,
-    /// As `GET /api/v1/report` answers.
+    /// The report as `GET /api/v1/report` returns it.
     report: &'a Value,
 }
 
@@ -185,7 +185,7 @@ impl Notifier for Webhook {
         url.chain(&self.secrets).cloned().collect()
     }
 
-    /// The program behind the webhook is unknown.
+    /// The program behind the webhook may wake people.
     fn wakes(&self) -> bool {
         true
     }
@@ -243,8 +243,8 @@ fn body(n: &Notification) -> Body<'_> {
     }
 }
 
-/// Receiver names are free text, header values are not: what is not printable ASCII is
-/// percent-encoded.
+/// Percent-encodes characters that are not printable ASCII: receiver names are free text, but
+/// header values are not.
 fn header_value(text: &str) -> String {
     let encode = |b: u8| match b {
         b'%' => "%25".to_owned(),
@@ -261,8 +261,8 @@ fn rfc3339(ts: Ts) -> String {
 /// `v1=<hex>`: HMAC-SHA256 over `<timestamp>.<body>`.
 fn signature(secret: &[u8], timestamp: &str, body: &[u8]) -> String {
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) else {
-        // HMAC takes keys of any length. Without a key the request would be unsigned and refused,
-        // which is the safe failure.
+        // HMAC accepts keys of any length. Without a signature the request would be refused, which
+        // is the safe failure.
         return "v1=".to_owned();
     };
     mac.update(timestamp.as_bytes());

@@ -1,4 +1,4 @@
-//! The committed document matches the handlers.
+//! Checks that the committed document matches the handlers.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -58,7 +58,7 @@ fn every_operation_says_what_it_is_and_who_may() {
     assert!(ids.len() > 20, "{ids:?}");
 }
 
-/// Every schema that is referred to is defined, and no other.
+/// Every schema that is referenced is defined, and every defined one is referenced.
 #[test]
 fn every_schema_is_defined_and_used() {
     let document = serde_json::to_value(document()).unwrap();

@@ -1,4 +1,4 @@
-//! One message from claim to mark.
+//! Delivers one message, from claim to mark.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,45 +23,44 @@ use crate::notify::{Attempt, Failure, FailureClass, Notifier, Picture, Receipt, 
 use crate::store::{Claim, DeliveryOutcome, Means, Store, StoreError};
 use crate::watchdog::Watchdog;
 
-/// The limit of a whole attempt. A notifier may make several requests, each with a limit of its
-/// own.
+/// The time limit of an attempt. A notifier may make several requests, each with its own limit.
 const SEND_MAX: Duration = Duration::from_secs(30);
 
-/// Attempts after which a message is given up, half a day into an outage; a page that nobody
-/// answered is never given up.
+/// The number of attempts after which a message is given up, about half a day. A page without an
+/// answer is never given up.
 const ATTEMPTS_MAX: u32 = 300;
 
-/// A message that waited so long, or was tried before, is rendered anew with the present state.
+/// A message that waited this long, or was tried before, is rendered again with the present state.
 const STALE: Span = Span::secs(5);
 
-/// How long it waits for the new text; then the old text is sent.
+/// The time limit for the new text; after it, the old text is sent.
 const REWORD_MAX: Duration = Duration::from_secs(1);
 
-/// How long a message waits for the chart that it has in it; then it is sent without.
+/// The time limit for the chart that a message embeds; after it, the message is sent without.
 const CHART_MAX: Duration = Duration::from_millis(500);
 
-/// How long the engine's loop may take to answer.
+/// The time limit for the engine's loop to respond.
 const ALIVE_MAX: Duration = Duration::from_secs(5);
 
-/// A reminder that failed comes again after this part of its interval.
+/// A failed reminder is repeated after this fraction of its interval.
 const REMIND_SOONER: u32 = 4;
 
-/// Incidents that are sent again at once.
+/// The most incidents in one portion of a reminder.
 const REMIND_AT_ONCE: usize = 64;
 
-/// How long to wait before the store gets again what it could not write.
+/// The wait before a failed write to the store is repeated.
 pub(super) const STORE_RETRY: Duration = Duration::from_secs(1);
 
-/// How often the same error of the store is logged.
+/// The interval at which the same error of the store is logged again.
 const SAID_AGAIN: Duration = Duration::from_mins(1);
 
-/// Renders the present text of a message; `None` if the stored text stays.
+/// Renders the current text of a message; `None` if the stored text stays.
 pub type Reword = Arc<dyn Fn(Notification) -> BoxFuture<'static, Option<Message>> + Send + Sync>;
 
-/// Draws the chart of an incident for a message about it; `None` if there is none.
+/// Draws the chart of an incident for its message; `None` if there is none.
 pub type DrawChart = Arc<dyn Fn(String) -> BoxFuture<'static, Option<Picture>> + Send + Sync>;
 
-/// What every delivery shares.
+/// The state that all deliveries share.
 pub(super) struct Courier {
     pub(super) store: Store,
     pub(super) feedback: mpsc::Sender<Feedback>,
@@ -72,11 +71,11 @@ pub(super) struct Courier {
     pub(super) alive: Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
     pub(super) reword: Reword,
     pub(super) draw_chart: DrawChart,
-    /// What was last logged of the store, and when.
+    /// The last logged error of the store, and its time.
     pub(super) said: Mutex<Option<(Instant, String)>>,
 }
 
-/// What a task of the outbox did.
+/// The result of a task of the outbox.
 pub(super) enum Done {
     Lane(LaneDone),
     Reported,
@@ -84,7 +83,7 @@ pub(super) enum Done {
         receiver: String,
         again: Duration,
     },
-    /// So many messages were left out, and the summary of them was not delivered.
+    /// The summary of omitted messages was not delivered; `left_out` is their number.
     NotSummarised {
         receiver: String,
         left_out: u64,
@@ -95,12 +94,12 @@ pub(super) struct LaneDone {
     pub(super) receiver: String,
     pub(super) incident: String,
     pub(super) sign: Sign,
-    /// A budget left it out.
+    /// Whether a budget omitted the message.
     pub(super) left_out: bool,
 }
 
 impl Courier {
-    /// Delivers the head of a lane.
+    /// Delivers the first message of a lane.
     pub(super) async fn deliver(
         &self,
         notifier: Arc<dyn Notifier>,
@@ -134,8 +133,8 @@ impl Courier {
         Done::Lane(LaneDone { receiver, incident, sign, left_out: false })
     }
 
-    /// Gives a transaction up when the store's disk hangs: its lane goes on from memory, and what
-    /// is recorded of that counts, even if the transaction ends well later.
+    /// Abandons a transaction when the store's disk hangs: its lane continues from memory, and what
+    /// that records counts, even if the transaction succeeds later.
     async fn unless_stalled<T>(
         &self,
         transaction: impl Future<Output = Result<T, StoreError>>,
@@ -152,7 +151,7 @@ impl Courier {
         }
     }
 
-    /// Has the pages of a lane sent from memory.
+    /// Moves the pages of a lane to memory, from where they are sent.
     async fn hold_lane(&self, incident: &str, receiver: &str) {
         if let Err(err) = self.store.hold_lane(incident, receiver).await {
             self.store_error("read a page that cannot be claimed", &err);
@@ -171,7 +170,7 @@ impl Courier {
         claim
     }
 
-    /// The present text of a message that waited or was tried before.
+    /// The current text of a message that waited or was tried before.
     pub(super) async fn present_words(&self, claim: &Claim, now: Ts) -> Option<Message> {
         let tried = claim.attempts > 0 || claim.ambiguous;
         if !tried && now - claim.created_at < STALE {
@@ -181,7 +180,7 @@ impl Courier {
         fresh.ok().flatten()
     }
 
-    /// The chart for a message that has it in it, if it is drawn in time.
+    /// The chart for a message that embeds it, if it is drawn in time.
     async fn chart(&self, notifier: &dyn Notifier, claim: &Claim) -> Option<Picture> {
         if !notifier.embeds_chart() || claim.notification.action == Action::Ack {
             return None;
@@ -190,7 +189,7 @@ impl Courier {
         tokio::time::timeout(CHART_MAX, drawn).await.ok().flatten()
     }
 
-    /// Leaves out the head of a lane that wakes nobody. Acknowledgements and resolutions of
+    /// Omits the first message of a lane if it wakes nobody. Acknowledgements and resolutions of
     /// delivered messages are always sent.
     pub(super) async fn leave_out(
         &self,
@@ -212,7 +211,7 @@ impl Courier {
         }
     }
 
-    /// Sends the number of messages that were left out.
+    /// Sends the number of omitted messages.
     pub(super) async fn summarise(
         &self,
         notifier: Arc<dyn Notifier>,
@@ -231,7 +230,7 @@ impl Courier {
         }
     }
 
-    /// Gives up the head of a lane to a receiver that is not configured.
+    /// Gives up the first message of a lane to a receiver that is not configured.
     pub(super) async fn refuse(&self, receiver: String, incident: String) -> Done {
         match self.store.claim(&incident, &receiver, false, (self.clock)()).await {
             Ok(Some(claim)) => {
@@ -247,7 +246,7 @@ impl Courier {
         Done::Lane(LaneDone { receiver, incident, sign: Sign::None, left_out: false })
     }
 
-    /// Reports to the engine the outcomes that it may have missed at the last stop.
+    /// Reports the outcomes to the engine that it may have missed at the last stop.
     pub(super) async fn report_again(&self) -> Done {
         let missed = match self.store.unreported().await {
             Ok(missed) => missed,
@@ -271,9 +270,8 @@ impl Courier {
         Done::Reported
     }
 
-    /// A sign of life, if the alerter is alive: the store accepts a write, and everything else that
-    /// waits for the store continues; the engine's loop answers, and somebody is `notified` of
-    /// every page.
+    /// Sends a heartbeat if the alerter works: the store accepts a write, including pending ones,
+    /// the engine's loop responds, and people are `notified` of every page.
     pub(super) async fn beat(&self, watchdog: &Watchdog, notified: bool) -> Done {
         let result = match self.store.touch((self.clock)()).await {
             Err(err) => {
@@ -305,8 +303,8 @@ impl Courier {
         Done::Reported
     }
 
-    /// Sends the open incidents again to a receiver that forgets them; after a failure it is tried
-    /// again much sooner.
+    /// Sends the open incidents again to a receiver whose alerts expire. After a failure, the retry
+    /// is much sooner.
     pub(super) async fn remind(
         &self,
         notifier: Arc<dyn Notifier>,
@@ -323,8 +321,8 @@ impl Courier {
         Done::Reminded { receiver, again: every / REMIND_SOONER }
     }
 
-    /// Each portion is read after those before it were sent: otherwise an incident that has ended
-    /// by then would be revived.
+    /// Sends a reminder in portions. Each is read after the previous one was sent, so that an
+    /// incident that has ended by then is not revived.
     async fn remind_all(&self, notifier: &dyn Notifier, receiver: &str) -> Result<(), String> {
         let mut last = String::new();
         loop {
@@ -350,14 +348,14 @@ impl Courier {
 
     async fn conclude(&self, claim: &Claim, result: Result<Receipt, Failure>) {
         let n = &claim.notification;
-        // Repeated for as long as the store refuses it.
+        // The write is repeated as long as the store refuses it.
         let at = (self.clock)();
         let (outcome, memory) = self.weigh(claim, result).await;
         while let Err(err) = self.unless_stalled(self.store.settle(n, &outcome, memory.as_deref(), at)).await
         {
             self.store_error("mark a message", &err);
-            // Its row stays marked as being sent. What follows in its lane need not wait for that,
-            // and a page that did not arrive is tried again.
+            // The row stays claimed. Later messages of the lane need not wait for it, and a page
+            // that did not arrive is retried.
             if self.store.fails_open()
                 && n.page
                 && self.store.hold_outcome(claim, &outcome, memory.as_deref(), at)
@@ -366,7 +364,7 @@ impl Courier {
             }
             self.rest().await;
             if self.shutdown.is_set() {
-                // The row is found claimed at the next start, and reconciled.
+                // The row is found claimed at the next start and reconciled.
                 return;
             }
         }
@@ -389,7 +387,7 @@ impl Courier {
         }
     }
 
-    /// Counts a message that is over, and reports its outcome to the engine.
+    /// Counts a finished message, and reports its outcome to the engine.
     pub(super) async fn settle(&self, claim: &Claim, outcome: DeliveryOutcome) {
         let n = &claim.notification;
         let outcome = match outcome {
@@ -424,11 +422,11 @@ impl Courier {
         self.report(feedback(n, outcome)).await;
     }
 
-    /// Whether a failure ends the message, or when it is tried again.
+    /// Whether a failure is final, or when the message is retried.
     async fn judge(&self, claim: &Claim, failure: Failure) -> DeliveryOutcome {
         let n = &claim.notification;
         let Failure { class, error, ambiguous, .. } = failure;
-        // If an earlier attempt may have arrived, a later attempt that surely did not arrive does
+        // If an earlier attempt may have arrived, a later one that certainly did not arrive does
         // not change that.
         let ambiguous = ambiguous || claim.ambiguous;
         let mut pause = None;
@@ -469,8 +467,8 @@ impl Courier {
         Span::millis(limits.after(failures, (self.random)()).as_millis() as i64)
     }
 
-    /// A page is tried for as long as its incident is open and nobody has it. If the store cannot
-    /// answer, the page counts as promised.
+    /// Whether a page must still be retried: as long as its incident is open and unanswered. If the
+    /// store cannot answer, it must.
     async fn promised(&self, n: &Notification) -> bool {
         n.page && !self.store.answered(&n.incident).await.unwrap_or(false)
     }
@@ -478,13 +476,13 @@ impl Courier {
     async fn report(&self, feedback: Feedback) {
         tokio::select! {
             () = self.shutdown.wait() => {}
-            // An error means that the runtime has gone; the outcome is in the store and comes again
-            // at the next start.
+            // An error means that the runtime has stopped; the outcome is in the store and is
+            // reported at the next start.
             _ = self.feedback.send(feedback) => {}
         }
     }
 
-    /// Before the store is asked again: a lane that it refused is due at once.
+    /// Waits before the next access to the store, because a refused lane is due at once.
     async fn rest(&self) {
         tokio::select! {
             () = self.shutdown.wait() => {}
@@ -492,8 +490,8 @@ impl Courier {
         }
     }
 
-    /// Counts it, and logs it if it differs from the last one logged: every lane meets the same
-    /// refusal, again and again.
+    /// Counts an error of the store, and logs it if it differs from the last one, because every
+    /// lane gets the same error repeatedly.
     pub(super) fn store_error(&self, doing: &str, err: &StoreError) {
         self.metrics.store_error();
         let err = chain(err);
@@ -516,7 +514,7 @@ fn feedback(n: &Notification, outcome: Outcome) -> Feedback {
     }
 }
 
-/// One attempt, whatever the notifier does.
+/// Makes one attempt, with a time limit and a guard against panics.
 pub(super) async fn attempt(
     notifier: &dyn Notifier,
     claim: &Claim,
@@ -535,7 +533,7 @@ pub(super) async fn attempt(
         report: report.as_ref(),
         at,
     };
-    // The call itself is inside, too: a notifier may panic before its first await.
+    // The call itself is inside the guard, because a notifier may panic before its first await.
     let send = AssertUnwindSafe(async { notifier.send(attempt).await }).catch_unwind();
     match tokio::time::timeout(SEND_MAX, send).await {
         Ok(Ok(result)) => result,
@@ -544,13 +542,13 @@ pub(super) async fn attempt(
     }
 }
 
-/// One that cannot be read goes out in the words of its message.
+/// Parses a stored report. An unreadable one is sent with the text of its message.
 fn read_report(text: &str) -> Option<ScheduledReport> {
     let read = serde_json::from_str(text);
     read.inspect_err(|err| tracing::error!(%err, "a report in the store does not read: sent as text")).ok()
 }
 
-/// What the result means for the receiver.
+/// What the result shows about the receiver.
 pub(super) fn sign(result: &Result<Receipt, Failure>, random: Random) -> Sign {
     match result.as_ref().map_err(|failure| failure.class) {
         Ok(_) | Err(FailureClass::Permanent | FailureClass::Partly) => Sign::Alive,

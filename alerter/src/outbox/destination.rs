@@ -1,4 +1,4 @@
-//! One receiver and its limits: how many messages at once, how fast, and whether it answers at all.
+//! One receiver and its limits: concurrency, rate, and health.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use crate::backoff::{self, PAGE_PAUSE_MAX, Random};
 use crate::notify::{Budget, Notifier, Pace};
 
-/// Messages on their way to one receiver; the same number again is reserved for lanes with a page.
+/// The most messages in flight to one receiver; the same number is reserved for lanes with a page.
 pub(crate) const IN_FLIGHT_MAX: usize = 8;
 
-/// Failures in a row after which the receiver counts as down and is only probed, one message at a
-/// time.
+/// The number of consecutive failures after which the receiver counts as down and is only probed,
+/// one message at a time.
 const BREAKER_FAILURES: u32 = 5;
 
 /// The receivers of the configuration, by name.
@@ -24,15 +24,15 @@ pub(crate) struct Destination {
     pub(crate) notifier: Arc<dyn Notifier>,
     bucket: Option<Bucket>,
     in_flight: usize,
-    /// Transient failures in a row.
+    /// The number of consecutive transient failures.
     failures: u32,
-    /// Nothing is sent before this time: it asked for a pause, or it is down.
+    /// Nothing is sent before this time, because the receiver asked for a pause or is down.
     closed_until: Option<Instant>,
-    /// It asked for that pause itself; a page may not cut it short.
+    /// Whether the receiver asked for that pause. A page may not shorten it.
     asked: bool,
-    /// The end of that pause for pages, which do not wait for a long one.
+    /// The end of that pause for pages, which do not wait for a long pause.
     pages_wait: Option<Instant>,
-    /// When the open incidents are sent again, if the receiver forgets them.
+    /// The time of the next reminder, if the receiver's alerts expire.
     pub(crate) remind_at: Option<Instant>,
     spent: Option<Spent>,
     random: Random,
@@ -42,26 +42,26 @@ pub(crate) struct Destination {
 #[derive(Debug)]
 struct Spent {
     budget: Budget,
-    /// When the window began.
+    /// The start of the window.
     since: Instant,
     used: u32,
-    /// Messages left out that no summary has counted yet.
+    /// The number of omitted messages that no summary has counted yet.
     left_out: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
     Now,
-    /// Ask again then.
+    /// Not before this time.
     At(Instant),
-    /// Ask again when a message on its way has arrived.
+    /// Not before a message in flight has ended.
     Full,
 }
 
-/// The result of a message, as far as it says something about the receiver.
+/// What the result of a message shows about the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sign {
-    /// It answered, even if it refused this message.
+    /// The receiver answered, even if it refused this message.
     Alive,
     Unwell,
     Pause(Duration),
@@ -88,8 +88,8 @@ impl Destination {
         }
     }
 
-    /// Another configuration under the same name: past failures mean nothing for it. A pause that
-    /// the receiver asked for holds, unless it is another receiver or another account.
+    /// Applies a new configuration of the same name: past failures do not count. A pause that the
+    /// receiver asked for stays, unless the account is another one.
     pub(crate) fn reconfigure(&mut self, notifier: Arc<dyn Notifier>, now: Instant) {
         let pause = self.pause(now).filter(|_| self.notifier.account() == notifier.account());
         let (in_flight, mut fresh) = (self.in_flight, Self::new(notifier, now, self.random));
@@ -100,13 +100,13 @@ impl Destination {
         }
     }
 
-    /// The rest of the pause that it asked for.
+    /// The rest of the pause that the receiver asked for.
     pub(crate) fn pause(&self, now: Instant) -> Option<Duration> {
         let until = self.closed_until.filter(|until| self.asked && *until > now)?;
         Some(until - now)
     }
 
-    /// It asked for a pause of this length.
+    /// Notes that the receiver asked for a pause.
     pub(crate) fn asked_for(&mut self, pause: Duration, now: Instant) {
         self.asked = true;
         let until = now + pause;
@@ -127,21 +127,21 @@ impl Destination {
     /// Whether the budget of messages that wake nobody is used up.
     pub(crate) fn is_spent(&mut self, now: Instant) -> bool {
         let Some(spent) = &mut self.spent else { return false };
-        // What was left out is reported before another window begins.
+        // Omitted messages are reported before the next window begins.
         if now >= spent.since + spent.budget.window() && spent.left_out == 0 {
             (spent.since, spent.used) = (now, 0);
         }
         spent.used >= spent.budget.messages
     }
 
-    /// Counts a message; pages cost nothing.
+    /// Counts a message against the budget; pages are free.
     pub(crate) fn spend(&mut self, page: bool) {
         if let Some(spent) = self.spent.as_mut().filter(|_| !page) {
             spent.used += 1;
         }
     }
 
-    /// A message is on its way that was not admitted.
+    /// Counts a message in flight that was not admitted.
     pub(crate) fn begin(&mut self) {
         self.in_flight += 1;
     }
@@ -152,7 +152,7 @@ impl Destination {
         }
     }
 
-    /// A summary was not accepted: its number is added to that of the next window.
+    /// Restores the count of a summary that was not accepted, for the next window.
     pub(crate) fn put_back(&mut self, messages: u64, now: Instant) {
         if let Some(spent) = &mut self.spent {
             spent.left_out += messages;
@@ -160,19 +160,19 @@ impl Destination {
         }
     }
 
-    /// How many were left out in a window that is over, or when the present window ends.
+    /// The number of omitted messages of an ended window, or the time when the present window ends.
     pub(crate) fn take_left_out(&mut self, now: Instant) -> Option<Result<(Budget, u64), Instant>> {
         let spent = self.spent.as_mut().filter(|s| s.left_out > 0)?;
         let end = spent.since + spent.budget.window();
         Some(if end <= now { Ok((spent.budget, std::mem::take(&mut spent.left_out))) } else { Err(end) })
     }
 
-    /// How many more messages may be on their way, if all have a page.
+    /// How many more messages may be in flight, if all are pages.
     pub(crate) fn spare(&self) -> usize {
         (2 * IN_FLIGHT_MAX).saturating_sub(self.in_flight)
     }
 
-    /// Whether a message may go, and if so counts it as going.
+    /// Whether a message may be sent now; if so, it counts as in flight.
     pub(crate) fn admit(&mut self, now: Instant, page: bool) -> Admission {
         let limit = match (self.is_down(), page) {
             (true, _) => 1,
@@ -184,7 +184,7 @@ impl Destination {
         }
         let closed = if page && self.asked { self.pages_wait } else { self.closed_until };
         if let Some(until) = closed.filter(|until| *until > now) {
-            // A page is as good a probe as any, and cannot wait for the next one.
+            // A page can serve as a probe, and cannot wait for the next one.
             let probe = page && self.is_down() && !self.asked && self.in_flight == 0;
             if !probe {
                 return Admission::At(until);
@@ -199,8 +199,7 @@ impl Destination {
         Admission::Now
     }
 
-    /// Records the result of an admitted message. True if the receiver was down and is not any
-    /// more.
+    /// Records the result of an admitted message. True if the receiver was down and has recovered.
     pub(crate) fn record(&mut self, sign: Sign, now: Instant) -> bool {
         self.in_flight = self.in_flight.saturating_sub(1);
         let was_down = self.is_down();
@@ -245,7 +244,8 @@ impl Bucket {
         Self { pace, tokens: pace.burst, at: now }
     }
 
-    /// Takes a token, or returns when there will be one. The last token of a burst is for a page.
+    /// Takes a token, or returns the time when there is one. The last token of a burst is reserved
+    /// for a page.
     fn take(&mut self, now: Instant, page: bool) -> Result<(), Instant> {
         let since = now.saturating_duration_since(self.at).as_secs_f64();
         self.tokens = (self.tokens + since * self.pace.per_second).min(self.pace.burst);
@@ -255,7 +255,7 @@ impl Bucket {
             self.tokens -= 1.0;
             return Ok(());
         }
-        // A millisecond more, so that rounding cannot make the caller come a moment early for ever.
+        // One millisecond more, so that rounding cannot make the caller return too early forever.
         let wait = (needed - self.tokens) / self.pace.per_second + 0.001;
         Err(now + Duration::from_secs_f64(wait.clamp(0.001, 60.0)))
     }
@@ -300,7 +300,7 @@ mod tests {
         assert!(matches!(d.admit(now, true), Admission::At(at) if at <= now + ms(1001)));
         assert_eq!(d.admit(now + ms(1001), true), Admission::Now);
         assert!(ticket > now + ms(900));
-        // Idle time fills the bucket up to the burst and no further.
+        // Idle time fills the bucket only up to the burst.
         let later = now + Duration::from_hours(1);
         let taken = (0..10).filter(|_| d.admit(later, true) == Admission::Now).count();
         assert_eq!(taken, 3);

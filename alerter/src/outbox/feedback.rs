@@ -1,4 +1,4 @@
-//! Outcomes of messages, for the engine.
+//! Outcomes of messages for the engine.
 
 use stepwatch_model::time::Span;
 use stepwatch_respond::effect::Action;
@@ -18,20 +18,20 @@ pub struct Feedback {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Delivered,
-    /// The receiver refused it permanently.
+    /// The receiver permanently refused the message.
     Failed {
         error: String,
     },
-    /// A page that the receiver has not accepted for so long; it is still tried.
+    /// The receiver has not accepted a page for this long; it is still retried.
     Unreached {
         waited: Span,
         error: String,
     },
-    /// A call for a person that the receiver asks to send only after so long; it is still tried.
+    /// The receiver asks to send a call only after this time; it is still retried.
     PutOff {
         wait: Span,
         error: String,
     },
-    /// No page waits that long any more.
+    /// No page waits too long any more.
     AllReached,
 }

@@ -47,7 +47,7 @@ pub struct OutboxMetrics {
     unrecorded_left_out: Counter,
 }
 
-/// From a local fake answering in a millisecond to an outage over a night.
+/// Buckets from a local fake that answers in a millisecond to an outage of a night.
 fn latency_histogram() -> Histogram {
     Histogram::new([
         0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0, 3600.0,
@@ -74,7 +74,7 @@ impl Default for OutboxMetrics {
 }
 
 impl OutboxMetrics {
-    /// The registry shares the values: it may be called at any time.
+    /// Registers the metrics. The registry shares the values, so the time does not matter.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "stepwatch_alerter_notifications_sent",
@@ -181,17 +181,17 @@ impl OutboxMetrics {
         self.store_errors.inc();
     }
 
-    /// Operations that the store refused so far.
+    /// The number of operations that the store refused.
     pub fn store_errors(&self) -> u64 {
         self.store_errors.get()
     }
 
-    /// Messages that a receiver accepted so far.
+    /// The number of messages that a receiver accepted.
     pub fn sent_total(&self, receiver: &str, action: Action) -> u64 {
         self.sent.get_or_create(&message(receiver, action)).get()
     }
 
-    /// Messages in the queue, as of the last look.
+    /// The number of messages in the queue at the last pass.
     pub fn depth(&self) -> u64 {
         self.depth.get().unsigned_abs()
     }

@@ -1,5 +1,5 @@
-//! Which message is sent when: the receivers and their limits, the order of lanes, and what is
-//! tried again.
+//! Decides which message is sent when: the receivers and their limits, the order of lanes, and
+//! retries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use super::feedback::Feedback;
 use crate::backoff::Random;
 use crate::store::Result;
 
-/// A page that was refused permanently and reached nobody is tried again this often.
+/// The interval of retries for a page that was permanently refused and reached nobody.
 const REFUSED_AGAIN: Duration = Duration::from_mins(2);
-/// The same of a ticket, which is not urgent.
+/// The same interval for a ticket, which is not urgent.
 const TICKET_REFUSED_AGAIN: Duration = Duration::from_mins(30);
-/// How long a message to a receiver that is not configured waits for one: a reload replaces
+/// How long a message waits for a receiver that is not configured, because a reload replaces
 /// receivers and routes one after the other.
 const UNKNOWN_GRACE: Span = Span::secs(30);
 
 pub(super) struct Scheduler {
     pub(super) courier: Arc<Courier>,
     pub(super) destinations: BTreeMap<String, Destination>,
-    /// Lanes with a message on its way: receiver, incident.
+    /// Lanes with a message in flight: receiver, incident.
     pub(super) busy: BTreeSet<(String, String)>,
     pub(super) tasks: JoinSet<Done>,
-    /// When to look again if nothing happens.
+    /// The time of the next pass if nothing happens.
     pub(super) next_look: Instant,
     revive_at: Instant,
     random: Random,
@@ -48,25 +48,25 @@ impl Scheduler {
         }
     }
 
-    /// Looks again at this time at the latest.
+    /// Runs the next pass no later than `at`.
     pub(super) fn look_by(&mut self, at: Instant) {
         self.next_look = self.next_look.min(at);
     }
 
-    /// Reports something to the engine.
+    /// Reports an outcome to the engine.
     pub(super) fn report(&mut self, feedback: Feedback) {
         let courier = Arc::clone(&self.courier);
         self.tasks.spawn(async move { courier.pass_on(feedback).await });
     }
 
-    /// Sends to these receivers from now on.
+    /// Applies new receivers.
     pub(super) async fn take_receivers(&mut self, receivers: Receivers) {
         let now = Instant::now();
         self.destinations.retain(|name, _| receivers.contains_key(name));
         for (name, notifier) in receivers {
             if let Some(known) = self.destinations.get_mut(&name) {
                 known.reconfigure(notifier, now);
-                // The cause of its failures may be gone.
+                // The cause of past failures may be gone.
                 self.release(&name, now).await;
                 let clock = (self.courier.clock)();
                 if let Err(err) = self.courier.store.revive(&name, clock, clock).await {
@@ -78,7 +78,7 @@ impl Scheduler {
         }
     }
 
-    /// A receiver's request for a pause outlives this process.
+    /// Restores pauses that receivers asked for before the restart.
     pub(super) async fn keep_pauses(&mut self) {
         let clock = (self.courier.clock)();
         match self.courier.store.pauses(clock).await {
@@ -94,8 +94,8 @@ impl Scheduler {
         }
     }
 
-    /// Tries again what was refused permanently and reached nobody: a channel may have been
-    /// created, a key renewed.
+    /// Retries messages that were permanently refused and reached nobody: a channel may have been
+    /// created, or a key renewed.
     pub(super) async fn revive(&mut self, clock: Ts, now: Instant) -> Result<()> {
         if self.revive_at <= now {
             self.revive_at = now + REFUSED_AGAIN;
@@ -109,15 +109,15 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Sends the open incidents again to receivers that forget them, beside the lanes: it is
-    /// nothing new.
+    /// Starts reminders to receivers whose alerts expire. They are outside the lanes, because they
+    /// contain nothing new.
     pub(super) fn start_reminders(&mut self, now: Instant) {
         for (name, destination) in &mut self.destinations {
             let Some((at, every)) = destination.remind_at.zip(destination.notifier.remind_every()) else {
                 continue;
             };
             if at <= now && destination.is_idle() {
-                // The next one begins when this one has ended.
+                // The next reminder is scheduled when this one has ended.
                 destination.remind_at = None;
                 let (courier, notifier) = (Arc::clone(&self.courier), Arc::clone(&destination.notifier));
                 let receiver = name.clone();
@@ -128,7 +128,7 @@ impl Scheduler {
         }
     }
 
-    /// Sends the number of messages that a budget left out, once its window is over.
+    /// Starts the summary of messages that a budget omitted, once its window is over.
     pub(super) fn start_summaries(&mut self, clock: Ts, now: Instant) {
         for (name, destination) in &mut self.destinations {
             match destination.take_left_out(now) {
@@ -146,7 +146,8 @@ impl Scheduler {
         }
     }
 
-    /// Starts what is due at the receivers, in the order of their lanes, as far as they admit it.
+    /// Starts the due messages of the receivers, in the order of their lanes, as far as the
+    /// receivers admit them.
     pub(super) async fn start_waiting(&mut self, clock: Ts, now: Instant) -> Result<()> {
         let store = self.courier.store.clone();
         for receiver in store.waiting_receivers().await? {
@@ -165,13 +166,13 @@ impl Scheduler {
 
     async fn start_lanes(&mut self, receiver: &str, clock: Ts, now: Instant) -> Result<()> {
         let Some(destination) = self.destinations.get_mut(receiver) else { return Ok(()) };
-        // A reminder that is being sent now must not overtake what is new.
+        // A reminder that is being sent must not be overtaken by a new message.
         let reminded = destination.notifier.remind_every().is_some() && destination.remind_at.is_none();
         let spare = destination.spare();
         if spare == 0 || reminded {
             return Ok(());
         }
-        // A lane that was started and has not marked its row yet still looks due.
+        // A lane that was started but has not claimed its row yet still looks due.
         let limit = spare + self.busy.len();
         for lane in self.courier.store.due_lanes(receiver, clock, limit).await? {
             let key = (receiver.to_owned(), lane.incident.clone());
@@ -199,7 +200,7 @@ impl Scheduler {
                 }
                 Admission::At(at) => {
                     self.next_look = self.next_look.min(at);
-                    // Pages come first in the list, and later messages would wait longer.
+                    // Pages come first in the list, so later messages would not be admitted either.
                     break;
                 }
                 Admission::Full => break,
@@ -208,8 +209,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Messages to a name that is not configured: given up, which sends the engine to the next
-    /// level.
+    /// Gives up messages to a receiver that is not configured, so that the engine escalates to the
+    /// next level.
     async fn refuse_unknown(&mut self, receiver: &str, clock: Ts) -> Result<()> {
         for lane in self.courier.store.due_lanes(receiver, clock, IN_FLIGHT_MAX).await? {
             let key = (receiver.to_owned(), lane.incident.clone());
@@ -239,8 +240,8 @@ impl Scheduler {
                 }
                 return;
             }
-            // A courier does not panic, and catches notifiers that do. If one did, its lane rests
-            // until the next start.
+            // The courier does not panic, and catches panics of notifiers. If it did, its lane
+            // would rest until the next start.
             Err(err) => {
                 return tracing::error!(%err, "a delivery ended badly; it is repeated after a restart");
             }
@@ -262,7 +263,7 @@ impl Scheduler {
         }
     }
 
-    /// Messages in the queue wait no longer than the receiver's own pause.
+    /// Ends the wait of queued messages, except for a pause that the receiver asked for.
     async fn release(&self, receiver: &str, now: Instant) {
         let pause = self.destinations.get(receiver).and_then(|d| d.pause(now));
         let until = pause.map(|pause| (self.courier.clock)() + Span::millis(pause.as_millis() as i64));

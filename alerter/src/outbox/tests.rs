@@ -1,4 +1,4 @@
-//! The outbox against a receiver with a script, on virtual time.
+//! Tests the outbox with a scripted receiver in virtual time.
 
 mod charts;
 mod crash;
@@ -35,7 +35,7 @@ use crate::notify::{Attempt, Budget, Failure, Notifier, Pace, Receipt, Ring};
 use crate::store::tests::{incident, reopen};
 use crate::store::{Commit, DeliveryState, Store};
 
-/// Virtual, so that it costs nothing; a hang in what is tested still ends.
+/// A limit in virtual time, which costs nothing and ends a hang.
 const PATIENCE: Duration = Duration::from_hours(24);
 
 /// The wall clock at the start of every test.
@@ -45,16 +45,16 @@ pub(crate) fn notification(receiver: &str, seq: u32, action: Action) -> Notifica
     page(receiver, seq, action)
 }
 
-/// What a receiver does with one attempt.
+/// The reaction of a receiver to one attempt.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     Take,
-    /// Accepts it when notified.
+    /// Accepts the message when notified.
     TakeAt(Arc<Notify>),
-    /// Takes it and breaks the connection.
+    /// Accepts the message and breaks the connection.
     TakeAndBreak,
     Fail(Failure),
-    /// Does not answer, whether or not it accepted it.
+    /// Does not answer. `taken`: it accepted the message.
     Hang {
         taken: bool,
     },
@@ -74,7 +74,7 @@ pub(crate) struct Seen {
 struct World {
     /// The messages that a person saw, in order.
     seen: Vec<Seen>,
-    /// Every attempt, whatever its result.
+    /// All attempts with any result.
     attempts: Vec<(String, Instant)>,
     concurrent: usize,
     concurrent_max: usize,
@@ -84,8 +84,8 @@ struct World {
 
 type Script = dyn Fn(usize) -> Answer + Send + Sync;
 
-/// A receiver. Like a real one it recognises a key that it has seen, but only when asked to look: a
-/// message that is sent twice without that is two messages.
+/// A scripted receiver. Like a real one it recognises a known key, but only if the attempt asks for
+/// it; a message that is repeated without asking is a second message.
 #[derive(Clone)]
 pub(crate) struct Scripted {
     pace: Option<Pace>,
@@ -93,14 +93,14 @@ pub(crate) struct Scripted {
     wakes: bool,
     rings: bool,
     confirms: Option<&'static str>,
-    /// Its messages have charts in them.
+    /// Whether its messages embed charts.
     embeds: bool,
     account: &'static str,
-    /// How often the open incidents are sent again; each portion is accepted when the gate opens.
+    /// The interval of reminders; each portion is accepted when the gate opens.
     reminded: Option<(Duration, Arc<Notify>)>,
     script: Arc<Script>,
     world: Arc<Mutex<World>>,
-    /// The number of attempts; changes after the fact.
+    /// The number of attempts, updated after each.
     count: Arc<watch::Sender<usize>>,
 }
 
@@ -111,7 +111,7 @@ impl fmt::Debug for Scripted {
 }
 
 impl Scripted {
-    /// `script` gives the answer to the nth attempt, from 0.
+    /// Creates a receiver. `script` returns the answer to the nth attempt, from 0.
     pub(crate) fn new(script: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Self {
         Self::paced(None, script)
     }
@@ -146,12 +146,12 @@ impl Scripted {
         self
     }
 
-    /// It notifies people once a key.
+    /// A receiver that notifies people once per key.
     fn ringing(self) -> Self {
         Self { rings: true, ..self.waking() }
     }
 
-    /// It says of each call that somebody was notified, in the account of this name.
+    /// A receiver that confirms each call, with the account of this name.
     fn confirming(self, account: &'static str) -> Self {
         Self { confirms: Some("nobody was called"), account, ..self.ringing() }
     }
@@ -166,7 +166,7 @@ impl Scripted {
         self
     }
 
-    /// Waits until it was reminded in more than so many portions; all of them.
+    /// Waits for more than `more_than` portions of reminders, and returns all.
     async fn portions(&self, more_than: usize) -> Vec<Vec<String>> {
         let mut changes = self.count.subscribe();
         let portions = || self.world.lock().unwrap().portions.clone();
@@ -306,15 +306,15 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     }
 }
 
-/// An alerter reduced to store and outbox, that can die.
+/// A restartable alerter that consists only of store and outbox.
 struct Bench {
     _dir: TempDir,
     path: PathBuf,
     receivers: BTreeMap<String, Scripted>,
     began: Instant,
-    /// How far the wall clock was set.
+    /// The offset of the wall clock in milliseconds.
     wall_ms: i64,
-    /// Renders messages anew from the next start on.
+    /// Renders messages again, from the next start on.
     reword: Option<Reword>,
     life: Option<Life>,
 }
@@ -343,7 +343,7 @@ impl Bench {
         let (trigger, shutdown) = Shutdown::manual();
         let (began, wall_ms) = (self.began, self.wall_ms);
         let clock = Arc::new(move || Ts(START.0 + wall_ms + began.elapsed().as_millis() as i64));
-        // No chart is ever done.
+        // No chart is ever completed.
         let draw_chart: DrawChart = Arc::new(|_| Box::pin(std::future::pending()));
         let reword = self.reword.clone().unwrap_or(Options::default().reword);
         let options = Options { clock, random: || 0.5, draw_chart, reword, ..Options::default() };
@@ -360,7 +360,7 @@ impl Bench {
         self.life.as_mut().unwrap()
     }
 
-    /// As with a kill: everything stops where it is.
+    /// Stops everything at once, as a kill does.
     async fn die(&mut self) {
         let life = self.life.take().unwrap();
         life.handle.task.abort();
@@ -380,12 +380,12 @@ impl Bench {
         self.commit(vec![Effect::Incident(Box::new(incident(id, state)))]).await;
     }
 
-    /// The same of an incident that something suppresses.
+    /// Commits an incident that is suppressed.
     async fn suppressed(&mut self, id: &str, state: State) {
         self.commit(vec![Effect::Incident(Box::new(suppressed(incident(id, state))))]).await;
     }
 
-    /// The next outcome, recorded by the engine.
+    /// The next outcome, recorded as the engine would.
     async fn feedback(&mut self) -> Feedback {
         loop {
             let feedback = self.any_feedback().await;

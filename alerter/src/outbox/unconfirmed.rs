@@ -1,8 +1,9 @@
-//! Pages that a service accepted without notifying anybody: it is disabled, say, or in maintenance.
+//! Pages that a service accepted without notifying anybody, for example because it is disabled or
+//! in maintenance.
 //!
-//! That is known only where the service says of each call that it notified somebody, and has said
-//! so before. Such a page then counts as not accepted. It stays with its service, and others are
-//! notified: never another receiver of that very service, which may only have been slow to say it.
+//! This is known only if the service confirms each call, and has done so before. Such a page then
+//! counts as not accepted. It stays with its service, and others are notified, but not another
+//! receiver of the same service, which may only have confirmed late.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,15 +16,16 @@ use super::feedback::{Feedback, Outcome};
 use super::schedule::Scheduler;
 use crate::store::Result;
 
-/// An older call is not looked at any more.
+/// Older calls are not checked.
 const LOOKED_AT: Span = Span::secs(3600);
 
-/// What is known of confirmations.
+/// The state of confirmations.
 #[derive(Debug, Default)]
 pub(super) struct Confirmations {
-    /// Since when they could be kept: not while the store refuses, nor before the start.
+    /// Since when confirmations could be stored: not while the store refuses writes, and not before
+    /// the start.
     kept_since: Option<Ts>,
-    /// Keys of the pages that were reported.
+    /// The keys of the pages that were reported.
     reported: BTreeSet<String>,
 }
 

@@ -1,11 +1,11 @@
 //! A start that the store prevents: every receiver that wakes is notified, and then the process
 //! ends.
 //!
-//! Nothing can be recorded, and the supervisor starts the alerter again and again. So each of these
-//! starts makes the same message, under the same key, of an incident whose id is made of the last
-//! known identity of the database: once the alerter has run again, another one is made. The
-//! receivers that were notified are listed in a file beside the database, and are not notified
-//! again within the hour: not every receiver recognises a message that it got before.
+//! Nothing can be stored, and the supervisor restarts the alerter repeatedly. So each of these
+//! starts creates the same message under the same key. The incident's id depends on the last known
+//! identity of the database, so that it changes once the alerter has run again. A file next to the
+//! database lists the notified receivers, which are not notified again within an hour, because not
+//! every receiver recognises a repeated message.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -31,14 +31,14 @@ use crate::notify::{FailureClass, Notifier};
 use crate::store::{Claim, StoreError, hidden_beside};
 use crate::templates::Templates;
 
-/// No receiver delays the end of the start for longer.
+/// The longest time that a receiver may delay the end of the start.
 const NOTIFY_MAX: Duration = Duration::from_secs(10);
-/// Between two attempts at a receiver.
+/// The wait between two attempts at a receiver.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// After so long receivers are notified again, if it is still true.
+/// The time after which receivers are notified again, if the fault persists.
 const NOTIFY_AGAIN: Duration = Duration::from_hours(1);
 
-/// All that is needed to notify people that the store does not open.
+/// The data that is needed to notify people of a store that does not open.
 #[derive(Debug)]
 pub(crate) struct Unopened {
     pub(crate) database: PathBuf,
@@ -48,9 +48,9 @@ pub(crate) struct Unopened {
 }
 
 impl Unopened {
-    /// Notifies every receiver that wakes, within a short time.
+    /// Notifies every receiver that wakes, within a short time limit.
     pub(crate) async fn notify(self, err: &StoreError, now: Ts) {
-        // Another alerter has it and does its work.
+        // Another alerter has the database and is at work.
         if matches!(err, StoreError::InUse { .. }) {
             return;
         }
@@ -94,7 +94,7 @@ impl Unopened {
             incident.clone_into(&mut n.incident);
             incident.clone_into(&mut n.message.incident);
             n.idem_key = format!("{incident}/{}/{}", n.receiver, n.seq);
-            // A template that fails leaves the built-in text.
+            // If a template fails, the built-in text remains.
             drop(self.templates.dress(&mut n));
             notices.push(*n);
         }
@@ -102,7 +102,7 @@ impl Unopened {
     }
 }
 
-/// Tries to send it until the deadline; returns the receiver if it accepted.
+/// Tries to send a message until the deadline; returns the receiver if it accepted.
 async fn send(notifier: &dyn Notifier, n: Notification, deadline: Instant, now: Ts) -> Option<String> {
     let claim = Claim {
         notification: n,
@@ -137,7 +137,7 @@ async fn send(notifier: &dyn Notifier, n: Notification, deadline: Instant, now: 
     })
 }
 
-/// Who was notified of this incident within the last hour.
+/// The receivers that were notified of this incident within the last hour.
 fn notified_of(path: &Path, incident: &str) -> BTreeSet<String> {
     let age = fs::metadata(path).and_then(|meta| meta.modified()).ok().and_then(|at| at.elapsed().ok());
     if age.is_none_or(|age| age >= NOTIFY_AGAIN) {

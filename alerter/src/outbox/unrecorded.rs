@@ -14,7 +14,8 @@ use crate::store::unrecorded::{Begun, say_not_recorded};
 use crate::store::{Claim, FAIL_OPEN_AFTER, Means};
 
 impl Scheduler {
-    /// Sends what is held while the store refuses, and records the outcomes when it works again.
+    /// Sends held pages while the store refuses writes, and records the outcomes when it works
+    /// again.
     pub(super) async fn send_unrecorded(&mut self, now: Instant) {
         let courier = Arc::clone(&self.courier);
         let clock = (courier.clock)();
@@ -60,7 +61,7 @@ impl Scheduler {
 }
 
 impl Courier {
-    /// Sends the next message of a lane that is held; to a receiver that is not configured it is
+    /// Sends the next held message of a lane. If the receiver is not configured, the message is
     /// given up.
     async fn deliver_unrecorded(&self, notifier: Option<Arc<dyn Notifier>>, lane: (String, String)) -> Done {
         let mut came = Sign::None;
@@ -105,7 +106,7 @@ impl Courier {
         Done::Lane(LaneDone { receiver, incident, sign: came, left_out: false })
     }
 
-    /// Renders a message with the present state; its record shows what was sent.
+    /// Renders a message with the present state; its record has the text that was sent.
     async fn reword_unrecorded(&self, claim: &mut Claim, recorded: bool) {
         let now = (self.clock)();
         let Some(mut message) = self.present_words(claim, now).await else { return };

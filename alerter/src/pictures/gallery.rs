@@ -1,12 +1,12 @@
-//! Charts on their way into the conversations of receivers.
+//! Shows charts in the conversations of receivers.
 //!
-//! A conversation has one chart, that of the present stage of its incident (severity, signal,
-//! whether it is over). Another one is shown before the old one is taken away. What is begun is on
-//! disk before anybody can see it, so that after a crash nobody sees two: a file that may or may
-//! not have been shown is taken away, and the chart is shown anew.
+//! A conversation has one chart, for the present stage of its incident (severity, signal, whether
+//! it is over). A new chart is shown before the old one is removed. Each step is on disk before
+//! anybody can see it, so that nobody sees two charts after a crash: a file that may have been
+//! shown is removed, and the chart is shown again.
 //!
-//! A receiver whose account may show no pictures is left out, which is logged once, until the
-//! configuration is loaded again.
+//! A receiver whose account must not show images is skipped until the configuration is reloaded;
+//! this is logged once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,34 +26,34 @@ use crate::notify::{Failure, FailureClass, Gallery, Notifier, PictureError};
 use crate::outbox::Receivers;
 use crate::store::{DuePicture, PictureRow, Store, StoreError};
 
-/// Pictures of one receiver in one look.
+/// The most charts for one receiver in one pass.
 const AT_ONCE: usize = 8;
-/// Between two pictures to one receiver: a chat takes about one message a second, and messages go
-/// first.
+/// The wait between two charts for one receiver: a chat accepts about one message per second, and
+/// messages come first.
 const PACE: Duration = Duration::from_secs(2);
-/// Attempts at one chart; the next stage of the incident brings another.
+/// The most attempts at one chart; the next stage of the incident has another.
 const ATTEMPTS_MAX: u32 = 6;
-/// The limit of one request to the service.
+/// The time limit of one request to the service.
 const REQUEST_MAX: Duration = Duration::from_secs(20);
-/// The longest time between two looks.
+/// The longest interval between two passes.
 const SWEEP: Duration = Duration::from_secs(30);
-/// A conversation that has had no message for so long gets no picture any more.
+/// The time since the last message of a conversation after which it gets no chart.
 const RECENT: Span = Span::secs(3600);
 
 type Clock = Arc<dyn Fn() -> Ts + Send + Sync>;
 
-/// What the task of pictures needs.
+/// The state of the task that shows charts.
 pub(super) struct Shower {
     store: Store,
     charts: Charts,
     clock: Clock,
     metrics: PictureMetrics,
-    /// Receivers whose account may show no pictures, by the account.
+    /// Receivers whose account must not show images, with their notifier.
     forbidden: BTreeMap<String, Arc<dyn Notifier>>,
     pace: Duration,
 }
 
-/// How an attempt ended.
+/// The error that ended an attempt.
 #[derive(Debug, PartialEq)]
 enum Stop {
     Store(String),
@@ -84,7 +84,7 @@ impl From<PictureError> for Stop {
     }
 }
 
-/// Shows the charts of incidents, whenever `taken` is raised, until `shutdown`.
+/// Shows the charts of incidents until `shutdown`, whenever `taken` is notified.
 pub async fn show(
     charts: Charts,
     mut receivers: watch::Receiver<Receivers>,
@@ -103,23 +103,23 @@ pub async fn show(
         tokio::select! {
             () = shutdown.wait() => return,
             () = looked => {}
-            // The scope may have been granted.
+            // The missing scope may have been granted.
             Ok(()) = receivers.changed() => {}
         }
     }
 }
 
 impl Shower {
-    /// One that does not wait between two pictures.
+    /// An instance that does not wait between two charts.
     #[cfg(test)]
     pub(super) fn for_tests(charts: Charts, clock: Clock) -> Self {
         let (store, metrics) = (charts.store.clone(), charts.metrics.clone());
         Self { store, charts, clock, metrics, forbidden: BTreeMap::new(), pace: Duration::ZERO }
     }
 
-    /// Shows what is due, at every receiver that has a place for it.
+    /// Shows the due charts at every receiver with a gallery.
     pub(super) async fn look(&mut self, receivers: &Receivers) {
-        // Another configuration is another chance.
+        // A new configuration of the receiver is tried again.
         self.forbidden.retain(|name, was| receivers.get(name).is_some_and(|now| Arc::ptr_eq(was, now)));
         let now = (self.clock)();
         let pauses = match self.store.pauses(now).await {
@@ -146,7 +146,7 @@ impl Shower {
         }
     }
 
-    /// One picture; false if the receiver is left alone for now.
+    /// Shows one chart; false if the receiver must not be tried further for now.
     async fn show_one(
         &mut self,
         receiver: &str,
@@ -182,7 +182,7 @@ impl Shower {
         !limited
     }
 
-    /// Decides when a chart that was not shown is tried again, if at all.
+    /// Decides whether and when a failed chart is retried.
     fn fail(&self, row: &mut PictureRow, stage: &str, receiver: &str, failure: Failure) {
         let Failure { class, error, .. } = failure;
         row.attempts += 1;
@@ -194,7 +194,8 @@ impl Shower {
         let given_up = class == FailureClass::Permanent || row.attempts >= ATTEMPTS_MAX;
         if given_up {
             tracing::warn!(receiver, error, "a chart is not shown");
-            // One that may be shown and cannot be taken away counts as shown: there is no second.
+            // A file that may be visible and cannot be removed counts as shown, so that there is no
+            // second chart.
             row.stale = if row.coming.is_some() { row.shown.take() } else { None };
             row.shown = row.coming.take().or(row.shown.take());
             (row.stage, row.attempts) = (stage.to_owned(), 0);
@@ -235,7 +236,7 @@ impl Shower {
         crash::point("pictures.after_show");
         if let Err(PictureError::Failed(failure)) = &shown {
             if !failure.ambiguous {
-                // It was surely not shown, and a file that nobody sees is dropped by the service.
+                // The file was certainly not shown, and the service drops such files.
                 row.coming = None;
             }
         }
@@ -251,7 +252,7 @@ impl Shower {
     }
 }
 
-/// A conversation, and the chart that belongs there.
+/// A conversation, and its present chart.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     incident: &'a str,

@@ -1,4 +1,5 @@
-//! Keeps what is seen of a run with its incident: the series of a run do not last as long.
+//! Stores the observations of a run with its incident, because the series of a run are kept for a
+//! shorter time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +12,17 @@ use super::{Charts, Curves, seen};
 use crate::errors::chain;
 use crate::store::{Result, Store};
 
-/// Charts of one look.
+/// The most charts of one pass.
 const AT_ONCE: usize = 32;
-/// How long after a change: several often come together.
+/// The delay after a change, because several changes often come together.
 const SETTLES: Duration = Duration::from_millis(250);
-/// The longest time between two looks.
+/// The longest interval between two passes.
 const SWEEP: Duration = Duration::from_secs(30);
-/// An incident that opened and ended before anybody looked is found within this time.
+/// The time within which an incident that opened and ended between two passes is found.
 const RECENT: Span = Span::secs(3600);
 
-/// Takes the chart of every incident when it opens, changes and ends, until `shutdown`. Raises
-/// `taken` whenever there is a new one.
+/// Stores the chart of every incident when it opens, changes and ends, until `shutdown`. Notifies
+/// `taken` of every new one.
 pub async fn keep(
     charts: Charts,
     clock: Arc<dyn Fn() -> Ts + Send + Sync>,
@@ -45,7 +46,7 @@ pub async fn keep(
         let wait = async {
             if !more {
                 let _ = tokio::time::timeout(SWEEP, store.changed()).await;
-                // A conversation may have begun that has no picture yet.
+                // A new conversation may not have its chart yet.
                 taken.notify_one();
             }
             tokio::time::sleep(SETTLES).await;
@@ -57,7 +58,7 @@ pub async fn keep(
     }
 }
 
-/// Takes what is due; returns how many.
+/// Stores the due charts; returns their number.
 pub(super) async fn take(store: &Store, curves: &dyn Curves, now: Ts) -> Result<usize> {
     let due = store.charts_due(Ts(now.0 - RECENT.0), AT_ONCE).await?;
     for chart in &due {

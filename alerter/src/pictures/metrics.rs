@@ -1,4 +1,4 @@
-//! Metrics of pictures.
+//! Metrics of charts.
 
 use std::time::Duration;
 

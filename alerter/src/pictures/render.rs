@@ -1,4 +1,4 @@
-//! Drawings to pixels, beside everything else: on threads that may block, one at a time.
+//! Renders drawings to pixels on blocking threads, one at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use tokio::time::{Instant, timeout};
 use super::metrics::PictureMetrics;
 use crate::chart::png::{PngError, png};
 
-/// Drawings at once: one processor at most, whatever is asked for.
+/// The most drawings at once, so that they use at most one processor.
 const AT_ONCE: usize = 1;
-/// How long a drawing may wait for its turn and take.
+/// The time limit for a drawing, including its wait.
 const RENDER_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum RenderError {
     Panicked,
 }
 
-/// Clones share its limit.
+/// The renderer. Clones share its limit.
 #[derive(Debug, Clone)]
 pub struct Renderer {
     turns: Arc<Semaphore>,
@@ -37,7 +37,7 @@ impl Renderer {
         Self { turns: Arc::new(Semaphore::new(AT_ONCE)), metrics }
     }
 
-    /// The drawing as PNG.
+    /// Renders the drawing as PNG.
     pub async fn png(&self, svg: String) -> Result<Bytes, RenderError> {
         let drawn = timeout(RENDER_MAX, self.in_turn(svg)).await.unwrap_or(Err(RenderError::Busy));
         self.metrics.rendered(drawn.is_ok());
@@ -47,7 +47,7 @@ impl Renderer {
     async fn in_turn(&self, svg: String) -> Result<Bytes, RenderError> {
         let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| RenderError::Busy)?;
         let began = Instant::now();
-        // The turn ends with the drawing, even if nobody waits for it any more.
+        // The permit is held until the drawing ends, even if its caller no longer waits.
         let drawing = tokio::task::spawn_blocking(move || {
             let drawn = png(&svg);
             drop(turn);

@@ -1,4 +1,4 @@
-//! Which steps and signals are kept for the chart of an incident.
+//! Selects the steps and signals that are stored for the chart of an incident.
 
 use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_wire::names::metric;
@@ -7,23 +7,25 @@ use super::Curves;
 use crate::chart::curve::{MAX_CURVES, Seen};
 use crate::chart::incident::visible_in;
 
-/// Points of the signal in question, and of each other one.
+/// The number of points of the main signal, and of each other one.
 const POINTS: usize = 300;
 const POINTS_BESIDE: usize = 150;
-/// Steps before the onset and behind the end, at least.
+/// The least number of steps before the onset and after the end.
 const BEFORE: i64 = 120;
 const AFTER: i64 = 40;
-/// Steps after which an open incident is no longer followed: its beginning would shrink to nothing.
+/// The number of steps after which an open incident is cut off, because its beginning would become
+/// too small.
 const FOLLOWED: i64 = 400;
-/// Points before the onset, at least: a run may report every hundredth step.
+/// The least number of points before the onset: a run may report only every hundredth step.
 const POINTS_BEFORE: usize = 20;
-/// How the number of steps grows until there are so many points, and how often.
+/// The factor by which the range of steps grows until it has enough points, and the number of
+/// tries.
 const WIDER: i64 = 10;
 const WIDENED: u32 = 3;
-/// What is shown beside the signal in question, the most informative first.
+/// The signals shown with the main one, the most informative first.
 const BESIDE: [&str; 4] = [metric::LOSS, metric::GRAD_NORM, metric::STEP_TIME, metric::MFU];
 
-/// What can be seen of an incident now; empty if nothing is known of its run.
+/// The present observations of an incident; empty if its run is unknown.
 pub(super) fn of_incident(r: &IncidentRecord, curves: &dyn Curves) -> Seen {
     let (signal, _) = visible_in(&r.signal);
     let lead = [signal].into_iter().chain(BESIDE).find_map(|signal| around(r, curves, signal));
@@ -40,8 +42,8 @@ pub(super) fn of_incident(r: &IncidentRecord, curves: &dyn Curves) -> Seen {
     seen.within_limits()
 }
 
-/// A signal around the incident, and the steps that were asked for. Counted in points: a run may
-/// report every step or every hundredth.
+/// A signal around the incident, and the requested steps. The range is counted in points, because a
+/// run may report every step or every hundredth.
 fn around(r: &IncidentRecord, curves: &dyn Curves, signal: &str) -> Option<(Seen, (i64, i64))> {
     let decided = r.detected_step.max(r.start_step);
     let length = r.end_step.unwrap_or(decided).saturating_sub(r.start_step).max(0);

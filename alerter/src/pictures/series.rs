@@ -1,4 +1,4 @@
-//! The kept series of the runs, as the curves of charts.
+//! Converts the kept series of runs to the curves of charts.
 
 use super::Curves;
 use crate::chart::curve::{BandPoint, Curve, CurvePoint, Deed, What};
@@ -24,13 +24,13 @@ impl Curves for SeriesTable {
     }
 }
 
-/// `last` is the last step before the next point.
+/// Converts a point. `last` is the last step before the next point.
 fn point(p: &SeriesPoint, last: i64) -> CurvePoint {
     let samples = i64::from(p.count) + i64::from(p.nonfinite);
     CurvePoint {
         from: p.step,
         to: p.step.saturating_add(samples.max(1) - 1).min(last).max(p.step),
-        // A step that was done again replaces the earlier one.
+        // A repeated step replaces the earlier one.
         attempt: 0,
         min: p.values.map(|v| short(v.min)),
         max: p.values.map(|v| short(v.max)),
@@ -39,7 +39,7 @@ fn point(p: &SeriesPoint, last: i64) -> CurvePoint {
     }
 }
 
-/// Where the band changes, and at its end.
+/// The points where the band changes, and its end.
 fn band(points: &[SeriesPoint]) -> Vec<BandPoint> {
     let mut band: Vec<BandPoint> = Vec::new();
     let mut pending = None;
@@ -57,7 +57,7 @@ fn band(points: &[SeriesPoint]) -> Vec<BandPoint> {
     band
 }
 
-/// The shortest decimal that is this number: it is kept as text.
+/// The shortest decimal number for this value, because it is stored as text.
 fn short(v: f32) -> f64 {
     v.to_string().parse().unwrap_or(f64::from(v))
 }

@@ -1,4 +1,5 @@
-//! Charts in Slack, against the stand-in that refuses what Slack refuses, and what is kept of them.
+//! Tests charts in Slack against a fake that refuses what Slack refuses, and what is stored of
+//! them.
 
 mod kill;
 
@@ -25,7 +26,7 @@ const CHAT: &str = "chat";
 /// A run whose loss is NaN from step 100 on.
 #[derive(Debug, Default)]
 pub(crate) struct Fixed {
-    /// Nothing is known of it any more.
+    /// Whether the run is no longer known.
     gone: AtomicBool,
 }
 
@@ -70,7 +71,7 @@ struct Bench {
     dir: TempDir,
 }
 
-/// The receiver, as the files in a directory say.
+/// A receiver whose configuration is the files in a directory.
 fn receivers(dir: &std::path::Path, api_url: &str) -> Receivers {
     let config = slack::Config {
         channel: Some("#training".into()),
@@ -120,12 +121,12 @@ impl Bench {
         commit(&self.store, record, seq, action, self.at()).await;
     }
 
-    /// Delivers what waits, as the outbox does.
+    /// Delivers the waiting messages, as the outbox does.
     async fn deliver(&self) {
         deliver(&self.store, &self.receivers, self.at()).await;
     }
 
-    /// One look at what is to be kept, and one at what is to be shown.
+    /// Runs one pass that stores charts, and one that shows them.
     async fn look(&mut self) {
         keeper::take(&self.store, &*self.curves, self.at()).await.unwrap();
         self.shower.look(&self.receivers).await;
@@ -137,7 +138,7 @@ impl Bench {
         self.look().await;
     }
 
-    /// Names of the files that readers of the thread see.
+    /// The names of the files that readers of the thread see.
     fn shown(&self) -> Vec<String> {
         shown(&self.fake)
     }

@@ -1,4 +1,4 @@
-//! The costs of an incident: time, GPU hours, money, and the work that was lost.
+//! The cost of an incident: time, GPU hours, money, and lost work.
 
 use std::fmt::Write as _;
 
@@ -17,11 +17,11 @@ use crate::markdown::Table;
 pub(super) enum Way {
     /// The run stands still.
     Stalled,
-    /// This part of the time is lost.
+    /// This share of the time is lost.
     Slowed(f64),
-    /// The work is worthless: it is done again.
+    /// The work of the run is worthless and is repeated.
     Spoiled,
-    /// The run goes on normally.
+    /// The run continues normally.
     None,
 }
 
@@ -60,8 +60,8 @@ pub struct Cost {
 }
 
 impl Impact {
-    /// None where the price or the number of GPUs is not known, where what is wrong costs no run
-    /// anything, and before the first message, which has both numbers.
+    /// The cost of an incident. `None` if the price or the number of GPUs is unknown, if the
+    /// incident costs no run anything, and before the first message, which has both numbers.
     pub fn cost(&self, record: &IncidentRecord) -> Option<Cost> {
         let (rate, gpus) = self.dollars_per_gpu_hour.zip(self.gpus).filter(|_| record.costs_a_run())?;
         let dollars = self.dollars.unwrap_or_default();
@@ -153,7 +153,7 @@ fn amount(seconds: f64, gpus: f64, rate: Option<f64>, how: &str) -> String {
     format!("{} of the run = {} GPU hours{dollars}{how}", Span::from_secs_f64(seconds), number(hours))
 }
 
-/// What was lost for certain, in seconds of the run.
+/// The losses that are certain, in seconds of the run.
 fn lost(a: &Account<'_>, first: &Details, last: &Details) -> Vec<(&'static str, f64, String)> {
     let lasted = a.lasted().as_secs_f64();
     let mut lost = Vec::new();
@@ -193,7 +193,7 @@ fn lost(a: &Account<'_>, first: &Details, last: &Details) -> Vec<(&'static str, 
     lost
 }
 
-/// The steps from the checkpoint to the run's last step, once it was restarted.
+/// The steps from the checkpoint to the run's last step, if the run was restarted.
 fn trained_again(r: &IncidentRecord, first: &Details, last: &Details) -> Option<(f64, String)> {
     let from = first.checkpoint.as_ref().and_then(|c| c.step)?;
     let stood = first.run.last_step.unwrap_or(r.opened_step).max(r.opened_step);
@@ -202,7 +202,7 @@ fn trained_again(r: &IncidentRecord, first: &Details, last: &Details) -> Option<
     Some((steps as f64 * secs, format!("{steps} steps, from checkpoint {from} to step {stood}")))
 }
 
-/// What a restart from the last checkpoint would lose, if it is unknown whether there was one.
+/// The loss by a restart from the last checkpoint, if it is unknown whether there was one.
 fn at_risk(a: &Account<'_>, first: &Details, last: &Details) -> Option<String> {
     if last.run.attempt > first.run.attempt {
         return None;
@@ -245,7 +245,7 @@ pub(super) fn loss(r: &IncidentRecord, first: &Details) -> Way {
     }
 }
 
-/// How long a run had been silent when that was announced.
+/// The time for which the run had been silent when that was reported.
 fn silent(r: &IncidentRecord, first: &Details) -> f64 {
     let stands = r.cause == Cause::Progress && first.evidence.signal == "step";
     first.evidence.value.filter(|v| stands && v.is_finite()).unwrap_or(0.0).max(0.0)

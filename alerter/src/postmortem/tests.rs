@@ -99,7 +99,7 @@ impl World {
     }
 }
 
-/// Taken a second and a half later.
+/// A delivery that is accepted a second and a half later.
 fn delivered(at: Ts, n: Notification) -> Delivery {
     Delivery {
         ring: None,
@@ -121,7 +121,7 @@ fn delivered(at: Ts, n: Notification) -> Delivery {
     }
 }
 
-/// A hang that is answered after the second level, a restart from the checkpoint, and the end.
+/// A hang that is acknowledged after the second level, a restart from the checkpoint, and the end.
 fn hang() -> World {
     let mut w = World::new();
     w.train(1, 100, 0);

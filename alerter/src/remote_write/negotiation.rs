@@ -1,14 +1,14 @@
-//! Which version a request is of, by its headers.
+//! Determines the version of a request from its headers.
 
 use axum::http::{HeaderMap, header};
 use stepwatch_remote_write::decode::Version;
 
-/// The message types that the protocol names, as `proto` says them.
+/// The message types of the protocol, as in the `proto` parameter.
 const PROTO_V1: &str = "prometheus.WriteRequest";
 const PROTO_V2: &str = "io.prometheus.write.v2.Request";
 
-/// The version of a request, or what is wrong with its headers: answered with 415, after which a
-/// sender falls back to what it can do besides.
+/// The version of a request, or the error in its headers. It is answered with 415, after which a
+/// sender falls back to another version.
 pub(crate) fn version(headers: &HeaderMap) -> Result<Version, String> {
     let encoding = text(headers, header::CONTENT_ENCODING.as_str());
     if !encoding.trim().eq_ignore_ascii_case("snappy") {

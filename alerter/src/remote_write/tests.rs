@@ -3,7 +3,7 @@ use stepwatch_remote_write::Report;
 
 use super::*;
 
-/// A field of bytes.
+/// A protobuf field of bytes.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut field = vec![number << 3 | 2, u8::try_from(bytes.len()).unwrap()];
     field.extend(bytes);
@@ -14,7 +14,7 @@ fn label(name: &str, value: &str) -> Vec<u8> {
     field(1, &[field(1, name.as_bytes()), field(2, value.as_bytes())].concat())
 }
 
-/// A request of 1.0 with one sample of now.
+/// A request of 1.0 with one sample at the present time.
 fn request(name: &str, value: f64) -> Bytes {
     let mut sample = vec![1 << 3 | 1];
     sample.extend(value.to_le_bytes());

@@ -1,4 +1,4 @@
-//! A report as a page that is a file.
+//! A report as a stand-alone HTML page.
 
 use std::fmt::Write as _;
 

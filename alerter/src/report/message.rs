@@ -1,4 +1,4 @@
-//! What a report that is sent on schedule says at a glance, and in every form of the whole.
+//! The message of a scheduled report: the main figures, and the full report in all forms.
 
 use stepwatch_detect::run::TimeState;
 use url::form_urlencoded;
@@ -6,14 +6,14 @@ use url::form_urlencoded;
 use super::schedule::{Schedule, Slot};
 use super::view::{CostlyView, ReportView};
 use super::{html, markdown, text};
-use crate::api::view::StateTime;
 use crate::notify::{IncidentLine, ScheduledReport, line};
+use crate::state_time::StateTime;
 
-/// The figures of the whole that a message has.
+/// The overall figures in a message.
 const FIGURES: &[&str] = &["GPU hours", "Cost", "Goodput", "Interruptions", "Energy"];
-/// States and incidents that it lists.
+/// The most states and incidents in a message.
 const LISTED: usize = 3;
-/// Of a run's name in the title, which is to stay within the 150 characters of a title.
+/// The most characters of a run's name in the title, whose limit is 150 characters.
 const RUN_MAX: usize = 80;
 const NOTHING: &str = "No time of any run is accounted.";
 
@@ -60,7 +60,7 @@ fn figures(view: &ReportView) -> Vec<[String; 2]> {
     text::figures(view).into_iter().filter(|row| FIGURES.contains(&row[0].as_str())).collect()
 }
 
-/// The states in which most was lost, the largest first. What is not known is no loss.
+/// The states with the largest losses, in descending order. Unknown time is no loss.
 fn losses(view: &ReportView) -> Vec<String> {
     let gained = [TimeState::Productive, TimeState::Unknown].map(TimeState::as_str);
     let mut lost: Vec<&StateTime> =
@@ -85,7 +85,7 @@ fn incident(c: &CostlyView, base: Option<&str>) -> IncidentLine {
     }
 }
 
-/// `, $12.50`, where a price is known.
+/// The amount as `, $12.50`, if a price is known.
 fn dollars(amount: Option<f64>) -> String {
     amount.map(|_| format!(", {}", text::dollars(amount))).unwrap_or_default()
 }
@@ -98,8 +98,8 @@ pub(crate) mod tests {
 
     use super::super::schedule::{Every, TimeOfDay};
     use super::*;
-    use crate::api::view::When;
     use crate::store::RunTotals;
+    use crate::when::When;
 
     pub(crate) fn schedule(run: Option<&str>) -> Schedule {
         Schedule {
@@ -113,7 +113,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Of the week before 23 November 2026, in which a run of 64 GPUs lost some time.
+    /// A report of the week before 23 November 2026, in which a run of 64 GPUs lost some time.
     fn report(run: Option<&str>, external_url: Option<&str>) -> ScheduledReport {
         let s = schedule(run);
         let slot = s.next(Ts(1_795_227_416_000)).unwrap();

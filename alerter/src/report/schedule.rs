@@ -1,4 +1,5 @@
-//! When a report is sent, and of which time it is: pure, by the clock of a place.
+//! Computes when a report is sent and which period it covers, as a pure function in the schedule's
+//! time zone.
 
 use jiff::ToSpan as _;
 use jiff::civil::{self, Date, Time, time};
@@ -9,44 +10,44 @@ use stepwatch_respond::oncall::Zone;
 
 use super::Period;
 
-/// A report that was missed for so long is not sent any more.
+/// The age from which a missed report is not sent any more.
 const MISSED_MAX: Span = Span::secs(86_400);
-/// How long the last hour of a period takes to be accounted: trainers report late, and the hour is
-/// then still to be stored.
+/// The time until the last hour of a period is accounted: trainers report late, and the hour must
+/// then be stored.
 const SETTLED: Span = Span::secs(300);
-/// Days that are looked through for a time of a schedule: more than a month, and the days beside it
-/// to which a clock that is set may move the time.
+/// The number of days that are searched for a time of a schedule: more than a month, and the
+/// adjacent days to which a clock change may move the time.
 const DAYS_LOOKED_AT: usize = 34;
 
-/// `reports:`: a report that is sent again and again.
+/// A scheduled report, an entry of `reports`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Schedule {
     pub name: String,
-    /// Receivers.
+    /// The receivers.
     pub notify: Vec<String>,
     #[serde(default)]
     pub every: Every,
-    /// The day of `every: week`; Monday unless given.
+    /// The day of `every: week`; the default is Monday.
     #[serde(default)]
     pub on: Option<Weekday>,
     #[serde(default)]
     pub at: TimeOfDay,
     #[serde(default)]
     pub time_zone: Zone,
-    /// Only this run.
+    /// Limits the report to this run.
     #[serde(default)]
     pub run: Option<String>,
 }
 
-/// How often, and so of how long a time.
+/// The interval, which is also the length of the period.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Every {
     Day,
     #[default]
     Week,
-    /// On its first day.
+    /// On the first day of the month.
     Month,
 }
 
@@ -63,25 +64,25 @@ pub enum Weekday {
     Sunday,
 }
 
-/// As in `09:00`.
+/// A time of day, such as `09:00`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeOfDay(Time);
 
 /// One report of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Slot {
-    /// When it is sent.
+    /// The time of sending.
     pub(crate) at: Ts,
-    /// The day of the schedule on which that is.
+    /// The day of the schedule, in its time zone.
     pub(crate) day: Date,
-    /// The first and the last day that it is of.
+    /// The first and the last day of the period.
     pub(crate) first: Date,
     pub(crate) last: Date,
     pub(crate) period: Period,
 }
 
 impl Every {
-    /// What such a report is called.
+    /// The name of the report.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Day => "Daily report",
@@ -152,19 +153,19 @@ impl Schedule {
         self.slots(day.checked_sub(2.days()).ok()?, Date::tomorrow).find(|slot| slot.at > after)
     }
 
-    /// The last report that is sent at `now` or before.
+    /// The last report that is sent at or before `now`.
     pub(crate) fn latest(&self, now: Ts) -> Option<Slot> {
         let day = self.time_zone.civil(now).date();
         self.slots(day.checked_add(1.day()).ok()?, Date::yesterday).find(|slot| slot.at <= now)
     }
 
-    /// The report that is to be sent now, if what was due at `settled` and before is done. Of
-    /// several that were missed it is the last, and none after a day.
+    /// The report that is due now, if everything up to `settled` is done. If several were missed,
+    /// it is the last one; one that is a day late is dropped.
     pub(crate) fn due(&self, settled: Ts, now: Ts) -> Option<Slot> {
         self.latest(now).filter(|slot| slot.at > settled && now - slot.at < MISSED_MAX)
     }
 
-    /// `every week on monday at 09:00 Europe/Berlin`.
+    /// The schedule in words: `every week on monday at 09:00 Europe/Berlin`.
     pub(crate) fn words(&self) -> String {
         let on = match self.every {
             Every::Day => String::new(),
@@ -194,7 +195,8 @@ impl Schedule {
         let until = begin(day);
         let last = zone.civil(Ts(until.0 - 1)).date();
         let first = match self.every {
-            // A day that the place left out has no report: that of the next one is of its eve too.
+            // A day that the time zone skipped has no report; the next day's report covers the day
+            // before it.
             Every::Day if zone.civil(until).date() != day => return None,
             Every::Day => last,
             Every::Week => day.checked_sub(7.days()).ok()?,
@@ -206,8 +208,8 @@ impl Schedule {
     }
 }
 
-/// The beginning of the hour in which it is. Both ends of a period are moved in the same way, so
-/// that one begins where the last one ended, also where days begin at half past.
+/// The beginning of the hour. Both ends of a period are moved in the same way, so that periods are
+/// adjacent even if days begin at half past.
 fn hour_of(at: Ts) -> Ts {
     Ts(at.0.div_euclid(HOUR.0) * HOUR.0)
 }
@@ -282,7 +284,7 @@ mod tests {
         // The hour that ends at midnight is accounted first.
         let midnight = schedule(Every::Day, "UTC", "00:00");
         assert_eq!(midnight.next(utc("2026-10-24T12:00:00Z")).unwrap().at, utc("2026-10-25T00:05:00Z"));
-        // 30 December 2011 was left out.
+        // The zone skipped 30 December 2011.
         let apia = schedule(Every::Day, "Pacific/Apia", "09:00");
         let slot = apia.next(utc("2011-12-30T00:00:00Z")).unwrap();
         assert_eq!(
@@ -342,7 +344,7 @@ mod tests {
                     Some(slot.day)
                 };
                 prop_assert_eq!(days, Some(slot.day), "no day of the place is left out");
-                // At the time that the clock shows, or when the clock is set over it.
+                // At the time of the schedule, or when a clock change skips it.
                 let civil = s.time_zone.civil(slot.at);
                 prop_assert!(civil >= slot.day.to_datetime(s.at.0));
                 before = slot;

@@ -5,13 +5,13 @@ use super::*;
 
 const HOURS: i64 = 3_600_000;
 
-/// Hours by state of a run of so many GPUs, at two dollars.
+/// The hours by state of a run with this number of GPUs, at two dollars.
 fn run(name: &str, gpus: i64, hours: &[(TimeState, i64)], interruptions: u32) -> RunTotals {
     let states = hours
         .iter()
         .map(|(state, hours)| (*state, [hours * HOURS, gpus * hours * HOURS], 2.0 * (gpus * hours) as f64));
     let time: i64 = hours.iter().map(|(_, hours)| hours * HOURS).sum();
-    // 700 W, half again as much for the rest of the node, and 400 g a kilowatt-hour.
+    // 700 W, plus half of it for the rest of the node, and 400 g per kilowatt-hour.
     let joules = 1.5 * 0.7 * (gpus * time) as f64;
     let energy = Energy { joules, carbon_grams: joules / 3.6e6 * 400.0, gpu_ms: gpus * time };
     let counts = Counts { starts: 2, interruptions, tokens: 2.5e9 * gpus as f64, energy };

@@ -1,14 +1,14 @@
-//! Words and numbers that the written forms of a report share.
+//! Text and number formats that all written reports share.
 
 use stepwatch_model::time::Span;
 use stepwatch_model::{Target, number};
 
 use super::view::{CostlyView, InterruptionView, ReportView, RunReport};
-use crate::api::view::StateTime;
+use crate::state_time::StateTime;
 
 pub(super) const NOT_EXPLAINED: &str = "not explained";
 
-/// What is suspected, coarsely, and whether that is hardware or software.
+/// The class of the suspect, and whether it is hardware or software.
 pub(super) fn component(target: Option<&Target>) -> (&'static str, &'static str) {
     match target {
         Some(Target::Gpu { .. }) => ("GPU", "hardware"),
@@ -41,7 +41,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// `91.2 %`, or `91.2 to 94.0 %` where nothing is known of some of the time.
+/// The goodput: `91.2 %`, or `91.2 to 94.0 %` if some of the time is unknown.
 fn goodput(run: &RunReport) -> String {
     match (run.goodput, run.goodput_at_most) {
         (Some(least), Some(most)) if most - least >= 0.0005 => {
@@ -60,7 +60,7 @@ pub(super) fn dollars(dollars: Option<f64>) -> String {
     dollars.map_or_else(|| "-".to_owned(), |dollars| format!("${}", grouped(dollars, 2)))
 }
 
-/// With three digits that count, or all before the point.
+/// A number with three significant digits, or all digits before the decimal point.
 pub(super) fn amount(value: f64) -> String {
     if value != 0.0 && value.abs() < 0.1 {
         return number(value);
@@ -73,7 +73,7 @@ pub(super) fn amount(value: f64) -> String {
     grouped(value, digits)
 }
 
-/// `1,234,567.8`.
+/// A number with thousands separators, such as `1,234,567.8`.
 fn grouped(value: f64, digits: usize) -> String {
     let text = format!("{:.digits$}", value.abs());
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
@@ -87,7 +87,7 @@ fn grouped(value: f64, digits: usize) -> String {
     out + rest
 }
 
-/// `1,234 kWh`, and of how much of the time where that is not all.
+/// The energy as `1,234 kWh`, with the share of the time if it does not cover all.
 fn energy(run: &RunReport) -> Option<String> {
     let kwh = amount(run.energy_kwh?);
     Some(match run.energy_measured {
@@ -100,7 +100,7 @@ fn span(seconds: Option<f64>) -> String {
     seconds.map_or_else(|| "-".to_owned(), |seconds| Span::from_secs_f64(seconds).to_string())
 }
 
-/// The figures of the whole, with their names.
+/// The names and values of the overall figures.
 pub(crate) fn figures(view: &ReportView) -> Vec<[String; 2]> {
     let t = &view.total;
     let cost = match t.dollars {
@@ -124,7 +124,7 @@ pub(crate) fn figures(view: &ReportView) -> Vec<[String; 2]> {
     rows.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?])).collect()
 }
 
-/// A table of the report, in any form.
+/// A table of the report, for any format.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) title: &'static str,
@@ -135,9 +135,9 @@ pub(crate) struct Table {
 #[derive(Debug)]
 pub(crate) enum Cell {
     Text(String),
-    /// The name of a run, which has a page.
+    /// The name of a run, which is linked to its page.
     Run(String),
-    /// The id of an incident, which has one too.
+    /// The id of an incident, which is linked to its page.
     Incident(String),
 }
 
@@ -156,7 +156,7 @@ impl Table {
     }
 }
 
-/// Those that have rows.
+/// The tables that have rows.
 pub(crate) fn tables(view: &ReportView) -> Vec<Table> {
     let is_fleet = view.run.is_none();
     let all = [

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use stepwatch_detect::run::{Counts, TimeState, Totals};
 use utoipa::ToSchema;
 
-use crate::api::view::{StateTime, When};
+use crate::state_time::StateTime;
+use crate::when::When;
 
 /// Where the GPU time of a period went, what it cost, and what interrupted it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

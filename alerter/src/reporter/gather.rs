@@ -1,4 +1,4 @@
-//! The numbers of a report, from the store and from what the runtime shows.
+//! Collects the numbers of a report from the store and the runtime's snapshot.
 
 use stepwatch_detect::run::HOUR;
 use stepwatch_model::Cause;
@@ -11,12 +11,12 @@ use crate::report::{self, Costed, Period};
 use crate::runtime::{RuntimeSnapshot, Views};
 use crate::store::{Result, RunTotals, Store};
 
-/// Incidents of a period that are looked at, the latest first, and those of them, the longest
-/// first, of which the costs are computed: that reads their messages.
+/// The most incidents of a period that are read, latest first, and the most for which the cost is
+/// computed, longest first, because that reads their messages.
 const INCIDENTS_SCANNED: u32 = 5_000;
 const INCIDENTS_COSTED: usize = 300;
 
-/// The report of a period, of one run or of all, with the incidents that `sees` lets through.
+/// The report of a period, for one run or all, with the incidents that `sees` accepts.
 pub(crate) async fn gather(
     store: &Store,
     views: &Views,
@@ -34,7 +34,7 @@ pub(crate) async fn gather(
     Ok(report::view(period, run, &totals, &incidents))
 }
 
-/// Adds what is accounted of hours that are not over.
+/// Adds the accounted time of hours that are not over.
 fn add_open_hours(totals: &mut Vec<RunTotals>, view: &RuntimeSnapshot, period: Period, run: Option<&str>) {
     let hours = period.since.0 / HOUR.0..period.until.0 / HOUR.0;
     for snapshot in &view.runs {
@@ -51,7 +51,7 @@ fn add_open_hours(totals: &mut Vec<RunTotals>, view: &RuntimeSnapshot, period: P
     }
 }
 
-/// With what each lost, where that is computed.
+/// The incidents with the loss of each, if it is computed.
 async fn costed(store: &Store, records: Vec<IncidentRecord>, period: Period, now: Ts) -> Result<Vec<Costed>> {
     let mut all: Vec<Costed> = records.into_iter().map(|record| Costed { record, impact: None }).collect();
     all.sort_by_key(|c| core::cmp::Reverse(period.share_of(&c.record, now)));

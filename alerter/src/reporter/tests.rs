@@ -1,4 +1,4 @@
-//! Reports on schedule: when they are stored, and that they arrive once.
+//! Tests when scheduled reports are stored, and that they arrive once.
 
 mod kill;
 
@@ -32,13 +32,13 @@ fn monday() -> Ts {
     schedule(None).next(Ts(1_795_227_416_000)).unwrap().at
 }
 
-/// A time of day that is half a day away: no test goes over it.
+/// A time of day that is half a day away, so that no test passes it.
 fn far_time_of_day() -> String {
     let hour = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).hour();
     format!("{:02}:30", (hour + 12) % 24)
 }
 
-/// The alerter has been away since before the last report of a daily schedule.
+/// Stops the alerter before the last report of a daily schedule.
 async fn away_for_days(path: &Path, name: &str) {
     let store = reopen(path).await;
     store.report_schedules(&[name], wall().earlier(Span(3 * DAY.0))).await.unwrap();
@@ -64,7 +64,7 @@ async fn a_report_is_stored_once_when_it_is_due() {
     assert_eq!(r.send_due(&plan, at).await.unwrap(), Some(next));
     let waiting = ["chat", "mail"].map(|name| (name.to_owned(), DeliveryState::Pending));
     assert_eq!(sent(&r, "2026-11-23").await, waiting);
-    // Neither another look, nor a restart, nor another time on the same day makes another one.
+    // Neither another check, nor a restart, nor another time on the same day creates another one.
     r.send_due(&plan, at + Span::secs(1)).await.unwrap();
     r.store.close().await;
     let r = reporter(&path).await;
@@ -72,7 +72,7 @@ async fn a_report_is_stored_once_when_it_is_due() {
     let later = self::plan(vec![later]);
     assert_eq!(r.send_due(&later, at + Span::secs(7200)).await.unwrap(), Some(next + Span::secs(3600)));
     assert_eq!(sent(&r, "2026-11-23").await, waiting);
-    // It is as it was, whatever the alerter knows by now.
+    // The stored report is unchanged, whatever has happened since.
     let claim = r.store.claim("report/weekly/2026-11-23", "chat", false, at).await.unwrap().unwrap();
     let report: ScheduledReport = serde_json::from_str(&claim.report.unwrap()).unwrap();
     assert_eq!(report.title, "Weekly report, 2026-11-16 to 2026-11-22");
@@ -85,23 +85,23 @@ async fn of_what_was_missed_the_last_is_sent_within_a_day_and_a_new_schedule_beg
     let r = reporter(&dir.path().join("alerter.db")).await;
     let weekly = plan(vec![schedule(None)]);
     let at = monday();
-    // New, an hour after its time.
+    // A new schedule, an hour after its time.
     r.send_due(&weekly, at + Span::secs(3600)).await.unwrap();
     assert_eq!(sent(&r, "2026-11-23").await, []);
-    // Away for three weeks, until nearly a day after the last time.
+    // Stopped for three weeks, until nearly a day after the last time.
     let back = at + Span(22 * DAY.0) + Span::secs(-60);
     r.send_due(&weekly, back).await.unwrap();
     for (day, count) in [("2026-11-30", 0), ("2026-12-07", 0), ("2026-12-14", 1)] {
         assert_eq!(sent(&r, day).await.len(), count, "{day}");
     }
-    // Away until more than a day after the next.
+    // Stopped until more than a day after the next time.
     r.send_due(&weekly, at + Span(29 * DAY.0) + Span::secs(60)).await.unwrap();
     assert_eq!(sent(&r, "2026-12-21").await, []);
-    // One that is taken out of the configuration and put back is new.
+    // A schedule that is removed and added again is new.
     r.send_due(&plan(Vec::new()), at + Span(30 * DAY.0)).await.unwrap();
     r.send_due(&weekly, at + Span(35 * DAY.0) + Span::secs(60)).await.unwrap();
     assert_eq!(sent(&r, "2026-12-28").await, []);
-    // A clock that was years ahead keeps no report back.
+    // A clock that was years ahead blocks no report.
     r.send_due(&weekly, at + Span(700 * DAY.0) + Span::secs(60)).await.unwrap();
     r.send_due(&weekly, at + Span(41 * DAY.0)).await.unwrap();
     r.send_due(&weekly, at + Span(42 * DAY.0)).await.unwrap();
@@ -144,8 +144,8 @@ async fn other_schedules_are_looked_at_when_they_come() {
     task.await.unwrap();
 }
 
-/// The whole alerter: it was away when the report was due, one receiver is down, and it is started
-/// again before that receiver is well.
+/// The whole alerter was stopped when the report was due; one receiver is down, and the alerter
+/// restarts before that receiver recovers.
 #[tokio::test]
 async fn who_is_down_gets_the_report_later_and_nobody_gets_it_twice() {
     let (dir, chat, hook): (_, FakeSlack, _) =
@@ -181,7 +181,7 @@ async fn who_is_down_gets_the_report_later_and_nobody_gets_it_twice() {
     let metric = "stepwatch_alerter_notifications_sent_total{receiver=\"chat\",action=\"trigger\"} 1";
     wait_for("the mark", async || app.get("/metrics").await.1.contains(metric).then_some(())).await;
     let app = app.restart_with(&more).await;
-    // The first look of the reporter was before this, and whatever it would have stored is sent.
+    // The reporter has made its first check, and anything that it stored has been sent.
     let idle = "stepwatch_alerter_outbox_depth 0";
     wait_for("an empty outbox", async || app.get("/metrics").await.1.contains(idle).then_some(())).await;
     assert_eq!((arrived(&app), chat.with(|s| s.posts.len())), (1, 1));

@@ -1,5 +1,5 @@
-//! Checks that every open incident will be notified again. What it finds is a bug of the alerter:
-//! those people are notified now, and so is whoever operates the alerter.
+//! Checks that every open incident will notify again. A violation is a bug of the alerter: the
+//! incident's people and the operator of the alerter are notified at once.
 
 use core::time::Duration;
 
@@ -10,14 +10,14 @@ use tokio::time::Instant;
 
 use super::Runtime;
 
-/// Between two looks.
+/// The interval of checks.
 const EVERY: Duration = Duration::from_mins(1);
-/// The name under which it reports.
+/// The name of the check in its reports.
 const CHECK: &str = "auditor";
-/// Incidents that it names.
+/// The most incidents that a report names.
 const NAMED: usize = 5;
 
-/// When it looks next.
+/// The schedule of the check.
 #[derive(Debug)]
 pub(super) struct Auditor {
     due: Instant,
@@ -30,7 +30,7 @@ impl Auditor {
 }
 
 impl Runtime {
-    /// To be called when everything that was due has been done.
+    /// Runs the check if it is due. Must be called after all due timers have run.
     pub(super) fn audit(&mut self, now: Ts) {
         if Instant::now() < self.auditor.due {
             return;

@@ -1,4 +1,4 @@
-//! What the loop does to make durable what it decided, and what it does if that fails or hangs.
+//! Commits the loop's decisions, and handles a commit that fails or hangs.
 
 use core::time::Duration;
 
@@ -10,16 +10,17 @@ use super::Runtime;
 use crate::errors::chain;
 use crate::store;
 
-/// Between two attempts to reach a store that refuses.
+/// The first and the longest wait between two attempts while the store refuses writes.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LAST: Duration = Duration::from_secs(5);
-/// An hour of a run that is older when it is read is not kept: reports are of what was watched.
+/// The age from which an hour of a run is not stored, because reports cover only what was
+/// monitored.
 const HOURS_AGE_MAX: Span = Span::secs(31 * 86_400);
-/// How long a stop tries to keep what is not yet kept.
+/// The time limit for the last commit at a stop.
 const LAST_COMMIT_MAX: Duration = Duration::from_secs(5);
 
 impl Runtime {
-    /// Commits, and waits for the end no longer than that: a disk may hang.
+    /// Begins a commit, and waits for its end for at most `longest`, because a disk may hang.
     pub(super) async fn commit(&mut self, longest: Duration) {
         for change in self.engine.take_changes() {
             if self.changes.try_send(change).is_err() {
@@ -46,8 +47,8 @@ impl Runtime {
         }
     }
 
-    /// Takes what was accounted of hours that are over. Their times are those of trainers: one that
-    /// invents them must not fill the disk.
+    /// Takes the accounted time of completed hours. Their times come from trainers, so invalid ones
+    /// must not fill the disk.
     fn keep_hours(&mut self) {
         let now = self.clock.now();
         let kept = now.earlier(HOURS_AGE_MAX).0 / HOUR.0..=now.0 / HOUR.0;
@@ -60,7 +61,7 @@ impl Runtime {
         }
     }
 
-    /// The commit under way has ended.
+    /// Handles the end of a commit.
     pub(super) fn committed(&mut self, done: store::Result<()>) {
         let whole = self.pending.end_commit(done.is_ok(), &self.read_model, &self.happened);
         match done {
@@ -75,7 +76,7 @@ impl Runtime {
                 }
             }
             Err(err) => {
-                // What is left is stored together.
+                // The rest is stored together.
                 self.pending.whole = true;
                 self.metrics.commit_failures.inc();
                 let pause = self.schedule.retry.map_or(RETRY_FIRST, |(_, pause)| (2 * pause).min(RETRY_LAST));
@@ -94,7 +95,8 @@ impl Runtime {
         self.metrics.pending_effects.set(self.pending.effects.len() as i64);
     }
 
-    /// What is not kept by now is read again after the start: state and cursors stand together.
+    /// Makes the last commit. What is not stored is read again after the start, because state and
+    /// cursors belong together.
     pub(super) async fn last_commit(&mut self) {
         let deadline = Instant::now() + LAST_COMMIT_MAX;
         if self.pending.is_under_way()

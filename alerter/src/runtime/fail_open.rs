@@ -1,4 +1,4 @@
-//! What is done about a store that goes on refusing: pages are sent from memory, up to a limit.
+//! Handles a store that refuses writes for long: pages are sent from memory, up to a limit.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,11 +14,12 @@ use super::pending::Pending;
 use crate::store::Store;
 use crate::store::unrecorded::{may_precede_its_record, say_not_recorded};
 
-/// How often somebody looks whether the database is in its place.
+/// The interval at which the database file is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Runtime {
-    /// Hands over the pages that the store has not taken for too long, its own among them.
+    /// Moves pages that the store has refused for too long to memory, including the page about the
+    /// store itself.
     pub(super) fn fail_open(&mut self) {
         self.look_at_the_store();
         self.report_store_fault();
@@ -32,7 +33,7 @@ impl Runtime {
         self.pending.hand_over(&self.store, now, since);
     }
 
-    /// A database that goes away while there is nothing to write is missed all the same.
+    /// Checks the database file, so that its removal is detected even without writes.
     fn look_at_the_store(&mut self) {
         let now = Instant::now();
         if now >= self.schedule.look_due {
@@ -41,8 +42,7 @@ impl Runtime {
         }
     }
 
-    /// A store that refuses writes, or accepts them again, is reported like any other fault of the
-    /// alerter.
+    /// Reports that the store refuses or accepts writes, like any other fault of the alerter.
     fn report_store_fault(&mut self) {
         let fault = match self.store.refusal() {
             Some(_) if !self.store.fails_open() => return,
@@ -57,13 +57,13 @@ impl Runtime {
         }
     }
 
-    /// Makes room in what waits for the store, at the cost of lines of history if need be.
+    /// Reduces the pending effects, if necessary by dropping lines of history.
     pub(super) fn make_room(&mut self) {
-        // A store that is only slow, or refuses for a moment, costs nobody any history.
+        // If the store is only slow or refuses briefly, no history is dropped.
         if self.has_room() || self.pending.is_compact() || !self.store.fails_open() {
             return;
         }
-        // What looks at each effect once has looked at all of them.
+        // All consumers that process each effect once have now processed all of them.
         self.count_incidents();
         self.fail_open();
         self.pending.dress(&self.templates, &self.metrics);
@@ -76,14 +76,14 @@ impl Runtime {
 }
 
 impl Pending {
-    /// Gives pages to whoever sends them without a record, in words that say so.
+    /// Moves pages to memory, to be sent without a record and with a note about that.
     fn hand_over(&mut self, store: &Store, now: Ts, since: Ts) {
         let notes = self.held(store, now, since);
         self.effects.extend(notes);
         self.all_handed();
     }
 
-    /// Holds new pages, and notes it in their histories.
+    /// Holds new pages in memory, and notes this in their histories.
     fn held(&self, store: &Store, now: Ts, since: Ts) -> Vec<Effect> {
         let (all, handed) = self.unkept();
         let new = all.clone().skip(handed);
@@ -96,8 +96,8 @@ impl Pending {
                 stands.insert(&record.id, record);
             }
         }
-        // One that is taken, over or suppressed by now calls nobody; an answer or an end is for
-        // those who were called from here.
+        // A page of an incident that is acknowledged, over or suppressed by now calls nobody. An
+        // acknowledgement or a resolution is only for receivers that were called from memory.
         let wanted = |n: &Notification| {
             let record = stands.get(n.incident.as_str());
             let calls = |r: &&IncidentRecord| {
@@ -118,7 +118,7 @@ impl Pending {
             let mut n = (**n).clone();
             say_not_recorded(&mut n.message, since);
             let (incident, actor) = (n.incident.clone(), n.receiver.clone());
-            // It was made when it was decided, which was before it was handed over.
+            // The creation time is that of the decision, not that of this step.
             let created_at = n.message.at;
             let (action, taken) = (n.action.as_str(), store.hold(n, created_at));
             let what = if taken {
@@ -135,8 +135,8 @@ impl Pending {
         self.compacted == self.effects.len()
     }
 
-    /// Leaves out what later effects replace, and then the oldest lines of history while there are
-    /// more effects than `most`; how many lines.
+    /// Drops effects that later ones replace, and then the oldest lines of history while there are
+    /// more than `most` effects. Returns the number of dropped lines.
     pub(super) fn compact(&mut self, most: usize) -> usize {
         let (mut records, mut updates) = (BTreeSet::new(), BTreeSet::new());
         let mut kept: Vec<Effect> = Vec::with_capacity(self.effects.len());

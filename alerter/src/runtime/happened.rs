@@ -1,4 +1,4 @@
-//! What readers of the events are sent.
+//! Publishes events for readers of the event stream.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use crate::events::{NodeNews, STEP_EVERY, StepNews};
 use crate::node_snapshot::NodeSnapshot;
 
 impl Runtime {
-    /// Publishes the runs that stepped and the nodes that changed since the last view.
+    /// Publishes the runs that stepped and the nodes that changed since the last snapshot.
     pub(super) fn publish_events(&mut self, now: Ts, view: &RuntimeSnapshot) {
-        // Nobody who comes back needs an old step.
+        // A reader that reconnects does not need old steps.
         if self.happened.has_readers() {
             self.publish_steps(now, view);
         }

@@ -1,4 +1,4 @@
-//! What comes from outside the streams: silences that people ask for, and alerts of other programs.
+//! Handles input other than the streams: silences by people, and alerts of other programs.
 
 use stepwatch_respond::effect::{Effect, Input};
 use stepwatch_respond::external::PostedAlert;
@@ -10,21 +10,21 @@ use crate::audit::{Entry, Outcome};
 use crate::metrics::{StateLabel, Word};
 use crate::store;
 
-/// What somebody wants of the silences. The answer comes when it is durable.
+/// A command about silences. It is answered when its effects are durable.
 #[derive(Debug)]
 pub enum Outside {
-    /// `fresh` is an id that no silence has.
+    /// Creates or changes a silence. `fresh` is an unused id.
     Silence { wanted: Box<Wanted>, fresh: String, reply: oneshot::Sender<Silenced> },
-    /// The silence as it was before; `None` if there is none.
+    /// Ends a silence. The answer is the silence as it was before; `None` if there is none.
     Expire { id: String, reply: oneshot::Sender<Option<Box<Silence>>> },
 }
 
-/// Alerts that another program sent at once. The answer comes when what is new in them is durable.
+/// Alerts that another program sent together. They are answered when what is new in them is
+/// durable.
 #[derive(Debug)]
 pub struct AlertBatch {
     pub alerts: Vec<PostedAlert>,
-    /// Of the audit log. Alerts that change nothing are sent again every minute, and are not
-    /// recorded.
+    /// The audit entry. Repeated alerts that change nothing are not recorded.
     pub entry: Option<Box<Entry>>,
     pub reply: oneshot::Sender<Heard>,
 }
@@ -37,7 +37,7 @@ pub struct Heard {
     pub refused: u64,
 }
 
-/// An id that no silence has: a random UUID, as `amtool` wants them.
+/// An unused silence id: a random UUID, as `amtool` requires.
 pub fn fresh_id() -> Result<String, getrandom::Error> {
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes)?;
@@ -48,7 +48,7 @@ pub fn fresh_id() -> Result<String, getrandom::Error> {
 }
 
 impl Runtime {
-    /// Gives the engine, and whoever looks, the silences and alerts that are stored.
+    /// Restores the stored silences and alerts into the engine and the read model.
     pub(super) async fn recall(&mut self) -> store::Result<()> {
         let now = self.clock.now();
         let (silences, alerts) = (self.store.load_silences().await?, self.store.load_alerts().await?);
@@ -60,7 +60,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Does it, and notes whether that changed anything.
+    /// Applies a command, and notes in its audit entry whether it changed anything.
     pub(super) fn audited(&mut self, mut entry: Entry, command: Command) {
         let known = self.pending.effects.len();
         self.command(command);
@@ -136,8 +136,8 @@ impl Runtime {
             self.note(*entry);
         }
         let seen = alerts.iter().filter_map(|t| self.engine.alerts().get(t.alert.fingerprint).cloned());
-        // What says nothing new needs no commit: it is answered at once, unless what it repeats
-        // still waits for one.
+        // A batch without news needs no commit. It is answered at once, unless pending changes may
+        // still be about to commit.
         if self.pending.is_urgent() {
             self.pending.seen.extend(seen);
             self.pending.hold(reply, heard);

@@ -1,4 +1,4 @@
-//! What the engine has decided and the store does not yet have.
+//! The decisions of the engine that the store does not have yet.
 
 use core::{fmt, mem};
 use std::collections::BTreeMap;
@@ -21,29 +21,29 @@ use crate::read_model::ReadModel;
 use crate::store::{self, Commit, Store};
 use crate::templates::Templates;
 
-/// One transaction to be. A later word on a part or a cursor replaces an earlier one; effects only
-/// add up.
+/// The next transaction. A later value of a part or a cursor replaces an earlier one; effects only
+/// accumulate.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     pub effects: Vec<Effect>,
-    /// The state of the streams and the cursors must be stored with it: something that they said
-    /// has led to something. Otherwise they stand where they stood, and nobody who waits for an
-    /// answer waits for them.
+    /// Whether the state of the streams and the cursors must be stored too, because records caused
+    /// effects. Otherwise they stay unchanged in the store, so that a person's answer does not wait
+    /// for them.
     pub whole: bool,
-    /// How many of the effects the metrics have seen.
+    /// The number of effects that the metrics have counted.
     pub counted: usize,
-    /// How many of them have the words that they will be sent with.
+    /// The number of effects whose messages have their final text.
     pub(super) dressed: usize,
-    /// How many of them have been looked at for pages that cannot wait for the store.
+    /// The number of effects that were checked for pages that cannot wait for the store.
     pub(super) handed: usize,
-    /// How many were left when they were last made fewer.
+    /// The number of effects after the last reduction.
     pub(super) compacted: usize,
     pub cursors: BTreeMap<String, Cursor>,
-    /// Outcomes of messages that the engine has taken note of.
+    /// The outcomes of messages that the engine has processed.
     pub reported: Vec<String>,
-    /// Who asked for what.
+    /// The audit entries of commands.
     pub audit: Vec<Entry>,
-    /// What was accounted of the hours of runs.
+    /// The accounted hours of runs.
     pub hours: Vec<RunHour>,
     /// Alerts that were sent again.
     pub seen: Vec<Firing>,
@@ -52,20 +52,20 @@ pub(super) struct Pending {
     under_way: Option<UnderWay>,
 }
 
-/// A commit that has begun.
+/// A commit in progress.
 struct UnderWay {
     writing: BoxFuture<'static, store::Result<()>>,
     commit: Arc<Commit>,
     seen: Vec<Firing>,
     held: Vec<Held>,
     whole: bool,
-    /// As in [`Pending`], of its effects.
+    /// The same numbers as in [`Pending`], for the effects of this commit.
     counted: usize,
     dressed: usize,
     handed: usize,
 }
 
-/// An answer to be given when what it answers is durable.
+/// An answer that waits until its effects are durable.
 struct Held(Box<dyn FnOnce() + Send>);
 
 impl fmt::Debug for Held {
@@ -75,7 +75,8 @@ impl fmt::Debug for Held {
 }
 
 impl Pending {
-    /// Somebody waits for it, or must hear of it.
+    /// Whether the changes must be stored now, because a request waits for them or a person is
+    /// notified.
     pub(super) fn is_urgent(&self) -> bool {
         let history = |effect: &Effect| matches!(effect, Effect::Incident(_) | Effect::Timeline(_));
         !self.effects.iter().all(history)
@@ -84,13 +85,13 @@ impl Pending {
             || !self.audit.is_empty()
     }
 
-    /// Answers when all that is pending now is durable.
+    /// Sends the answer when all pending changes are durable.
     pub(super) fn hold<T: Send + 'static>(&mut self, reply: oneshot::Sender<T>, answer: T) {
-        // Whoever asked may have gone away; what was asked is done.
+        // The caller may no longer wait; the command is done nevertheless.
         self.held.push(Held(Box::new(move || drop(reply.send(answer)))));
     }
 
-    /// What is pending must not wait for the periodic commit, though nobody waits for it.
+    /// Makes the pending changes urgent, although nobody waits for them.
     pub(super) fn hurry(&mut self) {
         self.held.push(Held(Box::new(|| ())));
     }
@@ -99,8 +100,7 @@ impl Pending {
         self.state.extend(parts);
     }
 
-    /// Gives the messages the words of their receivers, once: a store that refuses is given the
-    /// same again.
+    /// Applies the receivers' templates to messages, once: a retried commit has the same text.
     pub(super) fn dress(&mut self, templates: &Templates, metrics: &RuntimeMetrics) {
         let mut notes = Vec::new();
         for effect in &mut self.effects[self.dressed..] {
@@ -131,7 +131,7 @@ impl Pending {
         self.dressed = self.effects.len();
     }
 
-    /// Begins to make it durable. What comes from now on waits for the next commit.
+    /// Begins a commit. Later changes wait for the next one.
     pub(super) fn begin_commit(&mut self, store: &Store, at: Ts) {
         let commit = Arc::new(Commit {
             effects: mem::take(&mut self.effects),
@@ -160,7 +160,7 @@ impl Pending {
         self.under_way.is_some()
     }
 
-    /// Resolves when the commit under way ends.
+    /// Resolves when the commit in progress ends.
     pub(super) async fn written(&mut self) -> store::Result<()> {
         match &mut self.under_way {
             Some(under_way) => under_way.writing.as_mut().await,
@@ -168,8 +168,8 @@ impl Pending {
         }
     }
 
-    /// Takes note of a commit that ended: answers those who wait, or has everything to commit
-    /// again. Whether it was whole.
+    /// Handles the end of a commit: sends the answers, or restores the changes for another commit.
+    /// Returns whether it was whole.
     pub(super) fn end_commit(&mut self, kept: bool, read_model: &ReadModel, happened: &Events) -> bool {
         let Some(UnderWay { writing, commit, seen, held, whole, counted, dressed, handed }) =
             self.under_way.take()
@@ -207,8 +207,8 @@ impl Pending {
         whole
     }
 
-    /// What has been decided and is not known to be durable, and from where on nobody has looked at
-    /// it for pages that cannot wait.
+    /// The decisions that are not known to be durable, and the index of the first one that was not
+    /// checked for pages that cannot wait.
     pub(super) fn unkept(&self) -> (impl Iterator<Item = &Effect> + Clone, usize) {
         let under_way = self.under_way.as_ref();
         let first: &[Effect] = under_way.map_or(&[], |u| &u.commit.effects);
@@ -217,7 +217,7 @@ impl Pending {
         (first.iter().chain(&self.effects), handed)
     }
 
-    /// Everything has been looked at.
+    /// Marks all effects as checked.
     pub(super) fn all_handed(&mut self) {
         self.handed = self.effects.len();
         if let Some(under_way) = &mut self.under_way {

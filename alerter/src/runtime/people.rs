@@ -1,4 +1,4 @@
-//! What people want of the runtime, and what it answers when that is durable.
+//! Commands of people to the runtime, and their answers when the effects are durable.
 
 use std::time::Duration;
 
@@ -10,22 +10,21 @@ use tokio::sync::oneshot;
 use super::{AlertBatch, Answer, Command, Heard, Runtime, RuntimeHandle};
 use crate::audit::Entry;
 
-/// How long something may take to become durable before whoever asked for it is asked to look
+/// The time limit for effects to become durable, after which the answer asks the person to check
 /// again.
 const DURABLE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Why there is no answer that something is durable.
+/// The reason why a command was not confirmed as durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unanswered {
-    /// The alerter stops: it was not done.
+    /// The alerter is stopping; the command was not applied.
     Stopping,
-    /// It is to be done, and the store is slow or refuses.
+    /// The command is applied, but the store is slow or refuses writes.
     NotDurable,
 }
 
 impl RuntimeHandle {
-    /// Hands over a command of a person and the entry of the audit log that is kept with it, and
-    /// waits for the answer.
+    /// Sends a command of a person with its audit entry to the runtime, and waits for the answer.
     pub(crate) async fn ask<T>(
         &self,
         entry: Entry,
@@ -37,7 +36,8 @@ impl RuntimeHandle {
         durable(sent, answer).await
     }
 
-    /// Hands over alerts of another program, and waits until what is new in them is durable.
+    /// Sends alerts of another program to the runtime, and waits until what is new in them is
+    /// durable.
     pub(crate) async fn post_alerts(
         &self,
         alerts: Vec<PostedAlert>,
@@ -50,7 +50,7 @@ impl RuntimeHandle {
     }
 }
 
-/// Both may wait: a queue that is full is a store that is slow.
+/// Waits for the queue and for the answer within one time limit: a full queue is a slow store too.
 async fn durable<T>(
     sent: impl Future<Output = Result<(), ()>>,
     answer: oneshot::Receiver<T>,
@@ -97,12 +97,12 @@ impl Runtime {
         self.schedule.changed();
     }
 
-    /// In the words of its receiver, when the changes that they contain are durable; at once while
-    /// messages are sent without a record.
+    /// Answers with the current text in the receiver's templates, when the changes behind it are
+    /// durable. While messages are sent from memory, it answers at once.
     fn reword(&mut self, mut n: Notification, reply: oneshot::Sender<Option<Message>>) {
         let words = self.engine.reword(self.clock.now(), &n).map(|message| {
             n.message = message;
-            // A template that fails was reported when the message was first rendered.
+            // The template error was reported when the message was first rendered.
             self.templates.dress(&mut n);
             n.message
         });
@@ -118,7 +118,7 @@ impl Runtime {
         if matches!(action, IncidentAction::Reopen) {
             before = self.engine.resolved_still_firing().find(|r| r.id == id).cloned().map(Box::new);
         }
-        // A note may be added to what is over.
+        // A note may be added to a resolved incident.
         if before.is_none() && !matches!(action, IncidentAction::Note(_)) {
             let _ = reply.send(None);
             return;

@@ -1,30 +1,30 @@
-//! What waits for the runtime: the reports of the sources, and how many bytes of them may wait, of
-//! all sources and of each.
+//! The input queue of the runtime: the reports of the sources, and a limit on their bytes, for all
+//! sources and for each.
 //!
 //! A record in memory is larger than its text: a short one by the fixed size of an event, a long
-//! one by the size of its values. That size is reserved before the text is parsed, and released
-//! when the runtime has dropped the events. Readers that wait for room are served in turn.
+//! one by the size of its values. That size is reserved before parsing, and released when the
+//! runtime has dropped the events. Readers wait for room in order.
 
 use std::sync::Arc;
 
 use stepwatch_wire::Event;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bytes that may wait, of all sources.
+/// The most bytes in the queue, of all sources.
 const QUEUE_BYTES: usize = 8 << 20;
-/// Bytes of one source: the others find room, whatever it sends.
+/// The most bytes of one source, so that others always find room.
 const SOURCE_BYTES: usize = QUEUE_BYTES / 8;
-/// Bytes of text that are parsed at once.
+/// The number of bytes of text that are parsed at once.
 pub(crate) const PART_BYTES: usize = 16 << 10;
-/// How many times larger than its text the values of a record may be.
+/// The largest ratio of a record's values in memory to its text.
 const VALUES_OVER_TEXT: usize = 4;
 
-/// What one source reports, in order.
+/// Reports of one source, in order.
 #[derive(Debug)]
 pub struct Feed {
     pub source: Arc<str>,
     pub news: News,
-    /// Its share of the queue, held until it is dropped.
+    /// The reserved room in the queue, released on drop.
     pub room: Taken,
 }
 
@@ -32,21 +32,21 @@ pub struct Feed {
 pub enum News {
     Events(Vec<Event>),
     Up {
-        /// The configuration allows others to send their events to it.
+        /// Whether the configuration allows the source to forward events of other nodes.
         many_nodes: bool,
     },
     Down {
         reason: String,
     },
-    /// It is gone from the configuration or the discovery.
+    /// The source was removed from the configuration or the discovery.
     Gone,
 }
 
-/// The room of all sources.
+/// The room for all sources.
 #[derive(Debug, Clone)]
 pub(crate) struct Queue(Arc<Semaphore>);
 
-/// The room of one source within that of all.
+/// The room for one source within that of all.
 #[derive(Debug)]
 pub(crate) struct Share {
     own: Arc<Semaphore>,
@@ -80,14 +80,14 @@ impl Share {
     /// Waits until there is room.
     pub(crate) async fn take(&self, text: &[u8]) -> Taken {
         let bytes = weight(text);
-        // Neither is ever closed.
+        // The semaphores are never closed.
         let own = Arc::clone(&self.own).acquire_many_owned(bytes).await.ok();
         let all = Arc::clone(&self.all.0).acquire_many_owned(bytes).await.ok();
         Taken { _held: own.zip(all) }
     }
 }
 
-/// The size of a text's events in memory, at most the share of one source.
+/// The size of a text's events in memory, limited to the share of one source.
 fn weight(text: &[u8]) -> u32 {
     let records = memchr::memchr_iter(b'\n', text).count();
     let bytes = VALUES_OVER_TEXT * text.len() + records * size_of::<Event>();
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// How often this much is taken before there is no room.
+    /// The number of times that this text can be reserved until there is no room.
     fn fill(share: &Share, text: &[u8], taken: &mut Vec<Taken>) -> usize {
         let had = taken.len();
         while let Some(more) = share.try_take(text) {

@@ -1,4 +1,4 @@
-//! What the engine judged goes into the series.
+//! Records evaluated samples in the series.
 
 use stepwatch_detect::JudgedSample;
 use stepwatch_detect::detector::shared::Source;
@@ -10,7 +10,7 @@ use super::Runtime;
 use crate::series::{MarkKind, Recorded, SeriesTable, Value};
 
 impl Runtime {
-    /// Records the samples that were judged since the last call.
+    /// Records the samples that were evaluated since the last call.
     pub(super) fn record_series(&mut self, now: Ts) {
         for judged in self.engine.take_judged() {
             record(&self.series, now, &judged);
@@ -45,7 +45,7 @@ pub(crate) fn record(series: &SeriesTable, now: Ts, judged: &JudgedSample) {
         StepClass::Eval => Some(MarkKind::Evaluation),
         StepClass::Train | StepClass::First => None,
     };
-    // A signal that comes late belongs to a step that has its mark.
+    // A late signal belongs to a step that already has its mark.
     let mark = mark.filter(|_| !s.adds);
     let values = &values[..n];
     series.record(&Recorded {

@@ -1,12 +1,12 @@
-//! What a start says of what it found.
+//! Notes the recovery after a start.
 
 use super::Runtime;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Effect, Input, TimelineEntry};
 
 impl Runtime {
-    /// Says in the history of every open incident that it survived a stop of ours, and how long
-    /// that was.
+    /// Adds a line to the history of every open incident: it survived a stop of the alerter of this
+    /// length.
     pub(super) async fn note_recovery(&mut self) {
         let now = self.clock.now();
         let alive = self.store.alive_at().await.unwrap_or_default();
@@ -23,7 +23,7 @@ impl Runtime {
                 "started with open incidents: their escalation goes on"
             );
         }
-        // Whether pages are taken is found out anew.
+        // Whether pages are accepted is determined again.
         self.engine.handle(now, Input::AllReached, &mut self.pending.effects);
         for (incident, next, suppressed) in records {
             let next = match next {

@@ -16,7 +16,7 @@ use crate::store::DeliveryState;
 use crate::testing::{DEADLINE, rank_dead, step, wait_for};
 use stepwatch_respond::config::ResponderConfig;
 
-/// A runtime on a real store, fed by hand.
+/// A runtime with a real store, driven by the test.
 struct Rig {
     dir: TempDir,
     store: Store,
@@ -32,7 +32,7 @@ struct Rig {
 fn config(page_after_ms: i64) -> EngineConfig {
     let responder = ResponderConfig { receivers: vec!["chat".into()], ..ResponderConfig::default() };
     let mut config = EngineConfig::from(responder);
-    // Each incident is looked at for itself here.
+    // Incidents are examined individually here.
     config.responder.storm.enabled = false;
     Arc::make_mut(&mut config.detectors).rank_dead.page_after = Span::millis(page_after_ms);
     config
@@ -71,7 +71,7 @@ impl Rig {
         Self { dir, store, handle, cursors, feeds, feedback, metrics, stop, task }
     }
 
-    /// Ends it in order, and starts another on the same store.
+    /// Stops the runtime in order, and starts another with the same store.
     async fn restart(self) -> Self {
         self.stop.fire();
         self.task.await.unwrap();
@@ -108,7 +108,7 @@ impl Rig {
         .await
     }
 
-    /// Another program at the database, as a full disk or a broken table would be.
+    /// Runs SQL from outside, to simulate a full disk or a broken table.
     async fn sql(&self, sql: &'static str) {
         let _busy = store::busy::Busy::now();
         let path = self.store.path().display().to_string();
@@ -117,14 +117,13 @@ impl Rig {
     }
 }
 
-/// Batches that may wait for the runtime here.
+/// The most batches that wait for the runtime here.
 const QUEUE: usize = 4;
 
 const BREAK: &str = "ALTER TABLE timeline RENAME TO away";
 const MEND: &str = "ALTER TABLE away RENAME TO timeline";
 
-/// A commit of it may wait: a run that changes its incidents all the time would have the loop do
-/// nothing else.
+/// Such a commit may wait: a run whose incidents change constantly must not occupy the loop.
 #[test]
 fn what_notifies_nobody_is_not_urgent() {
     let mut pending = Pending::default();
@@ -145,7 +144,7 @@ async fn nobody_is_woken_before_it_is_durable() {
     let rig = Rig::start().await;
     rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
     tokio::time::timeout(DEADLINE, rig.store.posted()).await.expect("the outbox to be woken");
-    // Everything that belongs together is there at that moment.
+    // All parts of the transaction are visible at that moment.
     let incidents = rig.store.incidents(&Filter::default()).await.unwrap();
     let [incident] = incidents.as_slice() else { panic!("{incidents:?}") };
     assert_eq!((incident.severity, incident.state), (Severity::Page, State::Open));
@@ -179,7 +178,7 @@ async fn a_template_that_fails_costs_no_message_and_is_reported_once() {
     let templates = templates("chat", words);
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::saying(dir, config(0), MAX_PENDING_EFFECTS, templates).await;
-    // A store that refuses at first is given the same message afterwards.
+    // A store that refuses the first commit gets the same message afterwards.
     rig.sql(BREAK).await;
     rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
     wait_for("a refusal", async || (rig.metrics.commit_failures.get() > 0).then_some(())).await;
@@ -209,7 +208,7 @@ async fn an_incident_whose_state_is_lost_does_not_stay_open_for_ever() {
     let rig = Rig::start().await;
     rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
     let before = rig.incident().await;
-    // As an upgrade finds it: the parts are of another version.
+    // After an upgrade, the stored parts have another version.
     rig.sql("UPDATE engine_state SET value = X'00'").await;
     rig.stop.fire();
     rig.task.await.unwrap();
@@ -230,7 +229,7 @@ async fn a_restart_knows_what_was_known() {
     let lines = [step(1, "r", 1), rank_dead(2, "r", 3)];
     rig.feed(&lines).await;
     let before = rig.incident().await;
-    // No effect, so only the periodic commit or the stop keeps it.
+    // Without effects, only the periodic commit or the stop stores the step.
     rig.feed(&[step(3, "other", 1)]).await;
     wait_for("the step to be judged", async || (rig.metrics.steps.get() == 2).then_some(())).await;
 
@@ -239,7 +238,7 @@ async fn a_restart_knows_what_was_known() {
     let view = rig.handle.views.get();
     assert_eq!(view.open_incidents, 1);
     assert_eq!(view.runs.iter().map(|r| r.run.as_str()).collect::<Vec<_>>(), ["other", "r"]);
-    // The same records again, as after a power cut that lost the cursor: nothing new.
+    // The same records again, as after a power failure that lost the cursor, change nothing.
     rig.feed(&lines).await;
     rig.ack(&before.id, "alice").await.expect("still open");
     assert_eq!(rig.store.incidents(&Filter::default()).await.unwrap().len(), 1);
@@ -379,7 +378,7 @@ async fn an_acknowledgement_that_is_not_durable_is_not_answered() {
 async fn too_much_undecided_stops_the_intake_until_the_store_takes_it() {
     let rig = Rig::with_room(tempfile::tempdir().unwrap(), config(0), 50).await;
     rig.sql(BREAK).await;
-    // Each run opens an incident: a few effects each.
+    // Each run opens an incident with a few effects.
     let many = (0..50).flat_map(|i| {
         let run = format!("run-{i:02}");
         [step(2 * i + 1, &run, 1), rank_dead(2 * i + 2, &run, 3)]
@@ -391,7 +390,7 @@ async fn too_much_undecided_stops_the_intake_until_the_store_takes_it() {
     }
     let refusals = rig.metrics.commit_failures.get();
     wait_for("more", async || (rig.metrics.commit_failures.get() >= refusals + 2).then_some(())).await;
-    // The loop goes round, and leaves what is in the queue there.
+    // The loop continues, and leaves the rest in the queue.
     assert_eq!((rig.metrics.steps.get(), rig.feeds.capacity()), (50, 0));
 
     rig.sql(MEND).await;
@@ -400,8 +399,7 @@ async fn too_much_undecided_stops_the_intake_until_the_store_takes_it() {
     assert_eq!(rig.store.incidents(&Filter::default()).await.unwrap().len(), 50);
 }
 
-/// The entry of the audit log is in the transaction of the change that it records, or neither is
-/// there.
+/// The audit entry is in the transaction of its change, so that both or neither are stored.
 #[tokio::test]
 async fn what_somebody_did_and_that_they_did_it_are_kept_together() {
     use crate::audit::{Door, Outcome};
@@ -431,13 +429,13 @@ async fn what_somebody_did_and_that_they_did_it_are_kept_together() {
     assert!(tokio::time::timeout(DEADLINE, answer).await.unwrap().unwrap().is_some());
     assert_eq!(rig.incident().await.state, State::Acknowledged);
     assert_eq!(log().await, [("ack".to_owned(), Outcome::Done)]);
-    // Asked for again, it is written that it changed nothing.
+    // A repeated request is recorded as one that changed nothing.
     rig.ask(|reply| ack("nonsense", reply)).await;
     wait_for("the entry", async || (log().await.len() == 2).then_some(())).await;
     assert_eq!(log().await[0].1, Outcome::Unchanged);
 }
 
-/// The wall clock was set back by an hour, and the process was started again.
+/// The wall clock was set back by an hour, and the process was restarted.
 #[tokio::test]
 async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understood() {
     let dir = tempfile::tempdir().unwrap();
@@ -449,7 +447,7 @@ async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understoo
     let rig = Rig::on(dir, config(0)).await;
     assert!(rig.handle.clock.now() >= touched_at, "what was due in a minute is due in a minute");
 
-    // An alert that fires for five more minutes, and a silence of half an hour, by the wall.
+    // An alert that fires for five more minutes, and a silence of half an hour, by the wall clock.
     let (ends, quiet_until) = (wall() + Span::secs(300), wall() + Span::secs(1800));
     let labels =
         |name: &str| [("alertname", name), ("severity", "critical")].map(|(n, v)| (n.into(), v.into()));
@@ -497,7 +495,7 @@ async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understoo
     assert_eq!(read_model.alerts(wall()).len(), 2);
 }
 
-/// A page that the store refuses is handed over after ten seconds, in words that say so, and
+/// A page that the store refuses is sent from memory after ten seconds, with a note about that, and
 /// recorded as sent.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_sent() {
@@ -507,7 +505,7 @@ async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_sent() {
     wait_for("a refusal", async || rig.store.refused_for()).await;
     let due = || rig.store.unrecorded_due(Ts(i64::MAX)).0;
     assert_eq!(due(), []);
-    // Of the rank, and of the store itself.
+    // The pages about the rank and about the store itself.
     let lanes = wait_for("both pages", async || Some(due()).filter(|lanes| lanes.len() == 2)).await;
     let waited = rig.store.refused_for().unwrap();
     assert!(waited >= FAIL_OPEN_AFTER && waited < FAIL_OPEN_AFTER + Duration::from_secs(1), "{waited:?}");

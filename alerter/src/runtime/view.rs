@@ -1,4 +1,4 @@
-//! What the loop shows of itself: copies, so that looking never holds it up.
+//! Snapshots of the loop's state, so that readers never delay it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,29 +18,29 @@ use crate::node_snapshot::NodeSnapshot;
 use crate::rank_table::RankTable;
 use crate::run_snapshot::RunSnapshot;
 
-/// Runs shown; the rest is counted.
+/// The most runs that are shown; the others are counted.
 const MAX_RUNS_SHOWN: usize = 10_000;
 
-/// Read by anyone, replaced by the runtime.
+/// The current snapshot, which the runtime replaces and anybody can read.
 #[derive(Debug, Default)]
 pub struct Views(ArcSwap<RuntimeSnapshot>);
 
 #[derive(Debug, Clone, Default)]
 pub struct RuntimeSnapshot {
     pub runs: Vec<RunSnapshot>,
-    /// Runs beyond those shown.
+    /// The number of runs beyond those shown.
     pub runs_hidden: usize,
     pub open_incidents: usize,
     pub pending_effects: usize,
     pub store_refuses: bool,
-    /// Why the engine wakes next, and when.
+    /// When the engine wakes next, and why.
     pub next_deadline: Option<(Ts, &'static str)>,
-    /// What sources were refused: how many records, and why the last.
+    /// The number of refused records by source, and the last reason.
     pub refused: BTreeMap<String, (u64, &'static str)>,
     pub oncall: Arc<OnCall>,
-    /// By name.
+    /// The nodes by name.
     pub nodes: Arc<[Arc<NodeSnapshot>]>,
-    /// Nodes beyond those shown.
+    /// The number of nodes beyond those shown.
     pub nodes_hidden: usize,
     /// The ranks of each run.
     pub ranks: Arc<BTreeMap<String, Arc<RankTable>>>,
@@ -59,7 +59,7 @@ impl Runtime {
                 self.metrics.opened.get_or_create(&labels).inc();
                 self.open.insert(record.id.clone());
             }
-            // One that comes back is no new one.
+            // An incident that reopens is not new.
             if record.state == State::Resolved && record.reopens_at().is_none() {
                 self.open.remove(&record.id);
             }
@@ -105,7 +105,7 @@ impl Runtime {
         }
     }
 
-    /// There may be tens of thousands: looked through once.
+    /// Counts the open incidents in one pass, because there may be tens of thousands.
     fn count_open(&self) {
         let severities = [Severity::Info, Severity::Ticket, Severity::Page];
         let (mut open, mut answered, mut silenced) = ([0; 3], [0; 3], 0);

@@ -1,5 +1,5 @@
-//! What remote write brings: reports of instances, and values of series that are watched by their
-//! names.
+//! Handles remote write batches: reports of instances, and values of series that are watched under
+//! their own names.
 
 use std::sync::Arc;
 
@@ -12,11 +12,10 @@ use tokio::time::Instant;
 
 use super::{PORTION, Runtime};
 
-/// Batches of one portion.
+/// The most batches of one portion.
 const WRITES_A_PASS: usize = 16;
 
-/// What one request came to. The answer comes when it is judged, and when what it led to is
-/// durable.
+/// The result of one request. It is answered when it is evaluated and its effects are durable.
 #[derive(Debug)]
 pub struct WriteBatch {
     pub reports: Vec<Reported>,
@@ -25,7 +24,7 @@ pub struct WriteBatch {
 }
 
 impl Runtime {
-    /// One portion of the requests that wait, which begins with `batch`.
+    /// Applies one portion of the waiting requests, which begins with `batch`.
     pub(super) fn take_writes(&mut self, batch: WriteBatch) {
         let (started, known) = (Instant::now(), self.pending.effects.len());
         let mut replies = vec![self.apply_write(batch)];

@@ -1,20 +1,20 @@
-//! The steps of raw values, as stretches of equal interval: a run that logs every ten steps has one
-//! stretch, however many values.
+//! The steps of raw values, as ranges of equal interval: a run that logs every ten steps has one
+//! range for any number of values.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-/// Stretches of one axis. A signal of irregular steps keeps fewer raw values: at least twice as
-/// many as it has stretches.
+/// The most ranges of one axis. A signal with irregular steps keeps fewer raw values, but at least
+/// twice as many as it has ranges.
 pub(super) const MAX_STRETCHES: usize = 320;
-/// Stretches for which room is made at once: memory follows what is kept.
+/// The number of ranges by which capacity grows, so that memory follows the content.
 const ROOM: usize = 16;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Axis(VecDeque<Stretch>);
 
-/// `count` steps from `first` on, `interval` apart.
+/// `count` steps beginning with `first`, `interval` apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Stretch {
     first: i64,
@@ -60,7 +60,7 @@ impl Axis {
         self.0.back().map(Stretch::last)
     }
 
-    /// Takes the first `n` steps away.
+    /// Removes the first `n` steps.
     pub(super) fn forget_first(&mut self, mut n: usize) {
         while let Some(s) = self.0.front_mut().filter(|_| n > 0) {
             let taken = n.min(usize::from(s.count));
@@ -75,7 +75,7 @@ impl Axis {
         }
     }
 
-    /// Takes the last step away.
+    /// Removes the last step.
     pub(super) fn pop(&mut self) {
         let Some(s) = self.0.back_mut() else { return };
         s.count -= 1;
@@ -86,14 +86,14 @@ impl Axis {
         }
     }
 
-    /// Every step, in order.
+    /// All steps, in order.
     pub(super) fn steps(&self) -> impl Iterator<Item = i64> + '_ {
         self.0.iter().flat_map(|s| {
             (0..i64::from(s.count)).map(|i| s.first.saturating_add(i.saturating_mul(i64::from(s.interval))))
         })
     }
 
-    /// Steps that it stands for.
+    /// The number of steps.
     pub(super) fn len(&self) -> usize {
         self.0.iter().map(|s| usize::from(s.count)).sum()
     }
@@ -102,7 +102,7 @@ impl Axis {
         self.0.capacity() * size_of::<Stretch>()
     }
 
-    /// Whether it could have been made by [`Self::push`]: stored bytes may be damaged.
+    /// Whether [`Self::push`] could have produced this axis, because stored bytes may be damaged.
     pub(super) fn is_sound(&self) -> bool {
         let rising = self.0.iter().zip(self.0.iter().skip(1)).all(|(a, b)| a.last() < b.first);
         let real = |s: &Stretch| s.count > 0 && (s.count == 1) == (s.interval == 0);
@@ -116,7 +116,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever is added and taken away, the steps are those of a plain list.
+        /// After any additions and removals, the steps are those of a plain list.
         #[test]
         fn it_is_a_list_of_steps(changes in prop::collection::vec((0u8..8, 1i64..4), 1..200)) {
             let (mut axis, mut list) = (Axis::default(), Vec::new());

@@ -1,27 +1,27 @@
-//! What is kept of a stretch of steps: lowest, highest, last and mean value, and what was expected.
+//! The summary of a range of steps: lowest, highest, last and mean value, and the expectation.
 
 use serde::{Deserialize, Serialize};
 use stepwatch_detect::Expectation;
 
-/// The values of the steps from `first` on to the next bucket.
+/// The values of the steps from `first` until the next bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Bucket {
     pub(super) first: i64,
-    /// Of the finite values; without one, they are not numbers.
+    /// The lowest and highest finite value; NaN if there is none.
     pub(super) min: f32,
     pub(super) max: f32,
     pub(super) last: f32,
     pub(super) mean: f32,
-    /// Finite values, and others.
+    /// The number of finite values, and of others.
     pub(super) count: u32,
     pub(super) nonfinite: u32,
     pub(super) band: Band,
 }
 
-/// An expectation in eight bytes: the width of the band to a share of 0.4 %.
+/// An expectation in eight bytes, with the width of the band to a relative precision of 0.4 %.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Band {
-    /// NaN without one.
+    /// The expected value; NaN if there is none.
     expected: f32,
     below: u16,
     above: u16,
@@ -60,7 +60,7 @@ impl From<Expectation> for Band {
     }
 }
 
-/// The upper half of a single-precision number, which keeps its sign, exponent and 7 bits.
+/// The upper half of a single-precision number: its sign, exponent and 7 bits.
 fn short(width: f64) -> u16 {
     (single(width.max(0.0)).to_bits() >> 16) as u16
 }
@@ -69,7 +69,7 @@ fn long(width: u16) -> f64 {
     f64::from(f32::from_bits(u32::from(width) << 16))
 }
 
-/// A finite number stays one.
+/// Converts to single precision. A finite number stays finite.
 pub(super) fn single(value: f64) -> f32 {
     if value.is_finite() { value.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32 } else { f32::NAN }
 }
@@ -81,11 +81,11 @@ impl Bucket {
         Self { first, min, max, last, mean, count: finite, nonfinite: 1 - finite, band }
     }
 
-    /// Takes the values of the bucket that follows.
+    /// Adds the values of the next bucket.
     pub(super) fn append(&mut self, next: &Self) {
         if next.count > 0 {
             let (a, b) = (f64::from(self.count), f64::from(next.count));
-            // An empty bucket has values that are not numbers, which `min` and `max` pass over.
+            // The values of an empty bucket are NaN, which `min` and `max` ignore.
             let mean = if self.count == 0 { 0.0 } else { f64::from(self.mean) };
             self.mean = single((mean * a + f64::from(next.mean) * b) / (a + b));
             (self.min, self.max, self.last) = (self.min.min(next.min), self.max.max(next.max), next.last);
@@ -95,7 +95,7 @@ impl Bucket {
         self.band = next.band.or(self.band);
     }
 
-    /// One bucket of several, in order.
+    /// Joins several buckets in order.
     pub(super) fn join(buckets: impl IntoIterator<Item = Self>) -> Option<Self> {
         buckets.into_iter().reduce(|mut all, next| {
             all.append(&next);

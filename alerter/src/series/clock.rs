@@ -1,17 +1,17 @@
-//! When the steps of a run were: exact for the last ones, and nearly so for those of last month.
+//! The times of a run's steps: exact for the last ones, approximate for older ones.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 use stepwatch_model::time::Ts;
 
-/// Moments of one level.
+/// The most moments of one level.
 const KEPT: usize = 256;
-/// Of so many moments that leave a level one goes on to the next.
+/// One of this many moments that leave a level moves to the next.
 const FACTOR: usize = 8;
 const LEVELS: usize = 4;
 
-/// Moments of levels, the coarsest and oldest last.
+/// The levels of moments, the coarsest and oldest last.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct StepClock([VecDeque<Moment>; LEVELS]);
 
@@ -19,13 +19,13 @@ pub(super) struct StepClock([VecDeque<Moment>; LEVELS]);
 struct Moment {
     step: i64,
     at: Ts,
-    /// A later attempt begins with it: the time since the moment before says nothing of the pace.
+    /// Whether a later attempt begins with this moment, so that the time since the previous one is
+    /// no measure of the pace.
     again: bool,
 }
 
 impl StepClock {
-    /// A step was done. `again`: with it a later attempt begins, which does this and later steps
-    /// anew.
+    /// Adds a step. `again`: a later attempt begins, which repeats this and later steps.
     pub(super) fn push(&mut self, step: i64, at: Ts, again: bool) {
         if again {
             for level in &mut self.0 {
@@ -59,8 +59,8 @@ impl StepClock {
         self.0.iter().find_map(VecDeque::back)
     }
 
-    /// When a step was, or about when: between two known moments by the share of steps, and beyond
-    /// the first and the last at these.
+    /// The time of a step: interpolated between two known moments, and clamped to the first and
+    /// last.
     pub(super) fn at(&self, step: i64) -> Option<Ts> {
         let (mut before, mut after) = (None::<Moment>, None::<Moment>);
         for level in &self.0 {

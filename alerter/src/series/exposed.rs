@@ -1,5 +1,5 @@
-//! Metrics of the series: what the detectors expect of each run, how far its last values are from
-//! that, and how much is kept.
+//! Metrics of the series: the expectations for each run, the deviation of its last values, and the
+//! amount of kept data.
 
 use core::fmt;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use prometheus_client::registry::Registry;
 
 use super::{Latest, SeriesTable};
 
-/// Signals with an expectation that are exposed, of all runs: four series each.
+/// The most signals with an expectation that are exposed, of all runs: each has four series.
 const MAX_EXPOSED: usize = 2_000;
 
-/// The names of the runs that go on.
+/// The names of the active runs.
 pub type LiveRuns = Box<dyn Fn() -> Vec<String> + Send + Sync>;
 
 pub struct SeriesMetrics {
@@ -36,8 +36,7 @@ impl SeriesMetrics {
         registry.register_collector(Box::new(Self { series: Arc::clone(series), live }));
     }
 
-    /// The signals of the runs that go on of which something is expected; the number of those
-    /// beyond the limit.
+    /// The signals of active runs with an expectation, and the number of those beyond the limit.
     fn expected(&self) -> (Vec<(String, Latest)>, usize) {
         let all = (self.live)().into_iter().flat_map(|run| {
             let signals = self.series.latest(&run).into_iter();

@@ -1,5 +1,5 @@
-//! Keeps the series over a restart: writes what changed now and then, a few parts at a time, and
-//! reads it back at the start.
+//! Keeps the series across restarts: writes changed parts at intervals, a few at a time, and reads
+//! them at the start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::clock::Clock;
 use crate::errors::chain;
 use crate::store::{self, Store};
 
-/// A part is written this often at most: what a crash costs its picture.
+/// The shortest interval between two writes of a part, which a crash loses.
 const WRITE_EVERY: Span = Span::secs(10);
-/// Parts of one transaction, 256 KiB at most: a page waits no longer than such a transaction takes.
+/// The most parts of one transaction, 256 KiB, so that a page waits only for a short transaction.
 const PARTS: usize = 4;
-/// Between two transactions. With it, at most 1 MiB a second is written, however many runs there
-/// are; of many runs each part is written less often.
+/// The pause between two transactions. It limits writes to 1 MiB per second for any number of runs;
+/// with many runs, each part is written less often.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Between two searches for runs to forget.
+/// The interval between two searches for runs to drop.
 const FORGET_EVERY: Duration = Duration::from_hours(1);
-/// How long a stop takes to write what is left.
+/// The time limit for the last writes at a stop.
 const LAST_WRITES_MAX: Duration = Duration::from_secs(5);
 
-/// The stored series. What cannot be read is left out: it is only pictures.
+/// The stored series. Unreadable parts are dropped, because they only affect charts.
 pub async fn restore(store: &Store) -> store::Result<Arc<SeriesTable>> {
     let (table, mut left_out) = (SeriesTable::default(), 0);
     store.load_series(|part| left_out += table.restore(&[part])).await?;
@@ -44,7 +44,7 @@ pub async fn keep(store: Store, table: Arc<SeriesTable>, clock: Clock, stopping:
             () = stopping.wait() => return,
             () = tokio::time::sleep(PAUSE) => {}
         }
-        // While the store refuses, it has more important things to take first.
+        // While the store refuses writes, other data is more important.
         if store.refusal().is_some() {
             continue;
         }
@@ -60,7 +60,7 @@ pub async fn keep(store: Store, table: Arc<SeriesTable>, clock: Clock, stopping:
     }
 }
 
-/// Writes what is left before the end of the process.
+/// Writes the remaining parts before the end of the process.
 pub async fn write_all(store: &Store, table: &SeriesTable, now: Ts) {
     let deadline = Instant::now() + LAST_WRITES_MAX;
     let all = async { while write_some(store, table, now, Span::ZERO).await {} };

@@ -1,15 +1,14 @@
-//! One signal of one run, from its first step to its last, in at most 64 KiB.
+//! One signal of one run, from its first to its last step, in at most 64 KiB.
 //!
-//! The last 4,096 values are kept as they came. Older ones are in buckets with the lowest, highest,
-//! last and mean value, so that a spike of one step is never lost: three levels of 352 buckets, of
-//! 64, 512 and 4,096 values each. What leaves a level is eight buckets that become one of the next;
-//! the last level, when it is full, joins its buckets in pairs. Of a month of one step a second the
-//! oldest buckets hold 8,192 steps each, and there are some 300 of them.
+//! The last 4,096 values are kept exactly. Older ones are in buckets with the lowest, highest, last
+//! and mean value, so that a spike of one step is never lost: three levels of 352 buckets, of 64,
+//! 512 and 4,096 values each. Eight buckets that leave a level become one of the next; when the
+//! last level is full, its buckets are joined in pairs. After a month of one step per second, the
+//! oldest buckets have 8,192 steps each, and there are about 300 of them.
 //!
-//! A run that restarts at an earlier step does those steps again, and the later attempt overwrites
-//! the earlier: values from that step on are forgotten. A bucket in which the step lies is kept
-//! whole, since what it holds cannot be taken apart, so up to one bucket before the restart shows
-//! both attempts.
+//! A run that restarts at an earlier step repeats steps, and the later attempt replaces the earlier
+//! one: values from that step on are dropped. The bucket that contains the step is kept whole,
+//! because it cannot be split, so up to one bucket before the restart shows both attempts.
 
 use std::collections::VecDeque;
 
@@ -19,39 +18,40 @@ use stepwatch_detect::Expectation;
 use super::axis::Axis;
 use super::bucket::{Band, Bucket, single};
 
-/// Values kept as they came.
+/// The number of values that are kept exactly.
 const RAW: usize = 4096;
-/// Raw values of one bucket of the first level.
+/// The number of raw values in a bucket of the first level.
 const GROUP: usize = 64;
-/// Buckets of one level that become one of the next.
+/// The number of buckets of one level that become one of the next.
 const FACTOR: usize = 8;
 const LEVELS: usize = 3;
-/// Buckets of one level.
+/// The most buckets of one level.
 const BUCKETS: usize = 352;
-/// Raw values and buckets for which room is made at once: memory follows what is kept.
+/// The numbers of raw values and buckets by which capacity grows, so that memory follows the
+/// content.
 const ROOM_RAW: usize = 256;
 const ROOM: usize = 32;
-/// Of one signal, with what holds it.
+/// The most bytes of one signal, including its containers.
 pub const MAX_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Pyramid {
-    /// Buckets, the coarsest and oldest last.
+    /// The levels of buckets, the coarsest and oldest last.
     levels: [VecDeque<Bucket>; LEVELS],
     axis: Axis,
     raw: VecDeque<f32>,
-    /// One for each `GROUP` of raw values, from the first on.
+    /// One band for each `GROUP` of raw values, from the first on.
     bands: VecDeque<Band>,
     attempt: u32,
     expected: Option<Band>,
 }
 
 impl Pyramid {
-    /// Takes the value of a step. `expectation`: what the detectors expected lately, if that was
-    /// read anew.
+    /// Adds the value of a step. `expectation` is the latest one of the detectors, if it was
+    /// computed again.
     ///
-    /// Steps rise within an attempt. A value of a step that is already there is not a new one; it
-    /// only marks the step if it is not finite, because several ranks may report a step.
+    /// Steps rise within an attempt. A second value of a step is not added; it only marks the step
+    /// if it is not finite, because several ranks may report a step.
     pub(super) fn push(&mut self, attempt: u32, step: i64, value: f64, expectation: Option<Expectation>) {
         if let Some(e) = expectation {
             self.expected = Some(Band::from(e)).filter(|band| band.is_known());
@@ -88,7 +88,7 @@ impl Pyramid {
         self.axis.last().or_else(coarse)
     }
 
-    /// The last value that is finite.
+    /// The last finite value.
     pub(super) fn last_value(&self) -> Option<f64> {
         let raw = self.raw.iter().rev().find(|v| v.is_finite()).copied();
         raw.or_else(|| self.levels.iter().find_map(|level| level.back()).map(|b| b.last)).map(f64::from)
@@ -98,7 +98,7 @@ impl Pyramid {
         self.expected.and_then(Band::expectation)
     }
 
-    /// A value of this step, of another rank, is not finite.
+    /// Marks a step because another rank's value is not finite.
     fn mark(&mut self, step: i64) {
         if let Some(at) = self.axis.steps().position(|s| s == step) {
             self.raw[at] = f32::NAN;
@@ -113,7 +113,7 @@ impl Pyramid {
         }
     }
 
-    /// Forgets the values of `step` and of all later steps.
+    /// Drops the values of `step` and of all later steps.
     fn forget_from(&mut self, step: i64) {
         while self.axis.last().is_some_and(|last| last >= step) {
             self.axis.pop();
@@ -130,7 +130,7 @@ impl Pyramid {
         }
     }
 
-    /// Makes buckets of the oldest raw values, and of buckets of which there are too many.
+    /// Moves the oldest raw values, and excess buckets, to the next level.
     fn fold(&mut self) {
         let n = GROUP.min(self.raw.len());
         let band = self.bands.pop_front().unwrap_or(Band::NONE);
@@ -148,7 +148,7 @@ impl Pyramid {
                 next = Bucket::join(level.drain(..FACTOR));
             }
         }
-        // The coarsest level gives its first buckets to nobody: all of it becomes coarser.
+        // The last level has no next one, so the whole level becomes coarser.
         if let (Some(first), Some(last)) = (next, self.levels.last_mut()) {
             last.push_front(first);
             let mut pairs = VecDeque::with_capacity(BUCKETS);
@@ -162,7 +162,7 @@ impl Pyramid {
         }
     }
 
-    /// All that is kept, in the order of steps.
+    /// All buckets and raw values, in the order of steps.
     fn all(&self) -> impl Iterator<Item = Bucket> + '_ {
         let raw = self.axis.steps().zip(&self.raw).enumerate();
         let raw = raw.map(|(i, (step, value))| {
@@ -171,14 +171,14 @@ impl Pyramid {
         self.levels.iter().rev().flatten().copied().chain(raw)
     }
 
-    /// The buckets of the steps from `from` to `to`, at most `points` of them and one at least. The
-    /// first may begin before `from`.
+    /// The buckets of the steps from `from` to `to`: at least one and at most `points`. The first
+    /// may begin before `from`.
     pub(super) fn window(&self, from: i64, to: i64, points: usize) -> Vec<Bucket> {
         let points = points.max(1);
         let mut wanted: Vec<Bucket> = Vec::new();
         for bucket in self.all().take_while(|b| b.first <= to) {
             if bucket.first <= from {
-                // The one before ended before `from`.
+                // The previous bucket ended before `from`.
                 wanted.clear();
             }
             wanted.push(bucket);
@@ -191,8 +191,8 @@ impl Pyramid {
             return wanted;
         }
         let (first, last) = (wanted[0].first, wanted[wanted.len() - 1].first);
-        // Columns begin at multiples of their width, so that a picture that goes on does not
-        // flicker; that may take one more.
+        // Columns begin at multiples of their width, so that a live chart does not flicker; this
+        // may need one more column.
         let width = (last.abs_diff(first) / (points.max(2) as u64 - 1)).saturating_add(1);
         let width = i64::try_from(width).unwrap_or(i64::MAX);
         let mut columns: Vec<Bucket> = Vec::with_capacity(points);
@@ -207,14 +207,14 @@ impl Pyramid {
         columns
     }
 
-    /// What it takes of the heap, and itself.
+    /// The size in bytes, including the heap.
     pub(super) fn bytes(&self) -> usize {
         let levels: usize = self.levels.iter().map(|l| l.capacity() * size_of::<Bucket>()).sum();
         let bands = self.bands.capacity() * size_of::<Band>();
         levels + bands + self.axis.bytes() + self.raw.capacity() * size_of::<f32>() + size_of::<Self>()
     }
 
-    /// Whether stored bytes are one: otherwise they are of another program, or damaged.
+    /// Whether decoded bytes are a valid pyramid, and not damaged or of another program.
     pub(super) fn is_sound(&self) -> bool {
         self.levels.iter().all(|l| l.len() <= BUCKETS && l.iter().all(Bucket::is_sound))
             && self.raw.len() <= RAW
@@ -224,7 +224,7 @@ impl Pyramid {
             && self.all().map(|b| b.first).is_sorted_by(|a, b| a < b)
     }
 
-    /// Gives back the room that decoding took too much of.
+    /// Releases the excess capacity after decoding.
     pub(super) fn shrink(&mut self) {
         self.levels.iter_mut().for_each(VecDeque::shrink_to_fit);
         self.raw.shrink_to_fit();

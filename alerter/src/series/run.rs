@@ -1,4 +1,4 @@
-//! The series of one run: its signals over one clock, and the marks beside them.
+//! The series of one run: its signals with one clock, and the marks.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,14 +11,14 @@ use super::pyramid::Pyramid;
 use super::stored::Kept;
 use super::{Latest, MAX_SIGNALS, Recorded, SeriesPoint, Value, Values};
 
-/// Marks of one kind; of more, the latest are kept.
+/// The most marks of one kind; the latest are kept.
 const MAX_MARKS: usize = 256;
 
-/// Something that happened at a step.
+/// An event at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     pub step: i64,
-    /// By the clock of the trainer.
+    /// The time by the trainer's clock.
     pub at: Ts,
     pub kind: MarkKind,
 }
@@ -37,7 +37,7 @@ pub enum MarkKind {
 pub(super) struct RunSeries {
     pub(super) signals: BTreeMap<String, Signal>,
     pub(super) frame: Frame,
-    /// What the signals share.
+    /// The shared state of the signals.
     pub(super) kept: Kept,
     pub(super) last_at: Ts,
 }
@@ -48,7 +48,7 @@ pub(super) struct Signal {
     pub(super) kept: Kept,
 }
 
-/// What the signals of a run share.
+/// The state that the signals of a run share.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Frame {
     clock: StepClock,
@@ -57,17 +57,17 @@ pub(super) struct Frame {
     sequence: u64,
 }
 
-/// What became of a sample.
+/// The result of a sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Taken {
-    /// Signals that are new.
+    /// The number of new signals.
     pub(super) added: u64,
-    /// Values of signals for which there is no room.
+    /// The number of values of signals without room.
     pub(super) dropped: u64,
 }
 
 impl RunSeries {
-    /// `room`: for so many more signals of all runs.
+    /// Records a sample. `room` is the number of further signals that all runs may have.
     pub(super) fn record(&mut self, s: &Recorded<'_>, mut room: usize) -> Taken {
         self.last_at = s.now;
         self.frame.record(s);
@@ -136,7 +136,7 @@ impl RunSeries {
         self.signals.len()
     }
 
-    /// Bytes of its signals.
+    /// The size of the signals in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.signals.values().map(|signal| signal.pyramid.bytes()).sum()
     }
@@ -150,7 +150,7 @@ impl Signal {
 }
 
 impl Frame {
-    /// Whether it can be one that was stored.
+    /// Whether the decoded state is valid.
     pub(super) fn is_sound(&self) -> bool {
         self.clock.is_sound() && self.marks.iter().all(|marks| marks.len() <= MAX_MARKS)
     }
@@ -161,8 +161,7 @@ impl Frame {
         self.attempt = Some(s.attempt);
         self.clock.push(s.step, s.at, again);
         if again {
-            // What the earlier attempt did from here on is done again. Where it was restarted
-            // remains.
+            // The new attempt repeats everything from here on. The mark of the restart remains.
             for marks in &mut self.marks[1..] {
                 marks.retain(|m| m.step < s.step);
             }

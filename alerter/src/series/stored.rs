@@ -1,8 +1,7 @@
-//! The series as they are kept over a restart: a part a signal, and one a run for what its signals
-//! share.
+//! The stored form of the series: one part per signal, and one per run for the shared state.
 //!
-//! Parts are written one by one, beside what the engine decides: pictures may miss the last seconds
-//! before a crash. What is read again from the streams is recognised by its step.
+//! Parts are written one by one, independently of the engine's commits, so charts may lack the last
+//! seconds before a crash. Records that are read again are recognised by their step.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,12 +11,13 @@ use super::pyramid::Pyramid;
 use super::run::{Frame, RunSeries};
 use crate::store::SeriesPart;
 
-/// Begins each part. Of another version nothing is read, and the series begins anew.
+/// The version at the beginning of each part. A part of another version is not read, and its series
+/// begins anew.
 const VERSION: u8 = 1;
-/// The name of the part that the signals of a run share; no signal has it.
+/// The name of a run's shared part, which no signal has.
 pub(super) const FRAME: &str = "";
 
-/// Whether something changed since it was written, and when that was.
+/// Whether a part changed since it was written, and when it was written.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Kept {
     changed: bool,
@@ -29,7 +29,7 @@ impl Kept {
         self.changed = true;
     }
 
-    /// When it was written last, if it changed since and that is `every` ago.
+    /// When the part was last written, if it changed since and `every` has passed.
     fn due(self, now: Ts, every: Span) -> Option<Ts> {
         (self.changed && now - self.written >= every).then_some(self.written)
     }
@@ -40,14 +40,14 @@ impl Kept {
 }
 
 impl RunSeries {
-    /// The names of the parts that are due, and when each was written last.
+    /// The names of the due parts, and when each was last written.
     pub(super) fn due(&self, now: Ts, every: Span) -> impl Iterator<Item = (Ts, &str)> {
         let signals = self.signals.iter().map(|(name, signal)| (signal.kept, name.as_str()));
         let all = signals.chain([(self.kept, FRAME)]);
         all.filter_map(move |(kept, name)| kept.due(now, every).map(|written| (written, name)))
     }
 
-    /// A part as it is to be written; it counts as written.
+    /// A part to be written; it then counts as written.
     pub(super) fn take_part(&mut self, run: &str, signal: &str, now: Ts) -> Option<SeriesPart> {
         let (kept, data) = if signal == FRAME {
             (&mut self.kept, encode(&self.frame))
@@ -59,7 +59,7 @@ impl RunSeries {
         Some(SeriesPart { run: run.to_owned(), signal: signal.to_owned(), at: self.last_at, data })
     }
 
-    /// Puts a stored part in its place. False if it cannot be read.
+    /// Restores a stored part. False if it is unreadable.
     pub(super) fn restore(&mut self, part: &SeriesPart) -> bool {
         self.last_at = self.last_at.max(part.at);
         if part.signal == FRAME {
@@ -72,7 +72,7 @@ impl RunSeries {
         true
     }
 
-    /// It was not written after all.
+    /// Marks a part as changed, because it was not written.
     pub(super) fn unwritten(&mut self, signal: &str) {
         if signal == FRAME {
             self.kept.change();
@@ -83,7 +83,7 @@ impl RunSeries {
 }
 
 fn encode(what: &impl Serialize) -> Vec<u8> {
-    // Serialising plain data into memory cannot fail; an empty part would not be read.
+    // Serialising plain data into memory cannot fail; an empty part would be ignored.
     postcard::to_extend(what, vec![VERSION]).unwrap_or_default()
 }
 

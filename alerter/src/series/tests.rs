@@ -86,7 +86,7 @@ fn a_restart_goes_on_where_the_series_were() {
     let whole = |table: &SeriesTable| table.window("a", "loss", None, None, 1024).unwrap();
     assert_eq!(whole(&again), whole(&table));
     assert!(again.bytes() <= MAX_BYTES && again.len() == 1);
-    // Steps that are read again from the stream change nothing.
+    // Records that are read again from the stream change nothing.
     record(&again, 49_000..50_000);
     assert_eq!(whole(&again).points, whole(&table).points);
     // Parts that were refused are due again at once.
@@ -110,7 +110,7 @@ fn damaged_parts_are_left_out() {
     for i in 0..parts[1].data.len().min(60) {
         let fresh = SeriesTable::default();
         fresh.restore(&[damaged(&parts[1], i)]);
-        // Whatever was read can go on.
+        // A restored run accepts new samples.
         fresh.record(&sample("a", Ts(1), 1_000_000, &[value(2.0)]));
         assert!(fresh.window("a", "loss", None, None, 64).is_some_and(|w| !w.points.is_empty()));
     }

@@ -1,4 +1,4 @@
-//! The row of each alert in its table.
+//! The row of each alert in the alerts table.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use sqlx::sqlite::SqliteConnection;
 
 use super::error::Result;
 
-/// The rows of the alerts that fire, in memory, because an index of their fingerprints would be as
+/// The rows of the firing alerts, kept in memory because an index of their fingerprints would be as
 /// large as the alerts.
 #[derive(Debug, Default)]
 pub(super) struct AlertRows {
@@ -17,14 +17,14 @@ pub(super) struct AlertRows {
 }
 
 impl AlertRows {
-    /// As the table has them.
+    /// Loads the rows of the table.
     pub(super) async fn load(connection: &mut SqliteConnection) -> Result<Self> {
         let all = sqlx::query("SELECT id, fingerprint FROM alerts").fetch_all(connection).await?;
         let mut rows = Self::default();
         for row in &all {
             let id = row.try_get("id")?;
             rows.last = rows.last.max(id);
-            // A row without a readable fingerprint keeps its number, and belongs to no alert.
+            // A row without a readable fingerprint keeps its number but belongs to no alert.
             let fingerprint = row.try_get("fingerprint").ok().and_then(|f| u64::from_str_radix(f, 16).ok());
             if let Some(fingerprint) = fingerprint {
                 rows.of.insert(fingerprint, id);
@@ -33,7 +33,7 @@ impl AlertRows {
         Ok(rows)
     }
 
-    /// The row of an alert; a new one if it has none.
+    /// The row of an alert, which gets a new one if it has none.
     pub(super) fn give(&mut self, fingerprint: u64) -> i64 {
         *self.of.entry(fingerprint).or_insert_with(|| {
             self.last += 1;

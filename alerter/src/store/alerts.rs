@@ -1,4 +1,4 @@
-//! Silences, and the alerts of other programs.
+//! Stores silences, and the alerts of other programs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -16,8 +16,8 @@ use super::handle::Store;
 use super::rows::{json, portions, text_of};
 
 impl Store {
-    /// Every stored silence. One that cannot be read is left out and logged: what it suppressed
-    /// then notifies again.
+    /// All stored silences. An unreadable one is logged and skipped, so that what it suppressed
+    /// notifies again.
     pub async fn load_silences(&self) -> Result<Vec<Silence>> {
         let sql = "SELECT id, record FROM silences ORDER BY id";
         let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
@@ -30,8 +30,8 @@ impl Store {
         Ok(readable.collect())
     }
 
-    /// Every alert that fired when it was last received. One that cannot be read is left out: its
-    /// sender will send it again.
+    /// All alerts that fired when they were last received. An unreadable one is skipped, because
+    /// its sender will send it again.
     pub async fn load_alerts(&self) -> Result<Vec<Firing>> {
         let sql = "SELECT id, labels, annotations, within, sender, generator_url, starts_ms, ends_ms, updated_ms FROM alerts ORDER BY id";
         let rows = sqlx::query(sql).fetch_all(&*self.reader()?).await?;
@@ -45,9 +45,9 @@ impl Store {
         Ok(readable.collect())
     }
 
-    /// Brings the table up to what the effects say of alerts; returns which rows they have when all
-    /// that is committed, if there are any. Of one alert the last effect counts, and is the only
-    /// one written, in the order in which the alerts came first.
+    /// Updates the table with the effects about alerts; returns the rows after the commit, if there
+    /// are such effects. The last effect of an alert counts and is the only one written, in the
+    /// order in which the alerts first appeared.
     pub(super) async fn put_alerts(
         &self,
         tx: &mut SqliteConnection,
@@ -85,7 +85,7 @@ impl Store {
         Ok(Some(rows))
     }
 
-    /// To be called when what [`Self::put_alerts`] did is committed.
+    /// Stores the rows of [`Self::put_alerts`]. Must be called after the commit.
     pub(super) fn know(&self, rows: Option<AlertRows>) {
         if rows.is_some() {
             *self.inner.alerts.lock().unwrap_or_else(PoisonError::into_inner) = rows;
@@ -134,7 +134,7 @@ pub(super) async fn put_silence(tx: &mut SqliteConnection, s: &Silence) -> Resul
     forget_ended(tx, s.updated_at, MAX_ENDED).await
 }
 
-/// Forgets silences that had ended at `now`, all but about as many as are kept.
+/// Deletes silences that had ended at `now`, except about `kept` of them.
 async fn forget_ended(tx: &mut SqliteConnection, now: Ts, kept: usize) -> Result<()> {
     let sql = "DELETE FROM silences WHERE ends_at < (SELECT ends_at FROM silences WHERE ends_at < $1 \
                ORDER BY ends_at DESC LIMIT 1 OFFSET $2)";
@@ -172,7 +172,7 @@ async fn put_firing(tx: &mut SqliteConnection, firing: &[(i64, &Firing)]) -> Res
     Ok(())
 }
 
-/// Alerts that began together usually end together: neighbouring rows are deleted at once.
+/// Deletes rows in ranges: alerts that began together usually end together and have adjacent rows.
 async fn delete(tx: &mut SqliteConnection, mut ids: Vec<i64>) -> Result<()> {
     ids.sort_unstable();
     let stretches: Vec<(i64, i64)> = ids
@@ -221,8 +221,8 @@ mod tests {
         all
     }
 
-    /// Alerts that come, change, go and come again, several of them in one commit, over restarts
-    /// and commits that fail.
+    /// Alerts that begin, change, end and return, several in one commit, across restarts and failed
+    /// commits.
     #[tokio::test]
     async fn the_table_has_what_was_posted_last() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The audit log in the database.
+//! Stores the audit log.
 
 mod entry;
 
@@ -12,10 +12,10 @@ use super::rows::{portions, text_of, word};
 use super::writer::Who;
 pub use entry::{Door, Entry, Outcome};
 
-/// Entries in one answer, unless the filter has a limit.
+/// The default limit of entries in one answer.
 const ENTRIES_DEFAULT: u32 = 100;
 
-/// Which entries; the default is the latest of all.
+/// A selection of entries; the default is the latest of all.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AuditFilter {
     pub actor: Option<String>,
@@ -24,9 +24,9 @@ pub struct AuditFilter {
     pub door: Option<String>,
     pub outcome: Option<String>,
     pub since: Option<Ts>,
-    /// Entries with lower numbers: for the next page.
+    /// Only entries with lower numbers, for the next page.
     pub before: Option<i64>,
-    /// At most so many, the latest first.
+    /// The most entries, latest first.
     pub limit: Option<u32>,
 }
 
@@ -43,7 +43,7 @@ impl Store {
         self.write(Who::InTurn, async |tx| put_audit(tx, entries).await).await
     }
 
-    /// Entries that pass the filter, the latest first.
+    /// The entries that match the filter, latest first.
     pub async fn audit(&self, filter: &AuditFilter) -> Result<Vec<Audited>> {
         let mut query = QueryBuilder::<Sqlite>::new(
             "SELECT seq, at_ms, actor, door, action, target, outcome, remote, detail FROM audit WHERE 1 = 1",
@@ -71,7 +71,7 @@ impl Store {
         rows.iter().map(entry).collect()
     }
 
-    /// Deletes entries of before `before`, and the oldest beyond `max`. Returns how many.
+    /// Deletes entries from before `before`, and the oldest beyond `max`. Returns their number.
     pub(crate) async fn prune_audit(&self, before: Ts, max: u32) -> Result<u64> {
         let sql =
             "DELETE FROM audit WHERE at_ms < $1 OR seq <= (SELECT COALESCE(MAX(seq), 0) FROM audit) - $2";
@@ -87,7 +87,7 @@ pub(super) async fn put_audit(tx: &mut SqliteConnection, entries: &[Entry]) -> R
     if entries.is_empty() {
         return Ok(());
     }
-    // The writer is alone, so that the largest number plus one is free.
+    // There is only one writer, so the largest number plus one is free.
     let sql = "SELECT COALESCE(MAX(seq), 0) FROM audit";
     let last: i64 = sqlx::query_scalar(sql).fetch_one(&mut *tx).await?;
     let numbered: Vec<(i64, &Entry)> = (last + 1..).zip(entries).collect();
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(store.prune_audit(Ts(3000), 100).await.unwrap(), 2);
         assert_eq!(store.prune_audit(Ts(0), 4).await.unwrap(), 3);
         assert_eq!(seqs(all.clone()).await, [9, 8, 7, 6]);
-        // Numbers go on, so that a page is never read twice.
+        // Numbers are not reused, so that a page is never read twice.
         store.write_audit(&[said(10_000, "a", "ack")]).await.unwrap();
         assert_eq!(seqs(AuditFilter { limit: Some(1), ..all }).await, [10]);
     }

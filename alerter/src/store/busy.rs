@@ -1,8 +1,8 @@
-//! In tests on virtual time: the clock stands still while the store is at work.
+//! Stops the virtual clock of tests while the store works.
 //!
-//! SQLite works on a thread of its own, which Tokio cannot see: with nothing else to do it would
-//! take the runtime for idle and jump to the next timer. A blocking task that lives as long as the
-//! operation prevents that. Nothing of this is in a program.
+//! SQLite runs on its own thread, which Tokio cannot see: without other work it would consider the
+//! runtime idle and jump to the next timer. A blocking task that lasts as long as the operation
+//! prevents that. This module is not part of any program.
 
 #[derive(Debug)]
 pub(crate) struct Busy {

@@ -1,4 +1,4 @@
-//! Callbacks of services: which one was applied, and the services' names for our incidents.
+//! Stores the ids of applied callbacks, and the services' ids of our incidents.
 
 use stepwatch_model::time::Ts;
 
@@ -6,11 +6,11 @@ use super::error::Result;
 use super::handle::Store;
 use super::writer::Who;
 
-/// A service's own id of an incident.
+/// A service's id of an incident.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Counterpart {
     pub(crate) incident: String,
-    /// The time of its last effective event, by the service's clock.
+    /// The time of the incident's last effective event, by the service's clock.
     pub(crate) spoke_at: Ts,
 }
 
@@ -22,7 +22,7 @@ impl Store {
         Ok(count > 0)
     }
 
-    /// Remembers that a callback was applied, and forgets those of before `forget`.
+    /// Stores that a callback was applied, and deletes those from before `forget`.
     pub(crate) async fn mark_heard(&self, service: &str, id: &str, now: Ts, forget: Ts) -> Result<()> {
         self.write(Who::Prompt, async |tx| {
             let sql = "INSERT INTO callbacks (service, id, at_ms) VALUES ($1, $2, $3) \
@@ -42,7 +42,7 @@ impl Store {
         Ok(row.map(|(incident, spoke)| Counterpart { incident, spoke_at: Ts(spoke) }))
     }
 
-    /// Stores a service's id of an incident; `spoke_at` only ever grows.
+    /// Stores a service's id of an incident; `spoke_at` only rises.
     pub(crate) async fn keep_counterpart(&self, service: &str, id: &str, of: &Counterpart) -> Result<()> {
         let sql = "INSERT INTO counterparts (service, id, incident, spoke_ms) VALUES ($1, $2, $3, $4) \
                    ON CONFLICT (service, id) DO UPDATE SET incident = excluded.incident, \
@@ -73,7 +73,7 @@ impl Store {
         incident: &str,
     ) -> Result<()> {
         self.write(Who::Prompt, async |tx| {
-            // Callbacks come in any order: the target may have been merged itself.
+            // Callbacks arrive in any order, so the target may have been merged itself.
             let sql =
                 "SELECT merged_into FROM counterparts WHERE service = $1 AND id = $2 AND merged_into <> ''";
             let beyond: Option<String> =

@@ -1,4 +1,4 @@
-//! Charts of incidents: what was seen, and what of it is shown where.
+//! Stores the charts of incidents: the observations, and where which chart is shown.
 
 use sqlx::AssertSqlSafe;
 use sqlx::Row as _;
@@ -12,11 +12,11 @@ use super::rows::{json, text_of};
 use super::writer::Who;
 use crate::chart::curve::Seen;
 
-/// Of an incident `i`: another chart is taken when this changes.
+/// The stage of an incident `i`. When it changes, another chart is stored.
 const STAGE: &str =
     "i.severity || ' ' || i.signal || CASE WHEN i.state = 'resolved' THEN ' over' ELSE '' END";
 
-/// An incident whose chart is not that of its present stage.
+/// An incident whose stored chart is of an earlier stage.
 #[derive(Debug, Clone)]
 pub(crate) struct DueChart {
     pub record: IncidentRecord,
@@ -34,15 +34,15 @@ pub(crate) struct DuePicture {
     pub row: PictureRow,
 }
 
-/// What is known of the chart in a conversation; files are named as the service names them.
+/// The state of the chart in a conversation. Files have the names that the service gave them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PictureRow {
-    /// Of the chart that is shown, or was given up.
+    /// The stage of the chart that is shown or was given up.
     pub stage: String,
     pub shown: Option<String>,
-    /// It may or may not be shown.
+    /// A file that may or may not be shown.
     pub coming: Option<String>,
-    /// To be taken away.
+    /// A file to remove.
     pub stale: Option<String>,
     pub attempts: u32,
     pub next: Ts,
@@ -50,8 +50,8 @@ pub(crate) struct PictureRow {
 }
 
 impl Store {
-    /// Incidents of runs whose chart has to be taken: the open ones, those that opened since
-    /// `since`, and those that have ended since their chart was taken.
+    /// Incidents of runs whose chart must be stored: the open ones, those that opened since
+    /// `since`, and those that ended after their chart was stored.
     pub(crate) async fn charts_due(&self, since: Ts, limit: usize) -> Result<Vec<DueChart>> {
         let sql = format!(
             "SELECT i.record, {STAGE} AS stage FROM incidents i LEFT JOIN charts c ON c.incident = i.id \
@@ -71,11 +71,11 @@ impl Store {
             .collect()
     }
 
-    /// Keeps what was seen for the chart of an incident in this stage.
+    /// Stores the observations for the chart of an incident at this stage.
     pub(crate) async fn keep_chart(&self, due: &DueChart, seen: &Seen, at: Ts) -> Result<()> {
         let text = if seen.is_empty() { String::new() } else { json("a chart", seen)? };
         let over = due.record.state == stepwatch_respond::incident::State::Resolved;
-        // Of one that is over nothing new is seen after a restart: what was seen before stays.
+        // An ended incident has no new observations after a restart, so the earlier ones are kept.
         let sql = "INSERT INTO charts (incident, stage, frozen, seen, taken_ms) VALUES ($1, $2, $3, $4, $5) \
                    ON CONFLICT (incident) DO UPDATE SET stage = excluded.stage, frozen = excluded.frozen, \
                    taken_ms = excluded.taken_ms, \
@@ -88,7 +88,7 @@ impl Store {
         .await
     }
 
-    /// What was seen for the chart of an incident, and whether it stays so.
+    /// The observations for the chart of an incident, and whether they are final.
     pub(crate) async fn chart(&self, incident: &str) -> Result<Option<(Seen, bool)>> {
         let sql = "SELECT seen, frozen FROM charts WHERE incident = $1 AND seen <> ''";
         let row: Option<(String, i64)> =
@@ -99,8 +99,8 @@ impl Store {
         Ok(Some((seen, frozen != 0)))
     }
 
-    /// Conversations with a receiver that have changed since `since` and do not show the present
-    /// chart, and those with a file to take away. None in which a message still waits: messages go
+    /// Conversations with a receiver that changed since `since` and do not show the present chart,
+    /// or have a file to remove. Those with a waiting message are excluded, because messages come
     /// first.
     pub(crate) async fn pictures_due(
         &self,
@@ -123,7 +123,7 @@ impl Store {
         rows.fetch_all(&*self.reader()?).await?.iter().map(due_picture).collect()
     }
 
-    /// Stores what is known of the chart in a conversation.
+    /// Stores the state of the chart in a conversation.
     pub(crate) async fn put_picture(&self, incident: &str, receiver: &str, row: &PictureRow) -> Result<()> {
         let sql = "INSERT INTO pictures (incident, receiver, stage, shown, coming, stale, attempts, next_ms, error) \
                    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (incident, receiver) DO UPDATE SET \

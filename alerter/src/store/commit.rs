@@ -1,4 +1,4 @@
-//! One batch of the engine, kept in one transaction.
+//! Stores one batch of the engine in one transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,13 +22,13 @@ use super::rows::{json, list, name_of, portions, put_alive, text_of};
 use super::unrecorded::put_written;
 use super::writer::{Durability, Who};
 
-/// Incidents that one transaction deletes: it limits how long other writers wait.
+/// The most incidents that one transaction deletes, which limits the wait of other writers.
 const PRUNE_AT_ONCE: i64 = 500;
 
-/// How long a commit waits to see that its pages can be read.
+/// The time limit for checking that the pages of a commit can be read.
 const FIND_MAX: Duration = Duration::from_secs(5);
 
-/// The results of one batch of inputs. All of it is stored, or none.
+/// The results of one batch of inputs, stored in one transaction.
 #[derive(Debug, Clone, Default)]
 pub struct Commit {
     pub effects: Vec<Effect>,
@@ -42,15 +42,15 @@ pub struct Commit {
     pub reported: Vec<String>,
     /// Entries of the audit log.
     pub audit: Vec<Entry>,
-    /// What was accounted of hours of runs: the state has it no more.
+    /// The accounted hours of runs, which the state no longer contains.
     pub hours: Vec<RunHour>,
     pub at: Ts,
 }
 
 impl Commit {
-    /// The durability of a commit. One that only moves the state and the cursors on may be lost
-    /// with a power cut: the engine resumes where both were before, and the exporter still has what
-    /// came after.
+    /// The durability of a commit. If it only advances the state and the cursors, a power failure
+    /// may lose it: the engine resumes at the earlier position, and the exporter still has the
+    /// later records.
     fn durability(&self) -> Durability {
         if self.effects.is_empty() && self.reported.is_empty() && self.audit.is_empty() {
             Durability::Process
@@ -61,10 +61,10 @@ impl Commit {
 }
 
 impl Store {
-    /// Stores a batch. When this returns, it survives the loss of power if it holds an effect.
+    /// Stores a batch. If the batch has an effect, it survives a power failure once this returns.
     pub async fn commit(&self, commit: &Commit) -> Result<()> {
         let posts: Vec<&Notification> = commit.effects.iter().filter_map(notification).collect();
-        // Some of it may have been sent already.
+        // Some of the messages may already have been sent.
         let early = self.begin_writing(&posts);
         let written = self.write(Who::Engine(commit.durability()), async |tx| {
             put_incidents(tx, &commit.effects, commit.at).await?;
@@ -109,14 +109,14 @@ impl Store {
         Ok(())
     }
 
-    /// Looks, as the outbox does, for pages that were just recorded. If they cannot be found, the
-    /// commit counts as failed.
+    /// Checks, as the outbox does, that the pages just stored can be found. Otherwise the commit
+    /// counts as failed.
     async fn find(&self, posts: &[&Notification], at: Ts) -> Result<()> {
         let calls = posts.iter().filter(|n| n.page && n.action == Action::Trigger);
         let receivers: BTreeSet<&str> = calls.map(|n| n.receiver.as_str()).collect();
         let found = tokio::time::timeout(FIND_MAX, async {
             for receiver in receivers {
-                // With the connections that no long list keeps busy.
+                // The finder connections are not occupied by long lists.
                 self.lanes_due(self.finder()?, receiver, at, 1).await?;
             }
             Ok(())
@@ -126,9 +126,9 @@ impl Store {
         found.inspect_err(|err| self.note_read(Some(err)))
     }
 
-    /// Forgets what ended before `before`: resolved incidents with their history and deliveries,
-    /// reports that were sent, and the cursors of sources not read since. Returns how many
-    /// incidents went.
+    /// Deletes what ended before `before`: resolved incidents with their history and deliveries,
+    /// sent reports, and the cursors of sources that were not read since. Returns the number of
+    /// deleted incidents.
     pub async fn prune(&self, before: Ts) -> Result<u64> {
         let mut gone = 0;
         loop {
@@ -171,8 +171,8 @@ impl Store {
     }
 }
 
-/// Of one incident the last record counts, and is the only one written; its opening time stays, and
-/// so does its place in the index.
+/// Writes only the last record of each incident. Its opening time does not change, and neither does
+/// its place in the index.
 async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) -> Result<()> {
     let mut last = BTreeMap::new();
     for effect in effects {
@@ -190,7 +190,7 @@ async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) ->
         let mut insert = QueryBuilder::<Sqlite>::new(
             "INSERT INTO incidents (id, run, cause, kind, severity, state, signal, start_step, opened_step, \
              detected_step, end_step, value, expected, score, summary, opened_at, resolved_at, acked_by, acked_at, \
-             level, next_at, flaps, nodes, loud_ms, reopens_ms, record) ",
+             level, next_at, flaps, nodes, unsuppressed_ms, reopens_ms, record) ",
         );
         insert.push_values(records, |mut row, (r, text)| {
             row.push_bind(&r.id).push_bind(&r.run).push_bind(name_of(&r.cause)).push_bind(r.kind.as_str());
@@ -217,8 +217,8 @@ async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) ->
              expected = excluded.expected, score = excluded.score, summary = excluded.summary, \
              resolved_at = excluded.resolved_at, acked_by = excluded.acked_by, acked_at = excluded.acked_at, \
              level = excluded.level, next_at = excluded.next_at, flaps = excluded.flaps, nodes = excluded.nodes, \
-             reopens_ms = excluded.reopens_ms, record = excluded.record, loud_ms = CASE WHEN excluded.loud_ms IS NULL THEN NULL \
-             ELSE COALESCE(incidents.loud_ms, excluded.loud_ms) END",
+             reopens_ms = excluded.reopens_ms, record = excluded.record, unsuppressed_ms = CASE WHEN excluded.unsuppressed_ms IS NULL THEN NULL \
+             ELSE COALESCE(incidents.unsuppressed_ms, excluded.unsuppressed_ms) END",
         );
         insert.build().execute(&mut *tx).await?;
     }
@@ -234,8 +234,8 @@ async fn append_timelines(tx: &mut SqliteConnection, effects: &[Effect]) -> Resu
     }
     let incidents: Vec<&str> = seqs.keys().copied().collect();
     for incidents in portions(&incidents) {
-        // The writer is alone, so that the largest number plus one is free. With GROUP BY, SQLite
-        // would read the whole history of each to find it.
+        // There is only one writer, so the largest number plus one is free. With GROUP BY, SQLite
+        // would read the whole history of each incident.
         let mut select = QueryBuilder::<Sqlite>::new("WITH asked (id) AS (");
         select.push_values(incidents, |mut row, id| _ = row.push_bind(*id));
         select.push(
@@ -274,8 +274,8 @@ fn notification(effect: &Effect) -> Option<&Notification> {
     if let Effect::Notify(n) = effect { Some(n) } else { None }
 }
 
-/// Puts notifications at the ends of their lanes. The first of a lane makes nothing pointless, and
-/// in a storm most are the first.
+/// Appends notifications to their lanes. The first of a lane supersedes nothing, and in a storm
+/// most are the first.
 async fn post_all(tx: &mut SqliteConnection, all: &[&Notification], at: Ts) -> Result<()> {
     let (first, later): (Vec<&Notification>, Vec<&Notification>) = all.iter().partition(|n| n.seq <= 1);
     for some in portions(&first) {
@@ -308,9 +308,9 @@ pub(super) async fn insert_posts(tx: &mut SqliteConnection, posts: &[&Notificati
     Ok(insert.build().execute(tx).await?.rows_affected())
 }
 
-/// Coalesces a lane: the newest message replaces older ones, but a trigger is only replaced by
-/// another trigger. A row that may have arrived stays and is settled, except that optional news
-/// never holds up a page.
+/// Coalesces a lane: the newest message replaces older ones, but only a trigger replaces a trigger.
+/// A row that may have arrived stays and is reconciled, except that an optional update never delays
+/// a page.
 async fn supersede(tx: &mut SqliteConnection, n: &Notification, at: Ts) -> Result<()> {
     let sql = match n.action {
         Action::Ack => return Ok(()),
@@ -326,7 +326,7 @@ async fn supersede(tx: &mut SqliteConnection, n: &Notification, at: Ts) -> Resul
     update.push(" AND seq < ").push_bind(i64::from(n.seq)).push(" AND ").push(sql);
     update.build().execute(&mut *tx).await?;
     if n.page {
-        // Older messages have waited long enough.
+        // Older messages need not wait any longer.
         let sql = "UPDATE outbox SET next_ms = 0 WHERE incident = $1 AND receiver = $2 \
                    AND state IN ('pending', 'ambiguous')";
         sqlx::query(sql).bind(&n.incident).bind(&n.receiver).execute(tx).await?;

@@ -1,4 +1,4 @@
-//! Calls of which their service says that it notified somebody.
+//! Stores which calls their service has confirmed.
 
 use stepwatch_model::time::Ts;
 
@@ -8,17 +8,17 @@ use super::rows::text_of;
 use super::writer::Who;
 use crate::notify::Ring;
 
-/// A page that its service accepted, and of which it has not said that it notified anybody.
+/// A page that its service accepted but has not confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unconfirmed {
     pub idem_key: String,
     pub incident: String,
-    /// When it was accepted.
+    /// When the page was accepted.
     pub since: Ts,
 }
 
 impl Store {
-    /// The service notified somebody of this call.
+    /// Records that the service notified a person of this call.
     pub(crate) async fn confirm(&self, incident: &str, ring: Ring) -> Result<()> {
         let sql = "UPDATE outbox SET confirmed = 1 WHERE incident = $1 AND ring = $2 AND page = $3";
         self.write(Who::Prompt, async |tx| {
@@ -29,9 +29,9 @@ impl Store {
         .await
     }
 
-    /// The pages that a receiver accepted after `after` and until `before`, of open incidents of
-    /// which it has confirmed no call. None if it has never confirmed any: its webhooks may not
-    /// include these.
+    /// The pages that a receiver accepted after `after` and until `before`, of open incidents
+    /// without a confirmed call. Empty if the receiver has never confirmed a call, because its
+    /// webhooks may not include confirmations.
     pub(crate) async fn unconfirmed(
         &self,
         receiver: &str,
@@ -41,7 +41,7 @@ impl Store {
         let sql = "SELECT o.idem_key, o.incident, o.done_at FROM outbox o JOIN incidents i ON i.id = o.incident \
                    WHERE o.receiver = $1 AND o.done_at > $2 AND o.done_at <= $3 AND o.confirmed = 0 AND o.page = 1 \
                    AND o.action = 'trigger' AND o.state = 'delivered' AND o.ring IS NOT NULL AND i.state = 'open' \
-                   AND (i.loud_ms IS NOT NULL OR o.despite_suppression = 1) \
+                   AND (i.unsuppressed_ms IS NOT NULL OR o.despite_suppression = 1) \
                    AND EXISTS (SELECT 1 FROM outbox s WHERE s.receiver = $1 AND s.confirmed = 1) \
                    AND NOT EXISTS (SELECT 1 FROM outbox c WHERE c.incident = o.incident AND c.receiver = $1 \
                    AND c.page = 1 AND c.confirmed = 1) ORDER BY o.done_at";

@@ -1,10 +1,10 @@
-//! Whether the database still has the contents that this process gave it.
+//! Checks that the database still has the contents that this process wrote.
 //!
-//! A file can be written over in its place: another one is copied onto it, or restored into it by
-//! SQLite itself. Its path and inode stay the same, and SQLite goes on with a mixture of both. So
-//! each transaction reads the name and the last number first. A file that is copied meets only the
-//! main file and not SQLite's log, which hides what is below it: whenever the main file has
-//! changed, it is read without the log.
+//! A file can be overwritten in place: another one is copied onto it, or restored into it by SQLite
+//! itself. Its path and inode stay the same, and SQLite continues with a mixture of both. So each
+//! transaction first reads the name and the last number. A copied file replaces only the main file
+//! and not SQLite's log, which hides the main file. So whenever the main file has changed, it is
+//! read without the log.
 
 use std::fs;
 use std::path::Path;
@@ -22,13 +22,13 @@ const SQL: &str = "SELECT (SELECT value FROM meta WHERE key = 'identity'), \
 const OTHER: &str = "was written over with another database";
 const OLDER: &str = "was written over with an older copy of itself";
 
-/// What is known of the contents.
+/// The expected contents.
 #[derive(Debug)]
 pub(super) struct Contents {
     name: String,
     /// The last number that this process committed.
     number: AtomicI64,
-    /// The main file when it was last read. Never held for long.
+    /// The main file when it was last read. The lock is only held briefly.
     main: Mutex<Option<Main>>,
 }
 
@@ -48,15 +48,15 @@ impl Contents {
         self.number.fetch_max(number, Ordering::Relaxed);
     }
 
-    /// Checks what a connection reads, which is the log above the main file.
+    /// Checks the contents that a connection reads, which include the log.
     pub(super) async fn check(&self, connection: &mut SqliteConnection, path: &Path) -> Result<()> {
         let found = read(connection).await?;
         self.compare(path, found, self.number.load(Ordering::Relaxed)).map(drop)
     }
 
-    /// Checks the main file, if it has changed since this was last called.
+    /// Checks the main file, if it has changed since the last call.
     pub(super) async fn check_main(&self, path: &Path) -> Result<()> {
-        // Whether it is there is another check.
+        // Another check covers the existence of the file.
         let Ok(meta) = fs::metadata(path) else { return Ok(()) };
         let Ok(changed) = meta.modified() else { return Ok(()) };
         let known = *self.main.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,8 +65,8 @@ impl Contents {
         }
         let shorter = known.is_some_and(|main| meta.len() < main.bytes);
         let found = match read_main(path).await {
-            // While SQLite writes its log back, the main file is a mixture of old and new pages. A
-            // connection that was given up may do that for long.
+            // While SQLite writes its log back, the main file is a mixture of old and new pages. An
+            // abandoned connection may do that for long.
             Err(err) if err.is_malformed() && !shorter => return Ok(()),
             found => found?,
         };
@@ -94,13 +94,13 @@ async fn read(connection: &mut SqliteConnection) -> Result<Found> {
     Ok(sqlx::query_as(SQL).fetch_one(connection).await?)
 }
 
-/// Without the log; nothing if that cannot be told. The log may be written back meanwhile, so that
-/// what reads as damaged is read again.
+/// Reads the main file without the log; `None` if that is not possible. The log may be written back
+/// at the same time, so damaged contents are read again.
 async fn read_main(path: &Path) -> Result<Option<Found>> {
     const TIMES: u32 = 3;
     let options = SqliteConnectOptions::new().filename(path).read_only(true).immutable(true);
     for time in 1..=TIMES {
-        // A process without a file descriptor to spare has other errors.
+        // A process without a free file descriptor has other errors.
         let Ok(mut connection) = options.connect().await else { return Ok(None) };
         match read(&mut connection).await {
             Ok(found) => return Ok(Some(found)),

@@ -1,5 +1,5 @@
-//! What the outbox asks of the store. Every state change is one transaction that survives the loss
-//! of power.
+//! The store's interface to the outbox. Every state change is one transaction that survives a power
+//! failure.
 
 use sqlx::AssertSqlSafe;
 use sqlx::Row as _;
@@ -20,45 +20,45 @@ use super::rows::{json, put_alive, text_of, word};
 use super::writer::Who;
 use crate::notify::Ring;
 
-/// No wait is longer, and none of a page. A row that claims to wait longer was written before the
+/// The longest wait of a message, and of a page. A row with a longer wait was written before the
 /// clock was set back, and is due.
 const WAIT_MAX: Span = Span::secs(27 * 3600);
 const PAGE_WAIT_MAX: Span = Span::secs(15 * 60);
 
-/// The prefix of the keys in `meta` that hold until when a receiver asked for a pause.
+/// The prefix of the keys in `meta` with the end of a pause that a receiver asked for.
 const PAUSE: &str = "pause/";
 
-/// A lane with something to do.
+/// A lane with a message to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DueLane {
     pub incident: String,
-    /// A page is in it.
+    /// Whether the lane has a page.
     pub page: bool,
-    /// When the oldest of it was put in.
+    /// When the oldest message of the lane was added.
     pub since: Ts,
 }
 
-/// A row marked as being sent, with all that its sender needs.
+/// A claimed row, with the data that its sender needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
-    /// To send; its text may be newer than the stored one, its key never is.
+    /// The message. Its text may be newer than the stored one, but its key is the same.
     pub notification: Notification,
     pub ambiguous: bool,
     pub attempts: u32,
     pub created_at: Ts,
     /// The notifier's memory of this lane.
     pub memory: Option<String>,
-    /// The notifier's memory of the latest other lane to this receiver; only read when it may help
-    /// to find a message of a lane without a memory.
+    /// The notifier's memory of the latest other lane to this receiver. It is read only if it may
+    /// help to find a message of a lane without a memory.
     pub neighbour: Option<String>,
-    /// As in [`crate::notify::Attempt`].
+    /// See [`crate::notify::Attempt`].
     pub ring: Option<Ring>,
     pub unsure: Vec<Ring>,
-    /// The report, as JSON, if it is one and not about an incident.
+    /// The report as JSON, if the message is a report and not about an incident.
     pub report: Option<String>,
 }
 
-/// An outcome that the engine may not have.
+/// An outcome that the engine may not have recorded.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Unreported {
     pub idem_key: String,
@@ -77,41 +77,41 @@ pub(crate) struct Unreached {
     pub since: Ts,
     /// The error of the last attempt.
     pub error: String,
-    /// No receiver has accepted any page of the incident.
+    /// Whether no receiver has accepted any page of the incident.
     pub nobody: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct QueueDepth {
     pub undone: u64,
-    /// The time since which the oldest page waits.
+    /// When the oldest page began to wait.
     pub oldest_page: Option<Ts>,
 }
 
-/// Of a row `o`: no receiver has accepted any page of its incident.
+/// A condition on a row `o`: no receiver has accepted any page of its incident.
 const NO_PAGE_DELIVERED: &str = "NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.page = 1 \
     AND t.action = 'trigger' AND t.state = 'delivered')";
-/// Of such a row: it is a page that the receiver refused permanently, the last message of its lane,
-/// and nobody has answered.
+/// A condition on such a row: it is a permanently refused page, the last message of its lane, and
+/// its incident is unanswered.
 const REFUSED: &str = "o.state = 'failed' AND o.page = 1 AND o.action = 'trigger' \
     AND EXISTS (SELECT 1 FROM incidents i WHERE i.id = o.incident AND i.state = 'open' \
-    AND (i.loud_ms IS NOT NULL OR o.despite_suppression = 1)) \
+    AND (i.unsuppressed_ms IS NOT NULL OR o.despite_suppression = 1)) \
     AND NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.page = 1 \
     AND t.action = 'trigger' AND t.state = 'delivered') \
     AND NOT EXISTS (SELECT 1 FROM outbox l WHERE l.incident = o.incident AND l.receiver = o.receiver AND l.seq > o.seq)";
-/// Of a row `o`: it is not a page, was refused permanently, and no receiver has had a message of
-/// its incident, which is open.
+/// A condition on a row `o`: it is permanently refused and no page, and no receiver has got a
+/// message of its open incident.
 const REFUSED_TICKET: &str = "o.state = 'failed' AND o.page = 0 AND o.action = 'trigger' \
-    AND EXISTS (SELECT 1 FROM incidents i WHERE i.id = o.incident AND i.state = 'open' AND i.loud_ms IS NOT NULL) \
+    AND EXISTS (SELECT 1 FROM incidents i WHERE i.id = o.incident AND i.state = 'open' AND i.unsuppressed_ms IS NOT NULL) \
     AND NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.action = 'trigger' \
     AND t.state IN ('pending', 'attempting', 'ambiguous', 'delivered')) \
     AND NOT EXISTS (SELECT 1 FROM outbox l WHERE l.incident = o.incident AND l.receiver = o.receiver AND l.seq > o.seq \
     AND l.action = 'trigger')";
-/// Of a row `o` and its incident `i`: since when it could have been sent.
-const SINCE: &str = "CASE WHEN i.loud_ms > o.created_ms THEN i.loud_ms ELSE o.created_ms END";
-/// Of the rows `o` of a lane and their incident `i`: nothing holds it. The same condition as in
-/// [`is_held`]; both must be changed together.
-const NOT_HELD: &str = "(MAX(CASE WHEN i.state <> 'resolved' AND i.loud_ms IS NULL THEN 1 ELSE 0 END) = 0 \
+/// For a row `o` and its incident `i`: since when the message could have been sent.
+const SINCE: &str = "CASE WHEN i.unsuppressed_ms > o.created_ms THEN i.unsuppressed_ms ELSE o.created_ms END";
+/// A condition on the rows `o` of a lane and their incident `i`: the lane is not held. It is the
+/// same condition as in [`is_held`]; change both together.
+const NOT_HELD: &str = "(MAX(CASE WHEN i.state <> 'resolved' AND i.unsuppressed_ms IS NULL THEN 1 ELSE 0 END) = 0 \
     OR MAX(CASE WHEN o.despite_suppression = 0 AND o.action IN ('trigger', 'update') THEN 1 ELSE 0 END) = 0 \
     OR MAX(CASE WHEN o.despite_suppression = 1 AND o.action = 'trigger' THEN 1 ELSE 0 END) = 1 \
     OR MAX(CASE WHEN o.action = 'ack' THEN 1 ELSE 0 END) = 1 \
@@ -120,8 +120,8 @@ const NOT_HELD: &str = "(MAX(CASE WHEN i.state <> 'resolved' AND i.loud_ms IS NU
     OR EXISTS (SELECT 1 FROM lanes m WHERE m.incident = o.incident AND m.receiver = $1)))";
 
 impl Store {
-    /// To be called once, before anything is sent: what was being sent when the process died may
-    /// have arrived.
+    /// Marks messages that were in flight when the process died as possibly arrived. Must be called
+    /// once, before anything is sent.
     pub(crate) async fn recover_attempts(&self) -> Result<u64> {
         let sql = "UPDATE outbox SET state = 'ambiguous', attempts = attempts + 1, next_ms = 0, \
                    error = 'the alerter stopped while this was being sent' WHERE state = 'attempting'";
@@ -154,17 +154,17 @@ impl Store {
             .collect()
     }
 
-    /// Receivers for which something is to be done.
+    /// Receivers with messages to send.
     pub(crate) async fn waiting_receivers(&self) -> Result<Vec<String>> {
         let sql =
             "SELECT DISTINCT receiver FROM outbox WHERE state IN ('pending', 'attempting', 'ambiguous')";
         Ok(sqlx::query_scalar(sql).fetch_all(&*self.reader()?).await?)
     }
 
-    /// Lanes of a receiver that may be tried now: those with a page first, then the first of each
-    /// source, the second of each, and so on; within a source its users take turns too. So nobody
-    /// waits behind the flood of another. Only the head of a lane is ever deferred, so that the
-    /// largest wait in a lane is the lane's.
+    /// The lanes of a receiver that may be tried now: those with a page first, then the first of
+    /// each source, the second of each, and so on. Within a source its users take turns too. So a
+    /// flood of one does not delay others. Only the first message of a lane is ever deferred, so
+    /// the largest wait in a lane is the wait of the lane.
     pub(crate) async fn due_lanes(&self, receiver: &str, now: Ts, limit: usize) -> Result<Vec<DueLane>> {
         self.lanes_due(self.reader()?, receiver, now, limit).await
     }
@@ -204,7 +204,7 @@ impl Store {
             .collect())
     }
 
-    /// When the next lane that is not due now will be.
+    /// The earliest time after `now` at which a lane is due.
     pub(crate) async fn next_due(&self, now: Ts) -> Result<Option<Ts>> {
         let sql = "SELECT MIN(lane_ms) FROM (SELECT MAX(next_ms) AS lane_ms FROM outbox \
                    WHERE state IN ('pending', 'attempting', 'ambiguous') GROUP BY receiver, incident) AS waiting \
@@ -214,10 +214,10 @@ impl Store {
     }
 
     pub(crate) async fn queue_depth(&self) -> Result<QueueDepth> {
-        // What is held on purpose waits for no receiver.
+        // A page that is held by a suppression does not wait for a receiver.
         let sql = format!(
             "SELECT COUNT(*), MIN(CASE WHEN o.page = 1 AND o.action = 'trigger' \
-             AND (i.id IS NULL OR i.loud_ms IS NOT NULL OR o.despite_suppression = 1) THEN {SINCE} END) FROM outbox o \
+             AND (i.id IS NULL OR i.unsuppressed_ms IS NOT NULL OR o.despite_suppression = 1) THEN {SINCE} END) FROM outbox o \
              LEFT JOIN incidents i ON i.id = o.incident WHERE o.state IN ('pending', 'attempting', 'ambiguous')"
         );
         let (undone, oldest): (i64, Option<i64>) =
@@ -230,8 +230,8 @@ impl Store {
         Ok(QueueDepth { undone: undone as u64, oldest_page: oldest.map(Ts) })
     }
 
-    /// Makes permanently refused messages wait again, if no receiver has one of their incident:
-    /// pages refused before `pages`, and tickets before `tickets`. Returns how many.
+    /// Makes permanently refused messages due again, if no receiver has a message of their
+    /// incident: pages refused before `pages`, and tickets before `tickets`. Returns their number.
     pub(crate) async fn revive(&self, receiver: &str, pages: Ts, tickets: Ts) -> Result<u64> {
         let sql = format!(
             "UPDATE outbox AS o SET state = 'pending', next_ms = 0, reported = 0, done_at = NULL \
@@ -245,7 +245,7 @@ impl Store {
         .await
     }
 
-    /// Marks the head of a lane as being sent and returns it; `None` if there is nothing to send.
+    /// Claims the first message of a lane and returns it; `None` if there is nothing to send.
     pub(crate) async fn claim(
         &self,
         incident: &str,
@@ -256,7 +256,7 @@ impl Store {
         self.claim_by(incident, receiver, Means { wakes, numbered: false }, now).await
     }
 
-    /// The same, with the properties of the receiver.
+    /// Like [`Self::claim`], with the properties of the receiver.
     pub(crate) async fn claim_by(
         &self,
         incident: &str,
@@ -265,7 +265,7 @@ impl Store {
         now: Ts,
     ) -> Result<Option<Claim>> {
         let claim = self.write(Who::InTurn, async |tx| {
-            // What is sent from memory is recorded first.
+            // Messages that were sent from memory are recorded first.
             if self.holds(receiver, incident) {
                 return Ok(None);
             }
@@ -310,8 +310,8 @@ impl Store {
         Ok(claim)
     }
 
-    /// Drops the head of a lane for want of a budget; false if it must be sent: a page, a report,
-    /// or the answer to what was sent.
+    /// Drops the first message of a lane because of a budget. False if it must be sent: a page, a
+    /// report, or the answer or end of a message that was sent.
     pub(crate) async fn leave_out(&self, incident: &str, receiver: &str, now: Ts) -> Result<bool> {
         self.write(Who::InTurn, async |tx| {
             let rows = lane(tx, incident, receiver).await?;
@@ -331,7 +331,7 @@ impl Store {
         .await
     }
 
-    /// Records the outcome, at `at`, of a claimed row, and the notifier's memory.
+    /// Records the outcome of a claimed row at `at`, and the notifier's memory.
     pub(crate) async fn settle(
         &self,
         n: &Notification,
@@ -347,7 +347,7 @@ impl Store {
         Ok(())
     }
 
-    /// Stores another text of a message that is being sent.
+    /// Stores a new text of a message that is being sent.
     pub(crate) async fn reword(&self, n: &Notification) -> Result<()> {
         let text = json("notification", n)?;
         let sql = "UPDATE outbox SET notification = $2 WHERE idem_key = $1";
@@ -358,13 +358,13 @@ impl Store {
         .await
     }
 
-    /// Pages that have waited since before `before`, of incidents that nobody has acknowledged.
+    /// Pages that have waited since before `before`, of unacknowledged incidents.
     pub(crate) async fn unreached(&self, before: Ts) -> Result<Vec<Unreached>> {
         let sql = format!(
             "SELECT o.idem_key, o.incident, o.receiver, {SINCE} AS since_ms, COALESCE(o.error, ''), {NO_PAGE_DELIVERED} \
              FROM outbox o JOIN incidents i ON i.id = o.incident \
              WHERE o.page = 1 AND o.action = 'trigger' AND i.state = 'open' \
-             AND (i.loud_ms IS NOT NULL OR o.despite_suppression = 1) \
+             AND (i.unsuppressed_ms IS NOT NULL OR o.despite_suppression = 1) \
              AND (o.state IN ('pending', 'attempting', 'ambiguous') OR {REFUSED}) AND {SINCE} <= $1 \
              ORDER BY since_ms"
         );
@@ -381,7 +381,7 @@ impl Store {
         Ok(rows.into_iter().map(page).collect())
     }
 
-    /// Writes a sign of life, where other programs can read it.
+    /// Writes a heartbeat that other programs can read.
     pub(crate) async fn touch(&self, now: Ts) -> Result<()> {
         self.write(Who::Heart, async |tx| put_alive(tx, now).await).await?;
         self.note_recorded(now);
@@ -396,7 +396,7 @@ impl Store {
         Ok(at.map(|t| Ts(t.as_millisecond())))
     }
 
-    /// The receiver may answer again: its messages wait no longer than it asked for.
+    /// Ends the waits of a receiver's messages, except for a pause that it asked for.
     pub(crate) async fn release(&self, receiver: &str, asked_until: Option<Ts>) -> Result<()> {
         self.write(Who::Prompt, async |tx| {
             let sql = "UPDATE outbox SET next_ms = $2 WHERE receiver = $1 AND next_ms > $2 \
@@ -414,7 +414,7 @@ impl Store {
         .await
     }
 
-    /// The pauses that receivers asked for and that are not over.
+    /// The current pauses that receivers asked for.
     pub(crate) async fn pauses(&self, now: Ts) -> Result<Vec<(String, Ts)>> {
         let sql = "SELECT key, value FROM meta WHERE key LIKE 'pause/%'";
         let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
@@ -426,7 +426,7 @@ impl Store {
             .collect())
     }
 
-    /// Whether a page about this incident may still be given up: somebody has it, or it is over.
+    /// Whether a page about this incident may be given up: the incident is acknowledged or over.
     pub(crate) async fn answered(&self, incident: &str) -> Result<bool> {
         let sql = "SELECT state FROM incidents WHERE id = $1";
         let state: Option<String> =
@@ -495,7 +495,7 @@ struct Row {
     ring: Option<u32>,
 }
 
-/// Marks the head of a lane as being sent, with `words` in place of its text if there are any.
+/// Claims the first message of a lane, with `words` as its text if given.
 async fn attempt(
     tx: &mut SqliteConnection,
     head: Row,
@@ -532,7 +532,7 @@ async fn lane(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Resu
     Ok(rows)
 }
 
-/// A row that cannot be parsed must not hold up its lane for ever.
+/// Gives up a row that cannot be parsed, so that it does not block its lane.
 async fn give_up_unreadable(
     tx: &mut SqliteConnection,
     row: &SqliteRow,
@@ -554,7 +554,7 @@ fn read(row: &SqliteRow) -> Result<Row> {
             notification,
             ambiguous: state == DeliveryState::Ambiguous,
             held: false,
-            // Without the attempts: those that a receiver refused for being too many do not count.
+            // Attempts that were refused by a rate limit are not counted, but have an error.
             failed: row.try_get::<Option<&str>, _>("error")?.is_some(),
         },
         attempting: state == DeliveryState::Attempting,
@@ -564,10 +564,10 @@ fn read(row: &SqliteRow) -> Result<Row> {
     })
 }
 
-/// The state of the incident, and whether something suppresses it; one that is not in the store (a
+/// The state of the incident, and whether it is suppressed. An incident that is not in the store (a
 /// test message) counts as open.
 async fn standing(tx: &mut SqliteConnection, incident: &str) -> Result<(State, bool)> {
-    let sql = "SELECT state, loud_ms IS NULL FROM incidents WHERE id = $1";
+    let sql = "SELECT state, unsuppressed_ms IS NULL FROM incidents WHERE id = $1";
     let found: Option<(String, bool)> = sqlx::query_as(sql).bind(incident).fetch_optional(tx).await?;
     found.map_or(Ok((State::Open, false)), |(state, suppressed)| {
         Ok((word("incident state", &state)?, suppressed))

@@ -65,7 +65,7 @@ pub enum StoreError {
 pub type Result<T> = std::result::Result<T, StoreError>;
 
 impl StoreError {
-    /// The error without a path: the readiness probe needs no authentication.
+    /// The error without a path, because the readiness probe needs no authentication.
     pub(super) fn in_public(&self) -> String {
         match self {
             Self::NotInPlace { path, what } => {
@@ -98,7 +98,7 @@ impl StoreError {
         err.code().as_deref() == Some("11")
     }
 
-    /// Whether the store refuses all writes, and not only this one.
+    /// Whether the error means that the store refuses all writes, and not only this one.
     pub(super) fn is_refusal(&self) -> bool {
         !matches!(self, Self::AmbiguousId(_) | Self::Damaged { .. } | Self::Unknown { .. })
     }

@@ -1,14 +1,14 @@
-//! Filesystems on which SQLite must not run.
+//! Detects filesystems on which SQLite must not run.
 //!
-//! The write-ahead log shares memory between connections through a mapped file and relies on POSIX
-//! locks; filesystems that several machines mount support neither. Home directories of clusters are
-//! nearly always on one of these.
+//! The write-ahead log needs a mapped file that connections share, and POSIX locks; filesystems
+//! that several machines mount support neither. Home directories of clusters are nearly always on
+//! such a filesystem.
 
 use std::io;
 use std::path::Path;
 
-/// By `f_type` of statfs(2). FUSE is not here although sshfs, JuiceFS and s3fs come through it,
-/// because the root of a rootless container (fuse-overlayfs) does too and is local.
+/// Shared filesystems by the `f_type` of statfs(2). FUSE is not listed, although sshfs, JuiceFS and
+/// s3fs use it, because the root of a rootless container (fuse-overlayfs) is FUSE too, but local.
 const SHARED: &[(u32, &str)] = &[
     (0x0000_6969, "NFS"),
     (0x0bd0_0bd0, "Lustre"),
@@ -29,7 +29,7 @@ const SHARED: &[(u32, &str)] = &[
     (0x786f_4256, "VirtualBox shared folders"),
 ];
 
-/// The name of the shared filesystem that holds `directory`, if it is one.
+/// The name of the shared filesystem of `directory`; `None` if it is local.
 pub(super) fn shared(directory: &Path) -> io::Result<Option<&'static str>> {
     let stat = rustix::fs::statfs(directory)?;
     // The kernel's magic numbers are 32 bits wide; the field is wider, and signed on some
@@ -53,7 +53,7 @@ mod tests {
         for local in [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630, 0x2fc1_2fc1] {
             assert_eq!(name(local), None, "{local:#x}");
         }
-        // Sign extension on the way through a signed field must not hide one.
+        // Sign extension of a signed field must not hide a filesystem.
         assert_eq!(name(i64::from(0xff53_4d42_u32 as i32) as u32), Some("CIFS"));
     }
 

@@ -17,7 +17,7 @@ use super::identity::Identity;
 use super::lock::FileLock;
 use super::writer::{Refusal, Writer};
 
-/// A handle to the open store; clones share it.
+/// A handle to the open store. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Store {
     pub(super) inner: Arc<Inner>,
@@ -28,34 +28,34 @@ pub(super) struct Inner {
     pub(super) path: PathBuf,
     pub(super) identity: Identity,
     pub(super) writer: Mutex<Writer>,
-    /// The queue of writers without hurry, such as deliveries.
+    /// The queue of writers that are not urgent, such as deliveries.
     pub(super) line: Mutex<()>,
-    /// Never held for long.
+    /// The present refusal. The lock is only held briefly.
     pub(super) refusal: std::sync::Mutex<Option<Refusal>>,
-    /// Why messages to send cannot be read. Never held for long.
+    /// Why messages to send cannot be read. The lock is only held briefly.
     pub(super) unreadable: std::sync::Mutex<Option<Refusal>>,
-    /// Somebody looks whether the files are in their place.
+    /// Whether a check of the files is in progress.
     pub(super) looking: AtomicBool,
-    /// SQLite must not be used again.
+    /// Set once SQLite must not be used again.
     pub(super) abandoned: OnceLock<()>,
-    /// When the transaction under way began. Never held for long.
+    /// When the present transaction began. The lock is only held briefly.
     pub(super) transaction_began: std::sync::Mutex<Option<tokio::time::Instant>>,
-    /// The time of the last commit or sign of life that was written, in Unix milliseconds; 0 before
+    /// The time of the last commit or heartbeat that was written, in Unix milliseconds; 0 before
     /// the first.
     pub(super) recorded: AtomicI64,
-    /// Messages that are sent although the store refuses. Never held for long.
+    /// Messages that are sent although the store refuses writes. The lock is only held briefly.
     pub(super) unrecorded: std::sync::Mutex<Unrecorded>,
     pub(super) readers: SqlitePool,
-    /// The pool for lookups by a key: they are quick, and a person may wait for them.
+    /// The pool for lookups by key, which are fast and for which a person may wait.
     pub(super) finders: SqlitePool,
-    /// The rows of the last commit with alerts; `None` before the first, and after one that failed.
-    /// Only the engine's loop commits alerts.
+    /// The alert rows after the last commit with alerts; `None` before the first, and after a
+    /// failed one. Only the engine's loop commits alerts.
     pub(super) alerts: std::sync::Mutex<Option<AlertRows>>,
-    /// Notified after a commit that put something into the outbox.
+    /// Notified after a commit that added to the outbox.
     pub(super) posted: Notify,
-    /// Notified when an incident or a conversation about one has changed.
+    /// Notified when an incident or one of its conversations has changed.
     pub(super) changed: Notify,
-    // Last: the file is closed before another alerter may have it.
+    // The lock comes last, so that the file is closed before another alerter can lock it.
     pub(super) _lock: FileLock,
 }
 
@@ -73,12 +73,12 @@ impl Deref for StoreReader<'_> {
 }
 
 impl Store {
-    /// What was written last is of that time.
+    /// Notes the time of the last write.
     pub(crate) fn note_recorded(&self, at: Ts) {
         self.inner.recorded.store(at.0, Ordering::Relaxed);
     }
 
-    /// Takes what an earlier start wrote last for the last that was written.
+    /// Adopts the last write of an earlier start.
     pub(crate) async fn resume_recorded(&self) -> Result<Option<Ts>> {
         let alive = self.alive_at().await?;
         if let Some(at) = alive {
@@ -87,7 +87,7 @@ impl Store {
         Ok(alive)
     }
 
-    /// The same as [`Store::alive_at`] without looking into the database, which may not be there.
+    /// The time of [`Store::alive_at`] from memory, because the database may be missing.
     pub(crate) fn recorded_at(&self) -> Option<Ts> {
         Some(Ts(self.inner.recorded.load(Ordering::Relaxed))).filter(|at| at.0 > 0)
     }
@@ -96,8 +96,8 @@ impl Store {
         &self.inner.path
     }
 
-    /// Resolves after the next commit that put something into the outbox; at once if there was one
-    /// since the last call.
+    /// Resolves after the next commit that adds to the outbox; at once if there was one since the
+    /// last call.
     pub(crate) async fn posted(&self) {
         self.inner.posted.notified().await;
     }
@@ -107,8 +107,8 @@ impl Store {
         self.inner.posted.notify_one();
     }
 
-    /// Resolves after the next change of an incident, or of a conversation about one; at once if
-    /// there was one since the last call.
+    /// Resolves after the next change of an incident or one of its conversations; at once if there
+    /// was one since the last call.
     pub(crate) async fn changed(&self) {
         self.inner.changed.notified().await;
     }
@@ -118,13 +118,13 @@ impl Store {
         Ok(StoreReader { pool: &self.inner.readers, _busy: Busy::now() })
     }
 
-    /// A connection for lookups by a key.
+    /// A connection for lookups by key.
     pub(super) fn finder(&self) -> Result<StoreReader<'_>> {
         self.may_read()?;
         Ok(StoreReader { pool: &self.inner.finders, _busy: Busy::now() })
     }
 
-    /// Keeps SQLite's open files until this process ends: closing them would use SQLite.
+    /// Keeps SQLite's open files until the process ends, because closing them would use SQLite.
     pub(super) fn abandon(&self, why: &StoreError) {
         if matches!(why, StoreError::IndexCut { .. }) && self.inner.abandoned.set(()).is_ok() {
             tracing::error!(%why, "the database is not used again until a restart");
@@ -132,8 +132,8 @@ impl Store {
         }
     }
 
-    /// Writes the log back into the database file and closes it. Dropping the last handle is safe
-    /// too, only slower to reopen.
+    /// Writes the log back into the database file and closes it. Dropping the last handle is also
+    /// safe, but slower to reopen.
     pub async fn close(self) {
         if self.usable().is_err() {
             return;
@@ -142,7 +142,7 @@ impl Store {
         self.inner.finders.close().await;
         let mut writer = self.inner.writer.lock().await;
         let _busy = Busy::now();
-        // After a refusal there may be no connection with which to write back.
+        // After a refusal there may be no connection for writing the log back.
         let Some(connection) = writer.kept() else { return };
         if let Err(err) = sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection).await {
             tracing::warn!(%err, "cannot write the log back into the database file; the next start will");

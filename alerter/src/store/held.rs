@@ -1,5 +1,5 @@
-//! Pages that are sent before they can be recorded, lane by lane: the messages, their outcomes, and
-//! what is still to be recorded.
+//! Pages that are sent before they can be recorded, by lane: the messages, their outcomes, and what
+//! must still be recorded.
 
 use std::collections::BTreeMap;
 
@@ -13,48 +13,48 @@ use super::plan::{LaneRow, plan, too_late};
 use super::rings::Means;
 use crate::notify::Ring;
 
-/// Messages that are held at once.
+/// The most messages that are held at once.
 const MAX_HELD: usize = 10_000;
 
-/// Incidents of which the last number of a call is kept; that of the oldest is forgotten first.
+/// The most incidents whose last call number is kept; the oldest is dropped first.
 const MAX_RINGS: usize = 20_000;
 
-/// One message.
+/// A held message.
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
     pub notification: Notification,
     pub created_at: Ts,
     pub ambiguous: bool,
-    /// As its row counts them.
+    /// The number of attempts, as its row counts them.
     pub attempts: u32,
-    /// Its number, from the first attempt on, if the receiver's calls are numbered.
+    /// The call number, from the first attempt on, if the receiver's calls are numbered.
     pub ring: Option<Ring>,
     pub(super) progress: Progress,
-    /// Its row is in the store.
+    /// Whether the message has a row in the store.
     pub(super) recorded: bool,
-    /// A transaction in progress records it: it is not begun meanwhile.
+    /// Whether a transaction in progress records the message, during which it must not be sent.
     pub(super) writing: bool,
-    /// It was rendered anew, which its row is to show.
+    /// Whether the text was rendered again, so that the row must show it.
     pub(super) reworded: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Progress {
-    /// To be sent from this time on, with the outcome of the last attempt.
+    /// The message waits until `next`, after the outcome `last`.
     Waits {
         next: Ts,
         last: Option<Ended>,
     },
     Sending,
     Done(Ended),
-    /// It became pointless before it could be sent, and why.
+    /// The message was superseded before it could be sent, for the reason `why`.
     Superseded {
         why: &'static str,
         at: Ts,
     },
 }
 
-/// An attempt that is over.
+/// A completed attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Ended {
     pub(super) outcome: DeliveryOutcome,
@@ -63,23 +63,24 @@ pub(super) struct Ended {
 
 #[derive(Debug, Default)]
 pub(super) struct Lane {
-    /// Messages by their place in the lane.
+    /// The messages by their position in the lane.
     pub(super) queue: BTreeMap<u32, Held>,
-    /// The notifier's memory.
+    /// The notifier's memory of the lane.
     memory: Option<String>,
 }
 
-/// By receiver and incident.
+/// The held lanes, by receiver and incident.
 #[derive(Debug, Default)]
 pub(super) struct Unrecorded {
     pub(super) lanes: BTreeMap<(String, String), Lane>,
-    /// The last number of a call, by incident and whether it is a page's, of rows and of what has
-    /// none yet: a key that is open calls nobody, also while no row can be read.
+    /// The last call number by incident and class (page or not), of rows and of held messages. A
+    /// reused number would call nobody, also while no row can be read.
     rings: BTreeMap<(String, bool), u32>,
     pub(super) left_out: u64,
 }
 
-/// What one transaction records of a message: its own times, whenever the transaction is.
+/// The data of a message that one transaction records. The times are those of the message, not of
+/// the transaction.
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) lane: (String, String),
@@ -87,10 +88,11 @@ pub(super) struct Written {
     pub(super) idem_key: String,
     pub(super) created_at: Ts,
     pub(super) attempts: u32,
-    /// It is a call for a person, of an incident that nothing suppressed when it was created.
-    pub(super) waits_loud: bool,
+    /// Whether the message is a call that the suppression of its incident would have held, and none
+    /// did when it was created.
+    pub(super) waits_unsuppressed: bool,
     pub(super) ring: Option<Ring>,
-    /// What was sent, where it is not what was decided.
+    /// The text that was sent, if it differs from the decided one.
     pub(super) words: Option<Box<Notification>>,
     pub(super) progress: Progress,
     pub(super) memory: Option<String>,
@@ -116,12 +118,12 @@ impl Held {
         self.recorded
     }
 
-    /// Nothing more is done about it.
+    /// Whether the message is done.
     fn is_over(&self) -> bool {
         matches!(self.progress, Progress::Done(_) | Progress::Superseded { .. })
     }
 
-    /// Its receiver may have it.
+    /// Whether the receiver may have the message.
     fn was_begun(&self) -> bool {
         self.ambiguous || self.ring.is_some() || matches!(self.progress, Progress::Done(_))
     }
@@ -131,7 +133,7 @@ impl Held {
         LaneRow { notification, ambiguous: self.ambiguous, failed: self.attempts > 0, held: false }
     }
 
-    /// One whose row is in the store.
+    /// A held message with a row in the store.
     pub(super) fn recorded(
         notification: Notification,
         created_at: Ts,
@@ -156,7 +158,7 @@ impl Unrecorded {
         true
     }
 
-    /// Lanes whose next message may be sent now, and the time of the next one.
+    /// The lanes whose next message may be sent now, and the time of the next one.
     pub(super) fn due(&self, now: Ts) -> (Vec<(String, String)>, Option<Ts>) {
         let (mut due, mut later) = (Vec::new(), None::<Ts>);
         for (key, lane) in &self.lanes {
@@ -181,8 +183,8 @@ impl Unrecorded {
         Some((head.clone(), memory))
     }
 
-    /// Whether an answer or an end waits in a lane behind another message, and then whether that
-    /// lane's receiver may have a message of it already.
+    /// Whether an acknowledgement or a resolution waits in a lane behind another message; if so,
+    /// whether the receiver may already have a message of the lane.
     pub(super) fn ends(&self, key: &(String, String)) -> Option<bool> {
         let lane = self.lanes.get(key)?;
         let ends = |held: &Held| matches!(held.notification.action, Action::Ack | Action::Resolve);
@@ -191,9 +193,9 @@ impl Unrecorded {
         waits.then_some(begun)
     }
 
-    /// Passes over what is pointless by now, as is done with rows; the text of the next message, if
-    /// it is to say that it fired and was resolved. `heard`: the receiver may have a message of the
-    /// incident.
+    /// Supersedes messages that are pointless by now, as is done with rows. Returns the text of the
+    /// next message if it must report both the fault and its end. `heard`: the receiver may have a
+    /// message of the incident.
     pub(super) fn pass_over(
         &mut self,
         key: &(String, String),
@@ -207,7 +209,7 @@ impl Unrecorded {
             return None;
         }
         let rows: Vec<LaneRow> = waiting.iter().map(|held| held.lane_row()).collect();
-        // What becomes of the incident is in the lane: nothing else is known of it here.
+        // Only the lane shows the later state of the incident here.
         let late = if means.numbered { too_late(&rows, State::Open, heard) } else { 0 };
         let plan = plan(&rows[late..], State::Open, means.wakes, heard);
         for (i, held) in waiting.iter_mut().take(late + plan.superseded).enumerate() {
@@ -217,7 +219,7 @@ impl Unrecorded {
         plan.words
     }
 
-    /// What is sent instead of what was decided.
+    /// Replaces the text of a message.
     pub(super) fn reword(&mut self, n: &Notification) {
         let lane = self.lanes.get_mut(&(n.receiver.clone(), n.incident.clone()));
         if let Some(held) = lane.and_then(|lane| lane.queue.get_mut(&n.seq)) {
@@ -252,7 +254,7 @@ impl Unrecorded {
                     idem_key: n.idem_key.clone(),
                     created_at: held.created_at,
                     attempts: held.attempts,
-                    waits_loud: n.action == Action::Trigger && !n.despite_suppression,
+                    waits_unsuppressed: n.action == Action::Trigger && !n.despite_suppression,
                     ring: held.ring,
                     words: held.reworded.then(|| Box::new(n.clone())),
                     progress: held.progress.clone(),
@@ -277,18 +279,18 @@ impl Unrecorded {
         self.lanes.retain(|_, lane| !lane.queue.is_empty());
     }
 
-    /// A call has this number.
+    /// Notes the number of a call.
     pub(super) fn note_ring(&mut self, incident: &str, ring: Ring) {
         let last = self.rings.entry((incident.to_owned(), ring.page)).or_default();
         *last = ring.number.max(*last);
-        // Ids of incidents are in the order of their times.
+        // Ids of incidents are in chronological order.
         while self.rings.len() > MAX_RINGS {
             self.rings.pop_first();
         }
     }
 
-    /// Gives a call its number: after that of every row and of every other held call. Also returns
-    /// the calls of its lane that may not have arrived.
+    /// Assigns a number to a call: after that of every row and of every other held call. Also
+    /// returns the calls of its lane that may not have arrived.
     pub(super) fn number(&mut self, n: &Notification, of_rows: Option<Ring>) -> (Option<Ring>, Vec<Ring>) {
         let Some(lane) = self.lanes.get_mut(&(n.receiver.clone(), n.incident.clone())) else {
             return (of_rows, Vec::new());
@@ -312,7 +314,7 @@ impl Unrecorded {
 }
 
 impl Lane {
-    /// The first that is not done.
+    /// The first message that is not done.
     fn head(&self) -> Option<&Held> {
         self.queue.values().find(|held| !held.is_over())
     }
@@ -363,7 +365,7 @@ mod tests {
         assert!(all.begin(&lane(), Ts(0)).is_none());
         all.end_writing(&written, false);
         let (first, _) = all.begin(&lane(), Ts(0)).unwrap();
-        // Recorded while it is on its way: its outcome is recorded after that.
+        // Recorded while it is in flight, so its outcome is recorded later.
         let written = all.begin_writing(|held| !held.recorded);
         all.end(&first.notification, DeliveryOutcome::Delivered, None, Ts(7));
         all.end_writing(&written, true);

@@ -1,4 +1,4 @@
-//! Where the time of the runs went, by hour.
+//! Stores how the time of runs was used, by hour.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::rows::{list, portions};
 
-/// Runs that a row can name.
+/// The most runs, whose number is a part of a row's id.
 const MAX_RUNS: i64 = 1 << 20;
 
-/// What is accounted of a run in a time.
+/// The accounted time of a run in a period.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunTotals {
     pub run: String,
@@ -23,10 +23,9 @@ pub struct RunTotals {
 }
 
 impl Store {
-    /// What is accounted of each run, or of one, in the hours that began from `from` on and before
-    /// `to`.
+    /// The accounted time of each run, or of one, in the hours that begin in `from..to`.
     pub async fn accounted(&self, from: Ts, to: Ts, run: Option<&str>) -> Result<Vec<RunTotals>> {
-        // Each half has a connection, and so a thread, of its own.
+        // Each half uses its own connection, and so its own thread.
         let middle = Ts(from.0 / 2 + to.0 / 2);
         let (first, second) =
             tokio::try_join!(self.accounted_in(from, middle, run), self.accounted_in(middle, to, run))?;
@@ -40,13 +39,14 @@ impl Store {
         Ok(all.into_iter().map(priced).collect())
     }
 
-    /// For each number of GPUs that a run had: its name, what is accounted, and what that cost.
+    /// The run, its accounted time and the cost, for each number of GPUs that a run had.
     async fn accounted_in(&self, from: Ts, to: Ts, run: Option<&str>) -> Result<Vec<(String, Totals, f64)>> {
         let mut query = QueryBuilder::<Sqlite>::new("SELECT r.run, s.* FROM (SELECT id & ");
         query.push(MAX_RUNS - 1).push(" AS number, gpus, gpu_ms, COUNT(*) AS hours");
         let times = TimeState::ALL.map(column_of);
         for column in COUNTS.into_iter().chain(["dollars"]).chain(times.iter().map(String::as_str)) {
-            // TOTAL cannot overflow: one row with an absurd number must not break all reports.
+            // TOTAL cannot overflow, so that one row with an absurd number does not break all
+            // reports.
             query.push(format_args!(", TOTAL({column}) AS {column}"));
         }
         query.push(" FROM run_hours WHERE id >= ").push_bind(first_id(from));
@@ -71,16 +71,16 @@ fn first_id(at: Ts) -> i64 {
     hour.clamp(0, i64::MAX / MAX_RUNS) * MAX_RUNS
 }
 
-/// Columns of [`Counts`].
+/// The columns of [`Counts`].
 const COUNTS: [&str; 6] = ["starts", "interruptions", "tokens", "joules", "measured_gpu_ms", "carbon_grams"];
 
-/// All columns of a row but its id, in the order in which [`bind`] gives their values.
+/// All columns of a row except the id, in the order of the values of [`bind`].
 fn columns() -> impl Iterator<Item = String> {
     let counts = COUNTS.into_iter().chain(["dollars", "gpus", "gpu_ms"]).map(str::to_owned);
     counts.chain(TimeState::ALL.map(column_of))
 }
 
-/// The values of a row. Whole tokens, joules and grams take half the room of fractions.
+/// Binds the values of a row. Whole tokens, joules and grams take half the space of fractions.
 fn bind(row: &mut Separated<'_, Sqlite, &str>, id: i64, totals: &Totals) {
     let Counts { starts, interruptions, tokens, energy } = *totals.counts();
     let dollars: f64 = TimeState::ALL.into_iter().filter_map(|state| totals.dollars(state)).sum();
@@ -96,18 +96,18 @@ fn whole(value: f64) -> i64 {
     value.round() as i64
 }
 
-/// What is added up is a floating point number, exact up to 2^53.
+/// A sum of a column, which is a floating point number and exact up to 2^53.
 fn sum(row: &SqliteRow, column: &str) -> Result<i64> {
     Ok(whole(row.try_get::<f64, _>(column)?))
 }
 
-/// The time of the GPUs by state, unless one number of GPUs explains it.
+/// The GPU time by state, unless a constant number of GPUs gives it.
 fn gpu_times(totals: &Totals) -> Option<String> {
     let by_state = || TimeState::ALL.map(|state| (state.as_str(), totals.gpu_millis(state)));
     totals.gpus().is_none().then(|| serde_json::json!(BTreeMap::from(by_state())).to_string())
 }
 
-/// Stores hours that are over. One that is stored is replaced.
+/// Stores completed hours. A stored hour is replaced.
 pub(super) async fn put_hours(tx: &mut SqliteConnection, hours: &[RunHour]) -> Result<()> {
     if hours.is_empty() {
         return Ok(());
@@ -123,7 +123,7 @@ pub(super) async fn put_hours(tx: &mut SqliteConnection, hours: &[RunHour]) -> R
     if dropped > 0 {
         tracing::warn!(dropped, "hours of runs are not kept: {MAX_RUNS} runs have some already");
     }
-    // Of one hour the last counts.
+    // The last value of an hour counts.
     let rows: BTreeMap<i64, &Totals> = numbered.collect();
     let rows: Vec<(i64, &Totals)> = rows.into_iter().collect();
     let columns: Vec<String> = columns().collect();
@@ -140,7 +140,7 @@ pub(super) async fn put_hours(tx: &mut SqliteConnection, hours: &[RunHour]) -> R
     Ok(())
 }
 
-/// The numbers of the runs, which have one from now on.
+/// The numbers of the runs; new runs get one.
 async fn numbers<'a>(tx: &mut SqliteConnection, hours: &'a [RunHour]) -> Result<BTreeMap<&'a str, i64>> {
     let mut names: Vec<&str> = hours.iter().map(|hour| hour.run.as_str()).collect();
     names.sort_unstable();
@@ -161,7 +161,7 @@ async fn numbers<'a>(tx: &mut SqliteConnection, hours: &'a [RunHour]) -> Result<
     Ok(numbers)
 }
 
-/// With the cost of each state, which is the share that the time of its GPUs has of all.
+/// Distributes the cost over the states, in proportion to their GPU time.
 fn priced(totals: &Totals, dollars: f64) -> Totals {
     let all: f64 = TimeState::ALL.into_iter().map(|state| totals.gpu_millis(state) as f64).sum();
     let states = TimeState::ALL.map(|state| {
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(store.accounted(at(12), at(99), None).await.unwrap(), []);
     }
 
-    /// Nobody checks how many tokens a trainer claims.
+    /// The number of tokens that a trainer reports is not validated.
     #[tokio::test]
     async fn absurd_numbers_break_no_report() {
         let dir = tempfile::tempdir().unwrap();
@@ -291,7 +291,8 @@ mod tests {
         assert_eq!(seen, [(4000, 32_000), (1500, 16_000), (70, 0)]);
     }
 
-    /// A day of so many runs, an hour at a time: a month of a thousand must take less than 50 MB.
+    /// A day of this many runs in hourly steps: a month of a thousand runs must take less than 50
+    /// MB.
     #[tokio::test]
     async fn an_hour_of_a_run_is_small() {
         const RUNS: i64 = 200;

@@ -1,15 +1,15 @@
-//! The identity of the database file: the right one, and not a new one.
+//! Checks the identity of the database file: it must be the expected one, and not a new one.
 //!
-//! SQLite goes on writing into a file that was removed or replaced under it, and creates an empty
-//! one where there was none. Both would lose incidents, silences and messages without an error. So
-//! each transaction first checks that the open file is still the one at its path. And the database
-//! and a hidden file beside it keep the same random name, so that a start with an empty or foreign
-//! database is refused, unless the operator wants it.
+//! SQLite continues to write into a file that was removed or replaced, and creates an empty one if
+//! there is none. Both would lose incidents, silences and messages without an error. So each
+//! transaction first checks that the open file is still the one at its path. In addition, the
+//! database and a hidden file next to it have the same random name, so that a start with an empty
+//! or foreign database is refused unless the operator requests it.
 //!
 //! The last commits are only in SQLite's log until that is written back. If the log of a killed
-//! process is removed, an older database is left under the same name. So both files also keep a
-//! number that grows while there is something to write: the file beside the database has a number
-//! that the database certainly has on disk.
+//! process is removed, an older database with the same name is left. So both files also have a
+//! number that rises while there are writes: the hidden file has a number that the database
+//! certainly has on disk.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -25,30 +25,30 @@ use super::contents::Contents;
 use super::error::{Result, StoreError};
 use super::index::Index;
 
-/// The mode of the store and of the files beside it: they contain names, labels and what people
-/// wrote.
+/// The file mode of the store and the files next to it, because they contain names, labels and
+/// notes.
 const OWNER_ONLY: u32 = 0o600;
 
-/// The number is written no more often than this, so it is at most so old.
+/// The shortest interval between two updates of the number, and so its greatest age.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-/// The digits of a number: the text is as long for each, and is written over in place.
+/// The digits of the number. The text has a constant length, because it is overwritten in place.
 const DIGITS: usize = 20;
 
-/// The file that was opened.
+/// The identity of the file that was opened.
 #[derive(Debug)]
 pub(super) struct Identity {
     path: PathBuf,
     pub(super) contents: Contents,
     place: (u64, u64),
-    /// SQLite's log beside it, which holds what was committed last. It appears with the first
-    /// transaction of a connection, and goes with the last connection.
+    /// The device and inode of SQLite's log, which has the last commits. It appears with the first
+    /// transaction of a connection, and disappears with the last connection.
     log: Mutex<Option<(u64, u64)>>,
     pub(super) index: Index,
-    /// When the number beside it grows again; at once after a start.
+    /// When the number in the hidden file is updated next; at once after a start.
     count_due: Mutex<Option<Instant>>,
 }
 
-/// Creates the file where there is none, and keeps others from reading it.
+/// Creates the file if it does not exist, and makes it unreadable for others.
 pub(super) fn protect(path: &Path) -> io::Result<()> {
     OpenOptions::new().append(true).create(true).mode(OWNER_ONLY).open(path)?;
     for suffix in ["", "-wal", "-shm"] {
@@ -76,15 +76,15 @@ impl Identity {
         })
     }
 
-    /// Whether the file at the path is still the one that is open.
+    /// Checks that the file at the path is still the open one.
     pub(super) fn check(&self) -> Result<()> {
         let what = match fs::metadata(&self.path) {
             Ok(meta) if (meta.dev(), meta.ino()) != self.place => "was replaced by another file",
-            // SQLite reads and writes on in its log, and everything is gone with the next start.
+            // SQLite would continue with its log, and the next start would lose everything.
             Ok(meta) if meta.len() == 0 => "was emptied",
             Ok(_) => return Ok(()),
             Err(err) if err.kind() == io::ErrorKind::NotFound => "was removed",
-            // A lack of permission is another problem, which a transaction meets by itself.
+            // A missing permission is a different problem, which the transaction itself reports.
             Err(_) => return Ok(()),
         };
         Err(StoreError::NotInPlace { path: self.path.clone(), what })
@@ -96,12 +96,12 @@ impl Identity {
         due.is_none_or(|due| Instant::now() >= due)
     }
 
-    /// Records that the database has this number on disk. The file beside it need not be on disk as
-    /// well: a number that is too low only checks less.
+    /// Records that the database has this number on disk. The hidden file need not be on disk as
+    /// well, because a number that is too low only checks less.
     pub(super) async fn count(&self, number: i64) {
         let path = beside(&self.path);
         let file = path.clone();
-        // A disk that hangs holds up this transaction only.
+        // A hanging disk delays only this transaction.
         let written = tokio::task::spawn_blocking(move || write_number(&file, number));
         if let Err(err) = written.await.map_err(io::Error::other).flatten() {
             let path = path.display();
@@ -111,17 +111,18 @@ impl Identity {
         *self.count_due.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
     }
 
-    /// A connection is being opened, with which SQLite may begin another log.
+    /// Forgets the log, because a new connection may begin another one.
     pub(super) fn forget_log(&self) {
         *self.log.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The same of the log of an open connection, which must contain everything that was written to
-    /// it.
+    /// Checks that the log is still the one of the open connection, and contains everything that
+    /// was written to it.
     pub(super) fn check_log(&self) -> Result<()> {
         let path = with_suffix(&self.path, "-wal");
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another process may write the log back meanwhile: then the index differs afterwards.
+        // Another process may write the log back at the same time; then the index differs
+        // afterwards.
         let needed = self.index.log_needs();
         let what = match (fs::metadata(&path), *log) {
             (Ok(meta), _) => {
@@ -149,13 +150,13 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The contents of the file beside the database.
+/// The contents of the hidden file.
 struct Expected {
     name: String,
     number: i64,
 }
 
-/// Compares the name in the database with the one beside it; `new` gives both a new one.
+/// Compares the name in the database with the hidden file; `new` gives both a new name.
 pub(super) async fn recognise(connection: &mut SqliteConnection, path: &Path, new: bool) -> Result<Contents> {
     let beside = beside(path);
     let fail = |action, source| StoreError::Io { action, path: beside.clone(), source };
@@ -180,7 +181,7 @@ pub(super) async fn recognise(connection: &mut SqliteConnection, path: &Path, ne
             let what = if found.is_some() { "is another database" } else { "is empty" };
             return Err(StoreError::Unexpected { path: path.to_owned(), beside, what });
         }
-        // One that was restored elsewhere.
+        // The database was restored at another place.
         (None, Some(found)) => Some(found),
         (None, None) => {
             let path = path.display();
@@ -197,7 +198,7 @@ pub(super) async fn recognise(connection: &mut SqliteConnection, path: &Path, ne
         let sql = "INSERT INTO meta (key, value) VALUES ('identity', ?) \
                    ON CONFLICT (key) DO UPDATE SET value = excluded.value";
         sqlx::query(sql).bind(&name).execute(&mut *connection).await?;
-        // The file has its name without its log too, so that a log which is missed can be put back.
+        // The main file gets its name even without the log, so that a missing log can be put back.
         sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection).await?;
         name
     };
@@ -206,7 +207,7 @@ pub(super) async fn recognise(connection: &mut SqliteConnection, path: &Path, ne
 }
 
 impl Expected {
-    /// Without a readable number, any database of this name is new enough.
+    /// Parses the hidden file. Without a readable number, any database of this name is accepted.
     fn parse(text: &str) -> Self {
         let mut lines = text.lines();
         let name = lines.next().unwrap_or_default().trim().to_owned();
@@ -218,7 +219,7 @@ fn number_line(number: i64) -> String {
     format!("{number:0DIGITS$}\n")
 }
 
-/// Over a number that is lower: the name stays as it is, whatever happens meanwhile.
+/// Overwrites a lower number in place, so that the name is never changed.
 fn write_number(path: &Path, number: i64) -> io::Result<()> {
     let text = fs::read_to_string(path)?;
     if Expected::parse(&text).number > number {
@@ -229,7 +230,7 @@ fn write_number(path: &Path, number: i64) -> io::Result<()> {
     file.write_all_at(format!("\n{}", number_line(number)).as_bytes(), name.len() as u64)
 }
 
-/// Writes the file completely or not at all, also when the power fails.
+/// Writes the file atomically, also in case of a power failure.
 fn write(path: &Path, name: &str, number: i64) -> io::Result<()> {
     let draft = path.with_extension("draft");
     let mut file =
@@ -243,7 +244,8 @@ fn beside(path: &Path) -> PathBuf {
     hidden_beside(path, "identity")
 }
 
-/// Hidden, so that a removal of `alerter.db*` leaves it.
+/// The path of a hidden file next to the database. It is hidden so that removing `alerter.db*`
+/// leaves it.
 pub(crate) fn hidden_beside(path: &Path, end: &str) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -274,7 +276,7 @@ mod tests {
         (dir, path)
     }
 
-    /// Waits until no process has the file open.
+    /// The error of an open, once no other process has the file open.
     async fn fails(path: &Path) -> StoreError {
         loop {
             match Store::open(path).await {
@@ -289,8 +291,8 @@ mod tests {
     async fn a_removed_or_emptied_store_is_missed_at_the_next_start() {
         for emptied in [false, true] {
             let (dir, path) = stored().await;
-            // SQLite removes the files beside the database when its last connection closes, and has
-            // them mapped until then.
+            // SQLite removes its additional files when its last connection closes, and has them
+            // mapped until then.
             let beside = ["-wal", "-shm"].map(|end| dir.path().join(format!("alerter.db{end}")));
             while beside.iter().any(|path| path.exists()) {
                 tokio::task::yield_now().await;
@@ -308,7 +310,7 @@ mod tests {
         }
     }
 
-    /// As after `kill -9`: what a process leaves, copied from under it.
+    /// A copy of the files that a killed process leaves.
     fn left_behind(path: &Path, ends: &[&str]) -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join(path.file_name().unwrap());
@@ -333,10 +335,10 @@ mod tests {
             let err = fails(&older).await.to_string();
             assert!(err.contains("alerter.db-wal") && err.contains("--new-store"), "{err}");
         }
-        // What is left is taken if the operator wants it, and from then on.
+        // The rest is accepted if the operator requests it, and from then on.
         drop(Store::open_as(&older, true).await.unwrap());
         drop(reopen(&older).await);
-        // What SQLite wrote back by itself is not missed.
+        // A log that SQLite itself wrote back is not missing.
         drop(store);
         let store = reopen(&path).await;
         assert_eq!(store.timeline("01").await.unwrap().len(), 1);
@@ -424,7 +426,7 @@ mod tests {
         assert!(err.contains("alerter.db-wal") && err.contains("was emptied"), "{err}");
     }
 
-    /// SQLite's log, written back by another program.
+    /// Writes SQLite's log back from another program.
     async fn write_back(path: &Path) {
         let options = SqliteConnectOptions::new().filename(path);
         let mut other = SqliteConnection::connect_with(&options).await.unwrap();
@@ -433,14 +435,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_that_the_log_is_being_written_back_to_is_in_its_place() {
-        /// Where the first page has the number of all.
+        /// The position in the first page of the total number of pages.
         const PAGES: u64 = 28;
         let (_dir, path) = stored().await;
         let store = reopen(&path).await;
         store.touch(Ts(1)).await.unwrap();
         write_back(&path).await;
         store.touch(Ts(2)).await.unwrap();
-        // The first page is written first, and those that it counts are not there yet.
+        // The first page is written first, when the additional pages do not exist yet.
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         file.write_all_at(&0x00ff_ffff_u32.to_be_bytes(), PAGES).unwrap();
         let contents = &store.inner.identity.contents;
@@ -473,7 +475,7 @@ mod tests {
         }
     }
 
-    /// As SQLite's own backup does it: in a transaction, into the log.
+    /// Restores as SQLite's own backup does: in a transaction, into the log.
     #[tokio::test]
     async fn a_store_that_is_restored_into_takes_nothing_more() {
         for (sql, why) in [
@@ -538,7 +540,8 @@ mod tests {
         assert_eq!(store.refusal(), None);
     }
 
-    /// The transaction looked before the file went, and its commit says nothing of a later time.
+    /// The transaction checked the file before it was removed, so its commit does not prove the
+    /// later state.
     #[tokio::test]
     async fn a_commit_does_not_hide_that_the_file_went_meanwhile() {
         let (_dir, path) = stored().await;

@@ -1,8 +1,8 @@
 //! The index of SQLite's log, a file that SQLite maps into memory.
 //!
-//! The kernel kills a process that touches such memory beyond the end of the file. So before each
-//! use of SQLite it is checked that the file is still as long as it was. Once it was not, this
-//! process does not use SQLite again, also not to close a connection.
+//! The kernel kills a process that accesses such memory beyond the end of the file. So before each
+//! use of SQLite, the file is checked to be as long as before. If it was not, this process never
+//! uses SQLite again, not even to close a connection.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -12,15 +12,15 @@ use std::sync::{Mutex, PoisonError};
 
 use super::error::{Result, StoreError};
 
-/// SQLite maps it in pieces of this length, and makes the file longer by one when it needs one
+/// The length of the pieces in which SQLite maps and extends the file
 /// (<https://sqlite.org/walformat.html>).
 const PIECE: u64 = 32 * 1024;
-/// Where it has the length of a page of the database, and the number of the log's last frame
-/// (`szPage` and `mxFrame` there).
+/// The positions of the database's page size and of the log's last frame (`szPage` and `mxFrame`
+/// there).
 const PAGE_SIZE_AT: usize = 14;
 const LAST_FRAME_AT: usize = 16;
 const HEAD: usize = LAST_FRAME_AT + 4;
-/// What the log has before its first frame, and each frame before its page.
+/// The length of the log's header, and of each frame's header.
 const LOG_HEAD: u64 = 32;
 const FRAME_HEAD: u64 = 24;
 
@@ -32,14 +32,14 @@ pub(super) struct Index {
 
 #[derive(Debug, Clone, Copy)]
 enum State {
-    /// It is unknown whether a connection has it open.
+    /// It is unknown whether a connection has the index open.
     Unknown,
     Mapped {
         place: (u64, u64),
-        /// It is never made shorter while it is open.
+        /// The mapped length. The file never becomes shorter while it is open.
         length: u64,
     },
-    /// It was shorter than the mapped part.
+    /// The file was shorter than the mapped part.
     Cut,
 }
 
@@ -48,7 +48,7 @@ impl Index {
         Self { path, state: Mutex::new(State::Unknown) }
     }
 
-    /// No connection has it open: SQLite may begin another one.
+    /// Forgets the index, because no connection has it open and SQLite may begin another one.
     pub(super) fn forget(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*state, State::Cut) {
@@ -56,12 +56,12 @@ impl Index {
         }
     }
 
-    /// Whether all that is mapped still exists.
+    /// Checks that everything mapped still exists.
     pub(super) fn check_length(&self) -> Result<()> {
         self.look(false).map(drop)
     }
 
-    /// The same, and whether it is still the one that a connection has open.
+    /// Also checks that the index is still the one of the open connection.
     pub(super) fn check(&self) -> Result<()> {
         match self.look(true)? {
             None => Ok(()),
@@ -69,7 +69,7 @@ impl Index {
         }
     }
 
-    /// The problem with the file at its path.
+    /// The fault of the file at the path, if there is one.
     fn look(&self, open: bool) -> Result<Option<&'static str>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (place, length) = match (fs::metadata(&self.path), *state) {
@@ -86,7 +86,7 @@ impl Index {
             _ => return Ok(None),
         };
         if place != known {
-            // The other file is mapped, which is whole as far as is known.
+            // The other file is mapped, and is complete as far as is known.
             return Ok(Some("was replaced by another file"));
         }
         if length < least {
@@ -101,8 +101,7 @@ impl Index {
         StoreError::IndexCut { path: self.path.clone() }
     }
 
-    /// How long the log must be, by the contents of the index. After a checkpoint that empties the
-    /// log this is zero.
+    /// The least length of the log by the index; zero after a checkpoint that emptied the log.
     pub(super) fn log_needs(&self) -> u64 {
         head(&self.path).map_or(0, |head| needed(&head))
     }
@@ -117,7 +116,7 @@ fn head(path: &Path) -> io::Result<[u8; HEAD]> {
 fn needed(head: &[u8; HEAD]) -> u64 {
     let page = head[PAGE_SIZE_AT..].first_chunk().map_or(0, |bytes| u16::from_ne_bytes(*bytes));
     let last = head[LAST_FRAME_AT..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-    // The longest page does not fit into the number.
+    // The largest page size does not fit into the field.
     let page = if page == 1 { 1 << 16 } else { u64::from(page) };
     if last == 0 { 0 } else { LOG_HEAD + u64::from(last) * (FRAME_HEAD + page) }
 }
@@ -153,7 +152,7 @@ mod tests {
         OpenOptions::new().write(true).open(name).unwrap().set_len(length).unwrap();
     }
 
-    /// Each of these would kill this process if SQLite were used.
+    /// Each of these lengths would kill this process if SQLite were used.
     #[tokio::test]
     async fn sqlite_is_not_used_again_once_its_index_was_cut_short() {
         for length in [0, 100, PIECE - 1] {
@@ -162,7 +161,7 @@ mod tests {
             let read = store.incidents(&Filter::default()).await.unwrap_err().to_string();
             assert!(read.contains("alerter.db-shm") && read.contains("was cut short"), "{read}");
             assert_eq!(store.refusal_in_public().unwrap(), "the database's index was cut short");
-            // A file that is long enough again has lost its contents.
+            // A file that was extended again has lost its contents.
             cut(&path, "-shm", PIECE);
             let write = store.touch(Ts(2)).await.unwrap_err().to_string();
             assert!(write.contains("alerter.db-shm"), "{write}");

@@ -1,4 +1,4 @@
-//! What lists of targets named when they were last believed.
+//! Stores the last accepted targets of lists.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::handle::Store;
 use super::writer::Who;
 
 impl Store {
-    /// The addresses that each list named.
+    /// The stored addresses by list.
     pub(crate) async fn target_lists(&self) -> Result<BTreeMap<String, Vec<String>>> {
         let sql = "SELECT list, targets FROM target_lists";
         let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
@@ -17,7 +17,7 @@ impl Store {
         Ok(rows.into_iter().map(|(list, targets)| (list, lines(targets))).collect())
     }
 
-    /// Keeps the addresses that a list names.
+    /// Stores the addresses of a list.
     pub(crate) async fn keep_target_list(&self, list: &str, targets: &[&str]) -> Result<()> {
         let sql = "INSERT INTO target_lists (list, targets) VALUES ($1, $2) \
                    ON CONFLICT (list) DO UPDATE SET targets = excluded.targets";
@@ -29,7 +29,7 @@ impl Store {
         .await
     }
 
-    /// Forgets the lists that are not configured any more.
+    /// Deletes the lists that are no longer configured.
     pub(crate) async fn forget_target_lists_but(&self, lists: &[String]) -> Result<()> {
         self.write(Who::InTurn, async |tx| {
             let mut delete = QueryBuilder::<Sqlite>::new("DELETE FROM target_lists WHERE list NOT IN (''");

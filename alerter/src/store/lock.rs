@@ -1,8 +1,7 @@
-//! One alerter per file.
+//! Ensures that only one alerter uses a database file.
 //!
-//! The lock is an flock on a file beside the database and not on the database itself: closing any
-//! descriptor of that would drop the POSIX locks SQLite holds on it. The kernel releases it when
-//! the process dies, however it dies.
+//! The lock is an flock on a file next to the database. Closing any descriptor of the database
+//! itself would drop SQLite's POSIX locks. The kernel releases the flock whenever the process ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -44,7 +43,7 @@ impl FileLock {
             Err(err) => return Err(fail("lock")(err.into())),
         }
         if let Err(err) = sign(&mut file) {
-            // On a full disk, for example. The lock is held, only its text is missing.
+            // For example, on a full disk. The lock is held, and only its text is missing.
             tracing::warn!(%err, path = %path.display(), "cannot write into the lock file whose it is");
         }
         Ok(Self { _file: file })

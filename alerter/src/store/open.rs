@@ -1,4 +1,4 @@
-//! Opening the store: the right place, one process, the right schema.
+//! Opens the store: checks the filesystem, locks the file, and migrates the schema.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64};
@@ -20,11 +20,11 @@ use super::identity::{self, Identity};
 use super::lock::FileLock;
 use super::writer::Writer;
 
-/// A schema version, its name and how it comes from the one before.
+/// A schema version, its name, and the SQL that migrates to it.
 type Step = (i64, &'static str, &'static str);
 
-/// One line a schema version, append only from the first release on: the text of an applied
-/// migration never changes.
+/// The migrations, one line per schema version. From the first release on they are append-only: the
+/// text of an applied migration never changes.
 const MIGRATIONS: &[Step] = &[(1, "init", include_str!("../../migrations/0001_init.sql"))];
 
 const READERS_MAX: u32 = 4;
@@ -40,11 +40,10 @@ impl Store {
         Self::open_as(path, false).await
     }
 
-    /// As [`Self::open`]; with `new` a database is accepted that is not the one that was here
-    /// before.
+    /// Like [`Self::open`]; `new` accepts a database other than the last one.
     pub async fn open_as(path: impl AsRef<Path>, new: bool) -> Result<Self> {
         let _busy = Busy::now();
-        // SQLite's log, the lock and what is kept beside the file belong to the file itself.
+        // SQLite's log, the lock and the hidden files belong to the file itself.
         let path = resolved(path.as_ref());
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -79,7 +78,7 @@ impl Store {
         let pool = |connections| {
             SqlitePoolOptions::new()
                 .max_connections(connections)
-                // A local file does not go away between two queries.
+                // A local file does not disappear between two queries.
                 .test_before_acquire(false)
                 .idle_timeout(None)
                 .max_lifetime(None)
@@ -112,7 +111,7 @@ impl Store {
     }
 }
 
-/// A path without links in it, as far as it exists.
+/// The path with its links resolved, as far as it exists.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
     const LINKS: usize = 40;
     let mut path = path.to_owned();

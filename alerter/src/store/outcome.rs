@@ -12,14 +12,14 @@ pub(crate) enum DeliveryOutcome {
         next: Ts,
         ambiguous: bool,
         /// The end of a pause that a working receiver asked for. Such an attempt does not count
-        /// against those after which a row may be given up.
+        /// towards the limit of attempts.
         pause: Option<Ts>,
         error: String,
     },
 }
 
 impl DeliveryOutcome {
-    /// Whether the attempt is one of those after which a row may be given up.
+    /// Whether the attempt counts towards the limit of attempts.
     pub(super) fn counts(&self) -> bool {
         !matches!(self, Self::Retry { pause: Some(_), .. })
     }

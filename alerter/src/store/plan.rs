@@ -1,14 +1,14 @@
-//! What to do with a lane: a pure function of its rows.
+//! Decides what to do with a lane, as a pure function of its rows.
 //!
-//! A lane is everything still to be sent to one receiver about one incident, in order. The store
-//! already drops what a new message makes pointless when the message is put in; here is decided
-//! what is known only at the moment of sending.
+//! A lane has all messages that must still be sent to one receiver about one incident, in order.
+//! The store supersedes messages when a new one is added; this module decides what is known only at
+//! the moment of sending.
 
 use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::incident::State;
 use stepwatch_respond::message::{Message, Status};
 
-/// Longest title of a [`Message`], in characters.
+/// The longest title of a [`Message`], in characters.
 const TITLE_MAX: usize = 150;
 
 /// A row of a lane that is not done.
@@ -17,7 +17,7 @@ pub(crate) struct LaneRow {
     pub notification: Notification,
     /// An earlier attempt may have arrived.
     pub ambiguous: bool,
-    /// An attempt has failed.
+    /// The message waits, because its incident is suppressed.
     pub failed: bool,
     /// The incident is suppressed, and this waits until it is no more.
     pub held: bool,
@@ -25,14 +25,15 @@ pub(crate) struct LaneRow {
 
 #[derive(Debug, PartialEq)]
 pub(crate) struct Plan {
-    /// How many rows from the front are pointless.
+    /// The number of rows at the front that are superseded.
     pub superseded: usize,
-    /// The row after those is to be sent, with the stored text or with this one.
+    /// A text that replaces the stored one of the next row.
     pub words: Option<Message>,
 }
 
 impl LaneRow {
-    /// A call or news that was not asked for: it waits while something suppresses the incident.
+    /// Whether the message is a call or an update that a suppression of the incident holds, because
+    /// no person asked for it.
     pub(crate) fn may_be_held(&self) -> bool {
         matches!(self.notification.action, Action::Trigger | Action::Update)
             && !self.notification.despite_suppression
@@ -43,39 +44,40 @@ impl LaneRow {
     }
 }
 
-/// Whether nothing of a lane is sent for now: something suppresses its incident, which is not over.
-/// `heard`: the receiver has, or may have, a message of the incident; it is then notified at once
-/// when somebody takes the incident.
+/// Whether the lane must wait because its incident is suppressed and not over. `heard`: the
+/// receiver has, or may have, a message of the incident; it is then notified at once when a person
+/// acknowledges it.
 pub(crate) fn is_held(rows: &[LaneRow], heard: bool) -> bool {
     let any = |of: fn(&LaneRow) -> bool| rows.iter().any(of);
     let answer = heard && any(|row| row.notification.action == Action::Ack);
     any(|row| row.held) && !any(LaneRow::is_asked_for) && !answer
 }
 
-/// `standing` is the state of the incident, `wakes` whether the receiver wakes a person, `heard` as
-/// in [`is_held`], which was called before.
+/// Plans a lane that is not held. `standing` is the state of the incident, `wakes` whether the
+/// receiver wakes a person, `heard` as in [`is_held`].
 pub(crate) fn plan(rows: &[LaneRow], standing: State, wakes: bool, heard: bool) -> Plan {
     let over = standing == State::Resolved;
     if over && !heard && rows.iter().any(|row| row.held) && !rows.iter().any(LaneRow::is_asked_for) {
-        // It ended before this receiver was notified of it, and was suppressed to its end: the
-        // receiver need not be notified of the end either.
+        // The incident ended while it was suppressed, before this receiver got a message, so it
+        // need not get the end either.
         return Plan { superseded: rows.len(), words: None };
     }
     let pointless = |i: usize| {
         let row = &rows[i];
         let trigger = row.notification.action == Action::Trigger;
         let ack = follows(rows, i, Action::Ack).is_some();
-        // Somebody has it already: nobody is woken any more. If an earlier attempt did arrive, the
-        // acknowledgement behind it ends the call.
+        // The incident is acknowledged, so nobody is woken. If an earlier attempt arrived, the
+        // following acknowledgement ends the call.
         let answered = trigger && wakes && (standing == State::Acknowledged || ack);
-        // Suppressed until another message is due. What may have arrived is repeated, so that a
-        // chat can find it.
+        // Suppressed until another message is due. A message that may have arrived is repeated, so
+        // that a chat can find it.
         let asked = rows[i + 1..].iter().any(LaneRow::is_asked_for);
         answered || row.held && (over || ack || asked) && (!row.ambiguous || trigger && wakes)
     };
     let superseded = (0..rows.len()).take_while(|i| pointless(*i)).count();
     let words = rows.get(superseded).and_then(|head| {
-        // What may have arrived must be repeated as it was, or a receiver could not recognise it.
+        // A message that may have arrived must be repeated unchanged, so that the receiver can
+        // recognise it.
         let fresh = head.notification.action == Action::Trigger && !head.ambiguous;
         let resolve = follows(rows, superseded, Action::Resolve).filter(|_| fresh)?;
         let (fired, resolved) = (&head.notification.message, &resolve.notification.message);
@@ -84,14 +86,14 @@ pub(crate) fn plan(rows: &[LaneRow], standing: State, wakes: bool, heard: bool) 
     Plan { superseded, words }
 }
 
-/// How many rows from the front are not sent to a receiver that notifies people once a key, because
-/// they are of what is over: nobody is called for that. `begun`: a call may have arrived, which the
-/// resolution ends.
+/// The number of rows at the front that are not sent to a receiver that notifies people once per
+/// key, because their incident is over. `begun`: a call may have arrived, which the resolution
+/// ends.
 pub(crate) fn too_late(rows: &[LaneRow], standing: State, begun: bool) -> usize {
     let is = |row: &LaneRow, action| row.notification.action == action;
     let ended = match standing {
         State::Resolved => rows.len(),
-        // It may have come back since.
+        // The incident may have recurred since.
         _ => rows.iter().rposition(|row| is(row, Action::Resolve)).map_or(0, |last| last + 1),
     };
     let calls = |row: &&LaneRow| is(row, Action::Trigger) || is(row, Action::Update);
@@ -102,8 +104,8 @@ fn follows(rows: &[LaneRow], i: usize, action: Action) -> Option<&LaneRow> {
     rows[i + 1..].iter().find(|row| row.notification.action == action)
 }
 
-/// The incident ended before its first message got out: one message reports both, so that nobody
-/// looks for a problem that is over and nobody misses that it happened.
+/// The message about an incident that ended before its first message was sent. It reports both, so
+/// that nobody looks for an ended fault, and nobody misses it.
 fn fired_and_resolved(fired: &Message, resolved: &Message, failed: bool) -> Message {
     let why =
         if failed { "; both sent now because this receiver could not be reached in between" } else { "" };
@@ -154,7 +156,7 @@ mod tests {
         assert_eq!(late(&[Trigger, Update, Resolve], State::Resolved, true), 2);
         assert_eq!(late(&[Trigger, Ack, Trigger, Resolve], State::Resolved, true), 1, "in order");
         assert_eq!(late(&[Trigger, Resolve], State::Resolved, false), 2, "there is nothing to end");
-        // It ended and came back.
+        // The incident ended and recurred.
         assert_eq!(late(&[Trigger, Resolve, Trigger], State::Open, true), 1);
         assert_eq!(late(&[Trigger, Resolve, Trigger], State::Open, false), 2);
         for begun in [true, false] {
@@ -187,14 +189,14 @@ mod tests {
         let rows = lane(&[Action::Trigger, Action::Ack]);
         assert_eq!(plan(&rows, State::Acknowledged, true, true).superseded, 1);
         assert_eq!(plan(&rows[..1], State::Acknowledged, true, true).superseded, 1);
-        // Answered and since resolved: there is still nobody to wake.
+        // Acknowledged and then resolved: nobody needs to be woken.
         let rows = lane(&[Action::Trigger, Action::Ack, Action::Resolve]);
         assert_eq!(plan(&rows, State::Resolved, true, true).superseded, 1);
-        // A chat shows it all the same.
+        // A chat still shows it.
         assert_eq!(plan(&rows, State::Resolved, false, true).superseded, 0);
     }
 
-    /// A lane of a suppressed incident: `held` of these are.
+    /// The lane of a suppressed incident, of which the first `held` messages wait.
     fn suppressed(actions: &[Action], held: usize) -> Vec<LaneRow> {
         let mut rows = lane(actions);
         rows.iter_mut().take(held).for_each(|row| row.held = true);
@@ -226,13 +228,13 @@ mod tests {
             assert_eq!(plan(&rows, State::Resolved, wakes, false), Plan { superseded: 2, words: None });
             let rows = suppressed(&[Trigger, Ack, Resolve], 1);
             assert_eq!(plan(&rows, State::Resolved, wakes, false).superseded, 3);
-            // A person had called for it all the same.
+            // A person had asked for this message.
             let rows = suppressed(&[Trigger, Resolve], 0);
             assert!(plan(&rows, State::Resolved, wakes, false).words.is_some());
-            // A receiver that has a message gets the end, and is not called before.
+            // A receiver that has a message gets the resolution, and is not called before it.
             let mut rows = suppressed(&[Trigger, Resolve], 1);
             assert_eq!(plan(&rows, State::Resolved, wakes, true), Plan { superseded: 1, words: None });
-            // A message in a chat that may have arrived is looked for.
+            // A chat message that may have arrived is searched for.
             rows[0].ambiguous = true;
             assert_eq!(plan(&rows, State::Resolved, wakes, true).superseded, usize::from(wakes));
         }

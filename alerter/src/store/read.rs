@@ -1,4 +1,4 @@
-//! Queries of the API, the command line and a start.
+//! Queries for the API, the command line and the start.
 
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
@@ -14,47 +14,47 @@ use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::rows::{name_of, text_of, word};
 
-/// Incidents in one answer, unless the filter has a limit.
+/// The default limit of incidents in one answer.
 const INCIDENTS_DEFAULT: u32 = 100;
 
-/// Which incidents; the default is the latest of all.
+/// A selection of incidents; the default is the latest of all.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filter {
     pub state: Option<State>,
-    /// Leaves out what is resolved.
+    /// Excludes resolved incidents.
     pub unresolved: bool,
-    /// But not what a person resolved and still fires.
+    /// Includes incidents that a person resolved and that still fire.
     pub and_firing: bool,
     pub run: Option<String>,
-    /// Only runs whose names begin with one of these; all if there is none.
+    /// Only runs whose names have one of these prefixes; all runs if there are none.
     pub run_prefixes: Vec<String>,
     pub node: Option<String>,
     pub severity: Option<Severity>,
-    /// Leaves out annotations, of which nobody is notified.
+    /// Excludes `info` incidents, which notify nobody.
     pub no_info: bool,
-    /// Only those that this person acknowledged.
+    /// Only incidents that this person acknowledged.
     pub acked_by: Option<String>,
-    /// Only those that were resolved at this time or later.
+    /// Only incidents that were resolved at this time or later.
     pub resolved_since: Option<Ts>,
     pub order: Order,
-    /// So many are left out at the beginning.
+    /// The number of incidents to skip.
     pub offset: u32,
-    /// At most so many.
+    /// The most incidents.
     pub limit: Option<u32>,
 }
 
-/// Which incidents come first.
+/// The order of incidents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Order {
-    /// The latest.
+    /// The latest first.
     #[default]
     Latest,
-    /// Those that nobody has acknowledged; among them pages, then tickets; among these the latest.
+    /// Unacknowledged incidents first; among them pages, then tickets; among these the latest.
     Urgent,
 }
 
 impl Order {
-    /// In SQL.
+    /// The order in SQL.
     fn by(self) -> &'static str {
         match self {
             Self::Latest => " ORDER BY opened_at DESC, id DESC",
@@ -77,21 +77,21 @@ pub struct Delivery {
     pub state: DeliveryState,
     pub attempts: u32,
     pub created_at: Ts,
-    /// When it is tried again.
+    /// When the message is tried again.
     pub next_at: Option<Ts>,
-    /// RFC 3339.
+    /// The time of completion in RFC 3339.
     pub done_at: Option<String>,
     /// The error of the last failed attempt.
     pub error: Option<String>,
-    /// The users that it is for, where the receiver is shared.
+    /// The users for whom the message is, if the receiver is shared.
     pub users: Vec<String>,
     /// Why this receiver was chosen.
     pub path: Option<Path>,
-    /// The number of the call within its incident and class, if it may have called somebody.
+    /// The number of the call within its incident and class, if the message may call a person.
     pub ring: Option<u32>,
-    /// What goes on about an earlier call in place of this one.
+    /// The service that repeats an earlier call in place of this one.
     pub left_to: Option<String>,
-    /// The message; `None` if it cannot be parsed any more.
+    /// The message; `None` if it can no longer be parsed.
     pub message: Option<Box<Message>>,
 }
 
@@ -99,13 +99,13 @@ pub struct Delivery {
 #[serde(rename_all = "lowercase")]
 pub enum DeliveryState {
     Pending,
-    /// Being sent now.
+    /// The message is being sent.
     Attempting,
-    /// Sent, and it is unknown whether it arrived: it is reconciled or sent again under the same
-    /// key.
+    /// The message was sent, and it is unknown whether it arrived: it is reconciled or repeated
+    /// under the same key.
     Ambiguous,
     Delivered,
-    /// Given up.
+    /// The message was given up.
     Failed,
     /// A newer message of the same lane replaced it.
     Superseded,
@@ -118,8 +118,8 @@ impl Store {
         Ok(sqlx::query_as(sql).fetch_all(&*self.reader()?).await?)
     }
 
-    /// The cursor of each source. A cursor that cannot be parsed is left out: its source is read
-    /// from the oldest record it still has, which repeats some and loses none.
+    /// The cursor of each source. A cursor that cannot be parsed is skipped: its source is read
+    /// from its oldest record, which repeats records and loses none.
     pub async fn load_cursors(&self) -> Result<Vec<(String, Cursor)>> {
         let sql = "SELECT source, cursor FROM cursors ORDER BY source";
         let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
@@ -133,9 +133,9 @@ impl Store {
         Ok(readable.collect())
     }
 
-    /// Incidents that pass the filter, in its order.
+    /// The incidents that match the filter, in its order.
     pub async fn incidents(&self, filter: &Filter) -> Result<Vec<IncidentRecord>> {
-        // The rows are sorted without their records, which are long.
+        // Only ids are sorted, because the records are long.
         let mut query = QueryBuilder::<Sqlite>::new(
             "SELECT id, record FROM incidents WHERE id IN (SELECT id FROM incidents",
         );
@@ -148,7 +148,7 @@ impl Store {
         rows.iter().map(incident).collect()
     }
 
-    /// Pages and tickets that were open at some time of a period, the latest first.
+    /// Pages and tickets that were open in a period, latest first.
     pub(crate) async fn incidents_between(
         &self,
         from: Ts,
@@ -167,7 +167,7 @@ impl Store {
         rows.iter().map(incident).collect()
     }
 
-    /// How many incidents pass the filter, whatever its limit.
+    /// The number of incidents that match the filter, regardless of its limit.
     pub async fn count_incidents(&self, filter: &Filter) -> Result<usize> {
         let mut query = QueryBuilder::<Sqlite>::new("SELECT count(*) FROM incidents");
         conditions(&mut query, filter);
@@ -175,19 +175,19 @@ impl Store {
         Ok(usize::try_from(count).unwrap_or_default())
     }
 
-    /// The incident whose id is `id`, or the only one whose id starts with it.
+    /// The incident with this id, or the only one whose id has this prefix.
     pub async fn incident(&self, id: &str) -> Result<Option<IncidentRecord>> {
         if id.is_empty() {
             return Ok(None);
         }
-        // By the index: every id with this prefix lies between the prefix and its upper bound.
+        // Uses the index: every id with this prefix lies between the prefix and its upper bound.
         let sql = "SELECT id, record FROM incidents WHERE id >= $1 AND id <= $2 ORDER BY id LIMIT 2";
         let last = format!("{id}{}", char::MAX);
         let rows = sqlx::query(sql).bind(id).bind(last).fetch_all(&*self.finder()?).await?;
         match rows.as_slice() {
             [] => Ok(None),
             [one] => incident(one).map(Some),
-            // An id sorts before those it is a prefix of.
+            // An id sorts before the ids of which it is a prefix.
             [first, ..] if first.try_get::<&str, _>("id")? == id => incident(first).map(Some),
             _ => Err(StoreError::AmbiguousId(id.to_owned())),
         }
@@ -208,7 +208,7 @@ impl Store {
         Ok(rows.into_iter().map(entry).collect())
     }
 
-    /// The messages about an incident, to whom, and with what success; in order of sending.
+    /// The messages about an incident with their receivers and outcomes, in order of sending.
     pub async fn deliveries(&self, id: &str) -> Result<Vec<Delivery>> {
         let sql = "SELECT idem_key, receiver, seq, action, page, state, attempts, created_ms, next_ms, done_at, error, notification, ring \
                    FROM outbox WHERE incident = $1 ORDER BY created_ms, receiver, seq";

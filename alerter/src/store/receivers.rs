@@ -1,4 +1,4 @@
-//! How the messages to each receiver fare, for people who look.
+//! The delivery state of each receiver.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use stepwatch_model::time::Ts;
 use super::error::Result;
 use super::handle::Store;
 
-/// Messages with an error that are looked through, the latest first.
+/// The most messages with an error that are searched, latest first.
 const MAX_ERRORS: u32 = 500;
 
-/// What is stored of the messages to one receiver.
+/// The stored delivery state of one receiver.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReceiverState {
-    /// Messages that are not sent, or of which it is unknown whether they are.
+    /// The number of messages that are not sent, or of which this is unknown.
     pub waiting: usize,
     /// Since when the oldest of these waits.
     pub oldest: Option<Ts>,
-    /// When the last one was delivered: RFC 3339.
+    /// When the last message was delivered, in RFC 3339.
     pub delivered_at: Option<String>,
     pub failed: usize,
     /// The latest error, and the time of its message.
@@ -26,7 +26,7 @@ pub struct ReceiverState {
 }
 
 impl Store {
-    /// By the name of the receiver; one that nothing was ever sent to is absent.
+    /// The states by receiver name; a receiver without any message is absent.
     pub async fn receiver_states(&self) -> Result<BTreeMap<String, ReceiverState>> {
         let undone = "state IN ('pending', 'attempting', 'ambiguous')";
         let sql = format!(

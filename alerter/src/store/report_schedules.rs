@@ -1,7 +1,8 @@
-//! The schedules of reports, and the reports that are due.
+//! Stores the progress of report schedules, and due reports.
 //!
 //! A report, its messages and the progress of its schedule are one transaction. So after a kill at
-//! any moment it is either to be made or waits in the outbox, and is never made twice.
+//! any moment, the report is either not created yet or waits in the outbox, and is never created
+//! twice.
 
 use std::collections::BTreeMap;
 
@@ -16,24 +17,25 @@ use super::handle::Store;
 use super::rows::portions;
 use super::writer::Who;
 
-/// A schedule that is done with what is so far ahead was so by a clock that was wrong.
+/// The time ahead of now from which the progress of a schedule is ignored, because the clock was
+/// wrong.
 const AHEAD_MAX: Span = Span::secs(86_400);
 
-/// A report whose time has come.
+/// A report that is due.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DueReport<'a> {
     pub(crate) id: &'a str,
     pub(crate) schedule: &'a str,
     /// When it was due.
     pub(crate) due: Ts,
-    /// As JSON.
+    /// The report as JSON.
     pub(crate) report: &'a str,
     pub(crate) posts: &'a [Notification],
 }
 
 impl Store {
-    /// Until when each of these schedules is done; one that is new is done until now, and those
-    /// that are not named are forgotten.
+    /// The progress of each of these schedules; a new one begins now, and schedules that are not
+    /// named are deleted.
     pub(crate) async fn report_schedules(&self, names: &[&str], now: Ts) -> Result<BTreeMap<String, Ts>> {
         let sql = "SELECT name, settled_ms FROM report_schedules";
         let known: Vec<(String, i64)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
@@ -61,7 +63,7 @@ impl Store {
         Ok(known)
     }
 
-    /// Stores a report and its messages, unless that of this day is stored, and has them sent.
+    /// Stores a report and its messages, unless the report of this day is stored.
     pub(crate) async fn put_report(&self, due: DueReport<'_>, at: Ts) -> Result<()> {
         self.write(Who::InTurn, async |tx| {
             let sql =

@@ -1,4 +1,4 @@
-//! Reports that are sent on schedule, as their receivers get them.
+//! Scheduled reports as their receivers get them.
 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{QueryBuilder, Sqlite};
@@ -7,17 +7,17 @@ use stepwatch_model::time::Ts;
 use super::error::Result;
 use super::rows::{list, portions};
 
-/// The beginning of the id of a report; no id of an incident has a slash.
+/// The prefix of a report's id. Ids of incidents contain no slash.
 pub(crate) const REPORT: &str = "report/";
-/// Reports that one transaction deletes.
+/// The most reports that one transaction deletes.
 const PRUNE_AT_ONCE: i64 = 500;
 
-/// Whether an id in the place of an incident's is that of a report.
+/// Whether an id in place of an incident's is that of a report.
 pub(crate) fn is_report(id: &str) -> bool {
     id.starts_with(REPORT)
 }
 
-/// The report that goes by this id, if it is one.
+/// The report with this id; `None` if it is an incident's.
 pub(super) async fn report_of(tx: &mut SqliteConnection, id: &str) -> Result<Option<String>> {
     if !is_report(id) {
         return Ok(None);
@@ -26,7 +26,7 @@ pub(super) async fn report_of(tx: &mut SqliteConnection, id: &str) -> Result<Opt
     Ok(sqlx::query_scalar(sql).bind(id).fetch_optional(tx).await?)
 }
 
-/// Forgets reports that were made before `before`, and what became of them.
+/// Deletes reports that were created before `before`, and their deliveries.
 pub(super) async fn prune_reports(tx: &mut SqliteConnection, before: Ts) -> Result<()> {
     let sql = "SELECT id FROM reports WHERE made_ms < $1 ORDER BY id LIMIT $2";
     let ids: Vec<String> =

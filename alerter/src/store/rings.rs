@@ -1,4 +1,4 @@
-//! The calls of an incident to receivers that notify people once a key.
+//! The calls of an incident to receivers that notify people once per key.
 
 use sqlx::sqlite::SqliteConnection;
 use stepwatch_model::time::Ts;
@@ -10,22 +10,22 @@ use super::writer::Who;
 use crate::notify::Ring;
 use crate::notify::pagerduty::taken_back_there;
 
-/// How a receiver is reached.
+/// The delivery properties of a receiver.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Means {
-    /// It wakes somebody.
+    /// Whether the receiver wakes a person.
     pub wakes: bool,
-    /// Its calls get their numbers before they are sent.
+    /// Whether its calls get numbers before they are sent.
     pub numbered: bool,
 }
 
-/// Calls that are looked at, the last ones.
+/// The most calls that are read, latest first.
 const RINGS_MAX: i64 = 32;
 
-/// Calls of a lane that are examined, the last ones: those before them were settled long ago.
+/// The most calls of a lane that are read, latest first; earlier ones were settled long ago.
 const UNSURE_MAX: i64 = 32;
 
-/// The last numbers of the calls of incidents that are not over.
+/// The last call numbers of incidents that are not over.
 pub(super) async fn last_rings(tx: &mut SqliteConnection) -> Result<Vec<(String, Ring)>> {
     let sql = "SELECT o.incident, o.page, MAX(o.ring) FROM incidents i JOIN outbox o ON o.incident = i.id \
                WHERE i.state <> 'resolved' AND o.ring IS NOT NULL GROUP BY o.incident, o.page";
@@ -37,7 +37,7 @@ pub(super) async fn last_rings(tx: &mut SqliteConnection) -> Result<Vec<(String,
 }
 
 impl Store {
-    /// The calls of an incident, the last ones.
+    /// The latest calls of an incident.
     pub(crate) async fn rings_of(&self, incident: &str) -> Result<Vec<Ring>> {
         let sql = "SELECT ring, page FROM outbox WHERE incident = $1 AND ring IS NOT NULL \
                    ORDER BY ring DESC, page LIMIT $2";
@@ -46,7 +46,7 @@ impl Store {
         Ok(rows.into_iter().map(|(number, page)| Ring { number: number as u32, page }).collect())
     }
 
-    /// When a call was put into the outbox.
+    /// When a call was added to the outbox.
     pub(crate) async fn called_at(&self, incident: &str, ring: Ring) -> Result<Option<Ts>> {
         let sql = "SELECT MAX(created_ms) FROM outbox WHERE incident = $1 AND ring = $2 AND page = $3";
         let query = sqlx::query_scalar(sql).bind(incident);
@@ -69,8 +69,8 @@ impl Store {
         Ok(sqlx::query_scalar(sql).bind(incident).fetch_all(&*self.finder()?).await?)
     }
 
-    /// Changes the memory of the lanes that made these calls; false while one of them sends, whose
-    /// result would be stored instead.
+    /// Changes the memory of the lanes that made these calls. False while one of them is sending,
+    /// because its result would overwrite the memory.
     pub(crate) async fn remember_rings(
         &self,
         incident: &str,
@@ -102,15 +102,15 @@ impl Store {
     }
 }
 
-/// Whether a call to the receiver was begun: it may have arrived.
+/// Whether a call to the receiver was begun, so that it may have arrived.
 pub(super) async fn begun(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<bool> {
     let sql =
         "SELECT EXISTS (SELECT 1 FROM outbox WHERE incident = $1 AND receiver = $2 AND ring IS NOT NULL)";
     Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_one(tx).await?)
 }
 
-/// The number of a message that may call somebody, `had` if it has one, and the calls of its lane
-/// that may not have arrived. The notifier remembers those that were delivered.
+/// The call number of a message that may call a person (`had` if it has one), and the calls of its
+/// lane that may not have arrived. The delivered ones are in the notifier's memory.
 pub(super) async fn rings(
     tx: &mut SqliteConnection,
     n: &Notification,
@@ -120,13 +120,13 @@ pub(super) async fn rings(
                AND seq <> $3 ORDER BY seq DESC LIMIT $4";
     let query = sqlx::query_as(sql).bind(&n.incident).bind(&n.receiver).bind(i64::from(n.seq));
     let others: Vec<(i64, bool, bool)> = query.bind(UNSURE_MAX).fetch_all(&mut *tx).await?;
-    // News notifies people where no alert is open that it could be added to; the service calls by
-    // itself where the acknowledgement was taken back there.
+    // An update notifies people if there is no open alert to which it could be added. If the
+    // acknowledgement was taken back in the service, the service calls by itself.
     let may_ring = n.calls() && !taken_back_there(n) || n.action == Action::Update && others.is_empty();
     let number = match had {
         None if may_ring => {
-            // Over all receivers: two of them may be one service, where a key that is open calls
-            // nobody.
+            // The number is unique across receivers: two of them may be the same service, where an
+            // open key calls nobody.
             let sql = "SELECT COALESCE(MAX(ring), 0) + 1 FROM outbox WHERE incident = $1 AND page = $2";
             let next: i64 =
                 sqlx::query_scalar(sql).bind(&n.incident).bind(i64::from(n.page)).fetch_one(&mut *tx).await?;

@@ -1,5 +1,5 @@
-//! Values of columns, and many rows in few statements. The statements are always the same few, so
-//! that each is prepared once.
+//! Values of columns, and inserts of many rows in few statements. The set of statements is fixed,
+//! so that each is prepared once.
 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Encode, QueryBuilder, Sqlite, Type};
@@ -7,10 +7,11 @@ use stepwatch_model::time::Ts;
 
 use super::error::{Result, StoreError};
 
-/// Rows of one statement, the largest first. Far below SQLite's limit of bound values.
+/// The numbers of rows per statement, largest first. They are far below SQLite's limit of bound
+/// values.
 const SIZES: [usize; 8] = [128, 64, 32, 16, 8, 4, 2, 1];
 
-/// All of `rows`, in their order, in pieces of [`SIZES`].
+/// All of `rows` in order, in portions of [`SIZES`].
 pub(super) fn portions<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
     core::iter::from_fn(move || {
         let size = SIZES.into_iter().find(|size| *size <= rows.len())?;
@@ -20,7 +21,7 @@ pub(super) fn portions<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
     })
 }
 
-/// Writes `($1, $2, ...)`.
+/// Appends a list such as `($1, $2, ...)`.
 pub(super) fn list<'a, T>(query: &mut QueryBuilder<Sqlite>, values: &'a [T])
 where
     &'a T: Encode<'a, Sqlite> + Type<Sqlite>,
@@ -37,13 +38,13 @@ pub(super) fn json(what: &str, value: &impl serde::Serialize) -> Result<String> 
     serde_json::to_string(value).map_err(|source| StoreError::Damaged { what: what.to_owned(), source })
 }
 
-/// A column that holds the serde name of a unit variant.
+/// Parses a column that holds the serde name of a unit variant.
 pub(super) fn word<T: serde::de::DeserializeOwned>(what: &'static str, text: &str) -> Result<T> {
     serde_json::from_value(serde_json::Value::String(text.to_owned()))
         .map_err(|_| StoreError::Unknown { what, found: text.to_owned() })
 }
 
-/// The latest time so far: the next process does not begin before it.
+/// Stores the latest time so far. The next process does not begin before it.
 pub(super) async fn put_alive(connection: &mut SqliteConnection, at: Ts) -> Result<()> {
     let sql = "INSERT INTO meta (key, value) VALUES ('alive_at', $1) \
                ON CONFLICT (key) DO UPDATE SET value = excluded.value";
@@ -51,7 +52,7 @@ pub(super) async fn put_alive(connection: &mut SqliteConnection, at: Ts) -> Resu
     Ok(())
 }
 
-/// RFC 3339 in UTC with milliseconds: readable, and its order is the order of time.
+/// RFC 3339 in UTC with milliseconds: readable, and sorted like the time.
 pub(super) fn text_of(ts: Ts) -> String {
     match jiff::Timestamp::from_millisecond(ts.0) {
         Ok(t) => t.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string(),
@@ -67,8 +68,8 @@ pub(super) fn name_of(value: &impl serde::Serialize) -> String {
     }
 }
 
-/// Only for unit variants, which serde writes as strings; a wrong name in a column is better than a
-/// lost page.
+/// For values other than unit variants, which do not occur; a wrong name in a column is better than
+/// a lost page.
 fn unreachable_name(got: &str) -> String {
     debug_assert!(false, "not a unit variant: {got}");
     got.to_owned()

@@ -1,4 +1,4 @@
-//! The series of the runs in the database: pictures, which no decision waits for.
+//! Stores the series of runs. They are only for charts, so no decision waits for them.
 
 use futures_util::TryStreamExt as _;
 use sqlx::Row as _;
@@ -8,20 +8,20 @@ use super::error::Result;
 use super::handle::Store;
 use super::writer::Who;
 
-/// A part of the series of a run.
+/// A part of a run's series.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeriesPart {
     pub run: String,
-    /// Empty: what all signals of the run share.
+    /// The signal; empty for the part that all signals of the run share.
     pub signal: String,
-    /// When a step was recorded last, by the clock of the alerter.
+    /// When a step was last recorded, by the alerter's clock.
     pub at: Ts,
     pub data: Vec<u8>,
 }
 
 impl Store {
-    /// Writes parts of series, in a transaction of their own. It must be a short one: whoever
-    /// writes next waits for it.
+    /// Writes parts of series in a separate transaction. It must be short, because the next writer
+    /// waits for it.
     pub(crate) async fn write_series(&self, parts: &[SeriesPart]) -> Result<()> {
         let sql = "INSERT INTO series (run, signal, at_ms, data) VALUES ($1, $2, $3, $4) \
                    ON CONFLICT (run, signal) DO UPDATE SET at_ms = excluded.at_ms, data = excluded.data";
@@ -35,7 +35,7 @@ impl Store {
         .await
     }
 
-    /// Hands every stored part of a series to `take`, those of the latest runs first.
+    /// Passes every stored part to `take`, the latest runs first.
     pub(crate) async fn load_series(&self, mut take: impl FnMut(SeriesPart)) -> Result<()> {
         let sql = "SELECT run, signal, at_ms, data FROM series ORDER BY at_ms DESC, run, signal";
         let reader = self.reader()?;

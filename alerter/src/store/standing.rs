@@ -1,4 +1,4 @@
-//! The last messages of open incidents, for a receiver that forgets them.
+//! The last messages of open incidents, for a receiver whose alerts expire.
 
 use stepwatch_respond::effect::Notification;
 
@@ -6,7 +6,7 @@ use super::error::Result;
 use super::handle::Store;
 
 impl Store {
-    /// The last message that `receiver` took of each incident that is not over, in the order of the
+    /// The last message that `receiver` accepted of each open incident, in the order of the
     /// incidents: the next `limit` after `after`.
     pub(crate) async fn standing(
         &self,
@@ -25,7 +25,7 @@ impl Store {
             .bind(limit as i64)
             .fetch_all(&*self.reader()?)
             .await?;
-        // A message that does not parse was reported when it was claimed.
+        // A message that cannot be parsed was reported when it was claimed.
         Ok(rows.into_iter().map(|(id, text)| (id, serde_json::from_str(&text).ok())).collect())
     }
 }

@@ -29,14 +29,14 @@ async fn open() -> (TempDir, Store) {
     (dir, store)
 }
 
-/// On a connection of its own.
+/// Runs SQL on a separate connection.
 pub(super) async fn by_hand(store: &Store, sql: &'static str) -> Result<()> {
     let mut connection = SqliteConnectOptions::new().filename(store.path()).connect().await?;
     sqlx::raw_sql(sql).execute(&mut connection).await?;
     Ok(())
 }
 
-/// Opens again after every handle was dropped. The last tasks that held one may still be going.
+/// Reopens the store after every handle was dropped. The last tasks with a handle may still run.
 pub(crate) async fn reopen(path: &Path) -> Store {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {
@@ -101,7 +101,7 @@ fn effects(effects: Vec<Effect>) -> Commit {
     Commit { effects, at: Ts(1_795_227_405_000), ..Commit::default() }
 }
 
-/// `NaN` is not equal to itself: compare what people see.
+/// Compares the debug output, because `NaN` is not equal to itself.
 fn same(a: &IncidentRecord, b: &IncidentRecord) -> bool {
     format!("{a:?}") == format!("{b:?}")
 }
@@ -172,7 +172,7 @@ async fn a_batch_that_was_not_committed_left_nothing() {
     let n = page("chat", 1, Action::Trigger);
     let mut commit = effects(vec![put(incident(&n.incident, State::Open)), post(n.clone())]);
     commit.state = (0..2000).map(|i| (format!("run/{i}"), Some(vec![0; 64]))).collect();
-    // Dropped after so many polls, as a runtime that is torn down would.
+    // Dropped after this number of polls, as when a runtime is shut down.
     for polls in 1..40 {
         let mut future = Box::pin(store.commit(&commit));
         let mut finished = false;
@@ -218,7 +218,7 @@ async fn filters_and_prefixes() {
     assert_eq!(ids(Filter::default()).await, ["01J9AB2", "01J9AB1", "01J9AB0", "01J9AB00"], "latest first");
     assert_eq!(ids(Filter { state: Some(State::Open), ..Filter::default() }).await, ["01J9AB0"]);
     assert_eq!(ids(Filter { unresolved: true, ..Filter::default() }).await, ["01J9AB1", "01J9AB0"]);
-    // A person resolved it, and it still fires, until it does not.
+    // A person resolved the incident while it fired; later it stops firing.
     let mut firing = incident("01J9AB2", State::Resolved);
     firing.end = Some(End {
         how: Ended::Person,
@@ -337,16 +337,16 @@ async fn newer_words_replace_older_ones() {
     let all = vec![n(1, Action::Trigger), n(2, Action::Update), n(3, Action::Update), n(4, Action::Ack)];
     store.commit(&effects(all)).await.unwrap();
     assert_eq!(states(&store, &id).await, [(1, Pending), (2, Superseded), (3, Pending), (4, Pending)]);
-    // A trigger is replaced by a trigger and by nothing else.
+    // Only a trigger replaces a trigger.
     store.commit(&effects(vec![n(5, Action::Resolve)])).await.unwrap();
     assert_eq!(states(&store, &id).await[..3], [(1, Pending), (2, Superseded), (3, Superseded)]);
     store.commit(&effects(vec![n(6, Action::Trigger)])).await.unwrap();
     assert_eq!(states(&store, &id).await[0], (1, Superseded));
 
-    // Another lane of the same incident is another matter.
+    // Another lane of the same incident is independent.
     let other = page("pd", 1, Action::Trigger);
     store.commit(&effects(vec![post(other.clone())])).await.unwrap();
-    // What may have arrived is not replaced; except news, by a page.
+    // A message that may have arrived is not replaced, except an update by a page.
     let claim = store.claim(&id, "pd", true, Ts(0)).await.unwrap().unwrap();
     let unknown =
         DeliveryOutcome::Retry { next: Ts(i64::MAX / 2), ambiguous: true, pause: None, error: "?".into() };
@@ -434,8 +434,8 @@ fn text_times_sort_as_time_does() {
     assert_eq!(times[4], "2026-11-21T02:16:44.123Z");
 }
 
-/// The query for many lanes and the decision about one agree: a lane that is due and held would be
-/// examined for ever.
+/// The query for many lanes and the decision about one agree; otherwise a lane that is due and held
+/// would be examined forever.
 #[tokio::test]
 async fn what_is_due_is_not_held() {
     let rows = [
@@ -445,7 +445,7 @@ async fn what_is_due_is_not_held() {
         (Action::Update, true),
         (Action::Ack, true),
     ];
-    // Some of the recipients of a message may have it: that is remembered, and the message waits.
+    // Some recipients may have a message: the memory has them, and the message waits.
     let befores = ["unheard", "sent", "partly"];
     let (_dir, store) = open().await;
     let mut effects = Vec::new();
@@ -481,7 +481,7 @@ async fn what_is_due_is_not_held() {
                 let claimed = store.claim(&id, "chat", false, Ts(2000)).await.unwrap().is_some();
                 assert_eq!(claimed, due.contains(&id), "{id}");
                 assert!(claimed || suppressed, "{id}");
-                // A receiver that was notified is notified of the acknowledgement.
+                // A receiver that was notified also gets the acknowledgement.
                 let ack = n >> (rows.len() - 1) & 1 == 1;
                 assert!(claimed || !ack || before == "unheard", "{id}");
             }
@@ -489,7 +489,8 @@ async fn what_is_due_is_not_held() {
     }
 }
 
-/// Sources take turns, and within each its users: nobody waits behind the flood of another.
+/// Sources take turns, and so do the users within each, so that a flood of one does not delay
+/// others.
 #[tokio::test]
 async fn lanes_are_due_in_turn() {
     let (_dir, store) = open().await;
@@ -517,7 +518,7 @@ async fn lanes_are_due_in_turn() {
     assert_eq!(due, ["10", "30", "40", "20", "31", "11", "21", "12", "22", "13", "14"]);
 }
 
-/// Half of the mailboxes had the page when a silence began: they get the end.
+/// Half of the mailboxes had the page when a silence began: they get the resolution.
 #[tokio::test]
 async fn whoever_has_a_part_of_it_hears_the_end() {
     for some_have_it in [false, true] {
@@ -539,8 +540,8 @@ async fn whoever_has_a_part_of_it_hears_the_end() {
     }
 }
 
-/// Two receivers of one service: a call of each is another number, kept before it is sent and given
-/// once.
+/// Two receivers of one service: each call has another number, which is stored before it is sent
+/// and is never reused.
 #[tokio::test]
 async fn a_call_is_numbered_before_it_is_sent() {
     let (_dir, store) = open().await;
@@ -556,14 +557,14 @@ async fn a_call_is_numbered_before_it_is_sent() {
     let one = claim("one").await;
     assert_eq!((one.ring, one.unsure.len()), (ring(1), 0));
     assert_eq!(claim("two").await.ring, ring(2));
-    // The next process cannot exclude that it arrived.
+    // The next process cannot exclude that the message arrived.
     store.recover_attempts().await.unwrap();
     let again = claim("one").await;
     assert_eq!((again.ring, again.ambiguous), (ring(1), true));
     store.settle(&again.notification, &DeliveryOutcome::Delivered, Some("1"), Ts(10)).await.unwrap();
     store.commit(&effects(vec![post(page("one", 2, Action::Trigger))])).await.unwrap();
     assert_eq!(claim("one").await.ring, ring(3));
-    // Somebody answers while it is unknown whether the third call arrived.
+    // A person answers while it is unknown whether the third call arrived.
     store.recover_attempts().await.unwrap();
     let taken = vec![put(incident(&n.incident, State::Acknowledged)), post(page("one", 3, Action::Ack))];
     store.commit(&effects(taken)).await.unwrap();

@@ -1,12 +1,11 @@
-//! Pages that are sent before they can be recorded: the store refuses writes, and people must be
-//! woken nevertheless.
+//! Pages that are sent before they can be recorded: the store refuses writes, but people must be
+//! woken.
 //!
-//! The runtime hands such a page in when the store has refused for [`FAIL_OPEN_AFTER`]. The outbox
-//! sends it from here, in the order of its lane and under the key that its row will have. The
-//! commit that finally records it also records its outcome, so that it is not sent again: sent, on
-//! its way (as if it had been claimed), or still to be sent by the outbox. A page that a crash
-//! removes from here was never recorded: it is decided anew from the streams, and may call once
-//! more.
+//! The runtime passes such a page here when the store has refused for [`FAIL_OPEN_AFTER`]. The
+//! outbox sends it from memory, in the order of its lane and under the key of its later row. The
+//! commit that records it also records its outcome, so that it is not sent again: sent, in flight
+//! (as if claimed), or still to be sent. A page that a crash loses here was never recorded: it is
+//! decided again from the streams, and may call once more.
 
 mod written;
 
@@ -32,13 +31,13 @@ use crate::notify::Ring;
 #[derive(Debug)]
 pub(crate) struct Begun {
     pub held: Held,
-    /// The notifier's memory of its lane.
+    /// The notifier's memory of the lane.
     pub memory: Option<String>,
-    /// What it says instead, where it is over already.
+    /// A text that replaces the stored one, if the incident is already over.
     pub words: Option<Message>,
 }
 
-/// How long a page from memory waits for the stored state of its lane.
+/// The time limit for reading the stored state of the lane of a page from memory.
 const READ_MAX: Duration = Duration::from_secs(2);
 
 impl Store {
@@ -46,19 +45,19 @@ impl Store {
         act(&mut self.inner.unrecorded.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether the store has refused for so long that pages are sent nevertheless.
+    /// Whether the store has refused for so long that pages are sent from memory.
     pub(crate) fn fails_open(&self) -> bool {
         self.refused_for().is_some_and(|time| time >= FAIL_OPEN_AFTER)
     }
 
-    /// A message that has no row yet, to be sent all the same; false if there are too many.
+    /// Holds a message without a row, to be sent from memory; false if there are too many.
     pub(crate) fn hold(&self, n: Notification, created_at: Ts) -> bool {
         let held = self.unrecorded(|all| all.hold(Held::new(n, created_at)));
         self.post();
         held
     }
 
-    /// Whether something of this lane was sent, or is to be, without being recorded.
+    /// Whether a message of this lane was sent, or will be, without a record.
     pub(crate) fn holds(&self, receiver: &str, incident: &str) -> bool {
         self.unrecorded(|all| all.lanes.contains_key(&(receiver.to_owned(), incident.to_owned())))
     }
@@ -72,7 +71,7 @@ impl Store {
         Ok(())
     }
 
-    /// The outcome, at `at`, of a message whose row is marked as being sent.
+    /// Holds the outcome at `at` of a message whose row is claimed.
     pub(crate) fn hold_outcome(
         &self,
         claim: &delivery::Claim,
@@ -94,8 +93,8 @@ impl Store {
         self.unrecorded(|all| all.due(now))
     }
 
-    /// Takes the next message of a lane, with the notifier's memory of the lane. Nobody is called
-    /// for what was answered or is over by now.
+    /// Takes the next message of a lane, with the notifier's memory. Nobody is called for an
+    /// incident that is answered or over by now.
     pub(crate) async fn begin_unrecorded(
         &self,
         lane: &(String, String),
@@ -104,29 +103,31 @@ impl Store {
     ) -> Option<Begun> {
         let mut words = None;
         if let Some(begun) = self.unrecorded(|all| all.ends(lane)) {
-            // What cannot be read may have arrived: an end of nothing harms nobody.
+            // If this is unreadable, a message may have arrived; an unnecessary resolution is
+            // harmless.
             let heard = begun || soon(self.may_have_heard(&lane.1, &lane.0)).await.unwrap_or(true);
             words = self.unrecorded(|all| all.pass_over(lane, means, heard, now));
         }
         let (held, memory) = self.unrecorded(|all| all.begin(lane, now))?;
         let memory = match memory {
-            // What cannot be read counts as unknown.
+            // An unreadable memory counts as unknown.
             None => soon(self.memory_of(&lane.1, &lane.0)).await.flatten(),
             known => known,
         };
         Some(Begun { held, memory, words })
     }
 
-    /// Sends other words than those that were decided.
+    /// Replaces the text of a held message.
     pub(crate) fn reword_unrecorded(&self, n: &Notification) {
         self.unrecorded(|all| all.reword(n));
     }
 
-    /// The number of a message that was begun, and the calls of its lane that may not have arrived.
+    /// The call number of a message that was begun, and the calls of its lane that may not have
+    /// arrived.
     pub(crate) async fn number_unrecorded(&self, held: &Held) -> (Option<Ring>, Vec<Ring>) {
         let n = &held.notification;
-        // What cannot be read counts as unknown. The number is then that of a first call, or the
-        // next one after those that were given out since the start.
+        // Unreadable rows count as unknown. The number is then that of a first call, or the next
+        // one after those assigned since the start.
         let first = n.calls().then_some(Ring { number: 1, page: n.page });
         let had = held.ring.map(|ring| ring.number);
         let (of_rows, mut unsure) = soon(self.rings_of_rows(n, had)).await.unwrap_or((first, Vec::new()));
@@ -135,12 +136,12 @@ impl Store {
         (ring, unsure)
     }
 
-    /// A row has this number: what is sent while rows cannot be read gets another one.
+    /// Notes the call number of a row, so that a message without readable rows gets another one.
     pub(super) fn note_ring(&self, incident: &str, ring: Ring) {
         self.unrecorded(|all| all.note_ring(incident, ring));
     }
 
-    /// Records the outcome, at `at`, of a message that was begun.
+    /// Notes the outcome at `at` of a message that was begun.
     pub(crate) fn end_unrecorded(
         &self,
         n: &Notification,
@@ -151,7 +152,7 @@ impl Store {
         self.unrecorded(|all| all.end(n, outcome.clone(), memory.map(str::to_owned), at));
     }
 
-    /// Messages for which there was no room.
+    /// The number of messages that were dropped for lack of room.
     pub(crate) fn unrecorded_left_out(&self) -> u64 {
         self.unrecorded(|all| all.left_out)
     }
@@ -166,7 +167,7 @@ impl Store {
         })
     }
 
-    /// A commit that took long has finally ended: messages handed in meanwhile have their rows.
+    /// A slow commit has finally ended: messages that were held in the meantime have rows now.
     pub(super) fn now_recorded(&self, posts: &[&Notification]) {
         self.unrecorded(|all| {
             if all.lanes.is_empty() {
@@ -187,13 +188,12 @@ impl Store {
         }
     }
 
-    /// Calls for a person that wait in a lane, of an incident that nobody has and nothing
-    /// suppresses.
+    /// The calls that wait in a lane, of an incident that is unanswered and not suppressed.
     async fn waiting_pages(&self, incident: &str, receiver: &str) -> Result<Vec<Held>> {
         let sql = "SELECT o.notification, o.state, o.attempts, o.created_ms, o.ring FROM outbox o \
                    JOIN incidents i ON i.id = o.incident WHERE o.incident = $1 AND o.receiver = $2 AND o.page = 1 \
                    AND o.action = 'trigger' AND o.state IN ('pending', 'ambiguous') AND i.state = 'open' \
-                   AND (i.loud_ms IS NOT NULL OR o.despite_suppression = 1) ORDER BY o.seq";
+                   AND (i.unsuppressed_ms IS NOT NULL OR o.despite_suppression = 1) ORDER BY o.seq";
         let rows: Vec<(String, String, i64, i64, Option<i64>)> =
             sqlx::query_as(sql).bind(incident).bind(receiver).fetch_all(&*self.reader()?).await?;
         let held = |(text, state, attempts, created, ring): (String, String, i64, i64, Option<i64>)| {
@@ -205,7 +205,7 @@ impl Store {
         Ok(rows.into_iter().filter_map(held).collect())
     }
 
-    /// As `rings`, of committed rows.
+    /// The result of `rings` for committed rows.
     async fn rings_of_rows(&self, n: &Notification, had: Option<u32>) -> Result<(Option<Ring>, Vec<Ring>)> {
         let reader = self.reader()?;
         let mut connection = reader.acquire().await?;
@@ -226,7 +226,7 @@ impl Store {
         Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_optional(&*self.finder()?).await?)
     }
 
-    /// Records the outcomes of rows while the store refused.
+    /// Records the outcomes of rows from while the store refused.
     pub(crate) async fn reconcile(&self) -> Result<()> {
         let all = self
             .unrecorded(|all| all.begin_writing(|held| held.recorded && held.progress != Progress::Sending));
@@ -239,18 +239,18 @@ impl Store {
     }
 }
 
-/// The result of a read that ends soon: a page does not wait for a disk that hangs.
+/// The result of a read within a time limit, because a page must not wait for a hanging disk.
 async fn soon<T>(read: impl Future<Output = Result<T>>) -> Option<T> {
     tokio::time::timeout(READ_MAX, read).await.ok()?.ok()
 }
 
-/// Says in a message that it has no record.
+/// Adds a note to a message that it has no record.
 pub(crate) fn say_not_recorded(message: &mut Message, since: Ts) {
     let why = format!("Not recorded: the store refuses writes since {since}.");
     message.summary = format!("{} {why}", message.summary).trim_start().into();
 }
 
-/// Whether a message is one that wakes somebody, or the answer to or the end of one that did.
+/// Whether a message wakes a person, or is the acknowledgement or resolution of one that does.
 pub(crate) fn may_precede_its_record(n: &Notification) -> bool {
     n.page && matches!(n.action, Action::Trigger | Action::Ack | Action::Resolve)
 }
@@ -268,8 +268,8 @@ mod tests {
     const ID: &str = "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C";
     const MEANS: Means = Means { wakes: true, numbered: true };
 
-    /// A key that is open calls nobody, so that no number is given out twice: also of a call whose
-    /// row cannot be read, before or after a restart.
+    /// A reused key would call nobody, so no number is assigned twice, also if the row of a call is
+    /// unreadable, before or after a restart.
     #[tokio::test]
     async fn a_call_while_no_row_can_be_read_has_a_number_of_its_own() {
         for restarted in [false, true] {
@@ -292,7 +292,7 @@ mod tests {
             }
             store.inner.readers.close().await;
             store.inner.finders.close().await;
-            // Of the next level, of another receiver, and of the same one again.
+            // For the next level, another receiver, and the same receiver again.
             for (receiver, seq, number) in [("pager", 2, 2), ("twin", 1, 3), ("pager", 3, 4)] {
                 let n = notification(receiver, seq, Action::Trigger);
                 assert!(store.hold(n.clone(), Ts(2)));

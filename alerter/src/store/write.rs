@@ -1,14 +1,14 @@
-//! The only way to write: a whole transaction of the one connection that writes.
+//! The single path for writes: a whole transaction on the one writing connection.
 //!
 //! The state after a failed transaction depends on the failure and its time: a full disk may have
-//! ended the transaction, or left it open, so that every later "commit" is part of something that
-//! never ends. Therefore a connection is only kept after a transaction that succeeded. After
-//! anything else, also after a caller that was cancelled half way, it is closed, which rolls back,
-//! and the next transaction opens another.
+//! ended the transaction, or left it open, so that every later "commit" is part of one that never
+//! ends. So a connection is only kept after a successful transaction. After anything else,
+//! including a cancelled caller, it is closed, which rolls back, and the next transaction opens
+//! another.
 //!
-//! The first transaction after a failure proves itself, and so does every sign of life: another
-//! connection must read what it wrote. The store refuses ([`Store::refusal`]) until then, and while
-//! a transaction does not end, and while the messages to send cannot be read.
+//! The first transaction after a failure must be proven, and so must every heartbeat: another
+//! connection must read what it wrote. The store refuses writes ([`Store::refusal`]) until then,
+//! while a transaction does not end, and while the messages to send cannot be read.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ use crate::errors::innermost;
 /// The error of a store whose disk hangs.
 const STALLED: &str = "a transaction has been under way for more than 10 s";
 
-/// A transaction in progress. One that takes too long and is then given up counts as failed.
+/// A transaction in progress. If it takes too long and is then given up, it counts as failed.
 struct Began<'a>(&'a Store);
 
 impl<'a> Began<'a> {
@@ -57,13 +57,13 @@ impl Drop for Began<'_> {
 }
 
 impl Store {
-    /// Why the store refuses, if it does: from a failed transaction until the next success, or
-    /// while one does not end.
+    /// The reason why the store refuses writes: from a failed transaction until the next success,
+    /// or while one does not end. `None` if it does not.
     pub(crate) fn refusal(&self) -> Option<String> {
         self.refused(|refusal| &refusal.why)
     }
 
-    /// The same without the path of the database, for callers that may not see it.
+    /// The reason without the path of the database, for callers that must not see it.
     pub(crate) fn refusal_in_public(&self) -> Option<String> {
         self.refused(|refusal| &refusal.in_public)
     }
@@ -76,8 +76,8 @@ impl Store {
         failed.or_else(|| self.stalled_for().map(|_| STALLED.to_owned()))
     }
 
-    /// Looks whether the file is in its place, and has the rest of [`Self::look`] done by somebody
-    /// else, since a disk that hangs must not hold up the caller.
+    /// Checks that the file is in its place, and starts the rest of [`Self::look`] on another task,
+    /// because a hanging disk must not block the caller.
     pub(crate) fn look_soon(&self) {
         if let Err(err) = self.files_in_place(None) {
             return self.note_missing(&err);
@@ -91,11 +91,11 @@ impl Store {
         }
     }
 
-    /// Checks that the file is still in its place, because nothing else does while there is nothing
-    /// to write. If it is not, the store refuses from now on.
+    /// Checks that the file is still in its place, because nothing else does without writes. If it
+    /// is not, the store refuses writes from now on.
     pub(super) async fn look(&self) {
         let looked = if let Ok(mut writer) = self.inner.writer.try_lock() {
-            // Whoever wants to write waits meanwhile: it counts as a transaction that does not end.
+            // Writers wait during this check, so it counts as a transaction that does not end.
             let began = Began::now(self);
             let mut looked = self.in_place(Some(writer.kept.is_some())).await;
             if let (Ok(()), Some(connection)) = (&looked, writer.kept()) {
@@ -104,7 +104,7 @@ impl Store {
             began.ended();
             looked
         } else {
-            // A transaction is in progress. It looked when it began, which may be some time ago.
+            // A transaction is in progress, which made its check when it began.
             self.in_place(None).await
         };
         if let Err(err) = looked {
@@ -119,7 +119,7 @@ impl Store {
         self.note_failure(Who::Prompt, err);
     }
 
-    /// For how long the store has refused.
+    /// How long the store has refused writes.
     pub(crate) fn refused_for(&self) -> Option<Duration> {
         let of = |slot: &Mutex<Option<Refusal>>| {
             let refusal = slot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,8 +128,8 @@ impl Store {
         of(&self.inner.refusal).max(of(&self.inner.unreadable)).max(self.stalled_for())
     }
 
-    /// Takes note of the result of reading the messages to send. While they cannot be read, the
-    /// engine can write nothing: a page would be recorded and reach nobody.
+    /// Notes the result of reading the messages to send. While they are unreadable, the engine
+    /// cannot write: a page would be recorded and reach nobody.
     pub(crate) fn note_read(&self, failed: Option<&StoreError>) {
         let mut unreadable = self.inner.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
         *unreadable = failed.map(|err| {
@@ -141,12 +141,13 @@ impl Store {
         });
     }
 
-    /// Whether SQLite can be used without killing this process. Once it cannot, it never can again.
+    /// Whether SQLite can be used without a crash of this process. Once it cannot, it never can
+    /// again.
     pub(super) fn usable(&self) -> Result<()> {
         self.inner.identity.index.check_length().inspect_err(|err| self.abandon(err))
     }
 
-    /// Whether reading would not kill this process.
+    /// Whether reading cannot crash this process.
     pub(super) fn may_read(&self) -> Result<()> {
         let usable = self.usable();
         if usable.is_ok() {
@@ -161,15 +162,15 @@ impl Store {
         self.stalled_for().is_some()
     }
 
-    /// How long the transaction under way has taken, if that is too long: a disk may hang instead
-    /// of failing.
+    /// How long the present transaction has taken, if that is too long: a disk may hang instead of
+    /// failing.
     fn stalled_for(&self) -> Option<Duration> {
         let begun = *self.inner.transaction_began.lock().unwrap_or_else(PoisonError::into_inner);
         begun.map(|begun| begun.elapsed()).filter(|time| *time >= FAIL_OPEN_AFTER)
     }
 
-    /// Runs `work` in one transaction. When this returns a value it is committed; when it returns
-    /// an error nothing is, or nothing that can be read.
+    /// Runs `work` in one transaction. If this returns a value, it is committed; on an error,
+    /// nothing readable is.
     pub(super) async fn write<T>(
         &self,
         who: Who,
@@ -209,7 +210,7 @@ impl Store {
         if done.is_ok() {
             writer.kept = Some(open);
         } else if self.usable().is_err() {
-            // Closing it would use it.
+            // Closing the connection would use SQLite.
             std::mem::forget(open);
         }
         done
@@ -224,7 +225,7 @@ impl Store {
         let durability = if let Who::Engine(durability) = who { durability } else { Durability::Power };
         open.survive(durability).await?;
         let tx = &mut open.connection;
-        // Reads in it are then as new as the last write, also if a connection that was given up
+        // Reads in the transaction then include the last write, even if an abandoned connection
         // commits late.
         sqlx::query("BEGIN IMMEDIATE").execute(&mut *tx).await?;
         self.inner.identity.contents.check(&mut *tx, &self.inner.path).await?;
@@ -245,9 +246,9 @@ impl Store {
         Ok(value)
     }
 
-    /// Whether the files are where they were; `open`: whether the writer has its connection, or
-    /// nothing if that is not known. They are read, and a disk that hangs holds up this transaction
-    /// only: it must not keep a thread on which everything else runs.
+    /// Checks that the files are in their place. `open` is whether the writer has its connection;
+    /// `None` if that is unknown. The check reads files on another thread, so that a hanging disk
+    /// delays only this transaction.
     async fn in_place(&self, open: Option<bool>) -> Result<()> {
         let store = self.clone();
         let looked = tokio::task::spawn_blocking(move || store.files_in_place(open)).await;
@@ -300,22 +301,22 @@ impl Store {
         *refusal = Some(Refusal { why, in_public, since, seen, engine: engine || waits });
     }
 
-    /// `began`: when the transaction did. It looked at the files then, and says nothing of what
-    /// happened to them later.
+    /// Notes a success. `began` is the start of the transaction, which checked the files then and
+    /// proves nothing about later changes.
     fn note_success(&self, who: Who, began: Instant) {
         let mut refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
         let engine = matches!(who, Who::Engine(_));
         refusal.take_if(|refusal| refusal.seen <= began && (engine || !refusal.engine));
     }
 
-    /// The last number of [`prove`], as other connections see it.
+    /// The last number of [`prove`], as other connections read it.
     async fn proof(&self) -> Result<Option<i64>> {
         let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'proof'";
         Ok(sqlx::query_scalar(sql).fetch_optional(&*self.finder()?).await?)
     }
 }
 
-/// Writes a number that was never written before.
+/// Writes a number that was never written before, as a proof.
 async fn prove(tx: &mut SqliteConnection) -> Result<i64> {
     let sql = "INSERT INTO meta (key, value) VALUES ('proof', '1') \
                ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT) \

@@ -8,38 +8,37 @@ use tokio::time::Instant;
 
 use super::error::Result;
 
-/// A refusal that lasts no longer only delays pages.
+/// A shorter refusal only delays pages.
 pub(crate) const FAIL_OPEN_AFTER: Duration = Duration::from_secs(10);
 
-/// The kind of a writer, which decides what it waits for and which crashes it survives.
+/// The class of a writer, which determines its priority and durability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
-    /// The engine's loop: it waits for the present writer, and for at most one of the queue.
+    /// The engine's loop, which waits for the present writer and at most one of the queue.
     Engine(Durability),
-    /// Writers that must be as quick.
+    /// Writers with the same priority.
     Prompt,
-    /// Writers that queue: what is done for each message, of which a storm has thousands.
+    /// Writers in the queue, for work per message, of which a storm has thousands.
     InTurn,
-    /// A sign of life, which only counts if it can be read back.
+    /// A heartbeat, which only counts if it can be read back.
     Heart,
 }
 
-/// What a committed transaction survives besides the death of this process.
+/// The failures that a committed transaction survives in addition to the death of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Durability {
-    /// The loss of power: `synchronous=FULL`, one fsync a commit.
+    /// A power failure: `synchronous=FULL`, one fsync per commit.
     Power,
-    /// Not the loss of power, which falls back to an earlier commit, whole and in order:
-    /// `synchronous=NORMAL`.
+    /// No power failure, which rolls back to an earlier whole commit: `synchronous=NORMAL`.
     Process,
 }
 
 /// The writing connection between two transactions.
 #[derive(Debug)]
 pub(super) struct Writer {
-    /// Opens another one.
+    /// The options to open another connection.
     pub(super) options: SqliteConnectOptions,
-    /// `None` while a transaction has it, and after one that failed.
+    /// The connection. `None` while a transaction uses it, and after a failed one.
     pub(super) kept: Option<Open>,
 }
 
@@ -49,28 +48,28 @@ pub(super) struct Open {
     durability: Durability,
 }
 
-/// The store refuses writes.
+/// A refusal of writes.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) why: String,
-    /// The same without a path.
+    /// The reason without a path.
     pub(super) in_public: String,
     pub(super) since: Instant,
-    /// When the last of it was seen. Only a transaction that began later disproves it.
+    /// When the refusal was last seen. Only a transaction that began later disproves it.
     pub(super) seen: Instant,
-    /// A decision of the engine waits for it. A smaller write that succeeds proves little.
+    /// Whether a decision of the engine waits for it. A smaller successful write proves little.
     pub(super) engine: bool,
 }
 
 impl Writer {
-    /// Begins with a connection that is open.
+    /// Starts with an open connection.
     pub(super) fn new(options: SqliteConnectOptions, connection: SqliteConnection) -> Self {
-        // A file that was removed does not come back as an empty one.
+        // A removed file must not be recreated empty.
         let options = options.create_if_missing(false);
         Self { options, kept: Some(Open { connection, durability: Durability::Power }) }
     }
 
-    /// The state after a failed transaction.
+    /// Drops the connection after a failed transaction.
     #[cfg(test)]
     pub(super) fn lose(&mut self) {
         self.kept = None;

@@ -1,4 +1,4 @@
-//! The variables of a template: a contract, described in `docs/incidents.md`. Names are added,
+//! The variables of a template: a contract that `docs/incidents.md` describes. Names are added, but
 //! never changed or removed.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use stepwatch_respond::message::{
     Details, Evidence, Fact, Link, LinkRole, Message, RunDetails, Status, place,
 };
 
-/// Why this message was sent.
+/// The reason for this message.
 #[derive(Serialize)]
 struct Why<'a> {
     code: &'static str,
@@ -25,13 +25,13 @@ struct Why<'a> {
 struct Incident<'a> {
     id: &'a str,
     kind: &'static str,
-    /// Of the kind, for people.
+    /// The name of the kind for people.
     name: &'static str,
     cause: Option<Cause>,
     severity: &'static str,
     status: Status,
     ended: Option<Ended>,
-    /// `llama-70b on gpu-042`.
+    /// The subject, such as `llama-70b on gpu-042`.
     place: String,
     run: &'a str,
     nodes: &'a [String],
@@ -97,7 +97,7 @@ fn value(v: impl Serialize) -> Value {
     Value::from(Serde(v))
 }
 
-/// Absent values are undefined, and so are their members.
+/// A value of the context. An absent one is undefined, and so are its members.
 fn known(v: Option<impl Serialize>) -> Value {
     v.map_or(Value::UNDEFINED, value)
 }
@@ -133,7 +133,7 @@ fn envelope(n: &Notification) -> Envelope<'_> {
     }
 }
 
-/// Labels by name; one that is not there is empty, as it is for a matcher.
+/// Labels by name; an absent label is empty, as for a matcher.
 #[derive(Debug)]
 struct AnyLabels(Labels);
 

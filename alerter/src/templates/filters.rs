@@ -1,4 +1,4 @@
-//! Filters that write numbers as the built-in messages do. An unknown value stays empty.
+//! Filters that format numbers like the built-in messages. An unknown value stays empty.
 
 use minijinja::{Environment, Error, ErrorKind, Value};
 use stepwatch_model::time::Span;
@@ -6,11 +6,11 @@ use stepwatch_respond::message;
 
 use crate::notify::text::shorten;
 
-/// Characters that `truncate` leaves by default.
+/// The default length of `truncate`, in characters.
 const TRUNCATE: usize = 80;
 
 pub(super) fn add(env: &mut Environment<'static>) {
-    // `252.4` as `4m 12s`.
+    // Formats `252.4` as `4m 12s`.
     env.add_filter("duration", |v: Value| written(&v, |secs| Span::from_secs_f64(secs).to_string()));
     env.add_filter("number", |v: Value| written(&v, message::number));
     env.add_filter("dollars", |v: Value| written(&v, |v| format!("${v:.2}")));

@@ -20,7 +20,7 @@ fn build(yaml: &str) -> Result<Templates, Vec<String>> {
     if errors.is_empty() { Ok(templates) } else { Err(errors) }
 }
 
-/// The first mistake.
+/// The first mistake of a configuration.
 fn wrong(yaml: &str) -> String {
     build(yaml).expect_err("a mistake").remove(0)
 }
@@ -118,7 +118,7 @@ fn mistakes_are_found_before_anything_runs() {
 
 #[test]
 fn one_that_fails_later_costs_its_message_only_its_own_words() {
-    // It works for the sample only: every incident of the sample has a suspect.
+    // This works only for the sample, in which every incident has a suspect.
     let yaml = "title: '{{ title }} - {{ suspects[0].what ~ (1 // suspects|length) }}'\nsummary: 'fine {{ title }}'\n";
     let templates = build(yaml).unwrap();
     let mut n = page("chat", 1, Action::Trigger);
@@ -171,7 +171,7 @@ fn every_name_is_described() {
     assert!(missing.is_empty(), "not in docs/incidents.md: {missing:?}");
 }
 
-/// Pieces of templates, whole and broken.
+/// A valid or invalid piece of a template.
 fn piece() -> impl Strategy<Value = String> {
     prop_oneof![
         "\\PC{0,20}",
@@ -208,7 +208,7 @@ proptest! {
             links: Some(vec![LinkTemplate { text: label.clone(), href: text.clone() }]),
             ..title(&text)
         };
-        // With mistakes too: a renderer meets what a check let through.
+        // Mistakes are rendered too, because a check may miss them.
         let templates = Templates::build(&config, &[receiver("chat", None)], &mut errors);
         for mut n in [page("chat", 1, Action::Trigger), hostile(page("chat", 2, Action::Resolve)), gpu_fault(false)] {
             n.receiver = "chat".into();

@@ -1,8 +1,8 @@
-//! The files that pages load: our style sheet and script, and those of other projects beside them
+//! The files that pages load: our style sheet and script, and those of other projects
 //! (`assets/VENDORED.md`).
 //!
-//! The URL of a file has the hash of its content, so that a browser keeps it for good and asks for
-//! another one after an upgrade. Each is compressed once, when it is first needed.
+//! The URL of a file has a hash of its content, so that browsers cache it permanently and request
+//! another one after an upgrade. Each file is compressed once, when it is first requested.
 
 use std::io::Write as _;
 use std::sync::LazyLock;
@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::signed_paths::ASSETS;
 
-/// Bytes of a hash that are in a URL.
+/// The number of bytes of the hash in a URL.
 const HASH_BYTES: usize = 8;
 const FOREVER: &str = "public, max-age=31536000, immutable";
 
@@ -65,7 +65,7 @@ impl Asset {
     }
 }
 
-/// Where a browser finds the file; empty if there is none of this name.
+/// The URL of a file; empty if there is no such file.
 pub(crate) fn url(name: &str) -> &'static str {
     SERVED.iter().find(|asset| asset.name == name).map_or("", |asset| asset.url.as_str())
 }
@@ -78,7 +78,7 @@ pub(super) async fn serve(Path((hash, name)): Path<(String, String)>, headers: H
     let gzip = takes_gzip(&headers);
     let mut response = if gzip { asset.gzip.clone() } else { asset.plain.clone() }.into_response();
     let given = response.headers_mut();
-    // In place of the type that a body of bytes has by itself.
+    // This replaces the default type of a body of bytes.
     given.insert(CONTENT_TYPE, HeaderValue::from_static(asset.content_type));
     given.insert(CACHE_CONTROL, HeaderValue::from_static(FOREVER));
     given.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -102,7 +102,7 @@ pub(super) fn takes_gzip(headers: &HeaderMap) -> bool {
 mod tests {
     use super::*;
 
-    /// What a page may load in all, as it is sent.
+    /// The most bytes that a page may load, compressed.
     const BUDGET: usize = 150_000;
 
     #[test]

@@ -1,9 +1,9 @@
-//! Pages in gzip, for browsers that take it: a fleet of thousands of nodes is half a megabyte of
-//! HTML, and a phone at night has little to load it with.
+//! Compresses pages with gzip for browsers that accept it: the page of thousands of nodes is half a
+//! megabyte of HTML, which is slow to load on a phone.
 //!
-//! A page holds the secret of its session's forms beside text that a link to it can choose. Who
-//! watches the length of many such pages in gzip could work out the secret (BREACH, 2013), so a
-//! page that another site led to goes as it is.
+//! A page has the CSRF secret of its session next to text that a link can choose. Whoever observes
+//! the compressed length of many such pages could find the secret (BREACH, 2013), so a page that
+//! another site linked to is not compressed.
 
 use std::io::Write as _;
 
@@ -19,14 +19,15 @@ use flate2::write::GzEncoder;
 use super::assets::takes_gzip;
 use crate::api::error::ApiError;
 
-/// Pages of other sizes go as they are: nothing is gained, or it would take too long.
+/// The sizes within which pages are compressed: smaller ones gain nothing, and larger ones take too
+/// long.
 const MIN: u64 = 1024;
 const MAX: u64 = 8 << 20;
 
 pub(super) async fn compress(request: Request, next: Next) -> Response {
     let wanted = takes_gzip(request.headers()) && !led_from_elsewhere(request.headers());
     let response = next.run(request).await;
-    // A page is held whole, so its size is known.
+    // A page is a complete body, so its size is known.
     let size = response.body().size_hint().exact().unwrap_or(0);
     if !wanted || !(MIN..=MAX).contains(&size) || !is_page(response.headers()) {
         return response;
@@ -52,8 +53,8 @@ fn is_page(headers: &HeaderMap) -> bool {
     html && !headers.contains_key(CONTENT_ENCODING)
 }
 
-/// By what the browser says (Fetch Metadata). One that says nothing is old, or asks without TLS,
-/// where there is nothing to work out.
+/// Whether another site led to the page, by the browser's Fetch Metadata. A browser that sends none
+/// is old, or uses no TLS, so that there is no secret to protect.
 fn led_from_elsewhere(headers: &HeaderMap) -> bool {
     headers.get("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none")
 }

@@ -1,4 +1,4 @@
-//! What each detector has reported of late, and what people said that it was.
+//! The recent reports of each detector, and the verdicts of people about them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::api::extract::Asked;
 use crate::clock::wall;
 use crate::store::Filter;
 
-/// Incidents that are looked through: the latest.
+/// The most incidents that are read, latest first.
 const MAX_SEEN: u32 = 5_000;
 const DAY: i64 = 86_400;
-/// Days that can be chosen.
+/// The periods that can be chosen, in days.
 const PERIODS: [u16; 3] = [7, 30, 90];
 
 #[derive(Debug, Deserialize)]
@@ -70,7 +70,7 @@ impl Count {
         self.real + self.noise + self.wrong
     }
 
-    /// The share of the answered incidents that were real.
+    /// The share of incidents with a verdict that were real.
     fn precision(&self) -> String {
         match self.answered() {
             0 => "-".to_owned(),
@@ -100,7 +100,7 @@ struct Page {
     all: Count,
     precision: String,
     pages_a_week: String,
-    /// More incidents than were looked through.
+    /// Whether there are more incidents than were read.
     cut: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Errors of pages, as pages: a person in a browser gets the sentence, and not JSON.
+//! Errors as pages: a person in a browser gets a sentence, and not JSON.
 
 use askama::Template;
 use axum::Router;
@@ -20,7 +20,7 @@ struct ErrorPage<'a> {
     reason: &'a str,
 }
 
-/// Puts every error of a page into a page, those of the gate too.
+/// Converts the errors of pages to error pages, including those of the gate.
 pub(crate) fn with_error_pages(router: Router) -> Router {
     router.layer(from_fn(dress))
 }
@@ -42,7 +42,7 @@ async fn dress(request: Request, next: Next) -> Response {
     }
 }
 
-/// The status and the headers stay.
+/// Replaces the body; the status and the headers stay.
 fn error_page(response: Response, reason: &str) -> Response {
     let status = response.status();
     let mut dressed = page(status, &ErrorPage { status, reason });
@@ -56,7 +56,7 @@ fn error_page(response: Response, reason: &str) -> Response {
     dressed
 }
 
-/// Whether people, and not programs, ask for this path.
+/// Whether the path is for people and not for programs.
 pub(super) fn is_page(path: &str) -> bool {
     let of_programs = ["/api/", "/-/", signed_paths::ASSETS];
     path != "/metrics"

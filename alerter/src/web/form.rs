@@ -1,4 +1,4 @@
-//! What a browser sends when somebody presses a button, and where it is sent next.
+//! Form submissions, and the redirects after them.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
@@ -11,14 +11,14 @@ use crate::api::auth::{Caller, MAX_FORM};
 use crate::api::error::ApiError;
 
 const FORM: &str = "application/x-www-form-urlencoded";
-/// Where a browser keeps the name of somebody who needs no token.
+/// The cookie with the name of a person who needs no token.
 const NAME: &str = "stepwatch-name";
-/// Seconds that it keeps it.
+/// The lifetime of the cookie in seconds.
 const NAME_FOR: u32 = 365 * 86_400;
-/// In histories, of somebody who gave no name.
+/// The name in histories of a person without a name.
 const NAMELESS: &str = "web";
 
-/// The fields of a form, in their order.
+/// The fields of a form in their order.
 #[derive(Debug)]
 pub(super) struct Fields(Vec<(String, String)>);
 
@@ -32,13 +32,13 @@ impl Fields {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.trim())
     }
 
-    /// The name for histories: the one that the caller authenticated by, else the one in the form.
+    /// The name for histories: the authenticated name, or else the name in the form.
     pub(super) fn person(&self, caller: &Caller) -> String {
         let given = Some(self.get("by")).filter(|by| !by.is_empty()).unwrap_or(NAMELESS);
         caller.actor().unwrap_or_else(|| given.to_owned())
     }
 
-    /// Where the form wants to lead; only to a page of ours.
+    /// The page to which the form redirects, if it is local.
     pub(super) fn back(&self) -> Option<&str> {
         Some(self.get("back")).filter(|path| is_local(path))
     }
@@ -64,7 +64,7 @@ impl<S: Send + Sync> FromRequest<S> for Fields {
     }
 }
 
-/// Whether a path stays on this server: `//host` and `/\host` would not.
+/// Whether a path stays on this server, unlike `//host` and `/\host`.
 pub(super) fn is_local(path: &str) -> bool {
     let mut chars = path.chars();
     chars.next() == Some('/')
@@ -72,13 +72,13 @@ pub(super) fn is_local(path: &str) -> bool {
         && path.chars().all(|c| c.is_ascii_graphic() && c != '\\')
 }
 
-/// Leads a browser to a page by `GET`.
+/// Redirects a browser to a page with `GET`.
 pub(super) fn see(path: &str) -> Response {
     let location = HeaderValue::from_str(path).unwrap_or(HeaderValue::from_static("/"));
     (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response()
 }
 
-/// Has a browser remember the name that somebody gave who needs no token.
+/// Stores the name of a person who needs no token in a cookie.
 pub(super) fn remember(mut response: Response, caller: &Caller, fields: &Fields) -> Response {
     let name = fields.get("by");
     if caller.actor().is_none() && !name.is_empty() && name != NAMELESS {
@@ -91,7 +91,7 @@ pub(super) fn remember(mut response: Response, caller: &Caller, fields: &Fields)
     response
 }
 
-/// The name that a browser remembered.
+/// The name in the cookie.
 pub(super) fn remembered(headers: &HeaderMap) -> String {
     let value = cookie(headers, NAME).unwrap_or_default();
     let pair = format!("by={value}");

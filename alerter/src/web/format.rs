@@ -1,18 +1,18 @@
-//! How pages write times and durations.
+//! Formats of times and durations on pages.
 
 use stepwatch_model::time::{Span, Ts};
 
-/// `3m 10s ago`
+/// A past time, such as `3m 10s ago`.
 pub(super) fn ago(now: Ts, at: Ts) -> String {
     format!("{} ago", Span((now - at).0.max(0)))
 }
 
-/// `in 4m`, or `now` if it is due.
+/// A future time, such as `in 4m`, or `now` if it is due.
 pub(super) fn until(now: Ts, at: Ts) -> String {
     if at <= now { "now".to_owned() } else { format!("in {}", at - now) }
 }
 
-/// `2026-11-28 06:05:12 UTC`
+/// A time such as `2026-11-28 06:05:12 UTC`.
 pub(super) fn clock(at: Ts) -> String {
     match jiff::Timestamp::from_millisecond(at.0) {
         Ok(time) => time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),

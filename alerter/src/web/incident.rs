@@ -1,5 +1,5 @@
-//! One incident: what is wrong, whom to suspect, what to do, what it costs, who knows of it, and
-//! the buttons to answer it.
+//! The page of one incident: the fault, the suspects, the advice, the cost, the notified people,
+//! and the buttons.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use stepwatch_model::time::Ts;
-use stepwatch_model::{Evidence, Kind, Signal, SignalUnit};
+use stepwatch_model::{Evidence, Signal, SignalUnit};
 use stepwatch_respond::effect::TimelineEntry;
 use stepwatch_respond::incident::{IncidentRecord, State as IncidentState, Verdict};
 use stepwatch_respond::message::Message;
@@ -31,16 +31,16 @@ use crate::postmortem::{self, Account};
 use crate::runtime::IncidentAction;
 use crate::store::{Delivery, DeliveryState};
 
-/// Entries of a history and messages that are shown, the latest; what flaps for a week has
-/// thousands.
+/// The most entries of the history and messages that are shown, latest first: an incident that
+/// flaps for a week has thousands.
 const MAX_ENTRIES: usize = 200;
 const MAX_DELIVERIES: usize = 100;
-/// Levels that are still to come.
+/// The most upcoming levels that are shown.
 const MAX_NEXT: usize = 5;
-/// Characters of a link.
+/// The most characters of a link.
 const HREF_MAX: usize = 2000;
 
-/// A target with what speaks against it.
+/// A suspect with its evidence.
 #[derive(Debug)]
 struct SuspectView {
     what: String,
@@ -51,11 +51,11 @@ struct SuspectView {
 struct EvidenceView {
     text: String,
     since: Option<String>,
-    /// How strongly it counts.
+    /// The weight of the evidence.
     strength: Option<String>,
 }
 
-/// A number that was seen, and the one that was expected.
+/// A measured value, and the expected one.
 #[derive(Debug)]
 struct Measured {
     label: String,
@@ -89,7 +89,7 @@ struct SentView {
     attempts: u32,
 }
 
-/// A level of the ladder that is still to come.
+/// An upcoming level of the policy.
 #[derive(Debug)]
 struct NextView {
     when: String,
@@ -135,8 +135,8 @@ pub(super) async fn show(
     render(&api, &caller, &headers, &id, None).await
 }
 
-/// `POST /incidents/{id}/{action}`: does what the button says, and shows the incident as it is
-/// then. What cannot be done is said above the incident.
+/// `POST /incidents/{id}/{action}`: applies the action, and shows the incident afterwards. An
+/// action that is impossible is reported above the incident.
 pub(super) async fn act(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -162,7 +162,7 @@ pub(super) async fn act(
     }
 }
 
-/// What a person who resolves says that it was; nothing is said by an empty field.
+/// Parses the verdict of a person who resolves; `None` for an empty field.
 fn verdict(text: &str) -> Result<Option<Verdict>> {
     if text.is_empty() {
         return Ok(None);
@@ -256,9 +256,9 @@ impl SuspectView {
 }
 
 impl Measured {
-    /// Nothing where an alert of another program or an event has no value.
+    /// `None` if an alert of another program or an event has no value.
     fn of(record: &IncidentRecord) -> Option<Self> {
-        if record.kind == Kind::PrometheusAlert {
+        if record.kind.is_external() {
             return None;
         }
         let known = Signal::find(&record.signal);
@@ -309,7 +309,7 @@ fn steps(record: &IncidentRecord) -> String {
     parts.join(", ")
 }
 
-/// As the message said that was sent last, with its age now.
+/// The checkpoint of the last message, with its present age.
 fn checkpoint(message: &Message, now: Ts) -> Option<String> {
     let checkpoint = message.details.checkpoint.as_ref()?;
     let step = checkpoint.step.map(|step| format!("step {step}, ")).unwrap_or_default();
@@ -321,7 +321,7 @@ fn how(record: &IncidentRecord) -> String {
     record.end.as_ref().map(|end| end.words()).unwrap_or_default()
 }
 
-/// The levels of its ways that were not notified yet, while it is open and escalates.
+/// The levels that were not notified yet, while the incident is open and escalates.
 fn next(api: &Api, record: &IncidentRecord, now: Ts) -> Vec<NextView> {
     let Some(at) =
         record.next_at.filter(|_| record.state == IncidentState::Open && record.suppression.is_none())

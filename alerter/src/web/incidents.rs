@@ -1,4 +1,4 @@
-//! The list of incidents: what nobody has yet comes first, then what somebody has, then what ended
+//! The list of incidents: unacknowledged ones first, then acknowledged ones, then those that ended
 //! in the last day.
 
 use std::sync::Arc;
@@ -29,17 +29,17 @@ use crate::money::money;
 use crate::runtime::IncidentAction;
 use crate::store::{Filter, Order};
 
-/// Incidents on one page.
+/// The number of incidents per page.
 const PAGE: u32 = 50;
-/// The last page that can be asked for: nobody turns so many.
+/// The last page that can be requested.
 const MAX_PAGE: u32 = 1000;
-/// Incidents that ended lately, below the open ones.
+/// The most ended incidents below the open ones.
 const MAX_ENDED: u32 = 20;
-/// Exporters that do not answer and are named.
+/// The most unreachable exporters that are named.
 const MAX_DOWN: usize = 5;
 const LATELY: Span = Span::secs(86_400);
 
-/// What the URL asks for. An empty field of the form is none.
+/// The query of the URL. An empty form field counts as absent.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Query {
@@ -47,16 +47,16 @@ pub(super) struct Query {
     severity: String,
     run: String,
     node: String,
-    /// Those that the caller acknowledged: `yes`, or empty.
+    /// `yes` for incidents that the caller acknowledged, or empty.
     mine: String,
-    /// From 1.
+    /// The page number, from 1.
     page: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Wanted {
-    /// Open or acknowledged, or resolved by hand while it still fires.
+    /// Open or acknowledged incidents, and those resolved by a person that still fire.
     #[default]
     Unresolved,
     Open,
@@ -65,7 +65,7 @@ enum Wanted {
     All,
 }
 
-/// A filter that one press sets or takes away.
+/// A filter that one click sets or removes.
 #[derive(Debug, Clone)]
 pub(super) struct Chip {
     label: &'static str,
@@ -87,7 +87,7 @@ pub(super) struct Row {
     pub(super) since: String,
     pub(super) opened: String,
     pub(super) owner: Option<String>,
-    /// Nobody has it, and somebody should.
+    /// Whether the incident is unacknowledged and needs a person.
     pub(super) nobody: bool,
     pub(super) suppression: Option<String>,
     pub(super) next: Option<String>,
@@ -105,7 +105,7 @@ struct Page {
     mine: Option<Chip>,
     rows: Vec<Row>,
     ended: Vec<Row>,
-    /// The number of the first and the last row, and how many there are in all.
+    /// The numbers of the first and the last row, and the total.
     first: usize,
     last: usize,
     total: usize,
@@ -113,10 +113,11 @@ struct Page {
     older: Option<String>,
     runs: usize,
     heard: Option<String>,
-    /// Of a caller who may see all exporters: how many answer, of how many, and which do not.
+    /// For callers who may see all exporters: how many respond, the total, and the names of the
+    /// others.
     sources: Option<(usize, usize, String)>,
     filtered: bool,
-    /// The caller may acknowledge.
+    /// Whether the caller may acknowledge.
     acts: bool,
 }
 
@@ -130,7 +131,7 @@ pub(super) async fn show(
     list(&api, &caller, &headers, query, None).await
 }
 
-/// `POST /incidents/ack`: acknowledges those that were chosen, or the one whose button was pressed.
+/// `POST /incidents/ack`: acknowledges the selected incidents, or the one whose button was pressed.
 pub(super) async fn acknowledge(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -316,7 +317,7 @@ impl Row {
         Self { cost: cost.filter(|_| row.state != "resolved"), ..row }
     }
 
-    /// The same without its cost.
+    /// Creates a row without the cost.
     pub(super) fn from_view(caller: &Caller, view: IncidentView, now: Ts) -> Self {
         let over = view.state == IncidentState::Resolved;
         Self {
@@ -349,7 +350,7 @@ impl Row {
     }
 }
 
-/// How many exporters answer, of how many, and the names of those that do not.
+/// The number of exporters that respond, the total, and the names of the others.
 fn sources(api: &Api) -> (usize, usize, String) {
     let all = api.sources.views();
     let up = all.iter().filter(|source| source.up).count();
@@ -360,7 +361,7 @@ fn sources(api: &Api) -> (usize, usize, String) {
     (up, all.len(), names)
 }
 
-/// What the GPUs of its run have cost since it opened, if the price and their number are known.
+/// The cost of the run's GPUs since the incident opened, if the price and their number are known.
 fn cost_so_far(api: &Api, record: &IncidentRecord, now: Ts) -> Option<f64> {
     let routing = api.runtime.read_model.routing();
     let rate = routing.config.cost_per_gpu_hour.filter(|_| record.costs_a_run())?;

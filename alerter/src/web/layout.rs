@@ -1,5 +1,5 @@
-//! The frame of every page: where one can go, how many incidents nobody has acknowledged, who is on
-//! call, and how old the page is.
+//! The common frame of pages: the navigation, the number of unacknowledged incidents, who is on
+//! call, and the age of the page.
 
 use axum::http::HeaderMap;
 use stepwatch_respond::incident::State;
@@ -32,7 +32,7 @@ pub(super) struct Tab {
     pub(super) label: &'static str,
 }
 
-/// One line for each page of the navigation, in its order.
+/// The tabs of the navigation, in order.
 const TABS: &[Tab] = &[
     Tab { place: Place::Incidents, href: "/", label: "Incidents" },
     Tab { place: Place::Runs, href: "/runs", label: "Runs" },
@@ -44,37 +44,37 @@ const TABS: &[Tab] = &[
     Tab { place: Place::Runbooks, href: "/runbooks", label: "Runbooks" },
 ];
 
-/// Who is on call by one schedule; nobody if `users` is empty.
+/// The people on call of one schedule; empty if there are none.
 #[derive(Debug, Clone)]
 pub(super) struct Duty {
     pub(super) schedule: String,
     pub(super) users: String,
 }
 
-/// What `base.html` shows round the content of a page.
+/// The data of `base.html` around the content of a page.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
     pub(super) place: Place,
     pub(super) title: String,
-    /// Of this page with its query: what a renewal asks for.
+    /// The URL of this page with its query, which a refresh requests.
     pub(super) url: String,
-    /// Whether the page renews itself.
+    /// Whether the page refreshes itself.
     pub(super) renews: bool,
-    /// Whether it does so without a script too, which loses what somebody is writing.
+    /// Whether it also refreshes without a script, which loses form input.
     pub(super) reloads: bool,
-    /// Tickets and pages that nobody has acknowledged.
+    /// The number of unacknowledged tickets and pages.
     pub(super) unacknowledged: usize,
     pub(super) on_call: Vec<Duty>,
-    /// When the page was made.
+    /// The time of rendering.
     pub(super) at: String,
     /// The authenticated caller.
     pub(super) who: Option<String>,
-    /// Of a caller who is not: the name that the browser remembers, perhaps none.
+    /// For a caller without authentication: the name in the cookie, which may be empty.
     pub(super) name: Option<String>,
-    /// What forms of a session carry.
+    /// The CSRF token for forms of the session.
     pub(super) csrf: Option<String>,
     pub(super) store_refuses: bool,
-    /// What went wrong with the request that led to this page.
+    /// The error of the request that led to this page.
     pub(super) alarm: Option<String>,
     pub(super) version: &'static str,
 }
@@ -114,17 +114,17 @@ impl Frame {
         })
     }
 
-    /// With what the browser remembers.
+    /// Adds the name in the browser's cookie.
     pub(super) fn of(self, headers: &HeaderMap) -> Self {
         Self { name: self.name.map(|_| remembered(headers)), ..self }
     }
 
-    /// For a page on which somebody may be writing.
+    /// Disables reloads, for a page with form input.
     pub(super) fn typed(self) -> Self {
         Self { reloads: false, ..self }
     }
 
-    /// The pages of the navigation, each with whether it is this one.
+    /// The tabs of the navigation, and whether each is this page.
     pub(super) fn nav(&self) -> impl Iterator<Item = (&'static Tab, bool)> {
         let place = self.place;
         TABS.iter().map(move |tab| (tab, tab.place == place))

@@ -1,5 +1,5 @@
-//! Logging in and out, for people in a browser: a name and password of the web configuration, or a
-//! token, become a session.
+//! Login and logout for people in a browser: a name and password of the web configuration, or a
+//! token, begins a session.
 
 use std::net::SocketAddr;
 
@@ -76,7 +76,7 @@ pub(super) async fn log_out(State(gate): State<Gate>, headers: HeaderMap) -> Res
 
 fn refusal(next: &str, name: &str, refused: &Refused) -> Response {
     let (status, text) = match refused {
-        // One sentence, whatever was wrong: it helps nobody to guess.
+        // The same sentence for every mistake, so that it does not help to guess.
         Refused::Wrong => {
             (StatusCode::UNAUTHORIZED, "That name and password, or token, is not known.".to_owned())
         }
@@ -95,15 +95,15 @@ fn refusal(next: &str, name: &str, refused: &Refused) -> Response {
     shown(response, Some(format!("login of {name:?}: {text}")))
 }
 
-/// Where to go after a login: never to another site, nor back to the login.
+/// The local page after a login: never another site, and not the login itself.
 fn local(next: &str) -> &str {
     let ours = is_local(next) && !next.starts_with(LOGIN) && !next.starts_with(LOGOUT);
     if ours { next } else { "/" }
 }
 
-/// The login page, for a browser that asks for a page and shows nothing to be let in by. The script
-/// of a page gets a refusal without a challenge, for which a browser would open a window of its
-/// own; programs get the refusal itself.
+/// The login page, for a browser that requests a page without credentials. The script of a page
+/// gets a refusal without a challenge, which would open a browser dialog; programs get the refusal
+/// itself.
 pub(crate) fn instead(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Response> {
     if headers.contains_key(AUTHORIZATION) || !super::error_page::is_page(uri.path()) {
         return None;

@@ -1,4 +1,4 @@
-//! One node: what is wrong, its GPUs, the runs on it, its incidents, and in what it differs.
+//! The page of one node: its faults, GPUs, runs, incidents, and setup differences.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ struct Page {
     name: String,
     state: &'static str,
     heard: String,
-    /// Name and link of each run.
+    /// The name and link of each run.
     runs: Vec<(String, String)>,
     jobs: Vec<String>,
     conditions: Vec<Condition>,
@@ -38,7 +38,7 @@ struct Page {
 #[derive(Debug)]
 struct Condition {
     what: String,
-    /// The class of its colour.
+    /// The CSS class of the colour.
     class: &'static str,
     level: &'static str,
     standing: String,
@@ -130,7 +130,7 @@ impl From<&ConditionView> for Condition {
 
 impl From<&GpuView> for Gpu {
     fn from(g: &GpuView) -> Self {
-        // What was not reported is not zero.
+        // An unreported value is not zero.
         let shown = |value: Option<f64>, unit: &dyn Fn(f64) -> String| value.map_or("-".to_owned(), unit);
         let of = |value: Option<f64>, most: Option<f64>, unit: &str, scale: f64| {
             let most = most.map_or_else(String::new, |most| format!(" of {}", number(most / scale)));

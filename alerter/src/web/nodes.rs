@@ -1,4 +1,4 @@
-//! The nodes: a tile each, the worst first.
+//! The page of all nodes: one tile each, the worst first.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ use crate::api::auth::Caller;
 use crate::api::extract::Asked;
 use crate::api::nodes::{NodeStateView, NodeView};
 
-/// Nodes that are listed with what is wrong with them.
+/// The most nodes that are listed with their faults.
 const MAX_ROWS: usize = 100;
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Query {
-    /// Only nodes of this run.
+    /// Limits the page to nodes of this run.
     run: String,
 }
 
-/// Nodes of one run, or of none, as tiles.
+/// The nodes of one run, or without a run, as tiles.
 #[derive(Debug)]
 struct Group {
     name: String,
@@ -56,7 +56,7 @@ struct Row {
 struct Page {
     frame: Frame,
     query: Query,
-    /// How many are in each state, in the order of the states.
+    /// The number of nodes in each state, in the order of the states.
     counts: Vec<(&'static str, usize)>,
     rows: Vec<Row>,
     more: usize,
@@ -104,7 +104,7 @@ pub(super) fn word(state: NodeStateView) -> &'static str {
     }
 }
 
-/// By run, those of no run last; the nodes of a group the worst first.
+/// The nodes grouped by run, those without a run last; within a group the worst first.
 fn groups(nodes: &[NodeView]) -> Vec<Group> {
     let mut all: std::collections::BTreeMap<(bool, &str), Vec<Tile>> = std::collections::BTreeMap::new();
     for node in nodes {

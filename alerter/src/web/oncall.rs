@@ -1,5 +1,4 @@
-//! Who is on call by each schedule, now and next; and who would be notified of an incident that
-//! does not exist.
+//! The on-call schedules, now and next, and the simulation of an incident.
 
 use std::sync::Arc;
 
@@ -24,10 +23,10 @@ use crate::api::oncall::{OnCallView, ScheduleView};
 use crate::clock::wall;
 use crate::simulation::{Simulated, simulate};
 
-/// Days of a plan, and shifts of each schedule that are shown.
+/// The days of a plan, and the most shifts that are shown per schedule.
 const DAYS: u32 = 14;
 const MAX_SHIFTS: usize = 8;
-/// How long a simulation looks, and the entries that are shown.
+/// The duration of a simulation, and the most entries that are shown.
 const LASTS: Span = Span::secs(2 * 3600);
 const MAX_ENTRIES: usize = 60;
 const MAX_NAME: usize = 200;
@@ -56,12 +55,12 @@ struct ShiftRow {
 struct Step {
     after: String,
     at: String,
-    /// The receiver, and the users it is for; empty of a decision.
+    /// The receiver and the users for whom it is; empty for a decision.
     whom: String,
     what: String,
 }
 
-/// What is simulated.
+/// The parameters of a simulation.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Asks {
@@ -79,7 +78,7 @@ struct OnCallPage {
     schedules: Vec<ScheduleRow>,
     asks: Asks,
     kinds: Vec<&'static str>,
-    /// `None` until something is asked.
+    /// `None` until a simulation is requested.
     steps: Option<Vec<Step>>,
 }
 
@@ -109,7 +108,7 @@ pub(super) async fn show(
 }
 
 impl Asks {
-    /// The engine that runs, in virtual time; nothing is sent.
+    /// Runs the real engine in virtual time; no message is sent.
     fn simulate(&self, api: &Api, now: Ts) -> Result<Vec<Step>> {
         let bad = |field: &str, why: String| ApiError::bad_request(format!("{field}: {why}"));
         let severity = match self.severity.as_str() {

@@ -1,4 +1,4 @@
-//! A page as the answer to a request: its headers, and why the request was refused.
+//! The response with a page: its headers, and the reason for a refusal.
 
 use askama::Template;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -8,12 +8,12 @@ use crate::api::error::{ApiError, Reason, Shown};
 
 pub(super) type Result<T> = core::result::Result<T, ApiError>;
 
-/// Scripts, styles and pictures are our own files, no other page may frame ours, and forms lead
+/// Scripts, styles and images are our own files, other pages must not frame ours, and forms lead
 /// here.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
      connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// A page that says itself why a request was refused, if one was: for the audit log.
+/// Marks a page that shows the reason for a refusal itself, for the audit log.
 pub(super) fn shown(mut page: Response, reason: Option<String>) -> Response {
     if let Some(reason) = reason {
         page.extensions_mut().insert(Reason(reason));
@@ -22,7 +22,7 @@ pub(super) fn shown(mut page: Response, reason: Option<String>) -> Response {
     page
 }
 
-/// A page, in the headers that keep a browser from doing more than showing it.
+/// A page with headers that restrict what the browser does with it.
 pub(super) fn page(status: StatusCode, template: &impl Template) -> Response {
     let html = match template.render() {
         Ok(html) => html,

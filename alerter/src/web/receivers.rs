@@ -1,4 +1,4 @@
-//! Receivers: whether messages arrive, what waits, and a button that sends a test.
+//! The page of receivers: whether messages arrive, what waits, and a test button.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ async fn list(
     caller: &Caller,
     said: core::result::Result<Option<String>, ApiError>,
 ) -> Result<Response> {
-    // Errors of services name channels and addresses of everybody.
+    // Errors of services contain channels and addresses of everybody.
     caller.require_everything()?;
     let mut states = from.api.store.receiver_states().await?;
     let receivers = from.receivers.borrow().clone();

@@ -1,4 +1,4 @@
-//! Where the GPU time of the last days went, of all runs or of one.
+//! The report page: how the GPU time of the last days was used, for all runs or one.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::report::Period;
 use crate::report::text::{self, Cell, Table};
 use crate::report::view::ReportView;
 
-/// Lengths of time that can be chosen, in days; the second is shown first.
+/// The periods that can be chosen, in days; the second is the default.
 const DAYS: [u16; 3] = [1, 7, 30];
 
 #[derive(Debug, Clone, Deserialize)]
@@ -30,7 +30,7 @@ const DAYS: [u16; 3] = [1, 7, 30];
 pub(super) struct Query {
     days: u16,
     run: String,
-    /// The period, in place of the last days: reports that are sent on schedule link to theirs.
+    /// A fixed period in place of the last days, to which scheduled reports link.
     since: Option<When>,
     until: Option<When>,
 }
@@ -42,7 +42,7 @@ impl Default for Query {
 }
 
 impl Query {
-    /// Whole hours, and whether they were named.
+    /// The period in whole hours, and whether it was given.
     fn period(&self, now: Ts) -> Result<(Period, bool)> {
         match (self.since, self.until) {
             (Some(since), Some(until)) if since < until => Ok((Period::around(since.0, until.0), true)),
@@ -61,7 +61,7 @@ impl Query {
 struct ReportPage {
     frame: Frame,
     query: Query,
-    /// The period was named, and is none of the choices.
+    /// Whether the period was given, and is none of the choices.
     named: bool,
     choices: [(u16, String); DAYS.len()],
     period: String,
@@ -120,7 +120,7 @@ fn of_period(view: &ReportView) -> String {
     format!("/report?{}", query.finish())
 }
 
-/// The same as a file; its end was `named`, or is now.
+/// The link to the report as a file; its end was `named`, or is now.
 fn file(view: &ReportView, format: &str, named: bool) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.append_pair("since", &view.since.0.to_string());

@@ -1,7 +1,8 @@
-//! One run: how it stands, its signals under one cursor, its ranks, nodes and incidents.
+//! The page of one run: its state, its signals with a common cursor, its ranks, nodes and
+//! incidents.
 //!
-//! The charts are drawn here, so that they are there without a script; the script draws them again,
-//! to be zoomed.
+//! The charts are drawn on the server, so that they work without a script; the script redraws them
+//! to allow zooming.
 
 use std::sync::Arc;
 
@@ -32,36 +33,36 @@ use crate::chart::{self, Chart, Look, Mark, Panel, Tone};
 use crate::clock::wall;
 use crate::series::{MarkKind, SeriesPoint};
 
-/// Seconds of a run from which on it is said how much of its time was of use.
+/// The accounted seconds of a run from which its goodput is shown.
 const MIN_ACCOUNTED: f64 = 60.0;
-/// Signals with a chart, the first on top.
+/// The signals with a chart, in order.
 const CHARTS: [&str; 6] =
     [metric::LOSS, metric::GRAD_NORM, metric::STEP_TIME, metric::MFU, metric::TOKENS_PER_SECOND, metric::LR];
-/// Points of a chart that is drawn here.
+/// The most points of a chart that is drawn here.
 const POINTS: usize = 480;
-/// Ranks and columns of the picture of ranks.
+/// The most ranks and columns of the rank chart.
 const MAX_RANKS: usize = 64;
 const MAX_COLUMNS: usize = 60;
-/// Incidents on the page.
+/// The most incidents on the page.
 const MAX_INCIDENTS: usize = 20;
-/// Nodes that are named.
+/// The most nodes that are named.
 const MAX_NODES: usize = 64;
-/// Marks of one kind in a chart that is drawn here.
+/// The most marks of one kind in a chart that is drawn here.
 const MAX_MARKS: usize = 12;
-/// From these shares on a rank is as slow as that: the classes of the colours.
+/// The shares of slowness and the CSS classes of their colours.
 const SLOW: [(f64, &str); 4] = [(0.10, "s4"), (0.05, "s3"), (0.02, "s2"), (0.005, "s1")];
 
-/// The first and the last step that are asked for.
+/// The first and the last requested step.
 type Steps = (Option<i64>, Option<i64>);
 
-/// The steps that are shown: the URL has them, so that a link shows the same.
+/// The steps to show. The URL has them, so that a link shows the same.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Query {
-    /// Steps, or empty: a form sends its empty fields too.
+    /// Steps, or empty, because a form sends its empty fields too.
     from: String,
     to: String,
-    /// `time` or `step`, and whether values are drawn logarithmically: read by the script.
+    /// The axis (`time` or `step`) and the logarithmic scale, which the script reads.
     x: String,
     log: String,
 }
@@ -74,7 +75,7 @@ struct Plot {
     expected: Option<String>,
 }
 
-/// Where a part of the time of the run went.
+/// How a part of the run's time was used.
 #[derive(Debug)]
 struct TimeRow {
     state: String,
@@ -84,7 +85,7 @@ struct TimeRow {
     dollars: String,
 }
 
-/// A row of the picture of ranks.
+/// A row of the rank chart.
 #[derive(Debug)]
 struct RankRow {
     rank: u32,
@@ -140,7 +141,7 @@ pub(super) async fn show(
     let (state, class) = view.as_ref().map_or(("not watched any more".to_owned(), "info"), standing);
     let (now, history) = (wall(), api.history_of(&name));
     let detail = Page {
-        // Charts that somebody has zoomed are not replaced; the script renews the rest.
+        // A zoomed chart must not be replaced; the script refreshes the rest.
         frame: Frame { renews: false, ..frame },
         api: href("/api/v1/runs/", &name),
         state,
@@ -168,7 +169,7 @@ pub(super) async fn show(
 }
 
 impl Query {
-    /// The first and the last step.
+    /// The first and the last requested step.
     fn steps(&self) -> Result<Steps> {
         let step = |name: &str, text: &str| match text.trim() {
             "" => Ok(None),
@@ -205,7 +206,7 @@ fn facts(run: &RunView) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// The states that took most first.
+/// The states in descending order of time.
 fn time_rows(run: &RunView) -> Vec<TimeRow> {
     let total: f64 = run.time.iter().map(|time| time.seconds).sum();
     if total < MIN_ACCOUNTED {
@@ -244,7 +245,7 @@ fn label(signal: &str) -> String {
     Signal::find(signal).map_or_else(|| signal.replace('_', " "), |signal| signal.label.to_owned())
 }
 
-/// The charts as one picture; empty if nothing is kept of the run.
+/// The charts as one SVG; empty if no series of the run is kept.
 fn draw(api: &Api, name: &str, steps: Steps, records: &[IncidentRecord]) -> String {
     let window = |signal: &str| api.runtime.series.window(name, signal, steps.0, steps.1, POINTS);
     let windows: Vec<_> = CHARTS.into_iter().filter_map(|signal| Some((signal, window(signal)?))).collect();
@@ -315,7 +316,7 @@ fn track(points: &[SeriesPoint]) -> Vec<Point> {
     points.iter().zip(ends).map(point).collect()
 }
 
-/// The ranks that can be compared, and how slow each was in every look.
+/// The comparable ranks, and the slowness of each in every column.
 fn rank_rows(view: &RanksView) -> Vec<RankRow> {
     let skip = view.steps.len().saturating_sub(MAX_COLUMNS);
     let row = |(rank, row): (&crate::api::ranks::RankView, &Vec<Option<f64>>)| {
@@ -332,7 +333,7 @@ fn rank_rows(view: &RanksView) -> Vec<RankRow> {
     view.ranks.iter().zip(&view.excess).filter_map(row).collect()
 }
 
-/// The class of how slow a rank was.
+/// The CSS class of a rank's slowness.
 fn slowness(excess: Option<f64>) -> &'static str {
     let Some(excess) = excess else { return "none" };
     SLOW.iter().find(|(least, _)| excess >= *least).map_or("s0", |(_, class)| class)

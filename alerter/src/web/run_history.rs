@@ -10,18 +10,18 @@ use crate::api::attempts::{AttemptView, ChangeView, CheckpointView, HistoryView,
 
 #[derive(Debug)]
 pub(super) struct AttemptRow {
-    /// From 1.
+    /// The number of the attempt, from 1.
     pub(super) number: u32,
     pub(super) steps: String,
-    /// Steps that the attempt before had done already.
+    /// The number of steps that the previous attempt had already made.
     pub(super) again: Option<i64>,
     pub(super) began: String,
     pub(super) lasted: String,
     pub(super) ended: String,
     pub(super) why: String,
-    /// The class of its colour.
+    /// The CSS class of the colour.
     pub(super) class: &'static str,
-    /// The incident that was open when it ended: its link and title.
+    /// The incident that was open at the end: its link and title.
     pub(super) incident: Option<(String, String)>,
     pub(super) changes: Vec<ChangeRow>,
     pub(super) more_changes: u32,
@@ -47,7 +47,7 @@ pub(super) struct CheckpointRow {
     pub(super) why: String,
 }
 
-/// The attempts, the latest first.
+/// The attempts, latest first.
 pub(super) fn attempts(history: &HistoryView, records: &[IncidentRecord], now: Ts) -> Vec<AttemptRow> {
     let all = &history.attempts;
     let row = |(i, a): (usize, &AttemptView)| {
@@ -62,8 +62,8 @@ pub(super) fn checkpoints(history: &HistoryView, now: Ts) -> Vec<CheckpointRow> 
     history.checkpoints.iter().map(|c| CheckpointRow::new(c, now)).collect()
 }
 
-/// The worst incident that began during the attempt and was not over when it ended; of equals, the
-/// last.
+/// The worst incident that began during the attempt and was open at its end; the last one of equal
+/// severity.
 fn incident_at_end<'a>(
     a: &AttemptView,
     next: Option<Ts>,
@@ -134,7 +134,7 @@ impl CheckpointRow {
     }
 }
 
-/// `1.4 TB`
+/// A size such as `1.4 TB`.
 fn size(bytes: f64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB")];
     let unit = units.into_iter().find(|(least, _)| bytes >= *least).unwrap_or((1e3, "kB"));

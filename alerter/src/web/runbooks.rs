@@ -1,5 +1,5 @@
-//! The runbooks of the project, which the program has inside: a link in a message works in a
-//! cluster that reaches no other site.
+//! The runbooks of the project, embedded in the program, so that links in messages work without
+//! internet access.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::api::error::ApiError;
 
 /// The pages of `docs/runbooks/`: name and Markdown.
 const RUNBOOKS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/runbooks.rs"));
-/// The list of all.
+/// The name of the list of runbooks.
 const CONTENTS: &str = "README";
-/// Where the other documents are.
+/// The base URL of the other documents.
 const DOCS: &str = "https://github.com/stepwatch/stepwatch/blob/main/docs/";
 
 #[derive(Debug, Template)]
 #[template(path = "runbook.html")]
 struct RunbookPage {
     frame: Frame,
-    /// Made by [`to_html`] of a document of ours.
+    /// HTML by [`to_html`] from our own document.
     body: String,
 }
 
@@ -56,19 +56,19 @@ async fn show_one(api: &Api, caller: &Caller, name: &str) -> Result<Response> {
     Ok(page(StatusCode::OK, &RunbookPage { frame, body: to_html(text) }))
 }
 
-/// What a kind means, as its runbook says it first; without markup.
+/// The meaning of a kind: the first sentence of its runbook, as plain text.
 pub(super) fn meaning(kind: Kind) -> Option<String> {
     let (_, text) = RUNBOOKS.iter().find(|(name, _)| *name == kind.as_str())?;
     let (_, rest) = text.split_once("**Means.** ")?;
     let mut blocks = rest.split("\n\n").map(plain);
     let first = blocks.next()?;
-    // A list that it begins belongs to it.
+    // A list that the sentence introduces is a part of it.
     let whole = if first.ends_with(':') { format!("{first} {}", blocks.next()?) } else { first };
     let end = whole.find(". ").map_or(whole.len(), |at| at + 1);
     Some(whole[..end].to_owned())
 }
 
-/// The text of a block, without markup, in one line.
+/// The plain text of a Markdown block, on one line.
 fn plain(markdown: &str) -> String {
     let mut text = String::new();
     for event in Parser::new(markdown) {
@@ -81,8 +81,8 @@ fn plain(markdown: &str) -> String {
     text.trim_end().to_owned()
 }
 
-/// Markup in the text is shown as text, and links lead to our own pages, to the other documents, or
-/// by HTTP elsewhere.
+/// Converts Markdown to HTML. HTML in it is shown as text; links lead to our own pages, to the
+/// other documents, or to HTTP addresses.
 fn to_html(markdown: &str) -> String {
     let events = Parser::new_ext(markdown, Options::ENABLE_TABLES).map(|event| match event {
         Event::Html(text) | Event::InlineHtml(text) => Event::Text(text),
@@ -90,7 +90,7 @@ fn to_html(markdown: &str) -> String {
             let dest_url = CowStr::from(target(&dest_url).into_owned());
             Event::Start(Tag::Link { link_type, dest_url, title, id })
         }
-        // Nothing is loaded from elsewhere.
+        // No external resources are loaded.
         Event::Start(Tag::Image { .. }) => Event::Start(Tag::Emphasis),
         Event::End(TagEnd::Image) => Event::End(TagEnd::Emphasis),
         other => other,

@@ -1,4 +1,5 @@
-//! The runs: those with incidents first, then those that go on, with a small picture of the loss.
+//! The page of all runs: those with incidents first, then active ones, with a sparkline of the
+//! loss.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,11 +26,11 @@ use crate::clock::wall;
 use crate::series::SeriesTable;
 use crate::store::Filter;
 
-/// Runs on the page; the rest is found by its name.
+/// The most runs on the page; others are found by name.
 const MAX_ROWS: usize = 200;
-/// Unresolved incidents that are counted.
+/// The most unresolved incidents that are counted.
 const MAX_INCIDENTS: u32 = 5_000;
-/// Points and size of the small picture.
+/// The points and size of the sparkline.
 const SPARK: usize = 80;
 const WIDTH: f32 = 160.0;
 const HEIGHT: f32 = 32.0;
@@ -37,7 +38,7 @@ const HEIGHT: f32 = 32.0;
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Query {
-    /// A part of the name.
+    /// A part of the name to search for.
     run: String,
 }
 
@@ -45,7 +46,7 @@ pub(super) struct Query {
 pub(super) struct Row {
     name: String,
     href: String,
-    /// A word, and the class of its colour.
+    /// The state as a word, and the CSS class of its colour.
     state: String,
     class: &'static str,
     step: Option<i64>,
@@ -103,7 +104,7 @@ pub(super) async fn show(
     Ok(page(StatusCode::OK, &Page { frame, query, rows, ended, hidden }))
 }
 
-/// A link with a name in it, as one part of a path or a query.
+/// A link with a name as an escaped part of a path or a query.
 pub(super) fn href(before: &str, name: &str) -> String {
     let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
     format!("{before}{}", name.replace('+', "%20"))
@@ -137,7 +138,7 @@ impl Row {
     }
 }
 
-/// How a run stands, in words, and the class of their colour.
+/// The state of a run as text, and the CSS class of its colour.
 pub(super) fn standing(run: &RunView) -> (String, &'static str) {
     match run.ended {
         Some(0) => ("ended".to_owned(), "info"),
@@ -154,7 +155,7 @@ pub(super) fn shown(signal: &str, value: f64) -> String {
     unit.unwrap_or_else(|| number(value))
 }
 
-/// The path of a small picture of the loss; empty without two values.
+/// The path of the sparkline of the loss; empty without two values.
 fn spark(series: &SeriesTable, run: &str) -> String {
     let Some(window) = series.window(run, metric::LOSS, None, None, SPARK) else { return String::new() };
     let values: Vec<(f32, f32)> =
@@ -162,7 +163,7 @@ fn spark(series: &SeriesTable, run: &str) -> String {
     path(&values, WIDTH, HEIGHT)
 }
 
-/// A line through points, in a box with a margin of one pixel.
+/// The SVG path through points, in a box with a margin of one pixel.
 fn path(points: &[(f32, f32)], width: f32, height: f32) -> String {
     if points.len() < 2 {
         return String::new();
@@ -180,7 +181,7 @@ fn path(points: &[(f32, f32)], width: f32, height: f32) -> String {
     format!("M{}", points.iter().map(place).collect::<Vec<_>>().join("L"))
 }
 
-/// When a run was heard of last.
+/// When a run last reported.
 pub(super) fn heard(run: &RunView) -> String {
     ago(wall(), run.last_heard_at.0)
 }

@@ -1,5 +1,5 @@
-//! Silences: those in force with author, reason, end and what they suppress; and the form for a new
-//! one, which says first what it would suppress.
+//! Silences: the present ones with author, reason, end and effect, and the form for a new one with
+//! a preview.
 
 use std::sync::Arc;
 
@@ -27,13 +27,13 @@ use crate::callbacks::silencing::selector;
 use crate::clock::wall;
 use crate::store::Filter;
 
-/// How long ended silences are shown.
+/// How long ended silences are listed.
 const ENDED_FOR: Span = Span::secs(86_400);
-/// Silences of each part of the list.
+/// The most silences of each part of the list.
 const MAX_SHOWN: usize = 200;
-/// Incidents of a preview that are listed; all are counted.
+/// The most incidents of a preview that are listed; all are counted.
 const MAX_PREVIEWED: usize = 20;
-/// Days that a preview looks back.
+/// The days that a preview looks back.
 const PREVIEW_DAYS: u32 = 7;
 const LENGTHS: &[(&str, &str)] =
     &[("1h", "1 hour"), ("4h", "4 hours"), ("12h", "12 hours"), ("1d", "1 day"), ("7d", "7 days")];
@@ -48,9 +48,9 @@ struct SilenceRow {
     starts: String,
     ends: String,
     ends_at: String,
-    /// Open incidents that it suppresses.
+    /// Open incidents that the silence suppresses.
     hits: Vec<String>,
-    /// The form for the same again.
+    /// The link to the form with the same values.
     again: String,
     with_last: bool,
 }
@@ -65,14 +65,14 @@ struct ListPage {
     may_silence: bool,
 }
 
-/// What a silence would suppress.
+/// The effect of a silence.
 #[derive(Debug)]
 struct Preview {
     open: Vec<Row>,
     hits: usize,
     recent: usize,
     alerts: usize,
-    /// Open incidents in all.
+    /// The number of all open incidents.
     of: usize,
     complete: bool,
 }
@@ -83,23 +83,23 @@ struct FormPage {
     frame: Frame,
     wish: Wish,
     lengths: &'static [(&'static str, &'static str)],
-    /// Or why the matchers cannot be read; `None` if there are none yet.
+    /// The preview, or the reason why the matchers are invalid; `None` if there are none yet.
     preview: Option<core::result::Result<Preview, String>>,
     may_silence: bool,
 }
 
-/// What the form has, in a URL too.
+/// The fields of the form, which a URL may have too.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Wish {
-    /// One a line.
+    /// The matchers, one per line.
     matchers: String,
     duration: String,
     comment: String,
     by: String,
-    /// It ends with the last incident that it matches.
+    /// Whether the silence ends with the last incident that it matches.
     with_last: String,
-    /// Where the matchers come from; and where the form leads.
+    /// The incident from which the matchers come, and to which the form returns.
     incident: String,
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn show(
     list(&api, &caller, &headers, None).await
 }
 
-/// `GET /silences/new`: the form, with what its fields would suppress.
+/// `GET /silences/new`: the form, with a preview of its effect.
 pub(super) async fn form(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -130,8 +130,8 @@ pub(super) async fn form(
     fill_in(&api, &caller, &headers, wish, None).await
 }
 
-/// `POST /silences/preview`: the form as it is filled in, with what it would suppress. It is no
-/// `GET`, because forms of a session carry what should be in no URL.
+/// `POST /silences/preview`: the filled-in form, with a preview of its effect. It is no `GET`,
+/// because forms of a session have a token that must not be in a URL.
 pub(super) async fn try_out(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -302,7 +302,7 @@ impl Wish {
 }
 
 impl Preview {
-    /// Nothing at all, now or lately.
+    /// Whether the silence would suppress nothing, now or recently.
     fn is_empty(&self) -> bool {
         self.hits == 0 && self.recent == 0 && self.alerts == 0
     }

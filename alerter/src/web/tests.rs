@@ -1,4 +1,4 @@
-//! The pages as a browser without a script gets them, from the whole service.
+//! Tests of the pages in a browser without scripts, with the whole service.
 
 mod browser;
 mod others;
@@ -14,11 +14,11 @@ use reqwest::redirect::Policy;
 
 use crate::testing::{TestApp, wait_for};
 
-/// A browser without a script: it follows no redirect by itself, so that a test sees it.
+/// A browser without scripts. It does not follow redirects, so that tests see them.
 struct Browser<'a> {
     app: &'a TestApp,
     client: reqwest::Client,
-    /// The name and the value of its session's cookie.
+    /// The name and value of its session cookie.
     session: Option<String>,
 }
 
@@ -172,7 +172,7 @@ async fn every_button_does_what_it_says_and_shows_the_new_state() {
     assert_eq!(end, ["resolved", "web", "noise"]);
     assert_eq!(browser.post(&format!("{page}/resolve"), &[("as", "x")]).await.status, 400);
 
-    // What cannot be done is said above the incident, with the status of the API.
+    // An impossible action is reported above the incident, with the status of the API.
     for (action, fields, status, part) in [
         ("ack", &[][..], 409, "was resolved at 2"),
         ("notes", &[("note", " ")], 400, "note: must be a line"),
@@ -204,7 +204,7 @@ async fn several_are_acknowledged_at_once() {
     let seen = browser.get("/?state=acknowledged").await;
     assert!(seen.has(&first) && seen.has(&second) && seen.has("ann"), "{}", seen.html);
     assert!(browser.get("/").await.has("<title>Incidents"), "nothing is unacknowledged");
-    // A form never leads to another site.
+    // A form never redirects to another site.
     let elsewhere = [("one", first.as_str()), ("back", "//evil.example")];
     assert_eq!(browser.post("/incidents/ack", &elsewhere).await.to.as_deref(), Some("/"));
 }

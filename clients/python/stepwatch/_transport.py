@@ -8,6 +8,7 @@ that this way is dead until it is opened anew.
 import base64
 import errno
 import http.client
+import json
 import os
 import re
 import socket
@@ -90,6 +91,14 @@ class SeqPacket(Transport):
             self._socket = None
 
 
+def _read_before(body: bytes) -> int:
+    """How many lines were read before their user sent too fast: the others are sent again."""
+    try:
+        return int(json.loads(body)["unread_from_line"]) - 1
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
 class Http(Transport):
     """``POST /v1/events``, newline-delimited, over one kept connection."""
 
@@ -126,9 +135,11 @@ class Http(Transport):
         try:
             self._connection.request("POST", self._path, b"\n".join(lines) + b"\n", self._headers)
             answer = self._connection.getresponse()
-            answer.read()
+            body = answer.read()
         except http.client.HTTPException as e:
             raise OSError(errno.EPROTO, "not an answer: %r" % (e,)) from e
+        if answer.status == 429:
+            return _read_before(body)
         if answer.status in (400, 413, 415, 422):
             self.refused += 1  # the events are at fault: the same bytes would be refused again
         elif not 200 <= answer.status < 300:

@@ -156,6 +156,11 @@ class Http(Case):
         self.assertEqual([e["k"] for e in http.events()].count("step"), 1)
         self.assertEqual(run.dropped, 0)
 
+    def test_lines_that_were_not_read_are_sent_again_and_the_others_are_not(self):
+        self.assertEqual(_transport._read_before(b'{"accepted": 2, "unread_from_line": 3}'), 2)
+        for body in (b"", b"{}", b"[]", b'{"unread_from_line": null}', b"busy"):
+            self.assertEqual(_transport._read_before(body), 0, body)
+
     def test_what_is_refused_is_not_sent_again(self):
         http, run = self.sent(400)
         until(lambda: http.requests)

@@ -8,9 +8,9 @@
 use stepwatch_wire::{Event, Kind};
 
 use crate::absent;
+use crate::csv_cells::cells;
 use crate::file_format::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed};
 use crate::format::Out;
-use crate::lightning_csv::cells;
 use crate::number;
 use crate::scalars::{Gathered, Id, Printed, Scalars, is_of_training};
 use crate::time::{self, Stamp};

@@ -48,6 +48,7 @@ mod tokens;
 mod tqdm;
 mod word_meaning;
 
+mod csv_cells;
 mod csv_log;
 mod error_json;
 mod flight_recorder;

@@ -133,7 +133,7 @@ impl Hub {
             "another training of the job or launch has this rank; a run of its own"
         );
         let sources = self.0.identity.set_apart(pid, run, &own);
-        self.0.apart.put_sources(sources, run, &own);
+        self.0.apart.put_sources(principal, sources, (run, &own), &self.0.drops);
         event.extra.insert(hello::RUN_UNNAMED.into(), Value::Text(own.clone()));
         event.run = Some(own);
     }

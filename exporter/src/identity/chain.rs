@@ -29,16 +29,28 @@ pub(crate) fn chain(roots: &Roots, pid: u32) -> Vec<Process> {
         let Some((parent, ticks)) = parent_and_start(roots, at) else { break };
         let dir = roots.proc(at.to_string());
         let namespace = fs::read_link(dir.join("ns/pid")).unwrap_or_default();
-        let bytes = environ.take().or_else(|| processes::environ(roots, at).ok()).unwrap_or_default();
+        let Some(bytes) = environ.take().or_else(|| in_time(processes::environ(roots, at))) else {
+            return Vec::new();
+        };
+        let Some(cmdline) = in_time(processes::cmdline(roots, at)) else { return Vec::new() };
         found.push(Process {
             env: variables(&bytes),
-            argv: words(&processes::cmdline(roots, at).unwrap_or_default()),
+            argv: words(&cmdline),
             started: booted + ticks as f64 / TICKS_PER_SECOND,
             mark: format!("{boot}/{}/{}/{ticks}", namespace.display(), inner_pid(roots, at)),
         });
         at = parent;
     }
     found
+}
+
+/// What was read, nothing of what may not be read, and `None` if reading takes too long: a part of a
+/// chain would name another run.
+fn in_time(read: std::io::Result<Vec<u8>>) -> Option<Vec<u8>> {
+    match read {
+        Err(err) if err.kind() == std::io::ErrorKind::TimedOut => None,
+        read => Some(read.unwrap_or_default()),
+    }
 }
 
 /// The rule's answer for a process; `None` if it may not be inspected.

@@ -39,7 +39,7 @@ struct State {
     /// The key is the pid and the run that the process declares.
     processes: BTreeMap<(u32, String), (Principal, Beside)>,
     /// The key is the name of a source and the run that it declares.
-    sources: BTreeMap<(String, String), String>,
+    sources: BTreeMap<(String, String), (Principal, String)>,
 }
 
 /// A run beside that of its job.
@@ -64,7 +64,7 @@ impl Apart {
             return self.of_process(pid, run);
         }
         let key = (origin.name()?.to_string(), run.to_owned());
-        self.state.locked().sources.get(&key).cloned()
+        self.state.locked().sources.get(&key).map(|(_, own)| own.clone())
     }
 
     /// The run to which a process that reports `run` belongs, if it is a different one.
@@ -104,15 +104,37 @@ impl Apart {
         has_room
     }
 
-    /// Puts the sources of such a process into its run.
-    pub(crate) fn put_sources(&self, sources: Vec<String>, run: &str, own: &str) {
+    /// Assigns sources of such a process to its run. Where there is no room, the user with the most
+    /// has one less, which is counted.
+    pub(crate) fn put_sources(
+        &self,
+        whose: Principal,
+        sources: Vec<String>,
+        (run, own): (&str, &str),
+        drops: &Drops,
+    ) {
         let mut state = self.state.locked();
         for source in sources {
-            if state.sources.len() < MAX_APART {
-                state.sources.insert((source, run.to_owned()), own.to_owned());
+            let all = &mut state.sources;
+            let loser = (all.len() >= MAX_APART).then(|| loser(all.values().map(|(of, _)| *of), whose));
+            loser.iter().for_each(|loser| drops.refuse(Reason::Sources, *loser, 1));
+            if loser == Some(whose) {
+                continue;
             }
+            let first = all.iter().find(|(_, (of, _))| Some(*of) == loser).map(|(key, _)| key.clone());
+            first.iter().for_each(|first| drop(all.remove(first)));
+            all.insert((source, run.to_owned()), (whose, own.to_owned()));
         }
     }
+}
+
+/// The user with the most of these; `newcomer` unless another has more.
+fn loser(all: impl Iterator<Item = Principal>, newcomer: Principal) -> Principal {
+    let mut of_user = BTreeMap::<Principal, usize>::new();
+    all.for_each(|whose| *of_user.entry(whose).or_default() += 1);
+    let own = of_user.get(&newcomer).copied().unwrap_or_default();
+    let most = of_user.into_iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > own);
+    most.map_or(newcomer, |(most, _)| most)
 }
 
 impl State {
@@ -121,14 +143,10 @@ impl State {
     fn make_room(&mut self, newcomer: Principal) -> Option<Principal> {
         let roots = Roots::default();
         self.processes.retain(|(pid, _), _| is_running(&roots, *pid));
-        let mut loser = None;
+        let mut lost = None;
         if self.processes.len() >= MAX_APART {
-            let mut of_user = BTreeMap::<Principal, usize>::new();
-            self.processes.values().for_each(|(whose, _)| *of_user.entry(*whose).or_default() += 1);
-            let own = of_user.get(&newcomer).copied().unwrap_or_default();
-            let most = of_user.into_iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > own);
-            let most = most.map_or(newcomer, |(most, _)| most);
-            loser = Some(most);
+            let most = loser(self.processes.values().map(|(whose, _)| *whose), newcomer);
+            lost = Some(most);
             let theirs = |whose: &Principal| *whose == most && most != newcomer;
             let first = self.processes.iter().find(|(_, (whose, _))| theirs(whose));
             if let Some(first) = first.map(|(key, _)| key.clone()) {
@@ -136,8 +154,8 @@ impl State {
             }
         }
         let Self { processes, sources } = self;
-        sources.retain(|_, own| processes.values().any(|(_, beside)| beside.run == *own));
-        loser
+        sources.retain(|_, (_, own)| processes.values().any(|(_, beside)| beside.run == *own));
+        lost
     }
 }
 
@@ -178,7 +196,7 @@ mod tests {
         for pid in 0..2 * MAX_APART {
             // No machine has these pids, so their entries are removed first.
             apart.put(Principal::User(1), u32::MAX - pid as u32, "a", beside(), &Drops::default());
-            apart.put_sources(vec![pid.to_string()], "a", "a.1");
+            apart.put_sources(Principal::User(1), vec![pid.to_string()], ("a", "a.1"), &Drops::default());
         }
         let state = apart.state.locked();
         assert!(state.processes.len() <= MAX_APART && state.sources.len() <= MAX_APART);
@@ -198,5 +216,11 @@ mod tests {
         assert_eq!(apart.of_process(own, "sweep").as_deref(), Some("sweep.1"));
         assert_eq!(apart.state.locked().processes.len(), MAX_APART);
         assert_eq!(drops.get(Reason::Sources), 3, "one was refused, and two gave way");
+        let many = |name: &str, n: usize| (0..n).map(|at| format!("{name}-{at}")).collect::<Vec<_>>();
+        apart.put_sources(Principal::User(1), many("evil", MAX_APART + 5), ("x", "x.1"), &drops);
+        apart.put_sources(Principal::User(2), many("good", 2), ("sweep", "sweep.1"), &drops);
+        let of_good =
+            apart.state.locked().sources.values().filter(|(of, _)| *of == Principal::User(2)).count();
+        assert_eq!((of_good, drops.get(Reason::Sources)), (2, 3 + 5 + 2));
     }
 }

@@ -124,7 +124,7 @@ fn search_in(roots: &Roots, tables: [&str; 2], socket: impl Fn(&str) -> Option<H
     found
 }
 
-/// Whether it is an address of this host: a socket can be bound only to those.
+/// Whether the address belongs to this host: a socket can only be bound to such an address.
 pub(crate) fn is_here(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()

@@ -34,7 +34,7 @@ const MAX_ERRORS: usize = 16;
 /// More than the steps that fit into a body. Each line waits for its turn while the body is held.
 const MAX_LINES: usize = 10_000;
 /// A body whose lines are not all read by then is cut off, because its user sends too fast.
-const READ_WITHIN: Duration = Duration::from_secs(5);
+const READ_WITHIN: Duration = Duration::from_millis(1500);
 const RETRY_AFTER_SECONDS: &str = "1";
 /// Lines read before other tasks may run.
 const BURST: usize = 256;
@@ -115,8 +115,10 @@ async fn events(
     // One value over several lines is one event, formatted for people.
     let is_one = || text.len() <= MAX_EVENT_BYTES && rate.measure(|| Value::parse(text).is_ok());
     if !text.contains(&b'\n') || is_one() {
+        let mut unread = Unread { intake: &intake, principal, lines: 1 };
         let _turn = rate.turn().await;
         tally.take(&intake, &rate, &origin, (1, text));
+        unread.lines = 0;
     } else {
         let began = tokio::time::Instant::now();
         let lines = || body.split(|b| *b == b'\n').map(<[u8]>::trim_ascii).enumerate();
@@ -161,38 +163,22 @@ impl Tally {
     }
 
     fn answer(&self) -> Response {
+        let mut body = json!({ "accepted": self.accepted, "dropped": self.dropped });
+        if let Some((line, first)) = self.errors.first() {
+            let one = |(line, e): &(usize, EventError)| json!({ "line": line, "field": e.field, "reason": e.reason });
+            body["error"] = format!("line {line}: {first}").into();
+            body["rejected"] = self.rejected.into();
+            body["errors"] = self.errors.iter().map(one).collect();
+        }
         if let Some((line, unread)) = self.unread {
-            let error = format!(
-                "events of this user come too fast: send the {unread} lines from line {line} on again"
-            );
-            let (accepted, dropped, rejected) = (self.accepted, self.dropped, self.rejected);
-            let body = json!({
-                "error": error,
-                "accepted": accepted,
-                "dropped": dropped,
-                "rejected": rejected,
-                "unread_from_line": line,
-            });
+            let error = "events of this user come too fast";
+            body["error"] = format!("{error}: send the {unread} lines from line {line} on again").into();
+            body["unread_from_line"] = line.into();
             let answer = reply::json(StatusCode::TOO_MANY_REQUESTS, &body);
             return ([(RETRY_AFTER, RETRY_AFTER_SECONDS)], answer).into_response();
         }
-        let Some((line, first)) = self.errors.first() else {
-            let body = json!({ "accepted": self.accepted, "dropped": self.dropped });
-            return reply::json(StatusCode::ACCEPTED, &body);
-        };
-        let errors: Vec<_> = self
-            .errors
-            .iter()
-            .map(|(line, e)| json!({ "line": line, "field": e.field, "reason": e.reason }))
-            .collect();
-        let body = json!({
-            "error": format!("line {line}: {first}"),
-            "accepted": self.accepted,
-            "dropped": self.dropped,
-            "rejected": self.rejected,
-            "errors": errors,
-        });
-        reply::json(StatusCode::BAD_REQUEST, &body)
+        let is_good = self.errors.is_empty();
+        reply::json(if is_good { StatusCode::ACCEPTED } else { StatusCode::BAD_REQUEST }, &body)
     }
 }
 
@@ -244,8 +230,8 @@ mod tests {
             let request = Request::post("/v1/events").body(Body::from(lines.join("\n\n"))).unwrap();
             routes(intake.clone(), Roots::default()).oneshot(request).await.unwrap()
         };
-        // Each turn is two seconds away.
-        rate.count(Instant::now(), Duration::from_secs(1));
+        // Each turn is 0.7 seconds away.
+        rate.count(Instant::now(), Duration::from_millis(400));
         let answer = post().await;
         assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
         let body = axum::body::to_bytes(answer.into_body(), 4096).await.unwrap();

@@ -1,11 +1,11 @@
-//! Sources found without configuration: the processes that train on this node, who they are, and
-//! what they write.
+//! Finds sources without configuration: the training processes of this node, their runs, and the
+//! files that they write.
 //!
-//! Opt-in, because it looks into other people's processes: at a few variables of their environment,
-//! at which files they have open for writing, and into the directory they work in. That takes their
-//! own user, or `CAP_SYS_PTRACE`; a process that may not be looked at is counted and left alone.
-//! What is found becomes tails like those of the configuration, which end some minutes after their
-//! process.
+//! Discovery is opt-in, because it inspects other users' processes: a few variables of their
+//! environment, the files that they have open for writing, and their working directory. That takes
+//! their own user, or `CAP_SYS_PTRACE`; a process that may not be inspected is counted and skipped.
+//! The files found are tailed like configured ones, until some minutes after their process has
+//! exited.
 
 mod beside;
 mod files;
@@ -45,10 +45,10 @@ use rank::Identity;
 use trainer::Trainer;
 use trainers::Trainers;
 
-/// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every
-/// machine that trains.
+/// Clock ticks of `/proc/PID/stat` in a second. It is a constant of the kernel's interface on every
+/// architecture that trains.
 const TICKS_PER_SECOND: u64 = 100;
-/// Trainers looked at in one pass: a node has eight GPUs, or sixteen.
+/// The most trainers inspected in one pass: a node has eight GPUs, or sixteen.
 const MAX_TRAINERS: usize = 256;
 
 static PROCESSES: Family = Family::gauge(
@@ -78,8 +78,8 @@ pub(super) static FAMILIES: &[&Family] = &[&PROCESSES, &RESTARTS, &FILES];
 pub struct DiscoverConfig {
     #[serde(default = "interval")]
     pub interval: Period,
-    /// Control groups whose processes train, for nodes without a GPU driver; patterns, relative to
-    /// where cgroups are mounted.
+    /// Patterns of control groups whose processes train, relative to the cgroup mount. For nodes
+    /// without a GPU driver.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cgroups: Vec<String>,
     /// Also look for files of metrics in the directory that a process works in.
@@ -116,10 +116,20 @@ struct Discovery {
     health: SourceHandle,
     trainers: Trainers,
     files: Files,
-    /// Processes that were greeted, by pid and start.
+    /// The processes whose `hello` was published, by pid and start time.
     greeted: BTreeSet<(u32, u64)>,
-    /// Processes whose dump was published.
+    /// The processes whose dump was published.
     dumped: BTreeSet<(u32, u64)>,
+    /// The processes of the last pass.
+    last: Vec<Trainer>,
+}
+
+/// The process as it was in the last pass, if reading the processes of its user takes too long at
+/// the moment: that does not mean that it has ended.
+fn as_before(roots: &Roots, tree: &Tree, pid: u32, last: &mut Vec<Trainer>) -> Option<Trainer> {
+    let started = tree.started(pid)?;
+    let at = last.iter().position(|t| t.pid == pid && t.started == started)?;
+    processes::is_refused(roots, pid).then(|| last.swap_remove(at))
 }
 
 impl Discovery {
@@ -127,14 +137,15 @@ impl Discovery {
         let health = around.hub.source("discover", "discover");
         let trainers = Trainers::new(&config.cgroups, around.nvml.clone());
         let files = Files::new(around.clone(), health.clone());
-        Self { config, around, health, trainers, files, greeted: BTreeSet::new(), dumped: BTreeSet::new() }
+        let (greeted, dumped, last) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        Self { config, around, health, trainers, files, greeted, dumped, last }
     }
 
     fn look(&mut self, now: Instant) {
         let tree = Tree::read(&self.around.roots);
         let found = self.trainers.find(&self.around.roots, &tree);
         let roots = &self.around.roots;
-        // Of one user, who was there first stays.
+        // Within one user's processes, the oldest are kept.
         let started = |pid: &u32| Reverse(tree.started(*pid));
         let (found, over) = fair_share::fair(
             found.into_iter().collect(),
@@ -148,8 +159,10 @@ impl Discovery {
             tracing::warn!(whose, "more processes train than are looked at");
         }
         let booted = booted(roots);
-        let trainers: Vec<Trainer> =
-            found.into_iter().filter_map(|pid| self.trainer(&tree, booted, pid)).collect();
+        let mut last = core::mem::take(&mut self.last);
+        let mut as_before = |pid| as_before(roots, &tree, pid, &mut last);
+        let trainer = |pid| self.trainer(&tree, booted, pid).or_else(|| as_before(pid));
+        let trainers: Vec<Trainer> = found.into_iter().filter_map(trainer).collect();
         self.greeted.retain(|(pid, started)| tree.started(*pid) == Some(*started));
         self.dumped.retain(|process| self.greeted.contains(process));
         for trainer in &trainers {
@@ -158,6 +171,7 @@ impl Discovery {
         }
         self.files.follow(&tree, &trainers, self.config.working_directory, now);
         self.report(&trainers);
+        self.last = trainers;
     }
 
     fn trainer(&self, tree: &Tree, booted: Option<u64>, pid: u32) -> Option<Trainer> {
@@ -175,7 +189,7 @@ impl Discovery {
         if view.is_none() {
             self.health.dropped(NOT_OWNER, 1);
         }
-        // Another process may have got the number meanwhile, and has other rights.
+        // Another process with other rights may have got the pid meanwhile.
         if processes::started(&self.around.roots, pid) != Some(started) {
             return None;
         }
@@ -209,8 +223,8 @@ impl Discovery {
         })
     }
 
-    /// Publishes the run's rank and job; a process that reports by itself gives more, later and
-    /// better.
+    /// Publishes the rank and job of a process. A process with the client reports more itself,
+    /// later.
     fn greet(&mut self, trainer: &Trainer) {
         let id = &trainer.identity;
         if id.rank.is_none() || !self.greeted.insert((trainer.pid, trainer.started)) {
@@ -265,7 +279,7 @@ impl Discovery {
     }
 }
 
-/// When the machine started, in Unix seconds.
+/// The Unix time in seconds when the machine booted.
 fn booted(roots: &Roots) -> Option<u64> {
     let stat = roots::read(&roots.proc("stat"))?;
     stat.lines().find_map(|l| l.strip_prefix("btime "))?.trim().parse().ok()

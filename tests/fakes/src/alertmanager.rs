@@ -1,5 +1,5 @@
-//! Alertmanager's API v2, as far as alerts are posted to it: each is identified by its labels, and
-//! posted again it is the same.
+//! A fake of Alertmanager's API v2 for posted alerts. The labels identify an alert, so that posting
+//! it again changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::server::{Received, Reply, Service};
 
 #[derive(Debug, Clone, Default)]
 pub struct AlertmanagerApi {
-    /// By their labels, as they were posted last.
+    /// The last version of each alert, by its labels.
     pub alerts: BTreeMap<String, Value>,
     pub requests: Vec<Received>,
 }
@@ -48,7 +48,7 @@ impl Service for AlertmanagerApi {
             return Reply::text(401, "Unauthorized");
         }
         let Value::Array(alerts) = req.json() else { return Reply::text(400, "expected a list of alerts") };
-        // As the real one: what is good is taken even beside what is not.
+        // As in Alertmanager, valid alerts are accepted even if others are invalid.
         let bad = alerts.iter().filter_map(|alert| self.take(alert).err()).next_back();
         match bad {
             Some(why) => Reply::text(400, &why),

@@ -1,11 +1,11 @@
-//! A service that is broken in the way that is worst for secrets: whatever it answers, it repeats
-//! everything that it was sent.
+//! A service that is as bad as possible for secrets: every answer repeats everything that it was
+//! sent.
 
 use crate::server::{Received, Reply, Service};
 
 #[derive(Debug, Clone)]
 pub struct Echo {
-    /// Of every answer from now on.
+    /// The status of all further answers.
     pub status: u16,
     pub received: Vec<Received>,
 }
@@ -17,10 +17,10 @@ impl Default for Echo {
 }
 
 impl Echo {
-    /// Where its redirects lead to: nobody may follow them.
+    /// The target of its redirects, which must not be followed.
     pub const ELSEWHERE: &str = "/elsewhere";
 
-    /// Requests so far whose path contains `part`.
+    /// The number of requests whose path contains `part`.
     pub fn count(&self, part: &str) -> usize {
         self.received.iter().filter(|r| r.path.contains(part)).count()
     }
@@ -35,7 +35,7 @@ impl Service for Echo {
         let query: Vec<_> = r.query.iter().map(|(k, v)| format!("{k}={v}")).collect();
         let headers: Vec<_> = r.headers.iter().map(|(k, v)| format!("{k}: {v}")).collect();
         let body = String::from_utf8_lossy(&r.body);
-        // What is cut at the beginning, at the end or not at all has it all the same.
+        // The secrets remain in the text if it is truncated at the beginning or at the end.
         let line = format!("{} {}?{}", r.method, r.path, query.join("&"));
         let heard = format!("{line} {} {body} {} {line}", headers.join(" "), headers.join(" "));
         let mut reply = Reply::text(self.status, &heard);

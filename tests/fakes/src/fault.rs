@@ -1,34 +1,35 @@
-//! What can go wrong at a receiver, queued per endpoint.
+//! Faults of receivers, queued per endpoint.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// One misbehaviour, for one request.
+/// A fault for one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// 429 with `Retry-After`; nothing is taken.
+    /// 429 with `Retry-After`; the message is not accepted.
     TooMany(Duration),
-    /// This HTTP status; nothing is taken.
+    /// This HTTP status; the message is not accepted.
     Status(u16),
-    /// The message is taken, and the answer is this HTTP status all the same.
+    /// The message is accepted, but the answer is this HTTP status.
     TakenThenStatus(u16),
-    /// The request is read and never answered; nothing is taken.
+    /// The request is read and never answered; the message is not accepted.
     Hang,
-    /// The message is taken and never answered: for the sender the outcome is unknown.
+    /// The message is accepted, but the request is never answered, so that the sender does not know
+    /// the outcome.
     TakenThenHang,
-    /// The connection is reset after the request was read; nothing is taken.
+    /// The connection is reset after the request was read; the message is not accepted.
     Reset,
-    /// The message is taken and the connection reset before the answer: for the sender the outcome
-    /// is unknown.
+    /// The message is accepted and the connection reset before the answer, so that the sender does
+    /// not know the outcome.
     TakenThenReset,
-    /// The service's own way of saying no: 200 with `ok: false` and this error at Slack, 400
-    /// elsewhere.
+    /// The service's own form of a refusal: 200 with `ok: false` and this error for Slack, 400 for
+    /// others.
     NotOk(String),
 }
 
 impl Fault {
-    /// Whether the service acts on the request in spite of the fault.
+    /// Whether the service accepts the message in spite of the fault.
     pub(crate) fn taken(&self) -> bool {
         matches!(self, Self::TakenThenStatus(_) | Self::TakenThenHang | Self::TakenThenReset)
     }
@@ -40,7 +41,7 @@ struct Plan {
     always: Option<Fault>,
 }
 
-/// The faults to come, by endpoint: `chat.postMessage`, `enqueue`, ... as
+/// The queued faults by endpoint, such as `chat.postMessage` or `enqueue`, as
 /// [`crate::Service::endpoint`] names them.
 #[derive(Debug, Clone, Default)]
 pub struct Script(Arc<Mutex<BTreeMap<String, Plan>>>);
@@ -59,18 +60,18 @@ impl Script {
         self
     }
 
-    /// From now on every request to `endpoint` fails like this, once the queue is used up.
+    /// Makes every request to `endpoint` fail like this, once the queue is empty.
     pub fn always(&self, endpoint: &str, fault: Fault) -> &Self {
         self.with(|plans| plans.entry(endpoint.to_owned()).or_default().always = Some(fault));
         self
     }
 
-    /// All is well again.
+    /// Removes all faults.
     pub fn clear(&self) {
         self.with(BTreeMap::clear);
     }
 
-    /// Faults still queued.
+    /// The number of queued faults.
     pub fn pending(&self) -> usize {
         self.with(|plans| plans.values().map(|p| p.next.len()).sum())
     }

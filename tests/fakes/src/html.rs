@@ -1,4 +1,4 @@
-//! The few pieces of HTML that the pages share.
+//! HTML parts that the pages share.
 
 use jiff::Timestamp;
 
@@ -9,7 +9,7 @@ code{background:#f2f2f2;border:1px solid #e3e3e3;border-radius:3px;padding:0 3px
 .dim{color:#8a8a8a;font-size:12px}.empty{text-align:center;color:#8a8a8a;margin-top:80px}
 ";
 
-/// A whole page that refreshes itself every two seconds.
+/// A page that refreshes itself every two seconds.
 pub(crate) fn page(title: &str, style: &str, body: &str) -> String {
     let title = escape(title);
     format!(
@@ -34,7 +34,7 @@ pub(crate) fn escape(s: &str) -> String {
     out
 }
 
-/// `14:03:07` in UTC.
+/// A time such as `14:03:07` in UTC.
 pub(crate) fn clock(unix_seconds: i64) -> String {
     Timestamp::from_second(unix_seconds).map(|t| t.strftime("%H:%M:%S").to_string()).unwrap_or_default()
 }

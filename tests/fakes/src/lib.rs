@@ -1,13 +1,13 @@
-//! Stand-ins for the services that Stepwatch talks to: Slack, PagerDuty, a mail relay, and a
-//! receiver of signed webhooks.
+//! Fakes of the services that Stepwatch uses: Slack, PagerDuty, a mail relay, and a receiver of
+//! signed webhooks.
 //!
-//! Each is a real server on a free loopback port that keeps state and refuses what the real service
-//! refuses, so that a test can ask the only question that matters (what would a person have seen?)
-//! instead of counting calls. Each takes a [`Script`] of faults, including the one that makes
-//! delivery hard: the message was taken and the connection died before the answer. Slack and
-//! PagerDuty show themselves to people at `/`.
+//! Each fake is a real server on a free loopback port that keeps state and refuses what the real
+//! service refuses, so that a test can check what a person would have seen, and need not count
+//! calls. Each has a [`Script`] of faults, including the most difficult one: the message was
+//! accepted, and the connection died before the answer. Slack and PagerDuty have a page for people
+//! at `/`.
 //!
-//! Not a mock library: nothing here is given expectations.
+//! This is not a mock library: the fakes have no expectations.
 
 mod alertmanager;
 mod echo;
@@ -37,7 +37,7 @@ pub use webhook::{Delivery, WebhookSink, signature};
 pub type FakeSlack = Fake<Slack>;
 /// PagerDuty's Events API v2.
 pub type FakePagerDuty = Fake<PagerDuty>;
-/// A service that repeats in its answers whatever it was sent.
+/// A service whose answers repeat whatever it was sent.
 pub type FakeEcho = Fake<Echo>;
 /// A dead man's switch.
 pub type FakePulse = Fake<Pulse>;

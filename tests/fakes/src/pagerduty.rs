@@ -1,16 +1,16 @@
-//! PagerDuty's Events API v2: alerts keyed by `dedup_key`, and the pages that they cause.
+//! A fake of PagerDuty's Events API v2: alerts with a `dedup_key`, and the pages that they cause.
 //!
-//! The semantics that matter: a trigger for an open key is appended and pages nobody, also where
-//! the alert was acknowledged; after a resolve the same key opens a new alert and pages again, so
-//! that a trigger that arrives late is a false page. An acknowledgement that is taken back or times
-//! out pages again, under the same key. All integration keys are of one integration;
-//! the real service has a set of deduplication keys for each. A service that groups alerts takes
-//! each further alert into the incident that is open, and pages nobody for it. A person may merge
-//! an incident into another one: its alerts keep their keys and move there, and it is resolved, of
-//! which subscribers are notified as of any other, with a reason. An incident is resolved by events
-//! when all of its alerts are. A service that is disabled, has a maintenance window or suppresses
-//! alerts answers 202 to every event and pages nobody ("Why Incidents Fail to Trigger",
-//! "Maintenance Windows" and "Event Orchestration" in PagerDuty's knowledge base).
+//! These semantics matter. A trigger for an open key is appended and pages nobody, even if the
+//! alert was acknowledged. After a resolve, the same key opens a new alert and pages again, so that
+//! a late trigger is a false page. An acknowledgement that is taken back or times out pages again,
+//! under the same key. All integration keys belong to one integration; the real service has a
+//! separate set of deduplication keys for each. A service that groups alerts adds each further
+//! alert to the open incident, and pages nobody for it. A person may merge an incident into another
+//! one: its alerts keep their keys and move there, and the incident is resolved, which subscribers
+//! get with a reason. Events resolve an incident when all of its alerts are resolved. A service
+//! that is disabled, has a maintenance window or suppresses alerts answers 202 to every event and
+//! pages nobody ("Why Incidents Fail to Trigger", "Maintenance Windows" and "Event Orchestration"
+//! in PagerDuty's knowledge base).
 
 mod page;
 mod person;
@@ -37,16 +37,16 @@ pub enum AlertState {
     Resolved,
 }
 
-/// What a service does with events.
+/// The state of a service, which determines how it handles events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Standing {
     #[default]
     Active,
-    /// Events are accepted and dropped; what was open before notifies nobody any more.
+    /// Events are accepted and dropped; open incidents no longer notify anybody.
     Disabled,
-    /// Events are accepted and dropped, resolutions too; what was open before goes on notifying.
+    /// Events are accepted and dropped, including resolutions; open incidents continue to notify.
     InMaintenance,
-    /// An orchestration suppresses each new alert: it has no incident.
+    /// An orchestration suppresses each new alert, which gets no incident.
     Suppressing,
 }
 
@@ -74,15 +74,15 @@ pub struct Alert {
     pub summary: String,
     pub source: String,
     pub severity: String,
-    /// The whole event that opened it.
+    /// The event that opened the alert.
     pub event: Value,
-    /// The alert that opened its incident: itself, unless the service groups alerts or a person
-    /// merged its incident into another.
+    /// The first alert of its incident: itself, unless the service groups alerts or a person merged
+    /// its incident into another.
     pub head: usize,
     pub log: Vec<LogEntry>,
 }
 
-/// Somebody was woken.
+/// A call that woke a person.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
     pub at: Instant,
@@ -94,17 +94,17 @@ pub struct Page {
 #[derive(Debug, Clone)]
 pub struct PagerDuty {
     pub routing_keys: Vec<String>,
-    /// In the order they were opened; a key may occur again after its resolve.
+    /// The alerts in the order in which they opened; a key may recur after its resolution.
     pub alerts: Vec<Alert>,
     pub pages: Vec<Page>,
     pub changes: Vec<Value>,
-    /// Webhooks to be delivered to subscribers, in order.
+    /// Webhooks that wait for delivery to subscribers, in order.
     pub hooks: Vec<Value>,
-    /// Whether all that is open is one incident, with a key of its own, so that webhooks do not
-    /// show the alert's.
+    /// Whether all open alerts are one incident with a key of its own, so that webhooks do not have
+    /// the alert's key.
     pub groups_alerts: bool,
     pub standing: Standing,
-    /// The keys of alerts that were suppressed.
+    /// The keys of suppressed alerts.
     pub suppressed: Vec<String>,
     pub requests: Vec<Received>,
 }
@@ -126,19 +126,19 @@ impl Default for PagerDuty {
 }
 
 impl PagerDuty {
-    /// The integration key that is accepted.
+    /// The accepted integration key.
     pub const ROUTING_KEY: &str = "0123456789abcdef0123456789abcdef";
 
     pub fn alerts_of<'a>(&'a self, dedup_key: &'a str) -> impl Iterator<Item = &'a Alert> {
         self.alerts.iter().filter(move |a| a.dedup_key == dedup_key)
     }
 
-    /// The alerts of an incident: under its id, and under the keys of its further pages (`<id>-2`).
+    /// The alerts of an incident: under its id, and under the keys of its further calls (`<id>-2`).
     pub fn alerts_about<'a>(&'a self, incident: &'a str) -> impl Iterator<Item = &'a Alert> {
         self.alerts.iter().filter(move |a| is_about(&a.dedup_key, incident))
     }
 
-    /// The alert of this key that is not resolved.
+    /// The unresolved alert with this key.
     pub fn open(&self, dedup_key: &str) -> Option<&Alert> {
         self.alerts.iter().find(|a| a.dedup_key == dedup_key && a.state != AlertState::Resolved)
     }
@@ -202,7 +202,7 @@ impl PagerDuty {
                 let head = alert.head;
                 said = self.is_over(head).then_some("resolved");
             }
-            // Accepted and without effect, as at the real service.
+            // Accepted without effect, as in the real service.
             _ => {}
         }
         if let Some(what) = said {
@@ -211,8 +211,8 @@ impl PagerDuty {
         key
     }
 
-    /// What a person does, or an acknowledgement, is about an incident: all of its alerts that are
-    /// open.
+    /// Sets the state of all open alerts of an incident, as a person's action or an acknowledgement
+    /// does.
     fn becomes(&mut self, head: usize, state: AlertState) {
         let open = self.alerts.iter_mut().filter(|a| a.head == head && a.state != AlertState::Resolved);
         open.for_each(|a| a.state = state);
@@ -223,7 +223,7 @@ impl PagerDuty {
         self.alerts.iter().all(|a| a.head != head || a.state == AlertState::Resolved)
     }
 
-    /// The alerts that go on notifying: nobody has acknowledged them, and the service's own
+    /// The alerts that continue to notify: they are unacknowledged, and the service's own
     /// escalation policy continues.
     pub fn triggered(&self) -> impl Iterator<Item = &Alert> {
         let disabled = self.standing == Standing::Disabled;
@@ -258,7 +258,7 @@ impl PagerDuty {
     }
 }
 
-/// Whether a key is one that this incident's alerts have.
+/// Whether a key belongs to an alert of this incident.
 pub fn is_about(dedup_key: &str, incident: &str) -> bool {
     dedup_key.strip_prefix(incident).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }

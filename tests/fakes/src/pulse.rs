@@ -1,4 +1,4 @@
-//! A dead man's switch: it takes signs of life at one secret address and remembers when they came.
+//! A dead man's switch: it accepts heartbeats at a secret address and records their times.
 
 use std::time::Instant;
 

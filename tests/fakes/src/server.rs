@@ -1,5 +1,5 @@
-//! The server that every fake shares: read a request, consult the script, let the service act,
-//! answer or misbehave.
+//! The server that all fakes share. It reads a request, checks the script, lets the service act,
+//! and answers or applies a fault.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -26,22 +26,22 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::fault::{Fault, Script};
 
-/// No receiver here takes more; PagerDuty's own limit is half of it.
+/// The most bytes of a body. No receiver here accepts more; PagerDuty's own limit is half of it.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// What a stand-in is: its state, and how a request changes it. No clock and no socket: the server
-/// brings both.
+/// The logic of a fake: its state, and the effect of a request on it. It uses no clock and no
+/// socket, which the server provides.
 pub trait Service: Clone + Default + Send + Sync + 'static {
-    /// The name of this request in a [`Script`]; none for pages that people look at.
+    /// The name of this request in a [`Script`]; `None` for pages for people.
     fn endpoint(request: &Received) -> Option<String>;
 
-    /// Acts on the request.
+    /// Applies the request to the state.
     fn serve(&mut self, request: &Received) -> Reply;
 
-    /// What a refusal looks like at this service.
+    /// A refusal in the format of this service.
     fn refuse(status: u16, error: &str) -> Reply;
 
-    /// The service's own "no", where it does not use an HTTP status for it.
+    /// The service's own form of a refusal, if it does not use an HTTP status.
     fn not_ok(error: &str) -> Reply {
         Self::refuse(400, error)
     }
@@ -49,7 +49,7 @@ pub trait Service: Clone + Default + Send + Sync + 'static {
     fn received(&mut self) -> &mut Vec<Received>;
 }
 
-/// How a request ended.
+/// The end of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     Status(u16),
@@ -57,16 +57,16 @@ pub enum Answer {
     Silence,
 }
 
-/// A request as it arrived, kept for ever.
+/// A request as it arrived, which is kept.
 #[derive(Debug, Clone)]
 pub struct Received {
-    /// When its last byte had been read.
+    /// When the last byte was read.
     pub at: Instant,
     pub time: Timestamp,
     pub method: String,
     pub path: String,
     pub query: BTreeMap<String, String>,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub headers: BTreeMap<String, String>,
     pub body: Bytes,
     pub answer: Answer,
@@ -112,12 +112,12 @@ impl Reply {
     }
 }
 
-/// A condition that did not come true in time.
+/// A condition that did not become true in time.
 #[derive(Debug, thiserror::Error)]
 #[error("the condition on the fake did not hold within {0:?}")]
 pub struct TimedOut(pub Duration);
 
-/// A running stand-in; it stops when dropped.
+/// A running fake, which stops on drop.
 #[derive(Debug)]
 pub struct Fake<S> {
     addr: SocketAddr,
@@ -126,7 +126,7 @@ pub struct Fake<S> {
 }
 
 impl<S: Service> Fake<S> {
-    /// Starts on a free port of the loopback interface, with an empty state.
+    /// Starts the fake on a free loopback port, with an empty state.
     pub async fn start() -> Self {
         Self::start_with(S::default()).await
     }
@@ -150,12 +150,12 @@ impl<S: Service> Fake<S> {
         Self { addr, core, _stop: stop.drop_guard() }
     }
 
-    /// The state itself, for other doors to the same service.
+    /// The shared state, for other endpoints of the same service.
     pub(crate) fn shared(&self) -> Arc<watch::Sender<S>> {
         Arc::clone(&self.core.state)
     }
 
-    /// `http://127.0.0.1:<port>`, without a final slash.
+    /// The base URL `http://127.0.0.1:<port>`, without a trailing slash.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }
@@ -168,24 +168,24 @@ impl<S: Service> Fake<S> {
         &self.core.script
     }
 
-    /// A copy of the state as it is now.
+    /// A copy of the present state.
     pub fn state(&self) -> S {
         self.core.state.borrow().clone()
     }
 
-    /// Looks at the state without copying it.
+    /// Reads the state without copying it.
     pub fn with<T>(&self, f: impl FnOnce(&S) -> T) -> T {
         f(&self.core.state.borrow())
     }
 
-    /// Changes the state: settings before a test, a person's doings during one.
+    /// Changes the state: settings before a test, or actions of a person during one.
     pub fn change<T>(&self, f: impl FnOnce(&mut S) -> T) -> T {
         let mut out = None;
         self.core.state.send_modify(|s| out = Some(f(s)));
         out.expect("send_modify runs its closure once")
     }
 
-    /// Waits until the state satisfies `cond`, and returns that state.
+    /// Waits until the state satisfies `cond`, and returns the state.
     pub async fn wait_for(&self, cond: impl FnMut(&S) -> bool, timeout: Duration) -> Result<S, TimedOut> {
         let mut rx = self.core.state.subscribe();
         match tokio::time::timeout(timeout, rx.wait_for(cond)).await {
@@ -212,7 +212,8 @@ async fn handle<S: Service>(
     let endpoint = S::endpoint(&received);
     let fault = endpoint.as_deref().and_then(|e| core.script.take(e));
     let taken = fault.as_ref().is_none_or(Fault::taken);
-    // One change of state for the act and its record, so that a waiting test sees both or neither.
+    // One change of state for the action and its record, so that a waiting test sees both or
+    // neither.
     let mut reply = None;
     let act = |state: &mut S| {
         let real = taken.then(|| state.serve(&received));
@@ -229,7 +230,7 @@ async fn handle<S: Service>(
     };
     match endpoint {
         Some(_) => core.state.send_modify(act),
-        // A page that people look at changes nothing and is not recorded.
+        // A page for people changes nothing and is not recorded.
         None => return core.state.borrow().clone().serve(&received).into_response(),
     }
     match reply {
@@ -242,7 +243,7 @@ async fn handle<S: Service>(
     }
 }
 
-/// The service's answer under a fault; none when it does not answer.
+/// The service's answer under a fault; `None` if it does not answer.
 fn answer_of<S: Service>(fault: &Fault) -> Option<Reply> {
     match fault {
         Fault::TooMany(after) => {
@@ -275,7 +276,7 @@ async fn read(request: Request) -> Option<Received> {
     })
 }
 
-/// A listener whose connections a handler can reset in the peer's face.
+/// A listener whose connections a handler can reset.
 struct Breakable(TcpListener);
 
 impl Listener for Breakable {
@@ -284,7 +285,7 @@ impl Listener for Breakable {
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
-            // Out of descriptors and the like: the next turn may do better.
+            // Errors such as a lack of descriptors are temporary.
             if let Ok((stream, addr)) = self.0.accept().await {
                 let _ = stream.set_nodelay(true);
                 return (BreakableStream { stream, reset: ResetHandle::default() }, addr);
@@ -323,8 +324,8 @@ struct BreakableStream {
 }
 
 impl BreakableStream {
-    /// Once the handle is pulled, the answer that hyper tries to write fails here and the socket
-    /// closes with RST.
+    /// Fails once the reset was requested, so that hyper's write fails and the socket closes with
+    /// RST.
     fn broken(&self) -> io::Result<()> {
         if self.reset.pulled() { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
     }

@@ -1,5 +1,6 @@
-//! Slack: `chat.postMessage`, `chat.update`, `conversations.history`, `conversations.replies`,
-//! `auth.test`, files, and incoming webhooks, with the rules that the real service enforces.
+//! A fake of Slack: `chat.postMessage`, `chat.update`, `conversations.history`,
+//! `conversations.replies`, `auth.test`, files, and incoming webhooks, with the rules of the real
+//! service.
 //!
 //! Facts from Slack's published API specification and its SDKs: HTTP 200 with `ok: false` for every
 //! refusal but the rate limit; a channel may be named by `#name` when posting but only by id when
@@ -31,9 +32,10 @@ pub use files::File;
 pub use person::{Whisper, interaction_body, slack_signature};
 pub use socket::SlackSocket;
 
-/// Slack cuts longer texts; a sender that relies on that has lost the end of its message.
+/// The most characters of a text. Slack truncates longer ones, and a sender that relies on this
+/// loses the end of its message.
 const MAX_TEXT: usize = 40_000;
-/// `chat.update` is stricter.
+/// The most characters of a text for `chat.update`.
 const MAX_UPDATE_TEXT: usize = 4_000;
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -49,21 +51,21 @@ pub struct Post {
     pub attachments: Vec<Value>,
     pub metadata: Option<Value>,
     pub at: Instant,
-    /// Also shown in the channel.
+    /// Whether the reply is also shown in the channel.
     pub broadcast: bool,
-    /// Earlier texts, oldest first.
+    /// The earlier texts, oldest first.
     pub edits: Vec<String>,
-    /// The id of the file that it shares.
+    /// The id of the file that the message shares.
     pub file: Option<String>,
 }
 
 impl Post {
-    /// Whether it is in the channel itself and not in a thread.
+    /// Whether the message is in the channel and not in a thread.
     pub fn is_top(&self) -> bool {
         self.thread_ts.is_none()
     }
 
-    /// Every text a reader of the message sees: fallback text, blocks, attachments.
+    /// All texts that a reader of the message sees: fallback text, blocks, attachments.
     pub fn visible_text(&self) -> String {
         let mut out = self.text.clone();
         for v in self.blocks.iter().chain(&self.attachments) {
@@ -73,48 +75,49 @@ impl Post {
     }
 }
 
-/// A token bucket a channel.
+/// A token bucket per channel.
 #[derive(Debug, Clone, Copy)]
 pub struct RateLimit {
     pub per_second: f64,
     pub burst: f64,
 }
 
-/// How much of channels and threads an app may read.
+/// The limit of reading channels and threads.
 #[derive(Debug, Clone, Copy)]
 pub struct HistoryLimit {
-    /// Requests, of each method.
+    /// The most requests per minute and method.
     pub per_minute: usize,
-    /// Messages a request, however many it asks for.
+    /// The most messages per request, whatever it asks for.
     pub max: usize,
 }
 
 #[derive(Debug, Clone)]
 pub struct Slack {
     pub token: String,
-    /// What the token may do: what `docs/receivers.md` requires where the channel is public.
+    /// The scopes of the token. The default is what `docs/receivers.md` requires for a public
+    /// channel.
     pub scopes: BTreeSet<String>,
     pub channels: Vec<Channel>,
-    /// Path of each incoming webhook, and the channel it posts to.
+    /// The path of each incoming webhook, and its channel.
     pub webhooks: BTreeMap<String, String>,
-    /// None accepts any rate.
+    /// The rate limit; `None` accepts any rate.
     pub rate: Option<RateLimit>,
-    /// None, as for an app of one's own workspace: any number of requests.
+    /// The history limit; `None`, as for a workspace's own app, accepts any number of requests.
     pub history: Option<HistoryLimit>,
     pub posts: Vec<Post>,
     pub files: Vec<File>,
-    /// How long an address for an upload is good.
+    /// The lifetime of an upload address.
     pub upload_life: Duration,
-    /// What only one person sees, in answer to a click.
+    /// Messages that only one person sees, in answer to a click.
     pub whispers: Vec<Whisper>,
     pub requests: Vec<Received>,
     /// People of other workspaces in a shared channel: their id, and their own team.
     pub guests: BTreeMap<String, String>,
-    /// The organisation that the workspace is a part of.
+    /// The organisation of the workspace.
     pub enterprise: Option<String>,
     responses: BTreeMap<String, ResponseUrl>,
     clicks: u32,
-    /// Where sockets are, if the app has Socket Mode.
+    /// The address of sockets, if the app has Socket Mode.
     socket_url: Option<String>,
     tickets: BTreeSet<String>,
     buckets: BTreeMap<String, (f64, Instant)>,
@@ -150,11 +153,11 @@ impl Default for Slack {
     }
 }
 
-/// A refusal: Slack's error name and the fields beside it.
+/// A refusal: Slack's error name and additional fields.
 struct No {
     error: &'static str,
     messages: Vec<String>,
-    /// Scopes, of which the token has none.
+    /// The required scopes, none of which the token has.
     needed: Option<String>,
 }
 
@@ -165,21 +168,21 @@ impl From<&'static str> for No {
 }
 
 impl Slack {
-    /// The one bot token that is accepted.
+    /// The only bot token that is accepted.
     pub const TOKEN: &str = "xoxb-stepwatch-fake-token";
-    /// The scopes that it has by default.
+    /// The default scopes of the token.
     pub const SCOPES: [&str; 3] = ["chat:write", "channels:history", "channels:read"];
-    /// The scope of files, which is not among these.
+    /// The scope of files, which is not among the defaults.
     pub const FILES: &str = files::SCOPE;
-    /// The workspace that the app is installed in.
+    /// The workspace in which the app is installed.
     pub const TEAM: &str = "T0FAKE";
     /// The app's signing secret, and its app-level token.
     pub const SIGNING_SECRET: &str = "fake-slack-signing-secret";
     pub const APP_TOKEN: &str = "xapp-stepwatch-fake-app-token";
-    /// Path of the incoming webhook that posts to `#training`.
+    /// The path of the incoming webhook that posts to `#training`.
     pub const WEBHOOK: &str = "/services/T0FAKE/B0FAKE/stepwatchfakewebhook";
 
-    /// The messages in the channels themselves.
+    /// The messages in channels, without replies.
     pub fn top(&self) -> impl Iterator<Item = &Post> {
         self.posts.iter().filter(|p| p.is_top())
     }
@@ -243,7 +246,7 @@ impl Slack {
         Ok(json!({"channel": channel, "ts": ts, "message": message}))
     }
 
-    /// A message that has passed every check, not yet posted.
+    /// A message that has passed all checks, before it is posted.
     fn checked(&mut self, req: &Received, channel: &str, args: &Value) -> Result<Post, No> {
         let content = Content::read(args, MAX_TEXT)?;
         let thread_ts = args["thread_ts"].as_str().map(str::to_owned);
@@ -276,7 +279,7 @@ impl Slack {
         let found = self.posts.iter_mut().find(|p| p.channel == channel && p.ts == ts);
         let post = found.ok_or(No::from("message_not_found"))?;
         post.edits.push(post.text.clone());
-        // What is absent stays, except that a text without blocks removes the blocks.
+        // Absent parts stay, except that a text without blocks removes the blocks.
         if let Some(text) = content.text {
             post.text = text;
             post.blocks.clear();
@@ -293,8 +296,8 @@ impl Slack {
         let in_channel = |p: &&Post| p.channel == channel && (p.is_top() || p.broadcast);
         let mut found: Vec<_> =
             self.posts.iter().filter(in_channel).filter(|p| in_window(&p.ts, args)).collect();
-        // As in the reference of the method that came before this one: with `oldest` alone the
-        // pages begin there and go forward. Within a page the newest is always first.
+        // As in the reference of the predecessor of this method: with `oldest` alone, the pages
+        // begin there and continue forward. Within a page, the newest message is first.
         let forward = args.contains_key("oldest") && !args.contains_key("latest");
         if !forward {
             found.reverse();
@@ -320,7 +323,7 @@ impl Slack {
         self.history.map_or(limit, |history| limit.min(history.max))
     }
 
-    /// Whether this method was asked too often for messages within a minute.
+    /// Whether this method was called too often within a minute.
     fn has_read_enough(&mut self, method: &str, now: Instant) -> bool {
         let Some(history) = self.history else { return false };
         let reads = self.reads.entry(method.to_owned()).or_default();
@@ -332,13 +335,14 @@ impl Slack {
         false
     }
 
-    /// Message timestamps are ids: unique in their channel, and rising.
+    /// A new message timestamp. Timestamps are ids: unique in their channel, and rising.
     fn next_ts(&mut self, req: &Received) -> String {
         self.last_ts = req.time.as_microsecond().max(self.last_ts + 1);
         format!("{}.{:06}", self.last_ts / 1_000_000, self.last_ts % 1_000_000)
     }
 
-    /// Takes a token of the channel's bucket; without one the request is refused.
+    /// Takes a token of the channel's bucket; true if there is none and the request must be
+    /// refused.
     fn over_rate(&mut self, channel: &str, now: Instant) -> bool {
         let Some(rate) = self.rate else { return false };
         let (tokens, last) = self.buckets.entry(channel.to_owned()).or_insert((rate.burst, now));
@@ -363,7 +367,7 @@ impl Slack {
             Ok(v @ Value::Object(_)) => v,
             _ => return Reply::text(400, "invalid_payload"),
         };
-        // A webhook needs neither a scope nor an invitation: it was made for this channel.
+        // A webhook needs neither a scope nor an invitation, because it belongs to this channel.
         match self.at_work(&channel).and_then(|id| self.checked(req, &id, &args)) {
             Ok(post) => {
                 self.posts.push(post);

@@ -1,10 +1,10 @@
-//! A mail relay: takes messages by SMTP, checks what relays and mailboxes check, and keeps them by
-//! conversation.
+//! A fake mail relay: accepts messages by SMTP, checks what relays and mailboxes check, and stores
+//! them by conversation.
 //!
-//! It refuses bare line feeds, long lines, headers that occur twice or not at all, and replies to
-//! messages it has never seen; a message whose id it has seen is counted, and not shown again. It
-//! encrypts from the first byte, when asked to, or not at all, and may have somebody in between who
-//! takes the offer away.
+//! It refuses bare line feeds, long lines, missing or duplicate headers, and replies to unknown
+//! messages; a message with a known id is counted and not stored again. It encrypts from the first
+//! byte, on request, or not at all, and may simulate an attacker who removes the offer of
+//! encryption.
 
 mod mail;
 
@@ -26,33 +26,33 @@ use crate::server::TimedOut;
 
 pub use mail::Mail;
 
-/// What goes wrong once, at `DATA`'s end by default.
+/// A fault that occurs once, by default at the end of `DATA`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SmtpFault {
     /// This reply to `MAIL`.
     Mail(u16),
-    /// This reply after the message; nothing is taken.
+    /// This reply after the message, which is not accepted.
     Data(u16),
-    /// The connection breaks after the message; nothing is taken.
+    /// The connection breaks after the message, which is not accepted.
     Reset,
-    /// The message is taken and the connection breaks before the reply.
+    /// The message is accepted, and the connection breaks before the reply.
     TakenThenReset,
-    /// The message is read and nothing more is answered.
+    /// The message is read, and nothing more is answered.
     Hang,
 }
 
-/// When the relay encrypts.
+/// How the relay encrypts.
 #[derive(Debug, Clone, Default)]
 pub enum Encryption {
     #[default]
     Never,
     /// From the first byte.
     Always(Arc<ServerConfig>),
-    /// When it is asked to, which it offers.
+    /// On request, which the relay offers.
     OnRequest(Arc<ServerConfig>),
-    /// It could, but somebody in between takes the offer out of its greeting.
+    /// On request, but an attacker removes the offer from the greeting.
     Stripped,
-    /// It offers it, and somebody in between refuses when it is asked for.
+    /// On request, but an attacker refuses the request.
     Refused,
 }
 
@@ -62,24 +62,24 @@ type Stream = BufReader<Box<dyn Io>>;
 
 #[derive(Debug, Clone, Default)]
 pub struct Smtp {
-    /// Those who may send; everybody if there is none.
+    /// The accounts that may send; anybody may if there are none.
     pub accounts: BTreeMap<String, String>,
     /// Addresses that do not exist.
     pub unknown: BTreeSet<String>,
-    /// Addresses that are asked to come again later.
+    /// Addresses that are temporarily refused.
     pub later: BTreeSet<String>,
     pub mails: Vec<Mail>,
-    /// Copies of what had arrived.
+    /// The number of copies of messages that had arrived.
     pub duplicates: usize,
-    /// What was refused, and why.
+    /// The reasons for refusals.
     pub refused: Vec<String>,
     pub connections: usize,
-    /// What was sent in the clear: the first word of each line.
+    /// The first word of each line that was sent unencrypted.
     pub in_the_clear: Vec<String>,
     pub faults: VecDeque<SmtpFault>,
 }
 
-/// A running relay; it stops when dropped.
+/// A running relay, which stops on drop.
 #[derive(Debug)]
 pub struct FakeSmtp {
     addr: SocketAddr,
@@ -244,7 +244,7 @@ impl Session {
         if self.authorized {
             return "235 2.7.0 Authentication successful".into();
         }
-        // Some relays are this careless.
+        // Some relays expose secrets like this.
         format!("535 5.7.8 Authentication credentials invalid: {user} {password}")
     }
 
@@ -279,7 +279,7 @@ impl Session {
         "250 2.1.5 Ok".into()
     }
 
-    /// The reply, or none when the connection breaks.
+    /// The reply; `None` if the connection breaks.
     fn take(&mut self, raw: &str, state: &watch::Sender<Smtp>) -> Option<String> {
         let mut reply = Some("250 2.0.0 Ok: queued".to_owned());
         let (from, to) = (self.from.take().unwrap_or_default(), std::mem::take(&mut self.to));
@@ -319,7 +319,7 @@ fn address(line: &str) -> Option<String> {
     Some(line[start + 1..end].to_ascii_lowercase())
 }
 
-/// The message as it came, with the dots that SMTP doubles made single.
+/// The message as it was sent, without SMTP's doubled dots.
 async fn data(lines: &mut Stream) -> std::io::Result<String> {
     let mut raw = String::new();
     loop {

@@ -1,5 +1,4 @@
-//! A receiver of signed webhooks that does what a careful one does: verify, then drop what it has
-//! seen before.
+//! A receiver of signed webhooks that verifies them and drops duplicates, as a careful one does.
 
 use std::time::Instant;
 
@@ -9,10 +8,10 @@ use sha2::Sha256;
 
 use crate::server::{Received, Reply, Service};
 
-/// Older signatures could be replays.
+/// The most seconds of age of a signature; older ones could be replays.
 const MAX_AGE_SECONDS: i64 = 300;
 
-/// A webhook that was verified and not seen before.
+/// A webhook that was verified and is no duplicate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delivery {
     pub at: Instant,
@@ -23,11 +22,11 @@ pub struct Delivery {
 #[derive(Debug, Clone)]
 pub struct WebhookSink {
     pub secret: String,
-    /// One for each idempotency key.
+    /// One delivery per idempotency key.
     pub deliveries: Vec<Delivery>,
-    /// Deliveries whose key had been seen: harmless, and counted.
+    /// The number of deliveries with a known key, which are harmless.
     pub duplicates: usize,
-    /// Why requests were refused.
+    /// The reasons for refusals.
     pub refused: Vec<String>,
     pub requests: Vec<Received>,
 }
@@ -58,7 +57,7 @@ impl WebhookSink {
         let given = header("x-stepwatch-signature")?;
         let want = signature(&self.secret, ts, &req.body);
         let same = |given: &str| bool::from(subtle::ConstantTimeEq::ct_eq(given.as_bytes(), want.as_bytes()));
-        // Two while a secret is being replaced.
+        // Two signatures during a secret rotation.
         if given.split(',').any(same) { Ok(()) } else { Err("signature does not match".into()) }
     }
 }

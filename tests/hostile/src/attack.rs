@@ -1,4 +1,4 @@
-//! What an attack is, and what it is given of its target.
+//! An attack, and the data about its target.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -21,31 +21,30 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
-    /// By another user than the exporter's and the trainer's; otherwise by an operator, or from the
-    /// network.
+    /// Whether the attacker is a local user other than those of the exporter and the trainer;
+    /// otherwise it is an operator, or on the network.
     pub(crate) neighbour: bool,
-    /// Lines of the exporter's configuration, where the attack needs some; the directory is the
-    /// attacker's.
+    /// Additional lines of the exporter's configuration; the directory is the attacker's.
     pub(crate) exporter: fn(&Path) -> String,
-    /// More arguments of the exporter; the directory is the same.
+    /// Additional arguments of the exporter; the directory is the same.
     pub(crate) args: fn(&Path) -> Vec<OsString>,
-    /// Goes on until its process is killed, or returns.
+    /// Runs the attack until its process is killed, or returns.
     pub(crate) act: fn(&Target) -> anyhow::Result<()>,
-    /// How many incidents may page besides the genuine one.
+    /// How many incidents may page in addition to the genuine one.
     pub(crate) pages: usize,
-    /// Nothing can be recorded while it lasts, so that pages wait ten seconds before they go out
-    /// from memory.
+    /// Whether nothing can be recorded during the attack, so that pages are sent from memory after
+    /// ten seconds.
     pub(crate) unrecorded: bool,
-    /// What the exporter may take at most.
+    /// The most memory of the exporter in KiB.
     pub(crate) exporter_max_kib: u64,
-    /// How much of a core the exporter may take at most.
+    /// The most processor time of the exporter, as a share of one core.
     pub(crate) exporter_max_cpu: f64,
-    /// Records of the attacker's own exporter that the alerter must have read: the attack lasts
-    /// until it has.
+    /// The number of records of the attacker's own exporter that the alerter must read before the
+    /// attack ends.
     pub(crate) records: u64,
 }
 
-/// Of docs/security.md: what one attack may make the exporter take.
+/// The exporter's memory limit under one attack, from docs/security.md.
 const EXPORTER_MAX_KIB: u64 = 64 << 10;
 
 impl Attack {
@@ -71,12 +70,12 @@ pub(crate) struct Target {
     pub(crate) ingest: PathBuf,
     pub(crate) alerter: SocketAddr,
     pub(crate) database: PathBuf,
-    /// Files that name exporters to the alerter.
+    /// The directory of the files that name exporters to the alerter.
     pub(crate) targets: PathBuf,
-    /// What the attacker may write to.
+    /// The directory to which the attacker may write.
     pub(crate) dir: PathBuf,
     pub(crate) private: Private,
-    /// Seconds that the alerter's clock is ahead.
+    /// The seconds by which the alerter's clock is ahead.
     pub(crate) ahead: i64,
 }
 
@@ -84,19 +83,19 @@ pub(crate) struct Target {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Private {
     pub(crate) log: PathBuf,
-    /// As it is written in the log.
+    /// The loss as it is written in the log.
     pub(crate) loss: String,
 }
 
 impl Target {
-    /// A connection of the packet socket.
+    /// A connection to the packet socket.
     pub(crate) fn packets(&self) -> anyhow::Result<Packets> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &SocketAddrUnix::new(&self.ingest)?).context("the packet socket")?;
         Ok(Packets(socket))
     }
 
-    /// The datagram socket, to which each packet goes by itself.
+    /// The datagram socket, to which each packet is sent individually.
     pub(crate) fn datagrams(&self) -> anyhow::Result<Packets> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         let path = self.ingest.with_file_name("ingest.dgram");
@@ -118,16 +117,16 @@ thread_local! {
     static SOURCE: Cell<Option<Ipv4Addr>> = const { Cell::new(None) };
 }
 
-/// What this thread opens from now on comes from this address.
+/// Sets the source address of all further connections of this thread.
 pub(crate) fn come_from(address: Ipv4Addr) {
     SOURCE.set(Some(address));
 }
 
-/// A socket that is not connected yet.
+/// A socket that is not connected.
 pub(crate) fn tcp() -> anyhow::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if let Some(source) = SOURCE.get() {
-        // Ports of connections that were just closed do as well.
+        // Allows the reuse of ports of connections that were just closed.
         set_socket_reuseaddr(&socket, true)?;
         bind(&socket, &SocketAddrV4::new(source, 0))?;
     }
@@ -136,7 +135,7 @@ pub(crate) fn tcp() -> anyhow::Result<OwnedFd> {
 
 pub(crate) fn open(addr: SocketAddr) -> anyhow::Result<TcpStream> {
     let socket = tcp()?;
-    // Of the connection too.
+    // This limits the connect too.
     set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
     connect(&socket, &addr)?;
     let stream = TcpStream::from(socket);
@@ -144,19 +143,19 @@ pub(crate) fn open(addr: SocketAddr) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends a request and returns the status, or nothing where the connection was closed first.
+/// Sends a request and returns the status; `None` if the connection was closed first.
 pub(crate) fn post(addr: SocketAddr, path: &str, headers: &str, body: &[u8]) -> Option<u16> {
     let headers = format!("host: {addr}\r\n{headers}");
     request(addr, "POST", path, &headers, body)?.split(' ').nth(1)?.parse().ok()
 }
 
-/// What is answered after the headers.
+/// The body of a response.
 pub(crate) fn get(addr: SocketAddr, path: &str) -> Option<String> {
     let answer = request(addr, "GET", path, &format!("host: {addr}\r\n"), b"")?;
     Some(answer.split_once("\r\n\r\n")?.1.to_owned())
 }
 
-/// The whole answer to a request whose headers are given but for its length.
+/// The whole response to a request. `headers` lacks only the content length.
 pub(crate) fn request(
     addr: SocketAddr,
     method: &str,
@@ -174,13 +173,13 @@ pub(crate) fn request(
     Some(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// As many files as the system lets this process have open.
+/// Raises the limit of open files to the maximum.
 pub(crate) fn raise_open_files() -> anyhow::Result<()> {
     let maximum = getrlimit(Resource::Nofile).maximum;
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
-/// Holds what was opened until the process is killed.
+/// Keeps a value until the process is killed.
 pub(crate) fn hold<T>(held: T) -> ! {
     let _held = held;
     loop {

@@ -1,4 +1,4 @@
-//! The attacks, each a file and a line here.
+//! The attacks, one file and one line each.
 
 mod bodies;
 mod descriptors;

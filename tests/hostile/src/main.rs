@@ -1,10 +1,10 @@
-//! Attacks the two real programs, one attack after another, and measures what each costs: the
-//! memory of both programs, how old a genuine step is when it is on the page, and how long it takes
-//! until a genuine NaN pages.
+//! Attacks the two real programs with one attack after another, and measures the cost of each: the
+//! memory of both programs, the age of a genuine step when it is on the page, and the time until a
+//! genuine NaN pages.
 //!
 //! `cargo run --release -p stepwatch-hostile [ATTACK...]`; `cargo verify --full` runs all of them.
-//! As root, what a neighbour on the node does is done by another user. It ends with 1 if a bound of
-//! docs/security.md does not hold.
+//! As root, the attacks of a neighbour on the node run as another user. The exit status is 1 if a
+//! bound of docs/security.md does not hold.
 
 #![expect(clippy::print_stdout, reason = "it is a terminal program")]
 

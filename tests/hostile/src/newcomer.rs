@@ -1,4 +1,4 @@
-//! A trainer of a third user, which starts during the attack.
+//! A trainer of a third user that starts during the attack.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub(crate) const RUN: &str = "newcomer";
 pub(crate) const USER: u32 = 65_533;
 const STEP: Duration = Duration::from_millis(100);
 
-/// Makes steps until killed. A connection that was closed is opened again, as the clients do.
+/// Makes steps until killed. A closed connection is opened again, as the clients do.
 pub(crate) fn train(target: &Target) {
     let mut rank = None;
     for step in 1.. {
@@ -21,7 +21,7 @@ pub(crate) fn train(target: &Target) {
         if rank.as_ref().is_some_and(|r| r.step(step, &[("loss", loss), ("grad_norm", grad_norm)]).is_err()) {
             rank = None;
         }
-        // Nobody wakes it.
+        // Nothing wakes the thread.
         std::thread::park_timeout(STEP);
     }
 }

@@ -1,5 +1,5 @@
-//! Both programs as they are shipped, a trainer that has nothing to do with the attack, and what is
-//! measured of them meanwhile.
+//! Starts both programs as they are shipped and a genuine trainer, and measures them during an
+//! attack.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,46 +18,46 @@ use crate::ways::Way;
 
 pub(crate) const GENUINE: &str = "genuine";
 
-/// Of docs/security.md.
+/// Bounds of docs/security.md.
 const ALERTER_MAX_KIB: u64 = 128 << 10;
 const AGE_MAX: Duration = Duration::from_secs(2);
 const NEWCOMER_MAX: Duration = Duration::from_secs(5);
 const PAGE_MAX: Duration = Duration::from_secs(2);
-/// Where nothing can be recorded: ten seconds are waited for the store, and the loop looks each
-/// second.
+/// The bound if nothing can be recorded: ten seconds until the alerter sends from memory, and a
+/// loop that checks every second.
 const UNRECORDED_PAGE_MAX: Duration = Duration::from_secs(14);
 
-/// Steps before the attack, and seconds by which the alerter's clock is put forward after them: a
-/// run that has been known for longer than ten minutes.
+/// The number of steps before the attack, and the seconds by which the alerter's clock is then
+/// advanced, so that the run is known for more than ten minutes.
 const WARM: i64 = 300;
 const KNOWN: i64 = 11 * 60;
-/// Of the attack before the genuine run breaks.
+/// The duration of the attack before the genuine run breaks.
 const LASTS: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_mins(1);
-/// For the alerter to read what an attack sends it.
+/// The time limit for the alerter to read what an attack sends.
 const READ_WITHIN: Duration = Duration::from_mins(5);
-/// On a page it would be that of the log that nobody else may read.
+/// A loss that only the unreadable log has; it must not appear on a page.
 const PRIVATE_LOSS: f64 = 321.098_765;
 const NOBODY: u32 = 65_534;
 
 #[derive(Debug)]
 pub(crate) struct Measured {
     exporter_kib: u64,
-    /// Of a core, during the attack.
+    /// The share of a core during the attack.
     exporter_cpu: f64,
     alerter_kib: u64,
-    /// Of a genuine step when it was on the page, at worst.
+    /// The worst age of a genuine step when it was on the page.
     age: Duration,
-    /// From the genuine NaN to the page that names its run.
+    /// The time from the genuine NaN to the page that names its run.
     page_after: Duration,
-    /// From the start of a trainer of a third user until the alerter knows its run and its steps
-    /// are on the page.
+    /// The time from the start of a third user's trainer until the alerter knows its run and its
+    /// steps are on the page.
     newcomer_after: Duration,
-    /// Until the steps are on the page.
+    /// The time until its steps are on the page.
     newcomer_on_page_after: Duration,
-    /// Of the attacker's own exporter.
+    /// The number of records of the attacker's own exporter.
     records: u64,
-    /// Incidents that paged besides.
+    /// The number of other incidents that paged.
     others: usize,
     probes: u32,
     probes_failed: u32,
@@ -82,7 +82,7 @@ impl Measured {
         )
     }
 
-    /// Which bounds do not hold.
+    /// The bounds that do not hold.
     pub(crate) fn wrong(&self, attack: &Attack) -> Vec<String> {
         let page_max = if attack.unrecorded { UNRECORDED_PAGE_MAX } else { PAGE_MAX };
         let bounds = [
@@ -207,7 +207,7 @@ pub(crate) async fn measure(attack: &Attack) -> anyhow::Result<Measured> {
     Ok(measured)
 }
 
-/// Starts this program again, perhaps as another user.
+/// Starts this program again, possibly as another user.
 fn act_as(
     home: &Path,
     name: &str,
@@ -215,7 +215,7 @@ fn act_as(
     target: &Target,
     user: Option<u32>,
 ) -> anyhow::Result<Daemon> {
-    // Where nobody else may look into the directory that this program lies in.
+    // A copy for other users, who may not be able to read the directory of this program.
     let program = home.join("hostile");
     if !program.exists() {
         std::fs::copy(std::env::current_exe()?, &program)?;
@@ -223,7 +223,7 @@ fn act_as(
     let mut act = command(&program);
     act.args(args).arg(serde_json::to_string(target)?);
     if let Some(user) = user {
-        // As the exporter's own user it would be trusted, and attack nothing.
+        // The exporter's own user is trusted, so the attack would prove nothing.
         anyhow::ensure!(rustix::process::geteuid().is_root(), "{name} needs root: it acts as another user");
         act.uid(user).gid(user);
     }
@@ -231,8 +231,8 @@ fn act_as(
 }
 
 impl Stage {
-    /// Makes genuine steps while the attack lasts, and has a newcomer start in the middle of it.
-    /// Returns how much of a core the exporter took, and the newcomer.
+    /// Makes genuine steps during the attack, and starts a newcomer in the middle. Returns the
+    /// exporter's share of a core, and the newcomer.
     async fn endure(&mut self, start: impl Fn() -> anyhow::Result<Daemon>) -> anyhow::Result<(f64, Daemon)> {
         let (began, used) = (Instant::now(), processor_time(&self.stack.exporter.daemon)?);
         self.steps_until(began + LASTS / 2).await?;
@@ -246,7 +246,7 @@ impl Stage {
         Ok((exporter_cpu, newcomer))
     }
 
-    /// Waits until the alerter has read what the attack is to make it read.
+    /// Waits until the alerter has read the records of the attack.
     async fn read_all(&mut self, attack: &Attack) -> anyhow::Result<()> {
         let began = Instant::now();
         while self.records().await < attack.records && began.elapsed() < READ_WITHIN {
@@ -263,7 +263,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Another step of the genuine runs, each by its own way; how long until all are on the page.
+    /// Makes another step of the genuine runs, one per way of reporting, and waits until all are on
+    /// the page.
     async fn healthy_step(&mut self) -> anyhow::Result<()> {
         self.step += 1;
         let (loss, grad_norm) = healthy(self.step);
@@ -284,7 +285,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A supervisor of the processes probes them as well.
+    /// Probes both programs, as a supervisor does.
     async fn probe(&mut self) {
         for url in [self.stack.exporter.url(), self.stack.alerter.url()] {
             self.probes += 1;
@@ -295,7 +296,7 @@ impl Stage {
         }
     }
 
-    /// Records that the alerter has read of an exporter that is the attacker's.
+    /// The number of records that the alerter has read from the attacker's exporter.
     async fn records(&self) -> u64 {
         let Stack { exporter, alerter, .. } = &self.stack;
         let Ok(list) = http::get_json(&format!("{}/api/v1/sources", alerter.url())).await else { return 0 };
@@ -307,7 +308,7 @@ impl Stage {
         others.filter_map(|source| source["records"].as_u64()).sum()
     }
 
-    /// The loss of the genuine run becomes NaN; how long until a page names it.
+    /// Makes the loss of the genuine run NaN; returns the time until a page names the run.
     async fn break_genuine(&mut self) -> anyhow::Result<Duration> {
         let names_it = |page: &stepwatch_fakes::Page| page.summary.contains(GENUINE);
         anyhow::ensure!(
@@ -341,8 +342,8 @@ impl Stage {
     }
 }
 
-/// How long until steps of a run that was just started are on the page, and until the alerter knows
-/// it; at most the patience for either.
+/// The time until the steps of a new run are on the page, and until the alerter knows the run; each
+/// at most the patience.
 async fn newcomer_is_known(exporter: String, alerter: String) -> (Duration, Duration) {
     let began = Instant::now();
     let stepped = async || {
@@ -361,7 +362,7 @@ async fn knows(alerter: &str, run: &str) -> Option<()> {
     known["runs"].as_array()?.iter().any(|known| known["run"] == run).then_some(())
 }
 
-/// The most memory that a program ever had.
+/// The peak memory of a program in KiB.
 fn peak_kib(program: &Daemon) -> anyhow::Result<u64> {
     let pid = program.pid().context("it has ended")?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -372,8 +373,8 @@ fn peak_kib(program: &Daemon) -> anyhow::Result<u64> {
 fn processor_time(program: &Daemon) -> anyhow::Result<Duration> {
     let pid = program.pid().context("it has ended")?;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // After the name, which may hold anything, state is the first field; user and system time are
-    // the 12th and 13th.
+    // After the name, which may contain anything, the state is the first field; user and system
+    // time are the 12th and 13th.
     let fields = stat.rsplit_once(')').context("no name in stat")?.1.split_whitespace().skip(11);
     let ticks: u64 = fields.take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))

@@ -1,4 +1,4 @@
-//! Trainers that do not use the packet socket: they report their steps by `POST /v1/events` and by
+//! Trainers that do not use the packet socket: they report by `POST /v1/events` and by
 //! OpenTelemetry.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use stepwatch_tests::{http, poll_until};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// How a trainer reports.
+/// The interface by which a trainer reports.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Way {
     Events,
@@ -55,7 +55,7 @@ impl Way {
         }
     }
 
-    /// Reports a step, again and again while it is refused, as senders do.
+    /// Reports a step, and repeats it while it is refused, as senders do.
     pub(crate) async fn report(self, exporter: &str, step: i64, loss: f64) -> anyhow::Result<()> {
         let (url, body) = (format!("{exporter}{}", self.path()), self.body(step, loss));
         let sent = async || {

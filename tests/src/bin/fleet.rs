@@ -9,7 +9,7 @@ use stepwatch_model::time::Ts;
 use stepwatch_tests::fleet::{self, Listener, Mix, Options};
 use stepwatch_wire::Event;
 
-/// Linux counts processor time in hundredths.
+/// The clock ticks per second of Linux's processor times.
 const TICKS: f64 = 100.0;
 
 /// How well the engine names who did it, on a fleet whose faults are known
@@ -111,7 +111,7 @@ fn run(args: &Args) -> std::io::Result<()> {
     pace(score.volume.events, args.hours * args.fleets as f64)
 }
 
-/// What it took, on standard error: it is different every time.
+/// Prints the cost on standard error, because it differs every time.
 fn pace(events: u64, hours: f64) -> std::io::Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or(" unknown").trim();
@@ -124,7 +124,7 @@ fn pace(events: u64, hours: f64) -> std::io::Result<()> {
     )
 }
 
-/// On a shared machine the wall clock measures nothing.
+/// The processor time in seconds, because the wall clock measures nothing on a shared machine.
 fn processor_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let mut fields = stat.rsplit(") ").next()?.split(' ').skip(11);

@@ -1,90 +1,90 @@
-//! One training run: how long its steps take on every rank, and why.
+//! One training run: the duration of its steps on every rank, and the reasons.
 //!
 //! Steps are synchronous. A rank reads its batch and computes; then all wait for the slowest,
-//! exchange gradients and update. So the step time is everyone's, and ranks differ only in what
-//! they did before they waited.
+//! exchange gradients and update. So all ranks have the same step time, and differ only before the
+//! wait.
 
 use std::ops::Range;
 
 use super::layout::GPUS;
 use super::noise::Noise;
 
-/// Shares of a step.
+/// The shares of a step.
 const DATA: f64 = 0.02;
 const COMPUTE: f64 = 0.80;
 const COMM: f64 = 0.10;
 const OPTIM: f64 = 0.03;
-/// How unlike each other healthy ranks are, for good and from step to step.
+/// The permanent differences of healthy ranks, and those from step to step.
 const LOTTERY: f64 = 0.008;
 const JITTER: f64 = 0.006;
-/// How often a healthy rank is interrupted for no reason, in steps.
+/// The rate of random interruptions of a healthy rank, per step.
 const HICCUP: f64 = 1e-6;
-/// The throughput follows the temperature outside.
+/// The amplitude of the throughput's daily cycle with the outside temperature.
 const DIURNAL: f64 = 0.005;
 const DAY: f64 = 86_400.0;
 
 pub(super) const EVAL_EVERY: i64 = 900;
 pub(super) const CKPT_EVERY: i64 = 300;
 const FIRST_STEP: i64 = 20_000;
-/// How far the loss of one rank's batch is from that of all, in nats.
+/// The deviation of the loss of one rank's batch from the mean, in nats.
 const OWN_BATCH: f64 = 0.04;
-/// Share of its steps that a GPU which computes nonsense does so in.
+/// The share of steps in which a corrupt GPU computes wrong values.
 const CORRUPTS: f64 = 0.4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Running,
-    /// It hangs: ranks that are alive wait in a collective.
+    /// The run hangs: live ranks wait in a collective.
     Stuck,
-    /// No process is there.
+    /// There is no process.
     Down,
 }
 
-/// What a trainer times.
+/// What a trainer measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
-    /// Every part, the wait for others among them.
+    /// All parts, including the wait for others.
     Detailed,
-    /// Computation by the GPU's own clock; nothing of the wait.
+    /// The computation by the GPU's own clock, without the wait.
     Coarse,
 }
 
-/// How the model is spread over the ranks, and so which rank has what of the loss.
+/// How the model is distributed over the ranks, and so which rank knows the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spread {
-    /// Every rank has a batch of its own, and reports the loss of that; gradients are one only
-    /// after they were exchanged (FSDP, DDP).
+    /// Every rank has its own batch, and reports its loss; gradients are equal only after the
+    /// exchange (FSDP, DDP).
     Data,
-    /// Tensors over the GPUs of a node, layers over stages, data over what is left. The loss is
-    /// known where the pipeline ends, and only as the mean of all; what is not finite is caught
-    /// on the rank that computed it, before it is exchanged (Megatron).
+    /// Tensors over the GPUs of a node, layers over stages, data over the rest. The loss is known
+    /// only at the end of the pipeline, as the mean of all; a non-finite value is detected on the
+    /// rank that computed it, before the exchange (Megatron).
     Pipeline,
 }
 
-/// What makes it slow.
+/// The cause of slowness.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Effect {
-    /// These ranks compute longer by `factor`, reached over `ramp` steps.
+    /// These ranks compute longer by `factor`, which is reached over `ramp` steps.
     Compute { ranks: Range<usize>, factor: f64, ramp: f64 },
     /// These ranks wait for data, on a share of the steps.
     Data { ranks: Range<usize>, seconds: f64, share: f64 },
-    /// Exchanging takes longer, on a share of the steps.
+    /// The exchange takes longer, on a share of the steps.
     Comm { seconds: f64, share: f64 },
-    /// Any rank stops for a collection of garbage now and then, longer each time.
+    /// Ranks pause at random for garbage collection, longer each time.
     Pauses { chance: f64, seconds: f64, growth: f64 },
 }
 
-/// What is wrong with what it learns.
+/// The cause of wrong training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numeric {
-    /// Gradients explode, the loss follows and comes back; the rank that read the bad data, if it
-    /// was one alone.
+    /// Gradients explode, and the loss follows and recovers; `rank` is the one that read the bad
+    /// data, if it is a single one.
     Spike { rank: Option<usize> },
-    /// It never comes back.
+    /// The loss does not recover.
     Diverge,
-    /// One rank computes nonsense now and then, and it spreads with the gradients.
+    /// One rank computes wrong values at times, which spread with the gradients.
     Corrupt { rank: usize },
-    /// One rank computes something that is no number, once: from the next step on no rank has any.
+    /// One rank computes a non-finite value once; from the next step on, no rank has a finite one.
     Poison { rank: usize },
 }
 
@@ -98,7 +98,7 @@ pub(super) struct Job {
     pub(super) spread: Spread,
     pub(super) base: f64,
     pub(super) state: State,
-    /// Raised by whatever makes a planned step void.
+    /// A number that rises with everything that cancels a planned step.
     pub(super) epoch: u32,
     pub(super) attempt: u32,
     pub(super) step: i64,
@@ -107,21 +107,21 @@ pub(super) struct Job {
     pub(super) alive: Vec<bool>,
     pub(super) effects: Vec<(Effect, i64)>,
     pub(super) numeric: Option<(Numeric, i64)>,
-    /// A gradient that is large once, and a step that is long once.
+    /// A single large gradient, and a single long step.
     pub(super) blip: f64,
     pub(super) hiccup: f64,
-    /// Something is wrong with it: nothing else befalls it meanwhile.
+    /// Whether the run has a fault, during which no other one occurs.
     pub(super) faulty: bool,
-    /// Rank that hangs elsewhere than in a collective, and the phase that it reports.
+    /// A rank that hangs outside a collective, and the phase that it reports.
     pub(super) apart: Option<(usize, &'static str)>,
-    /// Whose own loss is off in this step, and by how much.
+    /// The rank whose own loss deviates in this step, and by how much.
     struck: Option<(usize, f64)>,
     pub(super) noise: Noise,
-    /// Seconds of the step that is under way, of every rank.
+    /// The seconds of the present step, for every rank.
     pub(super) data: Vec<f32>,
     pub(super) compute: Vec<f32>,
-    /// Of the step as it is reported: with the pause before it, as a trainer that times from step
-    /// to step sees it.
+    /// The reported step time, including the pause before the step, as for a trainer that measures
+    /// from step to step.
     pub(super) step_time: f64,
     together: f64,
     offset: Vec<f32>,
@@ -177,8 +177,8 @@ impl Job {
         (1.0 + LOTTERY * self.noise.normal()) as f32
     }
 
-    /// Layers are spread over stages as evenly as they can be: the first has the embedding, the
-    /// last the logits.
+    /// Distributes layers over stages as evenly as possible: the first has the embedding, the last
+    /// the logits.
     pub(super) fn balance(&mut self, heavy: Option<(usize, f64)>) {
         let last = self.stages - 1;
         self.stage_factor = (0..self.stages)
@@ -202,7 +202,7 @@ impl Job {
         self.ranks() / self.stages * (self.stages - 1)
     }
 
-    /// Another node takes a place.
+    /// Puts another node into a slot.
     pub(super) fn seat(&mut self, slot: usize, node: usize) {
         self.slots[slot] = node;
         for rank in slot * GPUS..(slot + 1) * GPUS {
@@ -210,7 +210,7 @@ impl Job {
         }
     }
 
-    /// Begins a step at `now`, after a pause; how long it will take.
+    /// Begins a step at `now` after a pause; returns its duration.
     pub(super) fn plan(&mut self, now: f64, pause: f64) -> f64 {
         let per_stage = self.ranks() / self.stages;
         self.drift = 0.98 * self.drift + 0.001 * self.noise.normal();
@@ -233,7 +233,7 @@ impl Job {
         self.step_time
     }
 
-    /// Lets the effects work; seconds that the exchange takes longer.
+    /// Applies the effects; returns the additional seconds of the exchange.
     fn suffer(&mut self) -> f64 {
         let mut comm = 0.0;
         for (effect, since) in core::mem::take(&mut self.effects) {
@@ -252,8 +252,8 @@ impl Job {
                     comm += seconds * (1.0 + 0.1 * self.noise.normal()).max(0.2);
                 }
                 Effect::Pauses { chance, seconds, growth } => {
-                    // How many ranks pause in a step is nearly Poisson; one more or less makes no
-                    // slower step.
+                    // The number of pausing ranks in a step is nearly Poisson; one more or less
+                    // does not slow the step.
                     let many = (chance * self.ranks() as f64 + self.noise.unit()) as usize;
                     for _ in 0..many {
                         let rank = self.noise.index(self.alive.len());
@@ -268,14 +268,14 @@ impl Job {
         comm
     }
 
-    /// Seconds of a rank in each part of the step: data, compute, exchange and wait, update.
+    /// The seconds of a rank in each part of the step: data, compute, exchange and wait, update.
     pub(super) fn parts(&self, rank: usize) -> [f64; 4] {
         let (data, compute, optim) =
             (f64::from(self.data[rank]), f64::from(self.compute[rank]), self.base * OPTIM);
         [data, compute, (self.together - data - compute - optim).max(0.0), optim]
     }
 
-    /// Loss and gradient norm of the step that ends.
+    /// The loss and gradient norm of the ending step.
     pub(super) fn learn(&mut self) -> (f64, f64) {
         self.loss_drift = 0.9 * self.loss_drift + 0.006 * self.noise.normal();
         let loss = 1.7 + 6.0 * (self.step as f64).powf(-0.35) + self.loss_drift;
@@ -293,7 +293,7 @@ impl Job {
             Numeric::Spike { .. } => (loss, grad),
             Numeric::Diverge => (loss + (0.04 * age).min(4.0), grad * (1.0 + 0.6 * age).min(60.0)),
             Numeric::Corrupt { rank } => {
-                // At once, and then now and then; what it did stays in the weights.
+                // At once, and then at times; the effect stays in the weights.
                 let now = age == 0.0 || self.noise.chance(CORRUPTS);
                 let off = self.noise.between(0.5, 3.0);
                 self.struck = now.then_some((rank, off));
@@ -307,7 +307,7 @@ impl Job {
         }
     }
 
-    /// The loss of a rank's own batch, where the ranks have one each and log it.
+    /// The loss of a rank's own batch, if ranks have and log one.
     pub(super) fn own_loss(&self, rank: usize, loss: f64, noise: &mut Noise) -> Option<f64> {
         let off = self.struck.filter(|(struck, _)| *struck == rank).map_or(0.0, |(_, off)| off);
         (self.spread == Spread::Data).then(|| loss + OWN_BATCH * noise.normal() + off)

@@ -1,4 +1,4 @@
-//! What can befall a run, how often, and what a person must be pointed to.
+//! The kinds of faults of a run, their frequencies, and the culprits that a person must be shown.
 
 use super::noise::Noise;
 
@@ -18,7 +18,7 @@ macro_rules! kinds {
                 match self { $(Self::$name => Family::$family),* }
             }
 
-            /// How often it came, against others of its family.
+            /// The frequency of the kind, relative to others of its family.
             fn count(self) -> f64 {
                 match self { $(Self::$name => $count),* }
             }
@@ -30,9 +30,9 @@ macro_rules! kinds {
 pub enum Family {
     /// The run stops.
     Interruption,
-    /// It goes on, slower.
+    /// The run continues more slowly.
     Slow,
-    /// It goes on, and what it learns is wrong.
+    /// The run continues, but its training is wrong.
     Numeric,
 }
 
@@ -71,16 +71,16 @@ impl Family {
     const SHARES: [(Self, f64); 3] = [(Self::Interruption, 0.6), (Self::Slow, 0.3), (Self::Numeric, 0.1)];
 }
 
-/// Which faults come.
+/// The distribution of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mix {
-    /// As often as they were seen to.
+    /// The observed frequencies.
     Llama3,
-    /// Each kind as often as any other.
+    /// All kinds with equal frequency.
     Even,
-    /// This kind alone.
+    /// Only this kind.
     Only(Kind),
-    /// None at all.
+    /// No faults.
     Quiet,
 }
 

@@ -1,4 +1,4 @@
-//! Which nodes there are, what hangs on which switch, and which run is where.
+//! The nodes of the fleet, their switches, and the runs on them.
 
 use stepwatch_wire::Event;
 
@@ -6,13 +6,13 @@ use super::job::Job;
 use super::noise::Noise;
 
 pub(super) const GPUS: usize = 8;
-/// Node names begin with it.
+/// The prefix of node names.
 pub(super) const PREFIX: &str = "gpu-";
-/// Nodes on one leaf switch.
+/// The number of nodes per leaf switch.
 const LEAF: usize = 16;
-/// The smallest run, in nodes.
+/// The number of nodes of the smallest run.
 const SMALLEST: usize = 8;
-/// Share of the nodes that no run uses.
+/// One in this many nodes is used by no run.
 const IDLE: usize = 16;
 
 const NAMES: [&str; 12] = [
@@ -36,38 +36,38 @@ pub(super) struct Node {
     pub(super) source: String,
     pub(super) gpus: [String; GPUS],
     pub(super) leaf: usize,
-    /// The run that uses it, and where in that run it is.
+    /// The run that uses the node, and the node's slot in it.
     pub(super) at: Option<(usize, usize)>,
     pub(super) up: bool,
-    /// Not waiting for repair.
+    /// Whether the node is not waiting for repair.
     pub(super) fit: bool,
-    /// GPUs of which the driver has logged an error.
+    /// The GPUs for which the driver has logged an error.
     pub(super) marked: Vec<usize>,
-    /// Conditions of it that hold.
+    /// The present conditions of the node.
     pub(super) holds: Vec<Event>,
-    /// Milliseconds that its events usually take to us.
+    /// The usual latency of its events in milliseconds.
     pub(super) latency: i64,
-    /// Seconds that its clock is off.
+    /// The error of its clock in seconds.
     pub(super) skew: f64,
     pub(super) health: Health,
 }
 
-/// What its readings show.
+/// The state behind a node's readings.
 #[derive(Debug, Clone)]
 pub(super) struct Health {
-    /// Share of the usual clock, degrees and watts of each GPU apart from load.
+    /// The share of the usual clock of each GPU, and its degrees and watts independent of load.
     pub(super) clock: [f64; GPUS],
     pub(super) warmth: [f64; GPUS],
     pub(super) watts: [f64; GPUS],
     pub(super) corrected: [f64; GPUS],
-    /// What holds a GPU down, by the driver.
+    /// The driver's reason for a throttled GPU.
     pub(super) reason: Option<(usize, &'static str)>,
-    /// Errors a second of each network device.
+    /// The errors per second of each network device.
     pub(super) errors: [f64; GPUS],
     pub(super) errors_seen: [f64; GPUS],
-    /// How often each went down.
+    /// The number of times that each link went down.
     pub(super) downs: [f64; GPUS],
-    /// Share of the usual rate.
+    /// The share of the usual rate.
     pub(super) rate: [f64; GPUS],
 }
 
@@ -88,7 +88,7 @@ impl Health {
         }
     }
 
-    /// The faulty part is replaced.
+    /// Replaces the faulty part.
     pub(super) fn mend(&mut self, noise: &mut Noise) {
         *self = Self {
             errors_seen: self.errors_seen,
@@ -122,7 +122,7 @@ pub(super) fn nodes(n: usize, noise: &mut Noise) -> Vec<Node> {
     (0..n).map(node).collect()
 }
 
-/// Half of the nodes train one model, a quarter the next, and so on.
+/// Assigns the nodes to runs: half of them train one model, a quarter the next, and so on.
 pub(super) fn jobs(nodes: &mut [Node], step_seconds: f64, noise: &mut Noise) -> Vec<Job> {
     let mut free = (nodes.len() - (nodes.len() / IDLE).max(1)).max(1);
     let (mut jobs, mut next) = (Vec::new(), 0);

@@ -1,8 +1,8 @@
-//! The fleet in real time, over loopback, to the real alerter.
+//! Runs the fleet in real time, over loopback, with the real alerter.
 //!
-//! A few streams carry the events of many nodes each: 5,000 sockets on one machine would measure
-//! the machine. What is measured is what a central alerter does for a fleet: read, parse, align,
-//! judge, store.
+//! A few streams carry the events of many nodes each, because 5,000 sockets on one machine would
+//! measure the machine. It measures the work of a central alerter for a fleet: read, parse, align,
+//! evaluate, store.
 
 use core::fmt;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -18,15 +18,16 @@ use super::world::{Listener, START};
 use super::{Options, simulate};
 use crate::bins;
 
-/// Bytes kept of each stream before they are sent, and how often they are sent in any case.
+/// The bytes of each stream that are buffered before sending, and the longest interval between two
+/// sends in milliseconds.
 const BLOCK: usize = 64 * 1024;
 const FLUSH: i64 = 50;
-/// How long the alerter may take to start, and to catch up in the end.
+/// The time limit for the alerter to start, and to catch up at the end.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Linux counts processor time in hundredths.
+/// The clock ticks per second of Linux's processor times.
 const TICKS: f64 = 100.0;
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Clone)]
 pub struct Live {
     pub ranks: usize,
@@ -34,16 +35,16 @@ pub struct Live {
     pub bytes: u64,
     pub virtual_secs: f64,
     pub wall_secs: f64,
-    /// The furthest that the streams were behind because they were not read.
+    /// The longest delay of the streams because they were not read.
     pub behind: f64,
-    /// Seconds of processor of the alerter, and its peak of memory in bytes.
+    /// The processor seconds of the alerter, and its peak memory in bytes.
     pub cpu_secs: f64,
     pub memory: u64,
-    /// Records that it reports as fed to its engine.
+    /// The number of records that its engine received, by its own report.
     pub fed: u64,
 }
 
-/// Sends to whoever is connected, at the pace of the clock.
+/// Sends to the connected readers, at the pace of the clock.
 struct Wire {
     streams: Vec<(TcpStream, String)>,
     began: Instant,
@@ -83,7 +84,7 @@ impl Wire {
 impl Listener for Wire {
     fn receive(&mut self, at: Ts, source: &str, event: &Event) {
         self.pace(at);
-        // All events of a node take one way.
+        // All events of a node use the same stream.
         let digits = source.bytes().filter(u8::is_ascii_digit).take(5);
         let node = digits.fold(0, |n, d| n * 10 + usize::from(d - b'0'));
         self.seq += 1;
@@ -106,7 +107,7 @@ impl Listener for Wire {
     }
 }
 
-/// Ends with us.
+/// The alerter process, which ends with this one.
 struct Alerter(Child);
 
 impl Drop for Alerter {
@@ -133,7 +134,7 @@ impl Alerter {
         Ok(Self(command.spawn().context("cannot start the alerter")?))
     }
 
-    /// Processor seconds and peak memory in bytes.
+    /// The processor seconds and the peak memory in bytes.
     fn cost(&self) -> anyhow::Result<(f64, u64)> {
         let proc = format!("/proc/{}", self.0.id());
         let stat = std::fs::read_to_string(format!("{proc}/stat"))?;
@@ -166,7 +167,7 @@ fn wait(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// A counter of the alerter's own page, over all its labels.
+/// A counter of the alerter's own metrics page, summed over its labels.
 fn metric(addr: SocketAddr, name: &str) -> anyhow::Result<u64> {
     let mut stream = TcpStream::connect(addr)?;
     write!(stream, "GET /metrics HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\r\n")?;
@@ -176,7 +177,7 @@ fn metric(addr: SocketAddr, name: &str) -> anyhow::Result<u64> {
     Ok(values.sum::<f64>() as u64)
 }
 
-/// Lets a fleet run in real time, with a real alerter behind `exporters` streams.
+/// Runs a fleet in real time, with a real alerter that reads `exporters` streams.
 pub fn live(options: &Options, exporters: usize) -> anyhow::Result<Live> {
     let dir = tempfile::tempdir()?;
     let open = || TcpListener::bind(("127.0.0.1", 0));

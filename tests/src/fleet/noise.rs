@@ -1,4 +1,4 @@
-//! Randomness with the shapes that machines have.
+//! Random distributions that resemble machines.
 
 use crate::random::Random;
 
@@ -10,13 +10,13 @@ impl Noise {
         Self(Random::new(seed))
     }
 
-    /// Another stream of the same seed: what is drawn from one does not move the other.
+    /// An independent stream of the same seed.
     pub(super) fn fork(&mut self) -> Self {
         Self::new(self.0.bits())
     }
 
-    /// Standard normal, of four uniforms out of one draw: tails end at 3.5 sigma, and outliers are
-    /// a process of their own.
+    /// A standard normal value from four uniforms of one draw: tails end at 3.5 sigma, and outliers
+    /// are a separate process.
     pub(super) fn normal(&mut self) -> f64 {
         let bits = self.0.bits();
         let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xFFFF).sum();
@@ -39,7 +39,7 @@ impl Noise {
         self.0.unit() < p
     }
 
-    /// An index below `n`.
+    /// A random index below `n`.
     pub(super) fn index(&mut self, n: usize) -> usize {
         self.0.range(0, n as u64) as usize
     }
@@ -48,7 +48,7 @@ impl Noise {
         &from[self.index(from.len())]
     }
 
-    /// Picks by weight.
+    /// A random choice by weight.
     pub(super) fn weighted<T: Copy>(&mut self, from: &[(T, f64)]) -> Option<T> {
         let total: f64 = from.iter().map(|(_, w)| w).sum();
         let mut left = total * self.0.unit();

@@ -1,4 +1,4 @@
-//! What exporters and clients send at intervals: steps, readings, heartbeats.
+//! The periodic reports of exporters and clients: steps, readings, heartbeats.
 
 use stepwatch_wire::{Event, Kind as EventKind, Metrics};
 
@@ -7,16 +7,16 @@ use super::layout::GPUS;
 use super::words::{self, Load};
 use super::world::{Do, Listener, World};
 
-/// Seconds between two readings of one kind.
+/// The seconds between two readings of one kind.
 const GPU_EVERY: u64 = 10;
 const NIC_EVERY: u64 = 30;
 const HEARTBEAT: u64 = 5;
 const SETUP_EVERY: u64 = 600;
-/// Exporters whose step reports come late, a step.
+/// The share of exporters whose report of a step is late.
 const LATE: f64 = 0.002;
 
 impl World {
-    /// Every rank but `without` reports the step.
+    /// Reports the step for every rank except `without`.
     pub(super) fn report(
         &mut self,
         job: usize,
@@ -61,7 +61,7 @@ impl World {
         self.step = e;
     }
 
-    /// What exporters and clients send once a second.
+    /// Sends the reports of one second.
     pub(super) fn pulse(&mut self, listener: &mut dyn Listener) {
         let second = self.second;
         self.second += 1;

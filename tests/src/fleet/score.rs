@@ -1,10 +1,10 @@
-//! Which incident is of which fault, and how good the engine is by that.
+//! Assigns incidents to faults, and scores the engine.
 //!
-//! An incident that was announced (as a ticket, or as a page) while a fault of its run lasted, or
-//! its node's, is of that fault; one that was notified as a ticket before and becomes a page then
-//! is announced twice. Of several, the first counts for time, and the first page, or else the first
-//! ticket, for the culprit, as it read half a minute after it was announced: by then somebody has
-//! opened it. A page that is of no fault is false.
+//! An incident that was announced (as a ticket or a page) during a fault of its run or node belongs
+//! to that fault; an incident that becomes a page after it was a ticket is announced twice. Of
+//! several, the first counts for the time, and the first page, or else the first ticket, for the
+//! culprit, with its text half a minute after the announcement, when a person has opened it. A page
+//! that belongs to no fault is false.
 
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Severity, Suspect};
@@ -15,26 +15,26 @@ use super::kind::Kind;
 use super::truth::{Culprit, Truth};
 use super::watch::{Course, Watch};
 
-/// What comes of a fault may still be notified so long after it is over.
+/// The time after a fault within which its consequences may still be notified.
 const AFTER: Span = Span::secs(120);
-/// How long it takes a person to open a message.
+/// The time until a person opens a message.
 const OPENED: Span = Span::secs(30);
 
-/// A fault, and what was notified of it.
+/// A fault, and its notifications.
 #[derive(Debug, Clone)]
 pub struct Found {
     pub truth: Truth,
-    /// Seconds from onset to the first ticket or page, and to the first page.
+    /// The seconds from the onset to the first ticket or page, and to the first page.
     pub noticed: Option<f64>,
     pub paged: Option<f64>,
-    /// Place of the culprit among the suspects: 1 is the first.
+    /// The position of the culprit among the suspects, from 1.
     pub place: Option<usize>,
-    /// The same at the moment it was announced, and in the end.
+    /// The same position at the announcement, and at the end.
     pub place_at_once: Option<usize>,
     pub place_at_last: Option<usize>,
     pub pages: usize,
     pub tickets: usize,
-    /// Of one that was missed: what had been notified of the run before, and was still open.
+    /// For a missed fault: earlier notifications about the run that were still open.
     pub before: Vec<String>,
     /// The content of the message.
     pub says: Option<(&'static str, Vec<Suspect>)>,
@@ -43,7 +43,7 @@ pub struct Found {
 #[derive(Debug, Clone)]
 pub struct Score {
     pub found: Vec<Found>,
-    /// Pages and tickets that are of no fault.
+    /// Pages and tickets that belong to no fault.
     pub false_pages: Vec<IncidentRecord>,
     pub other_tickets: Vec<IncidentRecord>,
     pub volume: Volume,
@@ -82,7 +82,7 @@ impl Score {
         Self { found, false_pages, other_tickets, volume }
     }
 
-    /// The results of several fleets as one.
+    /// Merges the results of several fleets.
     pub fn merge(mut self, other: Self) -> Self {
         self.found.extend(other.found);
         self.false_pages.extend(other.false_pages);
@@ -100,14 +100,14 @@ impl Score {
         share(&self.found, |f| f.noticed.is_some())
     }
 
-    /// The culprit is among the first `n`, of the faults that were noticed.
+    /// The share of noticed faults with the culprit among the first `n` suspects.
     pub fn top(&self, n: usize) -> f64 {
         let noticed: Vec<_> = self.found.iter().filter(|f| f.noticed.is_some()).cloned().collect();
         share(&noticed, |f| f.place.is_some_and(|p| p <= n))
     }
 
-    /// A true positive names the culprit first. What names another first, and a page that is of no
-    /// fault, is a false one; a fault that was not noticed, or whose culprit was not named
+    /// A true positive names the culprit first. Naming another suspect first, and a page without a
+    /// fault, are false positives; a fault that was not noticed, or whose culprit was not named
     /// first, is a miss.
     pub fn precision_and_recall(&self) -> (f64, f64) {
         let right = self.found.iter().filter(|f| f.place == Some(1)).count() as f64;

@@ -1,4 +1,4 @@
-//! How a fault begins, what can be seen of it, and how it ends.
+//! The course of faults: their beginning, visible effects and end.
 
 use core::ops::Range;
 
@@ -14,14 +14,14 @@ mod numeric;
 mod slow;
 mod stop;
 
-/// Seconds of a healthy run before the next fault, at least.
+/// The least seconds of a healthy run before the next fault.
 const HEALTHY: f64 = 240.0;
-/// Seconds before the end from which on nothing befalls anybody: it could not be noticed any more.
+/// The seconds before the end in which no fault begins, because it could no longer be noticed.
 const LAST: f64 = 180.0;
-/// Share of faults during which another node of the run has a trouble of its own.
+/// The share of faults during which another node of the run has an unrelated fault.
 const DECOY: f64 = 0.25;
 
-/// Whom it befalls.
+/// The run, node and GPU of a fault.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Victim {
     job: usize,
@@ -71,12 +71,12 @@ impl World {
         }
     }
 
-    /// Writes down what happened, for the scorer alone.
+    /// Records what happened, for the scorer only.
     fn note(&mut self, kind: Kind, victim: Victim, culprit: Culprit, seconds: f64) {
         self.note_of(kind, victim, culprit, 0.0..seconds);
     }
 
-    /// The same of what begins only in a while.
+    /// Records a fault that begins later.
     fn note_of(&mut self, kind: Kind, victim: Victim, culprit: Culprit, seconds: Range<f64>) {
         let j = &self.jobs[victim.job];
         self.truths.push(Truth {
@@ -102,7 +102,7 @@ impl World {
         self.node_of(victim, victim.ranks())
     }
 
-    /// The run hangs from now on.
+    /// Makes the run hang.
     fn freeze(&mut self, job: usize) {
         self.jobs[job].epoch += 1;
         self.jobs[job].state = State::Stuck;

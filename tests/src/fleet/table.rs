@@ -1,4 +1,4 @@
-//! The score in words: Markdown, for people and for `BENCHMARKS.md`.
+//! The score as Markdown, for people and for `BENCHMARKS.md`.
 
 use core::fmt::{self, Write as _};
 
@@ -7,7 +7,7 @@ use stepwatch_respond::incident::IncidentRecord;
 use super::kind::Kind;
 use super::score::{Found, Score, quantile, share};
 
-/// Wrong answers shown of each kind.
+/// The number of wrong answers shown per kind.
 const SHOWN: usize = 3;
 
 impl fmt::Display for Score {
@@ -92,7 +92,7 @@ impl Score {
         Ok(())
     }
 
-    /// What went wrong, a few of each kind.
+    /// The mistakes, a few per kind.
     pub fn mistakes(&self) -> String {
         let mut out = String::new();
         for kind in Kind::ALL {

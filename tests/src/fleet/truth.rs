@@ -1,22 +1,22 @@
-//! What really happened, which only the scorer may read, and whether a suspect is who did it.
+//! The truth, which only the scorer may read, and the check whether a suspect is the culprit.
 
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Suspect, Target};
 
 use super::kind::Kind;
 
-/// Who did it.
+/// The culprit of a fault.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Culprit {
-    /// One node, with the ranks of the run that are on the faulty part of it.
+    /// One node, with the ranks of the run on its faulty part.
     Node { node: String, ranks: Vec<u32> },
-    /// What these nodes share.
+    /// The switch that these nodes share.
     Switch { nodes: Vec<String> },
-    /// A file system that all of them read.
+    /// A file system that all nodes read.
     Storage,
-    /// The program or its settings; the rank that failed first, where one did.
+    /// The program or its settings, and the rank that failed first, if there is one.
     Software { first: Option<u32> },
-    /// What was trained on, or how.
+    /// The data or the training recipe.
     Recipe,
 }
 
@@ -25,17 +25,17 @@ pub struct Truth {
     pub run: String,
     pub kind: Kind,
     pub culprit: Culprit,
-    /// When anything could be seen of it.
+    /// When the fault became visible.
     pub onset: Ts,
-    /// When it was over: mended, or the run restarted without it.
+    /// When the fault was over: repaired, or the run restarted without it.
     pub until: Ts,
-    /// Nodes of the run.
+    /// The number of nodes of the run.
     pub nodes: usize,
 }
 
 impl Culprit {
-    /// Whether a suspect is the culprit. A node counts when it is named, or a rank of the run on
-    /// the faulty part of it.
+    /// Whether a suspect is the culprit. A node counts if it is named, or if a rank of the run on
+    /// its faulty part is.
     pub fn is(&self, s: &Suspect) -> bool {
         let target = &s.target;
         match self {
@@ -43,7 +43,7 @@ impl Culprit {
                 hosts(target).any(|host| host == node)
                     || hosts(target).next().is_none() && ranks.iter().any(|rank| is_rank(target, *rank))
             }
-            // Two of them in one breath are what they share.
+            // Two nodes in one suspect stand for what they share.
             Self::Switch { nodes } => {
                 *target == Target::Switch
                     || nodes.iter().filter(|n| hosts(target).any(|h| h == *n)).count() >= 2

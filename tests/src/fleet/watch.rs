@@ -1,4 +1,4 @@
-//! The engine in virtual time, and what became of its incidents.
+//! Runs the engine in virtual time, and records the course of its incidents.
 
 use std::collections::BTreeMap;
 use stepwatch_engine::{AnyInput, Engine, SourceInput};
@@ -11,26 +11,26 @@ use stepwatch_wire::Event;
 
 use super::world::Listener;
 
-/// An incident over time.
+/// The course of an incident over time.
 #[derive(Debug, Clone)]
 pub struct Course {
-    /// Each time that what a person reads changed.
+    /// A version for each change of what a person reads.
     pub versions: Vec<(Ts, IncidentRecord)>,
 }
 
 impl Course {
-    /// When it was first as bad as this.
+    /// When the incident first had at least this severity.
     pub fn reached(&self, severity: Severity) -> Option<Ts> {
         self.versions.iter().find(|(_, r)| r.severity >= severity).map(|(at, _)| *at)
     }
 
-    /// When it became a ticket and when it became a page: once, if it began as one.
+    /// When it became a ticket and when it became a page; once, if it began as a page.
     pub fn announcements(&self) -> impl Iterator<Item = (Ts, &Self)> {
         let (ticket, page) = (self.reached(Severity::Ticket), self.reached(Severity::Page));
         ticket.into_iter().chain(page.filter(|at| Some(*at) != ticket)).map(move |at| (at, self))
     }
 
-    /// As it was at a moment.
+    /// The incident as it was at a time.
     pub fn at(&self, at: Ts) -> Option<&IncidentRecord> {
         self.versions.iter().rev().find(|(since, _)| *since <= at).map(|(_, r)| r)
     }
@@ -40,7 +40,7 @@ impl Course {
     }
 }
 
-/// Listens with the engine.
+/// A listener that feeds the engine.
 #[derive(Debug)]
 pub struct Watch {
     engine: Engine,

@@ -1,4 +1,4 @@
-//! Events as exporters and clients of Stepwatch write them.
+//! Events as Stepwatch's exporters and clients write them.
 
 use stepwatch_wire::names::{exporter_event, hw as keys};
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind, Value};
@@ -6,7 +6,7 @@ use stepwatch_wire::{CkptPhase, Edge, Event, Kind, Value};
 use super::layout::{GPUS, Node};
 use super::noise::Noise;
 
-/// What an H100 has: megahertz, watts, bytes a second.
+/// The limits of an H100: clock in hertz, power in watts, rates in bytes per second.
 const MAX_CLOCK: f64 = 1.98e9;
 const LIMIT: f64 = 700.0;
 const RATE: f64 = 50e9;
@@ -28,7 +28,7 @@ pub(super) fn pci(gpu: usize) -> String {
     format!("0000:{:02x}:00.0", 0x1b + 0x10 * gpu)
 }
 
-/// Number, name, level, action and hint, out of the catalogue.
+/// The number, name, level, action and hint of an XID, from the catalogue.
 pub(super) type Xid = (i64, &'static str, &'static str, &'static str, &'static str);
 
 pub(super) fn xid(node: &Node, gpu: usize, (code, name, level, action, hint): Xid) -> Event {
@@ -42,18 +42,18 @@ pub(super) fn hw(name: &str, level: &str, words: &str, extra: &[(&str, &str)]) -
     Event { code: Some(1), ..with(said(Kind::Hw, name, level, words.to_owned()), extra) }
 }
 
-/// It happened, and has no end.
+/// Marks an event that has no end.
 pub(super) fn once(mut e: Event) -> Event {
     e.extra.insert("once".into(), Value::Bool(true));
     e
 }
 
-/// Whether it reports a condition that lasts until its end is reported.
+/// Whether the event reports a condition that lasts until its end is reported.
 pub(super) fn holds(e: &Event) -> bool {
     e.kind == Kind::Hw && e.code == Some(1) && !e.extra.contains_key("once")
 }
 
-/// The same, over.
+/// The event that ends the condition.
 pub(super) fn over(mut e: Event) -> Event {
     e.code = Some(i64::from(e.kind == Kind::Link));
     e.level = Some("info".into());
@@ -97,7 +97,7 @@ pub(super) fn rank_dead(run: &str, rank: u32, attempt: u32, step: i64, pid: u32)
 
 pub(super) const STUCK: &str = "ras_stuck";
 
-/// NCCL's own report of the ranks that did not join.
+/// NCCL's own report of ranks that did not join.
 pub(super) fn ras_stuck(rank: u32, host: &str, size: usize, operation: i64, seconds: i64) -> Event {
     let words = format!(
         "NCCL hangs: nothing moved for {seconds} s, and 1 rank has not joined AllReduce {operation} of a communicator of {size} (rank {rank} on {host})"
@@ -121,16 +121,16 @@ pub(super) fn ckpt(run: &str, attempt: u32, step: i64, phase: CkptPhase, seconds
     e
 }
 
-/// How busy a GPU is.
+/// The load of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
     Idle,
     Train,
-    /// In a collective that does not end: busy by the driver's count, and cool.
+    /// Waiting in a collective that does not end: busy by the driver's count, and cool.
     Spin,
 }
 
-/// Fills `e` with a reading of one GPU.
+/// Adds a reading of one GPU to `e`.
 pub(super) fn read_gpu(e: &mut Event, node: &Node, gpu: usize, load: Load, noise: &mut Noise) {
     let h = &node.health;
     let (clock, power, used, tensor) = match load {
@@ -164,7 +164,7 @@ pub(super) fn read_gpu(e: &mut Event, node: &Node, gpu: usize, load: Load, noise
 
 pub(super) const REASONS: [&str; 2] = ["throttle_hw_thermal_slowdown", "throttle_hw_power_brake"];
 
-/// Fills `e` with a reading of one network device.
+/// Adds a reading of one network device to `e`.
 pub(super) fn read_nic(e: &mut Event, node: &Node, device: usize, load: Load, now: f64, noise: &mut Noise) {
     let busy = if load == Load::Train { 0.35 } else { 0.001 };
     let moved = RATE * busy * now % 9e15;
@@ -181,7 +181,7 @@ pub(super) fn read_nic(e: &mut Event, node: &Node, device: usize, load: Load, no
     e.extra.insert("device".into(), text(&format!("mlx5_{device}")));
 }
 
-/// How a node is set up: all alike.
+/// The setup of a node, which is the same for all.
 pub(super) fn setup() -> Event {
     let e = Event { name: Some("config".into()), ..Event::new(Kind::Health) };
     let keys = [

@@ -1,8 +1,8 @@
-//! Time passes: what is due in what order, and what every exporter sends when.
+//! The simulation of time: the order of due actions, and the reports of every exporter.
 //!
-//! The order of arrival is not that of events: exporters are near and far, clocks are a few
-//! milliseconds off, and some events are late. The world never looks at what the engine makes of
-//! it.
+//! Events do not arrive in the order in which they occur: exporters have different latencies,
+//! clocks differ by milliseconds, and some events are late. The world never reads the engine's
+//! output.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,14 +19,13 @@ use super::words;
 
 /// The receiver of the fleet's events.
 pub trait Listener {
-    /// `at` never goes back.
+    /// Receives an event. `at` never decreases.
     fn receive(&mut self, at: Ts, source: &str, event: &Event);
     fn lost(&mut self, at: Ts, source: &str, reason: &str);
     fn found(&mut self, at: Ts, source: &str);
-    /// People have repaired what was wrong with a run, and start it again: they close what they had
-    /// open of it.
+    /// People have repaired a run and restart it: they close its open incidents.
     fn mended(&mut self, at: Ts, run: &str);
-    /// Nothing happens before `at`.
+    /// Advances the time: no event comes before `at`.
     fn pass(&mut self, at: Ts);
 }
 
@@ -84,7 +83,7 @@ pub(super) struct World {
     pub(super) jobs: Vec<Job>,
     pub(super) truths: Vec<Truth>,
     pub(super) noise: Noise,
-    /// Of the readings, which are many: what is drawn for them moves no fault.
+    /// The randomness of readings, which are many, so that they do not affect the faults.
     pub(super) static_noise: Noise,
     due: BinaryHeap<Reverse<Due>>,
     seq: u64,
@@ -133,7 +132,7 @@ impl World {
         world
     }
 
-    /// Lets the fleet run.
+    /// Runs the fleet.
     pub(super) fn run(&mut self, listener: &mut dyn Listener) {
         for job in 0..self.jobs.len() {
             self.begin(job, listener);
@@ -150,7 +149,7 @@ impl World {
         listener.pass(Ts(START.0 + end));
     }
 
-    /// Plans something for `ms` from now.
+    /// Schedules an action in `ms` milliseconds.
     pub(super) fn at(&mut self, ms: i64, what: Do) {
         self.seq += 1;
         self.due.push(Reverse(Due { at: self.now + ms.max(0), seq: self.seq, what }));
@@ -160,7 +159,7 @@ impl World {
         self.at((secs * 1000.0) as i64, what);
     }
 
-    /// An event of a node that happens in `secs`, and takes its way to us.
+    /// Schedules an event of a node in `secs` seconds, plus its latency.
     pub(super) fn say(&mut self, secs: f64, node: usize, mut event: Event) {
         let n = &self.nodes[node];
         event.ts = Some(self.clock() + secs + n.skew);
@@ -175,7 +174,7 @@ impl World {
         self.nodes[node].latency + self.noise.exponential(20.0) as i64
     }
 
-    /// Unix seconds.
+    /// The time in Unix seconds.
     pub(super) fn clock(&self) -> f64 {
         (START.0 + self.now) as f64 / 1000.0
     }
@@ -189,7 +188,7 @@ impl World {
             Do::Pulse => self.pulse(listener),
             Do::Step { job, epoch } if self.jobs[job].epoch == epoch => self.step(job, listener),
             Do::Say { node, event } => self.pass_on(node, &event, listener),
-            // No process dies twice.
+            // A process cannot die twice.
             Do::Die { job, rank, .. } if !self.jobs[job].alive[rank] => {}
             Do::Die { job, rank, event } => {
                 self.jobs[job].alive[rank] = false;
@@ -225,13 +224,13 @@ impl World {
         }
     }
 
-    /// When what is sent now and takes `way` arrives.
+    /// The arrival time of a message that is sent now with the latency `way`.
     pub(super) fn arrives(&mut self, way: i64) -> Ts {
         self.last_arrival = self.last_arrival.max(self.now + way);
         Ts(START.0 + self.last_arrival)
     }
 
-    /// An exporter passes an event on, if there is one.
+    /// Passes an event on through its exporter, if the exporter is up.
     pub(super) fn pass_on(&mut self, node: usize, event: &Event, listener: &mut dyn Listener) {
         if !self.nodes[node].up {
             return;
@@ -244,7 +243,7 @@ impl World {
         listener.receive(at, &n.source, &event);
     }
 
-    /// All ranks of a run send their hello, and it goes on.
+    /// All ranks of a run send their hello, and the run continues.
     fn begin(&mut self, job: usize, listener: &mut dyn Listener) {
         let ts = self.clock();
         for rank in 0..self.jobs[job].ranks() {
@@ -265,7 +264,7 @@ impl World {
         self.next(job, 0.0);
     }
 
-    /// Plans the end of the next step.
+    /// Schedules the end of the next step.
     fn next(&mut self, job: usize, pause: f64) {
         let now = self.now as f64 / 1000.0;
         let j = &mut self.jobs[job];
@@ -273,7 +272,7 @@ impl World {
         self.in_secs(secs, Do::Step { job, epoch });
     }
 
-    /// A step ends on every rank.
+    /// Ends a step on every rank.
     fn step(&mut self, job: usize, listener: &mut dyn Listener) {
         self.jobs[job].step += 1;
         let learned = self.jobs[job].learn();
@@ -290,7 +289,7 @@ impl World {
         self.next(job, pause);
     }
 
-    /// A checkpoint stops the run for a moment; how long.
+    /// Writes a checkpoint, which pauses the run; returns the seconds.
     fn save(&mut self, job: usize) -> f64 {
         let seconds = self.jobs[job].noise.between(2.5, 5.0);
         let j = &mut self.jobs[job];
@@ -301,7 +300,7 @@ impl World {
         seconds
     }
 
-    /// All ranks evaluate; without an end they do so for ever.
+    /// Starts an evaluation on all ranks; without `seconds` it does not end.
     pub(super) fn evaluate(&mut self, job: usize, seconds: Option<f64>) {
         let (name, attempt, ranks) = (self.jobs[job].name, self.jobs[job].attempt, self.jobs[job].ranks());
         for rank in 0..ranks {
@@ -321,7 +320,7 @@ impl World {
         self.in_secs(seconds, Do::Resume { job, epoch });
     }
 
-    /// The run starts again from its last checkpoint, with another node where one is faulty.
+    /// Restarts the run from its last checkpoint, with another node in place of a faulty one.
     fn restart(&mut self, job: usize, swap: Option<usize>, listener: &mut dyn Listener) {
         if let Some(slot) = swap {
             self.swap(job, slot);
@@ -362,7 +361,7 @@ impl World {
         }
     }
 
-    /// NCCL answers again: there is nothing that it waits for.
+    /// NCCL responds again and waits for nothing.
     fn unstick(&mut self, node: usize) {
         let held = core::mem::take(&mut self.nodes[node].holds);
         let (stuck, rest) = held.into_iter().partition(|e| e.name.as_deref() == Some(words::STUCK));
@@ -377,7 +376,7 @@ impl World {
             .find(|n| self.nodes[*n].at.is_none() && self.nodes[*n].up && self.nodes[*n].fit);
         let back = self.noise.between(1800.0, 5400.0);
         let Some(spare) = spare else {
-            // None left: the faulty one was repaired in place.
+            // There is no spare node: the faulty one was repaired in place.
             return self.at(0, Do::Heal { node: faulty });
         };
         (self.nodes[faulty].at, self.nodes[faulty].fit) = (None, false);

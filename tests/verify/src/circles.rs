@@ -1,4 +1,6 @@
 //! Circles of imports: files that import each other can only be understood together, so few may.
+//! Rooms, which are the modules at the top of a crate, may not import each other at all: data flows
+//! one way between them.
 //!
 //! A file imports another if it has a path to something that is defined there. A `pub use` is no
 //! import: who takes a name from there imports the file that defines it. Tests do not count.
@@ -43,6 +45,7 @@ pub(crate) fn check(root: &Path) -> Result<(usize, Vec<String>), String> {
             found.load(Vec::new(), &Path::new(member).join(top), &read);
             files += found.0.len();
             wrong.extend(found.circles());
+            wrong.extend(found.rooms());
         }
     }
     Ok((files, wrong))
@@ -122,32 +125,53 @@ impl Crate {
         self.definition(from, &[meant, &path[1..]].concat(), hops.checked_sub(1)?)
     }
 
-    /// What each circle of too many files is made of.
-    fn circles(&self) -> Vec<String> {
+    /// Which files each file imports.
+    fn imports(&self) -> BTreeMap<&Segments, BTreeSet<&Segments>> {
         let imports = |module| {
             let uses = self.0.get(module).into_iter().flat_map(|file| &file.uses);
             let found = uses.filter_map(|path| self.definition(module, path, MAX_HOPS));
             found.filter(|other| *other != module).collect::<BTreeSet<_>>()
         };
-        let imports: BTreeMap<_, _> = self.0.keys().map(|module| (module, imports(module))).collect();
-        let reached = |from| {
-            let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
-            while let Some(module) = open.pop() {
-                open.extend(imports[module].iter().filter(|next| reached.insert(**next)));
+        self.0.keys().map(|module| (module, imports(module))).collect()
+    }
+
+    /// What each circle of rooms is made of, and which files import the others.
+    fn rooms(&self) -> Vec<String> {
+        let files = self.imports();
+        let mut rooms = BTreeMap::<&String, BTreeSet<&String>>::new();
+        let mut doors = BTreeMap::<(&String, &String), BTreeSet<String>>::new();
+        for (module, others) in &files {
+            let Some(room) = module.first() else { continue };
+            rooms.entry(room).or_default();
+            for other in others.iter().filter_map(|other| other.first()).filter(|other| *other != room) {
+                rooms.entry(room).or_default().insert(other);
+                let door = self.0[*module].path.display().to_string();
+                doors.entry((room, other)).or_default().insert(door);
             }
-            reached
-        };
-        let reached: BTreeMap<_, _> = self.0.keys().map(|module| (module, reached(module))).collect();
-        let mut circles = BTreeSet::new();
-        for (module, others) in &reached {
-            circles.insert(others.iter().filter(|o| reached[*o].contains(module)).collect::<Vec<_>>());
         }
+        let describe = |circle: BTreeSet<&String>| {
+            let names = circle.iter().map(|room| room.as_str()).collect::<Vec<_>>().join(", ");
+            let within = |(from, to): &(&String, &String)| circle.contains(from) && circle.contains(to);
+            let doors = doors.iter().filter(|(between, _)| within(between)).map(|((from, to), files)| {
+                let files = files.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+                format!("    {from} imports {to}: {files}")
+            });
+            let head = format!("rooms that import each other: {names}");
+            [head].into_iter().chain(doors).collect::<Vec<_>>().join("\n")
+        };
+        circles(&rooms).into_iter().map(describe).collect()
+    }
+
+    /// What each circle of too many files is made of.
+    fn circles(&self) -> Vec<String> {
+        let imports = self.imports();
+        let mut circles = circles(&imports);
         circles.retain(|circle| circle.len() > MAX_CIRCLE);
         let name = |module: &Segments| self.0[module].path.display().to_string();
-        let describe = |circle: &Vec<&&Segments>| {
+        let describe = |circle: &BTreeSet<&Segments>| {
             let head = format!("{} files import each other, the limit is {MAX_CIRCLE}:", circle.len());
-            let of_file = |module: &&&Segments| {
-                let others = imports[**module].iter().filter(|other| circle.contains(other));
+            let of_file = |module: &&Segments| {
+                let others = imports[*module].iter().filter(|other| circle.contains(*other));
                 let others = others.map(|other| name(other)).collect::<Vec<_>>().join(", ");
                 format!("    {} imports {others}", name(module))
             };
@@ -155,6 +179,23 @@ impl Crate {
         };
         circles.iter().map(describe).collect()
     }
+}
+
+/// The sets of nodes that reach each other, each of two or more.
+fn circles<'a, T: Ord>(imports: &BTreeMap<&'a T, BTreeSet<&'a T>>) -> BTreeSet<BTreeSet<&'a T>> {
+    let reached = |from: &'a T| {
+        let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
+        while let Some(node) = open.pop() {
+            open.extend(imports.get(node).into_iter().flatten().filter(|next| reached.insert(**next)));
+        }
+        reached
+    };
+    let reached: BTreeMap<_, _> = imports.keys().map(|node| (*node, reached(node))).collect();
+    let within = |(node, others): (&&'a T, &BTreeSet<&'a T>)| -> BTreeSet<&'a T> {
+        let reach_it = |other: &&&'a T| reached.get(**other).is_some_and(|back| back.contains(node));
+        others.iter().filter(reach_it).copied().collect()
+    };
+    reached.iter().map(within).filter(|circle| circle.len() > 1).collect()
 }
 
 impl File {
@@ -312,6 +353,25 @@ mod tests {
             Some(name(&["all", "room", "c"]))
         );
         assert_eq!(imports(&["all", "room", "c"], &["crate", "all", "All"]), Some(name(&["all"])));
+    }
+
+    #[test]
+    fn two_rooms_that_import_each_other_are_found() {
+        let files = [
+            ("lib.rs", "mod a;\nmod b;"),
+            ("a.rs", "pub mod deep;\npub use crate::b::B;"),
+            ("a/deep.rs", "use crate::b::B;\npub struct A;"),
+            ("b.rs", "mod inner;\npub struct B;"),
+            ("b/inner.rs", "use crate::a::deep::A;"),
+        ];
+        let text =
+            |path: &Path| files.iter().find(|(p, _)| Path::new(p) == path).map(|(_, t)| (*t).to_owned());
+        let mut found = Crate::default();
+        found.load(Vec::new(), Path::new("lib.rs"), &text);
+        let want =
+            "rooms that import each other: a, b\n    a imports b: a/deep.rs\n    b imports a: b/inner.rs";
+        assert_eq!(found.rooms(), [want]);
+        assert_eq!(found.circles(), [""; 0]);
     }
 
     #[test]

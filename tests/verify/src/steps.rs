@@ -32,7 +32,7 @@ pub(crate) fn all() -> Vec<Step> {
     let long_step = |name, about, run| Step { long: true, ..step(Alone, name, about, run) };
     vec![
         step(Install, "install", "what the tests need and this machine lacks", install::all),
-        step(Static, "house", "short files and functions, no large circle of imports", house::check),
+        step(Static, "house", "short files and functions, imports one way", house::check),
         step(Static, "fmt", "rustfmt --check of every file", fmt),
         step(Static, "clippy", "cargo clippy, warnings are errors", clippy),
         step(Tests, "test", "cargo test, with real peers", test::all),

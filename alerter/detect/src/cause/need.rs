@@ -7,10 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use stepwatch_model::need::{DRAIN_RESET, effort};
 use stepwatch_model::{Course, FirstFailure, Need, Needs};
 
-use stepwatch_wire::conditions::{self as wire, NodeCondition};
+use stepwatch_wire::conditions::{NodeCondition, Remedy};
 
 use crate::node::{Condition, Key, Level, NodeState, Topic, words};
 use crate::run::RunState;
@@ -28,8 +27,6 @@ const STILL_STEPS: f64 = 5.0;
 const MAX_NODES: usize = 32;
 /// Characters of a rank's last words.
 const MAX_WORDS: usize = 160;
-/// Contacting the vendor: such a condition seldom stops a run.
-const SUPPORT: &str = wire::Remedy::ContactSupport.as_str();
 
 /// `gone`: nodes that no exporter reports.
 pub(crate) fn needs<'a>(
@@ -56,7 +53,7 @@ fn stands(now: Ts, f: &RunState) -> bool {
 
 fn ended(f: &RunState) -> Option<FirstFailure> {
     let first = failures(f).into_iter().next()?;
-    let own = first.course() == Course::Broke;
+    let own = first.course == Course::Broke;
     let words = own.then(|| match first.text.char_indices().nth(MAX_WORDS) {
         Some((at, _)) => [&first.text[..at], "…"].concat(),
         None => first.text,
@@ -70,7 +67,7 @@ fn need(now: Ts, gone: bool, node: &NodeState) -> Option<Need> {
     // Broken hardware has to be repaired whether or not the host is up. Unless the repair can wait,
     // it comes before a look at a link.
     let sure =
-        |r: &&Need| matches!(r, Need::Repair { sure: true, action, .. } if gone || action != DRAIN_RESET);
+        |r: &&Need| matches!(r, Need::Repair { sure: true, action, .. } if gone || *action != Remedy::DrainReset);
     let sure = found.iter().filter(sure).max().cloned();
     sure.or_else(|| gone.then_some(Need::Gone)).or_else(|| found.into_iter().max())
 }
@@ -94,14 +91,10 @@ fn of_condition(now: Ts, node: &NodeState, key: &Key, c: &Condition) -> Option<N
         return lately(KILLED_WITHIN).then_some(Need::Memory { cgroup });
     }
     // An exporter may name a condition without an action.
-    let known = || key.row().map(|row| row.remedy.as_str());
-    let action = if c.action.is_empty() { known()? } else { c.action.as_str() };
-    let repairs = wire::Remedy::parse(action).is_some_and(wire::Remedy::repairs_node);
-    let counts = repairs || sure && action == SUPPORT;
-    counts.then(|| Need::Repair {
-        sure,
-        effort: effort(action),
-        action: action.to_owned(),
-        gpu: words::gpu(node, &c.gpu, &c.pci),
-    })
+    let action = match &c.action {
+        Some(action) => action.known()?,
+        None => key.row()?.remedy,
+    };
+    let counts = action.repairs_node() || sure && action == Remedy::ContactSupport;
+    counts.then(|| Need::Repair { sure, action, gpu: words::gpu(node, &c.gpu, &c.pci) })
 }

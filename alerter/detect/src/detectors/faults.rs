@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::detector::NodeAt;
 use crate::node::{Condition, Key, Level, NodeState, words};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Clause, Fact, Finding, Kind, Sentence, Severity, Suspect, clause};
+use stepwatch_model::{Action, Change, Clause, Fact, Finding, Kind, Sentence, Severity, Suspect, clause};
+use stepwatch_wire::conditions;
 
 /// How often the same fault is annotated at most.
 const NOTE_EVERY: Span = Span::secs(3600);
@@ -243,7 +244,7 @@ fn sentence<S: Sort>(sort: &S, view: NodeAt<'_>, active: &[Fault<'_>]) -> Senten
         why.add(clause!("and {more} more", more = beyond));
     }
     why.add(words::hit(view.now, view.node, view.tenants));
-    let strongest = active.iter().min_by_key(|a| Reverse(stepwatch_model::need::effort(&a.c.action)));
+    let strongest = active.iter().min_by_key(|a| Reverse(a.c.action.as_ref().and_then(Action::known).unwrap_or(conditions::Remedy::None)));
     let advice = |a: &Fault<'_>| sort.advice(a.key, a.c).or_else(|| words::advice(f, a.c));
     why.and_perhaps(strongest.and_then(advice))
 }

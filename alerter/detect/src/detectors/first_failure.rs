@@ -76,7 +76,7 @@ impl ClockDetector for FirstFailure {
         v.value = all.len() as f64;
         v.suspects = vec![Suspect::new(
             first.place.clone(),
-            Observation::FailedFirst { at: first.at, words: first.text.clone(), course: first.course() },
+            Observation::FailedFirst { at: first.at, words: first.text.clone(), course: first.course },
         )];
         self.reported = Some(answer);
         out.push(v);
@@ -95,21 +95,17 @@ fn finding(view: RunAt<'_>, change: Change, severity: Severity, why: impl Into<S
 mod tests {
     use stepwatch_model::Course;
 
-    use super::*;
-    use crate::run::failures::Failure;
+    use crate::run::failures::course;
 
     #[test]
     fn those_that_followed_come_after_the_one_that_broke() {
-        let failure =
-            |at, text: &str| Failure { place: Target::rank(0, None), at: Ts(at), text: text.into() };
-        for (text, course) in [
+        for (text, expected) in [
             ("exited with code 1: RuntimeError: CUDA error: an illegal memory access", Course::Broke),
-            ("process 42 closed its socket", Course::Silent),
             ("exited with code 1: NCCL communicator was aborted: Connection reset by peer", Course::Followed),
             ("exited with code -6: Watchdog caught collective operation timeout", Course::Followed),
             ("exited with code -15", Course::Followed),
         ] {
-            assert_eq!(failure(0, text).course(), course, "{text}");
+            assert_eq!(course(text), expected, "{text}");
         }
     }
 }

@@ -15,13 +15,13 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_wire::conditions::Incident;
+use stepwatch_wire::conditions::{Incident, Remedy};
 
 use super::faults::{Faults, Sort};
 use crate::detector::{NodeAt, NodeDetector};
 use crate::node::{Condition, Key, Level, NodeState, Topic};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Clause, Finding, Kind, Severity, clause};
+use stepwatch_model::{Action, Clause, Finding, Kind, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -163,9 +163,9 @@ impl Sort for Rules<'_> {
     }
 
     fn lasts(&self, _: &Key, c: &Condition) -> Span {
-        match c.action.as_str() {
-            "" | "none" | "restart_app" => self.config.quiet_after,
-            _ => self.config.repair_within,
+        match c.action {
+            None | Some(Action::Known(Remedy::None | Remedy::RestartApp)) => self.config.quiet_after,
+            Some(_) => self.config.repair_within,
         }
     }
 }

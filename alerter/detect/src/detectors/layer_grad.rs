@@ -15,7 +15,7 @@ use crate::detector::shared::Shared;
 use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::{Extra, Reading};
 use crate::stats::latch::Latch;
-use stepwatch_model::{Change, Clause, Finding, Kind, Sentence, Severity, clause};
+use stepwatch_model::{Change, Clause, Finding, Kind, Mark, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -39,9 +39,6 @@ impl Default for Config {
 const PREFIXES: [&str; 2] = ["grad_norm/", "grad_norm_shard/"];
 /// Weight of a report in the usual norm of a layer.
 const RATE: f64 = 1.0 / 16.0;
-/// Kinds of incident that a layer may explain.
-const EXPLAINED: [Kind; 5] =
-    [Kind::GradSpike, Kind::GradInstability, Kind::LossSpike, Kind::Divergence, Kind::Nonfinite];
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LayerGrad {
@@ -60,7 +57,7 @@ impl LayerGrad {
     /// Adds the layer as a suspect to the findings of this step.
     fn explain(&mut self, step: &mut JudgedStep<'_>) {
         let fresh = self.all.is_fresh(step.sample.step);
-        for v in step.out.iter_mut().filter(|v| EXPLAINED.contains(&v.kind)) {
+        for v in step.out.iter_mut().filter(|v| v.kind.has(Mark::Layers)) {
             match v.change {
                 Change::Raise | Change::Another | Change::More => {
                     if self.open.is_empty() {

@@ -4,7 +4,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::detector::RunAt;
-use crate::run::failures::course;
 use crate::run::{Report, RunState, Topic};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{
@@ -129,7 +128,7 @@ fn suspects(f: &RunState, topic: Topic) -> Vec<Suspect> {
 }
 
 fn reported(r: &Report) -> Observation {
-    Observation::Reported { words: r.text.clone(), course: course(&r.text) }
+    Observation::Reported { words: r.text.clone(), course: r.course() }
 }
 
 fn finding(view: RunAt<'_>, kind: Kind, change: Change, severity: Severity) -> Finding {

@@ -21,9 +21,9 @@ use crate::run::{
     Accounts, Death, Declared, MAX_RANKS, Reporters, RunState, SaveReport, Size, Steps, declared, phase_class,
 };
 use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
-use stepwatch_model::Finding;
 use stepwatch_model::Origin;
 use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Course, Finding};
 use stepwatch_model::{Fact, clause};
 
 /// The number of steps whose class is kept.
@@ -130,7 +130,11 @@ impl Run {
             // detectors find that.
             EventKind::Event if e.name.as_deref() == Some(exporter_event::RANK_DEAD) && !process_lives(e) => {
                 let text = e.text.clone().unwrap_or_default();
-                self.state.died(e.rank.unwrap_or(0), Death { at: now, when: at, text }, false);
+                self.state.died(
+                    e.rank.unwrap_or(0),
+                    Death { at: now, when: at, text, course: Course::Silent },
+                    false,
+                );
                 self.state.ledger.died(at);
             }
             EventKind::Event => self.state.reports.take(now, self.state.total_steps, e),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 pub use stepwatch_model::Topic;
-use stepwatch_model::{Slowed, Target};
+use stepwatch_model::{Action, Slowed, Target};
 use stepwatch_wire::conditions::{NodeCondition, Row};
 use stepwatch_wire::names::hw;
 use stepwatch_wire::{Event, Kind, Value};
@@ -61,7 +61,8 @@ pub struct Key {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
     pub level: Level,
-    pub action: String,
+    /// `None` if the exporter names no action.
+    pub action: Option<Action>,
     /// The exporter's sentence.
     pub text: String,
     /// For an XID: its name in the vendor's catalogue, and the catalogue's advice.
@@ -283,7 +284,7 @@ impl Condition {
         let once = matches!(e.extra.get("once"), Some(Value::Bool(true)));
         Self {
             level: Level::parse(e.level.as_deref()),
-            action: word(e, "action"),
+            action: Action::parse(&word(e, "action")),
             text: e.text.clone().unwrap_or_default(),
             known_as: word(e, hw::KNOWN_AS),
             hint: word(e, hw::HINT),

@@ -150,6 +150,6 @@ fn others(tenants: Tenants<'_>) -> Option<Clause> {
 
 /// The advice for the action that the catalogue names.
 pub(crate) fn advice(f: &NodeState, c: &Condition) -> Option<Clause> {
-    let remedy = Remedy::from_action(&c.action, &f.name, &gpu(f, &c.gpu, &c.pci))?;
+    let remedy = Remedy::from_action(c.action.as_ref()?, &f.name, &gpu(f, &c.gpu, &c.pci))?;
     Some(clause!("{remedy}", remedy = Fact::Remedy(Box::new(remedy))))
 }

@@ -8,7 +8,7 @@
 
 use stepwatch_model::{Course, Observation, Suspect, Target, Ts};
 
-use super::{RunState, Topic};
+use super::{Report, RunState, Topic};
 
 /// Texts, in lower case, of ranks that only followed another failure.
 const FOLLOWED: [&str; 12] = [
@@ -25,39 +25,36 @@ const FOLLOWED: [&str; 12] = [
     "peer closed",
     "aborted by",
 ];
-/// Text of a failure without last words.
-const WORDLESS: &str = "closed its socket";
-
 /// The failure of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) place: Target,
     pub(crate) at: Ts,
     pub(crate) text: String,
+    pub(crate) course: Course,
 }
 
 /// How a process ended, by its last words: text of the process itself, or of the program that saw
 /// it end.
 pub(crate) fn course(words: &str) -> Course {
     let text = words.to_lowercase();
-    if FOLLOWED.iter().any(|word| text.contains(word)) {
-        Course::Followed
-    } else if text.contains(WORDLESS) {
-        Course::Silent
-    } else {
-        Course::Broke
+    if FOLLOWED.iter().any(|word| text.contains(word)) { Course::Followed } else { Course::Broke }
+}
+
+impl Report {
+    pub(crate) fn course(&self) -> Course {
+        match self.topic {
+            Topic::LauncherDead => Course::Silent,
+            _ => course(&self.text),
+        }
     }
 }
 
 impl Failure {
-    pub(crate) fn course(&self) -> Course {
-        course(&self.text)
-    }
-
     /// The failure as a suspect with evidence.
     pub(crate) fn died(self) -> Suspect {
-        let course = self.course();
-        Suspect::new(self.place, Observation::Died { at: self.at, words: self.text, course })
+        let Self { place, at, text, course } = self;
+        Suspect::new(place, Observation::Died { at, words: text, course })
     }
 }
 
@@ -65,7 +62,8 @@ impl Failure {
 pub(crate) fn failures(f: &RunState) -> Vec<Failure> {
     let mut all: Vec<Failure> = Vec::new();
     for (rank, d) in &f.deaths {
-        all.push(Failure { place: f.rank_target(*rank), at: d.when, text: d.text.clone() });
+        let (place, text) = (f.rank_target(*rank), d.text.clone());
+        all.push(Failure { place, at: d.when, text, course: d.course });
     }
     for r in f.reports.about(Topic::TorchelasticError).filter(|r| r.at >= f.last_progress) {
         let place = r.rank.map_or_else(|| r.place(), |rank| f.rank_target(rank));
@@ -74,14 +72,15 @@ pub(crate) fn failures(f: &RunState) -> Vec<Failure> {
             Some(had) => {
                 had.at = had.at.min(r.when);
                 had.text.clone_from(&r.text);
+                had.course = r.course();
             }
-            None => all.push(Failure { place, at: r.when, text: r.text.clone() }),
+            None => all.push(Failure { place, at: r.when, text: r.text.clone(), course: r.course() }),
         }
     }
-    all.sort_by_cached_key(|x| (x.course(), x.at, x.place.to_string()));
+    all.sort_by_cached_key(|x| (x.course, x.at, x.place.to_string()));
     // A failure without last words that came well before all others is the first one: the process
     // had no time to write any.
-    if let Some(silent) = all.iter().position(|x| x.course() == Course::Silent) {
+    if let Some(silent) = all.iter().position(|x| x.course == Course::Silent) {
         let others = all.iter().enumerate().filter(|(i, _)| *i != silent).map(|(_, x)| x.at).min();
         if others.is_some_and(|at| all[silent].at < at) {
             let first = all.remove(silent);

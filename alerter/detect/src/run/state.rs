@@ -10,6 +10,7 @@ use super::align::Arrival;
 use super::attempts::Attempts;
 use super::checkpoints::Checkpoints;
 use super::config_groups::{ConfigGroups, Setup};
+use super::failures::course;
 use super::ledger::Ledger;
 use super::lost_source::Lost;
 use super::pace::{Pace, TimeResolution};
@@ -19,8 +20,8 @@ use super::rank_loss::{self, RankLosses};
 use super::reports::Reports;
 use crate::batches::BatchSize;
 use crate::sample::StepSample;
-use stepwatch_model::Target;
 use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Course, Target};
 
 /// The most phases kept for a run.
 const MAX_PHASES: usize = 32;
@@ -162,6 +163,7 @@ pub struct Death {
     /// The time of death by the clock of the program that saw it.
     pub when: Ts,
     pub text: String,
+    pub course: Course,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -385,7 +387,8 @@ impl RunState {
             let last_words = e.text.as_deref().map(|t| format!(": {t}")).unwrap_or_default();
             let when = e.ts.map_or(now, Ts::from_secs_f64);
             let text = format!("exited with code {code}{last_words}");
-            self.died(rank, Death { at: now, when, text }, true);
+            let course = course(&text);
+            self.died(rank, Death { at: now, when, text, course }, true);
         }
         if failed || self.worst_code == 0 {
             self.worst_code = code;
@@ -412,7 +415,7 @@ impl RunState {
         if news && self.deaths.len() < MAX_DEATHS {
             self.deaths.insert(rank, death);
         } else if let Some(had) = self.deaths.get_mut(&rank).filter(|_| reported) {
-            (had.text, had.when) = (death.text, had.when.min(death.when));
+            *had = Death { at: had.at, when: had.when.min(death.when), ..death };
         }
     }
 

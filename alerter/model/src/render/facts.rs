@@ -1,15 +1,15 @@
-//! The words of facts, clauses and sentences.
+//! The text of facts, clauses and sentences.
 
 use core::fmt;
 
 use crate::clause::Clause;
-use crate::fact::Fact;
+use crate::clause::Fact;
 use crate::number::Num;
 use crate::sentence::Sentence;
 
 use super::{chain, joined, names};
 
-/// Leading words of the summary of a page that fell to a ticket: only a lesser fault is left.
+/// The leading words of the summary after a page became a ticket: only a lesser fault remains.
 const LEFT: &str = "what is left: ";
 
 impl fmt::Display for Fact {
@@ -58,8 +58,8 @@ fn hours(s: f64) -> String {
     }
 }
 
-/// Its form with the facts in it. What was stored may lack a fact, or have a brace that nothing
-/// closes: that much of the form is shown as it is.
+/// The form with its facts filled in. A stored clause may lack a fact or have an unclosed brace;
+/// that part of the form is shown unchanged.
 impl fmt::Display for Clause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.form();
@@ -84,7 +84,7 @@ impl fmt::Display for Clause {
     }
 }
 
-/// How a form has a brace that is none of a placeholder.
+/// Escaped braces of a form, which are not placeholders.
 const DOUBLED: [&str; 2] = ["{{", "}}"];
 
 impl Sentence {

@@ -1,17 +1,17 @@
-//! The wire format of protobuf: the fields of one message.
+//! Reads the protobuf wire format: the fields of one message.
 
 use super::malformed::{Accepted, Malformed};
 
-/// The fields of one message, in the order of its bytes.
+/// Iterates over the fields of one message, in the order of its bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fields<'a> {
     whole: &'a [u8],
     rest: &'a [u8],
-    /// For errors.
+    /// The name of the message, for errors.
     message: &'static str,
 }
 
-/// A field and what it holds, by its wire type.
+/// A field and its value, by its wire type.
 #[derive(Debug)]
 pub(super) struct Field<'a> {
     pub(super) number: u32,
@@ -33,7 +33,7 @@ impl<'a> Fields<'a> {
         Self { whole: bytes, rest: bytes, message }
     }
 
-    /// Bytes read so far.
+    /// The number of bytes read so far.
     #[inline]
     pub(super) fn position(&self) -> usize {
         self.whole.len() - self.rest.len()
@@ -44,8 +44,8 @@ impl<'a> Fields<'a> {
         self.rest.is_empty()
     }
 
-    /// Skips fields as long as their key is this byte and their length fits one byte, and says how
-    /// many there were. A field that runs over the end is left for [`Self::next`] to refuse.
+    /// Skips fields while their key is this byte and their length fits one byte, and returns their
+    /// number. A field beyond the end is left for [`Self::next`], which returns the error.
     #[inline]
     pub(super) fn skip_short(&mut self, key: u8) -> usize {
         let mut skipped = 0;
@@ -89,7 +89,7 @@ impl<'a> Fields<'a> {
                 self.rest = rest;
                 Ok(u64::from(*byte))
             }
-            // Lengths of series and most references to symbols.
+            // The lengths of series and most references to symbols take this path.
             [low, high @ 0..=0x7f, rest @ ..] => {
                 self.rest = rest;
                 Ok(u64::from(low & 0x7f) | u64::from(*high) << 7)
@@ -153,7 +153,8 @@ impl<'a> Field<'a> {
             .map_err(|_| Malformed::Utf8 { message: self.message, field: self.number })
     }
 
-    /// Of a repeated number: one as a varint, or many packed into bytes.
+    /// Calls a function for each value of a repeated number: one varint, or many that are packed
+    /// into bytes.
     #[inline]
     pub(super) fn each_varint(
         &self,
@@ -184,12 +185,13 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Of any length, and what is behind it. It borrows no reader, so that one stays in registers.
+/// Reads a varint of any length, and returns the rest. It borrows no reader, so that the reader
+/// stays in registers.
 fn long_varint<'a>(mut bytes: &'a [u8], message: &'static str) -> Result<(u64, &'a [u8]), Malformed> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let Some((byte, rest)) = bytes.split_first() else { return Err(Malformed::Truncated { message }) };
-        // Nine bytes hold 63 bits: one bit is left for the tenth.
+        // Nine bytes hold 63 bits, so the tenth can hold one bit.
         if shift == 63 && *byte > 1 {
             break;
         }

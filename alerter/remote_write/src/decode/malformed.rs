@@ -1,8 +1,9 @@
-//! Why a body is refused.
+//! The reasons for which a body is refused.
 
 use std::fmt;
 
-/// A body that is not what it says it is: 400, so that no sender keeps it for another try.
+/// A body that does not match its declared format. The answer is 400, so that the sender does not
+/// retry.
 ///
 /// Stricter than protobuf are the limits ([`Malformed::TooMany`], [`Malformed::TooLarge`],
 /// [`Malformed::Bomb`]), groups, which neither schema has ([`Malformed::WireType`]), and the symbol
@@ -37,14 +38,14 @@ pub enum Malformed {
     TooMany { what: &'static str, limit: u64 },
 }
 
-/// What a field should have been; it ends the sentence of [`Malformed::WireType`].
+/// The expected type of a field. It ends the sentence of [`Malformed::WireType`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accepted {
     Varint,
     Double,
     Bytes,
     VarintOrBytes,
-    /// Of an unknown field: anything but a group.
+    /// Any type but a group, for an unknown field.
     NoGroup,
 }
 

@@ -1,30 +1,30 @@
-//! What the requests of both versions share: their limits, their counts and the buffers.
+//! The parts that decoding shares between both versions: limits, counts and buffers.
 
 use super::Malformed;
 use super::fields::{Field, Fields};
 use super::series::{Sample, Series, Symbol};
 
-// An empty message is two bytes: 16 MiB could ask for 8 million of anything.
+// An empty message is two bytes, so 16 MiB could hold 8 million of anything.
 pub const MAX_SERIES: u64 = 50_000;
 pub const MAX_SAMPLES: u64 = 200_000;
 pub const MAX_LABELS: usize = 256;
 pub const MAX_SYMBOLS: usize = 200_000;
 
-/// What a body held. Samples that the receiver refuses later are counted here all the same.
+/// The counts of a body. They include samples that the receiver refuses later.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Totals {
     pub series: u64,
     pub samples: u64,
     /// Native histograms, counted and skipped.
     pub histograms: u64,
-    /// Counted and skipped.
+    /// Exemplars, counted and skipped.
     pub exemplars: u64,
-    /// Descriptions of metrics, counted and skipped: of 1.0 each, of 2.0 each series with one.
+    /// Metric metadata, counted and skipped: each description in 1.0, each series with one in 2.0.
     pub metadata: u64,
 }
 
 impl Totals {
-    /// Counts a series that begins, unless it is one too many.
+    /// Counts a new series. Fails beyond the limit of series.
     pub(super) fn begin(&mut self) -> Result<(), Malformed> {
         if self.series >= MAX_SERIES {
             return Err(Malformed::TooMany { what: "series in a request", limit: MAX_SERIES });
@@ -33,7 +33,7 @@ impl Totals {
         Ok(())
     }
 
-    /// Counts what a finished series had.
+    /// Adds the counts of a finished series.
     pub(super) fn add(&mut self, series: &Series<'_, '_>) {
         self.samples += series.samples.len() as u64;
         self.histograms += u64::from(series.histograms);
@@ -41,18 +41,18 @@ impl Totals {
     }
 }
 
-/// What one request or one series needs and the next can have.
+/// Buffers that requests and series reuse.
 #[derive(Debug)]
 pub(super) struct Buffers {
     pub(super) samples: Vec<Sample>,
-    /// The labels of a 1.0 series that has other fields between them.
+    /// The labels of a 1.0 series that are not contiguous, joined.
     pub(super) joined: Vec<u8>,
-    /// The table of a 2.0 request,
+    /// The symbol table of a 2.0 request.
     pub(super) symbols: Vec<Symbol>,
-    /// what a series of it refers to,
+    /// The symbol references of a 2.0 series.
     pub(super) references: Vec<u32>,
-    /// and the hashes of those symbols. Both have the length of the limit and are written from the
-    /// front: one check is then that of the limit and that of the bounds.
+    /// The hashes of those symbols. Both buffers have the length of the limit and are filled from
+    /// the front: one check then covers the limit and the bounds.
     pub(super) hashes: Vec<[u8; 8]>,
 }
 
@@ -77,7 +77,7 @@ impl Buffers {
     }
 }
 
-/// The same in both versions; the `start_timestamp` of 2.0 is skipped.
+/// Decodes a sample, which is the same in both versions; the `start_timestamp` of 2.0 is skipped.
 #[inline]
 pub(super) fn push_sample(
     samples: &mut Vec<Sample>,
@@ -100,7 +100,7 @@ pub(super) fn push_sample(
     Ok(())
 }
 
-/// One message that is not read.
+/// Counts one message without reading it.
 pub(super) fn counted(field: &Field<'_>) -> Result<u32, Malformed> {
     field.bytes().map(|_| 1)
 }

@@ -4,13 +4,14 @@ use super::Malformed;
 use super::fields::Fields;
 use crate::hash::{Key, Secrets};
 
-// Names of messages for errors; the series is called the same in both versions.
+// Names of messages for errors; the series has the same name in both versions.
 pub(super) const SERIES: &str = "TimeSeries";
 pub(super) const REQUEST: &str = "Request";
-/// The field of a 2.0 request.
+/// The field number of the symbols in a 2.0 request.
 pub(super) const SYMBOLS: u32 = 4;
 
-/// What Prometheus sends once when a series ends: one NaN of many, so its bits are compared.
+/// The stale marker that Prometheus sends once when a series ends: a NaN that is identified by its
+/// bits.
 const STALE: u64 = 0x7ff0_0000_0000_0002;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,14 +21,14 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Whether it says that the series has ended.
+    /// Whether the sample is a stale marker: its series has ended.
     pub fn is_stale(self) -> bool {
         self.value.to_bits() == STALE
     }
 }
 
-/// One entry of the table: where its text is in the body. Offsets, because a borrowed text could
-/// not stay in the buffers when the body goes; 32 bits, because a body is 32 MiB at most.
+/// A symbol: the position of its text in the body. It is an offset, because a borrowed text could
+/// not stay in the buffers after the body; 32 bits suffice, because a body is at most 32 MiB.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Symbol {
     pub(super) start: u32,
@@ -59,12 +60,12 @@ pub struct Series<'a, 'd> {
     pub exemplars: u32,
 }
 
-/// Where the labels are.
+/// The position of the labels.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Source<'a, 'd> {
     V1 {
         message: &'a [u8],
-        /// Its label fields, one behind another.
+        /// The label fields, contiguous.
         fields: &'d [u8],
     },
     V2 {
@@ -76,7 +77,7 @@ pub(super) enum Source<'a, 'd> {
 }
 
 impl<'a, 'd> Series<'a, 'd> {
-    /// Hashes the labels as they were sent, at each call.
+    /// Hashes the labels as they were sent. Each call computes the hash again.
     #[inline]
     pub fn key(&self) -> Key {
         match self.labels {
@@ -85,8 +86,8 @@ impl<'a, 'd> Series<'a, 'd> {
         }
     }
 
-    /// Names and values as they were sent: in any order, empty, twice. Their text is checked here
-    /// and not before: an error concerns this series alone, and nothing comes behind it.
+    /// Names and values as they were sent: in any order, empty, twice. Their text is checked only
+    /// here: an error concerns this series alone and ends the labels.
     pub fn labels(&self) -> Labels<'a, 'd> {
         Labels(match self.labels {
             Source::V1 { message, .. } => Rest::V1(Fields::new(message, SERIES)),
@@ -94,13 +95,13 @@ impl<'a, 'd> Series<'a, 'd> {
         })
     }
 
-    /// In the order of the body. Senders write them in the order of their time; nothing checks it.
+    /// The samples in the order of the body. Senders sort them by time; this is not checked.
     pub fn samples(&self) -> impl ExactSizeIterator<Item = Sample> + use<'d> {
         self.samples.iter().copied()
     }
 }
 
-/// See [`Series::labels`].
+/// An iterator over labels, see [`Series::labels`].
 #[derive(Debug, Clone)]
 pub struct Labels<'a, 'd>(Rest<'a, 'd>);
 

@@ -77,7 +77,7 @@ proptest! {
         });
         let body: Vec<_> = match version {
             Version::V1 => series.collect(),
-            // The table last.
+            // The symbol table comes last.
             Version::V2 => series.chain(table).collect(),
         };
         agrees(version, &write(&body))?;
@@ -102,7 +102,7 @@ proptest! {
 }
 
 proptest! {
-    // Each case is as many as its body has bytes.
+    // Each case decodes its body once per byte.
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
@@ -117,7 +117,7 @@ proptest! {
 proptest! {
     #[test]
     fn the_order_of_the_fields_is_free(version in version(), specs in specs()) {
-        // The series in their order; all other fields, of them and of the request, last first.
+        // The series stay in order; all other fields, theirs and the request's, are reversed.
         let fields: Vec<Wire> = match version {
             Version::V1 => specs.iter().map(|spec| {
                 let series = series1(spec);
@@ -152,7 +152,7 @@ proptest! {
     #[test]
     fn a_key_is_the_labels_and_nothing_else(version in version(), specs in specs(), labels in labels()) {
         let alone = keys(version, &[spec(&labels)])[0];
-        // Behind others, with another symbol table, other samples and other fields.
+        // The series after others, with another symbol table, other samples and other fields.
         let mut others = specs.clone();
         others.push(Spec {
             plain: Plain { labels: labels.clone(), samples: vec![], histograms: 1, exemplars: 2 },
@@ -182,7 +182,7 @@ proptest! {
 
     #[test]
     fn what_snappy_packs_is_unpacked(bodies in proptest::collection::vec(any::<Vec<u8>>(), 1..4)) {
-        // A long one behind a short one and the other way round, in one buffer.
+        // A long body after a short one and the reverse, in one buffer.
         let mut buffer = Vec::new();
         for body in bodies {
             let packed = snap::raw::Encoder::new().compress_vec(&body).unwrap();
@@ -191,7 +191,7 @@ proptest! {
     }
 }
 
-/// We read what prost reads and refuse what it refuses; groups are the only difference.
+/// Our decoder reads and refuses what prost reads and refuses; groups are the only difference.
 fn agrees(version: Version, body: &[u8]) -> Result<(), TestCaseError> {
     match (ours(version, body), oracle(version, body)) {
         (Ok((read, ..)), Some(expected)) => prop_assert_eq!(read, expected),
@@ -202,7 +202,7 @@ fn agrees(version: Version, body: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A field of `between` behind each of `fields`, as long as there are some.
+/// Puts a field of `between` after each of `fields`, until none is left.
 fn interleave(fields: Vec<Wire>, between: Vec<Wire>) -> Vec<Wire> {
     let mut between = between.into_iter();
     let mut mixed: Vec<_> =
@@ -211,7 +211,7 @@ fn interleave(fields: Vec<Wire>, between: Vec<Wire>) -> Vec<Wire> {
     mixed
 }
 
-/// Timestamps first, and each once before with another value: the last one counts. Field 3 is a
+/// Timestamps first, each preceded by a field with another value: the last one counts. Field 3 is a
 /// start of 2.0 and unknown to 1.0.
 fn samples(plain: &Plain) -> Vec<Wire> {
     let sample = |(ts, bits): &(i64, u64)| {
@@ -422,7 +422,7 @@ fn a_decoder_forgets_the_request_before() {
     let specs = [spec(&[label("a", "b")]), spec(&[])];
     let mut body = encode(Version::V2, &specs);
     decoder.decode(Version::V2, &body, |_| {}).unwrap();
-    // The table is gone, so the references lead nowhere.
+    // The table is empty, so the references have no target.
     body = Request { symbols: vec![], ..Request::decode(&body[..]).unwrap() }.encode_to_vec();
     let lost = decoder.decode(Version::V2, &body, |_| {}).unwrap_err();
     assert!(matches!(lost, Malformed::Reference { symbols: 0, .. }), "{lost}");

@@ -1,4 +1,4 @@
-//! `prometheus.WriteRequest`, 1.0.
+//! Decodes `prometheus.WriteRequest` 1.0.
 
 use super::Malformed;
 use super::fields::Fields;
@@ -7,7 +7,7 @@ use super::series::{SERIES, Series, Source};
 use crate::hash::Secrets;
 
 const REQUEST: &str = "WriteRequest";
-/// Field 1 of a series, bytes.
+/// The key byte of field 1 of a series with the wire type bytes.
 const LABEL_KEY: u8 = 1 << 3 | 2;
 
 pub(super) fn decode<'a>(
@@ -36,7 +36,7 @@ pub(super) fn decode<'a>(
     Ok(totals)
 }
 
-/// `before`: samples of the request so far.
+/// Decodes one series. `before` is the number of samples of the request so far.
 #[inline]
 fn series<'a, 'd>(
     secrets: &'d Secrets,
@@ -54,7 +54,7 @@ where
     let mut fields = Fields::new(message, SERIES);
     loop {
         let start = fields.position();
-        // Senders write the labels first, one behind another, and nearly all are short.
+        // Senders write the labels first and contiguously, and nearly all are short.
         let short = fields.skip_short(LABEL_KEY);
         if short > 0 {
             count += short;
@@ -81,7 +81,8 @@ where
     Ok(Series { secrets, labels, samples, histograms, exemplars })
 }
 
-/// The label fields of a series: a piece of the message, or joined where something is between them.
+/// The label fields of a series: a slice of the message, or a joined copy if they are not
+/// contiguous.
 struct Run<'a, 'd> {
     message: &'a [u8],
     start: usize,

@@ -1,4 +1,4 @@
-//! `io.prometheus.write.v2.Request`, 2.0.
+//! Decodes `io.prometheus.write.v2.Request` 2.0.
 
 use super::Malformed;
 use super::fields::{Field, Fields};
@@ -6,7 +6,7 @@ use super::request::{Buffers, MAX_LABELS, MAX_SYMBOLS, Totals, counted, push_sam
 use super::series::{REQUEST, SERIES, SYMBOLS, Series, Source, Symbol};
 use crate::hash::Secrets;
 
-/// Two passes over the top level: nothing says that the symbols come before the series.
+/// Decoding makes two passes over the top level, because the symbols may follow the series.
 pub(super) fn decode<'a>(
     secrets: &Secrets,
     buffers: &mut Buffers,
@@ -43,7 +43,7 @@ fn read_symbols(secrets: &Secrets, symbols: &mut Vec<Symbol>, body: &[u8]) -> Re
         if symbols.len() >= MAX_SYMBOLS {
             return Err(Malformed::TooMany { what: "symbols in a request", limit: MAX_SYMBOLS as u64 });
         }
-        // The bytes of a field end where the reader now is.
+        // The bytes of a field end at the current position of the reader.
         let end = request.position();
         let start = end - bytes.len();
         symbols.push(Symbol { start: start as u32, end: end as u32, hash: secrets.symbol(bytes) });
@@ -51,7 +51,7 @@ fn read_symbols(secrets: &Secrets, symbols: &mut Vec<Symbol>, body: &[u8]) -> Re
     Ok(())
 }
 
-/// The series, and whether it has metadata. `before`: samples of the request so far.
+/// Decodes one series, and whether it has metadata. `before` is the number of samples so far.
 #[inline]
 fn series<'a, 'd>(
     secrets: &'d Secrets,
@@ -96,7 +96,7 @@ fn refer(
     field: &Field<'_>,
 ) -> Result<(), Malformed> {
     field.each_varint(|index| {
-        // As protobuf reads a number of 32 bits: what is above is dropped.
+        // As in protobuf, the bits above 32 are dropped.
         let index = index as u32;
         let symbol = Symbol::of(symbols, index)?;
         let (Some(reference), Some(hash)) = (references.get_mut(*filled), hashes.get_mut(*filled)) else {

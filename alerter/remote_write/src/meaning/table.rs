@@ -1,4 +1,4 @@
-//! The names that are known without a rule.
+//! The series names that are known without a rule.
 
 use stepwatch_wire::names::metric;
 
@@ -6,7 +6,7 @@ use crate::signal::Signal;
 
 type MakeSignal = fn() -> Signal;
 
-/// Families of our own exporter that are signals of a run; those with more labels are in
+/// Families of our own exporter that are signals of a run. Families with more labels are in
 /// [`super::ours`].
 pub(super) static OURS: &[(&str, MakeSignal)] = &[
     ("train_step", || Signal::Step),
@@ -29,13 +29,13 @@ pub(super) static OURS: &[(&str, MakeSignal)] = &[
     ("train_checkpoint_in_progress", || Signal::CheckpointRunning),
 ];
 
-/// What names of trainers begin with.
+/// The prefixes of metric names that trainers use.
 pub(super) const PREFIXES: [&str; 4] = ["train_", "training_", "trainer_", "megatron_"];
 
-/// Labels that name a run, in the order in which they are believed.
+/// Labels that name a run, in order of precedence.
 pub(super) const RUN_LABELS: &[&str] =
     &["run", "run_name", "run_id", "training_run", "experiment", "experiment_name"];
-/// The same where the name of the metric says that it is a trainer's.
+/// Run labels for metrics whose name is specific to trainers.
 pub(super) const OTHER_RUN_LABELS: &[&str] = &[
     "run",
     "run_name",
@@ -51,8 +51,7 @@ pub(super) const OTHER_RUN_LABELS: &[&str] = &[
 const MILLI: f64 = 1e-3;
 const PERCENT: f64 = 1e-2;
 
-/// What trainers call their metrics, without the prefix: the signal, and what the value is
-/// multiplied by.
+/// Metric names of trainers without the prefix, the signal, and the factor for the value.
 pub(super) static OTHERS: &[(&[&str], &str, f64)] = &[
     (&["step", "global_step", "steps", "iteration", "current_step"], "step", 1.0),
     (&["loss", "lm_loss", "cross_entropy_loss"], metric::LOSS, 1.0),
@@ -76,11 +75,11 @@ pub(super) enum Device {
     Port,
 }
 
-/// A family whose value is a reading of a device.
+/// A family whose value is a device reading.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) family: &'static str,
-    /// A label that must have a value, where the family has several.
+    /// A label and the value that selects the series, if the family has several.
     pub(super) label: Option<(&'static str, &'static str)>,
     pub(super) device: Device,
     /// The name of the reading in an event.
@@ -100,7 +99,8 @@ const fn port(family: &'static str, reading: &'static str) -> Row {
     Row { family, label: None, device: Device::Port, reading, scale: 1.0 }
 }
 
-/// `DCGM_FI_DEV_*`: clocks are in MHz, utilization in percent, as NVIDIA's field list says.
+/// Hertz per megahertz: NVIDIA's field list gives `DCGM_FI_DEV_*` clocks in MHz and utilization in
+/// percent.
 const MEGA: f64 = 1e6;
 
 pub(super) static DEVICES: &[Row] = &[

@@ -12,7 +12,7 @@ use crate::schema::{Label, Sample as Point, TimeSeries, WriteRequest};
 const NOW: Ts = Ts(1_795_600_000_000);
 const STALE: u64 = 0x7ff0_0000_0000_0002;
 
-/// A registry, and what came out of it.
+/// A registry and its output.
 struct Door {
     registry: Registry,
     decoder: Decoder,
@@ -212,7 +212,7 @@ fn an_instance_that_does_not_answer_is_down_and_a_run_whose_series_end_is_over()
     assert!(matches!(down[..], [Report::Down { .. }]), "{down:?}");
     assert_eq!(door.tick(60), [], "the instance is lost, which says nothing of the run");
     assert_eq!(door.scrape(75, &[(UP, 1.0), (STEP, 2.0)])[0], Report::Up);
-    // The exporter lives and does not report the run any more.
+    // The exporter is up and no longer reports the run.
     assert_eq!(door.scrape(90, &[(UP, 1.0), (STEP, f64::from_bits(STALE))]), []);
     assert_eq!(door.scrape(105, &[(UP, 1.0)]), []);
     let over = events(door.tick(125));
@@ -363,7 +363,7 @@ fn beyond_the_limits_series_are_counted_and_dropped() {
     assert_eq!((door.registry.series(), door.registry.counts.over_tenant), (3, 1));
     let batch = door.write(of("z", 3));
     assert_eq!((door.registry.counts.over_series, batch.refused), (2, 0), "nothing to repeat");
-    // What is not sent any more makes room.
+    // Series that are no longer sent make room.
     door.now = Ts(NOW.0 + 2 * 3_600_000);
     door.write(of("w", 2));
     assert_eq!(door.registry.series(), 2);
@@ -427,7 +427,7 @@ fn runs_are_limited_and_what_one_scrape_says_too() {
     door.write(of(1100).collect());
     assert_eq!(door.registry.over_groups(), 1100 - 512);
     let toggles: Vec<_> = (0..1000).map(|i| (NOW.0 + i, (i % 2) as f64)).collect();
-    // Without a step, what is to be said of it waits for one.
+    // Without a step, reports about the run wait for one.
     let of = |name: &str| format!("{name}{{run=\"r\",instance=\"a:1\"}}");
     let mut door = Door::new(Config::default());
     door.write(vec![series(&of("train_checkpoint_in_progress"), &toggles)]);

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use super::open::{Incident, KnownAlert};
 use super::{Named, State};
-use stepwatch_model::{Class, Context, Finding, Kind, Scope, Severity, Span, Subject, Target, Ts};
+use stepwatch_model::{Class, Context, Finding, Kind, Mark, Scope, Severity, Span, Subject, Target, Ts};
 
 /// The most external alerts that an incident remembers. Any further alert counts as new.
 pub(super) const MAX_ALERTS: usize = 1024;
@@ -27,12 +27,11 @@ impl Incident {
     /// reported other devices of the node. These kinds are of one class, but the person who has the
     /// incident knows nothing of this device.
     pub(super) fn is_of_another_device(&self, subject: &Subject, context: &Context, v: &Finding) -> bool {
-        let kinds = [Kind::GpuFault, Kind::LinkFault];
         let first = self.known.get(subject).is_some_and(|known| {
             !known.contains(&v.kind) && known.iter().any(|k| k.cause() == v.kind.cause())
         });
         let known = |device: &Target| self.record.suspects.iter().any(|s| s.target.is_same_device(device));
-        first && kinds.contains(&v.kind) && context.device.as_ref().is_some_and(|device| !known(device))
+        first && v.kind.has(Mark::Device) && context.device.as_ref().is_some_and(|device| !known(device))
     }
 }
 

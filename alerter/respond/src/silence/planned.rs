@@ -9,10 +9,8 @@
 
 use super::{Phase, Silence, Silences};
 use crate::matcher::{Matcher, Op};
-use stepwatch_model::{Kind, Span, Ts};
+use stepwatch_model::{Kind, Mark, Span, Ts};
 
-/// The kinds that a restart looks like.
-pub const KINDS: [Kind; 4] = [Kind::Hang, Kind::RankDead, Kind::SourceLost, Kind::Stall];
 /// The most runs whose silence is kept; the one that ended first is replaced.
 pub(super) const MAX_PLANNED: usize = 4096;
 /// The least time between two changes of a run's silence, and the least change of its end. Each
@@ -95,7 +93,8 @@ impl Silences {
 }
 
 fn matchers(run: &str) -> Vec<Matcher> {
-    let kinds = KINDS.map(Kind::as_str).join("|");
+    let kinds = Kind::ALL.iter().filter(|kind| kind.has(Mark::Restart)).map(|kind| kind.as_str());
+    let kinds = kinds.collect::<Vec<_>>().join("|");
     let matchers = [Matcher::new("run", Op::Equal, run), Matcher::new("kind", Op::Regex, kinds)];
     // A run whose name is too long for a matcher is notified of, not suppressed.
     let all: Result<Vec<_>, _> = matchers.into_iter().collect();

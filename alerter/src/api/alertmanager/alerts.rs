@@ -1,4 +1,4 @@
-//! Alerts of the Alertmanager API: posted by Prometheus, listed for any client.
+//! Alerts of the Alertmanager API: Prometheus posts them, and any client can list them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -32,14 +32,14 @@ use crate::read_model::Routing;
 use crate::runtime::{Heard, Unanswered};
 use crate::store;
 
-/// Incidents shown as alerts.
+/// The most incidents that are shown as alerts.
 const MAX_INCIDENTS: u32 = 100_000;
-/// Mistakes quoted from one request.
+/// The most mistakes that the answer to one request quotes.
 const MAX_MISTAKES: usize = 10;
-/// Characters of the name of an alert in one of them.
+/// The most characters of an alert's name in a quoted mistake.
 const MAX_NAME: usize = 100;
 
-/// A parsed value, or the value that is invalid and the reason.
+/// A parsed alert, or the invalid value and the reason.
 type Posted = core::result::Result<PostableAlert, (serde_json::Value, serde_json::Error)>;
 
 /// Takes alerts that fire, or are over. Durable when it is answered.
@@ -115,16 +115,16 @@ pub(super) async fn take(
 #[derive(Default)]
 struct Read {
     accepted: Vec<PostedAlert>,
-    /// The number of accepted alerts with a text that was cut.
+    /// The number of accepted alerts with a truncated text.
     cut: u64,
     invalid: u64,
-    /// The mistakes in the first of the invalid ones.
+    /// The mistakes in the first invalid alerts.
     mistakes: Vec<String>,
-    /// Outside the limits of the sender's token.
+    /// The number of alerts outside the limits of the sender's token.
     foreign: u64,
 }
 
-/// The alerts that would be accepted from a body. The mistakes are rendered as well.
+/// The accepted alerts of a body. The mistakes are rendered too.
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) fn fuzz(body: &[u8], now: Ts) -> Vec<PostedAlert> {
     let Ok(Each(posted)) = Each::<PostableAlert>::read(body) else { return Vec::new() };
@@ -176,7 +176,7 @@ fn within(caller: &Caller, routing: &Routing, alert: Alert) -> Option<Alert> {
     token_scope.admits(&labels).then(|| alert.within(limits).sent_by(caller.limited_token()))
 }
 
-/// An alert, when it ends, and how many of its texts were cut.
+/// An alert, its end, and the number of its truncated texts.
 fn read(
     posted: PostableAlert,
     now: Ts,
@@ -231,7 +231,7 @@ pub(super) async fn groups(
     Ok(listed::answer(move |out| stand.write_groups(out)))
 }
 
-/// Everything that fires, with what its rendering needs.
+/// All firing alerts, with the data that their rendering needs.
 struct Stand {
     filter: Filter,
     now: Ts,
@@ -307,7 +307,7 @@ enum Which {
     Incident(usize),
 }
 
-/// Alerts in the order of their fingerprints, each made when it is written.
+/// Alerts in the order of their fingerprints. Each is created only when it is written.
 struct Alerts<'a> {
     stand: &'a Stand,
     looker: &'a Looker<'a>,

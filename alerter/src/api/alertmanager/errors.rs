@@ -1,5 +1,5 @@
-//! Errors in Alertmanager's form, a JSON string each: those that are answered, and what the OpenAPI
-//! document says of them.
+//! Errors in Alertmanager's form, a JSON string each: the answers, and their entries in the OpenAPI
+//! document.
 
 use std::collections::BTreeMap;
 

@@ -76,7 +76,7 @@ impl Filter {
                     let bad = |e| Refused::bad(format!("failed to parse receiver param: {e}"));
                     filter.receiver = Some(regex.map_err(bad)?);
                 }
-                // Of other versions of Alertmanager.
+                // Parameters of other versions of Alertmanager are ignored.
                 _ => {}
             }
         }

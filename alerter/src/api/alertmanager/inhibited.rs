@@ -1,8 +1,7 @@
-//! Which alert suppresses which, by the fingerprints under which the suppressing ones are listed
-//! here.
+//! Which alert suppresses which, by the fingerprints under which the suppressing alerts are listed.
 //!
-//! An incident of alerts is found by the labels that its alerts have in common, so that a lookup
-//! does not search everything that fires.
+//! An incident of alerts is found by the labels that its alerts share, so that a lookup does not
+//! search all firing alerts.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use stepwatch_respond::incident::{IncidentRecord, Suppression, SuppressionReason
 
 use super::shown::{of_alerts, own_fingerprint};
 
-/// What the alerts of an incident are grouped by.
+/// The values of the labels by which the alerts of an incident are grouped.
 type Key<'a> = Vec<Option<&'a str>>;
 
 #[derive(Debug, Default)]
@@ -62,7 +61,7 @@ impl<'a> Inhibited<'a> {
                 shown.into_iter().flatten().map(|f| format!("{:016x}", f.alert.fingerprint)).collect()
             }
             Some(by) => vec![own_fingerprint(by)],
-            // It ended a moment ago, or there are more than are looked at.
+            // The suppressing incident has just ended, or is beyond the limit of listed incidents.
             None => vec![suppression.by.clone()],
         }
     }

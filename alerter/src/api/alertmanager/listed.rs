@@ -1,5 +1,5 @@
-//! Lists of everything that fires, written part by part: whole, such a list takes as much memory as
-//! all alerts that are kept.
+//! Lists of all firing alerts, written in parts: a whole list would take as much memory as all
+//! alerts.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,16 +12,16 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-/// Bytes of a part.
+/// The size of a part in bytes.
 const PART_BYTES: usize = 64 << 10;
-/// Parts that wait for the client, beside the one that is written.
+/// The most parts that wait for the client, in addition to the one that is being written.
 const WAITING: usize = 1;
-/// How long a client may take for the whole.
+/// The time limit for sending the whole list.
 const WITHIN: Duration = Duration::from_secs(30);
 
 type Part = io::Result<Bytes>;
 
-/// What a list is written into.
+/// The writer of a list, which sends it in parts.
 pub(super) struct Parts {
     part: Vec<u8>,
     sender: mpsc::Sender<Part>,
@@ -29,8 +29,8 @@ pub(super) struct Parts {
     runtime: Handle,
 }
 
-/// Answers with what `write` writes. Tens of thousands of alerts take so long that they would delay
-/// other requests: it runs on a thread of its own.
+/// Answers with the output of `write`. It runs on a thread of its own, because tens of thousands of
+/// alerts would delay other requests.
 pub(super) fn answer(write: impl FnOnce(&mut Parts) -> io::Result<()> + Send + 'static) -> Response {
     let (sender, receiver) = mpsc::channel(WAITING);
     let (part, until) = (Vec::with_capacity(PART_BYTES), Instant::now() + WITHIN);
@@ -38,7 +38,7 @@ pub(super) fn answer(write: impl FnOnce(&mut Parts) -> io::Result<()> + Send + '
     tokio::task::spawn_blocking(move || {
         if let Err(err) = write(&mut parts).and_then(|()| parts.flush()) {
             tracing::debug!(%err, "a list of alerts was not read to its end");
-            // The client sees that it is not whole.
+            // The error shows the client that the list is incomplete.
             _ = parts.sender.try_send(Err(err));
         }
     });

@@ -1,4 +1,4 @@
-//! Everything that fires: alerts of other programs, and our own incidents in the form of alerts.
+//! All firing alerts: alerts of other programs, and our own incidents in the form of alerts.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::wire::{AlertState, AlertStatus, GettableAlert, Name};
 use crate::api::view::When;
 use crate::read_model::Routing;
 
-/// How far `endsAt` of our own incidents is in the future; it moves at every answer, as with
+/// How far in the future `endsAt` of our own incidents is. It moves with every answer, as in
 /// Prometheus.
 const LASTS: Span = Span::secs(300);
 
@@ -24,13 +24,13 @@ const LASTS: Span = Span::secs(300);
 pub(super) struct Looker<'a> {
     pub(super) filter: &'a Filter,
     pub(super) routing: &'a Routing,
-    /// In force.
+    /// The silences in force.
     pub(super) silences: &'a [Arc<Silence>],
     pub(super) inhibited: Inhibited<'a>,
     pub(super) now: Ts,
 }
 
-/// An alert that fires, and how it is grouped.
+/// A firing alert, and its group.
 #[derive(Debug)]
 pub(super) struct Shown {
     pub(super) alert: GettableAlert,
@@ -56,7 +56,8 @@ impl Looker<'_> {
         if let Some(run) = RUN_LABELS.iter().find_map(|name| alert.labels.get(name)) {
             routed.insert("run".into(), run.to_owned());
         }
-        // The same labels as its incident will have, so that the team's receivers are the same.
+        // These are the labels that its incident will have, so that the team's receivers are the
+        // same.
         let receivers = self.routing.receivers(&self.routing.with_team(routed));
         if !self.filter.wants_receivers(&receivers) {
             return None;
@@ -77,7 +78,7 @@ impl Looker<'_> {
         Some(Shown { alert: shown, group, receivers })
     }
 
-    /// Incidents of alerts are not shown beside them.
+    /// An incident as an alert; `None` for incidents of alerts, whose alerts are listed themselves.
     pub(super) fn incident(&self, r: &IncidentRecord) -> Option<Shown> {
         if of_alerts(r) {
             return None;
@@ -121,7 +122,7 @@ impl Looker<'_> {
     }
 }
 
-/// Whether it consists of other programs' alerts, and is not one of our own.
+/// Whether the incident consists of other programs' alerts.
 pub(super) fn of_alerts(r: &IncidentRecord) -> bool {
     r.labels.get(labels::ALERTNAME).is_some_and(|name| *name != labels::alertname(r.kind))
 }
@@ -130,7 +131,7 @@ fn set(pairs: &Labels) -> LabelSet {
     pairs.iter().map(|(n, v)| (Box::from(n.as_str()), Box::from(v.as_str()))).collect()
 }
 
-/// Of an incident of ours.
+/// The fingerprint of one of our own incidents.
 pub(super) fn own_fingerprint(r: &IncidentRecord) -> String {
     fingerprint_of(&set(&r.labels))
 }

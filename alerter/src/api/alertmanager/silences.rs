@@ -50,7 +50,7 @@ pub(super) async fn list(
     Ok(Json(silences.iter().map(|s| view(s, now)).collect()))
 }
 
-/// A filter is compared with the text of a silence's matchers, not with what they match.
+/// Whether the silence has this matcher. The text of the matchers is compared, not what they match.
 fn is_about(s: &Silence, filter: &Matcher) -> bool {
     let mut same = s.matchers.iter().filter(|m| m.label() == filter.label()).peekable();
     if same.peek().is_none() {
@@ -109,7 +109,7 @@ pub(super) async fn put(
     Ok(Json(SilenceId { silence_id: silence.id.clone() }))
 }
 
-/// A wanted silence, in our own types.
+/// A posted silence, in our own types.
 pub(super) fn wanted(posted: PostableSilence) -> Result<Wanted> {
     let matchers: core::result::Result<Vec<Matcher>, String> = posted
         .matchers

@@ -1,10 +1,10 @@
-//! Our routes in Alertmanager's language, for programs that read it: `amtool config routes test`
-//! asks this which receivers a set of labels reaches.
+//! Our routes in Alertmanager's format, for programs that parse it: `amtool config routes test`
+//! uses it to find the receivers for a set of labels.
 //!
-//! A route there has one receiver; here it may lead to many, and by levels. So a receiver of the
-//! sketch is all receivers along one of our ways, joined by commas: amtool prints several in the
-//! same form. The tree is ours, node by node. After it comes what happens where no route matches:
-//! the team is notified, or every receiver: those that wake, of pages only.
+//! In Alertmanager a route has one receiver; here a route may have many, also by level. So a
+//! receiver of the sketch is the list of all receivers of a route, separated by commas, as amtool
+//! prints several. The tree of routes is ours. After it come routes for alerts that match none:
+//! they go to the team or to every receiver, and to pagers only if they are pages.
 
 use std::fmt::Write as _;
 
@@ -17,14 +17,14 @@ use crate::read_model::Routing;
 
 /// The receiver of a route without receivers.
 const NOBODY: &str = "nobody";
-/// That of a ticket of which nobody is notified, where somebody is of a page.
+/// The receiver of a ticket that is only listed, on a route where a page does notify people.
 const WAITS: &str = "nobody (it waits in the list of incidents)";
-/// Ways in which routes that go on may all fail to match, at most: they multiply.
+/// The most combinations in which routes with `continue` all fail to match, because they multiply.
 const MAX_LISTS: usize = 64;
-/// The receiver's name for callers that may not see the routes.
+/// The receiver's name for callers that must not see the routes.
 const NOT_SHOWN: &str = "routes-are-shown-to-tokens-without-limits";
 
-/// `whole`: with the routes, whose matchers name runs and teams.
+/// Renders the sketch. `whole`: with the routes, whose matchers name runs and teams.
 pub(super) fn render(routing: &Routing, whole: bool) -> String {
     let mut tree = Tree { routing, receivers: routing.config.receivers.clone(), text: String::new() };
     if whole {
@@ -40,14 +40,14 @@ pub(super) fn render(routing: &Routing, whole: bool) -> String {
 
 struct Tree<'a> {
     routing: &'a Routing,
-    /// All that are named.
+    /// All named receivers.
     receivers: Vec<String>,
     text: String,
 }
 
 /// The receivers that a route reaches.
 struct Reached {
-    /// Of a ticket: fewer receivers than of a page where the route has pagers.
+    /// The receivers of a ticket, which exclude the pagers of the route.
     ticket: String,
     any: String,
 }
@@ -59,7 +59,7 @@ impl Reached {
         Self { ticket: if waits { WAITS.to_owned() } else { name(&ticket) }, any: name(&any) }
     }
 
-    /// The matchers it needs besides its own, and the receivers that it then reaches.
+    /// The additional matchers by severity, and the receivers of each.
     fn parts(&self) -> Vec<(Option<String>, &str)> {
         if self.ticket == self.any {
             return vec![(None, &self.any)];
@@ -71,7 +71,7 @@ impl Reached {
 }
 
 impl<'a> Tree<'a> {
-    /// The receivers of an alert of this team that no route matches.
+    /// The receivers of a team's alert that no route matches.
     fn unrouted(&self, team: Option<&str>, severity: Option<Severity>) -> Vec<&'a str> {
         let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let labels = [team.map(|team| label("team", team)), severity.map(|s| label("severity", s.as_str()))];
@@ -85,8 +85,7 @@ impl<'a> Tree<'a> {
         for (_, team) in router.teams() {
             rest.push((vec![equal("team", &team.name)], team));
         }
-        // An incident has the team whose matchers hold of it, the first of several, unless it
-        // brings one.
+        // An incident without a team label belongs to the first team whose matchers match it.
         for (matchers, team) in router.teams() {
             let own = matchers.iter().map(ToString::to_string).collect();
             rest.push(([vec![equal("team", "")], own].concat(), team));
@@ -96,7 +95,7 @@ impl<'a> Tree<'a> {
             return;
         }
         self.text.push_str("  routes:\n");
-        // `info` notifies nobody, whatever the routes say.
+        // An `info` incident notifies nobody, whatever the routes are.
         self.node("  ", &[equal("severity", Severity::Info.as_str())], NOBODY, false);
         self.list("  ", router.routes());
         let unwanted = unwanted(router.routes());
@@ -154,14 +153,14 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// What is left for the teams by routes that let the next ones be asked: matchers of which one list
-/// must hold. Alertmanager would go on to the teams; here whatever a route has taken is none of the
-/// rest.
+/// The conditions under which no route took an alert, which is then left for the teams: one of
+/// these lists of matchers must match. Alertmanager would continue with the teams' routes, but here
+/// a route with `continue` also takes the alert.
 fn unwanted(routes: &[Node]) -> Vec<Vec<String>> {
     let mut lists = vec![Vec::new()];
     for route in routes.iter().filter(|route| route.go_on) {
-        // One of its matchers does not hold: the first, or the second while the first does, and so
-        // on.
+        // One of the route's matchers fails: the first, or the second while the first matches, and
+        // so on.
         let fails = |list: &Vec<String>| {
             let failing = route.matchers.iter().enumerate().filter_map(|(i, matcher)| {
                 let holding = route.matchers[..i].iter().map(ToString::to_string);
@@ -187,7 +186,7 @@ fn equal(label: &str, value: &str) -> String {
     format!("{label}={}", quoted(value))
 }
 
-/// Between double quotes, as YAML and matchers have them.
+/// The text in double quotes, in the syntax of YAML and matchers.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }

@@ -7,7 +7,7 @@ use crate::testing::{DEADLINE, TestApp, wait_for};
 
 const JSON: &str = "application/json";
 
-/// As Prometheus 2.42 sends it: an end four minutes ahead.
+/// An alert as Prometheus 2.42 sends it: its end is four minutes ahead.
 fn alert(name: &str, more: &[(&str, &str)]) -> Value {
     let mut labels = json!({"alertname": name, "severity": "critical"});
     for (n, v) in more {
@@ -51,7 +51,7 @@ async fn alerts_are_accepted_listed_and_notified() {
     let got = app.hook.wait_for(|s| s.deliveries.len() == 1, DEADLINE).await.unwrap();
     let text = format!("{:?}", got.deliveries);
     assert!(text.contains("DiskFull is on"), "{text}");
-    // Sent again it changes nothing; sent with an end in the past it ends.
+    // An alert that is sent again changes nothing; with an end in the past it ends.
     assert_eq!(post(&app, &[alert("DiskFull", &[("instance", "gpu-1:9100")])]).await.0, 200);
     let mut over = alert("DiskFull", &[("instance", "gpu-1:9100")]);
     over["endsAt"] = json!("2026-11-20T11:00:00Z");
@@ -71,7 +71,7 @@ async fn an_incident_of_an_alert_is_shown_in_the_words_of_its_rule() {
             "runbook_url": "https://wiki.example.com/disk"});
         alert
     };
-    // The second notifies nobody, so no message contains its words.
+    // The second alert notifies nobody, so no message contains its name.
     let silence = json!({"matchers": [r#"alertname="DiskSlow""#], "duration": "1h", "created_by": "ann", "comment": "known"});
     assert_eq!(app.post("/api/v1/silences", JSON, &silence.to_string()).await.0, 200);
     assert_eq!(post(&app, &[disk("DiskFull")]).await.0, 200);
@@ -163,7 +163,7 @@ async fn whoever_says_more_than_is_kept_is_heard() {
     let many: Vec<(&str, &str)> = many.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
     let alerts = [wordy, twin, alert("Many", &many)];
     assert_eq!(post(&app, &alerts).await, (200, String::new()));
-    // Sent again, as Prometheus does, they are the same.
+    // The alerts that Prometheus sends again are the same.
     assert_eq!(post(&app, &alerts).await.0, 200);
     let shown = app.json("/api/v2/alerts").await;
     assert_eq!(names(&shown), ["Many", "Wordy", "Wordy"]);
@@ -180,11 +180,11 @@ async fn whoever_says_more_than_is_kept_is_heard() {
 #[tokio::test]
 async fn a_request_has_room_for_all_that_prometheus_sends_at_once() {
     let app = TestApp::start().await;
-    // Spaces, which cost a test build less than alerts do.
+    // Padding with spaces, which a test build parses faster than alerts.
     let padded = |bytes: usize| format!("{}{}", " ".repeat(bytes), json!([alert("DiskFull", &[])]));
     assert_eq!(app.post("/api/v2/alerts", JSON, &padded(5 << 20)).await, (200, String::new()));
     assert_eq!(app.json("/api/v2/alerts").await.as_array().unwrap().len(), 1);
-    // Answered before the body comes.
+    // The server answers before it receives the body.
     let mut stream = tokio::net::TcpStream::connect(app.url.trim_start_matches("http://")).await.unwrap();
     let head = format!(
         "POST /api/v2/alerts HTTP/1.1\r\nhost: x\r\ncontent-type: {JSON}\r\ncontent-length: {}\r\n\r\n",
@@ -236,7 +236,7 @@ async fn the_configuration_is_shown_without_what_opens_doors() {
     assert!(original(app.json("/api/v2/status").await).contains("\"cost_per_gpu_hour\": 2.25"));
 }
 
-/// An alert that is not a page reaches no pager by a fallback, nor by a level for pages.
+/// An alert that is not a page reaches no pager, neither by a fallback nor by a level for pages.
 #[tokio::test]
 async fn a_ticket_is_shown_to_reach_no_pager() {
     let routes = r#"
@@ -390,7 +390,7 @@ async fn silences_that_are_refused() {
     }
 }
 
-/// It would silence nothing, or with `!=` everything.
+/// Such a silence would suppress nothing, or with `!=` everything.
 #[tokio::test]
 async fn a_silence_of_a_mistyped_label_is_refused() {
     let app = TestApp::start_with("labels: [owner]\n", &[]).await;
@@ -414,7 +414,7 @@ async fn a_silence_of_a_mistyped_label_is_refused() {
         let (status, said) = ask(label).await;
         assert!(status == 200 && (label == "mode") == said.contains("mode"), "{label}: {said}");
     }
-    // Nothing has it yet, and something may.
+    // No alert has this label yet, but a later one may.
     let (status, said) = ask("datacentre").await;
     assert!(status == 200 && said.contains("has had the label \\\"datacentre\\\" yet"), "{said}");
     // An alert has it.
@@ -454,7 +454,7 @@ async fn both_survive_a_restart() {
     let before = (app.json("/api/v2/alerts").await, app.json(&format!("/api/v1/silences/{id}")).await);
     let app = app.restart().await;
     let mut after = (app.json("/api/v2/alerts").await, app.json(&format!("/api/v1/silences/{id}")).await);
-    // Its sender gets the time to send it again.
+    // The sender gets the time at which to send it again.
     after.0[0]["endsAt"] = before.0[0]["endsAt"].clone();
     assert_eq!(after, before);
     assert_eq!(app.hook.wait_for(|_| true, DEADLINE).await.unwrap().deliveries.len(), 0);
@@ -475,7 +475,7 @@ async fn our_incidents_are_alerts_too() {
         (&json!("llama"), &json!("page"))
     );
     assert_eq!(shown[0]["annotations"]["incident"], json!(id));
-    // What is shown can be silenced as it is, label by label, which is how other programs do it.
+    // A listed alert can be silenced by all of its labels, as other programs do.
     let labels = shown[0]["labels"].as_object().unwrap();
     let matchers: Vec<Value> = labels
         .iter()

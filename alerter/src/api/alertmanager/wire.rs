@@ -1,4 +1,4 @@
-//! The JSON of Alertmanager's API, as types.
+//! The JSON types of Alertmanager's API.
 
 use core::fmt;
 
@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use crate::api::doc::{examples, schema};
 use crate::api::view::{When, instant};
 
-/// A time, or none: Go writes the year 1 for it.
+/// An optional time: Go writes the year 1 for none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Moment(pub(super) Option<Ts>);
 

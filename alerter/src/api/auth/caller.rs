@@ -16,7 +16,8 @@ use crate::api::error::ApiError;
 use crate::audit::{Door, Entry};
 use crate::notify::line;
 
-/// Characters of a name in a history; the engine takes no longer author of a silence.
+/// The most characters of a name in a history; the engine limits the author of a silence to the
+/// same.
 const MAX_SIGNATURE: usize = 200;
 
 #[derive(Debug, Clone)]
@@ -24,20 +25,20 @@ pub struct Caller {
     who: Who,
     door: Door,
     remote: Option<IpAddr>,
-    /// Of a browser that is logged in.
+    /// The session of a logged-in browser.
     session: Option<Arc<SessionId>>,
-    /// An entry of the audit log is written in the transaction of the request itself.
+    /// Whether the transaction of the request itself has written the audit entry.
     audited: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum Who {
-    /// No tokens are configured.
+    /// Any caller, because no tokens are configured.
     Anybody,
-    /// Of the web configuration.
+    /// A user of the web configuration.
     User(String),
     Token(Arc<Grant>),
-    /// The gate did not let the request in.
+    /// A caller that the gate has not admitted.
     Nobody,
 }
 
@@ -54,7 +55,7 @@ impl Caller {
         self.session.as_deref()
     }
 
-    /// What forms of the caller's session carry; `None` of a caller without one.
+    /// The CSRF token for forms of the caller's session; `None` without a session.
     pub(crate) fn csrf(&self) -> Option<String> {
         self.session().map(SessionId::csrf)
     }
@@ -72,7 +73,7 @@ impl Caller {
         }
     }
 
-    /// `None` if it is about everything.
+    /// The limits of the caller's token; `None` if it has none.
     pub(crate) fn token_scope(&self) -> Option<&TokenScope> {
         match &self.who {
             Who::Token(grant) if !grant.token_scope.is_everything() => Some(&grant.token_scope),
@@ -80,7 +81,7 @@ impl Caller {
         }
     }
 
-    /// The name of a token that is limited; empty of everybody else.
+    /// The name of a limited token; empty for every other caller.
     pub(in crate::api) fn limited_token(&self) -> &str {
         match &self.who {
             Who::Token(grant) if !grant.token_scope.is_everything() => &grant.name,
@@ -88,7 +89,7 @@ impl Caller {
         }
     }
 
-    /// `api:NAME` of a token, `user:NAME` of a user; `None` where requests need no token.
+    /// `api:NAME` for a token, `user:NAME` for a user; `None` if requests need no token.
     pub(crate) fn actor(&self) -> Option<String> {
         match &self.who {
             Who::Token(grant) => Some(format!("api:{}", grant.name)),
@@ -104,7 +105,7 @@ impl Caller {
         if by.is_empty() || same || by == actor {
             return actor;
         }
-        // A silence that is changed comes back with the signature that it was given.
+        // When a silence is changed, its author is already signed by this caller.
         let by = by.strip_prefix(&format!("{actor} (")).and_then(|by| by.strip_suffix(')')).unwrap_or(by);
         let room = MAX_SIGNATURE.saturating_sub(actor.chars().count() + 3);
         format!("{actor} ({})", line(by, room))
@@ -118,7 +119,7 @@ impl Caller {
         Err(forbidden(format!("this needs a token with the scope {scope}, which {who} does not have")))
     }
 
-    /// For answers that cannot be limited to runs or teams.
+    /// Refuses callers with limits, for answers that cannot be limited to runs or teams.
     pub(crate) fn require_everything(&self) -> Result<(), ApiError> {
         match self.token_scope() {
             None => Ok(()),
@@ -128,7 +129,7 @@ impl Caller {
         }
     }
 
-    /// Whether the caller may see something with these labels.
+    /// Whether the caller may see an object with these labels.
     pub(crate) fn sees(&self, labels: &Labels) -> bool {
         self.token_scope().is_none_or(|scope| scope.admits(labels))
     }
@@ -138,7 +139,7 @@ impl Caller {
         self.token_scope().map_or(Ok(()), |scope| scope.holds(matchers).map_err(forbidden))
     }
 
-    /// The entry of the audit log for an action, as a part of its transaction.
+    /// The audit entry for an action, to be written in the action's transaction.
     pub(crate) fn audit(&self, by: &str, action: &str, target: &str) -> Entry {
         self.audited.store(true, Ordering::Relaxed);
         Entry::new(self.door, &self.signs(by), action, target).from(self.remote)
@@ -148,7 +149,7 @@ impl Caller {
         self.audited.load(Ordering::Relaxed)
     }
 
-    /// The entry for what was not done, or is not decided by the engine.
+    /// The audit entry for a refused action, or for one that the engine does not decide.
     pub(super) fn entry(&self, action: &str, target: &str) -> Entry {
         Entry::new(self.door, &self.signs(""), action, target).from(self.remote)
     }

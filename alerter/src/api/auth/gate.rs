@@ -1,8 +1,8 @@
-//! The gate: every request passes it, on its way in and on its way out.
+//! The gate, which checks every request and every response.
 //!
-//! On the way in it authenticates the caller; each route declares the scope that it needs, and
-//! [`require`] checks it. On the way out the gate writes refusals into the audit log, and changes
-//! that no handler has written.
+//! For a request, the gate authenticates the caller; each route declares the scope that it
+//! requires, and [`require`] checks it. For a response, the gate writes refusals into the audit
+//! log, and changes for which no handler wrote an entry.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -31,20 +31,20 @@ use crate::{api, signed_paths};
 pub(crate) const CLI_AGENT: &str = concat!("stepwatch-alerter-cli/", env!("CARGO_PKG_VERSION"));
 const CLI_NAME: &str = "stepwatch-alerter-cli/";
 
-/// Where a request of a session says that it comes from one of our pages.
+/// The header and the form field with the CSRF token of a session's request.
 const CSRF_HEADER: &str = "x-csrf-token";
 const CSRF_FIELD: &str = "csrf";
 const FORM: &str = "application/x-www-form-urlencoded";
-/// Bytes of a form: a comment of a silence is the longest field.
+/// The most bytes of a form: its longest field is a silence's comment.
 pub(crate) const MAX_FORM: usize = 64 << 10;
 
 const LOGINS: &[&str] = &[signed_paths::LOGIN, signed_paths::LOGOUT];
 const OPERATING: &str = "/-/";
 const ALERTS: &str = "/api/v2/alerts";
-/// Read-only requests that have a body.
+/// The paths of read-only requests that have a body.
 const PREVIEWS: &[&str] = &["/api/v1/silences/preview", "/silences/preview"];
 
-/// Clones share it.
+/// The gate. Clones share its state.
 #[derive(Debug, Clone)]
 pub struct Gate(Arc<Inner>);
 
@@ -58,7 +58,8 @@ struct Inner {
 }
 
 impl Gate {
-    /// `web` has the users, and with `external_url` it says whether browsers come by HTTPS.
+    /// Creates the gate. `web` has the users; together with `external_url` it determines whether
+    /// browsers use HTTPS.
     pub fn new(
         keys: Keyring,
         audit: AuditLog,
@@ -86,8 +87,8 @@ impl Gate {
         self.0.metrics.refused(reason);
     }
 
-    /// Replaces the tokens; tokens that are gone are refused from now on, on open connections and
-    /// in sessions too.
+    /// Replaces the tokens. Removed tokens are refused from now on, also on open connections and in
+    /// sessions.
     pub fn replace(&self, keys: Keyring) {
         let inner = &self.0;
         for grant in inner.keys.load().grants().filter(|old| !keys.grants().any(|new| new.name == old.name)) {
@@ -101,29 +102,29 @@ impl Gate {
         inner.keys.store(Arc::new(keys));
     }
 
-    /// Whether requests need a token at all.
+    /// Whether requests need a token.
     pub fn has_tokens(&self) -> bool {
         !self.0.keys.load().is_empty()
     }
 
-    /// Whether a request has a valid token, or is of a session.
+    /// Whether a request has a valid token or session.
     pub fn knows(&self, headers: &HeaderMap) -> bool {
         presented(headers).is_some_and(|token| self.0.keys.load().find(&token).is_some())
             || (!headers.contains_key(AUTHORIZATION) && self.session_of(headers).is_some())
     }
 
-    /// Puts everything behind the gate.
+    /// Puts all routes behind the gate.
     pub fn protect(self, router: Router) -> Router {
         router.layer(from_fn_with_state(self, pass))
     }
 
-    /// `None` if the caller is not let in.
+    /// The caller of a request; `None` if it is refused.
     fn identify(&self, request: &Request) -> Option<(Who, Option<SessionId>)> {
         if let Some(WebUser(name)) = request.extensions().get() {
             return Some((Who::User(name.clone()), None));
         }
         let headers = request.headers();
-        // What a request shows on purpose goes before what its browser adds.
+        // An explicit `Authorization` header takes precedence over a cookie.
         if !headers.contains_key(AUTHORIZATION)
             && let Some((id, who)) = self.session_of(headers)
         {
@@ -133,7 +134,7 @@ impl Gate {
             return Some((who, Some(id)));
         }
         let keys = self.0.keys.load();
-        // Users were asked for a password before this, unless by a session that has just ended.
+        // Users had to give a password before this point, unless their session has just ended.
         if keys.is_empty() && !self.reached().has_users() {
             return Some((Who::Anybody, None));
         }
@@ -167,7 +168,7 @@ impl Gate {
             return Err((caller(Who::Nobody), ApiError { status: StatusCode::UNAUTHORIZED, message }));
         };
         let caller = session.into_iter().fold(caller(who), Caller::in_session);
-        // These are not ours to declare.
+        // The routes of the operating interface are not declared here.
         let needed = path.starts_with(OPERATING).then(|| caller.require(Scope::Admin));
         match needed.transpose() {
             Ok(_) => Ok(caller),
@@ -181,7 +182,7 @@ impl Gate {
         if status == StatusCode::FORBIDDEN {
             self.0.metrics.refused("scope");
         }
-        // A form that is answered leads on to a page.
+        // A successful form redirects to a page.
         let success = status.is_success() || status.is_redirection();
         let quiet = success && (path == ALERTS || signed_paths::ALL.contains(&path));
         if !changes(method) || PREVIEWS.contains(&path) || quiet || caller.is_audited() {
@@ -224,8 +225,8 @@ async fn pass(State(gate): State<Gate>, request: Request, next: Next) -> Respons
     response
 }
 
-/// A request of a session that changes something must come from one of our own pages: it has what
-/// only these know, in a header or, where a form is sent, in a field of it.
+/// Checks that a changing request of a session comes from one of our own pages: it must have the
+/// CSRF token, in a header or in a form field.
 async fn ours(caller: &Caller, request: Request) -> Result<Request, ApiError> {
     let Some(session) = caller.session().filter(|_| changes(request.method())) else { return Ok(request) };
     let forged = || ApiError {
@@ -276,7 +277,7 @@ pub(in crate::api) fn refusal(path: &str, error: ApiError) -> Response {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if status == StatusCode::UNAUTHORIZED {
         headers.append(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"stepwatch\""));
-        // Makes a browser ask for a password.
+        // The header makes a browser ask for a password.
         headers.append(
             WWW_AUTHENTICATE,
             HeaderValue::from_static("Basic realm=\"stepwatch\", charset=\"UTF-8\""),
@@ -302,7 +303,7 @@ fn changes(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// The action of a request for which no handler has named one.
+/// The name of an action for a request whose handler named none.
 fn action(method: &Method, path: &str) -> &'static str {
     let last = path.rsplit('/').next().unwrap_or_default();
     match (method, last) {

@@ -1,5 +1,5 @@
-//! Sessions at the gate: a login begins one, a cookie names it, and it lasts no longer than the
-//! token or the user that it was begun with.
+//! Sessions at the gate. A login begins a session, and a cookie names it. It ends with the token or
+//! the user that began it.
 
 use std::net::IpAddr;
 
@@ -13,26 +13,26 @@ use crate::access::sessions::{Credential, SessionId};
 use crate::access::token_hash;
 use crate::clock::wall;
 
-/// The name of the cookie. A browser takes the first only over HTTPS, and from this host alone.
+/// The names of the cookie. Browsers accept the first only over HTTPS and for this host alone.
 const SECURE_COOKIE: &str = "__Host-stepwatch";
 const PLAIN_COOKIE: &str = "stepwatch";
 
-/// Why a login begins no session.
+/// The reason why a login begins no session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The name, the password or the token.
+    /// The name, password or token is wrong.
     Wrong,
-    /// Too many were refused from this address: none is looked at for so many seconds.
+    /// Too many logins from this address were refused: further ones are refused for this many
+    /// seconds.
     TooOften(i64),
     NoRandomness,
 }
 
-/// How browsers reach this program.
+/// How browsers reach this service.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reached {
     pub(super) web: Option<WebConfig>,
-    /// The host, with its port, of an `external_url` of HTTPS: a proxy in front of us has the
-    /// certificate.
+    /// The host and port of an `external_url` with HTTPS, if a proxy terminates TLS.
     pub(super) https_host: Option<String>,
 }
 
@@ -44,7 +44,7 @@ impl Reached {
         Self { web, https_host }
     }
 
-    /// Whether the browser of a request speaks HTTPS.
+    /// Whether the browser of a request uses HTTPS.
     fn is_secure(&self, headers: &HeaderMap) -> bool {
         let host = headers.get(HOST).and_then(|v| v.to_str().ok()).unwrap_or_default();
         self.web.as_ref().is_some_and(WebConfig::is_tls)
@@ -61,13 +61,13 @@ impl Reached {
 }
 
 impl Gate {
-    /// Whether there is anything to log in with.
+    /// Whether any login is possible.
     pub(crate) fn takes_logins(&self) -> bool {
         self.has_tokens() || self.reached().has_users()
     }
 
-    /// Begins a session for a name and password of the web configuration, or for a token, which may
-    /// have any name beside it.
+    /// Begins a session for a name and password of the web configuration, or for a token with any
+    /// name.
     ///
     /// # Errors
     /// Neither is known, or too many logins were refused from this address.
@@ -100,7 +100,7 @@ impl Gate {
         Some(Credential::User { name: name.to_owned(), mark })
     }
 
-    /// The session of a request, and who has it; none if its token or user is gone.
+    /// The session of a request, and its caller; `None` if the token or user no longer exists.
     pub(crate) fn session_of(&self, headers: &HeaderMap) -> Option<(SessionId, Who)> {
         let id = SessionId::parse(cookie(headers, self.reached().cookie_name(headers))?)?;
         let who = match self.sessions().find(&id, wall())? {
@@ -122,7 +122,7 @@ impl Gate {
         }
     }
 
-    /// What tells a browser its session, or to forget it.
+    /// The `Set-Cookie` value that sets or removes the session.
     pub(crate) fn cookie(&self, headers: &HeaderMap, id: Option<&SessionId>) -> String {
         let name = self.reached().cookie_name(headers);
         let secure = if name == SECURE_COOKIE { "; Secure" } else { "" };
@@ -131,7 +131,7 @@ impl Gate {
     }
 }
 
-/// The value of a cookie; none where a request has two of the name.
+/// The value of a cookie; `None` if the request has two of this name.
 fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let lines = headers.get_all(COOKIE).iter().filter_map(|v| v.to_str().ok());
     let mut found = lines

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::access::Scope;
 use crate::testing::{TestApp, rank_dead, step, wait_for};
 
-/// A token of each scope, whose name is the scope's; and one that is about some runs only.
+/// A token of each scope, named after it, and one that is limited to some runs.
 const TOKENS: &str = r#"
 api:
   tokens:
@@ -44,7 +44,7 @@ impl Sent {
     }
 }
 
-/// `as_who` is the name of a token.
+/// Sends a request with the token of this name.
 async fn send(app: &TestApp, as_who: &str, method: &str, path: &str, body: Option<Value>) -> Sent {
     let method: Method = method.to_uppercase().parse().unwrap();
     let mut request = reqwest::Client::new().request(method, format!("{}{path}", app.url));
@@ -56,7 +56,7 @@ async fn send(app: &TestApp, as_who: &str, method: &str, path: &str, body: Optio
     }
     let response = request.send().await.unwrap();
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    // A stream of events has no end to wait for.
+    // A stream of events does not end.
     let endless = headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
     let text = if endless { String::new() } else { response.text().await.unwrap() };
     Sent { status, headers, text }
@@ -80,7 +80,7 @@ async fn pages(app: &TestApp, runs: &[&str]) -> BTreeMap<String, String> {
     .await
 }
 
-/// Every route of the document with the scope that it needs: none is forgotten.
+/// Every route of the document requires its scope, so that none is forgotten.
 #[tokio::test]
 async fn every_route_asks_for_a_token_and_then_for_its_scope() {
     let app = start(None).await;
@@ -169,7 +169,7 @@ async fn who_it_is_known_to_be_stands_before_who_it_says_it_is() {
         json!({"matchers": ["run=llama-1"], "duration": "1h", "created_by": "silence", "comment": "why"});
     let silence = send(&app, "silence", "post", "/api/v1/silences", Some(wish)).await.json();
     assert_eq!(silence["created_by"], "api:silence");
-    // The other API, and what amtool sends when it changes one.
+    // The Alertmanager API, with the body that amtool sends to change a silence.
     let mut posted =
         get(&app, "read", &format!("/api/v2/silence/{}", silence["id"].as_str().unwrap())).await.json();
     posted["comment"] = json!("why not");
@@ -190,7 +190,7 @@ async fn a_limited_token_knows_of_its_own_runs_and_no_others() {
         assert_eq!(list["incidents"].as_array().unwrap().len(), 1);
         assert_eq!(list["incidents"][0]["id"], json!(own));
         assert_eq!(get(&app, who, &format!("/api/v1/incidents/{own}")).await.status, 200);
-        // As if it did not exist, also by a beginning that both ids have.
+        // The answer is as if it did not exist, also for a prefix that both ids share.
         let shared = own.chars().zip(foreign.chars()).take_while(|(a, b)| a == b).count();
         for id in [foreign.as_str(), &foreign[..foreign.len() - 2], &own[..shared]] {
             let sent = get(&app, who, &format!("/api/v1/incidents/{id}")).await;
@@ -281,7 +281,7 @@ async fn a_limited_token_silences_its_own_runs_and_no_others() {
         assert_eq!(get(&app, "llama", &path).await.status, 404, "{path}");
         assert_eq!(send(&app, "llama", "delete", &path, None).await.status, 404, "{path}");
     }
-    // Nor can it take over another's, or widen its own.
+    // It cannot take over another silence either, or widen its own.
     for (id, matcher, status) in [(&foreign, "run=llama-1", 404), (&own, "kind=hang", 403)] {
         let mut wish = wish(matcher);
         wish["id"] = json!(id);
@@ -316,7 +316,7 @@ async fn a_limited_token_brings_alerts_of_its_own_runs_and_no_others() {
     assert_eq!(get(&app, "ingest", "/api/v2/alerts").await.status, 403, "it brings and does not look");
 }
 
-/// A dead node explains the faults of its GPUs, but not if it was reported with a token that is
+/// A dead node explains the faults of its GPUs, except if it was reported with a token that is
 /// limited to one run.
 #[tokio::test]
 async fn a_limited_token_suppresses_nothing_that_is_not_its_own() {
@@ -360,7 +360,7 @@ async fn a_reload_takes_tokens_away_and_brings_new_ones() {
     assert_eq!(send(&app, "admin", "post", "/-/reload", None).await.status, 200);
     assert_eq!(get(&app, "read", "/api/v1/status").await.status, 401);
     assert_eq!(get(&app, "another", "/api/v1/status").await.status, 200);
-    // What is bad changes nothing.
+    // An invalid file changes nothing.
     std::fs::write(app.dir.path().join("read"), "short").unwrap();
     assert_eq!(send(&app, "admin", "post", "/-/reload", None).await.status, 500);
     assert_eq!(get(&app, "another", "/api/v1/status").await.status, 200);

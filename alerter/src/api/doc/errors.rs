@@ -61,7 +61,7 @@ impl IntoResponses for TooSlow {
     }
 }
 
-/// Answers after which the caller must try again; `error` is the schema of our own errors.
+/// Responses after which the caller must retry; `error` is the schema of our own errors.
 pub(in crate::api) fn too_slow(error: RefOr<Schema>) -> BTreeMap<String, RefOr<Response>> {
     let why = "The alerter is stopping, its store is slow, the request took too long, or others of its kind have taken all the \
                room there is for them: ask again";
@@ -82,7 +82,7 @@ fn described(status: &str, why: &str) -> (String, RefOr<Response>) {
     (status.to_owned(), RefOr::T(response))
 }
 
-/// Either our JSON, or a line of text from the server in front of us.
+/// A response with our JSON, or with a line of text from the proxy in front of this server.
 fn either(why: &str) -> RefOr<Response> {
     let response = ResponseBuilder::new().description(why).content("application/json", body());
     RefOr::T(response.content("text/plain", Content::new(Some(String::schema()))).build())

@@ -1,4 +1,4 @@
-//! What requests and answers look like. Tests read each as the type that it is an example of.
+//! Examples of requests and responses. Tests parse each as its type.
 
 use serde_json::{Value, json};
 

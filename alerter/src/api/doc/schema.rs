@@ -1,8 +1,7 @@
-//! Schemas of types that are not the API's own: enums of the engine, labels, matchers, numbers,
-//! times.
+//! Schemas of types from other crates: enums of the engine, labels, matchers, numbers, times.
 //!
-//! The engine does not depend on the OpenAPI crates. Its enums are listed here once more, in a way
-//! that does not compile when a variant is missing.
+//! The engine does not depend on the OpenAPI crates. Its enums are listed here again, in a way that
+//! does not compile if a variant is missing.
 
 use std::borrow::Cow;
 
@@ -19,12 +18,12 @@ use utoipa::{PartialSchema, ToSchema};
 use super::super::view::When;
 use crate::store;
 
-/// Without control characters.
+/// Text without control characters.
 const PRINTABLE: &str = r"^[^\x00-\x1f\x7f-\x9f]*$";
-/// The same, and something of it shows.
+/// Text without control characters that is not blank.
 const SHOWS: &str = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$";
 
-/// A name, perhaps in quotes; an operator; a value, perhaps in quotes.
+/// A matcher: a name, an operator and a value; the name and the value may be quoted.
 const MATCHER: &str = concat!(
     r#"^\s*("([^"\\]|\\[\s\S])+"|[^"=!\s\x00-\x1f\x7f-\x9f][^=!\x00-\x1f\x7f-\x9f]*)\s*"#,
     r#"(=~|!~|!=|=)\s*("([^"\\]|\\[\s\S])*"|[^"\s][\s\S]*)?\s*$"#
@@ -38,7 +37,7 @@ macro_rules! words {
 
         impl PartialSchema for $name {
             fn schema() -> RefOr<Schema> {
-                // A variant that is not listed does not compile.
+                // A missing variant does not compile.
                 const _: fn($of) = |word| match word { $(<$of>::$variant => {})* };
                 described(concat!($($doc),*), words_of(vec![$(word(<$of>::$variant)),*]))
             }
@@ -303,7 +302,7 @@ fn words_of(words: Vec<Value>) -> Object {
     ObjectBuilder::new().schema_type(SchemaType::Type(Type::String)).enum_values(Some(words)).build()
 }
 
-/// The word as it is written.
+/// The serialized form of a variant.
 fn word(of: impl Serialize) -> Value {
     serde_json::to_value(of).unwrap_or_default()
 }

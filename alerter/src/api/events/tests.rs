@@ -2,13 +2,13 @@ use serde_json::Value;
 
 use crate::testing::{DEADLINE, TestApp, rank_dead, step};
 
-/// A stream that is read event by event.
+/// A test client that reads a stream event by event.
 struct Stream {
     response: reqwest::Response,
     text: String,
 }
 
-/// Name, id and data.
+/// The name, id and data of an event.
 type Read = (String, String, Value);
 
 impl Stream {
@@ -69,7 +69,7 @@ async fn incidents_and_steps_are_told_and_a_reader_that_comes_back_misses_nothin
     );
     drop(live);
 
-    // What happens meanwhile is there afterwards.
+    // Events in between are delivered afterwards.
     let id = data_id(&app).await;
     let (status, _) =
         app.post(&format!("/api/v1/incidents/{id}/ack"), "application/json", r#"{"by":"ann"}"#).await;
@@ -99,11 +99,11 @@ async fn a_reader_whose_place_is_not_known_reads_everything_anew() {
         assert_eq!(name, "reset", "{unknown}");
         id = at;
     }
-    // From there on it can go on.
+    // The stream continues from there.
     app.page("llama").await;
     let mut stream = Stream::open(&app, Some(&id), None).await;
     assert_eq!(stream.named("incident").await.2["incident"]["run"], "llama");
-    // Another start of the alerter has other numbers.
+    // A restarted alerter numbers its events differently.
     let app = app.restart().await;
     assert_eq!(Stream::open(&app, Some(&id), None).await.next().await.unwrap().0, "reset");
 }

@@ -2,8 +2,8 @@ use serde_json::{Value, json};
 
 use crate::testing::{TestApp, wait_for};
 
-/// Steps of four ranks on one node, of which rank 2 computes a fifth longer; a GPU that is read,
-/// and one that is lost.
+/// Steps of four ranks on one node, of which rank 2 computes a fifth longer, a GPU with readings,
+/// and a lost GPU.
 fn records(run: &str) -> String {
     let mut lines = Vec::new();
     let mut say = |rest: String| {

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use crate::testing::{TestApp, wait_for};
 
-/// Step records, with a loss that falls and a NaN at step 7.
+/// Step records with a falling loss and a NaN at step 7.
 fn steps(seq: u64, run: &str, attempt: u32, steps: core::ops::Range<i64>) -> String {
     let line = |(seq, step): (u64, i64)| {
         let loss = if step == 7 { "NaN".to_owned() } else { format!("{}", 3.0 - step as f64 / 1000.0) };
@@ -15,7 +15,7 @@ fn steps(seq: u64, run: &str, attempt: u32, steps: core::ops::Range<i64>) -> Str
     (seq..).zip(steps).map(line).collect()
 }
 
-/// The signal, once its last point is of this step.
+/// Waits until the last point of the signal is at this step.
 async fn until(app: &TestApp, query: &str, last: i64) -> Value {
     let path = format!("/api/v1/runs/llama/series?{query}");
     wait_for("the series", async || {
@@ -64,7 +64,7 @@ async fn a_chart_has_every_step_what_was_expected_and_what_happened() {
     assert_eq!(part["step"], json!([100, 101, 102, 103]));
     assert_eq!(part["incidents"], json!([]));
 
-    // The family's HELP line is there from the start: the samples are what is awaited.
+    // The family's HELP line is always there, so the test waits for the samples.
     for sample in [
         "train_expected{run=\"llama\",signal=\"loss\",bound=\"high\"} ",
         "train_anomaly_score{run=\"llama\",signal=\"loss\"} ",

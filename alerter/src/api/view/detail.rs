@@ -36,7 +36,7 @@ pub struct IncidentDetail {
     pub deliveries: Vec<DeliveryView>,
 }
 
-/// What the message said that was sent last while the incident fired, or what one would say now.
+/// The content of the last message while the incident fired, or of a message sent now.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LastSent {
     pub(crate) description: Option<String>,

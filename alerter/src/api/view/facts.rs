@@ -1,5 +1,4 @@
-//! The facts of a sentence as members of one JSON object, for programs that would otherwise read
-//! numbers out of text.
+//! The facts of a sentence as members of one JSON object, so that programs need not parse text.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -10,8 +9,8 @@ use super::When;
 /// Facts by name.
 pub type Facts = Map<String, Value>;
 
-/// Of clauses in their order. Spans are in seconds, shares are fractions of one. A name that more
-/// than one fact has gets a number from its second one on: `step`, `step_2`.
+/// The facts of clauses in their order. Spans are in seconds, shares are fractions of one. If facts
+/// share a name, the second and later ones get a number: `step`, `step_2`.
 pub(crate) fn facts<'a>(clauses: impl IntoIterator<Item = &'a Clause>) -> Facts {
     let mut all = Facts::new();
     for (name, fact) in clauses.into_iter().flat_map(Clause::all_facts) {
@@ -24,7 +23,7 @@ pub(crate) fn facts<'a>(clauses: impl IntoIterator<Item = &'a Clause>) -> Facts 
     all
 }
 
-/// The end of its name, and its value. A word that is empty says nothing.
+/// The suffix of a fact's name, and its value. `None` for an empty word.
 fn member(fact: &Fact) -> Option<(&'static str, Value)> {
     const SECONDS: &str = "_seconds";
     Some(match fact {
@@ -43,7 +42,7 @@ fn member(fact: &Fact) -> Option<(&'static str, Value)> {
         Fact::Observation(observation) => ("", json(observation)?),
         Fact::Evidence(evidence) => ("", json(evidence)?),
         Fact::Remedy(remedy) => ("", json(remedy)?),
-        // Their facts are listed in their place.
+        // The facts of the parts are listed instead.
         Fact::Clause(_) | Fact::Clauses(..) => return None,
     })
 }

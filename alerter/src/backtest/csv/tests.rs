@@ -110,7 +110,7 @@ fn a_loss_that_turns_into_nothing_is_missing() {
     }
 }
 
-/// The rows behind 40 like the first that miss something, and what.
+/// The rows after 40 complete ones that miss a value, and the names of the missing values.
 fn missed(header: &str, row: impl Fn(i64) -> String, then: &[&str]) -> Vec<(i64, Vec<String>)> {
     let mut rows = Rows::new(Header::parse(header).unwrap());
     let lines = (1..=40).map(row).chain(then.iter().map(|l| (*l).to_owned()));

@@ -1,6 +1,6 @@
-//! Charts of incidents as they are made of faults, in every size and theme.
+//! Charts of incidents with faults, in every size and theme.
 //!
-//! `STEPWATCH_SHOW=DIR` writes the pictures there, to be looked at.
+//! `STEPWATCH_SHOW=DIR` writes the charts to this directory for inspection.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::store::tests::incident as record;
 
 const FIRST: i64 = 41_200;
 
-/// A number in 0..1 that looks like noise and is the same every time.
+/// A deterministic pseudo-random number in 0..1.
 fn noise(i: i64) -> f64 {
     let x = (i as f64 * 12.9898).sin() * 43_758.545_3;
     x - x.floor()
@@ -214,7 +214,7 @@ fn every_fault_has_a_picture() {
         for (suffix, look) in looks() {
             let drawn = svg(&chart, look);
             super::well_formed(&drawn);
-            // The other looks differ in numbers and colours alone, and pixels take long.
+            // The other looks differ only in numbers and colours, and rendering is slow.
             if look != Look::CARD && show.is_none() {
                 continue;
             }
@@ -230,7 +230,7 @@ fn every_fault_has_a_picture() {
 #[test]
 fn charts_of_faults_as_they_are_written() {
     for Case { name, record, mut seen } in cases() {
-        // Every fifth sample is enough to see what changed.
+        // Every fifth sample suffices to show the change.
         for curve in &mut seen.curves {
             curve
                 .points
@@ -260,14 +260,14 @@ fn a_share_is_drawn_in_per_cent_with_all_that_belongs_to_it() {
     assert!(lead.points.iter().all(|p| (30.0..50.0).contains(&p.low)));
 }
 
-/// Of this thread.
+/// The processor time of this thread.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Prints what one picture costs, for BENCHMARKS.md. The limit is far above that: it holds without
-/// optimisation too.
+/// Prints the cost of one chart, for BENCHMARKS.md. The limit is far above it, so that it holds
+/// without optimisation.
 #[test]
 fn what_a_picture_costs() {
     let case = cases().into_iter().find(|case| case.name == "loss_spike").unwrap();

@@ -38,7 +38,7 @@ fn runs_are_compared_at_the_steps_that_both_have_made() {
     let different = Setting { of: Declared, name: "lr".into(), a: lr("1e-4"), b: lr("3e-4") };
     assert_eq!(diff.setup, [different], "what only one of them reports at all is no difference");
     assert_eq!((diff.loss.len(), diff.loss[0].step, diff.loss[9].step), (10, 50, 99));
-    // Step 50 is the 51st of one and the first of the other.
+    // Step 50 is the 51st step of one run and the first of the other.
     let first = diff.loss[0].difference.unwrap();
     assert!((first - 0.0).abs() < 1e-6, "{first}");
     assert!((diff.speed[0].a.unwrap() - 0.4).abs() < 1e-6, "a median: {:?}", diff.speed);

@@ -66,8 +66,7 @@ fn a_ticket_by_its_route_as_json() {
     assert_eq!(receivers, ["chat"]);
 }
 
-/// Whatever the routes say of such a fault: of a store that refuses writes, every receiver that
-/// wakes is notified.
+/// If the store refuses writes, every receiver that wakes is notified, regardless of the routes.
 #[test]
 fn a_fault_of_the_alerter_shows_whom_one_of_the_store_notifies() {
     let words = ["--kind", "alerter_fault", "--at", "2026-10-26T15:00:00Z", "--for", "5m"];
@@ -82,7 +81,7 @@ fn a_fault_of_the_alerter_shows_whom_one_of_the_store_notifies() {
     let all =
         serde_json::json!([{"route": "every receiver that wakes", "notify": ["alice-phone", "bob-phone"]}]);
     assert_eq!(as_json(&waking), all);
-    // Where none wakes it goes the way of any other.
+    // If no receiver wakes, it is routed like any other fault.
     let policy = serde_json::json!([{"route": "routes[0]", "notify": [
         "schedule:primary", "schedule:office", "user:alice", "user:bob", "chat"
     ]}]);

@@ -1,4 +1,4 @@
-//! What people do about an incident, asked of a running alerter.
+//! Actions on incidents of a running alerter.
 
 use super::*;
 
@@ -19,10 +19,10 @@ async fn incidents_are_answered_from_a_shell() {
     // The second answer names the first person.
     let (status, out, _) = ask(&["incidents", "ack", &id, "--by", "bob"]).await;
     assert!(status == 0 && out.contains("was already acknowledged by alice at 2"), "{out}");
-    // A repeated answer does not.
+    // A repeated answer of the same person does not.
     let (_, out, _) = ask(&["incidents", "ack", &id, "--by", "alice"]).await;
     assert!(out.contains(" acknowledged by alice: "), "{out}");
-    // Without a name it is answered all the same.
+    // An answer without a name is accepted.
     assert_eq!(ask(&["incidents", "ack", &id]).await.0, 0);
     let (_, out, _) = ask(&["incidents", "show", &id]).await;
     assert!(out.contains("acknowledged by alice after"), "{out}");
@@ -32,14 +32,14 @@ async fn incidents_are_answered_from_a_shell() {
     assert!(status == 0 && out.ends_with("noted by alice\n"), "{out}");
     let (status, out, _) = ask(&["incidents", "unack", &id, "--by", "alice"]).await;
     assert!(status == 0 && out.contains("given back by alice"), "{out}");
-    // Nobody has acknowledged it: nothing changes.
+    // Nobody has acknowledged the incident, so nothing changes.
     assert_eq!(ask(&["incidents", "unack", &id, "--by", "alice"]).await.0, 0);
     let (status, out, _) = ask(&["incidents", "escalate", &id, "--by", "bob", "--format", "json"]).await;
     let escalated: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!((status, &escalated["state"]), (0, &"open".into()), "{out}");
     let (status, _, _) = ask(&["incidents", "resolve", &id, "--by", "bob"]).await;
     assert_eq!(status, 0);
-    // The account of it is written afterwards.
+    // Notes can be added after the incident.
     let (status, out, _) = ask(&["incidents", "note", &id, "a cable was loose", "--by", "alice"]).await;
     assert!(status == 0 && out.ends_with("noted by alice\n"), "{out}");
     for word in ["escalate", "unack"] {
@@ -48,7 +48,7 @@ async fn incidents_are_answered_from_a_shell() {
     }
     let (status, _, err) = ask(&["incidents", "ack", &id, "--by", "bob"]).await;
     assert!(status == 1 && err.contains("was resolved at"), "{err}");
-    // What explains it names every delivery, and changes until the last one is done.
+    // The explanation names every delivery, and changes until the last one is done.
     let path = format!("/api/v1/incidents/{id}");
     wait_for("the deliveries", async || {
         let said = app.json(&path).await;
@@ -61,7 +61,7 @@ async fn incidents_are_answered_from_a_shell() {
     for what in ["the switch is replaced", "asked for the next level"] {
         assert!(out.contains(what), "{what}: {out}");
     }
-    // Why it called, and why receivers that were notified before got the rest.
+    // The reason for the call, and why earlier receivers got the update.
     for words in [
         "new incident (first)",
         "every receiver (no routes)",

@@ -6,10 +6,10 @@ use super::*;
 use crate::api::nodes::NodeView;
 use crate::cli::top::{Fleet, lines};
 
-/// More than any test has.
+/// More lines than any test has.
 const LINES: usize = 1_000;
 
-/// Hands on what is written, by lines.
+/// A writer that passes on complete lines.
 struct Lines {
     begun: Vec<u8>,
     whole: mpsc::Sender<String>,
@@ -37,7 +37,7 @@ impl Write for Lines {
 fn follow(args: &[&str]) -> mpsc::Receiver<String> {
     let cli = Cli::try_parse_from(["stepwatch-alerter"].iter().chain(args)).unwrap();
     let (whole, lines) = mpsc::channel(LINES);
-    // What a command writes to belongs to one thread.
+    // A command's output belongs to one thread.
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut out = Lines { begun: Vec::new(), whole };
@@ -63,7 +63,7 @@ async fn incidents_are_followed_as_lines() {
     let mut json = follow(&[&["incidents", "watch", "--format", "json"], &url[..]].concat());
     let mut other = follow(&[&["incidents", "watch", "--run", "gpt"], &url[..]].concat());
 
-    // What is open when it begins, and then each change.
+    // First the open incidents, and then each change.
     let line = next(&mut text).await;
     assert!(line.contains("opened    page") && line.contains(&id) && line.contains("llama"), "{line}");
     let first: serde_json::Value = serde_json::from_str(&next(&mut json).await).unwrap();
@@ -73,7 +73,7 @@ async fn incidents_are_followed_as_lines() {
     assert_eq!(cli(&[&["incidents", "resolve", &id], &url[..]].concat()).await.0, 0);
     until(&mut text, |line| line.contains("resolved  page") && line.contains(&id)).await;
     until(&mut json, |line| line.contains(r#"{"change":"resolved""#) && line.contains(&id)).await;
-    // Another run is none of this one's business.
+    // A change of another run is filtered out.
     let next_id = app.page("gpt").await;
     let line = next(&mut other).await;
     assert!(line.contains(&next_id) && !line.contains(&id), "{line}");
@@ -127,7 +127,7 @@ fn a_fleet_fits_its_terminal() {
     assert!(shown[at("RUN") + 1].starts_with("run-007"), "{shown:#?}");
     assert_eq!(shown.iter().filter(|l| l.starts_with("and ")).count(), 2, "{shown:#?}");
     assert!(shown.iter().filter(|l| l.starts_with("gpu-")).count() >= 10, "{shown:#?}");
-    // Nothing is cut where there is no terminal.
+    // Without a terminal nothing is truncated.
     assert_eq!(plain(&fleet, usize::MAX, usize::MAX).len(), 1 + 3 + 42 + 502);
     for rows in 1..12 {
         assert!(plain(&fleet, 20, rows).len() <= rows);

@@ -13,7 +13,7 @@ fn help() {
     assert_snapshot!(format!("{main}\n{}", ack.unwrap()));
 }
 
-/// The words of a command, as a shell splits them, up to a pipe.
+/// The words of a command up to a pipe, split as by a shell.
 fn words(line: &str) -> Vec<&str> {
     let parts = line.split(" | ").next().unwrap_or_default().split('\'').enumerate();
     parts.flat_map(|(i, p)| if i % 2 == 1 { vec![p] } else { p.split_whitespace().collect() }).collect()
@@ -30,7 +30,7 @@ fn the_examples_are_commands() {
     examples(&Cli::command(), &mut found);
     assert!(found.len() > 20, "{found:?}");
     for line in found {
-        // Redirections are the shell's.
+        // The shell handles redirections.
         let words = words(&line).into_iter().take_while(|word| *word != ">");
         let parsed = Cli::try_parse_from(words);
         assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
@@ -51,6 +51,6 @@ fn whatever_answers_a_person_answers_a_program_too() {
     }
     let mut deaf = Vec::new();
     leaves(&Cli::command(), "", &mut deaf);
-    // The first does not answer, the second answers only in JSON, the others write for a shell.
+    // The first prints no answer, the second only JSON, and the others text for a shell.
     assert_eq!(deaf, ["run", "openapi", "completions", "man"]);
 }

@@ -1,4 +1,5 @@
-//! The HTML of a mail: one column, nothing fetched, readable without styles and without the chart.
+//! The HTML of a mail: one column, without external resources, readable without styles and without
+//! the chart.
 
 use std::fmt::Write as _;
 
@@ -15,12 +16,12 @@ const LINKS_MAX: usize = 6;
 
 const FONT: &str = "font-family:-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif";
 
-/// The name of the chart within the mail.
+/// The content id of the chart in the mail.
 pub(super) const CHART: &str = "chart";
-/// Characters of its description.
+/// The most characters of the chart's description.
 const ALT_MAX: usize = 500;
 
-/// `chart` describes the chart, if one is in the mail.
+/// Renders the HTML. `chart` is the description of the chart, if the mail has one.
 pub(super) fn render(n: &Notification, chart: Option<&str>) -> String {
     let m = &n.message;
     let colour = match (m.status, m.severity) {

@@ -1,5 +1,5 @@
-//! One SMTP conversation with the relay, which answers for each recipient separately: the accepted
-//! ones get the message even if it refuses others.
+//! One SMTP session with the relay. The relay answers for each recipient separately: the accepted
+//! ones get the message even if others are refused.
 
 use std::time::Duration;
 
@@ -15,12 +15,13 @@ use super::ERROR_MAX;
 use crate::notify::attempt::{Failure, FailureClass};
 use crate::notify::line;
 
-/// Time for one command and its answer; a relay that scans for viruses needs long for the last one.
+/// The time limit for a command and its answer; the last one is slow if the relay scans for
+/// viruses.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);
-/// A relay that does not answer QUIT must not endanger a message that it has accepted.
+/// The time limit for QUIT: a missing answer must not affect a message that was accepted.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// `Service not available, closing transmission channel`: about the connection, not about a
-/// recipient.
+/// `Service not available, closing transmission channel`: this is about the connection and not
+/// about a recipient.
 const CLOSING: u16 = 421;
 
 pub(super) struct Relay {
@@ -29,7 +30,7 @@ pub(super) struct Relay {
     pub(super) encryption: Encryption,
     pub(super) hello: ClientId,
     pub(super) credentials: Option<Credentials>,
-    /// Secrets that no error may contain.
+    /// A secret that must not appear in errors.
     pub(super) password: Option<Secret>,
 }
 
@@ -44,9 +45,9 @@ pub(super) enum Encryption {
 pub(super) struct Answers {
     /// The recipients that have the message.
     pub(super) accepted: Vec<Address>,
-    /// The recipients that never will, and why.
+    /// The recipients that permanently refuse it, and why.
     pub(super) refused: Vec<(Address, String)>,
-    /// The recipients that may get it later.
+    /// The recipients that may accept it later, and why.
     pub(super) deferred: Vec<(Address, String)>,
 }
 
@@ -108,7 +109,8 @@ impl Relay {
         Ok(answers)
     }
 
-    /// `sent`: the whole message was sent, so that a relay which did not answer may have it.
+    /// Classifies an error. `sent`: the whole message was sent, so that a relay without an answer
+    /// may have it.
     fn judge(&self, err: &SmtpError, sent: bool) -> Failure {
         let mut text = err.to_string();
         let mut cause = std::error::Error::source(err);
@@ -123,13 +125,13 @@ impl Relay {
         if err.is_permanent() {
             return Failure { class: FailureClass::Permanent, error, ambiguous: false, memory: None };
         }
-        // A relay that answers "later" has not accepted it.
+        // A relay with a temporary error has not accepted the message.
         Failure::transient(error, sent && !err.is_transient())
     }
 }
 
 impl Answers {
-    /// A failure of the whole message, for each recipient.
+    /// Applies a failure of the whole message to each recipient.
     pub(super) fn to_all(to: Vec<Address>, failure: &Failure) -> Self {
         let all = to.into_iter().map(|to| (to, failure.error.clone())).collect();
         if failure.class == FailureClass::Permanent {

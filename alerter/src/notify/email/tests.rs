@@ -1,4 +1,4 @@
-//! Against a relay that refuses what relays refuse: what does the mailbox look like in the end?
+//! Tests the resulting mailbox against a relay that refuses messages in typical ways.
 
 mod tls;
 
@@ -85,7 +85,7 @@ async fn a_report_is_a_page_and_markdown() {
     let bench = Bench::new().await;
     let report = crate::notify::report::tests::weekly(true);
     let n = report.notification("report/weekly/2026-11-23", "mail", stepwatch_model::time::Ts(0));
-    // What may have arrived is the same message.
+    // A possible second copy is the same message.
     for ambiguous in [false, true] {
         let attempt = Attempt { report: Some(&report), ambiguous, ..Attempt::first(&n) };
         bench.email.send(attempt).await.unwrap();
@@ -143,7 +143,7 @@ async fn nobody_listens() {
     let Bench { relay, email, _dir } = Bench::new().await;
     drop(relay);
     let n = page("mail", 1, Action::Trigger);
-    // The relay closes its socket a moment after it is dropped.
+    // The relay closes its socket with a delay.
     let failure = loop {
         match email.send(Attempt::first(&n)).await {
             Err(failure) if !failure.ambiguous => break failure,
@@ -185,7 +185,7 @@ async fn an_address_that_must_wait_does_not_keep_the_others_waiting() {
         "{}",
         first.error
     );
-    // After a restart too no recipient gets it twice, and it is the same message.
+    // After a restart, no recipient gets a second copy, and the message is the same.
     let again = bench.try_send(&n, first.memory.as_deref()).await.unwrap_err();
     bench.relay.change(|s| s.later.clear());
     let receipt = bench.try_send(&n, again.memory.as_deref()).await.unwrap();
@@ -239,7 +239,7 @@ async fn a_relay_that_fails_takes_nothing_back_from_those_who_have_it() {
     let n = page("mail", 1, Action::Trigger);
     let first = bench.try_send(&n, None).await.unwrap_err();
     assert_eq!(first.class, FailureClass::Partly);
-    // Out of order, it counts as such, and so does the try.
+    // If the relay is out of order, the failure is classified as such, and the try counts.
     let (mut memory, mut tries) = (first.memory.clone(), 2);
     loop {
         bench.relay.change(|s| s.faults.push_back(SmtpFault::Mail(451)));

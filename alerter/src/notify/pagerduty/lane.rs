@@ -1,8 +1,9 @@
-//! The alerts of one incident: their keys, which of them are open, and what a message does to them.
+//! The alerts of one incident: their keys, which of them are open, and the effect of a message on
+//! them.
 //!
-//! PagerDuty notifies people once an alert, so that each call is an alert of its own. Its number
-//! was stored before it was sent: a call that is repeated after a crash names the same alert, and
-//! one that may have arrived is answered with the others.
+//! PagerDuty notifies people once per alert, so each call is a separate alert. Its number is stored
+//! before it is sent: a call that is repeated after a crash has the same key, and a call that may
+//! have arrived is answered with the others.
 
 use std::fmt;
 
@@ -13,28 +14,28 @@ use stepwatch_respond::message::Message;
 use crate::notify::attempt::Ring;
 use crate::notify::text::shorten;
 
-/// Characters of a key, the service's limit.
+/// The service's limit of a key, in characters.
 const DEDUP_KEY_MAX: usize = 255;
 const TICKET_SUFFIX: &str = "-ticket";
-/// What may follow the incident's id: the suffix above, and a dash with a number.
+/// The longest suffix of the incident's id: the one above, and a dash with a number.
 const SUFFIXES_MAX: usize = TICKET_SUFFIX.len() + 11;
 
-/// Alerts of one incident that are open at once. The oldest is resolved when there is another call:
-/// nobody answered it, and each is one more to answer.
+/// The most open alerts of one incident. The next call resolves the oldest, because each open alert
+/// needs an answer.
 const OPEN_MAX: usize = 10;
 
-/// The effect of a call that follows another one.
+/// The effect of a repeated call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Repeats {
-    /// Each call is an alert of its own.
+    /// Each call is a separate alert.
     #[default]
     Rings,
-    /// PagerDuty's own escalation policy goes on about the alert that is open.
+    /// PagerDuty's own escalation policy repeats the call for the open alert.
     Service,
 }
 
-/// The chart of an incident, for the page of its alert. PagerDuty refuses what is not HTTPS.
+/// The chart of an incident, for the page of its alert. PagerDuty accepts only HTTPS.
 pub(super) fn images(m: &Message) -> Vec<Value> {
     let chart = m.chart.iter().filter(|src| src.starts_with("https://"));
     chart.map(|src| json!({"src": src, "href": src, "alt": "Chart of the incident"})).collect()
@@ -43,15 +44,15 @@ pub(super) fn images(m: &Message) -> Vec<Value> {
 /// The effect of a message on this service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Intent {
-    /// It notifies people.
+    /// A call, which notifies people.
     Call(Ring),
-    /// Information for readers of the alert; `own` is its number, should there be no alert. `back`:
-    /// nobody has the alert any more, and the service calls by itself.
+    /// An update for readers of the alert; `own` is its number if there is no alert. `back`: the
+    /// acknowledgement was taken back, and the service calls by itself.
     News {
         own: Option<Ring>,
         back: bool,
     },
-    /// Somebody has it. `there`: the acknowledgement was given in this service.
+    /// An acknowledgement. `there`: it was given in this service.
     Ack {
         there: bool,
     },
@@ -69,15 +70,15 @@ pub(super) struct Step {
 /// The alerts of an incident at one receiver: the notifier's memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Lane {
-    /// The alerts that are open, oldest first.
+    /// The open alerts, oldest first.
     open: Vec<Ring>,
-    /// Somebody has them.
+    /// Whether the alerts are acknowledged.
     taken: bool,
-    /// When the last of them was triggered.
+    /// When the last alert was triggered.
     rang: Option<Ts>,
     /// The time of the message that is about to be sent.
     now: Ts,
-    /// The service may have resolved them by itself since.
+    /// Whether the service may have resolved the alerts by itself since.
     expired: bool,
 }
 
@@ -98,15 +99,15 @@ impl Lane {
         lane
     }
 
-    /// The lane at this time, for a service that resolves by itself what is open for so long.
+    /// The lane at `now`, for a service that resolves alerts after `auto_resolve`.
     pub(super) fn at(self, now: Ts, auto_resolve: Span) -> Self {
         let expired = auto_resolve > Span::ZERO && self.rang.is_some_and(|rang| now - rang >= auto_resolve);
         Self { now, expired, ..self }
     }
 
-    /// What to send, in this order, and what is open then. It follows from the stored state alone,
-    /// so that a repetition names the same alerts. It is unknown whether the calls in `unsure`
-    /// arrived: they are answered as if they had.
+    /// The events to send, in order, and the lane after them. They depend only on the stored state,
+    /// so that a repetition has the same keys. The calls in `unsure` may not have arrived; they are
+    /// answered as if they had.
     pub(super) fn after(&self, intent: Intent, repeats: Repeats, unsure: &[Ring]) -> (Vec<Step>, Self) {
         let unsure = unsure.iter().filter(|ring| !self.open.contains(ring));
         let all = self.open.iter().chain(unsure).copied().collect::<Vec<_>>();
@@ -114,10 +115,11 @@ impl Lane {
         match intent {
             Intent::Nothing => (Vec::new(), self.clone()),
             Intent::Call(ring) => self.call(ring, repeats, all),
-            // It would open another alert, and notify people.
+            // The update would open another alert, and notify people.
             Intent::News { .. } if self.expired => (Vec::new(), self.clone()),
             Intent::News { own, back } => {
-                // Under the last alert, if there is one: another would notify people.
+                // The update goes to the last alert, if there is one, because another would notify
+                // people.
                 let Some(ring) = self.open.iter().max_by_key(|ring| ring.page).copied().or(own) else {
                     return (Vec::new(), self.clone());
                 };
@@ -128,7 +130,7 @@ impl Lane {
                 };
                 (vec![Step { action: "trigger", ring }], Self { taken: self.taken && !back, ..lane })
             }
-            // The person who acknowledged the only alert there may have taken it back since.
+            // The person who acknowledged the only alert there may have taken that back since.
             Intent::Ack { there } => {
                 let steps = if there && all.len() <= 1 { Vec::new() } else { each("acknowledge") };
                 (steps, Self { open: all.clone(), taken: true, ..self.clone() })
@@ -142,8 +144,8 @@ impl Lane {
         let others = |rings: &[Ring]| rings.iter().copied().filter(|had| *had != ring).collect::<Vec<_>>();
         let (mut open, mut steps) = (others(&self.open), Vec::new());
         if self.taken {
-            // First: a service that groups alerts would take the new one into the incident that
-            // somebody has.
+            // The old alerts are resolved first: a service that groups alerts would add the new one
+            // to the acknowledged incident.
             steps.extend(others(&all).into_iter().map(resolve));
             open.clear();
         }
@@ -151,8 +153,8 @@ impl Lane {
         let ring = standing.filter(|_| repeats == Repeats::Service).unwrap_or(ring);
         steps.push(Step { action: "trigger", ring });
         if ring.page {
-            // A ticket has become a page. The new alert goes before; should the other step fail,
-            // repeating both does no harm.
+            // The ticket has become a page. The new alert is sent first; if the other event fails,
+            // repeating both is harmless.
             steps.extend(open.extract_if(.., |had| !had.page).map(resolve));
         }
         if !open.contains(&ring) {
@@ -180,8 +182,7 @@ pub(crate) fn key(incident: &str, ring: Ring) -> String {
     if ring.number > 1 { format!("{id}{suffix}-{}", ring.number) } else { format!("{id}{suffix}") }
 }
 
-/// The incident whose alert has this key, and which of its alerts that is. An incident's id has no
-/// dash.
+/// The incident of a key, and the alert within it. An incident's id has no dash.
 pub(crate) fn ring_of(key: &str) -> (&str, Ring) {
     let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?;
     let numbered = key.rsplit_once('-').and_then(|(first, last)| Some((first, number(last)?)));
@@ -190,7 +191,7 @@ pub(crate) fn ring_of(key: &str) -> (&str, Ring) {
     (id, Ring { number, page })
 }
 
-/// The memory of a lane, with an alert that a person opened again.
+/// The memory of a lane with an alert that a person reopened.
 pub(crate) fn with_open(memory: Option<&str>, ring: Ring) -> String {
     let mut lane = Lane::read(memory);
     if !lane.open.contains(&ring) {
@@ -246,7 +247,7 @@ mod tests {
         let (sent, later) = steps(&at(60, Span::secs(60)), NEWS, Repeats::Rings);
         assert_eq!(sent, [""; 0]);
         assert_eq!(steps(&at(60, Span::ZERO), NEWS, Repeats::Rings).0, ["trigger I"], "it never does");
-        // A call notifies people all the same, and later news goes under it.
+        // A call still notifies people, and later updates go to its alert.
         let (sent, later) = steps(&later, Intent::Call(page(2)), Repeats::Rings);
         assert_eq!(sent, ["trigger I-2"]);
         let later = Lane::read(Some(&later.to_string())).at(Ts(62_000), Span::secs(60));
@@ -301,7 +302,8 @@ mod tests {
             (sent, taken.to_string()),
             (vec!["acknowledge I-2".into(), "acknowledge I".into()], "1 2 taken".into())
         );
-        // Repeated under its own key: news must not go under an alert that may never have existed.
+        // The call is repeated under its own key: an update must not go to an alert that may not
+        // exist.
         assert_eq!(unsure(&lane, Intent::Call(page(2)), Repeats::Rings, &maybe).0, ["trigger I-2"]);
         assert_eq!(unsure(&lane, NEWS, Repeats::Rings, &maybe).0, ["trigger I"]);
     }

@@ -1,4 +1,4 @@
-//! What is sent, and the limits that PagerDuty's documentation states.
+//! Tests the events, and the limits that PagerDuty's documentation states.
 
 mod rings;
 
@@ -54,7 +54,7 @@ fn an_invalid_key_is_refused_and_not_shown() {
 
 #[test]
 fn a_page_as_the_phone_shows_it() {
-    // Not through a `Value`, which would sort the details.
+    // A `Value` would sort the details.
     let text = String::from_utf8(raw(&page(Action::Trigger))).unwrap();
     insta::assert_snapshot!(text.replace(",\"", ",\n\"").replace('{', "{\n"));
 }

@@ -1,26 +1,25 @@
-//! Classification of Slack's answers. Nearly every refusal comes with HTTP 200 and `ok: false`.
+//! Classifies Slack's answers. Nearly every refusal has HTTP status 200 and `ok: false`.
 
 use serde_json::Value;
 
 use crate::notify::attempt::{Failure, FailureClass};
 use crate::notify::http::{Answer, Http};
 
-/// A call that did not succeed: Slack's name of the error, empty if it gave none, and its
-/// classification.
+/// A failed call: Slack's error name, empty if there is none, and the classification.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) error: String,
     pub(super) failure: Failure,
 }
 
-/// The message exists, but cannot be changed.
+/// The message exists but cannot be edited.
 pub(super) const EDIT_IMPOSSIBLE: &[&str] = &["cant_update_message", "edit_window_closed", "update_failed"];
 
-/// Slack refuses the blocks because of their layout, not their text.
+/// Slack refuses the layout of the blocks, not their text.
 pub(super) const LAYOUT_REFUSED: &[&str] =
     &["invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "block_mismatch"];
 
-/// Errors of Slack itself; it may have acted before it failed.
+/// Internal errors of Slack, which may have acted before it failed.
 const TRANSIENT: &[&str] = &["internal_error", "fatal_error", "request_timeout", "service_unavailable"];
 
 const RATE_LIMITED: &[&str] = &["ratelimited", "rate_limited", "message_limit_exceeded"];
@@ -51,7 +50,7 @@ pub(super) fn read(http: &Http, method: &str, answer: Result<Answer, Failure>) -
     match (body["ok"].as_bool(), body["error"].as_str()) {
         (Some(true), _) => Ok(body),
         (Some(false), error) => Err(refusal(http, method, error.unwrap_or("unknown_error"), &body)),
-        // A proxy or a portal answered in place of Slack.
+        // A proxy or a portal answered instead of Slack.
         (None, _) => {
             let text = format!("{method}: the answer is not Slack's (no \"ok\" in it)");
             Err(plain(http.failure(FailureClass::Transient, true, &text)))

@@ -1,8 +1,8 @@
-//! The way back from Slack: what clicks need to arrive, and the addresses that an answer may go to.
+//! The settings for callbacks from Slack, and the hosts to which an answer may go.
 //!
-//! Slack sends the address for the answer to a click, and the address of a socket. Both come from
-//! outside, so only Slack's own hosts are accepted; where the API's address is another one (a
-//! proxy, a test), that host takes their place.
+//! Slack sends the address for the answer to a click, and the address of a socket. Both are
+//! external input, so only Slack's own hosts are accepted. If the API has another address (a proxy,
+//! a test), its host is accepted instead.
 
 use serde_json::{Value, json};
 use stepwatch_kit::config::Secret;
@@ -16,29 +16,29 @@ use crate::notify::http::Http;
 use crate::notify::mistake::Mistake;
 use crate::notify::secret::SecretSource;
 
-/// Hosts for answers to clicks.
+/// The host for answers to clicks.
 const RESPONSE_HOST: &str = "hooks.slack.com";
-/// Hosts of sockets and of uploads.
+/// The domain of hosts for sockets and uploads.
 pub(super) const SLACK_DOMAIN: &str = ".slack.com";
 
-/// A Slack app, for callbacks.
+/// A Slack app that receives callbacks.
 #[derive(Debug)]
 pub struct App {
     http: Http,
     api_url: String,
-    /// With it, clicks by HTTP are accepted.
+    /// If it is set, clicks by HTTP are accepted.
     signing_secret: Option<Secret>,
-    /// With it, clicks arrive through a socket that the alerter opens.
+    /// If it is set, clicks arrive through a socket that the alerter opens.
     app_token: Option<Secret>,
     /// The bot's token.
     token: Secret,
     answers: Answers,
-    /// Set once Slack has answered.
+    /// The home workspace, once Slack has answered.
     home: OnceCell<Home>,
 }
 
 impl App {
-    /// `None` if clicks could not arrive, so that no buttons are shown.
+    /// `None` if clicks cannot be received, so that no buttons are shown.
     pub(super) fn from_config(
         config: &Config,
         api_url: &str,
@@ -82,7 +82,7 @@ impl App {
         self.signing_secret.as_ref()
     }
 
-    /// Identifies the app: two receivers of one app share its socket.
+    /// The token that identifies the app: receivers of one app share its socket.
     pub(crate) fn app_token(&self) -> Option<&Secret> {
         self.app_token.as_ref()
     }
@@ -91,7 +91,7 @@ impl App {
         self.answers
     }
 
-    /// The bot's home workspace; asked for until Slack has answered once.
+    /// The bot's home workspace. It is requested until Slack has answered once.
     pub(crate) async fn home(&self) -> Result<&Home, String> {
         let ask = || async {
             let url = format!("{}/auth.test", self.api_url);
@@ -161,7 +161,7 @@ impl App {
     }
 }
 
-/// Whether the port is the scheme's own, and there is no user before the host.
+/// Whether the URL has the default port and no user.
 pub(super) fn own_port(url: &Url) -> bool {
     url.port().is_none() && url.username().is_empty() && url.password().is_none()
 }

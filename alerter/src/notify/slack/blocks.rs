@@ -1,9 +1,9 @@
-//! The layout of an incident in Slack, as Block Kit, within its limits.
+//! The layout of an incident in Slack's Block Kit, within its limits.
 //!
-//! Text that comes from a run is untrusted: `&`, `<` and `>` are escaped, so that it can neither
-//! mention anybody nor make a link, and every text object is `verbatim`, so that Slack turns
-//! nothing into a link by itself. Slack has no escape for the characters that make text bold,
-//! italic, struck or code: where they could, they are replaced by others that look like them.
+//! Text from a run is untrusted: `&`, `<` and `>` are escaped, so that it can neither mention
+//! anybody nor contain a link, and every text object is `verbatim`, so that Slack creates no links
+//! by itself. Slack has no escape for the characters of bold, italic, struck and code text; where
+//! they would be markup, similar characters replace them.
 
 use std::borrow::Cow;
 
@@ -18,11 +18,11 @@ use super::buttons;
 use super::channel::{NAME_MAX, is_id};
 use crate::notify::text::{clean, line, web_link};
 
-/// Slack's limits, in characters as sent; the whole message has about 13,000.
+/// Slack's limits in characters as sent; a whole message has about 13,000.
 pub(super) const HEADER_MAX: usize = 150;
 pub(super) const BUTTON_MAX: usize = 75;
 pub(super) const HREF_MAX: usize = 3000;
-/// Our own limits, so that the whole stays below Slack's limit and on one screen.
+/// Our own limits, so that the message stays below Slack's limit and on one screen.
 const SUMMARY_MAX: usize = 1500;
 const LABEL_MAX: usize = 60;
 const FACT_MAX: usize = 500;
@@ -30,16 +30,16 @@ const FACTS_MAX: usize = 12;
 const REASON_MAX: usize = 600;
 const LINKS_MAX: usize = 5;
 const FALLBACK_MAX: usize = 1000;
-/// Mentions, for a level that names half the company.
+/// The most mentions, for a level with many people.
 const MENTIONS_MAX: usize = 10;
 const USER_ID_MAX: usize = 21;
 
-/// A fact longer than this, or of several lines, does not fit into half the width.
+/// A fact that is longer, or has several lines, does not fit into half the width.
 const HALF_WIDTH: usize = 80;
 const FIELDS_MAX: usize = 10;
 
-/// The message of an incident: title, numbers, links and the reason for the notification. With
-/// `deeds`, also the buttons.
+/// The message of an incident: title, numbers, links and the reason for the notification; the
+/// buttons too if `deeds`.
 pub(super) fn message(n: &Notification, deeds: bool) -> Value {
     let m = &n.message;
     let header = format!("{} {}", emoji(m), plain(&m.title, HEADER_MAX - 3));
@@ -60,7 +60,7 @@ pub(super) fn message(n: &Notification, deeds: bool) -> Value {
     Value::Array(blocks)
 }
 
-/// The message of an incident that goes on in another channel.
+/// The message of an incident that continues in another channel.
 pub(super) fn moved(n: &Notification, channel: &str) -> Value {
     let mut blocks = message(n, false);
     if let Some(blocks) = blocks.as_array_mut() {
@@ -75,11 +75,11 @@ pub(super) fn moved_fallback(n: &Notification, channel: &str) -> String {
     format!("This message is out of date. The incident continues in {channel}: {title}")
 }
 
-/// One entry of the thread: the news.
+/// A thread reply with the update.
 pub(super) fn news(n: &Notification) -> Value {
     let m = &n.message;
     let reason = non_empty(escape(&capitalised(&m.reason), REASON_MAX));
-    // Only a call mentions its users: an edit notifies nobody, and news should not.
+    // Only a call mentions its users: an edit notifies nobody, and an update should not.
     let whom = mention(n).filter(|_| n.action == Action::Trigger).map(|whom| format!("{whom} "));
     let mut text = format!("{}{} *{reason}*", whom.unwrap_or_default(), emoji(m));
     if n.action != Action::Ack {
@@ -93,8 +93,7 @@ pub(super) fn news(n: &Notification) -> Value {
     Value::Array(blocks)
 }
 
-/// The text on a phone's lock screen, for a screen reader, and for a client that cannot show
-/// blocks.
+/// The text for a phone's lock screen, a screen reader, and clients without blocks.
 pub(super) fn fallback(n: &Notification) -> String {
     let m = &n.message;
     let whom = mention(n).map(|whom| format!("{whom} ")).unwrap_or_default();
@@ -106,7 +105,7 @@ pub(super) fn news_fallback(n: &Notification) -> String {
     escape(&format!("{} {}: {}", emoji(m), m.title, m.reason), FALLBACK_MAX)
 }
 
-/// Disables previews of links, and links and mentions in the fallback text.
+/// Disables link previews, and links and mentions in the fallback text.
 pub(super) fn add_options(body: &mut Value) {
     body["unfurl_links"] = false.into();
     body["unfurl_media"] = false.into();
@@ -114,28 +113,29 @@ pub(super) fn add_options(body: &mut Value) {
     body["link_names"] = false.into();
 }
 
-/// Mentions of the users, by the ids of the configuration: nothing else becomes a mention.
+/// Mentions of the configured users. Nothing else becomes a mention.
 fn mention(n: &Notification) -> Option<String> {
     let ids = n.slack_ids.iter().filter(|id| is_user_id(id)).take(MENTIONS_MAX);
     let all: Vec<String> = ids.map(|id| format!("<@{id}>")).collect();
     (!all.is_empty()).then(|| all.join(" "))
 }
 
-/// As in `U012AB3CD`.
+/// Whether the text has the form of a user id, such as `U012AB3CD`.
 pub(crate) fn is_user_id(text: &str) -> bool {
     let mut bytes = text.bytes();
     let plain = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit();
     matches!(bytes.next(), Some(b'U' | b'W')) && (2..=USER_ID_MAX).contains(&text.len()) && bytes.all(plain)
 }
 
-/// In the operator's templates markup is effective; what they quote has none any more.
+/// The summary. Markup of the operator's templates is effective; the values in them are escaped
+/// already.
 fn summary(m: &Message) -> String {
     if m.marked_up { cut(&m.summary, SUMMARY_MAX) } else { escape(&m.summary, SUMMARY_MAX) }
 }
 
 fn emoji(m: &Message) -> &'static str {
     match (m.status, m.severity) {
-        // It is not known to be well.
+        // The end of the fault was not reported.
         (Status::Resolved, _) if m.ended == Some(Ended::Stale) => "❔",
         (Status::Resolved, _) => "✅",
         (Status::Acknowledged, _) => "👀",
@@ -145,7 +145,7 @@ fn emoji(m: &Message) -> &'static str {
     }
 }
 
-/// Short facts two a row, long ones across the whole width, in the order of interest.
+/// Short facts in two columns, long ones at full width, in order of importance.
 fn facts(facts: &[Fact]) -> Vec<Value> {
     let mut blocks = Vec::new();
     let mut row: Vec<Value> = Vec::new();
@@ -198,8 +198,8 @@ pub(super) fn mrkdwn(text: &str) -> Value {
     json!({"type": "mrkdwn", "text": text, "verbatim": true})
 }
 
-/// Text for headers and buttons, which support no markup and no escapes: nothing that looks like a
-/// mention, in any client.
+/// Text for headers and buttons, which support neither markup nor escapes, without anything similar
+/// to a mention.
 pub(super) fn plain(text: &str, max: usize) -> String {
     line(text, max).replace('<', "‹").replace('>', "›")
 }
@@ -209,12 +209,12 @@ fn date(ts: Ts) -> String {
     format!("<!date^{}^{{date_short_pretty}} {{time_secs}}|{ts}>", ts.0.div_euclid(1000))
 }
 
-/// Text that is cleaned and escaped, at most `max` characters as sent; no entity is cut in two.
+/// Cleaned and escaped text of at most `max` characters as sent. Entities are not split.
 pub(crate) fn escape(text: &str, max: usize) -> String {
     cut(&inert(&clean(text)), max)
 }
 
-/// The same for text whose markup is effective.
+/// Truncates text whose markup is effective.
 fn cut(text: &str, max: usize) -> String {
     let text = clean(text);
     let text = text.trim();
@@ -226,7 +226,7 @@ fn cut(text: &str, max: usize) -> String {
     };
     let size = |c: char| entity(c).map_or(1, str::len);
     let whole = text.chars().map(size).sum::<usize>() <= max;
-    // One place is kept for the ellipsis.
+    // One character is reserved for the ellipsis.
     let room = if whole { max } else { max.saturating_sub(1) };
     let mut out = String::with_capacity(text.len());
     let mut length = 0;
@@ -246,8 +246,8 @@ fn cut(text: &str, max: usize) -> String {
     out
 }
 
-/// Text that looks the same, without anything that Slack takes for markup: an underscore is none
-/// within a word, a `>` only where a line begins.
+/// Similar text without Slack markup: an underscore within a word is no markup, and a `>` only at
+/// the beginning of a line.
 pub(crate) fn inert(text: &str) -> Cow<'_, str> {
     if !text.contains(['*', '_', '~', '`', '>']) {
         return Cow::Borrowed(text);
@@ -279,7 +279,7 @@ pub(crate) fn inert(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Slack refuses texts without a character.
+/// Slack refuses an empty text.
 fn non_empty(text: String) -> String {
     if text.is_empty() { "-".to_owned() } else { text }
 }
@@ -430,7 +430,7 @@ mod tests {
         }
     }
 
-    /// The limits once more, from Slack's reference and not from this module.
+    /// Checks the limits as Slack's reference states them, independently of this module.
     fn check(blocks: &Value) {
         let length = |v: &Value| v.as_str().map_or(0, |s| s.chars().count());
         let mut total = 0;

@@ -15,7 +15,7 @@ pub(crate) enum Deed {
 impl Deed {
     const ALL: &[Self] = &[Self::Ack, Self::Escalate, Self::Silence, Self::Resolve];
 
-    /// The `action_id` of its button.
+    /// The `action_id` of the button.
     pub(crate) fn id(self) -> &'static str {
         match self {
             Self::Ack => "stepwatch_ack",
@@ -29,7 +29,7 @@ impl Deed {
         Self::ALL.iter().copied().find(|deed| deed.id() == id)
     }
 
-    /// Whether the button makes sense for an incident in this state.
+    /// Whether an incident in this state has the button.
     fn fits(self, status: Status) -> bool {
         match self {
             Self::Ack => status == Status::Firing,
@@ -56,7 +56,7 @@ impl Deed {
     }
 }
 
-/// A resolve is the one click that can hide a real problem.
+/// The confirmation dialog for resolving, because a wrong resolve hides a real problem.
 fn confirmation() -> Value {
     let plain = |text: &str| json!({"type": "plain_text", "text": text, "emoji": false});
     let why = "It is closed for everybody. If it still fires, it is reopened after a while (10 minutes by default). Silence it to keep it quiet.";

@@ -1,4 +1,4 @@
-//! Checks of a configured channel and token, without asking Slack.
+//! Checks a configured channel and token without a request to Slack.
 
 use stepwatch_kit::config::Secret;
 
@@ -6,10 +6,10 @@ use super::is_user_id;
 use crate::notify::mistake::Mistake;
 use crate::notify::secret::SecretSource;
 
-/// Slack's limit of a channel's name.
+/// Slack's limit of a channel name, in characters.
 pub(super) const NAME_MAX: usize = 80;
 
-/// Prefixes of tokens that are not the bot's, and their kinds.
+/// Prefixes of tokens that are not bot tokens, and their kinds.
 const OTHER_TOKENS: [(&str, &str); 5] = [
     ("xapp-", "an app-level token, which belongs into app_token_file"),
     ("xoxp-", "a user's token"),
@@ -18,13 +18,13 @@ const OTHER_TOKENS: [(&str, &str); 5] = [
     ("https://", "an address, which belongs into webhook_url_file"),
 ];
 
-/// `C0123ABCD`, `G...`, `D...`: names are in lower case.
+/// Whether it is an id, such as `C0123ABCD`, `G...` or `D...`: names are in lower case.
 pub(super) fn is_id(channel: &str) -> bool {
     let id = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit();
     channel.len() >= 9 && channel.starts_with(['C', 'G', 'D']) && channel.bytes().all(id)
 }
 
-/// Whether a channel of that name or id is possible.
+/// Checks the form of a channel name or id.
 pub(super) fn check(channel: &str) -> Result<(), String> {
     if is_id(channel) {
         return Ok(());
@@ -52,10 +52,10 @@ pub(super) fn check(channel: &str) -> Result<(), String> {
     }
 }
 
-/// Whether it looks like a bot's token. Errors do not contain the token itself.
+/// Checks the form of a bot token. Errors do not contain the token.
 pub(super) fn check_token(source: &SecretSource, token: &Secret) -> Result<(), Mistake> {
     let text = token.expose();
-    // With token rotation the bot's token begins with xoxe.
+    // With token rotation, the bot token begins with xoxe.
     let body = text.strip_prefix("xoxb-").or_else(|| text.strip_prefix("xoxe.xoxb-"));
     let why = match body {
         Some(body) if !body.is_empty() && body.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') => {

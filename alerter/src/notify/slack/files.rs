@@ -1,8 +1,8 @@
-//! The chart of an incident in its thread.
+//! Shows the chart of an incident in its thread.
 //!
-//! Three requests: an address for the bytes, the bytes, and the message that shows them. Until the
-//! last one nobody sees the file, and Slack drops a file that is never shown. A file cannot be
-//! replaced in its message, so another chart is another file, and the old one is deleted.
+//! There are three requests: for an upload address, with the bytes, and for the message that shows
+//! them. The file is invisible until the last one, and Slack drops a file that is never shown. A
+//! file cannot be replaced, so another chart is another file, and the old one is deleted.
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -20,14 +20,14 @@ use crate::notify::text::line;
 const ALT_MAX: usize = 1000;
 const TITLE_MAX: usize = 150;
 const FORM: &str = "application/x-www-form-urlencoded";
-/// The app or its workspace allows no files at all.
+/// Errors if the app or its workspace allows no files.
 const NO_FILES: &[&str] = &[
     "missing_scope",
     "file_uploads_disabled",
     "file_uploads_except_images_disabled",
     "file_type_not_allowed",
 ];
-/// The file is gone already.
+/// Errors if the file no longer exists.
 const GONE: &[&str] = &["file_not_found", "file_deleted"];
 
 impl Slack {
@@ -45,7 +45,7 @@ impl Slack {
 
 impl Gallery for Slack {
     fn permitted(&self) -> BoxFuture<'_, Result<(), PictureError>> {
-        // An address that is not used shows nothing to anybody.
+        // An unused upload address shows nothing.
         async move { self.bot()?.announce("chart.png", 1, "").await.map(drop) }.boxed()
     }
 
@@ -80,7 +80,7 @@ impl Gallery for Slack {
 }
 
 impl Bot<'_> {
-    /// The address for the bytes of a file, and its id.
+    /// Requests an upload address; returns it and the file's id.
     async fn announce(&self, name: &str, length: usize, alt: &str) -> Result<(String, String), PictureError> {
         const METHOD: &str = "files.getUploadURLExternal";
         let (length, alt) = (length.to_string(), line(alt, ALT_MAX));
@@ -97,7 +97,7 @@ impl Bot<'_> {
         }
     }
 
-    /// The address is the permission: the token stays here.
+    /// Uploads the bytes. The address is the permission, so the token is not sent.
     async fn upload(&self, url: &str, png: Bytes) -> Result<(), PictureError> {
         let url = self.upload_address(url).map_err(|why| self.broken("the upload", &why))?;
         let request = self.http.client().post(url).header(CONTENT_TYPE, "image/png").body(png);
@@ -105,7 +105,7 @@ impl Bot<'_> {
         if answer.status.is_success() {
             return Ok(());
         }
-        // The address may have expired: the next attempt asks for another.
+        // The address may have expired: the next attempt requests another.
         let failure = self.http.refused(&answer);
         let class = match failure.class {
             FailureClass::Permanent => FailureClass::Transient,
@@ -124,7 +124,7 @@ impl Bot<'_> {
         self.call("files.completeUploadExternal", &body).await.map(drop).map_err(PictureError::from)
     }
 
-    /// Bytes go to Slack and nowhere else; in a test, or behind a proxy, to where the API is.
+    /// Checks the upload host: it must be Slack's, or in a test or behind a proxy that of the API.
     fn upload_address(&self, url: &str) -> Result<url::Url, String> {
         let parsed = url::Url::parse(url).map_err(|err| format!("upload_url: {err}"))?;
         let api = url::Url::parse(self.api_url).map_err(|err| format!("api_url: {err}"))?;

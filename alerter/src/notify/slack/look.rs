@@ -1,13 +1,13 @@
-//! Looking for a message that may have arrived.
+//! Looks for a message that may have arrived.
 //!
-//! This needs the id of the channel, which was in the lost answer to the first message. A name is
-//! looked up, among public channels first: each kind takes a scope of its own (channels:read,
-//! groups:read), and asked for together they take both, which a bot of a public channel does not
-//! have.
+//! This needs the channel's id, which was in the lost answer to the first message. A name is looked
+//! up among public channels first: each type of channel needs its own scope (channels:read,
+//! groups:read), and a request for both types needs both scopes, which a bot of a public channel
+//! lacks.
 //!
-//! An app that is distributed outside Slack's Marketplace reads 15 messages a request, and makes
+//! An app that is distributed outside Slack's Marketplace can read 15 messages per request, with
 //! one request a minute (Slack's changelog of May 2025). The newest messages are read first, so
-//! that a second page is rarely needed, and nobody waits for it.
+//! that a second page is rarely needed, and it is not waited for.
 
 use serde_json::Value;
 use stepwatch_respond::effect::Notification;
@@ -15,37 +15,37 @@ use stepwatch_respond::effect::Notification;
 use super::{Bot, Top, channel};
 use crate::notify::attempt::{Attempt, Failure, FailureClass};
 
-/// How many messages are read when looking for one that may have arrived. In a channel with more
-/// traffic between two attempts a second copy is sent.
+/// The listing of messages. If a channel has more messages between two attempts than are read, a
+/// second copy is sent.
 const MESSAGES: Listing = Listing { key: "messages", page: "200", pages_max: 5, waits: false };
 
-/// With more channels than this only the id finds one.
+/// The listing of channels. In a workspace with more channels, only an id is found.
 const CHANNELS: Listing = Listing { key: "channels", page: "999", pages_max: 20, waits: true };
 
-/// How much earlier than the message's own time its copy may be dated: clocks differ, ours by hours
-/// when it was set wrongly, and a copy that is not found is posted twice. The number of pages
-/// bounds the reading.
+/// The most seconds by which a copy may be dated before the message's own time. Clocks differ, ours
+/// by hours if it was set wrongly, and a copy that is not found is posted twice. The number of
+/// pages limits the reading.
 const HISTORY_MARGIN_SECONDS: f64 = 86_400.0;
 
-/// A time after all messages: without one, Slack may begin at the oldest message and not at the
-/// newest, and the wanted one is among the newest.
+/// A time after all messages. Without one, Slack may begin with the oldest messages, but the wanted
+/// one is among the newest.
 const LATEST: &str = "9999999999.999999";
 
-/// A list that Slack gives page by page.
+/// A paginated list of Slack.
 #[derive(Clone, Copy)]
 struct Listing {
-    /// The key of its items in an answer.
+    /// The key of the items in an answer.
     key: &'static str,
-    /// Items a page.
+    /// The number of items per page.
     page: &'static str,
     pages_max: usize,
-    /// Whether a rate limit after the first page is waited for. Otherwise what was read counts as
-    /// all: the next look would be refused at the same page.
+    /// Whether to wait for a rate limit after the first page. Otherwise the pages so far count as
+    /// all, because the next search would stop at the same page.
     waits: bool,
 }
 
-/// If the token may not look, the message counts as not found: twice is better than never. After a
-/// temporary failure the lookup is repeated later.
+/// If the token may not search, the message counts as not found, because a second copy is better
+/// than none. After a temporary failure the search is repeated later.
 pub(super) fn unless_blind<T>(looked: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
     match looked {
         Err(failure) if failure.class == FailureClass::Permanent => {
@@ -57,7 +57,7 @@ pub(super) fn unless_blind<T>(looked: Result<Option<T>, Failure>) -> Result<Opti
 }
 
 impl Bot<'_> {
-    /// Whether a message that was just posted is found with the configuration alone.
+    /// Checks whether a message that was just posted is found with the configuration alone.
     pub(super) async fn look_back(&self, n: &Notification) -> Result<(), String> {
         match self.find_top(Attempt::first(n)).await {
             Ok(Some(_)) => Ok(()),
@@ -66,7 +66,7 @@ impl Bot<'_> {
         }
     }
 
-    /// The first message of the incident, if an earlier attempt to post it did arrive.
+    /// The first message of the incident, if an earlier attempt to post it arrived.
     pub(super) async fn find_top(&self, attempt: Attempt<'_>) -> Result<Option<Top>, Failure> {
         let n = attempt.notification;
         let channel = self.channel_id(attempt).await?;
@@ -81,7 +81,7 @@ impl Bot<'_> {
         self.find_message("conversations.replies", &query, &n.idem_key).await
     }
 
-    /// The timestamp of the message that carries `key`.
+    /// The timestamp of the message with `key`.
     async fn find_message(
         &self,
         method: &str,
@@ -95,8 +95,8 @@ impl Bot<'_> {
         Ok(found.and_then(|m| m["ts"].as_str().map(str::to_owned)))
     }
 
-    /// The id of the configured channel: configured as an id, learned by another incident, or
-    /// looked up in Slack.
+    /// The id of the configured channel: configured, known from another incident, or looked up in
+    /// Slack.
     pub(super) async fn channel_id(&self, attempt: Attempt<'_>) -> Result<String, Failure> {
         if channel::is_id(self.channel) {
             return Ok(self.channel.to_owned());
@@ -129,7 +129,7 @@ impl Bot<'_> {
         Err(self.http.failure(FailureClass::Permanent, false, &text))
     }
 
-    /// The first item of a list, read page by page, for which `wanted` is true.
+    /// The first item of a paginated list for which `wanted` is true.
     async fn find(
         &self,
         method: &str,

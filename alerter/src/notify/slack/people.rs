@@ -1,14 +1,14 @@
-//! Whose clicks count.
+//! Whose clicks are accepted.
 //!
-//! Slack signs the click of everybody who sees a message; in a channel that is shared with another
-//! company, that includes its people. A click contains the workspace of its user, and `auth.test`
-//! returns the bot's home workspace. In an organisation of several workspaces users have the id of
-//! the organisation, or of the workspace in which they clicked.
+//! Slack signs the clicks of everybody who sees a message; in a channel that is shared with another
+//! company, this includes its people. A click contains the workspace of its user, and `auth.test`
+//! returns the bot's home workspace. In an organisation with several workspaces, users have the id
+//! of the organisation or of the workspace in which they clicked.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Whose clicks are applied; the last are the strictest.
+/// Whose clicks are accepted, in order of strictness.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answers {
@@ -32,13 +32,13 @@ pub(crate) struct Home {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Origin {
     user_team: Option<String>,
-    /// The workspace of the message. Absent where the app belongs to an organisation as a whole.
+    /// The workspace of the message. It is absent if the app belongs to a whole organisation.
     team: Option<String>,
     enterprise: Option<String>,
 }
 
 impl Home {
-    /// `reply` is that of `auth.test`.
+    /// Parses the reply of `auth.test`.
     pub(super) fn from_auth_test(reply: &Value) -> Option<Self> {
         let team = text(&reply["team_id"])?;
         Some(Self { team, enterprise: text(&reply["enterprise_id"]) })
@@ -46,7 +46,7 @@ impl Home {
 }
 
 impl Origin {
-    /// Of a `block_actions` payload.
+    /// Parses a `block_actions` payload.
     pub(crate) fn from_payload(payload: &Value) -> Self {
         let enterprise = text(&payload["enterprise"]["id"]);
         Self {
@@ -65,8 +65,8 @@ impl Origin {
         }
     }
 
-    /// What is certain without the bot's home workspace: the user is not of the workspace that the
-    /// message is in. In doubt nobody is a stranger.
+    /// Whether the user is certainly external, without the bot's home workspace: the user's
+    /// workspace is not that of the message. In doubt, nobody is.
     pub(crate) fn is_plainly_foreign(&self) -> bool {
         let Some(user) = &self.user_team else { return false };
         // `T...` is a workspace and `E...` an organisation.

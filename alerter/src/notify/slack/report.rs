@@ -1,4 +1,4 @@
-//! A report in Slack: the figures at a glance, and where the whole is.
+//! A report in Slack: the main figures, and a link to the full report.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,8 @@ use super::blocks::{BUTTON_MAX, HEADER_MAX, HREF_MAX, actions_of, escape, mrkdwn
 use crate::notify::report::{IncidentLine, ScheduledReport};
 use crate::notify::text::web_link;
 
-/// Of one line of a list. Three of them and their links stay below the limit of a section.
+/// The most characters of one line of a list, and of its link. Three of them stay below the limit
+/// of a section.
 const LINE_MAX: usize = 400;
 const LINE_HREF_MAX: usize = 500;
 const LABEL_MAX: usize = 60;
@@ -39,7 +40,7 @@ pub(super) fn message(report: &ScheduledReport) -> Value {
     Value::Array(blocks)
 }
 
-/// The text on a phone's lock screen.
+/// The text for a phone's lock screen.
 pub(super) fn fallback(report: &ScheduledReport) -> String {
     let figures: Vec<String> = report.figures.iter().map(|[label, text]| format!("{label} {text}")).collect();
     let told = report.nothing.clone().unwrap_or_else(|| figures.join(", "));
@@ -112,7 +113,7 @@ mod tests {
             let max = if block["type"] == "header" { 150 } else { 3000 };
             assert!(length(&block["text"]["text"]) <= max, "{block}");
         }
-        // An address that is too long for a button is left out.
+        // An address that is too long for a button is omitted.
         assert!(!sent.contains("\"type\":\"button\""), "{sent}");
     }
 }

@@ -1,4 +1,4 @@
-//! Against the stand-in, which refuses what Slack refuses: the final contents of the channel.
+//! Tests the final contents of the channel against a fake that refuses what Slack refuses.
 
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ async fn one_message_that_shows_how_things_stand_and_a_thread_of_news() {
     for (text, reason) in thread.iter().zip(["became NaN", "level 2", "by alice", "resolved by itself"]) {
         assert!(text.contains(reason), "{text}");
     }
-    // Only the page that was sent again shows in the channel, too.
+    // Only the repeated page is also shown in the channel.
     let broadcast: Vec<bool> =
         bench.fake.with(|s| s.posts.iter().filter(|p| !p.is_top()).map(|p| p.broadcast).collect());
     assert_eq!(broadcast, [false, true, false, false]);
@@ -137,7 +137,7 @@ async fn a_first_message_that_arrived_is_found_again_by_name_id_or_neighbour() {
         assert_eq!((top.channel.as_str(), &top.ts), ("C0TRAINING", &bench.top().ts));
         assert_eq!(bench.calls().iter().any(|c| c == "conversations.list"), !by_id);
     }
-    // Another incident has learned the id already.
+    // Another incident already has the id.
     let bench = Bench::new().await;
     let neighbour = bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
     let mut other = word(1, Action::Trigger, Status::Firing, "first");
@@ -182,17 +182,18 @@ async fn what_the_token_lacks_is_reported_in_slacks_words() {
     assert_eq!(failure.class, FailureClass::Permanent);
     let words = "it needs chat:write, and the token has channels:history";
     assert!(failure.error.contains(words), "{}", failure.error);
-    // A private channel by its name, with the scopes of a public one: posted, and not found again.
+    // A private channel by name, with the scopes of a public one: the message is posted but cannot
+    // be found.
     let bench = Bench::with(|config| Config { channel: Some("#war-room".into()), ..config }).await;
     bench.send(&n, None).await;
     let blind = bench.slack.look_back(&n).await.unwrap_err();
     assert!(blind.contains("it needs groups:read") && blind.contains("configure it instead"), "{blind}");
-    // By its id the list is not needed, and the history is.
+    // With its id, the list of channels is not needed, but the history is.
     let bench = Bench::with(|config| Config { channel: Some("C0WARROOM0".into()), ..config }).await;
     bench.send(&n, None).await;
     let blind = bench.slack.look_back(&n).await.unwrap_err();
     assert!(blind.contains("conversations.history") && blind.contains("it needs groups:history"), "{blind}");
-    // Twice is better than never.
+    // A second copy is better than none.
     bench.try_send(&n, None, true).await.unwrap();
     assert_eq!(bench.fake.with(|s| s.top().count()), 2);
 }
@@ -208,7 +209,7 @@ async fn a_line_of_the_thread_that_arrived_is_not_repeated() {
     assert!(bench.try_send(&n, Some(&memory), false).await.unwrap_err().ambiguous);
     bench.try_send(&n, Some(&memory), true).await.unwrap();
     assert_eq!(bench.thread().len(), 1);
-    // Had it not arrived, it would have been sent.
+    // A message that had not arrived would have been sent.
     bench.fake.script().clear();
     let n = word(3, Action::Resolve, Status::Resolved, "resolved");
     bench.try_send(&n, Some(&memory), true).await.unwrap();
@@ -224,7 +225,7 @@ async fn not_being_allowed_to_look_back_means_rather_twice_than_never() {
     bench.try_send(&n, None, false).await.unwrap_err();
     bench.try_send(&n, None, true).await.unwrap();
     assert_eq!(bench.fake.with(|s| s.top().count()), 2);
-    // After a temporary failure of the lookup nothing is posted: it is repeated later.
+    // After a temporary failure of the lookup nothing is posted; the lookup is repeated later.
     bench.fake.script().always("conversations.history", Fault::Status(503));
     let failure = bench.try_send(&n, None, true).await.unwrap_err();
     assert!(failure.ambiguous && failure.class == FailureClass::Transient, "{failure:?}");
@@ -243,7 +244,7 @@ async fn a_message_that_somebody_deleted_is_posted_anew() {
     assert_eq!(bench.top().ts, serde_json::from_str::<Top>(&memory).unwrap().ts);
 }
 
-/// By name or by id, whether or not the old one was archived.
+/// The new channel is given by name or by id; the old one is archived or not.
 #[tokio::test]
 async fn another_channel_gets_a_new_message() {
     for (to, archived) in [("#oncall", true), ("#oncall", false), ("C0ONCALL00", true)] {
@@ -309,7 +310,7 @@ async fn a_message_is_found_in_a_channel_with_more_messages_than_are_read() {
     bench.send(&word(7, Action::Trigger, Status::Firing, "of another incident"), None).await;
     let other = bench.top();
     bench.fake.change(|s| {
-        // Somebody else's, of this very day.
+        // Another app's messages of the same day.
         let older = (1..=1200).map(|i| Post { ts: older(&other.ts, i), metadata: None, ..other.clone() });
         s.posts = older.rev().collect();
     });
@@ -319,8 +320,8 @@ async fn a_message_is_found_in_a_channel_with_more_messages_than_are_read() {
     assert_eq!(bench.fake.with(|s| s.top().filter(ours).count()), 1);
 }
 
-/// Of an app that is distributed outside the Marketplace: what is not among the newest messages is
-/// posted once more, and not looked for again and again.
+/// An app outside the Marketplace: a message that is not among the newest is posted again, and not
+/// searched for repeatedly.
 #[tokio::test]
 async fn a_channel_that_cannot_be_read_to_the_end_means_rather_twice_than_never() {
     for (newer, posts) in [(10, 1), (20, 2)] {
@@ -342,7 +343,7 @@ async fn a_channel_that_cannot_be_read_to_the_end_means_rather_twice_than_never(
     }
 }
 
-/// So many seconds before.
+/// A timestamp `secs` seconds earlier.
 fn older(ts: &str, secs: i64) -> String {
     let (whole, rest) = ts.split_once('.').unwrap();
     format!("{}.{rest}", whole.parse::<i64>().unwrap() - secs)

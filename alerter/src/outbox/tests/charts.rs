@@ -1,8 +1,8 @@
-//! Charts within messages: a message is sent without one that is not there in time.
+//! Charts within messages: a message is sent without a chart that is late.
 
 use super::*;
 
-/// What a person may have to wait for a picture.
+/// The longest time that a person may wait for a chart.
 const SOON: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,5 @@
-//! A crash at any point, over random histories: no page lost, none doubled, every lane in order,
-//! every outcome reported.
+//! Crashes at any point in random histories: no page is lost or doubled, every lane is in order,
+//! and every outcome is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,14 +8,14 @@ use proptest::test_runner::TestCaseError;
 
 use super::*;
 
-/// What happens next.
+/// The next step of a history.
 #[derive(Debug, Clone)]
 enum Doing {
-    /// The next message about incident 0..3 to receiver 0..2.
+    /// Posts the next message about incident 0..3 to receiver 0..2.
     Post { incident: u8, receiver: u8, action: Action, page: bool },
-    /// The process dies, now or in the middle of something.
+    /// Kills the process, possibly in the middle of an operation.
     Die,
-    /// Time passes, in milliseconds.
+    /// Advances the time, in milliseconds.
     Wait(u64),
 }
 
@@ -47,7 +47,7 @@ fn answer() -> impl Strategy<Value = Answer> {
 
 const NAMES: [&str; 2] = ["chat", "pager"];
 
-/// The messages as they were committed, by key.
+/// The committed messages by key.
 type Said = BTreeMap<String, Notification>;
 
 async fn live(doings: Vec<Doing>, answers: Vec<Answer>) -> Result<(), TestCaseError> {
@@ -85,7 +85,7 @@ async fn live(doings: Vec<Doing>, answers: Vec<Answer>) -> Result<(), TestCaseEr
     check(&mut bench, &receivers, &said, &reported_keys).await
 }
 
-/// Until everything is sent and its outcome was reported to the engine.
+/// Runs until everything is sent and all outcomes were reported to the engine.
 async fn finish(bench: &mut Bench, said: &Said, reported_keys: &mut BTreeMap<String, usize>) {
     let ids: BTreeSet<String> = said.values().map(|n| n.incident.clone()).collect();
     loop {
@@ -121,7 +121,7 @@ async fn check(
             let before = last.insert(n.incident.as_str(), n.seq);
             prop_assert!(before.is_none_or(|seq| seq < n.seq), "out of order: {:?}", keys);
         }
-        // Every first message got out, or a later first message of at least its severity did.
+        // Every first message was sent, or a later first message of at least its severity.
         for n in said.values().filter(|n| n.receiver == **name && n.action == Action::Trigger) {
             let as_good = |m: &Notification| {
                 m.incident == n.incident

@@ -1,4 +1,4 @@
-//! What ended before a receiver that notifies people once a key could be called.
+//! Incidents that ended before a receiver that notifies people once per key could be called.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -6,8 +6,8 @@ use super::*;
 
 const ID: &str = "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C";
 
-/// Whether or not a call may have arrived, and whether or not one was tried, while the receiver was
-/// down.
+/// An incident ended while the receiver was down: with and without an attempt, which may have
+/// arrived.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_rung_for_what_ended_during_an_outage() {
     use DeliveryState::{Delivered, Superseded};

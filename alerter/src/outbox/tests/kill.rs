@@ -1,6 +1,5 @@
-//! A real process, a real SIGKILL at every commit point of the path, and real HTTP to the stand-ins
-//! of Slack, PagerDuty and a webhook receiver: after a restart a person has got each message
-//! exactly once.
+//! A real process is killed with SIGKILL at every commit point, with real HTTP to fakes of Slack,
+//! PagerDuty and a webhook receiver: after a restart, a person has got each message exactly once.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -95,7 +94,7 @@ impl Fakes {
     }
 }
 
-/// The program under test; it does nothing unless it is started by the test below.
+/// The child process; it does nothing unless the test below starts it.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD) else { return };
@@ -108,7 +107,7 @@ async fn deliver_everything(dir: &Path) {
     let (sender, mut feedback) = mpsc::channel(16);
     let (_trigger, shutdown) = Shutdown::manual();
     let _handle = Outbox::start(store.clone(), receivers(dir), sender, shutdown);
-    // As the engine would: what was committed is not decided again.
+    // As in the engine, what was committed is not decided again.
     for (seq, action, state) in [(1, Action::Trigger, State::Open), (2, Action::Resolve, State::Resolved)] {
         let known = store.deliveries(ID).await.unwrap();
         if !known.iter().any(|d| d.seq == seq) {

@@ -1,5 +1,5 @@
-//! How soon after the commit the request is at the receiver, in real time, with a disk and a socket
-//! between.
+//! Measures the time from the commit to the request at the receiver in real time, with a disk and a
+//! socket.
 
 use stepwatch_fakes::{Fake, FakeWebhook, WebhookSink};
 
@@ -8,8 +8,7 @@ use crate::notify::{ReceiverConfig, webhook};
 
 const ROUNDS: u32 = 50;
 
-/// Ten times what it takes on a busy laptop, and far below any interval at which something could be
-/// polled.
+/// Ten times the value on a busy laptop, and far below any polling interval.
 const MEDIAN_MAX: Duration = Duration::from_millis(100);
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Receivers that ask for a long pause.
+//! Tests of receivers that ask for a long pause.
 
 use stepwatch_model::time::Span;
 
@@ -10,7 +10,7 @@ fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// A pause of any length holds, also over a restart; what is not a page can wait.
+/// A pause of any length holds, also across a restart, because only pages cannot wait.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_a_page_waits_for_as_long_as_it_is_asked_to() {
     let chat = Scripted::new(|n| match n {
@@ -34,8 +34,8 @@ async fn what_is_not_a_page_waits_for_as_long_as_it_is_asked_to() {
     assert!(waited >= secs(7200) && waited <= secs(8000), "{waited:?}");
 }
 
-/// A page does not wait for hours: it is tried again within minutes, and the engine is informed at
-/// once that others must be called.
+/// A page does not wait for hours: it is retried within minutes, and the engine is informed at once
+/// that others must be called.
 #[tokio::test(start_paused = true)]
 async fn a_page_does_not_wait_out_a_long_pause() {
     let chat = Scripted::new(|n| match n {

@@ -1,16 +1,16 @@
-//! Receivers that forget what is not sent again.
+//! Tests of receivers whose alerts expire.
 
 use super::*;
 
-/// More than one portion of them.
+/// More than one portion.
 const STANDING: usize = 100;
 
 fn id(n: usize) -> String {
     format!("01STANDING{n:03}")
 }
 
-/// The receiver is slow, and an incident that ends while it accepts one portion is not in the next
-/// portion as if it were open.
+/// The receiver is slow, and an incident that ends while one portion is accepted is not sent as
+/// open in the next one.
 #[tokio::test(start_paused = true)]
 async fn what_ended_during_a_reminder_is_not_revived() {
     let gate = Arc::new(Notify::new());

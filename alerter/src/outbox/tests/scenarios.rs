@@ -1,4 +1,4 @@
-//! One rule of delivery a test.
+//! Tests of delivery, one rule each.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -61,7 +61,7 @@ async fn a_page_passes_a_receiver_that_hangs() {
 
 #[tokio::test(start_paused = true)]
 async fn a_page_passes_a_crowd_of_tickets_to_the_same_receiver() {
-    // Tickets hang, pages are taken.
+    // Tickets hang, and pages are accepted.
     let pager = Scripted::new(|n| if n < 8 { Answer::Hang { taken: false } } else { Answer::Take });
     let mut bench = Bench::new(&[("pager", &pager)]).await;
     for i in 0..30 {
@@ -88,7 +88,7 @@ async fn news_that_pile_up_become_one() {
         bench.post([page("chat", seq, Action::Update)]).await;
     }
     up.store(true, SeqCst);
-    // If an attempt was under way when the next message came in, it is sent before the last.
+    // An attempt in flight when the next message arrived ends before the last one.
     let mut key = bench.feedback().await.idem_key;
     if !key.ends_with("/9") {
         key = bench.feedback().await.idem_key;
@@ -141,7 +141,7 @@ async fn nobody_is_woken_after_an_ack() {
     assert_eq!(bench.states(ID).await, [DeliveryState::Superseded, DeliveryState::Delivered]);
 }
 
-/// A few attempts are left until anything but a page is given up.
+/// Leaves a few attempts until a message that is not a page is given up.
 async fn tried_for_hours(bench: &Bench) {
     sql(bench, "UPDATE outbox SET attempts = 296 WHERE done_at IS NULL").await;
 }
@@ -169,7 +169,7 @@ async fn anything_else_is_given_up_in_the_end() {
     tried_for_hours(&bench).await;
     let Outcome::Failed { error } = bench.feedback().await.outcome else { panic!("delivered") };
     assert_eq!(error, "503 (after 300 attempts)");
-    // And a page whose incident somebody has.
+    // A page whose incident is acknowledged.
     bench.incident("01ACKED", State::Acknowledged).await;
     bench.post([for_incident(page("chat", 1, Action::Trigger), "01ACKED")]).await;
     chat.attempted(chat.attempts().len() + 2).await;
@@ -258,7 +258,7 @@ async fn a_rate_limit_holds_for_every_lane_of_the_receiver() {
     bench.post([page("chat", 1, Action::Trigger)]).await;
     chat.attempted(1).await;
     while bench.states(ID).await != [DeliveryState::Pending] {}
-    // What is stored is processed everywhere before time passes.
+    // Everything stored is processed before time advances.
     tokio::time::sleep(secs(1)).await;
     bench.post([for_incident(page("chat", 1, Action::Trigger), "01OTHER")]).await;
     bench.feedback().await;
@@ -303,7 +303,7 @@ async fn a_receiver_that_comes_back_gets_everything_at_once() {
     );
     let last = seen.iter().map(|s| s.at).max().unwrap();
     assert!(last - seen[0].at < secs(5), "the others need not wait for their own time");
-    // A receiver that is down is not hammered: one probe at a time, not twenty lanes.
+    // A receiver that is down is probed one message at a time, not by all lanes.
     assert!(chat.attempts().len() < 20 + 8 * 20 + 3600 / 15, "{}", chat.attempts().len());
 }
 
@@ -368,8 +368,8 @@ async fn a_reload_mends_what_waits() {
     assert!(before.elapsed() < secs(2), "{:?}", before.elapsed());
 }
 
-/// Neither reloads nor a restart shorten the pause that the receiver asked for, for any incident;
-/// another account there may begin.
+/// Neither reloads nor a restart shorten a pause that the receiver asked for; another account may
+/// send.
 #[tokio::test(start_paused = true)]
 async fn a_pause_outlives_reloads_and_a_restart() {
     let limited = |n| match n {
@@ -403,7 +403,7 @@ async fn a_pause_outlives_reloads_and_a_restart() {
     }
 }
 
-/// A page to a receiver that is down until `up` is set, and a silence that began meanwhile.
+/// A page to a receiver that is down until `up` is set, and a silence that begins meanwhile.
 async fn suppressed_meanwhile() -> (Bench, Scripted, Arc<AtomicBool>) {
     let up = Arc::new(AtomicBool::new(false));
     let is_up = Arc::clone(&up);
@@ -413,7 +413,7 @@ async fn suppressed_meanwhile() -> (Bench, Scripted, Arc<AtomicBool>) {
     bench.post([page("phone", 1, Action::Trigger)]).await;
     phone.attempted(1).await;
     bench.suppressed(ID, State::Open).await;
-    // An attempt may be under way.
+    // An attempt may be in flight.
     while bench.states(ID).await != [DeliveryState::Pending] {}
     up.store(true, SeqCst);
     (bench, phone, up)
@@ -428,12 +428,12 @@ async fn a_page_whose_incident_is_suppressed_waits_and_worries_nobody() {
     assert_eq!(bench.states(ID).await, [DeliveryState::Pending], "held, not dropped");
     assert_eq!(bench.life().store.queue_depth().await.unwrap().oldest_page, None);
     assert!(bench.life().feedback.try_recv().is_err(), "nobody complains of it");
-    // A restart keeps the silence.
+    // The silence survives a restart.
     bench.die().await;
     bench.start().await;
     tokio::time::sleep(secs(600)).await;
     assert_eq!(phone.attempts().len(), before);
-    // The silence is over: it goes out, and nothing reports that it has waited for an hour.
+    // The silence is over: the page is sent, and nothing reports an hour of waiting.
     let loud = Instant::now();
     bench.incident(ID, State::Open).await;
     assert_eq!(bench.any_feedback().await.outcome, Outcome::Delivered);
@@ -542,7 +542,7 @@ async fn an_operator_who_locks_the_file_delays_and_loses_nothing() {
     let mut bench = Bench::new(&[("chat", &chat)]).await;
     bench.post([page("chat", 1, Action::Trigger)]).await;
     chat.attempted(1).await;
-    // While it is being sent, somebody opens the file by hand and begins to write.
+    // During the delivery, an operator opens the database and begins a write.
     let mut operator = SqliteConnectOptions::new().filename(&bench.path).connect().await.unwrap();
     sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut operator).await.unwrap();
     gate.notify_one();
@@ -593,7 +593,7 @@ async fn a_storm_of_tickets_ends_in_one_summary_and_pages_are_sent() {
     let last = seen.last().unwrap();
     assert_eq!(last.title, "7 messages were left out here");
     assert!(last.at - seen[0].at >= secs(590), "when the window is over");
-    // Another window.
+    // The next window begins.
     bench.post([ticket(11)]).await;
     chat.attempted(6).await;
 }

@@ -1,12 +1,12 @@
-//! A service that accepts a page and notifies nobody of it.
+//! A service that accepts a page and notifies nobody.
 
 use super::*;
 
 const PAGE_AGE: Duration = Duration::from_mins(2);
-/// Longer than that, with the time between two looks.
+/// Longer than the time limit plus the interval of passes.
 const LATER: Duration = Duration::from_secs(130);
 
-/// An open incident of which the receiver has accepted the call; its id.
+/// An open incident whose call the receiver has accepted; returns its id.
 async fn paged(bench: &mut Bench, number: u32, receiver: &str) -> String {
     let id = format!("01J9ZC7Q3F8D2V4X6Y8Z0A2B{number:02}");
     bench.incident(&id, State::Open).await;
@@ -19,7 +19,7 @@ async fn confirm(bench: &mut Bench, id: &str) {
     bench.life().store.confirm(id, Ring { number: 1, page: true }).await.unwrap();
 }
 
-/// Whatever was reported meanwhile but deliveries.
+/// The reports in the meantime, except deliveries.
 async fn reported(bench: &mut Bench) -> Vec<Feedback> {
     tokio::time::sleep(LATER).await;
     let mut all = Vec::new();
@@ -34,13 +34,14 @@ async fn reported(bench: &mut Bench) -> Vec<Feedback> {
 async fn a_page_that_is_accepted_and_calls_nobody_counts_as_not_accepted() {
     let pager = Scripted::new(|_| Answer::Take).confirming("a");
     let mut bench = Bench::new(&[("pager", &pager)]).await;
-    // Nothing was ever confirmed: its webhooks may not include that.
+    // Nothing was ever confirmed, so its webhooks may not include confirmations.
     paged(&mut bench, 1, "pager").await;
     assert_eq!(reported(&mut bench).await, []);
     let id = paged(&mut bench, 2, "pager").await;
     confirm(&mut bench, &id).await;
     assert_eq!(reported(&mut bench).await, []);
-    // From now on it is known to say so; it has less than an hour ago accepted the first.
+    // From now on the service is known to confirm; it accepted the first page less than an hour
+    // ago.
     bench.incident("01J9ZC7Q3F8D2V4X6Y8Z0A2B01", State::Acknowledged).await;
     let id = paged(&mut bench, 3, "pager").await;
     let told = reported(&mut bench).await;
@@ -54,7 +55,8 @@ async fn a_page_that_is_accepted_and_calls_nobody_counts_as_not_accepted() {
     assert_eq!(pager.attempts().len(), 3, "its service is not called again");
 }
 
-/// Confirmations that came while the process was down, or that could not be kept, come again later.
+/// Confirmations that arrived while the process was down, or that could not be stored, are repeated
+/// later.
 #[tokio::test(start_paused = true)]
 async fn what_was_accepted_before_the_start_is_not_judged() {
     let pager = Scripted::new(|_| Answer::Take).confirming("a");
@@ -67,14 +69,14 @@ async fn what_was_accepted_before_the_start_is_not_judged() {
     assert_eq!(reported(&mut bench).await, []);
 }
 
-/// The other one would be called in its place, and is the same service.
+/// The other receiver would be called instead, but it is the same service.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_known_of_a_service_with_two_receivers() {
     for (twin, count) in [("a", 0), ("b", 1)] {
         let pager = Scripted::new(|_| Answer::Take).confirming("a");
         let other = Scripted::new(|_| Answer::Take).known_by(twin);
         let mut bench = Bench::new(&[("pager", &pager), ("other", &other)]).await;
-        // What is accepted at the moment of the start counts as before it.
+        // A page that is accepted at the moment of the start counts as earlier.
         tokio::time::sleep(Duration::from_secs(10)).await;
         let id = paged(&mut bench, 1, "pager").await;
         confirm(&mut bench, &id).await;

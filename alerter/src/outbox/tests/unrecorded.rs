@@ -1,4 +1,4 @@
-//! A store that refuses for long: pages are sent nevertheless, once, and are recorded when it works
+//! A store that refuses writes for long: pages are still sent once, and are recorded when it works
 //! again.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -13,7 +13,7 @@ use crate::store::busy::Busy;
 
 const ID: &str = "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C";
 
-/// Nothing is written any more, and everything can be read.
+/// Triggers that make all writes fail, while reads succeed.
 const FULL: &str = "CREATE TRIGGER no1 BEFORE INSERT ON outbox BEGIN SELECT RAISE(FAIL, 'no room'); END; \
     CREATE TRIGGER no2 BEFORE UPDATE ON outbox BEGIN SELECT RAISE(FAIL, 'no room'); END; \
     CREATE TRIGGER no3 BEFORE INSERT ON meta BEGIN SELECT RAISE(FAIL, 'no room'); END";
@@ -29,8 +29,8 @@ pub(super) async fn sql(bench: &Bench, sql: &'static str) {
     sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
 }
 
-/// As the runtime treats a page: it asks the store again and again, and hands the page over when
-/// that takes too long.
+/// Treats a page as the runtime does: it retries the commit, and passes the page to memory if that
+/// takes too long.
 async fn decide(bench: &mut Bench, all: &[Notification]) -> Commit {
     let record = Effect::Incident(Box::new(incident(ID, State::Open)));
     let posts = all.iter().map(|n| Effect::Notify(Box::new(n.clone())));
@@ -48,7 +48,7 @@ async fn decide(bench: &mut Bench, all: &[Notification]) -> Commit {
     commit
 }
 
-/// Everything that the outbox does by itself has been done.
+/// Waits until the outbox has done everything by itself.
 async fn idle() {
     tokio::time::sleep(secs(600)).await;
 }
@@ -65,23 +65,24 @@ async fn a_page_that_cannot_be_recorded_rings_once_and_is_recorded_as_sent() {
     idle().await;
     assert_eq!(pager.keys(), [format!("{ID}/pager/1")]);
     sql(&bench, ROOM).await;
-    // With what the engine did about the outcome, which is not reported to it again.
+    // The commit includes the engine's reaction to the outcome, which is not reported again.
     let commit = Commit { reported: vec![feedback.idem_key], ..commit };
     bench.life().store.commit(&commit).await.unwrap();
     assert_eq!(bench.states(ID).await, [DeliveryState::Delivered]);
     idle().await;
     assert_eq!(pager.attempts().len(), 1, "sent once in all");
-    // Its end goes the usual way.
+    // The resolution is sent from the store.
     bench.incident(ID, State::Resolved).await;
     bench.post([page("pager", 2, Action::Resolve)]).await;
     assert_eq!(bench.feedback().await.action, Action::Resolve);
 }
 
-/// As with rows: the pager is called for nothing that is over, and a chat shows both.
+/// As from the store, the pager is not called for an ended incident, and a chat shows both
+/// messages.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_rung_from_memory_for_what_ended_meanwhile() {
     use DeliveryState::{Delivered, Superseded};
-    // Whether a call was tried, and may have arrived, before the incident ended.
+    // A call was tried or not before the incident ended, and may have arrived.
     for tried in [false, true] {
         let up = Arc::new(AtomicBool::new(false));
         let is_up = Arc::clone(&up);
@@ -125,7 +126,7 @@ async fn nobody_is_rung_from_memory_for_what_ended_meanwhile() {
     }
 }
 
-/// Somebody has it by now: nobody else is woken.
+/// The incident is acknowledged by now, so nobody is woken.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_rung_from_memory_for_what_was_answered_meanwhile() {
     let pager = Scripted::new(|_| Answer::Take).ringing();
@@ -138,8 +139,8 @@ async fn nobody_is_rung_from_memory_for_what_was_answered_meanwhile() {
     assert_eq!(pager.seen().iter().map(|s| s.action).collect::<Vec<_>>(), [Action::Ack]);
 }
 
-/// A page from memory has waited for ten seconds at least: it says how things are when it is sent,
-/// and its record shows what was sent.
+/// A page from memory has waited for at least ten seconds: it has the present state when it is
+/// sent, and its record has the text that was sent.
 #[tokio::test(start_paused = true)]
 async fn a_page_from_memory_contains_the_present_state() {
     let pager = Scripted::new(|n| if n == 0 { transient() } else { Answer::Take }).waking();
@@ -162,8 +163,8 @@ async fn a_page_from_memory_contains_the_present_state() {
     assert_eq!(deliveries[0].message.as_ref().unwrap().title, "as it is now");
 }
 
-/// The receiver is down as well: it is tried until it takes the page, before there is room and
-/// after.
+/// The receiver is down too: the page is retried until it is accepted, before and after the store
+/// works again.
 #[tokio::test(start_paused = true)]
 async fn a_receiver_that_is_down_too_is_tried_again_from_memory_and_from_the_store() {
     for heals_after in [3, usize::MAX] {
@@ -202,19 +203,19 @@ impl Bench {
         Ts(START.0 + (at - self.began).as_millis() as i64)
     }
 
-    /// Of the first message: when it was created, how often it was tried, and when it was done.
+    /// The creation time, number of attempts and completion time of the first message.
     async fn times(&mut self) -> (Ts, u32, Option<Ts>) {
         let all = self.life().store.deliveries(ID).await.unwrap();
         (all[0].created_at, all[0].attempts, all[0].done_at.as_deref().map(moment))
     }
 }
 
-/// Whatever is recorded late has its own times and number of attempts.
+/// A late record has the page's own times and number of attempts.
 #[tokio::test(start_paused = true)]
 async fn a_page_sent_from_memory_is_recorded_with_its_own_times_and_attempts() {
     let pager = Scripted::new(|n| match n {
         0 => transient(),
-        // A request for a pause is no failed attempt.
+        // A request for a pause does not count as a failed attempt.
         1 => Answer::Fail(Failure::rate_limited("429", Some(secs(5)))),
         2 => transient(),
         _ => Answer::Take,
@@ -233,8 +234,7 @@ async fn a_page_sent_from_memory_is_recorded_with_its_own_times_and_attempts() {
     assert_eq!(bench.times().await, (START, 3, Some(sent)));
 }
 
-/// It still waits when it can be recorded: it waits since it was created, and its attempts count
-/// on.
+/// A page that still waits when it is recorded keeps its creation time and its number of attempts.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_waits_in_memory_goes_on_waiting_in_the_store() {
     let pager = Scripted::new(|_| transient()).waking();
@@ -252,8 +252,8 @@ async fn a_page_that_waits_in_memory_goes_on_waiting_in_the_store() {
     assert_eq!(waiting.iter().map(|page| page.since).collect::<Vec<_>>(), [START]);
 }
 
-/// A message that was sent and could not be marked keeps the time of sending, also if that took
-/// less than ten seconds.
+/// A message that was sent but could not be marked keeps its sending time, even if that took less
+/// than ten seconds.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_is_marked_late_keeps_the_time_at_which_it_was_sent() {
     for refused in [secs(6), secs(600)] {
@@ -276,7 +276,7 @@ async fn a_page_that_is_marked_late_keeps_the_time_at_which_it_was_sent() {
     }
 }
 
-/// It was recorded just before, and its row can be read, but not claimed.
+/// The page was recorded just before; its row can be read but not claimed.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_was_recorded_and_cannot_be_claimed_rings_once() {
     let pager = Scripted::new(|_| Answer::Take).waking();
@@ -299,7 +299,7 @@ async fn a_page_that_was_recorded_and_cannot_be_claimed_rings_once() {
     assert_eq!(pager.attempts().len(), 1, "sent once in all");
 }
 
-/// The disk is full while the first attempt is under way.
+/// The disk becomes full during the first attempt.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_was_claimed_and_did_not_arrive_is_tried_again() {
     let pager = Scripted::new(|n| if n == 0 { Answer::Hang { taken: false } } else { Answer::Take }).waking();
@@ -320,7 +320,7 @@ async fn a_page_that_was_claimed_and_did_not_arrive_is_tried_again() {
     assert_eq!(pager.attempts().len(), 2);
 }
 
-/// A kill removes only what was in memory; what was recorded is looked up under its key.
+/// A kill loses only what was in memory; what was recorded is looked up under its key.
 #[tokio::test(start_paused = true)]
 async fn a_kill_while_the_store_refuses_repeats_under_the_same_key() {
     let pager = Scripted::new(|_| Answer::Take).waking();
@@ -331,7 +331,7 @@ async fn a_kill_while_the_store_refuses_repeats_under_the_same_key() {
     bench.die().await;
     sql(&bench, ROOM).await;
     bench.start().await;
-    // The engine reads the streams again and decides the same.
+    // The engine reads the streams again and makes the same decisions.
     bench.life().store.commit(&commit).await.unwrap();
     idle().await;
     let keys: Vec<String> = pager.attempts().into_iter().map(|(key, _)| key).collect();

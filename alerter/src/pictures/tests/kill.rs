@@ -1,5 +1,5 @@
-//! A real process, a real SIGKILL before and after a picture is shown: after a restart readers see
-//! one.
+//! A real process is killed with SIGKILL before and after a chart is shown: after a restart,
+//! readers see one.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -14,7 +14,7 @@ const POINTS: [&str; 2] = ["pictures.before_show", "pictures.after_show"];
 const PATIENCE: Duration = Duration::from_mins(1);
 const NOW: Ts = Ts(1_795_227_405_000);
 
-/// The program under test; it does nothing unless it is started by the test below.
+/// The child process; it does nothing unless the test below starts it.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD) else { return };
@@ -22,7 +22,7 @@ fn child() {
     runtime.block_on(show_everything(Path::new(&dir)));
 }
 
-/// A chart for the incident, and another one for its end.
+/// Shows a chart for the incident, and another one for its end.
 async fn show_everything(dir: &Path) {
     let store = reopen(&dir.join("alerter.db")).await;
     let receivers = receivers(dir, &std::fs::read_to_string(dir.join("slack")).unwrap());

@@ -1,5 +1,5 @@
-//! A real process and a real SIGKILL between any two steps of a report that is due, and real HTTP
-//! to the stand-ins of Slack and of a webhook receiver: each has it once.
+//! A real process is killed with SIGKILL between any two steps of a due report, with real HTTP to
+//! fakes of Slack and a webhook receiver: each gets the report once.
 
 use std::os::unix::process::ExitStatusExt as _;
 
@@ -42,7 +42,7 @@ fn receivers(dir: &Path) -> Receivers {
     all.iter().map(|c| (c.name.clone(), c.build().unwrap())).collect()
 }
 
-/// The program under test; it does nothing unless it is started by the test below.
+/// The child process; it does nothing unless the test below starts it.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD) else { return };

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Pushes a value of every step, by its number.
+/// A pyramid with a value for every step, computed from its number.
 fn filled(steps: impl IntoIterator<Item = i64>, value: impl Fn(i64) -> f64) -> Pyramid {
     let mut p = Pyramid::default();
     steps.into_iter().for_each(|step| p.push(0, step, value(step), None));
@@ -12,7 +12,7 @@ fn everything(p: &Pyramid, points: usize) -> Vec<Bucket> {
     p.window(i64::MIN, i64::MAX, points)
 }
 
-/// Finite and other values.
+/// The number of finite and other values.
 fn counts(buckets: &[Bucket]) -> (u64, u64) {
     let sum = |of: fn(&Bucket) -> u32| buckets.iter().map(|b| u64::from(of(b))).sum();
     (sum(|b| b.count), sum(|b| b.nonfinite))
@@ -64,7 +64,7 @@ fn a_later_attempt_overwrites_what_it_does_again() {
     let all = everything(&p, 4096);
     assert_eq!(counts(&all), (2_500, 0));
     assert!(all.iter().all(|b| b.last == if b.first < 2_000 { 1.0 } else { 7.0 }));
-    // It goes on beyond where the first one was.
+    // The new attempt continues beyond the end of the first one.
     (2_500..3_100).for_each(|step| p.push(1, step, 7.0, None));
     assert_eq!(counts(&everything(&p, 4096)), (3_100, 0));
     assert!(p.is_sound());
@@ -114,8 +114,8 @@ fn what_was_expected_is_kept_with_the_values() {
 }
 
 proptest! {
-    /// Irregular steps, restarts and values of any kind: the buckets stay in order and in their
-    /// room, and the steps of the last attempt are all there.
+    /// For irregular steps, restarts and any values, the buckets stay in order and within their
+    /// limits, and all steps of the last attempt are there.
     #[test]
     fn whatever_comes(
         moves in prop::collection::vec((0u8..200, 1i64..5_000, -1e300f64..1e300), 1..3_000),

@@ -9,7 +9,7 @@ use stepwatch_model::time::Ts;
 use crate::clock::wall;
 use crate::notify::line;
 
-/// Characters of an actor, a target, and of the details.
+/// The most characters of an actor, a target, and the details.
 const MAX_TEXT: usize = 300;
 
 /// The interface through which a request came.
@@ -41,20 +41,20 @@ pub enum Outcome {
     Failed,
 }
 
-/// One line of the log.
+/// One entry of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub at: Ts,
-    /// `api:NAME`, `user:NAME`, `slack:U123 (alice)`; the name that the request gives where
-    /// requests need no token.
+    /// `api:NAME`, `user:NAME`, or `slack:U123 (alice)`; the name in the request if requests need
+    /// no token.
     pub actor: String,
     pub door: Door,
-    /// `ack`, `resolve`, `silence`, `expire`, `alerts`, `reload`, ...
+    /// The action: `ack`, `resolve`, `silence`, `expire`, `alerts`, `reload`, ...
     pub action: String,
     /// The id of an incident or silence, or a path.
     pub target: String,
     pub outcome: Outcome,
-    /// The client's address; that of the nearest proxy if there is one.
+    /// The client's address, or that of the nearest proxy.
     pub remote: Option<IpAddr>,
     pub detail: String,
 }
@@ -85,8 +85,8 @@ impl Outcome {
 }
 
 impl Entry {
-    /// An entry of an action that is about to happen. Text from outside is cut to a line of
-    /// printable characters.
+    /// Creates an entry for an action that is about to happen. External text is reduced to one line
+    /// of printable characters.
     pub fn new(door: Door, actor: &str, action: &str, target: &str) -> Self {
         Self {
             at: wall(),

@@ -1,4 +1,4 @@
-//! What lists of incidents and of receivers show.
+//! Tests of the lists of incidents and receivers.
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! A store that refuses writes: its errors, and its complete recovery.
+//! Tests of a store that refuses writes: its errors, and its complete recovery.
 
 use super::*;
 
-/// Whatever is put into a timeline makes COMMIT itself fail, as a full disk does.
+/// Makes COMMIT fail for any insert into a timeline, as a full disk does.
 const BREAK: &str = "CREATE TABLE creditors (id INTEGER PRIMARY KEY); \
     CREATE TABLE owed (id INTEGER REFERENCES creditors (id) DEFERRABLE INITIALLY DEFERRED); \
     CREATE TRIGGER owing AFTER INSERT ON timeline BEGIN INSERT INTO owed VALUES (1); END";
@@ -30,7 +30,7 @@ async fn a_commit_that_fails_is_followed_by_commits_and_not_by_parts_of_it() {
     let why = store.refusal().unwrap();
     assert!(why.contains("FOREIGN KEY") && !why.contains("alerter.db"), "{why}");
 
-    // Something smaller fits; what was decided still waits, and the store still refuses it.
+    // A smaller write fits, but the decision still waits, and the store still refuses it.
     store.touch(Ts(1_795_227_999_000)).await.unwrap();
     assert_eq!(store.alive_at().await.unwrap(), Some(Ts(1_795_227_999_000)), "seen by readers");
     assert!(store.refusal().is_some());
@@ -57,7 +57,7 @@ async fn what_is_smaller_than_a_decision_refuses_until_anything_is_taken() {
     assert_eq!(store.refusal(), None);
 }
 
-/// A disk that fills up in the middle of a transaction, by SQLite's own limit.
+/// A disk that fills up during a transaction, by SQLite's own limit.
 #[tokio::test]
 async fn what_did_not_fit_is_committed_when_it_fits() {
     let (_dir, store) = open().await;
@@ -71,7 +71,7 @@ async fn what_did_not_fit_is_committed_when_it_fits() {
     let err = store.commit(&effects(vec![said("01", 1, &long)])).await.unwrap_err();
     assert!(err.to_string().contains("full"), "{err}");
     assert!(store.refusal().unwrap().contains("full"));
-    // The limit was of the connection that is gone.
+    // The limit belonged to the connection that is gone.
     store.commit(&effects(vec![said("01", 1, &long)])).await.unwrap();
     assert_eq!(entries(&store).await, [long]);
     assert_eq!(store.refusal(), None);

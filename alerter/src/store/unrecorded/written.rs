@@ -1,4 +1,4 @@
-//! The record of messages that were sent without one.
+//! Writes the records of messages that were sent without one.
 
 use sqlx::sqlite::SqliteConnection;
 
@@ -8,8 +8,8 @@ use crate::store::held::{Progress, Written};
 use crate::store::outcome::DeliveryOutcome;
 use crate::store::rows::{json, text_of};
 
-/// Gives rows the state of their messages: when each was created, how often it was tried and when
-/// that ended, independent of when the row was written.
+/// Gives rows the state of their messages: the creation time, the number of attempts and the end,
+/// independent of when the row was written.
 pub(in crate::store) async fn put_written(tx: &mut SqliteConnection, all: &[Written]) -> Result<()> {
     for written in all {
         let (receiver, incident) = &written.lane;
@@ -20,7 +20,7 @@ pub(in crate::store) async fn put_written(tx: &mut SqliteConnection, all: &[Writ
                 sqlx::query(sql).bind(idem_key).execute(&mut *tx).await?;
             }
             Progress::Done(ended) | Progress::Waits { last: Some(ended), .. } => {
-                // A message that a later one has replaced is not sent again.
+                // A message that a later one has superseded is not sent again.
                 let sql = "SELECT state FROM outbox WHERE idem_key = $1";
                 let state: Option<String> =
                     sqlx::query_scalar(sql).bind(idem_key).fetch_optional(&mut *tx).await?;
@@ -48,8 +48,8 @@ pub(in crate::store) async fn put_written(tx: &mut SqliteConnection, all: &[Writ
     Ok(())
 }
 
-/// When a message was created, how often it was tried (of which the row has counted the last one at
-/// most), its number, and the text that was sent.
+/// Writes the creation time of a message, its number of attempts (of which the row has counted the
+/// last one at most), its call number, and the text that was sent.
 async fn put_story(tx: &mut SqliteConnection, written: &Written) -> Result<()> {
     let sql =
         "UPDATE outbox SET created_ms = $2, attempts = $3, ring = COALESCE($4, ring) WHERE idem_key = $1";
@@ -65,9 +65,9 @@ async fn put_story(tx: &mut SqliteConnection, written: &Written) -> Result<()> {
         let update = sqlx::query(sql).bind(&written.idem_key).bind(json("notification", words)?);
         update.execute(&mut *tx).await?;
     }
-    if written.waits_loud {
-        // It waits since then, and not since it was recorded.
-        let sql = "UPDATE incidents SET loud_ms = $2 WHERE id = $1 AND loud_ms > $2";
+    if written.waits_unsuppressed {
+        // The wait counts from the creation, and not from the record.
+        let sql = "UPDATE incidents SET unsuppressed_ms = $2 WHERE id = $1 AND unsuppressed_ms > $2";
         sqlx::query(sql).bind(&written.lane.1).bind(written.created_at.0).execute(tx).await?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The pages in a real Chromium: buttons, keys, renewal, and what axe-core finds wrong with them.
+//! Tests of the pages in a real Chromium: buttons, keys, refresh, and accessibility with axe-core.
 
 mod driver;
 mod scene;
@@ -12,11 +12,11 @@ use crate::testing::{DEADLINE, TestApp, wait_for};
 
 const PHONE: (u32, u32) = (360, 740);
 const DESK: (u32, u32) = (1280, 900);
-/// The usual phone, where nothing has to fit into less.
+/// The size of a usual phone, and the time for the script to draw.
 const PICTURED_PHONE: (u32, u32) = (390, 844);
 const DRAWN_WITHIN: Duration = Duration::from_millis(1500);
 
-/// Waits until the page says so, without loading it again.
+/// Waits until the page shows a text, without a reload.
 async fn says(browser: &Driver, text: &str) {
     let started = Instant::now();
     loop {
@@ -29,7 +29,7 @@ async fn says(browser: &Driver, text: &str) {
     }
 }
 
-/// Waits until the script of the page takes keys: it runs after the text is there to read.
+/// Waits until the script of the page handles keys, which is after the text is visible.
 async fn listens(browser: &Driver) {
     wait_for("the script", async || browser.has("#age.live").await.then_some(())).await;
 }
@@ -45,7 +45,7 @@ async fn two_people_at_one_incident_on_a_phone() {
     assert!(bob.text().await.contains("NOBODY has it"));
     assert!(bob.in_view("main [data-key=a]").await, "it is acknowledged without scrolling");
     ann.click("main [data-key=a]").await;
-    // The other page learns of it by itself, and says that it is live.
+    // The other page updates itself, and shows that it is live.
     says(&bob, "web has it").await;
     says(&bob, "live").await;
     assert!(ann.text().await.contains("acknowledged"));
@@ -78,7 +78,7 @@ async fn keys_choose_and_press_and_are_letters_in_a_field() {
     browser.press("a").await;
     assert_eq!(browser.value("input[name=run]").await, "a", "it is a letter there");
     browser.go(&app.url).await;
-    // The page before, of the same address, would take the next key as a letter.
+    // The previous page at the same address would treat the next key as a letter.
     wait_for("a new page", async || browser.value("input[name=run]").await.is_empty().then_some(())).await;
     listens(&browser).await;
     browser.press("j").await;
@@ -93,7 +93,7 @@ async fn keys_choose_and_press_and_are_letters_in_a_field() {
     says(&browser, "next, previous").await;
 }
 
-/// The page asks for itself, and before it has the answer somebody begins to type.
+/// The page requests itself, and before the response arrives a person begins to type.
 #[tokio::test]
 async fn an_answer_on_its_way_replaces_nothing_that_somebody_fills_in() {
     const RACE: &str = "const live = document.getElementById('live'); \
@@ -110,7 +110,7 @@ async fn an_answer_on_its_way_replaces_nothing_that_somebody_fills_in() {
         browser.run(RACE, serde_json::json!([types])).await;
         let answered = async || browser.has("body[data-answered]").await.then_some(());
         wait_for("the answer", answered).await;
-        // What the answer does not have stays where somebody types.
+        // Content that the response lacks stays while a person types.
         if types {
             assert!(browser.has("#mark").await, "the page was replaced under their hands");
         } else {
@@ -155,8 +155,8 @@ async fn axe_finds_nothing_wrong_with_any_page() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Makes pictures of all pages, for people to look at:
-/// `STEPWATCH_PICTURES=DIR cargo test -p stepwatch-alerter --lib pictures_of_every_page`
+/// Takes pictures of all pages for inspection: `STEPWATCH_PICTURES=DIR cargo test -p
+/// stepwatch-alerter --lib pictures_of_every_page`
 #[tokio::test]
 async fn pictures_of_every_page() {
     let Some(dir) = std::env::var_os("STEPWATCH_PICTURES").map(std::path::PathBuf::from) else { return };
@@ -167,7 +167,7 @@ async fn pictures_of_every_page() {
             let browser = Driver::start(size, look).await;
             for path in &pages {
                 browser.go(&format!("{}{path}", app.url)).await;
-                // The script asks for the signals and draws them.
+                // The script requests the signals and draws them.
                 tokio::time::sleep(DRAWN_WITHIN).await;
                 let name = format!("{}-{screen}-{look:?}.png", page_name(path)).to_lowercase();
                 std::fs::write(dir.join(name), browser.picture().await).unwrap();
@@ -176,7 +176,8 @@ async fn pictures_of_every_page() {
     }
 }
 
-/// `/silences/new?incident=1` is `silences-new`, and the list of incidents `incidents`.
+/// The name of a page: `/silences/new?incident=1` is `silences-new`, and the list of incidents
+/// `incidents`.
 fn page_name(path: &str) -> String {
     let page = path.split('?').next().unwrap_or_default().trim_matches('/').replace('/', "-");
     match page.split_once('-') {

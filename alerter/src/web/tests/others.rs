@@ -1,4 +1,4 @@
-//! Who is on call, receivers and runbooks.
+//! Tests of the pages about on-call schedules, receivers and runbooks.
 
 use super::Browser;
 use crate::testing::{DEADLINE, TestApp, wait_for};
@@ -35,7 +35,7 @@ async fn who_is_on_call_and_who_would_be_notified() {
         let seen = browser.get(&format!("/oncall?{query}")).await;
         assert!(seen.status == 400 && seen.has(part), "{query}: {}", seen.html);
     }
-    // An incident says who is next, by name.
+    // The page of an incident names the next people.
     let id = app.page("llama").await;
     let seen = browser.get(&format!("/incidents/{id}")).await;
     let next = seen.html.split("Next escalation").nth(1).unwrap().split("</tr>").next().unwrap();

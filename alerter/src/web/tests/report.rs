@@ -1,4 +1,4 @@
-//! Reports, on the page, by the API and as files.
+//! Tests of reports on the page, by the API and as files.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::Browser;
 use crate::testing::{TestApp, wait_for};
 
 /// A run of eight GPUs that began three hours ago, made a step a minute for two hours, died, was
-/// started again after ten minutes, and goes on from where it was.
+/// restarted after ten minutes, and continued from its last step.
 fn three_hours() -> String {
     let now = jiff::Timestamp::now().as_millisecond() as f64 / 1000.0;
     let (mut text, mut at, mut seq) = (String::new(), now - 3.0 * 3600.0, 1_u64);
@@ -43,7 +43,7 @@ async fn a_report_has_all_hours_also_those_that_are_over() {
     })
     .await;
     let total = &report["total"];
-    // 158 steps, of a minute each, and ten minutes between the attempts.
+    // 158 steps of a minute each, and ten minutes between the attempts.
     let seconds = |state: &str| {
         let times = total["time"].as_array().unwrap();
         times.iter().find(|t| t["state"] == state).map_or(0.0, |t| t["seconds"].as_f64().unwrap())
@@ -55,7 +55,7 @@ async fn a_report_has_all_hours_also_those_that_are_over() {
     let dollars = total["dollars"].as_f64().unwrap();
     assert!((hours - 8.0 * 10_200.0 / 3600.0).abs() < 1e-3, "{hours}");
     assert!((dollars - 2.0 * hours).abs() < 0.01, "{dollars}");
-    // More than is in an hour that is not over: the rest is in the store.
+    // More than the hour that is not over: the rest is in the store.
     let alone = app.json("/api/v1/report?run=llama").await;
     assert_eq!(alone["total"]["seconds"], total["seconds"]);
     assert_eq!(app.json("/api/v1/report?run=other").await["total"]["seconds"], json!(0.0));

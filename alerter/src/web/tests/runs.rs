@@ -1,4 +1,4 @@
-//! A run: its attempts and checkpoints.
+//! Tests of the attempts and checkpoints of a run.
 
 use crate::testing::{TestApp, wait_for};
 

@@ -1,4 +1,4 @@
-//! Logging in, what a session may do, and how it ends.
+//! Tests of the login, and of the rights and the end of a session.
 
 use super::{Browser, Seen};
 use crate::testing::{TestApp, rank_dead, step, wait_for};
@@ -44,7 +44,7 @@ async fn log_in<'a>(app: &'a TestApp, name: &str, secret: &str) -> (Browser<'a>,
     (browser, seen)
 }
 
-/// What the forms of a page carry.
+/// The CSRF token in the forms of a page.
 fn csrf(seen: &Seen) -> String {
     let (_, rest) = seen.html.split_once("name=\"csrf\" value=\"").expect("a form");
     rest.split('"').next().unwrap().to_owned()
@@ -116,7 +116,7 @@ async fn a_session_changes_nothing_without_what_its_forms_carry() {
         let seen = browser.post(&path, &fields).await;
         assert!(seen.status == 403 && seen.has("load the page again"), "{fields:?}: {}", seen.html);
     }
-    // The API takes it in a header alone, and reading needs none.
+    // The API accepts it only in a header, and reads need none.
     let api = |method: reqwest::Method, path: &str| {
         let request = browser.client.request(method, format!("{}/api/v1/{path}", app.url));
         request.header("cookie", browser.session.clone().unwrap())

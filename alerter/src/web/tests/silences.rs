@@ -1,4 +1,4 @@
-//! Silences, from the form to the list.
+//! Tests of silences, from the form to the list.
 
 use super::Browser;
 use crate::testing::TestApp;
@@ -16,7 +16,7 @@ async fn the_form_says_what_it_would_suppress_and_then_does() {
     let seen = preview("run=\"llama\nkind").await;
     assert!(seen.status == 200 && seen.has("the quotes do not close"), "{}", seen.html);
 
-    // What is missing is said, and what was filled in stays.
+    // Missing fields are reported, and the other fields keep their values.
     for (fields, part) in [
         (vec![("matchers", "run=llama"), ("duration", "soon"), ("comment", "maintenance")], "duration: "),
         (vec![("matchers", "run=llama"), ("duration", "2h")], "comment"),

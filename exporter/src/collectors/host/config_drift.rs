@@ -1,11 +1,11 @@
-//! How this node, and each run on it, is set up: so that the one node with another driver,
-//! firmware, library, kernel setting or configuration file is found before a week was spent on its
+//! The setup of this node and of each run on it. It shows the one node with a different driver,
+//! firmware, library, kernel setting or configuration file, before a week is spent on its
 //! straggling.
 //!
 //! The settings of a node and those of a run are kept apart, because nodes are compared within a
-//! run. Each has a fingerprint over all of them, which is all that most questions need; the values
-//! are there to name the key that differs. They are short and plain, or a hash. Contents of files
-//! and what could be a secret leave this node in no form.
+//! run. Each has a fingerprint over all of them, which most comparisons need; the values name the
+//! key that differs. They are short and plain, or a hash. Contents of files and possible secrets
+//! never leave this node.
 
 mod file;
 mod firmware;
@@ -25,7 +25,7 @@ use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Suppo
 use crate::family::Family;
 use crate::family_filter::Metrics;
 use crate::persisted_state;
-use crate::processes::stat::read_stat;
+use crate::processes::{self, stat::read_stat};
 use crate::samples::Samples;
 use crate::training::TrainingProcess;
 use run::Started;
@@ -77,16 +77,16 @@ pub static UNREADABLE: Family = Family::gauge(
 
 pub static FAMILIES: &[&Family] = &[&FINGERPRINT, &VALUE, &CHANGES, &LAST_CHANGE, &LEFT_OUT, &UNREADABLE];
 
-/// Settings of the node, or of one run, that are published.
+/// The most settings of the node, or of one run, that are published.
 const MAX_KEYS: usize = 96;
-/// Runs on one node.
+/// The most runs on one node.
 const MAX_RUNS: usize = 8;
-/// Processes of one run that are compared.
+/// The most processes of one run that are compared.
 const MAX_PROCESSES: usize = 64;
-/// A run that is gone is remembered for as long: it may come back with another configuration.
+/// How long an ended run is kept, because it may return with another configuration.
 const REMEMBER: Duration = Duration::from_hours(1);
-/// First wait before the libraries of a process are looked for again, doubled each time, and how
-/// often.
+/// The first wait before the libraries of a process are looked up again, which is doubled each
+/// time, and the most lookups.
 const LIBRARIES_AGAIN: Duration = Duration::from_mins(1);
 const MAX_TRIES: u32 = 6;
 const NAME: &str = "config_drift";
@@ -95,16 +95,16 @@ const NAME: &str = "config_drift";
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
-    /// Also put the settings on the page, one series each; the stream has them in any case.
+    /// Whether to export the settings too, one series each; the stream always has them.
     pub values: bool,
-    /// Settings of the kernel beside those that are known to matter: `net.core.busy_poll`.
+    /// Further kernel settings, such as `net.core.busy_poll`.
     pub sysctls: Vec<String>,
-    /// Files of this node whose contents are compared, by hash.
+    /// Files of this node whose hashes are compared.
     pub node_files: Vec<PathBuf>,
-    /// Files of the run whose contents are compared, beside those that its command line names.
+    /// Files of the run whose hashes are compared, beside those on its command line.
     pub run_files: Vec<PathBuf>,
 }
 
@@ -148,11 +148,11 @@ struct Changes {
     last: Option<f64>,
 }
 
-/// A run, as its processes here were started.
+/// A run, and the start of its processes here.
 #[derive(Debug)]
 struct Run {
     scope: Scope,
-    /// By pid and start; `None` for a process that may not be inspected.
+    /// The key is pid and start time; the value is `None` for a process that may not be inspected.
     processes: BTreeMap<(u32, u64), Option<Started>>,
     libraries: Libraries,
     seen: Instant,
@@ -161,7 +161,7 @@ struct Run {
 #[derive(Debug, Default)]
 struct Libraries {
     of: Option<(u32, u64)>,
-    /// Of that process, all that it ever had loaded.
+    /// All libraries that this process was seen to load.
     loaded: Settings,
     found: Settings,
     tries: u32,
@@ -199,7 +199,7 @@ impl ConfigDriftReader {
         over
     }
 
-    /// Returns how many settings of a run are left out for the limit, and how many as secrets.
+    /// Returns how many settings of a run are over the limit, and how many are left out as secrets.
     fn look_at_run(
         &mut self,
         cx: &Context<'_>,
@@ -241,7 +241,7 @@ impl Collector for ConfigDriftReader {
         let now = Instant::now();
         let mut left_out = [self.look_at_node(cx, now), 0];
         let training = cx.hub.processes();
-        // In the order of the processes, in which users take turns.
+        // The runs are in the order of the processes, in which users alternate.
         let mut runs: Vec<&str> = Vec::new();
         let mut by_run: BTreeMap<&str, Vec<&TrainingProcess>> = BTreeMap::new();
         for process in &training {
@@ -290,22 +290,25 @@ impl Run {
         }
     }
 
-    /// Reads what each process was started with, once.
+    /// Reads each process once.
     fn read(&mut self, cx: &Context<'_>, processes: &[&TrainingProcess]) {
         let mut kept = BTreeMap::new();
         for process in processes.iter().take(MAX_PROCESSES) {
             let Some(stat) = read_stat(cx.roots, process.pid) else { continue };
             let key = (process.pid, stat.start_ticks());
             let started = self.processes.remove(&key).unwrap_or_else(|| Started::read(cx.roots, process.pid));
-            kept.insert(key, started);
+            // Otherwise it is read at another time.
+            if started.is_some() || !processes::is_refused(cx.roots, process.pid) {
+                kept.insert(key, started);
+            }
         }
         self.processes = kept;
     }
 }
 
 impl Libraries {
-    /// Looks several times, because what a process communicates through is loaded when it begins
-    /// to. What an earlier process had stands until this one has NCCL.
+    /// Looks up the libraries several times, because communication libraries are loaded late. Those
+    /// of an earlier process stay until this one has NCCL.
     fn look(&mut self, cx: &Context<'_>, process: Option<(u32, u64)>, now: Instant) {
         let Some(process) = process else { return };
         if self.of != Some(process) {
@@ -325,7 +328,7 @@ impl Libraries {
     }
 }
 
-/// Keeps as many settings as are published. Returns the number of those left out.
+/// Keeps as many settings as are published. Returns the number of the others.
 fn limit(settings: &mut Settings) -> usize {
     let over = settings.len().saturating_sub(MAX_KEYS);
     while settings.len() > MAX_KEYS {

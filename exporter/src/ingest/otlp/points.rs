@@ -65,7 +65,7 @@ fn take_metric<'a>(metric: &'a Metric, names: &'a Names, who: &Who, groups: &mut
         report.readings.push(if labels.is_empty() {
             names.reading(&metric.name, &metric.unit, value)
         } else {
-            // It is one of several series, and it is unknown which of them is the loss.
+            // The metric has several series, and it is unknown which of them is the loss.
             let meaning = Meaning::Metric(format!("{}{labels}", metric.name).into(), 1.0);
             Reading { meaning, known: false, value }
         });

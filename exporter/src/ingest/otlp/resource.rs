@@ -65,7 +65,7 @@ pub(super) fn who(resource: Option<&Resource>) -> Who {
         world: world(attributes),
         about: about(attributes),
         place,
-        // It is set later, from the connection.
+        // Set later, from the connection.
         principal: Principal::Unknown,
     }
 }

@@ -1,4 +1,4 @@
-//! The alerts as the person on call would see them.
+//! A page with the alerts as the person on call would see them.
 
 use std::fmt::Write as _;
 

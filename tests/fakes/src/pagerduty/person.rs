@@ -1,4 +1,4 @@
-//! People in PagerDuty, and the webhooks (v3) that notify subscribers of what was done.
+//! Actions of people in PagerDuty, and the webhooks (v3) that report them to subscribers.
 
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ impl PagerDuty {
     /// The secret of the webhook subscription.
     pub const WEBHOOK_SECRET: &str = "fake-pagerduty-webhook-secret";
 
-    /// Somebody acknowledges, un-acknowledges, resolves or reopens an alert in the console or on a
+    /// A person acknowledges, unacknowledges, resolves or reopens an alert in the console or on a
     /// phone. The webhook waits in `hooks`.
     pub fn by_person(&mut self, dedup_key: &str, what: &str, person: &str) -> Result<(), String> {
         if what == "reopened" {
@@ -33,8 +33,7 @@ impl PagerDuty {
         Ok(())
     }
 
-    /// Nobody has confirmed the acknowledgement of an alert's incident for as long as the service
-    /// allows. No person did it.
+    /// The acknowledgement of an alert's incident times out; no person did it.
     pub fn ack_times_out(&mut self, dedup_key: &str) -> Result<(), String> {
         let acknowledged = |i: &usize| self.alerts[*i].state == AlertState::Acknowledged;
         let i = self.index(dedup_key).filter(acknowledged).ok_or("there is no such acknowledged alert")?;
@@ -45,7 +44,7 @@ impl PagerDuty {
         Ok(())
     }
 
-    /// Nobody has an incident any more: people are notified of it again.
+    /// Notifies people again of an incident whose acknowledgement was lost.
     fn page_again(&mut self, i: usize) {
         let head = &self.alerts[self.alerts[i].head];
         let (dedup_key, summary) = (head.dedup_key.clone(), head.summary.clone());
@@ -53,7 +52,7 @@ impl PagerDuty {
         self.pages.push(Page { at, time, dedup_key, summary });
     }
 
-    /// An incident that is resolved is open again, with its alerts, and acknowledged by nobody.
+    /// Reopens a resolved incident with its alerts, unacknowledged.
     fn reopen(&mut self, dedup_key: &str, person: &str) -> Result<(), String> {
         if self.index(dedup_key).is_some() {
             return Err("another incident has this key".into());
@@ -67,7 +66,7 @@ impl PagerDuty {
         Ok(())
     }
 
-    /// Somebody merges the incident of one alert into that of another. Its alerts move there with
+    /// A person merges the incident of one alert into that of another. Its alerts move there with
     /// their keys; it is resolved, and the webhook about it names the person and the other
     /// incident.
     pub fn merge(&mut self, source: &str, target: &str, person: &str) -> Result<(), String> {
@@ -89,7 +88,7 @@ impl PagerDuty {
         Ok(())
     }
 
-    /// An incident that another program opened in the same service.
+    /// Opens an incident of another program in the same service.
     pub fn of_another_program(&mut self, dedup_key: &str, summary: &str) {
         let head = self.alerts.len();
         self.alerts.push(Alert {
@@ -104,8 +103,8 @@ impl PagerDuty {
         });
     }
 
-    /// The service resolves by itself what has been open for too long, by its setting
-    /// `auto_resolve_timeout`: 4 hours unless switched off. No person did it.
+    /// The service resolves incidents that were open for too long, by its setting
+    /// `auto_resolve_timeout`: 4 hours by default. No person did it.
     pub fn auto_resolve(&mut self) {
         for i in 0..self.alerts.len() {
             if self.alerts[i].state == AlertState::Resolved {
@@ -117,7 +116,7 @@ impl PagerDuty {
         }
     }
 
-    /// The webhook about what an event of an integration did.
+    /// Adds the webhook about the effect of an integration's event.
     pub(super) fn by_event(&mut self, dedup_key: &str, what: &str, _req: &Received) {
         let found = self.alerts.iter().rposition(|a| a.dedup_key == dedup_key);
         let agent = json!({"id": "PINTEG", "type": "events_api_v2_inbound_integration_reference", "summary": "Stepwatch"});
@@ -132,7 +131,7 @@ impl PagerDuty {
         log.push(LogEntry { at, time: jiff::Timestamp::now(), what });
     }
 
-    /// Of an incident: that of any of its alerts that is open.
+    /// The state of an incident, which is that of any of its open alerts.
     fn state_of(&self, head: usize) -> AlertState {
         let mut open = self.alerts.iter().filter(|a| a.head == head && a.state != AlertState::Resolved);
         open.next().map_or(AlertState::Resolved, |a| a.state)
@@ -142,7 +141,7 @@ impl PagerDuty {
         self.alerts.iter().position(|a| a.dedup_key == dedup_key && a.state != AlertState::Resolved)
     }
 
-    /// Notifies subscribers of what became of the incident of an alert.
+    /// Adds a webhook about a change of an alert's incident.
     fn notify(&mut self, i: usize, what: &str, agent: Value, reason: Value) {
         let head = self.alerts[i].head;
         self.notify_of(head, self.state_of(head), what, (agent, reason));
@@ -150,7 +149,7 @@ impl PagerDuty {
 
     fn notify_of(&mut self, head: usize, state: AlertState, what: &str, (agent, reason): (Value, Value)) {
         let (n, first) = (self.hooks.len(), &self.alerts[head]);
-        // The key of an incident is that of the alert that opened it.
+        // An incident has the key of the alert that opened it.
         let key = if self.groups_alerts { Value::Null } else { first.dedup_key.as_str().into() };
         self.hooks.push(json!({"event": {
             "id": format!("01FAKE{n:06}"), "event_type": format!("incident.{what}"), "resource_type": "incident",
@@ -171,7 +170,7 @@ fn incident_id(head: usize) -> String {
     format!("PFAKE{head}")
 }
 
-/// The value of `X-PagerDuty-Signature` for a body, under the secrets that are valid.
+/// The value of `X-PagerDuty-Signature` for a body, with all valid secrets.
 pub fn pagerduty_signature(secrets: &[&str], body: &[u8]) -> String {
     let sign = |secret: &&str| {
         let mut mac =

@@ -1,5 +1,5 @@
-//! The arguments of a request: a JSON body for methods that write, a query or a form for those that
-//! read.
+//! The arguments of a request: a JSON body for methods that write, a query or a form for methods
+//! that read.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::server::Received;
 const MAX_HISTORY: usize = 999;
 const DEFAULT_HISTORY: usize = 100;
 
-/// The content of a message; absent parts are none.
+/// The content of a message; absent parts are `None`.
 pub(super) struct Content {
     pub(super) text: Option<String>,
     pub(super) blocks: Option<Vec<Value>>,
@@ -48,7 +48,7 @@ impl Content {
     }
 }
 
-/// Writing methods take a JSON body.
+/// The arguments of methods that write, from a JSON body.
 pub(super) fn json_args(req: &Received) -> Result<Value, No> {
     if !req.header("content-type").unwrap_or_default().starts_with("application/json") {
         return Err("invalid_post_type".into());
@@ -59,7 +59,7 @@ pub(super) fn json_args(req: &Received) -> Result<Value, No> {
     }
 }
 
-/// Reading methods take a query or a form, and no JSON.
+/// The arguments of methods that read, from a query or a form, but not from JSON.
 pub(super) fn read_args(req: &Received) -> BTreeMap<String, String> {
     let mut args = req.query.clone();
     if req.header("content-type").unwrap_or_default().starts_with("application/x-www-form-urlencoded") {
@@ -88,7 +88,8 @@ pub(super) fn next_cursor(all: usize, until: usize) -> String {
     if all > until { until.to_string() } else { String::new() }
 }
 
-/// `oldest` and `latest` are exclusive unless `inclusive` is given.
+/// Whether a timestamp is in the window. `oldest` and `latest` are exclusive unless `inclusive` is
+/// given.
 pub(super) fn in_window(ts: &str, args: &BTreeMap<String, String>) -> bool {
     let at: f64 = ts.parse().unwrap_or_default();
     let bound = |key: &str| args.get(key).and_then(|s| s.parse::<f64>().ok());

@@ -1,4 +1,4 @@
-//! The limits of Block Kit, as Slack's SDKs and its error messages state them.
+//! The limits of Block Kit, as Slack's SDKs and error messages state them.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 const MAX_BLOCKS: usize = 50;
 const MAX_ATTACHMENTS: usize = 100;
-/// Not documented; senders found it.
+/// This limit is not documented; senders found it.
 const MAX_BLOCKS_CHARS: usize = 13_200;
 const MAX_SECTION: usize = 3_000;
 const MAX_FIELDS: usize = 10;
@@ -25,7 +25,7 @@ pub(super) struct Refused {
     pub(super) details: Vec<String>,
 }
 
-/// Checks all blocks of a message, those in attachments too.
+/// Checks all blocks of a message, including those in attachments.
 pub(super) fn check_message(blocks: Option<&[Value]>, attachments: Option<&[Value]>) -> Result<(), Refused> {
     let attachments = attachments.unwrap_or_default();
     if attachments.len() > MAX_ATTACHMENTS {
@@ -62,7 +62,7 @@ fn check(blocks: &[Value]) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Appends every human text under `v`.
+/// Appends all texts for people in `v`.
 pub(super) fn collect_text(v: &Value, out: &mut String) {
     match v {
         Value::Array(items) => items.iter().for_each(|i| collect_text(i, out)),
@@ -117,7 +117,7 @@ impl Checker {
         }
     }
 
-    /// A click names its button by block and action.
+    /// Checks that actions are unique, because a click identifies its button by block and action.
     fn unique_actions(&mut self, at: &str, b: &Value) {
         let mut ids = BTreeSet::new();
         let elements = b["elements"].as_array().into_iter().flatten();
@@ -178,7 +178,7 @@ impl Checker {
         self.length(&format!("{at}/alt_text"), e.get("alt_text"), MAX_ALT);
     }
 
-    /// A text object.
+    /// Checks a text object.
     fn text(&mut self, at: &str, t: &Value, max: usize, types: &[&str]) {
         let kind = t["type"].as_str().unwrap_or_default();
         if !types.contains(&kind) {

@@ -1,4 +1,4 @@
-//! Channels: who is in them, and which scope reading them requires.
+//! Channels: their members, and the scopes that reading them requires.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,22 @@ pub struct Channel {
     pub name: String,
     pub private: bool,
     pub archived: bool,
-    /// Whether the bot was invited.
+    /// Whether the bot is a member.
     pub member: bool,
 }
 
-/// The kinds of conversation that may be listed, each with the scope that it takes.
+/// The types of conversation that can be listed, and the scope of each.
 const LISTED: [(&str, &str); 4] = [
     ("public_channel", "channels:read"),
     ("private_channel", "groups:read"),
     ("mpim", "mpim:read"),
     ("im", "im:read"),
 ];
-/// Any of these opens the methods that read messages; which messages is another matter.
+/// The scopes of which the methods that read messages require any; each type of conversation
+/// requires its own.
 const HISTORY: [&str; 4] = ["channels:history", "groups:history", "mpim:history", "im:history"];
 
-/// The channels that there are by default.
+/// The default channels.
 pub(super) fn all() -> Vec<Channel> {
     let channel = |id: &str, name: &str| Channel {
         id: id.into(),
@@ -47,7 +48,8 @@ pub(super) fn all() -> Vec<Channel> {
 }
 
 impl Channel {
-    /// A private channel does not exist for who is not in it.
+    /// Whether the channel exists for the bot: a private channel is invisible to others than its
+    /// members.
     fn exists(&self) -> bool {
         self.member || !self.private
     }
@@ -70,14 +72,14 @@ impl Slack {
         if self.has(scope) { Ok(()) } else { Err(Self::missing(&[scope])) }
     }
 
-    /// A channel by its id, or by its name where the method takes one.
+    /// A channel by its id, or by its name if the method accepts one.
     pub(super) fn known(&self, wanted: &str, by_name: bool) -> Result<&Channel, No> {
         let name = wanted.strip_prefix('#').unwrap_or(wanted);
         let found = self.channels.iter().find(|c| c.id == wanted || (by_name && c.name == name));
         found.filter(|c| c.exists()).ok_or(No::from("channel_not_found"))
     }
 
-    /// Where something may be posted.
+    /// The id of a channel to which the bot may post.
     pub(super) fn writable(&self, wanted: &str) -> Result<String, No> {
         let channel = self.known(wanted, true)?;
         if !channel.member && !self.has("chat:write.public") {
@@ -86,7 +88,7 @@ impl Slack {
         self.at_work(&channel.id)
     }
 
-    /// The channel of a webhook, whatever its members.
+    /// The id of a webhook's channel, regardless of its members.
     pub(super) fn at_work(&self, id: &str) -> Result<String, No> {
         match self.channels.iter().find(|c| c.id == id) {
             None => Err("channel_not_found".into()),
@@ -95,13 +97,13 @@ impl Slack {
         }
     }
 
-    /// Where a message of ours may be changed.
+    /// The id of a channel in which the bot may edit its messages.
     pub(super) fn editable(&self, id: &str) -> Result<String, No> {
         let channel = self.known(id, false)?;
         if channel.archived { Err("is_inactive".into()) } else { Ok(channel.id.clone()) }
     }
 
-    /// What may be read, archived or not.
+    /// The id of a channel that the bot may read, archived or not.
     pub(super) fn readable(&self, id: &str) -> Result<String, No> {
         if !HISTORY.iter().any(|scope| self.has(scope)) {
             return Err(Self::missing(&HISTORY));

@@ -1,5 +1,5 @@
-//! Files: `files.getUploadURLExternal`, the address of an upload, `files.completeUploadExternal`
-//! and `files.delete`.
+//! Files: `files.getUploadURLExternal`, upload addresses, `files.completeUploadExternal` and
+//! `files.delete`.
 //!
 //! Facts from Slack's reference pages of these methods and from issues of its SDKs: the first takes
 //! a form, not JSON; a channel is named by its id alone; an upload that is never completed is
@@ -16,27 +16,27 @@ use crate::server::{Received, Reply};
 
 pub(super) const SCOPE: &str = "files:write";
 pub(super) const UPLOADS: &str = "/upload/v1/";
-/// Characters of a description for people who do not see a picture.
+/// The most characters of an image description.
 const MAX_ALT: usize = 1000;
 
-/// A file, from the moment that its upload was announced.
+/// A file, from the request of its upload address.
 #[derive(Debug, Clone, PartialEq)]
 pub struct File {
     pub id: String,
     pub name: String,
     pub alt: String,
-    /// Announced.
+    /// The announced length.
     pub length: usize,
-    /// None before the upload.
+    /// The bytes; `None` before the upload.
     pub bytes: Option<Vec<u8>>,
-    /// The message that shares it: channel, and `ts`.
+    /// The message that shares the file: channel and `ts`.
     pub shared: Option<(String, String)>,
     pub deleted: bool,
     announced: Instant,
 }
 
 impl Slack {
-    /// Files that a reader sees.
+    /// The files that a reader sees.
     pub fn shown_files(&self) -> impl Iterator<Item = &File> {
         self.files.iter().filter(|file| file.shared.is_some() && !file.deleted)
     }
@@ -73,7 +73,7 @@ impl Slack {
         Ok(json!({"upload_url": upload_url, "file_id": id}))
     }
 
-    /// Takes the bytes of a file, once, while its address is good.
+    /// Accepts the bytes of a file, once, while its address is valid.
     pub(super) fn upload(&mut self, req: &Received) -> Reply {
         let id = req.path.strip_prefix(UPLOADS).unwrap_or_default();
         let life = self.upload_life;
@@ -138,7 +138,7 @@ impl Slack {
             edits: Vec::new(),
             file: Some(file.clone()),
         });
-        // The shares are filled in later, by the job that looks at the file.
+        // The real service fills in the shares later.
         Ok(json!({"files": [{"id": file, "title": wanted["title"], "shares": {}, "mimetype": ""}]}))
     }
 
@@ -156,5 +156,5 @@ impl Slack {
     }
 }
 
-/// How long an address for an upload is good.
+/// The lifetime of an upload address.
 pub(super) const UPLOAD_LIFE: Duration = Duration::from_mins(1);

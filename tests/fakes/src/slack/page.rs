@@ -1,4 +1,4 @@
-//! The channels as a person would see them.
+//! A page with the channels as a person would see them.
 
 use std::fmt::Write as _;
 
@@ -115,8 +115,9 @@ fn text(t: &Value) -> String {
     if t["type"] == "mrkdwn" { mrkdwn(s) } else { emoji(&escape(s)).replace('\n', "<br>") }
 }
 
-/// Slack's markup as HTML. The text arrives with `& < >` escaped by the sender; what is left in
-/// angle brackets is a link or a mention, and a mention stands out so that an injected one is seen.
+/// Converts Slack's markup to HTML. The sender has escaped `& < >` in the text, so the remaining
+/// angle brackets are links or mentions. A mention is highlighted, so that an injected one is
+/// visible.
 fn mrkdwn(s: &str) -> String {
     let mut out = String::new();
     let mut rest = s;
@@ -143,12 +144,12 @@ fn mrkdwn(s: &str) -> String {
     out.replace('\n', "<br>")
 }
 
-/// Escapes without doubling the entities that the sender wrote.
+/// Escapes without escaping the sender's entities twice.
 fn attribute(s: &str) -> String {
     escape(&s.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
 }
 
-/// `*bold*`, `_italic_`, `` `code` `` and emoji in a text without links.
+/// Converts `*bold*`, `_italic_`, `` `code` `` and emoji in a text without links.
 fn inline(s: &str) -> String {
     let mut out = emoji(&attribute(s));
     for (mark, open, close) in [('`', "<code>", "</code>"), ('*', "<b>", "</b>"), ('_', "<i>", "</i>")] {
@@ -157,7 +158,7 @@ fn inline(s: &str) -> String {
     out
 }
 
-/// Replaces pairs of `mark` at word edges; others are literal, as in `grad_norm`.
+/// Replaces pairs of `mark` at word edges; other marks are literal, as in `grad_norm`.
 fn wrap(s: &str, mark: char, open: &str, close: &str) -> String {
     let mut out = String::with_capacity(s.len());
     let mut rest = s;

@@ -1,4 +1,4 @@
-//! People in Slack: they click on buttons, and see what is whispered to them.
+//! People in Slack: their clicks on buttons, and the messages that only they see.
 
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
@@ -7,17 +7,17 @@ use sha2::Sha256;
 use super::Slack;
 use crate::server::{Received, Reply};
 
-/// Slack takes so many answers to one click.
+/// The most answers to one click.
 const MAX_RESPONSES: u32 = 5;
 
-/// What only the one who clicked sees.
+/// A message that only the person who clicked sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Whisper {
     pub to: String,
     pub text: String,
 }
 
-/// A way to answer a click.
+/// An address for answers to a click.
 #[derive(Debug, Clone)]
 pub(super) struct ResponseUrl {
     pub(super) user: String,
@@ -25,8 +25,8 @@ pub(super) struct ResponseUrl {
 }
 
 impl Slack {
-    /// What Slack sends to the app when `user` clicks the button `action_id` of the message `ts`;
-    /// an error if a person could not. `base` is the address of this fake.
+    /// The payload that Slack sends to the app when `user` clicks the button `action_id` of the
+    /// message `ts`; an error if that is impossible. `base` is the address of this fake.
     pub fn click(
         &mut self,
         base: &str,
@@ -43,8 +43,8 @@ impl Slack {
             .find(|e| e["action_id"] == action_id)
             .ok_or_else(|| format!("the message has no button {action_id}"))?;
         let (id, name) = user;
-        // The team of a click is where the app is installed; its user's own may be another. In an
-        // organisation users are the organisation's.
+        // The team of a click is where the app is installed; the user's own team may differ. In an
+        // organisation, users belong to the organisation.
         let home = self.enterprise.as_deref().unwrap_or(Self::TEAM);
         let own = self.guests.get(id).map_or(home, String::as_str);
         let organisation = |name: &str| self.enterprise.as_ref().map(|id| json!({"id": id, "name": name}));
@@ -83,7 +83,7 @@ impl Slack {
     }
 }
 
-/// The body that Slack posts for a payload.
+/// The request body of a payload.
 pub fn interaction_body(payload: &Value) -> String {
     url::form_urlencoded::Serializer::new(String::new()).append_pair("payload", &payload.to_string()).finish()
 }

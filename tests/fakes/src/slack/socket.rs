@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::Slack;
 use crate::server::{Fake, TimedOut};
 
-/// Slack closes connections beyond these.
+/// The most connections; Slack closes further ones.
 const MAX_CONNECTIONS: usize = 10;
 
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ struct State {
     sent: u64,
 }
 
-/// The other end of the sockets of one app. It stops when dropped.
+/// The server side of one app's sockets, which stops on drop.
 #[derive(Debug)]
 pub struct SlackSocket {
     state: Arc<watch::Sender<State>>,
@@ -41,7 +41,7 @@ pub struct SlackSocket {
 }
 
 impl SlackSocket {
-    /// Gives `slack` sockets to hand out.
+    /// Starts the server, whose addresses `slack` gives out.
     pub async fn start(slack: &Fake<Slack>) -> Self {
         let listener =
             TcpListener::bind("127.0.0.1:0").await.expect("the loopback interface has a free port");
@@ -63,7 +63,7 @@ impl SlackSocket {
         Self { state, _stop: stop.drop_guard() }
     }
 
-    /// Waits until so many connections have ever been opened and the last of them is live.
+    /// Waits until `count` connections have been opened in total, and the last of them is live.
     pub async fn opened(&self, count: u64, patience: Duration) -> Result<(), TimedOut> {
         let ready = |s: &State| s.opened >= count && s.live.iter().any(|(id, _)| *id == s.opened);
         self.wait(ready, patience).await
@@ -83,7 +83,7 @@ impl SlackSocket {
         self.wait(|s| s.acked.contains(&id), patience).await
     }
 
-    /// Warns the newest connection that it will be closed.
+    /// Announces to the newest connection that it will be closed.
     pub fn disconnect(&self) {
         let word = json!({"type": "disconnect", "reason": "warning", "debug_info": {"host": "fake"}});
         if let Some((_, live)) = self.state.borrow().live.last() {
@@ -117,7 +117,7 @@ async fn serve(
     #[expect(clippy::result_large_err, reason = "the library's own type")]
     let check = |req: &Request, response: Response| -> Result<Response, ErrorResponse> {
         let ticket = req.uri().query().and_then(|q| q.strip_prefix("ticket=")).unwrap_or_default();
-        // A ticket is good once.
+        // A ticket is valid once.
         slack.send_modify(|s| valid = s.tickets.remove(ticket));
         if valid { Ok(response) } else { Err(ErrorResponse::new(Some("bad ticket".into()))) }
     };

@@ -1,24 +1,24 @@
-//! One message: its headers, and what a person reads of it.
+//! A mail: its headers, and the text that a person reads.
 
 use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// Of a line, without its end.
+/// The longest line, without its line break.
 const LINE_MAX: usize = 998;
 const ONCE: &[&str] = &["from", "to", "subject", "date", "message-id", "mime-version", "content-type"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mail {
     pub from: String,
-    /// Of the envelope.
+    /// The recipients of the envelope.
     pub to: Vec<String>,
-    /// Names in lower case, values unfolded.
+    /// The headers, with names in lower case and unfolded values.
     pub headers: Vec<(String, String)>,
     pub text: String,
     pub html: String,
-    /// Pictures within it: the content id, and the bytes.
+    /// The embedded images: the content id, and the bytes.
     pub pictures: Vec<(String, Vec<u8>)>,
 }
 
@@ -71,11 +71,11 @@ impl Mail {
         Ok(mail)
     }
 
-    /// The parts of a part of this type, at any depth.
+    /// Reads the parts of a multipart type, at any depth.
     fn read_parts(&mut self, kind: &str, body: &str) -> Result<(), String> {
         let boundary = kind.split("boundary=").nth(1).ok_or(format!("no boundary in {kind:?}"))?;
         let boundary = format!("--{}", boundary.trim_matches('"'));
-        // What follows the last part is "--".
+        // The terminator of the last part begins with "--".
         for part in body.split(&boundary).skip(1).take_while(|part| !part.starts_with("--")) {
             let Some((head, body)) = part.trim_start_matches("\r\n").split_once("\r\n\r\n") else { continue };
             let head = headers(head)?;

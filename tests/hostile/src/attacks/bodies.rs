@@ -1,5 +1,5 @@
-//! Bodies that are sent but for their last byte: 500 large ones, and as many small ones as there
-//! are connections. And whole bodies of lines, of which each has to be read.
+//! Bodies that are sent except for their last byte: 500 large ones, and as many small ones as there
+//! are connections. Also complete bodies of lines, each of which must be parsed.
 
 use std::io::Write as _;
 
@@ -13,14 +13,14 @@ pub(crate) const SMALL: Attack =
 pub(crate) const LINES: Attack = Attack::new("lines-by-http", lines);
 
 const HELD: usize = 500;
-/// Of a body that is just not too large, in lines that are just not too many.
+/// A line, and the number of lines of a body that is just below the limits of size and lines.
 const LINE: &str = r#"{"k":"step","run":"lines","step":1,"m":{"loss":2.5,"grad_norm":0.5,"lr":0.0003}}  "#;
 const LINES_OF_BODY: usize = 9_999;
 const SENDERS: usize = 24;
 
 fn hold(target: &Target, kinds: &[(&str, usize)]) -> anyhow::Result<()> {
     let part = vec![b' '; (4 << 20) - 1];
-    // Who is refused or closed comes again.
+    // A refused or closed connection is opened again.
     loop {
         let mut held = Vec::new();
         for (path, size) in kinds.iter().cycle().take(HELD) {

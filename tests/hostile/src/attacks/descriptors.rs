@@ -21,7 +21,7 @@ fn act(target: &Target) -> anyhow::Result<()> {
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
         if sendmsg(&socket, &[IoSlice::new(b"{}")], &mut control, SendFlags::NOSIGNAL).is_err() {
-            // Newer kernels refuse them.
+            // Newer kernels refuse these datagrams.
             std::thread::park_timeout(Duration::from_millis(1));
         }
     }

@@ -1,5 +1,5 @@
-//! A process that seems to train, which the exporter finds by itself: its error file is one that
-//! only root may read, its log becomes a link to such a file, and its directory is full of logs.
+//! A process that seems to train, and that the exporter discovers: its error file is readable only
+//! by root, its log becomes a link to such a file, and its directory is full of logs.
 
 use std::ffi::OsString;
 use std::fs::{File, create_dir_all, rename, write};
@@ -17,7 +17,7 @@ pub(crate) const LINKS: Attack =
 pub(crate) const LOGS: Attack =
     Attack { exporter: discover, args: own_sysfs, ..Attack::new("discovered-logs", logs) };
 
-/// Until the process is found: well before the genuine run breaks.
+/// The time limit for the discovery of the process: well before the genuine run breaks.
 const FOUND_WITHIN: Duration = Duration::from_secs(8);
 const MANY: usize = 20_000;
 const LINE: &str = "{\"step\": 1, \"loss\": 2.5}\n";
@@ -26,7 +26,7 @@ fn discover(_: &Path) -> String {
     "sources:\n  - discover: {interval: 100ms, cgroups: ['jobs/*']}\n".to_owned()
 }
 
-/// The control groups of the machine are not to be touched.
+/// An empty sysfs, so that the control groups of the machine are not changed.
 fn own_sysfs(dir: &Path) -> Vec<OsString> {
     vec!["--path.sysfs".into(), dir.join("sys").into()]
 }
@@ -45,7 +45,7 @@ fn links(target: &Target) -> anyhow::Result<()> {
         }
         rename(&draft, &log)?;
         let mut piece = vec![0; 65_536];
-        // What comes later is read in the next round. A reader that is cut off comes again.
+        // Later bytes are read in the next round. A reader that is cut off reconnects.
         let length = stream.read(&mut piece).unwrap_or(usize::MAX);
         if length == 0 {
             stream = self::stream(target)?;
@@ -83,7 +83,7 @@ fn logs(target: &Target) -> anyhow::Result<()> {
     }
 }
 
-/// How many files discovery follows.
+/// The number of files that discovery follows.
 fn followed(target: &Target) -> f64 {
     let page = get(target.exporter, "/metrics").unwrap_or_default();
     let files = page.lines().find_map(|line| line.strip_prefix("job_discovered_files ")?.parse().ok());
@@ -97,7 +97,7 @@ fn directory(target: &Target) -> anyhow::Result<PathBuf> {
     Ok(work)
 }
 
-/// A process that waits until this one ends; the exporter has found it.
+/// Starts a process that waits until this one ends, and which the exporter has discovered.
 fn trainer(target: &Target, work: &Path) -> anyhow::Result<Child> {
     let script = "exec 7>>metrics.jsonl 2>>err.log; echo '{\"step\":5,\"loss\":1.5}' >&7; read -r _";
     let child = Command::new("sh")

@@ -1,4 +1,4 @@
-//! Events of one user's own runs, again and again, each of which may be dear to somebody.
+//! Repeated events of one user's own runs, each of which may be expensive to process.
 
 use crate::attack::{Attack, Packets, Target};
 
@@ -7,12 +7,12 @@ pub(crate) const LINES: Attack = Attack::new("launcher-lines", lines);
 pub(crate) const RESTARTS: Attack = Attack::new("planned-restarts", |target| repeat(target, restart));
 pub(crate) const FLAPS: Attack = Attack { pages: PAGES, ..Attack::new("flapping", |t| repeat(t, flap)) };
 
-/// Of one user, of runs that are new: docs/incidents.md.
+/// The most pages of one user about new runs: docs/incidents.md.
 const PAGES: usize = 15;
 const RUNS: usize = 12;
-/// Bytes of a packet.
+/// The size of a packet in bytes.
 const PACKET: usize = 8192;
-/// Steps with a finite loss, and then as many without.
+/// The number of steps with a finite loss, followed by as many without.
 const FLAP: u64 = 20;
 
 fn repeat(target: &Target, event: fn(&str, u64) -> String) -> anyhow::Result<()> {
@@ -25,7 +25,7 @@ fn repeat(target: &Target, event: fn(&str, u64) -> String) -> anyhow::Result<()>
     let mut ranks = runs.iter().map(|run| open(run)).collect::<anyhow::Result<Vec<_>>>()?;
     for n in 0.. {
         for (run, rank) in runs.iter().zip(&mut ranks) {
-            // A connection that gave way to another's is opened again.
+            // A connection that was closed for another one is opened again.
             while rank.send(&event(run, n)).is_err() {
                 *rank = open(run)?;
             }
@@ -34,11 +34,11 @@ fn repeat(target: &Target, event: fn(&str, u64) -> String) -> anyhow::Result<()>
     Ok(())
 }
 
-/// A packet may bring as many lines as an event may have values.
+/// The most lines of a packet, which is the most values of an event.
 const LINES_OF_PACKET: u64 = 240;
 const CONNECTIONS: usize = 100;
 
-/// Lines of logs in packets, which are steps each.
+/// Packets with lines of logs, each of which is a step.
 fn lines(target: &Target) -> anyhow::Result<()> {
     let launchers = (0..CONNECTIONS).map(|_| target.packets());
     let mut launchers = launchers.collect::<anyhow::Result<Vec<_>>>()?;
@@ -59,7 +59,7 @@ fn lines(target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As many layers as there may be, and as many numbers of layers.
+/// The most layers, and the most numbers of layers.
 fn model(run: &str, _: u64) -> String {
     let head = format!(
         r#"{{"v":1,"k":"hello","run":"{run}","rank":0,"model":{{"num_hidden_layers":4096,"hidden_size":64,"attn_layer_indices":[9"#

@@ -1,7 +1,7 @@
-//! An exporter that the alerter reads and that lies: a million runs, errors of nodes that it is
-//! not, and a NaN of another's run. Another sends records that take a hundred times their text; a
-//! third reports five hundred metrics in each of its runs; a fourth has as many runs as it may on
-//! its node, and errors of its GPU without end.
+//! An exporter that lies to the alerter: a million runs, errors of other nodes, and a NaN of
+//! another user's run. A second one sends records that need a hundred times their text in memory; a
+//! third reports five hundred metrics in each of its runs; a fourth has the most runs allowed on
+//! its node, and endless errors of its GPU.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -19,21 +19,22 @@ pub(crate) const ATTACK: Attack = Attack {
 };
 pub(crate) const NESTED: Attack = Attack::new("nested-records", |target| act(target, nested));
 pub(crate) const SIGNALS: Attack = Attack::new("many-signals", |target| act(target, signals));
-/// Of its own node.
+/// Endless faults of its own node.
 pub(crate) const FAULTS: Attack =
     Attack { pages: 1, ..Attack::new("many-faults", |target| act(target, faults)) };
 
-/// Of one origin, of runs that are new: docs/incidents.md.
+/// The most pages of one origin about new runs: docs/incidents.md.
 const PAGES: usize = 15;
 const RUNS: u64 = 1_000_000;
-/// Records of each of them.
+/// The number of records of each run.
 const LIES: u64 = 5;
-/// Runs for each error of the node that is its own: what such an error costs grows with them.
+/// The number of runs for each error of the exporter's own node: the cost of such an error grows
+/// with them.
 const RUNS_OF_FAULT: u64 = 64;
 const BATCH: u64 = 500;
-/// Bytes of a record.
+/// The size of a record in bytes.
 const RECORD: usize = 16 << 10;
-/// Runs of many metrics, and the records of one step of theirs.
+/// The number of runs with many metrics, and the number of records of one step.
 const RUNS_WITH_SIGNALS: u64 = 500;
 const RECORDS_OF_STEP: u64 = 5;
 const BOOT: &str = "0123456789abcdef";
@@ -42,8 +43,8 @@ fn act(target: &Target, batch: fn(&Target, u64) -> String) -> anyhow::Result<()>
     act_by(target, 1, batch)
 }
 
-/// Serves what `batch` makes of the number of the first item of a batch, until it makes nothing;
-/// an item is so many records.
+/// Serves the batches that `batch` creates from the number of their first item, until it returns an
+/// empty one. An item is `records` records.
 fn act_by(target: &Target, records: u64, batch: fn(&Target, u64) -> String) -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let list = json!([{"targets": [listener.local_addr()?.to_string()]}]);
@@ -51,7 +52,7 @@ fn act_by(target: &Target, records: u64, batch: fn(&Target, u64) -> String) -> a
     std::fs::write(&draft, list.to_string())?;
     std::fs::rename(draft, target.targets.join("lying.json"))?;
     for stream in listener.incoming() {
-        // A reader that is cut off connects again, and says what it has read.
+        // A reader that is cut off reconnects, and sends the position that it has read.
         let _ = answer(stream?, target, records, batch);
     }
     Ok(())
@@ -84,7 +85,7 @@ fn answer(
         stream.write_all(lines.as_bytes())?;
         next += BATCH;
     }
-    // Until the reader gives it up.
+    // Until the reader closes the connection.
     stream.set_read_timeout(None)?;
     Ok(stream.read_exact(&mut [0])?)
 }
@@ -127,7 +128,7 @@ fn time(target: &Target) -> f64 {
 
 fn lie(target: &Target, n: u64) -> String {
     let ts = time(target);
-    // Its own, and one that it is not.
+    // A fault of its own node, and one of another.
     let (node, other) = ("lying", format!("invented-{n}"));
     let events = [
         json!({"k": "hello", "run": format!("lie-{n}"), "rank": 0, "world": 1, "node": node}),

@@ -1,5 +1,5 @@
-//! Legal steps of legal size, as fast as two threads can send them: what follows the stream can
-//! not read all of it.
+//! Valid steps of valid size, as fast as two threads can send them, so that no reader of the stream
+//! can keep up.
 
 use std::fmt::Write as _;
 

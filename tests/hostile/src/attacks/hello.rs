@@ -1,4 +1,4 @@
-//! One process sends a hello for many runs and then nothing more.
+//! One process that sends a hello for many runs and then nothing.
 
 use crate::attack::{Attack, Target, hold};
 

@@ -1,5 +1,5 @@
-//! Many requests at once on each of many connections, by the frames of RFC 9113: headers that are
-//! sent once and named again and again, and bodies that stop.
+//! Many parallel requests on each of many connections, with the frames of RFC 9113: headers that
+//! are sent once and referenced repeatedly, and bodies that stop.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const HEADERS: u8 = 1;
 const DATA: u8 = 0;
 const END_HEADERS: u8 = 4;
-/// Of the static table of RFC 7541: POST over plain HTTP, and the index of a path.
+/// Entries of the static table of RFC 7541: POST over plain HTTP, and the index of a path.
 const POST: &[u8] = b"\x83\x86";
 const PATH: u8 = 0x04;
 
@@ -39,7 +39,7 @@ fn begin(addr: SocketAddr, frames: &[u8]) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-/// A header of nearly 4 KiB goes into the table, and each further request names it three times.
+/// Adds a header of nearly 4 KiB to the table, which each further request references three times.
 fn heads() -> Vec<u8> {
     let mut large = request("/v1/events");
     large.push(0x40);
@@ -51,7 +51,7 @@ fn heads() -> Vec<u8> {
     frames
 }
 
-/// As much of four bodies as the window takes, and nothing more.
+/// As much of four bodies as the window allows, and nothing more.
 fn bodies() -> Vec<u8> {
     let mut frames = Vec::new();
     for n in 0..4 {
@@ -65,7 +65,7 @@ fn request(path: &str) -> Vec<u8> {
     [POST, &[PATH], &text(path.as_bytes()), b"\0", &text(b":authority"), &text(b"localhost")].concat()
 }
 
-/// A text as HPACK writes it, without Huffman's code.
+/// A text in HPACK, without Huffman coding.
 fn text(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     if let Some(mut rest) = bytes.len().checked_sub(127) {

@@ -1,4 +1,4 @@
-//! Connections that send nothing, or begin a request and do not end it, opened again when they are
+//! Connections that send nothing or only a part of a request, and are reopened when they are
 //! closed.
 
 use std::io::{Read as _, Write as _};

@@ -1,4 +1,4 @@
-//! NaN and a goodbye for runs that do not exist.
+//! NaN and goodbye events for runs that do not exist.
 
 use crate::attack::{Attack, Target};
 
@@ -10,9 +10,9 @@ pub(crate) const DATAGRAMS: Attack = Attack { pages: PAGES, ..Attack::new("milli
 
 const RUNS: usize = 1_000_000;
 
-/// A connection may report 64 runs.
+/// The most runs of a connection.
 const RUNS_OF_CONNECTION: usize = 64;
-/// Of one user, of runs that are new: docs/incidents.md.
+/// The most pages of one user about new runs: docs/incidents.md.
 const PAGES: usize = 15;
 
 fn invent(target: &Target, runs: usize) -> anyhow::Result<()> {
@@ -22,7 +22,7 @@ fn invent(target: &Target, runs: usize) -> anyhow::Result<()> {
             socket = target.packets()?;
         }
         for event in life(run) {
-            // A connection that gave way to another's is opened again.
+            // A connection that was closed for another one is opened again.
             while socket.send(&event).is_err() {
                 socket = target.packets()?;
             }
@@ -31,7 +31,7 @@ fn invent(target: &Target, runs: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// By datagrams, which need no connection.
+/// Sends datagrams, which need no connection.
 fn datagrams(target: &Target) -> anyhow::Result<()> {
     let socket = target.datagrams()?;
     (0..RUNS).flat_map(life).try_for_each(|event| socket.send(&event))

@@ -1,5 +1,5 @@
-//! Links to a log that only its owner may read, where a configured pattern finds them: some stay,
-//! and others replace a file that may be read.
+//! Links to a log that only its owner may read, in the place of a configured pattern: some are
+//! permanent, and others replace a readable file.
 
 use std::fs::{File, rename};
 use std::io::Write as _;

@@ -1,5 +1,5 @@
-//! Files that a configured tail finds: 20,000 that are fresh, one with a hole of
-//! terabytes, and a trainer's history of millions of steps.
+//! Files that a configured tail finds: 20,000 new ones, one with a hole of terabytes, and a
+//! trainer's history of millions of steps.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -14,9 +14,9 @@ pub(crate) const SPARSE: Attack =
 pub(crate) const HISTORY: Attack = Attack { exporter: tail_state, ..Attack::new("long-history", history) };
 
 const LOGS: usize = 20_000;
-/// Some 60 MB, less than is refused as a whole.
+/// About 60 MB, below the limit of a whole file.
 const STEPS: usize = 2_400_000;
-/// ext4 holds less than 16 TiB in a file.
+/// The size of the hole. A file on ext4 has less than 16 TiB.
 const HOLE: u64 = 10 << 40;
 const LINE: &str = "{\"step\": 1, \"loss\": 2.5, \"learning_rate\": 0.0003, \"epoch\": 0.1}\n";
 

@@ -1,5 +1,5 @@
-//! Telemetry that is small and becomes large: empty metrics, points and JSON objects, in gzip; and
-//! senders who do not wait for it to be read.
+//! Small telemetry that expands: empty metrics, points and JSON objects in gzip, and senders who do
+//! not wait for the response.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -18,9 +18,10 @@ pub(crate) const ATTRIBUTES: Attack = Attack::new("otlp-attributes", attributes)
 pub(crate) const QUEUE: Attack = Attack::new("otlp-queue", queue);
 
 const METRICS: usize = 8_000_000;
-/// Of a request that is just not too large.
+/// The number of points of a request just below the limit.
 const POINTS: usize = 32_000;
-/// Of one point, so that the request is just not too large, and who sends it.
+/// The number of labels of one point, so that the request is just below the limit, and the number
+/// of senders.
 const LABELS: usize = 30_000;
 const LABEL_SENDERS: usize = 20;
 const SENDERS: usize = 4;
@@ -40,7 +41,7 @@ fn act(target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Attributes of one point, each small, beside buckets and exemplars that are nothing but zeros.
+/// One point with many small attributes, in addition to buckets and exemplars of zeros.
 fn attributes(target: &Target) -> anyhow::Result<()> {
     let value = message(2, &message(1, &[b'v'; 90]));
     let labels = (0..LABELS).flat_map(|n| {
@@ -63,7 +64,7 @@ fn attributes(target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Many requests at once, each as large as may be once it is decompressed.
+/// Many parallel requests, each of the largest decompressed size.
 fn queue(target: &Target) -> anyhow::Result<()> {
     let large = message(1, &message(2, &message(6, &vec![0; 4_000_000])));
     let headers = "content-type: application/x-protobuf\r\ncontent-encoding: gzip\r\n".to_owned();
@@ -85,7 +86,7 @@ fn send(target: &Target, senders: usize, bombs: &[(String, Vec<u8>)]) {
     });
 }
 
-/// As much as is read of one request, of a sender who is gone before it is.
+/// Requests of the largest size, whose senders disconnect before they are read.
 fn abandon(target: &Target) -> anyhow::Result<()> {
     let points = message(1, &message(2, &message(2, &message(5, &[0x0a, 0x00].repeat(POINTS)))));
     let body = gzip(&points)?;
@@ -113,7 +114,7 @@ fn gzip(bytes: &[u8]) -> anyhow::Result<Vec<u8>> {
     Ok(gzip.finish()?)
 }
 
-/// A field of a protobuf that holds bytes.
+/// A protobuf field of bytes.
 pub(super) fn message(field: u8, bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![field << 3 | 2];
     let mut length = bytes.len();

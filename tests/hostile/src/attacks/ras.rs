@@ -1,4 +1,4 @@
-//! A server where NCCL's RAS is looked for, whose answers are long, and blame others.
+//! A server at the address of NCCL's RAS, with long answers that blame other nodes.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -8,17 +8,17 @@ use crate::attack::{Attack, Target};
 
 pub(crate) const ATTACK: Attack = Attack { exporter, ..Attack::new("ras-server", act) };
 
-/// The file with the port on which it listens.
+/// The file with the port on which the server listens.
 const PORT: &str = "port";
-/// Of an answer.
+/// The size of an answer in bytes.
 const BYTES: usize = 64 << 20;
 
-/// The port is free again before the attacker takes it, as the default one is on a node without a
-/// job.
+/// The port is released before the attacker takes it, as the default one is free on a node without
+/// a job.
 fn exporter(dir: &Path) -> String {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let port = free.map_or(0, |addr| addr.port());
-    // An attacker that finds no port reports it.
+    // An attacker without a port reports an error.
     let _ = std::fs::write(dir.join(PORT), port.to_string());
     format!("collectors: {{ras: {{addresses: ['127.0.0.1:{port}'], interval: 1s, stuck_after: 1s}}}}\n")
 }
@@ -29,7 +29,7 @@ fn act(target: &Target) -> anyhow::Result<()> {
     let answers = [collectives, long_text, ranks, communicators];
     for (turn, stream) in listener.incoming().enumerate() {
         let kind = turn % answers.len();
-        // The client hangs up when it has enough. Only the first kind is text.
+        // The client closes the connection when it has read enough. Only the first kind is text.
         let _ = serve(stream?, kind > 0, &answers[kind](turn));
     }
     Ok(())
@@ -62,7 +62,7 @@ fn until_long(head: String, tail: &str, one: impl Fn(usize) -> String) -> String
     text + tail
 }
 
-/// Text in which each line names another collective.
+/// A text in which each line names another collective.
 fn collectives(_: usize) -> String {
     until_long("Communicators... (1s)\n\n#0-0 (a) MISMATCH\n".to_owned(), "", |i| {
         format!(
@@ -75,7 +75,7 @@ fn long_text(_: usize) -> String {
     format!(r#"{{"nccl_version":"{}","communicators":[]}}"#, "x".repeat(BYTES))
 }
 
-/// One communicator with ranks without end on hosts of others, each with many collectives.
+/// One communicator with endless ranks on other hosts, each with many collectives.
 fn ranks(turn: usize) -> String {
     let counts =
         |rank: usize| (0..16).map(|c| format!(r#""c{c}":{}"#, rank % 2)).collect::<Vec<_>>().join(",");
@@ -86,7 +86,7 @@ fn ranks(turn: usize) -> String {
     })
 }
 
-/// As many communicators as are read, of another job each time, in which a rank lags behind.
+/// As many communicators as are read, each time of another job, with one rank that lags behind.
 fn communicators(turn: usize) -> String {
     let one = |i: usize| {
         let rank = |n: usize| {

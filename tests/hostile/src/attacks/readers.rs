@@ -1,4 +1,4 @@
-//! 32 readers of the exporter's stream, who come again when they are cut off.
+//! 32 readers of the exporter's stream, which reconnect when they are cut off.
 
 use std::io::{Read as _, Write as _};
 
@@ -18,7 +18,7 @@ fn act(target: &Target) -> anyhow::Result<()> {
                     let asked =
                         write!(stream, "GET /v1/stream HTTP/1.1\r\nhost: {}\r\n\r\n", target.exporter);
                     let mut answer = [0; 4096];
-                    // Until it is refused or cut off.
+                    // Until the reader is refused or cut off.
                     while asked.is_ok() && stream.read(&mut answer).is_ok_and(|n| n > 0) {}
                 }
             });

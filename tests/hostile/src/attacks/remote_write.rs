@@ -1,5 +1,5 @@
-//! Requests of Prometheus remote write: bodies that are small and expand, series without end, a
-//! sample for every millisecond, and runs that do not exist or are somebody else's.
+//! Remote write requests: small bodies that expand, endless series, a sample for every millisecond,
+//! and runs that do not exist or belong to others.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,7 +16,7 @@ pub(crate) const WATCHED: Attack = Attack::new("write-watched", |target| endless
 pub(crate) const SAMPLES: Attack = Attack::new("write-samples", samples);
 pub(crate) const RUNS: Attack = Attack { pages: PAGES, ..Attack::new("write-runs", runs) };
 
-/// Of runs that are new: docs/incidents.md.
+/// The most pages about new runs: docs/incidents.md.
 const PAGES: usize = 15;
 
 const PATH: &str = "/api/v1/write";
@@ -24,37 +24,38 @@ const OF_1: &str = "content-type: application/x-protobuf\r\ncontent-encoding: sn
 const OF_2: &str = "content-type: application/x-protobuf;proto=io.prometheus.write.v2.Request\r\n\
                     content-encoding: snappy\r\n";
 const SENDERS: usize = 4;
-/// As much as a body may have decompressed, and messages of two bytes in it.
+/// The largest decompressed body, and the number of two-byte messages in it.
 const DECOMPRESSED: usize = 16 << 20;
 const EMPTY: usize = DECOMPRESSED / 2;
-/// Just below what a request may have of each.
+/// The numbers of empty samples and series just below the limits of a request.
 const EMPTY_SAMPLES: usize = 199_999;
 const EMPTY_SERIES: usize = 49_999;
 const SYMBOLS: usize = 199_999;
 
 const SERIES_OF_A_REQUEST: usize = 1_000;
-/// Labels of a series beside its name, and characters of four bytes in a long one: 256 are kept.
+/// The labels of a series in addition to its name, and the length of a long value in four-byte
+/// characters, of which 256 are kept.
 const LABELS: [&str; 11] =
     ["cluster", "instance", "job", "name", "namespace", "node", "pod", "rack", "region", "run", "zone"];
 const WIDE: usize = 240;
 
-/// Milliseconds that a sample may be old, and ahead, with some time to spare for sending it.
+/// The milliseconds that a sample may be old and ahead, less some time for sending it.
 const OLD_MS: i64 = 240_000;
 const AHEAD_MS: i64 = 540_000;
 
 const RUNS_OF_A_REQUEST: usize = 100;
 
-/// Takes whatever is answered: who is told to wait goes on.
+/// Sends a request and accepts any answer: a sender that must wait continues.
 fn send(target: &Target, headers: &str, body: &[u8]) -> Option<u16> {
     post(target.alerter, PATH, headers, body)
 }
 
-/// Whether a request was what an attack meant it to be: it is answered in time, or may be later.
+/// Whether the alerter accepted the request, or may accept it later, as the attack intends.
 fn is_taken(status: Option<u16>) -> bool {
     matches!(status, None | Some(204 | 503))
 }
 
-/// What each of several senders does.
+/// Runs `act` in several sender threads.
 fn each_sender(act: impl Fn(usize) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     std::thread::scope(|threads| {
         let act = &act;
@@ -65,7 +66,7 @@ fn each_sender(act: impl Fn(usize) -> anyhow::Result<()> + Sync) -> anyhow::Resu
     })
 }
 
-/// By the alerter's clock.
+/// The time by the alerter's clock, in milliseconds.
 fn now_ms(target: &Target) -> anyhow::Result<i64> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
     Ok(i64::try_from(since.as_millis())? + 1000 * target.ahead)
@@ -97,7 +98,7 @@ fn bombs(target: &Target) -> anyhow::Result<()> {
     })
 }
 
-/// Series that are new in every request.
+/// Sends new series in every request.
 fn endless(target: &Target, labels: fn(usize) -> Vec<(&'static str, String)>) -> anyhow::Result<()> {
     each_sender(|sender| {
         for first in (0..).step_by(SERIES_OF_A_REQUEST) {
@@ -110,7 +111,7 @@ fn endless(target: &Target, labels: fn(usize) -> Vec<(&'static str, String)>) ->
     })
 }
 
-/// One sample of each series, at one time.
+/// One sample of each series, all at one time.
 fn scrape(sets: &[Vec<(&'static str, String)>], ts_ms: i64, value: impl Fn(&str) -> f64) -> Vec<u8> {
     let borrowed: Vec<Vec<(&str, &str)>> =
         sets.iter().map(|set| set.iter().map(|(name, text)| (*name, text.as_str())).collect()).collect();
@@ -120,13 +121,14 @@ fn scrape(sets: &[Vec<(&'static str, String)>], ts_ms: i64, value: impl Fn(&str)
     request(&points)
 }
 
-/// What nobody asked to have watched.
+/// The labels of a series that is not watched.
 fn unknown(n: usize) -> Vec<(&'static str, String)> {
     let rest = LABELS.iter().map(|label| (*label, format!("{label}-{n}")));
     [("__name__", format!("container_{}", n % 50))].into_iter().chain(rest).collect()
 }
 
-/// A number of a run, under names as long as they are kept; the first label tells series apart.
+/// The labels of a run's metric, with the longest names that are kept; the first label
+/// distinguishes the series.
 fn watched(n: usize) -> Vec<(&'static str, String)> {
     let wide = "\u{10330}".repeat(WIDE);
     let text = |label: &str| if label == "cluster" { n.to_string() } else { format!("{n}-{wide}") };
@@ -134,8 +136,8 @@ fn watched(n: usize) -> Vec<(&'static str, String)> {
     [("__name__", "train_custom".to_owned())].into_iter().chain(rest).collect()
 }
 
-/// A request of one run with a sample of each of two series for every millisecond that counts: each
-/// looks like a scrape.
+/// A request about one run with a sample of two series for every accepted millisecond: each looks
+/// like a scrape.
 fn samples(target: &Target) -> anyhow::Result<()> {
     let now = now_ms(target)?;
     let half = i64::midpoint(AHEAD_MS, OLD_MS);
@@ -165,8 +167,8 @@ fn samples(target: &Target) -> anyhow::Result<()> {
     })
 }
 
-/// NaN of runs that are new, each of an instance of its own, and of the genuine run by others than
-/// its exporter; and the word that the exporter does not answer.
+/// NaN of new runs, each from another instance, and of the genuine run from instances other than
+/// its exporter, and samples that the exporter does not answer.
 fn runs(target: &Target) -> anyhow::Result<()> {
     let set = |name: &str, run: &str, instance: &str, rank: &str| {
         let labels = [("__name__", name), ("instance", instance), ("rank", rank), ("run", run)];

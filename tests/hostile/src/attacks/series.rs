@@ -1,11 +1,11 @@
-//! Runs with as many metrics and ranks as are taken, under names that come before others.
+//! Runs with as many metrics and ranks as are accepted, under names that sort before others.
 
 use crate::attack::{Attack, Target, hold};
 
 pub(crate) const ATTACK: Attack = Attack::new("page-series", act);
 
 const RUNS: usize = 60;
-/// A connection may report 64 ranks.
+/// The number of runs of a connection, which may report 64 ranks.
 const RUNS_OF_CONNECTION: usize = 2;
 const METRICS: usize = 250;
 const RANKS: usize = 32;

@@ -1,13 +1,13 @@
-//! Three attacks at once, each from an address of its own: small bodies that are held back, the
-//! series of a thousand ranks, and answers that nobody reads.
+//! Three parallel attacks from different addresses: small bodies that are held back, the series of
+//! a thousand ranks, and unread answers.
 
 use std::net::Ipv4Addr;
 
 use super::{bodies, unread, values};
 use crate::attack::{Attack, Target, come_from, raise_open_files};
 
-/// What three attackers may make it take together: each has shares of his own, and the budgets of
-/// bodies, series and answers are not one.
+/// The exporter's memory limit under three attackers: each has separate shares, and bodies, series
+/// and answers have separate budgets.
 const MAX_KIB: u64 = 80 << 10;
 
 pub(crate) const ATTACK: Attack = Attack { exporter_max_kib: MAX_KIB, ..Attack::new("several-at-once", act) };
@@ -20,7 +20,7 @@ fn act(target: &Target) -> anyhow::Result<()> {
         for (part, host) in PARTS.into_iter().zip(2..) {
             threads.spawn(move || {
                 come_from(Ipv4Addr::new(127, 0, 0, host));
-                // Each takes from the others: who is refused comes again, and who is done too.
+                // The attacks displace each other, so a refused or finished one starts again.
                 loop {
                     let _ = (part.act)(target);
                 }

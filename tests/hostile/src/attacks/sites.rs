@@ -1,12 +1,12 @@
-//! Pages of another site, open in the browser of somebody who reaches both programs: they send
-//! forms without asking, and read under a name of their own that leads here.
+//! Pages of another site, open in the browser of a person who can reach both programs: they submit
+//! forms without consent, and read under a host name of their own that resolves to this machine.
 
 use std::net::SocketAddr;
 
 use crate::attack::{Attack, Target, post, request};
 use crate::stage::GENUINE;
 
-/// The browser is one of the exporter's own user, who may do what the pages try.
+/// The browser belongs to the exporter's own user, who may do what the pages try.
 pub(crate) const ATTACK: Attack = Attack { neighbour: false, ..Attack::new("foreign-sites", act) };
 
 const FORM: &str =

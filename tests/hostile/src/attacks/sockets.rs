@@ -1,4 +1,4 @@
-//! 1,024 connections of the packet socket, held by one process.
+//! 1,024 connections to the packet socket, held by one process.
 
 use crate::attack::{Attack, Target, raise_open_files};
 
@@ -10,7 +10,7 @@ fn act(target: &Target) -> anyhow::Result<()> {
     raise_open_files()?;
     let mut held = Vec::new();
     loop {
-        // What was taken away is opened again.
+        // Closed connections are opened again.
         held.retain(|socket: &crate::attack::Packets| socket.send("{}").is_ok());
         while held.len() < SOCKETS {
             held.push(target.packets()?);

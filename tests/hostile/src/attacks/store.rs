@@ -2,7 +2,7 @@
 
 use crate::attack::{Attack, Target};
 
-/// The page besides is the alerter's own.
+/// The additional page is the alerter's own.
 pub(crate) const ATTACK: Attack =
     Attack { neighbour: false, pages: 1, unrecorded: true, ..Attack::new("store-removed", act) };
 

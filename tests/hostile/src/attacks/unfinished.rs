@@ -1,4 +1,4 @@
-//! Text without an end, in 256 launcher streams and in 256 logs, and launcher streams without end.
+//! Text without an end, in 256 launcher streams and in 256 logs, and endless launcher streams.
 
 use std::fs::File;
 use std::io::Write as _;

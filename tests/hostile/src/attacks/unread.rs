@@ -1,5 +1,5 @@
-//! Connections that ask for answers again and again and read none of them, opened again when they
-//! are closed.
+//! Connections that request answers repeatedly without reading them, and are reopened when they are
+//! closed.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -16,13 +16,13 @@ pub(crate) const EXPORTER: Attack =
 pub(crate) const ALERTER: Attack = Attack::new("unread-alerter", |target| {
     hold(target.alerter, 2_000, &["/metrics", "/api/v1/incidents", "/api/v1/runs", "/"])
 });
-/// As many alerts as are kept make answers of 28 MiB.
+/// The list of as many alerts as are kept, which is an answer of 28 MiB.
 pub(crate) const LISTS: Attack = Attack::new("unread-lists", |target| {
     large::alerts(target)?;
     hold(target.alerter, 64, &["/api/v2/alerts", "/api/v2/alerts/groups"])
 });
 
-/// Of one connection.
+/// The number of requests of one connection, and the size of its receive buffer.
 const REQUESTS: usize = 200;
 const RECEIVE_BUFFER: usize = 2048;
 
@@ -43,7 +43,7 @@ fn hold(addr: SocketAddr, connections: usize, paths: &[&str]) -> anyhow::Result<
 
 fn begin(addr: SocketAddr, asked: &str) -> anyhow::Result<TcpStream> {
     let socket = tcp()?;
-    // Before it is connected: what the window may be at most is agreed upon then.
+    // This must be set before the connect, which negotiates the largest window.
     set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)?;
     connect(&socket, &addr)?;
     let mut stream = TcpStream::from(socket);

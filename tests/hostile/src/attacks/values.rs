@@ -1,5 +1,5 @@
-//! Many small values: events, files and lists of alerts that are nothing else, and the series of a
-//! thousand ranks, with long names.
+//! Many small values: events, files and lists of alerts that have nothing else, and the series of a
+//! thousand ranks with long names.
 
 use std::fs;
 use std::path::Path;
@@ -15,17 +15,17 @@ pub(crate) const SERIES: Attack = Attack::new("otlp-series", series);
 
 const JSON: &str = "content-type: application/json\r\n";
 const REQUESTS: usize = 40;
-/// Of seven bytes each: just below what a body may have.
+/// The number of values of seven bytes each: just below the limit of a body.
 const VALUES: usize = 149_000;
 const VALUES_OF_A_FILE: usize = 590_000;
 const FILES_OF_A_KIND: usize = 8;
 const VALUES_OF_ALERTS: usize = 1_000_000;
-/// Of 21 bytes each.
+/// The number of alerts of 21 bytes each.
 const SMALL_ALERTS: usize = 330_000;
 const RANKS: usize = 1024;
 const RANKS_AT_ONCE: usize = 6;
 const NAMES: usize = 510;
-/// Characters of four bytes in each name.
+/// The number of four-byte characters in each name.
 const WIDE: usize = 110;
 
 fn events(target: &Target) -> anyhow::Result<()> {
@@ -43,7 +43,7 @@ fn follow(dir: &Path) -> String {
     )
 }
 
-/// Errors of workers, and configurations of models in checkpoints.
+/// Error files of workers, and model configurations in checkpoints.
 fn files(target: &Target) -> anyhow::Result<()> {
     let values = format!("[{}0]", "{\"\":0},".repeat(VALUES_OF_A_FILE));
     let error = format!("{{\"message\":\"x\",\"a\":{values}}}");

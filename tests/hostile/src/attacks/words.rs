@@ -1,5 +1,5 @@
-//! Names of runs, metrics and alerts that hold terminal codes, characters that turn the direction
-//! of text, and markup of Slack.
+//! Names of runs, metrics and alerts with terminal codes, bidirectional control characters, and
+//! Slack markup.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What incidents there are and who was notified of what, printed as it happens.
+//! Prints incidents and notifications as they occur.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use stepwatch_tests::Stack;
 use crate::screen::{Colour, Screen, wrap};
 use crate::steps::Steps;
 
-/// How often the demo looks.
+/// The polling interval of the demo.
 const EVERY: Duration = Duration::from_millis(25);
-/// Columns of a Slack message on the terminal.
+/// The width of a Slack message on the terminal.
 const BODY_WIDTH: usize = 84;
 
-/// What has been printed so far.
+/// The state of what was printed so far.
 #[derive(Debug, Default)]
 pub(crate) struct Feed {
     incidents: BTreeMap<String, (String, String)>,
     posts: usize,
-    /// Edits seen of each message.
+    /// The number of printed edits of each message.
     edits: BTreeMap<String, usize>,
     pages: usize,
     log: usize,
-    /// Seconds from the step that gave it away to the last page.
+    /// The seconds from the first bad step to the last page.
     pub(crate) delay: Option<f64>,
-    /// As the alerter last listed them.
+    /// The incidents in the alerter's last list.
     pub(crate) known: Vec<Value>,
 }
 
 impl Feed {
-    /// Prints what is new until `done` holds; false when `deadline` passes first.
+    /// Prints news until `done` holds; false if `deadline` passes first.
     pub(crate) async fn until(
         &mut self,
         screen: &mut Screen,
@@ -106,8 +106,7 @@ impl Feed {
     }
 }
 
-/// Whether every page-severity incident has one PagerDuty alert and one Slack message; in this
-/// state, if one is asked for.
+/// Whether every page has one PagerDuty alert and one Slack message, in this state if one is given.
 pub(crate) fn delivered(feed: &Feed, stack: &Stack, state: Option<AlertState>) -> bool {
     let pages: Vec<_> = feed.known.iter().filter(|i| i["severity"] == "page").collect();
     let (pd, slack) = (stack.pagerduty.state(), stack.slack.state());
@@ -160,13 +159,13 @@ fn print_post(screen: &mut Screen, post: &Post) {
     screen.event(Colour::Blue, "SLACK", &format!("#training\n{}", body.join("\n")));
 }
 
-/// A block of a message as lines: the text of headers and sections, a line for each field. Buttons
-/// and small print are for the page.
+/// Converts a block of a message to lines: the text of headers and sections, and one line per
+/// field. Buttons and context are left out.
 fn block_lines(block: &Value, out: &mut Vec<String>) {
     match block["type"].as_str() {
         Some("header" | "section") => {
             if let Some(text) = block["text"]["text"].as_str() {
-                // A fact too long for a field has its label on a line of its own.
+                // A fact that is too long for a field has its label on a separate line.
                 match text.split_once('\n') {
                     Some((label, rest)) if label.starts_with('*') => out.push(fact(label, rest)),
                     _ => out.extend(text.lines().map(plain)),
@@ -195,7 +194,7 @@ fn headline(post: &Post) -> String {
     plain(post.text.lines().next().unwrap_or_default())
 }
 
-/// Slack's markup as plain text: labels of links, no stars, entities as characters.
+/// Converts Slack's markup to plain text: labels of links, no stars, entities as characters.
 fn plain(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

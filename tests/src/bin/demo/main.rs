@@ -1,8 +1,8 @@
-//! `cargo demo`: the main job, on this machine, in a minute. A trainer really trains, really blows
-//! up, and the right people are notified.
+//! `cargo demo` shows the main use on this machine in a minute: a real trainer diverges, and the
+//! right people are notified.
 //!
-//! Everything is real but Slack and PagerDuty, which are stand-ins with a page to look at. Works
-//! without GPU, without Slack and without internet.
+//! Everything is real except Slack and PagerDuty, which are fakes with a web page. It works without
+//! a GPU, without Slack and without internet.
 
 mod feed;
 mod python;
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
                 _ = tokio::signal::ctrl_c() => Ok(()),
             }
         });
-        // Reading a log may be stuck in a file system; nothing is worth waiting for.
+        // A read of a log may hang in a file system, and need not be awaited.
         rt.shutdown_background();
         done
     });
@@ -90,7 +90,7 @@ async fn run(options: &Options) -> anyhow::Result<()> {
         ("exporter", &format!("{}/metrics", stack.exporter.url()), "what Prometheus scrapes"),
     ]);
     let steps = Steps::follow(&stack.exporter.url());
-    // One that were killed now would be a dead rank, and page.
+    // The trainer is kept alive, because a killed one would be a dead rank and page.
     let _trainer = match (replay, python) {
         (Some(replay), _) => {
             replay.play(&mut screen, &stack, &steps, options.lines_per_second).await?;
@@ -108,7 +108,7 @@ async fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The usual port of the alerter if it is free, so that the link is a familiar one.
+/// The usual port of the alerter if it is free, so that the link looks familiar.
 fn free_address() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:9766").or_else(|_| TcpListener::bind("127.0.0.1:0"))?;
     Ok(listener.local_addr()?)

@@ -1,4 +1,4 @@
-//! An interpreter that can train: with NumPy where it can be had, else by pure Python.
+//! A Python interpreter for training: with NumPy if available, else with pure Python.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 
 use crate::screen::Screen;
 
-/// With no network, pip would try for minutes.
+/// The time limit for pip, which would retry for minutes without a network.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(90);
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -22,7 +22,7 @@ pub(crate) struct Python {
 }
 
 impl Python {
-    /// The example trainer, reporting to `ingest`.
+    /// The example trainer, which reports to `ingest`.
     pub(crate) fn trainer(&self, ingest: &Path, args: &[&str]) -> anyhow::Result<Child> {
         let mut python = trainer::python_client_with(&self.program, ingest);
         python.arg(bins::root().join("clients/python/examples/train_tiny.py")).arg("--quiet").args(args);
@@ -34,7 +34,7 @@ impl Python {
     }
 }
 
-/// The interpreter at hand if it has NumPy, else a private environment that gets it, else one
+/// The system's interpreter if it has NumPy, else a private environment with NumPy, else one
 /// without.
 pub(crate) async fn prepare(screen: &mut Screen, pure: bool) -> anyhow::Result<Python> {
     let system = trainer::python();
@@ -60,7 +60,7 @@ pub(crate) async fn prepare(screen: &mut Screen, pure: bool) -> anyhow::Result<P
     Ok(Python { program: private, numpy: true })
 }
 
-/// Ctrl-C, unless it has given up by itself, and waits for its last output.
+/// Interrupts the trainer with Ctrl-C, unless it has ended, and waits for its last output.
 pub(crate) async fn interrupt(trainer: &mut Child) -> anyhow::Result<()> {
     let pid = trainer.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
     if let Some(pid) = pid {
@@ -70,7 +70,7 @@ pub(crate) async fn interrupt(trainer: &mut Child) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Beside the build, where `cargo clean` finds it.
+/// The path of the private environment, in the build directory, which `cargo clean` removes.
 fn environment() -> anyhow::Result<PathBuf> {
     let exe = std::env::current_exe()?;
     let profile = exe.parent().context("the demo lies in a target directory")?;

@@ -1,4 +1,4 @@
-//! `--replay FILE`: a real log, written line by line as its job wrote it, through the exporter's
+//! `--replay FILE`: writes a real log line by line at its original pace, through the exporter's
 //! tail.
 
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use crate::feed::{Feed, delivered};
 use crate::screen::{Colour, Screen};
 use crate::steps::Steps;
 
-/// How long the end of the log may take to be judged and notified.
+/// The time limit for the end of the log to be evaluated and notified.
 const SETTLE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) struct Replay {
     lines: Vec<Vec<u8>>,
     run: String,
-    /// What the exporter tails.
+    /// The file that the exporter tails.
     log: NamedTempFile,
 }
 
@@ -30,7 +30,7 @@ impl Replay {
         let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let lines = bytes.split_inclusive(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
         let run = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        // The suffix is what a tool that goes by names would see.
+        // The suffix is kept, because tools may detect the format by it.
         let suffix = path.extension().map_or_else(String::new, |e| format!(".{}", e.to_string_lossy()));
         let log = tempfile::Builder::new().prefix("replay-").suffix(&suffix).tempfile()?;
         Ok(Self { lines, run, log })

@@ -1,13 +1,13 @@
-//! The terminal: a time line of what happened, and one line that changes while nothing does.
+//! The terminal output: a timeline of events, and one status line that is rewritten.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Without a terminal to rewrite a line on, the living line is printed this often.
+/// The interval at which the status line is printed if the output is not a terminal.
 const PLAIN_EVERY: Duration = Duration::from_secs(5);
 const WIDTH: usize = 108;
-/// Columns before the text of an event.
+/// The number of columns before the text of an event.
 const INDENT: usize = 21;
 
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +37,7 @@ impl Colour {
 pub(crate) struct Screen {
     started: Instant,
     terminal: bool,
-    /// The living line is on the terminal and must be wiped before anything else.
+    /// Whether the status line is on the terminal and must be cleared before other output.
     living: bool,
     last_plain: Option<Instant>,
 }
@@ -48,7 +48,7 @@ impl Screen {
         Self { started: Instant::now(), terminal, living: false, last_plain: None }
     }
 
-    /// From here on the time line counts.
+    /// Starts the clock of the timeline.
     pub(crate) fn start_clock(&mut self) {
         self.started = Instant::now();
     }
@@ -58,7 +58,7 @@ impl Screen {
         self.print(&text);
     }
 
-    /// What the demo is busy with before the time line starts.
+    /// Prints a preparation step, before the timeline starts.
     pub(crate) fn progress(&mut self, what: &str) {
         let text = self.paint(Colour::Dim, &format!("  · {what}"));
         self.print(&text);
@@ -78,7 +78,7 @@ impl Screen {
         self.print(&text);
     }
 
-    /// One entry of the time line; further lines of `text` are indented.
+    /// Prints one entry of the timeline; further lines of `text` are indented.
     pub(crate) fn event(&mut self, colour: Colour, label: &str, text: &str) {
         let at = format!("{:>7.2}s", self.started.elapsed().as_secs_f64());
         let mut lines = text.lines().flat_map(|l| wrap(l, WIDTH - INDENT));
@@ -91,7 +91,7 @@ impl Screen {
         self.print(&out);
     }
 
-    /// The line that changes: rewritten on a terminal, printed now and then elsewhere.
+    /// Prints the status line: rewritten on a terminal, printed at intervals elsewhere.
     pub(crate) fn live(&mut self, text: &str) {
         let at = format!("{:>7.2}s", self.started.elapsed().as_secs_f64());
         let line = self.paint(Colour::Dim, &format!("{at}             {text}"));
@@ -124,7 +124,7 @@ impl Screen {
     }
 }
 
-/// Breaks a line at spaces; what it is indented by stays.
+/// Breaks a line at spaces, and keeps its indentation.
 pub(crate) fn wrap(line: &str, width: usize) -> Vec<String> {
     if line.chars().count() <= width {
         return vec![line.to_owned()];

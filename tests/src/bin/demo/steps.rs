@@ -1,4 +1,4 @@
-//! The steps of the run, read from the exporter's own stream as the alerter reads them.
+//! The steps of the run, read from the exporter's stream as the alerter reads them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::io::AsyncBufReadExt as _;
 use tokio::sync::watch;
 use tokio_util::io::StreamReader;
 
-/// Steps remembered, to find out how long ago one was.
+/// The most steps whose times are kept.
 const REMEMBERED: usize = 5000;
 const RECONNECT: Duration = Duration::from_millis(200);
 
@@ -28,7 +28,7 @@ pub(crate) struct Step {
 pub(crate) struct Seen {
     pub(crate) last: Option<Step>,
     pub(crate) count: usize,
-    /// Unix seconds.
+    /// The Unix seconds of each step.
     times: BTreeMap<i64, f64>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Seen {
 pub(crate) struct Steps(Arc<watch::Sender<Seen>>);
 
 impl Steps {
-    /// Starts to follow the exporter at `url`, for as long as the process lives.
+    /// Follows the exporter at `url` until the process ends.
     pub(crate) fn follow(url: &str) -> Self {
         let steps = Self(Arc::new(watch::Sender::new(Seen::default())));
         let (sink, url) = (steps.clone(), format!("{url}/v1/stream"));

@@ -1,5 +1,5 @@
-//! The story of the demo: a run goes wrong, somebody is woken, takes it, restarts from the last
-//! good checkpoint, and it is over.
+//! The story of the demo: a run fails, a person is woken, acknowledges, and restarts from the last
+//! good checkpoint, and the incident resolves.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::steps::Steps;
 
 const RUN: &str = "tiny-lm";
 const STEPS_PER_SECOND: u32 = 15;
-/// From the first bad step to a page; far more than it takes.
+/// The time limit from the first bad step to a page, far longer than usual.
 const PAGE_DEADLINE: Duration = Duration::from_secs(30);
 const WORD_DEADLINE: Duration = Duration::from_secs(15);
-/// The detectors want to see a stretch of good steps before they believe it.
+/// The detectors need a number of good steps before the incident resolves.
 const RESOLVE_DEADLINE: Duration = Duration::from_secs(90);
-/// A person needs a moment.
+/// The reaction time of a person.
 const WAKING_UP: Duration = Duration::from_secs(4);
 const WHO: &str = "you";
 
-/// The story, and the trainer that goes on in good health.
+/// Plays the story; returns the trainer, which continues in good health.
 pub(crate) async fn play(
     screen: &mut Screen,
     stack: &Stack,
@@ -101,7 +101,7 @@ fn state_of(trainer: &mut Child) -> String {
     }
 }
 
-/// The checkpoint of the highest step.
+/// The checkpoint with the highest step.
 fn newest(dir: &Path) -> anyhow::Result<PathBuf> {
     let step = |p: &PathBuf| -> Option<u64> { p.file_stem()?.to_str()?.strip_prefix("step-")?.parse().ok() };
     let files =

@@ -1,9 +1,9 @@
-//! What happens in any fleet and is no emergency.
+//! Harmless events of any fleet.
 
 use super::{Do, State, Victim, World, words};
 use crate::fleet::layout::GPUS;
 
-/// Seconds between two of them in one run.
+/// The seconds between two of them in one run.
 const EVERY: f64 = 1500.0;
 const BY_HAND: i64 = 143;
 
@@ -30,7 +30,7 @@ impl World {
         }
     }
 
-    /// Another node of the run complains when it is least welcome.
+    /// Another node of the run reports an unrelated fault at the same time.
     pub(super) fn decoy(&mut self, v: Victim) {
         let n = self.jobs[v.job].slots.len();
         if n < 2 {
@@ -42,7 +42,7 @@ impl World {
         self.complaint(node, gpu, after);
     }
 
-    /// Something that is true, for the day, and harmless to the run.
+    /// Reports a true fault of the class of tickets that does not affect the run.
     fn complaint(&mut self, node: usize, gpu: usize, after: f64) {
         let uuid = self.nodes[node].gpus[gpu].clone();
         let e = match self.noise.index(5) {
@@ -66,11 +66,11 @@ impl World {
         self.say(after + lasts, node, words::over(e));
     }
 
-    /// A node that no run uses is switched off and on again.
+    /// Switches a node without a run off and on again.
     fn maintain_idle(&mut self) {
         let idle: Vec<usize> =
             (0..self.nodes.len()).filter(|n| self.nodes[*n].at.is_none() && self.nodes[*n].up).collect();
-        // One is left as a spare.
+        // One node is kept as a spare.
         if idle.len() < 2 {
             return;
         }
@@ -80,7 +80,7 @@ impl World {
         self.in_secs(back, Do::Return { node });
     }
 
-    /// Somebody ends the run, and starts it again.
+    /// A person ends the run and restarts it.
     pub(in crate::fleet) fn stop_by_hand(&mut self, job: usize, seconds: f64, swap: Option<usize>) {
         let j = &mut self.jobs[job];
         if j.state != State::Running {

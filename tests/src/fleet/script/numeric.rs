@@ -1,4 +1,4 @@
-//! What the run learns is wrong.
+//! Faults that make the training wrong.
 
 use super::{Culprit, Do, Kind, Numeric, Victim, World};
 use crate::fleet::job::Spread;
@@ -31,10 +31,10 @@ impl World {
         self.in_secs(seconds, Do::Stop { job: v.job, seconds: 60.0, swap });
     }
 
-    /// Megatron looks at the loss where the pipeline ends, and at the gradients of every rank
-    /// before they are exchanged, and gives up. What goes wrong forward is seen at the last
-    /// stage of the replica, by all GPUs that share its tensors; what goes wrong backward first
-    /// where it happened, then at the stages before.
+    /// Megatron checks the loss at the end of the pipeline and the gradients of every rank before
+    /// the exchange, and aborts. A forward fault is detected at the last stage of the replica, by
+    /// all GPUs that share its tensors; a backward fault first where it occurred, then at the
+    /// stages before.
     fn caught(&mut self, v: Victim, down: f64) {
         self.freeze(v.job);
         let (step, stages) = (self.jobs[v.job].step + 1, self.jobs[v.job].stages);

@@ -1,8 +1,8 @@
-//! The run goes on, slower.
+//! Faults that make the run slower.
 
 use super::{Culprit, Do, Effect, Kind, Victim, World, words};
 
-/// Outages that an exporter calls flapping.
+/// The number of outages from which an exporter reports flapping.
 const FLAPS: u32 = 3;
 
 impl World {
@@ -26,7 +26,7 @@ impl World {
         self.jobs[v.job].effects.push((effect, since));
     }
 
-    /// One GPU is held down by heat or power.
+    /// One GPU is throttled by heat or power.
     fn throttled(&mut self, v: Victim, seconds: f64) -> bool {
         self.note(Kind::ThermalGpu, v, self.this_gpu(v), seconds);
         let share = self.noise.between(0.6, 0.88);
@@ -47,7 +47,7 @@ impl World {
         true
     }
 
-    /// All ranks of a node compute slower, and its GPUs look well.
+    /// All ranks of a node compute more slowly, and its GPUs look healthy.
     fn slow_host(&mut self, v: Victim, seconds: f64) -> bool {
         self.note(Kind::SlowHost, v, self.this_node(v), seconds);
         let factor = self.noise.between(1.1, 1.5);
@@ -59,7 +59,7 @@ impl World {
         true
     }
 
-    /// The collective waits for the slowest link; every rank sees the same.
+    /// The collective waits for the slowest link, so that every rank looks the same.
     fn slow_nic(&mut self, v: Victim, seconds: f64) -> bool {
         self.note(Kind::SlowNic, v, self.this_node(v), seconds);
         let more = self.noise.between(0.12, 0.6) * self.options.step_seconds;
@@ -81,7 +81,7 @@ impl World {
         true
     }
 
-    /// A link blinks; what is under way then waits for it and for the retransmission.
+    /// A link is down briefly; data in flight waits for it and for the retransmission.
     fn flaky(&mut self, v: Victim, seconds: f64) -> bool {
         self.note(Kind::FlakyLink, v, self.this_node(v), seconds);
         let every = self.noise.between(20.0, 90.0);
@@ -94,8 +94,8 @@ impl World {
         true
     }
 
-    /// A link is away for a moment. Exporters look once a second: a shorter outage shows only in
-    /// the counter, at its next reading.
+    /// A link is down briefly. Exporters check once a second, so a shorter outage is only visible
+    /// in the counter, at its next reading.
     pub(in crate::fleet) fn blink(&mut self, job: usize, node: usize, device: usize, seconds: f64) {
         let more = self.noise.between(0.5, 2.0) * self.options.step_seconds;
         self.jobs[job].hiccup += seconds + more;
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// Every rank waits for the same file system.
+    /// All ranks wait for the same file system.
     fn slow_storage(&mut self, v: Victim, seconds: f64) -> bool {
         self.note(Kind::SlowStorage, v, Culprit::Storage, seconds);
         let all = 0..self.jobs[v.job].ranks();
@@ -141,7 +141,7 @@ impl World {
         false
     }
 
-    /// One rank waits for its own loader.
+    /// One rank waits for its own data loader.
     fn slow_loader(&mut self, v: Victim, seconds: f64) -> bool {
         self.note(Kind::LoaderWait, v, self.this_gpu(v), seconds);
         let more = self.noise.between(0.15, 0.8) * self.options.step_seconds;
@@ -149,7 +149,7 @@ impl World {
         false
     }
 
-    /// Collections of garbage, each rank at its own time and longer every time.
+    /// Garbage collections at different times on each rank, longer each time.
     fn garbage(&mut self, v: Victim, seconds: f64) -> bool {
         self.note(Kind::GcDroop, v, Culprit::Software { first: None }, seconds);
         let chance = self.noise.between(0.3, 1.5) / self.jobs[v.job].ranks() as f64;
@@ -159,7 +159,7 @@ impl World {
         false
     }
 
-    /// A restart with other settings: one stage of the pipeline has too many layers.
+    /// A restart with other settings: one pipeline stage has too many layers.
     fn unbalanced(&mut self, v: Victim, seconds: f64) {
         let (stages, factor) = (self.jobs[v.job].stages, self.noise.between(1.12, 1.4));
         if stages < 2 {

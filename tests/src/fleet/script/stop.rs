@@ -1,4 +1,4 @@
-//! Interruptions: the run stops, with a process that died or without.
+//! Interruptions: the run stops, with or without a dead process.
 
 use super::{Culprit, Do, Kind, State, Victim, World, words};
 use crate::fleet::layout::GPUS;
@@ -38,9 +38,9 @@ const BUGS: [&str; 5] = [
     "AssertionError: sequence length 8193 exceeds 8192",
     "KeyError: 'input_ids'",
 ];
-/// Seconds after which an exporter calls a link that is down lost.
+/// The seconds after which an exporter reports a link that is down as lost.
 const DROPPED: f64 = 30.0;
-/// Share of jobs whose launcher ends all ranks when one is dead.
+/// The share of jobs whose launcher ends all ranks when one is dead.
 const TORN_DOWN: f64 = 0.7;
 
 impl World {
@@ -63,8 +63,8 @@ impl World {
         }
     }
 
-    /// An XID that the kernel logs about when things go wrong, mostly before, sometimes after the
-    /// process has died of it.
+    /// An XID that the kernel logs near the time of the fault, mostly before and sometimes after
+    /// the process died.
     fn xid(&mut self, v: Victim, xid: Xid, after: f64) {
         let e = words::xid(&self.nodes[v.node], v.gpu, xid);
         self.nodes[v.node].marked.push(v.gpu);
@@ -72,7 +72,7 @@ impl World {
         self.say(after + late, v.node, e);
     }
 
-    /// A rank dies, with an error message or without.
+    /// A rank dies, with or without an error message.
     pub(super) fn die(&mut self, job: usize, rank: usize, after: f64, last_words: Option<&str>) {
         let j = &self.jobs[job];
         let (name, attempt, step, node) = (j.name, j.attempt, j.step, j.slots[rank / GPUS]);
@@ -85,7 +85,7 @@ impl World {
         self.at((after * 1000.0) as i64 + way, Do::Die { job, rank, event: Some(Box::new(event)) });
     }
 
-    /// What the others do about it, and when the run is back.
+    /// The reaction of the other ranks, and the restart of the run.
     pub(super) fn aftermath(&mut self, v: Victim, down: f64, swap: bool) {
         let epoch = self.jobs[v.job].epoch;
         if self.noise.chance(TORN_DOWN) {
@@ -95,8 +95,7 @@ impl World {
         self.in_secs(down, Do::Restart { job: v.job, swap: swap.then_some(v.slot) });
     }
 
-    /// The ranks that are still alive are ended, or end by an error of the collective; all within a
-    /// second or two.
+    /// The live ranks are ended, or end with an error of the collective, within a second or two.
     pub(in crate::fleet) fn teardown(&mut self, job: usize) {
         let killed = self.noise.chance(0.5);
         let alive: Vec<usize> = (0..self.jobs[job].ranks()).filter(|r| self.jobs[job].alive[*r]).collect();
@@ -136,7 +135,7 @@ impl World {
         self.nodes[v.node].health.corrected[v.gpu] += self.noise.between(0.0, 30.0);
         let contained = self.noise.chance(0.5);
         for (i, xid) in xids.iter().enumerate() {
-            // Either contained or not.
+            // An error is either contained or not.
             if (xid.0 == CONTAINED.0) != contained
                 && [CONTAINED.0, UNCONTAINED.0].contains(&xid.0)
                 && xids.len() > 2
@@ -150,7 +149,7 @@ impl World {
         self.aftermath(v, down, true);
     }
 
-    /// The GPU's own processor hangs: calls into the driver do not return, and no process dies.
+    /// The GPU's system processor hangs: driver calls do not return, and no process dies.
     fn gsp(&mut self, v: Victim, down: f64) {
         self.note(Kind::Gsp, v, self.this_gpu(v), down);
         self.freeze(v.job);
@@ -167,7 +166,7 @@ impl World {
         self.freeze(v.job);
         let text = *self.noise.pick(&BUGS);
         self.die(v.job, v.rank(), 0.0, Some(text));
-        // The same happens to a few more before the launcher ends them all.
+        // A few more ranks fail in the same way before the launcher ends all.
         for _ in 0..self.noise.index(3) {
             let (rank, after) = (self.noise.index(self.jobs[v.job].ranks()), self.noise.between(0.1, 0.9));
             if rank != v.rank() {
@@ -177,7 +176,7 @@ impl World {
         self.aftermath(v, down, false);
     }
 
-    /// A cable of one node, or the switch of several.
+    /// A fault of one node's cable, or of the switch of several nodes.
     fn network(&mut self, v: Victim, down: f64) {
         let leaf = self.nodes[v.node].leaf;
         let hit: Vec<usize> =
@@ -220,7 +219,7 @@ impl World {
         self.aftermath(v, down, true);
     }
 
-    /// Power, chassis, board, CPU or memory: the node is gone at once, or its kernel logs something
+    /// Power, chassis, board, CPU or memory: the node is lost at once, or its kernel logs something
     /// first.
     fn host(&mut self, v: Victim, down: f64) {
         self.note(Kind::Host, v, self.this_node(v), down);
@@ -229,7 +228,7 @@ impl World {
             for rank in v.ranks() {
                 self.at(0, Do::Die { job: v.job, rank, event: None });
             }
-            // A power failure closes no connection: it is noticed by the silence.
+            // A power failure closes no connection, so it is noticed by the silence.
             let silence = self.noise.between(12.0, 16.0);
             self.nodes[v.node].up = false;
             self.in_secs(silence, Do::Lose { node: v.node, reason: "silent for 15 s" });
@@ -244,7 +243,7 @@ impl World {
         self.aftermath(v, down, true);
     }
 
-    /// A link is down, and after half a minute it is more than a blink.
+    /// A link is down, and after half a minute it counts as lost.
     fn link_lost(&mut self, node: usize, device: usize, within: f64, down: f64) {
         let (name, after) = (words::device(device), self.noise.between(0.0, within));
         self.nodes[node].health.downs[device] += 1.0;

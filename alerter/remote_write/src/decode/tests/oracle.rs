@@ -1,4 +1,4 @@
-//! Both sides brought to one form, and requests to compare them on.
+//! Converts the results of both decoders to one form, and generates requests to compare them.
 
 use proptest::prelude::*;
 use prost::Message;
@@ -7,7 +7,7 @@ use crate::decode::{Decoder, Malformed, Totals, Version};
 use crate::hash::Key;
 use crate::schema::{Label, Request, Sample, TimeSeries, TimeSeries2, WriteRequest};
 
-/// A series with nothing borrowed and the bits of its values.
+/// An owned series with the bits of its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plain {
     pub(super) labels: Vec<(String, String)>,
@@ -16,7 +16,7 @@ pub(super) struct Plain {
     pub(super) exemplars: u32,
 }
 
-/// Everything that our decoder says about a body; the first bad label is an error of the whole.
+/// The full result of our decoder for a body; the first bad label is an error of the whole body.
 pub(super) fn ours(version: Version, body: &[u8]) -> Result<(Vec<Plain>, Vec<Key>, Totals), Malformed> {
     let mut read = Vec::new();
     let mut keys = Vec::new();
@@ -39,7 +39,7 @@ pub(super) fn ours(version: Version, body: &[u8]) -> Result<(Vec<Plain>, Vec<Key
     Ok((read.into_iter().collect::<Result<_, _>>()?, keys, totals))
 }
 
-/// What prost says; `None` where it refuses.
+/// The result of prost; `None` if it refuses the body.
 pub(super) fn oracle(version: Version, body: &[u8]) -> Option<Vec<Plain>> {
     match version {
         Version::V1 => Some(WriteRequest::decode(body).ok()?.timeseries.iter().map(plain1).collect()),
@@ -62,7 +62,7 @@ fn plain1(series: &TimeSeries) -> Plain {
     }
 }
 
-/// `None` where a reference or its text is bad.
+/// A 2.0 series; `None` if a reference or its text is invalid.
 fn plain2(symbols: &[Vec<u8>], series: &TimeSeries2) -> Option<Plain> {
     let (pairs, []) = series.labels_refs.as_chunks::<2>() else { return None };
     let text = |index: u32| String::from_utf8(symbols.get(index as usize)?.clone()).ok();
@@ -77,7 +77,7 @@ fn plain2(symbols: &[Vec<u8>], series: &TimeSeries2) -> Option<Plain> {
     })
 }
 
-/// A series of either version, before it is written down.
+/// A series of either version, before it is encoded.
 #[derive(Debug, Clone)]
 pub(super) struct Spec {
     pub(super) plain: Plain,
@@ -88,7 +88,7 @@ fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         2 => Just(String::new()),
         6 => proptest::collection::vec(any::<char>(), 0..8).prop_map(|chars| chars.into_iter().collect()),
-        // Longer than one byte of length can say.
+        // Longer than one length byte can hold.
         1 => (100usize..400).prop_map(|length| "x".repeat(length)),
     ]
 }
@@ -137,7 +137,7 @@ pub(super) fn encode(version: Version, specs: &[Spec]) -> Vec<u8> {
     }
 }
 
-/// A message that is only counted: one varint.
+/// A message that is only counted: it has one varint.
 const UNREAD: &[u8] = &[8, 1];
 
 pub(super) fn series1(Spec { plain, .. }: &Spec) -> TimeSeries {

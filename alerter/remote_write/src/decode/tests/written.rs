@@ -1,8 +1,8 @@
-//! Bodies written field by field, for what prost never writes.
+//! Bodies that are encoded field by field, for cases that prost never writes.
 
 use proptest::prelude::*;
 
-/// A field: its number and what it holds.
+/// A field: its number and its value.
 #[derive(Debug, Clone)]
 pub(super) enum Wire {
     Varint(u32, u64),
@@ -54,7 +54,7 @@ pub(super) fn write(fields: &[Wire]) -> Vec<u8> {
     out
 }
 
-/// Fields with small numbers and mostly messages, so that many fit one of the schemas by chance.
+/// Fields with small numbers that are mostly messages, so that many match a schema by chance.
 pub(super) fn fields() -> impl Strategy<Value = Vec<Wire>> {
     let number = || prop_oneof![6 => 1u32..7, 1 => 7u32..40];
     let small = || prop_oneof![0u64..4, any::<u64>()];

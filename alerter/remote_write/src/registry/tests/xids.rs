@@ -1,4 +1,4 @@
-//! XIDs, out of what Prometheus scraped.
+//! XIDs in series that Prometheus scraped.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn harmless(code: u32) -> String {
 }
 
 impl Door {
-    /// The XIDs that a scrape tells of.
+    /// The XIDs that a scrape reports.
     fn xids(&mut self, second: i64, values: &[(&str, f64)]) -> Vec<Event> {
         let mut found = events(self.scrape(second, values));
         found.extend(events(self.tick(second + 3)));
@@ -23,7 +23,7 @@ impl Door {
         found
     }
 
-    /// Their codes and levels.
+    /// The codes and levels of the XIDs that a scrape reports.
     fn codes(&mut self, second: i64, values: &[(&str, f64)]) -> Vec<(i64, String)> {
         let of = self.xids(second, values).into_iter();
         of.map(|event| (event.code.unwrap(), event.level.unwrap())).collect()
@@ -75,11 +75,11 @@ fn a_counter_that_appears_is_new_where_an_earlier_page_was_without_it() {
     let (first, second) = (counter(UUID, 48), counter(UUID, 79));
     assert_eq!(door.codes(0, &[(&first, 1.0), (READ, 900.0)]), NONE, "since the boot");
     assert_eq!(door.codes(15, &[(&first, 1.0), (READ, 900.0), (&second, 1.0)]), error(79));
-    // A page that is made before the log was read is without those that were before.
+    // A page from before the exporter read the log lacks the XIDs of that log.
     let mut door = Door::new(Config::default());
     door.scrape(0, &[(UP, 1.0), (STEP, 1.0)]);
     assert_eq!(door.codes(15, &[(&first, 1.0), (STEP, 2.0), (READ, 900.0)]), NONE);
-    // What one Prometheus of a pair sends comes before what the other scraped earlier.
+    // Samples of one Prometheus of a pair arrive before older ones of the other.
     let mut door = Door::new(Config::default());
     door.scrape(0, &[(READ, 900.0)]);
     assert_eq!(door.codes(2, &[(&first, 1.0)]), NONE);
@@ -102,10 +102,10 @@ fn a_scrape_that_failed_is_no_reboot() {
     door.xids(0, &[(READ, 900.0), (&fell_off, 1.0)]);
     door.xids(15, &[(READ, GONE), (&fell_off, GONE), (UP, 0.0)]);
     assert_eq!(door.codes(30, &[(READ, 901.0), (&fell_off, 1.0), (UP, 1.0)]), NONE);
-    // Nor does the counter begin at zero where a page was made before the log was read.
+    // The counter does not begin at zero either if a page was made before the log was read.
     door.xids(45, &[(READ, GONE), (&fell_off, GONE), (STEP, 1.0)]);
     assert_eq!(door.codes(60, &[(READ, 950.0), (&fell_off, 1.0), (STEP, 1.0)]), NONE);
-    // After a reboot the page is without it, until there is another one.
+    // After a reboot the page lacks the XID until a new one occurs.
     door.xids(75, &[(READ, GONE), (&fell_off, GONE), (UP, 0.0)]);
     for second in [300, 315] {
         assert_eq!(door.codes(second, &[(READ, 500.0), (UP, 1.0)]), NONE);
@@ -118,7 +118,7 @@ fn an_error_of_nvlink_that_does_no_harm_is_a_ticket() {
     let mut door = Door::new(Config::default());
     let (all, mild) = (counter(UUID, 145), harmless(145));
     door.xids(0, &[(READ, 900.0)]);
-    // The one counter may come in another request than the other.
+    // The two counters may arrive in different requests.
     assert_eq!(door.scrape(15, &[(&all, 1.0), (READ, 901.0)]).len(), 1, "the instance is up");
     let found = door.xids(15, &[(&mild, 1.0)]);
     let rated: Vec<_> = found.iter().map(|e| (e.code, e.level.as_deref(), &e.extra["action"])).collect();
@@ -166,7 +166,7 @@ fn a_code_of_dcgm_that_is_a_label_too_makes_another_series() {
     door.xids(0, &[(&last(0), 0.0)]);
     assert_eq!(door.codes(15, &[(&last(0), GONE), (&last(48), 48.0)]), error(48));
     assert_eq!(door.codes(30, &[(&last(48), GONE), (&last(95), 95.0)]), error(95));
-    // Parts of a GPU that differ are no news with every scrape.
+    // Partitions of a GPU with different codes are not new XIDs in every scrape.
     let of =
         |part: u32| format!(r#"DCGM_FI_DEV_XID_ERRORS{{UUID="{UUID}",GPU_I_ID="{part}",instance="a:9400"}}"#);
     for second in [0, 15, 30] {

@@ -17,13 +17,13 @@ use stepwatch_model::{Kind, Severity};
 /// The rules that hold unless they are switched off.
 const BUILT_IN: [BuiltIn; 2] = [
     BuiltIn {
-        name: "hang-hides-slowness",
+        name: "hang-suppresses-slowness",
         source: &["kind=\"hang\""],
         target: &["cause=\"speed\""],
         equal: "run",
     },
     BuiltIn {
-        name: "dead-node-hides-gpus",
+        name: "dead-node-suppresses-gpus",
         source: &["kind=\"node_fault\"", "severity=\"page\""],
         // Only tickets. The only fault of the host may be a file system, so a GPU that pages needs
         // a response of its own.

@@ -1,5 +1,4 @@
-//! What is sent unencrypted, and to whom: invalid certificates, and relays that somebody keeps from
-//! encrypting.
+//! Tests what is sent unencrypted: invalid certificates, and relays without encryption.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use tempfile::TempDir;
 use super::super::*;
 use crate::notify::tests::page;
 
-/// An authority of our own, and what it vouches for.
+/// A private certificate authority.
 struct Authority {
     dir: TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -30,7 +29,7 @@ impl Authority {
         Self { dir, issuer }
     }
 
-    /// A server that goes by `name`.
+    /// The TLS configuration of a server with this name.
     fn server(&self, name: &str) -> Arc<ServerConfig> {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -131,7 +130,7 @@ async fn a_relay_that_is_kept_from_encrypting_is_sent_no_mail() {
         assert!(!failure.error.contains(FakeSmtp::PASSWORD), "{}", failure.error);
         kept_secret(&relay);
     }
-    // A relay that does not encrypt where encryption is expected from the first byte.
+    // A relay that does not encrypt, although TLS is expected from the first byte.
     let relay = FakeSmtp::start_with(Encryption::Never).await;
     let failure = send(&authority.email(&relay, TlsMode::Tls, true)).await.expect_err("in the clear");
     assert!(!failure.ambiguous, "{failure:?}");

@@ -1,4 +1,5 @@
-//! Which messages of an incident notify people in PagerDuty, in order and each twice.
+//! Tests which messages of an incident notify people in PagerDuty. They are sent in order, each
+//! twice.
 
 use super::page;
 use crate::notify::pagerduty::*;
@@ -11,8 +12,7 @@ fn to(fake: &FakePagerDuty, dir: &tempfile::TempDir) -> PagerDuty {
     Config { routing_key_file: Some(key), events_url: fake.url(), ..Config::default() }.build().unwrap()
 }
 
-/// Everything in order, as the outbox sends it; each twice, as after a crash before the receipt was
-/// kept.
+/// Sends all messages in order, each twice, as after a crash before the receipt was stored.
 async fn send_all(pagerduty: &PagerDuty, all: &[Notification]) {
     let mut memory: Option<String> = None;
     let mut rung = [0, 0];
@@ -56,13 +56,13 @@ async fn a_ticket_that_becomes_a_page_rings() {
     fake.with(|s| {
         assert_eq!(rung(s), [format!("{id}-ticket").as_str(), &id]);
         assert!(s.alerts.iter().all(|a| a.state == AlertState::Resolved), "{:?}", s.alerts);
-        // Resolved by the page, long before the incident was.
+        // The page resolved this alert, long before the incident was resolved.
         assert_eq!(s.alerts[0].log.last().map(|l| l.what.as_str()), Some("resolved"));
     });
 }
 
-/// An incident that nobody has any more is another call, and so is each call of a policy while
-/// nobody has it.
+/// An incident whose acknowledgement was lost is called again, and so is each call of a policy
+/// without an acknowledgement.
 #[tokio::test]
 async fn what_somebody_had_and_has_no_more_rings_again() {
     let (fake, dir) = (FakePagerDuty::start().await, tempfile::tempdir().unwrap());
@@ -83,20 +83,20 @@ async fn what_somebody_had_and_has_no_more_rings_again() {
     let all = [
         trigger(Reason::First),
         trigger(Reason::Repeated),
-        // Both are taken; it expires: the third page.
+        // Both are acknowledged; the acknowledgement expires: the third page.
         ack(),
         trigger(Reason::AckExpired),
         acked_there.clone(),
-        // News of an acknowledged incident calls nobody; a call does: the fourth page.
+        // An update of an acknowledged incident calls nobody; a call does: the fourth page.
         sent(Action::Update, Reason::News, ""),
         trigger(Reason::Escalated),
         acked_there,
-        // Taken back there, the service notifies people by itself; the next call is the one after
-        // it.
+        // Taken back in PagerDuty, which notifies people by itself; only the call after that
+        // counts.
         back(&actor("Jane", Some("pd"))),
         trigger(Reason::StillFiring),
         ack(),
-        // Taken back elsewhere: one more.
+        // Taken back elsewhere: one more page.
         back("api:ann"),
         sent(Action::Resolve, Reason::Resolved, ""),
     ];
@@ -114,8 +114,8 @@ async fn what_somebody_had_and_has_no_more_rings_again() {
     });
 }
 
-/// A service that groups alerts notifies nobody of those that it adds to an incident; it does of an
-/// incident that somebody had and nobody has any more.
+/// A service that groups alerts notifies nobody of alerts that it adds to an incident. It does
+/// notify for an incident whose acknowledgement was lost.
 #[tokio::test]
 async fn a_service_that_groups_rings_again_for_what_nobody_has_any_more() {
     let (fake, dir) = (FakePagerDuty::start().await, tempfile::tempdir().unwrap());
@@ -126,7 +126,7 @@ async fn a_service_that_groups_rings_again_for_what_nobody_has_any_more() {
     fake.with(|s| assert_eq!(rung(s), [id.clone(), format!("{id}-3")]));
 }
 
-/// An acknowledged ticket that is sent again is one more ticket, and the page that it becomes has a
+/// An acknowledged ticket that is sent again is a new ticket, and the page that it becomes has a
 /// key of its own.
 #[tokio::test]
 async fn a_ticket_rings_again_too() {
@@ -147,8 +147,8 @@ async fn a_ticket_rings_again_too() {
     });
 }
 
-/// A call that waited until the incident was over notifies nobody, and what an earlier attempt may
-/// have opened ends.
+/// A call that waited until the incident was over notifies nobody, and an alert that an earlier
+/// attempt may have opened is resolved.
 #[tokio::test]
 async fn nobody_is_called_for_what_is_over() {
     let id = page(Action::Trigger).incident;
@@ -159,7 +159,7 @@ async fn nobody_is_called_for_what_is_over() {
         let ring = Some(Ring { number: 1, page: true });
         let attempt = Attempt { ring, ..Attempt::first(&call) };
         if called {
-            // The answer is lost, and the memory with it.
+            // The answer and the memory are lost.
             pagerduty.send(attempt).await.unwrap();
         }
         let mut late = call.clone();
@@ -173,8 +173,8 @@ async fn nobody_is_called_for_what_is_over() {
     }
 }
 
-/// Resolved by hand while it still fired, answered before or not: PagerDuty has closed its alert,
-/// and the next call opens one.
+/// A person resolved the incident while it still fired, acknowledged or not: PagerDuty has closed
+/// its alert, and the next call opens one.
 #[tokio::test]
 async fn what_comes_back_after_it_was_resolved_rings() {
     for answered in [false, true] {
@@ -192,7 +192,7 @@ async fn what_comes_back_after_it_was_resolved_rings() {
     }
 }
 
-/// The service resolves by itself what is open for too long, and news of it would open another
+/// The service resolves alerts that are open for too long, after which an update would open another
 /// alert.
 #[tokio::test]
 async fn news_of_what_the_service_resolved_by_itself_ring_nobody() {

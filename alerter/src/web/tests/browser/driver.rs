@@ -1,4 +1,4 @@
-//! A Chromium without a window, driven by ChromeDriver over the WebDriver protocol
+//! A headless Chromium, driven by ChromeDriver over the WebDriver protocol
 //! (<https://www.w3.org/TR/webdriver2/>).
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -19,7 +19,7 @@ pub(super) enum Look {
     Dark,
 }
 
-/// One browser; it ends with the value.
+/// One browser, which is closed on drop.
 #[derive(Debug)]
 pub(super) struct Driver {
     driver: Child,
@@ -29,7 +29,7 @@ pub(super) struct Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A driver that is killed leaves Chromium and its directory behind.
+        // A killed driver leaves Chromium and its directory behind.
         let _ = self.end_session();
         let _ = self.driver.kill();
         let _ = self.driver.wait();
@@ -37,14 +37,14 @@ impl Drop for Driver {
 }
 
 impl Driver {
-    /// Returns when Chromium has ended; without a runtime, which may be ending as well.
+    /// Returns when Chromium has ended. It uses no runtime, because that may be ending too.
     fn end_session(&self) -> std::io::Result<()> {
         let address = self.session.trim_start_matches("http://");
         let (host, path) = address.split_once('/').unwrap_or((address, ""));
         let mut stream = TcpStream::connect(host)?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         write!(stream, "DELETE /{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n")?;
-        // The driver answers when Chromium has ended, and keeps the connection.
+        // The driver answers when Chromium has ended, and keeps the connection open.
         stream.read(&mut [0; 512]).map(drop)
     }
 
@@ -110,7 +110,7 @@ impl Driver {
         self.post("/url", json!({"url": url})).await.unwrap();
     }
 
-    /// What a person reads.
+    /// The visible text.
     pub(super) async fn text(&self) -> String {
         self.run("return document.body.innerText", json!([])).await.as_str().unwrap_or_default().to_owned()
     }
@@ -132,7 +132,7 @@ impl Driver {
         self.run(script, json!([css, value])).await;
     }
 
-    /// Presses a key wherever the focus is.
+    /// Presses a key at the focused element.
     pub(super) async fn press(&self, key: &str) {
         let strokes = json!([{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]);
         self.post("/actions", json!({"actions": [{"type": "key", "id": "keys", "actions": strokes}]}))
@@ -149,7 +149,7 @@ impl Driver {
         self.run("return document.querySelector(arguments[0]) !== null", json!([css])).await == true
     }
 
-    /// Whether all of it is on the screen.
+    /// Whether the whole element is on the screen.
     pub(super) async fn in_view(&self, css: &str) -> bool {
         let script = "const r = document.querySelector(arguments[0]).getBoundingClientRect(); \
                       return r.top >= 0 && r.bottom <= innerHeight && r.left >= 0 && r.right <= innerWidth";
@@ -160,16 +160,16 @@ impl Driver {
         self.run("return document.documentElement.scrollWidth > innerWidth", json!([])).await == true
     }
 
-    /// The whole page, as PNG.
+    /// A picture of the whole page as PNG.
     pub(super) async fn picture(&self) -> Vec<u8> {
         let wanted = json!({"format": "png", "captureBeyondViewport": true});
         let taken = self.devtools("Page.captureScreenshot", wanted).await;
         BASE64_STANDARD.decode(taken["data"].as_str().unwrap_or_else(|| panic!("{taken}"))).unwrap()
     }
 
-    /// Rules of axe-core that the page breaks, each with the first element that does.
+    /// The axe-core rules that the page violates, each with its first element.
     pub(super) async fn axe(&self) -> Vec<String> {
-        // By DevTools: the policy of our pages lets no other script in.
+        // Injected by DevTools, because our policy allows no other script.
         self.devtools("Runtime.evaluate", json!({"expression": AXE})).await;
         let ask = "axe.run().then((r) => r.violations.map((v) => `${v.id}: ${v.nodes[0].html} (${v.nodes[0].failureSummary})`))";
         let ask = json!({"expression": ask, "awaitPromise": true, "returnByValue": true});
@@ -178,8 +178,7 @@ impl Driver {
         list.iter().map(|v| v.as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// Errors of scripts and violations of the policy; a picture that an incident does not have is
-    /// none.
+    /// Errors of scripts and policy violations, without the missing chart of an incident.
     pub(super) async fn complaints(&self) -> Vec<String> {
         let log = self.post("/se/log", json!({"type": "browser"})).await.unwrap();
         let texts = log.as_array().unwrap().iter().filter(|entry| entry["level"] == "SEVERE");

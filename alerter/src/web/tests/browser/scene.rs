@@ -1,15 +1,15 @@
-//! One of everything that pages show: incidents, a silence, a run with two attempts, its ranks and
-//! checkpoints, nodes that are well and unwell.
+//! A scene with one of everything that pages show: incidents, a silence, a run with two attempts,
+//! its ranks and checkpoints, healthy and faulty nodes.
 
 use serde_json::{Value, json};
 
 use crate::testing::{TestApp, rank_dead, step, wait_for};
 
 const RANKS: u64 = 8;
-/// Steps of the first attempt, and of the second from where on.
+/// The number of steps of the first attempt, and the first step of the second one.
 const FIRST: u64 = 120;
 const AGAIN: u64 = 100;
-/// What an attempt takes before its first step, and a checkpoint, in seconds.
+/// The seconds before the first step of an attempt, and of a checkpoint.
 const START_SECONDS: f64 = 60.0;
 const SAVE_SECONDS: f64 = 41.5;
 const STEPS: u64 = 400;
@@ -17,7 +17,7 @@ const STEPS: u64 = 400;
 const SCHEDULE: &str = "users: [{name: ann, notify: [hook]}]\nschedules:\n  - {name: primary, time_zone: UTC, \
                         layers: [{name: l, users: [ann], start: 2026-01-05T09:00, rotation: weekly}]}\n";
 
-/// The service, and the paths of its pages.
+/// Starts the service with the scene; returns the paths of its pages.
 pub(super) async fn with_one_of_everything() -> (TestApp, Vec<String>) {
     // All nodes of the scene have one exporter.
     let app = TestApp::start_with_many_nodes(SCHEDULE).await;
@@ -27,7 +27,7 @@ pub(super) async fn with_one_of_everything() -> (TestApp, Vec<String>) {
     let silence = r#"{"matchers":["run=gpt"],"duration":"2h","created_by":"ann","comment":"x"}"#;
     assert_eq!(app.post("/api/v1/silences", "application/json", silence).await.0, 200);
     wait_for("the run and its ranks", async || {
-        // Until it is heard of, a run is not found.
+        // A run is not found before its first report.
         let of_run = async |what: &str| {
             let (status, body) = app.get(&format!("/api/v1/runs/mixtral-8x7b/{what}")).await;
             let known = (status == 200).then_some(body)?;
@@ -60,9 +60,9 @@ pub(super) async fn with_one_of_everything() -> (TestApp, Vec<String>) {
     (app, pages.into())
 }
 
-/// A run that failed once, was started with another driver, and goes on with a slow rank.
+/// A run that failed once, was started with another driver, and continues with a slow rank.
 fn long_run(mut seq: u64) -> String {
-    // So that the last step is now.
+    // Chosen so that the last step is now.
     let mut at = jiff::Timestamp::now().as_millisecond() as f64 / 1000.0
         - 4.0 * (STEPS + FIRST - AGAIN) as f64
         - 2.0 * START_SECONDS

@@ -1,9 +1,10 @@
-//! One look at the node: every job that any source knows, and the devices that it holds.
+//! One survey of the node: the jobs that any source knows, and their devices.
 //!
-//! What several sources report of one job is merged. For GPUs, the files of a prolog take
+//! The reports of several sources about one job are merged. For GPUs, the files of a prolog take
 //! precedence, then the variables of the scheduler, then the devices that the processes have open.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,19 +24,19 @@ use crate::processes::stat::read_stat;
 use crate::roots::{self, Roots};
 use crate::training::TrainingProcess;
 
-/// Processes of one job whose environment is looked at: ranks come before the many workers that
+/// The most processes of one job whose environment is read; ranks come before the many workers that
 /// they start.
 const MAX_READ: usize = 256;
-/// Processes of one job whose open files are looked at.
+/// The most processes of one job whose open files are inspected.
 const MAX_OPEN: usize = 64;
 /// How long the list of devices that a process has open is reused.
 const OPEN_AGAIN: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Survey {
-    /// Processes that were looked at, by pid.
+    /// The processes that were inspected, by pid.
     seen: BTreeMap<u32, Seen>,
-    /// Minor numbers of the GPUs that a process had open, and when.
+    /// The minor numbers of the GPUs that a process had open, and when.
     open: BTreeMap<u32, (Instant, BTreeSet<u32>)>,
     instances: Instances,
     claimed: Claimed,
@@ -45,39 +46,39 @@ pub(super) struct Survey {
     pub(super) prolog_read: bool,
 }
 
-/// A process does not change its environment but by becoming another program.
+/// An inspected process. Its environment changes only when it executes another program.
 #[derive(Debug)]
 struct Seen {
     command: String,
     ticks: u64,
-    /// Seconds after boot.
+    /// The start time in seconds after boot.
     started: f64,
-    /// `None` when it may not be read.
+    /// The facts of the environment; `None` if it may not be read.
     facts: Option<Arc<Facts>>,
 }
 
-/// What is known of a job before its processes are read.
+/// The facts about a job before its processes are read.
 #[derive(Debug, Default)]
 struct Draft {
     scheduler: Scheduler,
     pids: BTreeSet<u32>,
-    /// Those of them whose step has all of the job's devices here.
+    /// The processes whose step has all of the job's devices here.
     with_all: BTreeSet<u32>,
-    /// From the files of a prolog.
+    /// The devices from the files of a prolog.
     devices: BTreeSet<Device>,
     uid: Option<u32>,
     runs: BTreeSet<String>,
     in_group: bool,
-    /// A control group of the scheduler shows it, which no user can make.
+    /// Whether a control group of the scheduler shows it, which no user can create.
     attested: bool,
 }
 
-/// The inputs of one look at the node.
+/// The inputs of one survey.
 #[derive(Clone, Copy)]
 struct Look<'a> {
     roots: &'a Roots,
     known: &'a Known,
-    /// Unix time.
+    /// The Unix time of the boot.
     booted: Option<f64>,
     now: Instant,
 }
@@ -113,7 +114,7 @@ impl Survey {
         let mut jobs: Vec<Job> = drafts.into_iter().map(|(id, draft)| self.job(look, id, draft)).collect();
         for job in &mut jobs {
             let named = job.named.iter().map(|run| cx.hub.canonical(run).into_owned());
-            // Whoever gives a process the name of another user's run does not get that run.
+            // A user who gives a process the name of another user's run does not get that run.
             let theirs = cx.hub.runs_of(Principal::from_uid(job.uid));
             job.named = named.filter(|run| theirs.contains(run)).collect();
         }
@@ -126,12 +127,12 @@ impl Survey {
         Found { jobs, pods }
     }
 
-    /// Jobs named by processes that were too many to remember.
+    /// The number of claims dropped because processes named too many jobs.
     pub(super) fn claims_dropped(&self) -> u64 {
         self.claimed.dropped
     }
 
-    /// Assigns training processes to their jobs. Returns those whose process shows no job.
+    /// Assigns training processes to their jobs. Returns those that name no job.
     fn attach<'a>(
         &mut self,
         roots: &Roots,
@@ -161,9 +162,9 @@ impl Survey {
         self.attach_by_environ(roots, others, drafts, now)
     }
 
-    /// Assigns these to the jobs that their environments name. Anybody can name any job there, so a
-    /// process joins only a job of its own user, or any job if its user is root. A job that no
-    /// control group shows is that of the user who named it first.
+    /// Assigns processes to the jobs in their environments. Any user can name any job there, so a
+    /// process joins only a job of its own user, or any job if it belongs to root. A job without a
+    /// control group belongs to the user who named it first.
     fn attach_by_environ<'a>(
         &mut self,
         roots: &Roots,
@@ -214,7 +215,12 @@ impl Survey {
         if let Some(seen) = seen {
             return seen.facts.clone();
         }
-        let facts = processes::environ(roots, pid).ok().map(|bytes| Arc::new(Facts::parse(&bytes)));
+        let environ = match processes::environ(roots, pid) {
+            // It is read at another time.
+            Err(err) if err.kind() == ErrorKind::TimedOut => return None,
+            environ => environ.ok(),
+        };
+        let facts = environ.map(|bytes| Arc::new(Facts::parse(&bytes)));
         let seen = Seen { command: stat.command, ticks, started: stat.started, facts: facts.clone() };
         self.seen.insert(pid, seen);
         facts
@@ -228,7 +234,7 @@ impl Survey {
         let looked = || draft.pids.iter().filter_map(|pid| self.seen.get(pid));
         let oldest = looked().map(|s| s.started).min_by(f64::total_cmp);
         self.unreadable += looked().filter(|s| s.facts.is_none()).count();
-        // A shell that a user opened in the job may be in another one by its environment.
+        // A shell that a user opened in the job may belong to another one by its environment.
         facts.retain(|(_, f)| !f.is_foreign_to(&id));
         let named = facts.iter().filter_map(|(_, f)| f.run.clone()).collect();
         facts.retain(|(_, f)| f.identity_of(&id).is_some());
@@ -259,7 +265,7 @@ impl Survey {
         }
     }
 
-    /// The devices of a job, and how many it names, by the environments that are of this job.
+    /// The devices of a job and the number that it names, from the environments of its processes.
     fn devices(
         &mut self,
         look: Look<'_>,
@@ -322,7 +328,7 @@ impl Survey {
         pods
     }
 
-    /// A pod with GPUs is a job, unless what runs in it is: a scheduler's node may itself be a pod.
+    /// Pods with GPUs as jobs, unless they contain a job: a scheduler's node may itself be a pod.
     fn jobs_of_pods(
         &mut self,
         look: Look<'_>,
@@ -345,7 +351,7 @@ impl Survey {
             let Some(facts) = self.facts(roots, process.pid) else { continue };
             let mut devices: BTreeSet<Device> = facts.visible.iter().flat_map(|v| known.uuids(v)).collect();
             if devices.is_empty() {
-                // If the runtime uses CDI, the environment names none.
+                // If the runtime uses CDI, the environment names no devices.
                 devices = self.open(look, &[process.pid].into());
             }
             let namespace = || processes::namespace(roots, process.pid);
@@ -363,23 +369,23 @@ impl Survey {
     }
 }
 
-/// The user of a job's processes: root only if all are, for programs of root are in the jobs of
-/// users too.
+/// The user of a job's processes. It is root only if all are root's, because users' jobs also
+/// contain programs of root.
 fn user_of(roots: &Roots, pids: &BTreeSet<u32>) -> Option<u32> {
     let mut users = pids.iter().take(MAX_READ).filter_map(|pid| processes::user(roots, *pid)).peekable();
     let first = users.peek().copied();
     users.find(|uid| *uid != 0).or(first)
 }
 
-/// The GPUs that Slurm gave, by its own variables: to the job's script on the node where that runs,
-/// to any other step on each of its nodes.
+/// The GPUs in Slurm's own variables: those of the job for its script, those of the step for any
+/// other step.
 fn given(facts: &Facts, has_all: bool) -> Option<&str> {
     if has_all { facts.job_gpus.as_deref() } else { facts.step_gpus.as_deref() }
 }
 
-/// The devices that environments name, and how many those are. An environment names devices that
-/// the process may see and devices that it was given: UUIDs identify a device, and take precedence
-/// over numbers.
+/// The devices that environments name, and their number. Environments name devices that the process
+/// may use and devices that it was given: UUIDs identify a device, so they take precedence over
+/// numbers.
 fn devices_of<'a>(
     known: &Known,
     environments: impl Iterator<Item = (&'a [String], Option<&'a str>)>,
@@ -393,7 +399,7 @@ fn devices_of<'a>(
     }
     let mut named = devices.len();
     if devices.iter().any(|d| d.gi.is_some() || d.gpu.starts_with("MIG-")) {
-        // The scheduler counts instances, so its numbers are not those of GPUs.
+        // The scheduler numbers instances, so its numbers are not those of GPUs.
         return (devices, named);
     }
     for text in lists {

@@ -1,11 +1,10 @@
-//! The facts of a clause: what was found, typed, for programs to read and for `render` to put into
-//! words.
+//! The facts of a clause: typed values that programs read and `render` puts into words.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clause::Clause;
+use super::Clause;
 use crate::evidence::{Evidence, Observation};
 use crate::number::Num;
 use crate::remedy::Remedy;
@@ -18,38 +17,38 @@ use crate::time::{Span, Ts};
 pub enum Fact {
     /// Shown with four significant digits.
     Number(Num),
-    /// Seconds of one step or so: shown as milliseconds, hundredths of a second or seconds.
+    /// Seconds of about one step: shown as milliseconds, hundredths of a second or seconds.
     Seconds(Num),
-    /// Seconds of a long time: shown as seconds, minutes or hours.
+    /// Seconds of a long duration: shown as seconds, minutes or hours.
     Hours(Num),
-    /// Shown with so many digits behind the point.
+    /// Shown with this number of digits after the decimal point.
     Decimal(Num, u8),
-    /// A share, shown in percent with so many digits behind the point. The form has the sign.
+    /// A share, shown in percent with this number of decimal digits. The form has the percent sign.
     Percent(Num, u8),
     Count(i64),
     Counts(Vec<i64>),
     Step(i64),
     Span(#[serde(with = "millis")] Span),
     Time(Ts),
-    /// A word of ours that the form depends on: a verb, the name of a signal.
+    /// A word from the source code that the form depends on: a verb, the name of a signal.
     Word(Cow<'static, str>),
-    /// Text of other programs and names, as they came.
+    /// Text of other programs and names, unchanged.
     Text(String),
     /// Names, all of which are shown.
     Names(Vec<String>),
-    /// Nodes, of which the first few are shown.
+    /// Nodes, of which only the first few are shown.
     Nodes(Vec<String>),
-    /// As whoever does not know its node needs it.
+    /// A target with its node, for readers who do not know the node.
     Target(Target),
     Targets(Vec<Target>),
-    /// Without its node, which the form has.
+    /// A target without its node, which the form already has.
     Device(Target),
     Observation(Box<Observation>),
     Evidence(Vec<Evidence>),
     Remedy(Box<Remedy>),
     /// A part of the sentence that has facts of its own.
     Clause(Box<Clause>),
-    /// Such parts, and what stands between them.
+    /// Parts of the sentence, and the separator between them.
     Clauses(Vec<Clause>, Cow<'static, str>),
 }
 
@@ -59,17 +58,17 @@ impl Fact {
         Self::Text(text.into())
     }
 
-    /// A number with so many digits behind the point.
+    /// A number with `digits` digits after the decimal point.
     pub fn decimal(value: f64, digits: u8) -> Self {
         Self::Decimal(Num(value), digits)
     }
 
-    /// A share in percent, with so many digits behind the point.
+    /// A share in percent, with `digits` digits after the decimal point.
     pub fn percent(share: f64, digits: u8) -> Self {
         Self::Percent(Num(share), digits)
     }
 
-    /// Parts with `between` between them.
+    /// Parts that are separated by `between`.
     pub fn joined(parts: Vec<Clause>, between: &'static str) -> Self {
         Self::Clauses(parts, between.into())
     }
@@ -129,7 +128,7 @@ impl From<Ts> for Fact {
     }
 }
 
-/// Only what is written in the source is a word: text that is made at run time is [`Fact::text`].
+/// Only literals of the source become words. Text that is made at run time is [`Fact::text`].
 impl From<&'static str> for Fact {
     fn from(word: &'static str) -> Self {
         Self::Word(word.into())
@@ -166,14 +165,14 @@ impl From<Clause> for Fact {
     }
 }
 
-/// A part that a sentence may lack.
+/// An absent part is an empty clause.
 impl From<Option<Clause>> for Fact {
     fn from(clause: Option<Clause>) -> Self {
         clause.unwrap_or_default().into()
     }
 }
 
-/// In the stored form a span is a number of milliseconds, of either sign: two clocks may disagree.
+/// The stored form of a span: signed milliseconds, because two clocks may disagree.
 mod millis {
     use serde::{Deserialize, Deserializer, Serializer};
 

@@ -1,4 +1,4 @@
-//! Where the time of a run went.
+//! How the time of a run was used.
 
 use serde::{Deserialize, Serialize};
 use stepwatch_detect::run::{TimeState, Totals};

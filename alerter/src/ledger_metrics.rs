@@ -1,4 +1,4 @@
-//! Where the time of each run went, and what it cost.
+//! Metrics of how the time of each run was used, and its cost.
 
 use core::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use stepwatch_detect::run::{TimeState, Totals};
 use crate::run_snapshot::RunSnapshot;
 use crate::runtime::Views;
 
-/// Runs whose time is exposed: 28 series each.
+/// The most runs whose time is exposed: each has up to 28 series.
 const MAX_EXPOSED: usize = 500;
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl LedgerMetrics {
     }
 }
 
-/// The name and the help text of a family, and the count of one state.
+/// A family with one series per state: its name, its help text, and the value of a state.
 struct PerState {
     name: &'static str,
     help: &'static str,
@@ -47,7 +47,7 @@ const PER_STATE: [PerState; 2] = [
     },
 ];
 
-/// The same of one number a run.
+/// A family with one number per run.
 struct PerRun {
     name: &'static str,
     help: &'static str,
@@ -102,7 +102,7 @@ impl Collector for LedgerMetrics {
         let hidden = runs.len().saturating_sub(MAX_EXPOSED);
         runs.truncate(MAX_EXPOSED);
         for PerState { name, help, count } in PER_STATE {
-            // No family without a sample: whoever finds its name there expects some.
+            // A family without samples is left out, because readers expect some.
             if runs.iter().all(|run| count(&run.totals, TimeState::Productive).is_none()) {
                 continue;
             }

@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry as Families;
 use stepwatch_remote_write::Registry;
 
-use crate::metrics::{ReasonLabel, Word};
+use super::{ReasonLabel, Word};
 
 #[derive(Debug, Clone, Default)]
 pub struct WriteMetrics {
@@ -56,7 +56,7 @@ impl WriteMetrics {
         self.requests.get_or_create(&CodeLabel { code }).inc();
     }
 
-    pub(super) fn publish(&self, registry: &Registry) {
+    pub(crate) fn publish(&self, registry: &Registry) {
         let counts = registry.counts;
         set(&self.samples, counts.samples);
         set(&self.watched_samples, counts.watched_samples);
@@ -79,7 +79,7 @@ impl WriteMetrics {
     }
 }
 
-/// Brings a counter up to a count that only rises.
+/// Raises a counter to `count`; a smaller count has no effect.
 fn set(counter: &Counter, count: u64) {
     let inner: &AtomicU64 = counter.inner();
     inner.fetch_max(count, Ordering::Relaxed);
