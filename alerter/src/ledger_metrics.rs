@@ -18,11 +18,11 @@ use crate::runtime::Views;
 const MAX_EXPOSED: usize = 500;
 
 #[derive(Debug)]
-pub struct LedgerMetrics(Arc<Views>);
+pub(crate) struct LedgerMetrics(Arc<Views>);
 
 impl LedgerMetrics {
     /// Adds the families to a registry.
-    pub fn register(views: Arc<Views>, registry: &mut Registry) {
+    pub(crate) fn register(views: Arc<Views>, registry: &mut Registry) {
         registry.register_collector(Box::new(Self(views)));
     }
 }

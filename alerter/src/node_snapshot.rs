@@ -113,7 +113,7 @@ impl ConditionSnapshot {
             place: key.place.clone(),
             level: c.level,
             text: c.text.clone(),
-            action: c.action.clone(),
+            action: c.action.as_ref().map_or_else(String::new, |action| action.as_str().to_owned()),
             gpu: c.gpu.clone(),
             began: c.began,
             last: c.last,

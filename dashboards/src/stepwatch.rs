@@ -416,22 +416,26 @@ fn exporter_cost() -> Row {
                 .from_zero()
                 .show(memory.quantile(0.5, ""), "{{cluster}} median")
                 .show(memory.max(""), "{{cluster}} most"),
-            Chart::lines("Page", "How long does a page take, and how old is the oldest?", Unit::Seconds)
-                .from_zero()
-                .show(
-                    of("stepwatch_exporter_page_render_duration_seconds").max(""),
-                    "{{cluster}} slowest to make",
-                )
-                .show(of("stepwatch_exporter_page_timestamp_seconds").min("").age(), "{{cluster}} oldest"),
             Chart::lines(
-                "Series of a page",
-                "How many series has a page, and were some left out?",
+                "Exposition",
+                "How long does /metrics take to render, and how old is the oldest?",
+                Unit::Seconds,
+            )
+            .from_zero()
+            .show(
+                of("stepwatch_exporter_exposition_render_duration_seconds").max(""),
+                "{{cluster}} slowest to render",
+            )
+            .show(of("stepwatch_exporter_exposition_timestamp_seconds").min("").age(), "{{cluster}} oldest"),
+            Chart::lines(
+                "Series of an exposition",
+                "How many series has /metrics, and were some left out?",
                 Unit::Count,
             )
             .from_zero()
-            .show(of("stepwatch_exporter_page_series").max(""), "{{cluster}} most")
+            .show(of("stepwatch_exporter_exposition_series").max(""), "{{cluster}} most")
             .show(
-                all(&of("stepwatch_exporter_page_series_left_out_total").increase(), ""),
+                all(&of("stepwatch_exporter_exposition_series_left_out_total").increase(), ""),
                 "{{cluster}} left out",
             ),
             Chart::table("Youngest exporters", "Which exporters were restarted last?", Unit::Seconds).show(

@@ -1,7 +1,6 @@
-//! The exporter as a whole: made from a configuration, run until it is asked to stop, reloaded in
-//! between.
+//! The exporter as a whole: built from a configuration, run until shutdown, and reloaded meanwhile.
 //!
-//! `main` and the tests in this process start it the same way. Everything that can fail fails in
+//! `main` and in-process tests start it in the same way. All errors of a start occur in
 //! [`App::bind`], before the first event is taken in.
 
 use std::net::SocketAddr;
@@ -47,28 +46,28 @@ use crate::stream::{self, StreamState};
 use crate::training::Archive;
 use crate::{nvml, reply, runs, sources, state};
 
-/// Name of the file that keeps the stream, beside the ingest socket.
+/// The name of the stream's journal, in the directory of the ingest socket.
 const JOURNAL: &str = "stream.journal";
 
-/// What a start takes is over by then: every collector has looked once at what is dear, and every
+/// The start is complete by then: every collector has read its expensive values once, and every
 /// source has begun.
 const SETTLED: Duration = Duration::from_secs(10);
-/// Code that ran once lies in memory for no longer than this. What runs every second is back within
-/// one, for some hundred page faults.
+/// How often code that has not run lately is released from memory. Code that runs every second is
+/// back within one, for some hundred page faults.
 const LET_GO_EVERY: Duration = Duration::from_mins(1);
 
-/// How long a stop waits for the NVIDIA driver.
+/// How long a shutdown waits for the NVIDIA driver.
 const NVML_WAIT: Duration = Duration::from_secs(2);
 
-/// Where a configuration comes from, now and on every reload.
+/// The origin of the configuration, also for every reload.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
-    /// The file; defaults alone without one.
+    /// The configuration file; without one, all defaults apply.
     pub file: Option<PathBuf>,
     /// Options of the command line that override the file.
     pub listen: Option<ListenAddr>,
     pub roots: Roots,
-    /// Configuration of TLS and authentication.
+    /// The configuration file of TLS and authentication.
     pub web: Option<PathBuf>,
 }
 
@@ -83,21 +82,21 @@ impl Setup {
     }
 }
 
-/// Bound and ready to run.
+/// The exporter with its ports and sockets bound.
 #[derive(Debug)]
 pub struct App {
     setup: Setup,
     config: Config,
     web: Option<WebConfig>,
     listener: TcpListener,
-    /// Those of `ingest.otlp`.
+    /// The listeners of `ingest.otlp`.
     otlp: Vec<TcpListener>,
     kubeflow: Kubeflow,
     sockets: Sockets,
 }
 
 impl App {
-    /// Binds the port and the sockets.
+    /// Binds the ports and the sockets.
     pub async fn bind(setup: Setup, config: Config) -> anyhow::Result<Self> {
         let web = setup.web.as_deref().map(WebConfig::load).transpose()?;
         let listener = serve::bind(&config.listen)
@@ -131,7 +130,7 @@ impl App {
         let contents = contents(&setup, &config, (&hub, &nvml), counts, &shutdown);
         let (admin, reloads) = Admin::new(log);
         let latch = admin.latch("the first page");
-        let pages = Arc::new(Exposition::start(Arc::clone(&contents), config.page.interval.into())?);
+        let pages = Arc::new(Exposition::start(Arc::clone(&contents), config.exposition.interval.into())?);
         latch.open();
         if !persistent {
             hub.state_not_saved();
@@ -162,7 +161,8 @@ impl App {
     }
 }
 
-/// Where the stream is kept. The socket beside it is ours alone, and so is the journal.
+/// The configuration of the stream's journal. This process alone owns the socket beside it, so also
+/// the journal.
 fn keep(setup: &Setup, config: &Config) -> Option<Keep> {
     let beside = || config.ingest.path().with_file_name(JOURNAL);
     let journal = config.stream.journal.clone().unwrap_or_else(beside);
@@ -170,7 +170,7 @@ fn keep(setup: &Setup, config: &Config) -> Option<Keep> {
     Some(Keep { journal, kernel_boot })
 }
 
-/// A hub with a new boot id and what is remembered of runs.
+/// Creates a hub with a new boot id and the saved state of runs.
 fn hub(config: &Config, keep: Option<Keep>) -> anyhow::Result<Hub> {
     let mut boot = [0; 8];
     getrandom::fill(&mut boot).context("no randomness for the boot id")?;
@@ -184,7 +184,7 @@ fn hub(config: &Config, keep: Option<Keep>) -> anyhow::Result<Hub> {
     }))
 }
 
-/// What collectors are given.
+/// The access that collectors are given.
 fn access(setup: &Setup, hub: &Hub, nvml: &Nvml) -> Access {
     Access {
         roots: Arc::new(setup.roots.clone()),
@@ -215,12 +215,12 @@ fn contents(
         ingest: counts,
         collectors: ArcSwap::from_pointee(schedule),
         serve: ServeMetrics::default(),
-        max_series: AtomicUsize::new(config.page.max_series),
+        max_series: AtomicUsize::new(config.exposition.max_series),
         started: unix_now(),
     })
 }
 
-/// One page from a standing start, for `--once`.
+/// One exposition of a new process, for `--once`.
 pub fn once(setup: &Setup, config: &Config) -> anyhow::Result<String> {
     let (_trigger, shutdown) = Shutdown::manual();
     let contents =
@@ -251,8 +251,8 @@ fn router(
         })
 }
 
-/// Changes to how this program works are allowed to root and to the user of this program, by
-/// loopback, and to authenticated clients. Any user of the node reaches loopback.
+/// Allows changes of this program's operation only to root and the exporter's own user over
+/// loopback, and to authenticated clients, because any user of the node can reach loopback.
 async fn operators_only(request: Request, next: Next) -> Response {
     let authenticated = request.extensions().get::<Authenticated>().is_some();
     if request.method().is_safe() || authenticated {
@@ -278,7 +278,7 @@ async fn index() -> impl IntoResponse {
     Html(include_str!("index.html"))
 }
 
-/// What a reload changes.
+/// The parts that a reload changes.
 struct Live {
     setup: Setup,
     config: Config,
@@ -306,14 +306,14 @@ impl Live {
     fn limits(&self) -> serve::Limits {
         serve::Limits {
             metrics: self.contents.serve.clone(),
-            // For gRPC.
+            // gRPC needs it.
             http2: true,
-            // After the stream itself gave the reader up, and counted it.
+            // By then the stream itself has dropped the reader and counted it.
             stall_timeout: self.config.stream.slow_after.as_duration() * 2,
-            // Each route that takes a body has a limit of its own, and counts what is over it.
+            // Each route with a body has a limit of its own, and counts larger bodies.
             body_bytes: usize::MAX,
-            // The least that holds a large body of each of two clients at once: with a decode of
-            // one, the connections and a full stream, the exporter stays within 64 MiB.
+            // The least that holds a large body of each of two clients at once. With one decoded
+            // request, the connections and a full stream, the exporter stays within 64 MiB.
             bodies_in_flight: 12 << 20,
             user_of: peer::user_of_connection,
             hosts: Hosts::new(&self.config.web, None),
@@ -321,7 +321,7 @@ impl Live {
         }
     }
 
-    /// All of the new configuration, or nothing of it.
+    /// Applies all of the new configuration, or none of it.
     fn reload(&mut self) -> Result<(), String> {
         let new = self.setup.config().map_err(|e| e.to_string())?;
         let fixed = self.config.needs_restart(&new);
@@ -329,8 +329,8 @@ impl Live {
             return Err(format!("{} cannot change without a restart; nothing was changed", fixed.join(", ")));
         }
         self.hub.set_options(new.training());
-        self.pages.set_interval(new.page.interval.into());
-        self.contents.max_series.store(new.page.max_series, Ordering::Relaxed);
+        self.pages.set_interval(new.exposition.interval.into());
+        self.contents.max_series.store(new.exposition.max_series, Ordering::Relaxed);
         if new.collectors != self.config.collectors {
             let access = access(&self.setup, &self.hub, &self.nvml);
             let schedule = Schedule::start(COLLECTORS, &new.collectors, &access);
@@ -341,7 +341,7 @@ impl Live {
         Ok(())
     }
 
-    /// Runs these sources and no others; one that runs already is left alone.
+    /// Runs exactly these sources; one that is already running is kept.
     fn run_sources(&mut self, wanted: &[SourceConfig]) {
         for (_, trigger) in self.sources.extract_if(.., |(running, _)| !wanted.contains(running)) {
             trigger.fire();
@@ -375,21 +375,21 @@ async fn reload_on_request(mut live: Live, mut requests: mpsc::Receiver<ReloadRe
             request = requests.recv() => request,
         };
         let Some(request) = request else { return };
-        // The client may have disconnected; the reload stands.
+        // The client may have disconnected; the reload remains in effect.
         let _ = request.reply.send(live.reload());
         tokio::spawn(give_back());
     }
 }
 
-/// Gives back the memory that only a beginning takes: a configuration is read by a megabyte of code
-/// that then lies idle.
+/// Releases memory that only the start needs: a configuration is read by a megabyte of code that is
+/// idle afterwards.
 async fn give_back() {
     tokio::time::sleep(SETTLED).await;
     trim();
 }
 
-/// And what is seldom needed after that: a reload, a storm of errors, a person who asks for
-/// everything.
+/// Releases code that is seldom needed later, such as that of a reload, a storm of errors, or a
+/// large request.
 async fn let_go() {
     loop {
         tokio::time::sleep(LET_GO_EVERY).await;
@@ -399,7 +399,8 @@ async fn let_go() {
 
 fn trim() {
     stepwatch_heap::trim();
-    // Tests of builds with debug assertions tell memory from code by how much code is mapped.
+    // Tests of builds with debug assertions distinguish memory from code by the size of mapped
+    // code.
     if !cfg!(debug_assertions) {
         stepwatch_sys::code::let_go();
     }

@@ -1,15 +1,15 @@
-//! Work that can wait a moment for a trainer, for the ingest and for a scrape.
+//! Lowers the priority of work that can wait for trainers, the ingest and scrapes.
 
-/// A share that is enough for a woken thread to run at once where every core is busy, and too
-/// little to take time from trainers: a tenth of their share is far more than is needed.
+/// With this share a woken thread still runs at once if every core is busy, but takes little time
+/// from trainers: a tenth of their share is far more than needed.
 const NICER: i32 = 5;
 
-/// Lowers the priority of the calling thread, and of those that it starts.
+/// Lowers the priority of the calling thread, and of the threads that it starts.
 ///
-/// Not for the thread that calls into NVML: in there it may hold a lock of the driver that a
-/// trainer waits for, and must be done with it soon.
+/// Do not call this on the NVML thread, which may hold a lock of the driver that a trainer waits
+/// for, and must finish soon.
 pub(crate) fn yield_to_others() {
-    // Linux counts niceness by the thread. Where it may not be changed, all are equal.
+    // Linux has niceness for each thread. If it may not be changed, all stay equal.
     let _ = rustix::process::nice(NICER);
 }
 

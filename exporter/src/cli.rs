@@ -149,7 +149,7 @@ mod tests {
         examples(&Cli::command(), &mut found);
         assert!(found.len() >= 8, "{found:?}");
         for line in found {
-            // What stands in quotes is one word.
+            // A quoted part is one word.
             let parts = line.split('\'').enumerate();
             let words =
                 parts.flat_map(

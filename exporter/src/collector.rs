@@ -1,9 +1,9 @@
-//! A collector reads one part of this node, again and again.
+//! A collector reads one part of this node periodically.
 //!
-//! A collector is one file in a room of `collectors/`, which holds its configuration with the
-//! defaults, its families, its code and its tests, and one line in [`crate::collectors`]. It runs
-//! on an OS thread of its own under [`crate::schedule`], so it may block, hang in the kernel or
-//! panic without harm to the page or to its neighbours.
+//! A collector is one file in a directory of `collectors/`, with its configuration and defaults,
+//! its families, its code and its tests, and one line in [`crate::collectors`]. It runs on an OS
+//! thread of its own under [`crate::schedule`], so it may block, hang in the kernel or panic
+//! without harm to the metrics page or to other collectors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::nvml::Nvml;
 use crate::roots::Roots;
 use crate::samples::Samples;
 
-/// The shortest period of anything that is done again and again.
+/// The shortest period of any repeated work.
 pub(crate) const MIN_PERIOD: Period = Period::millis(10);
 
 pub trait Collector: Send {
-    /// Whether this node has what the collector reads. Asked again when it was unsupported: drivers
-    /// come late.
+    /// Whether this node supports the collector. It is called again while unsupported, because
+    /// drivers may be loaded late.
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError>;
 
-    /// Reads once. What cannot be read of one device is left out; with an error, what `out` has is
-    /// all that could be read.
+    /// Reads once. Devices that cannot be read are left out. With an error, `out` has what could be
+    /// read.
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError>;
 
-    /// How much of the last collection was spent waiting for something to happen, which is no work.
+    /// The part of the last collection that was spent waiting for events, which is no work.
     fn waited(&self) -> Duration {
         Duration::ZERO
     }
@@ -37,9 +37,9 @@ pub trait Collector: Send {
 /// Unsupported is not failed: a laptop without InfiniBand is healthy (principle 6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Support {
-    /// And what it found, for people.
+    /// The collector is supported, with a description for people.
     Supported(String),
-    /// And why.
+    /// The collector is not supported, with the reason.
     Unsupported(String),
 }
 
@@ -47,15 +47,15 @@ pub enum Support {
 pub struct Context<'a> {
     pub roots: &'a Roots,
     pub hub: &'a Hub,
-    /// The one thread that talks to NVML.
+    /// The thread that makes all calls of NVML.
     pub nvml: &'a Nvml,
-    /// Every family of this program. Each name is used once.
+    /// Every family of this program, with unique names.
     pub families: Families,
 }
 
 pub type Families = fn() -> Vec<&'static Family>;
 
-/// What collectors are given, owned by the caller.
+/// The owned form of [`Context`], which a caller keeps.
 #[derive(Debug, Clone)]
 pub struct Access {
     pub roots: Arc<Roots>,
@@ -76,8 +76,8 @@ pub enum CollectError {
     Read { path: String, source: std::io::Error },
     #[error("{0}")]
     Other(String),
-    /// A call that another thread makes for the collector does not return, and is over its deadline
-    /// by this much.
+    /// A call that another thread makes for the collector does not return, and has exceeded its
+    /// deadline by `over`.
     #[error("{what}")]
     Stuck { what: String, over: Duration },
 }
@@ -88,20 +88,19 @@ impl CollectError {
     }
 }
 
-/// How often to collect, and how long one collection may take before it counts as stuck.
+/// The interval of a collector, and the time after which a collection counts as stuck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rhythm {
     pub interval: Duration,
     pub deadline: Duration,
 }
 
-/// What the types do not show to be wrong in a collector's configuration, each mistake behind the
-/// key that it is about.
+/// The errors in a collector's configuration that its types allow, each after its key.
 #[derive(Debug, Default)]
 pub struct Mistakes(Vec<String>);
 
 impl Mistakes {
-    /// Shorter periods would make a thread spin.
+    /// Checks a period. A shorter one would busy-loop a thread.
     pub(crate) fn period(self, key: &str, period: Period) -> Self {
         self.unless(period >= MIN_PERIOD, &format!("{key}: must be at least {MIN_PERIOD}"))
     }
@@ -127,7 +126,7 @@ impl Mistakes {
         self
     }
 
-    /// Each behind the path of its configuration.
+    /// The mistakes, each after the path of the configuration.
     pub(crate) fn under(self, path: &str) -> impl Iterator<Item = String> {
         self.0.into_iter().map(move |mistake| format!("{path}.{mistake}"))
     }

@@ -1,31 +1,31 @@
-//! The collectors, in the order of the page. To add one, put its file into the directory of what it
-//! reads, and add its line to the list here, which also declares its module.
+//! The collectors, in the order of the metrics page. To add one, put its file into the directory of
+//! what it reads, and add its line to the list here, which also declares its module.
 
 use crate::collector::{Collector, Rhythm};
 use crate::family::Family;
 use crate::family_filter::Metrics;
 
-/// What the scheduler and the reference need of a collector.
+/// The facts about a collector for the scheduler and the reference.
 #[derive(Debug)]
 pub struct Entry {
     pub name: &'static str,
     pub about: &'static str,
-    /// Devices, files and privileges.
+    /// The devices, files and privileges that it needs.
     pub needs: &'static str,
-    /// What a pass costs, and whom.
+    /// The cost of a pass, and who bears it.
     pub cost: &'static str,
     pub families: &'static [&'static Family],
-    /// `None` when the configuration disables it.
+    /// Builds the collector; `None` if the configuration disables it.
     pub build: fn(&CollectorsConfig) -> Option<Built>,
-    /// Which of the families are on the page.
+    /// The configured choice of its families.
     pub metrics: fn(&CollectorsConfig) -> &Metrics,
 }
 
-/// A collector, and how often to run it.
+/// A collector and its interval.
 pub type Built = (Box<dyn Collector>, Rhythm);
 
-/// Declares the modules of all collectors and makes the list of them. The first braces hold those
-/// that are a directory of their own, the others those of one directory.
+/// Declares the modules of all collectors and builds their list. The first braces hold those with a
+/// directory of their own, the others those in a common directory.
 ///
 /// One line a collector: the key of its settings, its reader, its module, and in brackets the other
 /// collector whose settings it needs. The module must have `Config` (with `enabled` and `check`),
@@ -57,7 +57,7 @@ macro_rules! entries {
         }
 
         impl CollectorsConfig {
-            /// What is wrong with it, each behind the path of its value.
+            /// The errors of the configuration, each after the path of its value.
             pub(crate) fn check(&self) -> Vec<String> {
                 let mut wrong = Vec::new();
                 $(
@@ -68,7 +68,7 @@ macro_rules! entries {
                 wrong
             }
 
-            /// The same with all that is read, for who reads no page.
+            /// The configuration with all families, for callers that do not export them.
             pub(crate) fn with_everything(mut self) -> Self {
                 $(self.$name.metrics = Metrics::everything();)*
                 self
@@ -141,8 +141,8 @@ collectors! {
     }
 }
 
-/// Families whose names can be mistaken. Those of `textfile` are not known before its files are
-/// read.
+/// The families of which a configured name must be one. Those of `textfile` are unknown before its
+/// files are read.
 fn names(collector: &str, families: &'static [&'static Family]) -> &'static [&'static Family] {
     if collector == "textfile" { &[] } else { families }
 }

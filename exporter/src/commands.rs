@@ -1,4 +1,4 @@
-//! What the program does besides serving, one file a command.
+//! The commands besides serving, one file each.
 
 pub mod check;
 pub mod emit;

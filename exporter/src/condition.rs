@@ -1,9 +1,9 @@
-//! Conditions of the node on the stream. A condition is published when it begins and when it ends,
-//! and again every ten minutes while it holds, so that an alerter that starts late, or lost its
-//! place, receives it too.
+//! Streams conditions of the node. A condition is published when it begins and when it ends, and
+//! every ten minutes while it holds, so that an alerter that starts late, or lost its position,
+//! receives it too.
 //!
-//! A collector owns one [`Conditions`] and reports to it on every pass. What happens once and has
-//! no end is no condition: publish it with `once: true`.
+//! A collector owns one [`Conditions`] and reports to it on every pass. An event without an end is
+//! no condition: publish it with `once: true`.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,27 +15,27 @@ use crate::collector::Context;
 use crate::drops::Reason;
 use crate::origin::Origin;
 
-/// A condition that still holds is published again this often.
+/// How often a condition that holds is published again.
 const AGAIN: Duration = Duration::from_mins(10);
-/// Conditions of one collector that hold at a time; those beyond are counted as dropped and not
-/// reported.
+/// The most conditions of one collector that hold at a time; further ones are counted as dropped
+/// and not reported.
 const MAX_HELD: usize = 256;
 
-/// Conditions that one collector has published and whose end it has not published yet.
+/// The conditions of one collector that were published and whose end was not.
 #[derive(Debug, Default)]
 pub struct Conditions(HashMap<Held, Instant>);
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Held {
     condition: NodeCondition,
-    /// What it is that the condition is of: a device, a mount; empty of the node as a whole.
+    /// The subject of the condition: a device or a mount; empty for the whole node.
     key: Box<str>,
 }
 
 impl Conditions {
-    /// Reports whether `condition` of `key` holds now. `make` builds the event, of whichever kind,
-    /// when there is one to publish. The event's `code` is set to whether the condition holds, its
-    /// `name` to that of the condition's row if it has none, and its `level` to `info` at the end.
+    /// Reports whether `condition` of `key` holds now. `make` builds the event, of any kind, if one
+    /// has to be published. The event's `code` is set to whether the condition holds, its `name` to
+    /// that of the condition's row if it has none, and its `level` to `info` at the end.
     pub fn report(
         &mut self,
         cx: &Context<'_>,
@@ -89,8 +89,8 @@ impl Conditions {
         self.0.keys().any(|held| held.condition == condition && *held.key == *key)
     }
 
-    /// Keys whose condition was reported and has not ended. The caller must end those of devices
-    /// that are gone.
+    /// The keys whose condition was reported and has not ended. The caller must end those of
+    /// devices that are gone.
     pub fn keys(&self, condition: NodeCondition) -> Vec<String> {
         let mut keys: Vec<_> = self
             .0
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(conditions.keys(NodeCondition::MountStuck), ["/new"]);
     }
 
-    /// `docs/conditions.md` as it should be.
+    /// The expected contents of `docs/conditions.md`.
     fn document() -> String {
         let mut text = String::from(
             "# Conditions of a node\n\n\
@@ -268,7 +268,7 @@ mod tests {
         }
     }
 
-    /// Names that are not in the table cannot be reported: it is an enum that they are made of.
+    /// Conditions are an enum, so only those of the table can be reported.
     #[test]
     fn every_row_is_reported_by_somebody() {
         let mut collectors = Vec::new();

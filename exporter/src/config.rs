@@ -22,7 +22,7 @@ use crate::training::peaks;
 pub struct Config {
     pub listen: ListenAddr,
     pub web: WebHosts,
-    /// Name of this node in events; the environment's or the host name when absent.
+    /// The name of this node in events; by default that of the environment or the host.
     pub node: Option<String>,
     pub ingest: IngestConfig,
     pub state_dir: PathBuf,
@@ -32,13 +32,13 @@ pub struct Config {
     pub mfu: MfuConfig,
     pub runs: RunsConfig,
     pub stream: StreamLimits,
-    pub page: PageConfig,
+    pub exposition: ExpositionConfig,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GpuConfig {
-    /// The GPU model of this node, where the driver and the trainer do not give it or are wrong:
+    /// The GPU model of this node, if the driver and the trainer give none or a wrong one. It
     /// selects the peak for MFU.
     pub name: Option<String>,
 }
@@ -46,27 +46,26 @@ pub struct GpuConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MfuConfig {
-    /// The convention whose figure is the `mfu` of a step in the stream; the page has all.
+    /// The convention of a step's `mfu` in the stream; the metrics page has all conventions.
     pub convention: Convention,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RunsConfig {
-    /// A run that is silent for this long, without a process, leaves the page.
+    /// A run without a process or reports for this long leaves the metrics page.
     pub forget_after: Period,
-    /// A run whose ranks have all ended stays this long, to be scraped once more.
+    /// How long a run stays after all its ranks have ended, so that it is scraped once more.
     pub linger: Period,
     pub max_runs: usize,
-    /// New names of runs that one user may bring in a minute, after the 200 that they may bring at
-    /// once.
+    /// The most new names of runs that one user may add in a minute, after a burst of 200.
     pub new_per_minute: u32,
-    /// Patterns of names of runs that every user may report; any other run only the user who opened
-    /// it, root and this exporter may report.
+    /// Patterns of run names that every user may report. Any other run may be reported only by the
+    /// user who opened it, root and this exporter.
     pub shared: Vec<String>,
-    /// Of one run.
+    /// The most ranks of one run.
     pub max_ranks: usize,
-    /// Custom metrics of one run on the page.
+    /// The most custom metrics that are exported of one run.
     pub max_custom_metrics: usize,
 }
 
@@ -76,28 +75,28 @@ pub struct StreamLimits {
     pub max_records: usize,
     pub max_bytes: usize,
     pub max_readers: usize,
-    /// Of one address; those who show a password or a certificate are not counted.
+    /// The most readers of one address. Those with a password or a certificate are not counted.
     pub max_readers_per_address: usize,
-    /// A reader that takes nothing for this long is cut off.
+    /// A reader that reads nothing for this long is disconnected.
     pub slow_after: Period,
-    /// Interval of the records that an idle stream sends.
+    /// The interval of heartbeat records on an idle stream.
     pub heartbeat: Period,
-    /// What keeps the stream over a crash of this exporter; in memory, beside the ingest socket,
-    /// when absent.
+    /// The journal that keeps the stream across a crash of this exporter; by default in memory,
+    /// beside the ingest socket.
     pub journal: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct PageConfig {
-    /// How often the page is made.
+pub struct ExpositionConfig {
+    /// The interval at which the exposition is rendered.
     pub interval: Period,
     pub max_series: usize,
 }
 
-/// Names the node where the configuration does not.
+/// The variable with the node's name, if the configuration has none.
 const NODE_VARIABLE: &str = "STEPWATCH_NODE";
-/// Port of the exporter.
+/// The default port of the exporter.
 const PORT: &str = ":9765";
 
 impl Default for Config {
@@ -115,7 +114,7 @@ impl Default for Config {
             mfu: MfuConfig::default(),
             runs: RunsConfig::default(),
             stream: StreamLimits::default(),
-            page: PageConfig::default(),
+            exposition: ExpositionConfig::default(),
         }
     }
 }
@@ -149,7 +148,7 @@ impl Default for StreamLimits {
     }
 }
 
-impl Default for PageConfig {
+impl Default for ExpositionConfig {
     fn default() -> Self {
         Self { interval: Period::secs(1), max_series: 20_000 }
     }
@@ -166,8 +165,7 @@ impl Config {
         if wrong.is_empty() { Ok(config) } else { Err(ConfigError::at_paths(name, text, wrong)) }
     }
 
-    /// What the types do not show to be wrong, all of it at once; each begins with the path of its
-    /// value.
+    /// All errors that the types allow, each with the path of its value.
     fn check(&self) -> Vec<String> {
         let mut wrong = sources::check(&self.sources);
         wrong.extend(self.ingest.check().into_iter().map(|e| format!("ingest.{e}")));
@@ -190,13 +188,13 @@ impl Config {
             ("stream.max_bytes", self.stream.max_bytes),
             ("stream.max_readers", self.stream.max_readers),
             ("stream.max_readers_per_address", self.stream.max_readers_per_address),
-            ("page.max_series", self.page.max_series),
+            ("exposition.max_series", self.exposition.max_series),
         ];
         wrong.extend(
             positive.iter().filter(|(_, v)| *v == 0).map(|(key, _)| format!("{key}: must be at least 1")),
         );
         let short = [
-            ("page.interval", self.page.interval),
+            ("exposition.interval", self.exposition.interval),
             ("stream.slow_after", self.stream.slow_after),
             ("stream.heartbeat", self.stream.heartbeat),
         ];
@@ -214,7 +212,7 @@ impl Config {
 
     /// The name of this node in events.
     pub fn node_name(&self) -> String {
-        // A container's own name is of no use to who drains nodes.
+        // A container's own name is useless to an operator who drains nodes.
         let from_environment = || std::env::var(NODE_VARIABLE).ok().filter(|name| !name.is_empty());
         let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         self.node.clone().or_else(from_environment).unwrap_or_else(host)
@@ -248,7 +246,7 @@ impl Config {
         }
     }
 
-    /// Keys in which `new` differs and that take a restart.
+    /// Keys in which `new` differs and that need a restart.
     pub fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let fixed = [
             ("listen", self.listen != new.listen),
@@ -326,7 +324,7 @@ collectors:
         insta::assert_snapshot!(error("runs:\n  forget_afer: 5m\n"));
         insta::assert_snapshot!(error("mfu: {convention: palm}\n"));
         insta::assert_snapshot!(error(
-            "page: {interval: 0s, max_series: 0}\ncollectors: {nic: {exclude: ['a[']}}\n"
+            "exposition: {interval: 0s, max_series: 0}\ncollectors: {nic: {exclude: ['a[']}}\n"
         ));
     }
 
@@ -336,7 +334,7 @@ collectors:
             let text = format!("collectors: {{{}: {{interval: 0s}}}}", entry.name);
             let error = Config::parse("x.yml", &text).unwrap_err().to_string();
             let explained = error.contains("must be at least 10ms");
-            // It has no rhythm of its own: it follows what happens.
+            // The collector has no interval of its own, because it follows events.
             assert!(explained || error.contains("unknown field"), "{}: {error}", entry.name);
         }
         let counters = Config::parse("x.yml", "collectors: {rdma: {counters_interval: 0s}}").unwrap_err();

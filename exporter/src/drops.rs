@@ -1,5 +1,5 @@
-//! Counts what was refused on its way in, by reason, and by user where a share of users was the
-//! reason: every limit of the ingest counts here (principle 8).
+//! Counts refused input by reason, and also by user if a user's share was the reason. All limits of
+//! the ingest are counted here (principle 8).
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -26,67 +26,66 @@ pub static REFUSED: Family = Family::counter(
 
 pub static FAMILIES: &[&Family] = &[&DROPPED, &REFUSED];
 
-/// Reasons and users that are counted apart; of more, the rest are the same `others`.
+/// The most pairs of reason and user that are counted separately; further ones are `others`.
 const MAX_USERS: usize = 256;
 const OTHERS: &str = "others";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// Not an event.
+    /// The input is not an event.
     Malformed,
-    /// Over the size of an event.
+    /// The event is too large.
     Oversize,
-    /// Another source already reported all of the step, as exactly or more so. Ordinary.
+    /// Another source reported the whole step, at least as exactly. This is ordinary.
     Duplicate,
-    /// Values of a step that another source already reported, as exactly or more so; the rest of
-    /// the event is kept. Ordinary.
+    /// Another source reported some values of the step, at least as exactly. The rest of the event
+    /// is kept. This is ordinary.
     Repeated,
-    /// A source that lags reports an attempt that the run has left.
+    /// A late source reports an attempt that the run has left.
     PastAttempt,
-    /// Over the limit of runs.
+    /// There are too many runs.
     Runs,
-    /// A run of the user with the most, given up for one of a user with fewer.
+    /// A run of the user with the most was dropped for one of a user with fewer.
     RunsShare,
-    /// New names of runs over what one user may bring in a minute.
+    /// A user added too many new names of runs in a minute.
     NewRuns,
-    /// Of a run that is another user's.
+    /// The run belongs to another user.
     NotOwner,
-    /// Another name of a node than this one's: the event has this one's.
+    /// The event named another node, and got the name of this one.
     Node,
-    /// Over the limit of ranks in a run, of a user, or of all.
+    /// There are too many ranks in a run, of a user, or in all.
     Ranks,
-    /// Custom metrics over the limit of a run: not on the page, still in the stream.
+    /// A run has too many custom metrics: they are streamed but not exported.
     Custom,
-    /// Metrics or unknown keys over the limit of an event.
+    /// An event has too many metrics or unknown keys.
     Entries,
-    /// Ranks over the limit of one connection.
+    /// A connection reported too many ranks.
     Identities,
-    /// Connections over the limit.
+    /// There are too many connections.
     Connections,
-    /// Connections that were closed for one of a process or user with fewer.
+    /// A connection was closed for one of a process or user with fewer.
     Share,
-    /// Bodies over the limit of one request.
+    /// The body of a request is too large.
     Body,
-    /// A step so far ahead that it is not accepted alone.
+    /// A step is too far ahead to be accepted alone.
     StepJump,
-    /// A time that cannot be: the event got that of its arrival.
+    /// A time is impossible; the event got that of its arrival.
     Timestamp,
-    /// A value that cannot be, such as a negative norm: the rest of the event stands.
+    /// A value is impossible, such as a negative norm; the rest of the event is kept.
     Absurd,
-    /// Conditions of the node over the limit of what one collector holds: not published.
+    /// A collector has too many conditions; the new one is not published.
     Conditions,
-    /// Datagrams that carried descriptors, which are closed; the datagram itself is accepted. Newer
-    /// kernels refuse them at their sender.
+    /// A datagram carried descriptors, which are closed; the datagram itself is accepted. Newer
+    /// kernels refuse it at the sender.
     Descriptors,
-    /// Datagrams and requests over what one user may send, and packets of a connection that was
-    /// closed for another.
-    Rate,
-    /// Streams of a launcher's lines over the limit: the user's own oldest is no longer read.
-    Streams,
-    /// A stream of lines of the user with the most, given up for one of a user with fewer.
-    StreamsShare,
-    /// What was known of a source, a process or a job of the user with the most, forgotten for
+    /// A user sent datagrams or requests too fast, or packets on a connection that was closed for
     /// another.
+    Rate,
+    /// There are too many streams of launchers: the user's own oldest one is no longer read.
+    Streams,
+    /// A stream of a launcher of the user with the most was dropped for one of a user with fewer.
+    StreamsShare,
+    /// A source, process or job of the user with the most was dropped for another.
     Sources,
 }
 
@@ -155,7 +154,7 @@ impl Reason {
 #[derive(Debug, Default)]
 pub struct Drops {
     all: [AtomicU64; Reason::ALL.len()],
-    /// By reason and label of the user.
+    /// The key is the reason and the label of the user.
     by_user: Mutex<BTreeMap<(Reason, String), u64>>,
 }
 
@@ -168,7 +167,7 @@ impl Drops {
         self.all[reason as usize].fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Counts what was refused to this user.
+    /// Counts `n` refusals for this user.
     pub fn refuse(&self, reason: Reason, whose: Principal, n: u64) {
         self.add(reason, n);
         if n == 0 {
@@ -186,7 +185,7 @@ impl Drops {
         self.all[reason as usize].load(Ordering::Relaxed)
     }
 
-    /// Every reason from the beginning, so that the first drop is an increase.
+    /// Writes every reason from the start, so that the first drop is an increase.
     pub fn write(&self, out: &mut Samples) {
         for reason in Reason::ALL {
             out.set(&DROPPED, &[reason.as_str()], self.get(reason));

@@ -1,8 +1,8 @@
-//! The metrics page: made on a thread of its own, kept, and served as it is.
+//! The metrics page: rendered on a thread of its own, kept, and served as it is.
 //!
-//! A scrape never touches a source, a lock of the training state or the encoder: it gets the last
-//! page, whose time is on it, already encoded in the requested form. `scrape_phase` decides when
-//! pages are made. The number of series is bounded; what does not fit is left out and counted.
+//! A scrape never touches a source, a lock of the training state or the encoder. It gets the last
+//! exposition, which contains its time, already encoded in the requested form. `scrape_phase`
+//! decides when to render. The number of series is bounded; the others are left out and counted.
 
 mod blocks;
 mod scrape_phase;
@@ -37,24 +37,28 @@ use crate::schedule::Schedule;
 use crate::stream::StreamState;
 
 pub static RENDERED: Family = Family::gauge(
-    "stepwatch_exporter_page_timestamp_seconds",
+    "stepwatch_exporter_exposition_timestamp_seconds",
     "seconds",
     &[],
-    "Unix time at which this page was made; the age of its values is the time of the scrape less this",
+    "Unix time at which /metrics was rendered; the age of its values is the time of the scrape less this",
 );
 pub static RENDER_TIME: Family = Family::gauge(
-    "stepwatch_exporter_page_render_duration_seconds",
+    "stepwatch_exporter_exposition_render_duration_seconds",
     "seconds",
     &[],
-    "How long the page before this one took to make",
+    "How long the last rendering of /metrics took",
 );
-pub static SERIES: Family =
-    Family::gauge("stepwatch_exporter_page_series", "", &[], "Series on this page, the exporter's own aside");
-pub static LEFT_OUT: Family = Family::counter(
-    "stepwatch_exporter_page_series_left_out_total",
+pub static SERIES: Family = Family::gauge(
+    "stepwatch_exporter_exposition_series",
     "",
     &[],
-    "Series that pages had no room for, added up over all pages",
+    "Series on /metrics, the exporter's own aside",
+);
+pub static LEFT_OUT: Family = Family::counter(
+    "stepwatch_exporter_exposition_series_left_out_total",
+    "",
+    &[],
+    "Series that /metrics had no room for, added up over all renderings",
 );
 pub static START: Family = Family::gauge(
     "stepwatch_exporter_start_timestamp_seconds",
@@ -73,38 +77,38 @@ pub static CPU: Family =
 
 pub static FAMILIES: &[&Family] = &[&RENDERED, &RENDER_TIME, &SERIES, &LEFT_OUT, &START, &RESIDENT, &CPU];
 
-/// How long each page is encoded in a form after a request for it: longer than any Prometheus waits
-/// between two scrapes.
+/// How long each exposition is encoded in a form after a request for it. Prometheus scrapes more
+/// often.
 const WANTED: Duration = Duration::from_mins(3);
-/// How long an unexpected request waits for a new page, before it gets the last one.
+/// How long an unexpected request waits for a new exposition, before it gets the last one.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Runs that a line of the log names, of those with series that the page had no room for.
+/// The most runs that a log line names whose series found no room.
 const RUNS_LOGGED: usize = 4;
 
-/// Everything that writes to the page.
+/// Everything that writes series.
 #[derive(Debug)]
 pub struct Contents {
     pub hub: Hub,
     pub stream: StreamState,
     pub ingest: Arc<crate::ingest::Counts>,
     pub collectors: ArcSwap<Schedule>,
-    /// What the kit counts of serving.
+    /// The service kit's metrics about serving.
     pub serve: ServeMetrics,
     pub max_series: AtomicUsize,
     pub started: f64,
 }
 
-/// Makes pages, and keeps parts of the page before.
+/// Renders expositions, and reuses parts of the previous one.
 #[derive(Debug, Default)]
 struct Maker {
     render_time: Option<Duration>,
     left_out: u64,
-    /// What the last page had of training and of the exporter.
+    /// The last samples of training and of the exporter itself.
     said: [Samples; 2],
     blocks: Blocks,
     usage: Usage,
     log: LogThrottle,
-    /// When each form was last asked for.
+    /// When each form was last requested.
     asked: [Option<Instant>; Form::ALL.len()],
 }
 
@@ -146,10 +150,15 @@ impl Maker {
         most.sort_by_key(|(_, series)| Reverse(**series));
         let runs: Vec<_> = most.iter().take(RUNS_LOGGED).map(|(run, n)| format!("{run}: {n}")).collect();
         let runs = runs.join(", ");
-        tracing::warn!(count, max, runs, "series that had no room on the page (page.max_series)");
+        tracing::warn!(
+            count,
+            max,
+            runs,
+            "series that had no room on the metrics page (exposition.max_series)"
+        );
     }
 
-    /// Puts together what scrapers will ask for, so that none of them waits for it.
+    /// Encodes the forms that scrapers will request, so that none of them waits for it.
     fn prepare(&mut self, page: &Encoded, wanted: &Wanted) {
         for (form, asked) in Form::ALL.into_iter().zip(&mut self.asked) {
             if wanted.0[form.index()].swap(false, Ordering::Relaxed) {
@@ -162,19 +171,19 @@ impl Maker {
     }
 }
 
-/// What there is room for.
+/// The series for which there is room.
 #[derive(Debug, Default)]
 struct Fitted {
     kept: Vec<Arc<Chunk>>,
     series: usize,
-    /// What they take of the room.
+    /// The room that they use.
     cost: usize,
-    /// Series that were left out, by run; by no name where they are of none.
+    /// The number of series left out, by run; the name is empty for series of no run.
     left_out: BTreeMap<String, u64>,
 }
 
-/// As many series as there is room for, in the order in which they were written. Those of the node
-/// come first: any user can make the others as many as they like.
+/// Keeps as many series as there is room for, in the order in which they were written. Those of the
+/// node come first, because any user can create any number of the others.
 fn fit(training: Samples, node: Samples, max: usize) -> Fitted {
     let mut fitted = Fitted::default();
     fitted.add(node, max);
@@ -214,10 +223,10 @@ impl Fitted {
     }
 }
 
-/// This process's own use, from the real `/proc` wherever the collectors look.
+/// The resource usage of this process, always from the real `/proc`.
 #[derive(Debug, Default)]
 struct Usage {
-    /// Stays open: to find it takes longer than to read it.
+    /// The file stays open, because opening takes longer than reading.
     memory: Option<File>,
 }
 
@@ -239,43 +248,43 @@ impl Usage {
     }
 }
 
-/// One page, now.
+/// Renders one exposition now.
 pub fn once(contents: &Contents) -> Encoded {
     Maker::default().make(contents)
 }
 
-/// Forms of the page that were asked for since the last one was made.
+/// The forms that were requested since the last exposition.
 #[derive(Debug, Default)]
 struct Wanted([AtomicBool; Form::ALL.len()]);
 
-/// The last page, made anew for as long as this lives.
+/// The last exposition, which is rendered periodically until dropped.
 #[derive(Debug)]
 pub struct Exposition {
     shown: Arc<Shown>,
-    /// Dropped to end the thread.
+    /// Dropping it ends the thread.
     calls: mpsc::SyncSender<Call>,
 }
 
-/// What the thread that makes pages and those who ask for them share.
+/// The state that the rendering thread shares with requests.
 #[derive(Debug)]
 struct Shown {
     last: ArcSwap<Encoded>,
     wanted: Wanted,
     rhythm: Mutex<ScrapePhase>,
-    /// There is a new page.
+    /// Notified after each new exposition.
     news: Notify,
 }
 
-/// Messages to the thread that renders pages.
+/// Messages to the rendering thread.
 #[derive(Debug)]
 enum Call {
     Interval(Duration),
-    /// An unexpected request came.
+    /// An unexpected request has arrived.
     Now,
 }
 
 impl Exposition {
-    /// The first page is there when this returns.
+    /// Starts the thread. The first exposition exists when this returns.
     pub fn start(contents: Arc<Contents>, interval: Duration) -> std::io::Result<Self> {
         let mut maker = Maker::default();
         let shown = Arc::new(Shown {
@@ -308,13 +317,13 @@ impl Exposition {
         Ok(Self { shown, calls })
     }
 
-    /// The last page in this form.
+    /// The last exposition in this form.
     pub async fn last(&self, form: Form) -> Arc<Encoded> {
         let shown = &*self.shown;
         shown.wanted.0[form.index()].store(true, Ordering::Relaxed);
         if !shown.rhythm.locked().ask(Instant::now()) {
             let news = shown.news.notified();
-            // One that waits already is as good.
+            // If a message is pending already, that suffices.
             let _ = self.calls.try_send(Call::Now);
             let _ = tokio::time::timeout(PATIENCE, news).await;
         }
@@ -336,8 +345,8 @@ impl Shown {
         if let Ok(page) = made {
             self.last.store(Arc::new(page));
         } else {
-            // Its time shows that it stays.
-            tracing::error!("making the page panicked; the one before stays");
+            // Its time shows that it is old.
+            tracing::error!("rendering /metrics panicked; the last rendering stays");
         }
         self.rhythm.locked().made(Instant::now());
         self.news.notify_waiters();

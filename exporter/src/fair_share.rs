@@ -1,11 +1,10 @@
-//! Who keeps room where there is not enough of it.
+//! Shares limited room fairly among users.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Splits those that want room into those that get it and those that do not. Users take turns, so
-/// that the one with the most gives way to those with fewer; within one user, what is worth more
-/// has its turn first.
+/// Splits entries into those that get room and the others. Users alternate, so the user with the
+/// most loses entries first. Within a user, entries of more worth come first.
 pub(crate) fn fair<T, U: Ord, W: Ord>(
     wanted: Vec<T>,
     room: usize,
@@ -30,7 +29,7 @@ pub(crate) fn fair<T, U: Ord, W: Ord>(
     (kept, left)
 }
 
-/// How much of a count each user has, as words for the log: the most first.
+/// The count of each user as text for the log, the largest first.
 pub(crate) fn by_user(users: impl Iterator<Item = u32>) -> String {
     const NAMED: usize = 4;
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();

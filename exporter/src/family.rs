@@ -1,42 +1,40 @@
-//! What a metric family is: the name a user queries, its type, unit, labels and help, declared once
-//! as a constant beside the source that fills it.
+//! A metric family: its name, type, unit, labels and help, declared once as a constant beside the
+//! source that fills it.
 //!
-//! The page, the `metrics` reference and the check that dashboards name only what exists all read
-//! these constants.
+//! The exposition, the `metrics` reference and the check of dashboards all read these constants.
 
-/// Type of a family, as the exposition format calls it.
+/// The type of a family in the exposition format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FamilyType {
     Counter,
     Gauge,
     Histogram,
-    /// For families that others wrote without a type.
+    /// For families that a file declares without a type.
     Unknown,
 }
 
 #[derive(Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Family {
-    /// The whole name, unit and `_total` included: what one greps for.
+    /// The whole name, with unit and `_total`, so that it can be searched for.
     pub name: &'static str,
     pub kind: FamilyType,
-    /// Base unit, or empty for a count or a dimensionless value. Part of the name.
+    /// The base unit; empty for a count or a dimensionless value. It is part of the name.
     pub unit: &'static str,
     pub labels: &'static [&'static str],
-    /// Without a full stop: the encoder adds one.
+    /// The help without a full stop, because the encoder adds one.
     pub help: &'static str,
     pub shown: Shown,
 }
 
-/// Whether a family of a collector is on the page by default; `collectors.X.metrics` says
-/// otherwise.
+/// Whether a family of a collector is exported by default. `collectors.X.metrics` overrides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shown {
     Always,
-    /// Without the series that are zero, of which most are while nothing is wrong.
+    /// Without the series that are zero, which most are while nothing is wrong.
     UnlessZero,
-    /// Only where the configuration asks for it.
+    /// Only if the configuration requests it.
     OnRequest,
 }
 
@@ -68,18 +66,17 @@ impl Family {
         Self { name, kind: FamilyType::Histogram, unit, labels, help, shown: Shown::Always }
     }
 
-    /// Leaves series that are zero out of the page.
+    /// Leaves out the series that are zero.
     pub const fn unless_zero(self) -> Self {
         Self { shown: Shown::UnlessZero, ..self }
     }
 
-    /// Leaves it out of the page unless the configuration asks for it.
+    /// Leaves the family out unless the configuration requests it.
     pub const fn on_request(self) -> Self {
         Self { shown: Shown::OnRequest, ..self }
     }
 
-    /// What OpenMetrics calls the family as a whole: the name of a counter is that of its series
-    /// without the ending.
+    /// The name of the family in OpenMetrics: that of a counter has no suffix.
     pub fn metadata_name(&self) -> &'static str {
         match self.kind {
             FamilyType::Counter => self.name.strip_suffix("_total").unwrap_or(self.name),

@@ -1,9 +1,9 @@
-//! Which families of a collector are on the page: `collectors.X.metrics` of the configuration.
+//! Selects the families of a collector that are exported: `collectors.X.metrics` of the
+//! configuration.
 //!
-//! The page of a node with eight GPUs has a budget of series. Families that few people look at are
-//! there on request only, and series that are zero while nothing is wrong are left out
-//! ([`Shown`]). What is left out of the page is still read: `check`, events and detectors have all
-//! of it.
+//! The metrics page of a node with eight GPUs has a budget of series. Families of little interest
+//! are exported only on request, and series that are zero while nothing is wrong are left out
+//! ([`Shown`]). All of it is still read: `check`, events and detectors use it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::samples::{Chunk, Sample, Samples, Value};
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Metrics {
-    /// Patterns of names: families that are on the page with all of their series, also those that
-    /// by default are not.
+    /// Patterns of families that are exported with all of their series, even those left out by
+    /// default.
     pub include: Vec<String>,
-    /// Patterns of names: families that are not on the page. What `include` names is.
+    /// Patterns of families that are not exported, unless `include` names them.
     pub exclude: Vec<String>,
-    /// Everything, for who reads what is not a page.
+    /// Everything, for callers other than the exposition.
     #[serde(skip)]
     everything: bool,
 }
@@ -33,7 +33,8 @@ impl Metrics {
         Self { everything: true, ..Self::default() }
     }
 
-    /// `families` are the collector's; none where their names are not known before they are read.
+    /// Checks the patterns against the collector's `families`; empty if those are unknown before
+    /// reading.
     pub(crate) fn check(&self, families: &[&Family]) -> Mistakes {
         let mut mistakes = Mistakes::default();
         for (key, patterns) in [("metrics.include", &self.include), ("metrics.exclude", &self.exclude)] {
@@ -45,7 +46,7 @@ impl Metrics {
     }
 }
 
-/// What is wrong with a pattern that no family of the collector has.
+/// The error for a pattern that matches no family of the collector.
 fn unknown(pattern: &str, families: &[&Family]) -> Option<String> {
     let compiled = Pattern::new(pattern).ok()?;
     if families.is_empty() || families.iter().any(|family| compiled.matches(family.name)) {
@@ -56,7 +57,7 @@ fn unknown(pattern: &str, families: &[&Family]) -> Option<String> {
     Some(format!("{pattern:?} is no family of this collector{nearest}"))
 }
 
-/// How many characters have to be put in, taken out or changed to get from one to the other.
+/// The number of characters to insert, remove or change to get from one text to the other.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -71,7 +72,7 @@ fn distance(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or_default()
 }
 
-/// What of a family is on the page.
+/// The part of a family that is exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     All,
@@ -79,15 +80,16 @@ enum Part {
     None,
 }
 
-/// Takes out of the samples of one collector what is not to be on the page.
+/// Removes the samples of one collector that are not exported.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
     everything: bool,
     include: Vec<Pattern>,
     exclude: Vec<Pattern>,
-    /// By the address of the family.
+    /// The key is the address of the family.
     parts: HashMap<usize, Part>,
-    /// The chunks of the last pass, before and after: one that is the same is not looked at again.
+    /// The chunks of the last pass, unfiltered and filtered; an unchanged one is not filtered
+    /// again.
     last: Vec<(Arc<Chunk>, Arc<Chunk>)>,
 }
 
@@ -102,7 +104,7 @@ impl Filter {
         }
     }
 
-    /// What of `samples` is on the page, and how many series are not.
+    /// The exported part of `samples`, and the number of the other series.
     pub(crate) fn apply(&mut self, samples: Samples) -> (Samples, usize) {
         if self.everything {
             return (samples, 0);
@@ -194,7 +196,7 @@ mod tests {
         let first = filter.apply(same.clone()).0.into_chunks();
         let again = filter.apply(same).0.into_chunks();
         assert!(Arc::ptr_eq(&first[0], &again[0]));
-        // What is left out may change without changing the page.
+        // Series that are left out may change without changing the exposition.
         let mut other = samples(5.0, true);
         other.set(&DETAIL, &["b"], 1.0);
         let changed = filter.apply(other.into_sealed()).0.into_chunks();

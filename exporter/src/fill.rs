@@ -1,33 +1,33 @@
-//! How fast something fills, such as a file system or the memory of the node, and when it will be
+//! Measures how fast something fills, such as a file system or memory, and predicts when it is
 //! full.
 //!
 //! The rate is the change over a window that is long compared with a checkpoint, not the slope of
-//! the last minute. While a checkpoint is being written every disk seems full within the hour, and
-//! once the oldest one is deleted nothing has changed.
+//! the last minute. While a checkpoint is written every disk seems to fill within the hour, and
+//! when the oldest one is deleted nothing has changed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Points that are kept of the window.
+/// The most points that are kept of the window.
 const POINTS: u32 = 60;
-/// No rate is given over less than this part of the window.
+/// No rate is given over less than one part in so many of the window.
 const SHORTEST: u32 = 12;
 
 /// The used space over the window.
 #[derive(Debug, Default)]
 pub(crate) struct Fill(VecDeque<(Instant, u64)>);
 
-/// How fast it fills.
+/// The rate at which it fills.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rate {
-    /// Negative when it is being emptied.
+    /// Negative while it empties.
     pub(crate) bytes_per_second: f64,
-    /// Whether it covers at least half of the window.
+    /// Whether the measurement covers at least half of the window.
     pub(crate) trusted: bool,
 }
 
 impl Fill {
-    /// Notes what is used now. Returns how fast that changed.
+    /// Records the used space. Returns its rate.
     pub(crate) fn note(&mut self, now: Instant, used: u64, window: Duration) -> Option<Rate> {
         while self.0.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= window) {
             self.0.pop_front();
@@ -68,7 +68,8 @@ mod tests {
             last = steady.note(now, minute * 6000, HOUR);
             assert_eq!(last.is_some(), minute >= 5, "{minute}");
             assert_eq!(last.is_some_and(|r| r.trusted), minute >= 30);
-            // Written for five minutes of each half hour, then the one before is deleted.
+            // Each half hour it is written to for five minutes, and then the previous one is
+            // deleted.
             let written = 1000 * (minute % 30).min(5);
             let rate = bursts.note(now, if minute % 30 < 6 { written } else { 0 }, HOUR);
             if let Some(rate) = rate.filter(|r| r.trusted) {

@@ -1,9 +1,9 @@
-//! What the fuzz targets run, one function for each parser of outside bytes; of logs and files,
-//! `stepwatch-formats` has its own.
+//! The bodies of the fuzz targets, one function for each parser of outside bytes;
+//! `stepwatch-formats` has its own for logs and files.
 //!
 //! They are here because the parsers are private, and because an ordinary test runs the same
-//! functions over the corpora, so that what a fuzzer once found stays fixed without a fuzzer. The
-//! module exists only in tests and with the feature `fuzz`.
+//! functions over the corpora, so that a fixed bug stays fixed without a fuzzer. The module exists
+//! only in tests and with the feature `fuzz`.
 
 use stepwatch_kit::exposition::read::{self, Dialect, MAX_LABELS};
 use stepwatch_wire::{Event, MAX_RECORD_BYTES};
@@ -19,10 +19,10 @@ use crate::sources;
 use crate::stream::{self, Read};
 use crate::training::Archive;
 
-/// Of one input.
+/// The most packets of one input.
 const MAX_PACKETS: usize = 64;
 
-/// Packets of trainers, one a line: parsed, taken in, and published with what follows from them.
+/// Packets of trainers, one a line: parsed, taken in, and published with the derived events.
 pub fn event(data: &[u8]) {
     let hub = Hub::new(Parts {
         node: "n1".into(),
@@ -48,7 +48,7 @@ pub fn event(data: &[u8]) {
     }
 }
 
-/// Requests of OpenTelemetry. The first byte chooses what it is and how it is written.
+/// Requests of OpenTelemetry. The first byte selects signal and encoding.
 pub fn otlp(data: &[u8]) {
     let Some((first, body)) = data.split_first() else { return };
     let signal = if first & 1 == 0 { Signal::Metrics } else { Signal::Traces };
@@ -56,7 +56,7 @@ pub fn otlp(data: &[u8]) {
     check(&otlp::events(signal, encoding, body).unwrap_or_default());
 }
 
-/// Pages of metrics as text.
+/// Expositions as text.
 pub fn exposition(data: &[u8]) {
     let page = String::from_utf8_lossy(data);
     for dialect in [Dialect::Text, Dialect::OpenMetrics] {
@@ -67,7 +67,7 @@ pub fn exposition(data: &[u8]) {
     check(&sources::fuzz_scrape(&page));
 }
 
-/// Datagrams of statsd, one a line and all of them in one.
+/// Datagrams of statsd: one for each line, and a single one.
 pub fn statsd(data: &[u8]) {
     sources::fuzz_statsd(data);
 }
@@ -77,13 +77,12 @@ pub fn kubeflow(data: &[u8]) {
     check(&kubeflow::fuzz(data));
 }
 
-/// Input that describes jobs: an answer of a kubelet, an environment, the control group of a
-/// process.
+/// Descriptions of jobs: an answer of a kubelet, an environment, the control group of a process.
 pub fn job(data: &[u8]) {
     collectors::job::allocation::fuzz(data);
 }
 
-/// Input that describes how a run is set up: an environment, a command line, a list of mappings.
+/// The setup of a run: an environment, a command line, a list of mappings.
 pub fn config_drift(data: &[u8]) {
     collectors::host::config_drift::fuzz(data);
 }
@@ -93,14 +92,14 @@ pub fn kmsg(data: &[u8]) {
     check(&kernel::fuzz(data));
 }
 
-/// Files of `/sys` and `/proc` about links: states, rates, routes, errors of PCIe.
+/// Files of `/sys` and `/proc` about links: states, rates, routes, PCIe errors.
 pub fn links(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     collectors::network::rdma::fuzz(&text);
     collectors::host::pci::fuzz(&text);
 }
 
-/// Answers of NCCL's RAS, in both of its formats.
+/// Answers of NCCL's RAS in both formats.
 pub fn ras(data: &[u8]) {
     check(&collectors::job::ras::fuzz(data));
 }
@@ -117,7 +116,7 @@ pub fn node(data: &[u8]) {
     collectors::host::textfile::fuzz(data);
 }
 
-/// What was read can be published: it reads back, unless it is more than one record carries.
+/// Checks that the events can be published: each reads back, unless it exceeds one record.
 fn check(events: &[Event]) {
     for event in events {
         let text = event.to_json();

@@ -1,7 +1,7 @@
-//! Which GPUs the node has, as the NVIDIA kernel driver lists them under `/proc/driver/nvidia`.
+//! The GPUs of the node, as the NVIDIA kernel driver lists them under `/proc/driver/nvidia`.
 //!
-//! Files alone, without opening a device or loading a library: it cannot disturb a job or hang in
-//! the driver, and it gives the UUID at each PCI address while NVML does not answer.
+//! Only files are read, without opening a device or loading a library. So it cannot disturb a job
+//! or hang in the driver, and it gives the UUID at each PCI address while NVML does not answer.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,25 +12,24 @@ use rustix::io::Errno;
 use crate::roots::{self, Roots};
 use crate::topology;
 
-/// More GPUs than any node has.
+/// The most GPUs of a node.
 const MAX_GPUS: usize = 64;
-/// Vendor on the PCI bus.
+/// NVIDIA's vendor id on the PCI bus.
 const NVIDIA: &str = "0x10de";
-/// What the kernel driver is called on the bus.
+/// The name of the kernel driver on the bus.
 const DRIVER: &str = "nvidia";
-/// Class of a GPU that has no screen. One that has may be there for its screen.
+/// The PCI class of a GPU without a display; one with a display may serve only that.
 const CONTROLLER_3D: &str = "0x0302";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
     pub uuid: String,
     pub name: String,
-    /// `0000:1b:00.0`, in lower case.
+    /// The PCI address in lower case, such as `0000:1b:00.0`.
     pub pci: String,
     pub minor: String,
     pub vbios: String,
-    /// Version of the firmware of the GPU's own processor (GSP); `N/A` where the driver does not
-    /// use it.
+    /// The firmware version of the GPU's own processor (GSP); `N/A` if the driver does not use it.
     pub firmware: String,
 }
 
@@ -41,8 +40,8 @@ pub fn inventory(roots: &Roots) -> Vec<Gpu> {
     addresses.iter().take(MAX_GPUS).filter_map(|pci| parse_gpu(&information(pci)?)).collect()
 }
 
-/// PCI addresses of all GPUs that the kernel driver has, those that it cannot talk to included, and
-/// those that were taken out of use not.
+/// The PCI addresses of all GPUs of the kernel driver. GPUs that it cannot communicate with are
+/// included, those taken out of use are not.
 pub fn addresses(roots: &Roots) -> Vec<String> {
     let dir = roots.proc("driver/nvidia/gpus");
     let in_use = |pci: &String| {
@@ -55,10 +54,10 @@ pub fn addresses(roots: &Roots) -> Vec<String> {
     addresses.iter().map(|pci| pci.to_ascii_lowercase()).collect()
 }
 
-/// Of those addresses, the ones whose device this process may not open, because it is not there or
-/// a control group forbids it: the list is the node's also in a container. Asks the kernel for the
-/// permission, and opens nothing. Returns none where no device may be opened at all: then the
-/// devices may not have been made yet, or no process may open them.
+/// Returns the addresses whose device this process may not open, because it is missing or a control
+/// group forbids it: the list is the node's even in a container. It queries the permission, and
+/// opens nothing. Empty if no device may be opened at all: then the devices may not exist yet, or
+/// no process may open them.
 pub fn withheld(roots: &Roots, addresses: &[String]) -> BTreeSet<String> {
     let dir = roots.proc("driver/nvidia/gpus");
     let withheld = |pci: &&String| {
@@ -70,23 +69,23 @@ pub fn withheld(roots: &Roots, addresses: &[String]) -> BTreeSet<String> {
     if withheld.len() < addresses.len() { withheld } else { BTreeSet::new() }
 }
 
-/// Whether the kernel driver is bound to the GPU at this place, according to the bus: a container's
-/// runtime may remove GPUs that it does not give from the driver's own list.
+/// Whether the kernel driver is bound to the GPU at this address, according to the bus. A container
+/// runtime may remove GPUs from the driver's own list.
 pub fn has_driver(roots: &Roots, pci: &str) -> bool {
     let driver = roots.sys("bus/pci/devices").join(pci).join("driver");
     topology::target(&driver).is_some_and(|driver| driver == DRIVER)
 }
 
-/// IMEX channels that may be opened here: `/dev/nvidia-caps-imex-channels/channel0` and further
-/// ones, made by the driver where GPUs of several nodes share an NVLink domain (NVIDIA's IMEX
-/// guide, and NVIDIA/k8s-dra-driver-gpu). [`None`] where there is no such directory.
+/// The number of IMEX channels that may be opened here: `/dev/nvidia-caps-imex-channels/channel0`
+/// and so on. The driver creates them if GPUs of several nodes share an NVLink domain (NVIDIA's
+/// IMEX guide, and NVIDIA/k8s-dra-driver-gpu). `None` if there is no such directory.
 pub fn imex_channels(roots: &Roots) -> Option<usize> {
     let names = roots::list(&roots.dev.join("nvidia-caps-imex-channels")).ok()?;
     Some(names.iter().filter(|name| name.starts_with("channel")).count())
 }
 
-/// Of those addresses, the ones of GPUs that the driver has never got to answer since it was
-/// loaded: it lists them without a UUID.
+/// Returns the addresses of GPUs that have never answered since the driver was loaded: the driver
+/// lists them without a UUID.
 pub fn unborn(roots: &Roots, addresses: &[String]) -> BTreeSet<String> {
     let dir = roots.proc("driver/nvidia/gpus");
     let unborn = |pci: &&String| {
@@ -101,8 +100,8 @@ fn is_withheld(device: &Path) -> bool {
     matches!(may, Err(Errno::NOENT | Errno::PERM | Errno::ACCESS))
 }
 
-/// How many GPUs for computing are on the bus and unused: without a driver, and not given to a
-/// virtual machine. For where the kernel driver, which would list them, is not loaded.
+/// The number of unused compute GPUs on the bus: without a driver, and not given to a virtual
+/// machine. It is used while the kernel driver, which would list them, is not loaded.
 pub fn idle(roots: &Roots) -> usize {
     let devices = roots.sys("bus/pci/devices");
     let is_idle = |address: &&String| {
@@ -115,8 +114,8 @@ pub fn idle(roots: &Roots) -> usize {
     roots::list(&devices).unwrap_or_default().iter().filter(is_idle).take(MAX_GPUS).count()
 }
 
-/// Reads the lines `Key: \t value` of one GPU. A GPU without a UUID is one that the driver cannot
-/// talk to.
+/// Parses the lines `Key: \t value` of one GPU. A GPU without a UUID is one that the driver cannot
+/// communicate with.
 fn parse_gpu(text: &str) -> Option<Gpu> {
     let field = |key| field(text, key).map(str::to_owned);
     let uuid = field("GPU UUID").filter(|u| u.starts_with("GPU-") && !u.contains('?'))?;

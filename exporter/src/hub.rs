@@ -45,10 +45,10 @@ pub static SAVE_FAILURES: Family = Family::counter(
 
 pub static FAMILIES: &[&Family] = &[&EVENTS, &SAVE_FAILURES];
 
-/// Of the name of a host in the words for a source.
+/// The most characters of a host's name in the description of a source.
 const MAX_HOST_CHARS: usize = 64;
 
-/// Clones share one state.
+/// The hub. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Hub(Arc<Inner>);
 
@@ -58,52 +58,52 @@ struct Inner {
     training: Mutex<Training>,
     ring: Arc<Ring>,
     sources: Sources,
-    /// Whose each source is.
+    /// Which process reports which run.
     identity: Registry,
-    /// Who is of a run beside that of its job.
+    /// Processes and sources that belong to a run beside that of their job.
     apart: Apart,
-    /// Hellos that wait for a step of their user.
+    /// Hellos that wait for the first step of their user.
     held: Held,
     drops: Arc<Drops>,
-    /// For text whose end has not come.
+    /// Memory for text whose end has not arrived.
     room: Room,
     taken: [AtomicU64; Via::ALL.len()],
     connections: AtomicU64,
     save_failures: AtomicU64,
-    /// Wakes the thread that saves the state.
+    /// Wakes the task that saves the state.
     urgent: tokio::sync::Notify,
 }
 
-/// What a hub is made of.
+/// The parts that a hub is built from.
 #[derive(Debug)]
 pub struct Parts {
-    /// This host's name, which every event gets.
+    /// The name of this host, which is set in every event.
     pub node: String,
     pub boot: String,
     pub ring: Limits,
     pub training: Options,
     pub archive: Archive,
-    /// Where the stream is kept, so that a crash of this exporter neither loses nor repeats
-    /// anything.
+    /// Where the stream is kept, so that a crash of this exporter neither loses nor repeats events.
     pub keep: Option<Keep>,
 }
 
 #[derive(Debug)]
 pub struct Keep {
     pub journal: PathBuf,
-    /// Identifies this start of the kernel.
+    /// The boot id of the kernel.
     pub kernel_boot: String,
 }
 
-/// Does what may take long while other threads do the work of this one, where it is one of those
-/// that serve.
+/// Runs `long`, which may block. On a worker of the runtime, other threads take over its tasks
+/// meanwhile.
 fn without_workers<T>(long: impl FnOnce() -> T) -> T {
     let is_worker =
         Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
     if is_worker { tokio::task::block_in_place(long) } else { long() }
 }
 
-/// The ring that an earlier process left behind, or one that a later process will find.
+/// The ring with a journal on disk: it continues the journal of an earlier process, if there is
+/// one.
 fn keep(parts: &Parts) -> Option<Ring> {
     let Keep { journal, kernel_boot } = parts.keep.as_ref()?;
     Ring::kept(parts.boot.clone(), parts.ring, journal, kernel_boot)
@@ -146,7 +146,7 @@ impl Hub {
 
     pub fn publish_at(&self, now: f64, origin: &Origin, event: Event) -> Outcome {
         if event.kind == Kind::Hello {
-            // It may read files of processes, and those of one that hangs answer late.
+            // A hello may read files of its process, and those of a hung process answer late.
             return without_workers(|| self.take_in(now, origin, event));
         }
         self.take_in(now, origin, event)
@@ -172,7 +172,7 @@ impl Hub {
         let mut out = Vec::with_capacity(1);
         let mut training = self.0.training.locked();
         let outcome = training.apply(now, origin, event, &mut out);
-        // Still under the lock, so that the stream has the events of a run in the order in which
+        // The lock is still held, so that the stream has the events of a run in the order in which
         // its state changed.
         self.emit(principal, out);
         let urgent = training.is_urgent();
@@ -193,7 +193,7 @@ impl Hub {
         outcome
     }
 
-    /// Checks an incoming event. From here on its texts are fit to be shown, and fields that only
+    /// Checks an incoming event. Afterwards its texts are safe to show, and the fields that only
     /// this exporter may set are its own.
     fn receive(&self, origin: &Origin, event: &mut Event) {
         event.cursor = None;
@@ -201,7 +201,7 @@ impl Hub {
         event.clean();
         let ours = self.0.node.as_str();
         let foreign = event.node.as_deref().is_some_and(|node| node != ours);
-        // Of a tail and of what is scraped, the configuration may name the node.
+        // The configuration may name another node for tailed logs and for scraped targets.
         if foreign && !matches!(origin, Origin::Node | Origin::Source { via: Via::Tail | Via::Scrape, .. }) {
             self.0.drops.count(Reason::Node);
             event.node = None;
@@ -210,8 +210,8 @@ impl Hub {
         self.0.drops.add(Reason::Entries, u64::from(event.dropped));
     }
 
-    /// The outcome for an event whose sender may not report its run, before any state is changed.
-    /// `kind` is what is going to be published.
+    /// The outcome for an event whose sender may not report its run, before any state changes.
+    /// `kind` is the kind of the events that will be published.
     pub(crate) fn stranger(
         &self,
         now: f64,
@@ -227,10 +227,10 @@ impl Hub {
         Some(Outcome::Dropped(Reason::NotOwner))
     }
 
-    /// Takes in what one source read at a time, in this order, and with it how far the source has
-    /// read: after a crash the stream has all of it and [`Self::mark`] returns it, or neither.
-    /// Leaves in `events` what must wait, from the first run on that there is no room for. Returns
-    /// whether the mark is kept.
+    /// Takes in the events that one source read at a time, in their order, together with the
+    /// position that it has read to: after a crash, the stream has all of them and [`Self::mark`]
+    /// returns the position, or neither. Leaves in `events` those that must wait, from the first
+    /// run without room on. Returns whether the mark is kept.
     pub fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
         let (now, principal) = (unix_now(), origin.principal());
         let mut training = self.0.training.locked();
@@ -244,7 +244,7 @@ impl Hub {
             self.set_apart(origin, &mut event);
             self.rename(principal, &mut event);
             if let Some(run) = event.run.as_deref().filter(|run| Some(*run) != admitted.as_deref()) {
-                // What is refused is counted below; what finds no room waits.
+                // A refused event is counted below. An event whose run finds no room waits.
                 if matches!(
                     training.admit(run, event.kind, principal, now),
                     Err(Reason::Runs | Reason::NewRuns)
@@ -278,18 +278,18 @@ impl Hub {
         kept
     }
 
-    /// Whether the run is on the page.
+    /// Whether the run has series on the metrics page.
     pub fn follows(&self, run: &str) -> bool {
         let run = self.canonical(run);
         self.0.training.locked().follows(&run)
     }
 
-    /// What a run is called that a source of ours calls so.
+    /// The current name of a run that a source of this exporter calls `run`.
     pub fn canonical<'a>(&self, run: &'a str) -> Cow<'a, str> {
         self.called(Principal::Exporter, run)
     }
 
-    /// What a run is called that `principal` calls so.
+    /// The current name of a run that `principal` calls `run`.
     fn called<'a>(&self, principal: Principal, run: &'a str) -> Cow<'a, str> {
         match words::line(run) {
             Cow::Borrowed(run) => self.0.identity.canonical(principal, run),
@@ -304,7 +304,7 @@ impl Hub {
         }
     }
 
-    /// Takes down whose a source is, and returns what its run is called.
+    /// Records which run a source belongs to, and returns the current name of the run.
     pub fn claim(&self, now: f64, claim: Claim) -> String {
         let principal = claim.principal;
         let mut claim = claim.clean();
@@ -322,13 +322,13 @@ impl Hub {
         run
     }
 
-    /// What was reported of one run turns out to be of another, as `principal` claims.
+    /// Merges run `from` into run `to`, because `principal` claims that they are the same.
     pub fn join(&self, now: f64, principal: Principal, from: &str, to: &str) {
         let mut training = self.0.training.locked();
         self.emit(principal, training.join(now, principal, &words::line(from), &words::line(to)));
     }
 
-    /// Whether `principal` may report steps of a run of this name; counted where it may not.
+    /// Whether `principal` may report steps of a run of this name. A refusal is counted.
     pub fn hears(&self, principal: Principal, run: &str) -> bool {
         self.may(principal, run, Kind::Step)
     }
@@ -343,7 +343,7 @@ impl Hub {
         owner.is_none()
     }
 
-    /// Runs that `principal` may report.
+    /// The runs that `principal` may report.
     pub fn runs_of(&self, principal: Principal) -> Vec<String> {
         self.0.training.locked().runs_of(principal, unix_now())
     }
@@ -354,7 +354,7 @@ impl Hub {
         self.0.identity.jobs(principal)
     }
 
-    /// The run of a job, where a process of the job was seen.
+    /// The run of a job of which a process has been seen.
     pub fn run_of_job(&self, id: &str) -> Option<String> {
         self.0.identity.of_job(id)
     }
@@ -369,7 +369,7 @@ impl Hub {
         rows
     }
 
-    /// A process that reports by itself names its run in its `hello`.
+    /// Records the run that a process or source names in its `hello`.
     fn introduce(&self, now: f64, origin: &Origin, event: &Event) {
         let Some(run) = event.run.clone() else { return };
         let text = |key: &str| event.extra.get(key).and_then(Value::as_str).map(str::to_owned);
@@ -396,7 +396,7 @@ impl Hub {
                     principal: origin.principal(),
                 }
             }
-            // These sources find out more, and report it themselves.
+            // These sources find out more, and make their own claim.
             Origin::Source { via: Via::Tail | Via::Discover | Via::Otlp, .. } | Origin::Node => return,
             Origin::Source { via, name, .. } => Claim {
                 kind: via.as_str().to_owned(),
@@ -413,7 +413,7 @@ impl Hub {
         self.claim(now, claim);
     }
 
-    /// What was last kept under this key, by this process or one before it.
+    /// The mark last kept under this key, by this process or an earlier one.
     pub fn mark(&self, key: &str) -> Option<String> {
         self.0.ring.mark(key)
     }
@@ -425,23 +425,23 @@ impl Hub {
         }
     }
 
-    /// A new connection of the ingest socket.
+    /// A number for a new connection of the ingest socket.
     pub fn connection(&self) -> u64 {
         self.0.connections.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A connection of the ingest socket is over a limit.
+    /// Counts a connection of the ingest socket that is over a limit.
     pub fn refuse_connection(&self, peer: Peer, reason: Reason) {
         self.0.training.locked().refuse_connection(peer, reason, unix_now());
     }
 
-    /// This exporter closed the peer's connection for another; its ranks live.
+    /// Records that this exporter closed the peer's connection to make room; its ranks still live.
     pub fn left(&self, peer: Peer) {
         self.0.held.closed(peer.connection);
         self.0.training.locked().left(peer.connection);
     }
 
-    /// The peer closed its connection; its ranks that sent no `bye` are dead.
+    /// Records that the peer closed its connection: its ranks that sent no `bye` are dead.
     pub fn closed(&self, peer: Peer, process: ProcessFate) {
         self.0.held.closed(peer.connection);
         let mut out = Vec::new();
@@ -450,12 +450,13 @@ impl Hub {
         self.emit(Principal::from_uid(Some(peer.uid)), out);
     }
 
-    /// A line of its own for a source of training metrics; on the page while a clone of it lives.
+    /// Registers a source of training metrics. Its series are exported while a clone of the handle
+    /// lives.
     pub fn source(&self, name: &str, kind: &str) -> SourceHandle {
         self.0.sources.register(name, kind)
     }
 
-    /// The last step known of a rank, also from before this exporter was restarted.
+    /// The last known step of a rank, which may be from before this exporter was restarted.
     pub fn last_step(&self, run: &str, rank: u32) -> Option<i64> {
         let run = self.canonical(run);
         self.0.training.locked().last_step(&run, rank)
@@ -469,7 +470,7 @@ impl Hub {
         &self.0.node
     }
 
-    /// Room for text whose end has not come, of all sources together.
+    /// The memory that all sources share for text whose end has not arrived.
     pub fn room(&self) -> &Room {
         &self.0.room
     }
@@ -482,17 +483,17 @@ impl Hub {
         self.0.training.locked().processes()
     }
 
-    /// Where each run puts its checkpoints.
+    /// The directory into which each run writes its checkpoints.
     pub fn checkpoints(&self) -> Vec<CheckpointPlace> {
         self.0.training.locked().checkpoints()
     }
 
-    /// Names of the sources of one kind that run now.
+    /// The names of the running sources of one kind.
     pub fn source_names(&self, kind: &str) -> Vec<String> {
         self.0.sources.names(kind)
     }
 
-    /// Whether a process that still lived at `beat` can have died unheard.
+    /// Whether a process that was alive at `beat` may have died without notice.
     pub fn missed(&self, run: &str, rank: u32, pid: u32, beat: f64) -> bool {
         let run = self.canonical(run);
         self.0.training.locked().missed(&run, rank, pid, beat)
@@ -506,7 +507,7 @@ impl Hub {
         self.0.training.locked().set_options(options);
     }
 
-    /// What to save of the training state now.
+    /// The part of the training state that has to be saved now.
     pub fn archive(&self) -> Archive {
         self.0.training.locked().archive(unix_now())
     }
@@ -516,12 +517,12 @@ impl Hub {
         self.0.save_failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns when something happened that is worth saving at once.
+    /// Returns when something happened that has to be saved at once.
     pub async fn urgent(&self) {
         self.0.urgent.notified().await;
     }
 
-    /// Writes all state of the hub to the page.
+    /// Writes the state of the hub to the metrics page.
     pub fn write(&self, out: &mut Samples) {
         self.0.sources.write(out);
         self.0.drops.write(out);
@@ -529,7 +530,7 @@ impl Hub {
         for (via, taken) in Via::ALL.iter().zip(&self.0.taken) {
             out.set(&EVENTS, &[via.as_str()], taken.load(Ordering::Relaxed));
         }
-        // Last: what users send may fill the page.
+        // The training state is last, because users' events may use up the room for series.
         let now = unix_now();
         let mut training = self.0.training.locked();
         training.expire(now);

@@ -8,8 +8,9 @@
 //! own and keeps what it read; [`exposition`] puts all of it together once a second; `/metrics`
 //! serves the last one.
 //!
-//! Nothing here decides what is wrong: the alerter does. Nothing waits for a trainer, and no
-//! trainer waits for it.
+//! A condition of this node is judged here, where the facts are; the alerter judges runs and
+//! compares nodes (see ARCHITECTURE.md). Nothing here waits for a trainer, and no trainer waits for
+//! it.
 
 pub mod app;
 mod background;

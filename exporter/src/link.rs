@@ -1,9 +1,9 @@
-//! Links of every kind: a change of one, as an event of the stream.
+//! Changes of links of any kind, as events of the stream.
 //!
-//! One vocabulary for InfiniBand, RoCE, EFA, Ethernet and PCIe: a link is `up` or `down`, a long
-//! `down` is a `drop`, many short ones are a `flap`; a link that is up may be `degraded` (slower or
-//! narrower than it should be) or have `errors`. [`watch`] decides about the first four, [`pace`]
-//! how fast a link should be, [`rates`] about errors; none reads a clock or a file.
+//! The terms are the same for InfiniBand, RoCE, EFA, Ethernet and PCIe. A link is `up` or `down`, a
+//! long `down` is a `drop`, and many short ones are a `flap`. A link that is up may be `degraded`
+//! (slower or narrower than it should be) or have `errors`. [`watch`] decides on the first four,
+//! [`pace`] on the expected speed, [`rates`] on errors; none reads a clock or a file.
 
 use stepwatch_wire::{Event, Kind, Value};
 
@@ -11,7 +11,7 @@ pub mod pace;
 pub mod rates;
 pub mod watch;
 
-/// A condition that still holds is published again this often, for an alerter that starts late.
+/// Seconds between repeated events of a condition that holds, for an alerter that starts late.
 const AGAIN_SECONDS: f64 = 600.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum State {
     Errors,
 }
 
-/// From good to bad: worth a mark in a picture, a ticket, a page.
+/// The level, from good to bad: for an annotation, a ticket or a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -44,31 +44,31 @@ pub enum Level {
     Error,
 }
 
-/// A change of one link that is worth publishing.
+/// A change of a link that has to be published.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     pub state: State,
-    /// Whether the link is well again in this respect; otherwise the condition holds.
+    /// Whether the condition ended; otherwise it holds.
     pub over: bool,
-    /// Published before, and still so.
+    /// Whether the condition was published before and still holds.
     pub again: bool,
     pub level: Level,
-    /// What goes after the name of the link: "went down".
+    /// The text after the name of the link, such as "went down".
     pub text: String,
 }
 
-/// Whose change it is.
+/// The link that changed.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
     pub medium: Medium,
-    /// `mlx5_0/1`, `eth0`, `0000:1b:00.0`.
+    /// The name, such as `mlx5_0/1`, `eth0` or `0000:1b:00.0`.
     pub name: &'a str,
-    /// Empty where it has none, or is not known.
+    /// The network interface; empty if there is none or it is unknown.
     pub netdev: &'a str,
     pub pci: &'a str,
-    /// UUID of the GPU at the end of it.
+    /// The UUID of the GPU at its end.
     pub gpu: &'a str,
-    /// What else a person would ask for; empty, or a sentence.
+    /// Further information for a person: empty, or a sentence.
     pub hint: &'a str,
 }
 
@@ -97,7 +97,7 @@ impl Medium {
 }
 
 impl State {
-    /// Those that can hold of a link, for gauges that are there before anything happened.
+    /// The states that are conditions, for gauges that exist from the start.
     pub const CONDITIONS: [Self; 5] = [Self::Down, Self::Drop, Self::Flap, Self::Degraded, Self::Errors];
 
     pub fn as_str(self) -> &'static str {
@@ -153,8 +153,8 @@ impl Subject<'_> {
     }
 }
 
-/// A condition that holds or does not. It is published when that changes, when it gets worse, and
-/// again while it holds.
+/// A condition that holds or not. It is published when that changes, when it gets worse, and
+/// periodically while it holds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Standing {
     published: Option<(f64, Level)>,
@@ -165,7 +165,7 @@ impl Standing {
         self.published.is_some()
     }
 
-    /// `is`: how bad it is and in what words; `None` when all is well.
+    /// Reports the state: `is` is the level and the text; `None` if the condition does not hold.
     pub fn report(
         &mut self,
         now: f64,
@@ -188,7 +188,7 @@ impl Standing {
     }
 }
 
-/// Whether `flags` of a network interface have `IFF_UP` set, from `/sys/class/net`. An interface
+/// Whether the `flags` of a network interface in `/sys/class/net` have `IFF_UP` set. An interface
 /// without it was taken down on purpose.
 pub fn is_set_up(flags: &str) -> Option<bool> {
     const IFF_UP: u32 = 1;

@@ -1,5 +1,5 @@
-//! Locking without poison: state behind our mutexes is valid after every statement, and a panicking
-//! thread must not take the page down with it.
+//! Locks mutexes without poisoning: their state is valid after every statement, and a panicking
+//! thread must not take the metrics page down with it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! The program: reads its command line and hands over.
+//! The program: parses its command line and runs the command.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -17,17 +17,17 @@ use stepwatch_kit::shell;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::words;
 
-/// Serving takes little; two threads keep a slow request from delaying the ingest.
+/// Serving takes little time; a second thread keeps a slow request from delaying the ingest.
 const WORKERS: usize = 2;
-/// Each keeps what is free in it: with sixteen, three attacks at once took 73 to 76 MiB, with two
-/// 64 to 70. Tails allocate little, and wait for each other seldom.
+/// The number of heaps, each of which keeps its free memory. With sixteen, three attacks at once
+/// took 73 to 76 MiB, with two 64 to 70. Tails allocate little, and seldom wait for each other.
 const HEAPS: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(err) => {
-            // A wrong argument is a wrong configuration; 2 has another meaning for `check`.
+            // A wrong argument is a configuration error; 2 has another meaning for `check`.
             let _ = err.print();
             return if err.use_stderr() { EXIT_CONFIG.into() } else { ExitCode::SUCCESS };
         }
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     match run(&cli) {
         Ok(code) => code,
         Err(error) if error.is::<ConfigError>() => {
-            // It shows the name of the file and lines of it.
+            // The error contains the name of the file and lines of it, so it is cleaned.
             let _ = writeln!(std::io::stderr(), "{}", words::clean(&error.to_string()));
             EXIT_CONFIG.into()
         }
@@ -118,9 +118,9 @@ fn serve(setup: Setup) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets this process open as many files as it is allowed to. The usual limit is for programs that
-/// wait with `select`; a page that cannot be served because hundreds of log files are being
-/// followed would be lost to it.
+/// Raises this process's limit of open files to the allowed maximum. The usual limit is for
+/// programs that use `select`. Without it, hundreds of tailed logs could keep the metrics page from
+/// being served.
 fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -129,7 +129,7 @@ fn raise_open_files() {
     }
 }
 
-/// A reader that closes the pipe early has read enough.
+/// Prints text. A reader that closes the pipe early is no error.
 fn print(text: &str) -> anyhow::Result<ExitCode> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),

@@ -1,12 +1,12 @@
 //! The only thread of this process that calls NVML.
 //!
 //! A call into the driver may never return, and then nothing can end its thread. So only this
-//! thread makes calls: other threads submit a [job](Nvml::submit) to it and wait with a timeout of
-//! their own. Every call is noted while it runs, and the note names the one that does not come
-//! back. The thread starts with the first job.
+//! thread makes calls: other threads submit a [job](Nvml::submit) to it, and wait with a timeout of
+//! their own. Every running call is recorded, so that one that does not return can be named. The
+//! thread starts with the first job.
 //!
 //! NVML can be [released](Nvml::release): nothing of the driver stays open, so that a GPU can be
-//! reset or partitioned anew.
+//! reset or repartitioned.
 
 mod gpu;
 mod heartbeat;
@@ -32,13 +32,12 @@ use crate::clock::unix_now;
 use crate::lock::Locked as _;
 use heartbeat::{Heartbeat, SLOW_CALL, SLOW_CALLS};
 
-/// A release without a duration ends by itself after this long, so that one that is forgotten costs
-/// little.
+/// A release without a duration ends after this long, in case it is forgotten.
 pub const RELEASE: Duration = Duration::from_mins(15);
-/// No release lasts longer.
+/// The longest release.
 pub const MAX_RELEASE: Duration = Duration::from_hours(4);
 
-/// Handle of the thread; the last one that is dropped ends it.
+/// A handle of the thread; the last one ends it when dropped.
 #[derive(Debug, Clone, Default)]
 pub struct Nvml(Arc<Owner>);
 
@@ -49,7 +48,7 @@ struct Owner(Arc<Shared>);
 struct Shared {
     heartbeat: Arc<Heartbeat>,
     now: Mutex<Now>,
-    /// Something of `now` has changed.
+    /// Notified after each change of `now`.
     changed: Condvar,
 }
 
@@ -58,39 +57,39 @@ type Job = Box<dyn FnOnce(&mut Session) + Send>;
 #[derive(Default)]
 struct Now {
     started: bool,
-    /// The thread works on a job, or closes NVML.
+    /// Whether the thread works on a job, or is closing NVML.
     busy: bool,
     job: Option<Job>,
-    /// NVML is open.
+    /// Whether NVML is open.
     open: bool,
     released: Option<Release>,
     closing: bool,
     ended: bool,
 }
 
-/// NVML was given back on request, until then.
+/// The end of a requested release of NVML.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Release {
     at: Instant,
-    /// Unix seconds.
+    /// The Unix time in seconds of the end.
     pub until: f64,
 }
 
-/// Why no job was taken.
+/// The reason why a job was refused.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Refused {
     Released(Release),
-    /// The thread has a job.
+    /// The thread has another job.
     Busy,
 }
 
-/// What a job will answer.
+/// The future answer of a job.
 #[derive(Debug)]
 pub struct Ticket<T>(Receiver<T>);
 
 impl Nvml {
-    /// Leaves a job with the thread, if it has none. `library` is the one to open, where it is not
-    /// the loader's choice.
+    /// Submits a job to the thread, if it has none. `library` is the path of NVML, if not the
+    /// loader's choice.
     pub fn submit<T: Send + 'static>(
         &self,
         library: Option<&Path>,
@@ -109,14 +108,14 @@ impl Nvml {
         }
         let (answer, ticket) = sync_channel(1);
         now.job = Some(Box::new(move |session| {
-            // The caller may have given up waiting.
+            // The caller may have stopped waiting.
             let _ = answer.send(job(session));
         }));
         shared.changed.notify_all();
         Ok(Ticket(ticket))
     }
 
-    /// Leaves a job with the thread once it has none, and waits for the answer: `wait` in all.
+    /// Submits a job once the thread has none, and waits for the answer, at most `wait` in total.
     pub fn ask<T: Send + 'static>(
         &self,
         library: Option<&Path>,
@@ -143,12 +142,13 @@ impl Nvml {
         }
     }
 
-    /// The call that runs now.
+    /// The running call.
     pub fn call(&self) -> Option<Call> {
         self.0.0.heartbeat.call()
     }
 
-    /// The call that runs for longer than `deadline`, or than what it can be expected to take.
+    /// The running call, if it takes longer than `deadline`, or than such calls are expected to
+    /// take.
     pub fn stuck(&self, deadline: Duration) -> Option<Call> {
         self.call().filter(|call| {
             let slow = SLOW_CALLS.contains(&call.function);
@@ -156,8 +156,7 @@ impl Nvml {
         })
     }
 
-    /// The index of the GPU whose calls have taken most since it was last its turn, the call that
-    /// runs included.
+    /// The GPU whose calls have taken longest since its turn began, including the running one.
     pub fn slowest(&self) -> Option<(u32, Spent)> {
         self.0.0.heartbeat.slowest()
     }
@@ -172,7 +171,7 @@ impl Nvml {
         done
     }
 
-    /// What calls cost so far, one entry a function.
+    /// The cost of calls so far, one entry a function.
     pub fn costs(&self) -> Vec<(&'static str, Cost)> {
         self.0.0.heartbeat.costs()
     }
@@ -181,9 +180,9 @@ impl Nvml {
         self.0.0.now.locked().release()
     }
 
-    /// Closes NVML and keeps it closed for `period`. True once nothing of the driver is held; false
-    /// when a call does not return within `wait`, in which case it is closed when that call
-    /// does.
+    /// Closes NVML and keeps it closed for `period`. Returns true once nothing of the driver is
+    /// held, and false if a call does not return within `wait`; then NVML is closed when the call
+    /// returns.
     pub fn release(&self, period: Duration, wait: Duration) -> bool {
         let period = period.min(MAX_RELEASE);
         let release = Release { at: Instant::now() + period, until: unix_now() + period.as_secs_f64() };
@@ -192,15 +191,15 @@ impl Nvml {
         self.wait_for(wait, |now| !now.open && !now.busy)
     }
 
-    /// Ends a release before its time; whether there was one.
+    /// Ends a release early. Returns whether there was one.
     pub fn acquire(&self) -> bool {
         let ended = self.0.0.now.locked().released.take().is_some_and(|r| r.at > Instant::now());
         self.0.0.changed.notify_all();
         ended
     }
 
-    /// Closes NVML for good, before the process ends: a driver that is left in the middle of a call
-    /// may take the GPU with it.
+    /// Closes NVML for good before the process exits: a driver that is abandoned during a call may
+    /// take the GPU with it.
     pub fn close(&self, wait: Duration) {
         let started = {
             let mut now = self.0.0.now.locked();
@@ -214,7 +213,7 @@ impl Nvml {
         }
     }
 
-    /// Whether the thread came to be so in time.
+    /// Waits until the condition holds. Returns whether it did in time.
     fn wait_for(&self, wait: Duration, so: impl Fn(&Now) -> bool) -> bool {
         let guard = self.0.0.now.locked();
         let waited = self.0.0.changed.wait_timeout_while(guard, wait, |now| !so(now));
@@ -252,8 +251,7 @@ impl Shared {
         loop {
             match self.next() {
                 Work::Do(job) => {
-                    // A panic must not leave the jobs after it waiting for ever; what was open is
-                    // opened anew.
+                    // After a panic, later jobs must not wait for ever, so the session is reopened.
                     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(&mut session)));
                     if done.is_err() {
                         session.close();
@@ -306,7 +304,7 @@ impl<T> Ticket<T> {
         self.0.recv_timeout(wait).ok()
     }
 
-    /// Whether there will never be an answer: the job was given up.
+    /// Whether there will be no answer, because the job was dropped.
     pub fn is_void(&self) -> bool {
         matches!(self.0.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Disconnected))
     }

@@ -1,4 +1,4 @@
-//! Where events come from, who reports them, and what became of them.
+//! The origins of events, their senders, and their outcomes.
 
 use std::sync::Arc;
 
@@ -7,29 +7,29 @@ use stepwatch_wire::EventError;
 use crate::drops::Reason;
 use crate::principal::Principal;
 
-/// Where an event comes from.
+/// The origin of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// A connection of the ingest socket.
     Peer(Peer),
     Datagram(Principal),
     Http(Principal),
-    /// A source that reports on the trainer's behalf: a file that is followed, telemetry meant for
-    /// others, the output of a command.
+    /// A source that reports for the trainer: a tailed file, telemetry meant for other systems, the
+    /// output of a command.
     Source {
         via: Via,
-        /// Which one of its kind, the same for all it reports: a path, an endpoint. Steps that go
-        /// backwards are attributed to a source by it.
+        /// The name within its kind, the same for all its reports: a path, an endpoint. Steps that
+        /// go backwards are attributed to a source by it.
         name: Arc<str>,
         priority: Priority,
-        /// Whose word it is.
+        /// The sender, who must be allowed to report the run.
         principal: Principal,
     },
-    /// This exporter: collectors and the like.
+    /// This exporter itself, such as a collector.
     Node,
 }
 
-/// How exact a source is: when two report the same step, the smaller wins.
+/// The exactness of a source. If two report the same step, the smaller one wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
@@ -37,14 +37,14 @@ pub enum Priority {
     Client,
     /// A file of records, which keeps every digit: JSONL, TensorBoard, W&B, CSV.
     File,
-    /// What the trainer measures for others, as of an interval: OTLP, statsd, a Prometheus
+    /// Measurements of the trainer for other systems, as of an interval: OTLP, statsd, a Prometheus
     /// endpoint.
     Telemetry,
     /// A log for people.
     Log,
 }
 
-/// By what way an event came in; the label of [`crate::hub::EVENTS`].
+/// The path by which an event came in; the label of [`crate::hub::EVENTS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Via {
     Seqpacket,
@@ -56,36 +56,36 @@ pub enum Via {
     Kubeflow,
     Scrape,
     Statsd,
-    /// Output of a command that the launcher runs.
+    /// The output of a command that the launcher runs.
     Launcher,
-    /// Pages in shared memory.
+    /// Heartbeat pages in shared memory.
     Heartbeat,
-    /// Directories of checkpoints that are watched.
+    /// Watched directories of checkpoints.
     Checkpoints,
-    /// What was found running on this node.
+    /// Processes found on this node.
     Discover,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Numbers connections of this start of the exporter.
+    /// The number of the connection since this exporter started.
     pub connection: u64,
-    /// As the kernel gives it; unknown across a process namespace.
+    /// The pid from the kernel; unknown across a pid namespace.
     pub pid: Option<u32>,
     pub uid: u32,
 }
 
-/// What became of an event.
+/// The outcome of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Accepted,
     Dropped(Reason),
-    /// Not acceptable, and this is why.
+    /// The event is invalid, for this reason.
     Rejected(EventError),
 }
 
 impl Via {
-    /// In the order of the declaration.
+    /// All of them in the order of declaration.
     pub const ALL: [Self; 13] = [
         Self::Seqpacket,
         Self::Datagram,
@@ -126,12 +126,12 @@ impl Origin {
         Self::Source { via, name: Arc::clone(name), priority, principal: Principal::Exporter }
     }
 
-    /// The same for a source that passes on the reports of another process.
+    /// A source that forwards the reports of another process.
     pub fn said_by(via: Via, name: &Arc<str>, priority: Priority, principal: Principal) -> Self {
         Self::Source { via, name: Arc::clone(name), priority, principal }
     }
 
-    /// Who may be asked what they have to do with the run.
+    /// The sender, who must be allowed to report the run.
     pub fn principal(&self) -> Principal {
         match self {
             Self::Peer(peer) => Principal::from_uid(Some(peer.uid)),
@@ -147,7 +147,7 @@ impl Origin {
         }
     }
 
-    /// Which source; `None` is the trainer itself.
+    /// The name of the source; `None` is the trainer itself.
     pub fn name(&self) -> Option<&Arc<str>> {
         match self {
             Self::Source { name, .. } => Some(name),

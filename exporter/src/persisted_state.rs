@@ -1,9 +1,9 @@
-//! State that a collector, or the stream, keeps over a restart of this exporter: one small JSON
+//! State that a collector or the stream keeps across a restart of this exporter: one small JSON
 //! file each, in the state directory.
 //!
-//! Replaced as a whole by rename: after a crash it is the old one or the new one. A file that
-//! cannot be read is set aside and forgotten; that costs what was learned, never a start. `--once`
-//! and `check` keep no state, so that they change nothing.
+//! A file is replaced as a whole by rename: after a crash it is the old one or the new one. A file
+//! that cannot be read is renamed and ignored, which costs the state but never the start. `--once`
+//! and `check` save nothing.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -13,16 +13,15 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Only this exporter opens the state: it names the runs and users of the node, and any process
+/// Only this exporter may open the state: it names the runs and users of the node, and any process
 /// that can open a file can lock it.
 const MODE: u32 = 0o600;
-/// How the names of its files begin.
+/// The prefix of the names of its files.
 pub const PREFIX: &str = "learned-";
-/// Larger than anything a collector has to remember.
+/// The most bytes of a file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What was remembered under `name`; the default when there is nothing, or nothing that can be
-/// read.
+/// The state saved under `name`; the default if there is none, or it cannot be read.
 pub fn load<T: DeserializeOwned + Default>(dir: Option<&Path>, name: &str) -> T {
     let Some(path) = dir.map(|dir| file(dir, name)) else { return T::default() };
     let text = match read(&path, MAX_BYTES) {
@@ -41,13 +40,13 @@ pub fn load<T: DeserializeOwned + Default>(dir: Option<&Path>, name: &str) -> T 
     })
 }
 
-/// Remembers. Without a state directory it does nothing, which is no error.
+/// Saves state. Without a state directory it does nothing, which is no error.
 pub fn save<T: Serialize>(dir: Option<&Path>, name: &str, value: &T) -> io::Result<()> {
     let Some(dir) = dir else { return Ok(()) };
     replace(&file(dir, name), &serde_json::to_vec(value)?)
 }
 
-/// Puts a new file in the place of the one at `path`.
+/// Replaces the file at `path` with a new one.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
@@ -58,18 +57,18 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     std::fs::rename(&new, path)
 }
 
-/// Opens a file that no other user may read, also where an earlier version or a crash left it open
-/// to others.
+/// Opens a file that no other user may read, even if an earlier version or a crash left it
+/// readable.
 pub(crate) fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.mode(MODE).open(path)?;
     if file.metadata()?.permissions().mode() & 0o7777 != MODE {
-        // A file of another user, in a directory that the operator made, keeps its mode.
+        // If another user owns the file, in a directory that the operator made, it keeps its mode.
         let _ = file.set_permissions(Permissions::from_mode(MODE));
     }
     Ok(file)
 }
 
-/// What stands in a file of ours, of at most `max` bytes.
+/// The contents of a file of ours, which may have at most `max` bytes.
 pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let file = open_private(path, OpenOptions::new().read(true))?;
@@ -95,7 +94,7 @@ mod tests {
             std::fs::write(&path, "[1]").unwrap();
             std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         };
-        // What a crash left is written over.
+        // The remains of a crash are overwritten.
         widen("learned-x.json.new");
         save(Some(dir.path()), "x", &[1]).unwrap();
         assert_eq!(mode(), 0o600);

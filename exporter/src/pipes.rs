@@ -1,6 +1,6 @@
-//! Which process writes into the pipe of which. A log behind `| tee` is written by a program that
-//! is not of the run; the process before it in the pipe is. Only standard input and output are
-//! looked at: what else a process reads from pipes is no log of another.
+//! Finds the processes at the ends of pipes. A log behind `| tee` is written by a program that does
+//! not belong to the run, but the process before it in the pipe does. Only standard input and
+//! output are followed: other pipes of a process carry no log of another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,29 +8,29 @@ use std::path::PathBuf;
 
 use crate::roots::Roots;
 
-/// Programs that pass a log on to each other: `train.py | ts | tee log`.
+/// The most programs that pass a log on: `train.py | ts | tee log`.
 const MAX_HOPS: usize = 4;
-/// Processes looked at in one pass.
+/// The most processes inspected in one pass.
 const MAX_PROCESSES: usize = 32_768;
 
 const INPUT: &[u32] = &[0];
 const OUTPUT: &[u32] = &[1, 2];
 
-/// Processes whose output this one reads, directly or through others.
+/// The processes whose output this one reads, directly or through others.
 pub(crate) fn before(roots: &Roots, pid: u32) -> BTreeSet<u32> {
     let writing =
         |pipe: &PathBuf| pids(roots).filter(|pid| pipes(roots, *pid, OUTPUT).any(|p| p == *pipe)).collect();
     along(pid, &writing, &|pid| pipes(roots, pid, INPUT).collect())
 }
 
-/// Which processes read which pipe as their input.
+/// The processes that read each pipe as their input.
 #[derive(Debug)]
 pub(crate) struct Readers {
     pids: BTreeMap<PathBuf, Vec<u32>>,
 }
 
 impl Readers {
-    /// Among these processes.
+    /// Finds the readers among these processes.
     pub(crate) fn among(roots: &Roots, pids: impl Iterator<Item = u32>) -> Self {
         let mut found: BTreeMap<PathBuf, Vec<u32>> = BTreeMap::new();
         for pid in pids.take(MAX_PROCESSES) {
@@ -41,19 +41,19 @@ impl Readers {
         Self { pids: found }
     }
 
-    /// Those that read the output of this one, directly or through others.
+    /// The processes that read the output of this one, directly or through others.
     pub(crate) fn of_output(&self, roots: &Roots, pid: u32) -> BTreeSet<u32> {
         let reading = |pipe: &PathBuf| self.pids.get(pipe).cloned().unwrap_or_default();
         along(pid, &reading, &|pid| pipes(roots, pid, OUTPUT).collect())
     }
 }
 
-/// Whether the process has a pipe as its output.
+/// Whether the output of the process is a pipe.
 pub(crate) fn has_output(roots: &Roots, pid: u32) -> bool {
     pipes(roots, pid, OUTPUT).next().is_some()
 }
 
-/// Follows pipes from one process to those at the `other` end, and on from there.
+/// Follows pipes from one process to those at the `other` end, and further from there.
 fn along(
     pid: u32,
     other: &dyn Fn(&PathBuf) -> Vec<u32>,
@@ -72,7 +72,7 @@ fn pids(roots: &Roots) -> impl Iterator<Item = u32> {
     entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).take(MAX_PROCESSES)
 }
 
-/// The pipes at these descriptors, as the kernel names them: `pipe:[4711]`.
+/// The pipes at these descriptors, in the kernel's notation `pipe:[4711]`.
 fn pipes(roots: &Roots, pid: u32, descriptors: &[u32]) -> impl Iterator<Item = PathBuf> {
     let dir = roots.proc(format!("{pid}/fd"));
     let targets = descriptors.iter().filter_map(move |fd| fs::read_link(dir.join(fd.to_string())).ok());
@@ -96,7 +96,7 @@ mod tests {
             (12, "pipe:[1]", "pipe:[2]", tty),
             (13, "pipe:[2]", tty, tty),
             (14, "pipe:[9]", tty, "pipe:[2]"),
-            // In a circle.
+            // These form a cycle.
             (20, "pipe:[5]", "pipe:[6]", tty),
             (21, "pipe:[6]", "pipe:[5]", tty),
         ] {

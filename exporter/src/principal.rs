@@ -1,5 +1,5 @@
-//! Who reports, and whose a run is: it belongs to the user that opened it, and no other user may
-//! report it.
+//! The senders of reports and the owners of runs: a run belongs to the user that opened it, and no
+//! other user may report it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -8,23 +8,23 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-/// Who reports a run, as far as the kernel identifies them.
+/// The sender of a report, as far as the kernel identifies it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Principal {
-    /// This exporter, and what its configuration names.
+    /// This exporter and its configuration.
     Exporter,
     /// A user of this node.
     User(u32),
-    /// A sender of this node whose user is not known.
+    /// A sender on this node whose user is unknown.
     #[default]
     Unknown,
-    /// A sender at this address, on another machine or in a network of its own: its user is not
-    /// known. All addresses of an IPv6 network of 64 bits are the first of it.
+    /// A sender at this address, on another machine or in a network of its own, whose user is
+    /// unknown. All addresses of an IPv6 /64 network are represented by its first one.
     Address(IpAddr),
 }
 
-/// What users have, in an order in which they take turns: a limit on it leaves each its share.
+/// Orders the entries so that users alternate: a limit on them leaves each user a share.
 pub fn in_turn<T>(all: impl IntoIterator<Item = (Principal, T)>) -> Vec<T> {
     let mut of_users: BTreeMap<Principal, VecDeque<T>> = BTreeMap::new();
     for (principal, one) in all {
@@ -40,12 +40,12 @@ pub fn in_turn<T>(all: impl IntoIterator<Item = (Principal, T)>) -> Vec<T> {
     turns
 }
 
-/// The user that this exporter is.
+/// The user of this exporter.
 static OWN: LazyLock<u32> = LazyLock::new(|| rustix::process::getuid().as_raw());
 
 impl Principal {
     pub fn from_uid(uid: Option<u32>) -> Self {
-        // The kernel's word for a user that has no number here.
+        // The kernel uses this for a user without a number here.
         uid.filter(|uid| *uid != u32::MAX).map_or(Self::Unknown, Self::User)
     }
 
@@ -53,7 +53,7 @@ impl Principal {
         if let Self::User(uid) = self { Some(uid) } else { None }
     }
 
-    /// As the value of a label.
+    /// The value of a label.
     pub fn label(self) -> String {
         match self {
             Self::Exporter => "exporter".into(),
@@ -63,13 +63,13 @@ impl Principal {
         }
     }
 
-    /// Whether the kernel shows no user. Each address has what a user has of all that is shared,
-    /// but may report a run that another address opened: ranks of one run have many.
+    /// Whether the kernel shows no user. Each address has a user's share of all limits, but may
+    /// report a run that another address opened, because the ranks of one run have many.
     pub fn is_unknown(self) -> bool {
         matches!(self, Self::Unknown | Self::Address(_))
     }
 
-    /// Whether it may report every run, as launchers do that are root.
+    /// Whether the principal may report every run, as launchers of root do.
     pub fn is_trusted(self) -> bool {
         match self {
             Self::Exporter => true,
@@ -78,8 +78,8 @@ impl Principal {
         }
     }
 
-    /// The user that counts for a file which this one has written and another points at: the one
-    /// who may report fewer runs. Of two users each may report runs that the other may not.
+    /// The principal for a file that `self` wrote and `finder` points at: the one that may report
+    /// fewer runs. Each of two users may report runs that the other may not.
     pub fn shown_by(self, finder: Self) -> Self {
         match (self, finder) {
             _ if self == finder || finder.is_trusted() => self,
@@ -88,11 +88,10 @@ impl Principal {
         }
     }
 
-    /// The owner of a run of this one once `speaker` has reported it; `None` where it may not.
+    /// The owner of a run of `self` once `speaker` has reported it; `None` if it may not.
     ///
-    /// The better known owner counts: a run that root opened becomes that of a user who joins it,
-    /// and so does one that an unknown sender opened. By which events a user joins root's run is
-    /// decided where it is admitted.
+    /// The better known owner counts: a run that root or an unknown sender opened becomes that of a
+    /// user who joins it. Admission decides by which events a user joins root's run.
     pub fn joined_by(self, speaker: Self) -> Option<Self> {
         match (self, speaker) {
             _ if self == speaker => Some(self),
@@ -132,7 +131,7 @@ mod tests {
 
     #[test]
     fn whose_a_run_is_after_somebody_spoke() {
-        // Users that no test runs as.
+        // No test runs as these users.
         let (ann, bob, root) = (Principal::User(4_000_001), Principal::User(4_000_002), Principal::User(0));
         let own = Principal::User(*OWN);
         let (us, unknown) = (Principal::Exporter, Principal::Unknown);

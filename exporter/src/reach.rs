@@ -1,11 +1,11 @@
-//! Files of other users: resolved step by step, and opened only with the rights of the user they
-//! are read for.
+//! Opens files of other users: resolved step by step, and only with the rights of the user for whom
+//! they are read.
 //!
-//! The exporter may often read everything, and what it reads of a file is on a page and a stream
-//! that everybody sees. So a path that comes from a process, or from a directory that others write
-//! to, is not handed to the kernel as a whole. Each part of it is found without following links and
-//! without opening it (`O_PATH`), what was found is judged, and only then is it opened: nothing can
-//! take its place in between. A pipe is never waited for, and a device never opened.
+//! The exporter may often read everything, and its metrics and stream are public. So a path from a
+//! process, or from a directory that others write to, is not given to the kernel as a whole. Each
+//! part of it is located without following links and without opening it (`O_PATH`), the result is
+//! checked, and only then is it opened: nothing can replace it in between. A pipe is never waited
+//! for, and a device never opened.
 
 mod rights;
 
@@ -28,38 +28,38 @@ use rights::{ENTERS, READS, Rights};
 
 /// File systems whose content the kernel generates; reading may consume it: `statfs(2)`.
 const OF_THE_KERNEL: &[u64] = &[0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163];
-/// Links on the way to a file, as the kernel has it.
+/// The most links on the way to a file; the kernel has the same limit.
 const MAX_LINKS: usize = 40;
-/// Directories inside one another, each of which is held open on the way.
+/// The greatest depth of directories, each of which is held open on the way.
 const MAX_DEPTH: usize = 128;
-/// Finds what has a name, and does nothing to it.
+/// Locates a name without opening it.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
-/// Of a directory in which everybody may make names, and remove only their own.
+/// The mode bits of a directory in which all users may create names, and remove only their own.
 const SHARED: u32 = 0o1002;
 
-/// How far a path may lead.
+/// The limits on where a path may lead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// What the operator named, by whatever links, and what is found below it by a pattern or a
-    /// search.
+    /// Paths that the operator named, through any links, and paths below them that a pattern or a
+    /// search finds.
     Below(PathBuf),
-    /// As far as a process sees and may read itself.
+    /// Paths that a process sees and may read itself.
     Of(Arc<View>),
 }
 
-/// What a process sees of the file system, and what it may do there.
+/// The view of a process on the file system, and its rights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct View {
     rights: Rights,
     place: Option<Place>,
 }
 
-/// The mounts that a process sees, where they are others than ours.
+/// The mounts of a process, if they differ from this program's.
 #[derive(Debug, Clone)]
 struct Place {
     mounts: PathBuf,
-    /// Of the process in `/proc`. One of those processes will do as well as another.
+    /// The directory of the process in `/proc`. Any process with these mounts serves as well.
     process: PathBuf,
 }
 
@@ -71,7 +71,7 @@ impl PartialEq for Place {
 
 impl Eq for Place {}
 
-/// Why a file is not read. It names users, and nothing of what stands in the file.
+/// The reason why a file is not read. It names users, but nothing of the file's contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("uid {0} may not read it")]
@@ -89,7 +89,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// The refusal that made an operation fail, if one did.
+    /// The refusal in an error, if there is one.
     pub(crate) fn from_error(err: &io::Error) -> Option<Self> {
         err.get_ref()?.downcast_ref().copied()
     }
@@ -101,12 +101,12 @@ impl From<Refusal> for io::Error {
     }
 }
 
-/// What was found, not opened yet.
+/// A located file that is not opened yet.
 #[derive(Debug)]
 pub(crate) struct Located {
     found: File,
     pub(crate) metadata: Metadata,
-    /// What the kernel makes up is not for us.
+    /// Whether files that the kernel generates are refused.
     checked: bool,
 }
 
@@ -126,7 +126,7 @@ impl Located {
         Ok(rustix::fs::open(self.again(), READ, Mode::empty())?.into())
     }
 
-    /// A path to it that stays its own as long as this is kept.
+    /// A path that stays valid for this file as long as `self` exists.
     pub(crate) fn again(&self) -> PathBuf {
         again(self.found.as_raw_fd()).into()
     }
@@ -137,14 +137,14 @@ fn again(found: RawFd) -> String {
 }
 
 impl Reach {
-    /// What a pattern may find: the directories before its first wildcard are the operator's.
+    /// The reach of a pattern: the operator chose the directories before its first wildcard.
     pub(crate) fn of_pattern(pattern: &str) -> Self {
         let fixed = pattern.split(['*', '?', '[']).next().unwrap_or_default();
         let fixed = fixed.rsplit_once('/').map_or("", |(directory, _)| directory);
         Self::Below(PathBuf::from(format!("{fixed}/")))
     }
 
-    /// Who named the path.
+    /// The principal who named the path.
     pub(crate) fn finder(&self) -> Principal {
         match self {
             Self::Below(_) => Principal::Exporter,
@@ -152,7 +152,7 @@ impl Reach {
         }
     }
 
-    /// What has this path, if it may be read.
+    /// Locates a path, if it may be read.
     pub(crate) fn find(&self, path: &Path) -> io::Result<Located> {
         match self {
             Self::Below(named) => {
@@ -169,12 +169,12 @@ impl Reach {
         }
     }
 
-    /// Opens what has this path for reading.
+    /// Opens the file at this path for reading.
     pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
         self.find(path)?.open()
     }
 
-    /// A directory below one that was found, without any link on the way to it.
+    /// Locates a directory below another one, without any link on the way.
     pub(crate) fn directory(&self, base: &Located, path: &Path) -> io::Result<Located> {
         let rights = if let Self::Of(view) = self { Some(&view.rights) } else { None };
         let how = LOOK | OFlags::DIRECTORY | OFlags::NOFOLLOW;
@@ -195,19 +195,20 @@ impl Reach {
 }
 
 impl View {
-    /// `None` when the process may not be looked at, is gone, or runs with the rights of two users.
+    /// `None` if the process may not be inspected, has exited, or runs with the rights of two
+    /// users.
     pub(crate) fn of_process(roots: &Roots, pid: u32) -> Option<Self> {
         let process = roots.proc(pid.to_string());
         let theirs = mounts(&process).filter(|theirs| mounts(&roots.proc("self")).as_ref() != Some(theirs));
         let rights = Rights::parse(&roots::read(&process.join("status"))?)?;
-        // Not every process lets it be read, and then not what it names either.
+        // Not every process lets this be read. Then the paths that it names are not read either.
         let notes = roots::read_bytes(&process.join("auxv")).unwrap_or_default();
         (!rights.are_borrowed(&notes))
             .then(|| Self { rights, place: theirs.map(|mounts| Place { mounts, process }) })
     }
 
-    /// Of a user of whom no process is known, and so no groups: what everybody may see beside what
-    /// they own. An unknown user owns nothing.
+    /// The view of a user without a known process, and so without groups: public files and the
+    /// user's own. An unknown user owns nothing.
     pub(crate) fn of_user(uid: Option<u32>) -> Self {
         Self { rights: Rights { user: uid.unwrap_or(u32::MAX), ..Rights::default() }, place: None }
     }
@@ -216,12 +217,12 @@ impl View {
         self.rights.user
     }
 
-    /// A path as the process has it, or as we would find it.
+    /// Locates a path in the process's view, or as this program sees it.
     pub(crate) fn find(&self, path: &Path) -> io::Result<Located> {
         let place = self.place.as_ref();
         let root = place.map_or_else(|| PathBuf::from("/"), |place| place.process.join("root"));
         let found = open_directory(&root)?;
-        // Another process may have the number by now.
+        // Another process may have the pid by now.
         if place.is_some_and(|place| mounts(&place.process).as_ref() != Some(&place.mounts)) {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -253,13 +254,13 @@ fn read(rights: Option<&Rights>, found: Located) -> io::Result<Located> {
     }
 }
 
-/// A part of a path that is still to be walked.
+/// A remaining part of a path.
 #[derive(Debug)]
 enum Part {
     Root,
     Up,
     Name(OsString),
-    /// A link of this user led here, and to nothing but theirs it may.
+    /// The next part came from a link of this user, and may only lead to that user's files.
     Owned(u32),
 }
 
@@ -272,19 +273,19 @@ fn parts(path: &Path) -> impl DoubleEndedIterator<Item = Part> {
     })
 }
 
-/// The way to one file.
+/// The walk to one file.
 struct Walk<'a> {
-    /// Whose rights count, and then nothing leads above the root; our own, which the kernel looks
-    /// after, when absent.
+    /// The rights that apply, within which nothing leads above the root. If `None`, they are this
+    /// program's own, which the kernel checks.
     rights: Option<&'a Rights>,
-    /// Who reads, and who owns the root: their links lead anywhere.
+    /// The reader; links of the reader and of the root's owner may lead anywhere.
     reader: u32,
     root: u32,
     links: usize,
 }
 
 impl Walk<'_> {
-    /// What lies at the end of the way from here.
+    /// Locates the file at the end of the way from here.
     fn go(mut self, base: Located, mut way: VecDeque<Part>) -> io::Result<Located> {
         let mut above = vec![base];
         while let Some(part) = way.pop_front() {
@@ -337,9 +338,9 @@ impl Walk<'_> {
         read(self.rights, above.pop().ok_or(Refusal::TooFar)?)
     }
 
-    /// Puts the target of a link in front of the remaining path. A link of the reader or of the
-    /// owner of the root may lead anywhere; a link of another user only to that user's files, and
-    /// not even there from a directory that everybody may write to (`fs.protected_symlinks`).
+    /// Puts the target of a link before the remaining path. A link of the reader or of the owner of
+    /// the root may lead anywhere. A link of another user may lead only to that user's files, and
+    /// not even there from a directory that all users may write to (`fs.protected_symlinks`).
     fn follow(&mut self, link: &Located, dir: &Located, way: &mut VecDeque<Part>) -> io::Result<()> {
         self.links += 1;
         if self.links > MAX_LINKS {
@@ -365,8 +366,8 @@ fn owned(link: u32, target: &Metadata) -> Result<(), Refusal> {
     if target == link { Ok(()) } else { Err(Refusal::ForeignLink { link, target }) }
 }
 
-/// What has this name, itself and not what it may link to. Only who asks for a directory has an
-/// automounter mount it.
+/// Locates a name without following links. An automounter mounts it only if a directory is
+/// requested.
 fn look(dir: &Located, name: &OsString, last: bool) -> io::Result<File> {
     const HOW: OFlags = LOOK.union(OFlags::NOFOLLOW);
     if !last {

@@ -1,17 +1,16 @@
-//! From numbers reported at intervals to steps: what OTLP, statsd and scraped endpoints have in
-//! common.
+//! Converts numbers that are reported at intervals into steps, for OTLP, statsd and scraped
+//! endpoints.
 //!
-//! Those protocols have gauges, counters and histograms, and no steps. Here the readings of one
-//! rank at one moment become one step event: a counter gives what it grew by, a histogram its mean
-//! since the last report, and a gauge its value if it changed, because a gauge that was not set
-//! again is repeated by every report, and a loss repeated ten times is not ten losses.
+//! These protocols have gauges, counters and histograms, but no steps. Here the readings of one
+//! rank at one moment become one step event. A counter gives its growth, and a histogram its mean
+//! since the last report. A gauge gives its value if it changed, because every report repeats a
+//! gauge that was not set again, and a loss repeated ten times is not ten losses.
 //!
-//! The number of the step is, in this order: what the report contains (an attribute, a gauge or a
-//! counter of steps); how often the durations of steps were measured; the number of reports that
-//! brought something new. The last two keep the order of values and nothing else, so such an event
-//! is marked (`step_from`) and carries no time for step durations to be derived from. Where another
-//! source reports the real steps of the same rank, readings without a step are assigned to its last
-//! one.
+//! The number of the step is the first of these: the one in the report (an attribute, a gauge or a
+//! counter of steps); the number of measured step durations; the number of reports with news. The
+//! last two only keep the order of values, so such an event is marked (`step_from`), and has no
+//! time from which step durations could be derived. If another source reports the real steps of the
+//! same rank, readings without a step are assigned to its last one.
 
 mod again;
 mod names;
@@ -30,38 +29,38 @@ pub(crate) use value::Value;
 use crate::principal::Principal;
 use value::{Gained, Series};
 
-/// Ranks that one source follows, and bytes of their series. Of the user that has most, and of that
-/// user's run that has most, the rank unheard of for longest makes room.
+/// The most ranks of one source, and the most bytes of their series. Above it, the rank without
+/// reports for longest is dropped, of the largest run of the user with the most.
 const MAX_RANKS: usize = 1024;
 const MAX_BYTES: usize = 8 << 20;
-/// About what a rank takes besides.
+/// The approximate further bytes of a rank.
 const RANK_BYTES: usize = 512;
-/// The largest step that a number can carry exactly.
+/// The largest step that a number represents exactly.
 const MAX_STEP: f64 = (1u64 << 53) as f64;
 
-/// Key of an event whose step was not given: what was counted in its place.
+/// The key in an event without a given step: what was counted instead.
 const STEP_FROM: &str = "step_from";
 
-/// Who reports.
+/// The reporter.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Who {
     pub(crate) run: String,
     pub(crate) rank: u32,
-    /// Who sends it.
+    /// The sender.
     pub(crate) principal: Principal,
-    /// The reporter declares that it trains; otherwise its metrics must show it.
+    /// Whether the reporter declares that it trains; otherwise its metrics must show it.
     pub(crate) certain: bool,
     pub(crate) world: Option<u32>,
-    /// More about the process, for its `hello`.
+    /// Further facts about the process, for its `hello`.
     pub(crate) about: BTreeMap<String, Json>,
-    /// Where the reporter runs, as it declares.
+    /// The place of the reporter, as it declares it.
     pub(crate) place: Place,
 }
 
-/// Attributes that identify the owner of a report that does not name its run.
+/// Attributes that identify the owner of a report without a run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Place {
-    /// A user gave the name: by this attribute.
+    /// The attribute in which a user gave the name, if any.
     pub(crate) given: Option<&'static str>,
     pub(crate) job: Option<String>,
     pub(crate) job_name: Option<String>,
@@ -69,65 +68,66 @@ pub(crate) struct Place {
     pub(crate) host: Option<String>,
 }
 
-/// What one rank reports at one moment.
+/// The report of one rank at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Report<'a> {
-    /// Unix seconds.
+    /// The Unix time in seconds.
     pub(crate) time: Option<f64>,
     pub(crate) step: Option<i64>,
     pub(crate) readings: Vec<Reading<'a>>,
-    /// Readings without a step are ignored unless another source reports steps.
+    /// Whether readings without a step are ignored unless another source reports steps.
     pub(crate) only_with_steps: bool,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Reading<'a> {
     pub(crate) meaning: Meaning<'a>,
-    /// Whether the name is known to be of training: a process that trains may report its memory as
+    /// Whether the name is known to be about training: a training process may report its memory as
     /// well.
     pub(crate) known: bool,
     pub(crate) value: Value,
 }
 
-/// Readings of many ranks, made into events.
+/// Converts the readings of many ranks into events.
 #[derive(Debug)]
 pub(crate) struct Readings {
-    /// Unix seconds at which we began to listen: a total that began later is ours from its start.
+    /// The Unix time in seconds when this began: a total that began later is counted from its
+    /// start.
     since: f64,
     ranks: BTreeMap<(String, u32), Rank>,
-    /// Of the series of all ranks.
+    /// The bytes of the series of all ranks.
     bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct Rank {
     heard: f64,
-    /// Who reported it last.
+    /// The last sender.
     principal: Principal,
-    /// Nothing was taken of it yet.
+    /// Whether no report was evaluated yet.
     fresh: bool,
     series: Series,
     step: Option<i64>,
-    /// Other sources report the steps of this rank.
+    /// Whether other sources report the steps of this rank.
     follows: bool,
-    /// Its own reports do.
+    /// Whether its own reports have steps.
     gives_steps: bool,
     recent: again::Recent,
-    /// Has ever reported a metric that is known to be of training.
+    /// Whether the sender ever reported a metric that is known to be about training.
     trains: bool,
-    /// Measured durations of steps, where those come as differences.
+    /// The number of measured step durations, if they are reported as differences.
     durations: f64,
 }
 
-/// What a report comes to.
+/// The result of a report.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Taken {
     pub(crate) events: Vec<Event>,
-    /// Readings over a limit.
+    /// The number of readings over a limit.
     pub(crate) dropped: u64,
 }
 
-/// Where the number of a step comes from.
+/// The origin of the number of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum From {
     Given,
@@ -136,24 +136,24 @@ enum From {
     Others,
 }
 
-/// One report, summed up.
+/// The evaluation of one report.
 #[derive(Debug, Default)]
 struct Sum {
     step: Option<i64>,
-    /// Durations of steps measured so far.
+    /// The number of measured step durations so far.
     measured: Option<f64>,
     time: Option<f64>,
     m: Vec<(String, f64)>,
     eval: Vec<(String, f64)>,
-    /// Something is new.
+    /// Whether anything is new.
     changed: bool,
-    /// Something that is known to be of training.
+    /// Whether anything new is known to be about training.
     trained: bool,
     dropped: u64,
 }
 
 impl<'a> Names {
-    /// What a name means, with its value.
+    /// The reading of a name, with its meaning.
     pub(crate) fn reading(&'a self, name: &'a str, unit: &str, value: Value) -> Reading<'a> {
         match self.known(name, unit) {
             Some(meaning) => Reading { meaning, known: true, value },
@@ -163,7 +163,7 @@ impl<'a> Names {
 }
 
 impl Report<'_> {
-    /// Whether any name in it is known to be of training.
+    /// Whether any name in it is known to be about training.
     pub(crate) fn is_training(&self) -> bool {
         self.readings.iter().any(|r| r.known && matches!(r.meaning, Meaning::Metric(..)))
     }
@@ -174,7 +174,7 @@ impl Readings {
         Self { since, ranks: BTreeMap::new(), bytes: 0 }
     }
 
-    /// Takes a report in. `known` is the last step that is known of the rank from any source.
+    /// Evaluates a report. `known` is the last step of the rank from any source.
     pub(crate) fn take(&mut self, who: &Who, report: Report<'_>, known: Option<i64>, now: f64) -> Taken {
         let key = (who.run.clone(), who.rank);
         let mut taken = Taken::default();
@@ -201,12 +201,12 @@ impl Readings {
         taken
     }
 
-    /// Begins anew with a rank.
+    /// Forgets a rank.
     pub(crate) fn forget(&mut self, who: &Who) {
         self.remove(&(who.run.clone(), who.rank));
     }
 
-    /// For so many more ranks. How many series were forgotten for them.
+    /// Makes room for `more` ranks. Returns how many series were dropped.
     fn make_room(&mut self, more: usize) -> u64 {
         let mut forgotten = 0;
         while self.ranks.len() + more > MAX_RANKS || self.bytes > MAX_BYTES {
@@ -216,8 +216,8 @@ impl Readings {
         forgotten
     }
 
-    /// The rank that was not heard of for longest, of the run that has most, of the user that has
-    /// most: what one user sends must not push out what others do, in however many runs.
+    /// The rank without reports for longest, of the largest run of the user with the most: one user
+    /// must not displace the ranks of others, with any number of runs.
     fn least_missed(&self) -> Option<(String, u32)> {
         let user = largest(self.ranks.values().map(|rank| (rank.principal, rank.size())))?;
         let of_user = || self.ranks.iter().filter(|(_, rank)| rank.principal == user);
@@ -233,7 +233,7 @@ impl Readings {
     }
 }
 
-/// What has the largest sum.
+/// The key with the largest sum.
 fn largest<K: Ord>(sizes: impl Iterator<Item = (K, usize)>) -> Option<K> {
     let mut sums: BTreeMap<K, usize> = BTreeMap::new();
     for (key, size) in sizes {
@@ -250,7 +250,7 @@ impl Rank {
     fn sum(&mut self, report: Report<'_>, since: f64, now: f64) -> Sum {
         let mut sum = Sum { step: report.step, time: report.time, ..Sum::default() };
         let time = report.time.unwrap_or(now);
-        // Before the first step, a gauge at zero is one that was not set.
+        // Before the first step, a gauge at zero was not set.
         let is_zero = |r: &Reading<'_>| r.meaning == Meaning::Step && r.value.number() == Some(0.0);
         let before_the_first = report.step == Some(0) || report.readings.iter().any(is_zero);
         for reading in report.readings {
@@ -296,12 +296,12 @@ impl Rank {
         }
     }
 
-    /// Which step a report is of; `None` when it brings nothing new.
+    /// The step of a report; `None` if it has nothing new.
     fn number(&mut self, sum: &Sum, known: Option<i64>, only_with_steps: bool) -> Option<(i64, From)> {
         let before = self.step;
-        // A step that is not ours: another source reports this rank.
+        // The known step is from another source, which reports this rank.
         self.follows |= known.is_some() && known != before;
-        // What is seen first of a step that is known may be seen again, after a restart of ours.
+        // After a restart, the first report of a known step may be a repetition.
         let again = core::mem::take(&mut self.fresh) && known.is_some() && sum.step == known;
         let new = (sum.changed || !sum.eval.is_empty()) && !again;
         if let Some(step) = sum.step {
@@ -313,7 +313,7 @@ impl Rank {
             self.step = Some(last);
             return new.then_some((last, From::Others));
         }
-        // Training makes steps; memory and the like change without any.
+        // Training has steps; memory and the like change without any.
         let trained = if self.trains { sum.trained || !sum.eval.is_empty() } else { new };
         if only_with_steps || !trained {
             return None;
@@ -329,16 +329,16 @@ impl Rank {
 
 impl Sum {
     fn metric(&mut self, name: &str, divisor: f64, value: &Value, gained: &Gained) {
-        // A gauge that stays NaN is NaN again, and one that stays for too long is looked into by
-        // the training state.
+        // A gauge that stays NaN is reported again. The training state checks one that stays too
+        // long.
         let watched = matches!(name, metric::LOSS | metric::GRAD_NORM);
         let again = matches!(value, Value::Gauge(v) if watched || v.is_nan());
         if !(gained.changed || again) {
             return;
         }
         let (name, number) = match (name, value) {
-            // Over the time between two reports, which the number of steps between them may be
-            // unknown of.
+            // The rate is over the time between two reports, because the number of steps in it may
+            // be unknown.
             (metric::TOKENS, Value::Total { .. } | Value::Increment(_)) => match gained.rate {
                 Some(rate) => (metric::TOKENS_PER_SECOND, rate),
                 None => return self.changed = true,
@@ -377,7 +377,7 @@ fn events(who: &Who, step: i64, from: From, sum: Sum) -> Vec<Event> {
     if let Some(counted) = counted {
         event.extra.insert(STEP_FROM.into(), Json::Text(counted.into()));
     }
-    // To another source's step there is nothing to add but values.
+    // For another source's step, only values are added.
     if from != From::Others || !event.m.is_empty() {
         all.push(event);
     }
@@ -401,7 +401,7 @@ fn hello(who: &Who) -> Event {
     }
 }
 
-/// A number as a step, if it is one.
+/// Converts a number to a step, if it is one.
 pub(crate) fn whole(value: f64) -> Option<i64> {
     (value.fract() == 0.0 && (0.0..=MAX_STEP).contains(&value)).then_some(value as i64)
 }

@@ -1,4 +1,4 @@
-//! Answers in JSON, errors included.
+//! Responses in JSON, including errors.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};

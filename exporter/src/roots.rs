@@ -1,5 +1,5 @@
-//! Where the system's own files are: `/sys`, `/proc` and the rest, each movable, so that a
-//! collector is tested on a tree of files and a container looks at its host.
+//! The locations of system files: `/sys`, `/proc` and others. Each can be changed, for tests with a
+//! directory tree and for a container that reads its host's.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,25 +10,25 @@ use std::str::FromStr;
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
-/// Of a file of the kernel's; none is as large.
+/// The most bytes of a kernel file; real ones are smaller.
 const MAX_BYTES: u64 = 16 << 20;
-/// The value of a watched file: a number or a word.
+/// The most bytes of the value in a watched file, which is a number or a word.
 const MAX_WORD: usize = 128;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roots {
     pub sysfs: PathBuf,
     pub procfs: PathBuf,
-    /// Shared memory of the processes of this node.
+    /// The shared memory of processes on this node.
     pub shm: PathBuf,
-    /// Device files, of which only those of GPUs are looked at.
+    /// The device files, of which only those of GPUs are used.
     pub dev: PathBuf,
-    /// Character device of the kernel log.
+    /// The character device of the kernel log.
     pub kmsg: PathBuf,
-    /// NVML to load; the loader's search path when absent.
+    /// The path of NVML; by default the loader searches for it.
     pub nvml_library: Option<PathBuf>,
-    /// Where collectors remember what must survive a restart ([`crate::persisted_state`]); nowhere
-    /// when absent.
+    /// The directory for state that must survive a restart ([`crate::persisted_state`]); `None`
+    /// keeps none.
     pub state: Option<PathBuf>,
 }
 
@@ -60,45 +60,44 @@ impl Roots {
     }
 }
 
-/// The text of a small file without the space around it; `None` when it cannot be read.
+/// The text of a small file without surrounding space; `None` if it cannot be read.
 ///
-/// Kernel files are each their own risk: one attribute of one device may be missing, invalid for
-/// its state or refuse with any error, and that must cost that one value only.
+/// Each kernel file may fail: an attribute of a device may be missing, be invalid in its state or
+/// return any error, and that must cost only this value.
 pub fn read(path: &Path) -> Option<String> {
     let mut text = String::from_utf8(read_bytes(path).ok()?).ok()?;
     text.truncate(text.trim_end().len());
     Some(text)
 }
 
-/// The content of a small file. Hundreds of them are read a second, so none is asked for its size,
-/// which the kernel does not give.
+/// The contents of a small file. Hundreds are read a second, so the size, which the kernel does not
+/// give, is not queried.
 pub fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(256);
     File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// As [`read`], for a file that holds one number.
+/// As [`read`], for a file with one number.
 pub fn read_number<T: FromStr>(path: &Path) -> Option<T> {
     read(path)?.trim().parse().ok()
 }
 
-/// A directory of sysfs whose files are read again and again. The kernel looks for one name then,
-/// and not for a path of a dozen with links in between.
+/// A directory of sysfs whose files are read repeatedly. The kernel then looks up one name, rather
+/// than a path of a dozen with links in between.
 ///
-/// Where a driver was loaded anew there is another directory of the same name: who finds that a
-/// file is missing that every such directory has, or looks at other things only once a while, calls
-/// [`Dir::reopen`].
+/// After a driver was reloaded, there is another directory of the same name. A caller that misses a
+/// file which every such directory has, or that seldom reads, calls [`Dir::reopen`].
 #[derive(Debug, Default)]
 pub struct Dir {
     path: PathBuf,
     open: Option<File>,
-    /// Of its entries, sorted.
+    /// The names of its entries, sorted.
     names: Vec<String>,
     /// Files that are read every second.
     watched: Vec<(&'static str, File)>,
-    /// The same in the order of the kernel, each with a zero behind it: mostly they are unchanged,
-    /// and need no sorting.
+    /// The names in the kernel's order, each followed by a zero: they are usually unchanged, and
+    /// then need no sorting.
     listed: Vec<u8>,
 }
 
@@ -111,7 +110,7 @@ impl Dir {
         &self.path
     }
 
-    /// Closes all that is open of it. From here on it is the directory that then has the path.
+    /// Closes all of its files. Afterwards it is the directory that then has the path.
     pub fn reopen(&mut self) {
         self.open = None;
         self.watched.clear();
@@ -125,8 +124,8 @@ impl Dir {
         self.open.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Names of its entries, sorted. A directory that is empty now may have been removed and made
-    /// anew, so it is opened anew.
+    /// The names of its entries, sorted. An empty directory may have been removed and recreated, so
+    /// it is reopened.
     pub fn names(&mut self) -> io::Result<&[String]> {
         let old = self.open.is_some();
         let mut now = self.entries();
@@ -160,7 +159,7 @@ impl Dir {
         Ok(entries)
     }
 
-    /// What stands in an attribute. The kernel gives all of one, a page at most, to the first
+    /// The contents of an attribute. The kernel returns all of it, a page at most, in the first
     /// `read`.
     pub fn read_bytes(&mut self, name: &str) -> io::Result<Vec<u8>> {
         let file = self.openat(name)?;
@@ -173,14 +172,14 @@ impl Dir {
         }
     }
 
-    /// As [`Dir::read`], for a word that is read every second. The file stays open, since opening
-    /// and closing costs more than reading. The kernel generates the content anew for each read
-    /// from the beginning.
+    /// As [`Dir::read`], for a word that is read every second. The file stays open, because opening
+    /// and closing cost more than reading. The kernel generates the contents anew for each read
+    /// from the start.
     pub fn watch(&mut self, name: &'static str) -> Option<String> {
         self.watched(name, |word| Some(word.to_owned()))
     }
 
-    /// As [`Dir::read_number`], likewise.
+    /// As [`Dir::read_number`], for a file that stays open.
     pub fn watch_number<T: FromStr>(&mut self, name: &'static str) -> Option<T> {
         self.watched(name, |word| word.parse().ok())
     }
@@ -192,7 +191,7 @@ impl Dir {
         let length = if let Some(Ok(length)) = watched.map(|(_, file)| look(file, &mut text)) {
             length
         } else {
-            // It refuses, or is that of a device that is gone.
+            // The file returns an error, or belongs to a device that is gone.
             self.watched.retain(|(watched, _)| *watched != name);
             let file = self.openat(name).ok()?;
             let length = look(&file, &mut text).ok()?;
@@ -207,20 +206,20 @@ impl Dir {
         Ok(rustix::fs::openat(self.open()?, name, FILE, Mode::empty())?.into())
     }
 
-    /// As [`read`] of a file in it.
+    /// As [`read`], for a file in the directory.
     pub fn read(&mut self, name: &str) -> Option<String> {
         let mut text = String::from_utf8(self.read_bytes(name).ok()?).ok()?;
         text.truncate(text.trim_end().len());
         Some(text)
     }
 
-    /// As [`read_number`] of a file in it.
+    /// As [`read_number`], for a file in the directory.
     pub fn read_number<T: FromStr>(&mut self, name: &str) -> Option<T> {
         self.read(name)?.trim().parse().ok()
     }
 }
 
-/// What stands in an open file now.
+/// Reads the present contents of an open file.
 fn look(file: &File, text: &mut [u8]) -> io::Result<usize> {
     loop {
         match rustix::io::pread(file, &mut *text, 0) {
@@ -230,7 +229,7 @@ fn look(file: &File, text: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Names of the entries of a directory, sorted.
+/// The names of a directory's entries, sorted.
 pub fn list(path: &Path) -> io::Result<Vec<String>> {
     let mut names: Vec<String> =
         std::fs::read_dir(path)?.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
@@ -289,8 +288,8 @@ mod tests {
         std::fs::write(path.join("operstate"), "up\n").unwrap();
         assert_eq!(dir.watch("operstate").as_deref(), Some("up"));
         assert_eq!(dir.watch_number::<u64>("operstate"), None);
-        // What cannot be read is a directory here and a device that is down there, and may be read
-        // again later.
+        // The unreadable file is a directory here; on a node it is that of a device that is down,
+        // which may be readable later.
         std::fs::create_dir(path.join("speed")).unwrap();
         assert_eq!(dir.watch("speed"), None);
         std::fs::remove_dir(path.join("speed")).unwrap();
@@ -309,7 +308,7 @@ mod tests {
         assert_eq!(dir.names().unwrap_err().kind(), io::ErrorKind::NotFound);
         std::fs::create_dir(&path).unwrap();
         assert!(dir.names().unwrap().is_empty());
-        // More than the kernel returns at once.
+        // There are more names than the kernel returns at once.
         let mut many: Vec<String> = (0..1000).map(|i| format!("mlx5_{i}")).collect();
         many.iter().for_each(|name| std::fs::write(path.join(name), "").unwrap());
         many.sort();

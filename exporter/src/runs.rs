@@ -1,7 +1,7 @@
-//! `GET /v1/runs`: every run that is followed, with the sources that report it and why they belong
-//! to this run.
+//! `GET /v1/runs`: every followed run, with the sources that report it and why they belong to this
+//! run.
 //!
-//! All answers share one body, so that many readers who leave theirs unread hold one.
+//! All responses share one body, so that many readers that do not read hold only one.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ use crate::hub::Hub;
 use crate::identity::RunRow;
 use crate::lock::Locked as _;
 
-/// Where a running exporter serves its runs.
+/// The path under which a running exporter serves its runs.
 pub const RUNS: &str = "/v1/runs";
 
-/// A body is made anew after so long.
+/// How often the body is rendered.
 const MADE_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ async fn runs(State(runs): State<Runs>) -> Response {
 }
 
 impl Runs {
-    /// The body that was made within a second, or a new one; one that says the same is kept.
+    /// The body of the last second, or a new one; an unchanged one is kept.
     fn body(&self, now: Instant) -> Bytes {
         let mut kept = self.body.locked();
         if let Some((at, body)) = &*kept
@@ -55,7 +55,7 @@ impl Runs {
             return body.clone();
         }
         let mut text = Vec::new();
-        // Text and numbers can always be written.
+        // Text and numbers can always be serialised.
         let _ = serde_json::to_writer(&mut text, &Body { node: self.hub.node(), runs: self.hub.runs() });
         text.push(b'\n');
         let same = kept.take().map(|(_, body)| body).filter(|body| *body == text);

@@ -1,7 +1,7 @@
-//! Values of families at one moment, on their way to the page.
+//! The values of families at one moment, for the exposition.
 //!
-//! Constant metrics, built afresh for every page: a run, a process or a device that is gone is
-//! simply not written again, which a family that remembers its label sets cannot promise.
+//! They are built anew for every exposition: a run, process or device that is gone is simply not
+//! written again, which a family that keeps its label sets cannot guarantee.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,8 +16,7 @@ pub enum Value {
     Histogram(Distribution),
 }
 
-/// A histogram as it is exposed. `counts` has one entry a bound, not cumulative; the last bound is
-/// infinity.
+/// A histogram. `counts` has one entry a bound, not cumulative; the last bound is infinity.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
     pub sum: f64,
@@ -28,17 +27,17 @@ pub struct Distribution {
 #[derive(Debug, Clone)]
 pub struct Sample {
     pub family: &'static Family,
-    /// Shared: what a collector keeps goes onto every page.
+    /// The labels, which are shared by the collector and every exposition.
     pub labels: Labels,
     pub value: Value,
 }
 
-/// Values of labels in the order of their family's names: one text, so that a series costs one
-/// allocation and a comparison is one of bytes.
+/// Values of labels in the order of their family's names. They are one text, so that a series costs
+/// one allocation and a comparison is one of bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Labels(Arc<str>);
 
-/// A number of a family, with its labels by name.
+/// A number of a family, with access to its labels by name.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
     pub value: f64,
@@ -46,7 +45,7 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// Empty when the family has no such label.
+    /// The value of a label; empty if the family has no such label.
     pub fn label(&self, name: &str) -> &'a str {
         let at = self.sample.family.labels.iter().position(|l| *l == name);
         at.map_or("", |at| self.sample.labels.get(at))
@@ -55,31 +54,31 @@ impl<'a> Row<'a> {
 
 /// The samples of one source at one moment.
 ///
-/// Most of them equal those of a moment ago. So they can be sealed, and are then shared, not
-/// copied, by everything that passes them on.
+/// Most of them equal the previous ones. So they can be sealed, and are then shared instead of
+/// copied.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
-    /// Written first, in this order.
+    /// Sealed chunks, which come first, in this order.
     sealed: Vec<Arc<Chunk>>,
     open: Vec<Sample>,
-    /// Where labels are put together.
+    /// A buffer in which labels are joined.
     text: String,
     before: Before,
 }
 
-/// The samples of the source's last pass. It writes mostly the same series in the same order, so
-/// their labels are used again.
+/// The samples of the source's last pass. It usually writes the same series in the same order, so
+/// their labels are reused.
 #[derive(Debug, Clone, Default)]
 struct Before {
     chunks: Vec<Arc<Chunk>>,
-    /// The chunk and the sample in it behind the last one that was written again.
+    /// The chunk and the sample after the last one that was reused.
     next: (usize, usize),
 }
 
-/// Bytes of labels that a series of the page has room for.
+/// The bytes of labels for which a series has room.
 const USUAL_LABEL_BYTES: usize = 256;
 
-/// Samples that were written one after the other, and change no more.
+/// Samples that were written in sequence and no longer change.
 #[derive(Debug)]
 pub struct Chunk {
     samples: Vec<Sample>,
@@ -88,13 +87,13 @@ pub struct Chunk {
     index: Arc<Index>,
 }
 
-/// Where in a chunk each family is. Mostly a source publishes the same families in the same order,
-/// and its chunks share one.
+/// The positions of the families in a chunk. A source usually publishes the same families in the
+/// same order, and then its chunks share one index.
 #[derive(Debug)]
 struct Index {
-    /// Numbers of the samples, family by family.
+    /// The indices of the samples, grouped by family.
     by_family: Vec<u32>,
-    /// Each with its part of those.
+    /// Each family with its range in `by_family`.
     families: Vec<(&'static Family, Range<usize>)>,
 }
 
@@ -106,22 +105,22 @@ pub struct Slice {
 }
 
 impl Sample {
-    /// What it takes of the room on the page: a series with long labels counts as several.
+    /// The room that it uses in the exposition: a series with long labels counts as several.
     pub fn cost(&self) -> usize {
         self.value.series() * (1 + self.labels.0.len() / USUAL_LABEL_BYTES)
     }
 }
 
 impl Labels {
-    /// Behind each value. It sorts before every character, so that texts are in the order of their
-    /// values.
+    /// The terminator of each value. It sorts before every character, so that texts have the order
+    /// of their values.
     const END: char = '\0';
 
     fn write(values: &[&str], text: &mut String) {
         text.clear();
         for value in values {
-            // Paths and names of devices and processes come by here, and by no other door. The end
-            // itself goes too.
+            // All paths and names of devices and processes pass through here. The terminator itself
+            // is removed too.
             text.push_str(&words::clean(value));
             text.push(Self::END);
         }
@@ -131,19 +130,19 @@ impl Labels {
         self.0.split_terminator(Self::END)
     }
 
-    /// Empty where there is no such label.
+    /// The value at a position; empty if there is none.
     pub fn get(&self, nth: usize) -> &str {
         self.iter().nth(nth).unwrap_or_default()
     }
 
-    /// Whether it is the very same, which saves a comparison.
+    /// Whether both are the same allocation, which saves a comparison.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
 impl Before {
-    /// How far the order in which series are written may shift.
+    /// The greatest shift in the order of series that is searched.
     const NEAR: usize = 8;
 
     fn labels(&mut self, family: &'static Family, text: &str) -> Option<Labels> {
@@ -164,7 +163,7 @@ impl Before {
 }
 
 impl Samples {
-    /// Empty samples for a source whose last ones were these.
+    /// Empty samples for the next pass of a source with these last ones.
     pub fn after(before: &Self) -> Self {
         let longest = before.sealed.iter().map(|chunk| chunk.samples.len()).max();
         Self {
@@ -174,7 +173,7 @@ impl Samples {
         }
     }
 
-    /// Adds a value; one that is not a finite number is absent (principle 6).
+    /// Adds a value; one that is not finite is left out (principle 6).
     pub fn set(&mut self, family: &'static Family, labels: &[&str], value: impl IntoNumber) {
         let value = value.into_number();
         debug_assert_ne!(family.kind, FamilyType::Histogram, "{}", family.name);
@@ -183,7 +182,7 @@ impl Samples {
         }
     }
 
-    /// As [`Samples::set`], where there is a value.
+    /// As [`Samples::set`], if there is a value.
     pub fn maybe(&mut self, family: &'static Family, labels: &[&str], value: Option<impl IntoNumber>) {
         if let Some(value) = value {
             self.set(family, labels, value);
@@ -203,7 +202,7 @@ impl Samples {
         self.open.push(Sample { family, labels, value });
     }
 
-    /// Ends what was written so far, such that it can be shared.
+    /// Seals what was written so far, so that it can be shared.
     pub fn seal(&mut self) {
         if !self.open.is_empty() {
             let before = self.before.chunks.get(self.sealed.len());
@@ -211,13 +210,13 @@ impl Samples {
         }
     }
 
-    /// The same, of the last that was to be written.
+    /// Seals the samples, after the last one was written.
     pub fn into_sealed(mut self) -> Self {
         self.seal();
         Self { sealed: self.sealed, ..Self::default() }
     }
 
-    /// Adds all of another source's: what is sealed there is shared.
+    /// Adds the samples of another source; its sealed chunks are shared.
     pub fn extend(&mut self, other: &Self) {
         if !other.sealed.is_empty() {
             self.seal();
@@ -230,12 +229,12 @@ impl Samples {
         self.sealed.iter().flat_map(|chunk| &chunk.samples).chain(&self.open)
     }
 
-    /// Of chunks that a source sealed.
+    /// Samples of sealed chunks.
     pub fn from_chunks(sealed: Vec<Arc<Chunk>>) -> Self {
         Self { sealed, ..Self::default() }
     }
 
-    /// All of it, sealed.
+    /// All samples as sealed chunks.
     pub fn into_chunks(self) -> Vec<Arc<Chunk>> {
         self.into_sealed().sealed
     }
@@ -252,8 +251,8 @@ impl Samples {
         })
     }
 
-    /// The value of a series, for tests and for sources that read their own last page; of several
-    /// the last one.
+    /// The value of a series; the last one if there are several. For tests, and for sources that
+    /// read their own last samples.
     pub fn get(&self, family: &Family, labels: &[&str]) -> Option<f64> {
         let of = |s: &Sample| match s.value {
             Value::Number(v)
@@ -274,8 +273,8 @@ impl Chunk {
         Self::indexed(samples, index)
     }
 
-    /// The next chunk of a source. It is the very same one if the samples are equal, which saves
-    /// later comparisons.
+    /// The next chunk of a source. If the samples are equal it is the previous one itself, which
+    /// saves later comparisons.
     pub fn after(before: Option<&Arc<Self>>, samples: Vec<Sample>) -> Arc<Self> {
         let Some(before) = before.filter(|before| before.samples.len() == samples.len()) else {
             return Arc::new(Self::new(samples));
@@ -297,17 +296,17 @@ impl Chunk {
         Self { samples, series, cost, index }
     }
 
-    /// What it takes of the room on the page.
+    /// The room that it uses in the exposition.
     pub fn cost(&self) -> usize {
         self.cost
     }
 
-    /// Lines that all of it takes on the page.
+    /// The number of its lines in the exposition.
     pub fn series(&self) -> usize {
         self.series
     }
 
-    /// In the order in which they were written.
+    /// The samples in the order in which they were written.
     pub fn samples(&self) -> &[Sample] {
         &self.samples
     }
@@ -339,21 +338,21 @@ impl Index {
 }
 
 impl Slice {
-    /// In the order in which they were written.
+    /// The samples in the order in which they were written.
     pub fn samples(&self) -> impl ExactSizeIterator<Item = &Sample> {
         let index = &*self.chunk.index;
         let range = index.families.get(self.nth).map(|(_, range)| range.clone()).unwrap_or_default();
         index.by_family[range].iter().map(|at| &self.chunk.samples[*at as usize])
     }
 
-    /// The very same, which saves a comparison.
+    /// Whether both are the same slice, which saves a comparison.
     pub fn is(&self, other: &Self) -> bool {
         self.nth == other.nth && Arc::ptr_eq(&self.chunk, &other.chunk)
     }
 }
 
 impl Value {
-    /// Lines that the value takes on the page, which is what a time series costs.
+    /// The number of lines of the value in the exposition, which is its number of time series.
     pub fn series(&self) -> usize {
         match self {
             Self::Number(_) => 1,
@@ -362,7 +361,7 @@ impl Value {
     }
 }
 
-/// Everything a source counts in becomes the one number type of the page.
+/// A type that converts to the exposition's number type.
 pub trait IntoNumber {
     fn into_number(self) -> f64;
 }

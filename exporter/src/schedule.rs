@@ -1,10 +1,9 @@
-//! Runs the collectors: each on its own OS thread, behind a fence against panics, watched by a
-//! deadline.
+//! Runs the collectors: each on its own OS thread, isolated from panics, with a deadline.
 //!
-//! A read of a kernel file or a driver may never return, and nothing can end a thread that waits in
-//! the kernel. So no thread waits for one: the page takes what each collector left behind last,
-//! leaves it out when it is too old, and shows the collector as stuck. A thread that is stuck is
-//! not replaced; the next would only join it.
+//! A read of a kernel file or a driver may never return, and a thread that waits in the kernel
+//! cannot be ended. So no thread waits for one: the exposition uses the last samples of each
+//! collector, leaves them out when they are too old, and shows the collector as stuck. A stuck
+//! thread is not replaced, because the next one would get stuck as well.
 
 mod ticks;
 
@@ -77,15 +76,15 @@ pub static LEFT_OUT: Family = Family::gauge(
 pub static FAMILIES: &[&Family] =
     &[&STATE, &SUCCESS, &DURATION, &LAST_SUCCESS, &COLLECTIONS, &FAILURES, &STUCK, &LEFT_OUT];
 
-/// How long to wait before looking again for what a collector needs.
+/// The wait before an unsupported collector is probed again.
 const PROBE_AGAIN: Duration = Duration::from_mins(1);
-/// Values older than this, or than three intervals, leave the page.
+/// Values older than this, or than three intervals, leave the metrics page.
 const MIN_STALE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Not probed yet.
+    /// The collector has not been probed yet.
     Starting,
     Healthy,
     Unsupported,
@@ -112,11 +111,11 @@ impl State {
 pub struct Status {
     pub name: &'static str,
     pub state: State,
-    /// What it found, why it is unsupported, or what went wrong.
+    /// The result of the probe, the reason for no support, or the error.
     pub detail: String,
 }
 
-/// The running collectors. Dropping it asks their threads to end and waits for none.
+/// The running collectors. Dropping it ends their threads without waiting for them.
 #[derive(Debug)]
 pub struct Schedule {
     slots: Vec<Arc<Slot>>,
@@ -134,7 +133,7 @@ struct Slot {
     name: &'static str,
     rhythm: Rhythm,
     now: Mutex<Progress>,
-    /// Notified when a pass is over.
+    /// Notified after each pass.
     passed: Condvar,
 }
 
@@ -142,15 +141,15 @@ struct Slot {
 struct Progress {
     state: State,
     detail: String,
-    /// Sealed: they are on many a page.
+    /// Sealed samples, because many expositions share them.
     samples: Samples,
-    /// Series that were read besides.
+    /// The number of series that were read and left out.
     left_out: usize,
     /// When the samples were read.
     read: Option<Instant>,
     last_success: Option<f64>,
     busy_since: Option<Instant>,
-    /// How long something that the collector waits for is over its deadline.
+    /// By how much a call that the collector waits for has exceeded its deadline.
     over: Duration,
     duration: Option<Duration>,
     errors: u64,
@@ -198,7 +197,7 @@ impl Schedule {
         self.wait_first_pass_until(None);
     }
 
-    /// The same, but for no longer than this.
+    /// As [`Self::wait_first_pass`], but no longer than until `end`.
     pub fn wait_first_pass_until(&self, end: Option<Instant>) {
         for slot in &self.slots {
             let waits = |p: &mut Progress| p.state == State::Starting && p.passes == 0;
@@ -216,7 +215,7 @@ impl Schedule {
         self.slots.iter().map(status).collect()
     }
 
-    /// Writes the samples of the collectors, and their state.
+    /// Writes the samples of the collectors, and their states.
     pub fn write(&self, out: &mut Samples, own: &mut Samples) {
         for slot in &self.slots {
             slot.write(out, own);
@@ -294,11 +293,11 @@ struct Worker {
     config: CollectorsConfig,
     collector: Box<dyn Collector>,
     supported: bool,
-    /// What the probe found.
+    /// The description that the probe returned.
     found: String,
-    /// What of it goes onto the page.
+    /// Selects the exported families.
     filter: Filter,
-    /// All that the last pass read.
+    /// All samples of the last pass.
     whole: Samples,
     access: Access,
     ticks: Ticks,
@@ -306,16 +305,16 @@ struct Worker {
     stop: Arc<Stop>,
 }
 
-/// Samples for the page, and how many series were read besides.
+/// The exported samples, and the number of the other series.
 struct Shown {
     samples: Samples,
     left_out: usize,
 }
 
-/// What one pass came to.
+/// The result of one pass.
 enum Pass {
     Read(Shown),
-    /// As much as could be read.
+    /// The samples that could be read, and the error.
     Partly(Shown, CollectError),
     Unsupported(String),
 }
@@ -382,8 +381,8 @@ impl Worker {
                 now.last_success = Some(unix_now());
             }
             Ok(Ok(Pass::Partly(shown, error))) => {
-                // What there is replaces what there was; without any, that stays until it is too
-                // old.
+                // New samples replace the old ones; without any, the old ones stay until they
+                // expire.
                 if !self.whole.is_empty() {
                     (now.samples, now.left_out) = (shown.samples, shown.left_out);
                     now.read = Some(began);
@@ -406,7 +405,7 @@ impl Worker {
             Err(panic) => {
                 now.panics += 1;
                 now.fail(format!("panicked: {}", message(&*panic)));
-                // Whatever it was in the middle of, it begins anew.
+                // After a panic, the collector is built anew.
                 if let Some((fresh, _)) = (self.entry.build)(&self.config) {
                     self.collector = fresh;
                     self.supported = false;
@@ -435,7 +434,7 @@ impl Worker {
     }
 }
 
-/// An error with its causes on one line.
+/// An error with its causes, on one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,5 +1,5 @@
-//! Health of the places that training metrics come from: a tail, the socket, an endpoint. Each
-//! source holds a [`SourceHandle`] and reports its state with it; its drops leave the page with the
+//! The health of sources of training metrics: a tail, the socket, an endpoint. Each source holds a
+//! [`SourceHandle`] and reports its state with it; its series leave the metrics page with the
 //! handle.
 
 use std::collections::BTreeMap;
@@ -50,11 +50,11 @@ pub static RESOLUTION: Family = Family::gauge(
 
 pub static FAMILIES: &[&Family] = &[&UP, &LAG, &DROPPED, &UNMATCHED, &SKIPPED, &RESOLUTION];
 
-/// Why a file is not read: the user for whom it would be read may not read it, or a link of another
-/// user leads to it.
+/// The reason why a file is not read: its user may not read it, or a link of another user leads to
+/// it.
 pub(crate) const NOT_OWNER: &str = "not_owner";
 
-/// Distinct reasons that one source may count under.
+/// The most distinct reasons of drops of one source.
 const MAX_REASONS: usize = 16;
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ struct Health {
     name: String,
     kind: String,
     up: AtomicBool,
-    /// Bits of an `f64`; NaN until the source sets it.
+    /// The bits of an `f64`; NaN until the source sets it.
     lag: AtomicU64,
     unmatched: AtomicU64,
     skipped: AtomicU64,
@@ -71,7 +71,7 @@ struct Health {
     samples: Mutex<Samples>,
 }
 
-/// A source's own line to the page. Cheap to clone; the source is on the page while a clone lives.
+/// The handle of a source's metrics. It is cheap to clone; they are exported while a clone exists.
 #[derive(Debug, Clone)]
 pub struct SourceHandle(Arc<Health>);
 
@@ -93,12 +93,12 @@ impl SourceHandle {
         }
     }
 
-    /// How finely the source prints a metric.
+    /// The resolution with which the source prints a metric.
     pub fn resolution(&self, metric: &'static str, step: f64) {
         self.0.resolution.locked().insert(metric, step);
     }
 
-    /// Families that only this kind of source has, in place of those of before.
+    /// Replaces the samples of families that only this kind of source has.
     pub fn samples(&self, samples: Samples) {
         *self.0.samples.locked() = samples;
     }
@@ -112,7 +112,7 @@ impl SourceHandle {
     }
 }
 
-/// Every source that is alive.
+/// All existing sources.
 #[derive(Debug, Default)]
 pub(crate) struct Sources(Mutex<Vec<Weak<Health>>>);
 
@@ -135,7 +135,7 @@ impl Sources {
         SourceHandle(health)
     }
 
-    /// Of one kind.
+    /// The names of the sources of one kind.
     pub(crate) fn names(&self, kind: &str) -> Vec<String> {
         let all = self.0.locked();
         all.iter().filter_map(Weak::upgrade).filter(|h| h.kind == kind).map(|h| h.name.clone()).collect()

@@ -1,4 +1,4 @@
-//! Sources from which training metrics are fetched, as opposed to those that send them. One kind
+//! Sources from which this exporter fetches training metrics; the others push theirs. A new kind
 //! takes one file and one line here.
 
 mod poll;
@@ -21,12 +21,12 @@ pub use statsd::StatsdConfig;
 pub(crate) use statsd::fuzz as fuzz_statsd;
 pub use tail::{From, TailConfig};
 
-/// Entries of the configuration; each has a thread of its own.
+/// The most entries of the configuration; each has a thread of its own.
 pub const MAX_SOURCES: usize = 64;
 
-/// One line a kind: `module: Variant(its configuration)`. The module offers `check` on the
-/// configuration (what is wrong, each as `key: reason`), `start(config, surroundings, shutdown)`
-/// and `FAMILIES`, families of its own beside those of every source.
+/// Declares the kinds, one line each: `module: Variant(its configuration)`. The module has `check`
+/// of the configuration (its errors, each as `key: reason`), `start(config, surroundings,
+/// shutdown)` and `FAMILIES`, its families beside those of every source.
 macro_rules! sources {
     ($($(#[$doc:meta])* $name:ident: $variant:ident($config:ident),)*) => {
         $(mod $name;)*
@@ -39,7 +39,7 @@ macro_rules! sources {
         }
 
         impl SourceConfig {
-            /// Key of the entry, and what is wrong with it.
+            /// The key of the entry, and its errors.
             fn check(&self) -> (&'static str, Vec<String>) {
                 match self {
                     $(Self::$variant(config) => (stringify!($name), config.check()),)*
@@ -70,7 +70,7 @@ sources! {
     discover: Discover(DiscoverConfig),
 }
 
-/// What is wrong with the entries, each named by its place.
+/// The errors of the entries, each with the path of its entry.
 pub fn check(sources: &[SourceConfig]) -> Vec<String> {
     let mut wrong = Vec::new();
     if sources.len() > MAX_SOURCES {
@@ -83,9 +83,9 @@ pub fn check(sources: &[SourceConfig]) -> Vec<String> {
     wrong
 }
 
-/// Starts every source of a configuration that [`check`] found right. Each works until `shutdown`
-/// is raised, on a thread of its own that is not joined: a file system that hangs may hold it for
-/// ever. Must be called inside a Tokio runtime.
+/// Starts every source of a configuration without errors from [`check`]. Each runs until `shutdown`
+/// on a thread of its own that is not joined, because a hung file system may hold it for ever. Must
+/// be called inside a Tokio runtime.
 pub fn start(sources: &[SourceConfig], around: &Surroundings, shutdown: &Shutdown) {
     for source in sources.iter().take(MAX_SOURCES) {
         source.start(around, shutdown);

@@ -1,4 +1,4 @@
-//! Saves what must survive a restart of this exporter: every quarter of a minute, at once when a
+//! Saves the state that must survive a restart of this exporter: every 15 seconds, at once when a
 //! trainer starts or restarts, and at the end.
 
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use stepwatch_kit::shutdown::Shutdown;
 use crate::hub::Hub;
 use crate::training::Archive;
 
-/// Steps of this long may be forgotten by a crash, which costs nothing: they only went forward.
-/// Each time costs the disk a flush, and as much as hundreds of steps.
+/// A crash may lose this much of the state, which costs nothing because steps only went forward.
+/// Each save costs a flush of the disk, and as much as hundreds of steps.
 const INTERVAL: Duration = Duration::from_secs(15);
 
-/// Makes the directory. If that fails, logs what it costs and goes on.
+/// Creates the directory. If that fails, it logs the consequences and continues.
 pub fn prepare(dir: &std::path::Path) -> bool {
     match std::fs::create_dir_all(dir) {
         Ok(()) => true,
@@ -28,7 +28,7 @@ pub fn prepare(dir: &std::path::Path) -> bool {
     }
 }
 
-/// Saves until `shutdown`, and then once more.
+/// Saves periodically until `shutdown`, and then once more.
 pub async fn keep(hub: Hub, dir: PathBuf, shutdown: Shutdown) {
     let mut saved = Archive::default();
     let mut failing = false;

@@ -1,11 +1,11 @@
-//! `GET /v1/stream`: every event of this node, in order, resumable, as lines of JSON that never
-//! end.
+//! `GET /v1/stream`: every event of this node, in order, resumable, as an endless response of JSON
+//! lines.
 //!
-//! Prometheus sees the value of a gauge at each scrape and misses a spike of one step between two
-//! of them. The stream has every event: a bounded [`Ring`] in memory that any number of readers
-//! follow by cursor. It is not a log: what falls off the ring is gone, and a reader that asks for
-//! it gets a gap record with the number of lost records. Each sender has a share of it, so that a
-//! flood of one user costs no other a record. It outlives this process, by a journal beside it.
+//! Prometheus sees the value of a gauge at each scrape and misses a spike of one step in between.
+//! The stream has every event: a bounded [`Ring`] in memory that any number of readers follow by
+//! cursor. It is not a log: records that fall off the ring are lost, and a reader that requests
+//! them gets a gap record with their number. Each sender has a share of it, so that a flood of one
+//! user costs no other a record. A journal beside it lets it survive this process.
 
 mod http;
 mod journal;

@@ -1,4 +1,4 @@
-//! What the unit tests of several modules share.
+//! Helpers that the unit tests of several modules share.
 
 use std::cell::RefCell;
 use std::io::Write as _;
@@ -30,7 +30,7 @@ pub(crate) const OPTIONS: Options = Options {
 };
 
 /// Whether the test may act as other users. If not, `cargo verify` reports what was not tested: the
-/// line goes past the capture of the test runner.
+/// line bypasses the output capture of the test runner.
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -39,7 +39,7 @@ pub(crate) fn is_root() -> bool {
     root
 }
 
-/// What the log has of this, of its thread.
+/// The log lines that `what` writes on this thread.
 pub(crate) fn logged(what: impl FnOnce()) -> String {
     let log = Arc::new(Mutex::new(Vec::new()));
     let writer = {
@@ -86,13 +86,13 @@ pub(crate) fn published(hub: &Hub) -> Vec<Event> {
     all
 }
 
-/// Who publishes without a [`crate::condition::Conditions`] is held to its names here.
+/// Checks the name of an event that was published without a [`crate::condition::Conditions`].
 fn is_in_the_table(event: &Event) {
     let name = event.name.as_deref().unwrap_or_default();
     assert!(NodeCondition::parse(name).is_some(), "{name:?} has no row in wire/src/conditions.rs");
 }
 
-/// A collector's surroundings.
+/// The surroundings of a collector.
 pub(crate) struct Bench {
     roots: Roots,
     pub(crate) hub: Hub,

@@ -1,48 +1,48 @@
-//! Where a device is attached: its PCI address, the bridges above it, its NUMA node. The links and
-//! directories of sysfs, as values.
+//! Where a device is attached: its PCI address, the bridges above it, its NUMA node. Read from the
+//! links and directories of sysfs.
 //!
-//! Nothing but links is followed, so it works on a tree of files, and in a container that sees its
-//! host's `/sys`.
+//! Only links are followed, so this works on a tree of files, and in a container that sees the
+//! `/sys` of its host.
 
 use std::path::Path;
 
 use crate::roots::{self, Roots};
 
-/// More bridges above a device than any machine has.
+/// The most bridges above a device; no machine has more.
 const MAX_DEPTH: usize = 16;
-/// Devices below a PCIe switch with nothing between: the port of the switch, and the device.
+/// Path components below a PCIe switch: the port of the switch, and the device.
 const BELOW_ONE_SWITCH: usize = 2;
 
 /// The place of a PCI device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// `0000:18:00.0`, in lower case.
+    /// The PCI address in lower case: `0000:18:00.0`.
     pub address: String,
-    /// Host bridge, `pci0000:15`: what shares it shares a socket's root complex.
+    /// The host bridge: `pci0000:15`. Devices that share it share the root complex of a socket.
     pub root: String,
-    /// From the root port down to the bridge right above the device. What shares the last bridge is
-    /// behind the same port; what shares one that is not the first, the root port, is behind
-    /// the same switch.
+    /// The bridges from the root port down to the one right above the device. Devices that share
+    /// the last bridge are behind the same port; devices that share any other but the first, the
+    /// root port, are behind the same switch.
     pub bridges: Vec<String>,
     pub numa_node: Option<u32>,
 }
 
 impl Place {
-    /// Of the device at this address.
+    /// The place of the device at this address.
     pub fn of_device(roots: &Roots, address: &str) -> Option<Self> {
         let address = address.to_ascii_lowercase();
         let device = std::fs::canonicalize(roots.sys("bus/pci/devices").join(&address)).ok()?;
         Self::at(&device)
     }
 
-    /// Of the device behind an entry of a class, such as `/sys/class/net/eth0` or
-    /// `/sys/class/infiniband/mlx5_0`; `None` of what is software, or is on another bus.
+    /// The place of the device behind an entry of a class, such as `/sys/class/net/eth0` or
+    /// `/sys/class/infiniband/mlx5_0`; `None` if the device is virtual or on another bus.
     pub fn behind(entry: &Path) -> Option<Self> {
         Self::at(&std::fs::canonicalize(entry.join("device")).ok()?)
     }
 
     fn at(device: &Path) -> Option<Self> {
-        // In a virtual machine a device of the hypervisor's is one below the device on the bus.
+        // In a virtual machine a virtio device is one directory below the PCI device.
         let hosted = device.file_name()?.to_str()?.starts_with("virtio");
         let device = if hosted { device.parent()? } else { device };
         let numa_node = numa_node(device);
@@ -54,16 +54,15 @@ impl Place {
         known.then(|| Self { address, root: parts[root].to_owned(), bridges: path, numa_node })
     }
 
-    /// The bridge nearest to both devices: the switch, or port, that their traffic to each other
-    /// turns round at. `None` when it is the host bridge, or when it has to cross to another
-    /// one.
+    /// The bridge nearest to both devices: the switch or port at which their traffic turns round.
+    /// `None` if the traffic turns round at the host bridge or crosses to another one.
     pub fn common_bridge(&self, other: &Self) -> Option<&str> {
         let shared = self.shared_bridges(other).checked_sub(1)?;
         self.bridges.get(shared).map(String::as_str)
     }
 
-    /// What lies between the two, in the words of `nvidia-smi topo`, without `phb`: what goes
-    /// through a host bridge of one socket is `node`.
+    /// The path between the two, in the terms of `nvidia-smi topo` without `phb`: a path through a
+    /// host bridge of one socket is `node`.
     pub fn path_to(&self, other: &Self) -> &'static str {
         let shared = self.shared_bridges(other);
         if shared > 0 {
@@ -79,20 +78,20 @@ impl Place {
         }
     }
 
-    /// How many bridges are above both, from the root port down.
+    /// The number of bridges above both devices, from the root port down.
     fn shared_bridges(&self, other: &Self) -> usize {
         let same = self.bridges.iter().zip(&other.bridges).take_while(|(a, b)| a == b).count();
         if self.root == other.root { same } else { 0 }
     }
 }
 
-/// NUMA node of a device, given its directory; `None` where the platform does not give it.
+/// The NUMA node of a device, by its directory; `None` if the platform does not report it.
 pub fn numa_node(device: &Path) -> Option<u32> {
-    // -1 stands for unknown.
+    // -1 means unknown.
     roots::read_number::<i32>(&device.join("numa_node")).and_then(|n| n.try_into().ok())
 }
 
-/// The last part of what a symbolic link points to: the address of a device, the name of its
+/// The last component of the target of a symbolic link: the address of a device, or the name of its
 /// driver.
 pub fn target(link: &Path) -> Option<String> {
     let path = std::fs::read_link(link).ok()?;
@@ -112,7 +111,7 @@ pub fn is_address(text: &str) -> bool {
     hex(domain, 4..=8) && hex(bus, 2..=2) && hex(device, 2..=2) && hex(function, 1..=1)
 }
 
-/// `pci0000:15`.
+/// Whether this is the directory of a host bridge: `pci0000:15`.
 fn is_root(part: &str) -> bool {
     part.strip_prefix("pci").is_some_and(|rest| is_address(&format!("{rest}:00.0")))
 }

@@ -1,8 +1,8 @@
-//! Training state: every run that this node receives events of, put together from all its sources.
+//! Training state: every run that this node receives events of, merged from all its sources.
 //!
-//! Time comes in as an argument and what should be published goes out as events, so the whole of it
-//! is tested without a clock or a socket. It holds no history beyond a few minutes of extremes: the
-//! stream and Prometheus do.
+//! Time is an argument, and events to publish are the output, so all of it is tested without a
+//! clock or a socket. It keeps no history beyond a few minutes of extremes: the stream and
+//! Prometheus do.
 
 mod admission;
 mod archive;
@@ -52,19 +52,19 @@ use user_limits::{LoggedRefusals, Newcomers};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     pub max_runs: usize,
-    /// New names of runs that one user may bring in a minute.
+    /// The most new names of runs that one user may add in a minute.
     pub new_per_minute: f64,
-    /// Names of runs that every user may report.
+    /// Patterns of run names that every user may report.
     pub shared: Vec<glob::Pattern>,
     pub max_ranks: usize,
     pub max_custom: usize,
-    /// Seconds of silence after which a run or a rank leaves the page.
+    /// Seconds without reports after which a run or a rank leaves the metrics page.
     pub forget_after: f64,
     /// Seconds that a run stays after all its ranks have ended: long enough to be scraped once
     /// more.
     pub linger: f64,
     pub convention: Convention,
-    /// The operator's word for what GPU this node has.
+    /// The GPU of this node, if the operator configured it.
     pub gpu: Option<String>,
 }
 
@@ -73,34 +73,34 @@ pub struct Training {
     options: Options,
     runs: BTreeMap<Arc<str>, Run>,
     archive: Archive,
-    /// When the last report of each run came in an earlier life of this exporter.
+    /// The Unix time of each run's last report to an earlier process of this exporter.
     heard_before: BTreeMap<String, f64>,
-    /// GPU that the driver reports.
+    /// The GPU that the driver reports.
     detected_gpu: Option<String>,
     drops: Arc<Drops>,
-    /// A run or an attempt began: worth saving at once.
+    /// Whether a run or an attempt began, so that the state has to be saved at once.
     urgent: bool,
-    /// That there are too many runs was logged, and there still are.
+    /// Whether the excess of runs was logged. Reset when there are fewer runs.
     logged_full: bool,
     newcomers: Newcomers,
     logged_refusals: LoggedRefusals,
     logged: Logged,
 }
 
-/// What is shown of a run.
+/// The state of a run that commands and the API show.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Life {
     pub attempt: u32,
     pub step: Option<i64>,
     pub owner: Principal,
-    /// Events of others that were refused.
+    /// How many events of other principals were refused.
     pub refused: BTreeMap<Principal, u64>,
 }
 
-/// How old the saved state may be when the exporter is killed.
+/// The greatest age in seconds of the saved state when the exporter is killed.
 const SAVED_WITHIN_SECONDS: f64 = 2.0;
 
-/// A process that trains, for the collectors of this node.
+/// A training process, for the collectors of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrainingProcess {
     pub pid: u32,
@@ -152,7 +152,7 @@ impl Training {
         self.runs.values().map(|run| (run.name.to_string(), life(run))).collect()
     }
 
-    /// Runs that `principal` may report.
+    /// The runs that `principal` may report.
     pub fn runs_of(&self, principal: Principal, now: f64) -> Vec<String> {
         let may = |run: &&Arc<str>| self.not_theirs(run, principal, Kind::Step, now).is_none();
         let names = self.runs.keys().filter(may);
@@ -163,7 +163,7 @@ impl Training {
         self.runs.contains_key(run)
     }
 
-    /// Takes an event in; `out` receives what to publish, in order.
+    /// Takes in an event. `out` receives the events to publish, in order.
     pub fn apply(&mut self, now: f64, origin: &Origin, mut event: Event, out: &mut Vec<Event>) -> Outcome {
         if let Err(why) = may_say(&event, origin) {
             return Outcome::Rejected(why);
@@ -236,8 +236,8 @@ impl Training {
         Some(rank.epoch.attempt)
     }
 
-    /// Counts what became of a step and publishes what goes before it; an error where nothing of it
-    /// is left to publish.
+    /// Counts the outcome of a step and publishes the event that precedes it. An error means that
+    /// nothing of the step is left to publish.
     fn stepped(
         &mut self,
         stepped: Stepped,
@@ -274,7 +274,7 @@ impl Training {
         }
     }
 
-    /// A connection is closed. Ranks that reported only through it and sent no `bye` are dead.
+    /// Records a closed connection. Ranks that reported only through it and sent no `bye` are dead.
     pub fn closed(&mut self, now: f64, connection: u64, process: ProcessFate, out: &mut Vec<Event>) {
         for run in self.runs.values_mut() {
             for (number, rank) in &mut run.ranks {
@@ -304,7 +304,8 @@ impl Training {
         }
     }
 
-    /// A connection was closed for another one: its process lives, and may report by other ways.
+    /// Records a connection closed for another one: its process lives, and may report by other
+    /// ways.
     pub fn left(&mut self, connection: u64) {
         for rank in self.runs.values_mut().flat_map(|run| run.ranks.values_mut()) {
             rank.launchers.remove(&connection);
@@ -312,7 +313,7 @@ impl Training {
         }
     }
 
-    /// Forgets runs and ranks that are over or have been silent for too long.
+    /// Forgets runs and ranks that have ended, or have not reported for too long.
     pub fn expire(&mut self, now: f64) {
         let (forget, linger) =
             (self.options.forget_after, self.options.linger.min(self.options.forget_after));
@@ -328,7 +329,7 @@ impl Training {
         }
     }
 
-    /// What to remember across a restart of this exporter.
+    /// The state to keep across a restart of this exporter.
     pub fn archive(&mut self, now: f64) -> Archive {
         self.urgent = false;
         for run in self.runs.values() {
@@ -342,7 +343,7 @@ impl Training {
         self.urgent
     }
 
-    /// The last step known of a rank, this start of the exporter or an earlier one.
+    /// The last known step of a rank, from this process of the exporter or an earlier one.
     pub fn last_step(&self, run: &str, rank: u32) -> Option<i64> {
         match self.runs.get(run) {
             Some(run) => run.last_step(rank),
@@ -350,23 +351,23 @@ impl Training {
         }
     }
 
-    /// Whether a process that still lived at `beat` can have died without any report reaching this
-    /// exporter, in any of its lives.
+    /// Whether a process that was alive at `beat` may have died without a report reaching this
+    /// exporter, before or after a restart.
     pub fn missed(&self, run: &str, rank: u32, pid: u32, beat: f64) -> bool {
         let rank = self.runs.get(run).and_then(|r| r.ranks.get(&rank));
         let spoke = rank.is_some_and(|r| r.connected_once && r.pid == Some(pid));
-        // Connections are seen to close while the exporter lives; the time is saved a little after
-        // the report.
+        // A running exporter sees connections close. The time of the last report is saved a little
+        // later.
         !spoke && self.heard_before.get(run).is_none_or(|heard| beat > heard + SAVED_WITHIN_SECONDS)
     }
 
-    /// Where each run puts its checkpoints.
+    /// The directory into which each run writes its checkpoints.
     pub fn checkpoints(&self) -> Vec<CheckpointPlace> {
         self.runs.values().map(|run| run.checkpoints.place(&run.name, run.owner)).collect()
     }
 
-    /// Processes of this node that hold a connection for a rank. Users take turns, so that whoever
-    /// looks at the first of them leaves none out.
+    /// Processes of this node that hold a connection for a rank. Users alternate, so that a caller
+    /// that takes only the first ones skips no user.
     pub fn processes(&self) -> Vec<TrainingProcess> {
         let ranks = self.runs.values().flat_map(|run| run.ranks.values().map(move |rank| (run, rank)));
         let here = ranks.filter(|(_, rank)| !rank.connections.is_empty());
@@ -404,7 +405,7 @@ impl Rank {
             if !run::is_launcher(event) {
                 self.connected_once = true;
                 self.connections.insert(peer.connection);
-                // A hello compares with the process before.
+                // A hello is compared with the previous process, so it does not set the pid here.
                 if kind != Kind::Hello {
                     self.pid = peer.pid.or(self.pid);
                 }
@@ -429,15 +430,15 @@ fn phase(rank: &mut Rank, event: &Event, now: f64) {
     }
 }
 
-/// Whether a trainer that is root itself speaks. Logs of root, lines that its launcher reads and
-/// telemetry that it passes on are of trainers of whatever user.
+/// Whether the sender is a trainer of root itself. Root's logs, the lines that its launcher reads
+/// and the telemetry that it forwards come from trainers of any user.
 fn is_of_root(origin: &Origin) -> bool {
     matches!(origin, Origin::Peer(_) | Origin::Datagram(_) | Origin::Http(_))
         && origin.principal().uid().is_some()
         && origin.principal().is_trusted()
 }
 
-/// Events that only the exporter publishes, and numbers that no step has.
+/// Rejects events that only the exporter publishes, and numbers that no step has.
 fn may_say(event: &Event, origin: &Origin) -> Result<(), EventError> {
     let refused = |field: &str, reason: &str| Err(EventError { field: field.into(), reason: reason.into() });
     match event.kind {
@@ -450,7 +451,7 @@ fn may_say(event: &Event, origin: &Origin) -> Result<(), EventError> {
     }
 }
 
-/// Events of the node and free text need no run; what trains does.
+/// Takes in an event without a run. Those of the node and free text need none; training events do.
 fn without_run(event: Event, now: f64, out: &mut Vec<Event>) -> Outcome {
     if needs_run(event.kind) {
         return Outcome::Rejected(EventError { field: "run".into(), reason: "is required".into() });
@@ -459,7 +460,7 @@ fn without_run(event: Event, now: f64, out: &mut Vec<Event>) -> Outcome {
     Outcome::Accepted
 }
 
-/// Whether an event of this kind means nothing without its run.
+/// Whether an event of this kind needs a run.
 pub fn needs_run(kind: Kind) -> bool {
     match kind {
         Kind::Step | Kind::Eval | Kind::Ckpt | Kind::Phase | Kind::Hello | Kind::Bye | Kind::Gap => true,
@@ -467,8 +468,8 @@ pub fn needs_run(kind: Kind) -> bool {
     }
 }
 
-/// An event of a run, with the user who owns the run. A reader that missed `hello`, or refused it,
-/// learns the user from the first step.
+/// Completes an event of a run with the user who owns the run. A reader that missed or refused
+/// `hello` learns the user from the first step.
 fn of_run(event: Event, owner: Principal, now: f64) -> Event {
     Event { uid: owner.uid(), ..stamped(event, now) }
 }

@@ -1,10 +1,10 @@
-//! Room for text whose end has not come: lines without a newline, lines that a container runtime
-//! cut into pieces, records that span blocks.
+//! Limits the memory of unfinished text: lines without a newline yet, lines that a container
+//! runtime split, records that span blocks.
 //!
 //! One budget serves the whole program, because every reader has a limit and there are hundreds of
-//! readers. A user may hold as much as is free beside it: one alone half of the budget, two a third
-//! each. So a user who fills the budget leaves room for the next, and no user has to give up
-//! anything for another.
+//! readers. A user may hold at most as many bytes as stay free: one user alone half of the budget,
+//! two a third each. So a user who fills the budget leaves room for the next, and no user has to
+//! give up anything for another.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex};
 use crate::lock::Locked as _;
 use crate::principal::Principal;
 
-/// Bytes of unfinished text of the whole program.
+/// The most bytes of unfinished text in the whole program.
 const MAX_BYTES: usize = 16 << 20;
-/// What each reader has beside that: an ordinary line always has room.
+/// Bytes per reader that are not counted, so that an ordinary line always has room.
 const FREE_BYTES: usize = 2 * stepwatch_formats::KEPT_BYTES;
-/// Why text was given up: the label of the counter.
+/// The reason for dropping text: the label of the counter.
 pub(crate) const LIMIT: &str = "unfinished_limit";
 
-/// What all readers hold.
+/// The bytes that all readers hold.
 #[derive(Debug, Clone, Default)]
 pub struct Room(Arc<Mutex<Held>>);
 
@@ -29,7 +29,7 @@ struct Held {
     by: BTreeMap<Principal, usize>,
 }
 
-/// What one reader holds.
+/// The bytes that one reader holds.
 #[derive(Debug)]
 pub(crate) struct Share {
     room: Room,
@@ -67,8 +67,8 @@ impl Held {
 }
 
 impl Share {
-    /// The reader holds so many bytes of this user now. False where there is no room for them: then
-    /// it must give them up.
+    /// Sets the bytes that the reader holds of this user. Returns false if there is no room for
+    /// them; the reader must drop them then.
     #[must_use]
     pub(crate) fn hold(&mut self, whose: Principal, bytes: usize) -> bool {
         let bytes = bytes.saturating_sub(FREE_BYTES);
@@ -99,7 +99,7 @@ mod tests {
 
     const PIECE: usize = 64 << 10;
 
-    /// As much as a user gets, in pieces.
+    /// Holds as many pieces as one user may.
     fn fill(room: &Room, whose: Principal) -> Vec<Share> {
         let piece = || {
             let mut share = room.share();

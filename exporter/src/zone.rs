@@ -1,14 +1,14 @@
-//! Which time zone a log's stamps are in.
+//! The time zone of a log's timestamps.
 //!
-//! Loggers print local time without a zone, and the trainer's container often has another one than
-//! this host. A line that was just written shows it: its stamp and now differ by the offset of its
-//! zone, which is a multiple of a quarter of an hour.
+//! Loggers print local time without a zone, and the trainer's container often has another zone than
+//! this host. A new line shows the zone: its timestamp and the current time differ by the offset,
+//! which is a multiple of a quarter of an hour.
 
-/// Offsets are multiples of this.
+/// Seconds of which every offset is a multiple.
 const STEP: f64 = 900.0;
-/// How old a line may be when it is read and still show the zone.
+/// The most seconds between writing and reading a line that still shows the zone.
 const SLACK: f64 = 60.0;
-/// UTC+14 is the largest offset in use.
+/// The largest offset in use, UTC+14, in seconds.
 const MAX_OFFSET: f64 = 14.0 * 3600.0;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -19,19 +19,19 @@ pub(crate) struct Zone {
 impl Zone {
     pub(crate) const UTC: Self = Self { offset: 0.0 };
 
-    /// This host's zone, until a line shows another.
+    /// This host's zone, which holds until a line shows another.
     pub(crate) fn of_host(unix: f64) -> Self {
         let at = jiff::Timestamp::from_second(unix as i64).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
         Self { offset: f64::from(jiff::tz::TimeZone::system().to_offset(at).seconds()) }
     }
 
-    /// Seconds that local time is ahead of UTC.
+    /// Seconds by which local time is ahead of UTC.
     pub(crate) fn offset(self) -> f64 {
         self.offset
     }
 
-    /// Learns from a stamp, read as if it were UTC, of a line that was written at `unix`. Returns
-    /// by how much the offset changed.
+    /// Takes the zone from the timestamp, read as if it were UTC, of a line written at `unix`.
+    /// Returns the change of the offset in seconds.
     pub(crate) fn observe(&mut self, stamp: f64, unix: f64) -> f64 {
         let ahead = stamp - unix;
         let offset = (ahead / STEP).round() * STEP;

@@ -1,7 +1,7 @@
-//! The endpoints under `/-/` by which a service is operated: alive, ready, reload, log level.
+//! The endpoints under `/-/` for operating a service: liveness, readiness, reload, log level.
 //!
-//! Reloading is asked for by `POST /-/reload` or SIGHUP and done by the program, which answers
-//! whether its new configuration took effect; the old one stays otherwise.
+//! `POST /-/reload` or SIGHUP requests a reload, and the program does it. The program answers
+//! whether its new configuration took effect; otherwise the old one stays.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,28 +18,28 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::logging::LogControl;
 
-/// One reload runs and one more may wait; further requests would read the same files.
+/// The most reloads that wait while one runs; further requests would read the same files.
 const WAITING_RELOADS: usize = 1;
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_FILTER_BYTES: usize = 4 << 10;
-/// In a [`ReloadRequest`]: a process on the same machine asked.
+/// The `by` of a [`ReloadRequest`] that a signal made.
 pub const BY_SIGNAL: &str = "SIGHUP";
 
 const HEALTHY: &str = "/-/healthy";
 const READY: &str = "/-/ready";
-/// Always open: a supervisor has no password, and would take a request for one as a sign that the
-/// process is unhealthy.
+/// The paths that never need a password: a supervisor has none, and would take a 401 as a sign that
+/// the process is unhealthy.
 pub const PROBES: [&str; 2] = [HEALTHY, READY];
 
-/// Someone asks the program to read its configuration again. Answer with what came of it.
+/// A request to read the configuration again. Reply with the result.
 #[derive(Debug)]
 pub struct ReloadRequest {
-    /// Who asks: `POST /-/reload` or `SIGHUP`.
+    /// The source of the request: `POST /-/reload` or `SIGHUP`.
     pub by: &'static str,
     pub reply: oneshot::Sender<Result<(), String>>,
 }
 
-/// The operating endpoints of one service.
+/// The operating endpoints of a service.
 #[derive(Debug, Clone)]
 pub struct Admin {
     log: LogControl,
@@ -48,7 +48,7 @@ pub struct Admin {
     needs: Vec<Need>,
 }
 
-/// What the service waits for, at the moment of asking.
+/// Returns what the service is waiting for at the moment, if anything.
 #[derive(Clone)]
 struct Need(Arc<dyn Fn() -> Option<String> + Send + Sync>);
 
@@ -58,7 +58,7 @@ impl fmt::Debug for Need {
     }
 }
 
-/// Holds readiness back until it is opened or dropped.
+/// Keeps the service from being ready until the latch is opened or dropped.
 #[derive(Debug)]
 pub struct Latch {
     name: String,
@@ -66,7 +66,7 @@ pub struct Latch {
 }
 
 impl Admin {
-    /// Listens for SIGHUP from now on; must be called inside a Tokio runtime.
+    /// Listens for SIGHUP from now on. Must be called inside a Tokio runtime.
     pub fn new(log: LogControl) -> (Self, mpsc::Receiver<ReloadRequest>) {
         let (reload, requests) = mpsc::channel(WAITING_RELOADS);
         match signal(SignalKind::hangup()) {
@@ -76,7 +76,7 @@ impl Admin {
         (Self { log, reload, closed: Arc::default(), needs: Vec::new() }, requests)
     }
 
-    /// `/-/healthy`, `/-/ready`, `/-/reload` and `/-/log-level`.
+    /// Serves `/-/healthy`, `/-/ready`, `/-/reload` and `/-/log-level`.
     pub fn router(&self) -> Router {
         Router::new()
             .route(HEALTHY, get(|| async { "healthy\n" }))
@@ -87,15 +87,15 @@ impl Admin {
             .with_state(self.clone())
     }
 
-    /// The service is not ready while this latch is held. `name` gives what it waits for; taking a
-    /// name twice gives two latches on one condition, open when either is.
+    /// Keeps the service from being ready while the latch is held. `name` says what it waits for.
+    /// Two latches of one name share one condition, which is met when either is opened.
     pub fn latch(&self, name: &str) -> Latch {
         lock(&self.closed).insert(name.to_owned());
         Latch { name: name.to_owned(), closed: Arc::clone(&self.closed) }
     }
 
-    /// Nor is it ready while `waits_for` returns what it waits for. Readiness is open to every
-    /// client.
+    /// Keeps the service from being ready while `waits_for` returns a text. The text is shown to
+    /// every client, because readiness needs no password.
     #[must_use]
     pub fn needing(mut self, waits_for: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         self.needs.push(Need(Arc::new(waits_for)));
@@ -159,7 +159,7 @@ async fn set_log_level(State(admin): State<Admin>, filter: String) -> Response {
     }
 }
 
-/// Makes the program reload and logs the result; `by` is who requested it.
+/// Requests a reload from the program and logs the result; `by` is the source of the request.
 async fn request_reload(
     queue: &mpsc::Sender<ReloadRequest>,
     by: &'static str,
@@ -195,7 +195,7 @@ async fn reload_on_sighup(mut hangups: Signal, queue: mpsc::Sender<ReloadRequest
             () = queue.closed() => return,
             got = hangups.recv() => if got.is_none() { return },
         }
-        // The answer is not waited for; the log has it.
+        // The result is not needed here, because it is logged.
         let _ = request_reload(&queue, BY_SIGNAL).await;
     }
 }

@@ -1,10 +1,10 @@
-//! Which build this is: on the page as `<program>_build_info`, and in `--version`.
+//! The version of the build: in `<program>_build_info` on the metrics page, and in `--version`.
 
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Short commit of a release build, `dev` in a debug build, `unknown` outside a checkout.
+/// The short commit of a release build, `dev` in a debug build, `unknown` outside a checkout.
 pub const GIT_SHA: &str = env!("STEPWATCH_GIT_SHA");
 
 /// Registers `<program>_build_info`, for instance `stepwatch_exporter_build_info`.

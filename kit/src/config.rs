@@ -1,9 +1,8 @@
-//! Configuration files: strict YAML whose errors are shown at their place.
+//! Configuration files: strict YAML. Every error is shown at its place in the file.
 //!
-//! Unknown keys, duplicate keys and wrong types are errors; every error names the file, the line
-//! and the column, shows the line with a caret under the mistake and lists what is accepted.
-//! Programs check a whole file before they bind a port and leave with [`EXIT_CONFIG`] when it is
-//! bad.
+//! Unknown keys, duplicate keys and wrong types are errors. Every error names the file, line and
+//! column, shows the line with a caret under the mistake, and lists what is accepted. Programs
+//! check the whole file before they bind a port, and exit with [`EXIT_CONFIG`] if it is invalid.
 
 mod error;
 pub mod keys;
@@ -19,25 +18,25 @@ pub use error::{ConfigError, Mistake};
 pub use period::Period;
 pub use secret::Secret;
 
-/// Exit status of a program whose configuration is bad (`EX_USAGE`).
+/// The exit status of a program whose configuration is invalid (`EX_USAGE`).
 pub const EXIT_CONFIG: u8 = 64;
 
-/// Larger files are not configuration.
+/// The most bytes of a configuration file.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// Reads and parses a YAML file.
+/// Reads and parses a YAML file. The error names the place of the mistake.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     let name = path.display().to_string();
     let text = read_text(path).map_err(|why| ConfigError::new(&name, why))?;
     parse(&name, &text)
 }
 
-/// Parses YAML text; `name` is the file name that errors show. An empty document is an empty
-/// mapping, so that a configuration of defaults may be an empty file.
+/// Parses YAML text; errors show `name` as the file name. An empty document is an empty mapping, so
+/// a configuration of defaults may be an empty file.
 pub fn parse<T: DeserializeOwned>(name: &str, text: &str) -> Result<T, ConfigError> {
     let options = serde_saphyr::options! {
-        // `no` must not become a boolean and `on` must not become a string: values must be
-        // explicit.
+        // Accepts only `true` and `false` as booleans, so that `no` and `on` have to be written
+        // explicitly.
         strict_booleans: true,
         with_snippet: false,
     };
@@ -46,7 +45,7 @@ pub fn parse<T: DeserializeOwned>(name: &str, text: &str) -> Result<T, ConfigErr
         .map_err(|err| ConfigError::at_caret(name, text, &err))
 }
 
-/// Reads a file whose text is wanted again: [`ConfigError::at_paths`] shows places in it.
+/// Reads a file whose text is kept for [`ConfigError::at_paths`], which shows places in it.
 pub fn read(path: &Path) -> Result<String, ConfigError> {
     read_text(path).map_err(|why| ConfigError::new(path.display().to_string(), why))
 }

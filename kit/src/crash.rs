@@ -1,10 +1,10 @@
-//! Named places where a test can kill the process as a power cut would.
+//! Named crash points at which a test can kill the process, as a power cut would.
 //!
-//! `STEPWATCH_CRASH_POINT=outbox.sent` kills at the first pass of that point, `outbox.sent:3` at
-//! the third. Only debug builds look; in a release build [`point`] is empty and the variable means
-//! nothing.
+//! `STEPWATCH_CRASH_POINT=outbox.sent` kills the process at the first pass of that point,
+//! `outbox.sent:3` at the third. In a release build [`point`] is empty and the variable has no
+//! effect.
 
-/// Reached a place worth dying at. Call it just after (or just before) a commit.
+/// Marks a crash point. Call it just before or just after a commit.
 #[inline]
 pub fn point(name: &str) {
     #[cfg(debug_assertions)]
@@ -37,7 +37,7 @@ mod armed {
             (nth > 0 && !name.is_empty()).then(|| Self { name: name.into(), remaining: AtomicU32::new(nth) })
         }
 
-        /// Whether this pass is the one to die at.
+        /// Whether this pass is the one at which to kill the process.
         pub(super) fn due(&self, name: &str) -> bool {
             name == self.name && self.remaining.fetch_sub(1, Ordering::Relaxed) == 1
         }
@@ -45,7 +45,7 @@ mod armed {
 
     pub(super) fn reached(name: &str) {
         if ARMED.as_ref().is_some_and(|point| point.due(name)) {
-            // SIGKILL to oneself cannot fail, and nothing after it runs: no destructor, no flush.
+            // SIGKILL to oneself cannot fail, and nothing runs after it: no destructor, no flush.
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }
     }

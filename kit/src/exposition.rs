@@ -1,9 +1,8 @@
-//! The metrics page: made of blocks that are encoded once, served in the format and encoding the
-//! scraper asks for.
+//! The metrics page: built from blocks that are encoded once, and served in the format and encoding
+//! that the scraper requests.
 //!
-//! A page is immutable and each of its forms (OpenMetrics or text 0.0.4, gzip or not) is put
-//! together the first time someone wants it, so that a scrape costs a pointer and a copy to the
-//! socket.
+//! A page is immutable. Each of its forms (OpenMetrics or text 0.0.4, gzip or not) is built on the
+//! first request for it, so that a further scrape costs a pointer and a copy to the socket.
 
 mod block;
 mod negotiate;
@@ -29,23 +28,22 @@ const OPENMETRICS: HeaderValue =
 const TEXT_004: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 const END: &str = "# EOF\n";
 
-/// One page in every form a scraper may ask for.
+/// One metrics page in every form that a scraper may request.
 #[derive(Debug)]
 pub struct Encoded {
     blocks: Vec<Arc<Block>>,
-    /// Nothing failed on the way.
+    /// Whether every collector was encoded without an error.
     whole: bool,
     forms: [OnceLock<Bytes>; Form::ALL.len()],
 }
 
 impl Encoded {
-    /// A collector that fails leaves a page without its end: scrapers are answered 500, not half a
-    /// page.
+    /// Encodes a registry. If a collector fails, scrapers get a 500 instead of half a page.
     pub fn from_registry(registry: &Registry) -> Self {
         Self::new(registry, Vec::new())
     }
 
-    /// What is registered, and the blocks after it.
+    /// Encodes a registry, followed by `blocks`.
     pub fn new(registry: &Registry, mut blocks: Vec<Arc<Block>>) -> Self {
         let mut text = String::new();
         if let Err(err) = prometheus_client::encoding::text::encode(&mut text, registry) {
@@ -58,7 +56,7 @@ impl Encoded {
         Self { blocks, whole, forms: Default::default() }
     }
 
-    /// The page in this form.
+    /// Returns the page in this form, which is encoded on the first call.
     pub fn form(&self, form: Form) -> Bytes {
         let made = || -> Bytes {
             if form.gzip {
@@ -70,7 +68,7 @@ impl Encoded {
         self.forms[form.index()].get_or_init(made).clone()
     }
 
-    /// The page as text 0.0.4, for people.
+    /// Returns the page as text 0.0.4, for people.
     pub fn text(&self) -> String {
         self.plain(Format::Text004)
     }
@@ -83,7 +81,7 @@ impl Encoded {
     }
 }
 
-/// Answers a scrape.
+/// Answers a scrape with the page in this form, or with 500 if the page is incomplete.
 pub fn respond(page: &Encoded, form: Form) -> Response {
     if !page.whole {
         return (StatusCode::INTERNAL_SERVER_ERROR, "the page could not be encoded; see the log\n")
@@ -104,7 +102,7 @@ pub fn respond(page: &Encoded, form: Form) -> Response {
 }
 
 impl Form {
-    /// What a scraper asks for: OpenMetrics 1.0.0 or text 0.0.4 by `Accept`, gzip only by
+    /// The form that a request prefers: OpenMetrics 1.0.0 or text 0.0.4 by `Accept`, gzip only by
     /// `Accept-Encoding`.
     pub fn asked(headers: &HeaderMap) -> Self {
         let all = |name| headers.get_all(name).iter().filter_map(|value| value.to_str().ok());

@@ -1,10 +1,10 @@
-//! What every service of Stepwatch offers to those who operate it: a configuration file whose
-//! mistakes are pointed at with a caret, structured logs whose level changes at run time, signals,
-//! hardened HTTP serving with TLS and authentication, the `/-/` endpoints, a metrics page in both
-//! text formats, and completions and manual pages of its command line.
+//! The operating features that all services of Stepwatch share: a configuration file whose mistakes
+//! are shown with a caret, structured logs whose level changes at run time, signals, hardened HTTP
+//! serving with TLS and authentication, the `/-/` endpoints, a metrics page in both text formats,
+//! and shell completions and manual pages.
 //!
-//! It contains nothing specific to training, metrics families or alerts, and holds no global state
-//! except the process's logger.
+//! Nothing here is specific to training, metric families or alerts. The only global state is the
+//! logger of the process.
 
 pub mod admin;
 pub mod build_info;

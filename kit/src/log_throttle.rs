@@ -1,4 +1,4 @@
-//! At most one line of the log a minute, for what others can cause as often as they like.
+//! Limits the log to one line per minute for events that others can cause without limit.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -7,20 +7,20 @@ use tokio::time::Instant;
 
 const EVERY: Duration = Duration::from_mins(1);
 
-/// Counts events, and returns when it is time to log them.
+/// Counts events, and returns when a log line is due.
 #[derive(Debug, Default)]
 pub struct LogThrottle(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     logged: Option<Instant>,
-    /// What happened since then.
+    /// Events since the last line.
     count: u64,
 }
 
 impl LogThrottle {
-    /// It happened `more` times. Returns how often it happened since it was last logged, if a line
-    /// is due.
+    /// Counts `more` events. Returns the number of events since the last line if a line is due,
+    /// which it then counts as written.
     pub fn count(&self, more: u64) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.count += more;

@@ -1,5 +1,5 @@
-//! Logs go to standard error: text on a terminal, one JSON object a line everywhere else. The
-//! filter can be changed while the program runs (`/-/log-level`).
+//! Logs to standard error: text on a terminal, otherwise one JSON object per line. The filter can
+//! be changed at run time (`/-/log-level`).
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -12,20 +12,20 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
 const DEFAULT_FILTER: &str = "info";
 
-/// Reads and replaces the filter of the process's log.
+/// Reads and replaces the log filter of the process.
 #[derive(Debug, Clone)]
 pub struct LogControl {
     handle: reload::Handle<EnvFilter, Registry>,
     current: Arc<Mutex<String>>,
-    // Keeps the filter reachable when another subscriber won the process: `set` then still answers.
+    // Keeps the filter alive when another subscriber is installed, so that `set` still works.
     _layer: Option<Arc<reload::Layer<EnvFilter, Registry>>>,
 }
 
-/// Starts logging with the filter of `RUST_LOG`, or `info`. A filter that does not parse falls back
-/// to `info` with a warning. In a process that already logs, the returned control is inert.
+/// Starts logging with the filter of `RUST_LOG`, or `info`. An invalid filter is replaced by `info`
+/// with a warning. If the process already logs, the returned control has no effect on the log.
 ///
-/// Names from outside are among the fields: `clean` takes away what steers a terminal or cannot be
-/// seen.
+/// Fields may contain names from outside. `clean` removes the characters of them that control a
+/// terminal or are invisible.
 pub fn init(clean: Clean) -> LogControl {
     let wanted = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|text| !text.trim().is_empty());
     let (filter, text, rejected) = match wanted.as_deref().map(parse) {
@@ -36,7 +36,7 @@ pub fn init(clean: Clean) -> LogControl {
     let (layer, handle) = reload::Layer::new(filter);
     let registry = tracing_subscriber::registry().with(layer);
     let terminal = io::stderr().is_terminal();
-    // A second initialisation (tests in one process) is not an error worth dying for.
+    // A second initialisation (tests in one process) is not worth a panic.
     let _ = if terminal {
         let writer = move || Cleaned { out: io::stderr(), clean, json: false };
         registry.with(fmt::layer().with_writer(writer)).try_init()
@@ -50,14 +50,14 @@ pub fn init(clean: Clean) -> LogControl {
     LogControl { handle, current: Arc::new(Mutex::new(text)), _layer: None }
 }
 
-/// Takes characters out of a text.
+/// Removes characters from a text.
 pub type Clean = fn(&str) -> Cow<'_, str>;
 
-/// Writes lines without the characters that are taken out.
+/// Writes lines without the characters that `clean` removes.
 ///
-/// Of text, those beyond ASCII: the formatter escapes the others, and colours a terminal with them.
-/// Of JSON, all: it escapes a control character too, but whoever reads the value has it again. Line
-/// breaks and tabs stay, which are harmless in a value.
+/// In text only non-ASCII characters are removed: the formatter escapes the others, and uses ASCII
+/// to colour a terminal. In JSON all are removed: an escaped control character would be decoded by
+/// the reader of the value. Line breaks and tabs stay, because they are harmless in a value.
 struct Cleaned<W> {
     out: W,
     clean: Clean,
@@ -91,11 +91,11 @@ impl<W> Cleaned<W> {
     }
 }
 
-/// The length of the escape sequence that a text begins with, and the character that it means.
+/// The length in bytes of the escape sequence at the start of a text, and its character.
 fn escape(text: &str) -> (usize, char) {
     let code = || {
         let code = u32::from_str_radix(text.get(2..6)?, 16).ok()?;
-        // Half of a pair of surrogates is no character, and no control character.
+        // Half of a surrogate pair is not a character, and not a control character.
         Some((6, char::from_u32(code).unwrap_or(' ')))
     };
     match text.as_bytes().get(1) {
@@ -126,22 +126,22 @@ impl<W: Write> Write for Cleaned<W> {
 }
 
 impl LogControl {
-    /// Controls nothing but itself: for services under test.
+    /// A control that is connected to no log, for services under test.
     pub fn detached() -> Self {
         let (layer, handle) = reload::Layer::new(EnvFilter::new(DEFAULT_FILTER));
         Self { handle, current: Arc::new(Mutex::new(DEFAULT_FILTER.into())), _layer: Some(Arc::new(layer)) }
     }
 
-    /// The filter in force, as it was written.
+    /// The current filter, as it was written.
     pub fn get(&self) -> String {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the filter: `debug`, or `info,stepwatch_exporter=trace`.
+    /// Replaces the filter by one such as `debug` or `info,stepwatch_exporter=trace`.
     pub fn set(&self, filter: &str) -> Result<(), String> {
         let filter = filter.trim();
         let parsed = parse(filter)?;
-        // Held across the reload so that `get` never disagrees with the log.
+        // Held across the reload, so that `get` always agrees with the log.
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         self.handle.reload(parsed).map_err(|err| format!("logging is not under this control: {err}"))?;
         filter.clone_into(&mut current);
@@ -155,7 +155,7 @@ fn parse(text: &str) -> Result<EnvFilter, String> {
             "an empty filter; expected a level (off error warn info debug trace) or target=level".into()
         );
     }
-    // A single word is a level to users and a target to the filter, which would then log next to
+    // Users mean a single word as a level. The filter would take it as a target, and log next to
     // nothing.
     let words = text.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains(['=', '[']));
     if let Some(word) = words.into_iter().find(|word| word.parse::<LevelFilter>().is_err()) {

@@ -1,14 +1,14 @@
-//! HTTP serving that survives hostile and slow clients: an accept loop of our own over hyper's
-//! HTTP/1.1, and HTTP/2 where a service wants it (gRPC does).
+//! HTTP serving that withstands hostile and slow clients: an accept loop over hyper's HTTP/1.1, and
+//! HTTP/2 for services that need it (gRPC).
 //!
-//! A client that sends its header a byte a minute, opens sockets and sends nothing, posts without
-//! end, or stops reading costs a bounded time, one of a bounded number of connections and a part of
-//! a bounded number of bytes; a connection that waits for its client gives way to a newcomer (in
-//! `connections`). On shutdown the port closes at once, requests in flight are finished, and what
-//! takes longer than the drain is cut.
+//! A client may send its header a byte a minute, open sockets and send nothing, post without end,
+//! or stop reading. It costs a bounded time, one of a bounded number of connections, and a part of
+//! a bounded number of bytes. A connection that waits for its client is closed for a new one (see
+//! `connections`). On shutdown the port closes at once and requests in flight are finished; those
+//! that take longer than the drain timeout are cut.
 //!
-//! A handler whose response never ends (a stream) should end its body on [`Shutdown`]; it is cut
-//! after `drain_timeout` otherwise.
+//! A handler whose response never ends (a stream) should end its body on [`Shutdown`]; otherwise it
+//! is cut after `drain_timeout`.
 
 mod bodies;
 mod browser;
@@ -44,62 +44,61 @@ use connections::Connections;
 pub use listen::{ListenAddr, bind};
 pub use metrics::ServeMetrics;
 
-/// What one client, and all of them together, may take.
+/// The limits of one client, and of all clients together.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// The purpose of the port, where a program has several: a word for the log.
+    /// The purpose of the port, for the log of a program with several ports.
     pub purpose: Option<&'static str>,
-    /// Whether HTTP/2 is served beside HTTP/1.1, on plain connections with prior knowledge.
+    /// Whether HTTP/2 is served besides HTTP/1.1, on plain connections with prior knowledge.
     pub http2: bool,
-    /// How long an HTTP/2 connection is kept without a request. Clients of gRPC keep one for life
-    /// and send every minute.
+    /// The longest time without a request on an HTTP/2 connection. gRPC clients keep one connection
+    /// for ever and send every minute.
     pub http2_idle_timeout: Duration,
-    /// For a whole request header to arrive; also how long an idle connection is kept.
+    /// The longest time for a whole request header, and for which an idle connection is kept.
     pub header_timeout: Duration,
     pub tls_handshake_timeout: Duration,
-    /// Of the header of a request with its first line. Of a longer body no more is read ahead, on
-    /// every connection.
+    /// The most bytes of a request header with its first line. This is also the most that is read
+    /// ahead of a body on each connection.
     pub header_bytes: usize,
-    /// From the header to the head of the response, the body of the request included. The body of
-    /// the response may take for ever, but must move: see `stall_timeout`.
+    /// The longest time from the request header to the head of the response, with the request's
+    /// body. The body of the response may take for ever, but must progress: see `stall_timeout`.
     pub request_timeout: Duration,
-    /// How long a client may leave sent bytes unread.
+    /// The longest time for which a client may leave sent bytes unread.
     pub stall_timeout: Duration,
-    /// How long requests in flight may take after a shutdown.
+    /// The longest time for requests in flight after a shutdown.
     pub drain_timeout: Duration,
-    /// A further connection takes the place of an idle one. One in four is kept for connections
-    /// without a request; on the others, a further request takes the place of one that waits for
-    /// its client, and is answered 503 where none does.
+    /// The most connections; a further one replaces an idle one. One in four is reserved for
+    /// connections without a request. On the others, a further request replaces one that waits for
+    /// its client, or is answered 503 if there is none.
     pub max_connections: usize,
-    /// Of any request body, as it arrives (before decompression). A route may set a smaller one by
-    /// `DefaultBodyLimit`.
+    /// The most bytes of a request body as it arrives (before decompression). A route may set a
+    /// lower limit with `DefaultBodyLimit`.
     pub body_bytes: usize,
-    /// Of all request bodies together, as they arrive, with what is read ahead of each; half of it
-    /// for one client, and an eighth of that for what they take beside their bytes. Where there is
-    /// no room, a body that waits for more is answered 503 with `Retry-After`.
+    /// The most bytes of all request bodies as they arrive, with what is read ahead of each. One
+    /// client may use half of it, plus an eighth of that for overhead. If there is no room, a body
+    /// that waits for more bytes is answered 503 with `Retry-After`.
     pub bodies_in_flight: usize,
-    /// Of all answers together, until they are sent. Where there is more, connections that leave
-    /// theirs unread are closed.
+    /// The most bytes of all answers that are not sent yet. Above it, connections that leave their
+    /// answers unread are closed.
     pub answers_in_flight: usize,
-    /// How long a body may keep its reader waiting in all.
+    /// The longest time for which a body may keep its reader waiting in total.
     pub body_timeout: Duration,
-    /// By which names browsers may ask for this program.
+    /// The host names that browsers may use for this program.
     pub hosts: Hosts,
-    /// Paths whose requests are signed by services that have no password: their handlers check the
+    /// Paths whose requests are signed by services without a password: their handlers check the
     /// signature.
     pub signed_paths: &'static [&'static str],
-    /// Paths whose senders repeat for ever what is answered with 413: a body that is too large is
-    /// answered with 400 there.
+    /// Paths whose senders retry a 413 for ever: a body that is too large is answered with 400
+    /// there.
     pub never_413: &'static [&'static str],
-    /// Gives the user at the other end of a connection from this machine: each counts as a client.
-    /// Must not block.
+    /// Returns the user at the other end of a connection from this machine, because each user
+    /// counts as a client. Must not block.
     pub user_of: fn(Ends) -> Option<u32>,
-    /// Who else may come in where a web configuration lists users.
+    /// Another credential that is accepted besides the users of a web configuration.
     pub pass: Option<Pass>,
-    /// Counts what these limits cut off.
+    /// Counts the connections and requests that these limits refuse.
     pub metrics: ServeMetrics,
-    /// The ports whose limits are clones of one another have their connections, bodies and answers
-    /// in common.
+    /// Ports whose limits are clones of each other share their connections, bodies and answers.
     pub capacity: Capacity,
 }
 
@@ -131,8 +130,7 @@ impl Default for Limits {
     }
 }
 
-/// Places for connections, and room for bodies and answers, as the first port that is served sets
-/// them.
+/// The shared connection and memory budgets. The first port that is served sets their sizes.
 #[derive(Debug, Clone, Default)]
 pub struct Capacity(Arc<OnceLock<(Arc<Connections>, Arc<Budget>)>>);
 
@@ -147,21 +145,21 @@ impl Capacity {
     }
 }
 
-/// In the extensions of a request: the two ends of its connection.
+/// A request extension: the two ends of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ends {
     pub peer: SocketAddr,
     pub local: SocketAddr,
 }
 
-/// In the extensions of a request: what its body takes of [`Limits::bodies_in_flight`]. A handler
-/// that goes on with the body when the request is over, because it was answered or the client went
-/// away, keeps this until then.
+/// A request extension: the share of [`Limits::bodies_in_flight`] that the body uses. A handler
+/// that still uses the body after the request has ended, because it was answered or the client has
+/// gone, keeps this until then.
 #[derive(Debug, Clone)]
 pub struct BodyShare(#[expect(dead_code, reason = "it is held")] Arc<bodies::Share>);
 
-/// A credential of the program's own, such as a token, which admits beside the users of the web
-/// configuration. What it permits is the program's matter.
+/// A credential of the program, such as a token, that is accepted besides the users of the web
+/// configuration. The program decides what it permits.
 #[derive(Clone)]
 pub struct Pass {
     needed: Arc<dyn Fn() -> bool + Send + Sync>,
@@ -170,11 +168,11 @@ pub struct Pass {
     instead: fn(&Method, &Uri, &HeaderMap) -> Option<Response>,
 }
 
-/// In the extensions of a request: the user of the web configuration who makes it.
+/// A request extension: the user of the web configuration who makes the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebUser(pub String);
 
-/// In the extensions of a request whose sender showed a password, a certificate or a token.
+/// A request extension: the sender has a valid password, certificate or token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Authenticated;
 
@@ -189,8 +187,9 @@ impl Pass {
         Self { needed: Arc::new(needed), admits: Arc::new(admits), open, instead }
     }
 
-    /// For a program in which people log in. `open` says which paths need no credential, so that
-    /// they can; `instead` what a request gets in place of a refusal, such as the way to the login.
+    /// For programs in which people log in. `open` returns whether a path needs no credential, such
+    /// as the login; `instead` returns the response in place of a refusal, such as a redirect to
+    /// the login.
     #[must_use]
     pub fn with_login(
         self,
@@ -215,12 +214,12 @@ impl fmt::Debug for Pass {
     }
 }
 
-/// Pause after an accept failed for want of descriptors or memory: short enough for a person, too
-/// long for a busy loop.
+/// The pause after an accept failed for lack of descriptors or memory: short for a person, but long
+/// enough to prevent a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `shutdown`, then drains. Logs `listening` with the bound address first. With `web`,
-/// connections are TLS and requests authenticated as it configures.
+/// Serves until `shutdown`, then drains. First logs `listening` with the bound address. `web`
+/// configures TLS and authentication.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -241,7 +240,7 @@ pub async fn serve(
     let cut = CancellationToken::new();
 
     while let Some((stream, peer)) = accept(&listener, &server).await {
-        // Fails only on a socket that is gone already.
+        // Fails only if the socket is already closed.
         let Ok(local) = stream.local_addr() else { continue };
         while let Some(pause) = Some(open.pause()).filter(|pause| !pause.is_zero()) {
             tokio::time::sleep(pause).await;
@@ -269,7 +268,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// The next connection, or nothing once the program is stopping.
+/// Returns the next connection, or `None` once the program is stopping.
 async fn accept(listener: &TcpListener, server: &Server) -> Option<(TcpStream, SocketAddr)> {
     loop {
         let accepted = tokio::select! {

@@ -1,4 +1,4 @@
-//! What a shell offers about a program: completions of its command line, and manual pages.
+//! Shell integration of a program: completions of its command line, and manual pages.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-/// The script with which `shell` completes the command line of `program`.
+/// Writes the completion script of `program` for `shell`.
 pub fn completions(mut program: Command, shell: Shell, out: &mut dyn Write) -> io::Result<()> {
     let name = program.get_name().to_owned();
-    // The generator panics where it cannot write.
+    // The generator panics if it cannot write, so it writes to memory.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut program, name, &mut script);
     out.write_all(&script)
 }
 
-/// Writes the manual page of `program` and of each of its commands to a directory, which is made
-/// where it is missing. Returns the files.
+/// Writes the manual page of `program` and of each of its commands to a directory, which is created
+/// if it is missing. Returns the files.
 pub fn manual(program: Command, directory: &Path) -> io::Result<Vec<PathBuf>> {
     std::fs::create_dir_all(directory)?;
     let mut program = program.disable_help_subcommand(true);
-    // Commands get the name of their page and the options that hold everywhere.
+    // Gives the commands the names of their pages and the global options.
     program.build();
     let mut written = Vec::new();
     pages(&program, directory, &mut written)?;

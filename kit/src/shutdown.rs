@@ -1,21 +1,20 @@
-//! The request to stop, shared by all parts of a program.
+//! The request to stop, which all parts of a program share.
 //!
-//! A [`Shutdown`] is cheap to clone and can be awaited or polled. It is raised once and never
-//! lowered.
+//! A [`Shutdown`] is cheap to clone and can be awaited or polled. It is set once and never reset.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Reports when the program has been asked to stop.
+/// Reports whether the program has been asked to stop.
 #[derive(Debug, Clone)]
 pub struct Shutdown(CancellationToken);
 
-/// Raises the [`Shutdown`] it was made with. Dropping it raises nothing.
+/// Sets its [`Shutdown`]. Dropping the trigger sets nothing.
 #[derive(Debug, Clone)]
 pub struct Trigger(CancellationToken);
 
 impl Shutdown {
-    /// Raised by SIGTERM or SIGINT. Must be called inside a Tokio runtime.
+    /// Set by SIGTERM or SIGINT. Must be called inside a Tokio runtime.
     pub fn on_signals() -> Self {
         let (trigger, shutdown) = Self::manual();
         match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
@@ -27,7 +26,7 @@ impl Shutdown {
         shutdown
     }
 
-    /// Raised by hand: tests, and programs that embed a service.
+    /// Set by the trigger, for tests and programs that embed a service.
     pub fn manual() -> (Trigger, Self) {
         let token = CancellationToken::new();
         (Trigger(token.clone()), Self(token))

@@ -1,9 +1,9 @@
-//! TLS, client certificates, basic authentication and a limit of requests, configured by the file
-//! that every Prometheus exporter takes (`--web.config.file`).
+//! TLS, client certificates, basic authentication and a rate limit, configured by the file that
+//! every Prometheus exporter takes (`--web.config.file`).
 //!
 //! The file, and the certificates it names, are read again when they change, so that certificates
-//! rotate without a restart. A changed file that is bad, or that would switch TLS or authentication
-//! off, is refused and the old one stays: a half-written file must not open the port to everybody.
+//! rotate without a restart. A changed file is rejected and the old one stays if it is invalid, or
+//! would turn TLS or authentication off: a half-written file must not open the port to everybody.
 
 mod auth;
 mod file;
@@ -27,7 +27,7 @@ use auth::Users;
 use file::{ClientAuthType, WebFile};
 use rate::Bucket;
 
-/// A web configuration file in force. Clones share it.
+/// The current web configuration. Clones share it.
 #[derive(Debug, Clone)]
 pub struct WebConfig(Arc<Shared>);
 
@@ -35,7 +35,7 @@ pub struct WebConfig(Arc<Shared>);
 struct Shared {
     path: PathBuf,
     current: ArcSwap<Loaded>,
-    /// The files as they were when last read, well or badly.
+    /// The states of the files when last read, successfully or not.
     seen: Mutex<Vec<FileState>>,
 }
 
@@ -47,7 +47,7 @@ struct Loaded {
     bucket: Option<Arc<Bucket>>,
 }
 
-/// One configuration, for ports that serve HTTP/1.1 and for those that serve HTTP/2 beside it.
+/// The TLS configuration for ports with HTTP/1.1, and for ports with HTTP/2 besides it.
 #[derive(Debug)]
 struct Tls {
     http1: Arc<ServerConfig>,
@@ -55,7 +55,7 @@ struct Tls {
     demands_certificates: bool,
 }
 
-/// Changes whenever a file is rewritten, replaced, removed or appears.
+/// The state of a file, which differs after it is rewritten, replaced, removed or created.
 #[derive(Debug, PartialEq, Eq)]
 struct FileState {
     path: PathBuf,
@@ -63,14 +63,14 @@ struct FileState {
 }
 
 impl WebConfig {
-    /// Reads the file and everything it names.
+    /// Reads the file and all files that it names.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let (loaded, seen) = read(path);
         let current = ArcSwap::from_pointee(loaded?);
         Ok(Self(Arc::new(Shared { path: path.to_owned(), current, seen: Mutex::new(seen) })))
     }
 
-    /// Whether connections are encrypted; this cannot change without a restart.
+    /// Whether connections are encrypted. This cannot change without a restart.
     pub fn is_tls(&self) -> bool {
         self.0.current.load().tls.is_some()
     }
@@ -95,33 +95,33 @@ impl WebConfig {
         !loaded.users.is_empty() || loaded.tls.as_ref().is_some_and(|tls| tls.demands_certificates)
     }
 
-    /// Whether the limit of requests leaves room for one more, or in how many seconds it will.
+    /// Whether the rate limit admits a request; otherwise the seconds until it will.
     pub(crate) fn admit(&self) -> Result<(), u64> {
         let loaded = self.fresh();
         loaded.bucket.as_ref().map_or(Ok(()), |bucket| bucket.take())
     }
 
-    /// Checks the `Authorization` header, and returns the user; an unnamed one where no users are
-    /// listed. Done on every request, so that a user who was removed is out at once, open
-    /// connections included.
+    /// Checks the `Authorization` header, and returns the user; `None` if no users are listed. This
+    /// is done on every request, so that a removed user is refused at once, also on open
+    /// connections.
     pub(crate) async fn authorize(&self, headers: &HeaderMap) -> Result<Option<String>, Response> {
         let loaded = self.fresh();
         loaded.users.authorize(headers).await
     }
 
-    /// Whether users are listed.
+    /// Whether the file lists users.
     pub fn has_users(&self) -> bool {
         !self.0.current.load().users.is_empty()
     }
 
-    /// Checks a name and a password, and returns what [`Self::mark`] does.
+    /// Checks a name and a password. Returns [`Self::mark`] if they are correct.
     pub async fn verify(&self, name: &str, password: String) -> Option<[u8; 32]> {
         let loaded = self.fresh();
         if loaded.users.admits(name, password).await { loaded.users.mark(name) } else { None }
     }
 
-    /// What identifies a user with the present password: another one once the password changes,
-    /// none once the user is gone.
+    /// Identifies a user with the current password. It changes with the password, and is `None`
+    /// once the user is removed.
     pub fn mark(&self, name: &str) -> Option<[u8; 32]> {
         self.fresh().users.mark(name)
     }
@@ -154,7 +154,7 @@ impl Shared {
         if !old.users.is_empty() && loaded.users.is_empty() {
             return refused("the changed file has no users: switching authentication off takes a restart");
         }
-        // A rotated certificate refills no bucket.
+        // A rotated certificate must not refill the bucket.
         if let Some(bucket) = &old.bucket
             && loaded.bucket.as_ref().is_some_and(|new| new.limit() == bucket.limit())
         {
@@ -172,9 +172,10 @@ impl FileState {
     }
 }
 
-/// Reads everything; also which files to watch, which are known however bad their content is.
+/// Reads all files. Also returns the files to watch, which are known even if their content is
+/// invalid.
 fn read(path: &Path) -> (Result<Loaded, ConfigError>, Vec<FileState>) {
-    // The states are taken before the reading: a change in between is seen as one more change.
+    // The states are taken before reading, so that a change in between causes another reload.
     let mut seen = vec![FileState::read(path)];
     let file: WebFile = match config::load(path) {
         Ok(file) => file,

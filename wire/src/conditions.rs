@@ -1,13 +1,13 @@
-//! The conditions of a node: one row each, for all code that reports, judges or explains one.
+//! The conditions of a node: one row each, for all code that reports, judges or explains them.
 //!
-//! The exporter decides that a condition holds and how bad it is now (`level` of the event). What a
-//! condition means for a run, what is to be done about it and when it pages is the same wherever it
-//! is asked, so it stands here. An event carries the name of its row; conditions of links bear the
-//! name of the link, XIDs their number, and have no row.
+//! The exporter decides whether a condition holds and how bad it is (`level` of the event). The
+//! meaning of a condition for a run, its remedy and when it pages are the same everywhere, so they
+//! are defined here. An event carries the name of its row. Conditions of links have the name of the
+//! link, XIDs have their number, and neither has a row.
 
 use serde::{Deserialize, Serialize};
 
-/// What a condition is of.
+/// The part of the node or job that a condition concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Domain {
     Gpu,
@@ -19,35 +19,36 @@ pub enum Domain {
     Job,
 }
 
-/// What an operator is to do, the mildest first: who does the most of it has done the rest too.
+/// The action for an operator, in order of effort. Each action includes the milder ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {
     None,
     RestartApp,
-    /// Reset the GPU at the next drain.
+    /// Resets the GPU at the next drain.
     DrainReset,
-    /// Reset the GPU at once.
+    /// Resets the GPU at once.
     ResetGpu,
     RebootNode,
     CheckHardware,
     ContactSupport,
 }
 
-/// When a condition at the level of an error pages, if it hits a run. Warnings are tickets, and so
-/// is what hits no run.
+/// When a condition of level `error` pages, if it affects a run. Warnings are tickets, and so are
+/// conditions that affect no run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
     AtOnce,
-    /// Once it has held for some seconds; at once where it happens and has no end.
+    /// After it has held for some seconds; at once if it is an event without an end.
     OnceItLasts,
-    /// Once a server had the time to fail over: whom it stops meanwhile pages by itself.
+    /// After the time that a server needs to fail over. Runs that it stops meanwhile page by
+    /// themselves.
     AfterFailover,
-    /// Evidence for the incident that does page: ranks that wait, a driver that is slow to answer.
+    /// Never: it is evidence for the incident that pages, such as waiting ranks or a slow driver.
     Never,
 }
 
-/// Which kind of incident a condition opens.
+/// The kind of incident that a condition opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Incident {
     GpuFault,
@@ -57,26 +58,26 @@ pub enum Incident {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Of the event, with kind `hw`.
+    /// The name in the event, whose kind is `hw`.
     pub name: &'static str,
     pub domain: Domain,
-    /// Whether it can stop or slow a run as a warning already; what cannot does so as an error.
+    /// Whether a warning can already stop or slow a run; otherwise only an error can.
     pub stops_runs: bool,
-    /// Where the event itself names no action.
+    /// The remedy if the event names no action.
     pub remedy: Remedy,
     pub pages: Pages,
     pub incident: Incident,
-    /// The check of `stepwatch-exporter check` that judges it by values of its own; `conditions`
-    /// repeats the event of the collector.
+    /// The check of `stepwatch-exporter check` that judges the condition by its own values, or
+    /// `conditions`, which repeats the event of the collector.
     pub check: &'static str,
-    /// Which alert of `rules/node.yml` reports it where no alerter runs.
+    /// The alert of `rules/node.yml` that reports it where no alerter runs.
     pub rule: &'static str,
 }
 
-/// Repeats the events of collectors.
+/// The check that repeats the events of collectors.
 pub const BY_EVENT: &str = "conditions";
 
-/// No alert of Prometheus: no metric says by itself that the condition holds.
+/// No Prometheus alert: no metric alone shows that the condition holds.
 const NO_RULE: &str = "";
 
 macro_rules! conditions {
@@ -102,7 +103,8 @@ macro_rules! conditions {
                 }
             }
 
-            /// By the name in an event. An exporter of another version may have more.
+            /// Finds a condition by the name in an event. An exporter of another version may have
+            /// more.
             pub fn parse(name: &str) -> Option<Self> {
                 match name {
                     $($name => Some(Self::$variant),)*
@@ -194,7 +196,7 @@ impl Domain {
 }
 
 impl Remedy {
-    /// In the order of the declaration.
+    /// All remedies, in order of effort.
     pub const ALL: [Self; 7] = [
         Self::None,
         Self::RestartApp,
@@ -205,7 +207,7 @@ impl Remedy {
         Self::ContactSupport,
     ];
 
-    /// The word for it in events and in the catalogue of XIDs.
+    /// The word in events and in the catalogue of XIDs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -222,20 +224,20 @@ impl Remedy {
         Self::ALL.into_iter().find(|remedy| remedy.as_str() == word)
     }
 
-    /// Whether it means that the node has to be repaired. What an application does to itself is not
-    /// the node's fault, and what only a vendor's support needs seldom stops a run.
+    /// Whether the remedy is a repair of the node. An application's own failure is not the node's
+    /// fault, and a case for the vendor's support seldom stops a run.
     pub const fn repairs_node(self) -> bool {
         matches!(self, Self::DrainReset | Self::ResetGpu | Self::RebootNode | Self::CheckHardware)
     }
 
-    /// Whether a GPU that was reset since is as good as new.
+    /// Whether a reset of the GPU completes the remedy.
     pub const fn is_reset(self) -> bool {
         matches!(self, Self::DrainReset | Self::ResetGpu)
     }
 }
 
 impl Incident {
-    /// Its kind, and the name of its runbook.
+    /// The kind in an incident, and the name of its runbook.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::GpuFault => "gpu_fault",
@@ -246,7 +248,7 @@ impl Incident {
 }
 
 impl Pages {
-    /// For people.
+    /// A description for people.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::AtOnce => "at once",

@@ -1,11 +1,11 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// A position in an exporter's stream: which life of the ring, and how many records into it.
+/// A position in an exporter's stream: the id of the ring, and the number of a record in it.
 ///
-/// `boot` changes when the ring begins anew, as it does after a reboot: a cursor of an earlier life
-/// can only be answered by a gap record. A restart of the exporter alone goes on with the ring that
-/// it finds.
+/// `boot` changes when the ring begins anew, for example after a reboot. A cursor of an earlier
+/// ring can only be answered by a gap record. A restart of the exporter alone continues the ring
+/// that it finds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Cursor {
     pub boot: String,

@@ -1,4 +1,4 @@
-//! The event, and its one JSON shape.
+//! The event and its JSON format.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -12,17 +12,17 @@ use crate::words;
 
 mod clean;
 
-/// One packet, one line, one stream record.
+/// The most bytes of an event: one packet, or one line.
 pub const MAX_EVENT_BYTES: usize = 8 * 1024;
-/// One stream record: an event, and what the exporter added to it.
+/// The most bytes of a stream record: an event with the fields that the exporter added.
 pub const MAX_RECORD_BYTES: usize = 2 * MAX_EVENT_BYTES;
-/// Unknown keys kept; the rest is dropped and counted.
+/// The most unknown keys kept; the rest is dropped and counted.
 pub const MAX_EXTRA: usize = 32;
-/// Values kept within the lists and maps of all unknown keys together, and within each of `m`, `q`
-/// and `t` before names are looked at; the rest is dropped and counted.
+/// The most values kept in the lists and maps of all unknown keys together, and in each of `m`, `q`
+/// and `t` before names are checked; the rest is dropped and counted.
 const MAX_NESTED: usize = 256;
 const MAX_NUMBERS: usize = 4 * MAX_METRICS;
-/// Characters kept of a run name or text.
+/// The most characters kept of a run name or text.
 pub const MAX_TEXT: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -40,7 +40,7 @@ pub enum Kind {
     Link,
     Hw,
     Health,
-    /// The reader's cursor fell off the ring: `lost` records are gone.
+    /// The reader's cursor is no longer in the ring: `lost` records are gone.
     Gap,
 }
 
@@ -84,7 +84,7 @@ impl Kind {
     }
 }
 
-/// Which edge of a phase.
+/// An edge of a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Edge {
     Begin,
@@ -98,7 +98,7 @@ pub enum CkptPhase {
     Fail,
 }
 
-/// Words for an edge; the first one for each is what is written.
+/// The words for an edge; the first one for each edge is the one that is written.
 const EDGES: &[(&str, Edge)] = &[
     ("begin", Edge::Begin),
     ("start", Edge::Begin),
@@ -108,7 +108,7 @@ const EDGES: &[(&str, Edge)] = &[
     ("exit", Edge::End),
 ];
 
-/// Words for a phase of a checkpoint.
+/// The words for the phase of a checkpoint.
 const CKPT_PHASES: &[(&str, CkptPhase)] = &[
     ("start", CkptPhase::Start),
     ("begin", CkptPhase::Start),
@@ -124,49 +124,50 @@ const CKPT_PHASES: &[(&str, CkptPhase)] = &[
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     pub kind: Kind,
-    /// Unix seconds at which the value was true (not when it was read, where the source has that
-    /// time).
+    /// The Unix time in seconds at which the value was true, or was read if the source gives no
+    /// time.
     pub ts: Option<f64>,
     pub run: Option<String>,
     pub rank: Option<u32>,
     pub world: Option<u32>,
     pub step: Option<i64>,
-    /// Metrics of the step or the evaluation, keys in [`crate::names::metric`] where they have one.
+    /// Metrics of the step or the evaluation, by the names of [`crate::names::metric`] or custom
+    /// ones.
     pub m: Metrics,
-    /// How finely values of `m` were printed: the step between two neighbouring values, in the same
-    /// unit. A smaller change is the printer's, not the training's. Absent for a value that
-    /// kept its digits. JSON key `q`: `"q":{"loss":0.01}`.
+    /// The resolution of printed values in `m`: the difference of two neighbouring values, in the
+    /// same unit. A smaller change is due to the printer, not to the training. Absent if the value
+    /// kept all its digits. The JSON key is `q`: `"q":{"loss":0.01}`.
     pub q: Metrics,
-    /// Seconds of the step spent in each phase.
+    /// Seconds of the step that each phase took.
     pub t: Metrics,
-    /// Host that the event was received on; set by the exporter.
+    /// The host that received the event; set by the exporter.
     pub node: Option<String>,
-    /// User whose the run or the job is on that host; written by the exporter, on every event of a
+    /// The uid that owns the run or the job on that host. The exporter sets it on every event of a
     /// run and on `health` of a job.
     pub uid: Option<u32>,
-    /// How often the job has restarted, counted by the exporter: a step is only comparable within
+    /// The number of restarts of the job, counted by the exporter. Steps are only comparable within
     /// an attempt.
     pub attempt: Option<u32>,
-    /// Name of the phase, the evaluation set, or the event.
+    /// The name of the phase, the evaluation set, or the event.
     pub name: Option<String>,
     pub text: Option<String>,
     pub level: Option<String>,
-    /// Exit code of a `bye`, number of an `xid`.
+    /// The exit code of a `bye`, or the number of an `xid`.
     pub code: Option<i64>,
     pub edge: Option<Edge>,
     pub ckpt: Option<CkptPhase>,
-    /// Metrics that this step's line should carry and does not: how Megatron prints a NaN loss.
+    /// Metrics that this step's line should have but lacks: Megatron omits a NaN loss in this way.
     pub missing: Vec<String>,
-    /// Records lost, in a gap.
+    /// The number of records lost, in a gap.
     pub lost: Option<u64>,
     pub cursor: Option<Cursor>,
-    /// Unknown keys (and `model`, `job`, `path`, ... of kinds that carry them).
+    /// Unknown keys, and the keys of certain kinds (`model`, `job`, `path`, ...).
     pub extra: BTreeMap<String, Value>,
-    /// Entries dropped because of a limit.
+    /// The number of entries dropped because of a limit.
     pub dropped: u32,
 }
 
-/// Why a packet is not an event; `field` is the JSON key, or `$` for the packet as a whole.
+/// The reason why a packet is not an event. `field` is the JSON key, or `$` for the whole packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventError {
     pub field: String,
@@ -231,17 +232,17 @@ impl Event {
         }
     }
 
-    /// A step event, as most callers build one.
+    /// Creates a step event.
     pub fn step(run: &str, step: i64) -> Self {
         Self { run: Some(run.to_owned()), step: Some(step), ..Self::new(Kind::Step) }
     }
 
-    /// Reads what a trainer sent.
+    /// Parses an event of a trainer, of at most [`MAX_EVENT_BYTES`].
     pub fn parse(bytes: &[u8]) -> Result<Self, EventError> {
         Self::parse_within(bytes, MAX_EVENT_BYTES)
     }
 
-    /// Reads what an exporter streams.
+    /// Parses a record of the stream, of at most [`MAX_RECORD_BYTES`].
     pub fn parse_record(bytes: &[u8]) -> Result<Self, EventError> {
         Self::parse_within(bytes, MAX_RECORD_BYTES)
     }
@@ -256,7 +257,8 @@ impl Event {
         let mut r = JsonReader::new(bytes);
         let mut nested = MAX_NESTED;
         r.object(|key, r| {
-            // As it will be written: a control character would otherwise hide a field until then.
+            // Cleaned before it is matched: a control character would otherwise hide a field until
+            // it is written.
             let key = &*words::line(key);
             let numbers = matches!(key, "m" | "q" | "t");
             let (v, left, dropped) = r.value_within(if numbers { MAX_NUMBERS } else { nested })?;
@@ -302,10 +304,10 @@ impl Event {
                 }
                 self.dropped += metrics("m", v, &mut self.m)?;
             }
-            // A flat `"q":0.7` is a custom metric.
+            // A number in `"q":0.7` is a custom metric.
             "q" if matches!(v, Value::Map(_)) => self.quanta(&v),
             "t" => self.dropped += metrics("t", v, &mut self.t)?,
-            // What is no number is no uid, and in any case the exporter sets this field itself.
+            // An invalid uid is ignored, because the exporter sets this field itself.
             "uid" => self.uid = small("uid", &v).ok(),
             "node" => self.node = Some(text("node", &v)?),
             "name" => self.name = Some(text("name", &v)?),
@@ -337,7 +339,7 @@ impl Event {
         Ok(())
     }
 
-    /// A resolution that is not a positive number is ignored.
+    /// Ignores resolutions that are not positive numbers.
     fn quanta(&mut self, v: &Value) {
         let Value::Map(map) = v else { return };
         for (name, v) in map {
@@ -347,17 +349,18 @@ impl Event {
         }
     }
 
-    /// Strict writers turn the NaN of a diverged step into null.
+    /// Takes a null loss as missing: strict writers turn the NaN of a diverged step into null.
     fn null(&mut self, name: &str) {
         if matches!(name, metric::LOSS | metric::GRAD_NORM) && self.missing.iter().all(|m| m != name) {
             self.missing.push(name.to_owned());
         }
     }
 
-    /// Settles what depends on the kind, which may stand anywhere in the object.
+    /// Interprets the fields whose meaning depends on the kind, which may be anywhere in the
+    /// object.
     fn settle(&mut self) -> Result<(), EventError> {
         if self.kind != Kind::Step {
-            // A null means something only in a step, whose line should carry the number.
+            // A null is only meaningful in a step, whose line should have the number.
             self.missing.clear();
         }
         match self.kind {
@@ -372,7 +375,7 @@ impl Event {
                 }
             }
             Kind::Ckpt => self.ckpt = one_of(&mut self.extra, "phase", CKPT_PHASES)?,
-            // `curl -d '{"k":"step","step":1,"loss":2.5}'` is accepted as written.
+            // Accepts flat metrics: `curl -d '{"k":"step","step":1,"loss":2.5}'`.
             Kind::Step | Kind::Eval => {
                 let numbers: Vec<_> =
                     self.extra.iter().filter_map(|(k, v)| Some((k.clone(), v.as_f64()?))).collect();
@@ -393,8 +396,8 @@ impl Event {
         out
     }
 
-    /// Appends the event as one line of JSON without the newline. [`Event::parse`] reads back an
-    /// equal event.
+    /// Appends the event as one line of JSON without the newline. [`Event::parse`] returns an equal
+    /// event.
     pub fn write_json(&self, out: &mut String) {
         let mut o = Object::open(out);
         if let Some(c) = &self.cursor {
@@ -403,12 +406,12 @@ impl Event {
         self.write_members(o);
     }
 
-    /// The same with this cursor, which the event need not hold.
+    /// As [`Self::write_json`], but with this cursor instead of the event's.
     pub fn write_record(&self, boot: &str, seq: u64, out: &mut String) {
         let mut o = Object::open(out);
         let cursor = o.key("c");
         cursor.push('"');
-        // A boot is hexadecimal: nothing in it need be escaped.
+        // The boot id is alphanumeric, so it needs no escapes.
         cursor.push_str(boot);
         cursor.push(':');
         num::write_json(cursor, seq as f64);
@@ -530,8 +533,8 @@ fn step(v: &Value) -> Result<i64, EventError> {
     integer("step", v).ok().filter(|n| *n >= 0).ok_or_else(|| wrong("step", want, v))
 }
 
-/// Takes the value at `key` out of `extra`, parsed. An unknown word is an error: if it were taken
-/// for the default, a failure would pass for a success.
+/// Removes the value at `key` from `extra` and parses it. An unknown word is an error, because a
+/// default could turn a failure into a success.
 fn one_of<T: Copy>(
     extra: &mut BTreeMap<String, Value>,
     key: &str,
@@ -559,7 +562,7 @@ fn text(field: &str, v: &Value) -> Result<String, EventError> {
     }
 }
 
-/// Reads the members of `m` or `t`; the count is what the limit dropped.
+/// Reads the members of `m` or `t`. Returns the number of members that the limit dropped.
 fn metrics(field: &str, v: Value, into: &mut Metrics) -> Result<u32, EventError> {
     let Value::Map(map) = v else { return Err(wrong(field, "an object of numbers", &v)) };
     let mut dropped = 0;

@@ -1,15 +1,15 @@
-//! A small JSON reader that accepts bare `NaN`, `Infinity` and `-Infinity` wherever a value may
-//! stand.
+//! A small JSON parser that accepts bare `NaN`, `Infinity` and `-Infinity` wherever a value is
+//! allowed.
 //!
-//! serde_json refuses them, Python writes them, and the events that matter most carry them. It
-//! reads one value from a byte slice, bounds the depth, and never panics on any input.
+//! serde_json rejects them, Python writes them, and the most important events contain them. The
+//! parser reads one value from a byte slice, limits the depth, and never panics on any input.
 
 use core::fmt;
 use std::collections::BTreeMap;
 
 use crate::num;
 
-/// Deep enough for any event, shallow enough for any stack.
+/// The most levels of nesting, which bounds the use of the stack.
 const MAX_DEPTH: u32 = 16;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -22,7 +22,7 @@ pub enum Value {
     Map(BTreeMap<String, Value>),
 }
 
-/// What is wrong with the text, and at which byte.
+/// A syntax error and its byte offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonError {
     pub at: usize,
@@ -38,7 +38,7 @@ impl fmt::Display for JsonError {
 impl core::error::Error for JsonError {}
 
 impl Value {
-    /// Reads exactly one value, with nothing but space around it.
+    /// Parses exactly one value, with only white space around it.
     pub fn parse(bytes: &[u8]) -> Result<Self, JsonError> {
         let mut r = JsonReader::new(bytes);
         let (v, _, left_out) = r.value_within(MAX_VALUES)?;
@@ -46,7 +46,7 @@ impl Value {
         if left_out > 0 { r.err("too many values") } else { Ok(v) }
     }
 
-    /// A number, or a string that spells one: `"NaN"`, and the `'%.4g'` strings of Hugging Face.
+    /// The value of a number, or of a string with a number: `"NaN"`, or Hugging Face's `'%.4g'`.
     pub fn as_f64(&self) -> Option<f64> {
         match self {
             Self::Number(v) => Some(*v),
@@ -100,7 +100,7 @@ pub(crate) fn write_string(out: &mut String, s: &str) {
     let special = |b: u8| b < 0x20 || matches!(b, b'"' | b'\\');
     out.push('"');
     let mut plain = 0; // what stands before this is written
-    // Nearly always there is nothing to escape, and that is found out many bytes at a time.
+    // Usually nothing needs an escape; this loop checks many bytes at a time.
     let any = s.bytes().fold(false, |any, b| any | special(b));
     for (at, byte) in s.bytes().enumerate().filter(|(_, b)| any && special(*b)) {
         out.push_str(&s[plain..at]);
@@ -120,17 +120,17 @@ pub(crate) fn write_string(out: &mut String, s: &str) {
     out.push('"');
 }
 
-/// Values within a value. One of two bytes takes a hundred times as many in memory.
+/// The most values in a value. A value of two bytes takes a hundred times as many in memory.
 const MAX_VALUES: usize = 32_768;
 
 pub(crate) struct JsonReader<'a> {
     b: &'a [u8],
     at: usize,
     depth: u32,
-    /// Values within lists and maps that are kept yet: one of two bytes takes a hundred times as
-    /// many where it is kept.
+    /// Values in lists and maps that may still be kept: a value of two bytes takes a hundred times
+    /// as many in memory.
     room: usize,
-    /// Values that were read and not kept.
+    /// Values that were parsed but not kept.
     left_out: u32,
 }
 
@@ -139,8 +139,8 @@ impl<'a> JsonReader<'a> {
         Self { b, at: 0, depth: 0, room: usize::MAX, left_out: 0 }
     }
 
-    /// The same as [`Self::value`], of which at most so many values within it are kept. How many
-    /// are left of these, and how many were not kept.
+    /// As [`Self::value`], but keeps at most `room` values within the value. Also returns the room
+    /// that is left, and the number of values that were not kept.
     pub(crate) fn value_within(&mut self, room: usize) -> Result<(Value, usize, u32), JsonError> {
         (self.room, self.left_out) = (room, 0);
         let v = self.value()?;
@@ -148,7 +148,7 @@ impl<'a> JsonReader<'a> {
         Ok((v, left, core::mem::take(&mut self.left_out)))
     }
 
-    /// Reads a value that is within another one; none if there is no room for it.
+    /// Parses a value within another one; `None` if there is no room to keep it.
     fn inner(&mut self) -> Result<Option<Value>, JsonError> {
         let has_room = self.room > 0;
         self.room = self.room.saturating_sub(1);
@@ -263,14 +263,14 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Everything that is neither a container nor a string: literals and numbers.
+    /// Parses a value that is neither a container nor a string: a literal or a number.
     fn word(&mut self) -> Result<Value, JsonError> {
         let rest = &self.b[self.at..];
         let len = rest
             .iter()
             .position(|c| !(c.is_ascii_alphanumeric() || matches!(c, b'+' | b'-' | b'.')))
             .unwrap_or(rest.len());
-        // The bytes are ASCII by the scan above.
+        // The loop above accepts only ASCII bytes.
         let Some(text) = core::str::from_utf8(&rest[..len]).ok().filter(|t| !t.is_empty()) else {
             return self.err("expected a value");
         };
@@ -340,8 +340,8 @@ impl<'a> JsonReader<'a> {
         String::from_utf8(buf).map_err(|_| JsonError { at: start, what: "string is not UTF-8" })
     }
 
-    /// The character of `\uXXXX` at `at` (a surrogate pair takes two escapes), and how many bytes
-    /// it used.
+    /// The character of `\uXXXX` at `at` (a surrogate pair takes two escapes), and the number of
+    /// bytes it used.
     fn unicode(&self, at: usize) -> Result<(char, usize), JsonError> {
         let hex = |at: usize| {
             let digits = self.b.get(at..at + 4)?;
@@ -358,7 +358,7 @@ impl<'a> JsonReader<'a> {
                 return Ok((char::from_u32(c).ok_or(bad)?, 10));
             }
         }
-        // A lone surrogate is the trainer's mistake, not a reason to lose the event.
+        // A lone surrogate is a mistake of the trainer, and does not justify losing the event.
         Ok((char::from_u32(hi).unwrap_or('\u{fffd}'), 4))
     }
 }

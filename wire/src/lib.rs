@@ -1,11 +1,11 @@
 //! The contract between trainer, exporter and alerter: the event, its lenient JSON, the stream
-//! cursor, the few metric names both programs must agree on, and what an XID means. No I/O, no
+//! cursor, the metric names that both programs use, and the meaning of XIDs. There is no I/O and no
 //! clock; serde is the only dependency.
 //!
-//! An event is one JSON object: a packet on the ingest socket, a line of a file, a record of the
-//! stream. Reading is lenient where trainers are sloppy (`NaN` bare or as a string, unknown keys)
-//! and strict where a mistake would be silently wrong (a step that is not an integer, a packet over
-//! the limit): an error names the field.
+//! An event is one JSON object: a packet on the ingest socket, a line of a file, or a record of the
+//! stream. Parsing is lenient where trainers are imprecise (bare or quoted `NaN`, unknown keys). It
+//! is strict where a mistake would go unnoticed (a step that is not an integer, a packet over the
+//! limit): an error names the field.
 
 pub mod conditions;
 mod cursor;

@@ -1,23 +1,23 @@
-//! Named numbers of an event.
+//! The named numbers of an event.
 
 use std::borrow::Cow;
 
 use crate::names::metric;
 use crate::words;
 
-/// Entries kept in each of `m` and `t`; the rest is dropped and counted.
+/// The most entries kept in each of `m` and `t`; the rest is dropped and counted.
 pub const MAX_METRICS: usize = 256;
-/// Bytes kept of the name of a metric or of a part of the step: each rank keeps its own.
+/// The most bytes kept of a name in `m` or `t`, because every rank keeps its own names.
 pub const MAX_NAME_BYTES: usize = 128;
-/// How many a step usually has.
+/// The usual number of metrics of a step.
 const USUAL_METRICS: usize = 8;
 
-/// As much of a name as is kept.
+/// The part of a name that is kept: at most [`MAX_NAME_BYTES`], cut between characters.
 pub fn clip_name(name: &str) -> &str {
     &name[..name.floor_char_boundary(MAX_NAME_BYTES)]
 }
 
-/// Named numbers in the order they came. Short enough that a scan beats a map.
+/// Named numbers in order of arrival. The list is short enough that a scan is faster than a map.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Metrics(Vec<(Cow<'static, str>, f64)>);
 
@@ -26,7 +26,7 @@ impl Metrics {
         self.0.iter().find(|(n, _)| n == name).map(|(_, v)| *v)
     }
 
-    /// Sets `name`; false when the limit is reached and the value was not kept.
+    /// Sets `name`. Returns false if the limit is reached and the value was not kept.
     pub fn set(&mut self, name: &str, value: f64) -> bool {
         let name = clip_name(name);
         if let Some(slot) = self.0.iter_mut().find(|(n, _)| n == name) {
@@ -47,7 +47,7 @@ impl Metrics {
         true
     }
 
-    /// Makes the names fit to be shown. Of two that are one then, the first counts.
+    /// Removes unsafe characters from the names. If two names become equal, the first one is kept.
     pub fn clean(&mut self) {
         if self.custom().all(|(name, _)| matches!(words::line(name), Cow::Borrowed(_))) {
             return;
@@ -69,7 +69,7 @@ impl Metrics {
         self.0.iter().map(|(n, v)| (n.as_ref(), *v))
     }
 
-    /// Those without a name in [`metric`]: custom metrics.
+    /// The custom metrics: those without a name in [`metric`].
     pub fn custom(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().filter_map(|(n, v)| match n {
             Cow::Owned(name) => Some((name.as_str(), *v)),

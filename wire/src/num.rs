@@ -1,7 +1,7 @@
-//! Numbers as trainers write them.
+//! Parses and writes numbers in the forms that trainers use.
 
-/// Reads a number leniently: what Rust's own parser takes, plus the spellings of not-a-number and
-/// the infinities that Python, NumPy, PyTorch, C and JSON libraries print, in any case, with
+/// Parses a number leniently: what Rust's parser accepts, and the spellings of NaN and the
+/// infinities that Python, NumPy, PyTorch, C and JSON libraries print, in any case and with
 /// surrounding space.
 pub fn parse(text: &str) -> Option<f64> {
     let t = text.trim();
@@ -19,17 +19,17 @@ pub fn parse(text: &str) -> Option<f64> {
     if body.eq_ignore_ascii_case("inf") || body.eq_ignore_ascii_case("infinity") {
         return Some(sign * f64::INFINITY);
     }
-    // Rust would also take "1e5" and "1." but never an underscore or a second sign: good.
+    // Rust's parser accepts "1e5" and "1.", but never an underscore or a second sign.
     if !body.as_bytes().first().is_some_and(|b| b.is_ascii_digit() || *b == b'.') {
         return None;
     }
     body.parse::<f64>().ok().map(|v| sign * v)
 }
 
-/// As the C library of Microsoft prints what is no number.
+/// NaN as Microsoft's C library prints it.
 const MICROSOFT_NAN: &[&str] = &["nan(ind)", "nan(snan)"];
 
-/// What its older versions print behind `1.#`, filled up with zeros.
+/// Parses the text after `1.#` of older Microsoft libraries, which is padded with zeros.
 fn microsoft(word: &str) -> Option<f64> {
     match word.trim_end_matches('0') {
         "INF" => Some(f64::INFINITY),
@@ -38,8 +38,8 @@ fn microsoft(word: &str) -> Option<f64> {
     }
 }
 
-/// Appends `v` as JSON. Non-finite values become strings, which strict readers survive and
-/// [`parse`] reads back.
+/// Appends `v` as JSON. Non-finite values become strings, which strict parsers accept and [`parse`]
+/// reads.
 pub fn write_json(out: &mut String, v: f64) {
     use core::fmt::Write as _;
     if v.is_nan() {
@@ -49,13 +49,13 @@ pub fn write_json(out: &mut String, v: f64) {
     } else if v == v.trunc() && v.abs() < 1e15 {
         write_integer(out, v as i64);
     } else if !write_short(out, v) {
-        // `{:?}` is the shortest text that reads back to the same bits, with an exponent where it
-        // is shorter.
+        // `{:?}` writes the shortest text that parses back to the same bits, with an exponent where
+        // that is shorter.
         let _ = write!(out, "{v:?}");
     }
 }
 
-/// Room for a sign, the digits of any integer, a point and places.
+/// A buffer for a sign, the digits of any integer, a point and decimal places.
 type Digits = [u8; 32];
 
 fn write_integer(out: &mut String, v: i64) {
@@ -64,7 +64,7 @@ fn write_integer(out: &mut String, v: i64) {
     push(out, &mut digits, at, 32, v < 0);
 }
 
-/// Puts digits before `end`, at least `width` of them. Returns where they begin.
+/// Writes digits before `end`, at least `width` of them. Returns where they begin.
 fn put_digits(digits: &mut Digits, end: usize, mut v: u64, width: usize) -> usize {
     let mut at = end;
     while v > 0 || end - at < width {
@@ -83,26 +83,26 @@ fn push(out: &mut String, digits: &mut Digits, mut at: usize, end: usize, negati
     out.push_str(core::str::from_utf8(&digits[at..end]).unwrap_or_default());
 }
 
-/// Numbers as trainers print them, with few places, in a fraction of the time: writes `v` and
-/// returns true if so few hold it.
+/// Writes `v` with few decimal places, as trainers print numbers, which is faster. Returns false if
+/// more places are needed.
 ///
-/// The quotient of two integers that a double holds is rounded once, as the reader of decimal text
-/// rounds, so text that divides back to `v` reads back to it; and doubles of this size stand closer
-/// than the last place, so no shorter text does.
+/// The quotient of two exact integers is rounded once, as a parser of decimal text rounds. So text
+/// that divides back to `v` also parses back to it. Doubles of this size are closer together than
+/// the last place, so there is no shorter text.
 fn write_short(out: &mut String, v: f64) -> bool {
     match v.abs() {
-        // Below, the shortest text has an exponent.
+        // Below 1e-4, the shortest text has an exponent.
         1e-4..1e6 => write_places::<4>(out, v) || write_places::<9>(out, v),
-        // Times.
+        // The range of Unix times.
         1e6..4e9 => write_places::<6>(out, v),
         _ => write_quantum(out, v),
     }
 }
 
-/// Writes `v` if so many places hold it.
+/// Writes `v` if this number of decimal places is exact.
 fn write_places<const PLACES: u32>(out: &mut String, v: f64) -> bool {
     let (scale, one) = (10f64.powi(PLACES as i32), 10u64.pow(PLACES));
-    // To the nearest; both are positive, and smaller than 2^53.
+    // Rounded to the nearest; both are positive and less than 2^53.
     let scaled = (v.abs() * scale + 0.5) as i64;
     if scaled as f64 / scale != v.abs() {
         return false;
@@ -117,7 +117,7 @@ fn write_places<const PLACES: u32>(out: &mut String, v: f64) -> bool {
     true
 }
 
-/// The resolution of a printed number.
+/// Writes `v` if it is a power of ten that occurs as the resolution of a printed number.
 fn write_quantum(out: &mut String, v: f64) -> bool {
     const QUANTA: [(f64, &str); 6] =
         [(1e-5, "1e-5"), (1e-6, "1e-6"), (1e-7, "1e-7"), (1e-8, "1e-8"), (1e-9, "1e-9"), (1e-10, "1e-10")];
@@ -128,8 +128,8 @@ fn write_quantum(out: &mut String, v: f64) -> bool {
     })
 }
 
-/// For `#[serde(with = "stepwatch_wire::num::any")]`: every `f64` survives a text format. JSON has
-/// no spelling for NaN and the infinities, and serde_json writes `null`, which does not read back.
+/// For `#[serde(with = "stepwatch_wire::num::any")]`: keeps every `f64` in a text format. JSON has
+/// no NaN and infinities, and serde_json writes `null`, which does not parse back.
 pub mod any {
     use serde::de::{Error, Visitor};
     use serde::{Deserialize, Deserializer, Serializer};

@@ -1,18 +1,18 @@
-//! Which run a process belongs to: the one rule, for the client, the launcher, tails, discovery and
-//! telemetry.
+//! The run that a process belongs to. The client, the launcher, tails, discovery and telemetry use
+//! this one rule.
 //!
-//! 1. A given name: `Run("name")`, `--run`, `run:` of a tail, `STEPWATCH_RUN`, or the id with which
-//!    an experiment tracker was asked to resume a run.
-//! 2. Else the id of its job behind the name of the job: `pretrain-101`.
-//! 3. Else its script and when it was started: `train-20261122-223542-3fa9c1d2`. The suffix is made
+//! 1. A given name: `Run("name")`, `--run`, `run:` of a tail, `STEPWATCH_RUN`, or the id that an
+//!    experiment tracker resumes.
+//! 2. Otherwise the name and id of its job: `pretrain-101`.
+//! 3. Otherwise its script and start time: `train-20261122-223542-3fa9c1d2`. The suffix is a hash
 //!    of the node, the process and its start.
 //!
-//! What restarts a process without making another job of it (a requeue, torchrun) changes neither,
-//! so the run stays and its attempt rises. Every rank must find the same answer on its own, on
-//! whatever node it is: by 1 and 2 it does. By 3, ranks that one process of this node started take
-//! that process's start, and ranks of several nodes the address where they meet.
+//! A restart without a new job (a requeue, torchrun) changes neither name nor job, so the run stays
+//! and its attempt rises. Every rank must find the same answer by itself, on any node. By 1 and 2
+//! it does. By 3, ranks that one process of this node started use that process's start, and ranks
+//! of several nodes use the address where they meet.
 //!
-//! `run_name/cases.json` holds this implementation and the Python client's to the same answers.
+//! `run_name/cases.json` tests that this implementation and the Python client agree.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -29,21 +29,22 @@ pub use wrapper::is_wrapper;
 
 use process::{Env, NAME, NAMED_BY};
 
-/// The rule in words, as the documentation prints it.
+/// The rule in words, for the documentation.
 pub const RULE: &str = include_str!("run_name/rule.md");
 
-/// Longest name of a run, in characters.
+/// The most characters of a run name.
 pub const MAX_CHARS: usize = 128;
 
-/// Ids that trackers are asked to resume.
+/// Variables with the id of a run that a tracker resumes.
 const TRACKERS: &[&str] = &["WANDB_RUN_ID", "MLFLOW_RUN_ID"];
-/// A word in place of the script's.
+/// A variable that replaces the name of the script.
 const TITLE: &str = "WANDB_NAME";
-/// Ids that one launch gives all its processes, on every node.
+/// Variables with an id that one launch gives to all its processes, on every node.
 const LAUNCHES: &[&str] = &["TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE"];
-/// Counts of what restarted the processes of a job; each begins anew when the one before it rises.
+/// Variables that count restarts of a job's processes. Each restarts at 0 when the one before it
+/// rises.
 const RESTARTS: &[&str] = &["SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"];
-/// Variables of which a launcher gives every rank its own.
+/// Variables that a launcher sets to a different value for every rank.
 const RANKS: &[&str] = &[
     "RANK",
     "LOCAL_RANK",
@@ -55,8 +56,8 @@ const RANKS: &[&str] = &[
 ];
 const WORLDS: &[&str] =
     &["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE"];
-/// `LOCAL_SIZE` is DeepSpeed's (`deepspeed/launcher/launch.py`), which sets `MASTER_ADDR` to the
-/// node's own address also where there is one node.
+/// `LOCAL_SIZE` is set by DeepSpeed (`deepspeed/launcher/launch.py`), which sets `MASTER_ADDR` to
+/// the node's own address even for a single node.
 const LOCAL_WORLDS: &[&str] = &[
     "LOCAL_WORLD_SIZE",
     "LOCAL_SIZE",
@@ -64,14 +65,14 @@ const LOCAL_WORLDS: &[&str] = &[
     "MV2_COMM_WORLD_LOCAL_SIZE",
     "MPI_LOCALNRANKS",
 ];
-/// The id that DeepSpeed's launcher gives every elastic training.
+/// The constant id that DeepSpeed's launcher gives to every elastic training.
 const SHARED_LAUNCH: &str = "123456789";
 const MEETING: &[&str] = &["MASTER_ADDR", "MASTER_PORT", ENDPOINT];
-/// Where the agents of torchrun meet, if a variable says it.
+/// A variable with the rendezvous endpoint of torchrun's agents.
 const ENDPOINT: &str = "PET_RDZV_ENDPOINT";
 const NODES: &[&str] = &["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
 
-/// Whether the rule asks for this variable. The rest of an environment holds people's secrets.
+/// Whether the rule reads this variable. Other variables may contain secrets and are not read.
 pub fn is_asked(variable: &str) -> bool {
     [NAME, NAMED_BY, TITLE].contains(&variable)
         || [TRACKERS, LAUNCHES, RESTARTS, RANKS, WORLDS, LOCAL_WORLDS, MEETING, NODES]
@@ -80,35 +81,34 @@ pub fn is_asked(variable: &str) -> bool {
         || schedulers::is_asked(variable)
 }
 
-/// By what a run has its name.
+/// The part of the rule that named a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
-    /// A given name.
+    /// By a given name.
     Name,
     Job,
-    /// `stepwatch run`, which passes on what it found.
+    /// By `stepwatch run`, which passes its own result on.
     Launcher,
-    /// An id that a launcher gave all its processes.
+    /// By an id that a launcher gave to all its processes.
     Launch,
-    /// Where ranks of several nodes meet.
+    /// By the address where ranks of several nodes meet.
     Meeting,
     Script,
 }
 
-/// The answer.
+/// The result of the rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Named {
     pub run: String,
     pub by: By,
     pub job: Option<Job>,
-    /// How often launchers and schedulers declare that they restarted it.
+    /// The number of restarts that launchers and schedulers declare.
     pub restarts: Option<u32>,
-    /// For people.
+    /// The reason, for people.
     pub why: String,
-    /// The name that it would have without a given name: it joins the process to everything else of
-    /// its job.
+    /// The name without a given name, which connects the process to the other processes of its job.
     pub unnamed: String,
-    /// Whether it declares that it is on other nodes as well.
+    /// Whether the process declares that its run uses other nodes as well.
     pub several_nodes: bool,
 }
 
@@ -138,7 +138,7 @@ impl fmt::Display for By {
     }
 }
 
-/// The rule. `chain` is the process, its parent and so on, as far as they may be looked at.
+/// Applies the rule. `chain` is the process, its parent and so on, as far as they are readable.
 pub fn name(chain: &[Process]) -> Named {
     if let Some(command) = chain.first().and_then(wrapper::unwrapped) {
         return name(&[&[command], &chain[1..]].concat());
@@ -158,34 +158,34 @@ pub fn name(chain: &[Process]) -> Named {
     Named { run, by, job, restarts, why, unnamed: unnamed.0, several_nodes }
 }
 
-/// What an environment alone decides: a name or a job.
+/// The result of an environment alone, if it has a name or a job.
 pub fn name_by_environment(env: &BTreeMap<String, String>) -> Option<Named> {
     let chain = [Process { env: env.clone(), ..Process::default() }];
     Some(name(&chain)).filter(|named| matches!(named.by, By::Name | By::Job | By::Launcher))
 }
 
-/// What distinguishes one training of a job from another at the same time.
+/// Hashes that distinguish concurrent trainings of one job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marks {
-    /// Of the process, and of what it forked.
+    /// The hash of the process, or of the ancestor that forked it.
     pub process: String,
-    /// Of what gave all ranks of this node theirs.
+    /// The hash of the process that started all ranks on this node.
     pub ranks: String,
 }
 
-/// `None` where nothing is known of the process.
+/// Returns the hashes of a process; `None` if `chain` is empty.
 pub fn marks(chain: &[Process]) -> Option<Marks> {
     let mark = |at: usize| Some(format!("{:08x}", hash(&chain.get(at)?.mark)));
     Some(Marks { process: mark(first_of(chain, is_forked))?, ranks: mark(leader(chain))? })
 }
 
-/// The run of a training beside the one that has the run of their job.
+/// The run name of a training when another training already has the run of the job.
 pub fn beside(run: &str, mark: &str) -> String {
     let room = MAX_CHARS.saturating_sub(mark.chars().count() + 1);
     format!("{}.{mark}", clip(run, room))
 }
 
-/// The run of a job, by what is known of the job alone.
+/// The run name of a job, from the name and id of the job alone.
 pub fn name_of_job(name: Option<&str>, id: &str) -> String {
     joined(name.unwrap_or("job"), id)
 }
@@ -224,12 +224,12 @@ fn of_launch(env: Env<'_>, chain: &[Process]) -> Option<Answer> {
     Some((joined(&title(env, chain), &schedulers::short(&id)), By::Launch, why))
 }
 
-/// Ranks of several nodes share no process, but all of them are given the address where they meet.
+/// Ranks of several nodes share no process, but all have the address where they meet.
 fn of_meeting(env: Env<'_>, chain: &[Process]) -> Option<Answer> {
     let world = env.number(WORLDS)?;
     let here = env.number(LOCAL_WORLDS).unwrap_or(1);
     let address = env.get("MASTER_ADDR").filter(|a| !is_loopback(a)).filter(|_| world > here)?;
-    // Agents that start their ranks again may give them another port.
+    // Agents that restart their ranks may give them another port.
     let agents = || chain.iter().take(leader(chain) + 1).skip(1).find_map(|p| wrapper::port(&p.argv));
     let lasting = env.get(ENDPOINT).map(|place| wrapper::port_of(&place).to_owned()).or_else(agents);
     let place = match lasting.or_else(|| env.get("MASTER_PORT")) {
@@ -250,24 +250,24 @@ fn of_script(env: Env<'_>, chain: &[Process]) -> Answer {
     (joined(&script, &id), By::Script, why)
 }
 
-/// What the run is called where nothing but a number would distinguish it from others.
+/// The word in a run name that otherwise contains only a number.
 fn title(env: Env<'_>, chain: &[Process]) -> String {
     let script = || chain.iter().take(leader(chain) + 1).find_map(|p| script_of(&p.argv));
     env.get(TITLE).or_else(script).unwrap_or_else(|| "run".to_owned())
 }
 
-/// The process that started every process of this run on this node: the one itself, or an ancestor
-/// that gave it its rank or forked it.
+/// The index of the process that started every process of this run on this node: this one, or an
+/// ancestor that gave it its rank or forked it.
 fn leader(chain: &[Process]) -> usize {
     first_of(chain, |process, parent| is_forked(process, parent) || is_ranked(process, parent))
 }
 
-/// The last ancestor that is `one` with its child, as all between are.
+/// The index of the last ancestor for which `one` holds with its child, and for all in between.
 fn first_of(chain: &[Process], one: impl Fn(&Process, &Process) -> bool) -> usize {
     chain.iter().zip(chain.iter().skip(1)).take_while(|(process, parent)| one(process, parent)).count()
 }
 
-/// A worker of `multiprocessing`, or a fork, which has its parent's command line.
+/// Whether this is a worker of `multiprocessing`, or a fork, which has its parent's command line.
 fn is_forked(process: &Process, parent: &Process) -> bool {
     let worker = |word: &String| {
         word == "--multiprocessing-fork"
@@ -279,7 +279,7 @@ fn is_forked(process: &Process, parent: &Process) -> bool {
 }
 
 /// Whether the parent made this process one of its ranks. A shell in which a user set a rank has
-/// started one process, unless it declares more.
+/// started only one process, unless the process declares more.
 fn is_ranked(process: &Process, parent: &Process) -> bool {
     let has_own = |rank: &&str| {
         let own = process.env.get(*rank).filter(|v| !v.is_empty());
@@ -294,7 +294,7 @@ fn restarts(env: Env<'_>) -> Option<u32> {
     counts.reduce(u32::saturating_add)
 }
 
-/// `name-id`, of which the end is never cut.
+/// Joins `name-id`. Only the name is cut to the limit; the id keeps half of it.
 fn joined(name: &str, id: &str) -> String {
     let id = clip(id, MAX_CHARS / 2);
     let room = MAX_CHARS.saturating_sub(id.chars().count() + 1);
@@ -309,7 +309,7 @@ fn is_loopback(address: &str) -> bool {
     address.starts_with("127.") || matches!(address, "localhost" | "::1" | "0.0.0.0" | "::")
 }
 
-/// FNV-1a, folded to 32 bits: a few characters that two processes do not share by accident.
+/// FNV-1a, folded to 32 bits, so that two processes are unlikely to share a suffix.
 fn hash(text: &str) -> u64 {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in text.bytes() {
@@ -318,7 +318,7 @@ fn hash(text: &str) -> u64 {
     (hash ^ (hash >> 32)) & 0xffff_ffff
 }
 
-/// `20261122-223542`, in UTC.
+/// Formats a Unix time in UTC: `20261122-223542`.
 fn stamp(unix: f64) -> String {
     let seconds = if unix.is_finite() { unix.clamp(0.0, 253_402_300_799.0) as i64 } else { 0 };
     let (day, time) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));

@@ -1,13 +1,13 @@
-//! Texts from outside, made fit to be shown: run names, log lines, labels and comments come from
-//! anyone who trains or sends requests.
+//! Removes unsafe characters from text of outside origin: anyone who trains or sends requests
+//! controls run names, log lines, labels and comments.
 //!
-//! This is done once, where a text comes in. Markup of one channel only is escaped by the code that
-//! writes to that channel.
+//! Text is cleaned once, on arrival. The code that writes to a channel escapes the markup of that
+//! channel.
 
 use std::borrow::Cow;
 
-/// The text without characters that steer a terminal, turn round what stands beside them, or cannot
-/// be seen. Line breaks stay, and a tab or any other blank is a space.
+/// Returns the text without characters that control a terminal, change the direction of text, or
+/// are invisible. Line breaks stay; a tab or other blank becomes a space.
 pub fn clean(text: &str) -> Cow<'_, str> {
     if is_plain(text) {
         return Cow::Borrowed(text);
@@ -20,7 +20,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().filter_map(shown).collect())
 }
 
-/// The same for a name, a label or whatever else has one line: a line break is a space.
+/// As [`clean`], for text of one line, such as a name or label: line breaks become spaces.
 pub fn line(text: &str) -> Cow<'_, str> {
     match clean(text) {
         text if !text.contains('\n') => text,
@@ -28,7 +28,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// [`line()`] of an owned text: mostly it is moved, and not copied.
+/// As [`line()`], for an owned text, which is usually returned without a copy.
 pub fn into_line(text: String) -> String {
     match line(&text) {
         Cow::Borrowed(_) => text,
@@ -36,7 +36,7 @@ pub fn into_line(text: String) -> String {
     }
 }
 
-/// [`clean`] of an owned text.
+/// As [`clean`], for an owned text.
 pub fn into_clean(text: String) -> String {
     match clean(&text) {
         Cow::Borrowed(_) => text,
@@ -44,8 +44,8 @@ pub fn into_clean(text: String) -> String {
     }
 }
 
-/// Whether a text is what [`clean`] makes of it. Nearly all text is ASCII, and looked at many bytes
-/// at a time.
+/// Whether [`clean`] would keep the text unchanged. Nearly all text is ASCII, which is checked many
+/// bytes at a time.
 fn is_plain(text: &str) -> bool {
     let odd = |b: u8| (b < b' ' && b != b'\n') || b >= 0x7f;
     !text.bytes().fold(false, |any, b| any | odd(b)) || text.chars().all(kept)
@@ -55,23 +55,23 @@ fn kept(c: char) -> bool {
     c == '\n' || !(c.is_control() || is_hidden(c) || is_other_blank(c))
 }
 
-/// One that looks like a space, or nearly so: two names may not differ by it.
+/// Whether the character looks like a space: two names must not differ only by it.
 fn is_other_blank(c: char) -> bool {
     !c.is_ascii() && c.is_whitespace() && !c.is_control() && !is_hidden(c)
 }
 
-/// What cannot be seen, or changes the direction of the text beside it. A name may not differ from
-/// another, or spell a hidden text, by such characters.
+/// Whether the character is invisible, or changes the direction of text. Two names must not differ
+/// only by such characters, and no name may hide a text in them.
 fn is_hidden(c: char) -> bool {
     let after = HIDDEN.partition_point(|(first, _)| *first <= c);
     after.checked_sub(1).and_then(|at| HIDDEN.get(at)).is_some_and(|(_, last)| c <= *last)
 }
 
-/// In their order. All of `Default_Ignorable_Code_Point` in
+/// Ranges in ascending order. They contain all of `Default_Ignorable_Code_Point` in
 /// <https://www.unicode.org/Public/16.0.0/ucd/DerivedCoreProperties.txt>: soft hyphen, joiners,
-/// fillers, bidirectional controls, variation selectors, tags. Besides these, separators of lines
-/// and paragraphs, which would break a line; a pattern of Braille without dots, which is blank;
-/// marks of annotations and of objects; and the private use area, of which each font has its own.
+/// fillers, bidirectional controls, variation selectors, tags. Also line and paragraph separators,
+/// which would break a line; the blank Braille pattern; annotation and object marks; and the
+/// private use area, which differs by font.
 const HIDDEN: &[(char, char)] = &[
     ('\u{ad}', '\u{ad}'),
     ('\u{34f}', '\u{34f}'),

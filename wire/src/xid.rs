@@ -1,8 +1,8 @@
-//! What each XID means, how serious it is and what to do, as data.
+//! The meaning, severity and remedy of each XID, as data.
 //!
-//! `xid.csv` is the one place; `docs/xid.md` is made from it. The exporter reads it for what the
-//! kernel log and NVML report, and the alerter for what Prometheus has scraped. Every driver adds
-//! codes, so a code that is not in the table is no error: it is a ticket.
+//! `xid.csv` is the only source; `docs/xid.md` is generated from it. The exporter uses it for XIDs
+//! of the kernel log and NVML, the alerter for those that Prometheus has scraped. New drivers add
+//! codes, so an unknown code is not an error: it is a ticket.
 
 use std::sync::LazyLock;
 
@@ -42,24 +42,24 @@ pub struct Xid<'a> {
     pub source: &'a str,
 }
 
-/// The first line of a table, which may be left out.
+/// The header of a table, which is optional.
 const HEADER: &str = "code,name,level,action,hint,why,source";
 
 static BUILT_IN: LazyLock<Vec<Xid<'static>>> =
     LazyLock::new(|| sorted(rows(include_str!("xid.csv")).filter_map(|(_, row)| parse(row).ok())));
 
-/// The table, by code.
+/// The built-in table, sorted by code.
 pub fn built_in() -> &'static [Xid<'static>] {
     &BUILT_IN
 }
 
-/// The entry of a code in the table.
+/// The entry of a code in the built-in table; as [`find_in`] if it is not there.
 pub fn find(code: u32) -> Xid<'static> {
     find_in(built_in(), code)
 }
 
-/// The entry of a code in a table that is sorted by it; a code that is not in the table is a
-/// ticket.
+/// The entry of a code in a table sorted by code. A code that is not in the table becomes a
+/// warning, which is a ticket.
 pub fn find_in<'a>(table: &[Xid<'a>], code: u32) -> Xid<'a> {
     let at = table.binary_search_by_key(&code, |xid| xid.code).ok();
     at.and_then(|at| table.get(at)).copied().unwrap_or(Xid {
@@ -79,13 +79,13 @@ pub fn sorted<'a>(rows: impl Iterator<Item = Xid<'a>>) -> Vec<Xid<'a>> {
     all
 }
 
-/// The rows of a table and the lines that they stand in.
+/// The rows of a table with their line numbers, without comments and header.
 pub fn rows(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let says = |row: &&str| !row.is_empty() && !row.starts_with('#') && *row != HEADER;
     (1..).zip(text.lines().map(str::trim)).filter(move |(_, row)| says(row))
 }
 
-/// A row, or what is wrong with it.
+/// Parses a row. The error says what is wrong with it.
 pub fn parse(row: &str) -> Result<Xid<'_>, String> {
     let mut rest = Some(row);
     let mut field = |name: &str| -> Result<&str, String> {

@@ -24,6 +24,13 @@ impl Action {
         known.or_else(|| (!text.is_empty()).then(|| Self::Other(text.to_owned())))
     }
 
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Known(action) => action.as_str(),
+            Self::Other(action) => action,
+        }
+    }
+
     pub fn known(&self) -> Option<conditions::Remedy> {
         match self {
             Self::Known(action) => Some(*action),

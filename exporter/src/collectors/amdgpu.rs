@@ -1,5 +1,5 @@
-//! GPUs of AMD, as the kernel driver amdgpu shows them in sysfs: use, memory, power, temperature,
-//! clocks, memory errors by block, and bad pages. No library is needed.
+//! GPUs of AMD, from the files of the kernel driver amdgpu in sysfs: use, memory, power,
+//! temperature, clocks, memory errors by block, and bad pages. No library is needed.
 //!
 //! Files are those of Documentation/gpu/amdgpu (`driver-misc.rst`, `thermal.rst`, `ras.rst`) and
 //! drivers/gpu/drm/amd of torvalds/linux. Values have the families of NVIDIA's GPUs where they mean
@@ -43,13 +43,13 @@ pub static BAD_PAGES: Family = Family::gauge(
 
 pub static FAMILIES: &[&Family] = &[&BAD_PAGES];
 
-/// Under which the collector keeps its memory.
+/// The name under which the collector's state is saved.
 const NAME: &str = "amdgpu";
 const VENDOR: &str = "0x1002";
 const DRIVER: &str = "amdgpu";
-/// Classes of display controllers, and of accelerators without a display.
+/// PCI classes of display controllers, and of accelerators without a display.
 const CLASSES: [&str; 3] = ["0x0300", "0x0380", "0x1200"];
-/// GPUs of one node.
+/// The most GPUs of a node.
 const MAX_GPUS: usize = 64;
 const MAX_BLOCKS: usize = 32;
 const MEGA: f64 = 1e6;
@@ -58,7 +58,7 @@ const MEGA: f64 = 1e6;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
 }
@@ -79,12 +79,12 @@ pub fn rhythm(config: &Config) -> Rhythm {
     Rhythm { interval: config.interval.into(), deadline: Duration::from_secs(10) }
 }
 
-/// What is remembered over a restart of this exporter.
+/// The state that survives a restart of this exporter.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct Memory {
     boot: String,
-    /// GPUs that were there since the boot: PCI address by UUID.
+    /// The GPUs seen since boot: PCI address by UUID.
     had: BTreeMap<String, String>,
 }
 
@@ -94,7 +94,7 @@ pub struct AmdgpuReader {
     conditions: Conditions,
 }
 
-/// A GPU that the driver is bound to.
+/// A GPU with its driver bound.
 #[derive(Debug)]
 struct Gpu {
     uuid: String,
@@ -120,7 +120,7 @@ impl AmdgpuReader {
         }
     }
 
-    /// Reports GPUs that were there since the boot and are not any more.
+    /// Reports GPUs that were seen since boot and are missing now.
     fn missing(&mut self, cx: &Context<'_>, gpus: &[Gpu], out: &mut Samples) {
         let here: BTreeSet<&str> = gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
         let Self { memory, conditions } = self;
@@ -158,7 +158,7 @@ impl Collector for AmdgpuReader {
 
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
         let gpus = gpus(cx.roots);
-        // Where both makers' GPUs are in one node, the count is that of the other collector.
+        // If a node also has NVIDIA GPUs, their collector writes the count.
         if driver_version(cx.roots).is_none() {
             out.set(&gpu::COUNT, &[], gpus.len());
             out.set(&gpu::EXPECTED, &[], self.memory.had.len().max(gpus.len()));
@@ -188,7 +188,7 @@ impl Collector for AmdgpuReader {
     }
 }
 
-/// Devices of AMD on the bus, by whether the driver is bound to them.
+/// AMD devices on the PCI bus, each with whether its driver is bound.
 fn devices(roots: &Roots) -> impl Iterator<Item = (String, PathBuf, bool)> {
     let bus = roots.sys("bus/pci/devices");
     let addresses = roots::list(&bus).unwrap_or_default().into_iter();
@@ -210,14 +210,14 @@ fn gpus(roots: &Roots) -> Vec<Gpu> {
     let bound = devices(roots).filter(|(.., bound)| *bound).take(MAX_GPUS);
     bound
         .map(|(pci, dir, _)| {
-            // The name that AMD's own tools give it; older GPUs have no number of their own.
+            // AMD's own tools use this name. Older GPUs have no unique number.
             let uuid = roots::read(&dir.join("unique_id")).unwrap_or_else(|| pci.clone());
             Gpu { uuid: format!("GPU-{uuid}"), pci, dir }
         })
         .collect()
 }
 
-/// Accelerators without a driver; a display controller may do without.
+/// The number of accelerators without a driver; a display controller may do without.
 fn without_driver(roots: &Roots) -> usize {
     let display =
         |dir: &Path| roots::read(&dir.join("class")).is_some_and(|class| class.starts_with("0x0300"));
@@ -265,7 +265,7 @@ impl Gpu {
         }
     }
 
-    /// Of the sensors that the driver registers.
+    /// Writes the values of the sensors that the driver registers.
     fn write_sensors(&self, out: &mut Samples) {
         let hwmon = self.dir.join("hwmon");
         let sensors = roots::list(&hwmon).unwrap_or_default();
@@ -277,7 +277,7 @@ impl Gpu {
         out.maybe(&gpu::POWER_LIMIT, &[uuid], number("power1_cap").map(|microwatts| microwatts / MEGA));
         for n in 1..=3 {
             let label = roots::read(&dir.join(format!("temp{n}_label"))).unwrap_or_default();
-            // The hottest place of the chip is what throttles it, and stands for the chip.
+            // The hottest place of the chip decides about throttling, so it stands for the chip.
             let sensor = match label.as_str() {
                 "junction" => "gpu",
                 "mem" => "memory",
@@ -300,8 +300,8 @@ impl Gpu {
         }
     }
 
-    /// Errors of the memories of each block since the driver was loaded, as `ue: 0`,
-    /// `ce: 12` and `de: 0`.
+    /// Writes the memory errors of each block since the driver was loaded, from lines such as `ue:
+    /// 0`, `ce: 12` and `de: 0`.
     fn write_errors(&self, out: &mut Samples) {
         let dir = self.dir.join("ras");
         let files = roots::list(&dir).unwrap_or_default();
@@ -322,7 +322,7 @@ impl Gpu {
         }
     }
 
-    /// How many bad pages are reserved, pending and failed, where the driver lists them:
+    /// The numbers of reserved, pending and failed bad pages, if the driver lists them as
     /// `0x00000001 : 0x00001000 : R`.
     fn bad_pages(&self) -> Option<[u64; 3]> {
         let text = roots::read(&self.dir.join("ras/gpu_vram_bad_pages"))?;
@@ -333,14 +333,14 @@ impl Gpu {
     }
 }
 
-/// `32.0 GT/s PCIe`
+/// The PCIe generation of a speed such as `32.0 GT/s PCIe`.
 fn generation(speed: &str) -> Option<u64> {
     let rate: f64 = speed.split(' ').next()?.parse().ok()?;
     let all = [2.5, 5.0, 8.0, 16.0, 32.0, 64.0];
     (1..).zip(all).find(|(_, of)| (rate - of).abs() < 0.1).map(|(generation, _)| generation)
 }
 
-/// The highest of the levels of a clock: `1: 2100Mhz *`.
+/// The highest level of a clock in hertz, from lines such as `1: 2100Mhz *`.
 fn highest(levels: &str) -> Option<f64> {
     let megahertz = |line: &str| -> Option<f64> {
         let (_, rest) = line.split_once(':')?;

@@ -1,13 +1,13 @@
-//! GPUs of NVIDIA: their use, their health, and the actions that the driver asks for.
+//! GPUs of NVIDIA: their use, their health, and the recovery actions that the driver requests.
 //!
-//! The values come from NVML, which is called on a thread of its own ([`crate::nvml`]): this
-//! collector asks, waits no longer than it has to, and publishes what it has. While a call into
-//! the driver does not return, the values of the GPUs leave the page, and everything that needs no
-//! call stays: the inventory of the kernel driver, from which the peak for MFU comes, and the name
-//! of the call.
+//! The values come from NVML, which is called on a thread of its own ([`crate::nvml`]). This
+//! collector sends it a request, waits for a limited time, and publishes the values that it has.
+//! While a driver call does not return, the values of the GPUs leave the metrics page. What needs
+//! no call stays: the inventory of the kernel driver, which gives the peak for MFU, and the name of
+//! the call.
 //!
-//! Values are read at two rhythms: those that change from second to second, and those that are
-//! expensive to read or change from day to day.
+//! Values are read at two intervals: those that change every second, and those that are expensive
+//! or change from day to day.
 
 mod decode;
 mod events;
@@ -53,39 +53,39 @@ pub const ABOUT: &str = "GPUs of the node, from the NVIDIA driver";
 pub const NEEDS: &str = "libnvidia-ml.so.1 and /dev/nvidia*; any user; CAP_SYS_ADMIN for gpu_sram_ecc_* and, under MIG, for the instances where their devices are not given; what is refused stands in gpu_nvml_no_permission";
 pub const COST: &str = "some 30 calls a GPU a second and 60 more each half minute, on one thread; none that waits, none that takes a context";
 
-/// The first answer may take this long, so that one page from a standing start has it.
+/// The wait for the first answer, so that the first exposition of a new process has it.
 const FIRST_WAIT: Duration = Duration::from_secs(4);
-/// Later ones are awaited for this long; what takes longer is taken up by a later pass.
+/// The wait for later answers. A later pass takes those that come after it.
 const WAIT: Duration = Duration::from_secs(1);
-/// Nothing here waits for the driver for longer than the waits above.
+/// The deadline of a pass, which never waits for the driver for longer than the waits above.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Values of the fast rhythm that are older than this, or than three intervals, leave the page.
+/// Fast values older than this, or than three intervals, leave the metrics page.
 const STALE: Duration = Duration::from_secs(10);
-/// Calls that have run for longer are shown while they run.
+/// Running calls that take longer than this are exported.
 const LONG_CALL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
-    /// How often to read what changes from second to second.
+    /// The interval of values that change every second.
     pub interval: Period,
-    /// How often to read what is dear or changes from day to day.
+    /// The interval of values that are expensive or change from day to day.
     pub slow_interval: Period,
-    /// A call into the driver that takes longer is stuck; a GPU whose answers take longer is set
+    /// A driver call that takes longer counts as stuck. A GPU whose answers take longer is set
     /// aside.
     pub stuck_after: Period,
-    /// Which GPUs of the node are missed when they do not answer.
+    /// The GPUs of the node that count as missing if they do not answer.
     pub devices: Devices,
-    /// How many GPUs the node should have; those that it had when absent.
+    /// The expected number of GPUs; by default, as many as the node had.
     pub expected: Option<usize>,
-    /// How many NVLinks of each GPU should be up; the most that were, of a GPU of the same model,
-    /// when absent.
+    /// The expected number of NVLinks that are up on each GPU; by default, the most that a GPU of
+    /// the same model had.
     pub expected_nvlinks: Option<u32>,
-    /// Whether to publish, for each NVLink of the fifth generation, how many blocks had how many
-    /// errors corrected: 288 series a GPU.
+    /// Whether to export, for each NVLink of the fifth generation, the number of blocks by
+    /// corrected errors: 288 series a GPU.
     pub fec_history: bool,
 }
 
@@ -122,25 +122,25 @@ pub fn rhythm(config: &Config) -> Rhythm {
 pub struct GpuReader {
     config: Config,
     listed: Listed,
-    /// The question that is not answered yet.
+    /// The request that is not answered yet.
     pending: Option<Ticket<Passed>>,
-    /// The last answer came without a slow call of the driver as a whole.
+    /// Whether the last answer came without a slow call about the driver as a whole.
     quick: bool,
     /// UUID of the GPU whose call does not return.
     hanging: Option<String>,
-    /// The collector of the kernel log is enabled.
+    /// Whether the collector of the kernel log is enabled.
     kernel: bool,
-    /// The last answer; none while NVML does not answer.
+    /// The last answer; `None` while NVML does not answer.
     reading: Option<Reading>,
-    /// What the slow rhythm read last, by UUID.
+    /// The last values of the slow interval, by UUID.
     slow: BTreeMap<String, Samples>,
     slow_asked: Option<Instant>,
     /// Whether `slow` has not been processed yet.
     slow_new: bool,
-    /// Why NVML could not be opened.
+    /// The error with which NVML failed to open.
     closed: Option<OpenError>,
     waited: bool,
-    /// GPUs that this node has had.
+    /// The GPUs that this node has had.
     known: GpuHistory,
     remembered: bool,
     /// PCI addresses at which the kernel driver has ever listed a GPU given to this process.
@@ -155,21 +155,21 @@ pub struct GpuReader {
     xids: xid::Xids,
 }
 
-/// What the kernel driver lists in files, without any call into it.
+/// The files of the kernel driver, which need no call into it.
 #[derive(Debug, Default)]
 struct Listed {
     gpus: Vec<gpus::Gpu>,
     addresses: Vec<String>,
-    /// PCI addresses of the GPUs whose devices may not be opened here.
+    /// PCI addresses of the GPUs whose devices this process may not open.
     withheld: BTreeSet<String>,
-    /// PCI addresses of the GPUs that the driver could not bring up.
+    /// PCI addresses of the GPUs that the driver could not initialise.
     unborn: BTreeSet<String>,
     driver: Option<String>,
-    /// GPUs on the bus that are put to no other use; counted only while the driver is not loaded.
+    /// GPUs on the bus that no other driver uses; counted only while NVIDIA's is not loaded.
     idle: usize,
-    /// IMEX channels that may be opened here; none where the driver offers none.
+    /// The number of IMEX channels that may be opened here; `None` if the driver offers none.
     imex_channels: Option<usize>,
-    /// The kernel log is read for XID errors.
+    /// Whether the kernel log is read for XID errors.
     log: bool,
     read: Option<Instant>,
 }
@@ -202,7 +202,7 @@ impl GpuReader {
         }
     }
 
-    /// Reads the list of the kernel driver, at the slow rhythm.
+    /// Reads the files of the kernel driver, at the slow interval.
     fn list(&mut self, cx: &Context<'_>) {
         let every = self.config.slow_interval.as_duration();
         if self.listed.read.is_some_and(|read| read.elapsed() < every) {
@@ -227,14 +227,14 @@ impl GpuReader {
         self.find_others();
     }
 
-    /// Loads what is remembered, unless the configuration gives the expected number.
+    /// Loads the saved GPUs, unless the configuration gives the expected number.
     fn remember(&mut self, cx: &Context<'_>) {
         if !std::mem::replace(&mut self.remembered, true) && self.config.expected.is_none() {
             self.known = GpuHistory::load(unix_now(), cx);
         }
     }
 
-    /// Leaves a question with the thread of NVML, and takes an answer that is there.
+    /// Sends a request to the NVML thread, and takes an answer that has arrived.
     fn ask(&mut self, cx: &Context<'_>) -> Option<Refused> {
         let nvml = cx.nvml;
         if self.pending.is_none() {
@@ -321,8 +321,8 @@ impl GpuReader {
         Some(CollectError::Other(why.unwrap_or_else(|| "NVML has not answered yet".into())))
     }
 
-    /// A call does not return: the values of its GPU are dropped, and those of the others stay as
-    /// they were read last, for a while.
+    /// Handles a call that does not return: drops the values of its GPU, and keeps the last values
+    /// of the others until they expire.
     fn hangs(&mut self, call: Call) {
         self.quick &= call.gpu.is_some();
         let whose = unresponsive::whose(call, self.reading.as_ref(), self.known.gpus());
@@ -335,7 +335,7 @@ impl GpuReader {
         }
     }
 
-    /// Takes off what is too old.
+    /// Drops values that are too old.
     fn expire(&mut self) {
         let stale = STALE.max(self.config.interval.as_duration() * 3);
         if self.reading.as_mut().is_some_and(|reading| reading.expire(stale)) {
@@ -343,8 +343,8 @@ impl GpuReader {
         }
     }
 
-    /// Completes the identity of a GPU that is too slow to report its address, from the file of the
-    /// kernel driver.
+    /// Completes the address of a GPU that is too slow to report it, from the file of the kernel
+    /// driver.
     fn name_half_known(&self, id: &mut Arc<Identity>) {
         let listed = self.listed.gpus.iter().find(|gpu| gpu.uuid == id.uuid);
         if let Some(gpus::Gpu { name, pci, minor, vbios, .. }) = listed.filter(|_| id.pci.is_empty()) {
@@ -373,7 +373,7 @@ impl GpuReader {
         if let Some(uuid) = self.hanging.as_ref().filter(|_| self.reading.is_none()) {
             out.set(&UNRESPONSIVE, &[uuid], true);
         }
-        // While NVML does not answer, they are all that is known of the node.
+        // While NVML does not answer, the listed GPUs are all that is known of the node.
         let anothers = |gpu: &gpus::Gpu| self.reading.is_some() && self.others.contains(&gpu.pci);
         let silent = |gpu: &&gpus::Gpu| read.clone().all(|r| r.id.uuid != gpu.uuid) && !anothers(gpu);
         for gpu in self.listed.gpus.iter().filter(silent) {
@@ -392,12 +392,12 @@ impl GpuReader {
             out.set(&COUNT, &[], 0u64);
         }
         out.set(&EXPECTED, &[], self.expected());
-        // Sealed, and so shared: they come last, where they do not cut what is written here into
-        // pieces.
+        // These samples are sealed and shared. They come last, so that they do not split what is
+        // written here.
         read.map(|gpu| &gpu.fast).chain(self.slow.values()).for_each(|sealed| out.extend(sealed));
     }
 
-    /// Why no GPU can be used, if there should be GPUs and that is certain.
+    /// The reason why no GPU can be used, if there should be GPUs and that is certain.
     fn useless(&self) -> Option<Useless> {
         let listed = self.listed.driver.is_some() || !self.listed.addresses.is_empty();
         let why = match &self.closed {
@@ -411,7 +411,7 @@ impl GpuReader {
         (self.reading.is_none() && self.expected() > 0).then_some(why)
     }
 
-    /// The model of this node's GPUs, for the peak of MFU; a node of mixed GPUs has no single peak.
+    /// The model of this node's GPUs, for the peak of MFU; `None` if the models differ.
     fn name(&self) -> Option<String> {
         let listed = self.listed.gpus.iter().map(|g| g.name.as_str());
         let mut names = listed.chain(self.had().map(|g| g.name.as_str())).filter(|n| !n.is_empty());
@@ -491,13 +491,13 @@ impl Collector for GpuReader {
     }
 }
 
-/// Whether there is a log to read.
+/// Whether the file is a readable log.
 fn is_log(path: &Path) -> bool {
     let kind = std::fs::File::open(path).and_then(|file| file.metadata());
     kind.is_ok_and(|found| !found.is_dir())
 }
 
-/// Writes the cost of calls into NVML, and whether it is called at all.
+/// Writes the cost of NVML calls, and whether they are suspended.
 fn write_costs(nvml: &Nvml, out: &mut Samples) {
     for (function, cost) in nvml.costs() {
         out.set(&CALL_SECONDS, &[function], cost.total);

@@ -1,15 +1,15 @@
 //! The kernel's log, `/dev/kmsg`: errors of GPUs (XID) and NVSwitches (SXID) as true counters, and
-//! every other sign of trouble that a training node shows there first: PCIe, disks, file systems,
-//! network adapters, memory, processes that hang or are killed.
+//! every other fault that a training node reports there first: PCIe, disks, file systems, network
+//! adapters, memory, processes that hang or are killed.
 //!
-//! It is the one source that still works when the driver hangs, and that keeps what happened while
-//! this exporter was down. The position in the log is saved, so that a record is counted once and
-//! published once across restarts. A burst of XIDs is not lost, unlike with NVML's event, which
+//! The kernel's log is the one source that still works when the driver hangs, and that keeps what
+//! happened while this exporter was down. The position in the log is saved, so that a record is
+//! counted and published once across restarts. No XID of a burst is lost, whereas NVML's event
 //! keeps only the last one.
 //!
-//! A pass waits in `poll` for a record until its interval is over, and publishes it at once:
-//! milliseconds from the line to the stream, without a needless wake-up on a healthy node. So a
-//! pass takes as long as the interval, nearly all of which it waits.
+//! A pass waits in `poll` for a record until its interval ends, and publishes it at once:
+//! milliseconds after the line, without needless wake-ups on a healthy node. So a pass takes as
+//! long as the interval, and waits most of the time.
 
 mod aside;
 pub mod catalogue;
@@ -62,35 +62,33 @@ pub const NEEDS: &str =
     "/dev/kmsg; CAP_SYSLOG where kernel.dmesg_restrict=1; in a container, privileged: true";
 pub const COST: &str = "sleeps until the kernel logs something";
 
-/// Under which the collector keeps its memory and the stream its position.
+/// The name under which the collector saves its state and the stream keeps its position.
 const NAME: &str = "kernel";
-/// File of the messages that the node knows, in the state directory.
+/// The file of the messages known on this node, in the state directory.
 const KNOWN_FILE: &str = "kernel-messages.txt";
 const LOCK_FILE: &str = "collector-kernel.lock";
-/// Records of one pass; the page must not wait for a storm to end.
+/// The most records of one pass; the metrics page must not wait for a storm to end.
 const MAX_RECORDS: usize = 65_536;
-/// Records between two publications.
+/// The number of records after which events are published.
 const BATCH: usize = 1024;
-/// A crash costs a new look at records of this long, and nothing else.
+/// After a crash, at most this much of the log is read again.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 /// How often the GPUs are listed, unless an unknown one appears.
 const LIST_EVERY: Duration = Duration::from_mins(1);
-/// The first list is waited for this long: a driver that hangs must not keep the log from being
-/// read.
+/// The longest wait for the first list: a driver that hangs must not keep the log from being read.
 const FIRST_LIST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
-    /// How often the page is brought up to date; events are published in the stream at once.
+    /// The interval at which the metrics page is updated; events are streamed at once.
     pub interval: Period,
-    /// Messages that are known besides those that the node has learned, one a line:
-    /// `kernel-messages.txt` of another node, say.
+    /// A file of further known messages, one a line, such as `kernel-messages.txt` of another node.
     pub known_messages: Option<PathBuf>,
-    /// A table of XIDs like the one that is built in; its rows are added to it, or replace those of
+    /// A table of XIDs in the format of the built-in one. Its rows are added, or replace those of
     /// the same code.
     pub xids: Option<PathBuf>,
 }
@@ -127,16 +125,16 @@ pub struct KernelLogReader {
     open: Option<Open>,
 }
 
-/// A log that is being read.
+/// The state of a log that is being read.
 #[derive(Debug)]
 struct Open {
     log: Log,
     tracker: Tracker,
     clock: Clock,
-    /// Held while the memory is ours: after a reload the reader before this one may still be at its
-    /// last pass.
+    /// Held while this reader owns the saved state: after a reload, the previous reader may still
+    /// be in its last pass.
     lock: Option<Arc<File>>,
-    /// No pass is over yet.
+    /// Whether the first pass is not complete.
     first: bool,
     unsaved: bool,
     saved: Option<Instant>,
@@ -146,7 +144,7 @@ struct Open {
     listing: Aside<Vec<Gpu>>,
     imports: Imports,
     said: Said,
-    /// Time of the last pass that was spent waiting for a record.
+    /// The part of the last pass that was spent waiting for a record.
     waited: Duration,
 }
 
@@ -221,7 +219,7 @@ impl Collector for KernelLogReader {
 }
 
 impl Open {
-    /// Waits for a record; whether there is one.
+    /// Waits for a record. Returns whether there is one.
     fn wait(&mut self, most: Duration) -> bool {
         let began = Instant::now();
         let came = self.log.wait(most);
@@ -229,7 +227,7 @@ impl Open {
         came
     }
 
-    /// Reads what there is, and publishes it.
+    /// Reads the available records and publishes their events.
     fn drain(&mut self, cx: &Context<'_>, left: &mut usize) -> Result<(), CollectError> {
         let mut batch = 0;
         while *left > 0 {
@@ -255,10 +253,10 @@ impl Open {
         Ok(())
     }
 
-    /// The events and the position that they belong to, as one.
+    /// Publishes the events together with the position after them.
     fn publish(&mut self, cx: &Context<'_>) {
-        // A published position means that all before it was read, which is not yet true in the
-        // first pass of a boot.
+        // A published position means that everything before it was read, which is not true during
+        // the first pass of a boot.
         if !self.tracker.events.is_empty() && self.tracker.publish_from != NOT_YET {
             self.mark(cx);
         }
@@ -267,20 +265,20 @@ impl Open {
     fn mark(&mut self, cx: &Context<'_>) {
         let counts = &self.tracker.counts;
         let value = format!("{} {}", counts.boot, counts.next.unwrap_or_default());
-        // Room in the queue of the runs is not waited for: these events belong to no run.
+        // These events belong to no run, so they never wait for room.
         cx.hub.publish_all(&Origin::Node, &mut self.tracker.events, Mark { key: NAME, value: &value });
     }
 
-    /// Does what is due at the end of a pass.
+    /// Does the work at the end of a pass.
     fn finish(&mut self, cx: &Context<'_>) {
-        // A pass that a storm cut short has not come to the present yet.
+        // A pass that a storm cut short has not reached the end of the log.
         if self.first && self.clock.was_empty() {
             self.first = false;
             self.tracker.learning = false;
             if self.tracker.publish_from == NOT_YET {
                 self.tracker.publish_from = 0;
             }
-            // From here on it is known, also to the next start, that this boot was seen.
+            // This also records for the next start that this boot was seen.
             self.mark(cx);
         }
         if !self.first {
@@ -307,7 +305,7 @@ impl Open {
         }
         let due = self.saved.is_none_or(|saved| saved.elapsed() >= SAVE_EVERY);
         let (Some(lock), Some(dir)) = (&self.lock, &cx.roots.state) else { return };
-        // Before the first pass is over, the position would claim that earlier records were
+        // Until the first pass is complete, the position would claim that earlier records were
         // published.
         if !self.unsaved || !due || self.first || self.saving.busy() {
             return;
@@ -336,7 +334,8 @@ impl Open {
     }
 }
 
-/// Why a log cannot be read: one that is not there is no failure, one that is kept from us is.
+/// The result for a log that cannot be opened. A missing log is unsupported, a forbidden one is a
+/// failure.
 fn refused(path: &Path, error: io::Error) -> Result<Support, CollectError> {
     let path_shown = path.display();
     match error.kind() {
@@ -358,7 +357,7 @@ fn remembered(cx: &Context<'_>) -> Tracker {
     let mark = cx.hub.mark(NAME);
     let published = mark.as_deref().and_then(|m| m.split_once(' ')).filter(|(of, _)| *of == boot);
     let published = published.and_then(|(_, next)| next.parse().ok());
-    // The position in the stream is never behind the saved one, unless the stream was not kept.
+    // The position in the stream is never behind the saved one, unless the stream has no journal.
     let publish_from = counts.next.max(published).unwrap_or(NOT_YET);
     Tracker::new(counts, publish_from)
 }
@@ -378,7 +377,7 @@ fn save(dir: &Path, counts: &Counts, known: Option<String>) -> io::Result<()> {
     persisted_state::save(Some(dir), NAME, counts)
 }
 
-/// Reads a log of any bytes, for the fuzz target.
+/// Reads arbitrary bytes as a log, for the fuzz target.
 #[cfg(any(test, feature = "fuzz"))]
 pub fn fuzz(data: &[u8]) -> Vec<stepwatch_wire::Event> {
     let mut tracker = Tracker::default();
@@ -386,7 +385,7 @@ pub fn fuzz(data: &[u8]) -> Vec<stepwatch_wire::Event> {
     for record in data.split(|b| *b == 0) {
         tracker.take(record, &roots, |micros| micros as f64 / 1e6);
     }
-    // Also as lines of a plain file, and as lines without their prefix.
+    // The data is also read as lines of a plain file, and as lines without prefixes.
     for line in data.split(|b| *b == b'\n') {
         tracker.take(line, &roots, |micros| micros as f64 / 1e6);
         let _ = lines::recognise(&String::from_utf8_lossy(line));

@@ -1,10 +1,11 @@
-//! `check`: is this node fit to train, now? For a Slurm prolog or HealthCheckProgram, a Kubernetes
-//! init container, a person.
+//! `check`: whether this node is fit to train now. For a Slurm prolog or HealthCheckProgram, a
+//! Kubernetes init container, or a person.
 //!
-//! The check only reads: no service is asked, nothing is written but the reference, on request. Its
-//! input is one pass of the collectors, so each fact is read by one piece of code. A check is a
-//! small function over that input, one a file, with one line in `CHECKS`. The worst finding is the
-//! exit status. What does not answer in time is unknown, and does not delay the result (`child`).
+//! The check only reads: it queries no service, and writes nothing but the reference, on request.
+//! Its input is one pass of the collectors, so each fact is read by one piece of code. A check is a
+//! small function of that input, one a file, with one line in `CHECKS`. The worst finding decides
+//! the exit status. What does not answer in time is unknown, and does not delay the result
+//! (`child`).
 
 mod child;
 mod clock;
@@ -43,10 +44,10 @@ pub use report::{Facts, Finding, Report, SCHEMA, Verdict};
 pub use child::{answer, supervised};
 pub use reference::Reference;
 
-/// Together with what starting and printing take, it is over within two seconds.
+/// With this, the command including start and output ends within two seconds.
 const TIMEOUT: Period = Period::millis(1500);
 
-/// Every check, one line each.
+/// All checks, one a line.
 static CHECKS: &[&Check] = &[
     &gpu::COUNT,
     &gpu::RECOVERY,
@@ -140,7 +141,7 @@ impl Options {
     }
 }
 
-/// Looks, in this process.
+/// Runs the checks in this process.
 pub fn run(config: &Config, roots: &Roots, options: &Options) -> Report {
     let began = Instant::now();
     let chosen = options.chosen();

@@ -16,7 +16,7 @@ use crate::ingest::IngestConfig;
 use crate::training::needs_run;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// More than any answer of the exporter.
+/// The most bytes of an answer.
 const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
 #[derive(Debug, clap::Args)]
@@ -53,7 +53,7 @@ impl Emit {
     }
 }
 
-/// The JSON of the event that the arguments mean.
+/// The event's JSON from the arguments.
 fn event_text(words: &[String]) -> anyhow::Result<String> {
     let [first, rest @ ..] = words else { bail!("an event is needed") };
     if first.trim_start().starts_with('{') {
@@ -63,8 +63,7 @@ fn event_text(words: &[String]) -> anyhow::Result<String> {
     fields.insert("k".into(), first.as_str().into());
     for pair in rest {
         let (key, value) = pair.split_once('=').with_context(|| format!("{pair:?} is not KEY=VALUE"))?;
-        // A number where it is one, and the words that stand for numbers as the text that the
-        // exporter reads.
+        // A number if the text is one; words for numbers stay text, which the exporter parses.
         let value = serde_json::from_str(value)
             .ok()
             .filter(|v: &serde_json::Value| !v.is_string())

@@ -1,4 +1,4 @@
-//! How a command prints its answer.
+//! The output formats of commands.
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {

@@ -1,7 +1,7 @@
-//! `metrics`: the reference of every family, made from the constants that the page is made from.
+//! `metrics`: the reference of every family, from the constants that the exposition uses.
 //!
-//! Dashboards, rules and documentation are checked against it, so a family that is not here does
-//! not exist.
+//! Dashboards, rules and documentation are checked against it, so a family that is missing here
+//! does not exist.
 
 mod sources;
 
@@ -14,7 +14,7 @@ use crate::collectors::{COLLECTORS, CollectorsConfig, Entry as Collector};
 use crate::family::{Family, Shown};
 use crate::{drops, exposition, hub, ingest, schedule, source, stream, training};
 
-/// A family and where it comes from.
+/// A family and its source.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Entry {
     #[serde(flatten)]
@@ -22,7 +22,7 @@ pub struct Entry {
     pub source: &'static str,
 }
 
-/// Registered by the service kit, which has no [`Family`].
+/// Families that the service kit registers, without a [`Family`].
 static KIT: &[Family] = &[
     Family::gauge(
         "stepwatch_exporter_build_info",
@@ -85,7 +85,7 @@ pub fn entries() -> Vec<Entry> {
     entries
 }
 
-/// The families alone.
+/// All families without their sources.
 pub fn families() -> Vec<&'static Family> {
     entries().into_iter().map(|entry| entry.family).collect()
 }
@@ -117,7 +117,7 @@ pub fn text() -> String {
     out
 }
 
-/// What is not on the page by default.
+/// How a family is left out by default; `None` if it is not.
 fn shown(shown: Shown) -> Option<&'static str> {
     match shown {
         Shown::Always => None,
@@ -128,7 +128,7 @@ fn shown(shown: Shown) -> Option<&'static str> {
     }
 }
 
-/// A collector, as the reference shows it.
+/// A collector in the reference.
 struct Row {
     collector: &'static Collector,
     every: String,
@@ -215,12 +215,12 @@ mod tests {
             let plain = f.name.strip_suffix("_total").unwrap_or(f.name);
             assert!(plain.ends_with(f.unit), "{} is not in {}", f.name, f.unit);
             assert!(!f.help.is_empty() && !f.help.ends_with('.') && !f.help.contains('\n'), "{}", f.name);
-            // Prometheus puts a `job` of its own on everything; only whose matter jobs are may keep
+            // Prometheus adds its own `job` label to everything. Only families about jobs may keep
             // theirs (honor_labels).
             let reserved = |label: &&str| *label == "le" || *label == "job" && source != "job";
             assert!(!f.labels.iter().any(reserved), "{}", f.name);
         }
-        // Names that dashboards, rules and people outside rely on.
+        // Dashboards, rules and users rely on these names.
         for name in [
             "train_loss",
             "train_grad_norm",
@@ -261,7 +261,7 @@ mod tests {
         let plain = |text: &str| !text.is_empty() && !text.ends_with('.') && !text.contains(['|', '\n']);
         assert!(COLLECTORS.iter().all(|c| plain(c.needs) && plain(c.cost)));
         assert!(OMISSIONS.iter().all(|o| plain(o.what) && plain(o.why)));
-        // What stands in for something that is absent exists.
+        // The replacement that an omission names exists.
         let names: BTreeSet<&str> = entries().iter().map(|e| e.family.name).collect();
         let words =
             OMISSIONS.iter().flat_map(|o| o.why.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')));
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    /// What the sources of hardware offer, by the names that it has here.
+    /// Values that the sources of hardware offer, by their names here.
     #[test]
     fn what_can_be_known_of_the_hardware_is_exported() {
         let names: BTreeSet<&str> = entries().iter().map(|e| e.family.name).collect();

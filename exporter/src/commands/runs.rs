@@ -1,5 +1,5 @@
-//! `runs`: which runs the exporter of this node follows, their sources, and why each source belongs
-//! to its run.
+//! `runs`: the runs that the exporter of this node follows, their sources, and why each source
+//! belongs to its run.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -15,7 +15,7 @@ use crate::identity::RunRow;
 use crate::runs::RUNS;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// More than the largest answer.
+/// The most bytes of an answer.
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, clap::Args)]
@@ -47,7 +47,7 @@ impl Runs {
     }
 }
 
-/// The exporter that listens there, from this node.
+/// The URL of the exporter with this listen address, from this node.
 fn local(listen: &ListenAddr) -> String {
     let text = listen.to_string();
     let host = text.rsplit_once(':').map_or("", |(host, _)| host);
@@ -105,7 +105,7 @@ fn get(url: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(&address).with_context(|| format!("cannot connect to {address}"))?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    // Of HTTP/1.0, so that the answer comes in one piece.
+    // HTTP/1.0 gives the answer in one piece.
     write!(stream, "GET {RUNS} HTTP/1.0\r\nhost: {host}\r\n\r\n")?;
     let mut answer = String::new();
     stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;

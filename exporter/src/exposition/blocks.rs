@@ -1,5 +1,5 @@
-//! Encodes samples as the blocks of a page: one a family, encoded anew only when the family's
-//! samples have changed.
+//! Encodes samples as blocks, one a family, each of which is encoded again only when its samples
+//! have changed.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -10,14 +10,14 @@ use stepwatch_kit::exposition::{Block, Head};
 use crate::family::Family;
 use crate::samples::{Chunk, Distribution, Sample, Slice, Value};
 
-/// Below this every whole number is exact.
+/// Whole numbers below this are exact.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// The families of the last page, in the order of their names.
+/// The families of the last exposition in the order of their names.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     kept: Vec<KeptBlock>,
-    /// Where each family, by its address, comes in that order. It changes when a family is new.
+    /// The position of each family in that order, by its address. It changes when a family is new.
     ranks: HashMap<usize, u32>,
 }
 
@@ -25,13 +25,13 @@ pub(super) struct Blocks {
 struct KeptBlock {
     family: &'static Family,
     head: Arc<Head>,
-    /// In the order in which it was written.
+    /// The slices in the order in which they were written.
     said: Vec<Slice>,
     block: Arc<Block>,
 }
 
 impl Blocks {
-    /// The blocks of a page of these samples, in the order of their names.
+    /// The blocks of these samples in the order of their names.
     pub(super) fn render(&mut self, chunks: &[Arc<Chunk>]) -> Vec<Arc<Block>> {
         let mut before = std::mem::take(&mut self.kept).into_iter().peekable();
         let kept = self.by_name(chunks).into_iter().map(|(family, said)| {
@@ -45,8 +45,8 @@ impl Blocks {
         self.kept.iter().map(|kept| Arc::clone(&kept.block)).collect()
     }
 
-    /// The slices of each family in the chunks, in the order in which they were written. Of several
-    /// families of one name, the first one gives the metadata.
+    /// The slices of each family in the chunks, in the order in which they were written. If several
+    /// families have one name, the first one gives the metadata.
     fn by_name(&mut self, chunks: &[Arc<Chunk>]) -> Vec<(&'static Family, Vec<Slice>)> {
         let families = || chunks.iter().flat_map(|chunk| chunk.families());
         if families().any(|family| self.rank(family).is_none()) {
@@ -66,7 +66,7 @@ impl Blocks {
         self.ranks.get(&std::ptr::from_ref(family).addr()).map(|rank| *rank as usize)
     }
 
-    /// Puts these families, and no others, in their order.
+    /// Sets the order to that of these families.
     fn learn(&mut self, mut families: Vec<&'static Family>) {
         families.sort_by_key(|family| family.name);
         let names = families.chunk_by(|a, b| a.name == b.name);
@@ -89,7 +89,7 @@ impl KeptBlock {
         if !same(&self.said, &said) {
             self.block = Arc::new(encode(&self.head, &said, self.block.lines_len()));
         }
-        // What is old would be held twice, here and by who wrote the new.
+        // The old slices would otherwise be held here besides the new ones.
         self.said = said;
         self
     }
@@ -108,13 +108,13 @@ fn same(before: &[Slice], now: &[Slice]) -> bool {
     before.len() == now.len() && before.iter().zip(now).all(alike)
 }
 
-/// One family, whose lines were so long before.
+/// Encodes one family, whose lines had `before` bytes the last time.
 fn encode(head: &Arc<Head>, said: &[Slice], before: usize) -> Block {
     let mut sorted: Vec<&Sample> = said.iter().flat_map(Slice::samples).collect();
     sorted.sort_by(|a, b| a.labels.cmp(&b.labels));
-    // Two sources of one series would spoil the page for both.
+    // A series of two sources would make the whole exposition invalid.
     sorted.dedup_by(|a, b| a.labels == b.labels);
-    // Mostly they are as long as they were, or a few digits longer: that is not worth a copy.
+    // The lines are usually as long as before, or a few digits longer, which needs no reallocation.
     let mut lines = String::with_capacity(before + before / 64 + 16);
     for sample in &sorted {
         write_sample(&mut lines, sample);
@@ -156,7 +156,7 @@ fn write_sample(out: &mut String, sample: &Sample) {
     }
 }
 
-/// `name{le="0.5",a="b"} `
+/// Writes `name{le="0.5",a="b"} `.
 fn write_series(out: &mut String, name: &str, ending: &str, sample: &Sample, bound: Option<f64>) {
     out.push_str(name);
     out.push_str(ending);
@@ -177,7 +177,7 @@ fn write_series(out: &mut String, name: &str, ending: &str, sample: &Sample, bou
     out.push_str(if before == ',' { "} " } else { " " });
 }
 
-/// Whole numbers without a fraction: shorter, and what a person expects of a count.
+/// Writes whole numbers without a fraction, which is shorter and usual for counts.
 fn write_number(out: &mut String, value: f64) {
     let _ = if value.fract() == 0.0 && value.abs() < EXACT {
         writeln!(out, "{}", value as i64)
@@ -274,7 +274,7 @@ mod tests {
     }
 
     proptest! {
-        /// What any reader of the format makes of it is what was written.
+        /// A reader of the format gets the written values back.
         #[test]
         fn any_label_and_any_number_can_be_read_back(label: String, number: f64) {
             let mut s = Samples::default();

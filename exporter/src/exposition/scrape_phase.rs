@@ -1,33 +1,34 @@
-//! When a page is worth making: at every tick of the interval while the rhythm of the scrapes is
-//! not known, and a moment before the next scrape when it is.
+//! Decides when to render: at every tick while the rhythm of the scrapes is unknown, and otherwise
+//! a moment before the next scrape.
 //!
-//! A Prometheus that comes every 15 seconds sees one page in 15. The others need not be made. A
-//! request at another time, as from a person with `curl`, waits a millisecond or two for one.
+//! A Prometheus that scrapes every 15 seconds sees one exposition in 15, so the others need not be
+//! rendered. A request at another time, such as from `curl`, waits a millisecond or two for one.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Most scrapers that are distinguished where they scrape in turns, as a pair of Prometheus servers
+/// The most scrapers that are distinguished if they scrape in turn, as a pair of Prometheus servers
 /// does.
 const SCRAPERS: usize = 6;
-/// Scrapes that are remembered.
+/// The most scrapes that are kept.
 const REMEMBERED: usize = 2 * SCRAPERS + 1;
-/// No page that is served is older, and nothing that happens as a page is made waits longer.
+/// The greatest age of a served exposition, and the longest delay of work that is done when
+/// rendering.
 const OLDEST: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
 pub(super) struct ScrapePhase {
-    /// Time between two ticks.
+    /// The time between two ticks.
     interval: Duration,
     made: Instant,
-    /// A tick has passed since, and no page was made.
+    /// Whether a tick has passed since without rendering.
     left_out: bool,
-    /// When it was asked for, the last one last.
+    /// The times of requests, the last one last.
     asked: VecDeque<Instant>,
 }
 
 impl ScrapePhase {
-    /// A page was made now, the first.
+    /// Begins at `now` with the first exposition.
     pub(super) fn new(interval: Duration, now: Instant) -> Self {
         Self { interval, made: now, left_out: false, asked: VecDeque::with_capacity(REMEMBERED) }
     }
@@ -36,13 +37,14 @@ impl ScrapePhase {
         self.interval = interval;
     }
 
-    /// A page was made, or could not be: the next request does not wait for another attempt.
+    /// Records that rendering succeeded or failed. After a failure, the next request does not wait
+    /// for another attempt.
     pub(super) fn made(&mut self, now: Instant) {
         (self.made, self.left_out) = (now, false);
     }
 
-    /// A request came. Returns whether the last page is as new as it would be if none had been left
-    /// out. A page that is late because the machine is busy is not waited for.
+    /// Records a request. Returns whether the last exposition is as new as without skipped ticks.
+    /// If one is late because the machine is busy, the request does not wait.
     pub(super) fn ask(&mut self, now: Instant) -> bool {
         if self.asked.len() == REMEMBERED {
             self.asked.pop_front();
@@ -51,8 +53,8 @@ impl ScrapePhase {
         !self.left_out || now.saturating_duration_since(self.made) <= self.ahead()
     }
 
-    /// Whether to make a page at this tick: a scrape may come before the next one, or the rhythm of
-    /// the scrapes is not known.
+    /// Whether to render at this tick: a scrape may come before the next one, or the rhythm is
+    /// unknown.
     pub(super) fn due(&mut self, now: Instant) -> bool {
         let due = self.expected(now);
         self.left_out |= !due;
@@ -64,8 +66,8 @@ impl ScrapePhase {
         old || self.next().is_none_or(|next| now + self.ahead() >= next)
     }
 
-    /// When the next request is expected, where scrapes come in a rhythm: a pattern that repeats
-    /// after as many requests as there are scrapers.
+    /// When the next request is expected, if scrapes have a rhythm: a pattern that repeats after as
+    /// many requests as there are scrapers.
     fn next(&self) -> Option<Instant> {
         (1..=SCRAPERS).find_map(|scrapers| {
             let first = self.asked.len().checked_sub(2 * scrapers + 1)?;
@@ -79,8 +81,8 @@ impl ScrapePhase {
         })
     }
 
-    /// A tick and a half: the tick before the scrape is then never left out because the scrape is a
-    /// little early.
+    /// A tick and a half, so that the tick before a scrape is not skipped if the scrape is a little
+    /// early.
     fn ahead(&self) -> Duration {
         self.interval * 3 / 2
     }
@@ -92,8 +94,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// How many pages are made in a minute of ticks, and how old they are at most when they are
-    /// asked for at these seconds.
+    /// How many expositions are rendered in a minute of ticks, their greatest age when requested at
+    /// these seconds, and how many requests waited.
     fn minute(asked: impl Fn(u32) -> bool) -> (usize, u32, usize) {
         let start = Instant::now();
         let mut rhythm = ScrapePhase::new(SECOND, start);
@@ -105,7 +107,7 @@ mod tests {
                 made = second;
                 pages += usize::from(second >= 180);
             }
-            // Between two ticks.
+            // The request is between two ticks.
             let now = now + SECOND / 2;
             if asked(second) {
                 if !rhythm.ask(now) {

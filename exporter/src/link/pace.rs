@@ -1,22 +1,22 @@
-//! How fast a link should be: as fast as it was. A link that is slower for two weeks is then
-//! expected to be so.
+//! The expected speed of a link, which is the fastest so far. After two weeks at a lower speed,
+//! that one is expected.
 
 use serde::{Deserialize, Serialize};
 
 const ADOPT_SECONDS: f64 = 14.0 * 86_400.0;
-/// Rates are printed in whole units: below this share of what it should be, a link is slower.
+/// The share of the expected rate below which a link is slower; rates are printed in whole units.
 const SLOWER: f64 = 0.99;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pace {
-    /// Bytes a second; 0 before anything was learned.
+    /// The expected rate in bytes per second; 0 before anything was learned.
     best: f64,
     slower_since: Option<f64>,
 }
 
 impl Pace {
-    /// Learns from a link that is up.
+    /// Learns the rate of a link that is up.
     pub fn learn(&mut self, now: f64, rate: f64) {
         if !is_slower(rate, self.best) {
             self.best = self.best.max(rate);
@@ -32,7 +32,7 @@ impl Pace {
     }
 }
 
-/// Whether a link that negotiated `rate` is slower than it should be.
+/// Whether a link with the negotiated `rate` is slower than expected.
 pub fn is_slower(rate: f64, expected: f64) -> bool {
     rate < expected * SLOWER
 }

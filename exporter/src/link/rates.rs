@@ -1,12 +1,12 @@
-//! Whether a counter of errors rises faster than it does on links that are well.
+//! Detects counters of errors that rise faster than on good links.
 //!
-//! A counter of errors that is not zero means nothing by itself: cables make errors, links correct
-//! them. Only their rate means something, and what is too many differs by three orders of magnitude
-//! from one counter to the next. The limits are those that fleets found their good links to stay
-//! under; what is over them on a link that is well can be set in the configuration.
+//! A counter of errors above zero means nothing: cables make errors, and links correct them. Only
+//! the rate matters, and the acceptable one differs by three orders of magnitude between counters.
+//! The limits are those below which good links of fleets stay. Where a good link exceeds one, the
+//! configuration can set another.
 //!
-//! A counter that falls was cleared or began anew: what it counted since then is its value, never a
-//! negative number.
+//! A counter that falls was cleared or restarted: its growth since then is its value, never
+//! negative.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,17 +14,17 @@ use stepwatch_kit::config::Period;
 
 use super::Level;
 
-/// Parts of a window that are forgotten together.
+/// The number of parts of a window; each part is dropped as a whole.
 const PARTS: f64 = 30.0;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limit {
     pub counter: String,
     pub window: f64,
-    /// More than this many within the window are too many.
+    /// The most errors within the window that are acceptable.
     pub most: u64,
     pub level: Level,
-    /// What it means, for people.
+    /// The meaning, for people.
     pub meaning: &'static str,
 }
 
@@ -34,11 +34,11 @@ impl Limit {
     }
 }
 
-/// `thresholds:` of the configuration, by counter.
+/// An entry of `thresholds:` in the configuration, by counter.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Threshold {
-    /// More than this many within the window are too many.
+    /// The most errors within the window that are acceptable.
     pub most: u64,
     #[serde(default = "minute")]
     pub window: Period,
@@ -54,7 +54,7 @@ fn warn() -> Level {
     Level::Warn
 }
 
-/// The defaults, but for the counters whose limit the configuration sets.
+/// The limits: the defaults, except for the counters that the configuration sets.
 pub fn limits(defaults: impl IntoIterator<Item = Limit>, own: &BTreeMap<String, Threshold>) -> Vec<Limit> {
     let set = |(counter, t): (&String, &Threshold)| {
         let window = t.window.as_duration().as_secs_f64();
@@ -64,22 +64,22 @@ pub fn limits(defaults: impl IntoIterator<Item = Limit>, own: &BTreeMap<String, 
     kept.chain(own.iter().map(set)).collect()
 }
 
-/// Counters of one link.
+/// The recent counters of one link.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rates {
     last: BTreeMap<String, u64>,
-    /// By index of the limit.
+    /// The key is the index of the limit.
     windows: BTreeMap<usize, Window>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Window {
-    /// Start of each part, and what was counted in it.
+    /// The start of each part, and its count.
     parts: VecDeque<(f64, u64)>,
     over: bool,
 }
 
-/// A limit that is passed.
+/// A limit that is exceeded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Excess<'a> {
     pub limit: &'a Limit,
@@ -87,7 +87,7 @@ pub struct Excess<'a> {
 }
 
 impl Rates {
-    /// Takes in the counters that the limits name; what is not among them is not looked at.
+    /// Records the counters that have limits; others are ignored.
     pub fn take(&mut self, now: f64, limits: &[Limit], counters: &[(&str, u64)]) {
         let mut rise = BTreeMap::new();
         for (name, value) in counters {
@@ -103,8 +103,8 @@ impl Rates {
         }
     }
 
-    /// The limits that are passed now, the worst first. One that was passed holds until half of it
-    /// is left.
+    /// The limits that are exceeded now, the worst first. One stays exceeded until the count is
+    /// half of it.
     pub fn excesses<'a>(&mut self, now: f64, limits: &'a [Limit]) -> Vec<Excess<'a>> {
         let mut excesses = Vec::new();
         for (i, limit) in limits.iter().enumerate() {
@@ -131,21 +131,21 @@ impl Window {
         self.count(now, length);
     }
 
-    /// A clock that was set back empties the window: better a late word than a count of the wrong
-    /// hour.
+    /// The count of the window. A clock that was set back empties it: a late report is better than
+    /// a count of the wrong hour.
     fn count(&mut self, now: f64, length: f64) -> u64 {
         self.parts.retain(|(start, _)| (0.0..length).contains(&(now - start)));
         self.parts.iter().fold(0, |sum, (_, n)| sum.saturating_add(*n))
     }
 }
 
-/// How far a counter went on from `before` to `now`.
+/// The growth of a counter from `before` to `now`.
 pub fn delta(before: u64, now: u64) -> u64 {
     now.checked_sub(before).unwrap_or(now)
 }
 
 impl Excess<'_> {
-    /// "symbol_error rose by 340 within 1 h (a good link stays under 120): ...".
+    /// A text such as "symbol_error rose by 340 within 1 h (a good link stays under 120): ...".
     pub fn text(&self) -> String {
         let Limit { counter, window, most, meaning, .. } = self.limit;
         let usual = match most {
@@ -213,8 +213,8 @@ mod tests {
     }
 
     proptest! {
-        /// No order of values and times makes a rate larger than what was counted, or panics, or
-        /// grows without bound.
+        /// For any order of values and times, a rate never exceeds the count, nothing panics, and
+        /// memory is bounded.
         #[test]
         fn never_more_than_was_counted(steps in prop::collection::vec((-100.0..4000.0f64, 0u64..1000, any::<bool>()), 0..200)) {
             let (limits, mut rates) = (some(), Rates::default());

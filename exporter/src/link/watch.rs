@@ -1,7 +1,7 @@
-//! Whether a link is up, down, dropped or flapping: one state machine for every kind of link, whose
-//! input is readings with their times.
+//! Decides whether a link is up, down, dropped or flapping: one state machine for every kind of
+//! link, whose input is readings with their times.
 //!
-//! At most one condition of a link is open at a time, and the link coming up closes it:
+//! At most one condition of a link is open at a time, and it is closed when the link comes up:
 //!
 //! * `down`, at once. A ticket: a short outage hurts a run only if the link does not come back.
 //! * `drop`, when it has been down for longer than the transport above it waits
@@ -11,21 +11,21 @@
 //!   keeps. It is over when the link has stayed up for an hour; the outages stay in the window, so
 //!   the next one opens it again.
 //!
-//! The outages outlive a restart: a link that flaps every three hours must not start from zero
+//! The outages survive a restart: a link that flaps every three hours must not start from zero
 //! because the exporter was updated.
 
 use std::collections::VecDeque;
 
 use super::{AGAIN_SECONDS, Change, Level, State, span};
 
-/// Outages remembered of one link.
+/// The most outages kept of one link.
 const MAX_OUTAGES: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rule {
     /// Seconds that a link may be down before it counts as dropped.
     pub drop_after: f64,
-    /// Outages within [`Rule::window`] that are a flap.
+    /// The number of outages within [`Rule::window`] that are a flap.
     pub flaps: usize,
     pub window: f64,
     /// Seconds without an outage that end a flap.
@@ -38,19 +38,19 @@ impl Rule {
     }
 }
 
-/// What was read of a link.
+/// A reading of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     pub up: bool,
-    /// How often it went down, as its driver counts; only when that was read together with `up`.
+    /// The driver's count of outages, if it was read together with `up`.
     pub downs: Option<u64>,
 }
 
-/// The condition that is open.
+/// The open condition.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 struct Open {
     state: State,
-    /// When it was last published.
+    /// The Unix time when it was last published.
     published: f64,
 }
 
@@ -58,7 +58,7 @@ struct Open {
 pub struct Watch {
     open: Option<Open>,
     down_since: Option<f64>,
-    /// When the latest outages ended, or were noticed.
+    /// The Unix times when the latest outages ended, or were noticed.
     outages: VecDeque<f64>,
     #[serde(skip)]
     counter: Counter,
@@ -66,12 +66,12 @@ pub struct Watch {
     looked: bool,
 }
 
-/// Outages by the driver's counter against those that were seen.
+/// Compares the driver's count of outages with the observed ones.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Counter {
     base: Option<u64>,
     seen: u64,
-    /// More by the counter than seen, at the last reading.
+    /// How many more the counter had than were observed, at the last reading.
     excess: u64,
     was_up: bool,
 }
@@ -93,8 +93,8 @@ impl Watch {
         changes
     }
 
-    /// The link is no longer judged: someone took it down on purpose, or configured the exporter to
-    /// leave it alone. Its outages stay recorded, should it come back.
+    /// Ends the judgement of a link that was taken down on purpose, or excluded by the
+    /// configuration. Its outages are kept in case it returns.
     pub fn retire(&mut self) -> Option<Change> {
         let state = self.open()?;
         *self = Self { outages: std::mem::take(&mut self.outages), ..Self::default() };
@@ -102,23 +102,23 @@ impl Watch {
         Some(over(state, "is not watched any more: it was taken down on purpose, or left out".into()))
     }
 
-    /// The condition that holds.
+    /// The open condition.
     pub fn open(&self) -> Option<State> {
         self.open.map(|open| open.state)
     }
 
-    /// Whether nothing was seen of it yet, in this life of the exporter.
+    /// Whether the link was never read since this exporter started.
     pub fn is_fresh(&self) -> bool {
         !self.looked && self.open.is_none()
     }
 
-    /// Whether there is anything that a restart should not forget.
+    /// Whether there is no state that must survive a restart.
     pub fn is_idle(&self) -> bool {
         self.open.is_none() && self.outages.is_empty()
     }
 
     fn forget(&mut self, now: f64, rule: &Rule) {
-        // A clock that was set back must not keep outages of the future for ever.
+        // After a clock was set back, outages in the future must not stay for ever.
         self.outages.retain(|at| (now - at).abs() < rule.window);
         while self.outages.len() > MAX_OUTAGES {
             self.outages.pop_front();
@@ -197,9 +197,9 @@ fn over(state: State, text: String) -> Change {
 }
 
 impl Counter {
-    /// Outages that the counter has and no reading showed. Accepted at the second reading with the
-    /// link up: at the first, the state may have been read before the link went down and the
-    /// counter after.
+    /// Outages in the counter that no reading showed. They are accepted at the second reading with
+    /// the link up: at the first, the state may have been read before the link went down and the
+    /// counter after it.
     fn blinks(&mut self, now: Seen) -> u64 {
         if self.was_up && !now.up {
             self.seen += 1;
@@ -209,7 +209,7 @@ impl Counter {
         let Some(count) = now.downs else { return 0 };
         let base = *self.base.get_or_insert(count);
         let Some(counted) = count.checked_sub(base) else {
-            // The driver was loaded anew, or someone cleared it.
+            // The driver was reloaded, or the counter was cleared.
             *self = Self { base: Some(count), was_up: now.up, ..Self::default() };
             return 0;
         };
@@ -222,8 +222,8 @@ impl Counter {
         self.excess = excess - believed;
         self.seen += believed;
         if excess == 0 {
-            // Outages that the driver does not count, such as those ordered by someone, must not
-            // hide the next one.
+            // Outages that the driver does not count, such as intended ones, must not hide the next
+            // one.
             self.seen = counted;
         }
         believed
@@ -241,7 +241,7 @@ mod tests {
         changes.iter().map(|c| (c.state, c.over)).collect()
     }
 
-    /// Runs `(now, up)` through a watch.
+    /// Feeds `(now, up)` readings to a watch.
     fn run(watch: &mut Watch, readings: &[(f64, bool)]) -> Vec<(State, bool)> {
         let seen = |up| Seen { up, downs: None };
         readings.iter().flat_map(|(now, up)| published(&watch.observe(*now, &RULE, seen(*up)))).collect()
@@ -264,7 +264,7 @@ mod tests {
         run(&mut watch, &[(0.0, true), (10.0, false), (12.0, true), (7200.0, false), (7230.0, true)]);
         assert_eq!(run(&mut watch, &[(14_400.0, false)]), [(State::Down, false)]);
         assert_eq!(run(&mut watch, &[(14_405.0, true)]), [(State::Up, true), (State::Flap, false)]);
-        // Restarted in between.
+        // The exporter is restarted in between.
         let mut watch: Watch = serde_json::from_str(&serde_json::to_string(&watch).unwrap()).unwrap();
         assert_eq!(run(&mut watch, &[(14_406.0, true), (18_004.0, true)]), [(State::Flap, false)], "again");
         assert_eq!(run(&mut watch, &[(18_005.0, true), (18_006.0, true)]), [(State::Flap, true)]);
@@ -289,12 +289,12 @@ mod tests {
         assert_eq!(look(4.0, false, 9), [(State::Down, false)], "it was");
         assert_eq!(look(5.0, true, 9), [(State::Up, true)]);
         assert_eq!(look(6.0, true, 9), []);
-        // Taken down on purpose, which the driver does not count.
+        // The link is taken down on purpose, which the driver does not count.
         assert_eq!(look(7.0, false, 9).len() + look(8.0, true, 9).len(), 3, "down, up, flap");
         assert_eq!(look(9.0, true, 9), []);
         assert_eq!(look(10.0, true, 10), []);
         assert_eq!(look(11.0, true, 10), [(State::Down, false), (State::Up, true), (State::Flap, false)]);
-        // The driver was loaded anew.
+        // The driver is reloaded.
         assert_eq!(look(12.0, true, 0), []);
         assert_eq!(look(13.0, true, 0), []);
     }
@@ -308,9 +308,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is read, at whatever times and after whatever restarts: never more than one
-        /// condition open, nothing is closed that was not open, and a link that is up is neither
-        /// down nor dropped.
+        /// For any readings, times and restarts, at most one condition is open, no condition is
+        /// closed that was not open, and a link that is up is neither down nor dropped.
         #[test]
         fn at_most_one_condition_is_open_and_up_closes_it(
             readings in prop::collection::vec((-5.0..20_000.0f64, any::<bool>(), any::<Option<u64>>(), 0u8..10), 0..80)
@@ -326,8 +325,8 @@ mod tests {
                         let closes: State = open.take().expect("something was open");
                         prop_assert_eq!(change.state == State::Flap, closes == State::Flap);
                     } else {
-                        // A condition may give way to the next of the same outage, or be published
-                        // again.
+                        // A condition may be replaced by the next one of the same outage, or be
+                        // published again.
                         prop_assert!(change.again || !matches!((open, change.state), (Some(State::Drop), _) | (Some(State::Down), State::Flap)));
                         open = Some(change.state);
                     }

@@ -1,4 +1,4 @@
-//! One GPU, as NVML has it open: what it is, what it has refused, and its instances.
+//! An open GPU of NVML: its identity, its refusals and its instances.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,40 +12,38 @@ use super::quarantine::Quarantine;
 use super::standing::Tally;
 use crate::samples::Samples;
 
-/// What was refused is asked again after this time: some of it depends on the state that a GPU is
-/// in.
+/// Refused queries are repeated after this time, because some depend on the state of the GPU.
 pub(super) const REFUSED_FOR: Duration = Duration::from_hours(1);
-/// Processes of a GPU that are looked at.
+/// The most processes of a GPU that are read.
 const MAX_PROCESSES: u32 = 256;
 
-/// What a GPU is, for as long as NVML is open.
+/// The identity of a GPU while NVML is open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     pub index: u32,
     pub uuid: String,
     pub name: String,
-    /// `0000:1b:00.0`
+    /// The PCI address, such as `0000:1b:00.0`.
     pub pci: String,
     pub serial: String,
     pub vbios: String,
     pub minor: String,
     pub gsp_firmware: String,
-    /// Where in its rack it is, on platforms that know.
+    /// The place in its rack, on platforms that report it.
     pub platform: Option<Platform>,
 }
 
-/// A GPU, and what it has refused: asking again costs as much as an answer.
+/// A GPU and its refusals, which are remembered because a refusal costs as much as an answer.
 #[derive(Debug)]
 pub struct Gpu {
     pub id: Arc<Identity>,
-    /// It fell off the bus, or answers nothing but errors: nothing more is asked, but for a sign of
-    /// life.
+    /// Whether the GPU fell off the bus or answers only with errors. Then it is only probed.
     pub lost: bool,
-    /// The error that it was lost with.
+    /// The error with which it was lost.
     pub lost_with: Option<String>,
-    /// It answers nothing until it is reset.
+    /// Whether the GPU has to be reset before it answers again.
     pub needs_reset: bool,
-    /// Answers that were errors, and not for want of support.
+    /// The number of errors other than lack of support.
     pub failures: u64,
     pub instances: Vec<Mig>,
     /// The last sample of the GPU, or of each of its instances.
@@ -55,19 +53,19 @@ pub struct Gpu {
     pub(super) device: Device,
     refused: BTreeSet<(&'static str, u32)>,
     refused_fields: BTreeSet<Ask>,
-    /// Functions that it refuses for want of permission: other users get an answer.
+    /// Functions refused for lack of permission, which other users may have.
     pub denied: BTreeSet<&'static str>,
-    /// When it began to refuse what it refuses.
+    /// When the first of the present refusals occurred.
     refused_since: Instant,
-    /// NVLinks that were up at the last look.
+    /// The NVLinks that were up in the last pass.
     links_up: BTreeSet<u32>,
     numbering: Numbering,
-    /// NVML itself reported that it is gone.
+    /// Whether NVML itself reported that it is gone.
     pub(super) down: bool,
     pub(super) quarantine: Quarantine,
     pub(super) beat: Arc<Heartbeat>,
     pub(super) tally: Tally,
-    /// Not all of its identity was asked for.
+    /// Whether its identity is incomplete.
     pub(super) half_known: bool,
 }
 
@@ -77,7 +75,7 @@ pub struct Mig {
     pub gpu_instance: u32,
     pub compute_instance: u32,
     pub uuid: String,
-    /// `1g.10gb`
+    /// The profile, such as `1g.10gb`.
     pub profile: String,
     pub device: Device,
 }
@@ -117,8 +115,8 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// The answer to a question that this GPU has not refused; `what` and `which` are what it is
-    /// remembered by.
+    /// The answer of a query that this GPU has not refused. A refusal is remembered by `what` and
+    /// `which`.
     pub fn ask<T>(
         &mut self,
         what: &'static str,
@@ -131,7 +129,7 @@ impl Gpu {
         answer
     }
 
-    /// As [`Self::ask`]; the caller decides whether it was an answer.
+    /// As [`Self::ask`], but the caller decides whether an error was an answer.
     fn ask_for<T>(
         &mut self,
         what: &'static str,
@@ -158,7 +156,7 @@ impl Gpu {
         }
     }
 
-    /// Values of fields in the order of `asked`, in one call for those that this GPU has not
+    /// The values of fields in the order of `asked`, in one call for those that this GPU has not
     /// refused.
     pub fn fields(&mut self, asked: &[Ask]) -> Vec<Option<Number>> {
         let open = asked.iter().copied().filter(|a| !self.refused_fields.contains(a));
@@ -187,7 +185,7 @@ impl Gpu {
         asked.iter().map(|ask| values.get(ask).copied()).collect()
     }
 
-    /// Processes that compute on it, or on the instances that it is partitioned into.
+    /// Processes that compute on it, or on its instances.
     pub fn processes(&mut self) -> Option<Vec<u32>> {
         if self.instances.is_empty() {
             return self.ask("processes", 0, |device| device.compute_processes(MAX_PROCESSES));
@@ -201,7 +199,7 @@ impl Gpu {
         all.map(|pids| pids.into_iter().collect())
     }
 
-    /// Asks everything anew that it has refused for long enough.
+    /// Forgets refusals that are old enough, so that they are queried again.
     pub fn ask_again(&mut self, now: Instant) {
         if now.saturating_duration_since(self.refused_since) >= REFUSED_FOR {
             self.refused_since = now;
@@ -211,7 +209,8 @@ impl Gpu {
         }
     }
 
-    /// What a link refuses while it is down may be available when it is up.
+    /// Records the state of a link. Fields that it refused while down may be available when it is
+    /// up.
     pub fn link_is(&mut self, link: u32, up: bool, fields: impl Iterator<Item = u32>) {
         if !up {
             self.links_up.remove(&link);
@@ -222,13 +221,13 @@ impl Gpu {
         }
     }
 
-    /// Looks which instances the GPU is partitioned into; none when it is not.
+    /// Reads the instances of the GPU; none if it is not partitioned.
     pub fn find_instances(&mut self) {
         let before = std::mem::take(&mut self.instances);
         self.look_for_instances();
         let uuids = |instances: &[Mig]| instances.iter().map(|i| i.uuid.clone()).collect::<Vec<_>>();
         if uuids(&before) != uuids(&self.instances) {
-            // Others have the numbers now of those that refused.
+            // The numbers of refusing instances now belong to other ones.
             self.refused.retain(|(what, _)| !OF_INSTANCES.contains(what));
         }
     }
@@ -286,10 +285,10 @@ impl Identity {
     }
 }
 
-/// Questions that are asked of instances.
+/// Queries of instances.
 const OF_INSTANCES: &[&str] = &["MIG device", "MIG memory", "MIG processes", "gpm sample", "gpm metrics"];
 
-/// A GPU can be divided by seven.
+/// The most instances; a GPU can be divided by seven.
 const MAX_INSTANCES: u32 = 16;
 
 impl Mig {
@@ -304,14 +303,14 @@ impl Mig {
             gpu_instance: device.gpu_instance()?,
             compute_instance: device.compute_instance()?,
             uuid: device.uuid()?,
-            // `NVIDIA H100 80GB HBM3 MIG 1g.10gb`
+            // The name is like `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
             profile: name.rsplit_once("MIG ").map_or(name.as_str(), |(_, profile)| profile).to_owned(),
             device,
         })
     }
 }
 
-/// `00000000:1B:00.0`, as NVML writes an address, the way the kernel does: `0000:1b:00.0`.
+/// Converts NVML's address `00000000:1B:00.0` to the kernel's form `0000:1b:00.0`.
 fn short_address(bus_id: &str) -> String {
     let lower = bus_id.to_ascii_lowercase();
     let parts = lower.split_once(':').and_then(|(d, rest)| Some((u32::from_str_radix(d, 16).ok()?, rest)));

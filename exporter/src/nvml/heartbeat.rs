@@ -1,5 +1,4 @@
-//! Which call into NVML runs now, since when, what calls have cost so far, and what each GPU has
-//! cost of late.
+//! Tracks the running NVML call, the cost of calls so far, and the recent cost of each GPU.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,31 +9,32 @@ use stepwatch_sys::nvml::Watch;
 
 use crate::lock::Locked as _;
 
-/// Bringing up GPUs that no other process holds takes seconds each.
+/// The time that slow calls may take: initialising GPUs that no other process holds takes seconds
+/// each.
 pub(super) const SLOW_CALL: Duration = Duration::from_mins(1);
 pub(super) const SLOW_CALLS: &[&str] =
     &["dlopen", "nvmlInit_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlShutdown"];
-/// The longest call is the longest of the last one to two of these.
+/// The longest call is the longest of the last one to two windows.
 const WINDOW: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
     pub function: &'static str,
-    /// Index of the GPU it is of, where it is of one.
+    /// The index of its GPU, if it concerns one.
     pub gpu: Option<u32>,
     pub since: Instant,
 }
 
-/// What one function has cost.
+/// The cost of one function.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
     pub calls: u64,
     pub total: Duration,
-    /// Of late.
+    /// The longest recent call.
     pub longest: Duration,
 }
 
-/// Time that the calls of one GPU took since counting began, without those that may take long.
+/// The time of one GPU's calls since counting began, without calls that may be slow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
     pub total: Duration,
@@ -43,19 +43,19 @@ pub struct Spent {
     pub function: &'static str,
 }
 
-/// Written by the thread that calls, read by everybody.
+/// Written by the calling thread, read by all.
 #[derive(Debug, Default)]
 pub(super) struct Heartbeat(Mutex<Beat>);
 
 #[derive(Debug, Default)]
 struct Beat {
     call: Option<Call>,
-    /// By function, of which there are as many as the code names.
+    /// The cost by function, whose number is limited by the code.
     costs: BTreeMap<&'static str, Tally>,
     window: Option<Instant>,
-    /// By index; of no GPU are those of the driver as a whole.
+    /// The key is the index of the GPU; `None` is the driver as a whole.
     spent: BTreeMap<Option<u32>, Spent>,
-    /// The most that one GPU took before it was counted anew.
+    /// The most that one GPU took before its count was reset.
     most: Option<(u32, Spent)>,
 }
 
@@ -78,7 +78,7 @@ impl Heartbeat {
         self.0.locked().costs.iter().map(|(function, tally)| (*function, cost(tally))).collect()
     }
 
-    /// Counts what is spent from here on, of one GPU or of the driver as a whole.
+    /// Resets the count of one GPU, or of the driver as a whole.
     pub(super) fn count_anew(&self, gpu: Option<u32>) {
         let mut beat = self.0.locked();
         let Some(spent) = beat.spent.remove(&gpu) else { return };
@@ -93,8 +93,8 @@ impl Heartbeat {
         self.0.locked().spent.get(&gpu).copied().unwrap_or_default()
     }
 
-    /// The GPU whose calls take most, or took most before they were counted anew, as if the one
-    /// that runs were over.
+    /// The GPU whose calls take longest, or took longest before a reset. The running call counts as
+    /// if it had ended.
     pub(super) fn slowest(&self) -> Option<(u32, Spent)> {
         let beat = self.0.locked();
         let mut spent = beat.spent.clone();

@@ -1,6 +1,6 @@
-//! The number by which a driver has a field. Most fields keep theirs for good. Those of throttling
-//! came with 575, at numbers that drivers before use for others (power smoothing, of 570), and got
-//! other numbers with 580.82.
+//! The numbers of fields in a driver. Most fields keep theirs for ever. Those of throttling were
+//! added with 575, at numbers that earlier drivers use for others (power smoothing, of 570), and
+//! got other numbers with 580.82.
 //!
 //! `nvml.h` of CUDA 12.8 (570) has power smoothing at 251 to 268, those of 12.9 (575) and 13.0
 //! (580.65) throttling at 251 to 255, that of 13.0 update 1 (580.82) and all later ones throttling
@@ -10,14 +10,14 @@ use std::ops::RangeInclusive;
 
 use stepwatch_sys::nvml::Ask;
 
-/// Fields of throttling, by the numbers that they are asked for with here.
+/// The throttling fields, by their numbers in this program.
 const THROTTLING: RangeInclusive<u32> = 251..=255;
-/// How far they moved.
+/// The offset of their later numbers.
 const MOVED_BY: u32 = 18;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numbering {
-    /// Without fields of throttling; also used when the driver does not give its version.
+    /// The driver has no throttling fields, or does not give its version.
     Before,
     Since575,
     Since580_82,
@@ -33,7 +33,7 @@ impl Numbering {
         }
     }
 
-    /// What to ask the driver for; [`None`] of what it has not got.
+    /// The field to request from the driver; `None` if it lacks the field.
     pub(super) fn wire(self, ask: Ask) -> Option<Ask> {
         match self {
             _ if !THROTTLING.contains(&ask.field) => Some(ask),

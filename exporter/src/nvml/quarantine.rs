@@ -1,50 +1,50 @@
-//! Limits how long one GPU may keep the thread of NVML, and sets aside one that takes longer.
+//! Limits how long one GPU may occupy the NVML thread, and quarantines a slower one.
 //!
-//! All GPUs are asked by one thread, one after the other. A GPU whose system processor is dead
-//! still answers, each question after tens of seconds, and each with another XID: it must not keep
-//! the others from being read. So it is set aside: it is only probed, at growing intervals, and it
-//! is back when a whole pass over it was quick.
+//! One thread reads all GPUs, one after the other. A GPU whose system processor is dead still
+//! answers each query after tens of seconds, and each with another XID: it must not keep the others
+//! from being read. So it is quarantined: it is only probed, at growing intervals, and returns
+//! after a whole pass over it was quick.
 
 use std::time::{Duration, Instant};
 
 use super::heartbeat::Spent;
 use crate::clock::unix_now;
 
-/// The first sign of life is asked for after as many times the limit: after 30 seconds, of 5.
+/// The first probe comes after this many times the limit: for 5 seconds, after 30.
 const FIRST: u32 = 6;
-/// And no later than this many: after 10 minutes.
+/// The longest wait in multiples of the limit: 10 minutes.
 const LAST: u32 = 120;
 
-/// Why a GPU is set aside.
+/// The reason for the quarantine of a GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Aside {
     /// The call that took longest.
     pub function: &'static str,
     pub took: Duration,
-    /// Of all calls of that pass.
+    /// The time of all calls of that pass.
     pub spent: Duration,
-    /// Unix seconds.
+    /// The Unix time in seconds.
     pub since: f64,
 }
 
-/// Of one GPU.
+/// The quarantine of one GPU.
 #[derive(Debug)]
 pub(super) struct Quarantine {
-    /// What one call, and one pass, may take.
+    /// The longest acceptable time of one call, and of one pass.
     limit: Duration,
     state: State,
-    /// How long it is left alone the next time.
+    /// The wait of the next quarantine.
     wait: Duration,
-    /// When it was back.
+    /// When it last returned.
     back: Option<Instant>,
 }
 
 #[derive(Debug)]
 enum State {
     Asked,
-    /// Left alone until then.
+    /// Quarantined until the given moment.
     Aside(Aside, Instant),
-    /// It has given a sign of life, and this pass will show.
+    /// The GPU answered a probe, and the current pass decides.
     Trial(Aside),
 }
 
@@ -60,12 +60,12 @@ impl Quarantine {
         }
     }
 
-    /// What one pass may take.
+    /// The longest acceptable time of a pass.
     pub(super) fn most(&self) -> Duration {
         self.limit
     }
 
-    /// Why it is not asked, or was not until this pass.
+    /// The reason why it is quarantined, or was until this pass.
     pub(super) fn aside(&self) -> Option<&Aside> {
         match &self.state {
             State::Asked => None,
@@ -77,8 +77,8 @@ impl Quarantine {
         !matches!(self.state, State::Aside(..))
     }
 
-    /// Looks at what calls have taken. True where they took too long, and the GPU is set aside from
-    /// here on.
+    /// Evaluates the time of calls. Returns true if it was too long, so that the GPU is
+    /// quarantined.
     pub(super) fn judge(&mut self, spent: Spent, now: Instant) -> bool {
         if !self.may_ask() || spent.total <= self.limit {
             return false;
@@ -90,7 +90,7 @@ impl Quarantine {
             State::Asked => slowly,
         };
         let most = self.limit.saturating_mul(LAST);
-        // One that was good for long begins anew.
+        // After a long good time, the wait starts at the shortest again.
         if self.back.is_some_and(|back| now.saturating_duration_since(back) > most) {
             self.wait = self.limit.saturating_mul(FIRST);
         }
@@ -99,12 +99,12 @@ impl Quarantine {
         true
     }
 
-    /// Whether it is time to ask for a sign of life.
+    /// Whether a probe is due.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         matches!(self.state, State::Aside(_, until) if now >= until)
     }
 
-    /// A sign of life was asked for, which took so long.
+    /// Records the result and the time of a probe.
     pub(super) fn sign(&mut self, alive: bool, spent: Spent, now: Instant) {
         let State::Aside(why, _) = std::mem::replace(&mut self.state, State::Asked) else { return };
         self.state = State::Trial(why);
@@ -114,12 +114,12 @@ impl Quarantine {
         }
     }
 
-    /// It is lost, and answered so quickly: that it was slow before is over.
+    /// Ends the quarantine, because the GPU is lost and says so quickly.
     pub(super) fn forget(&mut self) {
         self.state = State::Asked;
     }
 
-    /// A pass over the whole GPU is over. True where it is asked again as before.
+    /// Records a complete pass. Returns true if that ends the quarantine.
     pub(super) fn passed(&mut self, now: Instant) -> bool {
         let back = matches!(self.state, State::Trial(_));
         if back {
@@ -130,7 +130,7 @@ impl Quarantine {
 }
 
 impl Aside {
-    /// What is slow, for people.
+    /// The slow calls, for people.
     pub fn why(&self) -> String {
         let seconds = |d: Duration| d.as_secs_f64();
         if self.took.saturating_mul(2) > self.spent {
@@ -157,7 +157,7 @@ mod tests {
         Spent { total, longest: total, function: "nvmlDeviceGetTemperature" }
     }
 
-    /// Seconds after which it is asked for a sign of life.
+    /// Seconds until it is probed.
     fn left_alone(quarantine: &Quarantine, now: Instant) -> u64 {
         (0..100_000).find(|s| quarantine.is_due(now + Duration::from_secs(*s))).unwrap()
     }

@@ -14,13 +14,13 @@ use stepwatch_kit::config::Period;
 use super::{MAX_RELEASE, Nvml, RELEASE};
 use crate::reply;
 
-/// How long a call that runs may keep the answer waiting.
+/// How long the answer waits for a running call.
 const WAIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Release {
-    /// After how long NVML is taken back without being asked: `5m`.
+    /// How long NVML stays released, such as `5m`.
     r#for: Option<String>,
 }
 

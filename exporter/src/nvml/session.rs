@@ -1,7 +1,7 @@
-//! NVML while it is open: which GPUs there are, and what each of them has refused to report.
+//! An open NVML: its GPUs, and the refusals of each.
 //!
-//! Owned by the thread of [`super`]. Opening fails for many reasons that pass (a driver that is
-//! being installed, a GPU that is being reset), so it is tried again, not too often.
+//! The thread of [`super`] owns it. Opening may fail for temporary reasons (a driver that is being
+//! installed, a GPU that is being reset), so it is retried at a low rate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,66 +15,66 @@ use super::heartbeat::Heartbeat;
 use super::numbering::Numbering;
 use super::xid_events::{Heard, XidListener};
 
-/// More GPUs than any node has.
+/// The most GPUs of a node.
 const MAX_GPUS: u32 = 64;
-/// An attempt to open NVML may take a while, and disturbs a driver that is coming up.
+/// The wait between attempts to open NVML, which may take a while and disturb a driver that is
+/// starting.
 const RETRY: Duration = Duration::from_secs(10);
-/// What one GPU may take of a pass, unless configured.
+/// The time of a pass that one GPU may take, unless configured.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A GPU that could not be used, and took long to answer so, is left alone for so many times that
+/// A GPU that took long to report that it cannot be used is not retried for this many times that
 /// duration.
 const LET_BE: u32 = 6;
-/// But not for longer than this.
+/// The longest such wait.
 const MAX_LET_BE: Duration = Duration::from_mins(10);
 
-/// NVML, opened when it is needed.
+/// NVML, which is opened when needed.
 #[derive(Debug)]
 pub struct Session {
     library: Option<PathBuf>,
     beat: Arc<Heartbeat>,
     quarantine: Duration,
-    /// A collector makes passes over the GPUs.
+    /// Whether a collector makes passes over the GPUs.
     passes: bool,
     live: Option<Live>,
     failed: Option<(Instant, OpenError)>,
 }
 
-/// Who computes on the GPUs.
+/// The processes that compute on the GPUs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Computing {
     pub pids: BTreeSet<u32>,
-    /// Minor numbers of the GPUs that cannot be read; without those whose number is not known.
+    /// Minor numbers of the GPUs that cannot be read; `None` stands for unknown numbers.
     pub silent: BTreeSet<Option<u32>>,
 }
 
-/// Why NVML is not open.
+/// The reason why NVML is not open.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     #[error("{0}")]
     NoLibrary(String),
     #[error("{0}")]
     NoDriver(String),
-    /// Driver and library are of different versions.
+    /// The driver and its library have different versions.
     #[error("{0}")]
     Mismatch(String),
     #[error("{0}")]
     Other(String),
 }
 
-/// NVML, open.
+/// The open NVML.
 #[derive(Debug)]
 pub struct Live {
     pub driver: String,
-    /// `12.4`
+    /// The CUDA version, such as `12.4`.
     pub cuda: String,
     pub gpus: Vec<Gpu>,
-    /// GPUs that NVML counts and has no handle for, and why.
+    /// GPUs that NVML counts but gives no handle for: index and error.
     pub unusable: Vec<(u32, Error)>,
     numbering: Numbering,
-    /// Whether to listen for XID errors of the GPUs: set by the first question for them.
+    /// Receives XID errors of the GPUs. It starts at the first request.
     xid_listener: XidListener,
-    /// GPUs that took long to report that they cannot be used are not tried again before then, by
-    /// index.
+    /// GPUs that took long to report that they cannot be used, by index, and when they are retried.
     let_be: BTreeMap<u32, Instant>,
     beat: Arc<Heartbeat>,
     library: Library,
@@ -85,7 +85,7 @@ impl Session {
         Self { library, beat, quarantine: PATIENCE, passes: false, live: None, failed: None }
     }
 
-    /// From here on one GPU may take so much of a pass. Begins a pass.
+    /// Begins a pass, in which one GPU may take at most `quarantine`.
     pub fn begin(&mut self, quarantine: Duration) {
         (self.quarantine, self.passes) = (quarantine, true);
         self.beat.count_anew(None);
@@ -94,7 +94,7 @@ impl Session {
         }
     }
 
-    /// Calls of no one GPU have been quick since the pass began.
+    /// Whether calls about the driver as a whole were quick since the pass began.
     pub fn is_quick(&self) -> bool {
         self.beat.spent(None).longest <= self.quarantine
     }
@@ -108,7 +108,7 @@ impl Session {
         self.failed = None;
     }
 
-    /// NVML, opened if need be.
+    /// The open NVML; opens it if necessary.
     pub fn live(&mut self) -> Result<&mut Live, OpenError> {
         if self.live.as_ref().is_some_and(Live::is_down) {
             tracing::warn!("the NVIDIA driver went away; looking for it again");
@@ -135,12 +135,12 @@ impl Session {
         self.live.as_mut().ok_or_else(|| OpenError::Other("NVML is closed".into()))
     }
 
-    /// Processes that compute on any GPU. Where no collector makes passes, this is one, because a
-    /// GPU that is set aside or lost would otherwise never be back.
+    /// Processes that compute on any GPU. If no collector makes passes, this is one, because
+    /// otherwise a quarantined or lost GPU would never return.
     pub fn computing(&mut self) -> Result<Computing, OpenError> {
         let alone = !self.passes;
         let live = self.live()?;
-        // One that is another's does not concern us.
+        // A GPU of another container does not count.
         let ours = live.unusable.iter().filter(|(_, error)| !error.not_ours());
         let mut found = Computing { silent: ours.map(|_| None).collect(), ..Computing::default() };
         for gpu in &mut live.gpus {
@@ -154,7 +154,7 @@ impl Session {
             if gpu.instances.is_empty() {
                 gpu.find_instances();
             }
-            // One GPU that fell off the bus must not hide the others.
+            // A GPU that fell off the bus must not hide the others.
             match gpu.processes() {
                 Some(pids) => found.pids.extend(pids),
                 None => _ = found.silent.insert(gpu.id.minor.parse().ok()),
@@ -204,7 +204,7 @@ impl Live {
         Ok(live)
     }
 
-    /// How many GPUs the driver has now; it may have lost some since it was opened, or found more.
+    /// The present number of GPUs of the driver, which may have changed since it was opened.
     pub fn count(&mut self) -> Option<u32> {
         let count = self.library.device_count();
         if count.as_ref().is_err_and(Error::down) {
@@ -213,7 +213,7 @@ impl Live {
         count.ok()
     }
 
-    /// Tries again those GPUs that could not be used. `quarantine` is what each may take.
+    /// Retries the GPUs that could not be used. Each may take at most `quarantine`.
     pub fn retry_unusable(&mut self, quarantine: Duration) {
         let now = Instant::now();
         for (index, why) in std::mem::take(&mut self.unusable) {
@@ -247,7 +247,7 @@ impl Live {
         self.gpus.iter().any(|gpu| gpu.down)
     }
 
-    /// XID errors since the last question; the first one begins to listen. For nodes where the
+    /// XID errors since the last request; the first one begins to listen. For nodes where the
     /// kernel's log is not read.
     pub fn xids(&mut self) -> Heard {
         self.xid_listener.hear(&self.library, &mut self.gpus)

@@ -1,7 +1,7 @@
-//! The state of a GPU: whether it is read at all, and what a pass over it shows.
+//! The state of a GPU: whether it is read at all, and the result of a pass over it.
 //!
 //! A GPU is no longer read for one of three reasons: the driver reports it as lost; it answers only
-//! errors, pass after pass; or it answers too slowly, and is set aside ([`super::quarantine`]).
+//! errors in several passes; or it answers too slowly, and is quarantined ([`super::quarantine`]).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,31 +12,31 @@ use super::gpu::{Gpu, Identity};
 use super::heartbeat::Spent;
 use super::quarantine::Aside;
 
-/// Passes without one answer before a GPU that did answer is given up. Errors come and go while a
-/// driver is busy.
+/// The number of passes without an answer after which a GPU that did answer is lost. Errors come
+/// and go while a driver is busy.
 const SILENT_PASSES: u32 = 3;
 
-/// What came of a pass over a GPU.
+/// The results of passes over a GPU.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// In this pass. That a GPU does not support something is an answer.
+    /// The number of answers in this pass. A lack of support counts as an answer.
     pub(super) answers: u32,
     pub(super) errors: u32,
     pub(super) last_error: Option<String>,
-    /// Passes, one after the other, with errors and without an answer.
+    /// The number of consecutive passes with errors and without an answer.
     silent: u32,
-    /// Ever.
+    /// Whether the GPU ever answered.
     answered: bool,
 }
 
 impl Gpu {
-    /// What it is asked from here on is judged by itself.
+    /// Starts a new count of the time of its calls.
     pub(super) fn count_anew(&self) {
         self.beat.count_anew(Some(self.id.index));
     }
 
-    /// Begins a pass over it. True where the pass must be a whole one: it was set aside, and has
-    /// given a sign of life.
+    /// Begins a pass. Returns true if the pass must be complete: it was quarantined and has
+    /// answered a probe.
     pub fn begin(&mut self, now: Instant) -> bool {
         self.count_anew();
         (self.tally.answers, self.tally.errors) = (0, 0);
@@ -65,13 +65,13 @@ impl Gpu {
         self.quarantine.may_ask()
     }
 
-    /// Ends a pass over it.
+    /// Ends a pass.
     pub fn end(&mut self) {
         if self.tally.answers > 0 {
             (self.tally.silent, self.tally.answered) = (0, true);
         } else if self.tally.errors > 0 && !self.lost && !self.needs_reset {
             self.tally.silent += 1;
-            // A GPU that never answered may never answer; a second question is asked all the same.
+            // A GPU that never answered may never do so, but it gets a second query.
             let given_up = self.tally.silent >= SILENT_PASSES || !self.tally.answered && !self.is_alive();
             if given_up && !self.lost {
                 let why = self.tally.last_error.take();
@@ -89,7 +89,7 @@ impl Gpu {
         }
     }
 
-    /// Why nothing is asked of it for now.
+    /// The reason why it is not read now.
     pub fn aside(&self) -> Option<&Aside> {
         self.quarantine.aside()
     }
@@ -102,7 +102,7 @@ impl Gpu {
         self.beat.spent(Some(self.id.index))
     }
 
-    /// Sets it aside if it took too long.
+    /// Quarantines it if it took too long.
     pub(super) fn judge(&mut self) {
         let spent = self.spent();
         if self.quarantine.judge(spent, Instant::now()) {
@@ -117,7 +117,7 @@ impl Gpu {
         }
     }
 
-    /// Whether a GPU that was lost, or needs a reset, answers again.
+    /// Probes whether a GPU that was lost, or needs a reset, answers again.
     pub fn sign_of_life(&mut self) {
         if (self.lost || self.needs_reset) && self.quarantine.may_ask() && self.is_alive() {
             (self.lost, self.needs_reset, self.lost_with) = (false, false, None);

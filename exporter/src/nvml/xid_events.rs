@@ -1,8 +1,8 @@
-//! XID errors as NVML reports them, for where the kernel's log is not read: one set of events with
-//! every GPU that supports them.
+//! XID errors as NVML reports them, for nodes where the kernel's log is not read: one set of events
+//! with every GPU that supports them.
 //!
-//! A set that contains a lost GPU may return only that error, whichever GPU is waited for. So it is
-//! made anew without that GPU, after its pending events were taken.
+//! A set with a lost GPU may return only that error, whichever GPU is awaited. So its pending
+//! events are read, and it is created anew without that GPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,15 +12,16 @@ use stepwatch_sys::nvml::{Nvml as Library, XidEvent, XidEvents};
 
 use super::gpu::{Gpu, Identity, REFUSED_FOR};
 
-/// XID errors that are taken at a time; more wait.
+/// The most XID errors that are read at a time; others wait.
 const MAX_XIDS: usize = 64;
-/// A GPU that could not be taken in is tried again after this time: it costs the others their set.
+/// The wait before a GPU that could not be registered is retried, because a failure costs the
+/// others their set.
 const DEAF_FOR: Duration = Duration::from_mins(10);
-/// And one that refused after this time: it may have refused for want of a permission that was
-/// given since.
+/// The wait before a GPU that refused is retried: it may have lacked a permission that was given
+/// since.
 const MUTE_FOR: Duration = REFUSED_FOR;
 
-/// An XID error as NVML reports it: without its text.
+/// An XID error from NVML, which has no text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Xid {
     pub gpu: Option<Arc<Identity>>,
@@ -29,13 +30,13 @@ pub struct Xid {
     pub compute_instance: Option<u32>,
 }
 
-/// Events received.
+/// The received events.
 #[derive(Debug, Clone, Default)]
 pub struct Heard {
     pub xids: Vec<Xid>,
-    /// GPUs that are listened to.
+    /// The registered GPUs.
     pub gpus: Vec<Arc<Identity>>,
-    /// How often listening failed since the last question, and errors may have been missed.
+    /// How many times listening failed since the last request, so that errors may have been missed.
     pub failures: u64,
 }
 
@@ -44,22 +45,22 @@ pub(super) struct XidListener {
     set: Option<XidEvents>,
     /// Indices of the GPUs in the set.
     within: BTreeSet<u32>,
-    /// GPUs without such events or permission for them, and since when they refuse.
+    /// GPUs without such events or without permission for them, and since when.
     mute: BTreeMap<u32, Instant>,
-    /// Those that could not be taken in, and since when.
+    /// GPUs that could not be registered, and since when.
     deaf: BTreeMap<u32, Instant>,
     failures: u64,
 }
 
 impl XidListener {
-    /// What there is, and then listens to all GPUs that can be listened to.
+    /// The pending errors. Then registers all GPUs that can be registered.
     pub(super) fn hear(&mut self, library: &Library, gpus: &mut [Gpu]) -> Heard {
         let events = self.take();
         let lost = |gpu: &Gpu| gpu.lost && self.within.contains(&gpu.id.index);
         if gpus.iter().any(lost) {
             self.forget();
         }
-        // One that is back is asked anew.
+        // A GPU that returns is registered anew.
         let gone: Vec<u32> = gpus.iter().filter(|gpu| gpu.lost).map(|gpu| gpu.id.index).collect();
         let now = Instant::now();
         self.forgive(&gone, now);
@@ -80,7 +81,7 @@ impl XidListener {
         }
     }
 
-    /// A set that failed delivers nothing more: it is given up.
+    /// The pending events. A set that failed delivers no more, so it is dropped.
     fn take(&mut self) -> Vec<XidEvent> {
         let mut events = Vec::new();
         let Some(set) = &mut self.set else { return events };
@@ -111,7 +112,7 @@ impl XidListener {
         }
     }
 
-    /// Takes in those that are not in the set. One that cannot be listened to must not hide the
+    /// Registers the GPUs that are not in the set. One that cannot be registered must not hide the
     /// others.
     fn listen(&mut self, library: &Library, gpus: &mut [Gpu], now: Instant) {
         let Self { within, mute, deaf, .. } = self;
@@ -129,7 +130,7 @@ impl XidListener {
                     tracing::warn!(%error, gpu = index, "cannot listen to a GPU for XID errors");
                     self.failures += 1;
                     self.deaf.insert(index, now);
-                    // The set may be of no use after that: all others go into another one.
+                    // The set may be unusable after that, so all others go into a new one.
                     new.extend(std::mem::take(&mut self.within));
                     self.set = None;
                 }

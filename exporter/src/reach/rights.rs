@@ -1,5 +1,5 @@
-//! Whether a user may read a file or enter a directory: as the kernel decides it, by owner, mode
-//! and access list.
+//! Decides like the kernel whether a user may read a file or enter a directory: by owner, mode and
+//! access list.
 
 use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd as _;
@@ -7,34 +7,34 @@ use std::os::unix::fs::MetadataExt as _;
 
 use rustix::io::Errno;
 
-/// Rights, as the bits of a mode.
+/// Rights as bits of a mode.
 pub(super) const READS: u32 = 0o4;
 pub(super) const ENTERS: u32 = 0o1;
 
-/// `CAP_DAC_OVERRIDE` and `CAP_DAC_READ_SEARCH`: either reads all files.
+/// `CAP_DAC_OVERRIDE` and `CAP_DAC_READ_SEARCH`: with either, all files can be read.
 const READS_ALL: u64 = 1 << 1 | 1 << 2;
-/// Where file systems keep an access list.
+/// The extended attribute with the access list.
 const ACL: &str = "system.posix_acl_access";
-/// Bytes of an access list: 511 entries.
+/// The most bytes of an access list: 511 entries.
 const MAX_ACL_BYTES: usize = 4096;
 const ACL_VERSION: u32 = 2;
 
-/// Of the kernel's notes for a program: the caller had not all of its rights.
+/// The note of the kernel that the caller lacked some of the program's rights.
 const AT_SECURE: u64 = 23;
 
-/// The rights of a process, as `/proc` gives them.
+/// The rights of a process from `/proc`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Rights {
     pub(super) user: u32,
     pub(super) groups: Vec<u32>,
-    /// Root with the capability to read what others may not.
+    /// Whether the process is root with the capability to read all files.
     pub(super) all: bool,
 }
 
 impl Rights {
-    /// From `/proc/PID/status`. `None` where a program runs with other rights than those of who
-    /// started it: the paths that its environment or its name give come from one user, and the
-    /// rights to read them are another's.
+    /// Parses `/proc/PID/status`. `None` if the program runs with other rights than those of the
+    /// user who started it: the paths in its environment or name come from one user, and the rights
+    /// to read them are another's.
     pub(super) fn parse(status: &str) -> Option<Self> {
         let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
         let numbers = |key: &str| {
@@ -46,15 +46,14 @@ impl Rights {
         let mut groups = numbers("Groups:").unwrap_or_default();
         groups.extend(numbers("Gid:").and_then(|ids| one(&ids)));
         let capabilities = line("CapEff:").and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-        // Capabilities of another user may be those of a namespace of their own, or lent by a
-        // program.
+        // Capabilities of another user may be limited to its namespace, or come from a program.
         let all = user == 0 && capabilities.is_some_and(|set| set & READS_ALL != 0);
         Some(Self { user, groups, all })
     }
 
-    /// Whether the paths that the process is given to read come from somebody with fewer rights, by
-    /// `/proc/PID/auxv`: a setuid program of root's that has become root altogether still has the
-    /// environment of who started it.
+    /// Whether `/proc/PID/auxv` shows that the process's paths come from a user with fewer rights:
+    /// a setuid program of root that has fully become root still has the environment of the user
+    /// who started it.
     pub(super) fn are_borrowed(&self, notes: &[u8]) -> bool {
         let secure = |note: &[u8]| {
             let (key, value) = note.split_at(8);
@@ -79,8 +78,8 @@ impl Rights {
         }
     }
 
-    /// What an access list allows a user who is not the owner, in the order of
-    /// `posix_acl_permission` of the kernel.
+    /// Whether an access list allows it to a user who is not the owner, in the order of the
+    /// kernel's `posix_acl_permission`.
     fn listed(&self, what: u32, list: &[u8], group: u32) -> bool {
         let Some((version, entries)) = list.split_first_chunk() else { return false };
         if u32::from_le_bytes(*version) != ACL_VERSION {
@@ -114,7 +113,7 @@ enum Tag {
     Others,
 }
 
-/// One line of an access list.
+/// An entry of an access list.
 struct Entry {
     tag: Tag,
     allows: u16,
@@ -122,7 +121,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// The owner's own is in the mode as well, and left out here.
+    /// Parses an entry. The owner's is in the mode as well, and is skipped.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (tag, rest) = bytes.split_first_chunk()?;
         let (allows, rest) = rest.split_first_chunk()?;
@@ -138,7 +137,7 @@ impl Entry {
     }
 }
 
-/// The access list of a file that was found; `None` if it has none but its mode.
+/// The access list of a located file; `None` if it has only a mode.
 fn access_list(found: &File) -> Result<Option<Vec<u8>>, Errno> {
     let mut list = [0; MAX_ACL_BYTES];
     match rustix::fs::getxattr(super::again(found.as_raw_fd()), ACL, &mut list[..]) {
@@ -245,7 +244,7 @@ mod tests {
             !may(&with(&[(0x02, 4, 1001), (0x08, 4, 21), (0x10, 4, ALL), (0x20, 0, ALL)])),
             "not for them"
         );
-        // The bits of the group in the mode are the mask then, and do not apply to the group.
+        // The group bits of the mode are then the mask, and do not apply to the group.
         let owning = Rights { user: 1000, groups: vec![7], all: false };
         let masked = list(&with(&[(0x02, 4, 1001), (0x10, 4, ALL), (0x20, 0, ALL)]));
         assert!(!owning.listed(READS, &masked, 7));
@@ -267,7 +266,7 @@ mod tests {
         let named = list(&[&entries[..], &[(0x20, 0, u32::MAX)]].concat());
         match rustix::fs::setxattr(&path, ACL, &named, rustix::fs::XattrFlags::empty()) {
             Ok(()) => assert!(may()),
-            // A file system without access lists has modes only.
+            // A file system without access lists has only modes.
             Err(err) => assert_eq!((err, may()), (Errno::OPNOTSUPP, false)),
         }
     }

@@ -1,5 +1,5 @@
-//! Real files and links. Rights are made up, so that the result is the same for every user who runs
-//! this; what only root can make (a file or a process of another user) is in
+//! Tests with real files and links. Rights are invented, so that the result is the same for every
+//! user who runs them. Tests that need root (a file or process of another user) are in
 //! `discover/tests/owners.rs`.
 
 use std::fs;
@@ -18,7 +18,7 @@ fn us() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A directory that everybody may enter.
+/// A directory that all users may enter.
 fn public() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     mode(dir.path(), 0o755);
@@ -51,14 +51,14 @@ fn only_what_the_process_may_read_behind_directories_that_it_may_enter() {
     let link = dir.path().join("link");
     symlink(&private, &link).unwrap();
     assert_eq!(why(stranger.find(&link)), Some(Refusal::NotReadable(us() + STRANGER)));
-    // A second name of a file is the same file.
+    // A hard link is the same file.
     fs::hard_link(&private, dir.path().join("again")).unwrap();
     assert_eq!(why(stranger.find(&dir.path().join("again"))), Some(Refusal::NotReadable(us() + STRANGER)));
     for (bits, enters) in [(0o755, true), (0o700, false), (0o711, true), (0o744, false)] {
         mode(dir.path(), bits);
         let refused = (!enters).then_some(Refusal::NotEnterable(us() + STRANGER));
         assert_eq!(why(stranger.find(&open)), refused, "{bits:o}");
-        // Whether there is such a file is not revealed either.
+        // The error does not reveal whether such a file exists.
         assert_eq!(why(stranger.find(&dir.path().join("none"))), refused, "{bits:o}");
     }
     let kernel = view_of(us(), &[], None).find(Path::new("/proc/self/status")).unwrap();
@@ -84,8 +84,7 @@ fn pipes_and_devices_are_not_opened() {
     }
 }
 
-/// Only root makes links for other users. Where this does not run as root, the rule is tested
-/// instead.
+/// Only root can create links of other users. Without root, the rule itself is tested instead.
 #[test]
 fn links_of_others_lead_to_what_is_theirs() {
     let dir = public();
@@ -118,14 +117,14 @@ fn links_of_others_lead_to_what_is_theirs() {
         assert_eq!(why(reach.find(&at("to-ours"))), foreign(0));
         assert_eq!(why(reach.find(&at("to-another"))), foreign(STRANGER + 1));
     }
-    // Nor by a directory: what it leads to is what counts, and not what lies in between.
+    // Nor through a directory: the final target counts, not the links in between.
     symlink("../..", at("up")).unwrap();
     std::os::unix::fs::lchown(at("up"), Some(STRANGER), None).unwrap();
     assert!(matches!(
         why(below.find(&at("up/etc/shadow"))),
         Some(Refusal::ForeignLink { link: STRANGER, .. })
     ));
-    // From where everybody leaves things, not even to what is theirs.
+    // From a shared directory, not even to the user's own files.
     mode(dir.path(), 0o1777);
     assert_eq!(why(below.find(&at("to-theirs"))), Some(Refusal::SharedLink(STRANGER)));
     assert_eq!(why(reader.find(&at("to-theirs"))), Some(Refusal::SharedLink(STRANGER)));

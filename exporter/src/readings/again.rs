@@ -1,19 +1,19 @@
-//! Points that carry their step, and are exported again and again.
+//! Removes points with steps that are exported repeatedly.
 //!
-//! An SDK keeps a series for every set of attributes it was ever given and exports all of them each
-//! time: with the step among the attributes each export begins at the first step. What was reported
-//! before is removed here. What a process reports that began anew, at steps that went back, is
-//! kept.
+//! An SDK keeps a series for every set of attributes and exports all of them each time: with the
+//! step among the attributes, each export begins at the first step. Points that were reported
+//! before are removed here. Points of a restarted process, whose steps went back, are kept.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher as _};
 
 use super::{Readings, Report, Who};
 
-/// Steps that are recognised when the newest step of an export is older than the last one reported.
+/// The most steps by which a repetition is recognised if an export ends before the last reported
+/// step.
 const MAX_RECENT: usize = 8;
 
-/// The steps reported last, with a fingerprint of their values.
+/// The last reported steps, each with a fingerprint of its values.
 #[derive(Debug, Default)]
 pub(super) struct Recent(VecDeque<(i64, u64)>);
 
@@ -34,7 +34,7 @@ impl Recent {
 }
 
 impl Readings {
-    /// Removes from one export the steps that were reported before. `known` gives the last known
+    /// Removes the steps from an export that were reported before. `known` gives the last known
     /// step of a rank.
     pub(crate) fn sift<'a>(
         &self,
@@ -53,7 +53,7 @@ impl Readings {
         let from = |who: &Who, (newest, repeated): (i64, bool)| {
             let rank = self.ranks.get(&(who.run.clone(), who.rank)).filter(|rank| rank.gives_steps);
             let last = rank.map_or_else(|| known(who), |rank| rank.step)?;
-            // It went back, to steps that are new.
+            // Otherwise it went back to steps that are new.
             (newest >= last || repeated).then_some(last)
         };
         let floors: BTreeMap<_, _> = reports
@@ -90,7 +90,7 @@ mod tests {
         Who { run: "r".into(), certain: true, ..Who::default() }
     }
 
-    /// Steps that are taken of an export of a loss a step.
+    /// The steps that are accepted of an export with one loss a step.
     fn export(readings: &mut Readings, steps: &[i64], known: Option<i64>) -> Vec<i64> {
         let names = Names::default();
         let report = |step: &i64| {
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(export(&mut readings, &[100, 110, 120], Some(100)), [110, 120]);
         assert_eq!(export(&mut readings, &[100, 110, 120], Some(120)), [0i64; 0]);
         assert_eq!(export(&mut readings, &[100, 110, 120, 130], Some(120)), [130]);
-        // Another signal of the same process is further already.
+        // Another signal of the same process is already further.
         assert_eq!(export(&mut readings, &[100, 110], Some(130)), [0i64; 0]);
     }
 

@@ -1,33 +1,33 @@
-//! What the metric names of other projects mean here.
+//! The meanings of other projects' metric names.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use stepwatch_wire::names::metric;
 
-/// Entries of a `metrics:` map.
+/// The most entries of a `metrics:` map.
 pub(crate) const MAX_NAMES: usize = 256;
-/// Bytes of the name of a metric.
+/// The most bytes of the name of a metric.
 const MAX_NAME: usize = 128;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Meaning<'a> {
-    /// A metric of ours or one of the trainer's own, and what the number must be divided by.
+    /// A metric of ours or a custom one, and the divisor of the number.
     Metric(Cow<'a, str>, f64),
-    /// Of an evaluation.
+    /// A metric of an evaluation.
     Eval(Cow<'a, str>),
     /// The number of the step.
     Step,
-    /// Unix seconds of the step.
+    /// The Unix time of the step in seconds.
     Time,
     Drop,
 }
 
-/// Names that the configuration explains, in front of those that explain themselves.
+/// Names in the configuration, which override known ones.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Names(BTreeMap<String, String>);
 
-/// What stands before the names of frameworks that report in these ways.
+/// Prefixes of the names of frameworks that report in these ways.
 const PREFIXES: &[&str] = &[
     "megatron.training.",
     "megatron_training_",
@@ -57,7 +57,7 @@ const STEPS: &[&str] = &[
     "global_iteration",
 ];
 
-/// Names that the tag map of logs does not have, without their prefix and in the form of [`bare`].
+/// Names that the tag map of logs lacks, without prefix and in the form of [`bare`].
 const KNOWN: &[(&str, &str, f64)] = &[
     ("step_duration_ms", metric::STEP_TIME, 1000.0),
     ("step_duration_milliseconds", metric::STEP_TIME, 1000.0),
@@ -95,7 +95,7 @@ impl Meaning<'_> {
 }
 
 impl Names {
-    /// A map of their names to ours.
+    /// Creates it from a map of their names to ours.
     pub(crate) fn new(configured: &BTreeMap<String, String>) -> Self {
         Self(configured.clone())
     }
@@ -104,12 +104,12 @@ impl Names {
         self.0.contains_key(name)
     }
 
-    /// What a name means; one that means nothing in particular is a metric of the trainer's own.
+    /// The meaning of a name; an unknown one is a custom metric.
     pub(crate) fn meaning<'a>(&'a self, name: &'a str, unit: &str) -> Meaning<'a> {
         self.known(name, unit).unwrap_or_else(|| Meaning::Metric(clip(name), 1.0))
     }
 
-    /// What a name means that is configured or known.
+    /// The meaning of a configured or known name.
     pub(crate) fn known<'a>(&'a self, name: &'a str, unit: &str) -> Option<Meaning<'a>> {
         if let Some(ours) = self.0.get(name) {
             return Some(match ours.as_str() {
@@ -136,7 +136,7 @@ impl Names {
     }
 }
 
-/// What is wrong with a `metrics:` map, as `key: reason`.
+/// The errors of a `metrics:` map, as `key: reason`.
 pub(crate) fn check(configured: &BTreeMap<String, String>) -> Vec<String> {
     let mut wrong = Vec::new();
     if configured.len() > MAX_NAMES {
@@ -148,7 +148,8 @@ pub(crate) fn check(configured: &BTreeMap<String, String>) -> Vec<String> {
     wrong
 }
 
-/// Without the framework's prefix and a counter's ending, words joined by `_`, in lower case.
+/// The name in lower case without the framework's prefix and a counter's suffix, words joined by
+/// `_`.
 fn bare(name: &str) -> Cow<'_, str> {
     let bare = PREFIXES.iter().find_map(|p| name.strip_prefix(p)).unwrap_or(name);
     let bare = bare.strip_suffix("_total").unwrap_or(bare);

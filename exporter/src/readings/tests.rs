@@ -4,7 +4,8 @@ fn who() -> Who {
     Who { run: "r".into(), rank: 3, certain: true, world: Some(8), ..Who::default() }
 }
 
-/// Readings, the last step known to everybody, and a clock that goes on by ten seconds a report.
+/// Readings, the last step known from any source, and a clock that advances by ten seconds a
+/// report.
 struct Bench {
     readings: Readings,
     known: Option<i64>,
@@ -16,7 +17,7 @@ impl Bench {
         Self { readings: Readings::new(1000.0), known: None, now: 1000.0 }
     }
 
-    /// Reports named values; the events but the hello.
+    /// Reports named values. Returns the events without `hello`.
     fn report(&mut self, values: &[(&'static str, Value)]) -> Vec<Event> {
         self.report_of(None, values)
     }
@@ -28,7 +29,7 @@ impl Bench {
         let report = Report { time: Some(self.now), step, readings, only_with_steps: false };
         let mut events = self.readings.take(&who(), report, self.known, self.now).events;
         events.retain(|e| e.kind != Kind::Hello);
-        // As the training state would remember it.
+        // The training state would keep this step.
         self.known = events.iter().filter_map(|e| e.step).max().max(self.known);
         events
     }
@@ -236,7 +237,7 @@ fn ranks_are_bounded() {
     assert!(!readings.ranks.contains_key(&("r".into(), 0)));
 }
 
-/// A report of so many series with long names.
+/// A report with many series with long names.
 fn wide(readings: &mut Readings, run: &str, rank: u32, now: f64) -> u64 {
     let reading = |n: usize| Reading {
         meaning: Meaning::Metric(format!("{n:0120}").into(), 1.0),
@@ -280,8 +281,7 @@ fn a_user_with_most_makes_room_in_however_many_runs() {
 }
 
 proptest::proptest! {
-    /// Whatever is reported, a given step is never changed into another one, and values are those
-    /// that were reported.
+    /// For any reports, a given step is never changed, and values are those that were reported.
     #[test]
     fn given_steps_and_values_are_kept(reports in proptest::collection::vec((0i64..50, 0u8..4), 1..40)) {
         let mut b = Bench::new();

@@ -1,39 +1,39 @@
-//! The values of one rank's series, compared with those of the report before.
+//! Compares the values of one rank's series with those of the previous report.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash as _, Hasher};
 
-/// Series of one rank.
+/// The most series of one rank.
 pub(super) const MAX_SERIES: usize = 512;
 
 /// A quantity as a protocol reports it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Value {
-    /// What it is now; when it was set is not known.
+    /// The current value; it is unknown when it was set.
     Gauge(f64),
-    /// What it was measured to be for this very report.
+    /// A value that was measured for this report.
     Measured(f64),
-    /// A sum since `start` (Unix seconds, where known).
+    /// A sum since `start` (Unix seconds, if known).
     Total { total: f64, start: Option<f64> },
-    /// What a sum grew by.
+    /// The growth of a sum.
     Increment(f64),
-    /// Measurements: how many and their sum, since `start` or since the last report.
+    /// The number and the sum of measurements, since `start` or since the last report.
     Durations { count: f64, sum: f64, cumulative: bool, start: Option<f64> },
 }
 
-/// A value compared to the one before it.
+/// A value compared with the previous one.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Gained {
-    /// The gauge, the total, or the mean of what was measured since the last report.
+    /// The gauge, the total, or the mean of the measurements since the last report.
     pub(crate) value: f64,
-    /// What a total grew by.
+    /// The growth of a total.
     pub(crate) growth: f64,
-    /// The same in a second, once there are two reports.
+    /// The growth per second, once there are two reports.
     pub(crate) rate: Option<f64>,
-    /// Measurements since the last report.
+    /// The number of measurements since the last report.
     pub(crate) count: f64,
     pub(crate) changed: bool,
-    /// A total that began before this exporter listened: its growth is not known yet.
+    /// Whether the total is from before this exporter started, so that its growth is unknown.
     pub(crate) unknown: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Series {
     bytes: usize,
 }
 
-/// About what a series takes besides its name.
+/// The approximate bytes of a series besides its name.
 const SERIES_BYTES: usize = 96;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -55,7 +55,7 @@ struct Last {
 }
 
 impl Value {
-    /// NaN is the same as NaN.
+    /// Hashes the value, so that NaN equals NaN.
     pub(crate) fn fingerprint(&self, hasher: &mut impl Hasher) {
         match self {
             Self::Gauge(v) | Self::Measured(v) | Self::Increment(v) => v.to_bits().hash(hasher),
@@ -64,7 +64,7 @@ impl Value {
         }
     }
 
-    /// The number itself, of a quantity that is one: a step, a time.
+    /// The number of a quantity that is a plain one, such as a step or a time.
     pub(crate) fn number(&self) -> Option<f64> {
         match self {
             Self::Gauge(v) | Self::Measured(v) | Self::Total { total: v, .. } => Some(*v),
@@ -74,7 +74,7 @@ impl Value {
 }
 
 impl Value {
-    /// Two of the same report, the later of which is `new`.
+    /// Joins two values of the same report, of which `new` is the later one.
     pub(crate) fn joined(self, new: Self) -> Self {
         match (self, new) {
             (Self::Increment(a), Self::Increment(b)) => Self::Increment(a + b),
@@ -88,7 +88,7 @@ impl Value {
 }
 
 impl Series {
-    /// About how many bytes they take.
+    /// The approximate number of bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -97,7 +97,7 @@ impl Series {
         self.last.len()
     }
 
-    /// Compares a value with the last of its series and remembers it; `None` when there is no room
+    /// Compares a value with the last one of its series and stores it; `None` if there is no room
     /// for another series.
     pub(crate) fn gain(&mut self, name: &str, value: &Value, time: f64, since: f64) -> Option<Gained> {
         let before = self.last.get(name).copied();
@@ -136,12 +136,12 @@ impl Series {
 }
 
 fn gauge(before: Option<Last>, v: f64) -> Gained {
-    // Bits, so that NaN is equal to itself.
+    // Bits are compared, so that NaN equals itself.
     let changed = before.is_none_or(|b| b.value.to_bits() != v.to_bits());
     Gained { value: v, changed, ..Gained::default() }
 }
 
-/// A total that fell, or is marked as begun anew, began at zero.
+/// Whether a total restarted at zero: it fell, or has a later start.
 fn is_reset(before: &Last, value: f64, start: Option<f64>) -> bool {
     let later = before.start.zip(start).is_some_and(|(old, new)| new > old);
     later || value < before.value
@@ -155,7 +155,7 @@ fn total_gain(before: Option<Last>, total: f64, start: Option<f64>, time: f64, s
             let growth = total - b.value;
             Gained { growth, rate: rate(growth, time - b.time), changed: growth != 0.0, ..plain }
         }
-        // All of it is ours, if it began while we listened.
+        // All of it counts if it began after this exporter started.
         None if start.is_some_and(|start| start >= since) => Gained { growth: total, changed: true, ..plain },
         None => Gained { changed: true, ..plain },
     }

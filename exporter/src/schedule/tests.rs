@@ -11,7 +11,7 @@ static VALUE: Family = Family::gauge("test_value", "", &[], "A value");
 
 const DEADLINE: Duration = Duration::from_millis(20);
 
-/// A collector that does what the test sets.
+/// A collector whose pass the test defines.
 struct Fake(fn(&mut Samples) -> Result<(), CollectError>);
 
 impl Collector for Fake {
@@ -40,7 +40,7 @@ fn built(collector: impl Collector + 'static) -> Built {
     (Box::new(collector), Rhythm { interval: Duration::from_millis(1), deadline: DEADLINE })
 }
 
-/// Waits for what never comes.
+/// Waits for ever.
 fn hang() {
     let (_sender, never): (_, Receiver<()>) = channel();
     let _ = never.recv();

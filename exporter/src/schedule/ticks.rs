@@ -1,10 +1,9 @@
-//! When the passes of a collector begin: the first at once, all others at a rhythm that is its own,
-//! so that collectors with the same interval do not all begin at the same moment, and take turns
-//! with other users of the processor.
+//! Decides when the passes of a collector begin: the first at once, later ones at a phase of its
+//! own, so that collectors with the same interval do not all begin at the same moment.
 
 use std::time::{Duration, Instant};
 
-/// The nth multiple of it, without the whole part, is where most room is left by those before.
+/// Its multiples without the whole part spread the phases as evenly as possible.
 const GOLDEN_RATIO: f64 = 0.618_034;
 
 #[derive(Debug)]
@@ -14,13 +13,13 @@ pub(super) struct Ticks {
 }
 
 impl Ticks {
-    /// Of the nth collector, whose first pass begins now.
+    /// The ticks of the nth collector, whose first pass begins now.
     pub(super) fn new(interval: Duration, nth: usize, now: Instant) -> Self {
         Self { interval, next: now + interval.mul_f64((nth as f64 * GOLDEN_RATIO).fract()) }
     }
 
-    /// How long to wait at `now`. Who is late goes on at once, and does not make up for what was
-    /// missed.
+    /// How long to wait at `now`. A late collector continues at once, without repeating missed
+    /// passes.
     pub(super) fn wait(&mut self, now: Instant) -> Duration {
         let wait = self.next.saturating_duration_since(now);
         let late = now.saturating_duration_since(self.next);
@@ -51,12 +50,12 @@ mod tests {
         let start = Instant::now();
         let mut ticks = Ticks::new(SECOND, 0, start);
         assert_eq!(ticks.wait(start), Duration::ZERO);
-        // A pass that began a little late and took its time does not move the next.
+        // A late and long pass does not move the next one.
         assert_eq!(ticks.wait(start + SECOND * 3 / 10), SECOND * 7 / 10);
-        // One that takes all of its interval, because it listens, goes on listening.
+        // A pass that listens for its whole interval is followed by the next one at once.
         assert_eq!(ticks.wait(start + SECOND * 201 / 100), Duration::ZERO);
         assert_eq!(ticks.wait(start + SECOND * 302 / 100), Duration::ZERO);
-        // One that took several intervals is followed by one pass, not by all of those at once.
+        // A pass over several intervals is followed by one pass, not by all missed ones.
         assert_eq!(ticks.wait(start + SECOND * 85 / 10), Duration::ZERO);
         assert_eq!(ticks.wait(start + SECOND * 86 / 10), SECOND * 4 / 10);
     }

@@ -1,12 +1,11 @@
-//! Checkpoints as they lie on disk: their age, size and growth, and whether they are whole, from
-//! any framework that writes one entry a checkpoint into a directory. Nothing is opened but small
-//! tracker files and the `config.json` of a model, which MFU needs, and nothing is ever written
-//! there.
+//! Watches checkpoints on disk: their age, size and growth, and whether they are complete. It reads
+//! any framework that writes one entry a checkpoint into a directory. It opens only small tracker
+//! files and the `config.json` of a model, which MFU needs, and writes nothing there.
 //!
-//! A checkpoint is whole when the tracker beside it names it or a later one; else when the file
-//! that its framework writes last is there, or the mark that it is unfinished is gone; else, for
-//! layouts that have none of these, when it has kept its size and its name
-//! for [`CheckpointsConfig::settle`].
+//! A checkpoint is complete if the tracker beside it names it or a later one. Otherwise it is
+//! complete when the file that its framework writes last exists, or its mark as unfinished is gone.
+//! In layouts with none of these, it is complete when its size and name have not changed for
+//! [`CheckpointsConfig::settle`].
 
 mod layout;
 mod model;
@@ -38,17 +37,17 @@ use crate::reach::{Located, Reach, Refusal};
 use crate::samples::Samples;
 use crate::source::{NOT_OWNER, SourceHandle};
 
-/// Checkpoints of one directory that are looked at, the latest of them.
+/// The most checkpoints of one directory that are watched, the latest ones.
 const MAX_CHECKPOINTS: usize = 256;
-/// Marks in the directory that a checkpoint is unfinished.
+/// The most marks of unfinished checkpoints in a directory.
 const MAX_UNFINISHED: usize = 10_000;
-/// Files of one checkpoint whose size is added up: two a rank of the largest jobs.
+/// The most files of one checkpoint whose sizes are added up: two a rank of the largest jobs.
 const MAX_FILES: usize = 50_000;
-/// Directories inside one another within a checkpoint.
+/// The deepest nesting of directories within a checkpoint.
 const MAX_DEPTH: usize = 6;
-/// A tracker is a number or a name.
+/// The most bytes of a tracker, which is a number or a name.
 const MAX_TRACKER_BYTES: u64 = 4096;
-/// One that stopped growing for this long before it was whole will not be.
+/// A checkpoint that is not complete and has not grown for this long is reported as failed.
 const GIVEN_UP_AFTER: Duration = Duration::from_mins(30);
 
 static CHECKPOINTS: Family =
@@ -74,13 +73,14 @@ pub(super) static FAMILIES: &[&Family] = &[&CHECKPOINTS, &TOTAL_BYTES, &WRITTEN]
 pub struct CheckpointsConfig {
     /// The directory that holds one entry a checkpoint.
     pub path: PathBuf,
-    /// The run it belongs to; otherwise the name of the directory, or of the one above if that name
-    /// is generic.
+    /// The run it belongs to; otherwise the name of the directory, or of its parent if that name is
+    /// generic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     #[serde(default = "interval")]
     pub interval: Period,
-    /// How long one must not change to count as whole, where its framework leaves no other sign.
+    /// How long a checkpoint must not change to count as complete, if its framework gives no other
+    /// sign.
     #[serde(default = "settle")]
     pub settle: Period,
 }
@@ -122,31 +122,32 @@ impl CheckpointsConfig {
 struct Watched {
     config: CheckpointsConfig,
     reach: Reach,
-    /// Entries that are not ours, because of a link of another user.
+    /// Entries that are not read because of a link of another user.
     refused: BTreeSet<PathBuf>,
     run: String,
     sink: Box<dyn Sink>,
     health: SourceHandle,
-    /// By step, or what else its name counts, and name.
+    /// The key is the step (or what else the name counts) and the name.
     known: BTreeMap<(i64, String), Checkpoint>,
-    /// The directory was read once: what comes after that is news.
+    /// Whether the directory was read once, so that later entries are new.
     seen: bool,
-    /// A whole checkpoint with its framework's last file was seen, so one without is not whole.
+    /// Whether a complete checkpoint had its framework's last file, so that every other one needs
+    /// it too.
     marked: bool,
     complained: bool,
 }
 
-/// One entry.
+/// An entry of the directory.
 #[derive(Debug, Clone)]
 struct Checkpoint {
     path: PathBuf,
     state: State,
     look: Look,
-    /// By its name, or by a mark beside it.
+    /// Whether its name or a mark beside it says that it is unfinished.
     temporary: bool,
-    /// Size that it had when it was whole, of a file that is written over.
+    /// Its size when it was complete, for a file that is overwritten.
     size: Option<u64>,
-    /// When it was first seen, and when it last changed, by our clock.
+    /// The Unix time when it was first seen, and the moment when it last changed.
     since: f64,
     changed: Instant,
 }
@@ -155,11 +156,11 @@ struct Checkpoint {
 enum State {
     Writing,
     Whole,
-    /// Half of one, left behind.
+    /// An unfinished checkpoint that is no longer written.
     GivenUp,
 }
 
-/// An entry of the directory that is a checkpoint by its name.
+/// An entry of the directory whose name is that of a checkpoint.
 #[derive(Debug)]
 struct Listed {
     key: (i64, String),
@@ -168,21 +169,21 @@ struct Listed {
     name: layout::Name,
 }
 
-/// The checkpoints that are watched. Users take turns where there are too many: in a directory that
-/// several may write to, no user's names push out another's.
+/// The checkpoints that are watched. Above the limit users alternate, so that in a shared directory
+/// no user's names displace another's.
 fn latest(found: Vec<Listed>) -> Vec<Listed> {
     fair_share::fair(found, MAX_CHECKPOINTS, |listed| listed.owner, |listed| listed.key.clone()).0
 }
 
-/// What one sees of a checkpoint from outside.
+/// The size and times of a checkpoint on disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Look {
     bytes: u64,
     files: usize,
-    /// When anything in it was last written, in Unix seconds.
+    /// The Unix time in seconds when anything in it was last written.
     modified: f64,
     marked: bool,
-    /// There were more files than are counted.
+    /// Whether there were more files than are counted.
     cut: bool,
 }
 
@@ -207,7 +208,7 @@ impl Look {
         self.modified = self.modified.max(modified);
     }
 
-    /// From one open directory to the next, so that none can be exchanged for a link meanwhile.
+    /// Walks from one open directory to the next, so that none can be replaced by a link meanwhile.
     fn walk(&mut self, dir: &OwnedFd, depth: usize) {
         for entry in Dir::read_from(dir).into_iter().flatten().flatten() {
             if self.files >= MAX_FILES {
@@ -269,7 +270,7 @@ impl Watched {
         Ok(())
     }
 
-    /// Checkpoints in the directory, the latest of them.
+    /// The checkpoints in the directory, the latest ones.
     fn list(&self) -> std::io::Result<Vec<Listed>> {
         let (mut found, mut unfinished) = (Vec::new(), Vec::new());
         for entry in std::fs::read_dir(&self.config.path)?.take(MAX_NAMES_SHARED).flatten() {
@@ -294,7 +295,7 @@ impl Watched {
         Ok(found)
     }
 
-    /// The step of the last whole checkpoint as the framework records it, where it does.
+    /// The step of the last complete checkpoint, if the framework records it.
     fn tracked(&self) -> Option<i64> {
         let read = |name: &&str| {
             let found = self.reach.find(&self.config.path.join(name)).ok()?;
@@ -310,7 +311,7 @@ impl Watched {
     fn entry(&mut self, listed: &Listed, tracked: Option<i64>, now: Instant, unix: f64) {
         let Listed { key, path, name: layout::Name { unit, temporary, .. }, .. } = listed;
         let rewritten = *unit == layout::Unit::Rewritten;
-        // The size of a whole one is known.
+        // The size of a complete checkpoint is known already.
         let before = self.known.get(key).filter(|c| c.state == State::Whole).map(|c| c.look);
         if before.is_some() && !rewritten {
             return;
@@ -327,8 +328,7 @@ impl Watched {
         }
         let unknown = !self.known.contains_key(key);
         let news = unknown || before.is_some();
-        // Frameworks that write under a temporary name rename when all of it is there, others take
-        // their mark away.
+        // Frameworks with temporary names rename a complete checkpoint; others remove their mark.
         let was_temporary = |((number, name), c): (&(i64, String), &Checkpoint)| {
             *number == key.0 && c.temporary && (unknown || *name == key.1)
         };
@@ -348,7 +348,8 @@ impl Watched {
             (checkpoint.since, checkpoint.changed) = (since, now);
         }
         if checkpoint.look != look {
-            // One that is written over may never rest, but has the same size each time.
+            // A file that is overwritten may change all the time, but it has the same size when
+            // complete.
             if !rewritten || checkpoint.look.bytes != look.bytes {
                 checkpoint.changed = now;
             }
@@ -374,7 +375,7 @@ impl Watched {
         }
     }
 
-    /// Records, once, an entry that a link of another user leads away from.
+    /// Records and logs once an entry that leads through a link of another user.
     fn refuse(&mut self, path: &Path, err: &std::io::Error) {
         let Some(why) = Refusal::from_error(err).filter(|_| self.refused.len() < MAX_CHECKPOINTS) else {
             return;
@@ -401,8 +402,8 @@ impl Watched {
         self.publish(CkptPhase::Fail, key, unix, Some(text));
     }
 
-    /// Of the checkpoints that were there before the exporter started, only the last whole one is
-    /// published, because its age counts, and one that is being written.
+    /// Publishes what existed before the exporter started: only the last complete checkpoint,
+    /// because its age counts, and one that is being written.
     fn begin(&self) {
         let whole = self.known.iter().rev().find(|(_, c)| c.state == State::Whole);
         let writing = self.known.iter().rev().take_while(|(_, c)| c.state != State::Whole).last();
@@ -475,8 +476,8 @@ pub(super) fn start(config: CheckpointsConfig, around: &Surroundings, shutdown: 
     poll::start(Polling { kind: "checkpoints", name, health, interval }, watched, shutdown);
 }
 
-/// Reports the last finished checkpoint in the directory. A single check needs it to estimate the
-/// size of the next one.
+/// Reports the last complete checkpoint in the directory. The command `check` needs it to estimate
+/// the size of the next one.
 pub(crate) fn report_last(config: CheckpointsConfig, hub: &Hub) -> std::io::Result<()> {
     let mut watched = Watched::new(config, Box::new(hub.clone()));
     if let Some(listed) = watched.list()?.into_iter().rfind(|listed| !listed.name.temporary) {

@@ -1,4 +1,4 @@
-//! The thread of a source that looks at files. It is not joined, because a file system that hangs
+//! Runs a source that reads files on a thread. The thread is not joined, because a hung file system
 //! may hold it for ever.
 
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use stepwatch_kit::shutdown::Shutdown;
 use crate::clock::unix_now;
 use crate::source::SourceHandle;
 
-/// A poll that takes this long is stuck in the file system.
+/// A poll that takes this long counts as stuck in the file system.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
-/// What is polled.
+/// A source that is polled.
 pub(super) trait Poll: Send + 'static {
-    /// Reads what is new. True if there is more at once.
+    /// Reads new content. Returns true if there is more to read at once.
     fn poll(&mut self, now: Instant, unix: f64) -> bool;
 }
 
-/// A source that is polled on a thread of its own.
+/// The description of a source that is polled on a thread of its own.
 pub(super) struct Polling {
-    /// Of the thread.
+    /// The kind of the source, for the name of the thread.
     pub(super) kind: &'static str,
     pub(super) name: String,
     pub(super) health: SourceHandle,
     pub(super) interval: Duration,
 }
 
-/// Polls until `shutdown`, and marks the source as down while it hangs.
+/// Polls until `shutdown`. While the thread hangs, the source is marked as down.
 pub(super) fn start(polling: Polling, mut polled: impl Poll, shutdown: Shutdown) {
     let Polling { kind, interval, .. } = polling;
     let (stop, stopped) = channel();
@@ -53,8 +53,8 @@ fn run(polled: &mut impl Poll, interval: Duration, stopped: &Receiver<()>, beat:
     }
 }
 
-/// Marks the source as down while its thread hangs, which the thread itself cannot, and stops it in
-/// the end.
+/// Marks the source as down while its thread hangs, which the thread itself cannot, and stops it at
+/// shutdown.
 async fn watch(polling: Polling, beat: Arc<AtomicU64>, stop: Sender<()>, shutdown: Shutdown) {
     let Polling { name, health, interval, .. } = polling;
     let mut last = None;

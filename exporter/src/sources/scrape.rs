@@ -1,10 +1,9 @@
-//! Scrapes an endpoint in Prometheus's format that a trainer serves, and makes steps of what it
-//! shows.
+//! Scrapes an endpoint in Prometheus's format that a trainer serves, and converts it into steps.
 //!
-//! For trainers that expose their numbers in no other way (Axolotl, prime-rl), and for Ray's agent.
-//! A scrape samples every few seconds: steps in between, and spikes in them, are not seen. Only
-//! about a dozen series of a page are used: those of a framework that is recognised, those that the
-//! configuration names, and those whose names show that they are of training.
+//! This is for trainers without another way to export numbers (Axolotl, prime-rl), and for Ray's
+//! agent. A scrape samples every few seconds, so it misses steps in between and spikes in them. It
+//! takes only about a dozen series of an exposition: those of a recognised framework, those that
+//! the configuration names, and those whose names show that they are about training.
 
 mod client;
 mod exposition;
@@ -33,11 +32,11 @@ use preset::Preset;
 
 /// This kind has no families of its own.
 pub(super) const FAMILIES: &[&Family] = &[];
-/// Patterns of `keep` and `drop`.
+/// The most patterns of `keep` and of `drop`.
 const MAX_PATTERNS: usize = 64;
 /// An endpoint that does not answer within this time, or the interval, is down.
 const MAX_TIMEOUT: Duration = Duration::from_secs(10);
-/// A page that changed is fetched until two in a row show the same, but no more often than this.
+/// The most fetches until two in a row show the same values.
 const MAX_FETCHES: usize = 4;
 
 /// `scrape: {url: "http://127.0.0.1:8000/metrics", interval: 5s, run: qwen-sft}`
@@ -47,7 +46,7 @@ pub struct ScrapeConfig {
     pub url: String,
     #[serde(default = "interval")]
     pub interval: Period,
-    /// What is served there: `auto` finds it out, `prometheus` is anything.
+    /// The format of the endpoint: `auto` detects it, `prometheus` is anything.
     #[serde(default = "auto")]
     pub format: String,
     /// The run it belongs to; otherwise the value of a label, or else the address.
@@ -61,7 +60,7 @@ pub struct ScrapeConfig {
     /// Labels that give the run and rank of a series.
     #[serde(default)]
     pub labels: LabelConfig,
-    /// What names mean: theirs to ours.
+    /// The meanings of names: from theirs to ours.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, String>,
     /// Patterns of further names to take, as custom metrics.
@@ -90,7 +89,7 @@ fn auto() -> String {
 }
 
 impl ScrapeConfig {
-    /// What is wrong with it, each as `key: reason`.
+    /// The errors of the configuration, each as `key: reason`.
     pub(super) fn check(&self) -> Vec<String> {
         let mut wrong = readings::check(&self.metrics);
         if let Err(why) = client::check(&self.url) {
@@ -124,7 +123,7 @@ impl ScrapeConfig {
     }
 }
 
-/// What is wanted of an endpoint.
+/// The configuration of an endpoint in compiled form.
 struct Wanted {
     config: ScrapeConfig,
     names: Names,
@@ -132,7 +131,7 @@ struct Wanted {
     drop: Vec<Pattern>,
 }
 
-/// The events of one page by itself.
+/// The events of a single exposition.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(text: &str) -> Vec<stepwatch_wire::Event> {
     let Ok(config) = stepwatch_kit::config::parse("", "{url: \"http://x/\", keep: [\"*a*\"]}") else {
@@ -149,15 +148,15 @@ pub(crate) fn fuzz(text: &str) -> Vec<stepwatch_wire::Event> {
     events
 }
 
-/// One endpoint, from page to page.
+/// The state of one endpoint between scrapes.
 struct Scrape {
     wanted: Wanted,
-    /// What serves the page, once it is known.
+    /// The framework that serves the endpoint, once it is recognised.
     preset: Option<&'static Preset>,
     readings: Readings,
-    /// Last state of Ray's controllers, by run.
+    /// The last state of Ray's controllers, by run.
     states: BTreeMap<String, String>,
-    /// Fingerprint of what the last page showed.
+    /// The fingerprint of the last exposition.
     shown: u64,
     name: Arc<str>,
     sink: Box<dyn Sink>,
@@ -203,8 +202,8 @@ impl Scrape {
                 fetched = self.fetch(&client) => fetched,
             };
             self.health.up(fetched.is_ok());
-            // An endpoint is there while its trainer is: that it is not is no news every five
-            // seconds.
+            // An endpoint exists only while its trainer does, so a failure is logged once and not
+            // every five seconds.
             if fetched.is_err() != failing {
                 failing = !failing;
                 let why = fetched.as_ref().err().map(ToString::to_string);
@@ -218,26 +217,26 @@ impl Scrape {
         }
     }
 
-    /// Fetches a page that was not written to while it was read.
+    /// Fetches an exposition that did not change while it was written.
     ///
-    /// A trainer sets one gauge after the other. A page read in between has the step of one moment
-    /// with the loss of another. A page that shows what the one before it showed is whole.
+    /// A trainer sets one gauge after the other. In between, an exposition has the step of one
+    /// moment and the loss of another. Two equal expositions in a row are consistent.
     async fn fetch(&mut self, client: &Client) -> Result<Fetched, client::Failed> {
         let mut fetched = client.fetch().await?;
         for _ in 1..MAX_FETCHES {
             let shown = exposition::read(&fetched, self.preset, &self.wanted).fingerprint();
-            // The memory for a large page is there once: such a page is taken as it is.
+            // Only one large exposition fits into memory, so it is not fetched again.
             if core::mem::replace(&mut self.shown, shown) == shown || fetched.is_large() {
                 break;
             }
-            // An endpoint that has gone in between has shown its last page.
+            // If the endpoint is gone meanwhile, the first exposition is its last.
             let Ok(again) = client.fetch().await else { break };
             fetched = again;
         }
         Ok(fetched)
     }
 
-    /// Takes a page in.
+    /// Publishes the events of an exposition.
     fn take(&mut self, fetched: &Fetched, now: f64) {
         let page = exposition::read(fetched, self.preset, &self.wanted);
         self.preset = page.preset.or(self.preset);
@@ -281,8 +280,7 @@ impl Wanted {
         }
     }
 
-    /// Whether a series is wanted; `None` where the configuration does not name it and its name
-    /// must decide.
+    /// Whether the configuration includes or excludes a series; `None` if the name must decide.
     fn asked(&self, name: &str) -> Option<bool> {
         if self.drop.iter().any(|p| p.matches(name)) {
             return Some(false);

@@ -1,4 +1,4 @@
-//! The environment of a source, and where it publishes what it reads.
+//! The environment of a source, and the trait for publishing its events.
 
 use std::path::PathBuf;
 
@@ -15,23 +15,24 @@ use crate::source::SourceHandle;
 use crate::stream::Mark;
 use crate::unfinished::Room;
 
-/// What a source finds itself in.
+/// The environment of a source.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
     pub hub: Hub,
-    /// The one thread that talks to NVML.
+    /// The thread that makes all calls of NVML.
     pub nvml: Nvml,
     pub roots: Roots,
-    /// Where sources keep what must outlive this process.
+    /// The directory for state that must survive this process.
     pub state_dir: PathBuf,
 }
 
-/// Where sources put what they read: the hub.
+/// The destination of a source's events, which is the hub.
 pub trait Sink: Send {
     fn publish(&self, origin: Origin, event: Event) -> Outcome;
 
-    /// Publishes what was read at a time, and keeps with it how far the source has read, if it can:
-    /// then it returns true. What must wait for room among the runs is left in `events`.
+    /// Publishes the events of one read together with the position of the source. Returns true if
+    /// the position is kept with them. Events that must wait for room among the runs stay in
+    /// `events`.
     fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
         let _ = mark;
         while let Some(event) = events.first().cloned() {
@@ -44,7 +45,7 @@ pub trait Sink: Send {
         false
     }
 
-    /// What was last kept under this key, by this process or one before it.
+    /// The mark last kept under this key, by this process or an earlier one.
     fn mark(&self, key: &str) -> Option<String> {
         let _ = key;
         None
@@ -62,23 +63,24 @@ pub trait Sink: Send {
         true
     }
 
-    /// The last step known of a rank: what a source reads again after a crash is recognised by it.
+    /// The last known step of a rank, by which steps that are read again after a crash are
+    /// recognised.
     fn last_step(&self, run: &str, rank: u32) -> Option<i64>;
 
     fn source(&self, name: &str, kind: &str) -> SourceHandle;
 
-    /// Room for text whose end has not come, of all sources together.
+    /// The memory that all sources share for text whose end has not arrived.
     fn room(&self) -> Room {
         Room::default()
     }
 
-    /// Takes down whose a source is, and returns what its run is called.
+    /// Records which run a source belongs to, and returns the current name of the run.
     fn claim(&self, now: f64, claim: Claim) -> String {
         let _ = now;
         claim.run
     }
 
-    /// What was reported of one run turns out to be of another, as `principal` claims.
+    /// Merges run `from` into run `to`, because `principal` claims that they are the same.
     fn join(&self, now: f64, principal: Principal, from: &str, to: &str) {
         let _ = (now, principal, from, to);
     }

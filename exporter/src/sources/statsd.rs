@@ -1,10 +1,9 @@
-//! Listens for statsd, by UDP or a datagram socket of the file system.
+//! Receives statsd over UDP or over a datagram socket of the file system.
 //!
-//! Statsd has names and numbers and nothing else. Whose they are comes from tags in DogStatsD's
-//! notation (`|#run:a,rank:3,step:17`) or from the configuration; the step from a tag, from a gauge
-//! called `step`, or else it is counted. Numbers of one rank that arrive together are one step:
-//! they are gathered until the step changes or nothing has come for a moment. A datagram that the
-//! kernel dropped was never seen, and no one can count it.
+//! Statsd has only names and numbers. Run and rank come from tags in DogStatsD's notation
+//! (`|#run:a,rank:3,step:17`) or from the configuration. The step comes from a tag, from a gauge
+//! called `step`, or else it is counted. Numbers of one rank are gathered into a step until the
+//! step changes or nothing arrives for a moment. Datagrams that the kernel drops cannot be counted.
 
 mod packet;
 #[cfg(test)]
@@ -40,21 +39,21 @@ use packet::{Line, StatsdType};
 
 /// This kind has no families of its own.
 pub(super) const FAMILIES: &[&Family] = &[];
-/// The largest that UDP carries; one byte more shows that there was more.
+/// The largest datagram of UDP; the buffer has one byte more to detect a longer one.
 const MAX_PACKET: usize = 65_507;
-/// What belongs to a step comes within this time of each other.
+/// Numbers of one step arrive within this time of each other.
 const GATHER: Duration = Duration::from_millis(250);
-/// Numbers that are gathered for one rank.
+/// The most numbers gathered for one rank.
 const MAX_GATHERED: usize = 512;
-/// Ranks that numbers are gathered for at once.
+/// The most ranks for which numbers are gathered at a time.
 const MAX_RANKS: usize = 1024;
-/// Searches of the table of sockets take one part in so many of the time, and no more at once than
-/// the burst.
+/// Searches of the table of sockets may take one part in `SEARCH_SHARE` of the time, and at most
+/// `SEARCH_BURST` in a row.
 const SEARCH_SHARE: u32 = 10;
 const SEARCH_BURST: Duration = Duration::from_millis(20);
-/// After a socket failed to receive.
+/// The pause after a socket failed to receive.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Begins the path of a datagram socket.
+/// The prefix for the path of a datagram socket.
 const UNIX: &str = "unix:";
 
 /// `statsd: {listen: "127.0.0.1:8125", run: llama-70b}`
@@ -69,16 +68,16 @@ pub struct StatsdConfig {
     /// The rank of numbers without a `rank` tag; 0 if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Cut off from the beginning of names.
+    /// The prefix that is removed from names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// What names mean: theirs to ours.
+    /// The meanings of names: from theirs to ours.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, String>,
 }
 
 impl StatsdConfig {
-    /// What is wrong with it, each as `key: reason`.
+    /// The errors of the configuration, each as `key: reason`.
     pub(super) fn check(&self) -> Vec<String> {
         let mut wrong = readings::check(&self.metrics);
         match self.listen.strip_prefix(UNIX) {
@@ -96,7 +95,7 @@ impl StatsdConfig {
     }
 }
 
-/// Reads datagrams, one a line and all of them in one.
+/// Parses the data as one datagram for each line, and as a single one.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
@@ -109,25 +108,25 @@ pub(crate) fn fuzz(data: &[u8]) {
     }
 }
 
-/// A socket, and the file that it leaves behind.
+/// A socket, and the file that has to be removed at the end.
 #[derive(Debug)]
 enum Socket {
     Udp(UdpSocket),
     Unix(UnixDatagram, PathBuf),
 }
 
-/// Who sent a packet, as far as the socket shows.
+/// The sender of a packet, as far as the socket shows it.
 #[derive(Debug, Clone, Copy)]
 enum Sender {
     Known {
         principal: Principal,
-        /// It sent descriptors with its datagram, which are closed.
+        /// Whether the sender attached descriptors to the datagram, which are closed.
         carried: bool,
     },
     At(Ends),
 }
 
-/// Numbers of one rank, until it is clear that they are all of them.
+/// The numbers of one rank until its step is complete.
 #[derive(Debug, Default)]
 struct Gathered {
     step: Option<i64>,
@@ -135,17 +134,17 @@ struct Gathered {
     readings: Vec<Reading<'static>>,
 }
 
-/// Run, rank, and whose word it is.
+/// Run, rank, and the sender.
 type Key = (String, u32, Principal);
 
-/// One socket's worth of ranks.
+/// The state of one socket.
 struct Statsd {
     config: StatsdConfig,
     names: Names,
     gathered: BTreeMap<Key, Gathered>,
-    /// What searches of the table of all sockets took, and when it was last counted.
+    /// The time that searches of the table of all sockets have used, and when it was last updated.
     searched: (Duration, Instant),
-    /// Gauges that were only ever changed by so much.
+    /// The current values of gauges that have been changed by relative amounts.
     gauges: BTreeMap<String, f64>,
     readings: Readings,
     name: Arc<str>,
@@ -169,7 +168,8 @@ impl Socket {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir)?;
         }
-        // A socket that an earlier start left behind; a file that is no socket is not ours.
+        // A socket that an earlier process left is removed. A file that is not a socket is not
+        // ours.
         if UnixDatagram::unbound()?
             .connect(&path)
             .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
@@ -200,7 +200,7 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if let Self::Unix(_, path) = self {
-            // Gone already is as good.
+            // The file may be gone already.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -235,7 +235,7 @@ impl Statsd {
         let mut packet = vec![0; MAX_PACKET + 1];
         let mut flushed = Instant::now();
         loop {
-            // Where it is never quiet.
+            // Flushes if packets never pause.
             if flushed.elapsed() > GATHER * 4 {
                 self.flush();
                 flushed = Instant::now();
@@ -245,7 +245,7 @@ impl Statsd {
                 received = tokio::time::timeout(GATHER, socket.recv(&mut packet)) => received,
             };
             match received {
-                // It is quiet: what was gathered is all there is.
+                // Packets pause, so the gathered numbers are complete.
                 Err(_) => self.flush(),
                 Ok(Ok((n, _))) if n > MAX_PACKET => self.health.dropped("too_large", 1),
                 Ok(Ok((n, sender))) => {
@@ -260,14 +260,13 @@ impl Statsd {
         }
     }
 
-    /// Stays on the page as one that is down.
+    /// Keeps the source registered as down.
     async fn cannot_listen(self, err: &io::Error, shutdown: &Shutdown) {
         tracing::error!(listen = %self.name, %err, "cannot listen for statsd");
         shutdown.wait().await;
     }
 
-    /// Looked up anew for every datagram, because the owner of a port may have changed a moment
-    /// ago.
+    /// The principal is looked up for every datagram, because the owner of a port may have changed.
     fn principal(&mut self, sender: Sender) -> Principal {
         match sender {
             Sender::Known { principal, carried } => {
@@ -283,8 +282,8 @@ impl Statsd {
         }
     }
 
-    /// `None` once the searches have taken their share of the time: any user can make the table
-    /// long, and send from ports that are not in it.
+    /// The user by a search of the table; `None` once searches have used their share of the time.
+    /// Any user can make the table long, and send from ports that are not in it.
     fn search(&mut self, from: SocketAddr, now: Instant) -> Option<u32> {
         let (took, at) = self.searched;
         let took = took.saturating_sub(now.saturating_duration_since(at) / SEARCH_SHARE);
@@ -317,7 +316,7 @@ impl Statsd {
         let rank = line.tag("rank").and_then(|r| r.parse().ok()).or(self.config.rank).unwrap_or(0);
         let step = ["step", "global_step"].iter().find_map(|tag| whole(line.tag(tag)?.parse().ok()?));
         let key = (run, rank, principal);
-        // A number of another step: the one before is complete.
+        // A number of another step completes the previous one.
         let known = self.gathered.get(&key);
         if known.is_some_and(|g| g.step.is_some() && step.is_some() && g.step != step) {
             self.flush_rank(&key);
@@ -344,7 +343,7 @@ impl Statsd {
         gathered.add(Reading { meaning, known, value });
     }
 
-    /// The value of a line: of several values, their mean.
+    /// The value of a line, which is the mean if there are several.
     fn value(&mut self, (run, rank, _): &Key, name: &str, line: &Line<'_>) -> Value {
         match line.kind {
             StatsdType::Counter => Value::Increment(line.sum / line.rate),
@@ -399,7 +398,7 @@ impl Gathered {
         self.readings.iter().any(|r| r.meaning == Meaning::Step)
     }
 
-    /// The last of a gauge counts; what is counted and timed adds up.
+    /// Replaces the value of a gauge, and adds up counters and timers.
     fn add(&mut self, new: Reading<'static>) {
         match self.readings.iter_mut().find(|r| r.meaning == new.meaning) {
             None => self.readings.push(new),

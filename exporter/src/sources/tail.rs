@@ -1,11 +1,10 @@
 //! Follows the files that trainers write, and publishes the steps in them: logs and JSON lines as
-//! they grow, records of TensorBoard and W&B, small files that are written anew.
+//! they grow, records of TensorBoard and W&B, and small files that are rewritten.
 //!
-//! One thread for each configured entry polls its files, because nothing else works on every file
-//! system and because a thread that hangs in a dead NFS mount must not hold up the others. The
-//! files are parsed by `stepwatch-formats`. This module decides which files to read, where to
-//! begin, which run they belong to, the time of each event and how the run ended, and goes on after
-//! a crash.
+//! One thread for each configured entry polls its files. Nothing else works on every file system,
+//! and a thread that hangs in a dead NFS mount must not delay the others. `stepwatch-formats`
+//! parses the files. This module decides which files to read, where to begin, the run of each file,
+//! the time of each event and how the run ended, and resumes after a crash.
 
 mod again;
 mod config;
@@ -55,19 +54,20 @@ pub(super) use find::{Candidate, MAX_NAMES_SHARED, search};
 pub(super) use owner::{is_of_job, names_a_job};
 pub(super) use sweep::start as sweep;
 
-/// Files that one entry follows.
+/// The most files that one entry follows.
 const MAX_FILES: usize = 256;
-/// How often files are looked for: directory listings are dear on parallel file systems.
+/// The interval of searches for files: directory listings are slow on parallel file systems.
 const SCAN_EVERY: Duration = Duration::from_secs(5);
-/// A search is repeated after so many times what it took, if that is longer.
+/// A search is repeated only after this many times its duration, if that is longer.
 const SCAN_PAUSE: u32 = 50;
-/// How much longer ago a file may have been written than another of the same user and keep its
-/// place.
+/// Seconds by which another file of the same user must have been written later to displace a
+/// followed one.
 const STAYS_SECONDS: f64 = 60.0;
-/// Runs of one entry whose `hello` was sent; of more, a `hello` may be missing or be sent again.
+/// The most runs of one entry whose `hello` is remembered. Above it, one may be missing or
+/// repeated.
 const MAX_GREETED: usize = 1024;
 
-/// A tail has nothing on the page but what every source has.
+/// A tail has only the families of every source.
 pub(super) static FAMILIES: &[&Family] = &[];
 
 /// Every file of one configured entry.
@@ -80,33 +80,33 @@ pub(super) struct Tail {
     files: BTreeMap<PathBuf, TailedFile>,
     next_scan: Option<Instant>,
     scan_pause: u32,
-    /// Files beyond the limit that were already counted.
+    /// Files over the limit that were already counted.
     refused: BTreeSet<PathBuf>,
-    /// The last search left directories out.
+    /// Whether the last search skipped directories.
     cut: bool,
-    /// Why the last search was not let into a directory.
+    /// The reason why the last search could not read a directory.
     kept_out: Option<Refusal>,
     processes: Processes,
     roots: Roots,
     next_look: Option<Instant>,
-    /// When it is looked again who writes to logs that have ended.
+    /// When the writers of logs that had ended are next looked up.
     next_return: Option<Instant>,
-    /// There were too many processes to look at all.
+    /// Whether there were too many processes to inspect all of them.
     blind: bool,
     greeted: BTreeSet<String>,
     scratch: Vec<Event>,
 }
 
-/// A file that is followed, or may be, when there is not room for all.
+/// A file that is followed or could be, if there is not room for all.
 struct Wants {
     uid: u32,
-    /// When it was written, in Unix seconds.
+    /// The Unix time when it was last written.
     worth: f64,
-    /// What is new, or the path of what is followed.
+    /// The new file, or the path of a followed one.
     what: Result<Candidate, PathBuf>,
 }
 
-/// What the files of an entry share.
+/// The state that the files of an entry share.
 pub(super) struct Context<'a> {
     sink: &'a dyn Sink,
     health: &'a SourceHandle,
@@ -114,12 +114,12 @@ pub(super) struct Context<'a> {
     config: &'a TailConfig,
     roots: &'a Roots,
     greeted: &'a mut BTreeSet<String>,
-    /// Memory for what is read at a time, which is used again.
+    /// A buffer for events that is reused.
     scratch: &'a mut Vec<Event>,
 }
 
 impl Context<'_> {
-    /// Whether a run must be introduced: it never was by us, or it has been forgotten since.
+    /// Whether a run must be introduced: it never was by this entry, or has been forgotten since.
     fn greet(&mut self, run: &str) -> bool {
         if self.greeted.contains(run) {
             return !self.sink.follows(run);
@@ -133,7 +133,8 @@ impl Context<'_> {
 
 impl Tail {
     pub(super) fn new(mut config: TailConfig, sink: Box<dyn Sink>, state_dir: &Path, procfs: &Path) -> Self {
-        // A saved position belongs to a file and not to a working directory.
+        // The working directory may change between starts, so a saved position has the absolute
+        // path.
         if let Some(path) =
             std::path::absolute(&config.path).ok().and_then(|p| p.into_os_string().into_string().ok())
         {
@@ -162,7 +163,7 @@ impl Tail {
         }
     }
 
-    /// Reads what is new in every file. True if there is more at once.
+    /// Reads new content of every file. Returns true if there is more to read at once.
     pub(super) fn poll(&mut self, now: Instant, unix: f64) -> bool {
         if self.next_scan.is_none_or(|at| now >= at) {
             let took = self.scan(now, unix);
@@ -208,7 +209,7 @@ impl Tail {
         more
     }
 
-    /// Looks for files that were not there before; how long it took to look.
+    /// Searches for new files. Returns how long that took.
     fn scan(&mut self, now: Instant, unix: f64) -> Duration {
         let began = Instant::now();
         let found = find::find(&self.config.path, &self.reach);
@@ -228,14 +229,14 @@ impl Tail {
         self.kept_out = found.refused;
         let directory = Path::new(&self.config.path);
         if found.files.iter().all(|f| f.path != directory) {
-            // A directory took the place of what was no file yet.
+            // A directory has replaced a missing file.
             self.files.remove(directory);
         }
         let fresh: Vec<_> = found.files.into_iter().filter(|f| !self.files.contains_key(&f.path)).collect();
         if fresh.is_empty() {
             return took;
         }
-        // Found by a link before it was found at its own place.
+        // A file may be found by a link first and by its own path later.
         let mut followed: BTreeSet<PathBuf> = self.files.keys().map(|p| find::real(p)).collect();
         for candidate in self.make_room(fresh, unix) {
             if !followed.insert(find::real(&candidate.path)) {
@@ -249,13 +250,13 @@ impl Tail {
         took
     }
 
-    /// Which of these there is room for, by the shares of those who own them. What gives way is let
-    /// go: should it grow again, its position is remembered.
+    /// The new files that find room, by the shares of their owners. Displaced files are closed;
+    /// their positions are kept in case they grow again.
     fn make_room(&mut self, fresh: Vec<Candidate>, unix: f64) -> Vec<Candidate> {
         if self.files.len() + fresh.len() <= MAX_FILES {
             return fresh;
         }
-        // Files whose job must be over give way to what was just written, whoever owns it.
+        // Files whose job must be over yield to newly written ones of any owner.
         let written = |candidate: &Candidate| open::since_epoch(candidate.written).unwrap_or(0.0);
         let alive = fresh.iter().filter(|candidate| !file::is_idle_since(written(candidate), unix)).count();
         let mut over = (self.files.len() + alive).saturating_sub(MAX_FILES);
@@ -302,11 +303,11 @@ impl Tail {
         kept.into_iter().filter_map(|one| one.what.ok()).collect()
     }
 
-    /// Finds out whose the files are that are new, before they are read, or that go on after their
-    /// writers are gone, before what was read is published.
+    /// Finds the runs of files: of new ones before they are read, and of those that continue after
+    /// their writers have exited before that text is published.
     fn find_owners(&mut self, now: Instant, unix: f64) {
         let mut open = BTreeMap::new();
-        // Any user can write to a log that has ended, again and again.
+        // Any user can write to an ended log repeatedly, so this has a limited rate.
         let again = self.next_return.is_none_or(|at| now >= at);
         for (path, file) in &mut self.files {
             let returned = file.has_returned();
@@ -384,8 +385,8 @@ impl Tail {
     }
 }
 
-/// Processes that have one of these files open for writing, by device and inode; none where there
-/// are too many to look at.
+/// Processes that have one of these files open for writing, with the file's device and inode; empty
+/// if there are too many to inspect.
 pub(super) fn writers_of(roots: &Roots, files: &BTreeSet<(u64, u64)>) -> Vec<((u64, u64), u32)> {
     let writers = if files.is_empty() { None } else { Processes::new(&roots.procfs).writers(files) };
     writers.unwrap_or_default().into_iter().map(|w| (w.file, w.process.pid)).collect()

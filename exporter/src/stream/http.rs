@@ -1,9 +1,9 @@
-//! The stream over HTTP: one task a reader, from the ring to a channel of one chunk that the
-//! connection drains.
+//! Serves the stream over HTTP: one task a reader moves records from the ring to a channel of one
+//! chunk, which the connection drains.
 //!
-//! A record is sent the moment it is published; nothing here waits to fill a buffer. A reader that
-//! the ring overtakes gets a gap record and goes on. One that leaves its chunk untouched for too
-//! long is cut off: it comes back with its cursor. Meanwhile it holds no memory but that chunk.
+//! A record is sent when it is published, without buffering. A reader that the ring overtakes gets
+//! a gap record and continues. A reader that does not take its chunk for too long is disconnected,
+//! and returns with its cursor. Meanwhile it holds no memory but that chunk.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -34,17 +34,17 @@ use crate::persisted_state;
 use crate::reply;
 use crate::samples::Samples;
 
-/// What is remembered of readers.
+/// The name of the saved state of readers.
 const STATE_NAME: &str = "stream-readers";
 
 #[derive(Debug, Clone)]
 pub struct StreamConfig {
-    /// A reader that takes nothing for this long is cut off.
+    /// A reader that reads nothing for this long is disconnected.
     pub slow_after: Duration,
-    /// Interval of the records that an idle stream sends.
+    /// The interval of heartbeat records on an idle stream.
     pub heartbeat: Duration,
     pub max_readers: usize,
-    /// Of one address.
+    /// The most readers of one address.
     pub max_readers_per_address: usize,
 }
 
@@ -64,11 +64,11 @@ struct Readers {
     evicted: AtomicU64,
     refused: AtomicU64,
     gaps: AtomicU64,
-    /// Lines about readers that are refused: one that is comes back at once.
+    /// Limits log lines about refused readers, because a refused one returns at once.
     log_refused: LogThrottle,
     log_cut: LogThrottle,
     log_gaps: LogThrottle,
-    /// Where it is remembered who followed for a while.
+    /// The directory in which long-term readers are saved.
     state_dir: Option<PathBuf>,
     saving: Mutex<()>,
 }
@@ -79,7 +79,7 @@ impl Readers {
         Self { seats: Seats::knowing(known), state_dir, ..Self::default() }
     }
 
-    /// Remembers a reader over a restart, once it has followed for a while.
+    /// Saves a reader across a restart, once it has followed for a while.
     async fn remember(self: &Arc<Self>) -> Infallible {
         tokio::time::sleep(KNOWN_AFTER).await;
         let readers = Arc::clone(self);
@@ -91,7 +91,7 @@ impl Readers {
     }
 
     fn save(&self) -> std::io::Result<()> {
-        // One at a time, so that what is written last is also what was read last.
+        // Only one at a time, so that the last write has the last state.
         let _saving = self.saving.locked();
         persisted_state::save(self.state_dir.as_deref(), STATE_NAME, &self.seats.known())
     }
@@ -114,12 +114,12 @@ struct Params {
     after: Option<String>,
 }
 
-/// Why a reader is not served any longer.
+/// The reason why a reader is no longer served.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     Left,
     Slow,
-    /// For a reader with more right to the place.
+    /// A reader with a better claim has taken the place.
     Evicted,
     Shutdown,
 }
@@ -135,11 +135,11 @@ impl StreamState {
         Self { ring, node, config, shutdown, readers: Arc::new(Readers::new(state_dir)) }
     }
 
-    /// Sends a reader a record of the gap.
+    /// The gap record for a reader.
     fn gap(&self, gap: &Gap, after: u64) -> Bytes {
         self.readers.gaps.fetch_add(1, Ordering::Relaxed);
         if let Some(records) = self.readers.log_gaps.count(gap.lost) {
-            // A gap skips the records before `after`.
+            // The gap covers the records before `after`.
             let whose = self.ring.given_up_after(after.saturating_sub(gap.lost));
             tracing::warn!(
                 records,
@@ -269,7 +269,7 @@ async fn follow(state: &StreamState, start: Start, chunks: &mpsc::Sender<Bytes>)
     }
 }
 
-/// A heartbeat of the exporter itself, for readers of an idle stream.
+/// A heartbeat record of the exporter itself, for readers of an idle stream.
 fn heartbeat(node: &str) -> Event {
     Event { ts: Some(unix_now()), node: Some(node.to_owned()), ..Event::new(Kind::Hb) }
 }

@@ -1,15 +1,15 @@
-//! A copy of the ring in files that outlive this process, together with how far sources had read
-//! when the records were published.
+//! A copy of the ring in files that outlive this process, together with how far each source had
+//! read when the records were published.
 //!
 //! After `kill -9` the next start has every record that a reader may have seen, under the same
-//! numbers, so a reader goes on by its cursor as if nothing had happened; and a source that goes on
-//! from its [`Mark`] repeats nothing and leaves nothing out, because records and mark were written
-//! by one call. It is no log and survives no power cut: it lives in a directory in memory (`/run`),
-//! is written to that end alone, and is void after a reboot.
+//! numbers, so a reader resumes at its cursor without a gap. A source that resumes at its [`Mark`]
+//! repeats nothing and omits nothing, because one call writes the records and the mark. The journal
+//! does not survive a power cut: it is in a directory in memory (`/run`), and is void after a
+//! reboot.
 //!
-//! Text, in batches: records as they are streamed, `@key value` for a mark, and `.` when the batch
-//! is complete. What stands behind the last `.` was being written when the process died, and no
-//! reader has seen it. Two files take turns, each with as many bytes of records as the ring.
+//! The format is text, in batches: records as they are streamed, `@key value` for a mark, and `.`
+//! at the end of a batch. Data after the last `.` was being written when the process died, and no
+//! reader has seen it. Two files alternate, each with as many bytes of records as the ring.
 //!
 //! The ring holds the latest records itself and finds the others by their [`Place`] here.
 
@@ -23,23 +23,23 @@ use std::sync::Arc;
 
 use crate::persisted_state::open_private;
 
-/// The magic bytes of a journal, and the version of what follows.
+/// The magic bytes of a journal, with the version of the format.
 const MAGIC: &str = "#stepwatch-stream-1";
-/// Marks kept; a source beyond them remembers its position by its own means only.
+/// The most marks kept; a source beyond them must keep its position elsewhere.
 const MAX_MARKS: usize = 16_384;
-/// Bytes of one mark.
+/// The most bytes of one mark, key and value.
 const MAX_MARK_BYTES: usize = 16 * 1024;
-/// A file larger than this is not ours.
+/// The most bytes read of a file.
 const MAX_FILE_BYTES: u64 = 1024 * 1024 * 1024;
-/// Ends a batch.
+/// The line that ends a batch.
 const COMMIT: &str = ".\n";
 
-/// How far a source had read when a batch was published; an empty value forgets.
+/// How far a source had read when a batch was published. An empty value removes the mark.
 #[derive(Debug, Clone, Copy)]
 pub struct Mark<'a> {
-    /// Without spaces.
+    /// The name of the source's position. Must contain no space.
     pub key: &'a str,
-    /// One line.
+    /// The position, on one line.
     pub value: &'a str,
 }
 
@@ -50,16 +50,16 @@ pub(super) struct Journal {
     kernel_boot: String,
     boot: String,
     file: Arc<File>,
-    /// The file whose turn it was before, if that was in this process.
+    /// The file before the current one, if this process opened it.
     previous: Option<Arc<File>>,
-    /// Where the next batch begins.
+    /// The offset of the next batch, in bytes.
     end: u64,
     /// Bytes of records in the file.
     written: usize,
-    /// How many there may be before the other file has its turn.
+    /// Bytes of records after which the other file is used.
     limit: usize,
     marks: BTreeMap<String, String>,
-    /// The batch being written: memory that is used again.
+    /// The batch being written; the buffer is reused.
     batch: Vec<u8>,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Kept {
     pub(super) records: VecDeque<Place>,
 }
 
-/// Where a record stands, for as long as this is held: the file may have lost its name.
+/// The place of a record in a file. It stays valid after the file has lost its name.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     file: Arc<File>,
@@ -80,7 +80,7 @@ pub(super) struct Place {
 
 impl Place {
     fn new(file: &Arc<File>, at: u64, range: Range<usize>) -> Self {
-        // A record is some kilobytes at most.
+        // A record has some kilobytes at most.
         let len = u32::try_from(range.len()).unwrap_or(u32::MAX);
         Self { file: Arc::clone(file), at: at + range.start as u64, len }
     }
@@ -93,7 +93,7 @@ impl Place {
         files.iter().any(|file| Arc::ptr_eq(file, &self.file))
     }
 
-    /// Appends the record, newline included.
+    /// Appends the record to `text`, newline included.
     pub(super) fn read(&self, text: &mut Vec<u8>) -> io::Result<()> {
         let start = text.len();
         text.resize(start + self.len(), 0);
@@ -110,23 +110,22 @@ impl Place {
 pub(super) struct Appended {
     file: Arc<File>,
     at: u64,
-    /// Whether the mark is kept, for which there may be no room.
+    /// Whether the mark was kept; there may be no room for it.
     pub(super) mark: bool,
-    /// A new file was begun for it: the files that have a name now.
+    /// The two files that still have a name, if the batch began a new file.
     pub(super) files: Option<[Arc<File>; 2]>,
 }
 
 impl Appended {
-    /// Where this part of the records stands.
+    /// The place of the record with this range in the batch.
     pub(super) fn place(&self, range: Range<usize>) -> Place {
         Place::new(&self.file, self.at, range)
     }
 }
 
 impl Journal {
-    /// Goes on with the journal at `path`, or begins one whose cursors are of `boot`. One of
-    /// another start of the kernel is not gone on with: what a power cut left of it may lack
-    /// its end.
+    /// Continues the journal at `path`, or begins one whose cursors are of `boot`. A journal of
+    /// another kernel boot is discarded, because a power cut may have removed its end.
     pub(super) fn open(
         path: &Path,
         kernel_boot: &str,
@@ -160,7 +159,7 @@ impl Journal {
         Ok((this, Kept { first: past.first.max(1), records: past.records }))
     }
 
-    /// The life of the ring, which cursors name.
+    /// The id of the ring that cursors contain.
     pub(super) fn boot(&self) -> &str {
         &self.boot
     }
@@ -169,8 +168,8 @@ impl Journal {
         self.marks.get(key).map(String::as_str)
     }
 
-    /// Writes whole records, the first of them numbered `first`, and a mark; they are kept together
-    /// or not at all.
+    /// Writes whole records, the first of them numbered `first`, and a mark. After a crash both are
+    /// there, or neither.
     pub(super) fn append(
         &mut self,
         first: u64,
@@ -212,14 +211,14 @@ impl Journal {
         Ok(appended)
     }
 
-    /// Gives the journal up: what is in it must not be gone on with.
+    /// Removes both files, so that no later start continues this journal.
     pub(super) fn discard(&self) {
         for path in [self.path.clone(), other(&self.path)] {
             let _ = remove(&path);
         }
     }
 
-    /// The other file's turn: it begins at record `first`.
+    /// Switches to the other file, which begins at record `first`.
     fn turn(&mut self, first: u64) -> io::Result<()> {
         fs::rename(&self.path, other(&self.path))?;
         self.previous = Some(std::mem::replace(&mut self.file, Arc::new(create(&self.path)?)));
@@ -227,7 +226,7 @@ impl Journal {
         self.begin(first)
     }
 
-    /// A file begins with every mark, because the one before the last is gone then.
+    /// Writes the header and every mark, because the file with the older marks is overwritten.
     fn begin(&mut self, first: u64) -> io::Result<()> {
         let mut text = format!("{MAGIC} {} {} {first}\n", self.kernel_boot, self.boot).into_bytes();
         for (key, value) in &self.marks {
@@ -239,20 +238,20 @@ impl Journal {
     }
 }
 
-/// What was read of earlier processes.
+/// The state that earlier processes left.
 #[derive(Debug, Default)]
 struct Past {
     boot: Option<String>,
     first: u64,
     records: VecDeque<Place>,
-    /// How many of them are not of the file that was added last.
+    /// How many of the records are in files before the last one added.
     older: usize,
     marks: BTreeMap<String, String>,
 }
 
 impl Past {
-    /// Adds a file, the older one first. Returns how much of it was committed; `None` if it is none
-    /// of ours, or void.
+    /// Adds a file, the older one first. Returns the length of its complete batches in bytes;
+    /// `None` if the file is not a journal of this kernel boot or has no complete batch.
     fn add(&mut self, found: Option<(File, Vec<u8>)>, kernel_boot: &str) -> Option<u64> {
         let (file, bytes) = found?;
         let file = Arc::new(file);
@@ -290,7 +289,7 @@ impl Past {
     }
 }
 
-/// Number of the first record, life of the ring, and where the records begin.
+/// The number of the first record, the id of the ring, and the offset of the first record.
 fn header<'a>(bytes: &'a [u8], kernel_boot: &str) -> Option<(u64, &'a str, usize)> {
     let end = memchr::memchr(b'\n', bytes)?;
     let mut words = core::str::from_utf8(&bytes[..end]).ok()?.split(' ');
@@ -313,7 +312,7 @@ fn write_mark(text: &mut Vec<u8>, key: &str, value: &str) {
     text.push(b'\n');
 }
 
-/// The file whose turn it is not.
+/// The path of the file that is not being written.
 fn other(path: &Path) -> PathBuf {
     path.with_extension("old")
 }
@@ -322,7 +321,7 @@ fn create(path: &Path) -> io::Result<File> {
     open_private(path, OpenOptions::new().read(true).write(true).create(true).truncate(true))
 }
 
-/// Goes on in a file behind what was committed.
+/// Opens a file for appending after its complete batches.
 fn reopen(path: &Path, committed: u64) -> io::Result<File> {
     let mut file = open_private(path, OpenOptions::new().read(true).write(true))?;
     file.set_len(committed)?;
@@ -330,7 +329,7 @@ fn reopen(path: &Path, committed: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Nothing, if there is no such file.
+/// `None` if there is no such file.
 fn read(path: &Path) -> io::Result<Option<(File, Vec<u8>)>> {
     let file = match open_private(path, OpenOptions::new().read(true)) {
         Ok(file) => file,

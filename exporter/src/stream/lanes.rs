@@ -1,8 +1,8 @@
-//! The records of the ring, by who sent them.
+//! The records of the ring, by sender.
 //!
-//! What no longer fits is taken from the user with the most, the oldest first: a user who floods
-//! the stream pushes out only that user's own records. The numbers of a lane have holes where
-//! records of others stand, and where the ring gave records up there are holes in all lanes.
+//! When the ring is full, the user with the most records gives up the oldest one. So a user who
+//! floods the stream pushes out only that user's own records. The numbers of a lane have holes
+//! where records of others are; a number that is in no lane was given up.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,51 +15,52 @@ use super::journal::Place;
 use super::ring::Limits;
 use crate::principal::Principal;
 
-/// Senders with a lane of their own; those beyond share that of the unknown. Half of them at most
-/// are for senders elsewhere, who may have more addresses than there are users here.
+/// The most senders with a lane of their own; the others share the lane of the unknown. Half of the
+/// lanes at most are for remote senders, who may have more addresses than there are users here.
 const MAX_LANES: usize = 64;
-/// Records handed to a reader at once: enough to catch up quickly, few enough to share the lock.
+/// The most records returned to a reader at once: enough to catch up quickly, few enough to share
+/// the lock.
 const BATCH_RECORDS: usize = 512;
 const BATCH_BYTES: usize = 64 * 1024;
-/// Bytes of the latest records that are at hand where the ring is kept: more than readers who
-/// follow are behind.
+/// Bytes of the latest records that stay in memory where the ring is kept: more than readers who
+/// follow the stream are behind.
 const AT_HAND_BYTES: usize = if cfg!(test) { 1 << 10 } else { 512 << 10 };
 
 #[derive(Debug)]
 pub(super) struct Lanes {
     lanes: BTreeMap<Principal, Lane>,
-    /// Number of the next record.
+    /// The number of the next record.
     next: u64,
     evicted: u64,
-    /// Number of the last record that each sender gave up to make room.
+    /// The number of the last record that each sender gave up to make room.
     given_up: BTreeMap<Principal, u64>,
     records: usize,
-    /// Of all, and of those at hand.
+    /// Bytes of all records, and of those in memory.
     bytes: usize,
     at_hand_bytes: usize,
 }
 
-/// The records of one sender by their numbers, from the oldest on.
+/// The records of one sender with their numbers, the oldest first.
 #[derive(Debug, Default)]
 struct Lane {
-    /// Those whose file has gone.
+    /// Records that were copied into memory because their file was removed.
     copied: VecDeque<(u64, Bytes)>,
-    /// Those that are read back.
+    /// Records that are read back from a file.
     kept: VecDeque<(u64, Place)>,
-    /// Those at hand, with where they are kept.
+    /// Records in memory, with their place in a file.
     at_hand: VecDeque<(u64, Bytes, Option<Place>)>,
     bytes: usize,
 }
 
-/// What a reader is handed next.
+/// The result of a read.
 pub(super) enum Taken {
     Nothing,
-    /// So many records were given up.
+    /// The number of records that were given up.
     Lost(u64),
     Records(Vec<Piece>),
 }
 
-/// A record, or where it is kept.
+/// A record, or its place in a file.
 pub(super) enum Piece {
     Text(Bytes),
     Kept(Place),
@@ -75,7 +76,7 @@ impl Piece {
 }
 
 impl Lanes {
-    /// Goes on after records that earlier processes left, whose senders are forgotten.
+    /// Continues after the records that earlier processes left, whose senders are unknown.
     pub(super) fn after(first: u64, kept: VecDeque<Place>) -> Self {
         let (records, bytes) = (kept.len(), kept.iter().map(Place::len).sum());
         let next = first + records as u64;
@@ -97,7 +98,7 @@ impl Lanes {
         self.evicted
     }
 
-    /// The senders who gave up records after this number to make room: who did so last first.
+    /// The senders who gave up records after this number to make room, the latest first.
     pub(super) fn given_up_after(&self, after: u64) -> Vec<Principal> {
         let given_up = self.given_up.iter().filter(|(_, last)| **last > after);
         let mut given_up: Vec<_> = given_up.map(|(sender, last)| (Reverse(*last), *sender)).collect();
@@ -105,12 +106,12 @@ impl Lanes {
         given_up.into_iter().map(|(_, sender)| sender).collect()
     }
 
-    /// Number of the last record.
+    /// The number of the last record.
     pub(super) fn head(&self) -> u64 {
         self.next - 1
     }
 
-    /// Number of the oldest record that is there; the next one's where none is.
+    /// The number of the oldest record, or of the next record if there is none.
     pub(super) fn first(&self) -> u64 {
         self.lanes
             .values()
@@ -163,7 +164,8 @@ impl Lanes {
         }
     }
 
-    /// Of more senders than have lanes, whoever gave up nothing for longest is forgotten.
+    /// Records the number. Above [`MAX_LANES`] senders, forgets the one whose last number is the
+    /// lowest.
     fn gave_up(&mut self, sender: Principal, number: u64) {
         self.given_up.insert(sender, number);
         if self.given_up.len() > MAX_LANES {
@@ -174,8 +176,8 @@ impl Lanes {
         }
     }
 
-    /// The journal keeps these files only: what older ones have of the ring is copied before they
-    /// go, or a few records would keep a whole file each.
+    /// Copies the records whose files the journal is about to remove into memory. Otherwise a few
+    /// records would keep a whole file each.
     pub(super) fn leave_files_but(&mut self, files: &[Arc<File>]) {
         for lane in self.lanes.values_mut() {
             while let Some((number, place)) = lane.kept.pop_front_if(|(_, place)| !place.is_in(files)) {
@@ -193,7 +195,7 @@ impl Lanes {
         self.lanes.retain(|_, lane| lane.len() > 0);
     }
 
-    /// Gives up the records that only the journal has: it cannot be read.
+    /// Gives up the records that only the journal has, because it cannot be read.
     pub(super) fn forget_kept(&mut self) {
         for lane in self.lanes.values_mut() {
             let bytes: usize = lane.kept.iter().map(|(_, place)| place.len()).sum();
@@ -206,7 +208,7 @@ impl Lanes {
         self.lanes.retain(|_, lane| lane.len() > 0);
     }
 
-    /// What follows this number, up to the next hole, or as much as is handed over at once.
+    /// The records after this number, up to the next hole or the limits of one read.
     pub(super) fn take(&self, after: u64) -> Taken {
         let mut lanes: Vec<_> = self.lanes.values().map(|lane| lane.pieces(after).peekable()).collect();
         let (mut pieces, mut bytes, mut expected) = (Vec::new(), 0, after + 1);
@@ -238,7 +240,7 @@ impl Lane {
         self.copied.len() + self.kept.len() + self.at_hand.len()
     }
 
-    /// Takes the oldest away: its number and length, and whether it was at hand.
+    /// Removes the oldest record. Returns its number, its length, and whether it was in memory.
     fn pop(&mut self) -> Option<(u64, usize, bool)> {
         let popped = if let Some((number, text)) = self.copied.pop_front() {
             (number, text.len(), false)
@@ -252,7 +254,7 @@ impl Lane {
         Some(popped)
     }
 
-    /// The records after this number.
+    /// The records after this number, in order.
     fn pieces(&self, after: u64) -> impl Iterator<Item = (u64, Piece)> {
         let copied = self.copied.partition_point(|(number, _)| *number <= after);
         let kept = self.kept.partition_point(|(number, _)| *number <= after);

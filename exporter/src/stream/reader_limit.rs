@@ -1,19 +1,19 @@
-//! Limits the readers of the stream, and decides which one gives way: the alerter must get in
-//! however many unknown clients ask for the stream.
+//! Limits the readers of the stream, and decides which reader loses its place: the alerter must get
+//! in however many unknown clients ask for the stream.
 //!
-//! Readers of one address, and on this machine of one user, get a few places. Where no place is
-//! free, the holder of the most gives up its latest one to a reader who has fewer. Where all have
-//! one, a reader is trusted that showed a password or a certificate, or that followed for a while
-//! before: it takes the place of the untrusted reader that came last. Where there is none, it takes
-//! that of a reader that has been known for less long. Who showed a password takes half of the
-//! places in this way at most.
+//! Readers of one address, or on this machine of one user, get a few places. If no place is free,
+//! the owner with the most places loses its latest one to a reader with fewer. If all owners have
+//! one place, a trusted reader replaces the untrusted reader that came last. A reader is trusted if
+//! it authenticated with a password or a certificate, or followed for a while before. If there is
+//! no untrusted reader, it replaces the one that became known last. Authenticated readers take half
+//! of the places in this way at most.
 //!
 //! An owner that has all its places and followed for a while before may be an alerter that shares
-//! its address with others, behind NAT. Its readers take turns: a new one takes a place from one
-//! that had it for at least [`TURN`]. The stream is resumed by its cursor, so a turn loses nothing.
+//! its address with others, behind NAT. Its readers take turns: a new one replaces one that had its
+//! place for at least [`TURN`]. A reader resumes at its cursor, so a turn loses no records.
 //!
-//! Who followed for a while is remembered over a restart of the exporter, when all readers come
-//! back at once.
+//! The owners that followed for a while are saved over a restart of the exporter, because all
+//! readers come back at once then.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -24,17 +24,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lock::Locked as _;
 
-/// Whose a reader is: of an address, and of a user where they are on this machine, where all users
-/// have one address.
+/// The owner of a reader: its address, and its user if it is on this machine, where all users have
+/// one address.
 pub(super) type Owner = (Option<Client>, Option<u32>);
 
 /// An owner that followed for this long is known from then on.
 pub(super) const KNOWN_AFTER: Duration = Duration::from_mins(5);
-/// A place is kept at least so long where readers of one owner take turns.
+/// The least time for which a reader keeps its place where readers of one owner take turns.
 const TURN: Duration = Duration::from_secs(10);
-/// Owners that are remembered.
+/// The most owners remembered.
 const MAX_KNOWN: usize = 64;
-/// One that did not follow for so long makes room for another to be remembered.
+/// A known owner that has not followed for this long may be forgotten for another.
 const FORGOTTEN_AFTER: Duration = Duration::from_hours(1);
 
 #[derive(Debug, Clone, Default)]
@@ -44,17 +44,17 @@ pub(super) struct Seats(Arc<Mutex<State>>);
 struct State {
     next: u64,
     taken: BTreeMap<u64, Taken>,
-    /// Who followed for a while.
+    /// The owners that followed for a while.
     known: BTreeMap<Owner, Known>,
-    /// How many became known so far.
+    /// The number of owners that became known so far.
     known_so_far: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// How many became known before it.
+    /// The number of owners that became known before this one.
     before: u64,
-    /// When it was last seen to follow.
+    /// When the owner was last seen to follow.
     seen: Instant,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Seat {
 }
 
 impl Seats {
-    /// No place is taken, and these are known: the first of them for longest.
+    /// Creates an empty table in which `owners` are known, the first of them for longest.
     pub(super) fn knowing(owners: Vec<Owner>) -> Self {
         let seats = Self::default();
         let mut state = seats.0.locked();
@@ -84,7 +84,7 @@ impl Seats {
         seats
     }
 
-    /// Who followed for a while, in the order in which they became known.
+    /// The owners that followed for a while, in the order in which they became known.
     pub(super) fn known(&self) -> Vec<Owner> {
         let mut state = self.0.locked();
         state.learn(Instant::now());
@@ -97,7 +97,8 @@ impl Seats {
         self.0.locked().taken.len()
     }
 
-    /// A place for a reader; `limits` are those of all readers and of one owner.
+    /// Takes a place for a reader. `limits` are the most places of all readers and of one owner.
+    /// `None` if no reader has to give up a place for it.
     pub(super) fn take(
         &self,
         owner: Owner,
@@ -129,12 +130,12 @@ impl Seats {
 }
 
 impl State {
-    /// Remembers who follows for long by now.
+    /// Remembers the owners that have followed for [`KNOWN_AFTER`] by now.
     fn learn(&mut self, now: Instant) {
         let long = |t: &&Taken| now.saturating_duration_since(t.since) >= KNOWN_AFTER;
         let owners: Vec<_> = self.taken.values().filter(long).map(|t| t.owner).collect();
         owners.into_iter().for_each(|owner| self.know(owner, now));
-        // Those who come later make nobody forgotten who was known before.
+        // Owners that become known later never displace those known before, unless these are away.
         while self.known.len() > MAX_KNOWN {
             let away = |known: &Known| now.saturating_duration_since(known.seen) >= FORGOTTEN_AFTER;
             let last = self.known.iter().max_by_key(|(_, known)| (away(known), known.before));
@@ -150,8 +151,8 @@ impl State {
         self.known_so_far += u64::from(known.before == before);
     }
 
-    /// The place of the owner that became known last, where that was after `owner` did. A password
-    /// counts for more than having followed, up to half of all places.
+    /// The place of the owner that became known last, if that was after `owner`. A password counts
+    /// for more than having followed, for up to half of all places.
     fn known_later(&self, owner: Owner, authenticated: bool, all: usize) -> Option<u64> {
         let passwords = self.taken.values().filter(|t| t.authenticated).count();
         let own = self.known.get(&owner).map(|known| known.before);
@@ -167,8 +168,8 @@ impl State {
         self.taken.values().filter(|t| !t.authenticated && t.owner == owner).count()
     }
 
-    /// The latest place of the holder of the most, if that leaves it no fewer than a newcomer who
-    /// has `own` gets.
+    /// The latest place of the owner with the most places, if that owner still has as many as the
+    /// newcomer, who has `own`, will have.
     fn of_the_greediest(&self, own: usize) -> Option<u64> {
         let all = self.taken.iter().filter(|(_, t)| !t.authenticated);
         let (id, most) =
@@ -176,9 +177,9 @@ impl State {
         (most > own + 1).then_some(id)
     }
 
-    /// The place that an owner who is known gives up for its next reader: of those that are not
-    /// held for long the one that has had its turn first, and where all are held for long the last.
-    /// So an alerter that follows for long is not cut by those who come and go.
+    /// The place that a known owner gives up for its next reader: of the places held for a short
+    /// time the one whose turn ended first, or, if all are held for long, the latest. So readers
+    /// that come and go do not cut an alerter that follows for long.
     fn whose_turn_is_over(&self, owner: Owner, now: Instant) -> Option<u64> {
         let own = self.taken.iter().filter(|(_, t)| !t.authenticated && t.owner == owner);
         let mut held = own.map(|(id, t)| (*id, now.saturating_duration_since(t.since)));
@@ -203,7 +204,7 @@ impl State {
 }
 
 impl Seat {
-    /// Ends when another reader takes the place.
+    /// Returns when another reader has taken the place.
     pub(super) async fn evicted(&self) {
         self.cut.cancelled().await;
     }
@@ -247,8 +248,8 @@ mod tests {
         seats.0.locked().taken.values_mut().for_each(|t| t.since = long_ago);
         let alerter = seats.take(client(9), false, (8, 4)).unwrap();
         assert!(strangers[7].cut.is_cancelled());
-        // They come back, and leave it its place: no reader gives up a place to one that has as
-        // many. They take turns among themselves.
+        // Readers that come back do not take its place: no reader gives up a place to one that has
+        // as many. They take turns among themselves.
         let _back: Vec<_> = (0..4).filter_map(|n| seats.take(client(1 + n % 2), false, (8, 4))).collect();
         assert!(!alerter.cut.is_cancelled());
         assert_eq!(seats.taken(), 8);
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!(seats.taken(), 0);
     }
 
-    /// All behind one NAT have the address of the alerter.
+    /// All clients behind one NAT have the address of the alerter.
     #[test]
     fn an_alerter_comes_back_although_strangers_have_all_places_of_its_address() {
         let seats = Seats::default();
@@ -307,7 +308,7 @@ mod tests {
         assert!(seats.take(client(2), false, (4, 4)).is_none(), "they were known later");
         assert!(seats.take(client(9), true, (4, 4)).is_some(), "a password");
         assert!(!back.cut.is_cancelled());
-        // Nor do many who come later make it forgotten.
+        // Many owners that become known later do not displace it.
         drop((back, others));
         for n in 10..=255 {
             known(&seats.take(client(n), false, (4, 4)).unwrap());
@@ -316,7 +317,7 @@ mod tests {
         assert!(seats.0.locked().known.len() <= MAX_KNOWN);
     }
 
-    /// All readers come back at once then, and the strangers may be faster.
+    /// After a restart all readers come back at once, and the strangers may be faster.
     #[test]
     fn who_followed_for_long_is_known_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
@@ -338,7 +339,7 @@ mod tests {
         assert!(strangers[1].cut.is_cancelled());
         let earlier = seats.take(user(1000), false, (2, 2)).unwrap();
         assert!(strangers[0].cut.is_cancelled() && !alerter.cut.is_cancelled());
-        // Both were known before; whoever was known longer stays.
+        // Both were known before; the one known for longer stays.
         assert!(seats.take(client(13), false, (2, 2)).is_none());
         let earliest = seats.take(client(7), false, (2, 2)).unwrap();
         assert!(alerter.cut.is_cancelled() && !earlier.cut.is_cancelled() && !earliest.cut.is_cancelled());

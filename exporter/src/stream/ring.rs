@@ -1,11 +1,11 @@
 //! The bounded ring of records.
 //!
-//! Publishers wait for each other while a record is made; the lock that readers share is held for a
+//! Publishers wait for each other while a record is made. The lock that readers share is held for a
 //! push and a wake-up, and by a reader to clone reference counts, so neither waits for the other's
-//! work. Where the ring is kept, all but the latest records are read back from there: only a reader
-//! that comes back after minutes asks for them. At 8 ranks and 20 steps a second of 250 bytes the
-//! default 8 MiB hold three and a half minutes, at one step a second more than an hour: longer than
-//! an alerter takes to come back.
+//! work. If the ring is kept in a journal, all but the latest records are read back from there:
+//! only a reader that comes back after minutes needs them. With 8 ranks at 20 steps per second of
+//! 250 bytes the default 8 MiB hold three and a half minutes, at one step per second more than an
+//! hour: longer than an alerter takes to come back.
 
 use std::io;
 use std::path::Path;
@@ -33,7 +33,7 @@ impl Default for Limits {
     }
 }
 
-/// Usual size of a record.
+/// The usual size of a record in bytes, for buffers.
 const RECORD_BYTES: usize = 512;
 
 #[derive(Debug)]
@@ -46,10 +46,10 @@ pub struct Ring {
     journal_failures: AtomicU64,
 }
 
-/// What publishers share.
+/// The state of the publishers, under one lock.
 #[derive(Debug)]
 struct Writer {
-    /// Number of the next record.
+    /// The number of the next record.
     next: u64,
     journal: Option<Journal>,
 }
@@ -60,16 +60,16 @@ pub struct Gathered<'a> {
     ring: &'a Ring,
     writer: MutexGuard<'a, Writer>,
     text: String,
-    /// Where each record ends in the text, and whose it is.
+    /// The end of each record in the text, and its sender.
     ends: Vec<(usize, Principal)>,
 }
 
-/// Where a reader begins.
+/// The place in the stream where a reader begins.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Start {
-    /// The last record that the reader has, or that a gap record skipped.
+    /// The number of the last record that the reader has, or that a gap record skipped.
     pub after: u64,
-    /// A gap record to send first.
+    /// The gap record to send first.
     pub gap: Option<Gap>,
 }
 
@@ -81,13 +81,12 @@ pub struct Gap {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// The ring was too small for how long the reader was away.
+    /// The reader was away for longer than the ring holds records.
     FellOff,
-    /// The cursor was given out by another start of this exporter, so more may be lost than is
-    /// known.
+    /// The cursor is from another start of this exporter, so more records may be lost than the
+    /// count says.
     OtherBoot,
-    /// This start of the exporter never gave out the cursor: it was damaged, or is of another
-    /// exporter.
+    /// This start of the exporter never issued the cursor: it is damaged, or from another exporter.
     Ahead,
 }
 
@@ -99,7 +98,7 @@ pub enum Read {
         last: u64,
     },
     Nothing,
-    /// Records after the reader's last one are gone; it goes on after this number.
+    /// Records after the reader's last one are gone; the reader continues after this number.
     Lost {
         gap: Gap,
         after: u64,
@@ -108,7 +107,7 @@ pub enum Read {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
-    /// Over all lives of a ring that is kept.
+    /// Records published since the journal began, not since this start.
     pub published: u64,
     pub evicted: u64,
     pub records: usize,
@@ -117,7 +116,7 @@ pub struct Stats {
 }
 
 impl Ring {
-    /// `boot` names this life of the ring in cursors: random, so that no two are the same.
+    /// Creates a ring in memory. `boot` identifies it in cursors, so it must be random.
     pub fn new(boot: String, limits: Limits) -> Self {
         Self {
             boot,
@@ -129,8 +128,8 @@ impl Ring {
         }
     }
 
-    /// A ring that is kept at `path` and goes on with what earlier processes left there. `boot` is
-    /// its name if there was nothing.
+    /// Opens the ring that is kept at `path` and continues with the records that earlier processes
+    /// left there. `boot` is its id if there were none.
     pub fn kept(boot: String, limits: Limits, path: &Path, kernel_boot: &str) -> io::Result<Self> {
         let (journal, kept) = Journal::open(path, kernel_boot, boot, limits.bytes)?;
         let next = kept.first + kept.records.len() as u64;
@@ -149,16 +148,16 @@ impl Ring {
         &self.boot
     }
 
-    /// Appends the event, dropping records that no longer fit. Any thread; never waits for a
-    /// reader.
+    /// Appends the event and drops records that no longer fit. Any thread may call this; it never
+    /// waits for a reader.
     pub fn push(&self, sender: Principal, event: &Event) {
         let mut batch = self.batch(1);
         batch.add(sender, event);
         batch.publish(None);
     }
 
-    /// Begins to gather what belongs together, about so many records. No one else can publish
-    /// meanwhile.
+    /// Begins a batch of about so many records. Nobody else can publish until it is published or
+    /// dropped.
     pub fn batch(&self, records: usize) -> Gathered<'_> {
         Gathered {
             ring: self,
@@ -182,17 +181,17 @@ impl Ring {
         }
     }
 
-    /// The mark last kept under `key`, by this process or one before it.
+    /// The mark last kept under `key`, by this process or an earlier one.
     pub fn mark(&self, key: &str) -> Option<String> {
         self.writer.locked().journal.as_ref()?.mark(key).map(str::to_owned)
     }
 
-    /// Counts that the ring could not be kept.
+    /// Counts that the journal could not be opened.
     pub fn not_kept(&self) {
         self.journal_failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One line of the stream that is not in the ring: a gap, a heartbeat.
+    /// One line of the stream that is not in the ring: a gap or a heartbeat.
     pub fn aside(&self, seq: u64, event: &Event) -> Bytes {
         let mut text = String::with_capacity(RECORD_BYTES);
         event.write_record(&self.boot, seq, &mut text);
@@ -200,7 +199,7 @@ impl Ring {
         text.into()
     }
 
-    /// Where to begin for a reader that has everything up to `cursor`, or nothing.
+    /// The place to begin for a reader that has every record up to `cursor`, or none.
     pub fn start(&self, cursor: Option<&Cursor>) -> Start {
         let lanes = self.lanes.locked();
         let oldest = lanes.first() - 1;
@@ -218,7 +217,8 @@ impl Ring {
         }
     }
 
-    /// Whose records after this number made room for later ones, in words; empty if nobody's did.
+    /// The senders whose records after this number made room for later ones, as text; empty if
+    /// there are none.
     pub fn given_up_after(&self, after: u64) -> String {
         const NAMED: usize = 4;
         let senders = self.lanes.locked().given_up_after(after);
@@ -240,7 +240,7 @@ impl Ring {
             Taken::Records(pieces) => pieces,
         };
         let last = after + pieces.len() as u64;
-        // A record that was just published is not copied.
+        // A single record in memory is returned without a copy.
         if let [Piece::Text(_)] = pieces[..]
             && let Some(Piece::Text(chunk)) = pieces.pop()
         {
@@ -263,14 +263,14 @@ impl Ring {
         Read::Records { chunk: text.into(), last }
     }
 
-    /// Drops the records that cannot be read back: readers get a gap record.
+    /// Drops the records that cannot be read back; readers get a gap record.
     fn forget_kept(&self, error: &io::Error) {
         tracing::error!(%error, "cannot read what was kept of the stream; records that a reader still wanted are lost");
         self.journal_failures.fetch_add(1, Ordering::Relaxed);
         self.lanes.locked().forget_kept();
     }
 
-    /// Changes whenever a record is published.
+    /// A receiver that changes whenever a record is published.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.head.subscribe()
     }
@@ -295,14 +295,14 @@ impl Gathered<'_> {
         self.ends.push((self.text.len(), sender));
     }
 
-    /// Appends all of it; where the ring is kept, records and mark are, or after a crash neither.
-    /// Returns whether the mark is kept.
+    /// Appends all records. With a journal, records and mark are written together. Returns whether
+    /// the mark was kept.
     pub fn publish(mut self, mark: Option<Mark<'_>>) -> bool {
         if self.ends.is_empty() && mark.is_none() {
             return false;
         }
-        // Before any reader sees them: a number that a reader has must mean the same record for
-        // ever.
+        // Written before any reader sees the records: a number that a reader has must mean the same
+        // record for ever.
         let appended = self.ring.keep(&mut self.writer, self.text.as_bytes(), mark);
         let mark_is_kept = appended.as_ref().is_some_and(|appended| appended.mark);
         if self.ends.is_empty() {
@@ -341,7 +341,8 @@ impl Gap {
         };
         let mut event = Event { lost: Some(self.lost), text: Some(text.into()), ..Event::new(Kind::Gap) };
         if self.why == Why::OtherBoot {
-            // `lost` does not include what is lost of the other start, because that is not known.
+            // `lost` does not include what was lost of the other start, because that number is
+            // unknown.
             event.extra.insert("boot_changed".into(), Value::Bool(true));
         }
         event
@@ -446,7 +447,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the limits, a reader that keeps up sees every record once and in order.
+        /// For all limits, a reader that keeps up sees every record once and in order.
         #[test]
         fn no_record_twice_none_skipped(n in 1i64..400, records in 1usize..50, every in 1i64..20) {
             let ring = ring(records, 100_000);

@@ -1,4 +1,4 @@
-//! Who may report which run, and which runs are followed when there are too many.
+//! Decides who may report which run, and which runs are followed when there are too many.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use crate::drops::Reason;
 use crate::origin::{Outcome, Peer};
 use crate::principal::Principal;
 
-/// Ranks of all runs together: a node has a few dozen, a machine that follows the logs of others
+/// The most ranks of all runs: a node has a few dozen, a machine that follows the logs of others
 /// some thousand.
 pub(super) const MAX_RANKS: usize = 6144;
-/// Of all runs of one user.
+/// The most ranks of all runs of one user.
 pub(super) const MAX_RANKS_OF_USER: usize = 2048;
-/// A user has so many even where others have all of those: as many ranks as a node has, and some.
+/// The ranks that a user may have even if [`MAX_RANKS`] is reached: somewhat more than a node has.
 pub(super) const RANKS_KEPT: usize = 32;
-/// Of all users together.
+/// The most ranks beyond [`MAX_RANKS`], which all users share.
 pub(super) const MAX_RANKS_KEPT: usize = 1024;
 
-/// Whose a run of `owner` is once `speaker` has sent an event of this kind; `None` where it may
+/// The owner of a run of `owner` after `speaker` has sent an event of this kind; `None` if it may
 /// not.
 ///
-/// A run that root opened becomes that of the first other user who makes a step in it: a launcher
-/// that is root starts it for somebody, and whoever else speaks first is not who trains. One in
-/// which root made a step itself (`settled`) stays root's.
+/// A run that root opened becomes that of the first other user who reports a step: a launcher of
+/// root starts it for somebody, and a user who only sends other events does not train it. A run in
+/// which root itself reported a step (`settled`) stays root's.
 pub(super) fn owner_after(
     owner: Principal,
     settled: bool,
@@ -41,15 +41,14 @@ pub(super) fn owner_after(
 }
 
 impl Training {
-    /// The owner of the run, where `principal` may not send an event of this kind for it.
+    /// The owner of the run, if `principal` may not send an event of this kind for it.
     pub fn not_theirs(&self, run: &str, principal: Principal, kind: Kind, now: f64) -> Option<Principal> {
         let is_silent = |heard: f64| now - heard > self.options.forget_after;
         let (owner, settled) = match self.runs.get(run) {
             Some(run) if run.is_completed() && !run.is_connected() => return None,
             Some(run) if run.is_over() && !run.is_connected() && is_silent(run.heard) => return None,
             Some(run) => (run.owner, run.settled),
-            // For a run that was not followed for want of room, or before a restart of this
-            // exporter.
+            // The run found no room, or was reported before a restart of this exporter.
             None => {
                 let past = self.archive.runs.get(run)?;
                 (!past.completed && !is_silent(past.heard)).then_some((past.owner, past.settled))?
@@ -59,13 +58,13 @@ impl Training {
         (owner_after(owner, settled, principal, kind).is_none() && !shared()).then_some(owner)
     }
 
-    /// Whether root opened the run and it becomes that of `principal` by a step, and not before.
+    /// Whether root opened the run, and only a step makes it that of `principal`.
     pub fn waits_for_step(&self, run: &str, principal: Principal, now: f64) -> bool {
         let refuses = |kind| self.not_theirs(run, principal, kind, now).is_some();
         refuses(Kind::Hello) && !refuses(Kind::Step)
     }
 
-    /// Follows a run, if `principal` may report it and there is room, made where it can be.
+    /// Follows a run if `principal` may report it and there is room, or room can be made.
     pub fn admit(&mut self, run: &str, kind: Kind, principal: Principal, now: f64) -> Result<(), Reason> {
         if let Some(known) = self.runs.get(run) {
             if known.owner == principal {
@@ -74,7 +73,7 @@ impl Training {
             if self.not_theirs(run, principal, kind, now).is_some() {
                 return Err(Reason::NotOwner);
             }
-            // Its `bye` came: the next reporter begins anew.
+            // The run has sent its `bye`: the next reporter begins it anew.
             let joins = owner_after(known.owner, known.settled, principal, kind).is_some();
             if !known.is_over() || known.is_connected() || joins {
                 return Ok(());
@@ -96,7 +95,7 @@ impl Training {
         Ok(())
     }
 
-    /// Whether one more rank of a run is followed, or this one is already. Each takes some
+    /// Whether the rank is followed already, or there is room for one more. Each takes some
     /// kilobytes, and a user can name a thousand in each of many runs.
     pub(super) fn has_room_for_rank(&self, run: &str, rank: u32) -> bool {
         let Some(run) = self.runs.get(run) else { return true };
@@ -114,7 +113,7 @@ impl Training {
         all < MAX_RANKS && (own < MAX_RANKS_OF_USER || run.owner == Principal::Exporter)
     }
 
-    /// Counts that `principal` reported a run of `owner`, and logs it once in a while.
+    /// Counts that `principal` reported a run of `owner`, and logs it at a limited rate.
     pub fn refuse(&mut self, run: &str, owner: Principal, principal: Principal, now: f64) {
         self.drops.refuse(Reason::NotOwner, principal, 1);
         if let Some(known) = self.runs.get_mut(run) {
@@ -125,8 +124,8 @@ impl Training {
         }
     }
 
-    /// Counts that a source or job of `whose` was forgotten for one that `principal` named, and
-    /// logs it once in a while.
+    /// Counts that a source or job of `whose` was dropped for one that `principal` named, and logs
+    /// it at a limited rate.
     pub fn forgot_sources(&mut self, whose: Principal, principal: Principal, now: f64) {
         self.drops.refuse(Reason::Sources, whose, 1);
         if self.logged_refusals.is_due(Reason::Sources, whose, now) {
@@ -134,7 +133,7 @@ impl Training {
         }
     }
 
-    /// Counts `n` parts of an event that a limit leaves out, and logs whose once in a while.
+    /// Counts `n` parts of an event that a limit leaves out, and logs their user at a limited rate.
     /// Returns whether it was logged.
     pub(super) fn leave_out(
         &mut self,
@@ -151,7 +150,7 @@ impl Training {
         is_due
     }
 
-    /// Counts that a connection is over a limit, and logs whose once in a while. Returns whether it
+    /// Counts a connection over a limit, and logs its user at a limited rate. Returns whether it
     /// was logged.
     pub fn refuse_connection(&mut self, peer: Peer, reason: Reason, now: f64) -> bool {
         let principal = Principal::from_uid(Some(peer.uid));
@@ -183,7 +182,7 @@ impl Training {
         Outcome::Dropped(reason)
     }
 
-    /// Whether another run can be followed, in the place of one that gives way where need be.
+    /// Whether another run can be followed, if necessary in place of one that is dropped.
     fn has_room(&mut self, name: &str, kind: Kind, principal: Principal, now: f64) -> bool {
         if self.runs.len() < self.options.max_runs {
             return true;
@@ -199,10 +198,10 @@ impl Training {
         self.victim(kind, principal, now).is_some()
     }
 
-    /// The run that gives way. Among one user's own runs, a run reported within `linger` stays, or
-    /// two would take turns and neither be followed. A run that never made a step gives way to one
-    /// that brings its first, so that a user who sends `hello` for many runs keeps no training run
-    /// off the page.
+    /// The run to drop. Among one user's own runs, one reported within `linger` stays, or two would
+    /// replace each other in turn. A run without a step is dropped for one that reports its first
+    /// step, so that a user who sends `hello` for many runs keeps no training run off the metrics
+    /// page.
     fn victim(&self, kind: Kind, principal: Principal, now: f64) -> Option<Arc<str>> {
         Newcomer { principal, kind, now, linger: self.options.linger }.victim(self.runs.values())
     }
@@ -232,8 +231,8 @@ impl Training {
         let settled = known.is_some_and(|past| past.settled && owner.is_trusted());
         let mut run = Run::new(Arc::clone(&name), owner, past, now);
         run.settled = settled;
-        // After a crash the trainers connect again in whatever order: which of those of one job had
-        // which run is known from what was saved.
+        // After a crash the trainers reconnect in any order. The saved state shows which of the
+        // trainings of one job had which run.
         self.urgent |= kind == Kind::Hello;
         if self.logged.has_room(now) {
             tracing::info!(run = %name, attempt = run.epoch.attempt, "following a run");

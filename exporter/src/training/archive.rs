@@ -1,9 +1,10 @@
-//! What is remembered of runs across restarts of this exporter: attempts and last steps, so that a
-//! trainer that went on meanwhile is not taken for one that restarted, nor the other way round.
+//! The state of runs that survives a restart of this exporter: attempts and last steps. Without it,
+//! a trainer that went on meanwhile would look restarted, or a restarted one would look as if it
+//! went on.
 //!
-//! One small JSON file, replaced as a whole by rename: after a crash it is the old one or the new
-//! one. A file that cannot be read is set aside and forgotten; that costs an attempt number, never
-//! a start.
+//! The state is one small JSON file, replaced by a rename: a crash leaves the old or the new one. A
+//! file that cannot be read is renamed and ignored. That costs attempt numbers, but never the
+//! start.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,24 +16,24 @@ use crate::persisted_state;
 use crate::principal::Principal;
 
 const FILE: &str = "runs.json";
-/// Runs remembered, and ranks of all of them; of the user with the most ranks, the run with the
-/// oldest report goes first.
+/// The most runs kept, and the most ranks of all of them. Above it, the user with the most ranks
+/// loses the run with the oldest report.
 const MAX_RUNS: usize = 1024;
 const MAX_RANKS: usize = 16 * MAX_RUNS;
-/// A run is forgotten after this long.
+/// Seconds without reports after which a run is dropped.
 const KEEP_SECONDS: f64 = 14.0 * 86_400.0;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct PastRun {
     pub(super) attempt: u32,
     pub(super) heard: f64,
-    /// Whose it was.
+    /// The owner of the run.
     #[serde(default)]
     pub(super) owner: Principal,
-    /// Root itself made a step in this run of root's.
+    /// Whether root itself reported a step of this run.
     #[serde(default)]
     pub(super) settled: bool,
-    /// All its ranks sent `bye` with a good end: any user may take it over.
+    /// Whether all its ranks sent `bye` with a good end, so that any user may take it over.
     #[serde(default)]
     pub(super) completed: bool,
     pub(super) ranks: BTreeMap<u32, PastRank>,
@@ -47,14 +48,14 @@ pub(super) struct PastRank {
     pub(super) pid: Option<u32>,
 }
 
-/// Everything that is remembered; the text of the file.
+/// The contents of the file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Archive {
     pub(super) runs: BTreeMap<String, PastRun>,
 }
 
 impl Archive {
-    /// What an earlier start left in `dir`; nothing when there was none.
+    /// Loads what an earlier process left in `dir`; empty if there is nothing.
     pub fn load(dir: &Path) -> Self {
         let path = dir.join(FILE);
         let text = match persisted_state::read(&path, u64::MAX) {

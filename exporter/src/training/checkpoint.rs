@@ -9,27 +9,27 @@ use stepwatch_wire::{CkptPhase, Event, Value};
 
 use crate::principal::Principal;
 
-/// Closer together, two are parts of one whose step is not known.
+/// Two checkpoints within this time are parts of one, if their step is not known.
 const APART_SECONDS: f64 = 10.0;
 
-/// Where a run puts its checkpoints, for the collectors of this node.
+/// The place of a run's checkpoints, for the collectors of this node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CheckpointPlace {
     pub run: String,
-    /// The last one, by the name that its writer gave: maybe a directory that is gone by now, or a
-    /// path of a container.
+    /// The path of the last checkpoint, as its writer gave it. The directory may be gone by now, or
+    /// the path may be one inside a container.
     pub path: Option<PathBuf>,
     pub bytes: Option<f64>,
-    /// Seconds from one to the next.
+    /// Seconds from one checkpoint to the next.
     pub every: Option<f64>,
     pub writing: bool,
-    /// Whose word it is.
+    /// The principal who reported it.
     pub principal: Principal,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Checkpoints {
-    /// Ranks writing now, and since when.
+    /// The ranks that are writing, and the Unix times when they began.
     writing: BTreeMap<u32, f64>,
     pub(super) last_success: Option<f64>,
     pub(super) last_step: Option<i64>,
@@ -57,7 +57,7 @@ impl Checkpoints {
             Some(CkptPhase::Start) => {
                 self.writing.insert(rank, ts);
             }
-            // A trainer that only reports "saved" means the end.
+            // If a trainer reports only "saved", that is the end of the checkpoint.
             Some(CkptPhase::End) | None => self.saved(event, rank, ts),
             Some(CkptPhase::Fail) => {
                 self.writing.remove(&rank);
@@ -84,7 +84,7 @@ impl Checkpoints {
         self.bytes = number(&["bytes", "size"]).or(self.bytes);
     }
 
-    /// Each rank of a sharded checkpoint may report it.
+    /// Measures the interval of checkpoints. Each rank of a sharded one may report it.
     fn paced(&mut self, event: &Event, ts: f64) {
         let same = event.step.is_some() && event.step == self.last_step;
         let gap = self.last_success.map(|last| ts - last).filter(|gap| *gap > APART_SECONDS && !same);
@@ -102,7 +102,7 @@ impl Checkpoints {
         }
     }
 
-    /// A rank that died or restarted is not writing any more.
+    /// Records that a rank that died or restarted no longer writes.
     pub(super) fn abandon(&mut self, rank: u32) {
         self.writing.remove(&rank);
     }

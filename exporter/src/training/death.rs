@@ -5,7 +5,7 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::rank::Rank;
 
-/// What can be seen of a process whose connection closed.
+/// The state of a process whose connection closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessFate {
     Gone,

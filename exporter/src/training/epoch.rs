@@ -1,76 +1,76 @@
-//! Which attempt of the job a step belongs to.
+//! Decides which attempt of the job a step belongs to.
 //!
-//! A job that dies resumes from its last checkpoint, so its steps go backwards; to a detector that
-//! looks like a loss that jumped and must not be compared across. The rule here: a source of a rank
-//! going backwards, or a new process taking over a rank, begins a new attempt of the whole run, and
-//! the other ranks and sources join it.
+//! A job that dies resumes from its last checkpoint, so its steps go backwards. A detector must not
+//! compare losses across that. The rule: if a source of a rank goes backwards, or a new process
+//! takes over a rank, a new attempt of the whole run begins, and the other ranks and sources join
+//! it.
 //!
 //! Several sources may report the same rank, each at its own pace: a TensorBoard file is two
-//! minutes behind, a log line comes at once. So every source has its own place in the run. A
-//! restart is counted when the first source shows it, and what another source still reports of the
-//! attempt before is recognised by its time. While the trainer itself reports, only it begins an
-//! attempt, because its reports are never late and never read twice.
+//! minutes behind, a log line arrives at once. So every source has its own position in the run. A
+//! restart is counted when the first source shows it; later reports about the previous attempt are
+//! recognised by their time. While the trainer itself reports, only it begins an attempt, because
+//! its reports are never late and never read twice.
 
 use crate::origin::Priority;
 use std::sync::Arc;
 
-/// A source that is silent for this long no longer leads: the next exact one does.
+/// A source without reports for this long no longer leads; the next most exact one does.
 const LEAD_SECONDS: f64 = 300.0;
-/// Packets of the earlier attempt may still arrive for this long after the first one of the new.
+/// Packets of the previous attempt may still arrive for this long after the first one of the new.
 const IN_FLIGHT_SECONDS: f64 = 5.0;
-/// How far the clocks that two sources write may be apart: some write whole seconds.
+/// The greatest difference between the clocks of two sources: some write whole seconds.
 const CLOCK_SECONDS: f64 = 1.0;
-/// A source without reports for this long may have been replaced by another of its kind.
+/// Seconds without reports after which another source of its kind may have replaced a source.
 const REPLACED_SECONDS: f64 = 5.0;
-/// Sources of one rank; the one that is silent for longest makes room.
+/// The most sources of a rank; above it, the one without reports for longest is dropped.
 const MAX_SOURCES: usize = 8;
 
-/// A step that is further ahead than this is a mistake until the next one confirms it: a number
-/// from elsewhere, or damage.
+/// A step further ahead than this is ignored until the next one confirms it: it may be a number
+/// from elsewhere, or damaged.
 pub(super) const MAX_STEP_JUMP: i64 = 100_000;
 
-/// Whether a step is too far ahead of the one before.
+/// Whether a step is too far ahead of the previous one.
 pub(super) fn is_jump(before: i64, step: i64) -> bool {
     step.saturating_sub(before) > MAX_STEP_JUMP
 }
 
-/// The run's side: which attempt it is in.
+/// The current attempt of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RunEpoch {
     pub(super) attempt: u32,
     began: f64,
-    /// When its first step happened, where the source gave it.
+    /// The time of its first step, if the source gives one.
     began_at: Option<f64>,
     first_step: i64,
 }
 
-/// A rank's side: how far it got, and in which attempt.
+/// The progress of a rank, and its attempt.
 #[derive(Debug, Clone)]
 pub(super) struct RankEpoch {
     pub(super) attempt: u32,
     pub(super) last: Option<i64>,
     lead: Option<(Priority, f64)>,
     sources: Vec<SourceProgress>,
-    /// The new process that sent `hello` for this rank and has not stepped yet.
+    /// The pid of the new process that sent `hello` for this rank and has not stepped yet.
     newborn: Option<u32>,
-    /// A step that was too far ahead to be accepted alone.
+    /// The last step that was too far ahead to be accepted alone.
     doubted: Option<i64>,
-    /// The launcher itself declared that the next step is of the run's attempt.
+    /// Whether the launcher declared that the next step belongs to the run's attempt.
     certain: bool,
 }
 
-/// Who reports a step.
+/// The reporter of a step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Speaker<'a> {
     pub(super) priority: Priority,
-    /// Which source; `None` is the trainer itself.
+    /// The name of the source; `None` is the trainer itself.
     pub(super) name: Option<&'a Arc<str>>,
-    /// When the step was true, as the source gives it.
+    /// The step's Unix time in seconds, if the source gives one.
     pub(super) ts: Option<f64>,
     pub(super) now: f64,
 }
 
-/// A source of a rank, and how far it has got.
+/// A source of a rank, and its progress.
 #[derive(Debug, Clone)]
 struct SourceProgress {
     priority: Priority,
@@ -79,22 +79,22 @@ struct SourceProgress {
     last: Option<i64>,
     last_ts: Option<f64>,
     heard: f64,
-    /// It went back, which was not accepted yet.
+    /// A step that went back, which is not yet accepted as a restart.
     back: Option<i64>,
-    /// It declared that a new process writes it.
+    /// The source announced a new writer that has not stepped yet.
     reborn: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Observed {
-    /// Of an attempt that the run has left.
+    /// The step belongs to an earlier attempt of the run.
     Past,
     Step {
-        /// Steps that the rank advanced by; 0 for more about a step already seen.
+        /// Steps that the rank advanced by; 0 for more metrics of a step already reported.
         advanced: i64,
-        /// The last step before the run went back, when this step began a new attempt.
+        /// The last step before the restart, if this step began a new attempt.
         restarted_from: Option<i64>,
-        /// It comes from the most exact active source.
+        /// Whether the value comes from the most exact active source.
         leads: bool,
     },
 }
@@ -109,20 +109,20 @@ impl RunEpoch {
         *self = Self { attempt, began: who.now, began_at: who.ts, first_step: step };
     }
 
-    /// Whether a step may be of the attempt before, overtaken by another rank's first step of this
-    /// one.
+    /// Whether a step may belong to the previous attempt: the first step of the new one, from
+    /// another rank, can overtake it.
     fn is_in_flight(&self, step: i64, now: f64) -> bool {
         now - self.began < IN_FLIGHT_SECONDS && step > self.first_step
     }
 
-    /// Whether a step happened before this attempt began. A clock that is wrong mutes a source only
-    /// for a while.
+    /// Whether a step happened before this attempt began. A wrong clock excludes a source only for
+    /// [`LEAD_SECONDS`].
     fn is_past(&self, who: Speaker<'_>) -> bool {
         let before = self.began_at.zip(who.ts).is_some_and(|(began, ts)| ts < began - CLOCK_SECONDS);
         before && who.priority != Priority::Client && who.now - self.began < LEAD_SECONDS
     }
 
-    /// Whether a source that has not shown the restart itself still reports the attempt before.
+    /// Whether a source that has not shown the restart still reports the previous attempt.
     fn is_left_by(&self, step: i64, who: Speaker<'_>) -> bool {
         if who.priority == Priority::Client || who.ts.is_none() || self.began_at.is_none() {
             return self.is_in_flight(step, who.now);
@@ -130,7 +130,7 @@ impl RunEpoch {
         self.is_past(who)
     }
 
-    /// Moves to an attempt that the trainer's launcher counted, if it is a later one.
+    /// Moves to an attempt that the launcher counted, if it is later. Returns whether it is.
     pub(super) fn raise(&mut self, attempt: u32, step: i64, who: Speaker<'_>) -> bool {
         let later = attempt > self.attempt;
         if later {
@@ -158,13 +158,13 @@ impl SourceProgress {
         self.priority == who.priority && self.name.as_ref() == who.name
     }
 
-    /// Whether a step was written after the last one, as far as is known.
+    /// Whether a step was written after the last one; true if a time is unknown.
     fn is_later(&self, ts: Option<f64>) -> bool {
         self.last_ts.zip(ts).is_none_or(|(before, ts)| ts > before)
     }
 
-    /// Whether it goes back. A file whose loggers take turns may do so by a step that was summed up
-    /// late: only what goes on from there has gone back.
+    /// Whether the source goes back. In a file with several loggers, one step may be written late.
+    /// There it counts only if the next step continues from it.
     fn goes_back(&mut self, step: i64, ts: Option<f64>) -> bool {
         let back = self.last.is_some_and(|last| step < last)
             && (self.priority == Priority::Client || self.is_later(ts));
@@ -188,7 +188,7 @@ impl RankEpoch {
         Self { attempt, last, lead: None, sources: Vec::new(), newborn: None, doubted: None, certain: false }
     }
 
-    /// As it was before this exporter was restarted.
+    /// The state before a restart of this exporter.
     pub(super) fn restored(attempt: u32, last: i64, lead: Priority, now: f64) -> Self {
         let who = Speaker { priority: lead, name: None, ts: None, now };
         let source = SourceProgress { last: Some(last), ..SourceProgress::new(who, attempt) };
@@ -203,7 +203,7 @@ impl RankEpoch {
         self.newborn = Some(pid);
     }
 
-    /// A source declares that what it reports from here on is of a new process.
+    /// Records that a source announced a new process; its later reports are of that one.
     pub(super) fn source_reborn(&mut self, who: Speaker<'_>, run: &RunEpoch) {
         let at = self.source_index(who, None, run);
         if let Some(source) = self.sources.get_mut(at) {
@@ -211,21 +211,22 @@ impl RankEpoch {
         }
     }
 
-    /// The next step comes from this process. A child that sent `hello` for its parent's rank, as a
-    /// data loader's worker might, is not the one that steps.
+    /// Records that the next step comes from this process. A child that sent `hello` for its
+    /// parent's rank, such as a data loader's worker, does not step.
     pub(super) fn stepped_by(&mut self, pid: Option<u32>) {
         if pid.is_some() && self.newborn != pid {
             self.newborn = None;
         }
     }
 
-    /// The next step is of the run's current attempt for certain.
+    /// Records that the next step certainly belongs to the run's current attempt.
     pub(super) fn counted_by_launcher(&mut self) {
         self.certain = true;
     }
 
-    /// Whether a step is so far ahead of the rank's last, or of the run's `here` when the rank has
-    /// none, that it is not accepted alone. It is accepted if the step after it goes on from there.
+    /// Whether a step is so far ahead that it is not accepted alone: of the rank's last step, or of
+    /// the run's step `here` if the rank has none. It is accepted if the next step continues from
+    /// it.
     pub(super) fn doubts(&mut self, step: i64, here: Option<i64>) -> bool {
         let jumped = self.last.or(here).is_some_and(|before| is_jump(before, step));
         let before = core::mem::replace(&mut self.doubted, jumped.then_some(step));
@@ -286,8 +287,8 @@ impl RankEpoch {
         self.lead.is_some_and(|(lead, at)| lead == Priority::Client && now - at <= LEAD_SECONDS)
     }
 
-    /// Index of the source among those of the rank; a new one is added. A new file takes the place
-    /// of the one that ended, when it reports an earlier step at a later time.
+    /// The index of the source; a new one is added. A new file replaces one that ended, if it
+    /// reports an earlier step at a later time.
     fn source_index(&mut self, who: Speaker<'_>, step: Option<i64>, run: &RunEpoch) -> usize {
         if let Some(at) = self.sources.iter().position(|t| t.is(who)) {
             return at;
@@ -309,7 +310,7 @@ impl RankEpoch {
                 self.sources.swap_remove(at);
             }
         }
-        // The trainer's own first report is of the attempt that the rank is in: it never reports
+        // The trainer's own first report belongs to the rank's attempt, because it never reports
         // the past.
         let attempt = if who.priority == Priority::Client { self.attempt } else { run.attempt };
         let last = if who.priority == Priority::Client && self.sources.is_empty() { self.last } else { None };
@@ -317,7 +318,7 @@ impl RankEpoch {
         self.sources.len() - 1
     }
 
-    /// A source comes along to the run's attempt, and with it the rank.
+    /// Moves a source and its rank to the run's attempt.
     fn join(&mut self, at: usize, run: &RunEpoch) {
         if let Some(source) = self.sources.get_mut(at) {
             source.join(run.attempt);
@@ -373,7 +374,7 @@ mod tests {
         let late = ranks[7].observe(&mut run, 103, by(Client, 0.0));
         assert_eq!(late, step(1));
         assert_eq!(ranks[0].observe(&mut run, 100, by(Client, 50.0)), restart(102));
-        // Still on its way from the attempt that ended, then the rank comes along.
+        // A packet of the previous attempt is in flight. Afterwards the rank joins.
         assert_eq!(ranks[7].observe(&mut run, 104, by(Client, 50.1)), step(1));
         assert_eq!(ranks[7].attempt, 0);
         for rank in &mut ranks[1..] {
@@ -412,12 +413,12 @@ mod tests {
         assert_eq!(rank.observe(&mut run, 21, by(Client, 1.0)), step(0));
         assert_eq!(rank.observe(&mut run, 3, by(Log, 2.0)), adds(0), "read again");
         assert_eq!(run.attempt, 0);
-        // The client has been silent for long: the log leads, and may restart.
+        // The client has not reported for long, so the log leads and may begin an attempt.
         assert_eq!(rank.observe(&mut run, 22, by(Log, 400.0)), step(1));
         assert_eq!(rank.observe(&mut run, 5, by(Log, 401.0)), restart(22));
     }
 
-    /// A report at `now` of a step that was true at `ts`.
+    /// A report at `now` of a step with the time `ts`.
     fn speaker(priority: Priority, name: &Arc<str>, ts: f64, now: f64) -> Speaker<'_> {
         Speaker { priority, name: Some(name), ts: Some(ts), now }
     }
@@ -433,7 +434,7 @@ mod tests {
                 rank.observe(&mut run, s - 12, speaker(File, &old, ts(s - 12), ts(s)));
             }
         }
-        // Killed after step 150, resumed from 100 two minutes later.
+        // The job is killed after step 150 and resumes from 100 two minutes later.
         let again = |s: i64| 1620.0 + (s - 100) as f64 * 10.0;
         let shown = rank.observe(&mut run, 100, speaker(Log, &log, again(100), again(100)));
         assert_eq!(shown, Observed::Step { advanced: 1, restarted_from: Some(150), leads: false });
@@ -457,12 +458,12 @@ mod tests {
         for s in 1..=50 {
             rank.observe(&mut run, s, speaker(File, &a, s as f64, 60.0));
         }
-        // Another writer of the same process, whose file is read after the first.
+        // Another writer of the same process, whose file is read after the first one.
         for s in 1..=50 {
             rank.observe(&mut run, s, speaker(File, &b, s as f64 + 0.1, 60.0));
         }
         assert_eq!(run.attempt, 0);
-        // One step summed up late is no restart.
+        // One step that is written late is no restart.
         rank.observe(&mut run, 49, speaker(File, &a, 51.0, 61.0));
         rank.observe(&mut run, 51, speaker(File, &a, 51.5, 61.5));
         assert_eq!(run.attempt, 0);

@@ -224,7 +224,7 @@ pub static FAMILIES: &[&Family] = &[
     &RUNS,
 ];
 
-/// Metrics of a step that are a gauge of the run, and what one unit of them is in base units.
+/// Metrics of a step that are gauges of the run, each with the factor to its base unit.
 pub(super) static GAUGES: [(&str, &Family, f64); 10] = [
     (metric::LOSS, &LOSS, 1.0),
     (metric::GRAD_NORM, &GRAD_NORM, 1.0),
@@ -238,6 +238,6 @@ pub(super) static GAUGES: [(&str, &Family, f64); 10] = [
     (metric::TFLOPS_REPORTED, &FLOPS_REPORTED, 1e12),
 ];
 
-/// Metrics that have a place of their own beside [`GAUGES`]; all others are custom.
+/// Metrics with families of their own beside [`GAUGES`]; all others are custom.
 pub(super) const ELSEWHERE: &[&str] =
     &[metric::STEP_TIME, metric::TOKENS, metric::MFU, metric::SKIPPED, metric::NAN_ITERATIONS];

@@ -1,10 +1,10 @@
-//! The last value of a metric of the whole run, of which several ranks and sources may each have
-//! their own.
+//! The last value of a metric of the whole run. Several ranks and sources may report different
+//! ones.
 
-/// Another rank may take over when the one that reported is silent for this long.
+/// Seconds without reports of a rank after which a higher rank may replace its value.
 const STALE_SECONDS: f64 = 60.0;
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct At {
     pub(super) attempt: u32,
@@ -20,15 +20,15 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
-    /// Whether a value from `at` represents the run: that of the lowest rank that reports does, in
-    /// the order of its steps.
+    /// Whether a value from `at` represents the run: only that of the lowest reporting rank does,
+    /// in the order of its steps.
     pub(super) fn accepts(slot: Option<&Self>, at: At) -> bool {
         let Some(Self { at: held, .. }) = slot else { return true };
         let leads = at.rank <= held.rank || at.now - held.now > STALE_SECONDS;
         leads && (at.attempt, at.step) >= (held.attempt, held.step)
     }
 
-    /// Takes a finite value that represents the run; true when it did.
+    /// Stores a finite value that represents the run. Returns whether it was stored.
     pub(super) fn offer(slot: &mut Option<Self>, value: f64, at: At) -> bool {
         let takes = value.is_finite() && Self::accepts(slot.as_ref(), at);
         if takes {

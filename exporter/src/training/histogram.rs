@@ -1,5 +1,5 @@
-//! Step durations of one rank, in fixed buckets: 20 ms of a toy to ten minutes of a stalled giant,
-//! finest where real steps are.
+//! Step durations of one rank, in fixed buckets from 20 ms (a toy) to ten minutes (a stalled
+//! giant), finest in the usual range.
 
 use crate::samples::Distribution;
 

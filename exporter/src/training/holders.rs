@@ -1,16 +1,16 @@
-//! Which processes have the ranks of a run.
+//! Finds the processes that hold the ranks of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::Training;
 
-/// Of each, files of its process and of its ancestors are read.
+/// The most holders returned. The caller reads files of each and of its ancestors.
 const MAX_HOLDERS: usize = 8;
 
 impl Training {
-    /// Processes that are connected as a rank, or started one that is. None where the launcher or
-    /// scheduler has counted more restarts than were seen: the processes that are left are about to
+    /// Processes that are connected as a rank, or that started such a one. Empty if the launcher or
+    /// scheduler has counted more restarts than this exporter: the remaining processes are about to
     /// end.
     pub fn holders(&self, run: &str, rank: u32, restarts: Option<u32>) -> Vec<u32> {
         let Some(run) = self.runs.get(run) else { return Vec::new() };
@@ -23,19 +23,19 @@ impl Training {
         own.into_iter().chain(launchers).take(MAX_HOLDERS).collect()
     }
 
-    /// The process that last was a rank.
+    /// The last process of a rank.
     pub fn pid_of(&self, run: &str, rank: u32) -> Option<u32> {
         let now = self.runs.get(run).and_then(|run| run.ranks.get(&rank)?.pid);
         now.or_else(|| self.archive.runs.get(run)?.ranks.get(&rank)?.pid)
     }
 
-    /// Whether the run was ever reported, also before this exporter was restarted.
+    /// Whether the run was ever reported, also before a restart of this exporter.
     pub fn knows(&self, run: &str) -> bool {
         self.runs.contains_key(run) || self.archive.runs.contains_key(run)
     }
 
-    /// Whether there may be a run beside this one, as [`stepwatch_wire::run_name::beside`] calls
-    /// it.
+    /// Whether there may be a run beside this one, named as [`stepwatch_wire::run_name::beside`]
+    /// does.
     pub fn has_beside(&self, run: &str) -> bool {
         let prefix = format!("{run}.");
         let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);

@@ -1,4 +1,4 @@
-//! A run that turns out to be another: what was reported under one name continues under the other.
+//! Renames or merges a run: its reports under one name continue under another.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::{Training, of_run};
 use crate::principal::Principal;
 
 impl Training {
-    /// Publishes on the stream that the run is over under its old name, and who its ranks are under
-    /// the new one. `by` must be allowed to report both.
+    /// Moves a run to another name. Returns the events that end its ranks under the old name and
+    /// introduce them under the new one. `by` must be allowed to report both.
     pub fn join(&mut self, now: f64, by: Principal, from: &str, to: &str) -> Vec<Event> {
         let mut out = Vec::new();
         if from == to {
@@ -80,7 +80,7 @@ impl Run {
         hello
     }
 
-    /// Takes over the state of another run that is the same as this one.
+    /// Merges the state of another run that is the same as this one.
     fn adopt(&mut self, other: Self) {
         self.world = self.world.or(other.world);
         self.owner = self.owner.joined_by(other.owner).unwrap_or(self.owner);

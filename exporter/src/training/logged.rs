@@ -1,17 +1,16 @@
-//! Lines of the log that any process of this node can cause. Their content is on the stream as
-//! well, every time. The log is limited to so many a minute, and gives the number of those left
-//! out.
+//! Limits log lines that any process of this node can cause to a number a minute, and logs how many
+//! were left out. The stream has every one of these events.
 
 const MINUTE: f64 = 60.0;
-/// Connections that report at once do not come in the order of their times. A clock that was set
-/// back by more begins a new minute.
+/// Seconds that a report may be older than the previous one, because connections report
+/// concurrently. A clock that was set back further begins a new minute.
 const DISORDER: f64 = 1.0;
-/// A job of 256 ranks on a node may die as a whole.
+/// The most lines a minute. A job of 256 ranks on a node may die as a whole.
 const LINES: u32 = 300;
 
 #[derive(Debug, Default)]
 pub(super) struct Logged {
-    /// When the minute began that is counted.
+    /// The Unix time when the current minute began.
     began: f64,
     lines: u32,
     left_out: u64,
@@ -30,7 +29,7 @@ impl Logged {
         room
     }
 
-    /// How many lines were left out in the minute that is over, if it is.
+    /// How many lines the previous minute left out, if a new one begins; else 0.
     fn next_minute(&mut self, now: f64) -> u64 {
         if (-DISORDER..MINUTE).contains(&(now - self.began)) {
             return 0;

@@ -1,12 +1,12 @@
-//! What has been reported of the last steps of a rank, by metric. It merges several sources into
-//! one set of values.
+//! Records by metric what has been reported of the last steps of a rank, to merge several sources
+//! into one set of values.
 //!
-//! Each metric of a step is taken from the source that reports it first and streamed once. What a
-//! second source adds is taken too; what it repeats is dropped, unless it is the more exact one:
-//! then it corrects the page, and the stream keeps what has been judged already.
+//! Each metric of a step is streamed once, from the source that reports it first. What a second
+//! source adds is streamed too. What it repeats is dropped, unless that source is more exact: then
+//! it corrects the metrics page, but not the stream, which has been evaluated already.
 //!
-//! Neighbouring steps of one source carry the same metrics, so they are kept as ranges: a file that
-//! is two minutes behind is recognised at a few hundred bytes a rank.
+//! Neighbouring steps of one source have the same metrics, so they are kept as ranges: a few
+//! hundred bytes a rank are enough for a file that is two minutes behind.
 
 use std::collections::BTreeMap;
 
@@ -15,60 +15,60 @@ use stepwatch_wire::{Event, Metrics};
 
 use crate::origin::Priority;
 
-/// Ranges remembered a rank; the ones that ended first go first.
+/// The most ranges kept of a rank; those that ended first are dropped first.
 const MAX_RANGES: usize = 128;
-/// Metrics that are distinguished in a run; further ones count as one.
+/// The most metrics that are distinguished in a run; further ones share one bit.
 const MAX_NAMES: usize = 120;
 
-/// A set of metrics.
+/// A set of metrics, one bit each.
 type Bits = u128;
 
-/// The parts of the step's time, all of them together.
+/// The parts of the step's time share one bit.
 const PARTS: Bits = 1;
-/// The loss, or the gradient norm, was no number, or missing.
+/// The loss or the gradient norm was not a number, or missing.
 const LOST_LOSS: Bits = 1 << 1;
 const LOST_NORM: Bits = 1 << 2;
 /// Metrics beyond [`MAX_NAMES`].
 const OTHERS: Bits = 1 << 3;
 const FIRST_NAME: usize = 4;
 
-/// A client reports the statistics of many layers in parts, and none of them twice.
+/// A client reports the statistics of many layers in several events, and none of them twice.
 fn is_parted(bit: Bits, by: Priority) -> bool {
     bit == OTHERS && by == Priority::Client
 }
 
-/// The bits of a run's metrics.
+/// The bit of each metric of a run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names(BTreeMap<Box<str>, u8>);
 
-/// Steps of which one source reported the same metrics.
+/// A range of steps of which one source reported the same metrics.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Range {
     by: Priority,
     bits: Bits,
     first: i64,
     last: i64,
-    /// Steps between two of them; 0 while there is one.
+    /// The distance between two of them; 0 if there is only one.
     every: i64,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct MetricDedup {
     ranges: Vec<Range>,
-    /// The last step of which something is not remembered any more.
+    /// The last step of a range that was dropped.
     forgotten: Option<i64>,
-    /// A source measures the time of a step, so that none need be made up.
+    /// Whether a source measures the time of a step, so that none is derived.
     measures_time: bool,
 }
 
-/// What is left of an event.
+/// The result of removing repeated values from an event.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Sifted {
-    /// It contained nothing new of this step.
+    /// Whether the event had nothing new about this step.
     pub(super) nothing_new: bool,
-    /// Values that were taken out of it.
+    /// How many values were removed.
     pub(super) repeated: u64,
-    /// Metrics that a less exact source reported: for the page, and not for the stream.
+    /// Metrics that a less exact source reported: they go to the metrics page, not to the stream.
     corrections: Vec<Box<str>>,
     known: Bits,
 }
@@ -88,12 +88,12 @@ impl Names {
 }
 
 impl Sifted {
-    /// Whether the event's value of `name` corrects one that was reported.
+    /// Whether the event's value of `name` corrects a reported one.
     pub(super) fn corrects(&self, name: &str) -> bool {
         self.corrections.iter().any(|c| &**c == name)
     }
 
-    /// Whether the value of `name` was already reported to be no number, or missing.
+    /// Whether `name` was already reported as missing or not a number.
     pub(super) fn was_lost(&self, name: &str) -> bool {
         self.known & lost(name) != 0
     }
@@ -105,7 +105,7 @@ impl Range {
             && (self.every == 0 || step.saturating_sub(self.first) % self.every == 0)
     }
 
-    /// Takes a step that follows on; false if it does not.
+    /// Adds a step that continues the range; false if it does not.
     fn extend(&mut self, step: i64) -> bool {
         if step <= self.last || self.every != 0 && step != self.last.saturating_add(self.every) {
             return false;
@@ -117,12 +117,13 @@ impl Range {
 }
 
 impl MetricDedup {
-    /// A new attempt begins: its steps are other ones.
+    /// Forgets all steps, because a new attempt begins.
     pub(super) fn clear(&mut self) {
         *self = Self { measures_time: self.measures_time, ..Self::default() };
     }
 
-    /// Takes out of an event what is known of its step as exactly or better.
+    /// Removes from an event the values that an equally or more exact source has reported for its
+    /// step.
     pub(super) fn sift(&mut self, names: &mut Names, by: Priority, event: &mut Event) -> Sifted {
         let Some(step) = event.step else { return Sifted::default() };
         self.measures_time |= event.m.get(metric::STEP_TIME).is_some();
@@ -140,8 +141,8 @@ impl MetricDedup {
         if !seen {
             return sifted; // the first word of this step, as nearly every one is
         }
-        // A source may take back a value that it reported as a number: the end of a log may show
-        // that a loss was none.
+        // A source may correct its own value to NaN: the end of a log may show that a loss was
+        // none.
         let taken_back = |name: &str, value: f64, bit: Bits| {
             !value.is_finite() && lost(name) & !known != 0 && others & bit == 0
         };
@@ -175,8 +176,7 @@ impl MetricDedup {
         sifted
     }
 
-    /// Records what an event reports, and removes from it what was derived from it and had been
-    /// reported before.
+    /// Records what an event reports. Removes derived values that had been reported before.
     pub(super) fn note(&mut self, names: &mut Names, by: Priority, event: &mut Event, s: &Sifted) {
         let Some(step) = event.step else { return };
         if s.known != 0 {
@@ -197,8 +197,8 @@ impl MetricDedup {
         self.record(Range { by, bits, first: step, last: step, every: 0 });
     }
 
-    /// Takes what corrects another source out of an event on its way to the stream. A number that
-    /// turns out to be none is news. False when nothing is left to stream.
+    /// Removes corrections of another source from an event for the stream, except that a number
+    /// turns out to be NaN. Returns false if nothing is left to stream.
     pub(super) fn for_stream(event: &mut Event, s: &Sifted) -> bool {
         let had = event.m.len();
         for name in &s.corrections {
@@ -215,7 +215,7 @@ impl MetricDedup {
         self.measures_time
     }
 
-    /// Lengthens the ranges that go on here, and begins one for what they do not hold.
+    /// Extends the ranges that the step continues, and begins one for the remaining metrics.
     fn record(&mut self, mut new: Range) {
         let (step, all) = (new.first, new.bits);
         let mut found = false;
@@ -260,8 +260,8 @@ mod tests {
     }
 
     impl Bench {
-        /// What reaches the page, and what the stream: metric names, the latter `None` when nothing
-        /// is streamed.
+        /// The names of the metrics that reach the metrics page, and of those that are streamed;
+        /// `None` if nothing is streamed.
         fn report(&mut self, step: i64, by: Priority, m: &[(&str, f64)]) -> (String, Option<String>) {
             let mut event = Event::step("r", step);
             for (name, v) in m {
@@ -288,8 +288,7 @@ mod tests {
         assert_eq!(b.report(1, Log, &[("loss", 2.5), ("grad_norm", 0.5)]), (String::new(), None));
         assert_eq!(b.report(1, File, &[("grad_norm", 0.51)]), ("grad_norm".to_owned(), None));
         assert_eq!(b.report(1, File, &[("grad_norm", 0.51), ("mine", 1.0)]), all("mine"));
-        // The log was first; the trainer's own report that the loss is no number is the more exact
-        // one.
+        // The log was first. The trainer's own report that the loss is NaN is more exact.
         assert_eq!(b.report(2, Log, &[("loss", 2.5)]), all("loss"));
         assert_eq!(b.report(2, Client, &[("loss", f64::NAN), ("lr", 1.0)]), all("loss lr"));
         assert_eq!(b.report(3, Log, &[("loss", f64::NAN)]), all("loss"));
@@ -366,8 +365,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the sources and their order, a metric of a step that is distinguished is
-        /// streamed once, and memory is bounded.
+        /// In any order of sources, a distinguished metric of a step is streamed once, and memory
+        /// is bounded.
         #[test]
         fn a_metric_of_a_step_is_streamed_once(
             reports in proptest::collection::vec((0i64..40, 0usize..3, proptest::collection::btree_set(0..MAX_NAMES, 0..6)), 1..400),

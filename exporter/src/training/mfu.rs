@@ -12,8 +12,8 @@ use stepwatch_wire::names::metric;
 
 pub use model::Model;
 
-/// How FLOPs per token are counted, forward and backward together, without recomputation; the
-/// formulas stand with the model.
+/// How FLOPs per token are counted, forward and backward together, without recomputation. The
+/// formulas are in the module `model`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Convention {
@@ -43,22 +43,21 @@ impl Convention {
     }
 }
 
-/// What is known of the machine and the model when a step arrives.
+/// The facts about the machine and the model when a step arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting<'a> {
     pub world: Option<u32>,
     pub model: &'a Model,
-    /// Peak FLOP/s of one GPU.
+    /// The peak FLOP/s of one GPU.
     pub peak: Option<f64>,
-    /// The convention whose figure becomes the step's own `mfu`.
+    /// The convention whose result becomes the step's own `mfu`.
     pub prefer: Convention,
 }
 
-/// Adds to a step's metrics what follows from them: tokens per second, the same per GPU, and MFU.
-/// Returns the MFU under every convention.
+/// Adds derived metrics to those of a step: tokens per second, the same per GPU, and MFU. Returns
+/// the MFU under every convention.
 ///
-/// The trainer's own `mfu` moves to `mfu_reported`: a figure by an unknown convention and peak is
-/// never ours.
+/// The trainer's own `mfu` moves to `mfu_reported`, because its convention and peak are unknown.
 pub fn enrich(m: &mut Metrics, setting: Setting<'_>) -> Vec<(String, f64)> {
     if let Some(reported) = m.remove(metric::MFU) {
         m.set(metric::MFU_REPORTED, reported);
@@ -79,7 +78,7 @@ pub fn enrich(m: &mut Metrics, setting: Setting<'_>) -> Vec<(String, f64)> {
     own_mfu(m, per_gpu, setting)
 }
 
-/// Tokens of the whole job in this step: where only the sequences are given, those of their length.
+/// Tokens of the whole job in this step. If only the sequences are given, it is their total length.
 fn tokens(m: &mut Metrics, model: &Model) -> Option<f64> {
     let positive = |m: &Metrics, name| m.get(name).filter(|v: &f64| v.is_finite() && *v > 0.0);
     if m.get(metric::TOKENS).is_none() {
@@ -104,8 +103,8 @@ fn own_mfu(m: &mut Metrics, per_gpu: Option<f64>, setting: Setting<'_>) -> Vec<(
     all
 }
 
-/// What attention saw of a token's sequence in this step, `Σ L² / Σ L`, when the trainer packs
-/// documents and reports it.
+/// The mean length that attention covers for a token in this step, `Σ L² / Σ L`, if the trainer
+/// packs documents and reports it.
 fn attended(m: &Metrics) -> Option<f64> {
     let length = m.get(metric::SEQLEN_SQUARED_SUM)? / m.get(metric::TOKENS)?;
     (length.is_finite() && length > 0.0).then_some(length)
@@ -146,7 +145,7 @@ mod tests {
         let ours = mfu.iter().map(|(c, v)| (c.as_str(), *v)).chain([nanogpt]).collect::<Vec<_>>();
         for (convention, percent) in [("6n", 43.3), ("causal", 49.4), ("full", 55.6), ("nanogpt", 58.7)] {
             let ours = ours.iter().find(|(n, _)| *n == convention).unwrap().1 * 100.0;
-            // The published figures divide by 989, the datasheet has 989.4.
+            // The published figures use a peak of 989; the datasheet has 989.4.
             assert!((ours - percent).abs() < 0.07, "{convention} {ours} {percent}");
         }
         assert_eq!(m.get("mfu"), mfu.iter().find(|(c, _)| c == "full").map(|(_, v)| *v));
@@ -162,7 +161,7 @@ mod tests {
             }
             enrich(&mut m, setting(&model, Some(989.4e12))).into_iter().find(|(c, _)| c == "full").unwrap().1
         };
-        // One document of the whole length, or eight of an eighth.
+        // One document of the whole length, and eight of an eighth.
         assert_eq!(mfu(Some(8192.0 * 8192.0)), mfu(None));
         let eighths = mfu(Some(8.0 * 1024.0 * 1024.0));
         assert!(eighths < mfu(None) && eighths > 0.43, "{eighths}");

@@ -1,5 +1,5 @@
-//! Counting values that are not numbers. The gauges keep the last finite value, the stream keeps
-//! the NaN, and these counters are what a rule in Prometheus can see of it.
+//! Counts values that are not finite. The gauges keep the last finite value and the stream keeps
+//! the NaN; a rule in Prometheus needs these counters.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use stepwatch_wire::names::metric;
 
 use super::metric_dedup::Sifted;
 
-/// What was not finite, and how it showed.
+/// The metric that was not finite, and the form in which that showed.
 type Cause = (&'static str, &'static str);
 
 #[derive(Debug, Clone)]
@@ -17,7 +17,7 @@ pub(super) struct Nonfinite(BTreeMap<Cause, Count>);
 #[derive(Debug, Clone, Default)]
 struct Count {
     total: f64,
-    /// Where it was last counted: all ranks of a run report the same NaN.
+    /// The attempt and step last counted, because all ranks of a run report the same NaN.
     at: Option<(u32, i64)>,
 }
 
@@ -25,7 +25,7 @@ const ALWAYS: [Cause; 4] =
     [("loss", "value"), ("grad_norm", "value"), ("loss", "missing_field"), ("grad_norm", "missing_field")];
 
 impl Default for Nonfinite {
-    /// The causes that matter are there from the beginning, at zero, so that an increase is seen.
+    /// The main causes exist from the start, at zero, so that the first increase is visible.
     fn default() -> Self {
         let zero = |cause| (cause, Count::default());
         Self(ALWAYS.map(zero).into())
@@ -53,7 +53,8 @@ impl Nonfinite {
                 metric::GRAD_NORM => "grad_norm",
                 _ => "other",
             };
-            // A skipped step has no loss because its gradients overflowed: ordinary for fp16.
+            // A skipped step has no loss because its gradients overflowed, which is ordinary for
+            // fp16.
             self.count((what, if skipped { "overflow" } else { "missing_field" }), attempt, step, 1.0);
         }
         if let Some(iterations) = number(metric::NAN_ITERATIONS) {

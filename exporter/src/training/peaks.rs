@@ -1,28 +1,28 @@
-//! Peak FLOP/s of accelerators, as data. Dense figures only, each with its source; a device that is
-//! not in the table has no peak and so no MFU: a guessed denominator is how a healthy H200 gets
+//! Peak FLOP/s of accelerators, as data. All figures are dense, each with its source. A device that
+//! is not in the table has no peak and no MFU: with a guessed denominator, a healthy H200 gets
 //! reported at 140 %.
 
 use std::sync::LazyLock;
 
 const TABLE: &str = include_str!("peaks.csv");
 
-/// A few names of devices that have a peak, for messages.
+/// Some devices that have a peak, for messages.
 const EXAMPLES: &str = "H100, H200, B200, GB200, A100, L40S, MI300X, TPU v5p";
 
-/// Number format the matrix products run in.
+/// The number format of the matrix products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dtype {
     Bf16,
     Fp16,
     Fp8,
     Tf32,
-    /// Without tensor cores; the table has no peak for it, and that of TF32 is eight times too
+    /// FP32 without tensor cores. The table has no peak for it, and that of TF32 is eight times too
     /// high.
     Fp32,
 }
 
 impl Dtype {
-    /// What [`Self::parse`] takes, for messages.
+    /// The spellings that [`Self::parse`] accepts, for messages.
     const SPELLINGS: &str = "bf16, bfloat16, fp16, float16, fp8, float8, tf32, fp32, float32";
 
     /// Reads the spellings of frameworks: `torch.bfloat16`, `bf16-mixed`, `fp8_e4m3`, `float16`.
@@ -49,7 +49,7 @@ impl Dtype {
 struct Row {
     words: Vec<&'static str>,
     not: Vec<&'static str>,
-    /// TFLOP/s by [`Dtype`].
+    /// TFLOP/s, indexed by [`Dtype`].
     peaks: [Option<f64>; 4],
 }
 
@@ -79,7 +79,7 @@ fn row(name: &str) -> Option<&'static Row> {
     let upper = name.to_ascii_uppercase();
     let words: Vec<&str> =
         upper.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty()).collect();
-    // A slice of a GPU has a slice of its peak, and its name does not give which one.
+    // A MIG slice has only a part of the GPU's peak, and the name does not give which.
     if words.contains(&"MIG") {
         return None;
     }
@@ -87,13 +87,13 @@ fn row(name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|r| r.words.iter().all(has) && !r.not.iter().any(has))
 }
 
-/// What is wrong with a configured number format, which is configured for the sake of MFU.
+/// Checks a configured number format; `Some` is the error. The format matters only for MFU.
 pub fn check_dtype(text: &str) -> Option<String> {
     let unknown = Dtype::parse(text).is_none();
     unknown.then(|| format!("unknown number format {text:?}; known are {}", Dtype::SPELLINGS))
 }
 
-/// The same of a device.
+/// Checks a configured device; `Some` is the error.
 pub fn check_name(name: &str) -> Option<String> {
     let unknown = row(name).is_none();
     unknown.then(|| {
@@ -138,11 +138,12 @@ mod tests {
             ("NVIDIA GeForce RTX 4090", Some(165.2)),
             ("AMD Instinct MI300X", Some(1307.4)),
             ("TPU v5 lite", Some(197.0)),
-            // JAX calls v5p so, and v7 without a space: the chip is two devices.
+            // JAX names v5p like this, and v7 without a space; a v7 chip is two devices.
             ("TPU v5", Some(459.0)),
             ("TPU7x", Some(1153.5)),
             ("TPU v4 lite", None),
-            // No guess: a laptop part, a slice, a part without the format, an unknown part.
+            // There is no guess for a laptop part, a slice, a part without the format or an unknown
+            // part.
             ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
             ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
             ("Tesla V100-SXM2-32GB", None),

@@ -1,10 +1,12 @@
-//! Where a rank's time goes: the parts of each step (`t`) and phases with a beginning and an end.
+//! How a rank spends its time: the parts of each step (`t`), and phases with a beginning and an
+//! end.
 
 use std::collections::BTreeMap;
 
 use stepwatch_wire::{Edge, Metrics, clip_name};
 
-/// Distinct phase names of one rank, and bytes of all of them; later ones are not kept.
+/// The most distinct phase names of one rank, and the most bytes of all of them; later ones are
+/// dropped.
 const MAX_PHASES: usize = 32;
 const MAX_NAMES_BYTES: usize = 1024;
 
@@ -14,19 +16,19 @@ const DATA_WAIT: &[&str] = &["data", "data_wait", "data_time", "data_loading", "
 #[derive(Debug, Clone, Default)]
 pub(super) struct Phases {
     by_name: BTreeMap<Box<str>, Phase>,
-    /// Share of the last step spent waiting for data.
+    /// The share of the last step that was spent waiting for data.
     pub(super) data_wait: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Phase {
     pub(super) seconds: f64,
-    /// Since when it is active.
+    /// The Unix time since which the phase is active.
     pub(super) since: Option<f64>,
 }
 
 impl Phases {
-    /// The parts of a step that took `step_time` seconds.
+    /// Records the parts of a step that took `step_time` seconds.
     pub(super) fn step(&mut self, parts: &Metrics, step_time: Option<f64>) {
         for (name, seconds) in parts.iter() {
             if seconds.is_finite() && seconds >= 0.0 {
@@ -41,12 +43,12 @@ impl Phases {
         }
     }
 
-    /// False when there is no room for another name.
+    /// Records the beginning or end of a phase; false if there is no room for another name.
     pub(super) fn edge(&mut self, name: &str, edge: Edge, ts: f64) -> bool {
         let Some(phase) = self.named(name) else { return false };
         match edge {
-            // A second beginning without an end: the first one's end was lost, and so is its
-            // length.
+            // A second beginning without an end means that the first end was lost, and with it the
+            // duration.
             Edge::Begin => phase.since = Some(ts),
             Edge::End => {
                 if let Some(since) = phase.since.take() {
@@ -57,7 +59,7 @@ impl Phases {
         true
     }
 
-    /// A process that is gone is in no phase.
+    /// Ends all phases, because the process has exited.
     pub(super) fn end_all(&mut self) {
         for phase in self.by_name.values_mut() {
             phase.since = None;
@@ -112,7 +114,7 @@ mod tests {
         for i in 0..100 {
             phases.edge(&format!("{i:0300}"), Edge::Begin, 0.0);
         }
-        // Their beginnings are the same.
+        // Only their beginnings are equal.
         assert_eq!(phases.iter().count(), 1);
         for i in 0..100 {
             phases.edge(&format!("{i:0128}"), Edge::Begin, 0.0);

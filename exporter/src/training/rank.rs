@@ -22,24 +22,24 @@ pub(super) struct Rank {
     pub(super) durations: Durations,
     pub(super) phases: Phases,
     pub(super) step_time: Option<f64>,
-    /// Arrival of the last event.
+    /// The Unix time when the last event arrived.
     pub(super) heard: f64,
     pub(super) pid: Option<u32>,
-    /// How often its launcher declares that it was restarted, where that is more than was seen here
-    /// and it has not stepped since.
+    /// How many restarts the launcher declares, if that is more than this exporter counted and the
+    /// rank has not stepped since.
     pub(super) restarts: Option<u32>,
-    /// Open connections that have reported this rank.
+    /// The open connections that have reported this rank.
     pub(super) connections: BTreeSet<u64>,
-    /// Open connections of what started it, with its pid.
+    /// The open connections of its launchers, with the pid of each.
     pub(super) launchers: BTreeMap<u64, Option<u32>>,
-    /// Was ever reported through a connection, whose closing then means something.
+    /// Whether the rank ever had a connection, so that the closing of one is significant.
     pub(super) connected_once: bool,
     pub(super) said_bye: bool,
-    /// Its `bye` had a good end: it is not started again.
+    /// Whether its `bye` had a good end, so that it is not restarted.
     pub(super) completed: bool,
     /// The number of drops that its client reports.
     pub(super) client_dropped: Option<f64>,
-    /// When the step was true, where the source gave it.
+    /// The last step and its Unix time, if the source gives one.
     pub(super) stepped: Option<(i64, f64)>,
 }
 
@@ -66,9 +66,9 @@ impl Rank {
         }
     }
 
-    /// Fills in how long the step took, from the time between two steps of the same attempt, where
-    /// nothing better is known. Only the source's own times will do: lines of a log that is
-    /// being caught up all arrive at once.
+    /// Derives the duration of a step from the time since an earlier step of the same attempt, if
+    /// no source measures it. Only the source's own times are used, because lines of a log that is
+    /// read late arrive at once.
     pub(super) fn derive_step_time(&mut self, event: &mut Event, advanced: i64, fresh: bool) {
         let Some((step, ts)) = event.step.zip(event.ts) else { return };
         let before = if fresh { None } else { self.stepped };
@@ -78,21 +78,21 @@ impl Rank {
         if self.dedup.measures_time() || advanced <= 0 {
             return;
         }
-        // Counted from the step that had a time, which the one before this may not have had.
+        // The previous step may have had no time, so the last one with a time is used.
         if let Some((from, before)) = before.filter(|(from, _)| *from < step) {
             let steps = step.saturating_sub(from) as f64;
             let seconds = (ts - before) / steps;
             if seconds > 0.0 && seconds.is_finite() {
                 event.m.set(metric::STEP_TIME, seconds);
                 if ts.fract() == 0.0 && before.fract() == 0.0 {
-                    // Stamps of whole seconds measure no finer.
+                    // Times in whole seconds limit the resolution.
                     event.q.set(metric::STEP_TIME, 1.0 / steps);
                 }
             }
         }
     }
 
-    /// `corrects`: another source already reported the step's duration, and it was counted.
+    /// Records a step. `corrects` means that its duration was already reported and counted.
     pub(super) fn record_step(&mut self, m: &Metrics, parts: &Metrics, corrects: bool) {
         let seconds = m.get(metric::STEP_TIME).filter(|s| s.is_finite() && *s >= 0.0);
         if let Some(seconds) = seconds {
@@ -104,8 +104,8 @@ impl Rank {
         self.phases.step(parts, seconds);
     }
 
-    /// Whether a `bye` counts. One from a file with a good end, or with an end without a reason,
-    /// does not count while the process itself is there to report it.
+    /// Whether a `bye` counts. While the process itself can report its end, one from a file counts
+    /// only with a bad exit code.
     pub(super) fn is_goodbye(&self, origin: &Origin, event: &mut Event) -> bool {
         if origin.priority() == Priority::Client {
             return true;
@@ -115,7 +115,7 @@ impl Rank {
         self.connections.is_empty() || event.code.is_some_and(|code| code != 0)
     }
 
-    /// `None` when nothing is known of its process, or it is done.
+    /// Whether the process is connected; `None` if no connection was ever seen, or it sent `bye`.
     pub(super) fn is_up(&self) -> Option<bool> {
         (self.connected_once && !self.said_bye).then_some(!self.connections.is_empty())
     }

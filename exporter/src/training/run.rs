@@ -1,4 +1,4 @@
-//! One run: what its ranks and sources reported, put together.
+//! One run: the merged reports of its ranks and sources.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::drops::Reason;
 use crate::origin::Priority;
 use crate::principal::Principal;
 
-/// Distinct evaluation sets of a run on the page.
+/// The most distinct evaluation sets of a run that are exported.
 const MAX_DATASETS: usize = 32;
-/// Ways of counting FLOPs of a run on the page: the published ones, and one that the trainer counts
-/// by.
+/// The most conventions of counting FLOPs that are exported for a run: the published ones and the
+/// trainer's own.
 const MAX_CONVENTIONS: usize = 5;
 
-/// Metrics that a trainer of a language model counts, of which and of the model there is an MFU.
+/// Metrics that imply that there should be an MFU, if the model is known.
 const PACES: &[&str] = &[
     metric::TOKENS,
     metric::SAMPLES,
@@ -36,12 +36,12 @@ const PACES: &[&str] = &[
     metric::TFLOPS_REPORTED,
     metric::MFU_REPORTED,
 ];
-/// Times that the reason for no MFU is logged: a trainer may describe another model each time.
+/// The most log lines about a missing MFU: a trainer may describe a different model each time.
 const MAX_REMARKS: u32 = 8;
-/// Users that are named as having reported a run of another.
+/// The most users that are named for reporting a run of another user.
 const MAX_REFUSED: usize = 16;
 
-/// Fields of `hello`, for the info family.
+/// Fields of `hello` for the info family.
 #[derive(Debug, Clone, Default)]
 pub(super) struct About {
     pub(super) framework: String,
@@ -51,24 +51,24 @@ pub(super) struct About {
     pub(super) job: String,
 }
 
-/// Largest values of the last minutes.
+/// The largest values of the last minutes.
 #[derive(Debug, Clone)]
 pub(super) struct Extremes {
     pub(super) loss: [WindowMax; 2],
     pub(super) grad_norm: [WindowMax; 2],
 }
 
-/// Labels of the windows in [`Extremes`].
+/// The label and the seconds of each window in [`Extremes`].
 pub(super) const WINDOWS: [(&str, f64); 2] = [("1m", 60.0), ("5m", 300.0)];
 
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) name: Arc<str>,
-    /// Whose it is.
+    /// The owner of the run.
     pub(super) owner: Principal,
-    /// Root itself made a step in this run of root's, so it did not open it for another user.
+    /// Whether root itself reported a step, so that it did not open the run for another user.
     pub(super) settled: bool,
-    /// Events of others that were refused, by whose they were.
+    /// How many events of each other principal were refused.
     pub(super) refused: BTreeMap<Principal, u64>,
     pub(super) opened: f64,
     pub(super) epoch: RunEpoch,
@@ -76,11 +76,11 @@ pub(super) struct Run {
     pub(super) world: Option<u32>,
     pub(super) about: About,
     pub(super) model: Model,
-    /// Which source gave the model.
+    /// The kind of source that gave the model.
     model_by: Word,
-    /// How often the reason about its MFU was logged, and which one.
+    /// How many times a remark about its MFU was logged.
     remarks: u32,
-    /// Steps had something of which there could be an MFU.
+    /// Whether steps had metrics that imply an MFU.
     is_paced: bool,
     dtype_by: Word,
     pub(super) peak: Option<f64>,
@@ -100,20 +100,20 @@ pub(super) struct Run {
     skipped_at: Option<(u32, i64)>,
     pub(super) restarts: u64,
     pub(super) deaths: u64,
-    /// Arrival of the last event.
+    /// The Unix time when the last event arrived.
     pub(super) heard: f64,
     names: Names,
-    /// Ranks of an earlier life of this exporter without a report in this one.
+    /// Ranks that were reported only before a restart of this exporter.
     past_ranks: BTreeMap<u32, PastRank>,
 }
 
-/// Whose word on the model counts: the later ones beat the earlier.
+/// The kinds of sources of a model; later ones override earlier ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Word {
-    /// A file beside a checkpoint, which does not contain the length of a sequence.
+    /// A file beside a checkpoint, which does not give the length of a sequence.
     #[default]
     Checkpoint,
-    /// What the trainer prints.
+    /// The output of the trainer.
     Printed,
     Trainer,
     Operator,
@@ -130,12 +130,12 @@ impl Word {
     }
 }
 
-/// What a step is judged by, besides the run itself.
+/// The context in which an event of the run is evaluated.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context<'a> {
     pub(super) now: f64,
     pub(super) source: Priority,
-    /// Which source; `None` is the trainer itself.
+    /// The name of the source; `None` is the trainer itself.
     pub(super) name: Option<&'a Arc<str>>,
     pub(super) pid: Option<u32>,
     pub(super) convention: Convention,
@@ -144,25 +144,25 @@ pub(super) struct Context<'a> {
     pub(super) gpu: Gpu<'a>,
 }
 
-/// Which source gives the GPU: the operator before the trainer before the driver.
+/// The sources of the GPU's name: the operator's comes before the trainer's before the driver's.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Gpu<'a> {
     pub(super) configured: Option<&'a str>,
     pub(super) detected: Option<&'a str>,
 }
 
-/// What became of a step.
+/// The outcome of a step.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Stepped {
-    /// Why it was not taken.
+    /// The reason why it was not accepted.
     pub(super) dropped: Option<Reason>,
     /// An event to publish before the step.
     pub(super) restart: Option<Event>,
-    /// Custom metrics that the page has no room for.
+    /// The number of custom metrics over the limit.
     pub(super) custom_dropped: u64,
-    /// Values that a source as exact or better had reported before.
+    /// The number of values that an equally or more exact source had reported.
     pub(super) repeated: u64,
-    /// It only corrects what has been streamed: it is for the page.
+    /// Whether the event only corrects streamed values, so that only the metrics page gets it.
     pub(super) silent: bool,
 }
 
@@ -219,7 +219,7 @@ impl Run {
         }
     }
 
-    /// The state of a rank, made at its first report; `None` when there are `limit` already.
+    /// The state of a rank, created at its first report; `None` if there are `limit` already.
     pub(super) fn rank(&mut self, rank: u32, limit: usize, now: f64) -> Option<&mut Rank> {
         if !self.ranks.contains_key(&rank) {
             if self.ranks.len() >= limit {
@@ -241,7 +241,7 @@ impl Run {
         self.ranks.get(&rank).map_or_else(past, |r| r.epoch.last)
     }
 
-    /// What an event contains about the model and what it runs on.
+    /// Takes over what an event contains about the model and its hardware.
     pub(super) fn describe(&mut self, event: &Event, cx: Context<'_>) {
         let text = |names: &[&str]| {
             let found = names.iter().find_map(|n| event.extra.get(*n)?.as_str());
@@ -280,8 +280,8 @@ impl Run {
         });
         self.hear_restarts(number, event);
         if let Some(rank) = self.ranks.get_mut(&number) {
-            // The same process sends `hello` again when it reconnects; a different one has taken
-            // the rank over.
+            // The same process sends `hello` again when it reconnects. A different one has taken
+            // over the rank.
             if let (Some(new), Some(old)) = (pid, rank.pid) {
                 if new != old {
                     rank.epoch.reborn(new);
@@ -307,13 +307,13 @@ impl Run {
         (self.model, self.model_by) = (model, word);
     }
 
-    /// Until the next step it is not known what there is.
+    /// Removes the MFU. It is unknown until the next step.
     fn forget_mfu(&mut self) {
         self.mfu.clear();
         self.is_paced = false;
     }
 
-    /// Why there is no MFU although the model was given, or what it leaves out.
+    /// The reason why there is no MFU although the model was given, or what it leaves out.
     pub(super) fn mfu_remark(&self) -> Option<&str> {
         let is_due = self.mfu.is_empty() && self.is_paced;
         let missing = match self.peak {
@@ -330,8 +330,8 @@ impl Run {
         GAUGES.iter().zip(&self.gauges).any(|((known, _, _), gauge)| *known == name && gauge.is_some())
     }
 
-    /// A launcher or a scheduler counted more restarts than were seen here: the job came from other
-    /// nodes.
+    /// Records that a launcher or scheduler counted more restarts than this exporter: the job came
+    /// from other nodes.
     fn restarted_elsewhere(&mut self, number: u32, restarts: u32) {
         if self.step.is_none() && self.past_ranks.is_empty() {
             self.epoch.attempt = restarts;
@@ -341,7 +341,7 @@ impl Run {
         }
     }
 
-    /// Takes over the restarts that the launcher has counted, where `hello` has them.
+    /// Takes over the launcher's number of restarts, if `hello` has it.
     fn hear_restarts(&mut self, number: u32, event: &Event) {
         let restarts = event.extra.get(hello::RESTARTS).and_then(Value::as_f64).map(|n| n as u32);
         if let Some(restarts) = restarts.filter(|n| *n > self.epoch.attempt) {
@@ -349,9 +349,9 @@ impl Run {
         }
     }
 
-    /// A file publishes `hello` whenever it is opened anew, which is no new process, unless it
-    /// declares one. What `discover` read of the environment of a process counts for its log, which
-    /// shows no restart if it goes on exactly behind its last step.
+    /// Handles a `hello` of a source. A file sends one whenever it is opened anew; only if it
+    /// declares a new process is there one. `discover` reads the restarts from the process for its
+    /// log, which does not show a restart if its steps continue without a gap.
     fn source_hello(&mut self, number: u32, event: &Event, cx: Context<'_>) {
         self.hear_restarts(number, event);
         let resumed = event.extra.get(hello::RESUMED) == Some(&Value::Bool(true));
@@ -360,7 +360,7 @@ impl Run {
         }
     }
 
-    /// Looks the peak up again: the GPU or the number format may have become known.
+    /// Looks the peak up again, because the GPU or the number format may have become known.
     pub(super) fn find_peak(&mut self, gpu: Gpu<'_>) {
         let theirs = Some(self.about.gpu.as_str()).filter(|g| !g.is_empty());
         let dtype = match self.about.dtype.as_str() {
@@ -375,7 +375,7 @@ impl Run {
         self.peak = peak;
     }
 
-    /// Takes a step in; what is left of `event` is for the stream.
+    /// Takes in a step. Afterwards `event` has what goes to the stream.
     pub(super) fn step(&mut self, event: &mut Event, cx: Context<'_>) -> Stepped {
         let (Some(step), number) = (event.step, event.rank.unwrap_or(0)) else { return Stepped::default() };
         let Some(rank) = self.ranks.get_mut(&number) else { return Stepped::default() };
@@ -458,11 +458,11 @@ impl Run {
         restart
     }
 
-    /// Counters of the run; each step counts once however many ranks report it.
+    /// Updates the counters of the run. Each step counts once, however many ranks report it.
     fn count(&mut self, event: &Event, sifted: &Sifted, at: At) {
         let here = (at.attempt, at.step);
         let interval = |before: Option<(u32, i64)>| match before {
-            // How far it really went over a jump is not known.
+            // The true distance over a jump is unknown, so it counts as one.
             Some((attempt, step)) if attempt == at.attempt && is_jump(step, at.step) => 1.0,
             Some((attempt, step)) if attempt == at.attempt => at.step.saturating_sub(step).max(0) as f64,
             Some(before) if before > here => 0.0,
@@ -486,7 +486,7 @@ impl Run {
         self.nonfinite.step(event, sifted, at.attempt);
     }
 
-    /// Returns how many custom metrics found no room.
+    /// Sets the gauges. Returns how many custom metrics found no room.
     fn set_gauges(&mut self, event: &Event, mfu: &[(String, f64)], at: At, max_custom: usize) -> u64 {
         let mut dropped = 0;
         for (name, value) in event.m.iter() {
@@ -523,7 +523,7 @@ impl Run {
         }
     }
 
-    /// A `bye` without a rank, as logs have it, is that of all ranks that cannot send their own.
+    /// Applies a `bye` without a rank, as in a log, to all ranks that cannot send their own.
     pub(super) fn ended(&mut self, event: &Event) {
         for rank in self.ranks.values_mut().filter(|r| r.connections.is_empty()) {
             (rank.said_bye, rank.completed) = (true, event.code == Some(0));
@@ -535,7 +535,7 @@ impl Run {
         !self.ranks.is_empty() && self.ranks.values().all(|r| r.said_bye)
     }
 
-    /// Whether it is over and all went well. After a crash its owner starts it again.
+    /// Whether the run is over and all ranks ended well. After a crash its owner starts it again.
     pub(super) fn is_completed(&self) -> bool {
         self.is_over() && self.ranks.values().all(|r| r.completed)
     }
@@ -544,14 +544,14 @@ impl Run {
         self.ranks.values().any(|r| !r.connections.is_empty() || !r.launchers.is_empty())
     }
 
-    /// Records that a user reported it who may not.
+    /// Records a report by a user who may not report the run.
     pub(super) fn refuse(&mut self, principal: Principal) {
         if self.refused.len() < MAX_REFUSED || self.refused.contains_key(&principal) {
             *self.refused.entry(principal).or_default() += 1;
         }
     }
 
-    /// What must survive a restart of this exporter.
+    /// The state that survives a restart of this exporter.
     pub(super) fn past(&self) -> PastRun {
         let mut ranks = self.past_ranks.clone();
         ranks.extend(self.ranks.iter().filter_map(|(number, rank)| {
@@ -564,20 +564,20 @@ impl Run {
     }
 }
 
-/// Whether it only describes the model, as a file does long after a run began or ended: no process
-/// has come.
+/// Whether an event only describes the model, as a file does long before or after the run: it shows
+/// no process.
 pub(super) fn only_describes(event: &Event, source: Priority) -> bool {
     let said_by = event.extra.get(hello::SOURCE).and_then(Value::as_str);
     let describes = matches!(said_by, Some(hello::MODEL_CONFIG | hello::PRINTED));
     event.kind == Kind::Hello && source != Priority::Client && describes
 }
 
-/// Whether a launcher reports, and not the process that it started.
+/// Whether the sender is a launcher rather than the process that it started.
 pub(super) fn is_launcher(event: &Event) -> bool {
     event.extra.get(hello::ROLE).and_then(Value::as_str) == Some(hello::LAUNCHER)
 }
 
-/// Offers a value to a gauge that is known by name; false when there is no room for another name.
+/// Offers a value to the gauge `name`; false if there is no room for another name.
 fn offer_named(
     all: &mut BTreeMap<Box<str>, Option<Gauge>>,
     name: &str,

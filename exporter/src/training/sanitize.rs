@@ -1,24 +1,24 @@
-//! Corrects values that no trainer can mean, before they are taken in: one clock in milliseconds or
-//! one counter gone wild must not spoil gauges and totals that cannot be set back.
+//! Corrects values that no trainer can mean, before they are taken in. One clock in milliseconds or
+//! one bad counter must not spoil gauges and totals, which cannot be set back.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
 
-/// A time further ahead of this node's clock than this is of a wrong clock or in another unit.
+/// Seconds ahead of this node's clock above which a time is wrong or in another unit.
 const MAX_AHEAD_SECONDS: f64 = 600.0;
-/// 2000-01-01: no event is older.
+/// 2000-01-01 in Unix seconds: no event is older.
 const EARLIEST: f64 = 946_684_800.0;
-/// A hundred times the largest batch in use.
+/// The most tokens of a step: a hundred times the largest batch in use.
 const MAX_TOKENS: f64 = 1e12;
 
-/// How much was taken away.
+/// How many times and values were removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Repaired {
     pub(super) times: u64,
     pub(super) values: u64,
 }
 
-/// Takes away what cannot be. An event without a time gets that of its arrival later on.
+/// Removes impossible values. An event without a time later gets the time of its arrival.
 pub(super) fn repair(event: &mut Event, now: f64) -> Repaired {
     let mut repaired = Repaired::default();
     if event.ts.is_some_and(|ts| !(EARLIEST..=now + MAX_AHEAD_SECONDS).contains(&ts)) {

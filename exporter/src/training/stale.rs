@@ -1,17 +1,17 @@
-//! Gauges that still show a number that is no longer true.
+//! Detects gauges that still show a number that is no longer true.
 //!
-//! OpenTelemetry's SDKs drop a measurement that is not a finite number, and the gauge keeps its
-//! last one: a run that trains on NaN looks like one whose loss stands still to the last digit. A
-//! value that is exported once more is no sample; one that stays for far longer than it ever did,
-//! while the steps go on, is missing.
+//! OpenTelemetry's SDKs drop a measurement that is not finite, and the gauge keeps its last value.
+//! So a run that trains on NaN looks like one whose loss is constant to the last digit. A value
+//! that is exported again is no sample. One that stays for far longer than it ever did, while the
+//! steps go on, is missing.
 
 use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;
 
-/// Changes after which it is known how often a gauge does.
+/// The number of changes after which a gauge's usual interval is known.
 const KNOWN: u32 = 8;
-/// Reports of further steps that a value may stay the same, at least, and times the longest that it
-/// did.
+/// The number of further steps for which a value may stay the same is at least `PATIENCE`, and
+/// `TIMES` its longest interval so far.
 const PATIENCE: u32 = 10;
 const TIMES: u32 = 3;
 
@@ -32,7 +32,8 @@ struct Held {
 }
 
 impl Stale {
-    /// Removes what is not new from a report, and marks it as missing in its place.
+    /// Removes values that are not new from a report, and marks those that stay too long as
+    /// missing.
     pub(super) fn look(&mut self, event: &mut Event) {
         let advanced = self.step < event.step;
         self.step = event.step;
@@ -63,7 +64,7 @@ impl Stale {
 mod tests {
     use super::*;
 
-    /// Steps at which the loss was new, and at which it was missed.
+    /// The steps at which the loss was new, and those at which it was missing.
     fn watch(losses: impl IntoIterator<Item = f64>) -> (Vec<i64>, Vec<i64>) {
         let (mut stale, mut new, mut missing) = (Stale::default(), Vec::new(), Vec::new());
         for (step, loss) in (0..).zip(losses) {

@@ -22,7 +22,7 @@ const OPTIONS: Options = Options {
     gpu: None,
 };
 
-/// A training state with a clock and everything that it has published.
+/// A training state with a clock, and all events that it has published.
 struct Bench {
     training: Training,
     drops: Arc<Drops>,
@@ -314,10 +314,10 @@ fn the_time_between_steps_is_their_duration_when_nobody_says() {
     b.http(r#"{"k":"step","run":"r","step":10,"ts":1700000100}"#);
     b.http(r#"{"k":"step","run":"r","step":20,"ts":1700000130}"#);
     assert_eq!(b.last().m.get("step_time"), Some(3.0));
-    // After a restart the gap is not a step.
+    // After a restart, the gap is not the duration of a step.
     b.http(r#"{"k":"step","run":"r","step":5,"ts":1700000900}"#);
     assert_eq!(b.last().m.get("step_time"), None);
-    // Lines that all arrive at once give no time.
+    // Lines that arrive at once give no duration.
     b.http(r#"{"k":"step","run":"q","step":1}"#);
     b.http(r#"{"k":"step","run":"q","step":2}"#);
     assert_eq!(b.last().m.get("step_time"), None);
@@ -377,7 +377,7 @@ fn a_run_leaves_the_page_when_it_is_over_or_silent() {
     b.training.expire(b.now);
     assert_eq!(b.page().get(&f::STEP, &["hung"]), Some(1.0), "its process is there: it hangs");
     assert_eq!(runs(&b), 1.0);
-    // Back from the dead: the attempt is remembered.
+    // The attempt of a forgotten run is remembered.
     b.http(r#"{"k":"step","run":"silent","step":0}"#);
     assert_eq!(b.last().attempt, Some(1));
 }
@@ -452,7 +452,7 @@ fn one_wild_step_spoils_nothing() {
     assert_eq!((page.get(&f::STEPS, &["r"]), page.get(&f::TOKENS, &["r"])), (Some(4.0), Some(40.0)));
     assert_eq!((page.get(&f::STEP, &["r"]), page.get(&f::RESTARTS, &["r"])), (Some(4.0), Some(0.0)));
     assert_eq!(b.drops.get(Reason::StepJump), 1);
-    // Two in a row: it is so. How many steps that were is not known.
+    // Two in a row confirm the jump. The number of steps between is unknown.
     for step in [1_000_000, 1_000_001] {
         b.http(&format!(r#"{{"k":"step","run":"r","step":{step}}}"#));
     }
@@ -503,7 +503,7 @@ fn checkpoints_and_phases_on_the_page() {
 }
 
 proptest::proptest! {
-    /// Whatever trainers send, the page has no series twice and the attempts never go back.
+    /// Whatever trainers send, no series is exported twice and attempts never go back.
     #[test]
     fn any_traffic_keeps_the_page_valid(
         traffic in proptest::collection::vec((0usize..9, 0u32..4, 0i64..30, 0u64..3, -1e3f64..1e3), 1..150),

@@ -1,5 +1,4 @@
-//! What one user may have of the runs that are followed: so many new names a minute, and of a full
-//! table no more than the others.
+//! Limits the runs of one user: the number of new names a minute, and the share of a full table.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,14 +9,14 @@ use super::run::Run;
 use crate::drops::Reason;
 use crate::principal::Principal;
 
-/// New names of runs that one user may bring at once, after a while without any: a sweep.
+/// The most new names that one user may add at once after a pause, for a sweep.
 const BURST: f64 = 200.0;
-/// Users remembered. Those beyond share what is left to unknown senders.
+/// The most users kept. Further ones share the limit of unknown senders.
 const MAX_USERS: usize = 1024;
-/// How often it is logged that something of one user is refused for the same reason.
+/// Seconds between two log lines about a refusal of one user for the same reason.
 const LOG_EVERY_SECONDS: f64 = 60.0;
 
-/// How many new names each user may still bring.
+/// The token bucket of each user for new names.
 #[derive(Debug, Default)]
 pub(super) struct Newcomers(BTreeMap<Principal, Bucket>);
 
@@ -27,11 +26,11 @@ struct Bucket {
     at: f64,
 }
 
-/// What was logged not long ago.
+/// The Unix times of the last log lines.
 #[derive(Debug, Default)]
 pub(super) struct LoggedRefusals(BTreeMap<(Reason, Principal), f64>);
 
-/// A user that asks for a place.
+/// The sender that asks for a place for a new run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Newcomer {
     pub(super) principal: Principal,
@@ -47,13 +46,14 @@ impl Bucket {
 }
 
 impl Newcomers {
-    /// Senders elsewhere have half of the room: they may have more addresses than there are users.
+    /// Unknown senders may use half of the room, because they may have more addresses than there
+    /// are users.
     fn has_room(&self, principal: Principal) -> bool {
         let elsewhere = || self.0.keys().filter(|principal| principal.is_unknown()).count();
         self.0.len() < MAX_USERS && !(principal.is_unknown() && elsewhere() >= MAX_USERS / 2)
     }
 
-    /// Takes one of the places that this user has for new names now; false if none is left.
+    /// Uses one of the new names that the user has left; false if there is none.
     pub(super) fn admit(&mut self, principal: Principal, per_minute: f64, now: f64) -> bool {
         if principal == Principal::Exporter {
             return true;
@@ -74,7 +74,7 @@ impl Newcomers {
 }
 
 impl LoggedRefusals {
-    /// Whether to log it now.
+    /// Whether a refusal is logged now.
     pub(super) fn is_due(&mut self, reason: Reason, principal: Principal, now: f64) -> bool {
         let key = (reason, principal);
         if self.0.get(&key).is_some_and(|at| (0.0..LOG_EVERY_SECONDS).contains(&(now - at))) {
@@ -92,10 +92,9 @@ impl LoggedRefusals {
 }
 
 impl Newcomer {
-    /// The run that makes room: of the user with the most runs, where that is not the newcomer,
-    /// any, or else one of the newcomer's own that has ended, fell silent, or never made a step
-    /// while this one brings its first, or else any that never made one: of many users each may
-    /// hold no more than a run.
+    /// The run to drop. If another user has the most runs, it is one of those. Else it is one of
+    /// the newcomer's own that has ended, is idle, or has no step while this one reports its first.
+    /// Else it is any without a step, because each of many users may have no more than one run.
     pub(super) fn victim<'a>(self, runs: impl Iterator<Item = &'a Run> + Clone) -> Option<Arc<str>> {
         let mut held = BTreeMap::<Principal, usize>::new();
         for run in runs.clone() {
@@ -103,7 +102,8 @@ impl Newcomer {
         }
         let own = held.get(&self.principal).copied().unwrap_or_default();
         let (greediest, most) = held.into_iter().max_by_key(|(_, count)| *count)?;
-        // One more would be as many as the newcomer has then: they would take turns.
+        // With one more, the newcomer would have as many, and they would replace each other in
+        // turn.
         let other = (most > own + 1).then_some(greediest);
         let of_other = other.and_then(|other| {
             let of = runs.clone().filter(|run| run.owner == other);
@@ -122,7 +122,7 @@ impl Newcomer {
         of_other.or_else(of_own).or_else(mute).map(|run| Arc::clone(&run.name))
     }
 
-    /// What is given up first.
+    /// The order in which runs are dropped, the lowest first.
     fn worth(self, run: &Run) -> u8 {
         match run {
             run if run.is_over() => 0,
@@ -141,7 +141,7 @@ impl Newcomer {
     }
 }
 
-/// What came last is what crowded the others out.
+/// Orders the newest first, because the newest runs crowded the others out.
 fn by_age(a: &Run, b: &Run) -> std::cmp::Ordering {
     b.opened.total_cmp(&a.opened)
 }

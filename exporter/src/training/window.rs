@@ -1,12 +1,12 @@
-//! The largest value of the last minutes, which a gauge scraped every 15 seconds does not show.
+//! The maximum of the last minutes, which a gauge scraped every 15 seconds does not show.
 
 const SLOTS: usize = 30;
 
-/// Maximum over a sliding window, kept in slots of a thirtieth of it: constant memory, and a value
-/// leaves the window at most one slot late.
+/// The maximum over a sliding window, kept in slots of a thirtieth of the window: memory is
+/// constant, and a value leaves the window at most one slot late.
 ///
-/// Values that are not finite are not compared: they are counted elsewhere and would hide
-/// everything else here.
+/// Values that are not finite are ignored. They are counted elsewhere, and would hide all others
+/// here.
 #[derive(Debug, Clone)]
 pub(super) struct WindowMax {
     slot_seconds: f64,
@@ -31,7 +31,7 @@ impl WindowMax {
         }
     }
 
-    /// `None` when the window holds nothing.
+    /// The maximum of the window that ends at `now`; `None` if it is empty.
     pub(super) fn get(&self, now: f64) -> Option<f64> {
         let oldest = self.id(now).saturating_sub(SLOTS as i64);
         self.slots.iter().filter(|(id, _)| *id > oldest).map(|(_, v)| *v).reduce(f64::max)

@@ -1,4 +1,4 @@
-//! Writes the training state to the page.
+//! Writes the training state to the metrics page.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use crate::principal::Principal;
 use crate::samples::Samples;
 
 impl Training {
-    /// Writes every run: of one user first what there is once a run, then what there is once a
-    /// rank, so that a page that is full leaves out the latter. Users take turns, so that a user
-    /// with many runs and ranks does not fill the page at the cost of users with few.
+    /// Writes every run: for each user, first the series of runs, then those of ranks, so that a
+    /// full page leaves out the latter. Users alternate, so that one with many runs and ranks does
+    /// not use up the room of users with few.
     pub fn write(&self, now: f64, out: &mut Samples) {
         out.set(&f::RUNS, &[], self.runs.len());
         let runs = self.runs.values().map(|run| (run.owner, Part::Run(run)));
@@ -39,7 +39,7 @@ impl Training {
     }
 }
 
-/// What is written in one turn.
+/// The part of a user's series that is written in one turn.
 enum Part<'a> {
     Run(&'a Run),
     Rank(&'a str, &'a Rank),

@@ -1,31 +1,32 @@
-//! State of the clock of the kernel, by `adjtimex(2)`, which only reads here: nothing is adjusted,
-//! and no privilege is needed.
+//! The state of the kernel's clock, by `adjtimex(2)`. The call only reads here: nothing is
+//! adjusted, and no privilege is needed.
 
 use std::io;
 
 /// The state of the kernel's clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Clock {
-    /// Whether a program disciplines it; the kernel gives up when none has for some hours.
+    /// Whether a program disciplines the clock; the kernel resets this after some hours without
+    /// one.
     pub synced: bool,
-    /// What is still to be corrected, in seconds.
+    /// The correction that is still to be made, in seconds.
     pub offset: f64,
-    /// Bound of the error, in seconds. It grows while the clock is not disciplined, up to sixteen
-    /// seconds.
+    /// The upper bound of the error, in seconds. It grows up to sixteen seconds while the clock is
+    /// not disciplined.
     pub max_error: f64,
     pub estimated_error: f64,
-    /// Correction of the rate: 1.000 001 is a clock that was a millionth slow by itself.
+    /// The correction of the rate: 1.000 001 for a clock that is a millionth too slow by itself.
     pub frequency_ratio: f64,
-    /// Seconds of the difference between TAI and UTC, where it was set in the kernel.
+    /// TAI minus UTC in seconds, if it was set in the kernel.
     pub tai_offset: Option<i64>,
 }
 
-/// A clock that is not disciplined, as the kernel returns it.
+/// The state of a clock that is not disciplined, as the kernel returns it.
 const TIME_ERROR: i32 = 5;
-/// The frequency is in parts per million with a fraction of 16 bits.
+/// The unit of the frequency: parts per million with a fraction of 16 bits.
 const FREQUENCY_UNIT: f64 = 65_536_000_000.0;
 
-/// Asks the kernel.
+/// Reads the state of the clock.
 pub fn read() -> io::Result<Clock> {
     #[expect(
         unsafe_code,
@@ -34,8 +35,8 @@ pub fn read() -> io::Result<Clock> {
     // SAFETY: `timex` consists of integers and padding, for which all bits zero is a value.
     let mut timex: libc::timex = unsafe { std::mem::zeroed() };
     #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
-    // SAFETY: the pointer is to a whole `timex` of ours, which the kernel fills in; `modes` is 0,
-    // so it changes nothing.
+    // SAFETY: the pointer is to a whole local `timex`, which the kernel fills in. `modes` is 0, so
+    // the call changes nothing.
     let state = unsafe { libc::adjtimex(&raw mut timex) };
     if state < 0 {
         return Err(io::Error::last_os_error());

@@ -1,27 +1,27 @@
-//! Memory that the program's own code takes.
+//! Releases memory of the program's own code.
 
 use std::ffi::{c_int, c_void};
 
-/// Lets go of the pages of code and constants that were used so far, as a start uses many that are
-/// never used again. What is used again is taken from the kernel's cache of the file, sixteen pages
-/// at a time.
+/// Releases the pages of code and constants used so far, because the start uses many that are never
+/// used again. Pages that are used again come from the kernel's cache of the file, sixteen at a
+/// time.
 ///
-/// A debugger that watches the program with breakpoints has to set them anew.
+/// A debugger has to set its breakpoints again afterwards.
 pub fn let_go() {
     let mut segments: Vec<Segment> = Vec::new();
     #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
     // SAFETY: the function is called before this call returns, with the pointer given here, which
-    // is to a vector of ours.
+    // is to a local vector.
     let _ = unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut segments).cast()) };
     for Segment { start, length } in segments {
         #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
-        // SAFETY: whole pages of a mapping of a file that nobody may write to, so that what is read
-        // next is what was there.
+        // SAFETY: the range is whole pages of a mapping of a file that nobody may write to, so
+        // later reads return the same bytes.
         let _ = unsafe { libc::madvise(start as *mut c_void, length, libc::MADV_DONTNEED) };
     }
 }
 
-/// Whole pages.
+/// A range of whole pages.
 #[derive(Debug, PartialEq, Eq)]
 struct Segment {
     start: usize,
@@ -37,17 +37,15 @@ impl Segment {
     }
 }
 
-/// The segments of the program that cannot be written to. The loader lists the program first; the
+/// Collects the read-only segments of the program. The loader lists the program first; the
 /// libraries after it are shared with other processes.
 #[expect(unsafe_code, reason = "called by the C library with what only it can vouch for")]
 unsafe extern "C" fn first(info: *mut libc::dl_phdr_info, _: libc::size_t, found: *mut c_void) -> c_int {
-    // SAFETY: the pointer that was given to the call above, whose vector nobody else uses
-    // meanwhile.
+    // SAFETY: this is the pointer given to the call above; nothing else uses its vector meanwhile.
     let found = unsafe { &mut *found.cast::<Vec<Segment>>() };
-    // SAFETY: the C library hands over a whole entry that is good for as long as this function
-    // runs.
+    // SAFETY: the C library passes a whole entry that is valid for as long as this function runs.
     let info = unsafe { &*info };
-    // SAFETY: so many headers are at this place, for as long as the program is loaded.
+    // SAFETY: the address has this many headers, for as long as the program is loaded.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let fixed = headers.iter().filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_W == 0);
     found.extend(fixed.map(|h| Segment::new((info.dlpi_addr + h.p_vaddr) as usize, h.p_memsz as usize)));

@@ -1,12 +1,11 @@
-//! The sender of a datagram of a local socket, as the kernel gives it, without the descriptors sent
-//! with it.
+//! The sender of a datagram of a local socket, as the kernel reports it. Descriptors sent with it
+//! are not kept.
 //!
-//! Sends from another process namespace have pid 0, which the type that `rustix` has for this
-//! cannot hold.
+//! Senders in another process namespace have pid 0, which the type of `rustix` cannot hold.
 //!
 //! Any sender can attach descriptors to a datagram. The kernel writes the credentials first, then
-//! as many descriptors as the control area has room for, and installs those in this process. So
-//! the area has room for the credentials and nothing else, and what is installed all the same is
+//! as many descriptors as the control area has room for, and installs those in this process. So the
+//! area has room for the credentials only, and any descriptor that is installed nevertheless is
 //! closed.
 
 use std::io;
@@ -15,10 +14,10 @@ use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
 
 const HEAD: usize = size_of::<libc::cmsghdr>();
 const CREDENTIALS: usize = size_of::<libc::ucred>();
-/// Room for exactly the one message that is asked for, as the kernel aligns it (`CMSG_SPACE`). Room
-/// behind it would be filled with descriptors.
+/// Room for exactly the one requested message, as the kernel aligns it (`CMSG_SPACE`). The kernel
+/// would fill more room with descriptors.
 const SPACE: usize = aligned(HEAD) + aligned(CREDENTIALS);
-/// Whether a socket takes descriptors; kernels have it from 6.16 on. `libc` lacks it.
+/// The socket option that accepts descriptors, since Linux 6.16. `libc` lacks it.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
 #[repr(C, align(8))]
@@ -28,22 +27,22 @@ struct Control<const ROOM: usize>([u8; ROOM]);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
     pub length: usize,
-    /// The user that sent it.
+    /// The user that sent the datagram, if the kernel added it.
     pub uid: Option<u32>,
-    /// It carried descriptors, or control messages that were not asked for. None of them is kept.
+    /// Whether the datagram carried descriptors, or other control messages. None of them is kept.
     pub carried: bool,
 }
 
 /// Makes the kernel add the sender to each datagram, and refuse descriptors. Datagrams sent before
-/// have none.
+/// this call have no sender.
 pub fn ask(socket: impl AsFd) -> io::Result<()> {
     refuse_descriptors(&socket)?;
     Ok(rustix::net::sockopt::set_socket_passcred(socket, true)?)
 }
 
-/// Has the kernel refuse a message with descriptors at its sender, where it can (6.16). A
-/// descriptor that was only received and not installed is closed by the receiver, and closing can
-/// take as long as its sender likes. Connections have this of the socket that accepts them.
+/// Makes the kernel refuse a message with descriptors at its sender (since Linux 6.16; without
+/// effect before). Otherwise the receiver has to close them, which can take as long as the sender
+/// likes. Accepted connections inherit this from the listening socket.
 pub fn refuse_descriptors(socket: impl AsFd) -> io::Result<()> {
     let no: libc::c_int = 0;
     #[expect(unsafe_code, reason = "no safe wrapper has this option")]
@@ -64,7 +63,7 @@ pub fn refuse_descriptors(socket: impl AsFd) -> io::Result<()> {
     }
 }
 
-/// Receives one datagram, without waiting.
+/// Receives one datagram, without waiting; `WouldBlock` if there is none.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     receive_with::<SPACE>(socket, buffer)
 }
@@ -95,14 +94,14 @@ fn receive_with<const ROOM: usize>(socket: impl AsFd, buffer: &mut [u8]) -> io::
     for descriptor in installed {
         #[expect(unsafe_code, reason = "a number that the kernel wrote becomes a descriptor")]
         // SAFETY: the kernel installed this descriptor in this process for this call, so it is open
-        // and nobody else knows of it.
+        // and has no other owner.
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     }
     Ok(Received { length, uid, carried })
 }
 
-/// The uid in control messages, and the descriptors. Each message is a length, a level, a type, and
-/// its data: pid, uid and gid, or descriptors.
+/// Parses control messages: returns the uid and the descriptors. Each message is a length, a level,
+/// a type and its data: pid, uid and gid, or descriptors.
 fn read(mut control: &[u8]) -> (Option<u32>, Vec<i32>) {
     let int = |bytes: &[u8], at: usize| Some(i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let (mut uid, mut descriptors) = (None, Vec::new());
@@ -124,7 +123,7 @@ fn read(mut control: &[u8]) -> (Option<u32>, Vec<i32>) {
     (uid, descriptors)
 }
 
-/// As the kernel aligns what follows.
+/// The length padded to the kernel's alignment.
 const fn aligned(length: usize) -> usize {
     length.next_multiple_of(size_of::<usize>())
 }
@@ -186,13 +185,13 @@ mod tests {
     #[test]
     fn what_is_installed_all_the_same_is_closed() {
         let (ours, theirs) = UnixDatagram::pair().unwrap();
-        // No credentials take the room.
+        // Without credentials, descriptors could take their room.
         let (sent, pipe) = send_descriptors(&theirs);
         assert_eq!(sent.unwrap(), 2);
         let received = receive(&ours, &mut [0; 16]).unwrap();
         assert_eq!(received, Received { length: 2, uid: None, carried: true });
         assert!(!is_held(&pipe));
-        // Nor do they where there is more of it.
+        // With credentials and more room, descriptors could take the rest.
         rustix::net::sockopt::set_socket_passcred(&ours, true).unwrap();
         let (_, pipe) = send_descriptors(&theirs);
         let received = receive_with::<128>(&ours, &mut [0; 16]).unwrap();
@@ -200,7 +199,7 @@ mod tests {
         assert!(!is_held(&pipe));
     }
 
-    /// Kernels before 6.16 cannot refuse them.
+    /// Kernels before 6.16 cannot refuse descriptors.
     #[test]
     fn descriptors_are_refused_at_their_sender() {
         let (ours, theirs) = UnixDatagram::pair().unwrap();

@@ -1,10 +1,10 @@
-//! Statistics that drivers of network devices keep, and which driver and firmware a device has, by
-//! the `SIOCETHTOOL` call.
+//! The statistics of a network device's driver, and the versions of driver and firmware, by the
+//! `SIOCETHTOOL` call.
 //!
 //! Names and values come in two calls, and between them a driver may add queues. The kernel then
-//! writes as many values as there are, not as many as were asked for. So its answers go to memory
-//! that ends at a page nobody may touch: an answer that outgrew its room is an error of the call,
-//! never a write beyond it.
+//! writes as many values as there are, not as many as were requested. So the answers go to memory
+//! that ends at a guard page: an answer that is too long is an error of the call, never a write
+//! beyond the memory.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -12,19 +12,19 @@ use std::ptr::NonNull;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// More statistics than any driver has; those of every queue are among them.
+/// The most statistics accepted; no driver has more, with those of every queue.
 const MAX_STATS: usize = 32_768;
-/// Length of a name.
+/// The length of a name in bytes.
 const NAME: usize = 32;
-/// Commands.
+/// The commands, `ETHTOOL_*`.
 const DRIVER: u32 = 0x03;
 const STRINGS: u32 = 0x1b;
 const STATS: u32 = 0x1d;
 const COUNT: u32 = 0x37;
-/// The set of strings that names the statistics.
+/// The string set of the names of statistics, `ETH_SS_STATS`.
 const SET_STATS: u32 = 1;
 
-/// Asks about devices, each by its name as this process sees it.
+/// A socket for queries about devices, by their names in this network namespace.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: OwnedFd,
@@ -44,8 +44,8 @@ impl Ethtool {
         Ok(Self { socket })
     }
 
-    /// The number that the kernel has given to the device: a name may be another device's in
-    /// another namespace, a name and a number are not.
+    /// The kernel's index of the device. Another namespace may have a device with the same name,
+    /// but name and index together are unique.
     pub fn index(&self, device: &str) -> io::Result<u32> {
         Ok(rustix::net::netdevice::name_to_index(&self.socket, device)?)
     }
@@ -57,7 +57,7 @@ impl Ethtool {
         Ok(parse_driver(memory.bytes()))
     }
 
-    /// All statistics of the driver. An error of the kind `Unsupported` means that it keeps none.
+    /// Returns all statistics of the driver. The error kind is `Unsupported` if it has none.
     pub fn stats(&self, device: &str) -> io::Result<Vec<(String, u64)>> {
         let count = self.count(device)?;
         let mut names = Memory::new(12 + count * NAME)?;
@@ -78,7 +78,7 @@ impl Ethtool {
 
     fn count(&self, device: &str) -> io::Result<usize> {
         let mut memory = Memory::new(20)?;
-        // A mask of 64 bits in front, a number for each bit set behind.
+        // A mask of 64 bits, then a number for each bit set.
         memory.set_words(&[COUNT, 0, 1 << SET_STATS, 0]);
         self.call(device, &mut memory)?;
         match (word(memory.bytes(), 8), word(memory.bytes(), 16) as usize) {
@@ -102,24 +102,24 @@ impl Ethtool {
         let mut request = libc::ifreq { ifr_name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data } };
         let request: *mut libc::ifreq = &raw mut request;
         #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
-        // SAFETY: the request is whole and its name ends with a zero. The kernel writes to what
-        // `ifru_data` points at, which is a mapping of ours that nothing else refers to while
-        // `memory` is borrowed; where an answer is longer than the mapping, it meets the page
-        // behind it that cannot be written, and the call fails.
+        // SAFETY: the request is whole and its name ends with a zero. The kernel writes to the
+        // mapping at `ifru_data`, which nothing else refers to while `memory` is borrowed. An
+        // answer that is longer than the mapping reaches the guard page behind it, which cannot be
+        // written, and the call fails.
         let result =
             unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as libc::Ioctl, request) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
-/// A whole number of pages, of whatever size this processor has them.
+/// A multiple of every page size that Linux uses, in bytes.
 const PAGE: usize = 65_536;
 
-/// Zeroed memory for one question and its answer, with a page behind it that cannot be touched.
+/// Zeroed memory for one request and its answer, with a guard page behind it.
 #[derive(Debug)]
 struct Memory {
     start: NonNull<u8>,
-    /// Bytes before that page.
+    /// Bytes before the guard page.
     length: usize,
 }
 
@@ -128,8 +128,8 @@ impl Memory {
         let length = bytes.max(1).next_multiple_of(PAGE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         #[expect(unsafe_code, reason = "no allocator of Rust's makes guard pages")]
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory of
-        // ours.
+        // SAFETY: a new anonymous mapping at an address that the kernel chooses touches no memory
+        // in use.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), length + PAGE, libc::PROT_NONE, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -137,7 +137,7 @@ impl Memory {
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let memory = Self { start, length };
         #[expect(unsafe_code, reason = "as above")]
-        // SAFETY: the range is the mapping that was just made, but for its last page.
+        // SAFETY: the range is the new mapping without its guard page.
         let result =
             unsafe { libc::mprotect(start.as_ptr().cast(), length, libc::PROT_READ | libc::PROT_WRITE) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(memory) }
@@ -154,7 +154,7 @@ impl Memory {
 
     fn set_words(&mut self, words: &[u32]) {
         #[expect(unsafe_code, reason = "the mapping as a slice")]
-        // SAFETY: as in `bytes`, writable too, and `&mut self` makes this the only reference.
+        // SAFETY: as in `bytes`; it is writable too, and `&mut self` makes this the only reference.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) };
         for (to, from) in bytes.chunks_exact_mut(4).zip(words) {
             to.copy_from_slice(&from.to_ne_bytes());
@@ -173,7 +173,7 @@ impl Drop for Memory {
     }
 }
 
-/// Five texts and what follows of it.
+/// The size of `struct ethtool_drvinfo`: five texts and some numbers.
 const DRIVER_BYTES: usize = 196;
 
 fn parse_driver(bytes: &[u8]) -> Driver {
@@ -192,13 +192,14 @@ fn parse_values(bytes: &[u8]) -> Vec<u64> {
     values.take(word(bytes, 4) as usize).map(value).collect()
 }
 
-/// The four bytes at `at`, as a number; 0 past the end.
+/// The four bytes at `at` as a number; 0 past the end.
 fn word(bytes: &[u8], at: usize) -> u32 {
     let four = bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
     four.map_or(0, u32::from_ne_bytes)
 }
 
-/// Text up to its padding. Some drivers pad with blanks, and indent what belongs together.
+/// The text before its padding. Some drivers pad with blanks, and indent names that belong
+/// together.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     let text = String::from_utf8_lossy(&bytes[..end]);
@@ -250,8 +251,8 @@ mod tests {
         assert_eq!((word(memory.bytes(), 4), memory.bytes()[8..].iter().any(|b| *b != 0)), (2, false));
     }
 
-    /// An answer longer than its room is an error of the call. A device that describes its driver
-    /// does not fit into eight bytes.
+    /// An answer longer than its memory is an error of the call. The description of a driver does
+    /// not fit into eight bytes.
     #[test]
     fn the_kernel_cannot_write_beyond_the_memory() {
         let ethtool = Ethtool::open().unwrap();

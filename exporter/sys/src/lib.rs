@@ -1,6 +1,5 @@
-//! Calls of the exporter into the kernel and drivers that the compiler cannot check: a thin, safe
-//! layer over each foreign call, and nothing else. Only this crate and `stepwatch-heap` have
-//! `unsafe` in them.
+//! A safe layer over the exporter's calls into the kernel and drivers that the compiler cannot
+//! check, and nothing else. Only this crate and `stepwatch-heap` contain `unsafe`.
 
 pub mod adjtimex;
 pub mod code;

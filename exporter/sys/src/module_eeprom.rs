@@ -1,7 +1,7 @@
-//! The memory of the transceiver or cable in a network port: the ethtool family of generic netlink,
-//! `ETHTOOL_MSG_MODULE_EEPROM_GET` (include/uapi/linux/ethtool_netlink.h of torvalds/linux, from
-//! 5.13 on), which reads half a page of 128 bytes at a time. Other than the older ioctl, it reaches
-//! the pages of modules for 200 Gb/s and more. The kernel wants CAP_NET_ADMIN for it, although it
+//! The memory of the transceiver or cable in a network port, by `ETHTOOL_MSG_MODULE_EEPROM_GET` of
+//! the ethtool family of generic netlink (include/uapi/linux/ethtool_netlink.h of torvalds/linux,
+//! since 5.13). It reads half a page of 128 bytes at a time. Unlike the older ioctl, it reaches the
+//! pages of modules for 200 Gb/s and more. The kernel requires CAP_NET_ADMIN for it, although it
 //! only reads.
 
 use std::io;
@@ -12,20 +12,20 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-/// Bytes that one question reads.
+/// Bytes that one request reads.
 pub const HALF_PAGE: usize = 128;
-/// A driver asks its firmware, and that the module, which may be stuck.
+/// The timeout of a request: the driver asks its firmware, and that the module, which may hang.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Larger than any answer.
+/// The size of the answer's buffer in bytes; no answer is larger.
 const MAX_ANSWER: usize = 8192;
 
-/// Header of a message, of a message of generic netlink, and of an attribute.
+/// The length in bytes of the headers of a message, a generic netlink message and an attribute.
 const HEADER: usize = 16;
 const GENERIC: usize = 4;
 const ATTRIBUTE: usize = 4;
 const REQUEST: u16 = 1;
 const ERROR: u16 = 2;
-/// The family of families, and how it is asked for one.
+/// The family that resolves the ids of families, and its command.
 const CONTROL: u16 = 0x10;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
@@ -43,10 +43,10 @@ const I2C_ADDRESS: u16 = 6;
 const DATA: u16 = 7;
 const NESTED: u16 = 1 << 15;
 const ATTRIBUTE_TYPE: u16 = 0x3fff;
-/// The address of a module on its bus, which has only one.
+/// The I2C address of the module; the bus has no other.
 const MODULE: u8 = 0x50;
 
-/// Asks about modules, each by the name of its interface as this process sees it.
+/// A socket for queries about modules, by their interfaces' names in this network namespace.
 #[derive(Debug)]
 pub struct Modules {
     socket: OwnedFd,
@@ -54,7 +54,7 @@ pub struct Modules {
     sequence: u32,
 }
 
-/// Which half of which page: the lower half, from byte 0 on, is the same for all pages.
+/// A half of a page. The lower half, from byte 0 on, is the same for all pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Half {
     Lower,
@@ -62,7 +62,7 @@ pub enum Half {
 }
 
 impl Modules {
-    /// An error of the kind `NotFound` means a kernel without this family.
+    /// Opens the socket. The error kind is `NotFound` if the kernel does not have this family.
     pub fn open() -> io::Result<Self> {
         let socket = rustix::net::socket_with(
             AddressFamily::NETLINK,
@@ -83,10 +83,10 @@ impl Modules {
         Ok(modules)
     }
 
-    /// A half page, or as much of it as the module has.
+    /// Returns a half page, or as much of it as the module has.
     ///
-    /// `PermissionDenied`: without CAP_NET_ADMIN. `Unsupported`: the driver of this device reads no
-    /// modules.
+    /// The error kind is `PermissionDenied` without CAP_NET_ADMIN, and `Unsupported` if the driver
+    /// of the device cannot read modules.
     pub fn read(&mut self, device: &str, half: Half) -> io::Result<Vec<u8>> {
         if device.is_empty() || device.len() >= libc::IFNAMSIZ || device.bytes().any(|b| b == 0) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -109,7 +109,7 @@ impl Modules {
         data.map(|(_, bytes)| bytes.to_vec()).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Sends one message, and returns the attributes of its answer.
+    /// Sends one request, and returns the attributes of its answer.
     fn ask(&mut self, command: u8, body: &[u8]) -> io::Result<Vec<u8>> {
         self.sequence = self.sequence.wrapping_add(1);
         let length = (HEADER + GENERIC + body.len()) as u32;
@@ -129,7 +129,7 @@ impl Modules {
                 read => read?,
             };
             answer.truncate(read);
-            // An answer that came after its question was given up is another's.
+            // An answer with another number belongs to a request that has timed out.
             if u32_at(&answer, 8) == Some(self.sequence) {
                 return content(answer);
             }
@@ -137,7 +137,7 @@ impl Modules {
     }
 }
 
-/// The attributes of a message, or the error that it is.
+/// The attributes of a message, or the error that it contains.
 fn content(mut message: Vec<u8>) -> io::Result<Vec<u8>> {
     let kind = message.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes);
     if kind == Some(ERROR) {
@@ -158,7 +158,7 @@ fn put(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     message.resize(message.len().next_multiple_of(4), 0);
 }
 
-/// Attributes with their values, up to the first that is none.
+/// The attributes with their values, up to the first malformed one.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?));
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(content(vec![0; HEADER]).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
-    /// The kernel of this machine, whose loopback device has no module.
+    /// Asks the kernel of this machine about the loopback device, which has no module.
     #[test]
     fn the_kernel_understands_the_question() {
         let mut modules = match Modules::open() {

@@ -1,21 +1,21 @@
-//! The health of an NVMe drive as the drive itself keeps it: log page 2 of the NVMe specification
-//! ("SMART / Health Information"), by the admin command that `nvme smart-log` sends
-//! (`NVME_IOCTL_ADMIN_CMD` of include/uapi/linux/nvme_ioctl.h, torvalds/linux).
+//! The health that an NVMe drive reports: log page 2 of the NVMe specification ("SMART / Health
+//! Information"), by the admin command that `nvme smart-log` sends (`NVME_IOCTL_ADMIN_CMD` of
+//! include/uapi/linux/nvme_ioctl.h, torvalds/linux).
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
 
-/// Length of the log page.
+/// The length of the log page in bytes.
 pub const HEALTH_BYTES: usize = 512;
 
-/// `_IOWR('N', 0x41, struct nvme_admin_cmd)`.
+/// The number of the ioctl: `_IOWR('N', 0x41, struct nvme_admin_cmd)`.
 const ADMIN_COMMAND: u32 = 3 << 30 | (size_of::<AdminCommand>() as u32) << 16 | 0x4e << 8 | 0x41;
 const GET_LOG_PAGE: u8 = 0x02;
 const HEALTH: u32 = 0x02;
-/// Of the controller, and not of one namespace.
+/// Selects the log page of the controller instead of one namespace.
 const ALL_NAMESPACES: u32 = u32::MAX;
-/// A drive that does not answer in this time is asked no further.
+/// Milliseconds after which the kernel stops waiting for the drive.
 const TIMEOUT_MS: u32 = 5000;
 
 /// `struct nvme_passthru_cmd`.
@@ -36,8 +36,8 @@ struct AdminCommand {
     result: u32,
 }
 
-/// Asks the controller behind `device`, such as `/dev/nvme0`. It takes CAP_SYS_ADMIN, and waits for
-/// the drive for up to five seconds.
+/// Reads the health log of the controller behind `device`, such as `/dev/nvme0`. Needs
+/// CAP_SYS_ADMIN, and blocks for up to five seconds.
 pub fn health(device: &File) -> io::Result<[u8; HEALTH_BYTES]> {
     let mut page = [0; HEALTH_BYTES];
     let address: *mut u8 = page.as_mut_ptr();
@@ -49,13 +49,14 @@ pub fn health(device: &File) -> io::Result<[u8; HEALTH_BYTES]> {
         timeout_ms: TIMEOUT_MS,
         ..AdminCommand::default()
     };
-    // How many words of four bytes, less one, and which page.
+    // The number of 32-bit words minus one, and the id of the log page.
     command.words10[0] = (HEALTH_BYTES as u32 / 4 - 1) << 16 | HEALTH;
     let argument: *mut AdminCommand = &raw mut command;
     #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
     // SAFETY: the command is whole, and the kernel writes its result into it. The kernel copies
-    // `data_length` bytes, the length of `page`, to `address`, which is that of `page`; nothing
-    // else refers to it until the call returns. On a file that is no NVMe device, the call fails.
+    // `data_length` bytes, the length of `page`, to `address`, the address of `page`. Nothing else
+    // refers to `page` until the call returns. On a file that is not an NVMe device, the call
+    // fails.
     let status = unsafe { libc::ioctl(device.as_raw_fd(), ADMIN_COMMAND as libc::Ioctl, argument) };
     match status {
         0 => Ok(page),
@@ -79,7 +80,7 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
     }
 
-    /// Where this machine has a drive and the right to ask it.
+    /// Needs a drive and the privilege to read it; passes without them.
     #[test]
     fn a_drive_of_this_machine_answers_or_refuses() {
         for name in ["/dev/nvme0", "/dev/nvme1"] {

@@ -1,14 +1,13 @@
-//! NVML, the management library of the NVIDIA driver: loaded at run time, every call watched, every
-//! answer as the driver gave it.
+//! NVML, the management library of the NVIDIA driver. It is loaded at run time, every call is
+//! reported to a watch, and every answer is returned as the driver gave it.
 //!
-//! The whole of what the exporter asks goes through here rather than through a wrapper, for three
-//! reasons: each call must be seen while it runs, because none has a time limit; values of fields
-//! have scopes and signed types; and a driver of another age lacks functions, which must cost their
-//! own values only. The caller interprets an answer, and recognises numbers that stand for no
-//! value.
+//! The exporter calls the library directly rather than through a wrapper, for three reasons. Each
+//! call must be seen while it runs, because none has a time limit. Values of fields have scopes and
+//! signed types. An older or newer driver lacks functions, which must cost only their own values.
+//! The caller interprets an answer, and recognises numbers that mean "no value".
 //!
-//! Nothing here is `Send`: one thread opens the library, calls it, and closes it by dropping what
-//! it holds.
+//! Nothing here is `Send`: one thread opens the library, calls it, and closes it by dropping all
+//! values of it.
 
 mod device;
 mod error;
@@ -37,19 +36,19 @@ pub use nvlink::LinkError;
 pub use platform::Platform;
 pub use xid::{XidEvent, XidEvents};
 
-/// Name that the driver's package installs; the one without the number belongs to development
-/// files.
+/// The file name that the driver's package installs; the name without the number belongs to
+/// development files.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// Is called before and after every call, so that one that never returns has a name.
+/// Notified before and after every call, so that a call that never returns can be named.
 pub trait Watch: fmt::Debug + Send + Sync {
-    /// `function` is about to be called, of the GPU with this index if it is of one.
+    /// `function` is about to be called, for the GPU with this index if it concerns one GPU.
     fn begins(&self, function: &'static str, gpu: Option<u32>);
-    /// It has returned.
+    /// The call has returned.
     fn ends(&self);
 }
 
-/// NVML, initialised. Shut down and unloaded when this and every device and sample of it are
+/// NVML, initialised. It is shut down and unloaded when this and every device and sample of it are
 /// dropped.
 #[derive(Debug, Clone)]
 pub struct Nvml(Rc<Library>);
@@ -61,10 +60,10 @@ struct Library {
     initialised: bool,
 }
 
-/// Calls a function of the library, between the two words to the watch.
+/// Calls a function of the library, and notifies the watch before and after.
 ///
-/// The arguments are for the function that the bindings declare; pointers among them must be to
-/// live values of the types it names, and a handle must come from this library.
+/// The arguments are those of the function that the bindings declare. Pointers must be to live
+/// values of the declared types, and a handle must come from this library.
 macro_rules! call {
     ($library:expr, $gpu:expr, $function:ident($($argument:expr),* $(,)?)) => {{
         let library: &$crate::nvml::Library = $library;
@@ -72,9 +71,9 @@ macro_rules! call {
             Err(_) => Err($crate::nvml::Error::Missing(stringify!($function))),
             Ok(function) => {
                 library.watch.begins(stringify!($function), $gpu);
-                // SAFETY: the library exports the function with the signature that its maker's
-                // header declares; handles are of this library, which stays loaded and initialised
-                // while one exists; pointers are to values that live on.
+                // SAFETY: the library exports the function with the signature of NVIDIA's header.
+                // Handles belong to this library, which stays loaded and initialised while one
+                // exists. Pointers are to values that live on.
                 #[expect(unsafe_code, reason = "a function of a library that is loaded at run time")]
                 let code = unsafe { function($($argument),*) };
                 library.watch.ends();
@@ -86,7 +85,7 @@ macro_rules! call {
 use call;
 
 impl Nvml {
-    /// Loads the library, from `path` or where the loader finds it, and initialises it. Does not
+    /// Loads the library, from `path` or where the loader finds it, and initialises it. It does not
     /// touch a GPU.
     pub fn open(path: Option<&Path>, watch: Arc<dyn Watch>) -> Result<Self, Error> {
         let name: &OsStr = path.map_or(LIBRARY.as_ref(), Path::as_os_str);
@@ -110,7 +109,7 @@ impl Nvml {
         text(|buffer, len| call!(&self.0, None, nvmlSystemGetDriverVersion(buffer, len)))
     }
 
-    /// Of the CUDA that the driver offers: 1000 x major + 10 x minor.
+    /// The CUDA version of the driver: 1000 x major + 10 x minor.
     pub fn cuda_version(&self) -> Result<i32, Error> {
         let mut version = 0;
         call!(&self.0, None, nvmlSystemGetCudaDriverVersion_v2(&raw mut version))?;
@@ -123,7 +122,7 @@ impl Nvml {
         Ok(count)
     }
 
-    /// Brings the GPU up when no other process has, which takes seconds.
+    /// Opens a GPU. It initialises the GPU if no other process uses it, which takes seconds.
     pub fn device(&self, index: u32) -> Result<Device, Error> {
         let mut handle = std::ptr::null_mut();
         call!(&self.0, Some(index), nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle))?;
@@ -132,11 +131,11 @@ impl Nvml {
 }
 
 impl Library {
-    /// What driver the library is of: the one question that it answers before it is initialised.
+    /// The driver version of the library: the only query that works before initialisation.
     fn version(&self) -> String {
         let version = text(|buffer, len| call!(self, None, nvmlSystemGetNVMLVersion(buffer, len)));
         let version = version.unwrap_or_else(|_| "of unknown version".into());
-        // The version of the interface stands before it.
+        // The version of the interface precedes the driver version.
         version
             .split_once('.')
             .filter(|(_, rest)| rest.contains('.'))
@@ -153,30 +152,30 @@ impl fmt::Debug for Library {
 impl Drop for Library {
     fn drop(&mut self) {
         if self.initialised {
-            // The driver may be gone already; there is nobody to report an error to.
+            // The driver may be unloaded already, and nothing can handle the error.
             let _ = call!(self, None, nvmlShutdown());
         }
     }
 }
 
-/// Room for the longest string that NVML gives.
+/// The size of a string buffer in bytes; no string of NVML is longer.
 const TEXT: usize = 96;
 
-/// What `fill` writes into a buffer.
+/// The string that `fill` writes into a buffer.
 fn text(fill: impl FnOnce(*mut c_char, u32) -> Result<(), Error>) -> Result<String, Error> {
     let mut buffer = [0 as c_char; TEXT];
-    // One less than there is, so that the end is marked whatever the library does.
+    // One byte less than the buffer has, so that the string always ends with a NUL.
     fill(buffer.as_mut_ptr(), TEXT as u32 - 1)?;
     Ok(string(&buffer))
 }
 
-/// The characters before the first NUL.
+/// The characters before the first NUL, without surrounding blanks.
 fn string(buffer: &[c_char]) -> String {
     let bytes: Vec<u8> = buffer.iter().take_while(|c| **c != 0).map(|c| c.cast_unsigned()).collect();
     String::from_utf8_lossy(&bytes).trim().to_owned()
 }
 
-/// The version word of a structure: its size, and its number in the top byte.
+/// The version word of a structure: its size, with the version number in the top byte.
 const fn versioned<T>(number: u32) -> u32 {
     size_of::<T>() as u32 | (number << 24)
 }

@@ -16,7 +16,7 @@ const MAX_MEMORY_KIB: u64 = 64 << 10;
 /// How old a genuine step may be on the page.
 const MAX_AGE: Duration = Duration::from_secs(2);
 
-const QUICK: &str = "page: {interval: 20ms}\n";
+const QUICK: &str = "exposition: {interval: 20ms}\n";
 
 /// The most memory that the exporter ever had, in KiB.
 ///

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 fn start() -> (tempfile::TempDir, Exporter) {
     let dir = tempfile::tempdir().unwrap();
-    let exporter = Exporter::start(dir.path(), "page: {interval: 20ms}\n");
+    let exporter = Exporter::start(dir.path(), "exposition: {interval: 20ms}\n");
     (dir, exporter)
 }
 
@@ -144,7 +144,7 @@ fn the_exporters_own_end_kills_nobody_and_forgets_no_attempt() {
     exporter.wait_for(r#"train_attempt{run="r"}"#, 1.0);
     let (ok, log) = exporter.stop();
     assert!(ok && !log.contains("rank dead"), "{log}");
-    let exporter = Exporter::start(dir.path(), "page: {interval: 20ms}\n");
+    let exporter = Exporter::start(dir.path(), "exposition: {interval: 20ms}\n");
     let packets = exporter.connect();
     packets.send(r#"{"k":"step","run":"r","rank":0,"step":7}"#);
     exporter.wait_for(r#"train_attempt{run="r"}"#, 1.0);
@@ -161,7 +161,7 @@ fn the_exporters_own_end_kills_nobody_and_forgets_no_attempt() {
 #[test]
 fn connections_are_limited() {
     let dir = tempfile::tempdir().unwrap();
-    let exporter = Exporter::start(dir.path(), "page: {interval: 20ms}\nruns: {max_runs: 2}\n");
+    let exporter = Exporter::start(dir.path(), "exposition: {interval: 20ms}\nruns: {max_runs: 2}\n");
     let packets = exporter.connect();
     for rank in 0..70 {
         packets.send(&format!(r#"{{"k":"hb","run":"r","rank":{rank}}}"#));
@@ -201,7 +201,7 @@ fn a_tail_of_the_configuration() {
     let log = dir.path().join("run.jsonl");
     std::fs::write(&log, "{\"step\": 3, \"loss\": 2.25}\n{\"step\": 4, \"loss\": 2.125}\n").unwrap();
     let sources = format!(
-        "page: {{interval: 20ms}}\nsources:\n  - tail: {{path: '{}', format: auto, run: tailed, from: start}}\n",
+        "exposition: {{interval: 20ms}}\nsources:\n  - tail: {{path: '{}', format: auto, run: tailed, from: start}}\n",
         log.display()
     );
     let exporter = Exporter::start(dir.path(), &sources);

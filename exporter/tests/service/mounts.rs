@@ -28,7 +28,7 @@ fn a_mount_that_is_stuck_costs_its_own_values_and_recovers() {
         std::fs::write(proc.join("stat"), format!("btime 1700000000\nprocs_blocked {count}\n")).unwrap();
     };
     blocked(1.0);
-    let config = "collectors:\n  mounts: {interval: 50ms, timeout: 200ms}\n  process: {interval: 50ms}\n  ras: {enabled: false}\npage: {interval: 50ms}\n";
+    let config = "collectors:\n  mounts: {interval: 50ms, timeout: 200ms}\n  process: {interval: 50ms}\n  ras: {enabled: false}\nexposition: {interval: 50ms}\n";
     let exporter = Exporter::start_on_tree(dir.path(), config);
     let series =
         |path: &Path, what: &str| format!("mount_{what}{{mount=\"{}\",fstype=\"nfs4\"}}", path.display());

@@ -16,7 +16,7 @@ use crate::support::{Exporter, binary, eventually};
 const ANN: u32 = 4_000_001;
 const BOB: u32 = 4_000_002;
 
-const QUICK: &str = "page: {interval: 20ms}\n";
+const QUICK: &str = "exposition: {interval: 20ms}\n";
 
 /// Sends what it reads, one line at a time, by the given way, and prints when all of it was sent.
 const SPEAKER: &str = r"import http.client, socket, sys

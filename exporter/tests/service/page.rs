@@ -22,9 +22,14 @@ fn settled(page: &str) -> String {
         .iter()
         .any(|end| name.ends_with(end))
             && name.starts_with("stepwatch_exporter_")
-            || ["clock_", "gpu_nvml_call_", "stepwatch_exporter_stream_", "stepwatch_exporter_page_series"]
-                .iter()
-                .any(|start| name.starts_with(start))
+            || [
+                "clock_",
+                "gpu_nvml_call_",
+                "stepwatch_exporter_stream_",
+                "stepwatch_exporter_exposition_series",
+            ]
+            .iter()
+            .any(|start| name.starts_with(start))
             || name == "stepwatch_exporter_ingest_events_total"
     };
     page.lines().filter(|l| !varies(l)).map(|l| l.to_owned() + "\n").collect()
@@ -258,8 +263,8 @@ fn a_second_exporter_on_the_same_socket_is_refused() {
 #[test]
 fn the_page_is_made_anew() {
     let dir = tempfile::tempdir().unwrap();
-    let exporter = Exporter::start(dir.path(), "page: {interval: 20ms}\n");
-    let at = || exporter.page().get("stepwatch_exporter_page_timestamp_seconds").unwrap();
+    let exporter = Exporter::start(dir.path(), "exposition: {interval: 20ms}\n");
+    let at = || exporter.page().get("stepwatch_exporter_exposition_timestamp_seconds").unwrap();
     let first = at();
     eventually(|| "the same page for ever".into(), || at() > first);
 }

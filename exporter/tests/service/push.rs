@@ -11,7 +11,7 @@ const METRICS: &str = r#"{"resourceMetrics":[{"resource":{"attributes":[{"key":"
 #[test]
 fn telemetry_and_reports_are_on_the_page() {
     let dir = tempfile::tempdir().unwrap();
-    let exporter = Exporter::start(dir.path(), "page: {interval: 20ms}\n");
+    let exporter = Exporter::start(dir.path(), "exposition: {interval: 20ms}\n");
     let answer = exporter.request_with("POST", "/v1/metrics", JSON, METRICS);
     assert_eq!((answer.status, answer.text().as_str()), (200, "{}"));
     exporter.wait_for(r#"train_loss{run="pushed"}"#, 2.5);

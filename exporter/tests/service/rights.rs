@@ -67,7 +67,7 @@ fn start(dir: &Path, files: &[&str]) -> Exporter {
     let prolog = dir.join("prolog");
     std::fs::create_dir(&prolog).unwrap();
     let config = format!(
-        "page: {{interval: 20ms}}\ncollectors:\n  job: {{interval: 50ms, prolog_dir: '{}'}}\n  config_drift: {{interval: 50ms}}\n",
+        "exposition: {{interval: 20ms}}\ncollectors:\n  job: {{interval: 50ms, prolog_dir: '{}'}}\n  config_drift: {{interval: 50ms}}\n",
         prolog.display()
     );
     Exporter::start_as(dir, &config, &rights)

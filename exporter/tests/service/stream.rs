@@ -7,14 +7,14 @@ use serde_json::Value;
 
 fn start(extra: &str) -> (tempfile::TempDir, Exporter) {
     let dir = tempfile::tempdir().unwrap();
-    let exporter = Exporter::start(dir.path(), &format!("page: {{interval: 20ms}}\n{extra}"));
+    let exporter = Exporter::start(dir.path(), &format!("exposition: {{interval: 20ms}}\n{extra}"));
     (dir, exporter)
 }
 
 /// On an empty machine: no events of collectors come between.
 fn start_in_the_void(extra: &str) -> (tempfile::TempDir, Exporter) {
     let dir = tempfile::tempdir().unwrap();
-    let exporter = Exporter::start_on_tree(dir.path(), &format!("page: {{interval: 20ms}}\n{extra}"));
+    let exporter = Exporter::start_on_tree(dir.path(), &format!("exposition: {{interval: 20ms}}\n{extra}"));
     (dir, exporter)
 }
 

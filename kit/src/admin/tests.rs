@@ -28,7 +28,7 @@ async fn ready_when_every_latch_is_open() {
     assert_eq!(call(&admin, "GET", "/-/healthy", "").await.0, StatusCode::OK);
 }
 
-/// Keeps what is logged.
+/// A log writer that keeps the lines.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -43,8 +43,8 @@ impl std::io::Write for Log {
     }
 }
 
-/// Everything that this process logs, from any thread: a subscriber of one thread would race with
-/// other tests for whether a call site is enabled, which is decided once in a process.
+/// Collects the log lines of this process from all threads. A subscriber of one thread would race
+/// with other tests, because whether a call site is enabled is decided once per process.
 static LOG: std::sync::LazyLock<Log> = std::sync::LazyLock::new(|| {
     let log = Log::default();
     let writer = log.clone();

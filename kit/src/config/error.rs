@@ -1,5 +1,4 @@
-//! What is wrong with a configuration file, in the form `file:line:column: what`, the line and a
-//! caret.
+//! Errors of a configuration file, in the form `file:line:column: what`, then the line and a caret.
 
 use std::fmt;
 
@@ -8,20 +7,20 @@ use serde_saphyr::{Location, RenderOptions, SnippetMode, UserMessageFormatter};
 
 use super::places::Places;
 
-/// Everything that is wrong with one configuration file.
+/// All mistakes in one configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     file: String,
     problems: Vec<Problem>,
 }
 
-/// One mistake, for programs.
+/// One mistake, in a form for programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mistake {
     pub message: String,
-    /// From 1, where it has a place.
+    /// The line, counted from 1; `None` if the mistake has no place.
     pub line: Option<u64>,
-    /// In characters, from 1.
+    /// The column in characters, counted from 1.
     pub column: Option<u64>,
 }
 
@@ -33,29 +32,29 @@ struct Problem {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
-    /// From 1.
+    /// The line, counted from 1.
     line: u64,
-    /// In characters, from 1.
+    /// The column in characters, counted from 1.
     column: u64,
     source_line: String,
-    /// Characters under which the caret is drawn.
+    /// The length of the caret line in characters.
     width: usize,
 }
 
 impl ConfigError {
-    /// A mistake that has no single place in the file.
+    /// Creates an error of one mistake without a place in the file.
     pub fn new(file: impl Into<String>, message: impl Into<String>) -> Self {
         Self::many(file, vec![message.into()])
     }
 
-    /// Mistakes across fields: all of them at once, not the first.
+    /// Creates an error of several mistakes without places, so that all are shown at once.
     pub fn many(file: impl Into<String>, messages: Vec<String>) -> Self {
         let problems = messages.into_iter().map(|message| Problem { message, place: None }).collect();
         Self { file: file.into(), problems }
     }
 
-    /// Mistakes across fields of a text that parses, all of them at once. Each begins with the path
-    /// of its value (`routes[1].notify: ...`) and is shown there.
+    /// Creates an error of several mistakes in a text that parses. Each message begins with the
+    /// path of its value (`routes[1].notify: ...`) and is shown at that place.
     pub fn at_paths(file: impl Into<String>, text: &str, messages: Vec<String>) -> Self {
         let places = Places::read(text);
         let place = |message: &str| {
@@ -75,7 +74,7 @@ impl ConfigError {
         self.problems.iter().map(mistake).collect()
     }
 
-    /// What is wrong, without the place.
+    /// The messages without their places.
     pub(super) fn message(&self) -> String {
         self.problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("\n")
     }
@@ -85,7 +84,8 @@ impl ConfigError {
         options.snippets = SnippetMode::Off;
         let mut message = err.without_snippet().render_with_options(options);
         if let Some(location) = err.location() {
-            // The renderer appends the place in words; it already stands in front.
+            // The renderer appends the place in words, which [`fmt::Display`] already shows in
+            // front.
             let suffix = format!(" at line {}, column {}", location.line(), location.column());
             message.truncate(message.strip_suffix(&suffix).unwrap_or(&message).len());
         }
@@ -104,7 +104,7 @@ impl ConfigError {
     }
 }
 
-/// The parser's messages name scalars and Rust types; the reader of the message writes YAML.
+/// Replaces the parser's terms, such as scalar and Rust types, with those of YAML.
 fn in_plain_words(message: String) -> String {
     let plain = match message.as_str() {
         "expected mapping start" => "expected a mapping: `key: value` lines, or {key: value}",
@@ -121,8 +121,8 @@ fn in_plain_words(message: String) -> String {
     plain.to_owned()
 }
 
-/// Keys whose values are secrets unless they name a file; the value is not shown even when the
-/// mistake is beside it.
+/// Keys whose values are secrets unless they name a file. Their values are never shown, even if the
+/// mistake is next to them.
 const SECRET_KEYS: [&str; 5] = ["token", "secret", "password", "routing_key", "webhook_url"];
 
 /// Hides the values of secret keys in a source line, keeping every column where it was.
@@ -135,7 +135,7 @@ fn redact(line: &str) -> String {
         let key = before.trim_end_matches([':', ' ', '"', '\'']);
         rest = value;
         let end = value_end(value);
-        // A token where an address belongs is a token.
+        // A `url` value without `://` may be a token in the wrong place.
         let lost = key.rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_').next() == Some("url")
             && !value[..end].contains("://");
         if lost || SECRET_KEYS.iter().any(|secret| key.ends_with(secret)) {
@@ -146,8 +146,7 @@ fn redact(line: &str) -> String {
     mask_addresses(&(out + rest))
 }
 
-/// Hides what an address may give away beside the place: a user with a password, and what is asked
-/// there.
+/// Hides the secrets that a URL may contain: the user with a password, and the query.
 fn mask_addresses(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut rest = line;
@@ -167,7 +166,7 @@ fn mask_addresses(line: &str) -> String {
     out + rest
 }
 
-/// Where a value ends: at its closing quote, or where a flow collection goes on.
+/// The end of a value: its closing quote, or the next separator of a flow collection.
 fn value_end(value: &str) -> usize {
     let trimmed = value.trim_start();
     let start = value.len() - trimmed.len();
@@ -192,7 +191,7 @@ impl Place {
         Some(Self { line: location.line(), column: location.column(), source_line, width })
     }
 
-    /// What is missing at the end of a file is shown after its last line.
+    /// The end of the last line, for something that is missing at the end of the file.
     fn end_of(text: &str) -> Option<Self> {
         let (index, line) = text.lines().enumerate().last()?;
         let column = line.chars().count() as u64 + 1;
@@ -222,7 +221,7 @@ impl fmt::Display for Placed<'_> {
         let Self(Place { line, column, source_line, width }, message) = self;
         let number = line.to_string();
         let margin = " ".repeat(number.len());
-        // Tabs before the caret are kept, so that it stands under its column however wide a tab is.
+        // Tabs before the caret are kept, so that it is under its column at any tab width.
         let indent: String = source_line
             .chars()
             .take(column.saturating_sub(1) as usize)

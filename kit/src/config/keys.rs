@@ -1,8 +1,8 @@
-//! Which keys a configuration accepts, asked of the type itself.
+//! The keys that a configuration accepts, derived from its type.
 //!
-//! A sample that claims to show every key is checked against this. The keys come from the errors
-//! that users see: an unknown key is offered at every place, and the error names what would have
-//! been accepted.
+//! A sample file that claims to show every key is checked against this list. The keys come from the
+//! errors that users see: an unknown key is inserted at every place, and the error lists the
+//! accepted keys.
 
 use std::collections::BTreeSet;
 
@@ -11,21 +11,21 @@ use serde::de::DeserializeOwned;
 use super::parse;
 
 const NOBODY: &str = "nobody_has_this_key";
-/// Places may nest in themselves; no sane configuration is deeper.
+/// The most levels of keys; types may contain themselves.
 const MAX_DEPTH: usize = 8;
 
-/// Dotted paths of every key that `T` accepts, `[]` for an element of a list:
+/// Returns the dotted path of every key that `T` accepts, with `[]` for an element of a list:
 /// `sources[].tail.path`.
 ///
-/// Only structs that deny unknown fields and enums answer; the keys of a free map are the user's
-/// own. Variants that hold nothing are values, not keys.
+/// Only enums and structs that deny unknown fields list their keys; the keys of a free map are the
+/// user's own. Enum variants without content are values, not keys.
 pub fn accepted<T: DeserializeOwned>() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     ask::<T>(&|inner| inner.to_owned(), "", &mut found, 0);
     found
 }
 
-/// Offers the unknown key at the place that `around` wraps its argument in.
+/// Inserts the unknown key at the place where `around` puts its argument.
 fn ask<T: DeserializeOwned>(
     around: &dyn Fn(&str) -> String,
     path: &str,

@@ -1,4 +1,4 @@
-//! A length of time in a configuration file.
+//! A duration in a configuration file.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A length of time, written `250ms`, `30s`, `5m`, `2h` or `1d`.
+/// A duration, written as `250ms`, `30s`, `5m`, `2h` or `1d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Period(Duration);
 
-/// A century: no deadline computed from a period can overflow.
+/// The longest duration in seconds, about a century, so that no computed deadline overflows.
 const MAX_SECONDS: f64 = 3.2e9;
 
-/// Largest first, as [`fmt::Display`] tries them.
+/// The units with their milliseconds, the largest first, as [`fmt::Display`] tries them.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
 impl Period {
@@ -54,7 +54,7 @@ impl FromStr for Period {
 }
 
 impl fmt::Display for Period {
-    /// The largest unit that keeps it exact, so that it reads back as itself.
+    /// Writes the largest unit that keeps the value exact, so that it parses back to itself.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.as_millis() as u64;
         let exact = UNITS.iter().find(|(_, scale)| ms >= *scale && ms.is_multiple_of(*scale));

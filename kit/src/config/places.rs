@@ -1,14 +1,14 @@
-//! Where in a YAML document a value stands, found by its path.
+//! The place of a value in a YAML document, found by its path.
 //!
-//! Mistakes between values are found long after parsing, when only the values are left. This reads
-//! the document again, into nothing but places.
+//! Mistakes between values are found after parsing, when only the values are left. This parses the
+//! document again and keeps only the places.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-/// A document without its values.
+/// The places of a document's values, without the values.
 pub(super) struct Places(Spanned<Node>);
 
 enum Node {
@@ -18,13 +18,14 @@ enum Node {
 }
 
 impl Places {
-    /// `None` for what does not parse: then there is a better message than any that needs this.
+    /// `None` if the text does not parse: then the parser's error is the better message.
     pub(super) fn read(text: &str) -> Option<Self> {
         serde_saphyr::from_str(text).ok().map(Self)
     }
 
-    /// The place of `routes[1].notify`; as far as it exists, so that what is missing is shown where
-    /// it should be. In a mapping of several lines that is its first key.
+    /// The place of a path such as `routes[1].notify`, or of its longest existing prefix, so that a
+    /// missing key is shown where it belongs. The place of a mapping on several lines is its first
+    /// key.
     pub(super) fn find(&self, path: &str) -> Option<Location> {
         let mut at = &self.0;
         let mut found = None;

@@ -1,16 +1,16 @@
-//! Text that must not reach a log, an error or a page.
+//! Text that must not appear in a log, an error or a page.
 
 use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Deserializer};
 
-/// A token, password or key. Printing it shows `<secret>`; it cannot be serialised at all.
+/// A token, password or key. It prints as `<secret>`, and cannot be serialised.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 const SHOWN: &str = "<secret>";
-/// Tokens are short: a larger file is the wrong file.
+/// The most bytes of a secret file; tokens are short.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
 impl Secret {
@@ -18,12 +18,12 @@ impl Secret {
         Self(text)
     }
 
-    /// The text itself: only to put it into a request.
+    /// Returns the text itself. Use it only to build a request.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// Reads a secret file; the newline that editors leave at its end is not part of the secret.
+    /// Reads a secret file, without the newline that editors add at its end.
     pub fn read(path: &Path) -> Result<Self, String> {
         let cannot = |why: &dyn fmt::Display| format!("cannot read the secret in {}: {why}", path.display());
         let size = std::fs::metadata(path).map_err(|err| cannot(&err))?.len();

@@ -45,7 +45,7 @@ fn message(text: &str) -> String {
     parse::<Sample>("sample.yml", text).unwrap_err().to_string()
 }
 
-/// Every mistake people make, one after the other, in one page to read.
+/// Errors between values are shown at their places, all in one text.
 #[test]
 fn mistakes_between_values_are_shown_where_they_are() {
     let text = "a:\n  - b: [x, yy]\nc: 1\n";
@@ -56,7 +56,7 @@ fn mistakes_between_values_are_shown_where_they_are() {
         shown(&["a[0].b[1]: bad"]),
         "a.yml:2:12: a[0].b[1]: bad\n  |\n2 |   - b: [x, yy]\n  |            ^^"
     );
-    // What is missing is shown where it would be, and what has no place without one.
+    // A missing key is shown where it belongs; an unknown path is shown without a place.
     assert!(shown(&["a[0].d: is missing"]).starts_with("a.yml:2:5: "), "{}", shown(&["a[0].d: is missing"]));
     assert_eq!(shown(&["z: bad", "no path"]), "a.yml: z: bad\na.yml: no path");
 }

@@ -1,6 +1,6 @@
-//! A part of a page that is encoded once and stands on every page until its values change.
+//! A part of the metrics page that is encoded once and reused until its values change.
 //!
-//! Most samples of a node equal those of a second ago, and their lines are not written again.
+//! Most samples of a node equal those of a second ago, so their lines are not encoded again.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -11,42 +11,42 @@ use flate2::write::GzEncoder;
 use super::negotiate::Format;
 use super::text_004::to_text_004;
 
-/// Whole families, usually one: their metadata, which differs between the formats, and their
-/// samples, which do not.
+/// One or more whole families: their metadata, which depends on the format, and their samples,
+/// which do not.
 #[derive(Debug)]
 pub struct Block {
     head: Arc<Head>,
     lines: String,
 }
 
-/// The metadata of a family in each format; it outlives the samples.
+/// The metadata of a family in each format. It is shared by successive blocks of the family.
 #[derive(Debug)]
 pub struct Head([String; Format::COUNT]);
 
 impl Head {
-    /// Of the metadata in OpenMetrics.
+    /// Converts metadata in OpenMetrics to both formats.
     pub fn new(openmetrics: String) -> Self {
         Self([to_text_004(&openmetrics), openmetrics])
     }
 }
 
 impl Block {
-    /// One family and its samples, without time stamps and exemplars.
+    /// Creates a block of one family with its samples, without timestamps and exemplars.
     pub fn family(head: Arc<Head>, lines: String) -> Self {
         Self { head, lines }
     }
 
-    /// Anything in OpenMetrics, without the end of a page.
+    /// Creates a block from any OpenMetrics text without `# EOF`.
     pub fn openmetrics(text: String) -> Self {
         Self::family(Arc::new(Head::new(text)), String::new())
     }
 
-    /// What a page in OpenMetrics ends with.
+    /// The block that ends a page in OpenMetrics.
     pub(super) fn end() -> Self {
         Self::family(Arc::new(Head([String::new(), super::END.to_owned()])), String::new())
     }
 
-    /// How many bytes its samples take.
+    /// The length of the sample lines in bytes.
     pub fn lines_len(&self) -> usize {
         self.lines.len()
     }
@@ -56,12 +56,12 @@ impl Block {
     }
 }
 
-/// The page of these blocks as one member of gzip. The fastest level makes a page half as large
-/// again as the best level, in a fifth of the time.
+/// Compresses the page of these blocks as one gzip member. The fastest level makes a page half as
+/// large again as the best level, in a fifth of the time.
 pub(super) fn gzip<'a>(blocks: impl Iterator<Item = &'a Block>, format: Format) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     for part in blocks.flat_map(|block| block.parts(format)) {
-        // A vector takes all that is written.
+        // Writing to a vector cannot fail.
         let _ = encoder.write_all(part.as_bytes());
     }
     encoder.finish().unwrap_or_default()

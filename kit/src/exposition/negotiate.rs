@@ -1,6 +1,6 @@
-//! `Accept` and `Accept-Encoding` (RFC 9110 section 12.5) as far as a metrics page needs them.
+//! Content negotiation by `Accept` and `Accept-Encoding` (RFC 9110 section 12.5) for metrics pages.
 
-/// The two text formats this page exists in.
+/// The two text formats of the metrics page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Text004,
@@ -11,7 +11,7 @@ impl Format {
     pub(super) const COUNT: usize = 2;
 }
 
-/// A format, packed or not.
+/// A format, compressed or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
     pub(super) format: Format,
@@ -19,7 +19,7 @@ pub struct Form {
 }
 
 impl Form {
-    /// In the order of their numbers.
+    /// All forms, in the order of their indices.
     pub const ALL: [Self; 2 * Format::COUNT] = [
         Self { format: Format::Text004, gzip: false },
         Self { format: Format::Text004, gzip: true },
@@ -27,7 +27,7 @@ impl Form {
         Self { format: Format::OpenMetrics, gzip: true },
     ];
 
-    /// Its number.
+    /// The index of the form in [`Self::ALL`].
     pub fn index(self) -> usize {
         self.format as usize * 2 + usize::from(self.gzip)
     }
@@ -41,8 +41,8 @@ struct Element<'a> {
     weight: f32,
 }
 
-/// Text 0.0.4 unless OpenMetrics 1.0.0 is asked for by name and weighs at least as much: a browser,
-/// `curl` and every client without a preference gets what every tool can read.
+/// Text 0.0.4, unless OpenMetrics 1.0.0 is named and has at least the same weight. So a browser,
+/// `curl` and every client without a preference gets the format that every tool can parse.
 pub(super) fn format<'a>(accept: impl Iterator<Item = &'a str>) -> Format {
     let (mut openmetrics, mut text) = (0.0_f32, Specific::default());
     for element in elements(accept) {
@@ -72,7 +72,7 @@ pub(super) fn accepts_gzip<'a>(accept_encoding: impl Iterator<Item = &'a str>) -
     gzip.weight > 0.0
 }
 
-/// The weight given by the most specific range that matched; of equals, the largest.
+/// The weight of the most specific range that matched; the largest if several are equally specific.
 #[derive(Default)]
 struct Specific {
     rank: u8,
@@ -97,7 +97,7 @@ fn elements<'a>(values: impl Iterator<Item = &'a str>) -> impl Iterator<Item = E
         for (key, value) in parts.filter_map(|parameter| parameter.split_once('=')) {
             match key.trim().to_ascii_lowercase().as_str() {
                 "version" => version = Some(value.trim().trim_matches('"')),
-                // A weight that cannot be read must not win.
+                // An invalid weight counts as 0.
                 "q" => weight = value.trim().parse().ok().filter(|q| (0.0..=1.0).contains(q)).unwrap_or(0.0),
                 _ => {}
             }

@@ -1,17 +1,17 @@
-//! Reads what other programs expose: the text format 0.0.4 and OpenMetrics, quoted UTF-8 names
-//! included.
+//! Parses the metrics that other programs expose, in the text format 0.0.4 or OpenMetrics, with
+//! quoted UTF-8 names.
 //!
-//! Samples borrow from the page and a line costs no allocation, so that a page of a hundred
-//! thousand series can be looked through for the dozen that matter. A line that is wrong is one
-//! error, not the end: half a page is better than none, as long as the errors are counted.
+//! Samples borrow from the text and a line needs no allocation, so that a page of a hundred
+//! thousand series can be searched for a dozen series. A malformed line is one error and does not
+//! end the parsing: half a page is better than none, as long as the errors are counted.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Labels that one series may have.
+/// The most labels of one series.
 pub const MAX_LABELS: usize = 64;
 
-/// Which of the two: they differ in the unit of time stamps.
+/// The format of a page. The two differ in the unit of timestamps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Dialect {
     /// `text/plain; version=0.0.4`.
@@ -20,49 +20,49 @@ pub enum Dialect {
     OpenMetrics,
 }
 
-/// Type of a family.
+/// The type of a family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MetricType {
     Counter,
     Gauge,
     Histogram,
     Summary,
-    /// Not declared, or of a type that has no place here.
+    /// Not declared, or of a type that has no counterpart here.
     #[default]
     Unknown,
 }
 
-/// The samples of a page, in order.
+/// Iterates over the samples of a page, in order.
 #[derive(Debug, Clone)]
 pub struct Page<'a> {
     rest: Option<&'a str>,
     line: usize,
     dialect: Dialect,
-    /// The family declared last.
+    /// The family that was declared last.
     family: &'a str,
     kind: MetricType,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample<'a> {
-    /// As written; a histogram's samples end in `_bucket`, `_sum` and `_count`.
+    /// The name as written; samples of a histogram end in `_bucket`, `_sum` and `_count`.
     pub name: Cow<'a, str>,
-    /// Type of the family that the sample belongs to.
+    /// The type of the family of the sample.
     pub kind: MetricType,
     pub labels: Labels<'a>,
     pub value: f64,
-    /// Unix seconds.
+    /// The Unix time in seconds, if the sample has a timestamp.
     pub time: Option<f64>,
 }
 
-/// The labels of a sample, in the order they are written.
+/// The labels of a sample, in the order of the text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Labels<'a>(&'a str);
 
-/// A line that cannot be read.
+/// A line that does not parse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed {
-    /// From 1.
+    /// The number of the line, counted from 1.
     pub line: usize,
     pub why: &'static str,
 }
@@ -76,14 +76,14 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl Dialect {
-    /// As the server names it.
+    /// The format that the `Content-Type` of a response names.
     pub fn of_content_type(content_type: &str) -> Self {
         let openmetrics = content_type.trim_start().starts_with("application/openmetrics-text");
         if openmetrics { Self::OpenMetrics } else { Self::Text }
     }
 }
 
-/// Reads a page.
+/// Parses a page.
 pub fn read(page: &str, dialect: Dialect) -> Page<'_> {
     Page { rest: Some(page), line: 0, dialect, family: "", kind: MetricType::Unknown }
 }
@@ -127,7 +127,7 @@ impl<'a> Page<'a> {
         };
     }
 
-    /// The type of a sample, if it is of the family declared last.
+    /// The type of a sample if it belongs to the family declared last, otherwise unknown.
     fn kind_of(&self, name: &str) -> MetricType {
         const SUFFIXES: [&str; 5] = ["", "_total", "_sum", "_count", "_bucket"];
         match name.strip_prefix(self.family) {
@@ -159,7 +159,7 @@ impl<'a> Page<'a> {
         let mut words = rest.split_ascii_whitespace();
         let value = words.next().and_then(number).ok_or("the value is not a number")?;
         let time = match words.next() {
-            // What follows is an exemplar.
+            // An exemplar follows.
             None | Some("#") => None,
             Some(word) => Some(number(word).filter(|t| t.is_finite()).ok_or("the time is not a number")?),
         };
@@ -192,13 +192,13 @@ impl<'a> Labels<'a> {
 }
 
 enum Item<'a> {
-    /// A metric's name in quotes among its labels.
+    /// The quoted name of the metric, which is among the labels.
     Name(&'a str),
     Label(&'a str, &'a str),
 }
 
-/// Reads up to the closing brace: the quoted name if there is one, the labels, and what follows the
-/// brace.
+/// Parses up to the closing brace. Returns the quoted name if there is one, the labels, and the
+/// rest of the line after the brace.
 fn label_set(text: &str) -> Result<(Option<&str>, Labels<'_>, &str), &'static str> {
     let (mut rest, mut name, mut count) = (text, None, 0);
     loop {
@@ -224,7 +224,7 @@ fn label_set(text: &str) -> Result<(Option<&str>, Labels<'_>, &str), &'static st
     Ok((name, labels, after))
 }
 
-/// The next label, up to and including its comma; `None` before the closing brace.
+/// Parses the next label with its comma; `None` before the closing brace.
 fn item(text: &str) -> Result<Option<(Item<'_>, &str)>, &'static str> {
     let text = text.trim_start_matches([' ', '\t']);
     if text.is_empty() || text.starts_with('}') {
@@ -257,7 +257,7 @@ fn item(text: &str) -> Result<Option<(Item<'_>, &str)>, &'static str> {
     }
 }
 
-/// A text in quotes, with its escapes, and what follows it.
+/// Parses a quoted text. Returns it with its escapes, and the rest of the line.
 fn string(text: &str) -> Result<(&str, &str), &'static str> {
     let inside = text.strip_prefix('"').ok_or("a text in quotes was expected")?;
     let mut escaped = false;

@@ -1,14 +1,13 @@
-//! OpenMetrics 1.0 rewritten as Prometheus text 0.0.4, for scrapers that do not support
-//! OpenMetrics.
+//! Converts OpenMetrics 1.0 to Prometheus text 0.0.4, for scrapers that do not support OpenMetrics.
 //!
-//! The formats differ: the older one names a counter family with its `_total`, has neither `info`,
-//! `unknown`, `# UNIT`, `# EOF`, exemplars nor `_created`, counts time in milliseconds and does not
-//! escape quotes in help. A line that is not OpenMetrics is dropped: one bad line would cost the
-//! whole scrape.
+//! In text 0.0.4 the name of a counter family ends in `_total`. The format has no `info`,
+//! `unknown`, `# UNIT`, `# EOF`, exemplars or `_created`, has timestamps in milliseconds, and does
+//! not escape quotes in help. A line that is not OpenMetrics is dropped, because one invalid line
+//! would fail the whole scrape.
 
 use std::borrow::Cow;
 
-/// Rewrites a whole OpenMetrics page.
+/// Converts a whole OpenMetrics page.
 pub fn to_text_004(openmetrics: &str) -> String {
     let mut out =
         Page { text: String::with_capacity(openmetrics.len()), family: Family::default(), help: None };
@@ -26,7 +25,7 @@ pub fn to_text_004(openmetrics: &str) -> String {
 struct Page<'a> {
     text: String,
     family: Family<'a>,
-    /// Help seen before the type that decides under which name it goes.
+    /// Name and text of a help line before the type line, which decides the family's name.
     help: Option<(&'a str, &'a str)>,
 }
 
@@ -123,7 +122,7 @@ impl DeclaredType {
         }
     }
 
-    /// What the samples of a family carry beyond its OpenMetrics name.
+    /// The suffix that the samples of a family add to its OpenMetrics name.
     fn suffix(self) -> &'static str {
         match self {
             Self::Counter => "_total",
@@ -137,9 +136,9 @@ impl DeclaredType {
     }
 }
 
-/// `name{labels} value [timestamp] [# exemplar]`
+/// One line: `name{labels} value [timestamp] [# exemplar]`.
 struct Sample<'a> {
-    /// Name and labels.
+    /// The name and the labels.
     series: &'a str,
     value: &'a str,
     timestamp: Option<&'a str>,
@@ -161,7 +160,8 @@ impl<'a> Sample<'a> {
         self.series.split('{').next().unwrap_or_default()
     }
 
-    /// OpenMetrics counts seconds with a fraction, text 0.0.4 whole milliseconds.
+    /// The timestamp with a blank before it: OpenMetrics has seconds, text 0.0.4 whole
+    /// milliseconds.
     fn timestamp_ms(&self) -> Option<Cow<'static, str>> {
         let Some(seconds) = self.timestamp else { return Some("".into()) };
         let ms = seconds.parse::<f64>().ok().filter(|s| s.is_finite())? * 1000.0;
@@ -169,8 +169,8 @@ impl<'a> Sample<'a> {
     }
 }
 
-/// Length of `name{labels}`: label values are quoted and may contain anything, escaped quotes
-/// included.
+/// The length of `name{labels}` in bytes. Label values are quoted and may contain anything, escaped
+/// quotes included.
 fn series_len(line: &str) -> Option<usize> {
     let name_end = line.find(['{', ' '])?;
     if name_end == 0 {

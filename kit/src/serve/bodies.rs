@@ -1,12 +1,11 @@
-//! How much of request bodies is held at once, by all connections together and by one client.
+//! Limits the bytes of request bodies in memory, for all connections together and per client.
 //!
-//! A limit of one body bounds nothing by itself: as many bodies are held as there are connections.
-//! So each byte that arrives is taken from one budget and given back when its request is answered,
-//! with what is read ahead of a body, and with what each of its parts takes beside its bytes.
-//! Where there is no room, the body that came first of those that wait for more is broken off, with
-//! 503, which every sender of telemetry repeats: a client that holds bodies back keeps no whole one
-//! out. Bodies must also arrive within a time, or a slow one would hold its bytes for as long as it
-//! likes.
+//! The limit of one body is not enough, because there are as many bodies as connections. So every
+//! byte that arrives is taken from one budget and returned when its request is answered, with the
+//! bytes read ahead of a body and the overhead of each of its parts. If there is no room, the
+//! oldest body that waits for more bytes is aborted with 503, which every sender of telemetry
+//! retries. So a client that holds bodies back does not keep complete ones out. Bodies must also
+//! arrive within a time limit, or a slow one would hold its bytes without end.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -21,12 +20,12 @@ use tokio::time::{Sleep, sleep};
 
 use super::connections::{Client, Entered};
 
-/// One client may hold one part in so many.
+/// The divisor of the budget that gives the most bytes of one client.
 const CLIENT_PART: usize = 2;
-/// And so much more, a part of that: what the largest body takes beside its bytes.
+/// The divisor of a client's bytes that gives its additional room for overhead.
 const BESIDE_PART: usize = 8;
-/// What a part of a body takes beside its bytes until the body is complete: its handle, and what
-/// the allocator adds. A body of single bytes has as many parts.
+/// The overhead in bytes of each part of a body until the body is complete: its handle and the
+/// allocator's. A body that arrives in single bytes has as many parts.
 const PART_BYTES: usize = 64;
 
 #[derive(Debug)]
@@ -38,7 +37,7 @@ pub(super) struct Budget {
 #[derive(Debug, Default)]
 struct Bodies {
     next: u64,
-    /// By age, the oldest first.
+    /// The bodies by age, the oldest first.
     by_id: BTreeMap<u64, Held>,
 }
 
@@ -46,12 +45,12 @@ struct Bodies {
 struct Held {
     client: Client,
     bytes: usize,
-    /// Of the task that waits for more of the body.
+    /// The waker of the task that waits for more of the body.
     waiting: Option<Waker>,
     broken_off: bool,
 }
 
-/// What one request holds of the budget, until the last of its owners drops it.
+/// The part of the budget that one request holds, until its last owner drops it.
 #[derive(Debug)]
 pub(super) struct Share {
     budget: Arc<Budget>,
@@ -59,17 +58,17 @@ pub(super) struct Share {
     refused: AtomicBool,
 }
 
-/// A body whose bytes are counted as they arrive.
+/// A body whose bytes are counted on arrival.
 #[derive(Debug)]
 pub(super) struct Counted<B> {
     body: B,
     share: Arc<Share>,
     entered: Arc<Entered>,
     limit: Duration,
-    /// Bytes that its connection may have read of it beyond what is asked for; counted when it is
-    /// first looked at.
+    /// Bytes that the connection may have read ahead of the body; counted on the first poll of the
+    /// body.
     ahead: usize,
-    /// From the first look at the body.
+    /// Runs from the first time that the body has to wait.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -88,12 +87,12 @@ impl Budget {
         Arc::new(Share { budget: Arc::clone(self), id, refused: AtomicBool::new(false) })
     }
 
-    /// The most that one client may hold: a larger body is never taken.
+    /// The most bytes that one client may hold; a larger body is never accepted.
     pub(super) fn limit_per_client(&self) -> usize {
         self.limit / CLIENT_PART
     }
 
-    /// With all that they take beside their bytes.
+    /// The most bytes of one client, overhead included.
     fn quota(&self) -> usize {
         self.limit_per_client() + self.limit_per_client() / BESIDE_PART
     }
@@ -108,8 +107,8 @@ impl Bodies {
         self.by_id.values().filter(|h| h.client == client).map(|h| h.bytes).sum()
     }
 
-    /// Breaks off the oldest body that waits for more, of `client` or else of the client that holds
-    /// most and more than `least`. Returns false where there is none.
+    /// Aborts the oldest waiting body of `client`, or else of the client that holds most and more
+    /// than `least`. Returns false if there is none.
     fn make_room(&mut self, client: Option<Client>, least: usize, except: u64) -> bool {
         let mut held = BTreeMap::<Client, usize>::new();
         for body in self.by_id.values() {
@@ -121,7 +120,7 @@ impl Bodies {
         });
         let victim = ranked.min_by_key(|(id, h)| (usize::MAX - held[&h.client], **id)).map(|(id, _)| *id);
         let Some(body) = victim.and_then(|id| self.by_id.get_mut(&id)) else { return false };
-        // Its task drops what came of it as soon as it runs.
+        // Its task drops the received bytes as soon as it runs.
         body.bytes = 0;
         body.broken_off = true;
         if let Some(waker) = body.waiting.take() {
@@ -132,7 +131,7 @@ impl Bodies {
 }
 
 impl Share {
-    /// Counts what arrived; false where there is no room for it.
+    /// Counts bytes that arrived. Returns false if there is no room for them.
     fn take(&self, bytes: usize) -> bool {
         let mut bodies = self.budget.locked();
         let Some(own) = bodies.by_id.get_mut(&self.id) else { return false };
@@ -161,7 +160,7 @@ impl Share {
         true
     }
 
-    /// Notes that the body waits for more; false where it was broken off for others.
+    /// Marks the body as waiting. Returns false if it was aborted for others.
     fn wait(&self, waker: &Waker) -> bool {
         let mut bodies = self.budget.locked();
         let Some(own) = bodies.by_id.get_mut(&self.id) else { return false };
@@ -169,7 +168,7 @@ impl Share {
         !own.broken_off
     }
 
-    /// Whether the body was broken off for want of room or time.
+    /// Whether the body was aborted for lack of room or time.
     pub(super) fn was_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
@@ -220,8 +219,8 @@ where
                 if !this.share.take(frame.data_ref().map_or(0, |data| data.len() + PART_BYTES)) {
                     return Poll::Ready(Some(Err(this.share.refuse("no room for the body"))));
                 }
-                // A part is cut out of what was read of its connection, and would hold all of that,
-                // which may be thousands of times as much.
+                // A part is a slice of the connection's read buffer, and would keep the whole
+                // buffer, which may be thousands of times as large.
                 Poll::Ready(Some(Ok(frame.map_data(|data| Bytes::copy_from_slice(&data)))))
             }
             Poll::Pending => {
@@ -234,7 +233,7 @@ where
                 Poll::Ready(Some(Err(this.share.refuse("the body took too long"))))
             }
             ended @ Poll::Ready(_) => {
-                // Broken off just before its last part came.
+                // The body was aborted just before its last part arrived.
                 if !this.share.take(0) {
                     return Poll::Ready(Some(Err(this.share.refuse("no room for the body"))));
                 }
@@ -258,7 +257,7 @@ mod tests {
     use super::super::connections::Connections;
     use super::*;
 
-    /// A body that nothing comes of.
+    /// A body that never yields a part.
     struct Silent;
 
     impl Body for Silent {
@@ -286,7 +285,7 @@ mod tests {
     #[test]
     fn a_client_gets_half_and_all_is_given_back() {
         let budget = Budget::new(1 << 20);
-        // Half of it in bytes, and an eighth of that beside them.
+        // Half of the budget in bytes, and an eighth of that as overhead.
         let small: Vec<_> = (0..9).map(|_| budget.share(nth(1))).collect();
         assert!(small.iter().all(|s| s.take(64 << 10)));
         assert!(!budget.share(nth(1)).take(1), "what does not wait is not broken off");
@@ -331,7 +330,7 @@ mod tests {
         assert!(share.was_refused());
     }
 
-    /// Parts of one byte, each cut out of a buffer, as a connection reads them.
+    /// Parts of one byte, each a slice of a buffer, as a connection reads them.
     struct Cut;
 
     impl Body for Cut {
@@ -357,7 +356,7 @@ mod tests {
         for part in 1..=100 {
             let data = counted.frame().await.unwrap().unwrap().into_data().unwrap();
             assert_eq!(budget.locked().held_by(nth(1)), (16 << 10) + part * (1 + PART_BYTES));
-            // It holds nothing else: whoever has all of a buffer may write to it.
+            // The part holds no other bytes: only the sole owner of a buffer may write to it.
             assert!(data.try_into_mut().is_ok_and(|own| own.capacity() < 64));
         }
     }

@@ -1,9 +1,9 @@
-//! Requests that a browser makes for a page of another site.
+//! Refuses requests that a browser makes on behalf of another site's page.
 //!
-//! A page on the Internet can have a browser post to this program (cross-site request forgery), and
-//! can read it once its own name leads to this address (DNS rebinding). Programs send no `Origin`,
-//! so these checks apply to browsers alone: Prometheus, a trainer and curl reach this program by
-//! any name.
+//! A page on the Internet can make a browser post to this program (cross-site request forgery), and
+//! can read it if the page's own name resolves to this address (DNS rebinding). Programs send no
+//! `Origin`, so these checks apply only to browsers: Prometheus, a trainer and curl may use any
+//! host name.
 
 use std::sync::Arc;
 
@@ -11,27 +11,27 @@ use axum::http::header::{ACCEPT_LANGUAGE, HOST, ORIGIN, REFERER, UPGRADE_INSECUR
 use axum::http::{HeaderMap, Method, Uri};
 use serde::{Deserialize, Deserializer};
 
-/// The part `web` of a configuration.
+/// The section `web` of a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WebHosts {
-    /// Names, without a port, by which people reach this program in a browser. Addresses,
-    /// `localhost` and the name of the machine, alone and in the domains in which it looks for
-    /// others, are among them.
+    /// Host names, without a port, by which people reach this program in a browser. Always accepted
+    /// are addresses, `localhost`, and the machine's name, alone and in the search domains of its
+    /// resolver.
     #[serde(deserialize_with = "names")]
     pub hosts: Vec<String>,
 }
 
-/// Whom a browser may ask for.
+/// The host names that a browser may use.
 #[derive(Debug, Clone, Default)]
 pub struct Hosts {
-    /// Of the configuration. A proxy may be there, on another port.
+    /// Names from the configuration. A proxy may use them, on another port.
     names: Arc<[String]>,
-    /// The machine's own: on another port of it anybody may serve pages.
+    /// The machine's own names; anybody may serve pages on another port of it.
     machine: Arc<[String]>,
 }
 
-/// Where a machine has the domains of its network.
+/// The file that contains the search domains of the machine.
 const RESOLVER: &str = "/etc/resolv.conf";
 
 fn names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
@@ -49,8 +49,8 @@ fn names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
 }
 
 impl Hosts {
-    /// Those of the configuration, of an address by which links lead here, and the machine's own
-    /// name.
+    /// Combines the names of the configuration, the host of the URL in links, and the names of the
+    /// machine.
     pub fn new(web: &WebHosts, url: Option<&str>) -> Self {
         let linked = url
             .and_then(|u| u.split_once("://"))
@@ -66,7 +66,7 @@ impl Hosts {
 
     fn has(&self, authority: &str) -> bool {
         let name = name_of(authority).to_ascii_lowercase();
-        // The resolution of such an address cannot be manipulated.
+        // An address is not resolved, so DNS rebinding cannot use it.
         let is_address = name.parse::<std::net::IpAddr>().is_ok();
         is_address
             || name == "localhost"
@@ -75,8 +75,8 @@ impl Hosts {
     }
 }
 
-/// The name of the machine, alone and in the domains that a file of the resolver names. In any
-/// other domain another host may have the name.
+/// The name of the machine, alone and in the domains of the resolver's configuration. In any other
+/// domain the name may belong to another host.
 fn names_of(machine: &str, resolver: &str) -> Vec<String> {
     let short = machine.split('.').next().unwrap_or_default();
     let lines = resolver.lines().map(str::split_whitespace);
@@ -88,7 +88,7 @@ fn names_of(machine: &str, resolver: &str) -> Vec<String> {
     own.into_iter().chain(domains).filter(|name| !name.is_empty() && !short.is_empty()).collect()
 }
 
-/// An authority without its port, an IPv6 address without its brackets.
+/// The host of an authority: without the port, and an IPv6 address without its brackets.
 fn name_of(authority: &str) -> &str {
     if let Some((address, port)) = authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         let is_address = address.parse::<std::net::Ipv6Addr>().is_ok();
@@ -97,9 +97,9 @@ fn name_of(authority: &str) -> &str {
     authority.rsplit_once(':').map_or(authority, |(name, _)| name)
 }
 
-/// Why a request is refused, if it is a browser's and not of one of our own pages. `guarded` is
-/// false where every request needs a password or token: a browser sends none for a page of another
-/// name.
+/// Returns the reason to refuse a request that a browser makes for another site's page. `guarded`
+/// is false if every request needs a password or token, because a browser sends none for a page of
+/// another name.
 pub(super) fn refuse(
     method: &Method,
     uri: &Uri,
@@ -108,8 +108,8 @@ pub(super) fn refuse(
     guarded: bool,
 ) -> Option<String> {
     let text = |name| headers.get(name).map(|v: &axum::http::HeaderValue| v.to_str().unwrap_or("?"));
-    // Every browser sends `Origin` with what changes something. A proxy such as Grafana's takes it
-    // away, so a request with neither of the two is not refused.
+    // Every browser sends `Origin` with a request that changes something. A proxy such as Grafana's
+    // removes it, so a request with neither header is accepted.
     let origin = text(ORIGIN).or_else(|| text(REFERER));
     let site = headers.get("sec-fetch-site").and_then(|v| v.to_str().ok());
     if !is_browser(headers) {
@@ -137,9 +137,9 @@ pub(super) fn refuse(
     })
 }
 
-/// Whether a browser asks. A script may set the user agent, and a browser leaves the rest of what
-/// names it away over plain HTTP; the languages of its user it always sends, and no program that
-/// scrapes metrics does.
+/// Whether the request comes from a browser. A script may set the user agent, and over plain HTTP a
+/// browser omits its other headers. But it always sends the languages of its user, which no scraper
+/// does.
 fn is_browser(headers: &HeaderMap) -> bool {
     let agent = headers.get(USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(b"Mozilla/"));
     let says = [ORIGIN, REFERER, ACCEPT_LANGUAGE, UPGRADE_INSECURE_REQUESTS];

@@ -35,36 +35,36 @@ use crate::log_throttle::LogThrottle;
 use crate::shutdown::Shutdown;
 use crate::web_config::WebConfig;
 
-/// What connections share.
+/// The state that all connections of a server share.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) router: Router,
     pub(super) limits: Limits,
     pub(super) web: Option<WebConfig>,
     pub(super) bodies: Arc<Budget>,
-    /// Lines about bodies that found no room.
+    /// Limits the log lines about refused bodies.
     pub(super) refused_bodies: LogThrottle,
     pub(super) shutdown: Shutdown,
 }
 
 const MAX_HEADERS: usize = 100;
-/// Requests at once on one HTTP/2 connection.
+/// The most concurrent requests on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 32;
-/// The header of an HTTP/2 request.
+/// The most bytes of an HTTP/2 request header.
 const MAX_HTTP2_HEADER_BYTES: u32 = 8 << 10;
-/// Of one response on an HTTP/2 connection, waiting for its reader.
+/// The most bytes of one HTTP/2 response that wait for their reader.
 const MAX_SEND_BYTES: usize = 256 << 10;
-/// What an HTTP/2 client may send before it is read, of one request and of all on its connection.
+/// The HTTP/2 flow-control window in bytes, of one request and of all on a connection.
 const WINDOW_BYTES: u32 = 64 << 10;
-/// How often an HTTP/2 client is asked whether it is still there.
+/// The interval of keep-alive pings on an HTTP/2 connection.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, ends: Ends, seat: &Arc<Seat>) {
-    // Fails only on a socket that is gone already.
+    // Fails only if the socket is already closed.
     let _ = stream.set_nodelay(true);
     let mut next = [0; 3];
-    // An HTTP/2 connection waits for a place of its own, and is no probe.
+    // An HTTP/2 connection waits for its own place, and is never a probe.
     if recv(&stream, &mut next, RecvFlags::PEEK | RecvFlags::DONTWAIT).is_err() || next == *b"PRI" {
         seat.busy.was_heard();
     }
@@ -133,8 +133,8 @@ where
     }
 }
 
-/// HTTP/2 has no pause between requests that a timeout could be set for, so an idle connection is
-/// one on which nothing is being answered and nothing was for a while.
+/// Serves HTTP/2, which has no pause between requests that a timeout could cover. So a connection
+/// is idle if no request has been open on it for a while.
 async fn http2<IO>(server: &Arc<Server>, io: IO, ends: Ends, seat: &Arc<Seat>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -188,13 +188,13 @@ async fn over(server: &Server, busy: &Busy) {
     }
 }
 
-/// A request, and its place on the connection if there is one.
+/// Begins a request. Returns it with its place on the connection, if there is one.
 fn enter(seat: &Arc<Seat>, request: Request<Incoming>) -> (Request<Incoming>, Option<Arc<Entered>>) {
     let entered = seat.enter(is_probe(&request));
     (request, entered.map(Arc::new))
 }
 
-/// A probe that has to wait is one that failed.
+/// Whether the path is a probe; a probe must never wait for a place.
 fn is_probe(request: &Request<Incoming>) -> bool {
     PROBES.contains(&request.uri().path())
 }
@@ -208,8 +208,7 @@ async fn answer(
     let version = request.version();
     let mut response = if let Some(entered) = &entered {
         let routed = timeout(limits.request_timeout, route(&server, from, request, entered));
-        // 503, not 408: a remote_write sender drops what was answered with 4xx and repeats what was
-        // answered 5xx.
+        // 503, not 408: a remote_write sender drops data after a 4xx and retries after a 5xx.
         routed.await.unwrap_or_else(|_| {
             closing((StatusCode::SERVICE_UNAVAILABLE, "the request took too long\n").into_response())
         })
@@ -218,7 +217,7 @@ async fn answer(
         too_many()
     };
     if version == Version::HTTP_2 {
-        // An HTTP/2 client is notified of the close by a frame.
+        // HTTP/2 announces the close in a frame instead of a header.
         response.headers_mut().remove(CONNECTION);
     }
     if let Some(web) = &server.web {
@@ -231,7 +230,7 @@ async fn answer(
     Ok(response.map(|body| Answer { body, entered }))
 }
 
-/// The body of a response, whose connection is busy until the last of it is sent.
+/// The body of a response. Its connection is busy until the last byte is sent.
 #[derive(Debug)]
 struct Answer {
     body: Body,
@@ -291,7 +290,7 @@ impl hyper::body::Body for Answer {
         let part = |bytes| Part::new(bytes, self.entered.clone());
         let polled = polled.map(|frame| frame.map(|read| read.map(|frame| frame.map_data(part))));
         if let Some(entered) = &self.entered {
-            // A client that does not take what there is is not asked for more.
+            // While data is ready, the connection waits for the client to read it.
             entered.waits_for_client(polled.is_ready());
         }
         polled
@@ -324,7 +323,7 @@ async fn route(
         return closing((StatusCode::FORBIDDEN, format!("{why}\n")).into_response());
     }
     let mut user = None;
-    // A token is looked at first: it costs no bcrypt.
+    // The token is checked first, because it needs no bcrypt.
     let mut authenticated = server.limits.pass.as_ref().is_some_and(|pass| pass.admits(request.headers()));
     let open = server.limits.pass.as_ref().is_some_and(|pass| (pass.open)(path));
     if let Some(web) = server.web.as_ref().filter(|_| !probe && !signed && !open && !authenticated) {
@@ -346,10 +345,10 @@ async fn route(
     let share = server.bodies.share(client);
     let (limits, version) = (&server.limits, request.version());
     let mut request = request.map(|body| {
-        // There would never be room for a larger one, so its handler gets the error that it is too
-        // large.
+        // A body above the client's share could never be accepted, so its handler gets the error
+        // that it is too large.
         let body = Limited::new(body, limits.body_bytes.min(server.bodies.limit_per_client()));
-        // HTTP/2 reads ahead as much as its windows allow, whatever is asked for.
+        // HTTP/2 reads ahead as far as its windows allow, regardless of demand.
         let ahead = if version == Version::HTTP_2 { 0 } else { limits.header_bytes };
         let (share, entered) = (Arc::clone(&share), Arc::clone(entered));
         Body::new(Counted::new(body, share, entered, limits.body_timeout, ahead))
@@ -365,14 +364,14 @@ async fn route(
         request.extensions_mut().insert(WebUser(user));
     }
     match server.router.clone().oneshot(request).await {
-        // The handler only gets the error that the body broke off.
+        // The handler only gets the error that the body was aborted.
         Ok(_) if share.was_refused() => no_room(server, client),
         Ok(response) => response,
         Err(never) => match never {},
     }
 }
 
-/// The reason why a request is refused that a browser makes for a page of another site.
+/// The reason to refuse a request that a browser makes for another site's page, if there is one.
 fn foreign(server: &Server, request: &Request<Incoming>) -> Option<String> {
     let limits = &server.limits;
     let knows_callers = server.web.as_ref().is_some_and(WebConfig::authenticates)
@@ -380,7 +379,7 @@ fn foreign(server: &Server, request: &Request<Incoming>) -> Option<String> {
     browser::refuse(request.method(), request.uri(), request.headers(), &limits.hosts, !knows_callers)
 }
 
-/// There is no room for the body beside those of others, or it came too slowly.
+/// Answers 503: other bodies leave no room for this one, or it came too slowly.
 fn no_room(server: &Server, client: Client) -> Response<Body> {
     server.limits.metrics.refused_body();
     if let Some(count) = server.refused_bodies.count(1) {
@@ -391,7 +390,7 @@ fn no_room(server: &Server, client: Client) -> Response<Body> {
     closing((StatusCode::SERVICE_UNAVAILABLE, again, text).into_response())
 }
 
-/// Every place is taken.
+/// Answers 503: every place for a request is taken.
 fn too_many() -> Response<Body> {
     let again = [(RETRY_AFTER, HeaderValue::from_static("5"))];
     closing((StatusCode::SERVICE_UNAVAILABLE, again, "too many requests are open\n").into_response())
@@ -409,7 +408,7 @@ fn too_large(limits: &Limits, path: &str) -> Response<Body> {
     (status, format!("a body has at most {} bytes here\n", limits.body_bytes)).into_response()
 }
 
-/// For answers given before the body was read: what follows on the connection is not a request.
+/// Closes the connection after an answer that precedes the body: the next bytes are no request.
 fn closing(mut response: Response<Body>) -> Response<Body> {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response

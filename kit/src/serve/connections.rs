@@ -1,12 +1,12 @@
-//! Which connections are open, which of them have a request, and which one is closed when another
+//! Tracks the open connections and their requests, and chooses the one to close when a new one
 //! finds no room.
 //!
 //! A client that opens sockets and sends nothing, sends the head of a request without its body, or
-//! leaves an answer unread must not keep a liveness probe, a scrape or the alerter out. So few
-//! places are kept for connections without a request, and a newcomer always gets one of them: of
-//! the client with the most connections, the one that was active longest ago is closed for it. All
-//! other places are for requests. Where these are taken, a further request takes the place of one
-//! that waits for its own client; probes need no place.
+//! leaves an answer unread must not keep a liveness probe, a scrape or the alerter out. So a few
+//! places are reserved for connections without a request, and a new connection always gets one: of
+//! the client with the most connections, the least recently active one is closed. All other places
+//! are for requests. If these are taken, a further request replaces one that waits for its own
+//! client. Probes need no place.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,43 +23,43 @@ use tokio_util::sync::CancellationToken;
 use super::ServeMetrics;
 use crate::log_throttle::LogThrottle;
 
-/// A client that has requests on this share of all connections loses one that is being answered,
-/// too, to a client with fewer.
+/// The divisor of all connections that gives a large share. A client with that many requests loses
+/// even one that is being answered to a client with fewer.
 const GREEDY_SHARE: usize = 4;
-/// One place in so many, and at least one, is kept for connections without a request.
+/// The divisor of all places that gives those reserved for connections without a request.
 const RESERVED_PART: usize = 4;
-/// A connection has this long to send its request before it is closed for another.
+/// The time that a connection has for its request before it may be closed for another.
 const FIRST_WORD: Duration = Duration::from_millis(50);
-/// A connection with an unread answer has been served, and has this long in total. Otherwise
-/// clients that do not read would be let in so slowly that others are not let in at all.
+/// The total time of a connection with an unread answer, which has been served. With more time,
+/// clients that do not read would slow the accepting down until others are not accepted at all.
 const FIRST_ANSWER: Duration = Duration::from_millis(10);
-/// Where every place is taken, connections are let in at an even pace, and may be so far ahead of
-/// it. Let in by bursts, the next would wait for long while the kernel's queue fills, and the
-/// kernel tries a probe that finds its queue full again after a second.
+/// With all places taken, connections are accepted at an even pace; this is how far they may be
+/// ahead of it. After a burst, the next one would wait long while the kernel's queue fills, and the
+/// kernel retries a probe that finds its queue full only after a second.
 const AHEAD: Duration = Duration::from_millis(1);
-/// After this it is checked again whether the answer was read.
+/// The interval at which an unread answer is checked again.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// A connection of which something is still unread then will have to bear it: it may send without
+/// The time after which a connection with unread input counts as read, because it may send without
 /// end.
 const HEARD_AT_LAST: Duration = Duration::from_millis(250);
-/// Requests beyond the first of their connection (HTTP/2), on all connections: the headers of each
-/// stay in memory until it is answered, and a sender may hold its body back for long.
+/// The most requests beyond the first of their connection (HTTP/2), on all connections: the headers
+/// of each stay in memory until it is answered, and a sender may hold its body back for long.
 pub(super) const MAX_FURTHER_REQUESTS: usize = 512;
 
-/// Connections of HTTP/2, one in so many of all: each holds the headers and the beginnings of many
-/// requests before any of these has a place.
+/// The divisor of all connections that gives the most HTTP/2 connections. Each holds the headers
+/// and first bytes of many requests before any of these has a place.
 const HTTP2_PART: usize = 8;
 
-/// A port, for a socket that is connected and never sends.
+/// The port of a socket that is connected and never sends.
 const DISCARD: u16 = 9;
 
-/// What a limit counts as one client: an IPv4 address, an IPv6 network of 64 bits (the holder of
-/// one address of it has all), this machine, or a user of this machine.
+/// The unit to which limits apply: an IPv4 address, an IPv6 network of 64 bits (the holder of one
+/// address has all), this machine, or a user of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "IpAddr", into = "IpAddr")]
 pub struct Client {
     address: IpAddr,
-    /// Not stored: a user may have another connection next time.
+    /// Not serialised, because a user may have another connection next time.
     user: Option<u32>,
 }
 
@@ -76,8 +76,8 @@ impl From<Client> for IpAddr {
 }
 
 impl Client {
-    /// Of a connection from `peer` to our address `local`. Every address of this machine is one
-    /// client.
+    /// The client of a connection from `peer` to the local address `local`. All addresses of this
+    /// machine are one client.
     pub fn from_addresses(peer: IpAddr, local: IpAddr) -> Self {
         let (ip, local) = (peer.to_canonical(), local.to_canonical());
         if ip.is_loopback() || ip == local || is_of_this_machine(ip) {
@@ -89,26 +89,26 @@ impl Client {
         })
     }
 
-    /// One of the users of this machine, where that is known.
+    /// The same client narrowed to a user of this machine, if the user is known.
     #[must_use]
     pub fn of_user(self, user: impl FnOnce() -> Option<u32>) -> Self {
         let user = if self.elsewhere().is_none() { user() } else { None };
         Self { user, ..self }
     }
 
-    /// The same, whichever user it is.
+    /// The same client without the user.
     #[must_use]
     pub fn of_any_user(self) -> Self {
         Self { user: None, ..self }
     }
 
-    /// The address, or the first one of the network; `None` for this machine.
+    /// The address, or the first address of the network; `None` for this machine.
     pub fn elsewhere(self) -> Option<IpAddr> {
         Some(self.address).filter(|ip| !ip.is_loopback())
     }
 }
 
-/// Whether the kernel would send to an address from that address. Nothing is sent.
+/// Whether the address is local: the kernel would use it to send to itself. Nothing is sent.
 fn is_of_this_machine(ip: IpAddr) -> bool {
     let any: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let asked = UdpSocket::bind((any, 0)).and_then(|socket| {
@@ -129,15 +129,15 @@ impl fmt::Display for Client {
 #[derive(Debug)]
 pub(super) struct Connections {
     limit: usize,
-    /// Bytes of answers that are not sent yet, of all connections.
+    /// The most bytes of answers that are not sent yet, of all connections.
     answers: usize,
-    /// How many there are, also of connections that are about to be closed for others.
+    /// Unsent bytes, also of connections that are about to be closed.
     unsent: AtomicUsize,
-    /// How many connections have a request, and how many requests there are beyond the first of
-    /// their connection, each until the connection that was closed for another is really gone.
+    /// Connections with a request, and requests beyond the first of their connection. A request of
+    /// an evicted connection counts until that connection has ended.
     asking: AtomicUsize,
     further: AtomicUsize,
-    /// Places of HTTP/2 connections, each taken until its connection is really gone.
+    /// Permits of HTTP/2 connections, each held until its connection has ended.
     http2: Arc<Semaphore>,
     metrics: ServeMetrics,
     evictions: LogThrottle,
@@ -148,7 +148,7 @@ pub(super) struct Connections {
 #[derive(Debug, Default)]
 struct Open {
     next: u64,
-    /// When the next connection would be let in at an even pace.
+    /// The time at which the next connection is due at an even pace.
     paced: Option<Instant>,
     by_id: BTreeMap<u64, Entry>,
 }
@@ -157,37 +157,37 @@ struct Open {
 struct Entry {
     client: Client,
     since: Instant,
-    /// Grows with each connection and each request: whose is lowest was active longest ago.
+    /// Grows with each connection and request; the lowest belongs to the least recently active one.
     turn: u64,
     http2: bool,
     busy: Arc<Busy>,
     cut: CancellationToken,
 }
 
-/// A place of its own for one connection, until it is dropped.
+/// The place of one connection, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
     connections: Arc<Connections>,
     id: u64,
     pub(super) client: Client,
     pub(super) busy: Arc<Busy>,
-    /// Cancelled when the connection has to make room.
+    /// Cancelled when the connection is closed for another.
     pub(super) cut: CancellationToken,
 }
 
-/// The requests of one connection: how many are open, how many of these wait for the client, and
-/// how many there ever were.
+/// The requests of one connection: those open, those of them that wait for the client, and all so
+/// far.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
     now: AtomicUsize,
     waiting: AtomicUsize,
     begun: AtomicUsize,
     heard: AtomicBool,
-    /// Bytes of answers that were not sent yet.
+    /// Bytes of answers that are not sent yet.
     unsent: AtomicUsize,
 }
 
-/// One request, until the last byte of its answer is on its way.
+/// One request, until the last byte of its answer is sent.
 #[derive(Debug)]
 pub(super) struct Entered {
     seat: Arc<Seat>,
@@ -195,13 +195,13 @@ pub(super) struct Entered {
 }
 
 impl Busy {
-    /// Whether it is the only request of its connection.
+    /// Begins a request. Returns whether it is the only one of its connection.
     fn enter(&self) -> bool {
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.now.fetch_add(1, Ordering::Relaxed) == 0
     }
 
-    /// Whether it was the only one.
+    /// Ends a request. Returns whether it was the only one.
     fn leave(&self) -> bool {
         self.now.fetch_sub(1, Ordering::Relaxed) == 1
     }
@@ -214,12 +214,12 @@ impl Busy {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// How many requests there are beyond the first.
+    /// The number of requests beyond the first.
     fn further(&self) -> usize {
         self.now().saturating_sub(1)
     }
 
-    /// Notes that all that the client had sent was read.
+    /// Notes that all input of the client so far was read.
     pub(super) fn was_heard(&self) {
         self.heard.store(true, Ordering::Relaxed);
     }
@@ -228,15 +228,15 @@ impl Busy {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing is to be done here before the client does something.
+    /// Whether every open request waits for the client.
     fn waits_for_client(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) >= self.now()
     }
 }
 
 impl Entered {
-    /// Counts bytes of the answer until they are sent. Where those of all connections are too many,
-    /// others are closed that leave theirs unread.
+    /// Counts bytes of the answer until they are sent. If all connections have too many, others
+    /// that leave their answers unread are closed.
     pub(super) fn answers(&self, bytes: usize) {
         let all = self.seat.connections.unsent.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if all > self.seat.connections.answers {
@@ -245,13 +245,13 @@ impl Entered {
         self.seat.busy.unsent.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So many bytes were sent, or will never be.
+    /// Notes that bytes were sent, or will never be sent.
     pub(super) fn sent(&self, bytes: usize) {
         self.seat.busy.unsent.fetch_sub(bytes, Ordering::Relaxed);
         self.seat.connections.unsent.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns whether it is the client that has to go on: to send the body or to take the answer.
+    /// Sets whether the request waits for the client, to send the body or to read the answer.
     pub(super) fn waits_for_client(&self, waits: bool) {
         match (self.waits.swap(waits, Ordering::Relaxed), waits) {
             (false, true) => _ = self.seat.busy.waiting.fetch_add(1, Ordering::Relaxed),
@@ -270,7 +270,7 @@ impl Drop for Entered {
 }
 
 impl Connections {
-    /// With `limit` places, and room for so many bytes of answers.
+    /// Creates `limit` places, and a budget of `answers` bytes for unsent answers.
     pub(super) fn new(limit: usize, answers: usize, metrics: ServeMetrics) -> Arc<Self> {
         let (evictions, refusals) = (LogThrottle::default(), LogThrottle::default());
         Arc::new(Self {
@@ -287,10 +287,10 @@ impl Connections {
         })
     }
 
-    /// A place for a connection of `client`.
+    /// Takes a place for a connection of `client`, and closes another connection if all are taken.
     pub(super) fn admit(self: &Arc<Self>, client: Client) -> Arc<Seat> {
         let mut open = self.locked();
-        // Requests leave a part of the places free, so there is one to close.
+        // Requests never use all places, so there is an idle connection to close.
         if open.by_id.len() >= self.limit {
             let now = Instant::now();
             open.paced = Some(open.paced.unwrap_or(now).max(now) + self.pace());
@@ -306,9 +306,9 @@ impl Connections {
         Arc::new(Seat { connections: Arc::clone(self), id, client, busy, cut })
     }
 
-    /// How long the next connection has to wait before the one that makes room for it has had its
-    /// time. Otherwise the clients that connect fastest would keep out all that connect and then
-    /// send, and a request that came would be closed before a busy program had read it.
+    /// The time until the next connection can be accepted: until the one to be closed for it has
+    /// had its time. Otherwise the fastest clients would keep out those that connect and then send,
+    /// and a busy program would close a request before it has read it.
     pub(super) fn pause(&self) -> Duration {
         let open = self.locked();
         if open.by_id.len() < self.limit {
@@ -324,22 +324,22 @@ impl Connections {
         left.max(ahead.saturating_sub(AHEAD.max(self.pace())))
     }
 
-    /// How far apart connections are let in where every place is taken.
+    /// The interval at which connections are accepted while every place is taken.
     fn pace(&self) -> Duration {
         FIRST_WORD / u32::try_from(self.limit).unwrap_or(u32::MAX).max(1)
     }
 
-    /// What counts a request: the only one of its connection, or a further one.
+    /// The counter of a request: of the only one of its connection, or of a further one.
     fn counts(&self, only: bool) -> &AtomicUsize {
         if only { &self.asking } else { &self.further }
     }
 
-    /// How many connections may have a request at once.
+    /// The most connections that may have a request at once.
     fn places(&self) -> usize {
         (self.limit - (self.limit / RESERVED_PART).max(1).min(self.limit)).max(1)
     }
 
-    /// Whether a request of `client` finds a place among those of others, or is given one.
+    /// Whether a request of `client` has a place, or gets one by closing another.
     fn has_place(&self, open: &mut Open, client: Client) -> bool {
         if self.asking.load(Ordering::Relaxed) < self.places() {
             return true;
@@ -348,7 +348,7 @@ impl Connections {
         self.give_way(open, victim, client)
     }
 
-    /// The same for a further request of connection `id`.
+    /// As [`Self::has_place`], but for a further request of connection `id`.
     fn has_further_place(&self, open: &mut Open, id: u64, client: Client) -> bool {
         if self.further.load(Ordering::Relaxed) < MAX_FURTHER_REQUESTS {
             return true;
@@ -357,7 +357,7 @@ impl Connections {
         self.give_way(open, victim, client)
     }
 
-    /// Before `bytes` of an answer are held for connection `id`.
+    /// Closes connections until `bytes` of an answer of connection `id` fit.
     fn make_room_for_answer(&self, id: u64, bytes: usize) {
         let mut open = self.locked();
         let all = |open: &Open| open.by_id.values().map(|e| e.busy.unsent()).sum::<usize>();
@@ -367,7 +367,8 @@ impl Connections {
         }
     }
 
-    /// Closes `victim` for a request of `client`, or returns that nothing gives way to it.
+    /// Closes `victim` for a request of `client`. Returns false and counts a refusal if it is
+    /// `None`.
     fn give_way(&self, open: &mut Open, victim: Option<u64>, client: Client) -> bool {
         if let Some(id) = victim {
             self.evict(open, id);
@@ -395,7 +396,7 @@ impl Connections {
 }
 
 impl Entry {
-    /// Whether all that the client had sent was read.
+    /// Whether all input of the client so far was read.
     fn was_heard(&self) -> bool {
         self.busy.heard.load(Ordering::Relaxed) || self.since.elapsed() >= HEARD_AT_LAST
     }
@@ -407,9 +408,9 @@ impl Open {
         self.next
     }
 
-    /// Which connection makes room for another: of those that have nothing unread, those without a
-    /// request, or else of those that wait for their client, one of the client with the most
-    /// connections. Only those count that `are` such.
+    /// Chooses the connection to close for a new one, among those that `are` selects and that wait
+    /// for their client. It prefers those without unread input, then those without a request, then
+    /// those of the client with the most connections.
     fn idlest(&self, are: impl Fn(&Entry) -> bool) -> Option<u64> {
         let held = per_client(self.by_id.values().filter(|e| are(e)));
         let idle = self.by_id.iter().filter(|(_, e)| are(e) && e.busy.waits_for_client());
@@ -417,8 +418,8 @@ impl Open {
         idle.min_by_key(|(_, e)| key(e)).map(|(id, _)| *id)
     }
 
-    /// Which request makes room for one of `newcomer`: one that waits for its client, if the
-    /// newcomer has no more than that client, or else one of a client with a whole share.
+    /// Chooses the request to end for one of `newcomer`: one that waits for its client, if that
+    /// client has no fewer than the newcomer, or else one of a client with a large share.
     fn least_entitled(&self, newcomer: Client, share: usize) -> Option<u64> {
         let asking = || self.by_id.iter().filter(|(_, e)| e.busy.now() > 0);
         let held = per_client(asking().map(|(_, e)| e));
@@ -431,8 +432,8 @@ impl Open {
         ranked.min().map(|(.., id)| id)
     }
 
-    /// Which connection is closed where too much is unsent, other than `except`: of the client that
-    /// leaves most unread, the one that was active longest ago.
+    /// Chooses the connection to close when too much is unsent, other than `except`: the least
+    /// recently active one of the client that leaves most unread.
     fn most_unsent(&self, except: u64) -> Option<u64> {
         let mut held = BTreeMap::<Client, usize>::new();
         for entry in self.by_id.values() {
@@ -442,9 +443,9 @@ impl Open {
         unread.min_by_key(|(_, e)| (usize::MAX - held[&e.client], e.turn)).map(|(id, _)| *id)
     }
 
-    /// Which connection with several requests makes room for one more of `newcomer` on connection
-    /// `except`: one whose requests all wait for their client, if the newcomer has no more of them
-    /// than that client.
+    /// Chooses the connection with several requests to close for one more of `newcomer` on
+    /// connection `except`: one whose requests all wait for their client, if that client has no
+    /// fewer of them than the newcomer.
     fn most_further(&self, except: u64, newcomer: Client) -> Option<u64> {
         let mut held = BTreeMap::<Client, usize>::new();
         for entry in self.by_id.values() {
@@ -468,12 +469,12 @@ fn per_client<'a>(entries: impl Iterator<Item = &'a Entry>) -> BTreeMap<Client, 
 }
 
 impl Seat {
-    /// A place for an HTTP/2 connection, until it is dropped. Where there is none, one of these
-    /// connections is closed, and its place is waited for.
+    /// Takes a place for an HTTP/2 connection, until it is dropped. If there is none, closes one of
+    /// these connections and waits for its place.
     pub(super) async fn http2_place(&self) -> Option<OwnedSemaphorePermit> {
         let places = Arc::clone(&self.connections.http2);
         if places.available_permits() == 0 {
-            // A connection that waits here has sent its first bytes, and makes room before those
+            // A connection that waits here has sent its first bytes, so it is closed before those
             // that have not.
             self.busy.was_heard();
             let mut open = self.connections.locked();
@@ -488,7 +489,7 @@ impl Seat {
         Some(place)
     }
 
-    /// Begins a request; nothing where there is no place for it. A probe needs none.
+    /// Begins a request; `None` if there is no place for it. A probe needs no place.
     pub(super) fn enter(self: &Arc<Self>, is_probe: bool) -> Option<Entered> {
         let mut open = self.connections.locked();
         let has_place = match self.busy.now() {
@@ -503,7 +504,7 @@ impl Seat {
         if let Some(entry) = open.by_id.get_mut(&self.id) {
             entry.turn = turn;
         }
-        // Within the lock, so that two that come at once see one another.
+        // Inside the lock, so that two requests at the same time see each other.
         let only = self.busy.enter();
         self.connections.counts(only).fetch_add(1, Ordering::Relaxed);
         drop(open);

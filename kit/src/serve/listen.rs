@@ -1,4 +1,4 @@
-//! Where to listen.
+//! Listening addresses and sockets.
 
 use std::fmt;
 use std::io;
@@ -8,16 +8,16 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 
-/// The kernel caps it at `net.core.somaxconn`.
+/// The length of the accept queue; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: u32 = 4096;
-/// What the kernel holds of answers that their reader has not taken, per connection. The kernel
-/// doubles it, and by itself it would hold 4 MiB, which counts against the memory of this service.
+/// The kernel's buffer of unread answers per connection, in bytes. The kernel doubles it. Its
+/// default of up to 4 MiB would count against the memory of this service.
 const SEND_BUFFER: u32 = 64 << 10;
-/// What the kernel holds of requests that are not read yet, per connection. It doubles this too,
-/// and by itself it would hold 6 MiB of a client that sends without reading its answers.
+/// The kernel's buffer of unread requests per connection, in bytes. The kernel doubles it. By
+/// default it would hold up to 6 MiB of a client that sends without reading its answers.
 const RECEIVE_BUFFER: u32 = 64 << 10;
 
-/// `:9765` (all interfaces), `127.0.0.1:0`, `[::1]:9765` or `host:9765`.
+/// An address to listen on: `:9765` (all interfaces), `127.0.0.1:0`, `[::1]:9765` or `host:9765`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ListenAddr {
     /// Empty for all interfaces; an IPv6 address without its brackets.
@@ -26,7 +26,7 @@ pub struct ListenAddr {
 }
 
 impl ListenAddr {
-    /// All interfaces, IPv4 and IPv6.
+    /// Listens on all interfaces, IPv4 and IPv6.
     pub const fn all(port: u16) -> Self {
         Self { host: String::new(), port }
     }
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for ListenAddr {
     }
 }
 
-/// Binds the first address that `addr` names and this machine has.
+/// Binds the first address of `addr` that this machine has. The error names `addr`.
 pub async fn bind(addr: &ListenAddr) -> io::Result<TcpListener> {
     bind_any(addr).await.map_err(|err| io::Error::new(err.kind(), format!("cannot listen on {addr}: {err}")))
 }
@@ -84,7 +84,7 @@ pub async fn bind(addr: &ListenAddr) -> io::Result<TcpListener> {
 async fn bind_any(addr: &ListenAddr) -> io::Result<TcpListener> {
     if addr.host.is_empty() {
         return match listen_on((Ipv6Addr::UNSPECIFIED, addr.port).into()) {
-            // Machines with IPv6 switched off refuse in one of these two ways.
+            // Machines without IPv6 return one of these two errors.
             Err(err) if is_no_ipv6(&err) => listen_on((Ipv4Addr::UNSPECIFIED, addr.port).into()),
             bound => bound,
         };
@@ -116,7 +116,7 @@ fn listen_on(addr: SocketAddr) -> io::Result<TcpListener> {
         }
     };
     socket.set_reuseaddr(true)?;
-    // Connections inherit them.
+    // Accepted connections inherit the sizes.
     socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
     socket.bind(addr)?;

@@ -1,4 +1,4 @@
-//! What the limits of serving cut off, and what came through.
+//! Counts requests, and what the limits of serving refuse.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// Counters of one server. Clones share them.
+/// The counters of one server. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct ServeMetrics {
     connections: Gauge,
@@ -104,7 +104,7 @@ impl ServeMetrics {
     }
 }
 
-/// Counts a connection while it is held.
+/// Counts an open connection until it is dropped.
 #[derive(Debug)]
 pub(super) struct Open(Gauge);
 

@@ -1,5 +1,5 @@
-//! Which HTTP version a client uses, by its first bytes: HTTP/2 with prior knowledge, which gRPC
-//! uses, begins with bytes that no HTTP/1 request begins with.
+//! Detects the HTTP version by the first bytes of a connection. HTTP/2 with prior knowledge, which
+//! gRPC uses, begins with bytes that no HTTP/1 request begins with.
 
 use std::io;
 use std::pin::Pin;
@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// What every HTTP/2 connection begins with (RFC 9113, 3.4).
+/// The first bytes of every HTTP/2 connection (RFC 9113, 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection that returns again the bytes that were read to detect its protocol.
+/// A connection that yields the bytes again that were read to detect its protocol.
 #[derive(Debug)]
 pub(super) struct Sniffed<IO> {
     io: IO,
@@ -20,12 +20,12 @@ pub(super) struct Sniffed<IO> {
 }
 
 impl<IO: AsyncRead + Unpin> Sniffed<IO> {
-    /// A connection whose protocol is known already.
+    /// A connection of which nothing has been read.
     pub(super) fn unread(io: IO) -> Self {
         Self { io, head: [0; PREFACE.len()], given: 0, read: 0 }
     }
 
-    /// Reads until it is certain whether this is HTTP/2. Waits for as long as the client sends
+    /// Reads until it is certain whether this is HTTP/2. Blocks for as long as the client sends
     /// nothing.
     pub(super) async fn is_http2(&mut self) -> io::Result<bool> {
         while self.read < PREFACE.len() {

@@ -1,4 +1,4 @@
-//! Ends a connection whose peer stopped reading: the kernel alone would hold its memory for hours.
+//! Ends a connection whose peer stopped reading. The kernel would keep its memory for hours.
 
 use std::io;
 use std::pin::Pin;
@@ -11,15 +11,15 @@ use tokio::time::{Sleep, sleep};
 
 use super::connections::Busy;
 
-/// Fails a write that made no progress for `limit`. Reads pass through; when all is read, `busy` is
-/// notified.
+/// Fails a write that made no progress for `limit`. Reads pass through; when no input is left,
+/// `busy` is notified.
 #[derive(Debug)]
 pub(super) struct StallGuard<IO> {
     io: IO,
     limit: Duration,
     busy: Arc<Busy>,
     has_read: bool,
-    /// Runs while a write waits.
+    /// The timer of a waiting write.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
@@ -47,7 +47,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for StallGuard<IO> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.io).poll_read(cx, buf);
-        // At first a socket seems to have nothing, until the runtime has looked.
+        // A new socket has no input until the runtime has polled it.
         if read.is_ready() {
             self.has_read = true;
         } else if self.has_read {

@@ -13,7 +13,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::*;
 use crate::shutdown::Trigger;
 
-/// Generous: a loaded machine must not fail a test; a bound that does not exist does.
+/// A long deadline: a loaded machine must not fail a test, but a missing limit must.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 struct Running {
@@ -45,7 +45,7 @@ fn hello() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
 }
 
-/// A handler that reports when a request came, and answers when it is released.
+/// A handler that signals each request, and answers when it is released.
 #[derive(Default)]
 struct HeldAnswers {
     entered: Arc<Notify>,
@@ -63,14 +63,14 @@ impl HeldAnswers {
     }
 }
 
-/// Everything the server sends until it closes.
+/// Returns all bytes that the server sends until it closes the connection.
 async fn read_to_end(stream: &mut TcpStream) -> String {
     String::from_utf8(read_bytes_to_end(stream).await).unwrap()
 }
 
 async fn read_bytes_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut got = Vec::new();
-    // A reset ends it as well as a close.
+    // A reset ends the stream like a close.
     let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut got)).await.unwrap();
     got
 }
@@ -118,7 +118,7 @@ async fn slow_headers_and_silent_sockets(http2: bool) {
     for stream in [&mut silent, &mut slow, &mut idle] {
         let _ = read_to_end(stream).await;
     }
-    // The server itself is as well as ever.
+    // The server still serves.
     assert!(request(&mut server.connect().await, GET).await.contains("200 OK"));
     server.stop().await;
 }
@@ -132,7 +132,7 @@ async fn a_request_in_flight_is_finished() {
     busy.write_all(GET.as_bytes()).await.unwrap();
     held.entered.notified().await;
     server.trigger.fire();
-    // The port is closed and idle connections with it, while the request is still being answered.
+    // The port and idle connections are closed, while the request is still being answered.
     assert_eq!(read_to_end(&mut idle).await, "");
     assert!(!server.task.is_finished());
     held.release.notify_one();
@@ -158,7 +158,7 @@ async fn a_response_without_end_is_cut_after_the_drain() {
     assert!(before.elapsed() < Duration::from_secs(5));
 }
 
-/// A body that never yields and never ends.
+/// A body that is always pending and never ends.
 fn futures_body() -> impl hyper::body::Body<Data = Bytes, Error = std::convert::Infallible> + Send {
     struct Never;
     impl hyper::body::Body for Never {
@@ -229,12 +229,12 @@ async fn requests_without_their_bodies_keep_nobody_out() {
 async fn an_answer_that_an_http2_client_does_not_take_makes_room() {
     let limits = Limits { max_connections: 2, http2: true, ..Limits::default() };
     let server = start(hello(), limits).await;
-    // The preface, SETTINGS of a window of nothing, and the head of GET / for x.
+    // The preface, SETTINGS with a window of 0, and the head of `GET /` for host x.
     let mut frames = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0".to_vec();
     frames.extend(b"\0\0\x06\x01\x05\0\0\0\x01\x82\x84\x86\x41\x01x");
     let mut unread = server.connect().await;
     unread.write_all(&frames).await.unwrap();
-    // Until the head of its answer comes, the only frame of type 1.
+    // Waits for the head of the answer, the only frame of type 1.
     let deadline = Instant::now() + DEADLINE;
     let mut got = Vec::new();
     while !got.windows(6).any(|w| w == [1, 4, 0, 0, 0, 1]) {
@@ -302,7 +302,7 @@ async fn bodies_that_are_held_back_make_room_for_whole_ones() {
         stream.write_all(&part).await.unwrap();
         held.push(stream);
     }
-    // Seven fit, with what is read ahead of each.
+    // Seven bodies fit, with the bytes read ahead of each.
     let deadline = Instant::now() + DEADLINE;
     while !page(&metrics).contains("test_http_bodies_refused_total 13") {
         assert!(Instant::now() < deadline, "{}", page(&metrics));
@@ -325,7 +325,7 @@ async fn bodies_that_are_held_back_make_room_for_whole_ones() {
     server.stop().await;
 }
 
-/// Far more than the kernel buffers.
+/// The answer is much larger than the kernel's buffers.
 #[tokio::test]
 async fn answers_that_nobody_reads_make_room_for_others() {
     const LENGTH: usize = 8 << 20;
@@ -347,14 +347,14 @@ async fn answers_that_nobody_reads_make_room_for_others() {
     other.read_to_end(&mut last).await.unwrap();
     assert!(last.len() > LENGTH);
     let mut rest = Vec::new();
-    // Reset, or closed in the middle.
+    // The connection is reset, or closed in the middle.
     let _ = unread.read_to_end(&mut rest).await;
     assert!(rest.len() < LENGTH, "{} bytes", rest.len());
     assert!(page(&metrics).contains("reason=\"evicted\"} 1"), "{}", page(&metrics));
     server.stop().await;
 }
 
-/// What is sent is never read to its end, as long as its answers are not.
+/// The server never reads the input to its end while its answers are unread.
 #[tokio::test]
 async fn connections_that_never_stop_asking_keep_nobody_out() {
     let limits = Limits { max_connections: 8, ..Limits::default() };
@@ -426,7 +426,7 @@ async fn bodies_over_the_cap_are_refused() {
     assert_eq!(post(url.clone(), vec![0; 1001].into()).await.unwrap().status(), 413);
     assert_eq!(post(url.clone() + "small", vec![0; 11].into()).await.unwrap().status(), 413);
 
-    // Chunked: no length is declared, the limit holds while reading.
+    // A chunked body declares no length, so the limit applies while reading.
     let mut chunked = server.connect().await;
     chunked
         .write_all(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n7d0\r\n")
@@ -459,7 +459,7 @@ async fn a_client_that_does_not_read_is_cut() {
     let mut stream = server.connect().await;
     stream.write_all(GET.as_bytes()).await.unwrap();
     let deadline = Instant::now() + DEADLINE;
-    // Answered, and yet no connection is open any more.
+    // The request was answered, and its connection is closed.
     while !(page(&metrics).contains("code=\"200\"} 1") && page(&metrics).contains("test_http_connections 0"))
     {
         assert!(Instant::now() < deadline, "{}", page(&metrics));
@@ -478,7 +478,7 @@ async fn handlers_see_who_asks() {
     server.stop().await;
 }
 
-/// A client of HTTP/2 with prior knowledge, as gRPC is, and the task that drives its connection.
+/// An HTTP/2 client with prior knowledge, as gRPC is, and the task of its connection.
 async fn http2(server: &Running) -> (hyper::client::conn::http2::SendRequest<Body>, JoinHandle<()>) {
     let io = hyper_util::rt::TokioIo::new(server.connect().await);
     let executor = hyper_util::rt::TokioExecutor::new();

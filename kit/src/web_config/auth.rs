@@ -1,13 +1,12 @@
 //! Basic authentication against bcrypt hashes.
 //!
-//! bcrypt is slow on purpose, and a scraper authenticates on every request, so matches are
-//! remembered. What is remembered is only "this password has this hash", under a digest that binds
-//! both and nothing else: a wrong password can never match the remembered one of another user
-//! (CVE-2022-46146), and changing a hash forgets its password. Only matches are kept, so guessing
-//! fills nothing.
+//! bcrypt is slow on purpose, and a scraper authenticates on every request, so matches are cached.
+//! An entry only means "this password has this hash", under a digest of both. So a wrong password
+//! can never match the entry of another user (CVE-2022-46146), and a changed hash invalidates the
+//! entry of its password. Only matches are cached, so guessing does not fill the cache.
 //!
-//! An unknown user costs the same as a known one: the guess is compared with some user's hash, and
-//! refused.
+//! An unknown user costs the same as a known one: the password is compared with some user's hash,
+//! then refused.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -21,33 +20,33 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
-/// Guesses run one at a time: passwords must not be tried with the CPU of a training job.
+/// The most concurrent bcrypt checks, so that guesses do not use the CPU of a training job.
 const CONCURRENT_HASHES: usize = 1;
-/// One for each user and program is plenty; beyond it the memory starts over.
+/// The most cached matches; the cache is cleared at this size. One per user and program is enough.
 const MAX_REMEMBERED: usize = 1024;
-/// bcrypt reads 72 bytes of a password; a header this long is not a password.
+/// The most characters of a header; bcrypt reads only 72 bytes of a password.
 const MAX_CREDENTIALS: usize = 1024;
 
 /// A well-formed bcrypt hash.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct BcryptHash(Arc<str>);
 
-/// Users that are admitted; an empty list admits everybody.
+/// The users with their hashes; an empty list admits everybody.
 #[derive(Debug)]
 pub(super) struct Users {
     hashes: BTreeMap<String, BcryptHash>,
     matches: Mutex<HashSet<[u8; 32]>>,
     /// Makes the digests useless outside this process.
     salt: [u8; 32],
-    /// Chooses, for an unknown user, whose hash the guess is compared with: always the same one, as
-    /// for a real user, and not one that an outsider can predict.
+    /// Chooses the hash that an unknown user's password is compared with. It is always the same one
+    /// for a name, as for a real user, and an outsider cannot predict it.
     decoy: RandomState,
     hashing: Arc<Semaphore>,
 }
 
 impl BcryptHash {
     pub(super) fn parse(text: String) -> Result<Self, String> {
-        // The text is not repeated in the error: it may be a password.
+        // The error does not repeat the text, because it may be a password.
         text.parse::<bcrypt::HashParts>()
             .map_err(|_| "not a bcrypt hash; make one with `htpasswd -nBC 10 USER`".to_owned())?;
         Ok(Self(text.into()))
@@ -68,7 +67,7 @@ impl Users {
     pub(super) fn new(hashes: BTreeMap<String, BcryptHash>) -> Self {
         let mut salt = [0; 32];
         if let Err(err) = getrandom::fill(&mut salt) {
-            // The salt protects a memory that cannot be read from outside a second time.
+            // The salt is a second protection: the cache cannot be read from outside.
             tracing::warn!(%err, "no randomness for the memory of passwords");
         }
         Self {
@@ -84,7 +83,7 @@ impl Users {
         self.hashes.is_empty()
     }
 
-    /// The user, or an unnamed one where everybody is admitted.
+    /// Returns the user, or `None` if everybody is admitted; otherwise the 401.
     pub(super) async fn authorize(&self, headers: &HeaderMap) -> Result<Option<String>, Response> {
         if self.is_empty() {
             return Ok(None);
@@ -93,7 +92,7 @@ impl Users {
         if self.admits(&user, password).await { Ok(Some(user)) } else { Err(denied()) }
     }
 
-    /// A digest of the hash of the user's password. It is for memory alone.
+    /// A digest of the user's password hash. It must stay in memory.
     pub(super) fn mark(&self, user: &str) -> Option<[u8; 32]> {
         self.hashes.get(user).map(|hash| Sha256::digest(hash.0.as_bytes()).into())
     }
@@ -113,7 +112,7 @@ impl Users {
         }
         let Ok(permit) = Arc::clone(&self.hashing).acquire_owned().await else { return false };
         let guessed = hash.clone();
-        // The permit travels with the work: a client that hangs up does not free it early.
+        // The permit is moved into the work, so that a client that hangs up does not free it early.
         let matched = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             guessed.matches(password.as_bytes())
@@ -137,7 +136,7 @@ impl Users {
         self.decoy.hash_one(user) as usize % self.hashes.len().max(1)
     }
 
-    /// A bcrypt hash has a fixed length, so the two parts cannot run into each other.
+    /// A bcrypt hash has a fixed length, so hash and password cannot be confused.
     fn digest(&self, hash: &BcryptHash, password: &str) -> [u8; 32] {
         let mut digest = Sha256::new();
         digest.update(self.salt);
@@ -170,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// The cheapest bcrypt there is: these tests are about what happens around it.
+    /// The cheapest cost of bcrypt, because these tests do not test bcrypt itself.
     const COST: u32 = 4;
 
     fn users(list: &[(&str, &str)]) -> Users {
@@ -192,7 +191,7 @@ mod tests {
     async fn the_right_password_of_the_right_user() {
         let users = users(&[("alice", "wonder:land"), ("bob", "builder")]);
         let denied = Some(StatusCode::UNAUTHORIZED);
-        // Twice: asked of bcrypt, then of the memory.
+        // The first check uses bcrypt, the second the cache.
         for _ in 0..2 {
             assert_eq!(status(&users, &basic("alice:wonder:land")).await, None);
             assert_eq!(status(&users, &basic("bob:builder")).await, None);
@@ -209,8 +208,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_memory_of_one_user_admits_no_other() {
-        // CVE-2022-46146: a cache keyed by the concatenation of user, hash and password can be led
-        // to answer for a user who does not exist.
+        // CVE-2022-46146: a cache with the concatenation of user, hash and password as key can
+        // return a match for a user who does not exist.
         let users = users(&[("alice", "secret")]);
         assert_eq!(status(&users, &basic("alice:secret")).await, None);
         let hash = users.hashes["alice"].0.to_string();
@@ -221,15 +220,15 @@ mod tests {
         assert_eq!(users.remembered().len(), 1);
     }
 
-    /// The sequence of CVE-2022-46146 itself, by an attacker who has read every hash and has an
-    /// account: a first request leaves a match under a key that a second one of another user, hash
-    /// and password also has.
+    /// The sequence of CVE-2022-46146, by an attacker who has read every hash and has an account. A
+    /// first request leaves a match under a key that a second one, with another user, hash and
+    /// password, also has.
     #[tokio::test]
     async fn a_match_that_was_led_into_the_memory_admits_nobody() {
         let users = users(&[("alice", "secret"), ("mallory", "own")]);
         let [alice, mallory] = ["alice", "mallory"].map(|name| users.hashes[name].0.to_string());
         let denied = Some(StatusCode::UNAUTHORIZED);
-        // Whichever hash an unknown user is compared with, these are right guesses.
+        // These passwords are correct for whichever hash an unknown user is compared with.
         for known in ["own", "secret"] {
             let unknown = format!("alice{alice}");
             assert_eq!(status(&users, &basic(&format!("{unknown}:{known}"))).await, denied);

@@ -1,4 +1,4 @@
-//! The file as it is written: the keys of the Prometheus exporter toolkit.
+//! The contents of the file: the keys of the Prometheus exporter toolkit.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use super::rate::RateLimit;
 pub(super) struct WebFile {
     pub(super) tls_server_config: Option<TlsSection>,
     pub(super) http_server_config: HttpSection,
-    /// Password hashes by user name.
+    /// The password hashes, by user name.
     pub(super) basic_auth_users: BTreeMap<String, BcryptHash>,
     pub(super) rate_limit: RateLimit,
 }
 
-/// Paths are relative to the directory of the file.
+/// The section about TLS. Paths are relative to the directory of the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TlsSection {
@@ -29,7 +29,7 @@ pub(super) struct TlsSection {
     pub(super) client_auth_type: ClientAuthType,
     #[serde(default)]
     pub(super) client_ca_file: Option<PathBuf>,
-    /// DNS names and IP addresses, of which a client certificate must carry one.
+    /// DNS names and IP addresses. A client certificate must have one of them.
     #[serde(default)]
     pub(super) client_allowed_sans: Vec<String>,
     #[serde(default)]
@@ -48,16 +48,16 @@ pub(super) struct TlsSection {
 pub(super) enum ClientAuthType {
     #[default]
     NoClientCert,
-    /// Ask; anything, or nothing, will do.
+    /// Requests a certificate, but accepts any or none.
     RequestClientCert,
-    /// Require a certificate, whatever its signer.
+    /// Requires a certificate, signed by anybody.
     #[serde(alias = "RequireClientCert")]
     RequireAnyClientCert,
     VerifyClientCertIfGiven,
     RequireAndVerifyClientCert,
 }
 
-/// Older versions are not offered: nothing that scrapes today needs them.
+/// The TLS versions. Older ones are not offered, because no current scraper needs them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub(super) enum TlsVersion {
     #[serde(rename = "TLS12")]
@@ -69,7 +69,7 @@ pub(super) enum TlsVersion {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct HttpSection {
-    /// Accepted for the sake of shared files; these servers use HTTP/1.1.
+    /// Accepted because files are shared with other exporters; it has no effect.
     #[serde(rename = "http2")]
     _http2: Option<bool>,
     headers: BTreeMap<ResponseHeader, String>,

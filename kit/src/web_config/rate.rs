@@ -1,7 +1,7 @@
-//! The number of requests that are accepted: the token bucket of the exporter toolkit.
+//! The rate limit of requests: the token bucket of the exporter toolkit.
 //!
-//! One bucket for everybody and every path but the probes, taken before authentication: a request
-//! that it refuses costs neither a password's hash nor a handler.
+//! One bucket serves all clients and all paths except the probes. It is checked before
+//! authentication, so a refused request costs neither a password hash nor a handler.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 use tokio::time::Instant;
 
-/// As Go writes them; the longer name first where one begins with the other.
+/// Go's units of durations in seconds; a longer name before its own prefix.
 const UNITS: [(&str, f64); 7] =
     [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
-/// Minimum for a refused request, in seconds: the header has no fractions of one.
+/// The least `Retry-After` in seconds; the header has no fractions.
 const WAIT_MIN: u64 = 1;
 
-/// One request an `interval`, and after a pause up to `burst` at once. An interval of 0 is no
+/// One request per `interval`, and up to `burst` at once after a pause. An interval of 0 means no
 /// limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written")]
@@ -24,7 +24,7 @@ pub(super) struct RateLimit {
     burst: u32,
 }
 
-/// As the file has it.
+/// The value in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -34,12 +34,12 @@ struct Written {
     burst: u32,
 }
 
-/// Requests pay a token each, and a token comes back every interval.
+/// A token bucket: each request takes a token, and each interval adds one.
 #[derive(Debug)]
 pub(super) struct Bucket {
     limit: RateLimit,
     began: Instant,
-    /// Since `began`: when the bucket will be full again.
+    /// The time since `began` at which the bucket will be full.
     full_at: Mutex<Duration>,
 }
 
@@ -55,7 +55,7 @@ impl TryFrom<Written> for RateLimit {
 }
 
 impl Bucket {
-    /// A full one; `None` where there is no limit.
+    /// Creates a full bucket; `None` if there is no limit.
     pub(super) fn full(limit: RateLimit) -> Option<Self> {
         (!limit.interval.is_zero()).then(|| Self { limit, began: Instant::now(), full_at: Mutex::default() })
     }
@@ -64,7 +64,7 @@ impl Bucket {
         self.limit
     }
 
-    /// Takes a token, or returns in how many seconds there will be one.
+    /// Takes a token, or returns the seconds until there is one.
     pub(super) fn take(&self) -> Result<(), u64> {
         let RateLimit { interval, burst } = self.limit;
         let now = self.began.elapsed();
@@ -83,7 +83,7 @@ impl Bucket {
     }
 }
 
-/// `1s`, `250ms`, `1m30s`; 0 needs no unit.
+/// Parses `1s`, `250ms`, `1m30s`; 0 needs no unit.
 fn go_duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(d)?;
     parse(&text).ok_or_else(|| {
@@ -119,7 +119,7 @@ mod tests {
         Bucket::full(RateLimit { interval: parse(interval).unwrap(), burst }).unwrap()
     }
 
-    /// How many of so many requests at once are taken.
+    /// The number of requests that are admitted of `asked` at once.
     fn taken(bucket: &Bucket, asked: u32) -> u32 {
         (0..asked).filter(|_| bucket.take().is_ok()).count() as u32
     }
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(taken(&bucket, 10), 1);
         tokio::time::advance(Duration::from_millis(2500)).await;
         assert_eq!(taken(&bucket, 10), 2);
-        // What was refused costs nothing, and a long pause saves no more than the burst.
+        // A refused request takes no token, and a long pause adds no more than the burst.
         tokio::time::advance(Duration::from_hours(1)).await;
         assert_eq!(taken(&bucket, 10), 3);
     }
@@ -177,8 +177,8 @@ mod tests {
             let _ = parse(&text);
         }
 
-        /// Over any time no more are taken than the burst and one for each interval of it, and
-        /// never fewer than asked for at that pace.
+        /// In any time, at most the burst plus one request per interval is admitted, and a request
+        /// after a whole interval is always admitted.
         #[test]
         fn no_more_are_taken_than_the_limit_says(burst in 1u32..6, pauses in prop::collection::vec(0u64..3000, 1..60)) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

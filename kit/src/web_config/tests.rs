@@ -12,7 +12,7 @@ use crate::logging::LogControl;
 use crate::serve::{Limits, Pass, ServeMetrics, WebUser, bind, serve};
 use crate::shutdown::{Shutdown, Trigger};
 
-/// The certificates of one test: an authority, a server and two clients, of which only one is ours.
+/// The certificates of one test: an authority, a server, and two clients of which it signed one.
 struct Pki {
     dir: TempDir,
     authority: CertifiedIssuer<'static, KeyPair>,
@@ -24,7 +24,7 @@ fn issuer(name: &str) -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// Certificate and key as one PEM text.
+/// A certificate and its key as one PEM text.
 fn identity(issuer: &CertifiedIssuer<'static, KeyPair>, name: &str) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -45,7 +45,7 @@ impl Pki {
         self.write("key.pem", &key);
     }
 
-    /// As careful writers do: a reader sees the old file or the new one.
+    /// Replaces a file atomically: a reader sees the old file or the new one.
     fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.dir.path().join(name);
         let new = self.dir.path().join(format!("{name}.new"));
@@ -180,7 +180,7 @@ async fn users_are_asked_and_headers_added() {
     assert_eq!(admitted.headers()["x-frame-options"], "deny");
 }
 
-/// A probe of Kubernetes has no password.
+/// A Kubernetes probe has no password.
 #[tokio::test]
 async fn probes_are_open_beside_the_users_and_nothing_else_is() {
     let pki = Pki::new();
@@ -204,7 +204,7 @@ async fn probes_are_open_beside_the_users_and_nothing_else_is() {
     task.await.unwrap().unwrap();
 }
 
-/// A program's own tokens admit beside the users, and are distinguished from them.
+/// A program's own tokens are accepted besides the users, and are distinguished from them.
 #[tokio::test]
 async fn a_pass_admits_beside_the_users() {
     let pki = Pki::new();
@@ -239,7 +239,7 @@ async fn a_changed_file_takes_effect_on_open_connections() {
     pki.write("web.yml", &format!("basic_auth_users: {{alice: {}, bob: {}}}\n", hash("two"), hash("b")));
     assert_eq!(status("one").await, 401);
     assert_eq!(status("two").await, 200);
-    // What is broken, or would open the door, changes nothing.
+    // A file that is invalid, or would turn authentication off, changes nothing.
     for bad in ["basic_auth_users: {alice: two}\n", "basic_auth_users: {\n", "", "{}\n"] {
         pki.write("web.yml", bad);
         assert_eq!(status("two").await, 200, "{bad}");
@@ -259,7 +259,7 @@ async fn requests_beyond_the_limit_are_refused_before_anything_else() {
     let ask = async |password: &str| {
         client.get(server.url("http")).basic_auth("alice", Some(password)).send().await.unwrap()
     };
-    // A wrong password costs a token as well.
+    // A wrong password takes a token as well.
     assert_eq!(
         (ask("bad").await.status(), ask("one").await.status()),
         (401.try_into().unwrap(), 200.try_into().unwrap())
@@ -274,7 +274,7 @@ async fn requests_beyond_the_limit_are_refused_before_anything_else() {
     let mut page = String::new();
     prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
     assert!(page.contains("test_http_requests_rate_limited_total 1\n"), "{page}");
-    // The same limit read again is the same bucket; another one begins full.
+    // The same limit keeps its bucket; another limit begins with a full one.
     pki.write("web.yml", &format!("{}# rotated\n", limited(2)));
     assert_eq!(ask("one").await.status(), 429);
     pki.write("web.yml", &limited(1));
@@ -293,7 +293,7 @@ async fn certificates_rotate_without_a_restart() {
     };
     let first = certificate().await;
     assert_eq!(certificate().await, first);
-    // A certificate without its key is not taken; with it, it is.
+    // A certificate without its key is rejected; with the key it is accepted.
     let (cert, key) = identity(&pki.authority, "localhost");
     pki.write("cert.pem", &cert);
     assert_eq!(certificate().await, first);

@@ -1,4 +1,4 @@
-//! The TLS half of the file as a rustls configuration.
+//! Converts the TLS section of the file into a rustls configuration.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ fn provider(section: &TlsSection) -> Result<CryptoProvider, String> {
     Ok(provider)
 }
 
-/// The items of `all` that are named, in the order they are named.
+/// Returns the items of `all` that are named, in the order of the names.
 fn choose<T: Clone>(
     key: &str,
     wanted: &[String],
@@ -73,7 +73,7 @@ fn choose<T: Clone>(
         .collect()
 }
 
-/// The file uses the names of Go's crypto/tls.
+/// The name of an item in Go's crypto/tls, which the file uses.
 fn go_name(rustls_name: &str) -> String {
     if let Some(suite) = rustls_name.strip_prefix("TLS13_") {
         return format!("TLS_{suite}");
@@ -105,14 +105,14 @@ fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     if certificates.is_empty() { Err(bad(&"no certificate in the file")) } else { Ok(certificates) }
 }
 
-/// The four ways of asking a client for a certificate.
+/// Checks client certificates in one of four ways.
 #[derive(Debug)]
 struct ClientAuth {
-    /// Checks the chain up to the client CA; without it any certificate will do, as long as the
-    /// client holds its key.
+    /// Verifies the chain up to the client CA. If it is `None`, any certificate is accepted whose
+    /// key the client holds.
     chain: Option<Arc<dyn ClientCertVerifier>>,
     mandatory: bool,
-    /// Of which the certificate must carry one; empty for any.
+    /// Names of which the certificate must have one; empty for any.
     allowed_names: Vec<ServerName<'static>>,
     provider: Arc<CryptoProvider>,
 }

@@ -340,7 +340,7 @@ impl Files {
     fn of_exporter(&self, more: &str) -> String {
         format!(
             "sources:\n{more}  - tail: {{path: '{}', from: start}}\n  - statsd: {{listen: 'unix:{}'}}\n  \
-             - scrape: {{url: 'http://{}/metrics', interval: 100ms}}\npage: {{interval: 20ms}}\n\
+             - scrape: {{url: 'http://{}/metrics', interval: 100ms}}\nexposition: {{interval: 20ms}}\n\
              collectors:\n  textfile: {{interval: 1s, directories: ['{}']}}\n  kernel: {{interval: 20ms}}\n  \
              ras: {{addresses: ['{}'], interval: 100ms, stuck_after: 1s}}\n",
             self.path("hostile.jsonl"),

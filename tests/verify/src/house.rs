@@ -59,7 +59,9 @@ pub(crate) fn check(w: &Workspace) -> Result<Closing, String> {
     if wrong.is_empty() {
         Ok(vec![
             format!("{} files, {lines} lines, the longest has {longest}", files.len()),
-            format!("{modules} modules, in no large circle of imports, and no two rooms that import each other"),
+            format!(
+                "{modules} modules, in no large circle of imports, and no two rooms that import each other"
+            ),
             format!("{clauses} clauses, with facts that are no text of ours"),
             format!("{fixtures} fixtures, each listed as captured or composed"),
         ])

@@ -1,4 +1,4 @@
-//! The texts of an event, made fit to be shown.
+//! Removes unsafe characters from the texts of an event.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,12 +9,12 @@ use crate::metrics::Metrics;
 use crate::words;
 
 impl Event {
-    /// Makes every text of it fit to be shown: whatever takes events in calls this, once.
+    /// Removes unsafe characters from every text. Each receiver of events calls this once.
     pub fn clean(&mut self) {
         for text in [&mut self.run, &mut self.node, &mut self.name, &mut self.level].into_iter().flatten() {
             make_line(text);
         }
-        // Two runs may not differ by blanks at their ends.
+        // Two run names must not differ only by blanks at their ends.
         if let Some(run) = self.run.as_mut().filter(|run| run.trim().len() < run.len()) {
             *run = run.trim().to_owned();
         }

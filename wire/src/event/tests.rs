@@ -42,7 +42,7 @@ fn errors_name_the_field() {
     }
     let big = format!(r#"{{"k":"hb","x":"{}"}}"#, "y".repeat(MAX_EVENT_BYTES));
     assert_eq!(Event::parse(big.as_bytes()).unwrap_err().field, "$");
-    // The exporter adds to what it takes, and the alerter must still read it.
+    // The exporter adds fields to an event, and the alerter must still be able to parse it.
     assert!(Event::parse_record(big.as_bytes()).is_ok());
     assert_eq!(Event::parse_record(big.repeat(2).as_bytes()).unwrap_err().field, "$");
 }
@@ -77,7 +77,7 @@ fn a_failed_checkpoint_is_one_in_any_words() {
     };
     assert_eq!(["begin", "start", "enter"].map(edge), [Edge::Begin; 3]);
     assert_eq!(["end", "stop", "exit"].map(edge), [Edge::End; 3]);
-    // No phase at all: a trainer that only reports that it saved.
+    // An event without a phase: the trainer only reports that it saved.
     assert_eq!(Event::parse(br#"{"k":"ckpt","step":5}"#).unwrap().ckpt, None);
 }
 
@@ -121,7 +121,7 @@ fn limits_count_what_they_drop() {
     assert_eq!((e.m.len(), e.dropped), (MAX_METRICS, 44));
 }
 
-/// Values of a value, itself among them.
+/// The number of values in a value, including itself.
 fn values(v: &Value) -> usize {
     1 + match v {
         Value::List(items) => items.iter().map(values).sum(),
@@ -143,7 +143,7 @@ fn what_is_small_and_expands_is_kept_in_part() {
         let Some(Value::List(items)) = e.extra.get("a") else { panic!("{e:?}") };
         assert_eq!(items.len(), kept, "{inner}");
     }
-    // What is not kept must be JSON all the same.
+    // Values that are not kept must still be valid JSON.
     let odd = format!(r#"{{"k":"hb","a":[{},x]}}"#, vec!["0"; 400].join(","));
     assert!(Event::parse(odd.as_bytes()).is_err());
     let m = vec![r#""loss":1"#; 1500].join(",");

@@ -1,29 +1,29 @@
-//! A process, as far as the rule asks, and the variables of its environment.
+//! The data of a process that the rule uses, and access to its environment.
 
 use std::collections::BTreeMap;
 
-/// Longest value of a variable that is accepted, in characters.
+/// The most characters of a variable's value; a longer value is ignored.
 const MAX_VALUE: usize = 1024;
 
-/// A name of the user's own.
+/// The variable with a user's name for the run.
 pub(super) const NAME: &str = "STEPWATCH_RUN";
-/// How a launcher of ours came by [`NAME`]; absent where a person gave it.
+/// The variable in which our launcher passes the origin of [`NAME`]; absent if a person set the
+/// name.
 pub(super) const NAMED_BY: &str = "STEPWATCH_RUN_BY";
 
-/// A process, as far as the rule asks.
+/// The data of a process that the rule uses.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Process {
-    /// At least the variables for which [`super::is_asked`] is true; empty where it may not be
-    /// read.
+    /// At least the variables for which [`super::is_asked`] is true; empty if it is not readable.
     pub env: BTreeMap<String, String>,
     pub argv: Vec<String>,
-    /// Unix seconds.
+    /// The Unix time in seconds at which the process started.
     pub started: f64,
-    /// What no other process of any node has: boot id, namespace, pid, start.
+    /// A text that is unique among all processes of all nodes: boot id, namespace, pid, start.
     pub mark: String,
 }
 
-/// Variables that are set to something; `none` is what torchrun calls a launch without an id.
+/// Access to variables with a value. `none` counts as unset: torchrun uses it for a missing id.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Env<'a>(pub(super) &'a BTreeMap<String, String>);
 

@@ -1,28 +1,28 @@
-//! What schedulers call a job, by the variables that they set for its processes.
+//! Finds the job of a process in the variables that schedulers set.
 
 use super::process::Env;
 
-/// A job.
+/// A scheduler's job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// As the scheduler gives it, the same for everything of the job.
+    /// The scheduler's id, which all processes of the job share.
     pub id: String,
-    /// As it stands behind the name of the run.
+    /// The form of the id in the name of the run.
     pub short: String,
     pub name: Option<String>,
-    /// Where the id was found.
+    /// The variable that contains the id.
     pub variable: &'static str,
 }
 
-/// A scheduler that no table here has: set by the submitter, such as from the labels of a pod.
+/// Variables that a submitter sets for other schedulers, for example from the labels of a pod.
 const OURS: &[&str] = &["STEPWATCH_JOB_ID", "STEPWATCH_JOB_NAME"];
-/// The first of a heterogeneous job, which all its components share, then the job.
+/// The id of a heterogeneous job, which all its components share, then the id of the job.
 const SLURM: &[&str] = &["SLURM_HET_JOB_ID", "SLURM_JOB_ID_HET_GROUP_0", "SLURM_JOB_ID", "SLURM_JOBID"];
 const SLURM_ARRAY: &[&str] = &["SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"];
 const SLURM_NAME: &[&str] = &["SLURM_JOB_NAME_HET_GROUP_0", "SLURM_JOB_NAME"];
 const PBS: &[&str] = &["PBS_JOBID", "PBS_JOBNAME"];
 const LSF: &[&str] = &["LSB_JOBID", "LSB_JOBINDEX", "LSB_JOBNAME"];
-/// Grid Engine, whose `JOB_ID` others have too: this one also gives the task, or `undefined`.
+/// Grid Engine. Others also set `JOB_ID`, but only Grid Engine sets the task (or `undefined`).
 const SGE: &[&str] = &["JOB_ID", "SGE_TASK_ID", "JOB_NAME"];
 
 pub(super) fn is_asked(variable: &str) -> bool {
@@ -46,7 +46,7 @@ fn slurm(env: Env<'_>) -> Option<Job> {
     Some(Job { id, short, name, variable })
 }
 
-/// `1234.server`, and `1234[7].server` of a task of an array.
+/// PBS: the id is `1234.server`, or `1234[7].server` for a task of an array.
 fn pbs(env: Env<'_>) -> Option<Job> {
     let id = env.get("PBS_JOBID")?;
     let number = id.split('.').next().unwrap_or_default();
@@ -54,7 +54,7 @@ fn pbs(env: Env<'_>) -> Option<Job> {
     Some(Job { short, id, name: env.get("PBS_JOBNAME"), variable: "PBS_JOBID" })
 }
 
-/// The name of an array is `name[1-10]`.
+/// LSF: the name of an array is `name[1-10]`.
 fn lsf(env: Env<'_>) -> Option<Job> {
     let id = env.get("LSB_JOBID")?;
     let index = env.get("LSB_JOBINDEX").filter(|i| i != "0");
@@ -69,7 +69,7 @@ fn sge(env: Env<'_>) -> Option<Job> {
     Some(Job { id: short.clone(), short, name: env.get("JOB_NAME"), variable: "JOB_ID" })
 }
 
-/// Of a UUID its first part, which is enough beside a name.
+/// The first part of a UUID, which is enough after a name; any other id as it is.
 pub(super) fn short(id: &str) -> String {
     let parts: Vec<&str> = id.split('-').collect();
     let uuid = parts.iter().map(|p| p.len()).eq([8, 4, 4, 4, 12])

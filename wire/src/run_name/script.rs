@@ -1,11 +1,11 @@
-//! What a command line runs.
+//! Finds the script that a command line runs.
 
 use super::wrapper;
 
-/// Suffixes of files that are run, rather than read, by the program in front of them.
+/// The suffixes of files that an interpreter runs.
 const SCRIPTS: &[&str] = &[".py", ".sh"];
 const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "fish", "ksh", "tcsh", "csh", "ash"];
-/// Programs that start whatever command they are given, or adopt it.
+/// Programs that start unrelated commands, or adopt processes.
 const HOSTS: &[&str] = &[
     "systemd",
     "init",
@@ -20,9 +20,9 @@ const HOSTS: &[&str] = &[
     "parallel",
 ];
 
-/// The script, without directory and suffix: the first word that is one, else the module behind
-/// `-m`, else the program, unless that is an interpreter with a command of its own. Of `stepwatch
-/// run` it is that of the command.
+/// Returns the script without directory and suffix: the first word with a script's suffix, or the
+/// module after `-m`, or the program, unless it is an interpreter with an inline command. For
+/// `stepwatch run`, the script of the command.
 pub fn script_of(argv: &[String]) -> Option<String> {
     if let Some(command) = wrapper::command(argv) {
         return script_of(command);
@@ -52,7 +52,7 @@ pub(super) fn is_shell(argv: &[String]) -> bool {
     SHELLS.contains(&program(argv).trim_start_matches('-'))
 }
 
-/// Whether processes that it started have nothing to do with each other.
+/// Whether the processes that this program started are unrelated.
 pub(super) fn is_host(argv: &[String]) -> bool {
     is_shell(argv) || HOSTS.contains(&program(argv).trim_end_matches(':'))
 }

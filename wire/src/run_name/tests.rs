@@ -20,7 +20,7 @@ fn process(of: &Value) -> Process {
     }
 }
 
-/// The table that the Python client is held to as well.
+/// These cases also test the Python client.
 #[test]
 fn the_cases() {
     let Value::List(cases) = Value::parse(include_bytes!("cases.json")).unwrap() else { panic!("a list") };
@@ -90,8 +90,8 @@ proptest::proptest! {
         proptest::prop_assert!(!named.run.is_empty() && named.run.chars().count() <= MAX_CHARS);
     }
 
-    /// Two processes of one node never share a name that only their start distinguishes, unless
-    /// they share the mark.
+    /// Two processes of one node never share a name that differs only by their start, unless they
+    /// have the same mark.
     #[test]
     fn marks_distinguish_processes(a in 0u32..100_000, b in 0u32..100_000) {
         let name = |pid: u32| {

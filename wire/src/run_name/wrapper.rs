@@ -1,12 +1,12 @@
-//! `stepwatch run [options] -- COMMAND` is of the run of its command, as it names it itself.
+//! `stepwatch run [options] -- COMMAND` belongs to the run that its command would name itself.
 
 use super::process::{NAME, NAMED_BY, Process};
 use super::script;
 
-/// Options of ours without a value.
+/// Options of `stepwatch run` without a value.
 const FLAGS: &[&str] = &["--no-output", "--no-kubeflow", "--no-env"];
-/// Options of launchers that say what all their nodes have in common: the variables in which their
-/// ranks will find it.
+/// Options of launchers with a value that all nodes share, and the variable in which the ranks will
+/// find it.
 const COMMON: &[(&str, &str)] = &[
     ("--rdzv-id", "TORCHELASTIC_RUN_ID"),
     ("--master-addr", "MASTER_ADDR"),
@@ -16,12 +16,12 @@ const COMMON: &[(&str, &str)] = &[
     ("--nnodes", "WORLD_SIZE"),
     ("--num-machines", "WORLD_SIZE"),
 ];
-/// Launchers that are files of Python.
+/// The paths of launchers that are Python files.
 const LAUNCHERS: &[&str] =
     &["distributed/run.py", "distributed/launch.py", "commands/launch.py", "launcher/launch.py"];
-/// Where the agents of torchrun meet.
+/// The option for the rendezvous endpoint of torchrun's agents.
 const ENDPOINT: &str = "--rdzv-endpoint";
-/// The port of an endpoint that has none.
+/// The port of an endpoint without one.
 const DEFAULT_PORT: &str = "29400";
 
 /// Whether a command line is `stepwatch run`.
@@ -29,12 +29,12 @@ pub fn is_wrapper(argv: &[String]) -> bool {
     split(argv).is_some()
 }
 
-/// The command that it runs.
+/// The command that `stepwatch run` runs, if this is its command line.
 pub(super) fn command(argv: &[String]) -> Option<&[String]> {
     split(argv).map(|(_, command)| command)
 }
 
-/// The process as if it were the command, with what the options say.
+/// The process as if it were the command, with the run and job of the options.
 pub(super) fn unwrapped(process: &Process) -> Option<Process> {
     let (options, command) = split(&process.argv)?;
     let mut env = process.env.clone();
@@ -52,8 +52,8 @@ pub(super) fn unwrapped(process: &Process) -> Option<Process> {
     Some(Process { env, argv: command.to_vec(), ..process.clone() })
 }
 
-/// The port at which the agents of a launcher meet, by its command line: it stays when they start
-/// their ranks again, which then meet at another.
+/// The rendezvous port of a launcher's agents, from its command line. It stays when they restart
+/// their ranks, which then meet at another port.
 pub(super) fn port(argv: &[String]) -> Option<String> {
     let mut port = None;
     told(argv, |variable, value| {
@@ -68,10 +68,10 @@ pub(super) fn port_of(endpoint: &str) -> &str {
     endpoint.rsplit_once(':').map_or(DEFAULT_PORT, |(_, port)| port)
 }
 
-/// What a launcher is told that its ranks will find in their environment.
+/// Passes the variables that a launcher's options set for its ranks to `put`.
 fn told(command: &[String], mut put: impl FnMut(&str, &str)) {
     let words = command.iter().position(|word| word.strip_suffix(".py").is_some() && !is_launcher(word));
-    // What follows is for the script.
+    // The options that follow belong to the script.
     for (option, value) in pairs(&command[..words.unwrap_or(command.len())]) {
         if let Some((_, variable)) = COMMON.iter().find(|(of, _)| *of == option) {
             put(variable, value);
@@ -82,12 +82,12 @@ fn told(command: &[String], mut put: impl FnMut(&str, &str)) {
     }
 }
 
-/// By its path.
+/// Whether the word is the path of a launcher.
 fn is_launcher(word: &str) -> bool {
     LAUNCHERS.iter().any(|file| word.ends_with(file))
 }
 
-/// Options with what follows, be it theirs or not.
+/// Every option with the word after it, which need not be its value.
 fn pairs(words: &[String]) -> impl Iterator<Item = (String, &str)> {
     words.iter().enumerate().filter(|(_, word)| word.starts_with("--")).map(|(at, word)| {
         let (option, value) =
@@ -96,7 +96,7 @@ fn pairs(words: &[String]) -> impl Iterator<Item = (String, &str)> {
     })
 }
 
-/// Options and command of `stepwatch run`, started as a program or as a module.
+/// Splits `stepwatch run`, started as a program or as a module, into its options and command.
 fn split(argv: &[String]) -> Option<(&[String], &[String])> {
     let first = usize::from(script::is_python(argv));
     let at = first + argv.get(first..)?.iter().position(|word| !word.starts_with('-'))?;

@@ -66,8 +66,7 @@ fn need(now: Ts, gone: bool, node: &NodeState) -> Option<Need> {
         node.conditions.iter().filter_map(|(key, c)| of_condition(now, node, key, c)).collect();
     // Broken hardware has to be repaired whether or not the host is up. Unless the repair can wait,
     // it comes before a look at a link.
-    let sure =
-        |r: &&Need| matches!(r, Need::Repair { sure: true, action, .. } if gone || *action != Remedy::DrainReset);
+    let sure = |r: &&Need| matches!(r, Need::Repair { sure: true, action, .. } if gone || *action != Remedy::DrainReset);
     let sure = found.iter().filter(sure).max().cloned();
     sure.or_else(|| gone.then_some(Need::Gone)).or_else(|| found.into_iter().max())
 }

@@ -244,7 +244,9 @@ fn sentence<S: Sort>(sort: &S, view: NodeAt<'_>, active: &[Fault<'_>]) -> Senten
         why.add(clause!("and {more} more", more = beyond));
     }
     why.add(words::hit(view.now, view.node, view.tenants));
-    let strongest = active.iter().min_by_key(|a| Reverse(a.c.action.as_ref().and_then(Action::known).unwrap_or(conditions::Remedy::None)));
+    let strongest = active.iter().min_by_key(|a| {
+        Reverse(a.c.action.as_ref().and_then(Action::known).unwrap_or(conditions::Remedy::None))
+    });
     let advice = |a: &Fault<'_>| sort.advice(a.key, a.c).or_else(|| words::advice(f, a.c));
     why.and_perhaps(strongest.and_then(advice))
 }

@@ -1,12 +1,12 @@
-//! `gpu_metrics`: a table of the firmware that amdgpu passes on as it is, in a layout of its own
-//! for each generation (drivers/gpu/drm/amd/include/kgd_pp_interface.h of torvalds/linux). What
-//! other files of sysfs have is read from those; the table has the energy, and why clocks are held
-//! down.
+//! `gpu_metrics`: a table of the firmware that amdgpu passes on unchanged, with a different layout
+//! for each generation (drivers/gpu/drm/amd/include/kgd_pp_interface.h of torvalds/linux). Only
+//! energy and the reasons for low clocks are read from it; the rest comes from other files of
+//! sysfs.
 
-/// Of layout 1.3 (MI200): where its parts are.
+/// Offsets in layout 1.3 (MI200).
 const ENERGY_1_3: usize = 24;
 const THROTTLED_1_3: usize = 112;
-/// Of layout 1.4 (MI300), whose firmware gives no reasons.
+/// Offsets in layout 1.4 (MI300), whose firmware gives no reasons.
 const ENERGY_1_4: usize = 24;
 /// The unit of energy: 2^-16 joules.
 const JOULE: f64 = 1.0 / 65_536.0;
@@ -27,19 +27,19 @@ const REASONS: [(u64, &str); 4] = [
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Metrics {
     pub(super) joules: Option<f64>,
-    /// Whether each reason holds; empty where the layout has none.
+    /// Each reason and whether it holds; empty if the layout has none.
     pub(super) throttled: Vec<(&'static str, bool)>,
 }
 
-/// Reads the table; of a layout that is not known, nothing.
+/// Reads the table; empty for an unknown layout.
 pub(super) fn read(table: &[u8]) -> Metrics {
     let number = |at: usize| {
         let bytes = table.get(at..at + 8)?.try_into().ok()?;
-        // All bits are set where the firmware does not have the value.
+        // The firmware sets all bits if it does not have the value.
         Some(u64::from_le_bytes(bytes)).filter(|number| *number != u64::MAX)
     };
     let joules = |at: usize| number(at).map(|number| number as f64 * JOULE);
-    // The length of the table, two bytes, and its version.
+    // The length of the table in two bytes, and its version.
     match table.get(2..4) {
         Some([1, 3]) => Metrics {
             joules: joules(ENERGY_1_3),

@@ -1,4 +1,4 @@
-//! What the driver's numbers mean, and which of them are no values.
+//! Decodes the driver's numbers, and recognises those that are no values.
 //!
 //! Drivers and tools mark unknown values in many ways: all ones in 32 or 64 bits, the blank values
 //! of DCGM near the top of the signed range, percentages over a hundred. None of them is published
@@ -6,32 +6,32 @@
 
 use stepwatch_sys::nvml::Number;
 
-/// Where the blanks of 32 and of 64 bits begin; the last of them are the largest signed numbers.
+/// The first blank values of 32 and of 64 bits; the last ones are the largest signed numbers.
 const BLANK_32: u64 = 0x7fff_fff0;
 const BLANK_64: u64 = 0x7fff_ffff_ffff_fff0;
 
-/// A count, of whatever was counted.
+/// A count; `None` for a blank value.
 pub(super) fn count(raw: impl Into<u64>) -> Option<f64> {
     let raw = raw.into();
     let blank = raw >= BLANK_64
         || raw == u64::from(u32::MAX)
         || (BLANK_32..=i32::MAX as u64).contains(&raw)
-        // Minus one, and its neighbours that give a reason.
+        // Minus one, and its neighbours that encode a reason.
         || (u64::from(u32::MAX) - 15..=u64::from(u32::MAX)).contains(&raw);
     (!blank).then_some(raw as f64)
 }
 
-/// A measure that is never more than `most`.
+/// A measurement of at most `most`; `None` for a blank or larger value.
 pub(super) fn measure(raw: impl Into<u64>, most: f64) -> Option<f64> {
     count(raw).filter(|v| *v <= most)
 }
 
-/// Per cent. Averages come out a little over a hundred.
+/// Converts per cent to a ratio. Averages may be slightly over a hundred.
 pub(super) fn ratio(percent: f64) -> Option<f64> {
     (0.0..101.0).contains(&percent).then(|| (percent / 100.0).min(1.0))
 }
 
-/// The value of a field, where it is from `least` to `most`.
+/// The value of a field if it is between `least` and `most`.
 pub(super) fn field(number: Number, least: f64, most: f64) -> Option<f64> {
     let value = match number {
         Number::Unsigned(raw) => count(raw)?,
@@ -43,23 +43,23 @@ pub(super) fn field(number: Number, least: f64, most: f64) -> Option<f64> {
     (value >= least && value <= most).then_some(value)
 }
 
-/// A bit error ratio: a mantissa in the second byte, and how often it is to be divided by ten in
-/// the first.
+/// A bit error ratio: the mantissa is in the second byte, and the negative power of ten in the
+/// first.
 pub(super) fn bit_error_ratio(raw: f64) -> Option<f64> {
     let raw = raw as u64;
     let (mantissa, exponent) = ((raw >> 8) & 0xf, raw & 0xff);
-    // The smallest that there is stands for none: no error was ever seen (NVIDIA/DCGM,
+    // The smallest possible value stands for zero: no error was ever seen (NVIDIA/DCGM,
     // DcgmRecorder).
     if (mantissa, exponent) == (0xf, 0xff) {
         return Some(0.0);
     }
-    // More bits belong to a newer coding. The value is parsed from its decimal text, so that it is
-    // the number that people would write.
+    // More bits mean a newer coding. The value is parsed from decimal text, so that it is the
+    // number that people would write.
     let text = (raw < 1 << 12).then(|| format!("{mantissa}e-{exponent}"))?;
     text.parse().ok()
 }
 
-/// The reasons for low clocks, by their bits.
+/// The reasons for low clocks, by bit.
 pub(super) const REASONS: &[(u64, &str)] = &[
     (1, "gpu_idle"),
     (1 << 1, "applications_clocks_setting"),
@@ -74,7 +74,7 @@ pub(super) const REASONS: &[(u64, &str)] = &[
     (1 << 10, "reliability"),
 ];
 
-/// Bits that a driver may set and that have no name yet.
+/// Names for bits that are set and have no name in the table.
 pub(super) fn unnamed_reasons(bits: u64) -> impl Iterator<Item = String> {
     let named: u64 = REASONS.iter().map(|(bit, _)| bit).sum();
     let unnamed = if bits == u64::MAX { 0 } else { bits & !named };
@@ -83,16 +83,16 @@ pub(super) fn unnamed_reasons(bits: u64) -> impl Iterator<Item = String> {
 
 pub(super) const COMPUTE_MODES: &[&str] = &["default", "exclusive_thread", "prohibited", "exclusive_process"];
 
-/// States of the registration with the fabric; the first one is not having any.
+/// States of the registration with the fabric; the first means that there is no fabric.
 pub(super) const FABRIC_STATES: &[&str] = &[NO_FABRIC, "not_started", "in_progress", "completed"];
 pub(super) const NO_FABRIC: &str = "not_supported";
 pub(super) const FABRIC_COMPLETED: u8 = 3;
-/// The global fabric manager, which configures the fabric, is not there; the fabric itself works
-/// on.
+/// The global fabric manager, which configures the fabric, is not connected; the fabric itself goes
+/// on working.
 pub const GFM_DISCONNECTED: &str = "gfm_disconnected";
 
-/// Conditions in the health of the fabric: name, first bit, number of bits, and the values that
-/// mean harm. Zero means that the condition is not reported.
+/// Conditions in the fabric's health: name, first bit, mask of the bits, and the values that are
+/// faults. Zero means that the condition is not reported.
 const FABRIC_CONDITIONS: &[(&str, u32, u32, std::ops::RangeInclusive<u32>)] = &[
     ("degraded_bandwidth", 0, 0x3, 1..=1),
     ("route_recovery", 2, 0x3, 1..=1),
@@ -105,7 +105,7 @@ const FABRIC_CONDITIONS: &[(&str, u32, u32, std::ops::RangeInclusive<u32>)] = &[
 
 /// The conditions that the fabric reports, and whether each holds.
 pub(super) fn fabric_health(mask: u32) -> impl Iterator<Item = (&'static str, bool)> {
-    // All ones is no mask.
+    // All ones means that there is no mask.
     let mask = if mask == u32::MAX { 0 } else { mask };
     FABRIC_CONDITIONS.iter().filter_map(move |(name, shift, width, harm)| {
         let value = (mask >> shift) & width;

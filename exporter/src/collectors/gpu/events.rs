@@ -1,5 +1,5 @@
-//! The events of the GPUs: conditions that begin and end, links that go down and come back, errors
-//! that happen.
+//! Publishes events about GPUs: conditions that begin and end, links that go down and come up, and
+//! errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,27 +25,27 @@ use crate::nvml::{Call, Identity};
 use crate::origin::Origin;
 use crate::samples::{Labels, Samples};
 
-/// A GPU that is throttled for a shorter time is not reported.
+/// A shorter throttling of a GPU is not reported.
 const THROTTLED_FOR: Duration = Duration::from_secs(10);
 /// A GPU with less utilization than this is not reported as throttled.
 const BUSY: f64 = 0.5;
-/// A fabric manager that is starting needs this long.
+/// A fabric manager takes up to this long to start.
 const FABRIC_FOR: Duration = Duration::from_mins(1);
-/// A driver that is being loaded, or exchanged for another, needs this long.
+/// Loading or replacing a driver takes up to this long.
 const USELESS_FOR: Duration = Duration::from_mins(1);
-/// The event of a link that is down is published again this often, like that of a condition.
+/// How often the event of a link that is down is repeated, as that of a condition is.
 const AGAIN: Duration = Duration::from_mins(10);
-/// The hardware's own reasons to slow down: failed cooling or an insufficient power supply. A power
-/// cap is normal operation.
+/// Throttling reasons of the hardware: failed cooling or an insufficient power supply. A power cap
+/// is normal operation.
 const HARDWARE: &[&str] = &["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"];
 const HEALTHY_FABRIC: &str = "completed";
 
-/// Why none of the GPUs can be used.
+/// The reason why no GPU can be used.
 #[derive(Debug)]
 pub(super) enum Useless {
     /// The kernel has no driver for them.
     Driverless,
-    /// The driver that is loaded and its library are of different versions.
+    /// The loaded driver and its library have different versions.
     Mismatch(String),
 }
 
@@ -58,31 +58,31 @@ impl Useless {
     }
 }
 
-/// Remembers what was published.
+/// The state of what was published.
 #[derive(Debug, Default)]
 pub(super) struct Watcher {
     pub(super) conditions: Conditions,
-    /// Since when something has held that is published only if it lasts.
+    /// When each fact began that is published only if it lasts.
     pub(super) since: BTreeMap<(&'static str, String), Instant>,
-    /// Uncorrected errors since the driver was loaded, by UUID.
+    /// The last count of uncorrected errors since the driver was loaded, by UUID.
     uncorrected: BTreeMap<String, f64>,
-    /// Links that were up once: whether they are up now, and when that was last published.
+    /// The links that were ever up: whether they are up now, and when that was last published.
     links: BTreeMap<(String, String), (bool, Instant)>,
-    /// The call that was reported as stuck and that concerns no single GPU.
+    /// The stuck call that was reported and concerns no single GPU.
     pub(super) stuck: Option<Call>,
-    /// GPUs that once reported a state of a fabric.
+    /// GPUs that have reported a state of a fabric.
     in_fabric: BTreeSet<String>,
 }
 
-/// A GPU as an event names it.
+/// The GPU that an event is about.
 pub(super) struct Subject<'a> {
     uuid: &'a str,
     pci: &'a str,
-    /// Name for people, in texts.
+    /// The name for texts.
     pub(super) name: String,
-    /// Unix time at which it was read.
+    /// The Unix time of its reading.
     at: f64,
-    /// Where in its rack it is.
+    /// Its place in the rack.
     platform: Option<&'a Platform>,
 }
 
@@ -111,11 +111,11 @@ impl Subject<'_> {
     }
 }
 
-/// Which GPUs there should be.
+/// The GPUs that the node should have.
 pub(super) struct Inventory {
     /// GPUs that have worked, by UUID.
     pub(super) seen: BTreeMap<String, Arc<Identity>>,
-    /// Addresses that the kernel driver lists.
+    /// PCI addresses that the kernel driver lists.
     pub(super) listed: Vec<String>,
     pub(super) expected: usize,
 }
@@ -132,7 +132,7 @@ impl Watcher {
         });
     }
 
-    /// Reports that no GPU can be used although there should be GPUs; the first reading ends it.
+    /// Reports that no GPU can be used although there should be some; the first reading ends it.
     pub(super) fn useless(&mut self, cx: &Context<'_>, why: Option<Useless>, expected: usize) {
         if !self.lasts("useless", "", why.is_some(), USELESS_FOR) {
             return;
@@ -143,7 +143,7 @@ impl Watcher {
                 Useless::Driverless => {
                     ("error", format!("No NVIDIA driver is loaded: none of {expected} GPUs can be used"))
                 }
-                // Running processes already have the right library in memory, and go on.
+                // Running processes have loaded the right library already, so they continue.
                 Useless::Mismatch(why) => (
                     "warn",
                     format!(
@@ -155,7 +155,7 @@ impl Watcher {
         });
     }
 
-    /// Looks at what was read.
+    /// Evaluates a reading.
     pub(super) fn look(&mut self, cx: &Context<'_>, reading: &Reading, inventory: &Inventory) {
         self.lost(cx, reading, inventory);
         for gpu in reading.gpus.iter().filter(|gpu| gpu.is_read()) {
@@ -163,7 +163,7 @@ impl Watcher {
         }
     }
 
-    /// Looks at what the slow rhythm read, when it is new.
+    /// Evaluates new values of the slow interval.
     pub(super) fn look_closely(
         &mut self,
         cx: &Context<'_>,
@@ -172,7 +172,7 @@ impl Watcher {
         known: &mut GpuHistory,
     ) {
         let usual = nvlink::usual(slow.values());
-        // A GPU that fell off the bus may be back, and need a reset.
+        // A GPU that fell off the bus may have returned and need a reset.
         for gpu in reading.gpus.iter().filter(|gpu| gpu.lost && gpu.needs_reset) {
             self.recovery(cx, gpu, &Samples::default());
         }
@@ -212,7 +212,7 @@ impl Watcher {
             });
         }
         let broken = reading.unusable.iter().filter(|(_, error)| !error.not_ours());
-        // GPUs that the kernel driver lists, and that were never seen to work.
+        // GPUs that the kernel driver lists and that have never worked.
         let known = |pci: &str| seen.values().any(|id| id.pci == pci);
         let mut never: Vec<String> = listed.iter().filter(|pci| !known(pci)).cloned().collect();
         if listed.is_empty() {
@@ -250,7 +250,7 @@ impl Watcher {
         let held = |reason: &&&str| get(&THROTTLE, &[uuid, reason]) == Some(1.0);
         let reasons: Vec<&str> = HARDWARE.iter().filter(held).copied().collect();
         let busy = get(&UTILIZATION, &[uuid]).is_none_or(|u| u >= BUSY);
-        // Once published, it ends when the hardware stops throttling, not when the job pauses.
+        // A published condition ends when the hardware stops throttling, not when the job pauses.
         let throttled = self.conditions.holds(NodeCondition::GpuThrottled, uuid);
         let lasts = self.lasts(
             NodeCondition::GpuThrottled.name(),
@@ -331,8 +331,8 @@ impl Watcher {
         }
     }
 
-    /// Errors of the memory that nothing corrected: since the last look, or, at the first one,
-    /// since this exporter looked last in another life.
+    /// Reports new uncorrected memory errors. At the first call, these are the ones since this
+    /// exporter last ran.
     fn errors(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples, known: &mut GpuHistory) {
         let uuid = gpu.id.uuid.as_str();
         let sum = |lifetime: &str| {
@@ -358,8 +358,8 @@ impl Watcher {
         }
         let who = Subject::of_gpu(&gpu.id, gpu.time);
         let mut text = format!("{} had {more} more uncorrected memory errors, {total} {when}", who.name);
-        // The application that had the row lost it, and no other gets it any more (XID 63 and 94):
-        // no reason to stop another one.
+        // The application that used the row has failed, and no other one gets the row (XID 63 and
+        // 94). That is no reason to stop another one.
         let out_of_use = is(slow, &REMAP_PENDING) && !is(slow, &REMAP_FAILED) && !in_sram(slow);
         if out_of_use {
             text += "; their row is out of use, and is replaced when the GPU is reset";
@@ -382,14 +382,14 @@ impl Watcher {
             .filter(|(_, value)| *value == 1.0)
             .map(|(labels, _)| labels.get(1))
             .collect();
-        // The fabric works on while its manager is started anew.
+        // The fabric goes on working while its manager restarts.
         let unmanaged = self.lasts("gfm", uuid, bad.contains(&decode::GFM_DISCONNECTED), FABRIC_FOR);
         bad.retain(|condition| unmanaged || *condition != decode::GFM_DISCONNECTED);
         let none = state == decode::NO_FABRIC;
         if !none {
             self.in_fabric.insert(uuid.to_owned());
         }
-        // Many a GPU has no fabric. One that was in a fabric before has lost it, unless MIG is on.
+        // Many GPUs have no fabric. One that was in a fabric before has lost it, unless MIG is on.
         let alone = none && (!self.in_fabric.contains(uuid) || values_of(slow, &MIG_INFO).next().is_some());
         let outside = state != HEALTHY_FABRIC && !alone;
         let outside = self.lasts(NodeCondition::FabricUnhealthy.name(), uuid, outside, FABRIC_FOR);
@@ -426,10 +426,10 @@ impl Watcher {
             let (uuid, link, up) = (&gpu.id.uuid, labels.get(1).to_owned(), value == 1.0);
             let key = (uuid.clone(), link);
             let again = match self.links.get(&key) {
-                // It was already down at the first look: after a reboot, or a restart of this
-                // program.
+                // The link was already down at the first reading: after a reboot, or a restart of
+                // this program.
                 None if !up && any && usual.contains(&key.1) => false,
-                // A link that leads nowhere was never up.
+                // A link without a far end was never up.
                 None if !up => continue,
                 None => {
                     self.links.insert(key, (up, now));
@@ -460,13 +460,13 @@ impl Watcher {
         }
     }
 
-    /// Moves every start back in time, for tests.
+    /// Moves all starts back in time, for tests.
     #[cfg(test)]
     pub(super) fn age(&mut self, by: Duration) {
         self.since.values_mut().for_each(|since| *since -= by);
     }
 
-    /// Whether something has been so for long enough.
+    /// Whether something has held for at least `least`.
     fn lasts(&mut self, what: &'static str, uuid: &str, so: bool, least: Duration) -> bool {
         let key = (what, uuid.to_owned());
         if !so {
@@ -482,8 +482,8 @@ fn is(samples: &Samples, family: &'static Family) -> bool {
     values_of(samples, family).any(|(_, value)| value == 1.0)
 }
 
-/// Whether the memory of the chip, of which no row can be replaced, had uncorrected errors since
-/// the driver was loaded.
+/// Whether the SRAM of the chip, which has no spare rows, had uncorrected errors since the driver
+/// was loaded.
 fn in_sram(samples: &Samples) -> bool {
     let sram = ["uncorrected", "volatile", "sram"];
     values_of(samples, &ECC).any(|(labels, errors)| errors > 0.0 && labels.iter().skip(1).eq(sram))

@@ -1,10 +1,10 @@
-//! How many NVLinks of a GPU should be up: as many as the configuration gives, or as many as a GPU
-//! of its model in this node ever had. Kept in the state directory, so that links that are down
-//! after a reboot are missed even if every GPU lacks the same ones.
+//! The expected number of NVLinks that are up on a GPU: the configured one, or the most that a GPU
+//! of its model in this node had. It is saved, so that links that are down after a reboot are
+//! missed even if every GPU lacks the same ones.
 //!
-//! `events` publishes one by one the links that go down while the exporter runs, and those that
-//! most other GPUs have. A partitioned GPU is not judged: its instances use no NVLink, and its
-//! links may be off.
+//! `events` publishes single links that go down while the exporter runs, and those that most other
+//! GPUs have. A partitioned GPU is not checked: its instances use no NVLink, and its links may be
+//! off.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,24 +23,24 @@ use crate::nvml::Identity;
 use crate::persisted_state;
 use crate::samples::Samples;
 
-/// Name of what is remembered.
+/// The name of the saved state.
 const STATE_NAME: &str = "nvlinks";
-/// Models of GPUs in one node; more than any has.
+/// The most models of GPUs in one node.
 const MAX_MODELS: usize = 16;
-/// Links come up within this time after the driver is loaded and the fabric manager started.
+/// Links come up within this time after the driver is loaded and the fabric manager has started.
 const MISSING_FOR: Duration = Duration::from_mins(1);
 const MISSING: NodeCondition = NodeCondition::NvlinksMissing;
 
 #[derive(Debug, Default)]
 pub(super) struct ExpectedNvlinks {
-    /// How many should be up, if the configuration gives it.
+    /// The configured number.
     given: Option<u32>,
-    /// The most that were, by model.
+    /// The most links that were up, by model.
     most: BTreeMap<String, Pace>,
     loaded: bool,
     failing: bool,
     conditions: Conditions,
-    /// Since when there have been too few, by UUID.
+    /// When each GPU began to have too few, by UUID.
     since: BTreeMap<String, Instant>,
 }
 
@@ -49,7 +49,7 @@ impl ExpectedNvlinks {
         Self { given, ..Self::default() }
     }
 
-    /// Takes in what the slow rhythm read at Unix time `now`, and publishes the missing links.
+    /// Evaluates the values of the slow interval at Unix time `now`, and publishes missing links.
     pub(super) fn look(
         &mut self,
         now: f64,
@@ -74,7 +74,7 @@ impl ExpectedNvlinks {
         }
     }
 
-    /// `None` for a GPU without an expectation: one that never had a link, or is partitioned.
+    /// The expected number; `None` for a GPU that never had a link, or is partitioned.
     fn expected(&self, id: &Identity, slow: &Samples) -> Option<f64> {
         let learned = || self.most.get(&id.name).map(Pace::best);
         let expected = self.given.map(f64::from).or_else(learned).filter(|links| *links > 0.0);
@@ -138,14 +138,14 @@ impl ExpectedNvlinks {
         });
     }
 
-    /// Moves every start back in time, for tests.
+    /// Moves all starts back in time, for tests.
     #[cfg(test)]
     fn age(&mut self) {
         self.since.values_mut().for_each(|since| *since -= MISSING_FOR);
     }
 }
 
-/// How many links are up; `None` for a GPU that reports no links.
+/// The number of links that are up; `None` for a GPU that reports no links.
 fn up(slow: &Samples) -> Option<f64> {
     let up = |count: Option<f64>, (_, up): (_, f64)| Some(count.unwrap_or(0.0) + up);
     values_of(slow, &NVLINK_UP).fold(None, up)
@@ -168,7 +168,7 @@ mod tests {
         Bench::new(Roots { state: Some(dir.path().into()), ..Roots::default() })
     }
 
-    /// Four GPUs of which each has so many of eighteen links up.
+    /// Four GPUs, each with this many of eighteen links up.
     fn gpus(up: u32) -> BTreeMap<String, Samples> {
         let of_gpu = |uuid: &str| {
             let mut slow = Samples::default();
@@ -208,7 +208,7 @@ mod tests {
         );
         bundle.look(DAY, &bench.context(), &four(), &gpus(18));
         assert!(bench.published().iter().all(|e| e.code == Some(0)));
-        // For two weeks and more: it is taken as intended.
+        // After more than two weeks, the lower number counts as intended.
         bundle.look(2.0 * DAY, &bench.context(), &four(), &gpus(12));
         bundle.look(17.0 * DAY, &bench.context(), &four(), &gpus(12));
         assert_eq!(expected(&bundle, &gpus(12)), Some(12.0));

@@ -1,5 +1,5 @@
-//! Every family of a GPU. One label `gpu`, its UUID, joins them with `gpu_info`, which has
-//! everything else.
+//! The families of GPUs. Their label `gpu`, the UUID, joins them with `gpu_info`, which has all
+//! other labels.
 
 use crate::family::Family;
 use crate::samples::{Labels, Samples};
@@ -17,7 +17,7 @@ macro_rules! families {
 }
 
 families! {
-    // What there is.
+    // The inventory.
     INFO gauge "gpu_info" "" &["gpu", "index", "pci", "name", "serial", "vbios", "driver", "cuda", "minor"],
         "GPU of the node by its UUID, with everything else that is known of it; always 1";
     DRIVER gauge "gpu_driver_info" "" &["version"], "Version of the NVIDIA kernel driver; always 1";
@@ -130,7 +130,7 @@ families! {
     MIG_OCCUPANCY gauge "gpu_mig_sm_occupancy_ratio" "ratio" INSTANCE, "As gpu_sm_occupancy_ratio, of a GPU instance";
     MIG_TENSOR gauge "gpu_mig_tensor_active_ratio" "ratio" INSTANCE, "As gpu_tensor_active_ratio, of a GPU instance";
     MIG_DRAM gauge "gpu_mig_dram_active_ratio" "ratio" INSTANCE, "As gpu_dram_active_ratio, of a GPU instance";
-    // What asking costs.
+    // The cost of NVML calls.
     FAILURES counter "gpu_nvml_failures_total" "" GPU, "Questions that the driver answered with an error, want of support aside" => unless_zero;
     NO_PERMISSION gauge "gpu_nvml_no_permission" "" &["gpu", "function"],
         "Function of NVML that the driver refuses to the user of this exporter: its values are absent, not unsupported and not zero; always 1";
@@ -143,7 +143,7 @@ families! {
     RELEASED_UNTIL gauge "stepwatch_exporter_nvml_released_until_timestamp_seconds" "seconds" &[], "Unix time at which the exporter takes NVML back by itself";
 }
 
-/// The numbers of one family, with their labels.
+/// The values of one family with their labels.
 pub(super) fn values_of<'a>(
     samples: &'a Samples,
     family: &'static Family,

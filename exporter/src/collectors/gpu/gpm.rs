@@ -1,8 +1,8 @@
-//! What the units of a GPU did between two passes, of Hopper and later: from two samples of its
-//! counters.
+//! The activity of a GPU's units between two passes, from two samples of its counters. Available
+//! from Hopper on.
 //!
 //! The counters are the driver's own, so this does not compete with a profiler for the hardware, as
-//! DCGM's fields do. Of a partitioned GPU each instance is sampled by itself.
+//! DCGM's fields do. On a partitioned GPU, each instance is sampled.
 
 use std::time::{Duration, Instant};
 
@@ -17,17 +17,16 @@ use crate::family::Family;
 use crate::nvml::Gpu;
 use crate::samples::Samples;
 
-/// Samples that are closer together have no meaning, according to NVML.
+/// According to NVML, samples closer together have no meaning.
 const MIN_APART: Duration = Duration::from_millis(100);
-/// Counters may have wrapped in between, or the GPU was reset.
+/// After a longer time, counters may have wrapped, or the GPU may have been reset.
 const MAX_APART: Duration = Duration::from_mins(2);
 
 const MIB: f64 = 1_048_576.0;
-/// No link is faster, in MiB a second.
+/// The upper bound of a plausible rate, in MiB/s.
 const MAX_RATE: f64 = 1e8;
 
-/// A metric, the family it goes to with the value of its second label, and whether it is a ratio or
-/// a rate.
+/// A metric, its family with the value of the second label, and whether it is a ratio or a rate.
 struct Row {
     metric: u32,
     family: &'static Family,
@@ -47,7 +46,7 @@ const fn rate(metric: u32, family: &'static Family) -> Row {
     Row { metric, family, label: None, ratio: false }
 }
 
-/// Of a whole GPU.
+/// The metrics of a whole GPU.
 static WHOLE: &[Row] = &[
     ratio(metric::GRAPHICS, &GRAPHICS),
     ratio(metric::SM, &SM),
@@ -64,7 +63,7 @@ static WHOLE: &[Row] = &[
     rate(metric::NVLINK_RX, &NVLINK_RX_RATE),
 ];
 
-/// Of an instance.
+/// The metrics of a MIG instance.
 static INSTANCE: &[Row] = &[
     ratio(metric::SM, &MIG_SM),
     ratio(metric::OCCUPANCY, &MIG_OCCUPANCY),
@@ -88,8 +87,8 @@ pub(super) fn read(gpu: &mut Gpu, out: &mut Samples) {
     }
 }
 
-/// The time of a sample is taken beside it: how long a pass takes until then is different every
-/// time.
+/// Samples the counters. The time is taken with each sample, because its place within a pass
+/// varies.
 fn sample(gpu: &mut Gpu, instance: Option<u32>, rows: &[Row], out: &mut Samples) {
     let apart = gpu.samples.get(&instance).map(|(at, _)| at.elapsed());
     if apart.is_some_and(|apart| apart < MIN_APART) {

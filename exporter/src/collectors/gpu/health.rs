@@ -1,4 +1,4 @@
-//! Samples of each GPU in the stream, for the alerter to compare GPUs with their peers.
+//! Streams samples of each GPU, so that the alerter can compare GPUs with their peers.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::samples::{Labels, Samples};
 
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Names in the stream, and their series: the family, and the values of its labels besides the GPU.
+/// Names in the stream with their series: the family, and the values of its labels besides the GPU.
 static PLAIN: &[(&str, &Family, &[&str])] = &[
     ("sm_clock_hertz", &CLOCK, &["sm"]),
     ("sm_clock_max_hertz", &CLOCK_MAX, &["sm"]),
@@ -82,7 +82,7 @@ pub(super) fn sample(gpu: &GpuReading, slow: Option<&Samples>, time: f64) -> Eve
     event
 }
 
-/// The sum of what is known; absent when nothing is.
+/// Adds the sum of the values; nothing if there are none.
 fn sum<'a>(event: &mut Event, name: &str, values: impl Iterator<Item = (&'a Labels, f64)>) {
     let total = values.fold(None, |total: Option<f64>, (_, value)| Some(total.unwrap_or(0.0) + value));
     if let Some(total) = total {

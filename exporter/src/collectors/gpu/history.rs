@@ -1,9 +1,8 @@
-//! Which GPUs this node has had, kept in the state directory. So a GPU or a driver that is missing
-//! after a reboot is noticed, and so are errors of its memory that happened while the exporter was
-//! down.
+//! Saves which GPUs this node has had. So it is noticed if a GPU or the driver is missing after a
+//! reboot, or if memory errors happened while the exporter was down.
 //!
-//! A GPU that was exchanged takes the slot of the one before it. A GPU that is gone for two weeks
-//! is taken to be gone on purpose: it was reported for long enough.
+//! A replacement GPU takes the slot of the previous one. A GPU that has been missing for two weeks
+//! counts as removed on purpose, because it was reported for long enough.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,29 +13,29 @@ use crate::collector::Context;
 use crate::nvml::Identity;
 use crate::persisted_state;
 
-/// Name of what is remembered.
+/// The name of the saved state.
 const STATE_NAME: &str = "gpu";
 const FORGET_SECONDS: f64 = 14.0 * 86_400.0;
-/// A state in which only times changed is saved this often.
+/// Seconds between saves if only times have changed.
 const SAVE_SECONDS: f64 = 600.0;
-/// More GPUs than any node has.
+/// The most GPUs kept; no node has as many.
 const MAX_REMEMBERED: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct GpuHistory {
-    /// By UUID.
+    /// The key is the UUID.
     gpus: BTreeMap<String, Arc<Identity>>,
-    /// When each was last seen, Unix seconds.
+    /// The Unix time in seconds when each was last seen.
     seen_at: BTreeMap<String, f64>,
-    /// Uncorrected errors of the memory of each since it was made.
+    /// The lifetime count of uncorrected memory errors of each.
     uncorrected: BTreeMap<String, f64>,
     saved_at: f64,
-    /// Something was learned that has not been saved.
+    /// Whether there is anything new to save.
     news: bool,
     failing: bool,
 }
 
-/// A GPU as it is remembered.
+/// The saved facts about a GPU.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(default)]
 struct Remembered {
@@ -51,7 +50,7 @@ struct Remembered {
 impl Default for Remembered {
     fn default() -> Self {
         let text = String::new;
-        // A file without the time is from long ago.
+        // A file without the time is old.
         Self {
             uuid: text(),
             index: 0,
@@ -82,7 +81,7 @@ impl GpuHistory {
         &self.gpus
     }
 
-    /// The GPUs that the driver lists at Unix time `now`.
+    /// Records the GPUs that the driver lists at Unix time `now`.
     pub(super) fn see<'a>(
         &mut self,
         now: f64,
@@ -108,8 +107,7 @@ impl GpuHistory {
         }
     }
 
-    /// Takes in the number of uncorrected errors that the memory of a GPU ever had. Returns the
-    /// number that was known before.
+    /// Records the lifetime count of a GPU's uncorrected memory errors. Returns the previous count.
     pub(super) fn count(&mut self, uuid: &str, errors: f64) -> Option<f64> {
         let before = self.uncorrected.insert(uuid.to_owned(), errors);
         self.news |= before != Some(errors);

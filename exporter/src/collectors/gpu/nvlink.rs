@@ -1,9 +1,8 @@
-//! NVLink, per link: state, speed, bytes and errors, of links of the fourth generation and of the
-//! fifth.
+//! Reads state, speed, bytes and errors of each NVLink of the fourth and the fifth generation.
 //!
-//! All of it is read in one call: fields with the link as their scope. A field that a generation
-//! does not count is refused once and not asked again. GPUs whose driver lacks the fields of state
-//! and errors are asked by the older functions.
+//! All of it is read in one call, with fields whose scope is the link. A field that a generation
+//! lacks is refused once and not requested again. On drivers without the fields of state and
+//! errors, the older functions are called.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,22 +19,22 @@ use crate::family::Family;
 use crate::nvml::Gpu;
 use crate::samples::Samples;
 
-/// Links of the largest GPU: `NVML_NVLINK_MAX_LINKS` of nvml.h (NVIDIA/go-nvml). Drivers to 580
-/// knew 18.
+/// The most links of a GPU: `NVML_NVLINK_MAX_LINKS` of nvml.h (NVIDIA/go-nvml). Drivers up to 580
+/// had 18.
 const MAX_LINKS: u32 = 36;
 
-/// `NVML_DEVICE_ARCH_*`
+/// The values of `NVML_DEVICE_ARCH_*`.
 const HOPPER: u32 = 9;
 const UNKNOWN_ARCHITECTURE: u32 = u32::MAX;
 
 const KIB: f64 = 1024.0;
 const MEGA: f64 = 1e6;
-/// No counter reaches it, no blank is below it.
+/// The upper bound of counters: all are lower, and all blank values are higher.
 const MOST: f64 = 9e18;
-/// No link is faster, in megabytes a second.
+/// The upper bound of a plausible speed, in MB/s.
 const MAX_SPEED: f64 = 1e7;
 
-/// How a field of a link becomes a value.
+/// The conversion of a link's field.
 #[derive(Clone, Copy, PartialEq)]
 enum Meaning {
     Up,
@@ -43,7 +42,7 @@ enum Meaning {
     ErrorRatio,
 }
 
-/// A field, and where its value goes; the label is the kind of an error.
+/// A field, its family, the kind of an error (as label), and the conversion.
 type Row = (u32, &'static Family, Option<&'static str>, Meaning);
 
 const COUNT: Meaning = Meaning::Scaled(1.0, MOST);
@@ -51,7 +50,7 @@ const COUNT: Meaning = Meaning::Scaled(1.0, MOST);
 static ROWS: &[Row] = &[
     (id::NVML_FI_DEV_NVLINK_GET_STATE, &NVLINK_UP, None, Meaning::Up),
     (id::NVML_FI_DEV_NVLINK_GET_SPEED, &NVLINK_SPEED, None, Meaning::Scaled(MEGA, MAX_SPEED)),
-    // The fourth generation refuses these two; the fifth may answer zero to the two below.
+    // The fourth generation refuses these two fields. The fifth may return zero for the two below.
     (id::NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, &NVLINK_TX, None, COUNT),
     (id::NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, &NVLINK_RX, None, COUNT),
     (id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, &NVLINK_TX, None, Meaning::Scaled(KIB, MOST)),
@@ -118,8 +117,8 @@ pub(super) fn read(gpu: &mut Gpu, out: &mut Samples) {
     }
 }
 
-/// Whether the links lead to switches. GPUs before Hopper have no fabric that one could miss,
-/// switches or not.
+/// Reads whether the links lead to switches. GPUs before Hopper have no fabric, with switches or
+/// not.
 pub(super) fn read_switched(gpu: &mut Gpu, out: &mut Samples) {
     let fabric = |architecture: u32| (HOPPER..UNKNOWN_ARCHITECTURE).contains(&architecture);
     if !gpu.ask("architecture", 0, Device::architecture).is_some_and(fabric) {
@@ -128,7 +127,7 @@ pub(super) fn read_switched(gpu: &mut Gpu, out: &mut Samples) {
     let mut links: Vec<(bool, u32)> = values_of(out, &NVLINK_UP)
         .filter_map(|(labels, up)| Some((up != 1.0, labels.get(1).parse().ok()?)))
         .collect();
-    // Links that are up come first: for others the driver may not know the far end.
+    // Links that are up come first, because the driver may not know the far end of others.
     links.sort_unstable();
     let switched = links
         .into_iter()
@@ -136,7 +135,7 @@ pub(super) fn read_switched(gpu: &mut Gpu, out: &mut Samples) {
     out.maybe(&NVLINK_SWITCHED, &[&gpu.id.uuid], switched);
 }
 
-/// How many blocks had how many errors corrected: 16 counters a link.
+/// Reads the number of blocks by corrected errors: 16 counters a link.
 pub(super) fn read_fec_history(gpu: &mut Gpu, out: &mut Samples) {
     let fields = id::NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_0..=id::NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_15;
     let asked = |link: u32| fields.clone().map(move |field| (field, link));
@@ -150,7 +149,7 @@ pub(super) fn read_fec_history(gpu: &mut Gpu, out: &mut Samples) {
     }
 }
 
-/// How many links the GPU has; the most that any GPU has if it does not report it.
+/// The number of links of the GPU, or the most of any GPU if it does not report one.
 fn links(gpu: &mut Gpu) -> u32 {
     let count = gpu.fields(&[Ask::unscoped(id::NVML_FI_DEV_NVLINK_LINK_COUNT)]).pop().flatten();
     count.and_then(|n| decode::field(n, 0.0, MAX_LINKS.into())).map_or(MAX_LINKS, |n| n as u32)
@@ -161,17 +160,15 @@ fn write(uuid: &str, link: &str, numbers: &[Option<Number>], out: &mut Samples) 
         let Some(value) = number.and_then(|n| meaning.value(n)) else { continue };
         match kind {
             Some(kind) => out.set(family, &[uuid, link, kind], value),
-            // A generation counts bytes in one of two fields: the first one that is reported
-            // counts.
+            // A generation counts bytes in one of two fields. The first that is reported is used.
             None if out.get(family, &[uuid, link]).is_none() => out.set(family, &[uuid, link], value),
             None => {}
         }
     }
 }
 
-/// Links that are up on most of the GPUs, of three or more: where one of them is down on another
-/// GPU that has links, it is missing there. GPUs that are joined two by two have none in common
-/// with the rest.
+/// The links that are up on most of at least three GPUs. If such a link is down on another GPU with
+/// links, it is missing there. GPUs that are linked in pairs have none in common with the rest.
 pub(super) fn usual<'a>(gpus: impl Iterator<Item = &'a Samples>) -> BTreeSet<String> {
     let (mut with_links, mut up_on) = (0, BTreeMap::<&str, usize>::new());
     for samples in gpus {
@@ -188,7 +185,7 @@ pub(super) fn usual<'a>(gpus: impl Iterator<Item = &'a Samples>) -> BTreeSet<Str
 impl Meaning {
     fn value(self, number: Number) -> Option<f64> {
         match self {
-            // Inactive, active, or active and asleep.
+            // The states are inactive, active, and active in low power.
             Self::Up => decode::field(number, 0.0, 2.0).map(|state| f64::from(u8::from(state > 0.0))),
             Self::Scaled(scale, most) => decode::field(number, 0.0, most).map(|v| v * scale),
             Self::ErrorRatio => decode::field(number, 0.0, MOST).and_then(decode::bit_error_ratio),

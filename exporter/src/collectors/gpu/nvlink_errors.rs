@@ -1,11 +1,9 @@
-//! NVLinks that make errors: how fast the counters of each link rise, and how many of its bits are
-//! wrong.
+//! Detects NVLinks with errors: by the rate of each link's counters, and by its bit error ratio.
 //!
-//! Which counters mean harm differs by generation. Of the fifth, one of the errors below is enough
-//! for NVIDIA's own health check (NVIDIA/DCGM, `helper_health_check_nvlink5_error_counters` of
-//! test_health.py). Of those before, replays are part of the protocol and only their rate matters.
-//! That a link went into recovery and came back is no error; that it does so again and again is a
-//! sign of a bad one.
+//! The counters that indicate a fault differ by generation. On the fifth, one of the errors below
+//! fails NVIDIA's own health check (NVIDIA/DCGM, `helper_health_check_nvlink5_error_counters` of
+//! test_health.py). On earlier ones, replays are part of the protocol and only their rate matters.
+//! A single recovery of a link is no error, but frequent recoveries indicate a bad link.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -20,22 +18,22 @@ use crate::samples::Samples;
 
 const MINUTE: f64 = 60.0;
 const HOUR: f64 = 3600.0;
-/// More wrong symbols than this are too many: the limit that IBTA sets for a link, and that
-/// NVIDIA's ibdiagnet has as its default.
+/// The highest acceptable ratio of wrong symbols. IBTA sets this limit for a link, and NVIDIA's
+/// ibdiagnet has it as its default.
 pub(super) const MAX_BIT_ERROR_RATIO: f64 = 1e-12;
-/// Links that are remembered: 64 GPUs with 36 each.
+/// The most links kept: 64 GPUs with 36 each.
 const MAX_LINKS: usize = 64 * 36;
-/// Under this name the recoveries of a link are limited; they are no errors.
+/// The name under which recoveries of a link are limited, although they are no errors.
 const RECOVERIES: &str = "link_recovery";
 
 const CABLE: &str = "look at the connectors of the GPU and its baseboard or cable";
 const LOST: &str = "packets were lost";
 
-/// Kind of the errors, seconds, how many of them within that time are too many, and what they mean.
+/// The kind of errors, the window in seconds, the most that are acceptable in it, and the meaning.
 const LIMIT: &[(&str, f64, u64, &str)] = &[
     ("replay", 10.0 * MINUTE, 60, CABLE),
     ("recovery", 10.0 * MINUTE, 5, CABLE),
-    // A hundred a second, as DCGM limits them.
+    // DCGM's limit is a hundred a second.
     ("crc", MINUTE, 6000, CABLE),
     ("crc_flit", MINUTE, 6000, CABLE),
     ("malformed_packet", HOUR, 0, LOST),
@@ -46,7 +44,7 @@ const LIMIT: &[(&str, f64, u64, &str)] = &[
     ("local_link_integrity", HOUR, 0, CABLE),
     ("link_recovery_failed", HOUR, 0, "the link went down and could not be trained again"),
     ("effective", HOUR, 0, "errors that the correction of the link left"),
-    // As NVSentinel limits them on InfiniBand, for a bit error ratio of 1e-12.
+    // NVSentinel's limit on InfiniBand, for a bit error ratio of 1e-12.
     ("symbol", HOUR, 120, CABLE),
     (RECOVERIES, HOUR, 5, "the link goes down for a moment and comes back"),
 ];
@@ -60,7 +58,7 @@ static LIMITS: LazyLock<Vec<Limit>> = LazyLock::new(|| {
 
 #[derive(Debug, Default)]
 pub(super) struct NvlinkErrors {
-    /// By GPU and link.
+    /// The key is GPU and link.
     links: BTreeMap<(String, String), Link>,
 }
 
@@ -71,8 +69,8 @@ struct Link {
 }
 
 impl NvlinkErrors {
-    /// Takes in what the slow rhythm read at Unix time `now`, and publishes which links make errors
-    /// and which no longer do.
+    /// Evaluates the values of the slow interval at Unix time `now`, and publishes links that begin
+    /// or cease to have errors.
     pub(super) fn look(
         &mut self,
         now: f64,
@@ -117,7 +115,7 @@ impl NvlinkErrors {
 }
 
 impl Link {
-    /// What is wrong with the link now, and how bad that is.
+    /// The errors of the link now, and their level.
     fn trouble(&mut self, now: f64, bit_error_ratio: Option<f64>) -> Option<(Level, String)> {
         let excess = self.rates.excesses(now, &LIMITS);
         if let Some(excess) = excess.first() {
@@ -131,7 +129,7 @@ impl Link {
     }
 }
 
-/// The counters of one link by the kind of error.
+/// The error counters of one link, by kind.
 fn counters<'a>(slow: &'a Samples, link: &str) -> Vec<(&'a str, u64)> {
     let errors = values_of(slow, &NVLINK_ERRORS)
         .filter(|(labels, _)| labels.get(1) == link)
@@ -161,7 +159,7 @@ mod tests {
             Self { bench: Bench::new(Roots::default()), errors: NvlinkErrors::default() }
         }
 
-        /// Link 30 of the first GPU has these counts at this time.
+        /// Evaluates these counts of link 30 of the first GPU at this time.
         fn look(&mut self, now: f64, write: impl FnOnce(&mut Samples)) -> Vec<Event> {
             let mut slow = Samples::default();
             slow.set(&NVLINK_UP, &["GPU-0", "30"], 1u64);
@@ -176,7 +174,7 @@ mod tests {
         }
     }
 
-    /// One of these fails the health check of NVIDIA/DCGM:
+    /// One of these errors fails the health check of NVIDIA/DCGM:
     /// `helper_health_check_nvlink5_error_counters` in testing/python3/tests/test_health.py.
     #[test]
     fn one_error_of_the_fifth_generation_is_one_too_many() {

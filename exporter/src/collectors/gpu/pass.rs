@@ -1,4 +1,4 @@
-//! One pass over all GPUs, on the thread of NVML, and what it leaves for the collector.
+//! One pass over all GPUs on the NVML thread, and its result for the collector.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,33 +12,33 @@ use crate::samples::Samples;
 
 pub(super) type Answer = Result<Reading, OpenError>;
 
-/// The result of a pass, and whether all calls that concern no single GPU were quick.
+/// The result of a pass, and whether all calls about the driver as a whole were quick.
 pub(super) type Passed = (Answer, bool);
 
 /// The values of all GPUs from one pass.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) at: Instant,
-    /// Unix seconds.
+    /// The Unix time in seconds.
     pub(super) time: f64,
     pub(super) driver: String,
     pub(super) cuda: String,
     pub(super) gpus: Vec<GpuReading>,
-    /// GPUs that NVML counts and cannot use, by index, and why.
+    /// The GPUs that NVML counts but cannot use: index and error.
     pub(super) unusable: Vec<(u32, Error)>,
-    /// XID errors since the reading before, where they were asked for.
+    /// XID errors since the previous reading, if they were requested.
     pub(super) heard: Option<Heard>,
 }
 
-/// What to read besides the values that change from second to second.
+/// The values to read besides the fast ones.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     /// Whether to read values that are expensive or change from day to day.
     pub(super) slow: bool,
-    /// Then the histories of error correction too.
+    /// Whether to read the histories of error correction with them.
     pub(super) fec: bool,
     pub(super) xids: bool,
-    /// The time that one GPU may take of the pass.
+    /// The time in a pass that one GPU may take.
     pub(super) patience: Duration,
 }
 
@@ -46,22 +46,22 @@ pub(super) struct Plan {
 pub(super) struct GpuReading {
     pub(super) id: Arc<Identity>,
     pub(super) at: Instant,
-    /// Unix seconds.
+    /// The Unix time in seconds.
     pub(super) time: f64,
     pub(super) lost: bool,
-    /// The error that it answers everything with, if it is lost for that.
+    /// The error that it returns for everything, if that is why it counts as lost.
     pub(super) lost_with: Option<String>,
     pub(super) needs_reset: bool,
-    /// It answers too slowly to be asked.
+    /// Set if it answers too slowly to be read.
     pub(super) aside: Option<Aside>,
     pub(super) failures: u64,
     pub(super) fast: Samples,
-    /// When it was its turn.
+    /// The slow values, if it was their turn.
     pub(super) slow: Option<Samples>,
 }
 
 impl Reading {
-    /// How many GPUs are as they should be.
+    /// The number of GPUs that answer and need no reset.
     pub(super) fn answering(&self) -> usize {
         self.gpus.iter().filter(|gpu| !gpu.lost && !gpu.needs_reset && gpu.aside.is_none()).count()
     }
@@ -77,12 +77,12 @@ impl Reading {
 }
 
 impl GpuReading {
-    /// Whether it was read, so that its values count.
+    /// Whether the GPU was read, so that its values are valid.
     pub(super) fn is_read(&self) -> bool {
         !self.lost && self.aside.is_none()
     }
 
-    /// A call of it has not come back for so long.
+    /// Sets the GPU aside because one of its calls does not return, and drops its values.
     pub(super) fn hangs(&mut self, aside: Aside) {
         self.aside.get_or_insert(aside);
         (self.fast, self.slow) = (Samples::default(), None);
@@ -111,7 +111,7 @@ fn read(session: &mut Session, plan: Plan) -> Answer {
         live.retry_unusable(plan.patience);
     }
     let (at, time) = (Instant::now(), unix_now());
-    // GPUs that may take long come last, so that the values of the others are fresh.
+    // GPUs that may be slow come last, so that the values of the others are fresh.
     let mut turns: Vec<&mut Gpu> = live.gpus.iter_mut().collect();
     turns.sort_by_key(|gpu| gpu.aside().is_some());
     let mut gpus: Vec<GpuReading> =
@@ -147,7 +147,7 @@ fn read_gpu(gpu: &mut Gpu, now: Instant, slow: bool, fec: bool) -> GpuReading {
         fast: Samples::after(&gpu.published),
         slow: None,
     };
-    // First what is dear: it finds the instances that the rest is read of.
+    // The expensive values come first, because they find the instances for the others.
     if slow {
         let mut out = Samples::default();
         read::slow(gpu, &mut out);
@@ -163,7 +163,7 @@ fn read_gpu(gpu: &mut Gpu, now: Instant, slow: bool, fec: bool) -> GpuReading {
     (reading.lost, reading.needs_reset, reading.failures) = (gpu.lost, gpu.needs_reset, gpu.failures);
     (reading.lost_with, reading.aside) = (gpu.lost_with.clone(), gpu.aside().cloned());
     if !reading.is_read() {
-        // Values read before the failure mean little, and the state that they show is over.
+        // After a failure, the values read before it are unreliable.
         (reading.fast, reading.slow) = (Samples::default(), None);
     }
     reading

@@ -1,9 +1,10 @@
-//! What is asked of one GPU, at which of the two rhythms, and what of the answers goes where.
+//! Defines what is read of one GPU at each interval, and the families of the values.
 //!
-//! Never asked: the PCIe throughput function, which measures for 20 ms while it holds the driver's
-//! lock; the fields that count the bytes of PCIe (197, 198), which "can be wrapped" (nvml.h) and,
-//! at 32 bits, do so several times a second under load; and the list of graphics processes, which
-//! takes milliseconds. Where a GPU has the monitoring of [`gpm`], PCIe is measured there.
+//! Three things are never read: the PCIe throughput function, which measures for 20 ms while it
+//! holds the driver's lock; the fields that count the bytes of PCIe (197, 198), which "can be
+//! wrapped" (nvml.h) and, at 32 bits, do so several times a second under load; and the list of
+//! graphics processes, which takes milliseconds. On GPUs with the monitoring of [`gpm`], PCIe is
+//! measured there.
 
 use stepwatch_sys::nvml::field as id;
 use stepwatch_sys::nvml::{Ask, Clock, Device, EccLifetime, EccLocation, EccSeverity, Fabric, Threshold};
@@ -24,14 +25,14 @@ use crate::family::Family;
 use crate::nvml::Gpu;
 use crate::samples::Samples;
 
-/// A field, and what becomes of its value.
+/// A field, and the conversion of its value.
 struct Row {
     field: u32,
     family: &'static Family,
-    /// Value of the family's second label.
+    /// The value of the family's second label.
     label: Option<&'static str>,
     scale: f64,
-    /// The range of the value, before it is scaled.
+    /// The valid range before scaling.
     range: (f64, f64),
 }
 
@@ -45,12 +46,12 @@ const fn row(
     Row { field, family, label, scale, range }
 }
 
-/// No counter reaches it, no blank is below it.
+/// The range of counters: all are lower, and all blank values are higher.
 const COUNTS: (f64, f64) = (0.0, 9e18);
 const DEGREES: (f64, f64) = (0.0, 200.0);
-/// Margins, and the margins at which something happens.
+/// The range of temperature margins and their thresholds.
 const MARGINS: (f64, f64) = (-200.0, 200.0);
-/// A hundred kilowatts.
+/// Up to a hundred kilowatts.
 const MILLIWATTS: (f64, f64) = (0.0, 1e8);
 const NANO: f64 = 1e-9;
 
@@ -107,7 +108,7 @@ static SLOW: &[Row] = &[
     row(id::NVML_FI_DEV_PCIE_COUNT_LANE_ERROR, &PCIE_ERRORS, Some("lane"), 1.0, COUNTS),
 ];
 
-/// Rows of memory, where the function that returns them all does not work: on a partitioned GPU.
+/// Rows of memory, for partitioned GPUs, where the function that returns all of them does not work.
 static REMAP: &[Row] = &[
     row(id::NVML_FI_DEV_REMAPPED_COR, &REMAPPED, Some("correctable"), 1.0, COUNTS),
     row(id::NVML_FI_DEV_REMAPPED_UNC, &REMAPPED, Some("uncorrectable"), 1.0, COUNTS),
@@ -143,13 +144,13 @@ const LOCATIONS: &[(EccLocation, &str)] = &[
 ];
 
 const MEGA: f64 = 1e6;
-/// A hundred gigahertz.
+/// A hundred gigahertz, as the upper bound of a plausible clock.
 const MAX_MEGAHERTZ: f64 = 1e5;
 const MAX_LANES: f64 = 64.0;
 const MAX_GENERATION: f64 = 16.0;
 const MAX_PSTATE: f64 = 15.0;
 
-/// Reads the values that change from second to second.
+/// Reads the values that change every second.
 pub(super) fn fast(gpu: &mut Gpu, out: &mut Samples) {
     let id = gpu.id.clone();
     let uuid: &[&str] = &[&id.uuid];
@@ -320,7 +321,7 @@ fn recovery_action(gpu: &mut Gpu, out: &mut Samples) {
     }
 }
 
-/// A GPU that answers nothing before it is reset has this recovery action.
+/// Writes the recovery action of a GPU that answers nothing until it is reset.
 pub(super) fn wants_reset(uuid: &str, out: &mut Samples) {
     write_action(uuid, recovery_action::GPU_RESET, out);
 }

@@ -1,9 +1,9 @@
-//! Which GPUs were reset, or had their driver loaded anew: faults from before that are history.
+//! Detects GPUs that were reset, or whose driver was reloaded: earlier faults are over.
 //!
-//! The driver logs no line about it. But the energy that a GPU has used is counted from that
-//! moment on, so a counter that is lower than before has restarted, and its value bounds how long
-//! ago that was. A reset is taken to cure the faults before it. One dated too early leaves a cured
-//! fault standing, and one dated too late would hide a fault: so every doubt makes it earlier.
+//! The driver logs no line about it. But a GPU's energy counter restarts at that moment, so a value
+//! that is lower than before shows a reset, and limits how long ago it was. A reset counts as
+//! curing earlier faults. If it is dated too early, a cured fault stays; if too late, a real fault
+//! is hidden. So every uncertainty makes it earlier.
 
 use std::collections::BTreeMap;
 
@@ -20,24 +20,24 @@ use crate::persisted_state;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 
-/// Name of what is remembered.
+/// The name of the saved state.
 const STATE_NAME: &str = "gpu-resets";
-/// How high the counters stand is saved this often: that state may be written to a disk that hangs,
-/// and GPUs with it.
+/// Seconds between saves of the counters: the disk with that state may hang, and block the GPUs'
+/// values.
 const SAVE_SECONDS: f64 = 600.0;
-/// More GPUs than any node ever has.
+/// The most GPUs kept; no node has as many.
 const MAX_GPUS: usize = 64;
-/// A counter that is lower by less is an inexact one.
+/// The tolerance of the counter. A smaller decrease is no reset.
 const INEXACT_JOULES: f64 = 100.0;
-/// How long ago a reset was is not known any better than this.
+/// The uncertainty of a reset's time.
 const INEXACT_SECONDS: f64 = 5.0;
-/// Less than any GPU of a data centre draws that is worth a reset, but for small ones, which are
-/// seen to draw less.
+/// The least power of an idle data-centre GPU that is worth a reset. Smaller GPUs draw less, which
+/// is measured.
 const IDLE_WATTS: f64 = 40.0;
 
 #[derive(Debug, Default)]
 pub(super) struct Resets {
-    /// By UUID.
+    /// The key is the UUID.
     gpus: BTreeMap<String, Gpu>,
     loaded: bool,
     saved_at: f64,
@@ -48,26 +48,25 @@ pub(super) struct Resets {
 #[serde(default)]
 struct Gpu {
     uuid: String,
-    /// The last value of the counter.
+    /// The last value of the energy counter.
     joules: f64,
-    /// Unix time at which it did.
+    /// The Unix time of that value.
     at: f64,
     /// Unix time of the last reset.
     reset_at: Option<f64>,
-    /// The least power that it was seen to draw.
+    /// The least power in watts that was measured.
     watts: Option<f64>,
     /// Whether the driver unloads the state of an unused GPU, and may restart the count after that.
     #[serde(skip)]
     let_go: bool,
-    /// A lower value, which must grow before it counts: a GPU that is about to die may report any
-    /// value.
+    /// A lower value, which must grow before it counts: a failing GPU may report any value.
     #[serde(skip)]
     lower: Option<f64>,
 }
 
 impl Resets {
-    /// Takes in the counters, publishes the GPUs whose counter restarted, and writes when each was
-    /// reset.
+    /// Evaluates the counters, publishes the GPUs whose counter restarted, and writes the time of
+    /// each reset.
     pub(super) fn look(&mut self, cx: &Context<'_>, reading: &Reading) {
         let state = cx.roots.state.as_deref();
         if !std::mem::replace(&mut self.loaded, true) {
@@ -106,7 +105,7 @@ impl Resets {
         }
     }
 
-    /// Writes the time of the last reset of a GPU that is there now.
+    /// Writes the time of the last reset of a GPU that is present.
     pub(super) fn write(&self, uuid: &str, out: &mut Samples) {
         out.maybe(&LAST_RESET, &[uuid], self.gpus.get(uuid).and_then(|gpu| gpu.reset_at));
     }
@@ -120,7 +119,7 @@ impl Resets {
 }
 
 impl Gpu {
-    /// The time of its reset, if its counter has begun anew.
+    /// The Unix time of the reset, if the counter has restarted.
     fn take(
         &mut self,
         joules: f64,
@@ -142,7 +141,7 @@ impl Gpu {
         // The longest time in which this energy can have been used.
         let seconds = joules / self.watts.map_or(IDLE_WATTS, |watts| watts.min(IDLE_WATTS));
         let estimated = (time - seconds - INEXACT_SECONDS).max(self.at);
-        // A boot restarts the count, and whether it restarted once more since is unknown.
+        // A boot restarts the counter, and it is unknown whether it restarted again later.
         let reset_at =
             booted().filter(|booted| *booted > self.at).map_or(estimated, |booted| booted.min(estimated));
         (self.joules, self.at, self.lower) = (joules, time, None);
@@ -154,13 +153,14 @@ impl Gpu {
     }
 }
 
-/// Unix time of the boot.
+/// The Unix time of the boot.
 fn booted(roots: &Roots, now: f64) -> Option<f64> {
     let uptime: f64 = roots::read(&roots.proc("uptime"))?.split(' ').next()?.parse().ok()?;
     Some(now - uptime)
 }
 
-/// The event has the time of the reset, which may be long ago: faults after it are not over.
+/// The event of a reset. It has the time of the reset, which may be long ago: later faults are not
+/// over.
 fn reset(gpu: &GpuReading, at: f64) -> Event {
     let who = Subject::of_gpu(&gpu.id, at);
     let mut event =
@@ -178,10 +178,10 @@ mod tests {
     use crate::roots::Roots;
     use crate::testing::Bench;
 
-    /// Times of the tests are after it.
+    /// The times of the tests are after this one.
     const START: f64 = 1_700_000_000.0;
 
-    /// A pass over a node with one GPU that reports this energy at this time, at this power.
+    /// A pass over a node with one GPU that reports this energy and power at this time.
     fn look(resets: &mut Resets, bench: &Bench, time: f64, joules: Option<f64>, watts: f64) -> Option<f64> {
         let mut gpu = read(0);
         let time = START + time;
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(bench.published().len(), 1);
     }
 
-    /// It is 600 s ago at the most, and idled for 500 of them.
+    /// The reset was at most 600 s ago, and the GPU idled for 500 of them.
     #[test]
     fn never_later_than_it_was_whatever_it_draws_now() {
         let (dir, bench) = remembering();

@@ -1,8 +1,9 @@
-//! What only superchips and racks have: the link from the GPU to its CPU (NVLink-C2C), the power of
-//! the whole module, and where in the rack the GPU is.
+//! Values that only superchips and racks have: the link from the GPU to its CPU (NVLink-C2C), the
+//! power of the whole module, and the GPU's place in the rack.
 //!
-//! Fields and meaning: nvml.h (NVIDIA/go-nvml), `NVML_FI_DEV_C2C_LINK_*`, `NVML_POWER_SCOPE_*` and
-//! `nvmlPlatformInfo_v2_t`. Other GPUs refuse all of it once, and are not asked again.
+//! Fields and meanings are those of nvml.h (NVIDIA/go-nvml): `NVML_FI_DEV_C2C_LINK_*`,
+//! `NVML_POWER_SCOPE_*` and `nvmlPlatformInfo_v2_t`. Other GPUs refuse each once, and it is not
+//! requested again.
 
 use stepwatch_sys::nvml::field as id;
 use stepwatch_sys::nvml::{Ask, Platform};
@@ -13,20 +14,19 @@ use crate::family::Family;
 use crate::nvml::Gpu;
 use crate::samples::Samples;
 
-/// Links between a GPU and its CPU; Grace has ten.
+/// The most links between a GPU and its CPU; Grace has ten.
 const MAX_C2C_LINKS: u32 = 16;
-/// A hundred kilowatts, in milliwatts.
+/// The upper bound of a plausible power, in milliwatts.
 const MAX_POWER: f64 = 1e8;
-/// No link is faster, in megabytes a second.
+/// The upper bound of a plausible speed, in MB/s.
 const MAX_SPEED: f64 = 1e7;
 const MEGA: f64 = 1e6;
-/// No counter reaches it, no blank is below it.
+/// The upper bound of counters: all are lower, and all blank values are higher.
 const MOST: f64 = 9e18;
-/// `NVML_POWER_SCOPE_*`.
+/// The values of `NVML_POWER_SCOPE_*`.
 const SCOPES: &[(u32, &str)] = &[(1, "module"), (2, "memory")];
 
-/// A field of a link, where its value goes, the label of an error, the factor, and the largest
-/// value.
+/// A field of a link, its family, the label of an error, the factor, and the largest value.
 type Row = (u32, &'static Family, Option<&'static str>, f64, f64);
 
 static C2C: &[Row] = &[

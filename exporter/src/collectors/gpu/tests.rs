@@ -47,7 +47,7 @@ pub(super) fn reading(gpus: Vec<GpuReading>) -> Reading {
     }
 }
 
-/// Collects the events of a watcher over one reading after the other.
+/// Collects the events of a watcher over several readings.
 struct Stage {
     bench: testing::Bench,
     watcher: Watcher,
@@ -160,7 +160,7 @@ fn what_the_driver_reports_of_memory_and_recovery() {
     errors(&mut slow, 0);
     let events = stage.look(&now(), &[("GPU-0", &slow)], &[]);
     assert!(events.iter().all(|e| e.code == Some(0)), "the driver was loaded anew: {events:?}");
-    // In another life of this exporter.
+    // The exporter was restarted.
     stage.watcher = Watcher::default();
     let mut slow = Samples::default();
     errors(&mut slow, 2);
@@ -368,7 +368,7 @@ fn xids_of_nvml_where_the_log_cannot_be_read() {
     assert_eq!(out.get(&kernel::XIDS, &["GPU-0", "79"]), Some(2.0));
     assert_eq!(out.get(&kernel::MIG_XIDS, &["GPU-0", "1", "", "79"]), Some(2.0));
     assert_eq!(out.iter().count(), 2, "a number that no XID has is none");
-    // From zero, for those that are listened to.
+    // Counts start at zero for GPUs whose events NVML delivers.
     xids.hear(["GPU-0", "GPU-1"].into_iter());
     let mut out = Samples::default();
     xids.write(&mut out);

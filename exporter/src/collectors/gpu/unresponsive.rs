@@ -1,9 +1,9 @@
-//! GPUs that block their callers: a call of one that does not return, and one that is set aside
-//! because it answers too slowly.
+//! Detects GPUs that block their callers: one with a call that does not return, and one that is set
+//! aside because it answers too slowly.
 //!
-//! Both are one condition of that GPU: it begins with the call and ends when the GPU was read as a
-//! whole and no call was slow. A call that concerns no single GPU belongs to the driver, and so
-//! does its condition.
+//! Both are one condition of that GPU. It begins with the call, and ends when the whole GPU was
+//! read without a slow call. A call about no single GPU concerns the driver, and so does its
+//! condition.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::nvml::{Aside, Call, Identity};
 
 const NAME: NodeCondition = NodeCondition::NvmlStuck;
 
-/// How the driver answers.
+/// The state of the driver's answers.
 pub(super) struct Driver {
-    /// Takes too long just now.
+    /// The call that takes too long now.
     pub(super) call: Option<Call>,
-    /// Whether the last answer came without a slow call of the driver as a whole.
+    /// Whether the last answer came without a slow call about the driver as a whole.
     pub(super) quick: bool,
 }
 
@@ -45,7 +45,7 @@ impl Watcher {
         for gpu in reading.gpus.iter().filter(|gpu| of.is_none_or(|id| id.uuid != gpu.id.uuid)) {
             self.waits(cx, &gpu.id, gpu.aside.as_ref(), false);
         }
-        // A GPU that hangs now may never have been read before.
+        // A GPU that hangs now may never have been read.
         let hangs = |uuid: &String| of.is_some_and(|id| id.uuid == *uuid);
         let read = |uuid: &String| reading.gpus.iter().any(|gpu| gpu.id.uuid == *uuid);
         let gone = |uuid: &String| !uuid.is_empty() && !hangs(uuid) && !read(uuid);
@@ -56,7 +56,7 @@ impl Watcher {
         }
     }
 
-    /// Reports whether one GPU blocks its callers; `runs` means that the same call still runs.
+    /// Reports whether a GPU blocks its callers; `runs` means that the same call still runs.
     fn waits(&mut self, cx: &Context<'_>, id: &Identity, why: Option<&Aside>, runs: bool) {
         let key = (NAME.name(), id.uuid.clone());
         let since = match why {
@@ -114,7 +114,7 @@ impl Watcher {
     }
 }
 
-/// The GPU of a call: as it was read last, or else as it is remembered.
+/// The GPU of a call, from the last reading or else from the saved ones.
 pub(super) fn whose<'a>(
     call: Call,
     reading: Option<&'a Reading>,
@@ -125,7 +125,7 @@ pub(super) fn whose<'a>(
     read.chain(seen.values()).find(|id| id.index == index)
 }
 
-/// A call that runs, as what sets its GPU aside.
+/// A running call, as the reason for setting its GPU aside.
 pub(super) fn hanging(call: Call) -> Aside {
     let took = call.since.elapsed();
     Aside { function: call.function, took, spent: took, since: unix_now() }

@@ -1,12 +1,13 @@
-//! Which GPUs of the node are given to this process, and which of those cannot be used.
+//! Determines which GPUs of the node belong to this process, and which of those cannot be used.
 //!
-//! In a container, or a control group as Slurm's, the list of the kernel driver names all GPUs of
-//! the node, and NVML some: it does not count the others, or counts them and has no permission. A
-//! GPU whose device may not be opened here is another's and not lost; one that fell off the bus
-//! still has a device that may be opened. But a container's runtime makes devices of what NVML
-//! lists when the container starts: one that was ours and that the driver cannot bring up any more
-//! was given to nobody, and is lost. Which of the other GPUs a runtime left out, and which it gave
-//! to other containers, cannot be distinguished, except by a configuration that expects all GPUs.
+//! In a container, or a control group of Slurm, the list of the kernel driver names all GPUs of the
+//! node, and NVML some: it does not count the others, or counts them without permission. A GPU
+//! whose device may not be opened here belongs to others and is not lost; one that fell off the bus
+//! still has a device that may be opened. But a container's runtime creates devices for the GPUs
+//! that NVML lists when the container starts. So a GPU that was ours, and that the driver can no
+//! longer initialise, was given to nobody, and is lost. Which of the other GPUs a runtime left out,
+//! and which it gave to other containers, cannot be distinguished, except by a configuration that
+//! expects all GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,20 +22,20 @@ use crate::nvml::Identity;
 use crate::roots::Roots;
 use crate::samples::{Row, Samples, Value};
 
-/// Which GPUs of a node are this process's own.
+/// The GPUs of a node that belong to this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Devices {
-    /// The GPUs whose devices it may open: a container may have been given a part of the node.
+    /// The GPUs whose devices it may open: a container may have only some of the node's GPUs.
     Visible,
-    /// All of them: a device that it may not open counts as missing.
+    /// All GPUs: one whose device it may not open counts as missing.
     All,
-    /// The visible GPUs of a job: those that the exporter of the node has had do not count.
+    /// The visible GPUs of a job. GPUs that the node's exporter has had do not count.
     #[serde(skip)]
     Job,
 }
 
-/// A GPU that NVML counts and has no handle for, though it is not another's.
+/// A GPU of this process that NVML counts but gives no handle for.
 struct Unusable<'a> {
     index: String,
     /// Empty, as is the UUID, if it is unknown which of several GPUs it is.
@@ -45,7 +46,7 @@ struct Unusable<'a> {
 }
 
 impl GpuReader {
-    /// PCI addresses of the GPUs whose devices this process may not open, among those listed and
+    /// PCI addresses of the GPUs whose devices this process may not open, among the listed ones and
     /// those that this node has had.
     pub(super) fn withheld(&self, roots: &Roots, listed: &[String]) -> BTreeSet<String> {
         let mut withheld = BTreeSet::new();
@@ -57,7 +58,7 @@ impl GpuReader {
         withheld
     }
 
-    /// Finds out which GPUs are given to others. Without a reading, those that were stay so.
+    /// Determines the GPUs of others. Without a reading, the known ones stay.
     pub(super) fn find_others(&mut self) {
         if self.config.devices == Devices::All {
             return;
@@ -71,26 +72,26 @@ impl GpuReader {
         };
         let unread = self.unread(reading);
         let refused = reading.unusable.iter().filter(|(_, error)| error.not_ours()).count();
-        // NVML gives no address for a GPU that it may not use. So those of others are
-        // distinguished from lost ones only if all that are missing are refused.
+        // NVML gives no address for a GPU that it may not use. So GPUs of others are distinguished
+        // from lost ones only if NVML refuses all missing ones.
         let all = refused >= unread.len();
         self.others = unread.into_iter().filter(|pci| all || withheld(pci)).map(str::to_owned).collect();
     }
 
-    /// A GPU that this exporter has had and that the driver cannot bring up: no other container
-    /// has it.
+    /// Whether this exporter has had the GPU and the driver cannot initialise it: then no other
+    /// container has it.
     fn is_faulty(&self, pci: &str) -> bool {
         let had = || self.known.gpus().values().any(|id| id.pci == pci);
         self.config.devices == Devices::Visible && self.listed.unborn.contains(pci) && had()
     }
 
-    /// Whether NVML refuses a GPU because it is another's.
+    /// Whether NVML refuses a GPU because it belongs to others.
     fn is_others(&self, error: &Error) -> bool {
         self.config.devices != Devices::All && error.not_ours()
     }
 
-    /// PCI addresses of the GPUs that the kernel driver lists, or that this node has had, and that
-    /// NVML does not answer for.
+    /// PCI addresses of the GPUs that the kernel driver lists, or that this node has had, and for
+    /// which NVML gives no values.
     fn unread<'a>(&'a self, reading: &Reading) -> BTreeSet<&'a str> {
         let listed = self.listed.addresses.iter().map(String::as_str);
         let all = listed.chain(self.known.gpus().values().map(|id| id.pci.as_str()));
@@ -98,26 +99,26 @@ impl GpuReader {
         all.filter(|pci| !pci.is_empty() && !read(pci)).collect()
     }
 
-    /// GPUs that this node has had, without those that are given to others now.
+    /// The GPUs that this node has had, without those that belong to others now.
     pub(super) fn had(&self) -> impl Iterator<Item = &Arc<Identity>> {
         self.known.gpus().values().filter(|id| !self.others.contains(&id.pci))
     }
 
-    /// The GPUs of this process by UUID, and the addresses at which the kernel driver lists them.
+    /// The GPUs of this process by UUID, and their addresses in the list of the kernel driver.
     pub(super) fn ours(&self) -> (BTreeMap<String, Arc<Identity>>, Vec<String>) {
         let had = self.had().map(|id| (id.uuid.clone(), Arc::clone(id))).collect();
         let listed = self.listed.addresses.iter().filter(|pci| !self.others.contains(*pci));
         (had, listed.cloned().collect())
     }
 
-    /// How many GPUs there should be.
+    /// The expected number of GPUs.
     pub(super) fn expected(&self) -> usize {
         let listed = self.most.iter().filter(|pci| !self.others.contains(*pci)).count();
         let most = listed.max(self.had().count()).max(self.listed.idle);
         self.config.expected.unwrap_or(most)
     }
 
-    /// GPUs that were there and that NVML does not even list, and those that it lists in vain.
+    /// Writes the GPUs that are missing, and those that NVML lists but cannot use.
     pub(super) fn write_missing(&self, out: &mut Samples) {
         let read = |uuid: &str| self.reading.iter().flat_map(|r| &r.gpus).any(|gpu| gpu.id.uuid == uuid);
         let listed = |uuid: &str| self.listed.gpus.iter().any(|gpu| gpu.uuid == uuid);
@@ -141,7 +142,7 @@ impl GpuReader {
         let broken: Vec<_> = reading.unusable.iter().filter(|(_, error)| !self.is_others(error)).collect();
         let mut places: Vec<&str> = self.unread(reading).into_iter().collect();
         places.retain(|pci| !self.others.contains(*pci));
-        // NVML numbers GPUs by their places.
+        // NVML numbers GPUs by their addresses.
         let known = places.len() == broken.len();
         let place = |nth: usize| places.get(nth).copied().filter(|_| known).unwrap_or_default();
         let unusable = |(nth, (index, error)): (usize, &&(u32, Error))| Unusable {
@@ -160,8 +161,8 @@ impl GpuReader {
         all.find(|(place, _)| *place == pci).map_or("", |(_, uuid)| uuid)
     }
 
-    /// Adds the recovery action of GPUs that answer little or nothing until they are reset: these
-    /// do not report it themselves.
+    /// Adds the recovery action of GPUs that do not answer until they are reset, because they
+    /// cannot report it themselves.
     pub(super) fn want_resets(&mut self, reading: &Reading) {
         for gpu in reading.gpus.iter().filter(|gpu| gpu.needs_reset && !gpu.lost) {
             let uuid = &gpu.id.uuid;
@@ -244,14 +245,14 @@ mod tests {
             Self { dir, bench, reader: GpuReader::new(&config, &kernel::Config::default()) }
         }
 
-        /// The exporter is started again, in a container that was not given this one.
+        /// Restarts the exporter in a container without this GPU.
         fn restart_without(&mut self, index: u32, devices: Devices) {
             std::fs::remove_file(self.dir.path().join(format!("dev/nvidia{index}"))).unwrap();
             self.reader =
                 GpuReader::new(&Config { devices, ..Config::default() }, &kernel::Config::default());
         }
 
-        /// Makes it a GPU that the driver cannot bring up.
+        /// Lets the driver fail to initialise the GPU.
         fn break_gpu(&self, index: u32) {
             let id = gpu(index).id;
             let file = self.dir.path().join("proc/driver/nvidia/gpus").join(&id.pci).join("information");
@@ -259,7 +260,7 @@ mod tests {
             std::fs::write(file, text.replace(&id.uuid, "GPU-????????-????-????-????-????????????")).unwrap();
         }
 
-        /// What is published when NVML answers for these GPUs, and not for others.
+        /// The samples and events if NVML answers for these GPUs only.
         fn look(&mut self, gpus: Vec<GpuReading>, unusable: Vec<(u32, Error)>) -> (Samples, Vec<Event>) {
             let cx = self.bench.context();
             self.reader.probe(&cx).unwrap();
@@ -286,7 +287,7 @@ mod tests {
     fn gpus_of_the_node_that_a_container_was_not_given_are_not_lost() {
         let mut host = Host::new(0..4);
         all_is_well(&host.look((0..4).map(gpu).collect(), Vec::new()), 4.0);
-        // One that was in use here before, and is given to another container now.
+        // A GPU that was in use here before, and belongs to another container now.
         std::fs::remove_file(host.dir.path().join("dev/nvidia3")).unwrap();
         all_is_well(&host.look((0..3).map(gpu).collect(), Vec::new()), 3.0);
     }
@@ -297,7 +298,7 @@ mod tests {
             let refused = (4..8).map(|index| (index, code(no))).collect();
             all_is_well(&Host::new(0..8).look((0..4).map(gpu).collect(), refused), 4.0);
         }
-        // In the way of Slurm, both.
+        // Slurm refuses both.
         let refused = (4..8).map(|index| (index, code(NO_PERMISSION))).collect();
         all_is_well(&Host::new(0..4).look((0..4).map(gpu).collect(), refused), 4.0);
     }
@@ -316,7 +317,7 @@ mod tests {
         }
     }
 
-    /// Seven answer where there were eight, and the fourth is reported as lost.
+    /// Seven of eight answer, and the fourth is reported as lost.
     fn one_is_lost((out, events): &(Samples, Vec<Event>)) {
         assert_eq!((out.get(&COUNT, &[]), out.get(&EXPECTED, &[])), (Some(7.0), Some(8.0)));
         assert_eq!(out.get(&LOST, &["GPU-3"]), Some(1.0));
@@ -370,13 +371,13 @@ mod tests {
         all_is_well(&host.look(without_the_fourth(), Vec::new()), 7.0);
         host.break_gpu(3);
         one_is_lost(&host.look(without_the_fourth(), Vec::new()));
-        // The GPUs that the exporter of the node has had do not count for a job.
+        // GPUs that the node's exporter has had do not count for a job.
         host.reader = GpuReader::new(
             &Config { devices: Devices::Job, ..Config::default() },
             &kernel::Config::default(),
         );
         assert_eq!(host.look(without_the_fourth(), Vec::new()).0.get(&EXPECTED, &[]), Some(7.0));
-        // A GPU that never was ours is not reported.
+        // A GPU that never belonged to this process is not reported.
         let mut host = Host::new(0..4);
         host.break_gpu(7);
         all_is_well(&host.look((0..4).map(gpu).collect(), Vec::new()), 4.0);

@@ -1,7 +1,7 @@
-//! XID errors as NVML reports them, for where the kernel log is not read: in a container without
-//! the right to it, or where the collector of the log is disabled.
+//! XID errors as NVML reports them, for nodes where the kernel log is not read: in a container
+//! without the right to it, or if the collector of the log is disabled.
 //!
-//! It is second best: NVML gives no text, and no errors from before it was asked. The counts and
+//! This is second best: NVML gives no text, and no errors from before the request. Counts and
 //! events are those that the log would have given.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,19 +17,19 @@ use crate::nvml::{Heard, Xid};
 use crate::origin::Origin;
 use crate::samples::Samples;
 
-/// Kinds of errors, of all GPUs together, that are counted.
+/// The most kinds of errors that are counted, of all GPUs together.
 const MAX_KINDS: usize = 1024;
 
-/// What was published since this exporter was started.
+/// The errors since this exporter was started.
 #[derive(Debug, Default)]
 pub(super) struct Xids {
-    /// By UUID and code.
+    /// The key is UUID and code.
     counts: BTreeMap<(String, u32), u64>,
-    /// By UUID, GPU instance, compute instance and code.
+    /// The key is UUID, GPU instance, compute instance and code.
     mig: BTreeMap<(String, u32, Option<u32>, u32), u64>,
-    /// GPUs whose events NVML delivers.
+    /// GPUs for which NVML delivers events.
     heard: BTreeSet<String>,
-    /// How often waiting for events failed; `None` where it is not done.
+    /// How often waiting for events failed; `None` if events are not awaited.
     failures: Option<u64>,
 }
 
@@ -56,7 +56,7 @@ impl Xids {
         }
     }
 
-    /// Takes in the GPUs whose errors NVML reports.
+    /// Adds the GPUs for which NVML delivers events.
     pub(super) fn hear<'a>(&mut self, gpus: impl Iterator<Item = &'a str>) {
         for gpu in gpus {
             if !self.heard.contains(gpu) {
@@ -65,7 +65,8 @@ impl Xids {
         }
     }
 
-    /// From zero, as those of the log: `increase()` sees only what it has seen the zero of.
+    /// Writes the counts, from zero as those of the log, because `increase()` misses a first value
+    /// above zero.
     pub(super) fn write(&self, out: &mut Samples) {
         out.maybe(&EVENT_FAILURES, &[], self.failures);
         let of = |gpu: &str, code| self.counts.get(&(gpu.to_owned(), code)).copied().unwrap_or_default();
@@ -85,7 +86,7 @@ impl Xids {
     }
 }
 
-/// False where there are too many.
+/// Counts an error; false if there are too many kinds.
 fn count<K: Ord>(counts: &mut BTreeMap<K, u64>, key: K) -> bool {
     let fits = counts.len() < MAX_KINDS || counts.contains_key(&key);
     if fits {

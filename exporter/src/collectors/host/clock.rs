@@ -1,9 +1,9 @@
-//! The clock of the node: whether anything disciplines it, how far it may be off, and what it is
-//! read from.
+//! The clock of the node: whether a daemon disciplines it, its possible error, and its clock
+//! source.
 //!
 //! A node whose clock drifts writes logs that cannot be put in order, has its certificates refused,
-//! and lines up wrongly with its peers. Only the kernel is asked, whose clock is set by chrony,
-//! ntpd, timesyncd or a PTP daemon; no server is asked.
+//! and lines up wrongly with its peers. Only the kernel is queried, whose clock is set by chrony,
+//! ntpd, timesyncd or a PTP daemon; no time server is queried.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -68,11 +68,12 @@ pub static FAMILIES: &[&Family] =
     &[&SYNCED, &OFFSET, &MAX_ERROR, &ESTIMATED_ERROR, &FREQUENCY, &TAI, &SOURCE];
 
 const UNSYNCED: NodeCondition = NodeCondition::ClockUnsynced;
-/// The bound of the error grows by itself, from 16 s at boot on by half a millisecond a second: one
-/// below this was set within the last 67 minutes. Daemons set it every 17 minutes at the latest,
-/// unless they are configured to be slower.
+/// The kernel raises the bound of the error by half a millisecond a second, from 16 s at boot. A
+/// bound below this was set within the last 67 minutes. Daemons set it every 17 minutes at the
+/// latest, unless they are configured to be slower.
 const TENDED_SECONDS: f64 = 2.0;
-/// The bound if a daemon was seen to set it: twice the value it let it grow to; at most this.
+/// If a daemon was seen to set the bound, the limit is twice the value before that, but at most
+/// this.
 const MAX_TENDED_SECONDS: f64 = 8.0;
 
 /// Whether a daemon disciplines a clock that the kernel reports as undisciplined: chrony keeps that
@@ -85,7 +86,7 @@ pub fn is_tended(max_error: f64) -> bool {
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
     /// How long the clock must be undisciplined, or off by more than `max_offset`, to be reported.
@@ -120,13 +121,12 @@ pub struct ClockReader {
     config: Config,
     ask: fn() -> io::Result<Clock>,
     conditions: Conditions,
-    /// Since when the clock has not been fit.
+    /// Since when the clock has been undisciplined or too far off.
     since: Option<Instant>,
-    /// The bound of the error at the last pass, and the value that it had grown to when it was last
-    /// set.
+    /// The bound of the error at the last pass, and its value just before a daemon last set it.
     bound: Option<f64>,
     set_from: Option<f64>,
-    /// The clock is disciplined, and the kernel does not report it.
+    /// Whether the clock is disciplined although the kernel does not report it.
     unreported: bool,
 }
 
@@ -273,7 +273,7 @@ mod tests {
         assert!(at(630, &bad).is_empty(), "the grace begins anew");
     }
 
-    /// When a clock whose bound is `bound` after so many seconds is reported.
+    /// When a clock is reported whose bound after so many seconds is `bound`.
     fn reported_at(bound: impl Fn(u64) -> f64, until: u64) -> Option<u64> {
         let bench = testing::Bench::new(Roots::default());
         let mut reader = ClockReader::new(&Config::default());

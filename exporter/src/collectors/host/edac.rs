@@ -1,7 +1,7 @@
-//! Errors of the node's memory, as the drivers of its memory controllers count them (EDAC).
+//! Memory errors of the node, as the drivers of its memory controllers count them (EDAC).
 //!
-//! Host memory, not the GPUs'. A corrected error is a trend to watch; an uncorrected one has hit a
-//! process or the kernel, and the module that it came from is named, so that it can be replaced.
+//! This is host memory, not the GPUs'. Corrected errors are a trend to watch. An uncorrected one
+//! has hit a process or the kernel, and its module is named, so that it can be replaced.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -63,7 +63,7 @@ pub static FAMILIES: &[&Family] = &[&ERRORS, &UNATTRIBUTED, &MODULE_ERRORS, &INF
 
 const CORRECTED: &str = "corrected";
 const UNCORRECTED: &str = "uncorrected";
-/// Controllers of one node, and modules of one controller.
+/// The most controllers of one node, and the most modules of one controller.
 const MAX_CONTROLLERS: usize = 64;
 const MAX_MODULES: usize = 64;
 
@@ -71,7 +71,7 @@ const MAX_MODULES: usize = 64;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
 }
@@ -94,11 +94,11 @@ pub fn rhythm(config: &Config) -> Rhythm {
 
 #[derive(Debug)]
 pub struct EdacReader {
-    /// Uncorrected errors of each controller and module when they were last read.
+    /// The last uncorrected errors of each controller and module.
     uncorrected: BTreeMap<(String, String), u64>,
 }
 
-/// What shares one count of errors within a controller.
+/// A memory module, or a row of chips with a count of its own.
 #[derive(Debug, PartialEq, Eq)]
 struct Module {
     name: String,
@@ -112,7 +112,7 @@ impl EdacReader {
         Self { uncorrected: BTreeMap::new() }
     }
 
-    /// How many more there are than at the last look. A count from before the first look is not
+    /// The number of new errors since the last pass. Errors from before the first pass are not
     /// reported.
     fn news(&mut self, controller: &str, module: &str, now: Option<u64>) -> u64 {
         let Some(now) = now else { return 0 };
@@ -170,7 +170,7 @@ fn event(controller: &str, more: u64, blamed: &[String]) -> Event {
     event
 }
 
-/// Modules of a controller as its driver names them: `dimm*` or `rank*`, or `csrow*` of older
+/// The modules of a controller as its driver names them: `dimm*` or `rank*`, or `csrow*` in older
 /// drivers.
 fn modules(dir: &Path) -> Vec<Module> {
     let names = roots::list(dir).unwrap_or_default();
@@ -197,7 +197,7 @@ fn module(dir: &Path, name: String) -> Module {
     }
 }
 
-/// A row of chips, which may lie on several modules: one a channel.
+/// A row of chips, which may span several modules: one a channel.
 fn row(dir: &Path, name: String) -> Module {
     let channels = (0..MAX_MODULES).map_while(|i| roots::read(&dir.join(format!("ch{i}_dimm_label"))));
     let labels: Vec<String> = channels.filter(|label| !label.is_empty()).collect();

@@ -1,17 +1,16 @@
-//! The log of NVIDIA's fabric manager, which sets up and watches the NVSwitches of a node.
+//! The log of NVIDIA's fabric manager, which configures and monitors the NVSwitches of a node.
 //!
-//! It writes to a file of its own (`LOG_FILE_NAME` of `fabricmanager.cfg`,
+//! The fabric manager writes to a file of its own (`LOG_FILE_NAME` of `fabricmanager.cfg`,
 //! /var/log/fabricmanager.log by default), or with `LOG_USE_SYSLOG=1` to syslog, and never to the
-//! kernel's log: NVIDIA's Fabric Manager User Guide, "Logging-Related Config Items". Where it
-//! writes to syslog, `log` names the file that the syslog daemon writes. The systemd journal is not
-//! read: it is a database of its own format. Whether the service runs is another collector's
-//! subject ([`super::services`]).
+//! kernel's log: NVIDIA's Fabric Manager User Guide, "Logging-Related Config Items". With syslog,
+//! `log` is the file that the syslog daemon writes. The systemd journal is not read, because it is
+//! a database in its own format. Another collector checks whether the service runs
+//! ([`super::services`]).
 //!
 //! The messages are those of public reports: leptonai/gpud,
 //! components/accelerator/nvidia/fabric-manager/log_matcher.go (NVSwitch errors, GPU handles) and
-//! testdata/fabricmanager.log (the form of a line); NVIDIA/gpu-operator issue 610 and
-//! akash-network/website ("Fabric Manager Version Mismatch") for those of a service that does not
-//! start.
+//! testdata/fabricmanager.log (the format of a line); NVIDIA/gpu-operator issue 610 and
+//! akash-network/website ("Fabric Manager Version Mismatch") for a service that does not start.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -52,23 +51,23 @@ pub static MESSAGES: Family = Family::counter(
 
 pub static FAMILIES: &[&Family] = &[&MESSAGES];
 
-/// Under which the collector keeps its memory.
+/// The name under which the collector's state is saved.
 const NAME: &str = "fabric_manager";
-/// Of a log, read at the first look and in one pass.
+/// The most bytes of the log that are read at the first pass, and at each later one.
 const MAX_BYTES: usize = 1 << 20;
-/// A longer line is passed over.
+/// Longer lines are skipped.
 const MAX_LINE: usize = 4096;
-/// Characters of a line that go along with its event.
+/// The most characters of a line that are added to its event.
 const MAX_MESSAGE: usize = 240;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
-    /// The file that fabric manager, or the syslog daemon that it writes to, writes.
+    /// The log file of the fabric manager, or of the syslog daemon.
     pub log: PathBuf,
 }
 
@@ -97,14 +96,14 @@ pub fn rhythm(config: &Config) -> Rhythm {
 
 macro_rules! messages {
     ($($message:ident $label:literal;)*) => {
-        /// What a line means.
+        /// The meaning of a line.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Message { $($message,)* }
 
         impl Message {
             pub const ALL: &[Self] = &[$(Self::$message,)*];
 
-            /// Value of the label `message`.
+            /// The value of the label `message`.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$message => $label,)* }
             }
@@ -115,7 +114,7 @@ macro_rules! messages {
 messages! {
     NvswitchFatal "nvswitch_fatal";
     NvswitchNonfatal "nvswitch_non_fatal";
-    // Of a GPU that is not registered with the fabric.
+    // The GPU is not registered with the fabric.
     UnknownGpu "unknown_gpu";
     VersionMismatch "version_mismatch";
     // The node has none, or their driver is not loaded.
@@ -128,7 +127,7 @@ impl Message {
         Self::ALL.iter().copied().find(|message| message.as_str() == label)
     }
 
-    /// Level of the event and its beginning; `None` of what is only counted.
+    /// The level of the event and the beginning of its text; `None` if the line is only counted.
     fn report(self) -> Option<(Level, &'static str)> {
         match self {
             Self::NvswitchFatal => Some((Level::Error, "fabric manager found a fatal NVSwitch error")),
@@ -148,20 +147,20 @@ impl Message {
     }
 }
 
-/// A line with what it says.
+/// A parsed line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Line<'a> {
     message: Message,
-    /// Local time of the node.
+    /// The local time of the node.
     time: Option<DateTime>,
     code: Option<u32>,
-    /// PCI address of the NVSwitch.
+    /// The PCI address of the NVSwitch.
     pci: Option<String>,
     port: Option<u32>,
     text: &'a str,
 }
 
-/// Reads a line; `None` of what is no trouble.
+/// Parses a line; `None` if it reports no trouble.
 fn parse(line: &str) -> Option<Line<'_>> {
     let (time, level, text) = split(line)?;
     let after = |words: &str| text.split_once(words).map(|(_, rest)| rest);
@@ -199,8 +198,8 @@ fn parse(line: &str) -> Option<Line<'_>> {
     })
 }
 
-/// The time, level and text of a line: `[Jul 23 2024 07:53:55] [ERROR] [tid 841] <text>`, or of
-/// syslog `... nv-fabricmanager[4177]: <text>`, also with the two in one another.
+/// The time, level and text of a line: `[Jul 23 2024 07:53:55] [ERROR] [tid 841] <text>`, or in
+/// syslog `... nv-fabricmanager[4177]: <text>`, or the first within the second.
 fn split(line: &str) -> Option<(Option<DateTime>, &str, &str)> {
     let line = line.trim_end();
     let line = match line.split_once("nv-fabricmanager[") {
@@ -208,7 +207,7 @@ fn split(line: &str) -> Option<(Option<DateTime>, &str, &str)> {
         None => line,
     };
     let Some((time, rest)) = line.strip_prefix('[').and_then(|rest| rest.split_once("] [")) else {
-        // A line of syslog without a level, or another program's.
+        // A syslog line without a level, or that of another program.
         return Some((None, "", line));
     };
     let (level, rest) = rest.split_once("] ")?;
@@ -219,7 +218,7 @@ fn split(line: &str) -> Option<(Option<DateTime>, &str, &str)> {
     Some((DateTime::strptime("%b %d %Y %H:%M:%S", time).ok(), level, text))
 }
 
-/// `00000000:86:00.0`, in the form of sysfs.
+/// Converts `00000000:86:00.0` to the form of sysfs.
 fn address(text: &str) -> Option<String> {
     let short = text.strip_prefix("0000").filter(|rest| rest.len() == "0000:86:00.0".len()).unwrap_or(text);
     let well_formed = short.len() == "0000:86:00.0".len()
@@ -227,13 +226,13 @@ fn address(text: &str) -> Option<String> {
     well_formed.then(|| short.to_ascii_lowercase())
 }
 
-/// What is remembered over a restart of this exporter.
+/// The state that survives a restart of this exporter.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct Memory {
     boot: String,
     counts: BTreeMap<String, u64>,
-    /// The file that was read, and up to where.
+    /// The file that was read, and the position in it.
     inode: u64,
     offset: u64,
 }
@@ -242,9 +241,10 @@ struct Memory {
 pub struct FabricManagerReader {
     config: Config,
     memory: Memory,
-    /// Kept open, so that what was written before it was renamed is read.
+    /// Kept open, so that the rest of a renamed file is read.
     file: Option<File>,
-    /// Events are published; at the first look of a boot they are not, since they are old.
+    /// Whether events are published. At the first pass of a boot they are not, because they are
+    /// old.
     publish: bool,
 }
 
@@ -253,7 +253,7 @@ impl FabricManagerReader {
         Self { config: config.clone(), memory: Memory::default(), file: None, publish: false }
     }
 
-    /// Opens the file that now has the name, unless it is the one that is open.
+    /// Opens the file that now has the name, unless it is open already.
     fn follow(&mut self) -> io::Result<()> {
         let now = open(&self.config.log)?;
         let inode = now.metadata()?.ino();
@@ -270,12 +270,12 @@ impl FabricManagerReader {
         Ok(())
     }
 
-    /// Text of whole lines that was not read yet.
+    /// The complete lines that were not read yet.
     fn read(&mut self) -> io::Result<String> {
         let Some(file) = &self.file else { return Ok(String::new()) };
         let length = file.metadata()?.len();
         if length < self.memory.offset {
-            // It was cut, as logrotate's `copytruncate` does.
+            // The file was truncated, as by logrotate's `copytruncate`.
             self.memory.offset = 0;
         }
         let mut bytes = vec![0; MAX_BYTES.min((length - self.memory.offset) as usize)];
@@ -294,7 +294,7 @@ impl FabricManagerReader {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Takes in lines; those from before `since` are of an earlier boot.
+    /// Evaluates lines; those before `since` are of an earlier boot.
     fn take(&mut self, text: &str, since: Option<f64>) -> Vec<Event> {
         let mut first: BTreeMap<(Message, Option<String>), (Line<'_>, u64)> = BTreeMap::new();
         for line in text.lines().filter(|line| line.len() <= MAX_LINE).filter_map(parse) {
@@ -368,21 +368,21 @@ impl Collector for FabricManagerReader {
     }
 }
 
-/// Where the last [`MAX_BYTES`] of a file begin. The line that they begin within is no whole one,
-/// and is read as one that means nothing.
+/// The offset of the last [`MAX_BYTES`] of a file. The first line from there is incomplete, and
+/// matches no message.
 fn last_part(file: Option<&File>) -> u64 {
     let length = file.and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len());
     length.saturating_sub(MAX_BYTES as u64)
 }
 
-/// Opens a plain file, without waiting for one who writes into a pipe of that name.
+/// Opens a regular file; a pipe of that name does not block.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
-/// Unix time at which the node booted.
+/// The Unix time when the node booted.
 fn booted(roots: &Roots) -> Option<f64> {
     let stat = roots::read(&roots.proc("stat"))?;
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
@@ -409,7 +409,7 @@ fn event(line: &Line<'_>, times: u64) -> Option<Event> {
         let _ = write!(text, "; {times} times");
     }
     let mut event = Event {
-        // The clock of a container may be in another time zone than the log.
+        // The time zone of a container may differ from that of the log.
         ts: Some(unix_now()),
         name: Some(NodeCondition::FabricUnhealthy.name().to_owned()),
         code: Some(1),
@@ -481,7 +481,7 @@ mod tests {
             std::fs::create_dir_all(at("proc/sys/kernel/random")).unwrap();
             std::fs::create_dir_all(at("state")).unwrap();
             std::fs::write(at("proc/sys/kernel/random/boot_id"), "boot-1").unwrap();
-            // Between the first two errors above: Jul 15 2024.
+            // The boot is between the first two errors above: Jul 15 2024.
             std::fs::write(at("proc/stat"), "cpu 1\nbtime 1721001600\n").unwrap();
             let roots = Roots { procfs: at("proc"), state: Some(at("state")), ..Roots::default() };
             let node = Self { dir, bench: Bench::new(roots) };
@@ -505,7 +505,7 @@ mod tests {
             reader
         }
 
-        /// Counts of fatal, non-fatal and other errors.
+        /// The counts of fatal, non-fatal and other errors.
         fn counts(&self, reader: &mut FabricManagerReader) -> [f64; 3] {
             let page = self.bench.collect(reader);
             ["nvswitch_fatal", "nvswitch_non_fatal", "error"].map(|of| page.get(&MESSAGES, &[of]).unwrap())
@@ -527,7 +527,7 @@ mod tests {
         let mismatch = "fabric manager does not start, because its version does not match that of the driver";
         let fatal = "fabric manager found a fatal NVSwitch error (SXID 20034), of NVSwitch 0000:86:00.0, port 33; 2 times";
         assert_eq!(node.said(), [fatal, mismatch]);
-        // After a restart it goes on where it was, with what was written meanwhile.
+        // After a restart it continues at its position, with the lines written meanwhile.
         node.log(&[NONFATAL]);
         let mut reader = node.reader();
         assert_eq!(node.counts(&mut reader), [3.0, 1.0, 0.0]);
@@ -545,11 +545,11 @@ mod tests {
         std::fs::rename(node.path(), node.dir.path().join("fabricmanager.log.1")).unwrap();
         node.log(&[NONFATAL]);
         assert_eq!(node.counts(&mut reader), [1.0, 1.0, 0.0]);
-        // `copytruncate`.
+        // The log is truncated, as by `copytruncate`.
         File::options().write(true).truncate(true).open(node.path()).unwrap();
         node.log(&[INFO]);
         assert_eq!(node.counts(&mut reader), [1.0, 1.0, 0.0]);
-        // Half a line is not read before it is whole.
+        // An incomplete line is not read yet.
         let mut file = File::options().append(true).open(node.path()).unwrap();
         write!(file, "{}", &FATAL[..60]).unwrap();
         assert_eq!(node.counts(&mut reader), [1.0, 1.0, 0.0]);

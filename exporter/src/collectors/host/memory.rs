@@ -1,5 +1,5 @@
-//! When the node will be out of memory: a data loader that leaks kills a rank hours later, and
-//! until then nothing is wrong but the trend.
+//! Predicts when the node runs out of memory. A leaking data loader kills a rank only hours later,
+//! and until then only the trend shows it.
 
 use std::time::{Duration, Instant};
 
@@ -36,12 +36,12 @@ pub static FULL: Family = Family::gauge(
 
 pub static FAMILIES: &[&Family] = &[&RATE, &FULL];
 
-/// The short window is this part of the long one: what grew when a run started, and stopped, does
-/// not grow over it.
+/// The short window is one part in so many of the long one. It excludes growth at the start of a
+/// run that has ended.
 const SHORT: u32 = 6;
-/// A node with more of its memory available than this is not short of it, however fast it is used.
+/// With a larger share of memory available, a node is not reported, however fast memory is used.
 const PLENTY: f64 = 0.5;
-/// What was reported ends only when the memory would last this much longer than what is reported.
+/// A reported condition ends only when the memory would last this many times the horizon.
 const HYSTERESIS: f64 = 1.5;
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -49,10 +49,10 @@ const GIB: f64 = (1u64 << 30) as f64;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
-    /// Over which the rate is taken.
+    /// The window over which the rate is measured.
     pub window: Period,
     /// Memory that will be used up within this time is reported.
     pub horizon: Period,
@@ -108,7 +108,7 @@ impl MemoryReader {
             out.maybe(&FULL, &[], rate.lasts(available));
         }
         let trusted = |rate: Option<Rate>| rate.filter(|rate| rate.trusted)?.lasts(available);
-        // Both windows have to say so; the later end counts.
+        // Both windows must predict it, and the later time counts.
         let ends = trusted(long).zip(trusted(short)).map(|(long, short)| long.max(short));
         let held = self.conditions.holds(NodeCondition::MemoryFilling, "");
         let horizon = Duration::from(self.config.horizon).as_secs_f64() * if held { HYSTERESIS } else { 1.0 };
@@ -175,7 +175,7 @@ mod tests {
 
     const TOTAL: u64 = 1000 << 30;
 
-    /// What is said while this much is available, in GiB, at each minute.
+    /// The events while this much memory is available, in GiB, at each minute.
     fn story(available: impl Fn(u64) -> u64, minutes: u64) -> Vec<(u64, i64, String)> {
         let bench = Bench::new(Roots::default());
         let mut reader = MemoryReader::new(&Config::default());
@@ -208,7 +208,7 @@ mod tests {
     fn a_run_that_starts_is_no_leak() {
         let start = |minute: u64| 900u64.saturating_sub(100 * minute).max(100);
         assert_eq!(story(start, 120), []);
-        // Nor is one that saves to memory and takes it back.
+        // Nor is a job that fills memory periodically and frees it again.
         assert_eq!(story(|minute| if minute % 20 < 3 { 200 } else { 300 }, 240), []);
     }
 

@@ -1,9 +1,9 @@
-//! PCIe links of GPUs, network cards, NVMe disks and of the bridges above them: speed and width
-//! against what they could be, and the errors that the kernel counts of each.
+//! PCIe links of GPUs, network cards, NVMe disks and the bridges above them: speed and width
+//! compared with the possible ones, and the errors that the kernel counts of each.
 //!
-//! A card that trained at x8 of x16 after a reboot, or at the generation before, halves what every
-//! step can move, and no other metric shows it. `judge` decides what counts as degraded, and what
-//! is only a GPU saving power.
+//! A card that trained at x8 of x16 after a reboot, or at the previous generation, halves the data
+//! rate of every step, and no other metric shows it. `judge` distinguishes a degraded link from
+//! that of a GPU saving power.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -85,19 +85,19 @@ pub static AER: Family = Family::counter(
 pub static FAMILIES: &[&Family] =
     &[&INFO, &SPEED, &WIDTH, &MAX_SPEED, &MAX_WIDTH, &DEGRADED, &AER_TOTAL, &AER];
 
-/// Devices of one node that are read, bridges included.
+/// The most devices of one node that are read, bridges included.
 const MAX_DEVICES: usize = 512;
-/// The list of devices is read again this often.
+/// Seconds after which the list of devices is read again.
 const INVENTORY_SECONDS: f64 = 300.0;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
-    /// Addresses to leave out; `*` stands for anything.
+    /// Addresses to leave out, as patterns with `*`.
     pub exclude: Vec<String>,
 }
 
@@ -137,8 +137,8 @@ impl DeviceKind {
         }
     }
 
-    /// By class code and vendor. The small graphics controller of a management board does not count
-    /// as a GPU.
+    /// The kind by class code and vendor. The small graphics controller of a management board does
+    /// not count as a GPU.
     fn from_class(class: u32, vendor: u32) -> Option<Self> {
         const NVIDIA: u32 = 0x10de;
         const AMD: u32 = 0x1002;
@@ -161,15 +161,15 @@ struct Device {
     kind: DeviceKind,
     driver: String,
     numa_node: String,
-    /// The bridge at the other end of its link; empty when it is not known.
+    /// The bridge at the other end of its link; empty if unknown.
     upstream: String,
-    /// Whether its link is judged here: this is the lower end of it, and no other function of the
-    /// card stands for it.
+    /// Whether its link is evaluated here: this is its lower end, and no other function of the card
+    /// represents it.
     judged: bool,
     gpu: String,
 }
 
-/// A link at one moment, as far as it could be read.
+/// The state of a link, as far as it could be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Link {
     speed: Option<f64>,
@@ -230,9 +230,9 @@ impl PciReader {
         Ok(devices)
     }
 
-    /// Adds the bridges above a device. Going up from it, every other hop is a link: a device and
-    /// the port above it, then, within the switch, that port and the switch's own upper end,
-    /// then that end and the port above it.
+    /// Adds the bridges above a device. On the way up, every other hop is a link: from a device to
+    /// the port above it. The next hop, from that port to the upstream port of its switch, is
+    /// inside the switch.
     fn add_bridges(&self, roots: &Roots, place: &Place, found: &mut BTreeMap<String, Device>) {
         for (hop, bridge) in place.bridges.iter().rev().enumerate() {
             if found.contains_key(bridge) || self.exclude.iter().any(|p| p.matches(bridge)) {
@@ -302,7 +302,7 @@ impl Device {
 
 impl Link {
     fn read(dir: &Path) -> Self {
-        // Asking a device that sleeps would wake it.
+        // Reading from a suspended device would wake it.
         if roots::read(&dir.join("power/runtime_status")).as_deref() == Some("suspended") {
             return Self::default();
         }
@@ -317,7 +317,7 @@ impl Link {
     }
 }
 
-/// What kind of device this is, if it is one to watch. Virtual functions have no link of their own.
+/// The kind of device, if it is monitored. Virtual functions have no link of their own.
 fn kind(dir: &Path) -> Option<DeviceKind> {
     let number = |file: &str| {
         let text = roots::read(&dir.join(file))?;
@@ -327,14 +327,14 @@ fn kind(dir: &Path) -> Option<DeviceKind> {
     (!dir.join("physfn").exists()).then_some(kind)
 }
 
-/// `32.0 GT/s PCIe` in transfers a second; `Unknown` is none.
+/// Parses `32.0 GT/s PCIe` into transfers a second; `None` for `Unknown`.
 fn parse_speed(text: &str) -> Option<f64> {
     let (number, unit) = text.split_once(' ')?;
     let giga: f64 = number.parse().ok()?;
     (unit.starts_with("GT/s") && giga > 0.0 && giga < 1e4).then_some(giga * 1e9)
 }
 
-/// Lanes; a link that is not there reads 0, a device that is gone has all bits set.
+/// Parses the lanes. A missing link reads 0, and a missing device reads all ones.
 fn parse_width(text: &str) -> Option<u32> {
     text.parse().ok().filter(|lanes| matches!(lanes, 1 | 2 | 4 | 8 | 12 | 16 | 32))
 }

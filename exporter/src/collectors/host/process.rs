@@ -1,8 +1,8 @@
-//! The processes that train, and the few facts of the node that explain why they wait or die:
-//! memory, load, processes stuck in the kernel, kills for want of memory, limits of control groups.
+//! The training processes, and the facts about the node that explain why they wait or die: memory,
+//! load, processes stuck in the kernel, out-of-memory kills, limits of control groups.
 //!
-//! Which processes train is known from the ingest socket: the kernel gives their credentials, so
-//! they cannot be forged. It is no node_exporter, and leaves that program's metrics to it.
+//! Training processes are known from the ingest socket: the kernel gives their credentials, so they
+//! cannot be forged. General metrics of the node are left to node_exporter.
 
 mod blocked;
 mod cgroup;
@@ -157,14 +157,14 @@ pub static FAMILIES: &[&Family] = &[
 ];
 
 const MAX_PROCESSES: usize = 1024;
-/// Open files that are counted where the kernel does not give their number.
+/// The most open files that are counted if the kernel does not give their number.
 const MAX_OPEN: usize = 65_536;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
     /// A training process is reported if one of its threads has waited in the kernel for this long.
@@ -265,27 +265,27 @@ fn write_process(roots: &Roots, process: &TrainingProcess, booted: Option<f64>, 
     out.maybe(&OOM_SCORE, labels, roots::read_number::<i64>(&dir.join("oom_score")));
 }
 
-/// On kernels since 6.2, the size of the directory is the number of open files.
+/// The number of open files. From Linux 6.2 on, it is the size of the directory.
 fn open_files(dir: &Path) -> Option<u64> {
     let entries = std::fs::read_dir(dir).ok()?;
     let size = std::fs::metadata(dir).ok().filter(|m| m.is_dir()).map(|m| m.len()).filter(|_| is_procfs(dir));
     size.filter(|count| *count > 0).or_else(|| Some(entries.take(MAX_OPEN).count() as u64))
 }
 
-/// Directories of other file systems have sizes that mean something else.
+/// Whether the directory is procfs. In other file systems the size of a directory differs in
+/// meaning.
 fn is_procfs(dir: &Path) -> bool {
     const PROC_SUPER_MAGIC: u64 = 0x9fa0;
     rustix::fs::statfs(dir).is_ok_and(|fs| fs.f_type as u64 == PROC_SUPER_MAGIC)
 }
 
-/// `Max open files            1024                 524288               files`, the first of the
-/// two.
+/// Parses `Max open files 1024 524288 files` and returns the first limit.
 fn max_open_files(limits: &str) -> Option<u64> {
     let rest = limits.lines().find_map(|l| l.strip_prefix("Max open files"))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// A size from `/proc/PID/status`.
+/// A size from `/proc/PID/status`, in bytes.
 pub(crate) fn status_bytes(roots: &Roots, pid: u32, key: &str) -> Option<f64> {
     let status = roots::read(&roots.proc(pid.to_string()).join("status"))?;
     line_number(&status, key).map(|kib| kib * 1024.0)

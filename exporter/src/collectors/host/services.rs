@@ -1,11 +1,11 @@
-//! Whether the services that a training node needs are running: fabric manager, persistence daemon,
-//! IMEX and the container runtime.
+//! Checks that the services of a training node run: fabric manager, persistence daemon, IMEX and
+//! the container runtime.
 //!
-//! systemd shows in files what is asked here: the control group of a running service has processes
+//! Files of systemd show it: the control group of a running service has processes
 //! (`system.slice/NAME.service`, systemd's documentation "Control Group APIs and Delegation"), and
-//! a service that is to be started has a link in a directory `*.wants` or `*.requires`
-//! (systemd.unit(5), `WantedBy=`). Its bus says more, but a container that is given the socket of
-//! the bus can also start and stop services, and these files can be mounted for reading alone.
+//! an enabled service has a link in a directory `*.wants` or `*.requires` (systemd.unit(5),
+//! `WantedBy=`). Its bus gives more details, but a container with the socket of the bus can also
+//! start and stop services, whereas these files can be mounted read-only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -52,19 +52,19 @@ pub static STARTS: Family = Family::counter(
 
 pub static FAMILIES: &[&Family] = &[&ACTIVE, &ENABLED, &STARTS];
 
-/// Under which the collector keeps its memory.
+/// The name under which the collector's state is saved.
 const NAME: &str = "services";
-/// Services that are asked for.
+/// The most services that are checked.
 const MAX_SERVICES: usize = 64;
-/// Directories of links of one directory of units.
+/// The most directories of links in a directory of units.
 const MAX_TARGETS: usize = 256;
 const FABRIC_MANAGER: &str = "nvidia-fabricmanager";
 const IMEX: &str = "nvidia-imex";
-/// NVSwitches that a driver of this node has, each a directory. Those of later generations are
+/// The directory of the NVSwitches with a driver on this node. Those of later generations are
 /// managed over InfiniBand and have none.
 const NVSWITCHES: &str = "driver/nvidia-nvswitch/devices";
 
-/// What each service is for.
+/// The consequence if each service does not run.
 const KNOWN: &[(&str, &str)] = &[
     (FABRIC_MANAGER, "without it no new program can use the GPUs of a node with NVSwitches"),
     ("nvidia-persistenced", "without it the driver may unload the state of idle GPUs"),
@@ -77,16 +77,16 @@ const KNOWN: &[(&str, &str)] = &[
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
     /// Services of systemd, without `.service`.
     pub names: Vec<String>,
-    /// Those of them that have to run on this node, whatever systemd is configured to do.
+    /// Services of these that must run on this node, even if systemd does not enable them.
     pub expected: Vec<String>,
-    /// Where systemd's configuration of this node is.
+    /// The directory of systemd's units on this node.
     pub units: PathBuf,
-    /// A service that does not run is reported after this long: one that is restarted is not.
+    /// How long a service must be down to be reported, so that a restart is not.
     pub grace: Period,
 }
 
@@ -125,12 +125,12 @@ pub fn rhythm(config: &Config) -> Rhythm {
     Rhythm { interval: config.interval.into(), deadline: Duration::from_secs(10) }
 }
 
-/// What is remembered over a restart of this exporter.
+/// The state that survives a restart of this exporter.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct Memory {
     boot: String,
-    /// Services that ran since the boot.
+    /// Services that have run since boot.
     ran: BTreeSet<String>,
 }
 
@@ -142,16 +142,16 @@ pub struct ServicesReader {
     seen: BTreeMap<String, Seen>,
 }
 
-/// What was seen of one service.
+/// The observed state of one service.
 #[derive(Debug, Default)]
 struct Seen {
-    /// The control group, which systemd makes anew at every start.
+    /// The inode of the control group, which systemd creates anew at every start.
     group: Option<u64>,
     starts: u64,
     down_since: Option<Instant>,
 }
 
-/// Why a service has to run.
+/// The reason why a service has to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Configured,
@@ -178,9 +178,9 @@ impl ServicesReader {
         }
     }
 
-    /// Takes in the control group of a service, and whether it has run since the boot.
+    /// Records the control group of a service. Returns whether this is its first run since boot.
     fn look(&mut self, name: &str, group: Option<u64>, booted: Instant, now: Instant) -> bool {
-        // At the first look it has been down since the boot, as far as anybody knows.
+        // At the first pass, a service that is down counts as down since boot.
         let since = if self.seen.contains_key(name) { now } else { booted };
         let seen = self.seen.entry(name.to_owned()).or_default();
         if let Some(group) = group {
@@ -236,7 +236,7 @@ impl Collector for ServicesReader {
             news |= self.look(name, group, booted, now);
             let wanted = self.wanted(name, enabled.as_ref());
             self.judge(cx, name, wanted, now);
-            // Of a service that this node does not have, nothing is exported.
+            // Nothing is exported for services that this node does not have.
             if wanted.is_some() {
                 out.set(&ACTIVE, &[name], u64::from(group.is_some()));
                 out.maybe(&ENABLED, &[name], enabled.as_ref().map(|all| u64::from(all.contains(name))));
@@ -250,14 +250,14 @@ impl Collector for ServicesReader {
     }
 }
 
-/// The slices in which systemd puts the services of the system: of the second version of control
-/// groups, or of the hierarchy that the first one has for systemd.
+/// The slices of system services: of version 2 of control groups, or of version 1's hierarchy for
+/// systemd.
 fn slices(roots: &Roots) -> Vec<PathBuf> {
     let all = ["fs/cgroup/system.slice", "fs/cgroup/unified/system.slice", "fs/cgroup/systemd/system.slice"];
     all.iter().map(|path| roots.sys(path)).filter(|path| path.is_dir()).collect()
 }
 
-/// Which control group it is, if there are processes in it or below.
+/// The inode of the control group, if it or a group below it has processes.
 fn running(group: &Path) -> Option<u64> {
     let id = fs::metadata(group).ok()?.ino();
     let populated = match roots::read(&group.join("cgroup.events")) {
@@ -267,7 +267,7 @@ fn running(group: &Path) -> Option<u64> {
     populated.then_some(id)
 }
 
-/// The services that systemd is to start; `None` where its configuration cannot be read.
+/// The services that systemd starts; `None` if its configuration cannot be read.
 fn enabled(units: &Path) -> Option<BTreeSet<String>> {
     let targets = fs::read_dir(units).ok()?.flatten().map(|entry| entry.path()).filter(|path| {
         path.extension().is_some_and(|extension| extension == "wants" || extension == "requires")
@@ -278,7 +278,7 @@ fn enabled(units: &Path) -> Option<BTreeSet<String>> {
     Some(names.collect())
 }
 
-/// How long the node has been up; nothing where it is unknown.
+/// How long the node has been up; zero if unknown.
 fn uptime(roots: &Roots) -> Duration {
     let seconds = roots::read(&roots.proc("uptime")).and_then(|text| text.split(' ').next()?.parse().ok());
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
@@ -288,12 +288,12 @@ fn has_nvswitches(roots: &Roots) -> bool {
     fs::read_dir(roots.proc(NVSWITCHES)).is_ok_and(|mut switches| switches.next().is_some())
 }
 
-/// Whether the service ends at once on a node without the hardware that it is for: one image is
-/// installed on all nodes, and enables it on all.
+/// Whether the service exits at once on a node without its hardware: one image is installed on all
+/// nodes, and enables it on all.
 fn is_idle_by_design(roots: &Roots, name: &str, wanted: Wanted) -> bool {
     let has_hardware = match name {
         FABRIC_MANAGER => has_nvswitches(roots),
-        // Without a list of the nodes of its domain it does not run.
+        // IMEX does not run without a list of the nodes in its domain.
         IMEX => false,
         _ => true,
     };
@@ -356,10 +356,10 @@ mod tests {
             self.write(&format!("{group}/cgroup.events"), "populated 1\nfrozen 0\n");
         }
 
-        /// systemd removes the control group of what it stopped.
+        /// systemd removes the control group of a stopped service.
         fn stop(&self, name: &str) {
             let group = self.dir.path().join(format!("sys/fs/cgroup/system.slice/{name}.service"));
-            // A number that the next group does not get.
+            // Keeps the old inode in use, so that the next group gets another one.
             let _ = fs::rename(&group, group.with_extension(format!("old{}", rand())));
         }
 
@@ -410,7 +410,7 @@ mod tests {
         let down =
             "the service containerd ran since the boot and does not run; without it no container can start";
         assert_eq!(said(&bench), [(1, "warn".into(), down.into())]);
-        // After a restart of the exporter it is still missed.
+        // After a restart of the exporter it is still reported.
         let mut later = reader(&tree, &bench);
         bench.collect(&mut later);
         assert_eq!(said(&bench), [(1, "warn".into(), down.into())]);
@@ -418,7 +418,7 @@ mod tests {
         let page = bench.collect(&mut services);
         assert_eq!(page.get(&STARTS, &["containerd"]), Some(1.0));
         assert_eq!(said(&bench), [(0, "info".into(), "the service containerd runs".into())]);
-        // Another boot.
+        // The node has rebooted.
         tree.stop("containerd");
         tree.write("proc/sys/kernel/random/boot_id", "boot-2");
         let mut rebooted = reader(&tree, &bench);
@@ -453,7 +453,8 @@ mod tests {
         let mut services = reader(&tree, &bench);
         bench.collect(&mut services);
         assert_eq!(said(&bench), [], "the node is booting");
-        // What was down since the boot when it was first looked for has been down long enough.
+        // A service that was down at the first pass counts as down since boot, which is long
+        // enough.
         tree.write("proc/uptime", "61.00 812.44\n");
         let mut services = reader(&tree, &bench);
         bench.collect(&mut services);
@@ -461,7 +462,7 @@ mod tests {
         assert_eq!(said(&bench), [(1, "error".into(), text.into())]);
     }
 
-    /// `/sys/fs/cgroup/systemd` of the first version of control groups.
+    /// Version 1 of control groups has `/sys/fs/cgroup/systemd`.
     #[test]
     fn the_first_version_of_control_groups() {
         let tree = Tree::new();

@@ -1,11 +1,11 @@
-//! Metrics that scripts of the site leave in files, with the semantics of node_exporter's textfile
-//! collector.
+//! Metrics that scripts of the site write into files, with the semantics of node_exporter's
+//! textfile collector.
 //!
-//! Every `*.prom` of the directories is read whole or not at all: a file with a line that cannot be
-//! read, or with a time stamp, is refused and shown as such, because half of its metrics are worse
-//! than none. Names of the exporter's own metrics are refused, and so is a series that two files
-//! contain, or a family that another file declares with another type. A file that is gone takes its
-//! series with it.
+//! Every `*.prom` of the directories is read completely or not at all. A file with an invalid line
+//! or a time stamp is refused and reported, because half of its metrics are worse than none. Names
+//! of the exporter's own metrics are refused, and so is a series that two files contain, or a
+//! family that another file declares with another type. When a file is removed, its series
+//! disappear.
 
 mod families;
 
@@ -50,23 +50,23 @@ pub static REFUSED: Family = Family::counter(
 
 pub static FAMILIES: &[&Family] = &[&MTIME, &ERROR, &REFUSED];
 
-/// Files that are read, and the size of one.
+/// The most files that are read, and the most bytes of one.
 const MAX_FILES: usize = 256;
 const MAX_BYTES: u64 = 4 << 20;
-/// Samples of one file, as a multiple of the series of all: a histogram has one a bucket. A sample
-/// in memory takes many times what its line does, so that they are counted first.
+/// The most samples of one file, as a multiple of the limit of series: a histogram has one a
+/// bucket. They are counted first, because a sample in memory takes many times what its line does.
 const MAX_SAMPLES_PER_SERIES: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
     /// Directories with files called `*.prom`.
     pub directories: Vec<PathBuf>,
-    /// Series of all files together.
+    /// The most series of all files together.
     pub max_series: usize,
 }
 
@@ -95,14 +95,14 @@ pub fn rhythm(config: &Config) -> Rhythm {
 #[derive(Debug)]
 pub struct TextfileReader {
     config: Config,
-    /// Names that mean something to this program itself, without endings.
+    /// Names of this program's own metrics, without suffixes.
     own: BTreeSet<&'static str>,
     refused: BTreeMap<&'static str, u64>,
-    /// Files that were complained about.
+    /// Files whose errors were logged.
     complained: BTreeSet<PathBuf>,
 }
 
-/// The content of all files, family by family.
+/// The contents of all files by family.
 #[derive(Debug, Default)]
 struct Page {
     blocks: BTreeMap<String, Block>,
@@ -158,14 +158,14 @@ impl TextfileReader {
         }
     }
 
-    /// Merges a family of one file with those of the others. Returns why not all of it could be
-    /// merged, if that is a mistake in a file.
+    /// Merges a family of one file with those of the others. If not all of it could be merged
+    /// because of an error in a file, returns the reason.
     fn block(&mut self, name: String, block: Block, page: &mut Page) -> Option<&'static str> {
         if self.own.contains(families::bare(&name)) {
             self.refuse("own_name", block.series.len());
             return Some("own_name");
         }
-        // On the page a counter goes by the name without its ending.
+        // In the exposition, a counter's family is named without the suffix.
         let base = if block.kind == FamilyType::Counter { name.trim_end_matches("_total") } else { &name };
         let kind = *page.kinds.entry(base.to_owned()).or_insert(block.kind);
         if kind != block.kind {
@@ -187,7 +187,7 @@ impl TextfileReader {
                 }
                 Err(reason) => {
                     self.refuse(reason, 1);
-                    // A script without a value writes NaN: that is no mistake.
+                    // A script without a value writes NaN, which is not an error.
                     lost = lost.or(Some(reason).filter(|reason| *reason != "not_finite"));
                 }
             }
@@ -200,10 +200,10 @@ impl TextfileReader {
     }
 }
 
-/// The whole of a file that can be read as a page, and when it was written.
+/// Reads a file that is a valid exposition, and its modification time.
 fn read_file(path: &Path, max_samples: usize) -> Result<(String, Option<f64>), String> {
     // The operator chose the directory; a link in it leads only to files that its owner may see.
-    // What is no regular file may have no end, or no writer, and is not opened.
+    // Only regular files are opened, because others may have no end or no writer.
     let directory = path.parent().unwrap_or(path);
     let file = Reach::Below(directory.to_owned()).open(path).map_err(|e| e.to_string())?;
     let meta = file.metadata().map_err(|e| e.to_string())?;

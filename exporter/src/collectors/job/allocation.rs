@@ -1,12 +1,12 @@
-//! Whose job runs here, and on which GPUs: identity as a few info metrics, joined on (node, gpu),
+//! The jobs on this node and their GPUs: identity as a few info metrics, joined on (node, gpu),
 //! never as labels on every series.
 //!
-//! Jobs of Slurm are found by the control groups that it makes and the environment of the processes
-//! in them, by files of a prolog, and by the environment of training processes; those of PBS and
-//! LSF by the last. Kubernetes is asked through the kubelet's socket. None of these sources is
-//! required: each adds what it has. What belongs to a job that ended is gone with the next pass.
+//! Jobs of Slurm are found by their control groups and the environment of the processes in them, by
+//! files of a prolog, and by the environment of training processes; those of PBS and LSF by the
+//! last. Jobs of Kubernetes come from the kubelet's socket. No source is required: each adds what
+//! it has. The series of an ended job disappear at the next pass.
 //!
-//! It is no accounting: how long a job may run and what it used is left to the scheduler.
+//! This is no accounting: time limits and usage are left to the scheduler.
 
 mod claimed;
 mod config;
@@ -55,7 +55,7 @@ pub struct AllocationReader {
     kubelet: Option<Kubelet>,
     events: JobEvents,
     prolog_failures: u64,
-    /// Jobs that were left out of the last pass, and how many ever were.
+    /// Jobs that the last pass left out, and the total of those ever left out.
     left_out: Vec<String>,
     dropped: u64,
     log: LogThrottle,
@@ -77,8 +77,8 @@ impl AllocationReader {
         }
     }
 
-    /// Leaves out jobs of the user with the most, and of those the ones of least interest: those
-    /// without a run, without a GPU.
+    /// Removes jobs over the limit, of the user with the most. Jobs without a run, and then those
+    /// without a GPU, are removed first.
     fn limit(&mut self, jobs: Vec<Job>) -> Vec<Job> {
         let worth = |j: &Job| (!j.runs.is_empty(), !j.devices.is_empty(), Reverse(j.id.clone()));
         let (jobs, over) = fair_share::fair(jobs, self.config.max_jobs, |j| j.uid, worth);

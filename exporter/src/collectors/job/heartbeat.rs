@@ -1,9 +1,9 @@
-//! Heartbeat pages: 256 bytes of shared memory in which each training process writes where it is,
-//! readable while it hangs, is stopped, or after it was killed. What goes over the ingest socket
-//! needs the process' cooperation; a page needs none.
+//! Heartbeat pages: 256 bytes of shared memory into which each training process writes its
+//! progress. They can be read while it hangs, is stopped, or after it was killed, whereas the
+//! ingest socket needs the process's cooperation.
 //!
-//! If a process dies while this exporter does not run, the page that it leaves behind is the only
-//! trace of that death.
+//! If a process dies while this exporter does not run, its heartbeat page is the only trace of the
+//! death.
 
 use std::collections::BTreeSet;
 use std::fs::{File, ReadDir};
@@ -60,30 +60,30 @@ pub static DROPPED: Family = Family::counter(
 
 pub static FAMILIES: &[&Family] = &[&BEAT, &STEP, &PHASE, &DROPPED];
 
-/// Where the client puts its pages, within shared memory.
+/// The directory of the client's pages within shared memory.
 const DIR: &str = "stepwatch";
 const MAGIC: &[u8; 8] = b"STEPWHB1";
 const SIZE: usize = 256;
-/// A larger step is no integer in JSON; before the first it is -1.
+/// The largest step that is an integer in JSON; before the first step, it is -1.
 const MAX_STEP: i64 = 1 << 53;
-/// Pages of one node that are read; users share them.
+/// The most pages of one node that are read; users share the limit.
 const MAX_PAGES: usize = 1024;
-/// Names that are looked at in one pass.
+/// The most names that are read in one pass.
 const MAX_NAMES: usize = 262_144;
-/// Between two lines about pages that are left out.
+/// The time between two log lines about pages that are left out.
 const LOG_EVERY: Duration = Duration::from_mins(1);
-/// Reads of a page that may come in the middle of a write.
+/// The most reads of a page, because one may coincide with a write.
 const TRIES: usize = 8;
-/// A death that is older than this when it is found is not published.
+/// Seconds after which the death of a process is too old to be published.
 const NEWS_SECONDS: f64 = 900.0;
-/// A page whose process cannot be looked up is shown for as long after its last beat.
+/// Seconds after its last beat for which a page is exported if its process cannot be looked up.
 const UNSEEN_SECONDS: f64 = 900.0;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
 }
@@ -106,15 +106,15 @@ pub fn rhythm(config: &Config) -> Rhythm {
 
 #[derive(Debug)]
 pub struct HeartbeatReader {
-    /// Deaths that were published, as long as their pages are there.
+    /// Deaths that were published and whose pages still exist.
     published: BTreeSet<Death>,
-    /// Pages that were left out.
+    /// The number of pages that were left out.
     dropped: u64,
     logged: Option<Instant>,
     name: Arc<str>,
 }
 
-/// The user who owns the page, the pid and the start of the process. Another user may claim the
+/// The owner of the page, and the pid and start time of the process. Another user may claim the
 /// same process.
 type Death = (Principal, u32, u64);
 
@@ -135,13 +135,13 @@ struct Page {
     phase_at: f64,
     pid: u32,
     rank: u32,
-    /// Start of the process in clock ticks after boot: a pid is used again, both together are not.
+    /// The process's start time in clock ticks after boot, which distinguishes reused pids.
     started: u64,
-    /// Inode of the namespace that the pid is of; 0 when unknown.
+    /// The inode of the pid's namespace; 0 if unknown.
     namespace: u64,
     phase: String,
     run: String,
-    /// Whose the page is.
+    /// The owner of the page.
     principal: Principal,
 }
 
@@ -150,8 +150,8 @@ impl HeartbeatReader {
         Self { published: BTreeSet::new(), dropped: 0, logged: None, name: "heartbeat".into() }
     }
 
-    /// The pages that are read. Users take turns, and of one user the latest pages come first: what
-    /// a dead process left behind stays until its user removes it.
+    /// The pages that are read. Users alternate, and the latest pages of a user come first, because
+    /// the page of a dead process stays until its user removes it.
     fn choose(&mut self, listing: ReadDir) -> Vec<Entry> {
         let (mut wanted, mut over) = (Vec::new(), Vec::new());
         let mut names = 0;
@@ -167,7 +167,7 @@ impl HeartbeatReader {
                 break;
             }
             wanted.extend(Entry::from_path(entry.path()));
-            // The others are dropped now, so that they take no memory.
+            // The limit is applied early to save memory.
             if wanted.len() >= 4 * MAX_PAGES {
                 wanted = share(wanted);
             }
@@ -183,8 +183,8 @@ impl HeartbeatReader {
         kept
     }
 
-    /// Publishes the death of a process that is gone and whose end was not seen. `seen` receives
-    /// the deaths that need no second event.
+    /// Publishes the death of an exited process whose end was not seen. `seen` collects the deaths
+    /// for which no second event is needed.
     fn orphan(&self, cx: &Context<'_>, page: &Page, seen: &mut BTreeSet<Death>) {
         if unix_now() - page.beat >= NEWS_SECONDS {
             return;
@@ -218,7 +218,7 @@ impl Collector for HeartbeatReader {
         for page in chosen.iter().filter_map(|entry| Page::read(&entry.path)) {
             let seen = page.namespace == 0 || namespace.is_none_or(|ours| ours == page.namespace);
             if !seen {
-                // Of a container: only its beat shows whether its process lives.
+                // The process is in a container, so only its beat shows whether it is alive.
                 if now - page.beat > UNSEEN_SECONDS {
                     continue;
                 }
@@ -261,15 +261,15 @@ impl Entry {
 }
 
 impl Page {
-    /// `None` of what is no page, or is being written all the time. The file is opened once, so
-    /// that what is read and whose it is belong together.
+    /// Reads a page; `None` if it is not one, or is constantly being written. The file is opened
+    /// once, so that its content and its owner belong together.
     fn read(path: &Path) -> Option<Self> {
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path).ok()?;
         let meta = file.metadata().ok().filter(|m| m.is_file() && m.len() == SIZE as u64)?;
         for _ in 0..TRIES {
             let bytes = bytes(&file)?;
-            // The counter before and after: a page that moved while it was copied is copied again.
+            // Reads the counter before and after, and copies a page again that changed meanwhile.
             if word(&bytes, 8).is_multiple_of(2) && bytes == self::bytes(&file)? {
                 return Some(Self {
                     principal: Principal::from_uid(Some(meta.uid())),
@@ -304,7 +304,7 @@ impl Page {
         (is_sane && !page.run.is_empty()).then_some(page)
     }
 
-    /// `None` before the first.
+    /// The last step; `None` before the first.
     fn last_step(&self) -> Option<i64> {
         (self.step >= 0 && self.step_at > 0.0).then_some(self.step)
     }
@@ -333,8 +333,8 @@ impl Page {
     }
 }
 
-/// The events that pages of dead processes make: of the data as it is, and of the data in the size
-/// and with the first bytes of a page, which a fuzzer seldom guesses.
+/// The events of pages of dead processes: of the data as it is, and of the data with the size and
+/// first bytes of a page, which a fuzzer seldom produces.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(data: &[u8]) -> Vec<Event> {
     let mut framed = data.to_vec();
@@ -343,7 +343,7 @@ pub(crate) fn fuzz(data: &[u8]) -> Vec<Event> {
     [data, &framed].into_iter().filter_map(Page::parse).map(|page| page.death()).collect()
 }
 
-/// The pid namespace of the process files: that of their process 1, or this process's own if that
+/// The pid namespace of the `/proc` in use: that of its process 1, or this process's own if that
 /// may not be read.
 fn pid_namespace(roots: &Roots) -> Option<u64> {
     let inode = |pid: &str| std::fs::metadata(roots.proc(pid).join("ns/pid")).ok().map(|m| m.ino());
@@ -362,7 +362,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     eight.map_or(0, u64::from_le_bytes)
 }
 
-/// Text up to its padding, without what would break a label or a message.
+/// The text before its padding, without characters that would break a label or a message.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     words::line(&String::from_utf8_lossy(&bytes[..end])).into_owned()
@@ -392,7 +392,7 @@ mod tests {
         b
     }
 
-    /// This process, as the kernel lists it.
+    /// The pid and start time of this process.
     fn own() -> (u32, u64) {
         let pid = std::process::id();
         (pid, read_stat(&Roots::default(), pid).unwrap().start_ticks())
@@ -413,7 +413,7 @@ mod tests {
         (Shm(dir), HeartbeatReader::new(&Config::default()), testing::Bench::new(roots))
     }
 
-    /// Series of pages.
+    /// The number of series of pages.
     fn shown(out: &Samples) -> usize {
         out.iter().filter(|s| s.family != &DROPPED).count()
     }
@@ -440,7 +440,7 @@ mod tests {
     fn a_page_that_was_left_behind_reports_a_death_once() {
         let (shm, mut reader, b) = bench();
         let (pid, started) = own();
-        // The pid lives, but as another process.
+        // The pid exists, but belongs to another process.
         shm.write("1.hb", &page(pid, started + 1, unix_now()));
         for _ in 0..2 {
             assert_eq!(shown(&b.collect(&mut reader)), 0);
@@ -474,7 +474,7 @@ mod tests {
         assert!(shown(&b.collect(&mut reader)) == 0 && b.published().is_empty());
     }
 
-    /// Gives a page to another user, which only root can.
+    /// Changes the owner of a page, which only root can.
     fn give_away(shm: &Shm, name: &str) -> bool {
         let is_root = testing::is_root();
         let path = shm.0.path().join(DIR).join(name);
@@ -527,7 +527,7 @@ mod tests {
         std::os::unix::fs::symlink(dir.join("page"), dir.join("link.hb")).unwrap();
         rustix::fs::mknodat(CWD, dir.join("pipe.hb"), FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
         assert_eq!(b.collect(&mut reader).get(&BEAT, &["llama-70b", "7"]), None);
-        // As if they had come after the directory was listed.
+        // As if they had been created after the directory was listed.
         assert!(Page::read(&dir.join("link.hb")).is_none() && Page::read(&dir.join("pipe.hb")).is_none());
     }
 
@@ -538,7 +538,7 @@ mod tests {
         assert!(matches!(reader.probe(&b.context()).unwrap(), Support::Unsupported(_)));
     }
 
-    /// The corpus of the fuzzer.
+    /// Checks the corpus of the fuzzer.
     #[test]
     fn corpus_is_of_pages() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/heartbeat");

@@ -1,12 +1,12 @@
-//! NCCL's own view of a running job, from its RAS threads: which ranks have not joined a collective
+//! The status of a running job from NCCL's RAS threads: which ranks have not joined a collective
 //! that the others wait in.
 //!
 //! When a job hangs, every GPU is busy and no log has a new line, but RAS has the number of
-//! collectives that each rank has launched. It is asked in intervals, off the page, and only by one
-//! node of a job, because every question is passed on to all processes of it. An event is published
-//! when counts stand still while ranks are apart (`watch`); the status word of RAS is never trusted
-//! alone. Jobs of one user that share a node share the address, and any of them may answer
-//! (`jobs`): the page shows all together.
+//! collectives that each rank has launched. It is polled at intervals, outside of scrapes, and only
+//! by one node of a job, because every query goes to all its processes. An event is published if
+//! counts do not change while ranks are apart (`watch`); RAS's status word is never used alone.
+//! Jobs of one user on a node share the address, and any of them may answer (`jobs`): the series
+//! cover all of them together.
 
 mod client;
 mod jobs;
@@ -160,32 +160,32 @@ pub static FAMILIES: &[&Family] = &[
 ];
 
 const CONDITION: NodeCondition = NodeCondition::RasStuck;
-/// How often a node asks that leaves it to another: that one may have died.
+/// The poll interval of a node that leaves polling to another one, in case that one has failed.
 const SELDOM: Duration = Duration::from_mins(5);
-/// Time that RAS may take at the first pass.
+/// The time that RAS may take at the first pass.
 const FIRST: Duration = Duration::from_secs(1);
-/// An answer older than this many intervals is not shown.
+/// An answer older than this many intervals is not exported.
 const STALE: u32 = 3;
-/// A job that is in no answer for this many intervals is gone: of two that share an address, either
-/// one answers by chance.
+/// A job without an answer for this many intervals is gone. If two share an address, either one
+/// answers at random.
 const KEEP: u32 = 12;
-/// Lists of an event have this many entries.
+/// The most entries in a list of an event.
 const MAX_LISTED: usize = 16;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
-    /// Time that RAS may take to collect the answers of all processes of the job.
+    /// The time that RAS may take to collect the answers of all processes of the job.
     pub timeout: Period,
-    /// A communicator whose ranks are apart and have not moved for this long hangs.
+    /// A communicator hangs if its ranks are apart and have not moved for this long.
     pub stuck_after: Period,
-    /// Addresses to ask, besides those in the environment of training processes.
+    /// Addresses to poll, besides those in the environment of training processes.
     pub addresses: Vec<String>,
-    /// Poll at the full rate on every node, not only on that of the first rank.
+    /// Whether to poll at the full rate on every node, not only on that of the first rank.
     pub every_node: bool,
 }
 
@@ -224,27 +224,27 @@ pub struct RasReader {
     places: BTreeMap<String, Place>,
     failures: BTreeMap<&'static str, u64>,
     conditions: Conditions,
-    /// Runs whose network namespace may not be entered.
+    /// Runs whose network namespace this program may not enter.
     unreachable: BTreeSet<String>,
 }
 
-/// Where a question goes.
+/// The destination of a poll.
 #[derive(Debug, Clone)]
 struct Target {
-    /// Value of the label `address`.
+    /// The value of the label `address`.
     label: String,
     address: String,
-    /// Where it is not this program's own.
+    /// The network namespace, if it is not this program's own.
     namespace: Option<Namespace>,
 }
 
-/// One address that answered once.
+/// The state of one address that has answered.
 #[derive(Debug, Default)]
 struct Place {
     asked: Option<Instant>,
     answered: Option<Instant>,
     up: bool,
-    /// Other nodes ask.
+    /// Whether another node polls.
     follows: bool,
     jobs: Jobs,
     samples: Samples,
@@ -263,7 +263,7 @@ impl RasReader {
         }
     }
 
-    /// All that is asked: on this node, and in the network namespaces of training processes.
+    /// All addresses to poll: on this node, and in the network namespaces of training processes.
     fn targets(&self, cx: &Context<'_>) -> Vec<Target> {
         let addresses = places::addresses(cx, &self.config.addresses).into_iter();
         let own = addresses.map(|address| Target { label: address.clone(), address, namespace: None });
@@ -278,7 +278,7 @@ impl RasReader {
         own.chain(within).collect()
     }
 
-    /// Asks one address, if it is time.
+    /// Polls one address if that is due.
     fn poll(&mut self, cx: &Context<'_>, target: &Target, now: Instant) {
         let address = target.label.as_str();
         let every =
@@ -287,7 +287,7 @@ impl RasReader {
         if !self.places.get(address).is_none_or(due) {
             return;
         }
-        // Nothing that starts waits long for a job.
+        // The start of the exporter must not wait long for a job.
         let first = FIRST.min(self.config.timeout.into());
         let timeout = if self.started { self.config.timeout.into() } else { first };
         let answer = match &target.namespace {
@@ -296,7 +296,7 @@ impl RasReader {
         };
         match answer {
             Ok(answer) => self.answered(cx, target, answer, now),
-            // No job, or it is over.
+            // No job runs here, or it has ended.
             Err(PollError::Refused) => {
                 self.places.remove(address);
             }
@@ -310,7 +310,7 @@ impl RasReader {
         }
     }
 
-    /// Says once of which runs nothing can be known.
+    /// Counts the refusal, and logs once for each run that it cannot be polled.
     fn denied(&mut self, target: &Target) {
         *self.failures.entry(PollError::Denied.reason()).or_default() += 1;
         for run in target.namespace.iter().flat_map(|namespace| &namespace.runs) {
@@ -334,7 +334,7 @@ impl RasReader {
         place.follows = !place.jobs.lead();
         let stuck = place.jobs.stuck(self.config.stuck_after.into());
         place.samples = samples(address, &place.jobs, &stuck);
-        // Two nodes would report the same hang, each from its own polls.
+        // If two nodes polled the job, both would report the same hang.
         let reported = stuck.iter().filter(|(job, _)| job.leads && job.principal != Principal::Unknown);
         let mut worst = BTreeMap::new();
         for (job, stuck) in reported {
@@ -360,7 +360,7 @@ impl RasReader {
     }
 }
 
-/// A hang at an address is reported for each user separately: any of them may listen there.
+/// The key of a hang. Each user has a separate one, because any user may listen at an address.
 fn key_of(address: &str, principal: Principal) -> String {
     match principal.uid().filter(|_| !principal.is_trusted()) {
         Some(uid) => format!("{address} of uid {uid}"),
@@ -372,8 +372,8 @@ fn address_of(key: &str) -> &str {
     key.split(' ').next().unwrap_or(key)
 }
 
-/// The runs that an answer may be about: any user of the node may listen at the address of RAS, and
-/// answers only for their own runs. `None` means all runs.
+/// The runs that an answer may be about. Any user of the node may listen at the address of RAS, so
+/// it is only about the runs of that user. `None` means all runs.
 fn runs_of(cx: &Context<'_>, principal: Principal) -> Option<Value> {
     let runs = (!principal.is_trusted()).then(|| cx.hub.runs_of(principal))?;
     Some(listed(runs.into_iter()))
@@ -396,8 +396,8 @@ fn samples(address: &str, jobs: &Jobs, stuck: &[(&jobs::Job, Stuck<'_>)]) -> Sam
     out.set(&ERRORS, labels, sum(|c| c.errors));
     out.set(&LAGGING, labels, sum(|c| u64::from(c.lagging() > 0)));
     let largest: Vec<&Communicator> = all().filter_map(|s| s.communicators.first()).collect();
-    // Of two of one size the one that has been here longer, so that the series do not go to and
-    // fro.
+    // If two have the same size, the one known first is exported, so that the series do not
+    // alternate.
     if let Some(first) = largest.iter().rev().max_by_key(|c| c.size) {
         let sum = |of: fn(&Communicator) -> u64| largest.iter().map(|c| of(c)).sum::<u64>();
         out.set(&RANKS, labels, sum(|c| c.size.into()));
@@ -492,7 +492,7 @@ impl Collector for RasReader {
         for (address, place) in &self.places {
             out.set(&UP, &[address], place.up);
             out.set(&POLLING, &[address], !place.follows);
-            // A job that another node watches is on the page of that node.
+            // A job that another node polls is on the metrics page of that node.
             let fresh = place
                 .answered
                 .is_some_and(|at| at.elapsed() <= stale.max(self.config.timeout.as_duration() * 2));

@@ -1,12 +1,12 @@
-//! Work that may never return, done on a thread of its own, one piece at a time.
+//! Runs work that may never return on a thread of its own, one piece at a time.
 //!
-//! The kernel log matters most when the disk that the position is saved on hangs, or the driver
-//! that lists the GPUs: neither may keep the log from being read.
+//! The kernel log matters most when the disk with the saved position hangs, or the driver that
+//! lists the GPUs. Neither may block the reading of the log.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// At most one piece of work that is under way.
+/// At most one running piece of work.
 #[derive(Debug)]
 pub(super) struct Aside<T>(Option<Receiver<T>>);
 
@@ -21,7 +21,7 @@ impl<T: Send + 'static> Aside<T> {
         self.0.is_some()
     }
 
-    /// Starts the work, unless some is still running. Returns whether it started.
+    /// Starts the work, unless the previous one still runs. Returns whether it started.
     pub(super) fn start(&mut self, name: &str, work: impl FnOnce() -> T + Send + 'static) -> bool {
         if self.busy() {
             return false;
@@ -34,7 +34,7 @@ impl<T: Send + 'static> Aside<T> {
         began
     }
 
-    /// Waits at most `most` for the result. `None` if the work is not over, or if it panicked.
+    /// Waits at most `most` for the result. `None` if the work still runs, or has panicked.
     pub(super) fn finished(&mut self, most: Duration) -> Option<T> {
         match self.0.as_ref()?.recv_timeout(most) {
             Ok(result) => {

@@ -1,9 +1,9 @@
-//! The catalogue of XIDs and SXIDs, as this exporter has it.
+//! The catalogue of XIDs and SXIDs in this exporter.
 //!
-//! The built-in table of XIDs is that of the wire, which the alerter reads too.
-//! `collectors.kernel.xids` names an operator's own table in the same format, for codes newer than
-//! this program and for different verdicts on known ones. A code that is in neither is counted and
-//! published all the same, as a ticket.
+//! The built-in table of XIDs is in `wire`, where the alerter reads it too.
+//! `collectors.kernel.xids` names an operator's table in the same format, for newer codes and for
+//! other verdicts on known ones. A code that is in neither table is counted, and published as a
+//! ticket.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,7 +14,7 @@ use stepwatch_wire::conditions::Remedy;
 use stepwatch_wire::xid::{self, parse, rows, sorted};
 pub use stepwatch_wire::xid::{Level, Xid};
 
-/// Rows of a table of the operator's: each is a series of every GPU.
+/// The most rows of the operator's table: each is a series of every GPU.
 const MAX_ROWS: usize = 512;
 const MAX_BYTES: u64 = 1 << 20;
 
@@ -24,7 +24,7 @@ type Table = &'static [Xid<'static>];
 /// The built-in table merged with the operator's, and the text of the latter.
 static EXTENDED: RwLock<Option<(String, Table)>> = RwLock::new(None);
 
-/// All that is known, by code.
+/// All known XIDs, sorted by code.
 pub fn all() -> Table {
     EXTENDED
         .read()
@@ -42,7 +42,7 @@ pub fn find(code: u32) -> Xid<'static> {
     xid::find_in(all(), code)
 }
 
-/// An SXID whose line does not contain its severity.
+/// The verdict on an SXID whose line does not contain its severity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sxid {
     pub code: u32,
@@ -53,7 +53,7 @@ pub struct Sxid {
     pub hint: &'static str,
 }
 
-/// SXIDs of the switch as a whole that do more harm than the rest, or none; sorted by code.
+/// SXIDs of the switch as a whole that do more harm than others, or none; sorted by code.
 pub static SXIDS: [Sxid; 8] = [
     Sxid {
         code: 10004,
@@ -113,8 +113,7 @@ pub static SXIDS: [Sxid; 8] = [
     },
 ];
 
-/// What is known of an SXID whose line does not contain its severity; one that is not in the table
-/// is a ticket.
+/// The entry of an SXID whose line does not contain its severity; an unknown code is a ticket.
 pub fn sxid(code: u32) -> Sxid {
     let at = SXIDS.binary_search_by_key(&code, |sxid| sxid.code).ok();
     at.and_then(|at| SXIDS.get(at)).copied().unwrap_or(Sxid {
@@ -126,7 +125,7 @@ pub fn sxid(code: u32) -> Sxid {
     })
 }
 
-/// The mistakes of a table of the operator's, each with its place.
+/// Checks an operator's table; the errors are returned with their positions.
 pub fn check(path: &Path) -> Result<(), Vec<String>> {
     let shown = path.display().to_string();
     let text = read(path).map_err(|e| vec![format!("cannot read {shown}: {e}")])?;
@@ -134,8 +133,8 @@ pub fn check(path: &Path) -> Result<(), Vec<String>> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
-/// Adds the rows of a table to those that are built in, in place of any that was added before. It
-/// was checked with the configuration; one that has become unreadable since changes nothing.
+/// Adds the rows of a table to the built-in ones, and replaces those added before. The table was
+/// checked with the configuration; if it is unreadable now, nothing changes.
 pub fn extend(path: Option<&Path>) {
     let text = match path.map(read).transpose() {
         Ok(text) => text,
@@ -149,8 +148,8 @@ pub fn extend(path: Option<&Path>) {
         return;
     }
     *extended = text.map(|text| {
-        // Leaked for as long as the program runs, because what is published of a code is used
-        // everywhere. A table has some kilobytes, and changes only when a person edits it.
+        // The table is leaked, because entries are used everywhere. A table has some kilobytes, and
+        // changes only when a person edits it.
         let own: &'static str = Box::leak(text.clone().into_boxed_str());
         (text, Box::leak(extended_by(own).into_boxed_slice()) as Table)
     });
@@ -247,7 +246,7 @@ mod tests {
         }
     }
 
-    /// `docs/xid.md` as it should be.
+    /// The expected contents of `docs/xid.md`.
     fn page() -> String {
         let mut page = String::from(
             "# XID errors\n\nXIDs are errors that the NVIDIA driver reports in the kernel log. This page says how \

@@ -1,15 +1,15 @@
-//! From the microseconds since the boot that a record carries to Unix time.
+//! Converts the microseconds since boot in a record to Unix time.
 
 use crate::clock::unix_now;
 use crate::roots::{self, Roots};
 
-/// The kernel's clock drifts from the wall clock by seconds in a month; the times that are certain,
-/// between which a record was written, bound it.
+/// The kernel's clock drifts from the wall clock by seconds in a month. Two certain times limit
+/// when a record was written: when the log was last empty, and now.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// When the kernel started.
+    /// The Unix time when the kernel started.
     boot: Option<f64>,
-    /// When the log was last seen empty: what is read later was written later.
+    /// The Unix time when the log was last empty: later records were written after it.
     empty: Option<f64>,
 }
 
@@ -20,7 +20,7 @@ impl Clock {
         Self { boot: uptime.map(|uptime| unix_now() - uptime), empty: None }
     }
 
-    /// There was nothing left to read at `now`.
+    /// Records that the log was empty at `now`.
     pub(super) fn empty(&mut self, now: f64) {
         self.empty = Some(now);
     }
@@ -29,7 +29,7 @@ impl Clock {
         self.empty.is_some()
     }
 
-    /// When a record that is read at `now` was written.
+    /// The Unix time when a record that is read at `now` was written.
     pub(super) fn time(&self, micros: u64, now: f64) -> f64 {
         let computed = self.boot.map_or(now, |boot| boot + micros as f64 / 1e6);
         computed.max(self.empty.unwrap_or(0.0)).min(now)

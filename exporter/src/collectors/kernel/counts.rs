@@ -1,6 +1,6 @@
-//! What was counted since the boot, and how far the log was read. Both are saved and loaded as one,
-//! because they are only right together: what came after the last save is read again from the log
-//! and counted again from there, and so neither lost nor counted twice.
+//! The counts since boot, and the position in the log. Both are saved and loaded together, because
+//! they are only correct together: records after the last save are read again and counted from
+//! there, so none is lost or counted twice.
 
 use std::collections::BTreeMap;
 
@@ -17,16 +17,16 @@ use super::record::PRIORITIES;
 use super::recovery_action;
 use crate::samples::Samples;
 
-/// Series of one family that the log can make; beyond it the code is counted as `other`.
+/// The most series of one family from the log; above it, codes are counted as `other`.
 const MAX_SERIES: usize = 2048;
-/// GPUs that are remembered.
+/// The most GPUs kept.
 const MAX_GPUS: usize = 64;
-/// Conditions that hold at a time.
+/// The most conditions that hold at a time.
 const MAX_HELD: usize = 64;
-/// The code as which codes over the limit are counted.
+/// The code under which codes over the limit are counted.
 const OTHER: u32 = u32::MAX;
 
-/// By code.
+/// Counts by code.
 type Codes = BTreeMap<u32, u64>;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -34,47 +34,47 @@ type Codes = BTreeMap<u32, u64>;
 pub(super) struct Counts {
     /// Id of the boot that the counts belong to.
     pub(super) boot: String,
-    /// Sequence number of the next record; `None` before the first.
+    /// The sequence number of the next record; `None` before the first.
     pub(super) next: Option<u64>,
     pub(super) read: u64,
     pub(super) lost: u64,
     pub(super) malformed: u64,
     pub(super) suppressed: u64,
     pub(super) events: BTreeMap<String, u64>,
-    /// By priority, as in [`PRIORITIES`].
+    /// Counts by priority, in the order of [`PRIORITIES`].
     pub(super) unknown: [u64; 5],
-    /// By GPU.
+    /// The key is the GPU.
     xids: BTreeMap<String, Codes>,
-    /// By GPU, GPU instance and compute instance, with a space between.
+    /// The key is GPU, GPU instance and compute instance, separated by spaces.
     mig: BTreeMap<String, Codes>,
-    /// By NVSwitch and severity, with a space between.
+    /// The key is NVSwitch and severity, separated by a space.
     sxids: BTreeMap<String, Codes>,
-    /// Those of `xids` that do no harm.
+    /// The harmless ones among `xids`.
     nonfatal: BTreeMap<String, Codes>,
-    /// Unix time of the last error that does harm, by GPU and code.
+    /// The Unix time of the last harmful error, by GPU and code.
     last: BTreeMap<String, BTreeMap<u32, f64>>,
-    /// The action that the driver asked for last, by GPU, as its number; none of which it wants
-    /// nothing.
+    /// The number of the last recovery action that the driver requested, by GPU; the number of none
+    /// means that it requests nothing.
     recovery: BTreeMap<String, u32>,
-    /// UUID by PCI address, also of GPUs that are no longer there.
+    /// UUID by PCI address, also for GPUs that have left the node.
     gpus: BTreeMap<String, String>,
-    /// Conditions that hold.
+    /// The conditions that hold.
     pub(super) held: Vec<Held>,
 }
 
-/// A condition whose beginning was logged, and whose end was not.
+/// A condition whose beginning was logged and whose end was not.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Held {
     pub(super) name: String,
     pub(super) device: String,
     pub(super) level: String,
     pub(super) text: String,
-    /// Unix time at which it was last published; `None` if no event of it was published yet.
+    /// The Unix time when it was last published; `None` if never.
     pub(super) told: Option<f64>,
-    /// Address of its server, if the line contains one.
+    /// The address of its server, if the line contains one.
     #[serde(default)]
     pub(super) server: String,
-    /// Unix time at which the kernel last logged it, or another source found that it holds.
+    /// The Unix time when the kernel last logged it, or another source confirmed it.
     #[serde(default)]
     pub(super) said: Option<f64>,
 }
@@ -88,7 +88,7 @@ impl Counts {
         *self.events.entry(pattern.as_str().to_owned()).or_default() += 1;
     }
 
-    /// One more XID error, at Unix time `ts`.
+    /// Counts an XID error at Unix time `ts`.
     pub(super) fn xid(&mut self, ts: f64, xid: &Xid<'_>) {
         let gpu = self.gpu(&xid.pci).to_owned();
         if let Some(instance) = xid.gpu_instance {
@@ -96,7 +96,7 @@ impl Counts {
             count(&mut self.mig, &format!("{gpu} {instance} {compute}"), xid.code);
         }
         count(&mut self.xids, &gpu, xid.code);
-        // A code beyond the limit of `xids` is not kept here either.
+        // A code over the limit of `xids` is not kept here either.
         if self.xids.get(&gpu).is_none_or(|codes| !codes.contains_key(&xid.code)) {
             return;
         }
@@ -126,7 +126,7 @@ impl Counts {
         self.gpus.contains_key(pci)
     }
 
-    /// Learns which GPU is at this address. What was counted by the address is the GPU's.
+    /// Records which GPU is at this address. Counts under the address become the GPU's.
     pub(super) fn learn(&mut self, pci: &str, uuid: &str) {
         if self.gpus.get(pci).is_some_and(|known| known == uuid) {
             return;
@@ -154,7 +154,7 @@ impl Counts {
         }
     }
 
-    /// Begins to hold a condition that is not held; false where too many are.
+    /// Adds a condition; false if there are too many.
     pub(super) fn hold(&mut self, held: Held) -> bool {
         let room = self.held.len() < MAX_HELD;
         if room {
@@ -168,12 +168,13 @@ impl Counts {
         self.held.iter_mut().find(|h| h.name == name && h.device == device)
     }
 
-    /// The conditions that end when the log reports the end for a device: that of the device, and
-    /// all of the same server. The kernel drops lines that are like those before them, so of many
-    /// devices that come back with their server, it may log only one.
+    /// The conditions that end when the log reports the end for a device: its own, and all with the
+    /// same server. The kernel drops repeated lines, so of many devices that return with their
+    /// server, it may log only one.
     pub(super) fn end(&mut self, name: &str, device: &str, server: &str) -> Vec<Held> {
         let of_device = self.held.iter().find(|h| h.name == name && h.device == device);
-        // It may have come back at another address, to which all devices of the old one moved.
+        // The server may have returned at another address, to which all devices of the old one
+        // moved.
         let old = of_device.map(|h| h.server.clone()).unwrap_or_default();
         let same = |h: &Held| !h.server.is_empty() && (h.server == server || h.server == old);
         self.held.extract_if(.., |h| h.name == name && (h.device == device || same(h))).collect()
@@ -229,8 +230,8 @@ impl Counts {
     }
 }
 
-/// The series of the page, and the counts that they were made from. Hundreds of series that stay
-/// the same for most of a day are written only when they change.
+/// The exported series and the counts that they show. Hundreds of series that hardly change in a
+/// day are written only when they change.
 #[derive(Debug, Default)]
 pub(super) struct Said(Option<(Counts, Samples)>);
 
@@ -250,7 +251,7 @@ fn count(all: &mut BTreeMap<String, Codes>, key: &str, code: u32) {
     let known = all.get(key).is_some_and(|codes| codes.contains_key(&code));
     let (key, code) = match () {
         () if known || series < MAX_SERIES => (key, code),
-        // Counted under a known key if possible: the number of keys is bounded too.
+        // Uses a known key if possible, because the number of keys is limited too.
         () if all.contains_key(key) => (key, OTHER),
         () => ("other", OTHER),
     };

@@ -1,4 +1,4 @@
-//! The events made from lines of the log, with texts for the person on call.
+//! Builds the events for lines of the log, with texts for the person on call.
 
 use std::fmt::Write as _;
 
@@ -13,20 +13,20 @@ use super::nvidia::{self, Severity, Sxid, Xid};
 use super::patterns::Report;
 use crate::roots::{self, Roots};
 
-/// Characters of the kernel's own words that go along.
+/// The most characters of the kernel's message in a text.
 const MAX_MESSAGE: usize = 240;
 
-/// A line of the log, where it stood and when.
+/// A line of the log with its position and time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LogLine<'a> {
     pub(super) text: &'a str,
-    /// Sequence number of its record.
+    /// The sequence number of its record.
     pub(super) sequence: u64,
     pub(super) ts: f64,
     pub(super) roots: &'a Roots,
 }
 
-/// The context of a kill for want of memory: the process, its control group and the constraint.
+/// The context of an out-of-memory kill: the process, its control group and the constraint.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Oom {
     pub(super) pid: u32,
@@ -47,7 +47,7 @@ pub(super) fn xid(ts: f64, xid: &Xid<'_>, gpu: Option<&str>) -> Event {
     let more = xid.more();
     text.push_str(&more.place());
     text.push_str(&whose(xid.process, xid.pid));
-    // What follows from another XID needs nothing done about it alone.
+    // An XID that follows from another one needs no action of its own.
     let hint = if xid.caused_by.is_none() { xid.hint() } else { "".into() };
     let _ = match xid.caused_by {
         Some(cause) => write!(text, ", which follows from XID {cause}"),
@@ -81,7 +81,7 @@ pub(super) fn xid(ts: f64, xid: &Xid<'_>, gpu: Option<&str>) -> Event {
     event
 }
 
-/// `None` of one that is only counted.
+/// The event of an SXID; `None` if it is only counted.
 pub(super) fn sxid(ts: f64, sxid: &Sxid<'_>) -> Option<Event> {
     let (level, action) = sxid.verdict()?;
     let known = catalogue::sxid(sxid.code);
@@ -160,8 +160,8 @@ pub(super) fn pattern(
     Some(event)
 }
 
-/// A message that no pattern knows and that is new on this node. Whether it means trouble, only a
-/// comparison with other nodes shows: the level is the lowest, and the alerter raises it.
+/// The event of a message that matches no pattern and is new on this node. Only a comparison with
+/// other nodes shows whether it is a fault, so the level is the lowest, and the alerter raises it.
 pub(super) fn unknown(at: LogLine<'_>, message: &str, template: &str) -> Event {
     let said: String = message.trim().chars().take(MAX_MESSAGE).collect();
     let text = format!("new on this node: {said}");
@@ -171,7 +171,7 @@ pub(super) fn unknown(at: LogLine<'_>, message: &str, template: &str) -> Event {
     event
 }
 
-/// A condition that still holds.
+/// The repeated event of a condition that still holds.
 pub(super) fn again(ts: f64, held: &Held) -> Event {
     let mut event = Event {
         ts: Some(ts),
@@ -186,7 +186,8 @@ pub(super) fn again(ts: f64, held: &Held) -> Event {
     event
 }
 
-/// The end of a condition that the log does not contain; `why` gives the reason to assume it.
+/// The event for the end of a condition that the log does not contain; `why` is the reason to
+/// assume it.
 pub(super) fn over(ts: f64, held: &Held, why: &str) -> Event {
     let text = format!("over: {why} ({})", held.text);
     let mut event = event(Kind::Hw, ts, &held.name, Level::Info, text);
@@ -195,7 +196,7 @@ pub(super) fn over(ts: f64, held: &Held, why: &str) -> Event {
     event
 }
 
-/// Adds the GPU of the event, if its address is that of a GPU.
+/// Adds the GPU to the event, if its address is that of a GPU.
 pub(super) fn of_gpu(event: &mut Event, gpu: &str) {
     words(event, &[("gpu", gpu)]);
 }

@@ -1,12 +1,12 @@
-//! Messages that this node's kernel has never printed before.
+//! Detects messages that this node's kernel has never printed before.
 //!
 //! No list of patterns is complete, and a new kind of failure matches none of them. So every
-//! message of warning or worse is stripped of what differs from one occurrence to the next, and the
-//! rest is remembered: the first time it is seen, it is counted and logged. A node without a memory
-//! first learns from what its kernel has printed so far, without counting.
+//! message of warning or worse is stripped of its variable parts, and the rest is stored: when it
+//! is first seen, it is counted and logged. A node without stored messages first learns from the
+//! present log without counting.
 //!
-//! The memory is a text file with one message a line, to be read, merged and shipped to other
-//! nodes.
+//! They are stored in a text file with one message a line, which can be read, merged and copied to
+//! other nodes.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,23 +17,23 @@ use stepwatch_wire::words;
 
 use crate::persisted_state::open_private;
 
-/// Messages remembered. Beyond it, what is new is counted each time.
+/// The most messages stored. Above it, a new one is counted each time.
 const MAX_KNOWN: usize = 8192;
-/// Bytes of a message that distinguish it from others.
+/// The most bytes of a message that are compared.
 const MAX_MESSAGE: usize = 200;
-/// Bytes of a file of known messages that are read.
+/// The most bytes read from a file of known messages.
 const MAX_FILE: u64 = (MAX_KNOWN * MAX_MESSAGE) as u64;
 
 #[derive(Debug, Default)]
 pub(super) struct KnownMessages {
     messages: BTreeSet<Box<str>>,
-    /// Since it was last asked.
+    /// Whether there are messages that were not saved.
     changed: bool,
 }
 
 impl KnownMessages {
-    /// What is in these files, and whether the node's own was there. The other may hold messages as
-    /// they were printed.
+    /// Loads the messages in these files. Returns whether the node's own file existed. The other
+    /// file may contain messages as they were printed.
     pub(super) fn load(own: Option<&Path>, shipped: Option<&Path>) -> (Self, bool) {
         let mut known = Self::default();
         let learned = own.is_some_and(|own| {
@@ -64,7 +64,7 @@ impl KnownMessages {
         }
     }
 
-    /// Whether a message like this was never seen before; it is known from now on.
+    /// Stores a message. Returns whether no such message was stored before.
     pub(super) fn learn(&mut self, message: &str) -> bool {
         normalise(message).is_some_and(|message| self.insert(message))
     }
@@ -80,12 +80,12 @@ impl KnownMessages {
         true
     }
 
-    /// Marks the messages handed out by `changed` as not saved.
+    /// Marks the messages returned by `changed` as not saved.
     pub(super) fn not_saved(&mut self) {
         self.changed = true;
     }
 
-    /// Nothing more can be learned.
+    /// Whether no more messages can be stored.
     pub(super) fn full(&self) -> bool {
         self.messages.len() >= MAX_KNOWN
     }
@@ -94,7 +94,7 @@ impl KnownMessages {
         self.messages.len()
     }
 
-    /// The file, if there is something in it that was not there when it was last asked for.
+    /// The contents of the file; `None` if nothing has changed since the last call.
     pub(super) fn changed(&mut self) -> Option<String> {
         if !std::mem::take(&mut self.changed) {
             return None;
@@ -108,8 +108,8 @@ impl KnownMessages {
     }
 }
 
-/// A message without what differs from one occurrence to the next: numbers, addresses, names of
-/// processes, paths. `None` of what is part of a dump of registers or a stack.
+/// A message without its variable parts: numbers, addresses, names of processes, paths. `None` if
+/// it is part of a dump of registers or a stack.
 pub(super) fn normalise(message: &str) -> Option<String> {
     let message = words::line(message);
     let message = message.trim();
@@ -134,7 +134,7 @@ pub(super) fn normalise(message: &str) -> Option<String> {
             word(&rest[..word_end], &mut out);
             rest = &rest[word_end..];
         } else if c == '/' && out.ends_with([' ', '=', '"', '(', '\'']) {
-            // A path is one word.
+            // A path counts as one word.
             let end = rest.find([' ', ',', '"', ')', '\'']).unwrap_or(rest.len());
             out.push_str("/*");
             rest = &rest[end..];
@@ -150,7 +150,7 @@ pub(super) fn normalise(message: &str) -> Option<String> {
     Some(out.trim().to_owned()).filter(|text| text.bytes().any(|b| b.is_ascii_alphabetic()))
 }
 
-/// `python3[4242]: ...` is of any process: what follows its name.
+/// The text after the name in `python3[4242]: ...`, where the process may be any.
 fn process(message: &str) -> Option<&str> {
     let (name, rest) = message.split_once('[')?;
     let (pid, _) = rest.split_once("]: ")?;
@@ -159,13 +159,12 @@ fn process(message: &str) -> Option<&str> {
     named.then(|| &message[name.len()..])
 }
 
-/// A run of letters and digits: a number, or a name with numbers in it.
+/// Replaces a run of letters and digits if it is a number or contains one.
 fn word(word: &str, out: &mut String) {
     let digits = word.bytes().filter(u8::is_ascii_digit).count();
     let hex = word.bytes().all(|b| b.is_ascii_hexdigit());
     let hexadecimal = word.strip_prefix("0x").is_some_and(|w| w.bytes().all(|b| b.is_ascii_hexdigit()));
-    // Letters alone are part of an address where they stand among numbers, or are too long for a
-    // word.
+    // Letters alone belong to an address if they are next to numbers, or too long for a word.
     let address = hex && digits == 0 && (word.len() >= 8 || word.len() <= 4 && out.ends_with("#:"));
     if hexadecimal || address || hex && digits > 0 {
         out.push('#');
@@ -185,7 +184,7 @@ fn word(word: &str, out: &mut String) {
     }
 }
 
-/// Lists of numbers are one number, however many there are.
+/// Replaces lists of numbers, of any length, by one number.
 fn collapse(out: &mut String) {
     for list in ["# #", "#, #", "#,#", "#-#", "#:#", "#.#", "##"] {
         if out.ends_with(list) {
@@ -194,8 +193,8 @@ fn collapse(out: &mut String) {
     }
 }
 
-/// Parts of a dump: `RIP: 0010:func+0x1a/0x30`, ` ? func+0x1a/0x30 [module]`, `RAX: 0000... RBX:
-/// ...`, `Code: 48 8b`.
+/// Whether a line is part of a dump: `RIP: 0010:func+0x1a/0x30`, ` ? func+0x1a/0x30 [module]`,
+/// `RAX: 0000... RBX: ...`, `Code: 48 8b`.
 fn is_dump(message: &str) -> bool {
     const BEGINNINGS: [&str; 12] = [
         "RIP:",

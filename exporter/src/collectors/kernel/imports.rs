@@ -1,7 +1,7 @@
-//! The state of the connections of the Lustre client, asked while one is down according to the log.
+//! Queries the connections of the Lustre client while the log says that one is down.
 //!
-//! Lustre prints one of many lines that are alike, so of a hundred targets that are back the log
-//! may name one. The client itself has the state of each.
+//! Lustre prints one of many similar lines, so when a hundred targets return, the log may name only
+//! one. The client itself has the state of each.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,19 +11,19 @@ use super::tracker::{LUSTRE, Tracker};
 use crate::collectors::storage::mounts::lustre;
 use crate::roots::Roots;
 
-/// How often the client is asked.
+/// How often the client is queried.
 const ASK_EVERY: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Imports {
     looking: Aside<BTreeMap<String, bool>>,
-    /// When the client was last asked, by both clocks.
+    /// When the client was last queried, by both clocks.
     asked: Option<(Instant, f64)>,
 }
 
 impl Imports {
-    /// Asks if it is time, waits at most `most` for the answer, and takes in what has come. A
-    /// connection that is being made or given up blocks the reader, so a separate thread reads.
+    /// Starts a query if it is due, waits at most `most` for the answer, and applies it. A
+    /// connection that is being made or given up blocks its reader, so a separate thread reads.
     pub(super) fn ask(&mut self, tracker: &mut Tracker, roots: &Roots, now: f64, most: Duration) {
         let due = self.asked.is_none_or(|(at, _)| at.elapsed() >= ASK_EVERY);
         if due && !self.looking.busy() && tracker.counts.held.iter().any(|held| held.name == LUSTRE) {

@@ -1,13 +1,13 @@
-//! Which lines of the kernel log match a pattern.
+//! Matches lines of the kernel log against the patterns.
 //!
-//! Nearly all match none, and a storm of them must cost nothing: the first byte picks the few
-//! beginnings that are compared, and a text that may stand anywhere in a line is searched for with
-//! vector instructions. No line is matched against a list.
+//! Nearly all lines match none, and a storm of them must cost nothing: the first byte selects the
+//! few prefixes that are compared, and a text that may occur anywhere is searched with vector
+//! instructions. No line is compared with a whole list.
 //!
-//! Every user can write to this log: a process that crashes has its name at the beginning of a line
-//! (15 bytes that it chooses, then `[pid]: segfault at ...`), and the names of its files and
-//! cgroups and its arguments further on. So a pattern at the beginning is longer than a name, and
-//! a text further on must follow what only a driver writes.
+//! Every user can write to this log: the line of a crash begins with the name of the process (15
+//! bytes of its choice, then `[pid]: segfault at ...`), and other lines contain the names of its
+//! files and cgroups and its arguments. So a prefix is longer than such a name, and a text further
+//! on must follow text that only a driver writes.
 
 mod drivers;
 
@@ -18,12 +18,12 @@ use memchr::memmem::Finder;
 use super::nvidia::{self, Line};
 use super::patterns::Pattern;
 
-/// The content of a line.
+/// A recognised line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found<'a> {
     Nvidia(Line<'a>),
     Pattern(Pattern, Facts<'a>),
-    /// The context of the kill that the next lines report.
+    /// The context of a kill that the next lines report.
     OomContext {
         pid: u32,
         cgroup: &'a str,
@@ -31,16 +31,16 @@ pub(super) enum Found<'a> {
     },
 }
 
-/// Further content of a line; empty where it has none.
+/// Further fields of a line; empty if it has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Facts<'a> {
-    /// A disk, a filesystem, a server, an interface.
+    /// A disk, file system, server or interface.
     pub(super) device: &'a str,
-    /// PCI address as in the line.
+    /// The PCI address as in the line.
     pub(super) pci: &'a str,
     pub(super) process: &'a str,
     pub(super) pid: Option<u32>,
-    /// Network address of the server that a device is at.
+    /// The network address of the device's server.
     pub(super) server: &'a str,
 }
 
@@ -58,19 +58,19 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Bytes of the name of a process (`TASK_COMM_LEN` without its end).
+/// The most bytes of the name of a process (`TASK_COMM_LEN` without the terminator).
 const MAX_NAME_BYTES: usize = 15;
 
-/// The lines of a message that may be read: a name of a file can contain a newline, so what follows
-/// one is read only in messages of the NVIDIA driver, which has messages of several lines.
+/// The lines of a message that may be parsed. The name of a file can contain a newline, so later
+/// lines are parsed only in messages of the NVIDIA driver, which has some of several lines.
 pub(super) fn lines(message: &str) -> impl Iterator<Item = &str> {
     let mut lines = message.split('\n').filter(|line| !line.trim().is_empty()).peekable();
     let several = lines.peek().is_some_and(|first| first.starts_with("NVRM: ") && !is_of_process(first));
     lines.take(if several { usize::MAX } else { 1 })
 }
 
-/// Whether a line begins with the name and the number of a process, `name[pid]` or `name (pid)`: it
-/// is about that process, whatever the name contains.
+/// Whether a line begins with the name and the pid of a process, `name[pid]` or `name (pid)`. Then
+/// it is about that process, whatever the name contains.
 fn is_of_process(line: &str) -> bool {
     (0..=MAX_NAME_BYTES).any(|at| {
         let rest = line.as_bytes().get(at..).unwrap_or_default();
@@ -84,19 +84,19 @@ fn is_of_process(line: &str) -> bool {
     })
 }
 
-/// The text after the number at its beginning.
+/// The text after its leading number.
 fn after_number(text: &str) -> Option<&str> {
     let rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
     (rest.len() < text.len()).then_some(rest)
 }
 
-/// Whether this may be the name of a disk, a filesystem's device or an interface.
+/// Whether this may be the name of a disk, a file system's device or an interface.
 fn is_device(name: &str) -> bool {
     let ordinary = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | '!' | ':' | '+');
     !name.is_empty() && name.chars().all(ordinary)
 }
 
-/// Reads one line; `None` of what means nothing to us.
+/// Matches one line; `None` if no pattern matches.
 pub(super) fn recognise(line: &str) -> Option<Found<'_>> {
     if is_of_process(line) {
         return nccl_segfault(line);
@@ -150,7 +150,7 @@ finders! {
     WATCHDOG "NETDEV WATCHDOG: ";
 }
 
-/// Finds patterns after any name of a driver and its device.
+/// Matches patterns that follow the name of a driver and its device.
 fn anywhere(line: &str) -> Option<Found<'_>> {
     let bytes = line.as_bytes();
     if let Some(at) = AER.find(bytes) {
@@ -182,8 +182,7 @@ fn anywhere(line: &str) -> Option<Found<'_>> {
             return None;
         }
         let (pci, netdev) = device_of(line);
-        // The kernel wrote the name of the interface after it, until it began to write the device
-        // before it.
+        // Older kernels wrote the interface after the text, newer ones write the device before it.
         let netdev = match about.split_once(" (") {
             Some((named, _)) if netdev.is_empty() => named,
             None if about.strip_prefix("CPU: ").and_then(after_number) != Some("") => return None,
@@ -197,7 +196,7 @@ fn anywhere(line: &str) -> Option<Found<'_>> {
     None
 }
 
-/// `<driver> <address>[ <interface>]`, and nothing else.
+/// Whether a text is only `<driver> <address>[ <interface>]`.
 fn is_driver(words: &str) -> bool {
     words.split(' ').count() <= 3 && words.split(' ').all(|word| is_device(word) && !word.contains('/'))
 }
@@ -209,7 +208,7 @@ fn message_of_device(line: &str) -> Option<(&str, &str)> {
     (is_device(driver) && nvidia::address(pci).is_some()).then_some((pci, said))
 }
 
-/// A crash in NCCL, of the process that the line begins with.
+/// Matches a crash in NCCL of the process at the beginning of the line.
 fn nccl_segfault(line: &str) -> Option<Found<'_>> {
     let (process, pid) = line[..SEGFAULT.find(line.as_bytes())?].rsplit_once('[')?;
     let ours =
@@ -217,15 +216,14 @@ fn nccl_segfault(line: &str) -> Option<Found<'_>> {
     ours.then(|| Found::Pattern(Pattern::NcclSegfault, Facts::process(process, pid)))
 }
 
-/// `GPU reset executed: GPU-3c6e8a4b, success: true`
+/// Matches `GPU reset executed: GPU-3c6e8a4b, success: true`.
 fn gpu_reset(line: &str) -> Option<Found<'_>> {
     let (gpu, outcome) = line.strip_prefix("GPU reset executed: ")?.split_once(',')?;
     let pattern = if outcome.contains("success: true") { Pattern::GpuReset } else { Pattern::GpuResetFailed };
     gpu.starts_with("GPU-").then(|| Found::Pattern(pattern, Facts::device(gpu)))
 }
 
-/// The PCI address and the interface in `<driver> <address>[ <interface>]: ...`, as far as they are
-/// there.
+/// The PCI address and the interface in `<driver> <address>[ <interface>]: ...`; empty if missing.
 fn device_of(line: &str) -> (&str, &str) {
     let mut words = line.splitn(4, ' ').skip(1);
     let pci = words.next().unwrap_or_default();
@@ -237,7 +235,7 @@ fn device_of(line: &str) -> (&str, &str) {
     (whole, netdev.unwrap_or_default())
 }
 
-/// `rcu: INFO: rcu_preempt self-detected stall on CPU`
+/// Whether a line is like `rcu: INFO: rcu_preempt self-detected stall on CPU`.
 fn is_rcu_stall(line: &str) -> bool {
     let said = line.strip_prefix("rcu: INFO: ").and_then(|rest| rest.split_once(' '));
     said.is_some_and(|(flavour, said)| {
@@ -278,8 +276,8 @@ fn nfs(line: &str) -> Option<Found<'_>> {
     Some(Found::Pattern(pattern, Facts::device(server)))
 }
 
-/// `Lustre: fs-OST0001-osc-ffff9d8a: Connection to fs-OST0001 (at 10.0.0.1@tcp) was lost; in
-/// progress operations ...`
+/// Matches `Lustre: fs-OST0001-osc-ffff9d8a: Connection to fs-OST0001 (at 10.0.0.1@tcp) was lost;
+/// in progress operations ...`.
 fn lustre(line: &str) -> Option<Found<'_>> {
     let (import, rest) =
         line.strip_prefix("Lustre: ")?.split_once(": ").filter(|(import, _)| !import.contains(' '))?;
@@ -291,16 +289,16 @@ fn lustre(line: &str) -> Option<Found<'_>> {
         () => return None,
     };
     let server = rest.split_once(" (at ").and_then(|(_, at)| at.split(')').next()).unwrap_or_default();
-    // The last part is an address in memory, another one for every mount.
+    // The last part is a memory address, which differs for every mount.
     let device = import.rsplit_once('-').map_or(import, |(name, _)| name);
-    // The return of the management server, whose import has no such part, does not mean that
-    // the targets at its address are back.
+    // The import of the management server has no such part. Its return does not mean that the
+    // targets at its address are back.
     let server = if device == import { "" } else { server };
     Some(Found::Pattern(pattern, Facts { server, ..Facts::device(device) }))
 }
 
-/// `nvidia-peermem nv_get_p2p_free_callback:128 ERROR detected invalid context, ...`, also without
-/// what stands before it.
+/// Matches `nvidia-peermem nv_get_p2p_free_callback:128 ERROR detected invalid context, ...`, also
+/// without the prefix.
 fn peermem(line: &str) -> Option<Found<'_>> {
     let (before, _) = line.split_once("ERROR detected invalid context, ")?;
     let ours = before.is_empty() || before.starts_with("nvidia") && is_driver(before.strip_suffix(' ')?);
@@ -368,11 +366,11 @@ fn raid(line: &str) -> Option<Found<'_>> {
     Some(Found::Pattern(Pattern::RaidFailure, Facts::device(rest.split([',', ' ']).next()?)))
 }
 
-/// `mce: [Hardware Error]: CPU 4: Machine Check Exception: 5 Bank 7: ...`, `{1}[Hardware Error]:
-/// event severity: fatal`
+/// Matches `mce: [Hardware Error]: CPU 4: Machine Check Exception: 5 Bank 7: ...` and `{1}[Hardware
+/// Error]: event severity: fatal`.
 ///
-/// Errors of now are numbered. Those that the firmware kept over a reset (ACPI's BERT) are printed
-/// once, as the kernel boots, and are not.
+/// Current errors are numbered. Those that the firmware kept over a reset (ACPI's BERT) are printed
+/// once at boot, without a number.
 fn hardware(line: &str) -> Option<Found<'_>> {
     let (head, rest) = line.split_once("[Hardware Error]: ")?;
     let number = head.strip_prefix('{').and_then(after_number);
@@ -388,7 +386,8 @@ fn hardware(line: &str) -> Option<Found<'_>> {
         Some(_) => return None,
         None if !matches!(head, "" | "mce: ") => return None,
         None if rest.starts_with("Machine check events logged") => Pattern::MceLogged,
-        // The wording of the kernel, and that of the decoder that replaces it on CPUs of AMD.
+        // The first wording is the kernel's, the other that of the decoder that replaces it on
+        // AMD's CPUs.
         None if rest
             .strip_prefix("CPU ")
             .and_then(after_number)
@@ -403,7 +402,7 @@ fn hardware(line: &str) -> Option<Found<'_>> {
     Some(Found::Pattern(pattern, Facts::default()))
 }
 
-/// `I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) ...`, of a disk. Empty drives and loop
+/// Matches `I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) ...` of a disk. Empty drives and loop
 /// devices fail every day.
 fn block_error(line: &str) -> Option<Found<'_>> {
     let (what, rest) =
@@ -415,7 +414,7 @@ fn block_error(line: &str) -> Option<Found<'_>> {
         .then(|| Found::Pattern(Pattern::DiskError, Facts::device(device)))
 }
 
-/// `INFO: task python3:4242 blocked for more than 122 seconds.`
+/// Matches `INFO: task python3:4242 blocked for more than 122 seconds.`
 fn hung_task(line: &str) -> Option<Found<'_>> {
     let line = line.strip_prefix("INFO: ").unwrap_or(line);
     let (task, rest) = line.strip_prefix("task ")?.split_once(" blocked ")?;
@@ -428,7 +427,7 @@ fn hung_task(line: &str) -> Option<Found<'_>> {
     is_one.then_some(Found::Pattern(Pattern::HungTask, facts))
 }
 
-/// `watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4242]`
+/// Matches `watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4242]`.
 fn lockup(line: &str) -> Option<Found<'_>> {
     let line = line.strip_prefix("NMI ").unwrap_or(line);
     let line = line.strip_prefix("watchdog: ").unwrap_or(line);
@@ -444,7 +443,7 @@ fn lockup(line: &str) -> Option<Found<'_>> {
 }
 
 fn oops(line: &str) -> Option<Found<'_>> {
-    // Each is longer than the name of a process.
+    // Each prefix is longer than the name of a process.
     let beginnings = [
         "BUG: unable to handle",
         "BUG: kernel NULL pointer dereference",
@@ -455,7 +454,7 @@ fn oops(line: &str) -> Option<Found<'_>> {
     found.then(|| Found::Pattern(Pattern::Oops, Facts::default()))
 }
 
-/// `kernel BUG at mm/slub.c:305!`
+/// Whether a line is like `kernel BUG at mm/slub.c:305!`.
 fn is_bug(line: &str) -> bool {
     let place = line.strip_prefix("kernel BUG at ").and_then(|at| at.strip_suffix('!'));
     place
@@ -463,8 +462,8 @@ fn is_bug(line: &str) -> bool {
         .is_some_and(|(file, number)| is_device(file) && after_number(number) == Some(""))
 }
 
-/// `oom-kill:constraint=CONSTRAINT_MEMCG,...,task_memcg=/slurm/job_7,task=python3,pid=4242,
-/// uid=1000`
+/// Matches `oom-kill:constraint=CONSTRAINT_MEMCG,...,task_memcg=/slurm/job_7,task=python3,pid=4242,
+/// uid=1000`.
 fn oom_context(line: &str) -> Option<Found<'_>> {
     let rest = line.strip_prefix("oom-kill:constraint=")?;
     let (constraint, rest) = rest.split_once(',')?;
@@ -475,8 +474,8 @@ fn oom_context(line: &str) -> Option<Found<'_>> {
 }
 
 /// The cgroup in a text that ends with `,task_memcg=/slurm/job_7,task=python3`. Names of cgroups
-/// also stand before that, and their owners choose them: if it is ambiguous which one is meant,
-/// there is none.
+/// also occur before that, and their owners choose them. If the field is ambiguous, the result is
+/// `None`.
 fn task_cgroup(text: &str) -> Option<&str> {
     const FIELD: &str = ",task_memcg=";
     let (before, rest) = text.split_once(FIELD)?;
@@ -486,14 +485,14 @@ fn task_cgroup(text: &str) -> Option<&str> {
     (!before.contains("task_memcg=") && !cgroup.contains("task_memcg=")).then_some(cgroup)
 }
 
-/// `Memory cgroup out of memory: Killed process 4242 (python3) total-vm:...`
+/// Matches `Memory cgroup out of memory: Killed process 4242 (python3) total-vm:...`.
 fn oom_kill(line: &str) -> Option<Found<'_>> {
     let rest =
         line.strip_prefix("Out of memory").or_else(|| line.strip_prefix("Memory cgroup out of memory"))?;
     killed(rest.strip_prefix(" (oom_kill_allocating_task)").unwrap_or(rest).strip_prefix(": ")?)
 }
 
-/// Older kernels log the decision on a line of its own, and then this one.
+/// Matches the second of two lines in which older kernels log a kill.
 fn killed(line: &str) -> Option<Found<'_>> {
     let (pid, rest) = line.strip_prefix("Killed process ")?.split_once(" (")?;
     let process = rest.rsplit_once(") total-vm:").or_else(|| rest.split_once(')'))?.0;

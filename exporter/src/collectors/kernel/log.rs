@@ -1,8 +1,8 @@
 //! The kernel log as a file: one record at a time. Only `wait` blocks.
 //!
-//! The device gives one record to a `read`, from the oldest that it still has, and `EPIPE` where
-//! records were overwritten before they were read. A regular file or a pipe with the same text is
-//! read too: for machines without the device, and for tests.
+//! The device gives one record to a `read`, from the oldest that it still has, and `EPIPE` if
+//! records were overwritten before they were read. A regular file or a pipe with the same text also
+//! works, on machines without the device and in tests.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -14,9 +14,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// The kernel refuses to give a record to a smaller buffer than the record: 8 KiB hold any.
+/// The kernel refuses a read into a buffer smaller than the record: 8 KiB hold any.
 const BUFFER_BYTES: usize = 8 * 1024;
-/// Bytes of one record from a plain file; the rest of a longer one is left out.
+/// The most bytes of one record from a plain file; the rest of a longer one is dropped.
 const MAX_RECORD_BYTES: usize = BUFFER_BYTES;
 
 #[derive(Debug)]
@@ -27,15 +27,15 @@ pub(super) struct Log {
     /// Bytes read from a plain file; those not yet returned begin at `start`.
     pending: Vec<u8>,
     start: usize,
-    /// The rest of a record that is too long is being thrown away.
+    /// Whether the rest of a record that is too long is being skipped.
     skipping: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LogSource {
-    /// One record to a read.
+    /// The kernel's device, which gives one record per read.
     Device,
-    /// Lines, as they come.
+    /// A pipe, which gives lines as they arrive.
     Pipe,
     Plain,
 }
@@ -44,9 +44,9 @@ enum LogSource {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<'a> {
     Record(&'a [u8]),
-    /// Records were overwritten; the next one shows how many.
+    /// Records were overwritten; the next record shows how many.
     Overwritten,
-    /// Nothing for now.
+    /// There is no record now.
     Empty,
 }
 
@@ -93,7 +93,7 @@ impl Log {
             self.pending.drain(..self.start);
             self.start = 0;
             if self.pending.len() > MAX_RECORD_BYTES && !self.skipping {
-                // Its beginning is a record; the rest goes as it comes.
+                // The beginning is used as a record, and the rest is skipped.
                 self.skipping = true;
                 self.start = self.pending.len();
                 return Ok(Next::Record(&self.pending[..MAX_RECORD_BYTES]));
@@ -118,8 +118,8 @@ impl Log {
         self.pending.extend_from_slice(bytes);
     }
 
-    /// The next complete line. Continuation lines are lines here: they parse as nothing, and are
-    /// not needed.
+    /// The next complete line. Continuation lines are returned as lines too; they do not parse, and
+    /// are not needed.
     fn whole(&mut self) -> Option<core::ops::Range<usize>> {
         let length = memchr::memchr(b'\n', &self.pending[self.start..])?;
         let range = self.start..self.start + length.min(MAX_RECORD_BYTES);
@@ -127,7 +127,7 @@ impl Log {
         Some(range)
     }
 
-    /// Waits at most `most` for more. Returns false if waiting is of no use: a plain file is always
+    /// Waits at most `most` for more. Returns false if waiting is useless: a plain file is always
     /// ready, and a pipe without writers is always hung up.
     pub(super) fn wait(&self, most: Duration) -> bool {
         if self.kind == LogSource::Plain {
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_device_itself_where_there_is_one() {
-        // Neither there nor readable everywhere; where it is, its records are records.
+        // The device may be missing or unreadable here. If it can be read, its records must parse.
         let Ok(mut log) = Log::open(Path::new("/dev/kmsg")) else { return };
         if let Next::Record(bytes) = log.next().unwrap() {
             assert!(super::super::record::Record::parse(bytes).is_some());

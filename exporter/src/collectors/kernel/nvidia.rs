@@ -1,5 +1,5 @@
-//! Lines of the NVIDIA driver: XIDs of GPUs and of their MIG instances, SXIDs of NVSwitches, and
-//! what goes with them.
+//! Parses lines of the NVIDIA driver: XIDs of GPUs and their MIG instances, SXIDs of NVSwitches,
+//! and related lines.
 //!
 //! ```text
 //! NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
@@ -20,21 +20,21 @@ use super::xid_detail::{self, Detail};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Xid<'a> {
-    /// `0000:3b:00.0`
+    /// The address, such as `0000:3b:00.0`.
     pub(super) pci: String,
     pub(super) code: u32,
     pub(super) gpu_instance: Option<u32>,
     pub(super) compute_instance: Option<u32>,
     pub(super) pid: Option<u32>,
     pub(super) process: Option<&'a str>,
-    /// The XID that this one follows from, according to the kernel.
+    /// The XID from which this one follows, according to the kernel.
     pub(super) caused_by: Option<u32>,
     pub(super) detail: &'a str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sxid<'a> {
-    /// Number of the NVSwitch.
+    /// The number of the NVSwitch.
     pub(super) nvswitch: u32,
     pub(super) pci: String,
     pub(super) code: u32,
@@ -48,10 +48,10 @@ pub(super) struct Sxid<'a> {
 pub(super) enum Severity {
     Fatal,
     NonFatal,
-    /// It was corrected.
+    /// The error was corrected.
     Correctable,
-    /// The line contains none: errors of the switch as a whole, such as its temperature, its
-    /// firmware or the host's way to it.
+    /// The line has none: errors of the switch as a whole, such as its temperature, its firmware or
+    /// its connection to the host.
     Unknown,
 }
 
@@ -62,7 +62,7 @@ impl Severity {
         said.into_iter().find(|(said, _)| word.eq_ignore_ascii_case(said)).map(|(_, severity)| severity)
     }
 
-    /// Value of the label `severity`.
+    /// The value of the label `severity`.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Fatal => "fatal",
@@ -73,14 +73,14 @@ impl Severity {
     }
 }
 
-/// The content of a line of an NVIDIA driver.
+/// A parsed line of an NVIDIA driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Line<'a> {
     Xid(Xid<'a>),
     Sxid(Sxid<'a>),
-    /// Dumps of registers, which repeat the code of the SXID before them.
+    /// A dump of registers, which repeats the code of the preceding SXID.
     SxidData,
-    /// Which GPU is at which address: printed once, before the first XID.
+    /// The UUID of the GPU at an address, printed once before the first XID.
     Identity {
         pci: String,
         uuid: &'a str,
@@ -88,16 +88,16 @@ pub(super) enum Line<'a> {
     FallenOff {
         pci: String,
     },
-    /// The beginning of a message of several lines.
+    /// The first line of a message of several lines.
     About {
         pci: String,
     },
-    /// The last line of such a message: the GPU that it is about has fallen off the bus.
+    /// The last line of such a message: its GPU has fallen off the bus.
     AboutFallenOff,
     RxDetect,
 }
 
-/// A line that begins with `NVRM: `.
+/// Parses a line that begins with `NVRM: `.
 pub(super) fn nvrm(line: &str) -> Option<Line<'_>> {
     let rest = line.strip_prefix("NVRM: ")?;
     if let Some(rest) = rest.strip_prefix("Xid (") {
@@ -119,12 +119,12 @@ pub(super) fn nvrm(line: &str) -> Option<Line<'_>> {
     if rest.trim_start().starts_with("fallen off the bus") {
         return Some(Line::AboutFallenOff);
     }
-    // Before it stand a GPU and a function. Lists of fields contain names that users choose.
+    // A GPU and a function precede it. Lists of fields may contain names that users choose.
     let (before, _) = rest.split_once("Failed to update Rx Detect Link mask")?;
     (!before.contains([',', '='])).then_some(Line::RxDetect)
 }
 
-/// What follows `NVRM: Xid (`.
+/// Parses the text after `NVRM: Xid (`.
 fn xid(rest: &str) -> Option<Xid<'_>> {
     let (place, rest) = rest.split_once("): ")?;
     let mut place = place.split(' ');
@@ -145,8 +145,8 @@ fn xid(rest: &str) -> Option<Xid<'_>> {
         pid = value.parse().ok();
         detail = after.trim_start();
     }
-    // The name is whatever the process calls itself, at most 15 bytes; only what follows a comma
-    // and a space is not of it.
+    // The process chooses its name, at most 15 bytes. Only the text after a comma and a space is
+    // not part of it.
     if let Some((value, after)) = detail.strip_prefix("name=").map(|d| d.split_once(", ").unwrap_or((d, "")))
     {
         process = Some(value).filter(|name| !name.is_empty() && !name.contains("<unknown>"));
@@ -171,7 +171,7 @@ fn xid(rest: &str) -> Option<Xid<'_>> {
     })
 }
 
-/// A line that begins with `nvidia-nvswitch`.
+/// Parses a line that begins with `nvidia-nvswitch`.
 pub(super) fn nvswitch(line: &str) -> Option<Line<'_>> {
     let (nvswitch, rest) = line.strip_prefix("nvidia-nvswitch")?.split_once(": SXid (")?;
     let (pci, rest) = rest.split_once("): ")?;
@@ -197,7 +197,7 @@ pub(super) fn nvswitch(line: &str) -> Option<Line<'_>> {
     }))
 }
 
-/// A PCI address as the rest of the system writes it, with four digits of domain and a function.
+/// A PCI address in the usual form, with four digits of domain and a function.
 pub(super) fn address(text: &str) -> Option<String> {
     let (address, function) = text.split_once('.').unwrap_or((text, "0"));
     let mut parts = address.split(':').map(|part| {
@@ -211,8 +211,7 @@ pub(super) fn address(text: &str) -> Option<String> {
 }
 
 impl Xid<'_> {
-    /// How serious this one is and what to do: by the catalogue, unless the line itself contains
-    /// it.
+    /// The level and the action: from the line if it contains them, otherwise from the catalogue.
     pub(super) fn verdict(&self) -> (Level, Remedy) {
         let known = catalogue::find(self.code);
         if let Some(verdict) = self.more().verdict {
@@ -227,17 +226,17 @@ impl Xid<'_> {
         }
     }
 
-    /// What its line says beyond its number.
+    /// The further contents of its line.
     pub(super) fn more(&self) -> Detail<'_> {
         xid_detail::decode(self.code, self.detail)
     }
 
-    /// Whether it is an error of NVLink 5 that does no harm, by its sub-code or by its words.
+    /// Whether the XID is a harmless error of NVLink 5, by its sub-code or its text.
     pub(super) fn is_nonfatal(&self) -> bool {
         self.more().verdict.is_some_and(|(level, _)| level < Level::Error)
     }
 
-    /// What to do, for a person: the action that the driver asks for, if the line contains one.
+    /// The advice for a person: the action that the driver requests, if the line contains one.
     pub(super) fn hint(&self) -> Cow<'static, str> {
         let known = catalogue::find(self.code).hint;
         match self.recovery() {
@@ -247,20 +246,20 @@ impl Xid<'_> {
         }
     }
 
-    /// The action on the GPU that it asks for, if it is of the code that does and can be read.
+    /// The number of the requested recovery action, if this is its code and it can be parsed.
     pub(super) fn recovery(&self) -> Option<u32> {
         (self.code == RECOVERY).then(|| recovery_action::number_in(self.detail)).flatten()
     }
 }
 
-/// The XID by which the driver asks for an action on the GPU.
+/// The XID with which the driver requests a recovery action.
 const RECOVERY: u32 = 154;
 
 impl Sxid<'_> {
-    /// How serious this one is and what to do; `None` of what is only counted.
+    /// The level and the action; `None` if it is only counted.
     pub(super) fn verdict(&self) -> Option<(Level, Remedy)> {
         match self.severity {
-            // GPUs that are reset one by one leave their switches as they are.
+            // A reset of single GPUs does not reset their switches.
             Severity::Fatal => Some((Level::Error, Remedy::RebootNode)),
             Severity::NonFatal => Some((Level::Warn, Remedy::None)),
             Severity::Correctable => None,
@@ -330,7 +329,7 @@ pub(super) mod tests {
             ("0x2 (Node Reboot Required)", (Level::Error, Remedy::RebootNode)),
             ("0x3 (Drain P2P)", (Level::Error, Remedy::DrainReset)),
             ("0x4 (Drain and Reset)", (Level::Warn, Remedy::DrainReset)),
-            // In the wording of newer drivers, and in an unknown one.
+            // The wording is that of newer drivers, and an unknown one.
             ("0x1 (PF FLR)", (Level::Error, Remedy::ResetGpu)),
             ("0x2 (OS Reboot)", (Level::Error, Remedy::RebootNode)),
             ("0x1 (Whatever it may be called to morrow)", (Level::Error, Remedy::ResetGpu)),
@@ -410,7 +409,7 @@ pub(super) mod tests {
         function: Option<u8>,
         instances: (Option<u32>, Option<u32>),
         pub(in super::super) code: u32,
-        /// The text in the line, and the value expected from it.
+        /// The text in the line, and the expected value.
         pid: (String, Option<u32>),
         name: (String, Option<String>),
         detail: String,
@@ -468,7 +467,7 @@ pub(super) mod tests {
     }
 
     prop_compose! {
-        /// Lines of a driver, with arbitrary text from other sources.
+        /// Lines of a driver with arbitrary text from other sources.
         pub(in super::super) fn written()(
             place in (any::<u32>(), any::<u8>(), 0u8..0x20),
             function in proptest::option::of(0u8..8),

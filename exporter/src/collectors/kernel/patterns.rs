@@ -1,34 +1,34 @@
-//! The patterns that the kernel log is searched for: the name of each, what is published besides
-//! the count, and what `check` makes of a node whose log has such a line.
+//! The patterns in the kernel log: the name of each, the events besides the count, and the verdict
+//! of `check` on a node with such a line.
 
 use stepwatch_wire::conditions::NodeCondition;
 
 use super::catalogue::Level;
 
-/// What is published of a pattern in the stream.
+/// The event that is streamed for a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Report {
-    /// Only counted: another collector or another line reports what it means for the node.
+    /// Only counts the line, because another collector or another line reports the fault.
     Count,
-    /// It happens at one moment.
+    /// An event of a single moment.
     Once { condition: NodeCondition, level: Level, phrase: &'static str },
-    /// It begins, and holds until the pattern that ends it.
+    /// The beginning of a condition, which holds until the pattern that ends it.
     Begin { condition: NodeCondition, level: Level, phrase: &'static str },
-    /// It ends.
+    /// The end of a condition.
     End { condition: NodeCondition, phrase: &'static str },
-    /// It happened to a link. Whether the link is down or slow is reported by the collectors that
-    /// have the expected and the left-out ports and the width of slots: a driver logs the same of
-    /// a cage that was never cabled, and never logs an end.
+    /// An event of a link. Whether the link is down or slow is reported by the collectors that know
+    /// the expected and excluded ports and the width of slots: a driver logs the same for a cage
+    /// that was never cabled, and never logs an end.
     Link { medium: &'static str, state: &'static str, level: Level, phrase: &'static str },
 }
 
-/// Whether a node takes a job after such a line, however long ago it was, while the kernel that saw
-/// it runs. The text is what happened, for the operator.
+/// The verdict of `check` on a node with such a line since boot, however old. The text describes
+/// the fault for the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fitness {
     Unfit(&'static str),
     WorthALook(&'static str),
-    /// The pattern alone does not decide.
+    /// The pattern alone does not decide it.
     Unjudged,
 }
 
@@ -40,7 +40,7 @@ macro_rules! patterns {
         impl Pattern {
             pub(crate) const ALL: &[Self] = &[$(Self::$pattern,)*];
 
-            /// Value of the label `event`.
+            /// The value of the label `event`.
             pub(crate) fn as_str(self) -> &'static str {
                 match self { $(Self::$pattern => $label,)* }
             }
@@ -139,7 +139,7 @@ patterns! {
     // own.
     MceLogged "mce_logged" Count, Unjudged;
     CperCorrected "cper_corrected" Count, Unjudged;
-    // Whether it was repaired since is unknown. `check` has a sentence of its own for it.
+    // A repair since then is not visible. `check` has its own sentence for it.
     CperPreviousBoot "cper_previous_boot" once(C::PreviousBoot, Warn, "before the last boot the firmware recorded a hardware error that could not be reported any more"), Unjudged;
     NvmeTimeout "nvme_timeout" once(C::NvmeError, Warn, "the disk did not answer in time"), Unjudged;
     FilesystemReadonly "filesystem_readonly" begin(C::FilesystemReadonly, Error, "the filesystem went read-only after an error"), Unjudged;
@@ -147,13 +147,13 @@ patterns! {
     FilesystemShutdown "filesystem_shutdown" begin(C::FilesystemReadonly, Error, "the filesystem shut itself down after an error"), Unjudged;
     FilesystemMounted "filesystem_mounted" end(C::FilesystemReadonly, "the filesystem was unmounted or mounted anew"), Unjudged;
     NfsStall "nfs_not_responding" begin(C::NfsStall, Warn, "the NFS server does not answer"), Unjudged;
-    // Of soft mounts: no process waits any more, and no line reports that the server is back.
+    // Soft mounts only: no process waits any more, and no line reports that the server is back.
     NfsTimeout "nfs_timed_out" once(C::NfsTimeout, Warn, "the NFS server did not answer in time, a program got an error instead of its data"), Unjudged;
     NfsOk "nfs_ok" end(C::NfsStall, "the NFS server answers again"), Unjudged;
     LustreLost "lustre_connection_lost" begin(C::LustreStall, Warn, "the connection to a Lustre server was lost, who uses it waits"), Unjudged;
     LustreRestored "lustre_connection_restored" end(C::LustreStall, "the connection to a Lustre server is back"), Unjudged;
     HungTask "hung_task" once(C::HungTask, Warn, "a process is stuck in the kernel"), Unjudged;
-    // It seldom kills a rank, and the death of a rank is published by itself.
+    // An OOM kill seldom hits a rank, and the death of a rank has its own event.
     OomKill "oom_kill" once(C::OomKill, Warn, "killed for want of memory"), Unjudged;
     Panic "panic" once(C::KernelPanic, Error, "the kernel panicked"), Unjudged;
 }

@@ -1,4 +1,4 @@
-//! One record of the kernel log as `/dev/kmsg` gives it:
+//! Parses one record of the kernel log in the format of `/dev/kmsg`:
 //!
 //! ```text
 //! 4,1523,91234567,-;nvme nvme0: I/O 12 QID 3 timeout, aborting
@@ -6,33 +6,33 @@
 //!  DEVICE=+pci:0000:01:00.0
 //! ```
 //!
-//! Before the semicolon: facility and priority, sequence number, microseconds since the boot,
-//! flags. Lines that begin with a space belong to the record. Bytes that are not printable come as
-//! `\x0a`; what is not UTF-8 becomes the replacement character.
+//! Before the semicolon are facility and priority, sequence number, microseconds since boot, and
+//! flags. Lines that begin with a space belong to the record. Unprintable bytes are escaped as
+//! `\x0a`; invalid UTF-8 becomes the replacement character.
 
 use std::borrow::Cow;
 
-/// Bytes of a message that are looked at; the kernel's own limit is 1 KiB.
+/// The most bytes of a message that are read; the kernel's own limit is 1 KiB.
 pub(super) const MAX_TEXT: usize = 2048;
 
-/// Priorities by name, most urgent first.
+/// The names of the priorities, most urgent first.
 pub(super) const PRIORITIES: [&str; 8] =
     ["emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record<'a> {
-    /// Index of [`PRIORITIES`].
+    /// The index in [`PRIORITIES`].
     pub(super) priority: u8,
-    /// 0 is the kernel itself; anything else was written to the device by a program.
+    /// 0 is the kernel itself; any other record was written to the device by a program.
     pub(super) facility: u16,
     pub(super) sequence: u64,
-    /// Since the boot.
+    /// Microseconds since boot.
     pub(super) micros: u64,
     pub(super) text: Cow<'a, str>,
 }
 
 impl<'a> Record<'a> {
-    /// `None` of what is no record.
+    /// Parses a record; `None` if the bytes are not one.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let end = memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
         let line = &bytes[..end];
@@ -51,7 +51,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Undoes `\xNN`; borrows where there is nothing to undo, which is nearly always.
+/// Decodes `\xNN`. It borrows if there is none, which is the usual case.
 fn unescape(text: &[u8]) -> Cow<'_, str> {
     if memchr::memchr(b'\\', text).is_none() {
         return String::from_utf8_lossy(text);

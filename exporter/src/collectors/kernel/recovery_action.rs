@@ -1,35 +1,35 @@
-//! What the driver wants done to a GPU: the one table for XID 154 of the kernel log, for field 230
-//! of NVML and for `check`.
+//! The recovery actions of GPUs that the driver requests: the one table for XID 154 of the kernel
+//! log, for field 230 of NVML and for `check`.
 //!
 //! The numbers are those of `nvmlDeviceGpuRecoveryAction_t`: 0 to 5 in nvml.h (NVIDIA/go-nvml,
 //! gen/nvml/nvml.h), 6 and 7 in `DeviceGpuRecoveryAction` of NVIDIA/cuda-python. The line of XID
-//! 154 has the same number and words beside it, which are others with every driver (`PF FLR`, `GPU
-//! Reset Required`); a few drivers print the words alone.
+//! 154 has the same number and a wording that differs between drivers (`PF FLR`, `GPU Reset
+//! Required`); a few drivers print only the wording.
 
 use stepwatch_wire::conditions::Remedy;
 
 use super::catalogue::Level;
 
-/// What resets a GPU. What lets go of the driver comes first: it refuses a reset, and to be
-/// unloaded, while the exporter has it open.
+/// The command that resets a GPU. It first makes the exporter release the driver, which refuses a
+/// reset or an unload while it is open.
 pub const RESET: &str = "reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)";
-/// As many numbers as the driver may use for actions.
+/// The largest number that the driver may use for an action.
 pub const MAX_NUMBER: u32 = 255;
 
-/// An action on a GPU that the driver asks for.
+/// A recovery action of a GPU that the driver requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecoveryAction {
-    /// Value of the label `action`.
+    /// The value of the label `action`.
     pub name: &'static str,
     pub level: Level,
     pub remedy: Remedy,
-    /// What the driver wants, for the person who reads the event.
+    /// The driver's request, for the reader of the event.
     pub hint: &'static str,
-    /// What to do on the node, for the person who reads the result of `check`.
+    /// The advice for the reader of `check`'s result.
     pub advice: &'static str,
 }
 
-/// By the driver's number.
+/// The index is the driver's number.
 pub static ALL: [RecoveryAction; 8] = [
     RecoveryAction {
         name: "none",
@@ -66,7 +66,7 @@ pub static ALL: [RecoveryAction; 8] = [
         hint: "The driver wants the GPU drained and reset: at the end of the job, until then it works with less",
         advice: "let jobs on the node end, then reset the GPU",
     },
-    // The GPU is well; what is not is the domain that it shares memory with over NVLink.
+    // The GPU is healthy, but not the domain with which it shares memory over NVLink.
     RecoveryAction {
         name: "recover_imex_domain",
         level: Level::Error,
@@ -92,7 +92,7 @@ pub static ALL: [RecoveryAction; 8] = [
 
 const REBOOT: &str = "reboot the node before the next job";
 
-/// An action with a number that came after us.
+/// An action with a number that is newer than this program.
 static UNKNOWN: RecoveryAction = RecoveryAction {
     name: "unknown",
     level: Level::Error,
@@ -101,9 +101,9 @@ static UNKNOWN: RecoveryAction = RecoveryAction {
     advice: "follow its driver's documentation",
 };
 
-/// No job needs a reset for it.
+/// The number of no action.
 pub const NONE: u32 = 0;
-/// A GPU that answers nothing before it is reset has this action.
+/// The number of a reset, which a GPU needs that does not answer.
 pub const GPU_RESET: u32 = 1;
 
 const UNKNOWN_NAME: &str = "action_";
@@ -113,7 +113,7 @@ pub fn by_number(number: u32) -> &'static RecoveryAction {
     usize::try_from(number).ok().and_then(|number| ALL.get(number)).unwrap_or(&UNKNOWN)
 }
 
-/// The action by the value of the label.
+/// The action with this value of the label.
 pub fn by_name(name: &str) -> &'static RecoveryAction {
     ALL.iter().find(|action| action.name == name).unwrap_or(&UNKNOWN)
 }
@@ -126,9 +126,9 @@ pub fn name(number: u32) -> String {
     }
 }
 
-/// The number that the line of an XID 154 asks for, if it can be read: `GPU recovery action changed
-/// from 0x0 (None) to 0x1 (GPU Reset Required)`. The number counts, and the words where there is
-/// none that is known.
+/// The number that the line of an XID 154 requests, if it can be parsed: `GPU recovery action
+/// changed from 0x0 (None) to 0x1 (GPU Reset Required)`. An unknown number is replaced by that of
+/// the words.
 pub(super) fn number_in(line: &str) -> Option<u32> {
     let (_, to) = line.split_once(" to 0x").or_else(|| line.rsplit_once(" to "))?;
     let (number, words) = to.split_once('(').unwrap_or((to, to));
@@ -137,7 +137,7 @@ pub(super) fn number_in(line: &str) -> Option<u32> {
     known.or_else(|| by_words(words)).or(number.filter(|number| *number <= MAX_NUMBER))
 }
 
-/// Words of the driver, the more special ones first.
+/// Words of the driver with their numbers, the more specific ones first.
 const WORDS: &[(&str, u32)] = &[
     ("imex", 5),
     ("bus reset", 6),
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!((by_number(NONE).remedy, by_number(GPU_RESET).remedy), (Remedy::None, Remedy::ResetGpu));
     }
 
-    /// Lines of drivers 535 to 580, from public reports: NVIDIA/NVSentinel (csv_test.go), and
+    /// Lines of drivers 535 to 580 from public reports: NVIDIA/NVSentinel (csv_test.go), and
     /// reports of users of the open driver.
     #[test]
     fn the_line_of_an_xid_154() {
@@ -191,7 +191,7 @@ mod tests {
             ("0x3.", 3),
             ("0x1 (Whatever it may be called to morrow)", 1),
             ("0x9", 9),
-            // The words, where the number is none of those that are known.
+            // The words count if the number is unknown.
             ("0x9 (Recover IMEX Domain)", 5),
             ("0x9 (Something new)", 9),
         ] {

@@ -8,7 +8,7 @@ use stepwatch_wire::{Event, Kind};
 
 const UUID: &str = "GPU-3c6e8a4b-9d2f-4a51-8e07-5b1f2c3d4e5f";
 
-/// A machine made of files.
+/// A node whose system files are in a directory.
 struct Machine {
     dir: tempfile::TempDir,
     sequence: u64,
@@ -59,14 +59,14 @@ impl Machine {
     }
 }
 
-/// An exporter that starts; it is not asked to wait within a pass.
+/// Starts an exporter whose passes do not wait.
 fn start(bench: &Bench) -> KernelLogReader {
     let mut reader = KernelLogReader::new(&Config { interval: Period::millis(0), ..Config::default() });
     assert!(matches!(reader.probe(&bench.context()).unwrap(), Support::Supported(_)));
     reader
 }
 
-/// Waits until what the reader has read so far is on disk.
+/// Waits until the state of the reader is on disk.
 fn saved(reader: &mut KernelLogReader, bench: &Bench) {
     let open = reader.open.as_mut().unwrap();
     (open.saved, open.unsaved) = (None, true);
@@ -131,7 +131,7 @@ fn a_restart_neither_loses_nor_doubles() {
     first.collect(&mut reader);
     saved(&mut reader, &first);
     drop(reader);
-    // While no exporter runs.
+    // These are logged while no exporter runs.
     m.xid(79);
     m.xid(45);
     let mut reader = start(&second);
@@ -158,7 +158,7 @@ fn a_crash_before_the_save_counts_again_from_there() {
     assert_eq!(first.collect(&mut reader).get(&XIDS, &[UUID, "79"]), Some(1.0));
     std::mem::forget(reader.open.as_mut().unwrap().lock.take());
     drop(reader);
-    // The lock died with the process.
+    // The lock ends with the process.
     std::fs::remove_file(m.dir.path().join("state").join(LOCK_FILE)).unwrap();
     let mut reader = start(&second);
     let out = second.collect(&mut reader);
@@ -264,7 +264,8 @@ fn no_log_is_unsupported_and_one_that_may_not_be_read_reports_what_to_do() {
     let mut reader = KernelLogReader::new(&Config::default());
     let absent = reader.probe(&bench(m.dir.path().join("absent")).context()).unwrap();
     assert!(matches!(absent, Support::Unsupported(why) if why.contains("mount that of the host")));
-    // As the kernel answers a process without the capability; root, who runs some tests, has it.
+    // The kernel gives this error to a process without the capability; root, who runs some tests,
+    // has it.
     let error = io::Error::from(rustix::io::Errno::PERM);
     let said = refused(Path::new("/dev/kmsg"), error).unwrap_err().to_string();
     let helps = ["/dev/kmsg", "CAP_SYSLOG", "privileged: true"];
@@ -307,7 +308,7 @@ fn a_pipe_is_waited_for() {
     bench.collect(&mut reader);
     let writer = std::thread::spawn(move || {
         pipe.write_all(b"4,9,5,-;NVRM: Xid (PCI:0000:3b:00): 79, x\n").unwrap();
-        // Its end hangs the pipe up, which ends the pass.
+        // The end of the process hangs up the pipe, which ends the pass.
     });
     let out = bench.collect(&mut reader);
     writer.join().unwrap();
@@ -316,14 +317,14 @@ fn a_pipe_is_waited_for() {
 }
 
 proptest::proptest! {
-    /// A message of several lines is one record, with what belongs to it in lines of its own.
+    /// A message of several lines is one record, with further fields in lines of their own.
     #[test]
     fn every_error_of_a_record_of_several_lines_is_counted(
         xids in proptest::collection::vec(written(), 0..5),
         between in "[a-z ]{0,9}",
         belongs in proptest::collection::vec("[A-Z]{1,9}=[+a-z0-9:.]{0,12}", 0..3),
     ) {
-        // As the kernel escapes bytes that are not printable, and its own escape character.
+        // The kernel escapes unprintable bytes and its own escape character like this.
         let escaped = |line: String| {
             let byte = |b: u8| match b {
                 b' '..=b'~' if b != b'\\' => char::from(b).to_string(),

@@ -1,4 +1,4 @@
-//! Turns records of the log into counts, and into the events that are worth publishing.
+//! Converts records of the log into counts and events.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,49 +14,48 @@ use super::patterns::{Pattern, Report};
 use super::record::Record;
 use crate::roots::Roots;
 
-/// Records within which the lines of one message of the driver stand.
+/// The most records over which one message of the driver spreads its lines.
 const WINDOW: u64 = 3;
-/// Records of a priority below this one (warnings and worse) are checked for messages that this
-/// node has never logged before.
+/// Records below this priority number (warnings and worse) are checked for messages that this node
+/// has never logged before.
 const WORST: usize = 5;
-/// Events of one kind of one device that are published within [`BURST_SECONDS`]; further ones are
-/// only counted.
+/// The most events of one kind and device that are published within [`BURST_SECONDS`]; further ones
+/// are only counted.
 const BURST: u32 = 10;
 const BURST_SECONDS: f64 = 60.0;
-/// Pairs of kind and device whose events are limited separately.
+/// The most pairs of kind and device whose events are limited separately.
 const MAX_BURSTS: usize = 1024;
-/// A value of [`Tracker::publish_from`]: no record is published yet, because this is the first
-/// start since the boot.
+/// The value of [`Tracker::publish_from`] before any record is published, at the first start since
+/// boot.
 pub(super) const NOT_YET: u64 = u64::MAX;
-/// A condition that still holds is published again at this interval.
+/// Seconds between repeated events of a condition that still holds.
 const AGAIN_SECONDS: f64 = 600.0;
-/// A condition that the kernel has not logged again for this long is over. The kernel logs no end
-/// when the waiting process was killed, when a file system was unmounted by force or when its disk
-/// was taken out, and it drops lines in a storm. An incident must not stay open until the next
-/// boot. A server is seldom away for longer. Other collectors report, for as long as it lasts, a
-/// mount that does not answer, a Lustre connection that is down and a file system that cannot be
-/// written.
+/// Seconds after which a condition that the kernel has not logged again is over. The kernel logs no
+/// end if the waiting process was killed, a file system was unmounted by force or its disk was
+/// removed, and it drops lines in a storm. An incident must not stay open until the next boot.
+/// Servers are seldom away for longer. Other collectors report, as long as they last, mounts that
+/// do not answer, Lustre connections that are down and file systems that cannot be written.
 pub(super) const HOLDS_SECONDS: f64 = 6.0 * 3600.0;
-/// The condition of a Lustre target that cannot be reached.
+/// The condition of an unreachable Lustre target.
 pub(super) const LUSTRE: &str = NodeCondition::LustreStall.name();
 
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
     pub(super) counts: Counts,
     pub(super) known: KnownMessages,
-    /// New messages are learned without being counted.
+    /// Whether new messages are stored without being counted.
     pub(super) learning: bool,
-    /// Records from this sequence number on are published. Those before it were published already,
-    /// or are too old.
+    /// The first sequence number that is published. Earlier records were published already, or are
+    /// too old.
     pub(super) publish_from: u64,
     pub(super) events: Vec<Event>,
-    /// An XID named a PCI address that belongs to no known GPU.
+    /// Whether an XID named a PCI address of no known GPU.
     pub(super) stranger: bool,
     overwritten: bool,
     oom: Option<Oom>,
-    /// Which GPU the lines of the driver are about, and up to which record.
+    /// The GPU of the driver's current message, and the last record that may belong to it.
     about: Option<(String, u64)>,
-    /// When the burst of each key began, and how many of its events were published.
+    /// For each key, when its burst began, and how many of its events were published.
     bursts: HashMap<String, (f64, u32)>,
 }
 
@@ -66,15 +65,15 @@ impl Tracker {
         Self { counts, publish_from, ..Self::default() }
     }
 
-    /// The log was overwritten before it was read; the next record shows by how much.
+    /// Records that the log was overwritten; the next record shows by how much.
     pub(super) fn overwritten(&mut self) {
         self.overwritten = true;
     }
 
-    /// Takes in what the log gave; one that was taken in before does nothing.
+    /// Evaluates a record. One that was evaluated before is ignored.
     pub(super) fn take(&mut self, bytes: &[u8], roots: &Roots, time: impl FnOnce(u64) -> f64) {
         let Some(record) = Record::parse(bytes) else {
-            // In a plain file, continuation lines come as separate records.
+            // In a plain file, continuation lines are separate records.
             self.counts.malformed += u64::from(!bytes.starts_with(b" ") && !bytes.is_empty());
             return;
         };
@@ -98,7 +97,7 @@ impl Tracker {
         }
     }
 
-    /// Whether the line means something.
+    /// Evaluates a line. Returns whether a pattern matched.
     fn line(&mut self, at: LogLine<'_>) -> bool {
         let Some(found) = lines::recognise(at.text) else { return false };
         match found {
@@ -166,7 +165,7 @@ impl Tracker {
             events::of_gpu(&mut event, self.counts.gpu(&pci));
         }
         match pattern.report() {
-            // A condition without a device cannot be matched with its end: it would never be over.
+            // Without a device, a condition cannot be matched with its end, so it would never end.
             Report::Begin { .. } if facts.device.is_empty() => {}
             Report::Begin { condition, .. } => {
                 if let Some(held) = self.counts.holds(condition.name(), facts.device) {
@@ -202,8 +201,8 @@ impl Tracker {
     }
 
     /// Publishes the hardware error that ended the previous boot. The kernel logs it before any
-    /// program can read the log, so it is published on the first start too. Several are published
-    /// as one.
+    /// program can read the log, so it is published on the first start too. Several errors are
+    /// published as one.
     fn previous_boot(&mut self, facts: &Facts<'_>, at: LogLine<'_>) {
         let pattern = Pattern::CperPreviousBoot;
         let published = self.publish_from != NOT_YET && at.sequence < self.publish_from;
@@ -240,8 +239,8 @@ impl Tracker {
         }
     }
 
-    /// Counts a message of the kernel itself that this node has never logged before, and publishes
-    /// it: the alerter knows whether it is odd among the other nodes.
+    /// Counts and publishes a message of the kernel that this node has never logged before. The
+    /// alerter finds out whether it is unusual among the nodes.
     fn novelty(&mut self, record: &Record<'_>, at: LogLine<'_>) {
         let priority = usize::from(record.priority);
         if priority >= WORST || record.facility != 0 {
@@ -254,7 +253,7 @@ impl Tracker {
                 let event = events::unknown(at, message, &template);
                 self.publish(event, at);
             }
-            // A kernel that logs new messages without end must not fill our log as well.
+            // A kernel that endlessly logs new messages must not fill this program's log.
             if !self.known.full() {
                 tracing::info!(
                     message = message.trim(),
@@ -283,12 +282,12 @@ impl Tracker {
         });
     }
 
-    /// Takes in which imports of the Lustre client were up at `asked`, by their names in the log.
+    /// Applies the states of the Lustre client's imports at `asked`, by their names in the log.
     pub(super) fn imports(&mut self, now: f64, asked: f64, up: &BTreeMap<String, bool>) {
         let Self { counts, events, .. } = self;
         counts.held.retain_mut(|held| {
             let Some(up) = up.get(&held.device).filter(|_| held.name == LUSTRE) else { return true };
-            // What was logged after the question is newer than the answer.
+            // A line after the query is newer than its answer.
             if *up && held.said.is_some_and(|said| said < asked) {
                 let why = "the connection to the Lustre server is back";
                 events.extend(held.told.map(|_| events::over(now, held, why)));

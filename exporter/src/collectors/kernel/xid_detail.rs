@@ -1,5 +1,5 @@
-//! What the line of an XID says beyond its number: which link, which multiprocessor, which unit of
-//! NVLink, and what that means.
+//! Parses the further contents of an XID's line: the link, the multiprocessor or the unit of
+//! NVLink, and their meaning.
 //!
 //! ```text
 //! 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x00000000 0x00000000 ...)
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The tables are NVIDIA's: "XID 144-150 Decode" of the Xid catalog
-//! (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), as leptonai/gpud reads it
-//! (catalog_generated.go), and the registers of XID 74 as NVIDIA/NVSentinel judges them
+//! (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), as parsed by leptonai/gpud
+//! (catalog_generated.go), and the registers of XID 74 as interpreted by NVIDIA/NVSentinel
 //! (docs/configuration/health-events-analyzer.md).
 
 use std::borrow::Cow;
@@ -19,21 +19,21 @@ use stepwatch_wire::conditions::Remedy;
 
 use super::catalogue::Level;
 
-/// What could be read of a line; empty for most codes.
+/// The parsed contents of a line; empty for most codes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Detail<'a> {
-    /// Number of the NVLink.
+    /// The number of the NVLink.
     pub(super) link: Option<u32>,
-    /// Unit of the NVLink that reports the error, in the driver's words.
+    /// The unit of the NVLink that reports the error, in the driver's words.
     pub(super) unit: Option<&'a str>,
     pub(super) sm: Option<Sm>,
-    /// How serious this one is, and what to do, where the line decides it.
+    /// The level and the action, if the line decides them.
     pub(super) verdict: Option<(Level, Remedy)>,
-    /// What to do, for a person.
+    /// The advice for a person.
     pub(super) hint: Option<Cow<'static, str>>,
 }
 
-/// A multiprocessor of the GPU: the same one over several jobs is a sign of broken hardware.
+/// A multiprocessor of the GPU. Errors of the same one in several jobs indicate broken hardware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sm {
     pub(super) gpc: u32,
@@ -41,7 +41,7 @@ pub(super) struct Sm {
     pub(super) sm: u32,
 }
 
-/// NVLink 5.
+/// The XIDs of NVLink 5.
 const NVLINK5: std::ops::RangeInclusive<u32> = 144..=150;
 const NVLINK: u32 = 74;
 const GRAPHICS: u32 = 13;
@@ -56,7 +56,7 @@ pub(super) fn decode(code: u32, line: &str) -> Detail<'_> {
 }
 
 impl Detail<'_> {
-    /// Where in the GPU it happened, for a person: `, link 9 (NETIR_LINK_EVT)`.
+    /// The place of the error in the GPU, for a text: `, link 9 (NETIR_LINK_EVT)`.
     pub(super) fn place(&self) -> String {
         let link = self.link.map(|link| format!(", link {link}")).unwrap_or_default();
         let unit = self.unit.map(|unit| format!(" ({unit})")).unwrap_or_default();
@@ -65,7 +65,7 @@ impl Detail<'_> {
     }
 }
 
-/// `(GPC 1, TPC 3, SM 0)`
+/// Parses `(GPC 1, TPC 3, SM 0)`.
 fn sm(line: &str) -> Option<Sm> {
     let (_, rest) = line.split_once("(GPC ")?;
     let (place, _) = rest.split_once(')')?;
@@ -74,7 +74,7 @@ fn sm(line: &str) -> Option<Sm> {
     Some(Sm { gpc: gpc.parse().ok()?, tpc: tpc.parse().ok()?, sm: sm.parse().ok()? })
 }
 
-/// What the registers of an XID 74 mean.
+/// The meaning of the registers of an XID 74.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Unexpected,
@@ -96,7 +96,7 @@ impl Cause {
     }
 }
 
-/// Number of the register, its bits, and what they mean.
+/// The number of a register, its bits, and their meaning.
 const BITS: &[(usize, u32, Cause)] = &[
     (0, 1 << 1 | 1 << 20, Cause::Unexpected),
     (0, 1 << 4 | 1 << 5, Cause::Parity),
@@ -109,10 +109,10 @@ const BITS: &[(usize, u32, Cause)] = &[
     (3, u32::MAX, Cause::Unexpected),
     (4, u32::MAX, Cause::Hardware),
 ];
-/// Registers in the line.
+/// The number of registers in the line.
 const REGISTERS: usize = 7;
 
-/// `link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)`
+/// Parses `link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)`.
 fn nvlink(line: &str) -> Option<Detail<'_>> {
     let (_, rest) = line.split_once(" link ")?;
     let (link, registers) = rest.split_once('(')?;
@@ -133,16 +133,16 @@ fn hex(number: &str) -> Option<u32> {
     u32::from_str_radix(number.strip_prefix("0x")?, 16).ok()
 }
 
-/// What NVIDIA wants done at once.
+/// The immediate action that NVIDIA recommends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     None,
     Reset,
-    /// What the XID 154 beside it asks for.
+    /// The action of the accompanying XID 154.
     Follow154,
 }
 
-/// What is to be looked at afterwards.
+/// The part to inspect afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
     Nothing,
@@ -176,7 +176,7 @@ impl Look {
     }
 }
 
-/// One row of the table: XID, unit, sub-codes, error statuses, and what to do.
+/// A row of the table: XID, unit, sub-codes, error statuses, action and inspection.
 type Rule = (u32, &'static str, &'static [u32], &'static [u32], Action, Look);
 
 static RULES: &[Rule] = &[
@@ -237,12 +237,12 @@ const SAME: &[(&str, &str)] = &[
     ("TLW_TX_PIPE1", "TLW_TX"),
 ];
 
-/// `RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000082 0x00000040 ...)`. A line that the table does not
-/// have is judged by its words.
+/// Parses `RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000082 0x00000040 ...)`. A line that is not in
+/// the table is judged by its words.
 fn nvlink5(code: u32, line: &str) -> Detail<'_> {
     let unit = line.split_whitespace().next().filter(|word| is_unit(word));
     let rest = line.split_once("Link ").map(|(_, rest)| rest.trim_start());
-    // -1 is an error of no one link.
+    // -1 means that the error concerns no single link.
     let link = rest.and_then(|rest| rest.split([' ', '(']).next()?.parse().ok());
     let rule = unit.and_then(|unit| {
         let (_, words) = rest?.split_once('(')?;
@@ -267,7 +267,7 @@ fn is_unit(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// The sub-code is in six bits of the first word.
+/// The row for a line. The sub-code is in six bits of the first word.
 fn rule(code: u32, unit: &str, info: u32, status: u32) -> Option<&'static Rule> {
     let unit = SAME.iter().find(|(other, _)| *other == unit).map_or(unit, |(_, unit)| unit);
     let subcode = info >> 20 & 0x3f;
@@ -329,7 +329,7 @@ mod tests {
                 Some(RESET),
                 "connectors",
             ),
-            // The table knows better than the word.
+            // The table overrides the word.
             (
                 145,
                 "RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000082 0x00000040 0x00000000 0x00000000 0x00000000 0x00000000)",
@@ -398,8 +398,8 @@ mod tests {
         }
     }
 
-    /// A line of NVIDIA/NVSentinel (csv_test.go); what the bits mean by its
-    /// docs/configuration/health-events-analyzer.md.
+    /// The line is from NVIDIA/NVSentinel (csv_test.go), the meaning of its bits from
+    /// docs/configuration/health-events-analyzer.md there.
     #[test]
     fn registers_of_an_nvlink_before_the_fifth_generation() {
         let line = |registers: &str| format!("NVLink: fatal error detected on link 14({registers})");
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(decode(74, "Channel 0x23, MMU Fault"), Detail::default());
     }
 
-    /// Lines of NVIDIA/NVSentinel (csv_test.go).
+    /// The lines are from NVIDIA/NVSentinel (csv_test.go).
     #[test]
     fn the_multiprocessor_of_a_graphics_exception() {
         let line = "Graphics SM Warp Exception on (GPC 1, TPC 3, SM 0): Out Of Range Address";

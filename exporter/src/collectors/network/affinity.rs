@@ -1,11 +1,11 @@
-//! Which NIC is near which GPU, and which rail a NIC is: so that an alert says "rail 3" and a
-//! throttled pair of GPU and NIC is found by a join.
+//! The distance between NICs and GPUs, and the rail of each NIC, so that an alert can say "rail 3"
+//! and a join finds a throttled pair of GPU and NIC.
 //!
-//! The distance comes from the tree of `/sys/devices`, whose folders are the PCI bridges above a
-//! device, and from NUMA nodes. Rails are counted over the fabric's NICs in the order of the bus; a
-//! NIC that is lost keeps its number (`rails`), so that the others do not move up. `rdma` decides
-//! which ports are of the fabric, and not excluded, of the management network or never cabled.
-//! Nothing is measured here: use `nccl-tests` to find out what a path can carry.
+//! The distance comes from the tree of `/sys/devices`, whose directories are the PCI bridges above
+//! a device, and from NUMA nodes. Rails are numbered over the fabric's NICs in the order of the
+//! bus; a lost NIC keeps its number (`rails`), so that those of the others stay. `rdma` decides
+//! which ports belong to the fabric rather than being excluded, for management or never cabled.
+//! Nothing is measured here: use `nccl-tests` for the bandwidth of a path.
 
 mod rails;
 
@@ -44,24 +44,24 @@ pub static RAIL: Family = Family::gauge(
 
 pub static FAMILIES: &[&Family] = &[&AFFINITY, &RAIL];
 
-/// Name of what is remembered.
+/// The name of the saved state.
 const STATE_NAME: &str = "affinity";
-/// A state in which only times changed is saved this often.
+/// Seconds between saves if only times have changed.
 const SAVE_SECONDS: f64 = 3600.0;
-/// More NICs than any node has.
+/// The most NICs of a node.
 const MAX_NICS: usize = 64;
-/// Where the kernel shows RDMA devices.
+/// The directory of RDMA devices in sysfs.
 const RDMA: &str = "class/infiniband";
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
-    /// NICs of the fabric, in the order of their rails; found when empty.
+    /// NICs of the fabric in the order of their rails; detected if empty.
     pub rails: Vec<String>,
-    /// NICs that are not of the fabric: storage, management. `*` stands for anything.
+    /// Patterns with `*` of NICs that are not part of the fabric, such as storage and management.
     pub exclude: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ pub struct AffinityReader {
     rails: Vec<String>,
     exclude: Vec<glob::Pattern>,
     rdma: rdma::RdmaReader,
-    /// The known rails; `None` until the first look.
+    /// The known rails; `None` before the first pass.
     known: Option<Rails>,
     saved_at: f64,
     failing: bool,
@@ -96,11 +96,11 @@ pub struct AffinityReader {
 struct Nic {
     name: String,
     place: Place,
-    /// Make and model, which distinguish the fabric's NICs from the others.
+    /// Make and model, which distinguish the fabric's NICs from others.
     model: String,
-    /// Empty where there is none.
+    /// The GUID; empty if there is none.
     guid: String,
-    /// Whether it is an RDMA device, and no interface of Ethernet.
+    /// Whether the device is an RDMA device rather than an Ethernet interface.
     rdma: bool,
 }
 
@@ -120,13 +120,13 @@ impl AffinityReader {
         }
     }
 
-    /// The fabric. A node with GPUs and without RDMA devices has its Ethernet for one.
+    /// The NICs of the fabric. If a node with GPUs has no RDMA devices, its Ethernet is the fabric.
     fn fabric(&mut self, cx: &Context<'_>) -> Result<Vec<Railed>, CollectError> {
         let mut nics = self.nics(cx.roots, RDMA);
         let mut roles = None;
         if nics.is_empty() && !inventory(cx.roots).is_empty() {
-            // While the drivers of RDMA devices are loaded anew there are none; what is left is for
-            // management.
+            // While drivers of RDMA devices are reloaded there are none, and the remaining
+            // interfaces are for management.
             if !self.remembers_rdma(cx) {
                 nics = self.nics(cx.roots, "class/net");
             }
@@ -140,7 +140,7 @@ impl AffinityReader {
         let state = cx.roots.state.as_deref();
         let mut known = self.known.take().unwrap_or_else(|| persisted_state::load(state, STATE_NAME));
         let before = known.clone();
-        // A NIC that was of the fabric stays so, even if no state remembers that it was ever up.
+        // A NIC of the fabric stays in it, even if no saved state shows that it was ever up.
         let (nics, apart): (Vec<Nic>, Vec<Nic>) =
             nics.into_iter().partition(|nic| match roles.as_ref().map(|roles| roles.get(&nic.name)) {
                 None | Some(Some(Role::Fabric)) => true,
@@ -173,7 +173,7 @@ impl AffinityReader {
         let names = roots::list(&dir).unwrap_or_default();
         let wanted = |name: &String| {
             let device = dir.join(name).join("device");
-            // No virtual function: it shares the cable of its physical one.
+            // Virtual functions are left out, because they share the cable of the physical one.
             device.exists()
                 && !device.join("physfn").exists()
                 && !self.exclude.iter().any(|p| p.matches(name))
@@ -192,7 +192,7 @@ impl AffinityReader {
     }
 }
 
-/// The NICs of the most frequent model, counting those that are gone too, and the others: the
+/// Separates the NICs of the most frequent model, missing ones included, from the others: the
 /// fabric has one NIC for each GPU or two, storage and management have fewer of another model.
 fn of_most(nics: Vec<Nic>, known: &Rails) -> (Vec<Nic>, Vec<Nic>) {
     let mut count = BTreeMap::<String, usize>::new();
@@ -231,7 +231,7 @@ impl Collector for AffinityReader {
 }
 
 impl Nic {
-    /// Empty if the firmware does not give it.
+    /// The NUMA node; empty if the firmware does not give it.
     fn numa(&self) -> String {
         self.place.numa_node.map(|n| n.to_string()).unwrap_or_default()
     }
@@ -259,7 +259,7 @@ mod tests {
             symlink(self.0.path().join(to), at).unwrap();
         }
 
-        /// The address of a device is the last part of its path.
+        /// Adds a GPU. Its PCI address is the last part of its path.
         fn gpu(&self, n: u32, path: &str, numa: i32) -> String {
             let pci = path.rsplit('/').next().unwrap();
             let uuid = format!("GPU-0000000{n}-0000-0000-0000-000000000000");
@@ -310,7 +310,7 @@ mod tests {
         AffinityReader::new(config, &rdma::Config::default())
     }
 
-    /// NICs with their rails, in order.
+    /// The NICs with their rails, in order.
     fn rails(page: &Samples) -> Vec<String> {
         let rows = page.iter().filter(|s| s.family.name == RAIL.name);
         let mut rails: Vec<String> =
@@ -321,7 +321,8 @@ mod tests {
 
     const SWITCH: &str = "pci0000:15/0000:15:01.0/0000:16:00.0";
 
-    /// Two sockets; a switch with a GPU and a NIC, one below another switch, and a NIC for storage.
+    /// A node with two sockets: a switch with a GPU and a NIC, a nested switch, and a NIC for
+    /// storage.
     fn node() -> (Node, [String; 2]) {
         let node = Node(tempfile::tempdir().unwrap());
         let near = node.gpu(0, &format!("{SWITCH}/0000:17:00.0/0000:18:00.0"), 0);
@@ -365,13 +366,13 @@ mod tests {
         bench.collect(&mut reader);
         std::fs::remove_file(node.0.path().join("sys/class/infiniband/mlx5_1")).unwrap();
         assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_0", "2 mlx5_9"]);
-        // The reboot after it, after which the kernel also numbers the others anew.
+        // After the reboot, the kernel has renumbered the others too.
         std::fs::remove_file(node.0.path().join("sys/class/infiniband/mlx5_9")).unwrap();
         node.nic("mlx5_1", "pci0000:50/0000:50:01.0/0000:51:00.0", 0, "MT_CX7");
         let mut reader = self::reader(&Config::default());
         assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_0", "2 mlx5_1"]);
-        // One that is down after it keeps its rail as well, even if no state remembers that it was
-        // ever up.
+        // A NIC that is down afterwards keeps its rail as well, even if no saved state shows that
+        // it was ever up.
         node.port("mlx5_1", "pci0000:50/0000:50:01.0/0000:51:00.0", ["1: DOWN", "2: Polling"]);
         let mut reader = self::reader(&Config::default());
         assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_0", "2 mlx5_1"]);

@@ -1,8 +1,8 @@
 //! Bonded interfaces: whether all of their links carry traffic. A bond that lost one of two links
-//! is up, at half its speed, and the next link that fails takes the node away.
+//! is up at half its speed, and the next failure disconnects the node.
 //!
-//! Files are those of Documentation/networking/bonding.rst and drivers/net/bonding/bond_sysfs.c and
-//! bond_sysfs_slave.c of torvalds/linux.
+//! The files are described in Documentation/networking/bonding.rst and in
+//! drivers/net/bonding/bond_sysfs.c and bond_sysfs_slave.c of torvalds/linux.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ pub static FAILURES: Family = Family::counter(
 
 pub static FAMILIES: &[&Family] = &[&INFO, &LINKS, &LINK_UP, &FAILURES];
 
-/// Bonds of one node, and links of one bond.
+/// The most bonds of one node, and the most links of one bond.
 const MAX_BONDS: usize = 32;
 const MAX_LINKS: usize = 16;
 
@@ -55,7 +55,7 @@ const MAX_LINKS: usize = 16;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
     /// A link that is down is reported after this long.
@@ -87,11 +87,11 @@ pub fn rhythm(config: &Config) -> Rhythm {
 pub struct BondsReader {
     grace: Duration,
     conditions: Conditions,
-    /// Since when a link of the bond is down.
+    /// When a link of each bond went down.
     since: BTreeMap<String, Instant>,
 }
 
-/// A bond at one moment.
+/// The state of a bond.
 #[derive(Debug, PartialEq, Eq)]
 struct Bond {
     name: String,
@@ -186,12 +186,12 @@ fn event(name: &str, text: String, all: bool) -> Event {
 
 fn bonds(roots: &Roots) -> Vec<Bond> {
     let class = roots.sys("class/net");
-    // `bonding_masters` lists them, blanks between.
+    // `bonding_masters` lists the bonds, separated by blanks.
     let names = roots::read(&class.join("bonding_masters")).unwrap_or_default();
     let bond = |name: &str| {
         let text = |file: &str| roots::read(&class.join(name).join("bonding").join(file)).unwrap_or_default();
         let links = text("slaves");
-        // `802.3ad 4`: the name and the number.
+        // The file has the name and the number, such as `802.3ad 4`.
         let mode = text("mode").split(' ').next().unwrap_or_default().to_owned();
         let links = links.split_whitespace().take(MAX_LINKS).map(|link| {
             let of = |file: &str| roots::read(&class.join(link).join("bonding_slave").join(file));

@@ -1,9 +1,8 @@
-//! Ethernet interfaces, from `/sys/class/net`: traffic, errors, speed and links that come and go.
+//! Ethernet interfaces, from `/sys/class/net`: traffic, errors, speed and changes of the link.
 //!
-//! Only interfaces with a device behind them: bridges, bonds, tunnels and the many veth pairs of a
-//! container host have no cable. InfiniBand is read elsewhere. The driver's further counters, of
-//! pauses above all, are in `driver`; `judge` publishes links that go down, drop, flap or slow
-//! down.
+//! Only interfaces with a device are read: bridges, bonds, tunnels and the many veth pairs of a
+//! container host have no cable. InfiniBand is read elsewhere. `driver` reads the driver's further
+//! counters, mainly of pauses; `judge` publishes links that go down, drop, flap or slow down.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -40,7 +39,7 @@ const DEVICE: &[&str] = &["device"];
 macro_rules! nic_counters {
     ($($id:ident $file:literal $name:literal $unit:literal $help:literal;)*) => {
         $(pub static $id: Family = Family::counter($name, $unit, DEVICE, $help);)*
-        /// Files under `statistics/` and what they are.
+        /// Files under `statistics/` and their families.
         static STATISTICS: &[(&str, &Family)] = &[$(($file, &$id)),*];
         pub static FAMILIES: &[&Family] = &[&UP, &ADMIN_UP, &SPEED, &MTU, &CARRIER, &CONDITION, &INFO, &STATS, &DRIVER, &LEFT_OUT, $(&$id),*];
     };
@@ -93,34 +92,33 @@ pub static CONDITION: Family = Family::gauge(
 )
 .unless_zero();
 
-/// `type` of an Ethernet interface.
+/// The `type` of an Ethernet interface.
 const ARPHRD_ETHER: u32 = 1;
 const MAX_DEVICES: usize = 256;
-/// Interfaces whose files stay open from one pass to the next, a dozen each: a container may open a
-/// thousand in all, and a node whose cards are shared out as virtual functions has hundreds of
-/// interfaces.
+/// The most interfaces whose files stay open between passes, a dozen each. A container may open
+/// about a thousand files, and a node with virtual functions has hundreds of interfaces.
 const MAX_KEPT_OPEN: usize = 32;
-/// The identity of an interface is read again this often.
+/// Seconds after which the identity of an interface is read again.
 const IDENTITY_SECONDS: f64 = 10.0;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
-    /// Names to leave out; `*` stands for anything.
+    /// Patterns with `*` of names to leave out.
     pub exclude: Vec<String>,
-    /// Also bridges, bonds, veth pairs and the like.
+    /// Whether to include bridges, bonds, veth pairs and other virtual interfaces.
     pub include_virtual: bool,
-    /// Counters of drivers to keep; `*` stands for anything, and an empty list asks no driver.
+    /// Patterns with `*` of drivers' counters to keep; if empty, no driver is queried.
     pub ethtool: Vec<String>,
-    /// How often drivers are asked: it takes a command to the firmware.
+    /// The interval of queries to drivers, each of which is a command to the firmware.
     pub ethtool_interval: Period,
-    /// A link that is down for longer has dropped.
+    /// A link that is down for longer counts as dropped.
     pub drop_after: Period,
-    /// Errors that are too many, by name of the driver's counter, where the defaults do not fit.
+    /// Limits of errors by the driver's name of the counter, where the defaults do not fit.
     pub thresholds: BTreeMap<String, Threshold>,
 }
 
@@ -160,7 +158,7 @@ pub struct NicReader {
     include_virtual: bool,
     /// `/sys/class/net`; `None` until the first pass.
     class: Option<Dir>,
-    /// Everything of the class that is not left out by name.
+    /// All interfaces of the class that are not excluded by name.
     interfaces: BTreeMap<String, Interface>,
     drivers: Drivers,
     ask_every: f64,
@@ -168,7 +166,7 @@ pub struct NicReader {
     judge: Judge,
 }
 
-/// One interface at one moment, as far as it could be read.
+/// The state of one interface, as far as it could be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     pub device: String,
@@ -192,7 +190,7 @@ impl NicReader {
         }
     }
 
-    /// Brings what is known of the interfaces in line with those that there are.
+    /// Updates the known interfaces from those that exist.
     fn list(&mut self, now: f64, roots: &Roots) -> Result<(), CollectError> {
         let class = self.class.get_or_insert_with(|| Dir::new(roots.sys("class/net")));
         let path = class.path().to_owned();
@@ -249,26 +247,26 @@ impl NicReader {
     }
 }
 
-/// Those to read.
+/// The interfaces to read.
 fn wanted(interfaces: &BTreeMap<String, Interface>) -> impl Iterator<Item = (&String, &Interface)> {
     interfaces.iter().filter(|(_, interface)| interface.wanted).take(MAX_DEVICES)
 }
 
-/// An interface and what does not change of it while its driver is loaded.
+/// An interface, and its properties that do not change while its driver is loaded.
 #[derive(Debug, Default)]
 struct Interface {
-    /// Whether it is Ethernet, and has a device behind it if that is required.
+    /// Whether the interface is Ethernet, and has a device if that is required.
     wanted: bool,
     index: Option<u32>,
     mtu: Option<u64>,
     driver: String,
-    /// The device behind it, which may be on another bus than PCI.
+    /// The device of the interface, which may be on a bus other than PCI.
     parent: String,
     numa_node: String,
     dir: Dir,
     statistics: Dir,
     read_at: f64,
-    /// The speed that was read, and how often the carrier had changed by then.
+    /// The last speed that was read, and the number of carrier changes at that time.
     speed: Option<(i64, u64)>,
 }
 
@@ -279,7 +277,7 @@ impl Interface {
         let wanted = ethernet && (include_virtual || device.exists());
         let statistics = Dir::new(path.join("statistics"));
         if !wanted {
-            // A host of containers has a thousand of them: none is to be kept open.
+            // A host of containers has a thousand of these, so none is kept open.
             dir.reopen();
             return Self { wanted, dir, statistics, read_at: now, ..Self::default() };
         }
@@ -301,23 +299,25 @@ impl Interface {
         let dir = &mut self.dir;
         let link = link(dir, device.to_owned());
         if link.up.is_none() {
-            // It may have gone and come back as another device.
+            // Another device of the same name may have replaced the interface.
             self.read_at = f64::NEG_INFINITY;
         }
         let carrier_changes = dir.watch_number::<u64>("carrier_changes");
-        // The driver asks its firmware for the speed under the one lock of all interfaces, and a
-        // link loses its carrier for a new one.
+        // The driver queries its firmware for the speed under the one lock of all interfaces. The
+        // speed only changes when the carrier is lost.
         let known = self.speed.filter(|(_, at)| link.up == Some(true) && carrier_changes == Some(*at));
         let speed = known.map(|(speed, _)| speed).or_else(|| dir.read_number("speed"));
         self.speed = speed.zip(carrier_changes);
-        // Megabits; -1 stands for unknown, and reading it of a link that is down is an error.
+        // The speed is in megabits; -1 means unknown, and reading it while the link is down is an
+        // error.
         let speed = speed.filter(|s| *s > 0 && *s != 0xffff_ffff);
         let counted = dir.watch_number::<u64>("carrier_down_count");
         Looked {
             link,
             speed: speed.map(|megabits| megabits as f64 * 125_000.0),
             carrier_changes,
-            // Each loss is followed by a return; a kernel that counts losses separately is used.
+            // Each loss is followed by a return. A kernel that counts losses separately is
+            // preferred.
             downs: counted.or(carrier_changes.map(|n| n / 2)),
             statistics: STATISTICS.iter().map(|(file, _)| self.statistics.watch_number(file)).collect(),
         }
@@ -333,23 +333,22 @@ impl Interface {
         out.set(&INFO, &[device, &self.driver, self.pci(), &self.numa_node], 1u64);
     }
 
-    /// The PCI address, or nothing: the device of an interface may be one of another bus
-    /// (`virtio3`).
+    /// The PCI address, or empty: the device of an interface may be on another bus (`virtio3`).
     fn pci(&self) -> &str {
         Some(self.parent.as_str()).filter(|parent| topology::is_address(parent)).unwrap_or_default()
     }
 }
 
-/// Values of an interface that are used for more than one purpose.
+/// Values of an interface that are used for several purposes.
 #[derive(Debug)]
 struct Looked {
     link: Link,
-    /// Bytes a second.
+    /// The speed in bytes per second.
     speed: Option<f64>,
     carrier_changes: Option<u64>,
-    /// How often the carrier was lost.
+    /// How many times the carrier was lost.
     downs: Option<u64>,
-    /// In the order of [`STATISTICS`].
+    /// The values in the order of [`STATISTICS`].
     statistics: Vec<Option<u64>>,
 }
 
@@ -387,7 +386,7 @@ impl Collector for NicReader {
 
 fn link(dir: &mut Dir, device: String) -> Link {
     let admin_up = dir.watch("flags").and_then(|flags| is_set_up(&flags));
-    // Drivers that do not track the state report `unknown`; the carrier then decides.
+    // Drivers that do not track the state report `unknown`. Then the carrier decides.
     let up = match dir.watch("operstate").as_deref() {
         Some("up") => Some(true),
         None | Some("unknown") => dir.watch_number::<u8>("carrier").map(|c| c == 1),

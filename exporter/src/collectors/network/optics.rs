@@ -1,8 +1,8 @@
-//! Transceivers and cables in the Ethernet ports: how warm they are, how much light they get, and
-//! the alarms that they raise themselves. Light that fades shows days before the link goes down.
+//! Transceivers and cables in the Ethernet ports: their temperature, received light and alarms.
+//! Fading light shows days before the link goes down.
 //!
-//! Modules of InfiniBand ports are not read: their drivers give nothing of them to ethtool, and
-//! `mlxlink` reads the adapter's registers, which root alone may do.
+//! Modules of InfiniBand ports are not read: their drivers do not offer them to ethtool, and
+//! `mlxlink` reads the adapter's registers, which takes root.
 
 mod module;
 
@@ -67,23 +67,24 @@ pub static UNREADABLE: Family = Family::gauge(
 pub static FAMILIES: &[&Family] =
     &[&INFO, &TEMPERATURE, &SUPPLY, &RECEIVED, &SENT, &BIAS, &FLAG, &UNREADABLE];
 
-/// `type` of an Ethernet interface.
+/// The `type` of an Ethernet interface.
 const ARPHRD_ETHER: u32 = 1;
-/// Ports of one node.
+/// The most ports of one node.
 const MAX_DEVICES: usize = 64;
-/// Flags that are named in a sentence.
+/// The most flags that a text names.
 const NAMED: usize = 3;
-/// Looks after which an alarm that is still there is reported: a flag stays set until it is read,
-/// and the first look may find one of long ago.
+/// Passes after which a lasting alarm is reported: a flag stays set until it is read, so the first
+/// pass may find an old one.
 const LOOKS: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
-    /// How often modules are asked, each by some commands to the firmware of its adapter.
+    /// The interval of queries to modules, each of which takes some commands to the adapter's
+    /// firmware.
     pub interval: Period,
 }
 
@@ -103,7 +104,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
     Rhythm { interval: config.interval.into(), deadline: Duration::from_mins(1) }
 }
 
-/// Who is asked; tests have their own.
+/// The source of the data, which tests replace.
 trait Ask: Send + Debug {
     fn index(&self, device: &str) -> io::Result<u32>;
     fn half(&mut self, device: &str, half: Half) -> io::Result<Vec<u8>>;
@@ -129,9 +130,9 @@ impl Ask for Kernel {
 pub struct OpticsReader {
     ask: Option<Box<dyn Ask>>,
     conditions: Conditions,
-    /// Numbers of interfaces whose driver reads no modules.
+    /// The indices of interfaces whose driver cannot read modules.
     without: Vec<u32>,
-    /// Looks in a row at which a module had an alarm.
+    /// Consecutive passes in which each module had an alarm.
     alarmed: BTreeMap<String, u32>,
 }
 
@@ -162,7 +163,7 @@ impl OpticsReader {
         self.conditions.report(cx, NodeCondition::TransceiverAlarm, device, holds, event);
     }
 
-    /// Ends what was reported of interfaces that have no module any more.
+    /// Ends the conditions of interfaces that have no module any more.
     fn forget(&mut self, cx: &Context<'_>, seen: &[String]) {
         self.alarmed.retain(|device, _| seen.contains(device));
         for device in self.conditions.keys(NodeCondition::TransceiverAlarm) {
@@ -193,7 +194,7 @@ impl Collector for OpticsReader {
         let mut seen = Vec::new();
         for (device, index) in devices(cx.roots) {
             let Some(ask) = &mut self.ask else { break };
-            // A name may be another interface's in the network namespace of this process.
+            // In the network namespace of this process, the name may mean another interface.
             if self.without.contains(&index) || ask.index(&device).ok() != Some(index) {
                 continue;
             }
@@ -207,7 +208,7 @@ impl Collector for OpticsReader {
                     out.set(&UNREADABLE, &[&device], true);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => self.without.push(index),
-                // An empty cage, or a module that does not answer.
+                // The cage is empty, or the module does not answer.
                 Err(error) => tracing::debug!(device, %error, "cannot read the module"),
             }
         }
@@ -216,7 +217,7 @@ impl Collector for OpticsReader {
     }
 }
 
-/// Ethernet interfaces with a device behind them, with the kernel's numbers.
+/// Ethernet interfaces with a device, with the kernel's indices.
 fn devices(roots: &Roots) -> Vec<(String, u32)> {
     let class = roots.sys("class/net");
     let names = roots::list(&class).unwrap_or_default().into_iter();
@@ -275,7 +276,7 @@ mod tests {
     use crate::lock::Locked as _;
     use crate::testing::Bench;
 
-    /// The lower half of the module in `eth0`; `eth1` has a driver that reads none.
+    /// The lower half of the module's memory in `eth0`; the driver of `eth1` reads none.
     #[derive(Debug, Clone)]
     struct Port(Arc<Mutex<Result<Vec<u8>, io::ErrorKind>>>);
 

@@ -1,10 +1,11 @@
-//! RDMA ports, InfiniBand, RoCE and EFA under the same names: state, rate, traffic, errors, and
-//! links that drop, flap or slow down.
+//! RDMA ports, with the same families for InfiniBand, RoCE and EFA: state, rate, traffic, errors,
+//! and links that drop, flap or slow down.
 //!
-//! There are two rhythms: states are read every second, counters every ten, because each counter of
-//! a port is a command to its firmware. `sysfs` limits what each file may cost, `device` decides
-//! which ports are judged, `expect` what is expected of them, and `counters` which rate of errors
-//! is too high. Every half minute a sample of each port is published to be compared with its peers.
+//! There are two intervals: states are read every second and counters every ten, because each
+//! counter of a port is a command to its firmware. `sysfs` limits the cost of each file, `device`
+//! decides which ports are judged, `expect` what is expected of them, and `counters` which rates of
+//! errors are too high. Every half minute a sample of each port is published for a comparison with
+//! its peers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -53,18 +54,18 @@ pub const ABOUT: &str = "RDMA ports (InfiniBand, RoCE, EFA): state, rate, traffi
 pub const NEEDS: &str = "/sys/class/infiniband; any user";
 pub const COST: &str = "states each second; some 50 counters a port each ten, each a command to its firmware";
 
-/// Name of what is remembered.
+/// The name of the saved state.
 const STATE_NAME: &str = "rdma";
-/// A state in which only times changed is saved this often.
+/// Seconds between saves if only times have changed.
 const SAVE_SECONDS: f64 = 600.0;
-/// The list of devices is read again this often, and sooner if a port could not be read or a device
-/// came or went.
+/// Seconds after which the devices are listed again. It is sooner if a port could not be read, or a
+/// device appeared or disappeared.
 const INVENTORY_SECONDS: f64 = 60.0;
-/// The kernel shows a device before it has made all its ports. So it is looked up again this long
-/// after it came, and every so often while it has none: well before a port that only was not seen
-/// yet has dropped.
+/// The kernel shows a device before it has created all its ports. So a new device is listed again
+/// after this time, and repeatedly while it has no ports. It is well before a port that was merely
+/// not seen yet counts as dropped.
 const SETTLE_SECONDS: f64 = 10.0;
-/// A sample for peers this often.
+/// Seconds between samples for the comparison with peers.
 const HEALTH_SECONDS: f64 = 30.0;
 
 pub fn rhythm(config: &Config) -> Rhythm {
@@ -85,21 +86,22 @@ pub struct RdmaReader {
     class: Option<Dir>,
     names: Vec<String>,
     devices: Vec<Device>,
-    /// When they were looked up; it has to be done again where something could not be read since.
+    /// The Unix time when the devices were listed. It is reset if something could not be read
+    /// since.
     inventory_at: f64,
-    /// When they were looked up, if it was too early to rely on the result.
+    /// The Unix time of the listing, if it was too early to be reliable.
     unsettled_at: Option<f64>,
-    /// Directories of the ports, by their path below the folder of all devices, and what was read
-    /// there since the last slow pass.
+    /// The directory of each port, by its path below that of all devices, and the values that were
+    /// read there since the last slow pass.
     dirs: HashMap<String, (Dir, PortState)>,
-    /// Folders of counters, likewise.
+    /// The directories of counters, with the same keys.
     folders: HashMap<String, Dir>,
-    /// Interfaces under the default route.
+    /// Interfaces of the default route.
     routed: Vec<String>,
-    /// The values of the last slow pass; they stay on the page until the next one.
+    /// The values of the last slow pass; they are exported until the next one.
     counted: Counted,
     saturation: Saturation,
-    /// By [`Device::key`].
+    /// The key is [`Device::key`].
     meters: BTreeMap<String, Meters>,
     /// `None` until the first pass.
     memory: Option<Memory>,
@@ -113,7 +115,7 @@ pub struct RdmaReader {
 #[derive(Debug)]
 struct Memory {
     known: Known,
-    /// Judged from here on.
+    /// The Unix time from which the ports are judged.
     ready_at: f64,
     saved_at: f64,
     failing: bool,
@@ -122,16 +124,16 @@ struct Memory {
 #[derive(Debug, Default)]
 struct Meters {
     rates: Rates,
-    /// The counter that last was over its limit, by most.
+    /// The counter that last exceeded its limit the most.
     worst: String,
     traffic: band::Meter,
-    /// Since when it has been slower than expected.
+    /// The Unix time since which it has been slower than expected.
     slow_since: Option<f64>,
-    /// By how much it falls short of its band, in words; `None` if it does not.
+    /// How far it is below its band, as text; `None` if it is not.
     short: Option<String>,
 }
 
-/// A port at one moment.
+/// The state of a port.
 #[derive(Debug)]
 struct Look {
     device: usize,
@@ -252,11 +254,11 @@ impl RdmaReader {
         looks
     }
 
-    /// The role of each device, by name: the fabric if any port is. A single look without any
-    /// remembered state, for callers that do not judge the ports.
+    /// The role of each device by name; it is the fabric if any port is. This is one reading
+    /// without saved state, for callers that do not judge the ports.
     pub(super) fn roles(&mut self, cx: &Context<'_>) -> Result<BTreeMap<String, Role>, CollectError> {
         let now = unix_now();
-        // Directories of devices that are gone must not be kept open.
+        // Directories of removed devices must not be kept open.
         self.dirs.clear();
         self.devices = device::inventory(cx.roots, &self.names(cx)?);
         self.routed = device::management_interfaces(cx.roots);
@@ -273,7 +275,7 @@ impl RdmaReader {
         Ok(devices.map(|(d, device)| (device.name.clone(), role(d))).collect())
     }
 
-    /// Sets the roles; whether a port was seen up for the first time.
+    /// Sets the roles. Returns whether a port was seen up for the first time.
     fn assign_roles(&self, now: f64, known: &mut Known, looks: &mut [Look]) -> bool {
         let before = known.0.len();
         let apart = |look: &Look| {
@@ -288,7 +290,7 @@ impl RdmaReader {
             }
         };
         let kinds: Vec<Option<Role>> = looks.iter().map(apart).collect();
-        // Where the only ports are those of the default route, the fabric runs over them.
+        // If the only ports are those of the default route, the fabric runs over them.
         let others = kinds.iter().any(Option::is_none);
         for (look, apart) in looks.iter_mut().zip(kinds) {
             let (device, port) = self.at(look);
@@ -313,8 +315,7 @@ impl RdmaReader {
 }
 
 impl Memory {
-    /// Saves what a restart must not forget: at once when something happened, now and then when
-    /// nothing did.
+    /// Saves the state that must survive a restart: at once after a change, otherwise now and then.
     fn save(&mut self, now: f64, cx: &Context<'_>, news: bool) {
         if !news && (0.0..SAVE_SECONDS).contains(&(now - self.saved_at)) {
             return;
@@ -330,7 +331,7 @@ impl Memory {
     }
 }
 
-/// Parses a file of a device or a table of routes, for the fuzzer.
+/// Parses a file of a device or a routing table, for the fuzzer.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(text: &str) {
     let rate = sysfs::parse_rate(text);

@@ -1,9 +1,9 @@
-//! Room on the disks of the node and wherever checkpoints go: how much is left, how fast it goes,
-//! and whether the next checkpoint will fit.
+//! Free space on the disks of the node and in all checkpoint directories: how much is left, how
+//! fast it is used up, and whether the next checkpoint will fit.
 //!
-//! Which directories get checkpoints is known from the configuration and from the runs themselves;
-//! a directory on a network file system is asked by a thread of its own, like all others here. It
-//! also reports file systems that turned read-only and drives that fail.
+//! Checkpoint directories are known from the configuration and from the runs themselves. A
+//! directory on a network file system is queried by a thread of its own, like all others here. File
+//! systems that became read-only and drives that fail are reported as well.
 
 mod devices;
 mod report;
@@ -123,22 +123,22 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
     /// The time over which the rate is averaged; longer than the time between two checkpoints.
     pub window: Period,
     /// A disk that will be full within this time is reported.
     pub horizon: Period,
-    /// Types of file systems; `*` stands for anything.
+    /// Patterns with `*` of file system types.
     pub types: Vec<String>,
-    /// Mounts of other types to watch as well.
+    /// Mounts of other types to include.
     pub include: Vec<String>,
     pub exclude: Vec<String>,
 }
 
 const TYPES: [&str; 6] = ["ext*", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"];
-/// The root of a container, and what NCCL and data loaders put their shared memory in.
+/// The root of a container, and the places where NCCL and data loaders keep shared memory.
 const INCLUDED: [&str; 3] = ["/", "/dev/shm", "/tmp"];
 
 impl Config {
@@ -178,23 +178,23 @@ pub struct DiskReader {
     prober: Prober<Look, Directory>,
     fills: BTreeMap<String, Fill>,
     conditions: Conditions,
-    /// Whether each file system could be written when it was last seen.
+    /// Whether each file system was writable in the last pass.
     writable: BTreeMap<String, bool>,
-    /// Once it was looked up.
+    /// The file systems that became read-only; `None` before the first lookup.
     fallen: Option<report::Fallen>,
-    /// Controllers that were not live at the last pass.
+    /// Controllers that were not live in the last pass.
     not_live: Vec<String>,
 }
 
 /// The answers of one pass.
 struct Answers {
-    /// File systems, by where they are mounted.
+    /// The file systems by mount point.
     disks: BTreeMap<String, Disk>,
     /// The file system of each directory.
     places: BTreeMap<String, String>,
 }
 
-/// A file system at one moment.
+/// The state of a file system.
 #[derive(Debug)]
 struct Disk {
     mount: Mount,
@@ -222,7 +222,7 @@ impl DiskReader {
         let mut paths: Vec<_> = local.iter().map(|m| (rooms::key(m), root(m))).collect();
         paths.extend(directories.iter().map(|d| (d.key(), d.clone())));
         let probes = self.prober.ask(&paths, PATIENCE);
-        // A path that has not answered has no value now.
+        // A path that has not answered has no value.
         let answered = |key: &str| {
             let probe = probes.get(key).filter(|probe| probe.owed.is_none())?;
             probe.last.as_ref().and_then(|(look, _)| look.clone())
@@ -237,7 +237,7 @@ impl DiskReader {
             let dir = directory.key();
             let Some((room, real)) = answered(&dir) else { continue };
             let Some(mount) = table::containing(mounts, &real) else { continue };
-            // The same file system may be known by another of its mounts.
+            // The same file system may be known under another of its mounts.
             let known = disks.values().find(|d| d.mount.device == mount.device).map(|d| d.mount.name());
             let name = known.unwrap_or_else(|| mount.name());
             disks.entry(name.clone()).or_insert_with(|| Disk { mount: mount.clone(), room, rate: None });
@@ -266,8 +266,7 @@ impl DiskReader {
     }
 }
 
-/// Directories that get checkpoints, and the state directory: something is written there, or will
-/// be.
+/// The checkpoint directories and the state directory, which are or will be written to.
 pub(super) fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<Directory> {
     let mut all: Vec<String> = cx.hub.source_names("checkpoints");
     all.extend(cx.roots.state.iter().map(|dir| dir.to_string_lossy().into_owned()));
@@ -278,7 +277,7 @@ pub(super) fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<Dir
     let known: BTreeSet<String> = all.iter().cloned().collect();
     let of_users: BTreeSet<_> =
         of_runs.filter(|(_, dir)| dir.starts_with('/') && !known.contains(dir)).collect();
-    // However many one user names, those of the others are looked at.
+    // Users alternate, so that one who names many directories does not displace those of others.
     let of_users = in_turn(of_users.into_iter().map(|(user, dir)| (user, (user, dir))));
     let own = all.into_iter().map(|path| Directory { path: path.into(), named_by: Principal::Exporter });
     let users = of_users.into_iter().map(|(named_by, path)| Directory { path: path.into(), named_by });

@@ -1,9 +1,9 @@
-//! Network and parallel file systems: whether each mount still answers, how fast, and what their
-//! clients count.
+//! Network and parallel file systems: whether each mount answers, how fast, and the counters of
+//! their clients.
 //!
 //! A dead server blocks every process that touches its mount, this exporter too. So each mount is
-//! asked by a thread of its own that may wait in the kernel for ever (`prober`), and nothing else
-//! here ever touches a mount. Local file systems are reported by `disk`.
+//! queried by a thread of its own that may wait in the kernel for ever (`prober`), and nothing else
+//! here touches a mount. Local file systems are reported by `disk`.
 
 mod choice;
 pub(crate) mod lustre;
@@ -116,29 +116,29 @@ pub static FAMILIES: &[&Family] = &[
 ];
 
 const STUCK: NodeCondition = NodeCondition::MountStuck;
-/// Mounts that are asked.
+/// The most mounts that are queried.
 const MAX_MOUNTS: usize = 64;
-/// How long a pass waits for answers: one that is slower is read by the next.
+/// How long a pass waits for answers; the next pass reads slower ones.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
     /// A mount that has not answered for this long is stuck.
     pub timeout: Period,
-    /// Types of file systems to ask; `*` stands for anything.
+    /// Patterns with `*` of file system types to query.
     pub types: Vec<String>,
-    /// Mounts to ask whatever their type, and although an automounter mounted them.
+    /// Mounts to query whatever their type, even if an automounter mounted them.
     pub include: Vec<String>,
-    /// Mounts to leave alone; `*` stands for anything.
+    /// Patterns with `*` of mounts that are not queried.
     pub exclude: Vec<String>,
 }
 
-/// Network and parallel file systems, and those served by a daemon that may not answer.
+/// Types of network and parallel file systems, and of those served by a daemon that may hang.
 const TYPES: [&str; 16] = [
     "nfs",
     "nfs4",
@@ -157,7 +157,7 @@ const TYPES: [&str; 16] = [
     "virtiofs",
     "fuse.*",
 ];
-/// Daemons of desktops and containers, which no training waits for.
+/// Types served by daemons of desktops and containers, which no training waits for.
 const EXCLUDED_TYPES: [&str; 4] = ["fuse.lxcfs", "fuse.gvfsd-fuse", "fuse.portal", "fuse.snapfuse"];
 
 impl Config {
@@ -207,7 +207,7 @@ enum Answer {
         free: u64,
         inodes: Option<u64>,
     },
-    /// It answers, but refuses this process.
+    /// The mount answers, but denies this process access.
     Refused,
     Gone(Errno),
 }
@@ -217,14 +217,14 @@ impl Answer {
         Self::Room {
             size: room.f_blocks.saturating_mul(room.f_frsize),
             free: room.f_bavail.saturating_mul(room.f_frsize),
-            // File systems without a limit report that they have no inodes at all.
+            // File systems without a limit report zero inodes.
             inodes: Some(room.f_favail).filter(|_| room.f_files > 0),
         }
     }
 }
 
-/// Opens the root of a mount, which asks the server whether it is still what it was, and asks for
-/// the room.
+/// Opens the root of a mount, which makes the client revalidate it with the server, and reads its
+/// space.
 fn look(path: &Path) -> Answer {
     let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty());
     let room = match opened {
@@ -290,7 +290,7 @@ impl MountsReader {
             Some((Answer::Gone(error), _)) if probe.owed.is_none() => Some(error),
             _ => None,
         };
-        // Asked for the first time and not late yet: the state is unknown.
+        // The first query is pending but not late, so the state is unknown.
         if probe.last.is_some() || late.is_some() {
             out.set(&RESPONSIVE, labels, late.is_none() && gone.is_none());
         }
@@ -338,7 +338,7 @@ fn is_network(types: &[glob::Pattern], fstype: &str) -> bool {
 }
 
 impl Config {
-    /// Whether this type is a network file system, even if the configuration leaves it out.
+    /// Whether this type is a network file system, even if the configuration excludes it.
     pub(crate) fn is_network(&self, fstype: &str) -> bool {
         let types = TYPES.into_iter().chain(self.types.iter().map(String::as_str));
         is_network(&types.filter_map(|p| glob::Pattern::new(p).ok()).collect::<Vec<_>>(), fstype)
@@ -364,7 +364,7 @@ impl Collector for MountsReader {
         let all = table::read(cx.roots)?;
         let Choice { mounts, expected, left_alone } = self.choose(cx, &all);
         let asked = &mounts[..mounts.len().min(MAX_MOUNTS)];
-        // Another mount at the same place is asked anew.
+        // Another mount at the same place is queried anew.
         let key = |mount: &Mount| format!("{} {}", mount.id, mount.name());
         let paths: Vec<_> = asked.iter().map(|m| (key(m), m.path.clone())).collect();
         let probes: BTreeMap<_, _> = self.prober.ask(&paths, PATIENCE);
@@ -391,7 +391,7 @@ impl Collector for MountsReader {
     }
 }
 
-/// Parses tables of mounts and files of NFS and Lustre, for the fuzzer.
+/// Parses mount tables and files of NFS and Lustre, for the fuzzer.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(data: &[u8]) {
     assert!(table::parse(data).iter().all(|m| m.path.is_absolute()));
@@ -490,8 +490,8 @@ mod tests {
             assert_eq!(page.get(family, labels), want, "{} {labels:?}", family.name);
         }
         assert!(asked.locked().iter().all(|path| !path.starts_with("/home")), "{:?}", asked.locked());
-        // As many that stay, and the volumes of pods: the first of the order of paths are not the
-        // first that matter.
+        // There are as many permanent mounts, and volumes of pods: the first in the order of paths
+        // are not the most important.
         let fixed = lines.replace("/home/", "/cvol/a/").replace("timeout=300", "timeout=0");
         std::fs::write(dir.path().join("self/mountinfo"), fixed).unwrap();
         let page = bench.collect(&mut reader);

@@ -1,4 +1,4 @@
-//! How worn NVMe drives are and what they say of themselves: the health log of each drive.
+//! The wear and the warnings of NVMe drives, from the health log of each drive.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -104,14 +104,14 @@ pub static FAMILIES: &[&Family] = &[
     &UNREADABLE,
 ];
 
-/// Drives of one node.
+/// The most drives of one node.
 const MAX_DRIVES: usize = 64;
-/// A unit of data: 1000 sectors of 512 bytes.
+/// The bytes of a data unit: 1000 sectors of 512 bytes.
 const UNIT_BYTES: f64 = 512_000.0;
 const HOUR_SECONDS: f64 = 3600.0;
 
 /// Bits of the first byte (NVMe Base Specification 2.0, figure 208), whether the drive can no
-/// longer be trusted with data, and what it means.
+/// longer be trusted with data, and the meaning.
 const WARNINGS: [(u8, &str, bool, &str); 5] = [
     (0, "spare_low", false, "it has too few spare blocks"),
     (1, "temperature", false, "its temperature is outside its limits"),
@@ -124,9 +124,9 @@ const WARNINGS: [(u8, &str, bool, &str); 5] = [
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
-    /// How often drives are asked, each by one command.
+    /// The interval of queries, each of which is one command to the drive.
     pub interval: Period,
 }
 
@@ -146,7 +146,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
     Rhythm { interval: config.interval.into(), deadline: Duration::from_mins(1) }
 }
 
-/// Who is asked; tests have their own.
+/// The source of the health log, which tests replace.
 trait Ask: Send + Debug {
     fn health(&self, device: &Path) -> io::Result<[u8; HEALTH_BYTES]>;
 }
@@ -173,10 +173,10 @@ impl NvmeReader {
     }
 }
 
-/// Names of controllers: `nvme0`.
+/// The names of controllers, such as `nvme0`.
 fn controllers(roots: &Roots) -> Vec<String> {
     let mut names = roots::list(&roots.sys("class/nvme")).unwrap_or_default();
-    // What is reached over a network is another machine's to watch.
+    // A drive that is reached over a network is watched by its own machine.
     names.retain(|name| {
         let transport = roots::read(&roots.sys("class/nvme").join(name).join("transport"));
         transport.is_none_or(|transport| transport == "pcie")
@@ -244,7 +244,8 @@ impl NvmeReader {
     }
 }
 
-/// Offsets are those of figure 208 of the NVMe Base Specification 2.0. Counts have 128 bits there.
+/// Writes the values. Offsets are those of figure 208 of the NVMe Base Specification 2.0; counts
+/// have 128 bits.
 fn write(name: &str, page: &[u8; HEALTH_BYTES], out: &mut Samples) {
     let byte = |at: usize| page.get(at).copied().unwrap_or_default();
     let count = |at: usize| {
@@ -284,7 +285,7 @@ mod tests {
         }
     }
 
-    /// The numbers of a drive in the documentation of `nvme smart-log`.
+    /// The values of a drive in the documentation of `nvme smart-log`.
     fn page(warnings: u8) -> [u8; HEALTH_BYTES] {
         let mut page = [0; HEALTH_BYTES];
         page[..6].copy_from_slice(&[warnings, 0x3b, 0x01, 100, 10, 3]);

@@ -1,9 +1,9 @@
-//! The check in a process of its own.
+//! Runs the check in a child process.
 //!
-//! A thread that waits in the kernel for a driver that hangs cannot be killed, and a process is not
-//! gone before its last thread is. A prolog that runs the check would hang with it on the very node
-//! that must be drained. So one process reads, and another one waits for its result up to a limit,
-//! and abandons it after that.
+//! A thread that waits in the kernel for a hung driver cannot be killed, and a process does not end
+//! before its last thread. A prolog with the check would hang with it, on the very node that must
+//! be drained. So one process reads, and another one waits for its result up to a limit, and then
+//! abandons it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,39 +21,41 @@ use crate::roots::Roots;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-/// For the process to start, and to put together what it has read.
+/// The time for the child's start, and for the evaluation of what it has read.
 const GRACE: Duration = Duration::from_millis(300);
-/// Larger than any report.
+/// The most bytes of a report.
 const MAX_REPORT_BYTES: u64 = 4 << 20;
-/// What of the end of the child's stderr is read.
+/// The most bytes that are read at the end of the child's stderr.
 const MAX_STDERR_BYTES: usize = 4 << 10;
 
-/// What the child process prints: one line, which its parent can read without waiting for its end.
+/// The output of the child process: one line, which its parent can read without waiting for its
+/// exit.
 pub fn answer(config: &Config, roots: &Roots, options: &Options) -> String {
-    // A caller that gave up waiting has no use for the result.
+    // If the parent gives up waiting, it has no use for the result.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     serde_json::to_string(&run(config, roots, options)).unwrap_or_default() + "\n"
 }
 
-/// Looks, in a child process that need not end. `args` are what this process was called with.
+/// Runs the checks in a child process that need not end. `args` are the arguments of this process.
 pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<OsString>) -> Report {
     let began = Instant::now();
-    // A file in memory, not a pipe: no process has to read it while the child writes.
+    // A file in memory is used rather than a pipe, so that nobody has to read while the child
+    // writes.
     let stderr = memfd_create("stderr", MemfdFlags::CLOEXEC).map(File::from).ok();
     let for_child = stderr.as_ref().and_then(|file| file.try_clone().ok());
     let mut command = Command::new("/proc/self/exe");
     command.args(args).arg("--inner").stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(for_child.map_or_else(Stdio::null, Stdio::from));
     let Ok(mut child) = command.spawn() else {
-        // No procfs, or no room for a process: it can still be looked from here.
+        // Without procfs or room for a process, the checks run here.
         return run(config, roots, options);
     };
     let answer = match child.stdout.take() {
         Some(stdout) => first_line(stdout, options.timeout.as_duration() + GRACE),
         None => Some(Err(io::Error::other("it has no output"))),
     };
-    // What hangs here would hang under a job. A process that ended is another matter: nothing is
-    // known.
+    // A call that hangs here would hang in a job too. A child that ended without an answer shows
+    // nothing.
     let verdict = if answer.is_none() { Verdict::Unhealthy } else { Verdict::Unknown };
     let why = match answer {
         Some(Ok(line)) => {
@@ -69,7 +71,7 @@ pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<O
         Some(Err(error)) => error.to_string(),
         None => "it did not answer in time".into(),
     };
-    // The signal may have no effect; its end is not waited for.
+    // The signal may have no effect, so the child's end is not awaited.
     let _ = child.kill();
     learned::remove_of(child.id());
     let mut found = Findings::default();
@@ -78,12 +80,12 @@ pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<O
     Report::new(config.node_name(), unix_now(), began.elapsed().as_secs_f64(), findings, options.strictness())
 }
 
-/// The first line of the output; [`None`] where there is none within `limit`.
+/// The first line of the output; `None` if there is none within `limit`.
 fn first_line(stdout: ChildStdout, limit: Duration) -> Option<io::Result<String>> {
     let (said, heard) = mpsc::sync_channel(1);
     let read = move || {
         let mut line = String::new();
-        // Not to the end: that may never come.
+        // The end of the output may never come, so only a line is read.
         let read = BufReader::new(stdout.take(MAX_REPORT_BYTES)).read_line(&mut line);
         said.send(read.map(|_| line))
     };

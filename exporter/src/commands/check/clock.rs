@@ -13,14 +13,14 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// A correct clock is never earlier than this: it is when this was written.
+/// The Unix time when this was written: a correct clock is never earlier.
 const EARLIEST: f64 = 1_767_225_600.0;
 const LATEST: f64 = 4_102_444_800.0;
-/// Tickets and certificates of a cluster bear less than this, and logs cannot be put in order.
+/// Tickets and certificates of a cluster tolerate less than this, and logs cannot be put in order.
 const FAR_SECONDS: f64 = 1.0;
-/// What a time daemon corrects in its stride.
+/// Offsets up to this are corrected by a time daemon as usual.
 const NEAR_SECONDS: f64 = 0.1;
-/// Clock sources that a read of the time can use without entering the kernel.
+/// Clock sources that can be read without a system call.
 const FAST_CLOCKS: &[&str] = &[
     "tsc",
     "kvm-clock",
@@ -40,8 +40,8 @@ fn run(node: &Node<'_>) -> Findings {
             .unhealthy(format!("the clock is {which}"))
             .action("set it, and see why the time daemon did not");
     }
-    // A kernel that lost faith in the processor's counter reads the time a hundred times slower,
-    // and every step with it.
+    // If the kernel stops trusting the processor's counter, each reading takes a hundred times as
+    // long, which slows every step.
     for row in node.rows(&SOURCE).filter(|row| !FAST_CLOCKS.contains(&row.label("source"))) {
         let source = row.label("source");
         found
@@ -59,8 +59,8 @@ fn run(node: &Node<'_>) -> Findings {
 
 fn discipline(node: &Node<'_>, found: &mut Findings) {
     let value = |family| node.rows(family).next().map(|row| row.value);
-    // One reading cannot show whether the bound is set again and again; a low bound shows that it
-    // was set within the hour.
+    // One reading cannot show whether the bound is set repeatedly; a low bound shows that it was
+    // set within the hour.
     let tended = value(&MAX_ERROR).is_some_and(is_tended);
     let offset = value(&OFFSET).unwrap_or(0.0).abs();
     if offset > FAR_SECONDS {

@@ -1,15 +1,15 @@
-//! Whether the collectors that the checks depend on could read.
+//! Reports whether the collectors that the checks need could read.
 
 use super::item::{Check, listed};
 use super::node::Node;
 use super::report::{FindingDetails, Findings};
 use crate::schedule::State;
 
-/// Under this name stand the collectors that were asked; it cannot be left out, because what they
-/// did not see is not healthy.
+/// The name of the findings about collectors. It cannot be skipped, because what a collector did
+/// not read is not healthy.
 pub(super) const NAME: &str = "collectors";
 
-/// `chosen` are the checks to be made.
+/// The findings about collectors; `chosen` are the selected checks.
 pub(super) fn findings(node: &Node<'_>, chosen: &[&'static Check]) -> Findings {
     let mut found = Findings::default();
     for collector in node.collectors() {
@@ -47,8 +47,8 @@ pub(super) fn findings(node: &Node<'_>, chosen: &[&'static Check]) -> Findings {
     found.or_ok(|| "none is needed".into())
 }
 
-/// What does not answer in time would hang under a job too, so the node is unhealthy: it is not
-/// that nothing could be found out.
+/// A device that does not answer in time would hang a job too, so the node is unhealthy, not
+/// unknown.
 fn late<'a>(node: &Node<'_>, name: &str, dark: &str, found: &'a mut Findings) -> FindingDetails<'a> {
     match node.hanging_call().filter(|_| name == "gpu") {
         Some((function, spent)) => found

@@ -1,6 +1,6 @@
-//! Other conditions of the node: whatever else collectors publish on the stream.
+//! Further conditions of the node: all those that collectors publish on the stream.
 //!
-//! A fault that a collector learns to detect is reported here without a check of its own.
+//! A new fault that a collector detects is reported here without a check of its own.
 
 use stepwatch_wire::conditions::{BY_EVENT, NodeCondition};
 use stepwatch_wire::{Event, Kind};
@@ -16,8 +16,8 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// All nodes report a full network file system alike. Failing the check would lose all of them, so
-/// it is a warning.
+/// A full network file system is reported alike on all nodes. It is a warning, because a failed
+/// check would take all of them out of service.
 const FILLING: NodeCondition = NodeCondition::DiskFilling;
 
 fn run(node: &Node<'_>) -> Findings {
@@ -45,7 +45,7 @@ fn run(node: &Node<'_>) -> Findings {
 fn holds(event: &Event) -> bool {
     match event.kind {
         Kind::Hw => event.code == Some(1),
-        // The code of a link is 1 while the link is well.
+        // The code of a link is 1 while the link is good.
         Kind::Link => event.code == Some(0),
         _ => false,
     }

@@ -1,4 +1,4 @@
-//! Room on disks: for the next checkpoints, and for the state of this exporter.
+//! Free space on disks: for the next checkpoints, and for the state of this exporter.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,11 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// Less room than this for state and logs is trouble within the day.
+/// Less free space than this for state and logs causes trouble within the day.
 const MIN_FREE_BYTES: u64 = 256 << 20;
-/// Worth a warning and no more: on a large file system it is room for months.
+/// A smaller share is only a warning, because on a large file system it lasts for months.
 const MIN_FREE_SHARE: f64 = 0.02;
-/// One is being written while the one before it is still needed.
+/// The previous checkpoint is still needed while one is being written.
 const FEW_CHECKPOINTS: f64 = 3.0;
 
 fn run(node: &Node<'_>) -> Findings {
@@ -36,8 +36,8 @@ fn run(node: &Node<'_>) -> Findings {
     })
 }
 
-/// How bad a file system is that is full. One of the network is full for all nodes: to take this
-/// one out of service mends nothing.
+/// The verdict on a full file system. A network one is full for all nodes, so taking this one out
+/// of service does not help.
 fn full(shared: bool) -> Verdict {
     if shared { Verdict::Warning } else { Verdict::Unhealthy }
 }
@@ -63,9 +63,9 @@ fn checkpoints(node: &Node<'_>, found: &mut Findings) {
     }
 }
 
-/// File systems that are completely full, whatever is on them: a job that needs /tmp or /dev/shm
-/// dies there. A read-only one is an image and always full; one that should be writable is reported
-/// by its collector.
+/// Reports completely full file systems of any use: a job that needs /tmp or /dev/shm fails there.
+/// A read-only one is an image and always full; one that should be writable is reported by its
+/// collector.
 fn local(node: &Node<'_>, found: &mut Findings) {
     for row in node.rows(&FREE) {
         let mount = row.label("mount");
@@ -94,7 +94,7 @@ fn state_room(node: &Node<'_>, found: &mut Findings) {
     let state = node.config.state_dir.clone();
     let shown = state.display().to_string();
     let room = node.in_time(move || -> io::Result<(PathBuf, StatVfs)> {
-        // Before the first start the directory is not there yet; the file system it will be on is.
+        // Before the first start the directory may not exist, but its file system does.
         let dir = state.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
         let real = std::fs::canonicalize(dir)?;
         let room = rustix::fs::statvfs(&real)?;
@@ -109,7 +109,7 @@ fn state_room(node: &Node<'_>, found: &mut Findings) {
         }
         Some(Ok((real, stat))) => {
             let mount = node.mount_of(&real);
-            // Nothing can be kept there, however much room it has.
+            // Nothing can be stored there, however much space is free.
             if mount.is_some_and(Mount::read_only) {
                 return;
             }
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_state_directory_on_an_image_or_on_a_server_takes_no_node_away() {
         let mut tree = Tree::new(&[]).only(&["disk"]);
-        // A directory without any room, wherever this runs.
+        // This directory has no free space on any machine.
         tree.config.state_dir = "/proc/stepwatch".into();
         let says = |mount: &str| {
             tree.write("proc/self/mountinfo", &format!("22 1 0:21 / /proc {mount}"));

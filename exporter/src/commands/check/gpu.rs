@@ -1,4 +1,4 @@
-//! GPUs: whether all are present, and whether any of them needs a reset or repair.
+//! GPUs: whether all are present, and whether any needs a reset or repair.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,24 +47,24 @@ pub(super) const FABRIC: Check = Check {
     run: fabric,
 };
 
-/// Why NVML has no handle for a GPU that does nothing until it is reset.
+/// The error with which NVML refuses a handle for a GPU that must be reset first.
 const RESET_REQUIRED: &str = "reset_required";
-/// Functions that report errors in the memory on the chip, and nothing else.
+/// A function that reports only errors of the memory on the chip.
 const SRAM_FUNCTION: &str = "nvmlDeviceGetSramEccErrorStatus";
 const RESET_THOSE: &str = "reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)";
 const RESET_AMD: &str = "reset the GPU before the next job (amd-smi reset --gpureset)";
 const REPLACE: &str = "take the GPU out of service and have it replaced";
-/// What holds clocks down that is none of the job's doing, and whether it is of the hardware.
+/// Reasons for low clocks that the job does not cause, and whether each is a fault of the hardware.
 const THROTTLES: &[(&str, bool)] = &[
     (HW_SLOWDOWN, true),
     ("hw_thermal_slowdown", true),
     (POWER_BRAKE, false),
     ("sw_thermal_slowdown", false),
 ];
-/// Of the hardware, for whatever reason.
+/// Throttling by the hardware, for any reason.
 const HW_SLOWDOWN: &str = "hw_slowdown";
-/// The power supply outside the GPU asks for it, mostly of the whole rack, which no other node of
-/// it would escape.
+/// The power supply outside the GPU requests it, usually for the whole rack, so another node would
+/// be affected too.
 const POWER_BRAKE: &str = "hw_power_brake_slowdown";
 
 fn count(node: &Node<'_>) -> Findings {
@@ -78,7 +78,7 @@ fn count(node: &Node<'_>) -> Findings {
             .action("look for XID 119 or 120 in the kernel log; reset the GPU, or reboot the node");
     }
     let value = |family| node.rows(family).next().map(|row| row.value);
-    // Without a count, NVML did not answer, which is another finding.
+    // Without a count, NVML did not answer, which is a separate finding.
     let Some(answering) = value(&gpu::COUNT) else { return found };
     let expected = value(&gpu::EXPECTED).filter(|expected| *expected > answering);
     let none = expected.filter(|_| answering == 0.0);
@@ -119,7 +119,7 @@ fn count(node: &Node<'_>) -> Findings {
     found.or_ok(|| format!("{answering:.0} GPUs answer"))
 }
 
-/// GPUs that do not answer, each by itself; returns how many of them only need a reset.
+/// Reports each GPU that does not answer. Returns how many of them only need a reset.
 fn silent_gpus(node: &Node<'_>, found: &mut Findings) -> f64 {
     let wants_reset = |uuid: &str| {
         let mut rows = node.set(&gpu::RECOVERY).filter(|row| row.label("action") == "gpu_reset");
@@ -151,14 +151,14 @@ fn silent_gpus(node: &Node<'_>, found: &mut Findings) -> f64 {
     resets
 }
 
-/// GPUs that the kernel lists and NVML does not.
+/// Names the GPUs that the kernel lists and NVML does not.
 fn silent(node: &Node<'_>) -> String {
     let silent = node.rows(&gpu::INFO).filter(|row| row.label("index").is_empty());
     let places: Vec<&str> = silent.map(|row| row.label("pci")).collect();
     if places.is_empty() { String::new() } else { format!("; silent: {}", places.join(" ")) }
 }
 
-/// Functions that the driver refuses for want of permission, and of how many GPUs.
+/// Functions that the driver refuses for lack of permission, and on how many GPUs.
 fn refused<'a>(node: &'a Node<'_>) -> BTreeMap<&'a str, usize> {
     let mut refused = BTreeMap::new();
     for row in node.rows(&gpu::NO_PERMISSION) {
@@ -167,7 +167,7 @@ fn refused<'a>(node: &'a Node<'_>) -> BTreeMap<&'a str, usize> {
     refused
 }
 
-/// The label of a GPU that NVML counts and cannot open.
+/// The label of a GPU that NVML counts but cannot open.
 fn unusable_gpu(row: Row<'_>) -> String {
     let index = row.label("index");
     match row.label("pci") {
@@ -176,7 +176,7 @@ fn unusable_gpu(row: Row<'_>) -> String {
     }
 }
 
-/// The most exact name that such a GPU has.
+/// The most exact name of such a GPU.
 fn device(row: Row<'_>) -> String {
     let names = ["gpu", "pci", "index"].map(|label| row.label(label));
     names.into_iter().find(|name| !name.is_empty()).unwrap_or_default().to_owned()
@@ -216,7 +216,7 @@ fn ecc(node: &Node<'_>) -> Findings {
     let volatile =
         |row: &Row<'_>| row.label("severity") == "uncorrected" && row.label("lifetime") == "volatile";
     for row in node.set(&gpu::ECC).filter(volatile) {
-        // Where a total is reported beside its parts, it is the largest.
+        // If a total is reported besides its parts, it is the largest value.
         let most = uncorrected.entry(row.label("gpu")).or_default();
         *most = most.max(row.value);
     }
@@ -280,19 +280,19 @@ fn throttle(node: &Node<'_>) -> Findings {
     found.or_ok(|| if is_told { "no GPU is slowed down" } else { untold }.into())
 }
 
-/// A link that is down on all of the GPUs may lead nowhere, or be missing on all: that many were
-/// never up, or once were.
+/// Reports NVLinks. A link that is down on all GPUs may have no far end, or be missing on all: it
+/// was never up, or was up once.
 fn nvlink(node: &Node<'_>) -> Findings {
     let mut found = Findings::default();
     let mut links = BTreeMap::<&str, Vec<(&str, bool)>>::new();
     for row in node.rows(&gpu::NVLINK_UP) {
         links.entry(row.label("gpu")).or_default().push((row.label("link"), row.value != 0.0));
     }
-    // A GPU that should have links and reports none has none.
+    // A GPU that should have links but reports none has zero.
     for row in node.rows(&gpu::EXPECTED_NVLINKS) {
         links.entry(row.label("gpu")).or_default();
     }
-    // A partitioned GPU has no use for its links, and may have them off.
+    // A partitioned GPU does not use its links, and they may be off.
     for row in node.rows(&gpu::MIG_INFO) {
         links.remove(row.label("gpu"));
     }
@@ -348,7 +348,7 @@ fn fabric(node: &Node<'_>) -> Findings {
     let switched = switched(node);
     let outside = node.set(&gpu::FABRIC_STATE).filter(|row| row.label("state") == "not_supported");
     let outside = outside.filter(|row| switched.contains(row.label("gpu"))).count();
-    // A single GPU needs no fabric, and reports so; several that have switches do need it.
+    // A single GPU needs no fabric, and says so; several GPUs with switches need it.
     if outside >= 2 {
         found
             .warning(format!(
@@ -365,7 +365,7 @@ fn fabric(node: &Node<'_>) -> Findings {
     })
 }
 
-/// GPUs whose NVLinks lead to NVSwitches. A partitioned one has no use for them.
+/// GPUs whose NVLinks lead to NVSwitches. A partitioned one does not use them.
 fn switched<'a>(node: &'a Node<'_>) -> BTreeSet<&'a str> {
     let mut switched: BTreeSet<&str> = node.set(&gpu::NVLINK_SWITCHED).map(|row| row.label("gpu")).collect();
     for row in node.rows(&gpu::MIG_INFO) {

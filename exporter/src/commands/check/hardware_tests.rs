@@ -1,4 +1,4 @@
-//! Output of the checks of hardware, from the values that collectors give.
+//! Tests of the hardware checks with given values of collectors.
 
 use super::tests::output;
 use super::*;
@@ -11,7 +11,7 @@ use crate::samples::Samples;
 const GPU_CHECKS: &[&Check] =
     &[&gpu::COUNT, &gpu::RECOVERY, &gpu::ECC, &gpu::THROTTLE, &gpu::NVLINK, &gpu::FABRIC];
 
-/// Two GPUs on which nothing is wrong.
+/// Two healthy GPUs.
 fn gpus() -> Samples {
     let mut samples = Samples::default();
     samples.set(&families::COUNT, &[], 2u64);
@@ -41,12 +41,11 @@ fn gpus() -> Samples {
     samples
 }
 
-/// What is not well of two GPUs, one of which is different in this.
+/// The unhealthy findings for two GPUs, one of which differs in this value.
 fn gpu_says(family: &'static crate::family::Family, labels: &[&str], value: u64) -> String {
     let said = GPU_CHECKS.iter().map(|check| {
         let mut samples = Samples::default();
-        // The later of two values of one series is the one that a page has; here both are looked
-        // at.
+        // If a series has two values, the later one is exported; here both would be evaluated.
         for row in gpus().iter() {
             if row.family.name != family.name || !row.labels.iter().eq(labels.iter().copied()) {
                 let labels: Vec<&str> = row.labels.iter().map(AsRef::as_ref).collect();
@@ -304,7 +303,7 @@ fn a_reset_cures_its_own_gpu_of_what_asks_for_one_and_came_before_it() {
     ");
 }
 
-/// XID 154, where NVML is not asked: with `--only kernel`, or while the driver hangs.
+/// XID 154 without NVML: with `--only kernel`, or while the driver hangs.
 #[test]
 fn what_the_driver_asked_for_in_the_log() {
     let logged = |actions: &[(&str, &str)]| {
@@ -323,12 +322,12 @@ fn what_the_driver_asked_for_in_the_log() {
     unhealthy kernel the kernel log asks for something to be done to GPU GPU-c: action_9; follow its driver's documentation
     ");
     let well = "ok        kernel nothing since the boot that a job should not meet\n";
-    // NVML knows better, and is judged by another check.
+    // NVML's value takes precedence, and another check evaluates it.
     let mut samples = logged(&[("GPU-a", "gpu_reset")]);
     samples.set(&families::RECOVERY, &["GPU-a", "gpu_reset"], 0u64);
     samples.set(&families::RECOVERY, &["GPU-a", "none"], 1u64);
     assert_eq!(output(&kernel::CHECK, samples), well);
-    // A reset cures what asks for one.
+    // A reset cures a requested reset.
     for (action, cured) in [("gpu_reset", true), ("drain_and_reset", true), ("node_reboot", false)] {
         let mut samples = logged(&[("GPU-b", action)]);
         samples.set(&families::LAST_RESET, &["GPU-b"], 20.0);

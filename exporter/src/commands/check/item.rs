@@ -6,14 +6,14 @@ use super::report::Findings;
 /// One check.
 pub(super) struct Check {
     pub(super) name: &'static str,
-    /// What is as it should be when it finds nothing.
+    /// The healthy state that it confirms.
     pub(super) about: &'static str,
-    /// Collectors whose values it reads; if none of them reads, the check reports nothing.
+    /// The collectors whose values it uses; if none of them can read, the check reports nothing.
     pub(super) needs: &'static [&'static str],
     pub(super) run: fn(&Node<'_>) -> Findings,
 }
 
-/// `a, b and c`.
+/// Joins names as `a, b and c`.
 pub(super) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.collect();
     match names.split_last() {

@@ -1,5 +1,5 @@
-//! The kernel log since the boot, as far back as it goes: hardware errors that no reset of the GPU
-//! has cured since.
+//! The kernel log since boot, as far as it is kept: hardware errors that no later reset of the GPU
+//! has cured.
 
 use stepwatch_wire::conditions::Remedy;
 
@@ -22,7 +22,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// The XID by which the driver asks for an action on a GPU.
+/// The XID with which the driver requests a recovery action.
 const XID_RECOVERY: &str = "154";
 
 fn run(node: &Node<'_>) -> Findings {
@@ -53,7 +53,7 @@ fn run(node: &Node<'_>) -> Findings {
     found.or_ok(|| "nothing since the boot that a job should not meet".into())
 }
 
-/// What the patterns of the log make of the node.
+/// Reports the patterns of the log by their verdicts.
 fn events(node: &Node<'_>, found: &mut Findings) {
     let count = |pattern: Pattern| {
         node.set(&EVENTS).find(|row| row.label("event") == pattern.as_str()).map(|row| row.value)
@@ -72,7 +72,7 @@ fn events(node: &Node<'_>, found: &mut Findings) {
                 .action("see the kernel log: journalctl -k");
         }
     }
-    // The firmware kept it over the boot, and it may be why there was one.
+    // The firmware kept it over the boot, and it may be the reason for the boot.
     if count(Pattern::CperPreviousBoot).is_some() {
         found
             .warning("before the last boot, the firmware recorded a hardware error that was not corrected")
@@ -81,8 +81,8 @@ fn events(node: &Node<'_>, found: &mut Findings) {
     }
 }
 
-/// What the driver asked for last in the log. Where NVML was asked too, its answer is newer, and
-/// the check `recovery` judges it.
+/// Reports the last action that the driver requested in the log. If NVML was queried too, its
+/// answer is newer, and the check `recovery` evaluates it.
 fn recovery(node: &Node<'_>, found: &mut Findings) {
     for row in node.set(&LOGGED_RECOVERY) {
         let (gpu, wanted) = (row.label("gpu"), row.label("action"));

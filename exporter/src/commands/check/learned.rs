@@ -1,6 +1,6 @@
-//! State that the serving exporter of this node has recorded: which ports were ever up, what the
-//! kernel log contained before it was overwritten. It is a copy, because collectors write their
-//! state down and a check changes nothing.
+//! The state that the serving exporter of this node has saved: which ports were ever up, what the
+//! kernel log contained before it was overwritten. A copy is used, because collectors save their
+//! state and a check must change nothing.
 
 use std::fs;
 use std::io;
@@ -9,19 +9,19 @@ use std::path::{Path, PathBuf};
 
 use crate::persisted_state;
 
-/// Files of one exporter: one for each collector that remembers something, and one more.
+/// The most files of one exporter: one for each collector with state, and one more.
 const MAX_FILES: usize = 64;
-/// Larger than what any collector remembers.
+/// The most bytes of a file.
 const MAX_BYTES: u64 = 1 << 20;
-/// A collector may be writing while it is removed.
+/// The most attempts to remove the copy, because a collector may still be writing.
 const TRIES: usize = 3;
 
-/// The copy; it ends with this.
+/// The copy, which is removed on drop.
 #[derive(Debug)]
 pub(super) struct Learned(Option<PathBuf>);
 
 impl Learned {
-    /// Nothing, where nothing was learned or there is no place for a copy.
+    /// Copies the state; empty if there is none, or no place for the copy.
     pub(super) fn copy(state: &Path) -> Self {
         Self::new(state).unwrap_or(Self(None))
     }
@@ -34,7 +34,7 @@ impl Learned {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let dir = std::env::temp_dir().join(name(std::process::id()) + &hex::encode(random));
-        // Created anew with access for this user alone, or not at all.
+        // The directory must be new, and accessible to this user alone.
         fs::DirBuilder::new().mode(0o700).create(&dir)?;
         let learned = Self(Some(dir.clone()));
         for entry in entries.iter().take(MAX_FILES) {
@@ -50,7 +50,7 @@ impl Learned {
     }
 }
 
-/// Removes what a process left behind that was killed.
+/// Removes the copy of a process that was killed.
 pub(super) fn remove_of(process: u32) {
     let name = name(process);
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
@@ -60,7 +60,7 @@ pub(super) fn remove_of(process: u32) {
     }
 }
 
-/// How the name of a copy begins.
+/// The prefix of a copy's name.
 fn name(process: u32) -> String {
     format!("stepwatch-check-{process}-")
 }

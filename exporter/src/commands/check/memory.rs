@@ -8,7 +8,8 @@ use crate::collectors::host::edac::{ERRORS, MODULE_ERRORS};
 pub(super) const CHECK: Check =
     Check { name: "memory", about: "host memory has no uncorrected errors", needs: &["edac"], run };
 
-/// A module that corrects more than this since the driver was loaded is about to do worse.
+/// A module with more corrected errors than this since the driver was loaded is likely to get
+/// worse.
 const MANY_CORRECTED: f64 = 10_000.0;
 
 fn run(node: &Node<'_>) -> Findings {

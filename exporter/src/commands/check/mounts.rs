@@ -28,8 +28,8 @@ fn run(node: &Node<'_>) -> Findings {
             }
         }
     }
-    // The mounts that were asked answer, or are listed above. A node with more mounts than are
-    // asked stays so for good, and must not fail for it.
+    // The queried mounts answer, or are listed above. A node with more mounts than are queried
+    // stays so, and must not fail because of that.
     if let Some(row) = node.set(&UNWATCHED).next() {
         let text = format!("{} more network file systems are not asked: they are too many", row.value);
         found.warning(text).action("name those that no job needs in collectors.mounts.exclude");

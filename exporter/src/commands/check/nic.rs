@@ -1,5 +1,5 @@
-//! Ethernet interfaces that are meant to be up: those that have been. Network managers set every
-//! port up to see whether it is cabled.
+//! Ethernet interfaces that should be up: those that were up before. Network managers enable every
+//! port to find out whether it is cabled.
 
 use super::item::Check;
 use super::node::Node;

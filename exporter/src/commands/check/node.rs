@@ -1,5 +1,5 @@
-//! The input of the checks: one pass of the collectors that they need. Nothing is read a second
-//! time in another way.
+//! The input of the checks: one pass of the collectors that they need. No fact is read in a second
+//! way.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use crate::sources;
 use crate::stream::{Limits, Read};
 use crate::training::Archive;
 
-/// A GPU answers all that is asked of it in a tenth of this.
+/// A healthy GPU answers all queries of a pass in a tenth of this.
 const TOO_SLOW: Duration = Duration::from_millis(500);
-/// What one pass of all collectors can publish, many times over.
+/// Many times the events that one pass of all collectors can publish.
 const RING: Limits = Limits { records: 8192, bytes: 4 << 20 };
 
 pub(super) struct Node<'a> {
@@ -38,16 +38,16 @@ pub(super) struct Node<'a> {
     events: Vec<Event>,
     mounts: Vec<Mount>,
     unsized_checkpoints: Vec<String>,
-    /// The GPU whose calls took most, by index, where NVML was asked.
+    /// The GPU whose calls took longest, by index, if NVML was used.
     slowest: Option<(u32, Spent)>,
-    /// The call into NVML that had not returned when the time was over, and for how long.
+    /// The NVML call that had not returned at the end of the time, and its duration.
     hanging: Option<(&'static str, Duration)>,
     end: Instant,
 }
 
 impl<'a> Node<'a> {
-    /// Lets each of the collectors `wanted` make one pass, as it would in service, and waits for it
-    /// until `end`.
+    /// Makes each of the collectors `wanted` run one pass, as in service, and waits for it until
+    /// `end`.
     pub(super) fn look(
         config: &'a Config,
         roots: &Roots,
@@ -61,12 +61,12 @@ impl<'a> Node<'a> {
             ring: RING,
             training: config.training(),
             archive: Archive::default(),
-            // Events seen here are published to nobody else: only this check reads them.
+            // Only this check reads these events.
             keep: None,
         });
         let unsized_checkpoints =
             if wanted.contains(&"disk") { report_checkpoints(config, &hub, end) } else { Vec::new() };
-        // Without it nothing is known of any mount, and the check of collectors reports that.
+        // Without the table nothing is known about mounts, which the check of collectors reports.
         let mounts = table::read(roots).unwrap_or_default();
         let learned = Learned::copy(&config.state_dir);
         let roots = Roots { state: learned.dir(), ..roots.clone() };
@@ -101,7 +101,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// What was looked at elsewhere.
+    /// The input from values that were read elsewhere, for tests.
     #[cfg(test)]
     pub(super) fn seen(
         config: &'a Config,
@@ -133,8 +133,8 @@ impl<'a> Node<'a> {
         self.rows(family).filter(|row| row.value != 0.0)
     }
 
-    /// What the collectors published: changes cannot be seen by looking once, conditions that hold
-    /// can.
+    /// The events of the collectors. One pass cannot show changes, but it shows conditions that
+    /// hold.
     pub(super) fn events(&self) -> &[Event] {
         &self.events
     }
@@ -143,26 +143,26 @@ impl<'a> Node<'a> {
         &self.collectors
     }
 
-    /// Whether there is anything from this collector: one that failed may have read a part.
+    /// Whether there are values of this collector: one that failed may have read some.
     pub(super) fn has_read(&self, collector: &str) -> bool {
         let healthy = self.collectors.iter().any(|c| c.name == collector && c.state == State::Healthy);
         let families = || COLLECTORS.iter().filter(|c| c.name == collector).flat_map(|c| c.families);
         healthy || families().any(|family| self.rows(family).next().is_some())
     }
 
-    /// What went wrong with a collector, if it failed.
+    /// The error of a collector, if it failed.
     pub(super) fn failure(&self, collector: &str) -> Option<&str> {
         let failed = |c: &&Status| c.name == collector && c.state == State::Failed;
         self.collectors.iter().find(failed).map(|c| c.detail.as_str())
     }
 
-    /// The first of these collectors that was asked and did not do all of its work.
+    /// The first of these collectors that was run and did not complete its work.
     pub(super) fn unread(&self, collectors: &[&'static str]) -> Option<&'static str> {
         let open = |name: &&&'static str| self.collectors.iter().any(|c| c.name == **name && !answered(c));
         collectors.iter().find(open).copied()
     }
 
-    /// The label of a GPU for people: its number and its place, where they are known.
+    /// The name of a GPU for people: its index and its address, if known.
     pub(super) fn gpu(&self, uuid: &str) -> String {
         let row = self.rows(&gpu::INFO).find(|row| row.label("gpu") == uuid);
         match row.map(|row| (row.label("index"), row.label("pci"))) {
@@ -172,64 +172,63 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Whether nothing that was asked failed, or is still to answer.
+    /// Whether no collector that was run failed, or is still running.
     pub(super) fn all_answered(&self) -> bool {
         self.collectors.iter().all(answered)
     }
 
-    /// The GPU that took so long that no other was asked.
+    /// The GPU that took so long that the others were not read.
     pub(super) fn waits_for(&self) -> Option<(u32, Spent)> {
         self.slowest.filter(|(_, spent)| spent.total >= TOO_SLOW)
     }
 
-    /// The call into NVML that had not returned, of those that take no time on a driver that is
-    /// well.
+    /// The NVML call that had not returned, although it takes no time on a healthy driver.
     pub(super) fn hanging_call(&self) -> Option<(&'static str, Duration)> {
         self.hanging.filter(|(_, since)| *since >= TOO_SLOW)
     }
 
-    /// Whether the servers of the network keep this mount of a disk collector's: what is wrong with
-    /// it is wrong on every node alike.
+    /// Whether a mount of the disk collector is on the network, so that its faults are the same on
+    /// every node.
     pub(super) fn is_shared(&self, mount: &str) -> bool {
         let info = self.rows(&disk::INFO).find(|row| row.label("mount") == mount);
         info.is_some_and(|row| self.config.collectors.mounts.is_network(row.label("fstype")))
     }
 
-    /// The mount that a path without symbolic links lies on.
+    /// The mount that contains a path without symbolic links.
     pub(super) fn mount_of(&self, path: &Path) -> Option<&Mount> {
         table::containing(&self.mounts, path)
     }
 
-    /// Whether an automounter mounted this path, or will when it is needed.
+    /// Whether an automounter has mounted this path, or would.
     pub(super) fn automounts(&self, path: &str) -> bool {
         self.mounts.iter().any(|m| m.automounts(Path::new(path)))
     }
 
-    /// Directories of checkpoints whose last checkpoint could not be measured in time.
+    /// Checkpoint directories whose last checkpoint could not be measured in time.
     pub(super) fn unsized_checkpoints(&self) -> &[String] {
         &self.unsized_checkpoints
     }
 
-    /// Does what may block in the kernel, and gives it up with the rest of the check.
+    /// Runs work that may block in the kernel, until the end of the check's time.
     pub(super) fn in_time<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         within(self.end.saturating_duration_since(Instant::now()), work)
     }
 }
 
-/// Whether it did all of its work, or has none.
+/// Whether the collector completed its work, or has none.
 fn answered(c: &Status) -> bool {
     [State::Healthy, State::Unsupported, State::Disabled].contains(&c.state)
 }
 
-/// The result, unless it takes longer than `limit`; the work then goes on in the background.
+/// The result; `None` if it takes longer than `limit`. The work then continues in the background.
 fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, result) = mpsc::sync_channel(1);
     std::thread::Builder::new().name("check".into()).spawn(move || done.send(work())).ok()?;
     result.recv_timeout(limit.max(LAST_CHANCE)).ok()
 }
 
-/// A check may run in a job that was given a part of the node, with the configuration of an
-/// exporter that has all of it.
+/// The configuration for a check in a job, which may have only a part of the node, from that of the
+/// node's exporter.
 fn for_a_job(config: &CollectorsConfig) -> CollectorsConfig {
     let mut config = config.clone().with_everything();
     config.gpu.devices = gpu::Devices::Job;
@@ -237,8 +236,8 @@ fn for_a_job(config: &CollectorsConfig) -> CollectorsConfig {
 }
 
 /// Reports the checkpoints in the configured directories to the hub, as the source that watches
-/// them would, so that the collector of disks can compute the room that the next one needs. Takes
-/// at most half of the time; returns the directories where that was too short.
+/// them does, so that the collector of disks can compute the space for the next one. Takes at most
+/// half of the time. Returns the directories for which that was too short.
 fn report_checkpoints(config: &Config, hub: &Hub, end: Instant) -> Vec<String> {
     let until = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
     let mut late = Vec::new();
@@ -253,8 +252,7 @@ fn report_checkpoints(config: &Config, hub: &Hub, end: Instant) -> Vec<String> {
     late
 }
 
-/// Given to each piece of work when the time of the check is over: what is quick at all is quicker
-/// than this.
+/// The time for each piece of work after the check's time is over, which suffices for fast ones.
 const LAST_CHANCE: Duration = Duration::from_millis(20);
 
 fn published(hub: &Hub) -> Vec<Event> {

@@ -1,4 +1,4 @@
-//! PCIe links that are narrower or slower than both of their ends could be.
+//! PCIe links that are narrower or slower than both of their ends allow.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ fn run(node: &Node<'_>) -> Findings {
         };
         if width < most {
             found.unhealthy(format!("{shown} has {width} of {most} PCIe lanes")).device(device).action(SLOT);
-        // A GPU that idles lowers the speed of its link, and never its width.
+        // An idle GPU lowers the speed of its link, but never the width.
         } else if let (Some(speed), Some(fastest)) = (speed, fastest)
             && speed < fastest
             && kind != "gpu"
@@ -59,13 +59,13 @@ fn run(node: &Node<'_>) -> Findings {
     })
 }
 
-/// The most that the device and the port above it are both capable of.
+/// The best value of which both the device and the port above it are capable.
 fn both_ends(node: &Node<'_>, row: &Row<'_>, family: &'static Family) -> Option<f64> {
     let own = value(node, family, row.label("pci"))?;
     Some(value(node, family, row.label("upstream")).map_or(own, |above| own.min(above)))
 }
 
-/// Of a device; zero is a function that has no link of its own.
+/// The value of a device; zero is a function without a link of its own.
 fn value(node: &Node<'_>, family: &'static Family, pci: &str) -> Option<f64> {
     node.rows(family).find(|row| row.label("pci") == pci).map(|row| row.value).filter(|value| *value > 0.0)
 }

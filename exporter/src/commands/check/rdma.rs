@@ -33,7 +33,7 @@ fn run(node: &Node<'_>) -> Findings {
             ("fabric", Some(0.0)) => {
                 found.unhealthy(format!("{port} is down")).device(port).action(CABLE);
             }
-            // It may be cabled and dead, or never have been cabled: what this node should have is
+            // The port may be cabled and broken, or never have been cabled: the expected ports are
             // not configured.
             ("unprovisioned", Some(0.0)) if layer_is_up(row.label("link_layer")) => {
                 found

@@ -1,9 +1,9 @@
 //! The reference: a file of facts from a known-good node of the same kind, and the facts in which
 //! this node differs.
 //!
-//! It contains only what all nodes of a kind share: counts, speeds and versions; never a serial
-//! number. A fact that is deleted from the file is not compared, so one file serves nodes that may
-//! differ in it.
+//! The file contains only what all nodes of a kind have in common: counts, speeds and versions, but
+//! no serial numbers. A fact that is deleted from the file is not compared, so one file serves
+//! nodes that may differ in it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
@@ -27,33 +27,33 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// Which file systems of the network are mounted.
+/// The fact with the mounted network file systems.
 const MOUNTS: &str = "mounts";
 
 const SCHEMA: u32 = 1;
-/// A reference is a page of text.
+/// The most bytes of a reference.
 const MAX_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Reference {
     schema: u32,
-    /// The node that it was made from, and when.
+    /// The node that it was made from; the next field is the time.
     node: String,
     ts: f64,
     facts: Facts,
 }
 
-/// What is counted: devices that share the values of some labels, or one value.
+/// The devices that a fact counts: those with the same label, the same value, or a true value.
 enum Count {
-    /// `8 x NVIDIA H100`.
+    /// Devices by a label: `8 x NVIDIA H100`.
     Label(&'static Family, &'static str),
-    /// `8 x 50000000000`.
+    /// Devices by value: `8 x 50000000000`.
     Value(&'static Family),
-    /// `8 x 18`: how many of the rows that share a label are true.
+    /// Devices by the number of their rows that are true: `8 x 18`.
     Up(&'static Family, &'static str),
 }
 
-/// Facts that are counted over devices, and what over.
+/// The facts that are counted over devices.
 static COUNTED: &[(&str, Count)] = &[
     ("gpu.cuda", Count::Label(&gpu::INFO, "cuda")),
     ("gpu.driver", Count::Label(&gpu::DRIVER, "version")),
@@ -97,20 +97,20 @@ pub(super) fn facts(node: &Node<'_>) -> Facts {
             facts.insert((*name).to_owned(), tally(words));
         }
     }
-    // What an automounter mounts shows who worked here, and not what the node is like.
+    // The mounts of an automounter show who used the node, not what it is like.
     let mounts = node.rows(&mounts::INFO).map(|row| row.label("mount")).filter(|m| !node.automounts(m));
     let mounts: Vec<String> = mounts.map(str::to_owned).collect();
     if !mounts.is_empty() {
         facts.insert(MOUNTS.to_owned(), tally(mounts));
     }
-    // How the node itself is set up; how runs are is for the alerter to compare.
+    // These are the settings of the node itself; the alerter compares those of runs.
     for row in node.rows(&config_drift::VALUE).filter(|row| row.label("run").is_empty()) {
         facts.insert(format!("config.{}", row.label("key")), row.label("value").to_owned());
     }
     facts
 }
 
-/// `7 x a, 1 x b`; just `a` of one.
+/// Counts words as `7 x a, 1 x b`; a single one is just `a`.
 fn tally(words: Vec<String>) -> String {
     if let [only] = &words[..] {
         return only.clone();
@@ -167,14 +167,14 @@ fn run(node: &Node<'_>) -> Findings {
     found.or_ok(|| format!("{} facts are as on {}", reference.facts.len(), reference.node))
 }
 
-/// The mounts that have to be there and are not. More than these are no difference, and an
-/// automounter's come when they are needed.
+/// The mounts that are required and missing. Further mounts are no difference, and an automounter
+/// mounts its own on demand.
 fn missing<'a>(node: &Node<'_>, ours: &str, wanted: &'a str) -> Vec<&'a str> {
     let ours: Vec<&str> = tallied(ours).collect();
     tallied(wanted).filter(|mount| !ours.contains(mount) && !node.automounts(mount)).collect()
 }
 
-/// The words of a tally of which each stands for one.
+/// The words of a tally in which each occurs once.
 fn tallied(tally: &str) -> impl Iterator<Item = &str> {
     tally.split(", ").map(|word| word.strip_prefix("1 x ").unwrap_or(word))
 }
@@ -191,7 +191,7 @@ impl Reference {
         Ok(reference)
     }
 
-    /// Writes what `report` saw, unless that is not what a node should be like.
+    /// Writes the facts of `report`, unless the node is unhealthy or unknown.
     pub fn write(report: &Report, path: &Path) -> io::Result<()> {
         if report.verdict > Verdict::Warning {
             return Err(io::Error::other("this node is not right, so it is no reference"));
@@ -199,7 +199,7 @@ impl Reference {
         let reference =
             Self { schema: SCHEMA, node: report.node.clone(), ts: report.ts, facts: report.facts.clone() };
         let text = serde_json::to_string_pretty(&reference)? + "\n";
-        // Other nodes may be reading the old one over the network.
+        // Other nodes may be reading the old file over the network.
         let new = path.with_extension("new");
         std::fs::write(&new, text)?;
         std::fs::rename(&new, path)
@@ -239,7 +239,7 @@ mod tests {
         );
         assert_eq!(tree.check().exit, 1);
         assert!(Reference::write(&tree.check(), &file).is_err(), "a node that differs is no reference");
-        // What is not in the file is not compared.
+        // A fact that is not in the file is not compared.
         let mut read = Reference::load(&file).unwrap();
         read.facts.retain(|name, _| name.starts_with("config."));
         std::fs::write(&file, serde_json::to_string(&read).unwrap()).unwrap();
@@ -262,7 +262,7 @@ mod tests {
             28 24 0:35 / /not/there/fsx rw - lustre 10.0.0.1@tcp:/fsx rw";
         let mut tree = Tree::new(LINKS).only(&["reference"]);
         tree.config.collectors.gpu.enabled = false;
-        // As long as it takes for each mount to be asked.
+        // Each mount has enough time to be queried.
         tree.options.timeout = stepwatch_kit::config::Period::secs(30);
         let table = |tree: &Tree, text: &str| tree.write("proc/self/mountinfo", text);
         table(&tree, &(TABLE.to_owned() + USED));
@@ -285,7 +285,7 @@ mod tests {
             ),
             "{says}"
         );
-        // Here it is for an automounter to mount.
+        // Here an automounter would mount it.
         let lazily = "26 22 0:37 / /not/there/scratch rw - autofs systemd-1 rw,timeout=600,direct";
         table(&tree, &TABLE.replace(scratch, lazily));
         assert_eq!(tree.check().exit, 0, "{}", tree.says());

@@ -1,7 +1,7 @@
 //! The result of a self-check, for people and for programs.
 //!
-//! The JSON is a contract (`docs/check.md`): keys are added, never renamed, and [`SCHEMA`] grows
-//! when one changes its meaning.
+//! The JSON is a contract (`docs/check.md`): keys are added, never renamed, and [`SCHEMA`] is
+//! raised when the meaning of one changes.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,27 +9,27 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::words;
 
-/// By name; values are words, because some facts are.
+/// Facts by name; values are text, because some facts are.
 pub type Facts = BTreeMap<String, String>;
 
-/// Which findings fail a check beside those of an unhealthy node.
+/// Which findings fail a check besides unhealthy ones.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Strictness {
-    /// Warnings do.
+    /// Whether warnings fail it.
     pub(super) strict: bool,
-    /// Unknown findings do not.
+    /// Whether unknown findings do not.
     pub(super) lenient: bool,
 }
 
-/// Of the JSON.
+/// The version of the JSON.
 pub const SCHEMA: u32 = 1;
 
-/// From good to bad. Unknown is worse than a warning and better than unhealthy.
+/// Verdicts from good to bad. Unknown is worse than a warning and better than unhealthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     Ok,
-    /// Worth a ticket; the node can take a job.
+    /// The problem needs a ticket, but the node can take a job.
     Warning,
     Unknown,
     Unhealthy,
@@ -39,11 +39,11 @@ pub enum Verdict {
 pub struct Finding {
     pub check: Cow<'static, str>,
     pub verdict: Verdict,
-    /// What it is about, by the name that metrics and events use: a GPU's UUID, a port, a mount.
+    /// The subject as metrics and events name it: a GPU's UUID, a port, a mount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     pub text: String,
-    /// What to do about it.
+    /// The recommended action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<Cow<'static, str>>,
 }
@@ -54,17 +54,17 @@ pub struct Report {
     pub verdict: Verdict,
     pub exit: u8,
     pub node: String,
-    /// Unix time of the check.
+    /// The Unix time of the check.
     pub ts: f64,
-    /// How long it took.
+    /// The duration of the check in seconds.
     pub seconds: f64,
     pub findings: Vec<Finding>,
-    /// What the node is like, for `--write-reference` and for an inventory.
+    /// The facts about the node, for `--write-reference` and for an inventory.
     #[serde(default, skip_serializing_if = "Facts::is_empty")]
     pub facts: Facts,
 }
 
-/// What one check found, in the making.
+/// Collects the findings of one check.
 #[derive(Debug, Default)]
 pub(super) struct Findings(Vec<Finding>);
 
@@ -87,7 +87,7 @@ impl Report {
         findings: Vec<Finding>,
         strictness: Strictness,
     ) -> Self {
-        // Nothing was looked at: nothing is known.
+        // If nothing was checked, nothing is known.
         let verdict = findings.iter().map(|f| f.verdict).max().unwrap_or(Verdict::Unknown);
         let warned = findings.iter().any(|f| f.verdict == Verdict::Warning);
         let exit = match verdict {
@@ -99,8 +99,8 @@ impl Report {
         Self { schema: SCHEMA, verdict, exit, node, ts, seconds, findings, facts: Facts::new() }
     }
 
-    /// One line a finding, the worst last: what a terminal shows when it scrolls, and what `tail -n
-    /// 1` gives as the reason.
+    /// One line a finding, the worst last: a scrolling terminal shows it, and `tail -n 1` gives it
+    /// as the reason.
     pub fn text(&self, quiet: bool) -> String {
         let mut findings: Vec<&Finding> =
             self.findings.iter().filter(|f| !quiet || f.verdict != Verdict::Ok).collect();
@@ -121,7 +121,7 @@ impl Finding {
         Self { check: check.into(), verdict, device: None, text: text.into(), action: None }
     }
 
-    /// What was not checked is not well.
+    /// Makes an `ok` result unknown, because a collector did not read.
     pub(super) fn not_seen_by(self, collector: &str) -> Self {
         if self.verdict != Verdict::Ok {
             return self;
@@ -132,7 +132,7 @@ impl Finding {
 
     fn line(&self, width: usize) -> String {
         let action = self.action.as_deref().map(|a| format!("; {a}")).unwrap_or_default();
-        // Texts of drivers and kernels may contain anything; a finding is one line.
+        // Texts of drivers and kernels may contain anything, but a finding is one line.
         let text = words::into_line(format!("{}{action}", self.text));
         format!("{:<9} {:<width$} {text}\n", self.verdict.as_str(), self.check)
     }
@@ -140,7 +140,7 @@ impl Finding {
 
 impl Findings {
     pub(super) fn add(&mut self, verdict: Verdict, text: impl Into<String>) -> FindingDetails<'_> {
-        // The runner adds the name.
+        // The caller adds the name.
         self.0.push(Finding::new("", verdict, text));
         FindingDetails(self.0.last_mut())
     }
@@ -161,7 +161,7 @@ impl Findings {
         self.add(Verdict::Ok, text);
     }
 
-    /// Adds an `ok` finding where nothing else was found.
+    /// Adds an `ok` finding if there is no other.
     pub(super) fn or_ok(mut self, text: impl FnOnce() -> String) -> Self {
         if self.0.is_empty() {
             self.ok(text());
@@ -174,7 +174,7 @@ impl Findings {
     }
 }
 
-/// A finding that was just added, to set its other fields.
+/// The finding that was just added, to set its other fields.
 pub(super) struct FindingDetails<'a>(Option<&'a mut Finding>);
 
 impl FindingDetails<'_> {

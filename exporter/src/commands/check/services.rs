@@ -1,4 +1,4 @@
-//! Services of the node, and what fabric manager logged since the boot.
+//! Services of the node, and the fabric manager's log since boot.
 
 use super::item::Check;
 use super::node::Node;

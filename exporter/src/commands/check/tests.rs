@@ -6,7 +6,7 @@ use super::report::Findings;
 use super::*;
 use crate::samples::Samples;
 
-/// A node of files.
+/// A node whose system files are in a directory.
 pub(super) struct Tree {
     dir: tempfile::TempDir,
     pub(super) roots: Roots,
@@ -46,7 +46,7 @@ impl Tree {
         std::fs::write(path, format!("{text}\n")).unwrap();
     }
 
-    /// Makes these checks alone.
+    /// Selects these checks.
     pub(super) fn only(mut self, checks: &[&str]) -> Self {
         self.options.only = checks.iter().map(|c| (*c).to_owned()).collect();
         self
@@ -63,17 +63,17 @@ impl Tree {
     }
 }
 
-/// The output of a check for a node whose collectors read this.
+/// The output of a check with these values of the collectors.
 pub(super) fn output(check: &Check, samples: Samples) -> String {
     says(check, samples, Vec::new())
 }
 
-/// The same of what they publish.
+/// The output of a check with these events of the collectors.
 pub(super) fn heard(check: &Check, events: Vec<Event>) -> String {
     says(check, Samples::default(), events)
 }
 
-/// The same of both.
+/// The output of a check with these values and events.
 pub(super) fn says(check: &Check, samples: Samples, events: Vec<Event>) -> String {
     let (config, options) = (Config::default(), Options::default());
     let node = Node::seen(&config, options.reference.as_deref(), samples, events);
@@ -119,7 +119,7 @@ fn a_link_that_is_down_and_one_that_may_be() {
         format!("warning   nic eth0 is set up and has no carrier, as far as is known since ever{what_to_do}")
     );
     assert_eq!(report.findings.last().unwrap().device.as_deref(), Some("eth0"));
-    // The exporter on this node has seen it up.
+    // The exporter of this node has seen it up.
     std::fs::create_dir_all(&tree.config.state_dir).unwrap();
     let known = serde_json::json!({"eth0": {"up_at": unix_now(), "pace": {"best": 0.0, "slower_since": null},
         "watch": {"open": null, "down_since": null, "outages": []}}});
@@ -136,7 +136,7 @@ fn a_node_that_cannot_be_read_or_lost_its_clock() {
     let report = tree.check();
     assert_eq!(report.exit, 1);
     assert!(report.text(true).contains("hpet is slow"), "{}", report.text(false));
-    // A directory that is a file cannot be listed: that is not the same as empty.
+    // The path cannot be listed as a directory, which differs from an empty one.
     let tree = Tree::new(&[]).only(&["nic"]);
     std::fs::remove_dir_all(tree.roots.sys("class/net")).unwrap();
     tree.write("sys/class/net", "");

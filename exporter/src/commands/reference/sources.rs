@@ -1,9 +1,9 @@
-//! What the sources of the collectors offer that no family has, with the reason: an absence without
-//! an explanation looks like an oversight.
+//! Values that the collectors' sources offer and that no family has, each with the reason: an
+//! unexplained omission looks like an oversight.
 
 use serde::Serialize;
 
-/// Something that can be known and is not exported.
+/// An available value that is not exported.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Omission {
     pub what: &'static str,

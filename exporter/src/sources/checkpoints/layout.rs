@@ -1,7 +1,7 @@
-//! How frameworks lay checkpoints out: which entries of a directory are checkpoints, of which step,
-//! and what shows that one is whole.
+//! The layouts of frameworks: which entries of a directory are checkpoints, their steps, and the
+//! signs that one is complete.
 
-/// A file that is written last of all, so that a checkpoint which has it is whole.
+/// Files that a framework writes last, so that a checkpoint with one of them is complete.
 const MARKERS: &[&str] = &[
     ".metadata",          // torch.distributed.checkpoint: torchtitan, OLMo-core, Megatron's torch_dist
     ".metadata.json",     // OLMo-core
@@ -11,7 +11,7 @@ const MARKERS: &[&str] = &[
     "checkpoint_metadata.json", // nanotron
 ];
 
-/// Files beside the checkpoints that name the last whole one.
+/// Files beside the checkpoints that name the last complete one.
 pub(super) const TRACKERS: &[&str] = &[
     "latest_checkpointed_iteration.txt", // Megatron
     "latest",                            // DeepSpeed: global_step1000
@@ -19,7 +19,7 @@ pub(super) const TRACKERS: &[&str] = &[
     "latest_train_state.txt",            // Megatron-Bridge
 ];
 
-/// What names begin with that end in the step.
+/// Prefixes of names that end in the step.
 const PREFIXES: &[&str] = &[
     "iter_",
     "iter-",
@@ -41,28 +41,28 @@ const PREFIXES: &[&str] = &[
     "ba",
 ];
 
-/// The same of those that end in the epoch, which is no step.
+/// Prefixes of names that end in the epoch, which is not a step.
 const EPOCH_PREFIXES: &[&str] = &["epoch_", "epoch-", "epoch="];
 
-/// One file that each checkpoint is written over.
+/// Names of files that each checkpoint overwrites.
 const REWRITTEN: &[&str] = &["ckpt.pt", "checkpoint.pt", "checkpoint.pth"];
 
-/// An entry of a directory by its name.
+/// The parts of an entry's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Name {
-    /// In units of `unit`; 0 for none.
+    /// The number in units of `unit`; 0 if there is none.
     pub(super) number: i64,
     pub(super) unit: Unit,
-    /// It will be renamed when it is whole.
+    /// Whether the framework renames it when it is complete.
     pub(super) temporary: bool,
 }
 
-/// What a name counts.
+/// The unit of the number in a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     Step,
     Epoch,
-    /// Nothing: it stays the same file.
+    /// No unit: the same file is overwritten.
     Rewritten,
 }
 
@@ -72,7 +72,7 @@ impl Name {
     }
 }
 
-/// Parses a name; `None` for what is no checkpoint, or has no step.
+/// Parses a name; `None` if it is not a checkpoint, or has neither step nor epoch.
 pub(super) fn name(name: &str) -> Option<Name> {
     let lower = name.to_ascii_lowercase();
     let (bare, temporary) = temporary(&lower);
@@ -86,13 +86,13 @@ pub(super) fn name(name: &str) -> Option<Name> {
     Some(Name { number, unit, temporary })
 }
 
-/// Which checkpoint is not finished while a file of this name lies beside it, as NeMo has it:
-/// `x-step=100-last-unfinished` for `x-step=100-last` or `x-step=100-last.ckpt`.
+/// The checkpoint that is unfinished while this marker of NeMo exists beside it:
+/// `x-step=100-last-unfinished` is for `x-step=100-last` or `x-step=100-last.ckpt`.
 pub(super) fn unfinished(marker: &str) -> Option<&str> {
     marker.strip_suffix("-unfinished")
 }
 
-/// Whether a checkpoint is the one that [`unfinished`] names.
+/// Whether `name` is the checkpoint that [`unfinished`] returned.
 pub(super) fn is_named_by(bare: &str, name: &str) -> bool {
     name.strip_prefix(bare).is_some_and(|rest| matches!(rest, "" | ".ckpt" | "-EMA.ckpt" | ".nemo"))
 }
@@ -101,13 +101,13 @@ pub(super) fn is_marker(file: &str) -> bool {
     MARKERS.contains(&file)
 }
 
-/// The step in a tracker: a bare number, or a name that ends in it.
+/// The step in a tracker, which has a bare number or a name that ends in one.
 pub(super) fn tracked(text: &str) -> Option<i64> {
     let word = text.split_whitespace().next()?;
     number(word).or_else(|| name(word).and_then(Name::step))
 }
 
-/// The name that a temporary one will become.
+/// The final name, and whether `name` is a temporary one.
 fn temporary(name: &str) -> (&str, bool) {
     for cut in
         [".orbax-checkpoint-tmp", ".tmp", "-tmp", "_tmp", ".partial", ".part", ".incomplete", ".inprogress"]
@@ -127,7 +127,7 @@ fn without_extension(name: &str) -> &str {
     known.iter().find_map(|e| name.strip_suffix(e)).unwrap_or(name)
 }
 
-/// `iter_0001000`, `checkpoint-500`, `step1000-unsharded`, `1000`.
+/// Parses `iter_0001000`, `checkpoint-500`, `step1000-unsharded` and `1000`.
 fn prefixed(name: &str) -> Option<i64> {
     let rest = PREFIXES
         .iter()
@@ -138,14 +138,14 @@ fn prefixed(name: &str) -> Option<i64> {
     (after.is_empty() || after == "-unsharded" || after == "-hf").then(|| number(&rest[..digits]))?
 }
 
-/// `epoch=0-step=1000`, with a metric behind it or not.
+/// Parses `epoch=0-step=1000`, with or without a metric after it.
 fn lightning(name: &str) -> Option<i64> {
     let at = name.find("step=")? + "step=".len();
     let digits = name[at..].find(|c: char| !c.is_ascii_digit()).unwrap_or(name.len() - at);
     number(&name[at..at + digits])
 }
 
-/// `ep0-ba1000-rank0`, `ep0-ba1000`, `ba1000-rank0`.
+/// Parses `ep0-ba1000-rank0`, `ep0-ba1000` and `ba1000-rank0`.
 fn composer(name: &str) -> Option<i64> {
     let batch = |part: &str| number(part.strip_prefix("ba")?);
     let (first, rest) = name.split_once('-')?;

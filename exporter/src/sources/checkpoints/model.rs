@@ -1,4 +1,4 @@
-//! What a checkpoint contains about its model: the `config.json` of Hugging Face in it, or in the
+//! Reads the model of a checkpoint from the `config.json` of Hugging Face in it, or in the
 //! directory of checkpoints.
 
 use std::io::Read as _;
@@ -9,7 +9,7 @@ use stepwatch_wire::Event;
 
 use crate::reach::Reach;
 
-/// Larger than any: a vocabulary of labels may be in it.
+/// The most bytes of the file. It may contain a vocabulary of labels.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 pub(super) fn hello(checkpoint: &Path, reach: &Reach) -> Option<Event> {

@@ -1,4 +1,4 @@
-//! Real directories, virtual time, and a list in place of the hub.
+//! Tests with real directories, virtual time, and a list in place of the hub.
 
 use std::fs;
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use super::*;
 use crate::origin::Outcome;
 use crate::source::{DROPPED, NOT_OWNER, Sources};
 
-/// Of a model.
+/// The `config.json` of a model.
 const CONFIG: &str = r#"{"model_type":"llama","hidden_size":4096,"num_hidden_layers":32,"architectures":["LlamaForCausalLM"]}"#;
 
 #[derive(Clone, Default)]
@@ -73,7 +73,7 @@ impl Bench {
         assert!(!Poll::poll(&mut self.watched, self.begun + self.elapsed, unix));
     }
 
-    /// Lets time pass with its polls.
+    /// Advances the clock and polls meanwhile.
     fn pass(&mut self, time: Duration) {
         let end = self.elapsed + time;
         while self.elapsed < end {
@@ -82,7 +82,7 @@ impl Bench {
         }
     }
 
-    /// What was published since the last call.
+    /// The phases and steps that were published since the last call.
     fn published(&self) -> Vec<(CkptPhase, i64)> {
         let events = std::mem::take(&mut *self.list.events.lock().unwrap());
         events.iter().map(|e| (e.ckpt.unwrap(), e.step.unwrap())).collect()
@@ -99,7 +99,7 @@ fn now_unix() -> f64 {
     crate::clock::unix_now()
 }
 
-/// Sets when a file and its directory were last written.
+/// Sets the modification time of a file and its directory.
 fn age(path: &Path, seconds: u64) {
     let at = std::time::SystemTime::now() - Duration::from_secs(seconds);
     for path in [path, path.parent().unwrap()] {
@@ -176,7 +176,7 @@ fn without_any_sign_one_that_stopped_changing_is_whole() {
     b.poll();
     b.pass(settle().as_duration());
     assert_eq!(b.published(), [(Start, 500), (End, 500)]);
-    // One that will be renamed is not.
+    // A temporary checkpoint is not complete.
     b.write("tmp-checkpoint-600/model.safetensors", 10);
     b.pass(5 * MINUTE);
     assert_eq!(b.published(), [(Start, 600)]);
@@ -200,7 +200,7 @@ fn where_the_framework_leaves_its_mark_one_without_it_never_is_whole() {
     assert_eq!(fail.text.as_deref(), Some("checkpoint-20 stopped growing at 7 bytes and is not whole"));
     assert_eq!(b.published(), [(Fail, 20)]);
     assert_eq!(b.page().get(&CHECKPOINTS, &["r", "incomplete"]), Some(1.0));
-    // It went on after all.
+    // The checkpoint continues after all.
     b.write("checkpoint-20/trainer_state.json", 10);
     b.poll();
     assert_eq!(b.published(), [(End, 20)]);
@@ -223,7 +223,7 @@ fn nemos_checkpoint_is_whole_when_its_mark_is_gone() {
     fs::remove_file(b.dir.path().join(mark)).unwrap();
     b.poll();
     assert_eq!(b.published(), [(End, 100)]);
-    // NeMo marks one again while it deletes it.
+    // NeMo sets the mark again while it deletes the checkpoint.
     b.write(mark, 0);
     b.pass(MINUTE);
     assert!(b.published().is_empty());
@@ -257,7 +257,7 @@ fn each_time_that_one_file_is_written_over_is_a_checkpoint() {
     write(&b, 500, begun);
     b.poll();
     assert_eq!(published(&b), [Start]);
-    // Written over faster than it could rest.
+    // The file is overwritten more often than it could settle.
     for i in 1..=6 {
         write(&b, 1000, begun + f64::from(i) * 10.0);
         b.pass(interval().as_duration());
@@ -334,8 +334,8 @@ fn mistakes_are_named() {
     }
 }
 
-/// Root can make links of other users; the links of any other user are their own, and lead
-/// anywhere.
+/// Links of root and of the exporter's user are followed. Any other user's link may lead anywhere.
+/// Only root can create one for the test.
 #[test]
 fn links_of_others_and_pipes_are_no_checkpoints() {
     let is_root = rustix::process::geteuid().is_root();
@@ -375,7 +375,7 @@ fn names_of_others_hide_no_checkpoint() {
         for n in 0..300 {
             let theirs = dir.join(format!("checkpoint-{}", 1_000_000 + n));
             fs::create_dir(&theirs).unwrap();
-            // Where that is not allowed there is one user, and the latest are watched.
+            // Without that right there is only one user, and the latest checkpoints are watched.
             let _ = std::os::unix::fs::chown(theirs, Some(65_534), None);
         }
     });

@@ -1,10 +1,10 @@
-//! Which run a file belongs to that no process has open.
+//! Decides which run a file belongs to if no process has it open.
 //!
-//! The directory of a file does not show who wrote it: jobs of other nodes write into a shared one,
-//! and several jobs of one node may work in it. So a file that has the id of a job in its name is
-//! of that job alone. Any other is of the one run that works in the nearest directory above it, or
-//! names such a directory, or the file, in its arguments. Where this is true of several runs, the
-//! file is assigned to none.
+//! The directory of a file does not show its writer: jobs of other nodes write into a shared one,
+//! and several jobs of one node may work in it. So a file with the id of a job in its name belongs
+//! only to that job. Any other file belongs to the one run that works in the nearest directory
+//! above it, or that has such a directory or the file in its arguments. If this is true of several
+//! runs, the file belongs to none.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -15,24 +15,24 @@ use crate::processes;
 use crate::roots::Roots;
 use crate::sources::tail::{self, Candidate};
 
-/// Words of a command line that are taken for paths.
+/// The most words of a command line that are taken as paths.
 const MAX_NAMED: usize = 1024;
 
-/// Who may have written a file.
+/// The possible writers of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// Of this trainer, by its place among all.
+    /// The trainer with this index.
     Of(usize),
-    /// Of another job, which may be on another node; beside this trainer.
+    /// Another job, which may be on another node. The index is that of a trainer nearby.
     OfAnotherJob(usize),
-    /// It belongs to one of these, and which one is not known.
+    /// One of these trainers, and it is unknown which.
     OfOneOf(Vec<usize>),
 }
 
-/// Where each trainer works, and what it names.
+/// The working directory of each trainer, and the paths in its arguments.
 pub(super) struct Places<'a> {
     trainers: &'a [Trainer],
-    /// Directories and files, the working directory first.
+    /// The paths of each trainer, the working directory first.
     of: Vec<Vec<PathBuf>>,
 }
 
@@ -43,7 +43,7 @@ impl<'a> Places<'a> {
             let Some(cwd) = processes::cwd(roots, trainer.pid).filter(|d| d.parent().is_some()) else {
                 return Vec::new();
             };
-            // A single run needs no distinction.
+            // With a single run, nothing has to be distinguished.
             let words = if runs.len() > 1 { processes::arguments(roots, trainer.pid) } else { Vec::new() };
             let named = words.iter().take(MAX_NAMED).filter_map(|word| below(roots, trainer.pid, &cwd, word));
             let named: Vec<PathBuf> = named.collect();
@@ -52,12 +52,12 @@ impl<'a> Places<'a> {
         Self { of: trainers.iter().map(places).collect(), trainers }
     }
 
-    /// Where a trainer works.
+    /// The working directory of a trainer.
     pub(super) fn cwd(&self, at: usize) -> Option<&PathBuf> {
         self.of.get(at)?.first()
     }
 
-    /// `None` where no process here can have written it.
+    /// The possible writers of the file; `None` if no process here can have written it.
     pub(super) fn whose(&self, file: &Candidate) -> Option<Whose> {
         let wrote = |t: &Trainer| t.begun.is_some_and(|begun| file.written + SLACK >= begun);
         let near = |places: &[PathBuf]| {
@@ -88,8 +88,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// The path in an argument of a command line (`out`, `--output_dir=out`, `./out/`), where it is
-/// below the root.
+/// The path in an argument of a command line (`out`, `--output_dir=out`, `./out/`), if it is not
+/// the root directory itself.
 fn below(roots: &Roots, pid: u32, cwd: &Path, word: &str) -> Option<PathBuf> {
     let word = word.rsplit_once('=').map_or(word, |(_, value)| value);
     if word.is_empty() || word.starts_with('-') {

@@ -1,5 +1,5 @@
-//! Which files of trainers are followed: what they have open and what lies beside them, read with
-//! their rights, each user by a share.
+//! Chooses the files of trainers to follow: those that are open and those beside them. They are
+//! read with the trainer's rights, and each user has a share of the limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
@@ -24,59 +24,58 @@ use crate::source::{NOT_OWNER, SourceHandle};
 use crate::sources::sink::Surroundings;
 use crate::sources::tail::{self, Candidate, TailConfig};
 
-/// Files followed at once.
+/// The most files followed at once.
 pub(super) const MAX_FILES: usize = 256;
-/// Descriptors that are looked at in one pass on account of one user.
+/// The most descriptors inspected in one pass for one user.
 const MAX_DESCRIPTORS: usize = 131_072;
-/// How long a file is followed after the process that it was found by has gone: its end is still to
-/// be read.
+/// How long a file is followed after its process has exited, because its end still has to be read.
 pub(super) const LINGER: Duration = Duration::from_mins(10);
-/// A file that was last written this long before the process started is of an earlier job.
+/// A file that was last written this long before the process started belongs to an earlier job.
 pub(super) const SLACK: Duration = Duration::from_secs(5);
-/// How much longer ago a file may have been written than another of the same user and keep its
-/// place.
+/// A followed file keeps its place although another of the same user was written up to this much
+/// later.
 const STAYS: Duration = Duration::from_mins(1);
-/// Searches of a user's directories that take this long in one pass are repeated after so many
-/// times as long.
+/// A search of a user's directories that took longer than `SLOW` is repeated only after `PAUSE`
+/// times its duration.
 const SLOW: Duration = Duration::from_millis(50);
 const PAUSE: u32 = 50;
-/// Refusals that are logged once.
+/// The most refused files that are remembered, so that each is logged once.
 const MAX_REFUSED: usize = 1024;
-/// A file is of one of several runs, and no process has it open.
+/// The reason for a file of one of several runs that no process has open.
 const UNKNOWN_WRITER: &str = "unknown_writer";
 
-/// A file to follow, and what is known of it.
+/// A file to follow.
 #[derive(Debug, Clone)]
 struct Wanted {
     path: PathBuf,
     run: String,
-    /// Only of what one process alone writes.
+    /// The rank, if only one process writes the file.
     rank: Option<u32>,
     world: Option<u32>,
     view: Arc<View>,
-    /// Whose processes these are owns the file: such an account comes first.
+    /// Whether the user of these processes owns the file. Such a user is preferred.
     own: bool,
     claim: Share,
 }
 
-/// What a file has for a claim to be followed.
+/// The claim of a file to a place among those followed.
 #[derive(Debug, Clone, Copy)]
 struct Share {
-    /// On whose account: of whose process it was found open, or who owns what lies beside one.
+    /// The user whose share it uses: of the process that has it open, or else its owner.
     user: u32,
-    /// A process has it open, or was started with it as a file to write.
+    /// Whether a process has it open, or was started with it as an output file.
     open: bool,
     written: SystemTime,
 }
 
-/// The running processes, and which process reads the output of another.
+/// The running processes, and which of them read the output of others.
 struct Running<'a> {
     roots: &'a Roots,
     tree: &'a Tree,
     readers: Option<Readers>,
 }
 
-/// A tail; it ends when this is dropped.
+/// A tail, which ends on drop.
 struct Followed {
     seen: Instant,
     user: u32,
@@ -95,15 +94,15 @@ impl Drop for Followed {
 pub(super) struct Files {
     around: Surroundings,
     health: SourceHandle,
-    /// Tails start within it.
+    /// The runtime in which tails start.
     runtime: tokio::runtime::Handle,
     followed: BTreeMap<PathBuf, Followed>,
     refused: BTreeSet<(PathBuf, u32)>,
-    /// Files of one of several runs, logged once.
+    /// Files of one of several runs that were logged.
     unknown: BTreeSet<PathBuf>,
-    /// Users whose directories are searched again only then.
+    /// The users whose directories are not searched until the given moment.
     paused: BTreeMap<u32, Instant>,
-    /// Whose files there is no room for, as it was last logged.
+    /// The users whose files found no room, as they were last logged.
     crowd: String,
 }
 
@@ -130,8 +129,8 @@ impl Files {
         self.followed.keys()
     }
 
-    /// Follows what these processes write, and gives up files that were not written for long, or
-    /// that give way to others.
+    /// Follows the files that these processes write. Stops following files that are no longer
+    /// found, or that others displace.
     pub(super) fn follow(&mut self, tree: &Tree, trainers: &[Trainer], beside: bool, now: Instant) {
         let speaking: Vec<&Trainer> = trainers.iter().filter(|t| !t.identity.silent).collect();
         let mut wanted = self.open(tree, &speaking, now);
@@ -165,7 +164,8 @@ impl Files {
         self.followed.insert(path, Followed { seen: now, user, own, claim, stop });
     }
 
-    /// Which of these there is room for beside what is followed, by the shares of users.
+    /// The new files that find room beside those followed, by the shares of users. Displaced tails
+    /// end.
     fn make_room(&mut self, fresh: Vec<Wanted>) -> Vec<Wanted> {
         if self.followed.len() + fresh.len() > MAX_FILES {
             for (path, followed) in &mut self.followed {
@@ -206,7 +206,7 @@ impl Files {
             let had_room = *left > 0;
             for file in files(&running, trainer, view, left) {
                 let rank = file.rank;
-                // A file that several ranks write belongs to none of them alone.
+                // A file that several ranks write has no rank of its own.
                 found
                     .entry((file.path.clone(), file.claim.user))
                     .and_modify(|w| w.rank = w.rank.filter(|r| Some(*r) == rank))
@@ -227,7 +227,7 @@ impl Files {
             }
             None => true,
         });
-        // What it takes to look at them is shared as well.
+        // The work of inspecting them is shared fairly as well.
         let (new, over) =
             fair_share::fair(found.into_values().collect(), 2 * MAX_FILES, |w| w.claim.user, |_| 0);
         if !over.is_empty() {
@@ -240,7 +240,7 @@ impl Files {
         readable
     }
 
-    /// What may be read on this account, or may be written yet.
+    /// Accepts a file that this user may read, or that does not exist yet.
     fn admit(&mut self, one: Wanted) -> Option<Wanted> {
         match one.view.find(&one.path) {
             Ok(found) if !found.metadata.is_file() => None,
@@ -258,7 +258,7 @@ impl Files {
     }
 
     /// Files in the working directories that were written since the process started. TensorBoard
-    /// opens its file anew for every record, so it is not among those that are open.
+    /// reopens its file for every record, so it is not among the open ones.
     fn beside(&mut self, trainers: &[Trainer], now: Instant) -> Vec<Wanted> {
         let known = Places::from_trainers(&self.around.roots, trainers);
         let mut places: BTreeMap<(&PathBuf, u32), Vec<&Arc<View>>> = BTreeMap::new();
@@ -305,7 +305,7 @@ impl Files {
         now: Instant,
     ) -> Vec<Wanted> {
         unknown.retain(|(file, _)| match self.followed.get_mut(&file.path) {
-            // Whose it was found to be before, it stays.
+            // The file stays with the owner that was found first.
             Some(followed) => {
                 followed.seen = now;
                 false
@@ -344,7 +344,7 @@ impl Files {
         found
     }
 
-    /// What lies in a directory, by the shares of those who own it.
+    /// The files in a directory, by the shares of their owners.
     fn search(&mut self, cwd: &Path, view: &Arc<View>) -> Vec<Candidate> {
         let found = tail::search(cwd, &Reach::Of(Arc::clone(view)));
         if found.cut {
@@ -360,7 +360,7 @@ impl Files {
         kept
     }
 
-    /// Logs once that a file is not followed, and to which runs it may belong.
+    /// Logs once that a file is not followed, with the runs that it may belong to.
     fn leave(&mut self, path: &Path, of: &[&Trainer]) {
         if self.unknown.len() >= MAX_REFUSED {
             self.unknown.clear();
@@ -391,7 +391,7 @@ impl Files {
         }
     }
 
-    /// Records a file that is not read, and logs why; once, as long as it can be remembered.
+    /// Counts a file that is not read, and logs the reason once.
     fn refuse(&mut self, path: &Path, uid: u32, why: Option<Refusal>) {
         let Some(why) = why else { return };
         if self.refused.len() >= MAX_REFUSED {
@@ -404,15 +404,15 @@ impl Files {
     }
 }
 
-/// Of several users for whom one file could be read, its owner; otherwise the first that names it.
+/// Keeps the entry of the file's owner if several users could read it; otherwise the first one.
 fn prefer_own(one: Wanted, among: &mut BTreeMap<PathBuf, Wanted>) {
     if among.get(&one.path).is_none_or(|known| one.own && !known.own) {
         among.insert(one.path.clone(), one);
     }
 }
 
-/// What a trainer, its children and the readers of its output write, and what it leaves when it
-/// fails.
+/// The files that a trainer, its children and the readers of its output write, and those that it
+/// leaves when it fails.
 fn files(running: &Running<'_>, trainer: &Trainer, view: &Arc<View>, left: &mut usize) -> Vec<Wanted> {
     let Running { roots, tree, readers } = running;
     let id = &trainer.identity;
@@ -426,12 +426,12 @@ fn files(running: &Running<'_>, trainer: &Trainer, view: &Arc<View>, left: &mut 
         files.extend(known(&processes::written(roots, child, left), &|f| own_rank(f, id)));
     }
     if !own.iter().any(|f| f.standard) {
-        // Its output goes through a pipe to a launcher, which may write it down.
+        // Its output goes through a pipe to a launcher, which may write it to a file.
         for launcher in tree.ancestors(trainer.pid) {
             files.extend(known(&processes::written(roots, launcher, left), &|_| None));
         }
     }
-    // `| tee` gives the file a descriptor of its own.
+    // With `| tee`, another process has the file open.
     for reader in readers.as_ref().map(|r| r.of_output(roots, trainer.pid)).unwrap_or_default() {
         let copied = processes::written(roots, reader, left).into_iter();
         files.extend(copied.map(|f| trainer.wants(f.path, None, view)));
@@ -441,7 +441,7 @@ fn files(running: &Running<'_>, trainer: &Trainer, view: &Arc<View>, left: &mut 
     files
 }
 
-/// A file beside a trainer, unless that trainer was configured not to report.
+/// A file beside a trainer, unless the trainer's client is configured not to report.
 fn beside_of(trainers: &[Trainer], at: usize, file: &Candidate) -> Option<Wanted> {
     let trainer = trainers.get(at).filter(|t| !t.identity.silent)?;
     Some(trainer.finds(file, trainer.view.as_ref()?))
@@ -454,7 +454,7 @@ impl Trainer {
         Wanted { path, run, rank, world, view: Arc::clone(view), own: false, claim }
     }
 
-    /// A file beside it.
+    /// A file beside this trainer, as one to follow.
     fn finds(&self, found: &Candidate, view: &Arc<View>) -> Wanted {
         let claim = Share { user: found.owner, open: false, written: found.written };
         let own = found.owner == view.user();
@@ -462,7 +462,7 @@ impl Trainer {
     }
 }
 
-/// What counts where there is not room for all.
+/// The priority of a file if there is not room for all.
 struct Worth {
     user: u32,
     worth: (bool, SystemTime),
@@ -474,12 +474,12 @@ impl Share {
     }
 }
 
-/// Standard output whatever its name is, and otherwise files with a known name.
+/// Whether a file is followed: standard output with any name, and others with a known name.
 fn is_ours(file: &OpenFile) -> bool {
     file.standard || stepwatch_formats::known_name(&file.path)
 }
 
-/// A log may be everybody's, a file of metrics is its writer's.
+/// The rank of the writer, unless the file is a log, which several ranks may share.
 fn own_rank(file: &OpenFile, identity: &Identity) -> Option<u32> {
     identity.rank.filter(|_| !file.standard)
 }

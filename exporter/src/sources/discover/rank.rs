@@ -1,16 +1,16 @@
-//! Which rank a process is, by what launchers leave in its environment. Only the variables named
-//! here are looked at; the rest of an environment may hold secrets.
+//! Reads the rank of a process from the variables of launchers in its environment. Only the
+//! variables named here are read, because the rest may hold secrets.
 //!
-//! Rank, world and local rank come from one launcher only, the nearest: `mpirun` inside an `sbatch`
-//! script inherits Slurm's variables of the one batch process, and mixing them is how eight ranks
-//! end up as rank 0.
+//! Rank, world and local rank come from one launcher, the nearest: `mpirun` inside an `sbatch`
+//! script inherits Slurm's variables of the one batch process. If they were mixed, eight ranks
+//! would all be rank 0.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use stepwatch_wire::words;
 
-/// Rank, world, local rank; the nearest launcher first.
+/// The variables of rank, world and local rank; the nearest launcher first.
 const LAUNCHERS: &[(&str, &[&str], &[&str])] = &[
     ("RANK", &["WORLD_SIZE"], &["LOCAL_RANK"]), // torchrun, accelerate, DeepSpeed, Kubeflow
     ("OMPI_COMM_WORLD_RANK", &["OMPI_COMM_WORLD_SIZE"], &["OMPI_COMM_WORLD_LOCAL_RANK"]),
@@ -20,10 +20,10 @@ const LAUNCHERS: &[(&str, &[&str], &[&str])] = &[
     ("SLURM_PROCID", &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"], &["SLURM_LOCALID"]),
 ];
 const ERROR_FILE: &[&str] = &["TORCHELASTIC_ERROR_FILE"];
-/// What the names of flight-recorder dumps begin with; the rank follows.
+/// Variables with the prefix of flight-recorder dumps; the rank follows it in the file's name.
 const DUMP_PREFIX: &[&str] = &["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
 const DEFAULT_DUMP_PREFIX: &str = "/tmp/nccl_trace_rank_";
-/// Longest value that is kept.
+/// The most characters kept of a value.
 const MAX_CHARS: usize = 1024;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,16 +31,16 @@ pub(super) struct Identity {
     pub(super) rank: Option<u32>,
     pub(super) world: Option<u32>,
     pub(super) local_rank: Option<u32>,
-    /// Where torchelastic writes why the process failed.
+    /// The file into which torchelastic writes why the process failed.
     pub(super) error_file: Option<PathBuf>,
-    /// Where NCCL's flight recorder is dumped to.
+    /// The file into which NCCL's flight recorder is dumped.
     pub(super) dump: Option<PathBuf>,
-    /// The client reports by itself, or was configured not to.
+    /// Whether the client reports by itself, or is configured not to.
     pub(super) silent: bool,
 }
 
 impl Identity {
-    /// Reads `/proc/PID/environ`.
+    /// Parses `/proc/PID/environ`.
     pub(super) fn parse(environ: &[u8]) -> Self {
         let env = Environ::parse(environ);
         let mut found = Self {
@@ -62,7 +62,7 @@ impl Identity {
     }
 }
 
-/// The variables that are read.
+/// The variables that this module reads.
 struct Environ<'a>(BTreeMap<&'a str, &'a str>);
 
 impl<'a> Environ<'a> {
@@ -75,7 +75,7 @@ impl<'a> Environ<'a> {
         Self(pairs.filter(|(key, _)| known(key)).collect())
     }
 
-    /// The first that is set.
+    /// The first of these variables that is set.
     fn text(&self, keys: &[&str]) -> Option<String> {
         let mut values = keys.iter().filter_map(|k| self.0.get(k)).map(|v| v.trim());
         let value = values.find(|v| !v.is_empty() && v.len() <= MAX_CHARS)?;

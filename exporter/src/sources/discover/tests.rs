@@ -1,5 +1,5 @@
-//! A tree of files in place of `/proc` and the cgroups, a real process, and a library in place of
-//! NVML.
+//! Tests with a directory tree in place of `/proc` and the cgroups, a real process, and a library
+//! in place of NVML.
 
 mod beside;
 mod owners;
@@ -16,7 +16,7 @@ use crate::testing;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A host on which processes can be invented.
+/// A host whose processes are files.
 struct Host {
     dir: tempfile::TempDir,
 }
@@ -43,7 +43,7 @@ impl Host {
         }
     }
 
-    /// A process that works in `work/`; `open` are descriptors and what they point at.
+    /// Creates a process that works in `work/`; `open` are its descriptors and their targets.
     fn process(&self, pid: u32, parent: u32, environ: &[&str], open: &[(u32, &str)]) {
         let dir = self.path(&format!("proc/{pid}"));
         fs::create_dir_all(dir.join("fd")).unwrap();
@@ -82,7 +82,7 @@ impl Host {
 }
 
 impl Discovery {
-    /// Paths below the host's directory, each with its run and rank as its tail was given them.
+    /// Paths below the host's directory, each with the run and rank of its tail.
     fn found(&self, host: &Host) -> Vec<String> {
         let name = |p: &PathBuf| p.strip_prefix(host.dir.path()).unwrap_or(p).to_string_lossy().into_owned();
         self.files.paths().map(name).collect()
@@ -99,7 +99,7 @@ impl Discovery {
     }
 }
 
-/// Polls, as the event loop does, until `done`.
+/// Polls until `done`, as the event loop does.
 async fn eventually(mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
@@ -175,7 +175,7 @@ async fn output_that_goes_to_a_launcher_is_found_there() {
     let mut d = host.discovery();
     d.look(Instant::now());
     assert!(d.found(&host).contains(&"slurm-7.out".to_owned()));
-    // Without a name or a job, the run of both ranks is that of the process which started them.
+    // Without a name or a job, both ranks get the run of the process that started them.
     let runs: BTreeSet<_> = d.published().into_iter().filter_map(|e| e.run).collect();
     assert_eq!(runs.len(), 1, "{runs:?}");
     assert!(runs.iter().all(|run| run.starts_with("run-20010909-014727-")), "{runs:?}");
@@ -234,7 +234,7 @@ impl Drop for Child {
 #[tokio::test]
 async fn a_real_process_in_a_control_group() {
     let host = Host::new();
-    // A process that writes a file, and waits with it open.
+    // A process that writes to a file and keeps it open.
     let child = Command::new("sh")
         .args(["-c", r#"exec 7>>metrics.jsonl; echo '{"step":5,"loss":1.5}' >&7; echo ready; read -r _"#])
         .current_dir(host.path("work"))
@@ -256,7 +256,7 @@ async fn a_real_process_in_a_control_group() {
     assert_eq!((step.run.as_deref(), step.rank, step.step), (Some("real"), Some(1), Some(5)));
 }
 
-/// What NVML offers of what is asked of it, with two GPUs and one process on each.
+/// An NVML with only the functions that discovery calls, two GPUs, and one process on each.
 const FAKE_NVML: &str = r#"
 typedef struct { unsigned pid; unsigned long long memory; unsigned gi, ci; } process;
 int nvmlInit_v2(void) { return 0; }
@@ -277,7 +277,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *n, process *
 }
 "#;
 
-/// Builds it, with these macros defined.
+/// Compiles it with these macros defined.
 fn fake_nvml(host: &Host, defined: &[&str]) -> PathBuf {
     host.write("nvml.c", FAKE_NVML);
     let library = host.path("libnvidia-ml.so.1");
@@ -312,7 +312,7 @@ async fn who_holds_a_gpu_that_cannot_answer_computes_on_it() {
             host.process(pid, 1, &[&format!("RANK={pid}"), "STEPWATCH_RUN=r"], &open);
         }
         host.process(41, 1, &["RANK=41", "STEPWATCH_RUN=r"], &[]);
-        // One that only looks at GPUs.
+        // This process only monitors GPUs.
         let open = [(3, "/dev/nvidiactl"), (4, "/dev/nvidia0"), (5, "/dev/nvidia1")];
         host.process(44, 1, &["RANK=44"], &open);
         let mut d = host.with("{}", Roots { nvml_library: Some(library), ..host.roots() });

@@ -1,4 +1,4 @@
-//! A process that trains, as discovery found it.
+//! A training process that discovery found.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -9,19 +9,19 @@ use super::rank::Identity;
 use crate::principal::Principal;
 use crate::reach::View;
 
-/// A process that trains.
+/// A training process.
 #[derive(Debug)]
 pub(super) struct Trainer {
     pub(super) pid: u32,
     pub(super) started: u64,
-    /// The same by the clock.
+    /// The start by the wall clock.
     pub(super) begun: Option<SystemTime>,
-    /// What it may read; `None` for a program that runs with the rights of two users.
+    /// The files that it may read; `None` for a program that runs with the rights of two users.
     pub(super) view: Option<Arc<View>>,
     pub(super) identity: Identity,
     pub(super) named: Named,
-    /// What its run is called.
+    /// The name of its run.
     pub(super) run: String,
-    /// Whose process it is.
+    /// The user of the process.
     pub(super) principal: Principal,
 }

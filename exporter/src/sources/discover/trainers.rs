@@ -1,10 +1,10 @@
-//! Which processes train: those that compute on a GPU, and those in control groups that the
-//! configuration names.
+//! Finds the processes that train: those that compute on a GPU, and those in configured control
+//! groups.
 //!
 //! NVML lists the processes that compute on NVIDIA GPUs, in any container. Without NVML, or while
-//! it does not answer, every process that holds a GPU's device open is taken; this needs no call to
-//! the driver. Where NVML answers, so is every process that holds one of the GPUs that it cannot
-//! answer for, because what happens on a faulty GPU is of most interest.
+//! it does not answer, every process that holds a GPU's device open counts; this needs no call to
+//! the driver. Processes that hold a GPU for which NVML gives no list count as well, because faulty
+//! GPUs are of most interest.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,13 +15,13 @@ use crate::nvml::{Computing, Nvml};
 use crate::processes::{self, Tree};
 use crate::roots::Roots;
 
-/// Control groups that patterns may mean, and those within them.
+/// The most control groups that match a pattern, together with those below them.
 const MAX_GROUPS: usize = 4096;
 
-/// How long NVML may take: it is asked by others too.
+/// The time limit of NVML, which other threads query too.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// Finds them, again and again.
+/// Finds training processes repeatedly.
 #[derive(Debug)]
 pub(super) struct Trainers {
     cgroups: Vec<String>,
@@ -37,7 +37,7 @@ impl Trainers {
         let holders = |of| tree.pids().filter(move |pid| processes::holds_gpu(roots, *pid, of));
         let mut found = match self.by_nvml(roots) {
             Some(Computing { mut pids, silent }) if !silent.is_empty() => {
-                // A GPU whose number is not known could be any.
+                // A GPU of unknown number could be any of them.
                 let known: Option<BTreeSet<u32>> = silent.into_iter().collect();
                 pids.extend(holders(known.as_ref()));
                 pids
@@ -50,14 +50,14 @@ impl Trainers {
         found
     }
 
-    /// `None` without NVML, or when it does not answer.
+    /// The processes by NVML; `None` without NVML, or if it does not answer.
     fn by_nvml(&self, roots: &Roots) -> Option<Computing> {
         self.nvml.ask(roots.nvml_library.as_deref(), WAIT, |session| session.computing().ok())?
     }
 }
 
-/// Processes in control groups that fit `pattern`, under the mounted hierarchy or as an absolute
-/// path, and in the groups within them.
+/// The processes in control groups that match `pattern`, and in the groups below them. The pattern
+/// is relative to the mounted hierarchy, or an absolute path.
 fn by_cgroup(roots: &Roots, pattern: &str) -> BTreeSet<u32> {
     let absolute =
         if pattern.starts_with('/') { pattern.into() } else { roots.sys("fs/cgroup").join(pattern) };

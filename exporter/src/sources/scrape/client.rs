@@ -1,4 +1,4 @@
-//! One GET after the other, bounded in time and size.
+//! Fetches the endpoint with one GET after the other, limited in time and size.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use reqwest::{Url, redirect};
 use stepwatch_kit::exposition::read::Dialect;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The page of a busy Ray agent has three.
+/// The most bytes of an exposition. That of a busy Ray agent has three MiB.
 const MAX_PAGE_BYTES: usize = 8 << 20;
-/// Of pages that are larger, one is read at a time.
+/// Larger expositions are read one at a time.
 const SMALL_PAGE_BYTES: usize = 512 << 10;
 static LARGE: Semaphore = Semaphore::const_new(1);
-/// `/metrics` to `/metrics/`, as frameworks of Python have it.
+/// The most redirects: Python frameworks redirect `/metrics` to `/metrics/`.
 const MAX_REDIRECTS: usize = 2;
 const FORMATS: HeaderValue = HeaderValue::from_static(
     "text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1",
@@ -28,7 +28,7 @@ pub(super) struct Client {
 pub(super) struct Fetched {
     pub(super) text: String,
     pub(super) dialect: Dialect,
-    /// Held for as long as a large page is in memory.
+    /// Held while a large exposition is in memory.
     pub(super) room: Option<SemaphorePermit<'static>>,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum Failed {
     TooLarge,
 }
 
-/// What is wrong with a URL.
+/// Parses a URL; the error says what is wrong with it.
 pub(super) fn check(url: &str) -> Result<Url, String> {
     let url: Url = url.parse().map_err(|err| format!("is not a URL: {err}"))?;
     match url.scheme() {
@@ -55,12 +55,12 @@ pub(super) fn check(url: &str) -> Result<Url, String> {
     }
 }
 
-/// A URL without what may be a secret: who logs in, and the query.
+/// A URL without parts that may be secret: the credentials and the query.
 pub(super) fn shown(url: &str) -> String {
     let Ok(mut parsed) = check(url) else { return url.to_owned() };
     parsed.set_query(None);
     parsed.set_fragment(None);
-    // Fails only where there can be no user.
+    // Fails only for URLs that cannot have a user.
     let _ = (parsed.set_username(""), parsed.set_password(None));
     parsed.into()
 }
@@ -91,7 +91,7 @@ impl Client {
                 return Err(Failed::TooLarge);
             }
             if room.is_none() && bytes.len() + chunk.len() > SMALL_PAGE_BYTES {
-                // A connection that is never closed.
+                // The semaphore is never closed.
                 room = LARGE.acquire().await.ok();
             }
             bytes.extend_from_slice(&chunk);
@@ -102,8 +102,8 @@ impl Client {
     }
 }
 
-/// Who serves an endpoint may be any user of the node: another address is the configuration's to
-/// name.
+/// Follows redirects only to the same origin: any user of the node may serve the endpoint, and only
+/// the configuration may name another address.
 fn within_origin(attempt: redirect::Attempt<'_>) -> redirect::Action {
     let from = attempt.previous();
     let same = from.first().is_some_and(|first| first.origin() == attempt.url().origin());
@@ -116,7 +116,7 @@ fn within_origin(attempt: redirect::Attempt<'_>) -> redirect::Action {
     }
 }
 
-/// What went wrong, without what it made go wrong: "connection refused".
+/// The innermost cause of an error, such as "connection refused".
 fn innermost(err: &dyn std::error::Error) -> String {
     err.source().map_or_else(|| err.to_string(), innermost)
 }

@@ -1,4 +1,4 @@
-//! A page into reports: which series are wanted, and whose they are.
+//! Converts an exposition into reports: chooses the series, and finds their run and rank.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,29 +13,29 @@ use super::preset::Preset;
 use super::{LabelConfig, Wanted};
 use crate::readings::{Meaning, Reading, Report, Value, Who};
 
-/// Series taken from one page.
+/// The most series taken from one exposition.
 const MAX_SERIES: usize = 4096;
-/// Labels of a series in the name of its metric.
+/// The most bytes of labels in the name of a metric.
 const MAX_LABELS: usize = 96;
-/// The state of Ray's controller: one series a state, that of the current one being 1.
+/// The state of Ray's controller: one series for each state, of which the current one is 1.
 const RAY_STATE: &str = "ray_train_controller_state";
-/// The event published for it.
+/// The event published for a change of it.
 const RAY_EVENT: &str = "ray_train_state";
-/// Runs whose controllers are followed.
+/// The most runs whose controllers are followed.
 const MAX_STATES: usize = 256;
 
 const RUN: &[&str] = &["run", "run_name", "run_id"];
 const RANK: &[&str] = &["rank", "global_rank", "world_rank"];
-/// Endings of the series that one histogram or summary is made of.
+/// Suffixes of the series of a histogram or summary.
 const SUM: &str = "_sum";
 const COUNT: &str = "_count";
 
-/// What is wanted of a page.
+/// The series of an exposition that are wanted.
 #[derive(Debug, Default)]
 pub(super) struct Page<'a> {
     pub(super) preset: Option<&'static Preset>,
     series: Vec<Series<'a>>,
-    /// Run and state of Ray's controllers.
+    /// The run and state of each of Ray's controllers.
     ray: Vec<(String, String)>,
     pub(super) unmatched: u64,
     pub(super) malformed: u64,
@@ -58,7 +58,7 @@ pub(super) fn read<'a>(fetched: &'a Fetched, preset: Option<&'static Preset>, wa
         let samples = read::read(&fetched.text, fetched.dialect).flatten();
         page.preset = samples.map(|s| s.name).find_map(|name| Preset::of_series(&name));
     }
-    // Of distributions, until both halves were seen.
+    // One half of each distribution (sum or count), until the other one is read.
     let mut sums: BTreeMap<String, f64> = BTreeMap::new();
     for sample in read::read(&fetched.text, fetched.dialect) {
         match sample {
@@ -75,7 +75,7 @@ impl<'a> Page<'a> {
         let base = || sample.name.strip_suffix(SUM).or_else(|| sample.name.strip_suffix(COUNT));
         let name: Cow<'a, str> = match base().filter(|_| distribution) {
             Some(base) => Cow::Owned(base.to_owned()),
-            // Buckets and quantiles are not read, nor when a series began.
+            // Buckets, quantiles and times of creation are not read.
             None if distribution || sample.name.ends_with("_created") => return,
             None => sample.name.clone(),
         };
@@ -120,7 +120,7 @@ impl<'a> Page<'a> {
         })
     }
 
-    /// Run and rank from labels.
+    /// The run and rank in the labels.
     fn whose(&self, labels: Labels<'_>, configured: &LabelConfig) -> (Option<String>, Option<u32>) {
         let preset = |of: fn(&Preset) -> Option<&'static str>| self.preset.and_then(of);
         let get = |configured: &Option<String>, preset: Option<&str>, usual: &[&str]| match configured
@@ -135,7 +135,7 @@ impl<'a> Page<'a> {
         (run.map(Cow::into_owned), rank.and_then(|r| r.parse().ok()))
     }
 
-    /// Two pages with the same fingerprint show the same.
+    /// A hash of the values: two expositions with the same one show the same values.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for series in &self.series {
@@ -146,7 +146,7 @@ impl<'a> Page<'a> {
         hasher.finish()
     }
 
-    /// The report of each rank of the page.
+    /// The report of each rank in the exposition.
     pub(super) fn reports<'p>(&'p self, wanted: &'p Wanted) -> Vec<(Who, Report<'p>)> {
         let config = &wanted.config;
         let whose = |s: &Series<'_>| {
@@ -172,7 +172,7 @@ impl<'a> Page<'a> {
         reports.collect()
     }
 
-    /// Controllers of Ray whose state is another one than before.
+    /// Events about Ray's controllers whose state has changed.
     pub(super) fn states(&self, last: &mut BTreeMap<String, String>) -> Vec<Event> {
         let mut changed = Vec::new();
         for (run, state) in &self.ray {
@@ -187,7 +187,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// Labels distinguish several series of the same name; which of them is the loss is not known.
+/// Adds the labels to the name if several series share it, because it is unknown which is the loss.
 fn reading<'p>(series: &'p Series<'_>, alone: bool, wanted: &'p Wanted) -> Reading<'p> {
     if alone || wanted.names.has(&series.name) {
         return wanted.names.reading(&series.name, "", series.value);

@@ -1,23 +1,23 @@
-//! Endpoints that are recognised by the names of their series.
+//! Recognises frameworks by the names of their series.
 
-/// What is known of a framework's endpoint.
+/// The facts about a framework's endpoint.
 #[derive(Debug, PartialEq)]
 pub(super) struct Preset {
     name: &'static str,
-    /// How its names begin; all of those are taken.
+    /// The prefix of its names. All series with it are taken.
     prefix: &'static str,
-    /// A name that no other framework has.
+    /// The prefix of a name that no other framework has.
     sign: &'static str,
     pub(super) run: Option<&'static str>,
     pub(super) rank: Option<&'static str>,
-    /// It exposes no steps: its values are assigned to the steps of another source.
+    /// Whether the endpoint exposes no steps, so that its values belong to another source's steps.
     pub(super) only_with_steps: bool,
 }
 
 const PLAIN: Preset =
     Preset { name: "", prefix: "", sign: "", run: None, rank: None, only_with_steps: false };
 
-/// The last is anything else.
+/// The frameworks; the last entry stands for any other.
 const PRESETS: &[Preset] = &[
     Preset { name: "axolotl", prefix: "axolotl_", sign: "axolotl_", ..PLAIN },
     Preset { name: "prime-rl", prefix: "trainer_", sign: "trainer_last_step_timestamp_seconds", ..PLAIN },
@@ -41,7 +41,7 @@ impl Preset {
         PRESETS.iter().find(|p| p.name == name)
     }
 
-    /// The framework that serves a series, where the name of the series shows it.
+    /// The framework whose series have such a name.
     pub(super) fn of_series(name: &str) -> Option<&'static Self> {
         PRESETS.iter().find(|p| !p.sign.is_empty() && name.starts_with(p.sign))
     }

@@ -17,7 +17,7 @@ fn config(text: &str) -> ScrapeConfig {
     stepwatch_kit::config::parse("x", &format!("url: \"http://127.0.0.1:8000/metrics\"\n{text}")).unwrap()
 }
 
-/// Scrapes pages that are handed to it.
+/// Scrapes expositions that the test supplies.
 struct Bench {
     hub: Hub,
     scrape: Scrape,
@@ -34,7 +34,7 @@ impl Bench {
         Self { scrape: Scrape::new(config, Box::new(hub.clone())), hub, seen: 0, now }
     }
 
-    /// Events that a page makes, greetings aside.
+    /// The events of an exposition, without `hello`.
     fn page(&mut self, text: &str) -> Vec<Event> {
         self.now += 5.0;
         self.scrape.take(&Fetched { text: text.into(), ..Fetched::default() }, self.now);
@@ -51,7 +51,7 @@ impl Bench {
     }
 }
 
-/// As its callback's instruments come out of the SDK's Prometheus exporter.
+/// The series of Axolotl's callback, as the SDK's Prometheus exporter writes them.
 fn axolotl(step: u32, loss: f64) -> String {
     let scope = "otel_scope_name=\"axolotl.training\",otel_scope_schema_url=\"\",otel_scope_version=\"\"";
     format!(
@@ -233,7 +233,7 @@ async fn an_endpoint_comes_goes_and_is_bounded() {
     assert_eq!(sample(&UP, &[&large, "scrape"]), Some(0.0));
     let up = |path: &str| sample(&UP, &[&format!("http://{addr}/{path}"), "scrape"]);
     until(|| up("moved") == Some(1.0)).await;
-    // The one before the last is over.
+    // The last scrape but one has ended.
     until(|| asked.load(Ordering::Relaxed) >= 3).await;
     assert_eq!([up("away"), up("circle")], [Some(0.0); 2]);
     *page.lock().unwrap() = axolotl(2, 2.0);
@@ -246,7 +246,7 @@ async fn an_endpoint_comes_goes_and_is_bounded() {
 
 #[tokio::test]
 async fn a_page_that_is_written_to_is_fetched_again() {
-    // The step is set before the loss, as prime-rl does.
+    // The step is set before the loss, as in prime-rl.
     let pages = [axolotl(5, 2.5), axolotl(5, 2.5), axolotl(6, 2.5), axolotl(6, 2.25)];
     let asked = Arc::new(AtomicUsize::new(0));
     let asking = Arc::clone(&asked);

@@ -1,9 +1,9 @@
-//! One line of statsd, with DogStatsD's extensions:
+//! Parses one line of statsd, with DogStatsD's extensions:
 //! `name:value[:value…]|type[|@rate][|#tag:value,…]`.
 
-/// Values that one line may have.
+/// The most values of one line.
 const MAX_VALUES: usize = 1024;
-/// Longest name of a metric.
+/// The most bytes of the name of a metric.
 const MAX_NAME: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub(super) enum StatsdType {
     Gauge,
     /// In milliseconds.
     Timer,
-    /// Histograms and distributions.
+    /// A histogram or distribution.
     Histogram,
 }
 
@@ -20,18 +20,18 @@ pub(super) enum StatsdType {
 pub(super) struct Line<'a> {
     pub(super) name: &'a str,
     pub(super) kind: StatsdType,
-    /// Of the values that stand here: the last, how many, and their sum.
+    /// The last value of the line; the next fields are the number and the sum of all values.
     pub(super) last: f64,
     pub(super) count: f64,
     pub(super) sum: f64,
-    /// The last is a change to a gauge: it has a sign.
+    /// Whether the last value has a sign, and so changes a gauge instead of setting it.
     pub(super) relative: bool,
-    /// Share of the events that were sent.
+    /// The sample rate: the share of events that were sent.
     pub(super) rate: f64,
     tags: &'a str,
 }
 
-/// Whether a line is of a kind that has nothing for us: sets, events and service checks.
+/// Whether a line is of an ignored type: sets, events and service checks.
 pub(super) fn is_foreign(line: &str) -> bool {
     line.starts_with("_e{") || line.starts_with("_sc|") || line.split('|').nth(1) == Some("s")
 }
@@ -56,7 +56,7 @@ impl<'a> Line<'a> {
             read.last = stepwatch_wire::num::parse(value)?;
             read.count += 1.0;
             read.sum += read.last;
-            // A gauge below zero cannot be set but by way of zero; that is how statsd is.
+            // In statsd, a gauge below zero can only be set by setting it to zero first.
             read.relative =
                 kind == StatsdType::Gauge && value.starts_with(['+', '-']) && read.last.is_finite();
         }
@@ -66,12 +66,12 @@ impl<'a> Line<'a> {
             } else if let Some(tags) = part.strip_prefix('#') {
                 read.tags = tags;
             }
-            // Container ids, times and whatever comes next.
+            // Container ids, times and future extensions are ignored.
         }
         Some(read)
     }
 
-    /// Value of a tag.
+    /// The value of a tag.
     pub(super) fn tag(&self, name: &str) -> Option<&'a str> {
         let mut tags = self.tags.split(',').filter_map(|tag| tag.split_once(':'));
         tags.find(|(n, _)| *n == name).map(|(_, v)| v.trim()).filter(|v| !v.is_empty())

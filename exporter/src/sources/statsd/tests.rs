@@ -12,7 +12,7 @@ fn config(text: &str) -> StatsdConfig {
     stepwatch_kit::config::parse("x", text).unwrap()
 }
 
-/// A socket's worth of packets without the socket.
+/// A receiver that is given packets without a socket.
 struct Bench {
     hub: Hub,
     statsd: Statsd,
@@ -27,7 +27,7 @@ impl Bench {
         Self { hub, statsd, seen: 0 }
     }
 
-    /// Events that packets make once it is quiet, greetings aside.
+    /// The events of packets after a pause, without `hello`.
     fn packets(&mut self, packets: &[&str]) -> Vec<Event> {
         packets.iter().for_each(|p| self.statsd.packet(Principal::Exporter, p.as_bytes()));
         self.statsd.flush();
@@ -57,7 +57,7 @@ fn a_line_without_a_run_is_the_word_of_who_sent_it() {
     assert_eq!(b.health(&DROPPED, &["not_owner"]), Some(1.0));
 }
 
-/// The new owner of a port is not the previous one.
+/// The user of a port is the current owner, not the previous one.
 #[test]
 fn a_port_is_of_whoever_has_it() {
     let mut b = Bench::new("");
@@ -197,7 +197,7 @@ async fn a_socket_of_the_file_system() {
     };
     for round in 0..2 {
         if round == 1 {
-            // As a crash leaves it.
+            // The file that a crash leaves.
             drop(StdUnix::bind(&path).unwrap());
         }
         let (trigger, shutdown) = Shutdown::manual();

@@ -1,28 +1,28 @@
-//! Lines that are read a second time after a crash.
+//! Recognises lines that are read again after a crash.
 //!
 //! The position is saved after the events were published, so a crash in between reads them again.
-//! To the hub, which remembers the last step of every rank by its own means, a step read again
-//! looks like a job that went back to an earlier checkpoint. What distinguishes the two: steps read
-//! again rise from the one that was saved to the last one of the hub.
+//! The hub still knows the last step of every rank, so to it a step read again looks like a job
+//! that went back to an earlier checkpoint. The difference: steps read again rise from the saved
+//! one to the last one of the hub.
 
 use std::collections::BTreeMap;
 
 use stepwatch_wire::Event;
 
-/// Ranks of one file that are watched; of more, steps may repeat.
+/// The most ranks of one file that are tracked; steps of further ones may repeat.
 const MAX_RANKS: usize = 1024;
 
-/// Recognises what was published before the position was saved.
+/// Recognises events that were published before the position was saved.
 #[derive(Debug, Default)]
 pub(super) struct Again {
-    /// The last step when the position was saved; `None` when nothing was resumed.
+    /// The last step at the saved position; `None` if nothing was resumed.
     saved: Option<i64>,
     ranks: BTreeMap<u32, Rank>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Rank {
-    /// Steps up to this one were published; `None` once new ones come.
+    /// Steps up to this one were published; `None` after the first new one.
     through: Option<i64>,
     last: i64,
 }
@@ -32,13 +32,13 @@ impl Again {
         Self { saved, ranks: BTreeMap::new() }
     }
 
-    /// Something may be read again.
+    /// Whether events may be read again.
     pub(super) fn is_watching(&self) -> bool {
         self.saved.is_some()
     }
 
-    /// Whether this event was published before. `published` is asked once a rank, before anything
-    /// of it is published again.
+    /// Whether this event was published before. `published` is called once a rank, before any of
+    /// its events is published.
     pub(super) fn is(&mut self, event: &Event, published: impl FnOnce(u32) -> Option<i64>) -> bool {
         let (Some(saved), Some(step)) = (self.saved, event.step) else { return false };
         let number = event.rank.unwrap_or(0);

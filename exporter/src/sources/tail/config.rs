@@ -15,15 +15,15 @@ use crate::reach::{Reach, View};
 use crate::training::mfu::Model;
 use crate::training::peaks;
 
-/// Dimensions of a model that one entry may give.
+/// The most dimensions of a model in one entry.
 const MAX_DIMENSIONS: usize = 128;
 
 /// Where to begin in a file that is seen for the first time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum From {
-    /// At its start, unless it was not written to for a day: then it is the log of a job that is
-    /// over, and only what is added counts.
+    /// At its start, unless it was not written to for a day. Then it is the log of a finished job,
+    /// and only appended text counts.
     #[default]
     Auto,
     Start,
@@ -37,15 +37,14 @@ pub struct TailConfig {
     /// A file, a pattern with `*`, `?`, `[…]` and `**`, or a directory that is searched; relative
     /// to the working directory.
     pub path: String,
-    /// A name of `stepwatch-formats`; `auto` finds it out, by the file's name and what stands in
-    /// it.
+    /// A name of `stepwatch-formats`; `auto` detects it by the name and the contents of the file.
     #[serde(default = "auto")]
     pub format: String,
     /// The run it belongs to; otherwise the run that the lines give, or else the name of the file
     /// or its directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// The run of the process that discovery found to write it.
+    /// The run of the process with which discovery found the file.
     #[serde(skip)]
     pub found: Option<String>,
     /// The process whose rights limit the path; `None` if the operator configured the path.
@@ -56,25 +55,25 @@ pub struct TailConfig {
     /// The host that the file reports, if it is not this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Of JSON lines: our name for a value (`step`, `ts`, `loss`, …) to the key, dotted, where it
-    /// stands.
+    /// For JSON lines: from our name for a value (`step`, `ts`, `loss`, …) to its key, with dots
+    /// for nested objects.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub keys: BTreeMap<String, String>,
-    /// How to read lines of a format that is one's own.
+    /// A rule for lines of a custom format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<Rule>,
-    /// Several of them, where steps and evaluations are printed in ways of their own.
+    /// Several rules, if steps and evaluations are printed in different ways.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
     #[serde(default)]
     pub from: From,
     #[serde(default = "poll_interval")]
     pub poll_interval: Period,
-    /// Processes, one a GPU. A log contains neither this nor what follows, and MFU needs it; a
-    /// trainer with the client gives it itself.
+    /// The number of processes, one a GPU. A log contains neither this nor the following, but MFU
+    /// needs it. A trainer with the client reports it itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub world: Option<u32>,
-    /// Dimensions, by our names or by those of a `config.json` of Hugging Face.
+    /// Dimensions of the model, under our names or those of Hugging Face's `config.json`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub model: BTreeMap<String, Dimension>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,7 +91,7 @@ pub enum Dimension {
     Flag(bool),
     Number(f64),
     Text(String),
-    /// `n_inner` of GPT-2.
+    /// A null, as GPT-2 has it for `n_inner`.
     Null,
 }
 
@@ -105,7 +104,7 @@ fn poll_interval() -> Period {
 }
 
 impl TailConfig {
-    /// The file at `path`, with every default.
+    /// The configuration of the file at `path`, with all defaults.
     pub(in crate::sources) fn for_path(path: &Path) -> Self {
         Self {
             path: glob::Pattern::escape(&path.to_string_lossy()),
@@ -128,7 +127,7 @@ impl TailConfig {
         }
     }
 
-    /// What is wrong with it, each as `key: reason`.
+    /// The errors of the configuration, each as `key: reason`.
     pub(in crate::sources) fn check(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         if self.path.is_empty() {
@@ -158,7 +157,7 @@ impl TailConfig {
     }
 
     pub(super) fn reader(&self) -> LogReader {
-        // Rules and name were checked when the configuration was read.
+        // The rules and the name were checked when the configuration was read.
         let rules = self.all_rules();
         let made = if !self.keys.is_empty() {
             None
@@ -171,17 +170,17 @@ impl TailConfig {
         made.unwrap_or_else(|| LogReader::with_keys(keys()))
     }
 
-    /// Whether files are recognised; otherwise all is lines of what is configured.
+    /// Whether formats are detected; otherwise all files are lines of the configured one.
     pub(super) fn recognises(&self) -> bool {
         self.format == "auto" && self.keys.is_empty() && self.all_rules().is_empty()
     }
 
-    /// It may mean several files, of which some may be gone.
+    /// Whether the path may match several files, some of which may be gone.
     pub(super) fn is_pattern(&self) -> bool {
         is_pattern(&self.path)
     }
 
-    /// How far its paths may lead.
+    /// The limits on where its paths may lead.
     pub(super) fn reach(&self) -> Reach {
         match &self.view {
             Some(view) => Reach::Of(Arc::clone(view)),
@@ -196,7 +195,8 @@ impl TailConfig {
         let mut wrong: Vec<String> = named
             .filter_map(|(key, rule)| {
                 let RuleError { field, reason } = LogReader::with_rule(rule).err()?;
-                // Of several lines, as errors of expressions have, the last contains the reason.
+                // If an error has several lines, as those of expressions do, the last one has the
+                // reason.
                 let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
                 Some(if field == "rule" {
                     format!("{key}: {reason}")
@@ -260,8 +260,8 @@ impl TailConfig {
         [("dtype", of(&self.dtype)), ("gpu", of(&self.gpu)), ("framework", of(&self.framework))]
     }
 
-    /// The `hello` that a trainer with the client would have sent when it began; `None` if it would
-    /// be empty. It comes from no process, as its `source` shows.
+    /// The `hello` that a trainer with the client would have sent at its start; `None` if it would
+    /// be empty. Its `source` shows that no process sent it.
     pub(super) fn hello(&self) -> Option<Event> {
         let labels = self.labels().into_iter().filter_map(|(key, value)| Some((key, value?)));
         if self.world.is_none() && self.model.is_empty() && labels.clone().next().is_none() {

@@ -1,5 +1,5 @@
-//! The kind of a file decides how it is followed: as one that grows, or as one that is written
-//! anew.
+//! Chooses by the kind of a file how it is followed: as a growing file, or as one that is
+//! rewritten.
 
 use std::path::Path;
 
@@ -56,12 +56,12 @@ impl Content {
         }
     }
 
-    /// There is something to read, where that is known without reading.
+    /// Whether there is something to read, as far as that is known without reading.
     pub(super) fn has_grown(&self) -> bool {
         matches!(self, Self::Grows(follower) if follower.has_grown())
     }
 
-    /// Whose the file is.
+    /// The owner of the file.
     pub(super) fn uid(&self) -> Option<u32> {
         match self {
             Self::Grows(follower) => follower.uid(),
@@ -76,7 +76,7 @@ impl Content {
         }
     }
 
-    /// Who reads it, where it is not lines.
+    /// The reader of its records; `None` for a file of lines.
     pub(super) fn reader(&self) -> Option<&FileReader> {
         match self {
             Self::Grows(follower) => follower.records(),

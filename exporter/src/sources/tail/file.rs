@@ -1,5 +1,5 @@
-//! One followed file: its content becomes events with a run and a place in it, which are published
-//! together with the position up to which it is read.
+//! One followed file. Its content becomes events with a run, which are published together with the
+//! position up to which it was read.
 
 mod writers_change;
 
@@ -36,20 +36,19 @@ use crate::source::{NOT_OWNER, SourceHandle};
 use crate::sources::sink::Sink;
 use crate::stream::Mark;
 
-/// A file that was not written to for this long when it is first seen belongs to a job that is
-/// over.
+/// A file that was not written to for this long when first seen belongs to a finished job.
 const OVER_AFTER_SECONDS: f64 = 86_400.0;
-/// What a parser reads again of a file to go on in it, and what is looked at for last words.
+/// Bytes that a parser reads again as context, and that are searched for the last words.
 const CONTEXT_BYTES: usize = 64 * 1024;
-/// How often the position is saved where the stream keeps it, or while there is nothing to publish.
+/// How often the position is saved if the stream keeps it, or while nothing is published.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
-/// How often a file that waits for room among the runs tries again.
+/// How often a file that waits for room among the runs retries.
 pub(super) const RETRY_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) struct TailedFile {
-    /// Whose share of the files it is of.
+    /// The owner of the file, whose share it uses.
     pub(super) uid: u32,
-    /// Who named the file: a process of a user, or the configuration.
+    /// The principal who named the file: the user of a process, or the configuration.
     finder: Principal,
     content: Content,
     lines: Lines,
@@ -58,35 +57,36 @@ pub(super) struct TailedFile {
     pending: Pending,
     last_step: Option<i64>,
     again: Again,
-    /// While several trainers write it.
+    /// Separates the steps of several trainers that write the file.
     interleaved: Interleaved,
-    /// Read, and refused because there are too many runs: it waits, and so does the rest of the
-    /// file.
+    /// Events that were refused because there are too many runs. They wait, and so does the rest of
+    /// the file.
     waiting: Vec<Event>,
-    /// When it is offered again.
+    /// When they are offered again.
     retry: Option<Instant>,
-    /// It is not for us; when it is looked at again.
+    /// When the file is tried again, if it may not be read.
     refused: Option<Instant>,
     /// When the position was last saved; `None` if it never was.
     saved: Option<Instant>,
     unsaved: bool,
     generation: u64,
-    /// The stream keeps the position.
+    /// Whether the stream keeps the position.
     kept: bool,
-    /// The processes that write to it; they are no longer looked for once the end was published.
+    /// The processes that write to it. They are no longer looked up once the end was published.
     pub(super) watch: Watch,
     pub(super) owner: Owner,
-    /// It had events in this life of the exporter.
+    /// Whether the file had events since this exporter started.
     spoke: bool,
     ended: bool,
-    /// All processes that wrote to it until its end are gone, and all that they wrote was read:
-    /// what comes now is of another writer.
+    /// Whether all processes that wrote to it until its end have exited, and all their text was
+    /// read. Later text is from another writer.
     over: bool,
-    /// It waits until it was looked who that is.
+    /// Whether the file waits until its new writer is looked up.
     returned: bool,
-    /// What was being gathered from several lines when they stopped was given out.
+    /// Whether the events gathered from incomplete records were published when the file came to
+    /// rest.
     rested: bool,
-    /// What was reported so far.
+    /// The counts that were already reported.
     counts: Counts,
     unmatched: u64,
     complained: bool,
@@ -94,7 +94,7 @@ pub(super) struct TailedFile {
 }
 
 impl TailedFile {
-    /// It is resumed before anything else.
+    /// Creates the state. The caller must call [`Self::resume`] first.
     pub(super) fn new(
         config: &TailConfig,
         candidate: &Candidate,
@@ -142,8 +142,8 @@ impl TailedFile {
         }
     }
 
-    /// Goes on where an earlier life of the exporter stopped, or begins; in both cases the parser
-    /// gets the context that it needs.
+    /// Continues at the position of an earlier process of the exporter, or begins. In both cases
+    /// the parser gets the context that it needs.
     pub(super) fn resume(&mut self, sink: &dyn Sink, now: Instant) {
         let path = self.content.path().to_owned();
         let kept = sink.mark(self.store.key()).and_then(|text| state::parse(text.as_bytes(), &path));
@@ -151,7 +151,7 @@ impl TailedFile {
         let said = filed.as_ref().and_then(|f| f.hello.clone());
         let filed = filed.filter(|f| kept.as_ref().is_none_or(|k| k.generation < f.generation));
         if kept.is_none() {
-            // What was published after it was saved is read again.
+            // Text that was published after the position was saved is read again.
             self.again = Again::resumed(filed.as_ref().and_then(|f| f.last_step));
         }
         let saved = filed.or(kept);
@@ -176,8 +176,8 @@ impl TailedFile {
                 self.lines.find_zone(&follower.ending(CONTEXT_BYTES), follower.modified());
             }
             Content::Rewritten(whole) => {
-                // It repeats all of the run: what another file or the trainer reported already is
-                // not published again.
+                // The file repeats the whole run. Steps that another file or the trainer reported
+                // are not published again.
                 let (run, rank) = self.labels.default_run();
                 let known = sink.last_step(run, rank);
                 whole.resume(files.as_ref().and_then(|f| f.last()), self.last_step.max(known));
@@ -197,7 +197,7 @@ impl TailedFile {
         }
     }
 
-    /// Nothing of it is left, under this name or another.
+    /// Whether nothing of the file is left, under this name or another.
     pub(super) fn is_over(&self) -> bool {
         let gone = match &self.content {
             Content::Grows(follower) => follower.is_gone(),
@@ -206,12 +206,12 @@ impl TailedFile {
         gone && self.saved.is_some() && self.waiting.is_empty()
     }
 
-    /// When it was last written to, in Unix seconds.
+    /// The Unix time in seconds when it was last written.
     pub(super) fn modified(&self) -> Option<f64> {
         self.content.modified()
     }
 
-    /// Nothing was written to it for so long that its job must be over.
+    /// Whether the file was not written for so long that its job must be over.
     pub(super) fn is_idle(&self, unix: f64) -> bool {
         self.waiting.is_empty() && self.content.modified().is_none_or(|at| is_idle_since(at, unix))
     }
@@ -228,8 +228,8 @@ impl TailedFile {
         }
     }
 
-    /// It is followed no longer, though it is there: how far it is read is left in its state file
-    /// alone, for the stream keeps the positions of so many files and no more.
+    /// Stops following a file that still exists. Its position stays only in its state file, because
+    /// the stream keeps the positions of followed files alone.
     pub(super) fn give_way(&mut self, sink: &dyn Sink) {
         if !self.kept || !self.waiting.is_empty() {
             return;
@@ -241,7 +241,7 @@ impl TailedFile {
         }
     }
 
-    /// Logs what is wrong once, until it is right again.
+    /// Logs an error once, until reading succeeds again.
     pub(super) fn complain(&mut self, err: &io::Error, now: Instant, health: &SourceHandle) {
         let refusal = Refusal::from_error(err);
         if refusal.is_some() {
@@ -256,8 +256,8 @@ impl TailedFile {
         tracing::warn!(path = %self.labels.path.display(), %err, "cannot read a tailed file");
     }
 
-    /// Reads, publishes, and then saves the position: in this order nothing is lost. True if there
-    /// is more.
+    /// Reads, publishes, and then saves the position, in this order so that nothing is lost.
+    /// Returns true if there is more.
     pub(super) fn poll(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) -> io::Result<bool> {
         if self.returned || self.retry.max(self.refused).is_some_and(|at| now < at) {
             return Ok(false);
@@ -274,7 +274,8 @@ impl TailedFile {
     }
 
     fn read(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) -> io::Result<bool> {
-        // Asked before it is read: what those who are gone wrote stands in the file by then.
+        // This is checked before the read, so that the text of exited writers is in the file by
+        // then.
         let left = self.owner.is_found_left(now, self.content.has_grown(), cx.processes);
         let unwritten = self.ended && !self.owner.is_written(cx.processes);
         let before = (!self.kept && self.last_step.is_none()).then(|| self.content.positions());
@@ -315,7 +316,8 @@ impl TailedFile {
         more
     }
 
-    /// What is read again after a crash must have something to rise from.
+    /// Saves a position before the first step, because steps read again are recognised by rising
+    /// from it.
     fn before_first_step(&mut self, before: Option<Vec<Position>>, now: Instant, cx: &Context<'_>) {
         let first = self.waiting.iter().filter(|e| e.kind == Kind::Step).find_map(|e| e.step);
         if let (Some(files), Some(first)) = (before, first) {
@@ -324,8 +326,8 @@ impl TailedFile {
         }
     }
 
-    /// Publishes what was read. False if some of it must wait for room; the position is not saved
-    /// until then, so nothing is lost by a restart meanwhile either.
+    /// Publishes the events that were read. Returns false if some must wait for room. The position
+    /// is not saved until then, so a restart loses nothing either.
     fn publish(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) -> bool {
         if self.retry.is_none() {
             self.find_owner(now, unix, cx);
@@ -355,8 +357,8 @@ impl TailedFile {
         true
     }
 
-    /// Sets whose the events are, leaves out what was published before, and adds `hello` for a run
-    /// that is new.
+    /// Sets the run of the events, removes those that were published before, and adds `hello` for a
+    /// new run.
     fn prepare(&mut self, cx: &mut Context<'_>) {
         let records = self.content.reader().is_some();
         for event in &mut self.waiting {
@@ -393,8 +395,8 @@ impl TailedFile {
         }
         self.leave_out(cx);
         if self.labels.introduces() {
-            // Nothing of this turn is published yet, so a run that is new is not known by the next
-            // event either.
+            // None of these events is published yet, so a new run stays unknown for the next event
+            // too.
             let mut greeted = BTreeSet::new();
             let events = std::mem::take(&mut self.waiting).into_iter();
             let introduced = events.flat_map(|event| {
@@ -405,7 +407,7 @@ impl TailedFile {
         }
     }
 
-    /// Leaves out the steps of all trainers but one, where several write the log.
+    /// Removes the steps of all trainers but one if several write the log.
     fn leave_out(&mut self, cx: &Context<'_>) {
         let (before, was_mixed, several) =
             (self.waiting.len(), self.interleaved.is_mixed(), self.owner.several);
@@ -427,9 +429,9 @@ impl TailedFile {
         Origin::said_by(Via::Tail, &self.labels.source, priority, self.principal())
     }
 
-    /// The user whose report it is: that of the file's writer, unless the configuration names the
-    /// run. A file that a process was found with may be another user's, by a link, and the name of
-    /// the run is that of the process.
+    /// The user who reports the events: the owner of the file, unless the configuration names the
+    /// run. A process may show a file of another user by a link while the run has the name of the
+    /// process.
     pub(super) fn principal(&self) -> Principal {
         if self.labels.is_configured() {
             return Principal::Exporter;
@@ -437,12 +439,12 @@ impl TailedFile {
         Principal::from_uid(self.content.uid()).shown_by(self.finder)
     }
 
-    /// Run and rank of the file. A run's `bye` is published when all its files are left.
+    /// The run and rank of the file. A run's `bye` is published when all its files have no writer.
     pub(super) fn run_and_rank(&self) -> Option<&(String, Option<u32>)> {
         self.labels.last.as_ref()
     }
 
-    /// The files that it is made of, by device and inode.
+    /// The device and inode of each file behind the name.
     pub(super) fn identities(&self) -> BTreeSet<(u64, u64)> {
         match &self.content {
             Content::Grows(follower) => follower.identities().collect(),
@@ -450,9 +452,9 @@ impl TailedFile {
         }
     }
 
-    /// For a file that came while it was waited for, and was read at once; for one whose writer was
-    /// not known before its first line was there; and before the first step, for a launcher that
-    /// was alone may have started a trainer since.
+    /// Looks up the writers if they may have changed: for a file that was read as soon as it
+    /// appeared, for one without a known writer at its first line, and before the first step,
+    /// because a launcher may have started a trainer since.
     fn find_owner(&mut self, now: Instant, unix: f64, cx: &Context<'_>) {
         let first = !std::mem::replace(&mut self.spoke, true);
         let begins = self.owner.may_launch() && self.waiting.iter().any(|e| e.kind == Kind::Step);
@@ -466,12 +468,12 @@ impl TailedFile {
         self.settle(cx.config, writers, Asked { roots, processes, sink, now, unix, principal });
     }
 
-    /// Something was read after its writers were gone, and it is not known whose it is.
+    /// Whether text was read after all writers had exited, and its writer is unknown.
     pub(super) fn has_returned(&self) -> bool {
         self.returned
     }
 
-    /// Files to look for writers of, where there is a reason to look.
+    /// The files whose writers have to be looked up; empty if there is no reason to.
     pub(super) fn unwatched(&mut self, now: Instant, unix: f64, cx: &Context<'_>) -> Vec<(u64, u64)> {
         let idle = self.is_idle(unix);
         let Content::Grows(follower) = &self.content else { return Vec::new() };
@@ -481,13 +483,13 @@ impl TailedFile {
         follower.identities().collect()
     }
 
-    /// A look at all processes found these writers of this file.
+    /// Records the writers of this file that an inspection of all processes found.
     pub(super) fn found(&mut self, now: Instant, writers: impl Iterator<Item = Writer>) {
         self.watch.found(now, writers);
         self.unsaved = true;
     }
 
-    /// Publishes that the run has ended, because no process is left that could go on writing.
+    /// Publishes the end of the run, because no process is left that could continue it.
     pub(super) fn end(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) {
         let Content::Grows(follower) = &mut self.content else { return };
         if !self.waiting.is_empty() || self.ended {
@@ -579,7 +581,7 @@ impl TailedFile {
     }
 }
 
-/// Whether a format of lines keeps every digit, as no log for people does.
+/// Whether a format of lines keeps every digit; logs for people do not.
 fn is_exact(format: &str) -> bool {
     matches!(format, "jsonl" | "csv")
 }

@@ -1,5 +1,5 @@
-//! Which files an entry of the configuration means: one that is named, those that fit a pattern, or
-//! those in a directory that look like a supported format.
+//! Finds the files of an entry: one that is named, those that match a pattern, or those in a
+//! directory that look like a supported format.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, Metadata};
@@ -10,21 +10,21 @@ use std::time::SystemTime;
 use super::{name, open, pattern};
 use crate::reach::{Reach, Refusal};
 
-/// Directories inside one another that are searched.
+/// The greatest depth of directories that are searched.
 const MAX_DEPTH: usize = 6;
-/// Files and directories of one user that are looked at in one search: a directory of checkpoints
-/// has thousands.
+/// The most files and directories of one user that are inspected in one search: a directory of
+/// checkpoints has thousands.
 const MAX_ENTRIES: usize = 32_768;
-/// Names that are read in one search: most are of nothing that is looked at.
+/// The most names that are read in one search; most are of other files.
 const MAX_NAMES: usize = 4 * MAX_NAMES_SHARED;
-/// Of these in directories of one user that nobody else may write to.
+/// The most names in directories of one user that nobody else may write to.
 const MAX_NAMES_OF_USER: usize = 65_536;
-/// And in those that others may write to, such as one for the logs of all. Whoever fills it must
-/// not hide what the others have there: names cost little, and what fits is looked at on the share
-/// of its own owner.
+/// The most names in directories of one user that others may write to, such as a shared log
+/// directory. A user who fills it must not hide the files of others: names cost little, and
+/// matching files use the share of their own owner.
 pub(in crate::sources) const MAX_NAMES_SHARED: usize = 1 << 20;
 
-/// Its group or everybody may write to it.
+/// The mode bits by which the group or all users may write.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// A file that may be followed.
@@ -42,18 +42,18 @@ impl Candidate {
     }
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::sources) struct Found {
-    /// Those written to last come first where there is a choice.
+    /// The files, the last written first if the limit requires a choice.
     pub(in crate::sources) files: Vec<Candidate>,
-    /// Directories were left out: too deep, or too many entries.
+    /// Whether directories were skipped, because they are too deep or have too many entries.
     pub(in crate::sources) cut: bool,
-    /// Something was not searched, because it is not ours to see.
+    /// The reason if something could not be searched for lack of rights.
     pub(in crate::sources) refused: Option<Refusal>,
 }
 
-/// Files that `path` means now. One that is named need not exist.
+/// The files that `path` matches now. A path without a pattern need not exist.
 pub(super) fn find(path: &str, reach: &Reach) -> Found {
     if is_pattern(path) {
         return pattern::find(path, reach);
@@ -69,18 +69,18 @@ pub(super) fn find(path: &str, reach: &Reach) -> Found {
     }
 }
 
-/// How much of a search was for whom.
+/// The work of a search, by user.
 #[derive(Default)]
 pub(super) struct Shares {
     entries: BTreeMap<u32, usize>,
     names: usize,
-    /// In directories of a user, and whether others may write to these.
+    /// The names read in directories of a user, and whether others may write to these.
     names_of: BTreeMap<(u32, bool), usize>,
     pub(super) cut: bool,
 }
 
 impl Shares {
-    /// Whether one more name in this directory is read, on the share of `user`.
+    /// Counts one more name in this directory, on the share of `user`; false at the limit.
     pub(super) fn has_name(&mut self, user: u32, directory: &Metadata) -> bool {
         let shared = directory.mode() & OTHERS_WRITE != 0;
         let of_user = self.names_of.entry((user, shared)).or_default();
@@ -91,7 +91,7 @@ impl Shares {
         room
     }
 
-    /// Whether one more file or directory of `user` is looked at.
+    /// Counts one more file or directory of `user`; false at the limit.
     pub(super) fn has_room(&mut self, user: u32) -> bool {
         let entries = self.entries.entry(user).or_default();
         *entries += 1;
@@ -101,7 +101,7 @@ impl Shares {
     }
 }
 
-/// Of several paths to one file the real one: W&B links its latest run beside the runs.
+/// Keeps the real path if several lead to one file: W&B links its latest run beside the runs.
 pub(super) fn each_once(found: Vec<((u64, u64), Candidate)>) -> Vec<Candidate> {
     let alike = |a: &Path, b: &Path| a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
     let mut several: BTreeMap<(u64, u64), usize> = BTreeMap::new();
@@ -128,7 +128,7 @@ pub(super) fn each_once(found: Vec<((u64, u64), Candidate)>) -> Vec<Candidate> {
     files
 }
 
-/// The path without links, as far as that can be resolved.
+/// The path without links, as far as it can be resolved.
 pub(super) fn real(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
@@ -137,8 +137,8 @@ pub(super) fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?', '['])
 }
 
-/// Files under a directory that have a name of something we read. Hidden directories and links are
-/// left alone: the target of a link is found at its own place, or belongs to another user.
+/// Files under a directory whose names are those of supported formats. Hidden directories and links
+/// are skipped: the target of a link is found by its own path, or belongs to another user.
 pub(in crate::sources) fn search(root: &Path, reach: &Reach) -> Found {
     let base = match reach.find(root) {
         Ok(base) => base,
@@ -183,14 +183,14 @@ pub(in crate::sources) fn search(root: &Path, reach: &Reach) -> Found {
     Found { files: found, cut: shares.cut, refused: None }
 }
 
-/// Whether a file with a known name is one of training by what it contains, where the name does not
-/// say so: a table may be of data, and large.
+/// Whether the contents of a file with a known name are about training, if the name alone does not
+/// show it: a table may contain data, and be large.
 fn is_followed(path: &Path, reach: &Reach) -> bool {
     stepwatch_formats::is_followed(path, &[])
         || stepwatch_formats::is_followed(path, &open::head(path, reach))
 }
 
-/// Logs of tools that are no logs of training, and copies that a rotation left.
+/// Whether the file is a log of another tool, or a rotated copy.
 fn is_noise(path: &Path) -> bool {
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or("");
     let wandb = name.starts_with("debug") && path.parent().is_some_and(|p| p.ends_with("logs"));
@@ -305,7 +305,7 @@ mod tests {
             found.files.iter().find(|c| c.path.ends_with(name)).map(|c| c.owner)
         };
         assert_eq!((owner("link.log"), owner("own.log")), (Some(65_534), Some(0)));
-        // Root's own links are the operator's word.
+        // Links of root count as configured by the operator.
         lchown(logs.join("link.log"), Some(0), None).unwrap();
         lchown(dir.path().join("elsewhere/of-root.log"), Some(65_534), None).unwrap();
         assert_eq!(owner("link.log"), Some(65_534));
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!((names(dir.path(), &found), found.cut), (vec!["b/run.log".to_owned()], true));
     }
 
-    /// The directory is root's, and every user may write to it.
+    /// The directory belongs to root, and every user may write to it.
     #[test]
     fn names_in_a_shared_directory_hide_no_log_of_another() {
         let dir = tree(&["first"]);

@@ -1,11 +1,11 @@
-//! Follows what is written under one name, although the file is cut, renamed, deleted and made
-//! again.
+//! Follows the content under one name, although the file is truncated, renamed, deleted and
+//! recreated.
 //!
-//! The path is only where a file is found; what is followed is the file itself. A renamed file is
-//! read to its end, and on for [`DRAIN`] after that, because its writer may keep it open; the file
-//! that took its name is read from its beginning. A file is recognised by its inode and by its
-//! first bytes, since inode numbers are used again and `copytruncate` keeps them. It polls, because
-//! inotify does not work on NFS and Lustre.
+//! The path only locates a file; the file itself is followed. A renamed file is read to its end,
+//! and for [`DRAIN`] afterwards, because its writer may keep it open. The file that takes its name
+//! is read from its beginning. A file is recognised by its inode and its first bytes, because inode
+//! numbers are reused and `copytruncate` keeps them. It polls, because inotify does not work on NFS
+//! and Lustre.
 
 use std::collections::VecDeque;
 use std::fs::Metadata;
@@ -23,13 +23,13 @@ use super::open::{Begin, How, Open, REST, modified};
 use super::state::Position;
 use crate::reach::{Reach, Refusal};
 
-/// How long a file that lost its name is still watched for more. A trainer does not open its log
-/// again when it is renamed, and a step can take minutes; an open file costs nothing.
+/// How long a renamed file is still polled. A trainer does not reopen its log after a rename, and a
+/// step can take minutes; an open file costs nothing.
 pub(super) const DRAIN: Duration = Duration::from_mins(15);
-/// Files without a name that are watched at once.
+/// The most renamed or deleted files that are polled at once.
 const MAX_RETIRED: usize = 4;
 
-/// Memory for reading that a file keeps between two looks.
+/// The most bytes of buffer that a file keeps between two polls.
 const MAX_BUFFER: usize = 4096;
 
 /// Follows one path.
@@ -39,19 +39,19 @@ pub(super) struct Follower {
     reach: Reach,
     current: Option<Open>,
     retired: VecDeque<Open>,
-    /// Files that were read and are not found for now: of an earlier life, or on a file system that
-    /// does not answer.
+    /// Files that were read but cannot be found now: from before a restart, or on a file system
+    /// that does not answer.
     lost: Vec<Position>,
-    /// Where to begin in the file that is there at the first look. What comes later is read from
-    /// its start.
+    /// Where to begin in the file that exists at the first look. Later files are read from their
+    /// start.
     begin: Begin,
     recognise: bool,
-    /// What an earlier life published last.
+    /// The last step that an earlier process of the exporter published.
     last_step: Option<i64>,
     pub(super) counts: Counts,
-    /// Something was read, or another file found.
+    /// Whether something was read, or another file found.
     moved: bool,
-    /// Memory that is used again, where it is little: there are many files.
+    /// A buffer that is reused if it is small, because there are many files.
     buffer: Vec<u8>,
 }
 
@@ -74,16 +74,16 @@ impl Follower {
 
     /// Looks for the file for the first time.
     pub(super) fn open(&mut self, now: Instant) {
-        // A failure occurs again at the next poll, and is reported then.
+        // An error occurs again at the next poll and is reported then.
         let _ = self.look(now);
     }
 
-    /// Goes on where an earlier life stopped: finds each saved file under its old name or under a
-    /// new one beside it.
+    /// Continues where an earlier process stopped: finds each saved file under its old name, or
+    /// under a new one in the same directory.
     pub(super) fn resume(&mut self, saved: Vec<Position>, last_step: Option<i64>, now: Instant) {
         self.lost = saved;
         self.last_step = last_step;
-        // A file under the name that was not read before came between two polls: all of it is new.
+        // A file that was not read before appeared between two polls, so all of it is new.
         self.begin = Begin::Start;
         self.open(now);
         self.find_renamed(now);
@@ -97,19 +97,19 @@ impl Follower {
         self.current.is_some()
     }
 
-    /// True if nothing is left to read under this name or an old one.
+    /// Whether nothing is left to read under this name or an old one.
     pub(super) fn is_gone(&self) -> bool {
         self.current.is_none() && self.retired.is_empty() && self.lost.is_empty()
     }
 
-    /// Files read now, the named one last; what an earlier call of [`Self::poll`] gave out is
-    /// before these positions.
+    /// The positions of the files that are read now, the named one last. They cover all that
+    /// earlier calls of [`Self::poll`] returned.
     pub(super) fn positions(&self) -> Vec<Position> {
         let open = self.opened().map(Open::position);
         self.lost.iter().cloned().chain(open).collect()
     }
 
-    /// Whether the positions may have changed since this was last asked.
+    /// Whether the positions may have changed since the last call.
     pub(super) fn has_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
@@ -118,52 +118,52 @@ impl Follower {
         self.retired.iter().chain(&self.current)
     }
 
-    /// What distinguishes these files from all others of this host: device and inode.
+    /// The device and inode of each file, which identify it on this host.
     pub(super) fn identities(&self) -> impl Iterator<Item = (u64, u64)> {
         self.opened().map(Open::identity)
     }
 
-    /// When one of them was last seen to grow, or opened.
+    /// When one of them was last seen to grow, or was opened.
     pub(super) fn grew(&self) -> Option<Instant> {
         self.opened().map(|o| o.grew).max()
     }
 
-    /// Nothing has been appended for so long that what is being gathered is complete.
+    /// Whether nothing was appended for so long that gathered records count as complete.
     pub(super) fn is_at_rest(&self, now: Instant) -> bool {
         self.grew().is_some_and(|at| now.saturating_duration_since(at) >= REST)
     }
 
-    /// When the named file was last written to, in Unix seconds.
+    /// The Unix time in seconds when the named file was last written.
     pub(super) fn modified(&self) -> Option<f64> {
         modified(&self.current.as_ref()?.file().metadata().ok()?)
     }
 
-    /// There is something to read in the named file.
+    /// Whether there is something to read in the named file.
     pub(super) fn has_grown(&self) -> bool {
         self.current.as_ref().is_some_and(Open::has_grown)
     }
 
-    /// Whose the file is, the named one where there is one.
+    /// The owner of the file; of the named one, if it exists.
     pub(super) fn uid(&self) -> Option<u32> {
         self.opened().last().map(|open| open.uid)
     }
 
-    /// Who reads the records of the named file; `None` while it is one of lines.
+    /// The reader of the named file's records; `None` for a file of lines.
     pub(super) fn records(&self) -> Option<&FileReader> {
         self.current.as_ref()?.records()
     }
 
-    /// The last lines before where reading goes on: what a parser must have seen to go on.
+    /// The last lines before the read position, which a parser needs as context.
     pub(super) fn context(&self, limit: usize) -> Vec<String> {
         self.current.as_ref().map_or_else(Vec::new, |o| o.context(limit))
     }
 
-    /// The last lines of the file that was there at first.
+    /// The last lines of the file as it was when it was opened.
     pub(super) fn ending(&self, limit: usize) -> Vec<String> {
         self.current.as_ref().map_or_else(Vec::new, |o| o.ending(limit, false))
     }
 
-    /// The last rows of the file that was there at first, if it is a table.
+    /// The last rows of the file as it was when it was opened, if it is a table.
     pub(super) fn ending_rows(&self, limit: usize) -> Vec<String> {
         self.current.as_ref().map_or_else(Vec::new, |o| o.ending_rows(limit))
     }
@@ -174,24 +174,24 @@ impl Follower {
         newest.map_or_else(Vec::new, |o| o.ending(limit, true))
     }
 
-    /// Memory that is taken by what is not complete.
+    /// The memory of incomplete lines and records.
     pub(super) fn pending_bytes(&self) -> usize {
         self.opened().map(Open::pending_bytes).sum()
     }
 
-    /// There is no room for it.
+    /// Discards incomplete lines and records, because there is no room for them.
     pub(super) fn give_up_pending(&mut self) {
         self.retired.iter_mut().chain(&mut self.current).for_each(Open::give_up_pending);
     }
 
-    /// Gives out what stands at the end without an end.
+    /// Emits the incomplete line or record at the end.
     pub(super) fn flush(&mut self, out: &mut dyn Take) {
         for open in self.retired.iter_mut().chain(&mut self.current) {
             open.end(&mut self.counts, out);
         }
     }
 
-    /// Reads what is new, old files first. True if there was more than fits into one turn.
+    /// Reads new content, old files first. Returns true if there was more than fits into one turn.
     pub(super) fn poll(&mut self, now: Instant, out: &mut dyn Take) -> io::Result<bool> {
         let more = self.read(now, out);
         if self.buffer.len() > MAX_BUFFER {
@@ -221,7 +221,7 @@ impl Follower {
                     self.moved |= moved(open);
                 }
                 Err(err) => {
-                    // A stale handle of NFS: what is under the name decides, when it can be seen
+                    // The NFS handle is stale. The file under the name decides, once it is visible
                     // again.
                     self.lost.push(open.position());
                     self.current = None;
@@ -235,10 +235,10 @@ impl Follower {
         self.look(now)
     }
 
-    /// Looks at what is under the name. True if that is another file than before.
+    /// Checks the file under the name. Returns true if it is a different one.
     fn look(&mut self, now: Instant) -> io::Result<bool> {
-        // Whether it is the one that is open may be seen by its name; what else is there, and
-        // whether we may read it, is found.
+        // A plain lookup of the name shows whether it is still the open file. Another file, and the
+        // right to read it, are checked by `reach`.
         let open = self.current.as_ref().map(Open::identity);
         let same = |meta: &Metadata| Some((meta.dev(), meta.ino())) == open;
         if open.is_some() && std::fs::metadata(&self.path).is_ok_and(|meta| same(&meta)) {
@@ -293,8 +293,8 @@ impl Follower {
         }
     }
 
-    /// A lost file that was cut before it was renamed: all in it is new. Only an old name
-    /// distinguishes this from a file of another user that got the same inode number.
+    /// Opens a lost file that was truncated before it was renamed: all in it is new. Only the
+    /// rotated name distinguishes it from a file of another user that got the same inode number.
     fn find_cut(&mut self, path: &Path, now: Instant) -> Option<Open> {
         let old = path.file_name()?.to_str()?.strip_prefix(self.path.file_name()?.to_str()?)?;
         if !old.starts_with(['.', '-']) || !is_rotated(path) {
@@ -306,7 +306,7 @@ impl Follower {
         Some(open)
     }
 
-    /// What had the name is read to its end.
+    /// Moves the current file to those that are read to their end.
     fn lose_name(&mut self, now: Instant) {
         if let Some(open) = self.current.take() {
             self.retire(open, now);
@@ -323,7 +323,7 @@ impl Follower {
     }
 }
 
-/// The name that a saved file has now in the same directory.
+/// The present name of a saved file in the same directory.
 fn renamed(path: &Path, position: &Position) -> Option<PathBuf> {
     use std::os::unix::fs::DirEntryExt as _;
     let entries = std::fs::read_dir(path.parent()?).ok()?;

@@ -6,48 +6,48 @@ use std::path::PathBuf;
 use stepwatch_formats::{FileReader, KEPT_BYTES, MAX_PENDING_BYTES};
 use stepwatch_wire::Event;
 
-/// Bytes of a line that are kept; the rest of it is dropped and counted.
+/// The most bytes kept of a line; the rest of it is dropped and counted.
 pub(super) const MAX_LINE_BYTES: usize = 64 * 1024;
 
-/// Takes the parsed content of a file. `backlog`: it was in the file before the exporter started.
-/// `local`: the times of the events have no zone and are given as if they were UTC.
+/// Receives the parsed content of a file. `backlog` means that it existed before the exporter
+/// started, `local` that the times of the events have no zone and are given as if in UTC.
 pub(super) trait Take {
     fn line(&mut self, text: &str, backlog: bool);
     fn events(&mut self, events: Vec<Event>, backlog: bool, local: bool);
 }
 
-/// What was lost, and why.
+/// Counts of lost content, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// Lines longer than [`MAX_LINE_BYTES`].
     pub(super) cut_lines: u64,
-    /// Times that a file became shorter.
+    /// How often a file became shorter.
     pub(super) truncations: u64,
-    /// Files given up because too many had lost their name.
+    /// Renamed files that were abandoned because there were too many.
     pub(super) abandoned: u64,
     /// Records whose checksum or structure is wrong.
     pub(super) bad_records: u64,
     /// Records and files that are too large to be read.
     pub(super) oversized: u64,
-    /// Files that cannot be read beyond a damaged place.
+    /// Files that cannot be read after a damaged record.
     pub(super) damaged: u64,
     /// Records without training data.
     pub(super) unmatched: u64,
-    /// Bytes that were never written.
+    /// Bytes of holes that were skipped.
     pub(super) skipped_bytes: u64,
 }
 
-/// How far a file is read.
+/// The read position of a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor {
     /// The next byte to read.
     pub(super) offset: u64,
-    /// Length of the file when it was opened.
+    /// The length of the file when it was opened.
     pub(super) backlog_end: u64,
 }
 
 impl Cursor {
-    /// What ends here was in the file before we were.
+    /// Whether a line that ends here existed before the file was opened.
     pub(super) fn in_backlog(self) -> bool {
         self.offset <= self.backlog_end
     }
@@ -55,9 +55,9 @@ impl Cursor {
 
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// Read, but not yet ended by a newline.
+    /// The beginning of a line whose newline is not read yet.
     pub(super) partial: Vec<u8>,
-    /// Inside a line that was too long: everything to its end is dropped.
+    /// Whether the current line is too long, so that its rest is dropped.
     pub(super) skipping: bool,
 }
 
@@ -65,13 +65,13 @@ pub(super) struct Lines {
 pub(super) struct Records {
     pub(super) path: PathBuf,
     pub(super) reader: FileReader,
-    /// Read, but not yet a whole record.
+    /// The beginning of a record that is not yet complete.
     pub(super) pending: Vec<u8>,
-    /// Where the file must end before more of it can be parsed; what is there is read again then.
+    /// The length that the file must have before more can be parsed. The record is read again then.
     pub(super) needed: u64,
-    /// Everything before this was there before us and is not wanted.
+    /// Content before this offset existed at the start and is not published.
     pub(super) muted_to: u64,
-    /// What was being gathered when the file came to rest was given out.
+    /// Whether gathered records were published when the file came to rest.
     pub(super) rested: bool,
     pub(super) stopped: bool,
 }
@@ -99,7 +99,7 @@ impl Lines {
         at.offset += chunk.len() as u64;
     }
 
-    /// Adds to the line being read, as far as a line may go.
+    /// Appends to the current line, up to its limit.
     fn add(&mut self, bytes: &[u8], counts: &mut Counts) {
         if self.skipping {
             return;
@@ -112,7 +112,7 @@ impl Lines {
         }
     }
 
-    /// Keeps the beginning of the line being read, and drops the rest of it.
+    /// Keeps only the beginning of the current line, to free memory.
     pub(super) fn give_up(&mut self) {
         if self.partial.len() > KEPT_BYTES {
             self.partial.truncate(KEPT_BYTES);
@@ -121,7 +121,7 @@ impl Lines {
         self.partial.shrink_to(KEPT_BYTES);
     }
 
-    /// The line being read is complete. The beginning of one that was too long is still used.
+    /// Emits the current line, or the beginning of one that was too long.
     pub(super) fn end_line(&mut self, backlog: bool, out: &mut dyn Take) {
         self.skipping = false;
         let bytes = core::mem::take(&mut self.partial);
@@ -142,14 +142,14 @@ impl Records {
         Self { path, reader, pending: Vec::new(), needed: 0, muted_to: 0, rested: true, stopped: false }
     }
 
-    /// Reads no more of it.
+    /// Stops reading the file, because it is damaged.
     pub(super) fn give_up(&mut self, counts: &mut Counts) {
         self.stopped = true;
         counts.damaged += 1;
     }
 
-    /// Leaves an unfinished record in the file, unless it is small: it is read again when there is
-    /// as much of it as is needed. Returns how many bytes are left.
+    /// Drops an unfinished record from memory unless it is small. It is read again when enough of
+    /// it exists. Returns how many bytes have to be read again.
     pub(super) fn put_back(&mut self, at: Cursor, counts: &mut Counts) -> u64 {
         self.needed = 0;
         let left = self.pending.len() as u64;
@@ -160,7 +160,7 @@ impl Records {
         let needs = self.reader.needs(&self.pending).max(left + 1);
         self.pending = Vec::new();
         if needs > MAX_PENDING_BYTES as u64 {
-            // Nothing that is worth so much memory is so long.
+            // A record that needs more memory than the limit counts as damage.
             self.give_up(counts);
             return 0;
         }
@@ -168,7 +168,7 @@ impl Records {
         left
     }
 
-    /// Offers everything that is pending, which ends at `at`.
+    /// Gives all pending bytes, which end at `at`, to the reader.
     pub(super) fn push(&mut self, at_rest: bool, at: Cursor, counts: &mut Counts, out: &mut dyn Take) {
         let mut events = Vec::new();
         let mut done = 0;
@@ -188,7 +188,7 @@ impl Records {
         }
         self.pending.drain(..done);
         if self.pending.len() > MAX_PENDING_BYTES {
-            // The reader promised otherwise; memory is worth more than the rest of the file.
+            // The reader broke its promise, and memory matters more than the rest of the file.
             self.give_up(counts);
         }
         if self.stopped {

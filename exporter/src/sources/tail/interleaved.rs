@@ -1,47 +1,47 @@
-//! Steps of several trainers in one log.
+//! Separates the steps of several trainers in one log.
 //!
-//! Nothing in such a log says whose a line is. Each trainer counts on from its own last step, so
-//! the lines are put to tracks: a step that goes on with a track belongs to it. A trainer that
-//! starts anew leaves its old track for good. Where two tracks go on in turn, several trainers
-//! write: one of them is followed, and the steps of the others are left out, for to the hub each
-//! would be a restart. A value that is not finite is kept, as the next step of the one that is
-//! followed, because whoever's it is must hear of it.
+//! Nothing in such a log names the trainer of a line. Each trainer continues from its own last
+//! step, so the lines are assigned to tracks: a step that continues a track belongs to it. A
+//! trainer that restarts leaves its old track for good. If two tracks continue alternately, several
+//! trainers write. Then one of them is followed, and the steps of the others are dropped, because
+//! to the hub each would be a restart. A value that is not finite is kept, as the followed
+//! trainer's next step, because it must be reported for any of them.
 
 use std::collections::BTreeMap;
 
 use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;
 
-/// Ranks of one file that are told apart; of more, nothing is left out.
+/// The most ranks of one file that are separated; of further ones, nothing is dropped.
 const MAX_RANKS: usize = 1024;
-/// Tracks of a rank; the one that was silent for longest makes room.
+/// The most tracks of a rank; above it, the one without lines for longest is replaced.
 const MAX_TRACKS: usize = 4;
-/// Times that the lines must change from one track to another, and go on with it, until several
-/// trainers write for certain: after at most [`QUICK_LINES`] lines of one track; otherwise, where
-/// trainers of several runs are known to write; and where nothing is known. A trainer that crashes
-/// again and again may go on exactly where the start before the last one stopped, but not with so
-/// few lines.
+/// The number of changes between continuing tracks after which several trainers certainly write.
+/// `QUICK_TURNS` counts changes after at most [`QUICK_LINES`] lines of one track, `KNOWN_TURNS`
+/// applies if trainers of several runs are known to write, and `TURNS` if nothing is known. A
+/// trainer that crashes repeatedly may continue exactly where the last start but one stopped, but
+/// not after so few lines.
 const QUICK_TURNS: u32 = 2;
 const QUICK_LINES: u32 = 2;
 const KNOWN_TURNS: u32 = 3;
 const TURNS: u32 = 6;
-/// Lines of one track in a row after which the others are gone.
+/// After this many lines in a row of one track, the other trainers are gone.
 const ALONE: u32 = 256;
-/// Lines in a row with which a trainer has started anew, where trainers of several runs are known
-/// to write and it is not known yet whether their steps are mixed.
+/// After this many lines in a row of another track, the trainer has restarted. It applies if
+/// trainers of several runs are known to write, and their steps have not been mixed so far.
 const IN_A_ROW: u32 = 3;
-/// Usual distances between two lines that may lie between two lines of one trainer.
+/// The most strides by which a line may be ahead and still belong to the track.
 const REACH: i64 = 16;
-/// A track is silent after this time, or so many times the usual time between two of its lines.
+/// A track is silent after this time, or after this many of its usual intervals.
 const SILENT_SECONDS: f64 = 60.0;
 const SILENT_INTERVALS: f64 = 20.0;
-/// Weight of the last of those.
+/// The weight of the last interval in the average.
 const WEIGHT: f64 = 0.2;
 
 /// The tracks of each rank of a log.
 #[derive(Debug, Default)]
 pub(super) struct Interleaved {
-    /// What the log is of; another one begins anew.
+    /// The run of the log. Another run starts with new tracks.
     run: Option<String>,
     ranks: BTreeMap<u32, Rank>,
 }
@@ -49,33 +49,33 @@ pub(super) struct Interleaved {
 #[derive(Debug)]
 struct Rank {
     tracks: Vec<Track>,
-    /// Which one is followed, and which one had the last line.
+    /// The index of the followed track, and of the one that had the last line.
     followed: usize,
     last: usize,
-    /// How often lines changed from one track to another since one began, how often of those after
-    /// a few lines, and the lines since.
+    /// The changes between tracks since one began, those of them after a few lines, and the lines
+    /// since the last change.
     turns: u32,
     quick_turns: u32,
     lines: u32,
-    /// Several trainers write.
+    /// Whether several trainers write.
     mixed: bool,
-    /// Lines of others since the last one that is followed.
+    /// Lines of other tracks since the last one of the followed track.
     in_a_row: u32,
-    /// The last step that was not left out, and whether it was one that is not finite.
+    /// The last step that was kept, and whether its value was not finite.
     kept: i64,
-    sick: bool,
+    nonfinite: bool,
 }
 
-/// What one start of a trainer writes.
+/// The lines of one start of a trainer.
 #[derive(Debug, Clone, Copy)]
 struct Track {
     step: i64,
-    /// From its last step but one; zero if it had only one.
+    /// The distance of its last two steps; zero if it has only one.
     stride: i64,
-    /// When it began and when its last line was written, in Unix seconds.
+    /// The Unix times in seconds of its first and last line.
     began: f64,
     at: f64,
-    /// Usual seconds between its lines.
+    /// The usual seconds between its lines.
     interval: f64,
 }
 
@@ -84,13 +84,13 @@ struct Track {
 struct Line {
     step: i64,
     at: f64,
-    sick: bool,
+    nonfinite: bool,
 }
 
 impl Interleaved {
-    /// Whether an event is left out. One of another trainer that is not finite becomes the next
-    /// step of the one that is followed instead. `several`: processes of several runs are known to
-    /// write the log.
+    /// Whether an event is dropped. If another trainer's value is not finite, the event becomes the
+    /// followed trainer's next step instead. `several` means that processes of several runs are
+    /// known to write the log.
     pub(super) fn leaves_out(&mut self, event: &mut Event, several: bool) -> bool {
         let Some(step) = event.step else { return false };
         if self.run.is_some() && self.run != event.run {
@@ -99,7 +99,7 @@ impl Interleaved {
         if self.run != event.run {
             self.run.clone_from(&event.run);
         }
-        let line = Line { step, at: event.ts.unwrap_or_default(), sick: is_sick(event) };
+        let line = Line { step, at: event.ts.unwrap_or_default(), nonfinite: is_nonfinite(event) };
         let number = event.rank.unwrap_or(0);
         let Some(rank) = self.ranks.get_mut(&number) else {
             if self.ranks.len() < MAX_RANKS {
@@ -110,8 +110,8 @@ impl Interleaved {
         if !rank.leaves_out(line, several) {
             return false;
         }
-        // One is enough until the one that is followed comes by.
-        if !line.sick || rank.sick {
+        // One such value is enough until the followed trainer's next line.
+        if !line.nonfinite || rank.nonfinite {
             return true;
         }
         let next = rank.kept.saturating_add(1);
@@ -119,7 +119,7 @@ impl Interleaved {
         !rank.keeps(next, true)
     }
 
-    /// Whether the steps of several trainers are mixed in it.
+    /// Whether the steps of several trainers are mixed.
     pub(super) fn is_mixed(&self) -> bool {
         self.ranks.values().any(|rank| rank.mixed)
     }
@@ -137,13 +137,13 @@ impl Rank {
             mixed: false,
             in_a_row: 0,
             kept: line.step,
-            sick: line.sick,
+            nonfinite: line.nonfinite,
         }
     }
 
     fn leaves_out(&mut self, line: Line, several: bool) -> bool {
         let apart = several || self.mixed;
-        // A step that comes twice is two lines of one trainer.
+        // If a step appears twice, both lines are of one trainer.
         if !apart && line.step == self.tracks[self.followed].step {
             return false;
         }
@@ -158,7 +158,7 @@ impl Rank {
         self.last = track;
         if track == self.followed {
             self.in_a_row = 0;
-            return !self.keeps(line.step, line.sick);
+            return !self.keeps(line.step, line.nonfinite);
         }
         self.in_a_row += 1;
         let is_next = match (self.mixed, several) {
@@ -168,12 +168,12 @@ impl Rank {
         };
         if is_next {
             (self.followed, self.in_a_row, self.mixed) = (track, 0, false);
-            (self.kept, self.sick) = (line.step, line.sick);
+            (self.kept, self.nonfinite) = (line.step, line.nonfinite);
         }
         !is_next
     }
 
-    /// Learns from whose a line is, whether several trainers write.
+    /// Counts changes between tracks, and decides whether several trainers write.
     fn turn(&mut self, track: usize, line: Line, several: bool) {
         if track == self.last || self.tracks[track].is_silent(line.at) {
             self.lines = self.lines.saturating_add(1);
@@ -187,7 +187,7 @@ impl Rank {
         self.mixed |= self.turns >= enough || self.quick_turns >= QUICK_TURNS;
     }
 
-    /// The track that a line goes on with.
+    /// The track that a line continues.
     fn track_of(&self, line: Line, apart: bool) -> Option<usize> {
         let followed = &self.tracks[self.followed];
         let nearest = |goes_on: &dyn Fn(&Track) -> bool| {
@@ -201,7 +201,8 @@ impl Rank {
             return Some(exact);
         }
         if followed.reaches(line) {
-            // After one line, it is not known how far apart its lines are: a nearer track has it.
+            // After one line the stride of the followed track is unknown, so a nearer track is
+            // preferred.
             let nearer = |track: &Track| {
                 track.step > followed.step && track.reaches(line) && !track.is_silent(line.at)
             };
@@ -211,7 +212,7 @@ impl Rank {
         if apart { nearest(&|track| track.reaches(line)) } else { None }
     }
 
-    /// A track that begins with a line.
+    /// Begins a track with a line. Returns its index.
     fn begin(&mut self, line: Line) -> usize {
         if self.tracks.len() < MAX_TRACKS {
             self.tracks.push(Track::new(line));
@@ -223,19 +224,19 @@ impl Rank {
         oldest
     }
 
-    /// Whether the one that is followed is silent and `track` takes its place: one that began
-    /// since, if there is any, for it may be the same trainer.
+    /// Whether the followed track is silent and `track` replaces it. A track that began since is
+    /// preferred, because it may be the same trainer.
     fn is_left(&self, track: usize, line: Line) -> bool {
         let followed = self.tracks[self.followed];
         let is_new = |track: &Track| track.began > followed.at && !track.is_silent(line.at);
         followed.is_silent(line.at) && (is_new(&self.tracks[track]) || !self.tracks.iter().any(is_new))
     }
 
-    /// Keeps a step that rises.
-    fn keeps(&mut self, step: i64, sick: bool) -> bool {
+    /// Accepts a step that is higher than the last one kept.
+    fn keeps(&mut self, step: i64, nonfinite: bool) -> bool {
         let rises = step > self.kept;
         if rises {
-            (self.kept, self.sick) = (step, sick);
+            (self.kept, self.nonfinite) = (step, nonfinite);
         }
         rises
     }
@@ -246,14 +247,14 @@ impl Track {
         Self { step: line.step, stride: 0, began: line.at, at: line.at, interval: 0.0 }
     }
 
-    /// Whether a line is the next one of this track. `usual` is the stride of another one, until it
-    /// has its own.
+    /// Whether a line is the next one of this track. `usual` is the stride of the followed track,
+    /// which is used until this one has its own.
     fn expects(&self, line: Line, usual: i64) -> bool {
         let stride = if self.stride > 0 { self.stride } else { usual.max(1) };
         line.step == self.step.saturating_add(stride) && !self.is_silent(line.at)
     }
 
-    /// Whether a line may be of this track, where steps are not regular.
+    /// Whether a line may belong to this track, if steps are irregular.
     fn reaches(&self, line: Line) -> bool {
         let further = line.step.saturating_sub(self.step);
         further > 0 && (self.stride == 0 || further <= self.stride.saturating_mul(REACH))
@@ -272,8 +273,8 @@ impl Track {
     }
 }
 
-/// Whether a value of the loss or the gradients is not finite, or missing.
-fn is_sick(event: &Event) -> bool {
+/// Whether the loss or the gradient norm is not finite, or missing.
+fn is_nonfinite(event: &Event) -> bool {
     let lost = |name: &str| {
         event.m.get(name).is_some_and(|v| !v.is_finite()) || event.missing.iter().any(|m| m == name)
     };
@@ -292,7 +293,7 @@ mod tests {
         event
     }
 
-    /// The steps that are kept, of lines a second apart; a negative one is of a loss that is not
+    /// The steps that are kept of lines a second apart; a negative one has a loss that is not
     /// finite.
     fn kept_by(of: &mut Interleaved, several: bool, steps: impl IntoIterator<Item = i64>) -> Vec<i64> {
         let event = |(at, step): (usize, i64)| Event {
@@ -304,17 +305,17 @@ mod tests {
         events.iter().filter_map(|event| event.step).collect()
     }
 
-    /// The same where trainers of several runs are known to write.
+    /// As [`kept_by`], if trainers of several runs are known to write.
     fn kept(of: &mut Interleaved, steps: impl IntoIterator<Item = i64>) -> Vec<i64> {
         kept_by(of, true, steps)
     }
 
-    /// The same of one log from its beginning, of which nothing is known.
+    /// As [`kept_by`], for one log from its beginning of which nothing is known.
     fn unknown(steps: impl IntoIterator<Item = i64>) -> Vec<i64> {
         kept_by(&mut Interleaved::default(), false, steps)
     }
 
-    /// How often a step is not after the one before.
+    /// How many steps are not higher than the previous one.
     fn restarts(steps: &[i64]) -> usize {
         steps.windows(2).filter(|w| w[1] <= w[0]).count()
     }
@@ -427,7 +428,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, a value that is not finite is heard of unless the step before was one,
+        /// For any input, a value that is not finite is reported unless the previous step had one,
         /// and nothing overflows.
         #[test]
         fn no_value_that_is_not_finite_is_lost(
@@ -436,12 +437,12 @@ mod tests {
         ) {
             let mut of = Interleaved::default();
             let mut heard = false;
-            for (step, sick, at) in steps {
-                let mut event = if sick { nan(step) } else { Event::step("r", step) };
+            for (step, nonfinite, at) in steps {
+                let mut event = if nonfinite { nan(step) } else { Event::step("r", step) };
                 event.ts = Some(f64::from(at));
                 let out = of.leaves_out(&mut event, several);
-                prop_assert!(!sick || !out || heard || event.step == Some(i64::MAX));
-                heard = if out { heard } else { sick };
+                prop_assert!(!nonfinite || !out || heard || event.step == Some(i64::MAX));
+                heard = if out { heard } else { nonfinite };
             }
         }
     }

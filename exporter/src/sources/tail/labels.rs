@@ -7,7 +7,7 @@ use stepwatch_wire::{Event, Kind};
 
 use super::{TailConfig, name};
 
-/// What the configuration and the path give every event of the file.
+/// The labels from the configuration and the path.
 pub(super) struct Labels {
     pub(super) path: Arc<Path>,
     /// The path as the name of a source.
@@ -16,19 +16,19 @@ pub(super) struct Labels {
     fallback_run: String,
     /// The run of the processes that write the log.
     owner: Option<String>,
-    /// The rule gave the name: a name that a file of records gives itself does not count then.
+    /// Whether the rule gave the name. Then a name in a file of records does not count.
     ruled: bool,
     rank: Option<u32>,
     node: Option<String>,
     /// The `hello` that a trainer would have sent when it began.
     hello: Option<Event>,
-    /// Whose the last event was.
+    /// The run and rank of the last event.
     pub(super) last: Option<(String, Option<u32>)>,
-    /// What the file itself contained about its model.
+    /// The model that the file itself described.
     said: Option<Event>,
-    /// It is to be published again, because it was read in an earlier life.
+    /// Whether the label must be published again, because it was read before a restart.
     repeat: bool,
-    /// That is not saved yet.
+    /// Whether the label is not saved yet.
     news: bool,
 }
 
@@ -51,7 +51,7 @@ impl Labels {
         }
     }
 
-    /// What was published of the model in an earlier life, as [`Self::said`] returned it.
+    /// Restores the model that was published before a restart, as [`Self::said`] returned it.
     pub(super) fn repeat(&mut self, said: Option<&str>) {
         self.said = said.and_then(|text| Event::parse(text.as_bytes()).ok());
         self.repeat = self.said.is_some();
@@ -61,8 +61,8 @@ impl Labels {
         self.said.as_ref().map(Event::to_json)
     }
 
-    /// What must be published again before this event, because it is the first of this life, or its
-    /// run has been forgotten since.
+    /// The model to publish again before this event: it is the first since a restart, or its run
+    /// has been forgotten.
     pub(super) fn said_before(
         &mut self,
         first: Option<&Event>,
@@ -74,12 +74,12 @@ impl Labels {
         again.then(|| Event { ts: first.ts, run: first.run.clone(), ..said.clone() })
     }
 
-    /// What was published of the model is of another run.
+    /// Forgets the published model, because it belongs to another run.
     pub(super) fn forget_model(&mut self) {
         (self.said, self.repeat, self.news) = (None, false, true);
     }
 
-    /// Whether there is something to be saved.
+    /// Whether there is something to save. The call resets it.
     pub(super) fn has_news(&mut self) -> bool {
         std::mem::take(&mut self.news)
     }
@@ -89,17 +89,17 @@ impl Labels {
         (self.own(), self.rank.unwrap_or(0))
     }
 
-    /// The run of what names none.
+    /// The run of events that name none.
     fn own(&self) -> &str {
         self.run.as_deref().or(self.owner.as_deref()).unwrap_or(&self.fallback_run)
     }
 
-    /// Its run is known only from its path.
+    /// Whether the run is known only from the path.
     pub(super) fn is_named_by_path(&self) -> bool {
         !self.ruled && self.own() == self.fallback_run
     }
 
-    /// Puts it to another run, and returns what it was of.
+    /// Sets the run of the file, and returns the previous one.
     pub(super) fn own_by(&mut self, run: Option<String>, ruled: bool) -> String {
         let before = self.own().to_owned();
         (self.owner, self.ruled) = (run, ruled);
@@ -111,8 +111,9 @@ impl Labels {
         self.run.is_some()
     }
 
-    /// True if the file named a node: only the configuration may. `records`: of a tracker, whose
-    /// name for the run is one for people.
+    /// Sets run, rank and node of an event. Returns true if the file named a node, which only the
+    /// configuration may. `records` means a tracker's file, whose name for the run is only for
+    /// people.
     pub(super) fn put_on(&self, event: &mut Event, records: bool) -> bool {
         if self.run.is_some() || event.run.is_none() || (records && self.ruled) {
             event.run = Some(self.own().to_owned());
@@ -134,7 +135,7 @@ impl Labels {
         }
     }
 
-    /// There is something to publish of runs.
+    /// Whether runs have a `hello` to publish.
     pub(super) fn introduces(&self) -> bool {
         self.hello.is_some()
     }

@@ -6,10 +6,10 @@ use stepwatch_wire::Event;
 use super::framing::Take;
 use crate::zone::Zone;
 
-/// A stamp further in the future than this is of another time zone, or of a wrong clock.
+/// Seconds in the future above which a time is from another time zone, or from a wrong clock.
 const FUTURE_SECONDS: f64 = 60.0;
-/// A row of a table that was just written and is further away than this is of another time zone.
-/// The nearest to UTC is an hour away.
+/// Seconds by which the time of a just written row must differ to be from another time zone. The
+/// zones next to UTC differ by an hour.
 const OTHER_ZONE_SECONDS: f64 = 3000.0;
 
 /// Reads the lines of one log.
@@ -17,16 +17,16 @@ const OTHER_ZONE_SECONDS: f64 = 3000.0;
 pub(super) struct Lines {
     pub(super) reader: LogReader,
     zone: Zone,
-    /// That of the times of a table.
+    /// The time zone of a table's rows.
     table_zone: Zone,
 }
 
-/// One poll of a file: its events are added to `events`.
+/// One poll of a file, which adds its events to `events`.
 pub(super) struct Turn<'a> {
     pub(super) lines: &'a mut Lines,
     pub(super) events: &'a mut Vec<Event>,
     pub(super) unix: f64,
-    /// When the file was last written to.
+    /// The Unix time when the file was last written.
     pub(super) written: Option<f64>,
 }
 
@@ -35,7 +35,7 @@ impl Lines {
         Self { reader, zone: Zone::of_host(unix), table_zone: Zone::UTC }
     }
 
-    /// Gives the parser what was read before, as context.
+    /// Gives the parser the lines that were read before, as context.
     pub(super) fn remember(&mut self, context: &[String], last_step: Option<i64>, rested: bool) {
         let mut known = Vec::new();
         for line in context {
@@ -50,22 +50,22 @@ impl Lines {
         }
     }
 
-    /// Gives the rows of a table, whose times have no zone, the times of the zone that is known.
-    /// The last row was just written, unless it is of the `backlog`, and so shows the zone.
+    /// Converts the times of a table's rows, which have no zone. Unless it is `backlog`, the last
+    /// row was just written, so it shows the zone.
     fn place(&mut self, rows: &mut [Event], unix: f64, backlog: bool) {
         let last = rows.iter().rev().find_map(|row| row.ts).filter(|_| !backlog);
         if let Some(stamp) = last {
             self.table_zone.observe(stamp, unix);
         }
         let offset = self.table_zone.offset();
-        // A row that seems to be hours old is of an unknown zone: it arrives now.
+        // A row that seems to be hours old has an unknown zone, so it gets the time of its arrival.
         let is_known = last.is_none_or(|stamp| (stamp - offset - unix).abs() < OTHER_ZONE_SECONDS);
         for row in rows {
             row.ts = row.ts.filter(|_| is_known).map(|stamp| stamp - offset);
         }
     }
 
-    /// The last row of a table was written when the file was.
+    /// Learns the zone of a table: its last row was written when the file was.
     pub(super) fn find_table_zone(&mut self, reader: &FileReader, ending: &[String], written: Option<f64>) {
         let stamp = ending.iter().rev().find_map(|row| reader.local_stamp(row));
         if let (Some(stamp), Some(written)) = (stamp, written) {
@@ -73,7 +73,7 @@ impl Lines {
         }
     }
 
-    /// The last line of a file was written when the file was.
+    /// Learns the zone of a log: its last line was written when the file was.
     pub(super) fn find_zone(&mut self, ending: &[String], written: Option<f64>) {
         let (Ok(mut scratch), mut unused) = (LogReader::new(None), Vec::new()) else { return };
         for line in ending {
@@ -87,20 +87,19 @@ impl Lines {
 }
 
 impl Turn<'_> {
-    /// Nothing was appended for a while: what is gathered of a record of several lines is taken as
-    /// it is.
+    /// Emits a record of several lines that is incomplete, because nothing was appended for a
+    /// while.
     pub(super) fn rest(&mut self) {
         let first = self.events.len();
         self.lines.reader.rest(self.events);
-        // It ended with the last write to the file, whenever that was.
+        // The record ended with the last write to the file.
         self.time(first, true);
     }
 
-    /// Sets the times of the events from `first` on. `backlog`: they were there before the exporter
-    /// started.
+    /// Sets the times of the events from `first` on. `backlog` means that they existed before the
+    /// exporter started.
     fn time(&mut self, first: usize, backlog: bool) {
-        // Of what was there before us and has no stamp, only the last write to the file bounds the
-        // time.
+        // For older lines without a time, only the last write to the file limits it.
         let arrival = match self.written {
             Some(written) if backlog => written.min(self.unix),
             _ => self.unix,
@@ -118,7 +117,7 @@ impl Take for Turn<'_> {
         let (stamp, first) = (reader.local_stamp(), self.events.len());
         reader.set_utc_offset(zone.offset());
         reader.line(text, self.events);
-        // The stamp of a line that was just written shows its zone.
+        // A line was just written, so its stamp shows its time zone.
         let fresh = reader.local_stamp().filter(|s| Some(*s) != stamp && !backlog);
         if let Some(stamp) = fresh {
             let wrong = stamp - zone.offset();

@@ -1,4 +1,4 @@
-//! What a file's path gives: which run it is of, and whether it is a rotated copy.
+//! Derives the run from a file's path, and detects rotated copies.
 
 use std::fs;
 use std::path::{Component, Path};
@@ -6,7 +6,8 @@ use std::path::{Component, Path};
 use crate::identity;
 use crate::roots::{self, Roots};
 
-/// Names that every job gives its files and directories: the directories above distinguish them.
+/// Names that every job gives its files and directories, so that a parent directory has to name the
+/// run.
 const GENERIC: &[&str] = &[
     "log",
     "logs",
@@ -38,29 +39,29 @@ const GENERIC: &[&str] = &[
     "wandb",
 ];
 
-/// Words that a number follows where every job counts the same: `version_3`, `checkpoint-500`,
+/// Words followed by a number that every job counts alike: `version_3`, `checkpoint-500`,
 /// `attempt_0`.
 const COUNTED: &[&str] =
     &["version", "checkpoint", "attempt", "rank", "global_rank", "worker", "node", "log", "epoch", "step"];
 
-/// What the name of an event file has in it.
+/// A part of the name of every event file.
 const TFEVENTS: &str = "tfevents";
 
-/// What groups of scalars are mostly of.
+/// Usual names of the scalars in a group.
 const GROUPED: &[&str] = &["train", "training", "val", "valid", "validation", "test", "eval"];
 
-/// Entries of a directory that are looked at for the event file of a run.
+/// The most entries of a directory that are searched for the event file of a run.
 const MAX_ENTRIES: usize = 4096;
 
-/// Precision of the time of creation in event files, in seconds.
+/// The resolution in seconds of the time of creation in event files.
 const SECOND: f64 = 1.0;
 
-/// Longest name of a run.
+/// The most characters of the name of a run.
 const MAX_CHARS: usize = 128;
 
-/// The run that a file belongs to where none is given: its name without extension, or that of the
-/// nearest directory above it whose name is not generic. Event files of TensorBoard are of their
-/// directory, as TensorBoard shows them.
+/// The run of a file without a given one: its name without extension, or that of the nearest parent
+/// directory whose name is not generic. TensorBoard's event files belong to their directory, as
+/// TensorBoard shows them.
 pub(super) fn run_of(path: &Path) -> String {
     let stem = path.file_stem().map(|s| s.to_string_lossy()).unwrap_or_default();
     let bare = stem.strip_suffix(".log").unwrap_or(&stem);
@@ -79,8 +80,8 @@ fn is_events(path: &Path) -> bool {
     path.file_name().is_some_and(|n| n.to_string_lossy().contains(TFEVENTS))
 }
 
-/// The nearest directory whose name is not generic, or else the nearest. Lightning counts the
-/// launches of one logger, which may run at the same time: each is a run of its own.
+/// The nearest directory whose name is not generic, or else the nearest one. Lightning numbers the
+/// launches of one logger, which may run at the same time, so each is a run of its own.
 fn directory(path: &Path) -> Option<String> {
     let mut version: Option<String> = None;
     let mut nearest: Option<String> = None;
@@ -110,21 +111,21 @@ fn is_version(name: &str) -> bool {
     name.rsplit_once('_').is_some_and(|(word, _)| word.eq_ignore_ascii_case("version"))
 }
 
-/// The directory of the run whose group of scalars this event file holds: `add_scalars` of PyTorch
-/// makes a directory `loss_val` beside the event file of the same process.
+/// The directory of the run to whose group of scalars this event file belongs. PyTorch's
+/// `add_scalars` makes a directory `loss_val` beside the event file of the same process.
 fn beside_group(path: &Path) -> Option<&Path> {
     let directory = path.parent()?;
     let name = directory.file_name()?.to_str().filter(|n| n.contains('_') && !says_nothing(n))?;
     let file = path.file_name()?.to_str()?;
     let (writer, process) = writer_of(file)?;
-    // tensorboardX writes the host alone, which is too little to go by.
+    // tensorboardX writes only the host, which does not suffice.
     let plain = name.rsplit_once('_').is_some_and(|(_, n)| GROUPED.iter().any(|g| g.eq_ignore_ascii_case(n)));
     let run = directory.parent().filter(|_| process || plain)?;
     let mut beside = fs::read_dir(run).ok()?.flatten().take(MAX_ENTRIES).map(|e| e.file_name());
     beside.any(|n| n.to_str().and_then(writer_of) == Some((writer, process))).then_some(run)
 }
 
-/// Host and process in the name of an event file, and whether there is a process:
+/// The host and process in the name of an event file, and whether there is a process:
 /// `events.out.tfevents.<time>.<host>.<pid>.<n>`.
 fn writer_of(file: &str) -> Option<(&str, bool)> {
     let (_, behind) = file.split_once(TFEVENTS)?;
@@ -138,7 +139,7 @@ fn writer_of(file: &str) -> Option<(&str, bool)> {
     Some(process.next().map_or((writer, false), |at| (&writer[..at], true)))
 }
 
-/// The process of this node that an event file names as its writer. TensorBoard opens its file anew
+/// The process of this node that an event file names as its writer. TensorBoard reopens its file
 /// for every record, so no process has it open.
 pub(super) fn writer(path: &Path, roots: &Roots) -> Option<u32> {
     let file = path.file_name()?.to_str()?;
@@ -148,7 +149,7 @@ pub(super) fn writer(path: &Path, roots: &Roots) -> Option<u32> {
     let created: f64 = behind.strip_prefix('.')?.split_once('.')?.0.parse().ok()?;
     let here = roots::read(&roots.proc("sys/kernel/hostname"))?;
     let pid = pid.parse().ok().filter(|_| host == here)?;
-    // A later process may have got the number.
+    // A later process may have got the pid.
     (identity::started(roots, pid)? <= created + SECOND).then_some(pid)
 }
 
@@ -158,13 +159,13 @@ fn says_nothing(name: &str) -> bool {
     let counted = name
         .rsplit_once(['_', '-'])
         .is_some_and(|(word, n)| digits(n) && COUNTED.iter().any(|c| word.eq_ignore_ascii_case(c)));
-    // A lone rank or attempt; a longer number is a job's.
+    // A short number is a rank or attempt; a longer one is the id of a job.
     let short = name.len() <= 3 && digits(name);
     generic || counted || short || name.is_empty() || is_date(name)
 }
 
-/// `20261121-0612`, `2026-11-21_06-12-00`, and what PyTorch's writer makes of it with a host:
-/// `Nov21_06-12-00_node017`.
+/// Whether a name is a date: `20261121-0612`, `2026-11-21_06-12-00`, or that of PyTorch's writer
+/// with a host, `Nov21_06-12-00_node017`.
 fn is_date(name: &str) -> bool {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -176,8 +177,8 @@ fn is_date(name: &str) -> bool {
     pytorch || (century && stamp(name) && name.contains(['-', '_', 'T']))
 }
 
-/// True of `run.log.1`, `run.log-20261121` beside a `run.log`, and of compressed files: their
-/// content was read under the other name.
+/// Whether a file is a rotated copy: `run.log.1`, `run.log-20261121` beside a `run.log`, and
+/// compressed files. Their content was read under the other name.
 pub(super) fn is_rotated(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|n| n.to_str()) else { return false };
     if [".gz", ".zst", ".xz", ".bz2", ".lz4"].iter().any(|end| name.ends_with(end)) {

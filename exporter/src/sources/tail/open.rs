@@ -12,19 +12,17 @@ use super::framing::{Counts, Cursor, Lines, Records, Take};
 use super::state::{Fingerprint, Position};
 use crate::reach::Reach;
 
-/// Bytes read from one file before the others have their turn, and before what was read is
-/// published.
+/// The most bytes read from one file before other files are read and its events are published.
 pub(super) const BUDGET_BYTES: usize = 64 * 1024;
-/// First bytes of a file by which it is recognised.
+/// The number of first bytes by which a file is recognised.
 pub(super) const HEAD_BYTES: usize = 256;
-/// The first bytes of a table: each in a directory is looked at whenever that is searched.
+/// The most bytes of a table's header. Every table in a directory is read at each search.
 const HEADER_BYTES: usize = 4096;
-/// Zeros that end a line. Fewer within one are what a writer left that died.
+/// The least number of zeros that end a line. Fewer within one come from a writer that died.
 const MIN_HOLE: usize = 4096;
-/// Zeros in a row that are read where the file system does not report how many more there are.
+/// The most zeros in a row that are read if the file system does not report holes.
 pub(super) const MAX_ZEROS: u64 = 16 << 20;
-/// How long nothing is appended before a step that is being gathered from several records is taken
-/// as it is.
+/// How long nothing must be appended before an incomplete step of several records is emitted.
 pub(super) const REST: Duration = Duration::from_secs(1);
 
 /// Where to begin in a file that was never read.
@@ -34,11 +32,11 @@ pub(super) enum Begin {
     End,
 }
 
-/// How a file is to be read.
+/// How a file is read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct How {
     pub(super) begin: Begin,
-    /// Records are looked for; otherwise all is lines, as configured.
+    /// Whether records are detected; otherwise all is lines, as configured.
     pub(super) recognise: bool,
 }
 
@@ -52,16 +50,16 @@ pub(super) struct Open {
     /// The first bytes, at most [`HEAD_BYTES`].
     head: Vec<u8>,
     at: Cursor,
-    /// Zeros that were read last.
+    /// The number of zeros before the read position.
     zeros: u64,
     /// When it was last seen to grow.
     pub(super) grew: Instant,
-    /// How it was stamped when it was last found to be read to its end.
+    /// The stamp of the file when it was last read to its end.
     seen: Option<Stamp>,
     content: Content,
 }
 
-/// When a file was written to, and when anything of it was changed: seconds and nanoseconds.
+/// The modification and change times of a file, each in seconds and nanoseconds.
 type Stamp = [i64; 4];
 
 #[derive(Debug)]
@@ -103,18 +101,18 @@ impl Open {
         match &mut self.content {
             Content::Lines(lines) => {
                 self.at.offset = len;
-                // The end may be inside a line, whose rest alone means nothing.
+                // The end may be inside a line, whose rest has no meaning alone.
                 let mut last = [0];
                 let read = len.checked_sub(1).and_then(|at| self.file.read_at(&mut last, at).ok());
                 lines.skipping = read == Some(1) && !matches!(last[0], b'\n' | b'\r');
             }
-            // Where a record begins is known only from the one before it: the file is read through,
-            // once it grows.
+            // A record's position is known only from the previous one, so the file is read from its
+            // start once it grows.
             Content::Records(records) => records.muted_to = len,
         }
     }
 
-    /// Goes on at `position`, if this is the file that was read before.
+    /// Continues at `position` if this is the file that was read before.
     pub(super) fn resumed(mut self, position: &Position, last_step: Option<i64>) -> Option<Self> {
         let same = self.ino == position.ino
             && self.at.backlog_end >= position.offset
@@ -127,7 +125,7 @@ impl Open {
         same.then_some(self)
     }
 
-    /// Where a later life goes on, once everything that was given out is published.
+    /// The position for a restart, once all emitted events are published.
     pub(super) fn position(&self) -> Position {
         let (offset, skipping) = match &self.content {
             Content::Lines(lines) => (self.at.offset - lines.partial.len() as u64, lines.skipping),
@@ -136,7 +134,7 @@ impl Open {
         Position { ino: self.ino, dev: self.dev, head: Fingerprint::from_bytes(&self.head), offset, skipping }
     }
 
-    /// What distinguishes the file from all others of this host.
+    /// The device and inode, which identify the file on this host.
     pub(super) fn identity(&self) -> (u64, u64) {
         (self.dev, self.ino)
     }
@@ -145,12 +143,12 @@ impl Open {
         &self.file
     }
 
-    /// Something stands behind what was read.
+    /// Whether the file has content after the read position.
     pub(super) fn has_grown(&self) -> bool {
         self.file.metadata().is_ok_and(|meta| meta.len() != self.at.offset)
     }
 
-    /// Who reads its records; `None` for a file of lines.
+    /// The reader of its records; `None` for a file of lines.
     pub(super) fn records(&self) -> Option<&FileReader> {
         match &self.content {
             Content::Records(records) => Some(&records.reader),
@@ -158,7 +156,7 @@ impl Open {
         }
     }
 
-    /// The complete lines in the last `limit` bytes before what was read and not taken.
+    /// The complete lines in the last `limit` bytes before the read position.
     pub(super) fn context(&self, limit: usize) -> Vec<String> {
         match &self.content {
             Content::Lines(lines) => self.lines_before(self.at.offset - lines.partial.len() as u64, limit),
@@ -166,7 +164,7 @@ impl Open {
         }
     }
 
-    /// The last lines of the file as it was when it was opened, or as it is now.
+    /// The last lines of the file, as it was when it was opened or as it is now.
     pub(super) fn ending(&self, limit: usize, as_it_is: bool) -> Vec<String> {
         let end = if as_it_is { self.file.metadata().map_or(0, |m| m.len()) } else { self.at.backlog_end };
         match &self.content {
@@ -185,18 +183,18 @@ impl Open {
         let mut buffer = vec![0; (end - from) as usize];
         let n = self.file.read_at(&mut buffer, from).unwrap_or(0);
         let text = String::from_utf8_lossy(&buffer[..n]);
-        // The first is only the end of a line.
+        // The first piece may be only the end of a line.
         text.split(['\n', '\r']).skip(usize::from(from > 0)).map(str::to_owned).collect()
     }
 
-    /// Whether something was written since this was last asked. A log that was cut may have become
-    /// just as long again as it was.
+    /// Whether the file was written since the last call. A truncated log may have grown to its old
+    /// length.
     fn was_written(&mut self, meta: &Metadata) -> bool {
         let stamp = [meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()];
         self.seen.replace(stamp) != Some(stamp)
     }
 
-    /// Whether the file became shorter, or was cut and has grown again since.
+    /// Whether the file became shorter, or was truncated and has grown again.
     fn was_cut(&mut self, len: u64) -> bool {
         let mut buffer = [0; HEAD_BYTES];
         let head = read_head(&self.file, &mut buffer);
@@ -208,7 +206,7 @@ impl Open {
         len < self.at.offset || !same
     }
 
-    /// Reads up to the budget. True if there is more.
+    /// Reads up to the budget. Returns true if there is more.
     pub(super) fn read(
         &mut self,
         counts: &mut Counts,
@@ -258,7 +256,7 @@ impl Open {
         self.zeros = if nothing { self.zeros + n as u64 } else { 0 };
         match &mut self.content {
             Content::Lines(lines) if nothing => {
-                // No line goes on behind a hole.
+                // No line continues after a hole.
                 lines.end_line(self.at.in_backlog(), out);
                 let next = self.after_zeros(self.at.offset + n as u64, len);
                 counts.skipped_bytes += next - self.at.offset;
@@ -280,7 +278,7 @@ impl Open {
         Ok(self.at.offset < len && n > 0)
     }
 
-    /// Where what is wanted begins, while it is before that.
+    /// The offset where wanted content begins, if the position is before it.
     fn wanted_from(&self) -> Option<u64> {
         match &self.content {
             Content::Records(records) => Some(records.muted_to).filter(|from| self.at.offset < *from),
@@ -288,7 +286,7 @@ impl Open {
         }
     }
 
-    /// Where the file must end before it is read any further.
+    /// The length that the file must have before it is read further.
     fn waits_for(&self) -> Option<u64> {
         match &self.content {
             Content::Records(records) => Some(records.needed).filter(|end| *end > self.at.offset),
@@ -296,8 +294,8 @@ impl Open {
         }
     }
 
-    /// A record that was left in the file is read whole: how much that is. Where it ends behind
-    /// what is not wanted, what is gathered of that must not come with it.
+    /// How many bytes to read of a record that was left in the file. If it crosses the end of
+    /// unwanted content, the records gathered before are discarded first.
     fn leave_unwanted(&mut self, end: u64, counts: &mut Counts, out: &mut dyn Take) -> usize {
         if let Content::Records(records) = &mut self.content {
             if self.at.offset <= records.muted_to && records.muted_to < end {
@@ -307,26 +305,26 @@ impl Open {
         MAX_PENDING_BYTES.min((end - self.at.offset) as usize)
     }
 
-    /// Takes in what was read of a file of records. True if there is more.
+    /// Parses a chunk of a file of records. Returns true if there is more.
     fn records_in(&mut self, chunk: &[u8], meta: &Metadata, counts: &mut Counts, out: &mut dyn Take) -> bool {
         let Content::Records(records) = &mut self.content else { return false };
         self.at.offset += chunk.len() as u64;
         records.rested = false;
         records.pending.extend_from_slice(chunk);
-        // What is gathered of the unwanted must not come with the wanted.
+        // Records gathered from unwanted content must not be emitted with wanted ones.
         let last_unwanted = self.at.offset == records.muted_to;
         records.push(last_unwanted, self.at, counts, out);
         let left = records.put_back(self.at, counts);
         self.at.offset -= left;
         if left > 0 {
-            // What is written from here on may complete it.
+            // Later writes may complete the record.
             self.was_written(meta);
         }
         let complete = self.waits_for().is_none_or(|end| end <= meta.len());
         complete && self.at.offset < meta.len() && !chunk.is_empty()
     }
 
-    /// Memory that is taken by what is not complete.
+    /// The memory of an incomplete line or record.
     pub(super) fn pending_bytes(&self) -> usize {
         match &self.content {
             Content::Lines(lines) => lines.partial.capacity(),
@@ -334,7 +332,7 @@ impl Open {
         }
     }
 
-    /// There is no room for it.
+    /// Discards the incomplete line or record, because there is no room for it.
     pub(super) fn give_up_pending(&mut self) {
         match &mut self.content {
             Content::Lines(lines) => lines.give_up(),
@@ -342,8 +340,8 @@ impl Open {
         }
     }
 
-    /// What was left in the file of a record is offered as it is: it will not be complete. A long
-    /// one is worth nothing without its end.
+    /// Reads the rest of a record that was left in the file, because it will not be completed. A
+    /// long one is useless without its end.
     fn take_back(&mut self) {
         let Some(end) = self.waits_for().filter(|end| end - self.at.offset <= BUDGET_BYTES as u64) else {
             return;
@@ -357,7 +355,7 @@ impl Open {
         }
     }
 
-    /// Nothing was appended. What has waited for more long enough is taken as it is.
+    /// Emits incomplete records if nothing was appended for [`REST`].
     fn rest(&mut self, counts: &mut Counts, now: Instant, out: &mut dyn Take) {
         let Content::Records(records) = &mut self.content else { return };
         if !records.rested && !records.stopped && now.duration_since(self.grew) >= REST {
@@ -379,7 +377,7 @@ impl Open {
         }
     }
 
-    /// Gives out what has no end and will not get one.
+    /// Emits the incomplete line or record, because it will not be completed.
     pub(super) fn end(&mut self, counts: &mut Counts, out: &mut dyn Take) {
         self.take_back();
         match &mut self.content {
@@ -395,11 +393,10 @@ impl Open {
         matches!(&self.content, Content::Lines(lines) if lines.partial.is_empty() && !lines.skipping)
     }
 
-    /// Where to read on behind zeros: at the next byte that was ever written. A writer that does
-    /// not append leaves a hole, as long as the file once was, when it goes on after
-    /// `copytruncate`; and any user can make one of terabytes. On a file system that does not
-    /// report where its holes are, zeros are read up to [`MAX_ZEROS`]; then only the end of the
-    /// file counts.
+    /// The offset after zeros: that of the next byte that was written. After `copytruncate`, a
+    /// writer that does not append leaves a hole of the old length; and any user can make one of
+    /// terabytes. If the file system does not report holes, zeros are read up to [`MAX_ZEROS`];
+    /// then only the end of the file counts.
     fn after_zeros(&self, offset: u64, len: u64) -> u64 {
         match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
             Ok(data) if data > offset || self.zeros < MAX_ZEROS => data.min(len),
@@ -410,7 +407,7 @@ impl Open {
     }
 }
 
-/// As much of the beginning of a file of records as may identify it.
+/// The first bytes of a file of records, by which its format is detected.
 fn beginning(file: &File) -> Vec<u8> {
     let mut bytes = vec![0; stepwatch_formats::HEAD_BYTES];
     let mut len = 0;
@@ -421,8 +418,8 @@ fn beginning(file: &File) -> Vec<u8> {
     bytes
 }
 
-/// The first bytes of a file that may not be there. What distinguishes one file of JSON from
-/// another is a key, which may come after many others; of a table it is the header.
+/// The first bytes of a file; empty if it does not exist. A JSON file is recognised by a key, which
+/// may come after many others, and a table by its header.
 pub(super) fn head(path: &Path, reach: &Reach) -> Vec<u8> {
     let Ok(file) = reach.open(path) else { return Vec::new() };
     let extension = path.extension().and_then(|extension| extension.to_str());

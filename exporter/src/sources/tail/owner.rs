@@ -1,8 +1,7 @@
-//! Which run a file belongs to, by its writers: the rule's answer for the processes that have it
-//! open.
+//! Finds the run of a file from its writers: the rule's answer for the processes that have it open.
 //!
-//! A launcher and the trainer that it started write to the same file, and so do the processes that
-//! a trainer starts. Before the first step, the file belongs to the innermost of these processes;
+//! A launcher and the trainer that it started write to the same file, and so do the children of a
+//! trainer. Before the first step, the file belongs to the innermost of these processes;
 //! afterwards, to the one that wrote the steps.
 
 use std::collections::BTreeSet;
@@ -19,63 +18,64 @@ use crate::principal::Principal;
 use crate::roots::Roots;
 use crate::sources::sink::Sink;
 
-/// Writers of one file that are asked about.
+/// The most writers of one file that are inspected.
 const MAX_ASKED: usize = 64;
-/// How often it is looked whether the writers of a file are still there. A trainer takes longer to
-/// come to its first step.
+/// How often the writers of a file are checked for having exited. A trainer takes longer to reach
+/// its first step.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The run that a file is a log of, as far as it is known. Whose user the file is, is elsewhere.
+/// The run of a log, as far as it is known. The user of the file is kept elsewhere.
 #[derive(Debug, Default)]
 pub(super) struct Owner {
-    /// What its run is called; `None` until it was asked.
+    /// The name of its run; `None` before the first lookup.
     pub(super) run: Option<String>,
-    /// The rule gave it, and not only the path.
+    /// Whether the rule gave the run, rather than only the path.
     pub(super) ruled: bool,
-    /// What it was of, by the rule, in an earlier life of the exporter.
+    /// The run that the rule gave before a restart of the exporter.
     pub(super) before: Option<String>,
-    /// Who wrote to it then.
+    /// The writers at the last lookup.
     writers: Vec<Process>,
-    /// The one of them whose run it is.
+    /// The writer to whose run the file belongs.
     of: Option<Process>,
-    /// Trainers of other runs write to it, too.
+    /// Whether trainers of other runs write to it as well.
     pub(super) several: bool,
-    /// Steps came since.
+    /// Whether steps were read since.
     trained: bool,
-    /// What its run is called as long as one of several writers is left.
+    /// The name of the run while one of several writers is left.
     shared: Option<String>,
-    /// It was seen that none of them is left.
+    /// Whether all of them were found to have exited.
     left: bool,
     looked: Option<Instant>,
 }
 
 impl Owner {
-    /// A process that wrote to it still runs.
+    /// Whether a process that wrote to it still runs.
     pub(super) fn is_written(&self, processes: &Processes) -> bool {
         self.writers.iter().any(|w| processes.runs(*w))
     }
 
-    /// Processes wrote to it, and none of them is left.
+    /// Whether processes wrote to it, and all have exited.
     pub(super) fn is_left(&self, processes: &Processes) -> bool {
         !self.writers.is_empty() && !self.is_written(processes)
     }
 
-    /// The one whose run it is has gone, whoever else is left.
+    /// Whether the process to whose run it belongs has exited.
     pub(super) fn is_deserted(&self, processes: &Processes) -> bool {
         self.of.is_some_and(|of| !processes.runs(of))
     }
 
-    /// Somebody writes to it, and may yet start the trainer.
+    /// Whether its writers may still start the trainer, because no step was read.
     pub(super) fn may_launch(&self) -> bool {
         !self.trained && !self.writers.is_empty()
     }
 
-    /// A step was read.
+    /// Records that a step was read.
     pub(super) fn trains(&mut self) {
         self.trained = true;
     }
 
-    /// Whether it is left, looked at from time to time, and whenever there is something to read.
+    /// Whether all writers have exited. It is checked periodically, and whenever the file has
+    /// grown.
     pub(super) fn is_found_left(&mut self, now: Instant, grown: bool, processes: &Processes) -> bool {
         let due = self.looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_EVERY);
         if !self.left && (grown || due) {
@@ -85,13 +85,13 @@ impl Owner {
         self.left
     }
 
-    /// What is known is about a writer that is gone, and does not apply to the next writer.
+    /// Forgets the writers, because they do not apply to the next writer.
     pub(super) fn begin_anew(&mut self) {
         *self = Self { looked: self.looked, ..Self::default() };
     }
 
-    /// Takes down whose the file is. What was published under the file's own name, while its writer
-    /// was not known, goes along.
+    /// Sets the run of the file from its writers. Returns whether the run changed; what was
+    /// published under the file's own name is merged into it.
     pub(super) fn settle(
         &mut self,
         config: &TailConfig,
@@ -103,11 +103,11 @@ impl Owner {
         self.looked = Some(asked.now);
         self.left = false;
         if gone {
-            // What is left to read was written by those who are gone.
+            // The remaining text was written by those that exited.
             self.writers.clear();
             return false;
         }
-        // A launcher that is left says nothing of a run of its own.
+        // A launcher that stays alone has no run of its own.
         let same = self.run.is_some()
             && (writers == self.writers
                 || self.of.is_some() && writers.iter().all(|w| self.writers.contains(w)));
@@ -116,8 +116,8 @@ impl Owner {
         }
         self.writers = writers;
         self.several &= self.writers.len() > 1;
-        // A shell may have become a script since, or started one before its `tee`; and before there
-        // are steps a launcher may have started a trainer.
+        // A shell may have become a script since, or started one before its `tee`. Before the first
+        // step, a launcher may have started a trainer.
         let steady = self.ruled && (self.of.is_some() || self.trained);
         if same && (steady || self.writers.is_empty()) {
             return false;
@@ -130,8 +130,8 @@ impl Owner {
         changed
     }
 
-    /// Scripts and jobs that write the file: by having it open, by a pipe to a process that has it
-    /// open, or by the file's name.
+    /// The scripts and jobs that write the file: those that have it open, those that write through
+    /// a pipe, or the process in its name.
     fn scripts(&self, path: &Path, roots: &Roots) -> Vec<Script> {
         let asked = |pids: &mut dyn Iterator<Item = u32>, how| -> Vec<Script> {
             let named = |pid| Some(Script { pid, how, named: identity::script_named(roots, pid)? });
@@ -149,8 +149,8 @@ impl Owner {
         found
     }
 
-    /// Those of several that are trainers: none that started another, unless the steps are its. Of
-    /// those that have nothing to do with the one whose the steps are, the log stays a mixture.
+    /// The trainers among several scripts: those that started no other, or the one that wrote the
+    /// steps. If unrelated processes of other runs write too, the log counts as mixed.
     fn trainers(&mut self, mut found: Vec<Script>, roots: &Roots) -> Vec<Script> {
         let of = self.of.filter(|_| self.trained).map(|of| of.pid);
         let steady = found.iter().find(|script| of == Some(script.pid));
@@ -165,8 +165,8 @@ impl Owner {
         found
     }
 
-    /// What the run of several writers is called: by the path, and by the first of them, so that
-    /// those who write it next do not go on with it.
+    /// The name of the run of several writers: that of the path with a mark of the first writer, so
+    /// that later writers do not continue it.
     fn shared(&mut self, path: &Path, roots: &Roots) -> String {
         let first = self.writers.iter().min_by_key(|w| w.start);
         let mark = || Some(run_name::marks(&identity::chain(roots, first?.pid))?.process);
@@ -227,7 +227,7 @@ impl Owner {
             (claim.run, claim.by) = (run.clone(), Some(By::Name));
             claim.why = "named by run: of its tail".into();
             if let Some(unnamed) = claim.unnamed.take_if(|_| several_nodes) {
-                // Ranks of other nodes are not notified, and would be left behind under the other
+                // The rename does not reach ranks on other nodes, which would stay under the other
                 // name.
                 claim.why =
                     format!("{}; its job is on other nodes too, and is called {unnamed} there", claim.why);
@@ -237,15 +237,15 @@ impl Owner {
     }
 }
 
-/// A process that runs a script, or is of a job.
+/// A process that runs a script or belongs to a job.
 struct Script {
     pid: u32,
-    /// What it has to do with the file.
+    /// Its relation to the file.
     how: &'static str,
     named: Named,
 }
 
-/// Whether one process started the other.
+/// Whether one process is an ancestor of the other.
 fn is_of_family(roots: &Roots, pid: u32, other: Option<u32>) -> bool {
     let started = |above: u32, below: u32| identity::ancestors(roots, below).into_iter().any(|a| a == above);
     other.is_some_and(|other| started(pid, other) || started(other, pid))
@@ -255,7 +255,7 @@ fn are_several(found: &[Script]) -> bool {
     found.windows(2).any(|w| w[0].named.unnamed != w[1].named.unnamed)
 }
 
-/// What is needed to find out.
+/// The facts from which the run is found.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) roots: &'a Roots,
@@ -263,11 +263,11 @@ pub(super) struct Asked<'a> {
     pub(super) sink: &'a dyn Sink,
     pub(super) now: Instant,
     pub(super) unix: f64,
-    /// Whose the file is.
+    /// The user who reports the file.
     pub(super) principal: Principal,
 }
 
-/// The words of a file's name.
+/// The words in a file's name.
 fn words(text: &str) -> Vec<&str> {
     text.split(|c: char| !c.is_alphanumeric()).collect()
 }
@@ -280,15 +280,15 @@ fn is_number(word: &&str) -> bool {
     !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Whether the name of a file shows that it is of a job, known or not: `slurm-101.out`.
+/// Whether the name of a file has the id of any job, known or not, such as `slurm-101.out`.
 pub(in crate::sources) fn names_a_job(path: &Path) -> bool {
     let stem = stem(path);
     let mut words = words(&stem).into_iter();
     words.next() == Some("slurm") && words.next().is_some_and(|word| is_number(&word))
 }
 
-/// `slurm-101.out`, `slurm-100_3.out` of a task of an array, and `pretrain_101.log` of a job called
-/// pretrain.
+/// Whether a file belongs to a job by its name: `slurm-101.out`, `slurm-100_3.out` of a task of an
+/// array, and `pretrain_101.log` of a job called pretrain.
 pub(in crate::sources) fn is_of_job(path: &Path, id: &str, unnamed: &str) -> bool {
     let stem = stem(path);
     let (stem, id, title) = (words(&stem), words(id), words(unnamed));

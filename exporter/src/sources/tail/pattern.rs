@@ -1,5 +1,5 @@
-//! Files that fit a pattern. Directories are read name by name and under the limits of each user,
-//! so that no user makes a search large for the others.
+//! Finds files that match a pattern. Directories are read name by name within the limits of each
+//! user, so that no user makes a search expensive for the others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
@@ -14,24 +14,24 @@ use super::name;
 use crate::principal::Principal;
 use crate::reach::{Located, Reach, Refusal};
 
-/// Files that a walk remembers before it forgets the oldest of those who have many, and how many of
-/// a user it keeps then: four times as many as are followed of all users.
+/// The number of found files above which a walk drops the oldest, and how many of a user it keeps
+/// then: four times as many as are followed of all users.
 const REMEMBERED: usize = 4_096;
 const REMEMBERED_OF_USER: usize = 1_024;
 
-/// What stands between two slashes of a pattern.
+/// A component of a pattern.
 enum Part {
-    /// `**`: directories to any depth, but none behind a link, or there could be no end to them.
+    /// `**`: directories at any depth, but not through links, which could form a cycle.
     Any,
     Name(String),
     Fits(Pattern),
 }
 
-/// A directory that fits the parts before `next`.
+/// A directory that matches the parts before `next`.
 struct Place {
     path: PathBuf,
     next: usize,
-    /// Whose link led here: they have what is found behind it on their share.
+    /// The user whose link led here, and whose share is used behind it.
     payer: Option<u32>,
 }
 
@@ -41,12 +41,12 @@ struct Walk<'a> {
     queue: VecDeque<Place>,
     shares: Shares,
     found: Vec<((u64, u64), Candidate)>,
-    /// How many are found before the oldest are forgotten.
+    /// The number of files above which the oldest are dropped.
     most: usize,
     refused: Option<Refusal>,
 }
 
-/// Files that fit a pattern now.
+/// The files that match a pattern now.
 pub(super) fn find(pattern: &str, reach: &Reach) -> Found {
     let Some((path, parts)) = parse(pattern) else { return Found::default() };
     let queue = VecDeque::from([Place { path, next: 0, payer: None }]);
@@ -66,7 +66,7 @@ pub(super) fn find(pattern: &str, reach: &Reach) -> Found {
     Found { files: each_once(walk.found), cut: walk.shares.cut, refused: walk.refused }
 }
 
-/// The directory before the first wildcard, and what follows; `None` of what is no pattern.
+/// The directory before the first wildcard, and the parts after it; `None` for an invalid pattern.
 fn parse(pattern: &str) -> Option<(PathBuf, Vec<Part>)> {
     Pattern::new(pattern).ok()?;
     let wild = pattern.split('/').take_while(|name| !is_pattern(name)).count();
@@ -85,7 +85,7 @@ fn parse(pattern: &str) -> Option<(PathBuf, Vec<Part>)> {
     Some((base.into(), parts))
 }
 
-/// Leaves the files that were written to last, so many of a user.
+/// Keeps the last written files, up to a limit for each user.
 fn forget_oldest(found: &mut Vec<((u64, u64), Candidate)>) {
     found.sort_unstable_by_key(|(_, file)| std::cmp::Reverse(file.written));
     let mut of_user = BTreeMap::<u32, usize>::new();
@@ -156,14 +156,15 @@ impl Walk<'_> {
         }
     }
 
-    /// What fits the parts before `next`, as it is itself and not what it may link to.
+    /// Handles an entry that matches the parts before `next`. `meta` is not that of a link's
+    /// target.
     fn take(&mut self, place: &Place, next: usize, name: &OsStr, meta: &Metadata) {
         let path = place.path.join(name);
         let is_last = next == self.parts.len();
         if is_last && (meta.is_dir() || name::is_rotated(&path)) {
             return;
         }
-        // Links of root and of our own are the operator's word.
+        // Links of root and of the exporter's user count as configured by the operator.
         let foreign = meta.is_symlink() && !Principal::from_uid(Some(meta.uid())).is_trusted();
         let payer = place.payer.or(foreign.then_some(meta.uid()));
         if !self.shares.has_room(payer.unwrap_or(meta.uid())) {
@@ -172,7 +173,8 @@ impl Walk<'_> {
         if is_last {
             if self.found.len() >= self.most {
                 forget_oldest(&mut self.found);
-                // Of many users it keeps many, and does not sort them again for each.
+                // With many users it keeps many files, so the limit rises to avoid sorting for each
+                // one.
                 self.most = REMEMBERED.max(2 * self.found.len());
             }
             self.found.extend(self.file(&path, meta).map(|file| {
@@ -185,8 +187,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The file at the end of a path. A link that is refused is returned as well, so that the
-    /// caller counts and logs it.
+    /// The file at the end of a path. A refused link is returned as well, so that the caller counts
+    /// and logs it.
     fn file(&self, path: &Path, meta: &Metadata) -> Option<Metadata> {
         if !meta.is_symlink() {
             return meta.is_file().then(|| meta.clone());

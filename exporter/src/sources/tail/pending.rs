@@ -1,4 +1,4 @@
-//! The incomplete lines and records of a file, within the room that its user has.
+//! Limits the memory for incomplete lines and records of a file to the share of its user.
 
 use stepwatch_formats::LogReader;
 
@@ -11,7 +11,7 @@ use crate::unfinished::{self, Room, Share};
 #[derive(Debug)]
 pub(super) struct Pending {
     share: Share,
-    /// That there was no room was logged.
+    /// Whether the lack of room was logged.
     logged: bool,
 }
 
@@ -20,7 +20,7 @@ impl Pending {
         Self { share: room.share(), logged: false }
     }
 
-    /// Gives up what there is no room for.
+    /// Discards incomplete text for which there is no room.
     pub(super) fn check(
         &mut self,
         follower: &mut Follower,

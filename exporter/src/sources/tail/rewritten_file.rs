@@ -1,7 +1,7 @@
-//! A file that is written anew as a whole, read anew when it changed: its size, the time it was
-//! written, or the file itself. One that was caught half written is read once more when it stays as
-//! it is. A long one is read part by part, and rests for as long as its length takes at
-//! [`BYTES_PER_SECOND`] before it is read anew.
+//! Follows a file that is rewritten as a whole. It is read again when its size, its time or the
+//! file itself changes. One that was read half written is read again once it no longer changes. A
+//! long file is read in parts, and then not again for as long as its length takes at
+//! [`BYTES_PER_SECOND`].
 
 use std::fs::Metadata;
 use std::io;
@@ -16,7 +16,7 @@ use super::open::{Begin, REST, modified};
 use super::state::{Fingerprint, Position};
 use crate::reach::Reach;
 
-/// How much of one file is read anew in the long run.
+/// The long-term rate at which one file is read.
 const BYTES_PER_SECOND: u64 = 8 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -24,19 +24,19 @@ pub(super) struct RewrittenFile {
     path: PathBuf,
     reach: Reach,
     reader: FileReader,
-    /// What it looked like when it was last read.
+    /// The metadata of the file when it was last read.
     seen: Option<Looks>,
-    /// Since when it is as it was seen, if it was only half written then.
+    /// Since when the metadata is unchanged, if the file was half written then.
     half: Option<Instant>,
-    /// A turn stopped in the middle of it; with that, whether it was at rest.
+    /// Whether the file was at rest, if a turn stopped in the middle of it.
     going: Option<bool>,
-    /// The turn was about what stood there before us.
+    /// Whether the current read is of content from before the start.
     backlog: bool,
-    /// It is not read anew before.
+    /// Until when the file is not read again.
     rests: Option<Instant>,
-    /// Its content at the first look is old, and not wanted.
+    /// Whether its content at the first look is old and not published.
     muted: bool,
-    /// It is under its name.
+    /// Whether the file exists.
     there: bool,
     pub(super) counts: Counts,
 }
@@ -73,8 +73,8 @@ impl RewrittenFile {
         }
     }
 
-    /// Publishes only what comes after what an earlier life of the exporter, or another source,
-    /// reported of the run.
+    /// Publishes only content after the steps that were reported before a restart, or by another
+    /// source of the run.
     pub(super) fn resume(&mut self, saved: Option<&Position>, last_step: Option<i64>) {
         self.muted &= saved.is_none();
         self.reader.resume(saved.map_or(0, |p| p.offset), last_step);
@@ -111,11 +111,11 @@ impl RewrittenFile {
         }
     }
 
-    /// Reads what is new, or a part of it. True if there is more.
+    /// Reads new content, or a part of it. Returns true if there is more.
     pub(super) fn poll(&mut self, now: Instant, out: &mut dyn Take) -> io::Result<bool> {
         let waits = |half: Option<Instant>| half.is_none_or(|since| now.duration_since(since) < REST);
-        // Whether it changed may be seen by its name; what it is now, and whether we may read it,
-        // by what is found there.
+        // A plain lookup of the name shows whether it changed. The new file, and the right to read
+        // it, are checked by `reach`.
         let unchanged =
             std::fs::metadata(&self.path).is_ok_and(|meta| self.seen == Some(Looks::from_metadata(&meta)));
         if unchanged && self.going.is_none() && waits(self.half) {
@@ -169,7 +169,7 @@ impl RewrittenFile {
         self.counts.oversized += pushed.oversized;
         self.counts.damaged += u64::from(pushed.stop.is_some());
         if !self.muted {
-            // What has no time of its own was true when it was written.
+            // Events without a time get the time when the file was written.
             events.iter_mut().for_each(|e| e.ts = e.ts.or(looks.modified));
             out.events(events, backlog, false);
         }

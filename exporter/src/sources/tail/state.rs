@@ -1,10 +1,10 @@
-//! How far a file is read, kept across restarts of the exporter.
+//! Keeps the read position of a file across restarts of the exporter.
 //!
-//! The stream keeps it with the events that it covers, so that a crash repeats none and leaves none
-//! out. Beside that there is one small file for each followed path, replaced as a whole: for a
-//! stream that is not kept, and for after a reboot. It is written after the events it covers were
-//! published: a crash in between reads a line again, and never skips one. It is not synced to disk:
-//! after a power cut steps are read again, but the power cut ended the job too.
+//! The stream keeps the position with the events that it covers, so a crash neither repeats nor
+//! skips any. There is also one small file for each followed path, replaced as a whole: for a
+//! stream without a journal, and after a reboot. It is written after its events were published, so
+//! a crash in between reads a line again but never skips one. It is not synced to disk: after a
+//! power cut steps are read again, but the power cut ended the job too.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -15,23 +15,23 @@ use serde::{Deserialize, Serialize};
 use super::open::modified;
 use super::writers::Process;
 
-/// Larger than any state file: more is not ours.
+/// The most bytes of a state file; a larger one is not ours.
 const MAX_BYTES: u64 = 64 * 1024;
 
-/// A file and where reading goes on in it.
+/// A file, and the position where reading continues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Position {
     pub(super) ino: u64,
-    /// Of the file system.
+    /// The device of the file system.
     pub(super) dev: u64,
     pub(super) head: Fingerprint,
     pub(super) offset: u64,
-    /// The rest of the line at `offset` belongs to one that was too long.
+    /// Whether `offset` is inside a line that was too long.
     #[serde(default)]
     pub(super) skipping: bool,
 }
 
-/// The first bytes of a file, as they were when last seen.
+/// A hash of the first bytes of a file when it was last seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Fingerprint {
     pub(super) len: usize,
@@ -39,7 +39,7 @@ pub(super) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// FNV-1a: stable across versions of the compiler, which the standard hasher is not.
+    /// FNV-1a, which is stable across versions of the compiler, unlike the standard hasher.
     pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         let hash = bytes
             .iter()
@@ -50,30 +50,30 @@ impl Fingerprint {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Saved {
-    /// For people, and against a clash of hashes.
+    /// The path, for people and to detect a collision of hashes.
     pub(super) path: PathBuf,
     /// Old files first, the named one last.
     pub(super) files: Vec<Position>,
     pub(super) last_step: Option<i64>,
-    /// Counts saves: of two that are found, the larger is the later.
+    /// The number of saves: of two copies, the one with more is newer.
     #[serde(default)]
     pub(super) generation: u64,
-    /// Processes that were seen writing to it and were not yet found gone.
+    /// The writers that had not exited at the last check.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) writers: Vec<Process>,
-    /// The end of its run was published, and no step came since.
+    /// Whether the end of its run was published, without a step since.
     #[serde(default)]
     pub(super) ended: bool,
-    /// What was gathered from the lines before was given out.
+    /// Whether events gathered from the previous lines were published.
     #[serde(default)]
     pub(super) rested: bool,
-    /// Run and rank of its last event.
+    /// The run and rank of its last event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) of: Option<(String, Option<u32>)>,
-    /// The rule of run identity gave it, and not only the path.
+    /// Whether the rule of run identity gave the run, rather than only the path.
     #[serde(default)]
     pub(super) ruled: bool,
-    /// What it contained about its model, at its beginning: it is needed for a run that is followed
+    /// The model that the file described at its beginning. It is needed if the run is followed
     /// again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) hello: Option<String>,
@@ -98,7 +98,7 @@ impl Saved {
     }
 }
 
-/// Where one path's state is kept.
+/// The state file of one path.
 #[derive(Debug)]
 pub(super) struct Store {
     key: String,
@@ -111,29 +111,29 @@ impl Store {
         Self { file: state_dir.join("tails").join(format!("{key}.json")), key }
     }
 
-    /// The one whose state is in this file.
+    /// The store of a state file; `None` if the name is not that of one.
     pub(super) fn of(file: PathBuf) -> Option<Self> {
         let json = file.extension().is_some_and(|extension| extension == "json");
         let key = file.file_stem().filter(|_| json)?.to_str()?.to_owned();
         Some(Self { key, file })
     }
 
-    /// Name of the state in the stream.
+    /// The key of the state in the stream.
     pub(super) fn key(&self) -> &str {
         &self.key
     }
 
-    /// What was saved of `path`; nothing if there is none, or if it cannot be read.
+    /// The saved state of `path`; `None` if there is none, or it cannot be read.
     pub(super) fn load(&self, path: &Path) -> Option<Saved> {
         parse(&self.read()?, path)
     }
 
-    /// What was saved, of whatever path.
+    /// The saved state of any path.
     pub(super) fn load_any(&self) -> Option<Saved> {
         serde_json::from_slice(&self.read()?).ok()
     }
 
-    /// When it was last saved, in Unix seconds.
+    /// The Unix time in seconds when it was last saved.
     pub(super) fn saved_at(&self) -> Option<f64> {
         modified(&fs::metadata(&self.file).ok()?)
     }
@@ -155,7 +155,7 @@ impl Store {
     }
 
     pub(super) fn forget(&self) {
-        // If it stays it is only read again, and its inode will not match.
+        // If the file stays, it is only read again, and its inode will not match.
         let _ = fs::remove_file(&self.file);
     }
 }

@@ -1,5 +1,5 @@
-//! Removes the saved positions of files that are gone. A tail removes those of the files that it
-//! follows; what it let go before, and what nobody follows any more, is left to this.
+//! Removes the saved positions of files that are gone. A tail removes those of files that it
+//! follows; this removes those of files that were displaced, or that no tail follows any more.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -17,15 +17,15 @@ use crate::principal::Principal;
 use crate::sources::sink::{Sink, Surroundings};
 use crate::stream::Mark;
 
-/// How often all saved positions are looked at.
+/// How often all saved positions are checked.
 pub(super) const EVERY: Duration = Duration::from_hours(1);
-/// Of so many, there is a pause after each part.
+/// The number of positions after each of which there is a pause.
 const PART: usize = 512;
 const PAUSE: Duration = Duration::from_secs(5);
-/// How long a position is kept of a file whose file system may only not be mounted.
+/// How long a position is kept if the file system may merely not be mounted.
 const UNSURE: Duration = Duration::from_hours(7 * 24);
 
-/// One pass after the other over the directory of saved positions.
+/// Repeated passes over the directory of saved positions.
 pub(super) struct Sweep {
     dir: PathBuf,
     sink: Box<dyn Sink>,
@@ -39,7 +39,7 @@ impl Sweep {
         Self { dir: state_dir.join("tails"), sink, entries: None, next: None }
     }
 
-    /// Looks at the next part, where a pass is due.
+    /// Checks the next part if a pass is due.
     pub(super) fn go_on(&mut self, now: Instant, unix: f64) {
         if self.entries.is_none() {
             if self.next.is_some_and(|at| now < at) {
@@ -72,8 +72,8 @@ impl Sweep {
     }
 }
 
-/// Whether nothing is under the path, and that for good: the directory that it was in, or the
-/// nearest above it that is left, is on the same file system as the file was.
+/// Whether the file is gone for good: its directory, or the nearest parent that exists, is on the
+/// same file system as the file was.
 fn is_gone(saved: &Saved, unsure: bool) -> bool {
     let missing = |path: &Path| {
         let found = fs::symlink_metadata(path);
@@ -87,8 +87,8 @@ fn is_gone(saved: &Saved, unsure: bool) -> bool {
     unsure || saved.files.iter().any(|file| Some(file.dev) == dev)
 }
 
-/// Works until `shutdown`, on a thread of its own that nobody waits for: a file system that hangs
-/// may hold it for ever.
+/// Runs until `shutdown` on a thread that is not joined, because a hung file system may hold it for
+/// ever.
 pub(in crate::sources) fn start(around: &Surroundings, shutdown: Shutdown) {
     let mut sweep = Sweep::new(&around.state_dir, Box::new(around.hub.clone()));
     let (stop, stopped) = channel::<()>();

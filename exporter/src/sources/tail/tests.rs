@@ -1,4 +1,4 @@
-//! Real files in a temporary directory, virtual time, and a list in place of the hub.
+//! Tests with real files in a temporary directory, virtual time, and a list in place of the hub.
 
 mod directory;
 mod endings;
@@ -38,16 +38,16 @@ struct List {
     events: Arc<Mutex<Vec<(Priority, Event)>>>,
     sources: Arc<Sources>,
     last: Arc<Mutex<Option<i64>>>,
-    /// There is no room for another run.
+    /// Whether there is no room for another run.
     full: Arc<Mutex<bool>>,
-    /// Where positions are saved, and what is there at the last publish: what a crash right after
-    /// it would leave.
+    /// The directory of positions, and its file at the last publish, as a crash right after it
+    /// would leave it.
     saved: Arc<Mutex<(PathBuf, Option<Vec<u8>>)>>,
-    /// Positions that the stream keeps, if it is one that does.
+    /// The positions that the stream keeps, if it has a journal.
     marks: Arc<Mutex<Option<BTreeMap<String, String>>>>,
-    /// Runs that turned out to be others.
+    /// The runs that were merged into others.
     joined: Arc<Mutex<Vec<(String, String)>>>,
-    /// A run that was too long silent.
+    /// A run that was forgotten because it was idle.
     forgotten: Arc<Mutex<Option<String>>>,
     room: Room,
 }
@@ -100,12 +100,12 @@ impl Sink for List {
     }
 }
 
-/// The one file of positions.
+/// The only file of positions.
 fn saved_file(dir: &Path) -> Option<PathBuf> {
     Some(fs::read_dir(dir).ok()?.next()?.unwrap().path())
 }
 
-/// A tail whose clock the test turns, and which can be killed and started again.
+/// A tail with a virtual clock, which can be killed and restarted.
 struct Bench {
     dir: tempfile::TempDir,
     config: TailConfig,
@@ -151,12 +151,12 @@ impl Bench {
         self.append(name, &steps.map(step).collect::<String>());
     }
 
-    /// The exporter dies without saving anything; the next poll is of a new one.
+    /// Kills the exporter without saving; the next poll is of a new one.
     fn kill(&mut self) {
         self.tail = None;
     }
 
-    /// It dies after it published and before it saved how far it read.
+    /// Kills the exporter after it published and before it saved the position.
     fn kill_before_saving(&mut self) {
         self.kill();
         let mut saved = self.list.saved.lock().unwrap();
@@ -170,7 +170,7 @@ impl Bench {
         self.unix += time.as_secs_f64();
     }
 
-    /// Polls until there is nothing more at once, a quarter of a second later.
+    /// Advances the clock by a quarter of a second and polls until there is no more.
     fn poll(&mut self) -> Vec<Event> {
         self.wait(Duration::from_millis(250));
         let state = self.dir.path().join("state");
@@ -200,7 +200,7 @@ impl Bench {
 
 fn new_tail(config: &TailConfig, list: &List, state: &Path) -> Tail {
     let tail = Tail::new(config.clone(), Box::new(list.clone()), state, Path::new("/proc"));
-    // How long a search really takes is no matter of the test's clock.
+    // The real duration of a search does not count on the test's clock.
     Tail { scan_pause: 0, ..tail }
 }
 

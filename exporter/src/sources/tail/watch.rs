@@ -1,28 +1,28 @@
-//! Whether a file's writers are still there: what is known of them, and when to look again.
+//! Tracks whether a file's writers still run, and when to look for them again.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::writers::{Process, Processes, Writer};
 
-/// How often writers are looked for. All descriptors of the host are looked at only when none is
+/// How often writers are looked up. All descriptors of the host are inspected only if no writer is
 /// known.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Files without a writer on this host are looked at less and less often, down to every
-/// [`LOOK_EVERY`] times this.
+/// Files without a writer on this host are looked up less and less often, up to [`LOOK_EVERY`]
+/// times this.
 const MAX_BACKOFF: u32 = 32;
-/// A file that has not grown for this long is not looked at for new writers.
+/// A file that has not grown for this long is not searched for new writers.
 const ACTIVE: Duration = Duration::from_mins(10);
-/// Writers of one file that are remembered: a job's processes inherit its output.
+/// The most writers of one file that are kept: a job's processes inherit its output.
 const MAX_WRITERS: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// Processes that wrote to it when last looked at.
+    /// The processes that wrote to it at the last lookup.
     writers: BTreeSet<Process>,
-    /// Some were seen, since its end was last published.
+    /// Whether any writer was seen since its end was last published.
     seen: bool,
-    /// That none is left was seen by a look at everything.
+    /// Whether an inspection of all processes found that none is left.
     gone: bool,
     looked: Option<Instant>,
     backoff: u32,
@@ -37,22 +37,22 @@ impl Watch {
         self.writers.iter().copied().collect()
     }
 
-    /// A process writes to it, as far as is known.
+    /// Whether a process is known to write to it.
     pub(super) fn is_written(&self) -> bool {
         !self.writers.is_empty()
     }
 
-    /// All who wrote to it are gone.
+    /// Whether all its writers have exited.
     pub(super) fn is_orphaned(&self) -> bool {
         self.gone
     }
 
-    /// Its end was published, or it has gone on: writers seen until now are of before.
+    /// Forgets the writers, because the end was published or the run continues.
     pub(super) fn begin_anew(&mut self) {
         *self = Self::default();
     }
 
-    /// Forgets writers that are gone. Returns whether to look for others.
+    /// Removes writers that have exited. Returns whether to look for others.
     pub(super) fn wants_look(&mut self, now: Instant, grew: Option<Instant>, processes: &Processes) -> bool {
         self.writers.retain(|w| processes.runs(*w));
         if self.is_written() || self.gone {
@@ -63,7 +63,7 @@ impl Watch {
         self.seen || (active && due)
     }
 
-    /// A look at everything found these writers of this file, or none.
+    /// Records the writers of this file that an inspection of all processes found.
     pub(super) fn found(&mut self, now: Instant, writers: impl Iterator<Item = Writer>) {
         self.writers = writers.map(|w| w.process).take(MAX_WRITERS).collect();
         self.looked = Some(now);

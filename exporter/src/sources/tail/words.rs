@@ -1,26 +1,24 @@
-//! The last lines of a log whose writer is gone: whether they look like a crash, and the error in
-//! them.
+//! Reads the last lines of a log whose writer has exited: whether they show a crash, and the error.
 //!
-//! Only what stands after the last step counts, so that a warning of an hour ago is not taken for
-//! the end. What is not known to be a failure is none: frameworks log much while they shut down.
+//! Only lines after the last step count, so that an old warning is not taken for the end. What is
+//! not a known failure counts as none, because frameworks log much while they shut down.
 
 use stepwatch_formats::{LogReader, plain, written_by_models};
 
-/// Lines from the end that are looked at.
+/// The most lines read from the end.
 const MAX_LINES: usize = 400;
-/// Characters of the last words.
+/// The most characters of the last words.
 const MAX_CHARS: usize = 240;
 
-/// How the writer ended, as far as its log shows.
+/// How the writer ended, as far as its log shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LastWords {
-    /// An exit code: 1 for a crash, 130 and 143 for a run that was stopped, as shells count.
+    /// The exit code, as shells count: 1 for a crash, 130 and 143 for a stopped run.
     pub(super) code: i64,
     pub(super) text: String,
 }
 
-/// Words that only stand in the last line of a process that failed, each with the exit code that
-/// follows.
+/// Words that occur only in the last line of a failed process, each with its exit code.
 const FATAL: &[(&str, i64)] = &[
     ("CANCELLED AT", 143),
     ("DUE TO TIME LIMIT", 143),
@@ -62,14 +60,14 @@ pub(super) fn last_words(lines: &[String]) -> Option<LastWords> {
     stopped(lines).or_else(|| raised(lines)).or_else(|| fatal(lines)).or_else(|| killed(lines))
 }
 
-/// A person or a scheduler ended it: whatever else went wrong followed from that.
+/// A person or a scheduler stopped the run; all later errors follow from that.
 fn stopped(lines: &[&str]) -> Option<LastWords> {
     let by_hand = |line: &&&str| FATAL.iter().any(|(word, code)| *code == 143 && line.contains(word));
     let line = lines.iter().find(by_hand)?;
     Some(LastWords { code: 143, text: clip(line) })
 }
 
-/// The first exception that ended a process: later ones are of ranks that missed the first, and of
+/// The first exception that ended a process. Later ones are of ranks that missed the first, and of
 /// the launcher.
 fn raised(lines: &[&str]) -> Option<LastWords> {
     let begin = lines.iter().position(|l| l.contains("Traceback (most recent call last)"))?;
@@ -83,8 +81,7 @@ fn fatal(lines: &[&str]) -> Option<LastWords> {
     Some(LastWords { code: 1, text: clip(line) })
 }
 
-/// What a shell prints about the command that it waited for, and lines that are nothing but an
-/// error.
+/// A shell's message about the command that it waited for, or a line that is only an error.
 fn killed(lines: &[&str]) -> Option<LastWords> {
     let last = &lines[lines.len().saturating_sub(8)..];
     let word = |line: &str, word: &str| line.split_whitespace().any(|w| w == word);
@@ -93,8 +90,8 @@ fn killed(lines: &[&str]) -> Option<LastWords> {
     Some(LastWords { code, text: clip(line) })
 }
 
-/// `torch.OutOfMemoryError: CUDA out of memory. …`: a dotted name of a class that is an error, and
-/// its message.
+/// Whether a line is the dotted name of an error class with its message, such as
+/// `torch.OutOfMemoryError: CUDA out of memory. …`.
 fn is_exception(line: &str) -> bool {
     let name = line.split_once(':').map_or(line, |(name, _)| name);
     let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
@@ -104,7 +101,7 @@ fn is_exception(line: &str) -> bool {
     is_class && name.chars().all(word) && error.iter().any(|e| class.ends_with(e))
 }
 
-/// Index of the line behind the last one that contains a step.
+/// The index of the line after the last one with a step.
 fn after_last_step(lines: &[&str]) -> usize {
     let Ok(mut reader) = LogReader::new(None) else { return 0 };
     let (mut after, mut events) = (0, Vec::new());
@@ -121,7 +118,7 @@ fn clip(line: &str) -> String {
     redact(line).chars().take(MAX_CHARS).collect()
 }
 
-/// Leaves out what may be a secret: last words go to chats and pagers.
+/// Removes possible secrets, because last words are sent to chats and pagers.
 fn redact(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     for (i, word) in line.split(' ').enumerate() {
@@ -154,7 +151,8 @@ fn is_secret_name(name: &str) -> bool {
         .any(|s| name.ends_with(s))
 }
 
-/// Tokens recognisable by their beginning, and W&B's keys of forty hexadecimal digits.
+/// Whether a word is a secret: a token with a known prefix, or W&B's key of forty hexadecimal
+/// digits.
 fn is_secret(word: &str) -> bool {
     let bare = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
     let known = ["hf_", "sk-", "ghp_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "AKIA"];

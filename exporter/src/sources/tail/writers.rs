@@ -1,10 +1,10 @@
-//! Finds who on this host writes to a followed file: the only way to distinguish a log that has
-//! ended from one that is idle.
+//! Finds the processes of this host that write to a followed file. Only they distinguish a log that
+//! has ended from one that is idle.
 //!
-//! A process is a writer if it has the file open for writing, under whatever path: a container sees
-//! another path. The descriptors of a process may be looked at by its own user, or with
-//! `CAP_SYS_PTRACE`; nothing is known, and nothing concluded, of other processes and of writers on
-//! other nodes.
+//! A process is a writer if it has the file open for writing, under any path, because a container
+//! sees another path. The descriptors of a process may be inspected by its own user, or with
+//! `CAP_SYS_PTRACE`. About other processes, and about writers on other nodes, nothing is known or
+//! concluded.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,29 +13,29 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Processes looked at in one pass.
+/// The most processes inspected in one pass.
 const MAX_PROCESSES: usize = 32_768;
-/// Descriptors looked at in one pass.
+/// The most descriptors inspected in one pass.
 const MAX_DESCRIPTORS: usize = 262_144;
-/// Bits of the flags of a descriptor that allow writing.
+/// The bits of a descriptor's flags that show write access.
 const ACCESS_MODE: u32 = 0o3;
 
-/// A process, distinguished from a later one of the same number by its start time.
+/// A process. The start time distinguishes it from a later one with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) start: u64,
 }
 
-/// One that writes to a file.
+/// A process that writes to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Writer {
-    /// Device and inode.
+    /// The device and inode of the file.
     pub(super) file: (u64, u64),
     pub(super) process: Process,
 }
 
-/// Processes, as a tree of files shows them.
+/// The processes in a `/proc`.
 #[derive(Debug, Clone)]
 pub(super) struct Processes {
     procfs: PathBuf,
@@ -46,15 +46,15 @@ impl Processes {
         Self { procfs: procfs.to_owned() }
     }
 
-    /// Whether it still runs; one that waits to be buried has closed everything.
+    /// Whether the process still runs. A zombie has closed all its files, so it does not.
     pub(super) fn runs(&self, process: Process) -> bool {
         self.start_of(process.pid) == Some(process.start)
     }
 
-    /// When the process started, in ticks since boot; `None` when it is gone or done.
+    /// The start time in ticks since boot; `None` if the process has exited or is a zombie.
     fn start_of(&self, pid: u32) -> Option<u64> {
         let stat = fs::read_to_string(self.procfs.join(pid.to_string()).join("stat")).ok()?;
-        // The name in brackets may hold anything, brackets included.
+        // The name in brackets may contain anything, brackets included.
         let (_, rest) = stat.rsplit_once(')')?;
         let mut fields = rest.split_ascii_whitespace();
         let state = fields.next()?;
@@ -62,8 +62,8 @@ impl Processes {
         fields.nth(18)?.parse().ok()
     }
 
-    /// Every process that may write to one of these files, as far as we may see; `None` if there
-    /// are too many to look at, so that one that is not found may yet be there.
+    /// All processes that may write to one of these files, as far as this exporter may inspect
+    /// them; `None` if there are too many, because then a missing writer proves nothing.
     pub(super) fn writers(&self, files: &BTreeSet<(u64, u64)>) -> Option<Vec<Writer>> {
         let inodes: BTreeSet<u64> = files.iter().map(|(_, ino)| *ino).collect();
         let mut found = Vec::new();
@@ -87,7 +87,7 @@ impl Processes {
                     found.push((file, pid));
                 }
             }
-            // One that ended meanwhile is no writer any more.
+            // A process that exited meanwhile is no writer.
             if found.len() > before && self.start_of(pid).is_none() {
                 found.truncate(before);
             }
@@ -98,8 +98,8 @@ impl Processes {
     }
 }
 
-/// The file that a descriptor may write to, if it is one of these inodes. A file system that hangs
-/// is not touched unless the kernel's own data on the descriptor show that it may be one of these.
+/// The file that a descriptor may write to, if it is one of these inodes. A hung file system is not
+/// accessed unless the kernel's data on the descriptor show that it may be one of these.
 fn writes_to(process: &Path, descriptor: &Path, inodes: &BTreeSet<u64>) -> Option<(u64, u64)> {
     let target = fs::read_link(descriptor).ok()?;
     if !target.is_absolute() || target.starts_with("/dev") || target.starts_with("/proc") {
@@ -153,7 +153,7 @@ mod tests {
         let processes = Processes::new(Path::new("/proc"));
         assert!(processes.runs(found[0].process));
         child.stdin.take().unwrap().write_all(b"x").unwrap();
-        // Until it is waited for it is a zombie, and that is gone.
+        // Until its parent waits for it, it is a zombie, which counts as exited.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while processes.runs(found[0].process) && std::time::Instant::now() < deadline {
             std::thread::yield_now();

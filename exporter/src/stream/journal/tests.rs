@@ -188,8 +188,8 @@ fn a_directory_that_vanishes_stops_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Cut anywhere, as a kill in the middle of a write would: whole batches are kept, and each
-    /// with its mark.
+    /// A kill in the middle of a write may cut the file anywhere: whole batches are kept, each with
+    /// its mark.
     #[test]
     fn a_torn_batch_was_never_there(cut in 0usize..6_000, sizes in prop::collection::vec(1i64..5, 1..12)) {
         let dir = tempfile::tempdir().unwrap();
@@ -212,7 +212,7 @@ proptest! {
         prop_assert_eq!(ring.mark("k").map_or(0, |m| m.parse().unwrap()), last);
     }
 
-    /// Whatever stands in the file.
+    /// Opening a journal with arbitrary bytes does not panic.
     #[test]
     fn any_bytes_are_survived(bytes: Vec<u8>, at in 0usize..200, byte: u8) {
         let dir = tempfile::tempdir().unwrap();

@@ -42,11 +42,11 @@ use shape::Shape;
 pub struct Model {
     pub name: Option<String>,
     shape: Shape,
-    /// FLOPs per token as the trainer counts them, and by which convention.
+    /// FLOPs per token that the trainer gave, and their convention.
     given: Option<(f64, String)>,
-    /// Why there is no formula for it.
+    /// The reason why there is no formula for the model.
     refused: Option<String>,
-    /// What its figures leave out.
+    /// The parts of the model that its figures leave out.
     note: Option<&'static str>,
 }
 
@@ -66,7 +66,7 @@ impl Model {
         let refused = refused
             .or_else(|| shape.contradicts(read.number(&["total_params"])?))
             .or_else(|| read.gates_unknown().filter(|_| shape.lacks_gates()))
-            // A trainer that gives a few numbers only has not described a model.
+            // A trainer that gives only a few numbers has not described a model.
             .or_else(|| shape.incomplete().filter(|_| !read.kind().is_empty()));
         Self {
             name: fields.get("name").and_then(Value::as_str).map(str::to_owned),
@@ -77,9 +77,9 @@ impl Model {
         }
     }
 
-    /// FLOPs per token under each convention that can be computed; what the trainer gave comes
-    /// first. `attended` is what attention saw in this step, where that is known better than
-    /// from the model.
+    /// FLOPs per token under each convention that can be computed; the trainer's own figure is
+    /// first. `attended` is the mean length that attention covered in this step, if it was
+    /// measured.
     pub fn flops_per_token(&self, attended: Option<f64>) -> Vec<(Cow<'_, str>, f64)> {
         let mut all: Vec<(Cow<'_, str>, f64)> = Vec::new();
         if let Some((flops, convention)) = &self.given {
@@ -97,7 +97,7 @@ impl Model {
         all
     }
 
-    /// Length of the sequences that it is trained on.
+    /// The length of the sequences in training.
     pub fn seq_len(&self) -> Option<f64> {
         self.shape.seq_len
     }
@@ -106,13 +106,12 @@ impl Model {
         self.given.is_some() || self.refused.is_some() || self.shape.weights().is_some()
     }
 
-    /// Why there is no formula for it.
+    /// The reason why there is no formula for the model.
     pub fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
     }
 
-    /// What is not known of a run that has this model and no MFU. Its tokens per second may be
-    /// known nevertheless.
+    /// Returns what is missing for the MFU of a run with this model, whose tokens/s may be known.
     pub fn lacks(&self, has_tokens: bool) -> &'static str {
         match (has_tokens, self.seq_len()) {
             (true, _) => "how many GPUs the run has is not known",
@@ -123,7 +122,7 @@ impl Model {
         }
     }
 
-    /// Why it has no MFU, or what its MFU leaves out.
+    /// The reason why it has no MFU, or what its MFU leaves out.
     pub fn remark(&self) -> Option<&str> {
         self.refused.as_deref().filter(|_| self.given.is_none()).or(self.note)
     }

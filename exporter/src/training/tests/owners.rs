@@ -1,4 +1,4 @@
-//! Whose a run is, and what one user may have of them, with users that are made up.
+//! Tests of the ownership of runs and of the limits of one user, with invented users.
 
 use super::*;
 
@@ -53,7 +53,7 @@ fn nobody_speaks_for_the_run_of_another() {
     assert_eq!(b.step(ANN, "r", 7), Outcome::Accepted);
 }
 
-/// A reader that missed `hello`, or refused it, learns the user from a later event.
+/// A reader that missed or refused `hello` learns the user from a later event.
 #[test]
 fn every_event_of_a_run_has_the_user_who_owns_it() {
     let mut b = Bench::new();
@@ -222,8 +222,8 @@ fn one_user_leaves_room_for_the_runs_of_another() {
         b.hello(BOB, &format!("his-{i}"));
     }
     assert!(b.follows("hers") && b.follows("his-0"), "nobody is pushed off");
-    // Though all of his places are taken: first the runs with only a `hello` go, then the one that
-    // came last.
+    // Although all of his places are taken, the runs with only a `hello` are dropped first, then
+    // the newest one.
     for i in 0..2 {
         assert_eq!(b.hello(ANN, &format!("her-{i}")), Outcome::Accepted);
     }
@@ -233,7 +233,7 @@ fn one_user_leaves_room_for_the_runs_of_another() {
     assert!(["hers", "her-0", "her-1"].iter().all(|run| b.follows(run)));
 }
 
-/// Their users are not known: pods that have a network of their own.
+/// Their users are unknown, because they are pods with a network of their own.
 #[test]
 fn senders_elsewhere_have_shares_by_their_address() {
     let pods = [1, 2].map(|n| Principal::Address([10, 77, n, 2].into()));

@@ -1,4 +1,4 @@
-//! Several sources of one run.
+//! Tests of several sources of one run.
 
 use crate::origin::Priority;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ fn log() -> Origin {
     source(Via::Tail, "/logs/r.log", Priority::Log)
 }
 
-/// What was streamed of each step: names of metrics, in the order they came.
+/// The metrics that were streamed of each step, in the order of their arrival.
 fn streamed(b: &Bench) -> BTreeMap<i64, Vec<String>> {
     let mut all = BTreeMap::<i64, Vec<String>>::new();
     for e in b.out.iter().filter(|e| e.kind == Kind::Step) {
@@ -75,7 +75,7 @@ fn the_more_exact_source_corrects_the_page_and_not_the_stream() {
     assert_eq!(b.page().get(&f::LOSS, &["r"]), Some(2.345));
     assert_eq!(b.page().get(&f::RANK_STEP_TIME, &["r", "0"]), Some(5.1));
     assert_eq!(b.from(&tensorboard(), better), Outcome::Dropped(Reason::Duplicate));
-    // The log hid it, and the trainer does not.
+    // The log hid the NaN; the trainer reports it.
     b.from(&log(), r#"{"k":"step","run":"r","step":8,"loss":2.3}"#);
     b.http(r#"{"k":"step","run":"r","step":8,"loss":NaN,"grad_norm":0.5}"#);
     assert!(b.last().m.get("loss").is_some_and(f64::is_nan));
@@ -136,7 +136,7 @@ fn a_restart_that_the_launcher_counted_is_one_although_the_log_goes_on_behind_it
     b.from(&discover(), &greet(1));
     b.from(&log(), r#"{"k":"step","run":"r","step":7,"loss":2}"#);
     assert_eq!((b.last().attempt, b.page().get(&f::RESTARTS, &["r"])), (Some(1), Some(1.0)));
-    // It is the same restart, whoever says so once more.
+    // Another report of it is still the same restart.
     b.from(&discover(), &greet(1));
     b.from(&log(), r#"{"k":"step","run":"r","step":8,"loss":2}"#);
     assert_eq!((b.last().attempt, b.page().get(&f::RESTARTS, &["r"])), (Some(1), Some(1.0)));
@@ -199,7 +199,7 @@ fn a_loss_that_stands_still_in_telemetry_is_missing() {
     assert_eq!((missing, b.page().get(&f::NONFINITE, &["r", "loss", "missing_field"])), (10, Some(10.0)));
 }
 
-/// One report: the source, and how many steps it is behind.
+/// A report: its source, and how many steps that is behind.
 #[derive(Debug, Clone, Copy)]
 struct Report {
     by: usize,
@@ -209,8 +209,8 @@ struct Report {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Three sources at any pace, one after the other or mixed: nothing is published twice, nothing
-    /// is lost, no restart is made up.
+    /// Three sources at any pace, in sequence or mixed: nothing is published twice, nothing is
+    /// lost, and no restart is invented.
     #[test]
     fn sources_add_up_in_any_order(
         reports in proptest::collection::vec((0usize..3, 0i64..4).prop_map(|(by, behind)| Report { by, behind }), 20..200),
@@ -222,7 +222,7 @@ proptest! {
         let mut reported = BTreeSet::new();
         for (at, r) in reports.iter().enumerate() {
             let front = at as i64 / 3 + 1;
-            // Each source reports its steps in order, some steps behind the front.
+            // Each source reports its steps in order, some steps behind the newest.
             while next[r.by] <= front - r.behind {
                 let step = next[r.by];
                 next[r.by] += 1;

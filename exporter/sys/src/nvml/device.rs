@@ -1,4 +1,4 @@
-//! One GPU, and what can be asked of it with a function of its own.
+//! One GPU, and the queries that have a function of their own.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -9,13 +9,13 @@ use super::{Error, Library, Nvml, call, string, text, versioned};
 pub struct Device {
     nvml: Nvml,
     handle: sys::nvmlDevice_t,
-    /// Of the GPU.
+    /// The index of the GPU.
     index: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pci {
-    /// `00000000:1B:00.0`, as the driver writes it.
+    /// The bus id as the driver writes it: `00000000:1B:00.0`.
     pub bus_id: String,
 }
 
@@ -27,23 +27,22 @@ pub struct Memory {
     pub used: u64,
 }
 
-/// How the GPU stands in its NVLink domain.
+/// The state of the GPU in its NVLink domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fabric {
     pub cluster: [u8; 16],
     pub clique: u32,
-    /// `NVML_GPU_FABRIC_STATE_*`.
+    /// One of `NVML_GPU_FABRIC_STATE_*`.
     pub state: u8,
-    /// Of the probe, once its state is completed; 0 is success.
+    /// The result of the probe, valid in the state "completed"; 0 means success.
     pub status: u32,
-    /// Fields of bits, `NVML_GPU_FABRIC_HEALTH_MASK_*`; absent with drivers that do not report
-    /// them.
+    /// Bit fields, `NVML_GPU_FABRIC_HEALTH_MASK_*`; `None` if the driver does not report them.
     pub health: Option<u32>,
-    /// `NVML_GPU_FABRIC_HEALTH_SUMMARY_*`; absent likewise.
+    /// One of `NVML_GPU_FABRIC_HEALTH_SUMMARY_*`; `None` if the driver does not report it.
     pub summary: Option<u8>,
 }
 
-/// Names for the numbers of an enumeration of NVML.
+/// Defines an enumeration over numbers of NVML.
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident { $($(#[$what:meta])* $variant:ident = $number:expr),* $(,)? })*) => { $(
         $(#[$doc])*
@@ -77,7 +76,7 @@ numbers! {
 
 pub(super) use numbers;
 
-/// Functions that answer with one number.
+/// Defines methods that return one number.
 macro_rules! getters {
     ($($(#[$doc:meta])* $name:ident: $function:ident($($argument:expr),*) -> $type:ty;)*) => {
         impl Device { $(
@@ -115,7 +114,7 @@ getters! {
     architecture: nvmlDeviceGetArchitecture() -> u32;
 }
 
-/// Functions that answer with a text.
+/// Defines methods that return a string.
 macro_rules! texts {
     ($($name:ident: $function:ident($($len:ident)?);)*) => {
         impl Device { $(
@@ -157,7 +156,7 @@ impl Device {
         self.handle
     }
 
-    /// For the watch.
+    /// The index for the watch.
     pub(super) fn at(&self) -> Option<u32> {
         Some(self.index)
     }
@@ -180,7 +179,7 @@ impl Device {
         Ok(Pci { bus_id: string(&pci.busId) })
     }
 
-    /// Of the GPU and of its memory controller, in per cent.
+    /// The utilization of the GPU and of its memory controller, in per cent.
     pub fn utilization(&self) -> Result<(u32, u32), Error> {
         let mut rates = sys::nvmlUtilization_st { gpu: 0, memory: 0 };
         call!(self.library(), self.at(), nvmlDeviceGetUtilizationRates(self.handle, &raw mut rates))?;
@@ -195,7 +194,7 @@ impl Device {
         Ok(Memory { total, reserved, free, used })
     }
 
-    /// Degrees to the temperature at which the GPU slows down.
+    /// Degrees Celsius below the temperature at which the GPU slows down.
     pub fn temperature_margin(&self) -> Result<i32, Error> {
         let version = versioned::<sys::nvmlMarginTemperature_v1_t>(1);
         let mut margin = sys::nvmlMarginTemperature_v1_t { version, marginTemperature: 0 };
@@ -234,7 +233,7 @@ impl Device {
         Ok(value)
     }
 
-    /// As the newest structure that the library takes has it.
+    /// The fabric state, by the newest structure that the library accepts.
     pub fn fabric(&self) -> Result<Fabric, Error> {
         let mut f = sys::nvmlGpuFabricInfo_v3_t {
             version: versioned::<sys::nvmlGpuFabricInfo_v3_t>(3),
@@ -249,7 +248,7 @@ impl Device {
         let mut asked =
             call!(self.library(), self.at(), nvmlDeviceGetGpuFabricInfoV(self.handle, &raw mut f));
         if asked.as_ref().is_err_and(Error::unsupported) {
-            // The older structure is the beginning of the newer one.
+            // The older structure is a prefix of the newer one.
             f.version = versioned::<sys::nvmlGpuFabricInfo_v2_t>(2);
             known = 2;
             asked = call!(self.library(), self.at(), nvmlDeviceGetGpuFabricInfoV(self.handle, &raw mut f));
@@ -268,7 +267,7 @@ impl Device {
         })
     }
 
-    /// As drivers before 550 report it.
+    /// The fabric state that drivers before 550 report.
     fn fabric_without_health(&self) -> Result<Fabric, Error> {
         let mut f = sys::nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: 0, cliqueId: 0, state: 0 };
         call!(self.library(), self.at(), nvmlDeviceGetGpuFabricInfo(self.handle, &raw mut f))?;
@@ -282,8 +281,8 @@ impl Device {
         })
     }
 
-    /// Processes that compute on the GPU; of a partitioned GPU, ask its instances. At most `limit`
-    /// are looked at.
+    /// The pids of processes that compute on the GPU, at most `limit` of them. For a partitioned
+    /// GPU, ask its instances.
     pub fn compute_processes(&self, limit: u32) -> Result<Vec<u32>, Error> {
         let none =
             sys::nvmlProcessInfo_v2_st { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };

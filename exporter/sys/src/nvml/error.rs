@@ -10,14 +10,14 @@ pub enum Error {
     Missing(&'static str),
     #[error("{function}: {}", describe(*code))]
     Code { function: &'static str, code: u32 },
-    /// Nothing that is started now can use a GPU: the driver was exchanged on disk and not in the
-    /// kernel, or the other way round.
+    /// No new process can use a GPU: the driver was replaced on disk but not in the kernel, or the
+    /// other way round.
     #[error("{}, {library}", describe(sys::nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH))]
     Mismatch { library: String },
 }
 
 const UNSUPPORTED: &[u32] = &[
-    // A kind of memory, a link or a sensor that this GPU has not got.
+    // Returned for a memory type, a link or a sensor that this GPU does not have.
     sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT,
     sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
     sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION,
@@ -27,7 +27,7 @@ const UNSUPPORTED: &[u32] = &[
     sys::nvmlReturn_enum_NVML_ERROR_DEPRECATED,
 ];
 
-/// What a GPU that cannot be used may answer, by the names that NVML gives it.
+/// The codes that an unusable GPU may return, with the names that NVML gives them.
 const NAMES: &[(u32, &str)] = &[
     (sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED, "uninitialized"),
     (sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT, "invalid_argument"),
@@ -50,7 +50,7 @@ const NAMES: &[(u32, &str)] = &[
 ];
 
 impl Error {
-    /// The driver, the GPU or the mode it is in does not offer this, and will not when asked again.
+    /// The driver, the GPU or its mode does not support this, and a retry does not help.
     pub fn unsupported(&self) -> bool {
         match self {
             Self::Missing(_) => true,
@@ -59,7 +59,7 @@ impl Error {
         }
     }
 
-    /// The library has no such function; no call was made.
+    /// The library does not export the function; no call was made.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Missing(_))
     }
@@ -69,12 +69,12 @@ impl Error {
         self.is(&[sys::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST, sys::nvmlReturn_enum_NVML_ERROR_GPU_NOT_FOUND])
     }
 
-    /// This version of the library has no such function.
+    /// This version of the library does not have the function.
     pub(super) fn missing(&self) -> bool {
         matches!(self, Self::Missing(_)) || self.is(&[sys::nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND])
     }
 
-    /// The function, where the driver has the answer and denies it to this user.
+    /// The function, if the driver denies its answer to this user.
     pub fn no_permission(&self) -> Option<&'static str> {
         match self {
             Self::Code { function, code: sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION } => Some(*function),
@@ -82,8 +82,8 @@ impl Error {
         }
     }
 
-    /// The GPU is there and was given to others: its device may not be opened in this container or
-    /// control group.
+    /// The GPU exists but belongs to others: this container or control group may not open its
+    /// device.
     pub fn not_ours(&self) -> bool {
         self.is(&[
             sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION,
@@ -91,7 +91,7 @@ impl Error {
         ])
     }
 
-    /// What it is called, in lower case: `reset_required`.
+    /// The name of the error, in lower case: `reset_required`.
     pub fn name(&self) -> String {
         match self {
             Self::Load(_) => "library_not_found".into(),
@@ -109,7 +109,7 @@ impl Error {
         self.is(&[sys::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED])
     }
 
-    /// NVML as a whole has to be opened anew: the driver was unloaded or exchanged.
+    /// NVML has to be opened again: the driver was unloaded or replaced.
     pub fn down(&self) -> bool {
         self.is(&[
             sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED,

@@ -1,19 +1,19 @@
-//! Values of fields: many numbers of one GPU in one call, each with its own scope, type and error.
+//! Field values: many numbers of one GPU in one call, each with its own scope, type and error.
 
 use nvml_wrapper_sys::bindings as sys;
 
 use super::error::check;
 use super::{Device, Error, call};
 
-/// Scope of a field of links that stands for the sum over all of them.
+/// The scope of a link field that means the sum over all links.
 pub const ALL_LINKS: u32 = u32::MAX;
 
-/// Numbers of the fields, as the header of NVML 12 has them.
+/// The numbers of the fields, as in the header of NVML 12.
 pub mod field {
     pub use nvml_wrapper_sys::bindings::field_id::*;
 }
 
-/// One field, of one link or sensor where it has such.
+/// A request for one field, with a link or sensor as its scope if the field has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ask {
     pub field: u32,
@@ -26,11 +26,11 @@ pub enum Number {
     Unsigned(u64),
     Signed(i64),
     Real(f64),
-    /// Of a type that came after us.
+    /// A value type that this program does not know.
     Unknown(u32),
 }
 
-/// The longest list of one call, so that a driver holds its lock for no longer than this takes.
+/// The most fields of one call, which limits how long the driver holds its lock.
 const MAX_FIELDS: usize = 256;
 
 const FUNCTION: &str = "nvmlDeviceGetFieldValues";
@@ -51,8 +51,8 @@ impl Ask {
             timestamp: 0,
             latencyUsec: 0,
             valueType: 0,
-            // Set until the driver overwrites it, so that an entry that the driver skips is no
-            // zero.
+            // Kept until the driver overwrites it, so that an entry that the driver skips does not
+            // read as zero.
             nvmlReturn: sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
             value: sys::nvmlValue_st { ullVal: 0 },
         }
@@ -60,8 +60,8 @@ impl Ask {
 }
 
 impl Device {
-    /// The values in the order of `asked`. A driver may rename a field on its way back: only the
-    /// position counts.
+    /// Returns the values in the order of `asked`. Only the position counts, because a driver may
+    /// change the field id in its answer.
     pub fn fields(&self, asked: &[Ask]) -> Result<Vec<Result<Number, Error>>, Error> {
         let mut values = Vec::with_capacity(asked.len());
         for asked in asked.chunks(MAX_FIELDS) {
@@ -84,7 +84,7 @@ impl Device {
 #[expect(unsafe_code, reason = "the type beside a union says which of its members is meant")]
 fn number(entry: &sys::nvmlFieldValue_t) -> Number {
     // SAFETY: every member is a plain number, for which any bits are a value, and the union was
-    // whole before the driver saw it.
+    // initialised whole before the call.
     let bits = unsafe { entry.value.ullVal };
     match entry.valueType {
         sys::nvmlValueType_enum_NVML_VALUE_TYPE_DOUBLE => Number::Real(f64::from_bits(bits)),
@@ -100,8 +100,8 @@ fn number(entry: &sys::nvmlFieldValue_t) -> Number {
     }
 }
 
-// Members of the union are taken from the low end of its bits, and `unsigned long` has as many as
-// `unsigned long long`.
+// The members of the union occupy its low bytes, and `unsigned long` is as long as `unsigned long
+// long`.
 const _: () = assert!(cfg!(all(target_endian = "little", target_pointer_width = "64")));
 
 #[cfg(test)]

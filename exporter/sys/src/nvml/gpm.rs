@@ -1,4 +1,4 @@
-//! GPU performance monitoring, of Hopper and later: what the units of a GPU did between two
+//! GPU performance monitoring of Hopper and later: the activity of the units of a GPU between two
 //! samples.
 
 use nvml_wrapper_sys::bindings as sys;
@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings as sys;
 use super::error::check;
 use super::{Device, Error, Nvml, call, versioned};
 
-/// Numbers of the metrics.
+/// The ids of the metrics.
 pub mod metric {
     use nvml_wrapper_sys::bindings as sys;
 
@@ -27,7 +27,7 @@ pub mod metric {
 
 const VERSION: u32 = 1;
 
-/// Counters of a GPU or of a GPU instance at one moment, in memory of the driver's library.
+/// The counters of a GPU or of a GPU instance at one time, in memory of the driver's library.
 #[derive(Debug)]
 pub struct GpmSample {
     nvml: Nvml,
@@ -36,13 +36,13 @@ pub struct GpmSample {
 
 impl Drop for GpmSample {
     fn drop(&mut self) {
-        // What cannot be freed now is freed by the shutdown.
+        // A sample that cannot be freed now is freed by the shutdown.
         let _ = call!(&self.nvml.0, None, nvmlGpmSampleFree(self.handle));
     }
 }
 
 impl Device {
-    /// Whether the GPU has this kind of monitoring at all.
+    /// Whether the GPU supports performance monitoring.
     pub fn gpm_supported(&self) -> Result<bool, Error> {
         let mut support = sys::nvmlGpmSupport_t { version: VERSION, isSupportedDevice: 0 };
         call!(self.library(), self.at(), nvmlGpmQueryDeviceSupport(self.handle(), &raw mut support))?;
@@ -61,8 +61,8 @@ impl Device {
         Ok(sample)
     }
 
-    /// What the metrics were between two samples, in the order of `metrics`: per cent, or MiB a
-    /// second.
+    /// Returns the metrics between two samples, in the order of `metrics`: in per cent, or in
+    /// MiB/s.
     pub fn gpm_metrics(
         &self,
         before: &GpmSample,
@@ -94,5 +94,5 @@ impl Device {
     }
 }
 
-/// The size is the number of metrics in the header of this version.
+/// The bindings and the header must agree on the size of a metric.
 const _: () = assert!(versioned::<sys::nvmlGpmMetric_t>(0) == 40);

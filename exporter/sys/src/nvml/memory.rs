@@ -1,22 +1,22 @@
-//! Errors of memory, and their repairs.
+//! Memory errors and memory repairs.
 
 use nvml_wrapper_sys::bindings as sys;
 
 use super::device::numbers;
 use super::{Device, Error, call, versioned};
 
-/// Rows of memory that were replaced by spare ones.
+/// Rows of memory that were replaced by spare rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remapped {
     pub correctable: u32,
     pub uncorrectable: u32,
-    /// Takes a reset of the GPU to come into force.
+    /// Whether a remapping takes effect only after a reset of the GPU.
     pub pending: bool,
-    /// There were no spare rows left.
+    /// Whether a remapping failed because no spare row was left.
     pub failed: bool,
 }
 
-/// Banks of memory by how many of their spare rows are left.
+/// The number of memory banks by how many spare rows they have left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemapBanks {
     pub max: u32,
@@ -29,11 +29,11 @@ pub struct RemapBanks {
 /// Errors of the memory on the chip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sram {
-    /// Parity, SEC-DED and corrected, since the driver was loaded.
+    /// Parity, SEC-DED and corrected errors since the driver was loaded.
     pub volatile: [u64; 3],
-    /// The same, over the life of the GPU.
+    /// The same counts over the life of the GPU.
     pub aggregate: [u64; 3],
-    /// Uncorrected over the life of the GPU, in L2, SM, PCIe, microcontrollers and elsewhere.
+    /// Uncorrected errors over the life of the GPU: in L2, SM, PCIe, microcontrollers, elsewhere.
     pub units: [u64; 5],
     pub threshold_exceeded: bool,
 }
@@ -62,7 +62,7 @@ numbers! {
 }
 
 impl Device {
-    /// Whether memory errors are corrected now, and whether they will be after the next reset.
+    /// Whether ECC is on now, and whether it will be on after the next reset.
     pub fn ecc_mode(&self) -> Result<(bool, bool), Error> {
         let (mut current, mut pending) = (0, 0);
         call!(
@@ -131,7 +131,7 @@ impl Device {
         })
     }
 
-    /// Not of a partitioned GPU.
+    /// The remapped rows; not supported for an instance of a partitioned GPU.
     pub fn remapped_rows(&self) -> Result<Remapped, Error> {
         let (mut correctable, mut uncorrectable, mut pending, mut failed) = (0, 0, 0, 0);
         call!(
@@ -154,7 +154,7 @@ impl Device {
         Ok(RemapBanks { max: h.max, high: h.high, partial: h.partial, low: h.low, none: h.none })
     }
 
-    /// How many pages were taken out of use because of double bit errors, or else of too many
+    /// The number of pages that were retired because of double bit errors, or because of too many
     /// single bit errors.
     pub fn retired_pages(&self, double_bit: bool) -> Result<u32, Error> {
         let cause = if double_bit {
@@ -163,7 +163,7 @@ impl Device {
             sys::nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS
         };
         let mut count = 0;
-        // Without room for addresses it only counts, and returns that there was no room.
+        // Without room for addresses the call returns the count and an error about the size.
         let counted = call!(
             self.library(),
             self.at(),

@@ -1,4 +1,4 @@
-//! Instances of a GPU that is partitioned (MIG).
+//! Instances of a partitioned GPU (MIG).
 
 use super::{Device, Error, call};
 
@@ -14,14 +14,14 @@ impl Device {
         Ok(current == 1)
     }
 
-    /// How many compute instances the GPU can have; fewer may exist.
+    /// The most compute instances that the GPU can have; fewer may exist.
     pub fn mig_slots(&self) -> Result<u32, Error> {
         let mut count = 0;
         call!(self.library(), self.at(), nvmlDeviceGetMaxMigDeviceCount(self.handle(), &raw mut count))?;
         Ok(count)
     }
 
-    /// A compute instance; [`None`] where a slot is empty.
+    /// Returns a compute instance; [`None`] if the slot is empty.
     pub fn mig_device(&self, slot: u32) -> Result<Option<Device>, Error> {
         let mut handle = std::ptr::null_mut();
         let made = call!(
@@ -36,14 +36,14 @@ impl Device {
         }
     }
 
-    /// Of a MIG device: which GPU instance it belongs to.
+    /// The id of the GPU instance that a MIG device belongs to.
     pub fn gpu_instance(&self) -> Result<u32, Error> {
         let mut id = 0;
         call!(self.library(), self.at(), nvmlDeviceGetGpuInstanceId(self.handle(), &raw mut id))?;
         Ok(id)
     }
 
-    /// Of a MIG device: which compute instance of its GPU instance it is.
+    /// The id of a MIG device in its GPU instance.
     pub fn compute_instance(&self) -> Result<u32, Error> {
         let mut id = 0;
         call!(self.library(), self.at(), nvmlDeviceGetComputeInstanceId(self.handle(), &raw mut id))?;

@@ -1,4 +1,4 @@
-//! NVLink by functions of its own, of drivers that have no fields for it.
+//! NVLink by functions of its own, for drivers that have no fields for it.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -22,8 +22,7 @@ impl Device {
         Ok(active == 1)
     }
 
-    /// Whether a link leads to an NVSwitch; [`None`] where the driver cannot identify its other
-    /// end.
+    /// Whether a link leads to an NVSwitch; [`None`] if the driver cannot identify the other end.
     pub fn nvlink_to_switch(&self, link: u32) -> Result<Option<bool>, Error> {
         let mut kind = sys::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN;
         call!(

@@ -1,28 +1,28 @@
-//! Where in its rack a GPU is: of Blackwell and later, on platforms that know.
+//! The place of a GPU in its rack, on Blackwell and later, if the platform reports it.
 
 use nvml_wrapper_sys::bindings as sys;
 
 use super::{Device, Error, call, versioned};
 
-/// Place of a GPU in its rack, as the platform reports it (`nvmlPlatformInfo_v2_t` of nvml.h).
+/// The place of a GPU in its rack (`nvmlPlatformInfo_v2_t` of nvml.h).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Platform {
-    /// Serial number of the chassis; empty where the platform has none.
+    /// The serial number of the chassis; empty if there is none.
     pub chassis: String,
-    /// Number of the slot in the chassis, those of switches counted.
+    /// The number of the slot in the chassis; slots of switches count.
     pub slot: u8,
-    /// Index of the tray among the compute trays of the chassis.
+    /// The index of the tray among the compute trays of the chassis.
     pub tray: u8,
-    /// Index of the host in its slot.
+    /// The index of the host in its slot.
     pub host: u8,
-    /// Id of the GPU within its host.
+    /// The id of the GPU in its host.
     pub module: u8,
-    /// InfiniBand GUID in hexadecimal digits; empty where it has none.
+    /// The InfiniBand GUID in hexadecimal digits; empty if there is none.
     pub ib_guid: String,
 }
 
 impl Device {
-    /// An error where the GPU or the driver is older than Blackwell, and where there is no rack.
+    /// Fails if the GPU or the driver is older than Blackwell, or if there is no rack.
     pub fn platform(&self) -> Result<Platform, Error> {
         let mut info = sys::nvmlPlatformInfo_v2_t {
             version: versioned::<sys::nvmlPlatformInfo_v2_t>(2),
@@ -46,8 +46,8 @@ impl Device {
     }
 }
 
-/// The text of a serial number: of Blackwell 13 bytes, and zeros behind it. What is no text is
-/// shown by its digits.
+/// Returns the text of a serial number, which has 13 bytes on Blackwell and trailing zeros. Other
+/// bytes are returned as hexadecimal digits.
 fn serial(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     let (text, rest) = bytes.split_at(end);
@@ -55,7 +55,7 @@ fn serial(bytes: &[u8]) -> String {
     if plain { String::from_utf8_lossy(text).into_owned() } else { digits(bytes) }
 }
 
-/// Of Blackwell 8 bytes, and zeros behind it.
+/// Returns a GUID as digits. It has 8 bytes on Blackwell, and trailing zeros.
 fn guid(bytes: &[u8]) -> String {
     let end = bytes.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
     let length = if end == 0 { 0 } else { end.next_multiple_of(8).min(bytes.len()) };

@@ -1,24 +1,24 @@
-//! XID errors as NVML reports them, one by one: for where the kernel log cannot be read.
+//! XID errors as NVML reports them, for nodes whose kernel log cannot be read.
 
 use nvml_wrapper_sys::bindings as sys;
 
 use super::{Device, Error, Nvml, call};
 
-/// Watches GPUs for XID errors.
+/// Subscribes to the XID errors of GPUs.
 #[derive(Debug)]
 pub struct XidEvents {
     nvml: Nvml,
     set: sys::nvmlEventSet_t,
-    /// Handles of the watched GPUs, with their indices.
+    /// The handles of the watched GPUs, with their indices.
     watched: Vec<(sys::nvmlDevice_t, u32)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XidEvent {
-    /// Index of the GPU, where it is one of those watched.
+    /// The index of the GPU, if it is watched.
     pub gpu: Option<u32>,
     pub xid: u64,
-    /// Of a partitioned GPU.
+    /// The GPU instance, on a partitioned GPU.
     pub gpu_instance: Option<u32>,
     pub compute_instance: Option<u32>,
 }
@@ -37,7 +37,7 @@ impl XidEvents {
         Ok(())
     }
 
-    /// An event that is there already; never waits.
+    /// Returns an event that has already arrived; never waits.
     pub fn poll(&mut self) -> Result<Option<XidEvent>, Error> {
         let mut data = sys::nvmlEventData_st {
             device: std::ptr::null_mut(),

@@ -119,7 +119,7 @@ fn a_client_with_more_requests_takes_no_place_of_one_with_fewer() {
     assert!(!busy[0].0.cut.is_cancelled());
 }
 
-/// A connection with many requests, which wait for their client or are being answered.
+/// A connection with many requests that wait for their client or are being answered.
 fn asking_at_once(connections: &Arc<Connections>, n: u8, waits: bool) -> (Arc<Seat>, Vec<Entered>) {
     let seat = connections.admit(nth(n));
     let entered: Vec<_> = (0..65).map(|_| seat.enter(false).unwrap()).collect();
@@ -172,7 +172,7 @@ async fn where_all_places_are_taken_connections_are_let_in_at_an_even_pace() {
     let mut held: Vec<_> = (0..100).map(|_| connections.admit(nth(1))).collect();
     held.iter().for_each(|seat| seat.busy.was_heard());
     tokio::time::advance(FIRST_WORD).await;
-    // All of them had their time, and the next ones do not come all at once.
+    // All of them have had their time, but the next ones are not accepted all at once.
     let began = Instant::now();
     let mut pauses = Vec::new();
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Several requests at once on one connection.
+//! Tests of several requests at once on one connection.
 
 use super::*;
 
@@ -15,7 +15,7 @@ async fn http2_is_served_beside_http1_where_wanted() {
     assert_eq!((ok.status().as_u16(), ok.version()), (200, axum::http::Version::HTTP_2));
     let large = client.send_request(post_to("/", vec![0; 1001])).await.unwrap();
     assert_eq!(large.status(), 413);
-    // The connection survives the refusal, and HTTP/1.1 is served as ever.
+    // The connection survives the refusal, and HTTP/1.1 is still served.
     assert_eq!(client.send_request(post_to("/", vec![])).await.unwrap().status(), 200);
     assert!(request(&mut server.connect().await, GET).await.contains("200 OK"));
     assert!(page(&metrics).contains("test_http_requests_total{code=\"200\"} 3"), "{}", page(&metrics));
@@ -75,15 +75,15 @@ async fn http2_requests_that_are_held_open_are_bounded_over_all_connections() {
         }
         clients.push(client);
     }
-    // The first of each connection needs a place of another kind. Those beyond the places are
-    // answered at once.
+    // The first request of each connection uses another kind of place. Requests beyond the places
+    // are answered at once.
     let places = 18 + connections::MAX_FURTHER_REQUESTS;
     for _ in 0..540 - places {
         let refused = tokio::time::timeout(DEADLINE, held.join_next()).await.unwrap().unwrap().unwrap();
         assert_eq!(refused, 503);
     }
     for _ in 0..places {
-        // A permit is kept for the next that waits, so none is lost.
+        // A permit is kept for the next waiting request, so none is lost.
         answers.release.notify_one();
         let answered = tokio::time::timeout(DEADLINE, held.join_next()).await.unwrap().unwrap().unwrap();
         assert_eq!(answered, 200);
@@ -99,7 +99,7 @@ async fn few_connections_may_speak_http2() {
     let mut later = Vec::new();
     for _ in 0..4 {
         let (mut client, connection) = http2(&server).await;
-        // It is recognised as one by its first bytes.
+        // The answer shows that the connection was recognised as HTTP/2.
         let request = axum::http::Request::get("http://x/").body(Body::empty()).unwrap();
         assert_eq!(client.send_request(request).await.unwrap().status(), 200);
         later.push((client, connection));

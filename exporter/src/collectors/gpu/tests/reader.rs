@@ -1,4 +1,4 @@
-//! The collector with what its thread of NVML leaves it.
+//! Tests of the collector with given answers of the NVML thread.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn reader_of(config: &Config) -> GpuReader {
     GpuReader::new(config, &kernel::Config::default())
 }
 
-/// A node whose kernel driver lists these GPUs, without NVML.
+/// A node without NVML whose kernel driver lists these GPUs.
 fn listed(gpus: &[(&str, &str)]) -> (tempfile::TempDir, testing::Bench) {
     let dir = tempfile::tempdir().unwrap();
     for (i, (pci, uuid)) in gpus.iter().enumerate() {
@@ -212,7 +212,7 @@ fn a_slow_gpu_is_one_condition_from_the_call_to_the_pass_that_was_quick() {
             .contains("GPU 2 (NVIDIA H100 80GB HBM3, 0000:2b:00.0) answers too slowly")
     );
     assert_eq!(look(None, true, Some(&reading(vec![read(0)]))).len(), 1, "it is not there any more");
-    // It has no handle, is tried again, and hangs.
+    // The GPU has no handle, is tried again, and hangs.
     let others = reading(vec![read(0)]);
     assert_eq!(
         described(&look(call(Some(2)), true, Some(&others))),
@@ -220,7 +220,7 @@ fn a_slow_gpu_is_one_condition_from_the_call_to_the_pass_that_was_quick() {
     );
     assert!(look(call(Some(2)), true, Some(&others)).is_empty(), "it hangs still");
     assert_eq!(described(&look(None, true, Some(&others))), [("nvml_stuck", Some(0), Some("info"))]);
-    // A call of the driver as a whole.
+    // A call about the driver as a whole.
     assert_eq!(look(call(None), false, None).len(), 1);
     assert!(look(None, false, Some(&reading(vec![read(0)]))).is_empty(), "the answer came late");
     assert_eq!(described(&look(None, true, None)), [("nvml_stuck", Some(0), Some("info"))]);

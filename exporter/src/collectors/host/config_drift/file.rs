@@ -1,7 +1,7 @@
-//! Files that processes were started with: found by the processes' own paths, and read only where
-//! the processes could read them themselves.
+//! Reads files that processes were started with: by the processes' own paths, and only if the
+//! processes could read them themselves.
 //!
-//! Their names come from a command line, which may contain anything: [`crate::reach`] finds them.
+//! The names come from a command line, which may contain anything, so [`crate::reach`] opens them.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -11,7 +11,7 @@ use super::value::{hash, shown};
 use crate::reach::{self, Reach, View};
 use crate::roots::Roots;
 
-/// As much of a file as is compared.
+/// The most bytes of a file that are compared.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 /// A process that was started with files.
@@ -21,23 +21,23 @@ pub(super) struct Starter {
     cwd: Option<PathBuf>,
 }
 
-/// A file by the name that people know, and where it is for the process.
+/// A file with its name for people and its path in the process's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) name: String,
-    /// From the root of the process.
+    /// The path from the root of the process.
     path: PathBuf,
     view: View,
 }
 
 impl Starter {
-    /// `None` when the process may not be looked at, or is gone.
+    /// `None` if the process may not be inspected, or has exited.
     pub(super) fn of_process(roots: &Roots, pid: u32) -> Option<Self> {
         let cwd = fs::read_link(roots.proc(pid.to_string()).join("cwd")).ok();
         Some(Self { view: View::of_process(roots, pid)?, cwd })
     }
 
-    /// The file that it calls so, if there is one.
+    /// The file that the process means by this argument, if it exists.
     pub(super) fn file(&self, argument: &str) -> Option<Named> {
         let path = match (Path::new(argument), &self.cwd) {
             (path, _) if path.is_absolute() => path.to_owned(),
@@ -56,12 +56,12 @@ impl Named {
     }
 }
 
-/// The contents of a file that the configuration names.
+/// The contents of a configured file, as a hash.
 pub(super) fn contents_of(path: &Path) -> Option<String> {
     contents(Reach::Below(path.to_owned()).open(path).ok()?)
 }
 
-/// A hash and the size: the contents stay private.
+/// A hash and the size, because the contents stay private.
 fn contents(file: File) -> Option<String> {
     let length = file.metadata().ok()?.len();
     if reach::is_of_the_kernel(&file).ok()? {
@@ -89,7 +89,7 @@ mod tests {
         let named = starter.file("a.yaml").unwrap();
         assert_eq!(named.name, "a.yaml");
         assert!(named.contents().unwrap().ends_with(" 1 bytes"));
-        // It is replaced before it is read.
+        // The file is replaced before it is read.
         fs::remove_file(dir.path().join("a.yaml")).unwrap();
         rustix::fs::mknodat(
             rustix::fs::CWD,

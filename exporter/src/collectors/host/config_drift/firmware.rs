@@ -1,10 +1,10 @@
-//! Firmware of the node and how its PCIe is set up, as far as files show it.
+//! The firmware of the node and its PCIe setup, as far as files show them.
 //!
 //! The BIOS by DMI (Documentation/ABI/testing/sysfs-class-dmi of torvalds/linux), the microcode of
 //! the processors, NVSwitches (`procfs_nvswitch.c` of NVIDIA/open-gpu-kernel-modules), the
 //! management controller (drivers/char/ipmi/ipmi_msghandler.c), IOMMU groups
 //! (Documentation/ABI/testing/sysfs-kernel-iommu_groups) and PCIe's Access Control Services
-//! (include/uapi/linux/pci_regs.h). What this user may not read is left out.
+//! (include/uapi/linux/pci_regs.h). Files that this user may not read are left out.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,22 +14,22 @@ use std::path::Path;
 use super::value::kinds;
 use crate::roots::{self, Roots};
 
-/// Devices of one bus that are looked at.
+/// The most devices of one bus that are inspected.
 const MAX_DEVICES: usize = 2048;
-/// Class of a bridge between two PCI buses.
+/// The PCI class of a bridge between two buses.
 const BRIDGE: &str = "0x0604";
-/// Where extended capabilities begin, and where they end.
+/// The offsets where extended capabilities begin and end.
 const EXTENDED: u64 = 0x100;
 const END: u64 = 0x1000;
-/// Steps from one capability to the next; they are a list that a broken device can make a circle.
+/// The most capabilities that are followed, because a broken device can make their list a cycle.
 const MAX_CAPABILITIES: usize = 96;
-/// Of Access Control Services: its number, where its control register is, and the bits by which a
-/// bridge sends traffic between two devices below it up to the root.
+/// Access Control Services: its id, the offset of its control register, and the bits by which a
+/// bridge redirects traffic between two devices below it to the root.
 const ACS: u32 = 0x0d;
 const ACS_CONTROL: u64 = 6;
 const ACS_REDIRECT: u16 = 0x04 | 0x08;
 
-/// Keys with their values.
+/// The settings by key.
 pub(super) fn settings(roots: &Roots) -> [(&'static str, Option<String>); 8] {
     let dmi = |file: &str| roots::read(&roots.sys("class/dmi/id").join(file));
     [
@@ -44,7 +44,7 @@ pub(super) fn settings(roots: &Roots) -> [(&'static str, Option<String>); 8] {
     ]
 }
 
-/// Of every processor; one where they agree.
+/// The microcode of all processors; a single value if they agree.
 fn microcode(roots: &Roots) -> Option<String> {
     let text = roots::read(&roots.proc("cpuinfo"))?;
     let of_line =
@@ -69,17 +69,16 @@ fn management_controller(roots: &Roots) -> Option<String> {
     kinds(controllers.filter_map(|name| roots::read(&dir.join(name).join("firmware_revision"))))
 }
 
-/// How the IOMMU treats devices: `identity` leaves their addresses alone, and `DMA` translates
-/// them, which costs GPUs and network adapters bandwidth between each other.
+/// How the IOMMU treats devices: `identity` keeps their addresses, and `DMA` translates them, which
+/// costs bandwidth between GPUs and network adapters.
 fn iommu(roots: &Roots) -> Option<String> {
     let dir = roots.sys("kernel/iommu_groups");
     let groups = roots::list(&dir).unwrap_or_default();
     kinds(groups.into_iter().take(MAX_DEVICES).filter_map(|group| roots::read(&dir.join(group).join("type"))))
 }
 
-/// Whether bridges send traffic between two devices below them up to the root, as they do for
-/// virtual machines: `off`, `redirects`, or both. Only CAP_SYS_ADMIN reads so far into the
-/// registers of a device.
+/// Whether bridges redirect traffic between two devices below them to the root, as for virtual
+/// machines: `off`, `redirects`, or both. Only CAP_SYS_ADMIN may read those registers of a device.
 fn access_control(roots: &Roots) -> Option<String> {
     let dir = roots.sys("bus/pci/devices");
     let is_bridge =
@@ -93,7 +92,7 @@ fn access_control(roots: &Roots) -> Option<String> {
     kinds(states.into_iter().map(str::to_owned))
 }
 
-/// The control register of Access Control Services, of a device that has it.
+/// The control register of Access Control Services, if the device has it.
 fn control(config: &File) -> Option<u16> {
     let mut at = EXTENDED;
     for _ in 0..MAX_CAPABILITIES {
@@ -106,7 +105,7 @@ fn control(config: &File) -> Option<u16> {
             return Some(u16::from_le_bytes(bits));
         }
         at = u64::from(header >> 20) & !3;
-        // Of a device that does not answer, all bits are set.
+        // A device that does not answer returns all ones.
         if !(EXTENDED..END).contains(&at) || header == u32::MAX {
             return None;
         }
@@ -161,7 +160,7 @@ mod tests {
             write(&format!("sys/bus/pci/devices/{address}/config"), config);
         };
         device("0000:00:01.0", "0x060400\n", &registers(0));
-        // As a user without rights reads it, and of a device that is gone.
+        // The registers as an unprivileged user reads them, and those of a device that is gone.
         device("0000:00:02.0", "0x060400\n", &registers(0x1d)[..64]);
         device("0000:00:03.0", "0x060400\n", &[0xff; END as usize]);
         device("0000:1b:00.0", "0x030200\n", &registers(0x1d));

@@ -1,8 +1,8 @@
-//! Which libraries a training process has loaded, and their versions: by the names of the files
-//! that it has mapped, and where those carry none, by what the package manager wrote beside them.
+//! Finds the libraries of a training process and their versions: from the names of its mapped
+//! files, or else from the metadata of the package manager beside them.
 //!
-//! The list of mappings is read once for a process, or a few times until it has loaded what is
-//! looked for: reading it holds a lock that the process needs to map memory.
+//! The list of mappings is read once for a process, or a few times until the wanted libraries are
+//! loaded, because reading it holds a lock that the process needs to map memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,12 +12,12 @@ use super::value::{Settings, shown};
 use crate::processes;
 use crate::roots::{self, Roots};
 
-/// A library that is looked for.
+/// A library whose version is compared.
 struct Library {
     key: &'static str,
-    /// Before `.so` in the name of its file.
+    /// The part of the file's name before `.so`.
     file: &'static str,
-    /// Packages of Python that bring it; those of NVIDIA end in the version of CUDA.
+    /// Python packages that contain it; those of NVIDIA end in the version of CUDA.
     packages: &'static [&'static str],
 }
 
@@ -40,11 +40,11 @@ static LIBRARIES: &[Library] = &[
     library("ucx", "libucp", &[]),
 ];
 
-/// Packages of one environment of Python.
+/// The most packages of one Python environment.
 const MAX_PACKAGES: usize = 8192;
 const MAX_VERSION_CHARS: usize = 40;
 
-/// Versions by key; `None` when the mappings may not be read.
+/// Versions by key; `None` if the mappings may not be read.
 pub(super) fn versions(roots: &Roots, pid: u32) -> Option<Settings> {
     let maps = processes::maps(roots, pid).ok()?;
     let maps = String::from_utf8_lossy(&maps);
@@ -55,7 +55,7 @@ pub(super) fn versions(roots: &Roots, pid: u32) -> Option<Settings> {
             continue;
         };
         let version = match version {
-            // A symbolic link of one or two digits only gives what the library is compatible with.
+            // A symbolic link with one or two numbers only gives the compatible version.
             version if version.split('.').count() > 2 => version.to_owned(),
             short => library
                 .packaged(roots, pid, path, &mut sites)
@@ -67,7 +67,7 @@ pub(super) fn versions(roots: &Roots, pid: u32) -> Option<Settings> {
     Some(found.into_iter().map(|(key, versions)| (key.to_owned(), text(versions))).collect())
 }
 
-/// Files with `.so` in their name, each once.
+/// Mapped files with `.so` in their name, each once.
 fn mapped(maps: &str) -> BTreeSet<&Path> {
     let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
     let paths = paths.map(|path| path.strip_suffix(" (deleted)").unwrap_or(path));
@@ -75,7 +75,7 @@ fn mapped(maps: &str) -> BTreeSet<&Path> {
 }
 
 impl Library {
-    /// What follows `.so.` in the name of the file; empty when nothing does.
+    /// The part of the file's name after `.so.`; empty if there is none.
     fn version_in<'a>(&self, path: &'a Path) -> Option<&'a str> {
         let rest = path.file_name()?.to_str()?.strip_prefix(self.file)?.strip_prefix(".so")?;
         let version = rest.strip_prefix('.').unwrap_or(rest);
@@ -83,7 +83,7 @@ impl Library {
         (plain && version.len() <= MAX_VERSION_CHARS).then_some(version)
     }
 
-    /// The version of the package that the file came in.
+    /// The version of the package that contains the file.
     fn packaged(
         &self,
         roots: &Roots,
@@ -106,14 +106,14 @@ impl Library {
     }
 }
 
-/// Packages with their versions, as `torch-2.5.1+cu124`.
+/// The packages with their versions, as `torch-2.5.1+cu124`.
 fn packages(roots: &Roots, pid: u32, site: &Path) -> Vec<String> {
     let names = roots::list(&processes::seen_from_here(roots, pid, site)).unwrap_or_default();
     let names = names.into_iter().take(MAX_PACKAGES);
     names.filter_map(|name| Some(name.strip_suffix(".dist-info")?.to_owned())).collect()
 }
 
-/// A file that carries no version is distinguished from others by its size.
+/// The version with the file's size, which distinguishes files without a version.
 fn size(roots: &Roots, pid: u32, path: &Path, version: &str) -> String {
     let file = fs::metadata(processes::seen_from_here(roots, pid, path));
     match (file, version) {
@@ -139,7 +139,7 @@ mod tests {
     struct Process(tempfile::TempDir);
 
     impl Process {
-        /// Whose mappings are these files under a directory of its own.
+        /// A process whose mappings are these files under a directory of its own.
         fn new(files: &[&str]) -> (Self, Roots) {
             let dir = tempfile::tempdir().unwrap();
             let mut maps =

@@ -1,13 +1,13 @@
-//! How the node itself is set up: driver, firmware, kernel and its settings. Files alone; nothing
-//! is run and no device is opened.
+//! The setup of the node itself: driver, firmware, kernel and its settings. Only files are read; no
+//! program is run and no device is opened.
 
 use super::firmware;
 use super::value::{Settings, hash, kinds, shown};
 use crate::gpus::{driver_version, inventory};
 use crate::roots::{self, Roots};
 
-/// Settings of the kernel that make a difference to training: memory, sockets, routing between
-/// rails. None that the kernel derives from the size of the node's memory.
+/// Kernel settings that affect training: memory, sockets, routing between rails. None of them is
+/// derived from the size of the node's memory.
 const SYSCTLS: &[&str] = &[
     "fs.nr_open",
     "kernel.numa_balancing",
@@ -39,7 +39,7 @@ const SYSCTLS: &[&str] = &[
     "vm.zone_reclaim_mode",
 ];
 
-/// Options of the kernel's command line; others name disks and consoles.
+/// Options of the kernel's command line that are compared; others name disks and consoles.
 const CMDLINE: &[&str] = &[
     "amd_iommu",
     "default_hugepagesz",
@@ -59,7 +59,7 @@ const CMDLINE: &[&str] = &[
     "transparent_hugepage",
 ];
 
-/// Modules whose version is that of a driver of its own, not the kernel's: OFED, EFA, GPUDirect.
+/// Modules with a driver version of their own, not the kernel's: OFED, EFA, GPUDirect.
 const MODULES: &[(&str, &str)] = &[
     ("mlx5_core", "ofed"),
     ("efa", "efa_driver"),
@@ -117,7 +117,8 @@ fn flavour(roots: &Roots) -> Option<String> {
     Some(if banner.contains("Open Kernel Module") { "open" } else { "proprietary" }.to_owned())
 }
 
-/// Boards with their firmware: names of devices differ from node to node.
+/// The boards with their firmware. Names of devices are left out, because they differ between
+/// nodes.
 fn rdma_firmware(roots: &Roots) -> Option<String> {
     let dir = roots.sys("class/infiniband");
     let names = roots::list(&dir).unwrap_or_default();
@@ -134,7 +135,7 @@ fn cpu_model(roots: &Roots) -> Option<String> {
     Some(line.trim_start().trim_start_matches(':').trim().to_owned())
 }
 
-/// All that are in use; one name where the processors agree.
+/// All governors in use; a single name if the processors agree.
 fn governors(roots: &Roots) -> Option<String> {
     let dir = roots.sys("devices/system/cpu/cpufreq");
     let policies = roots::list(&dir).unwrap_or_default().into_iter().filter(|p| p.starts_with("policy"));
@@ -143,13 +144,13 @@ fn governors(roots: &Roots) -> Option<String> {
     (!found.is_empty()).then(|| found.into_iter().collect::<Vec<_>>().join(" "))
 }
 
-/// `always [madvise] never`: what is in brackets.
+/// The choice in brackets, as in `always [madvise] never`.
 fn chosen(text: &str) -> String {
     let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     bracketed.map_or(text, |(chosen, _)| chosen).to_owned()
 }
 
-/// All values of an option, which may come more than once.
+/// All values of an option, which may occur more than once.
 fn option(cmdline: &str, name: &str) -> Option<String> {
     let values = cmdline.split_whitespace().filter_map(|word| match word.split_once('=') {
         Some((key, value)) if key == name => Some(value),

@@ -1,8 +1,8 @@
-//! How a run is set up on this node: libraries, variables of the environment, the script and the
+//! The setup of a run on this node: libraries, environment variables, and the script and
 //! configuration files that its processes were started with.
 //!
 //! The ranks of this node may differ. A file that differs is left out. A variable that differs is
-//! published as such, because another node that has only one of those ranks does not see it.
+//! published as different, because another node with only one of those ranks cannot see it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::value::{Settings, is_secret, is_secret_value, shown};
 use crate::processes;
 use crate::roots::Roots;
 
-/// Variables that change how training runs begin with one of these.
+/// Prefixes of variables that affect training.
 const PREFIXES: &[&str] = &[
     "NCCL_",
     "RCCL_",
@@ -35,11 +35,11 @@ const PREFIXES: &[&str] = &[
     "XLA_",
     "MLX5_",
 ];
-/// Variables that are kept by their whole name.
+/// Further variables, by their full names.
 const NAMES: &[&str] =
     &["OMP_NUM_THREADS", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONHASHSEED", "MALLOC_ARENA_MAX"];
-/// Variables that by their purpose belong to a rank, a node or a job: what it is given, the address
-/// that it listens at, and where it writes.
+/// Variables that belong to a rank, a node or a job: its devices, the address that it listens at,
+/// and the place that it writes to.
 const OF_A_RANK: &[&str] = &[
     "CUDA_CACHE_PATH",
     "CUDA_COREDUMP_FILE",
@@ -61,14 +61,14 @@ const OF_A_RANK: &[&str] = &[
     "UCX_PROFILE_FILE",
     "UCX_STATS_DEST",
 ];
-/// Which GPUs of its node a process is given. Numbers are published; a UUID is a device's name.
+/// The GPUs that a process is given. Their number is published, because UUIDs differ between nodes.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
-/// Of a process that is given all that there are.
+/// The value for a process that is given all GPUs.
 const ALL_VISIBLE: &str = "all";
 const OPEN_MPI: &str = "OMPI_MCA_";
-/// Frameworks and variables of Open MPI's runtime: they give its processes their identity and the
-/// address of the daemon on their node, and those of its first node were started in another way.
-/// Those of them that a person sets change how a job starts, not how it trains.
+/// Frameworks and variables of Open MPI's runtime. They give processes their identity and the
+/// address of the daemon on their node, and the first node's processes were started differently.
+/// The variables that a person sets change how a job starts, not how it trains.
 const OPEN_MPI_RUNTIME: &[&str] = &[
     "app_num",
     "cpu_type",
@@ -105,10 +105,10 @@ const OPEN_MPI_RUNTIME: &[&str] = &[
     "tmpdir_base",
     "universe",
 ];
-/// Kubernetes sets these in a pod for each service that existed when it started:
-/// `NCCL_TEST_SERVICE_HOST` for a service with the name nccl-test.
+/// Suffixes of variables that Kubernetes sets in a pod for each existing service, such as
+/// `NCCL_TEST_SERVICE_HOST` for the service nccl-test.
 const OF_A_SERVICE: &[&str] = &["_SERVICE_HOST", "_SERVICE_PORT", "_PORT"];
-/// Options whose value is a file of configuration.
+/// Options whose value is a configuration file.
 const OPTIONS: &[&str] = &[
     "--config",
     "--config-file",
@@ -126,26 +126,26 @@ const OPTIONS: &[&str] = &[
     "--model_config",
     "--training-config",
 ];
-/// What such a file ends in, wherever it stands on the command line.
+/// Extensions of configuration files, anywhere on the command line.
 const ENDINGS: &[&str] = &["yaml", "yml", "toml", "json", "gin", "ini", "cfg"];
 
 const MAX_VARIABLES: usize = 256;
 const MAX_ARGUMENTS: usize = 4096;
 const MAX_FILES: usize = 8;
 
-/// What one process was started with.
+/// The start of one process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Started {
     pub(super) variables: BTreeMap<String, String>,
-    /// Variables that were left out because they may be secrets.
+    /// The number of variables that were left out as possible secrets.
     pub(super) secret: usize,
-    /// How many GPUs it is given.
+    /// The number of GPUs that it is given.
     visible_gpus: String,
     files: Vec<Named>,
 }
 
 impl Started {
-    /// `None` when the process may not be looked at, or is gone.
+    /// `None` if the process may not be inspected, or has exited.
     pub(super) fn read(roots: &Roots, pid: u32) -> Option<Self> {
         let environ = processes::environ(roots, pid).ok()?;
         let mut found = Self::from_environ(&environ);
@@ -177,7 +177,7 @@ impl Started {
     }
 }
 
-/// The settings that all processes of a run on this node share.
+/// The settings of all processes of a run on this node.
 pub(super) fn settings(processes: &[&Started], more: &[PathBuf]) -> Settings {
     let mut found = Settings::new();
     let Some((first, others)) = processes.split_first() else { return found };
@@ -197,7 +197,7 @@ pub(super) fn settings(processes: &[&Started], more: &[PathBuf]) -> Settings {
     found
 }
 
-/// Files that the configuration names, as far as they are there.
+/// The configured files that exist.
 pub(super) fn files_of(paths: &[PathBuf]) -> Settings {
     let named = |path: &PathBuf| {
         let name = path.file_name()?.to_string_lossy().into_owned();
@@ -212,8 +212,8 @@ fn is_setting(name: &str) -> bool {
     plain && wanted && !OF_A_RANK.contains(&name) && !is_bookkeeping(name)
 }
 
-/// How many GPUs `CUDA_VISIBLE_DEVICES` gives: those before the first that is none (CUDA C++
-/// Programming Guide, "CUDA Environment Variables").
+/// The number of GPUs in `CUDA_VISIBLE_DEVICES`, up to the first invalid one (CUDA C++ Programming
+/// Guide, "CUDA Environment Variables").
 fn visible(value: &str) -> usize {
     value.split(',').map(str::trim).take_while(|gpu| !gpu.is_empty() && !gpu.starts_with('-')).count()
 }
@@ -222,7 +222,7 @@ fn is_list_of_numbers(value: &str) -> bool {
     value.bytes().all(|b| b.is_ascii_digit() || matches!(b, b',' | b' ' | b'-'))
 }
 
-/// Whether a launcher sets the variable for its processes, rather than a person.
+/// Whether a launcher, rather than a person, sets the variable for its processes.
 fn is_bookkeeping(name: &str) -> bool {
     let of =
         |part: &str, rest: &str| rest.strip_prefix(part).is_some_and(|r| r.is_empty() || r.starts_with('_'));
@@ -235,7 +235,7 @@ fn is_bookkeeping(name: &str) -> bool {
     name.strip_prefix(OPEN_MPI).map_or(of_service, of_runtime)
 }
 
-/// Arguments that name a script or a file of configuration, in their order, each once.
+/// Arguments that name a script or a configuration file, in order and without repetition.
 fn files(cmdline: &[u8]) -> Vec<String> {
     let arguments: Vec<&str> =
         cmdline.split(|b| *b == 0).take(MAX_ARGUMENTS).filter_map(|a| core::str::from_utf8(a).ok()).collect();
@@ -312,7 +312,7 @@ mod tests {
             assert_eq!(value(&found, "env.CUDA_VISIBLE_DEVICES").as_deref(), shown, "{list}");
         }
         assert_eq!(value(&of("HOME=/root"), "visible_gpus").as_deref(), Some("all"));
-        // A rank each.
+        // One rank for each GPU.
         let ranks =
             ["0", "1"].map(|gpu| Started::from_environ(format!("CUDA_VISIBLE_DEVICES={gpu}").as_bytes()));
         let found = settings(&[&ranks[0], &ranks[1]], &[]);
@@ -322,8 +322,8 @@ mod tests {
 
     #[test]
     fn what_launchers_keep_by_variables_is_no_setting() {
-        // By Open MPI 1 to 5 with ORTE, PRRTE and Slurm, by torchrun, MPICH, MVAPICH and Slurm, and
-        // by Kubernetes.
+        // Variables of Open MPI 1 to 5 with ORTE, PRRTE and Slurm, of torchrun, MPICH, MVAPICH and
+        // Slurm, and of Kubernetes.
         let kept = "OMPI_MCA_orte_local_daemon_uri OMPI_MCA_orte_hnp_uri OMPI_MCA_orte_ess_node_rank OMPI_MCA_orte_ess_num_procs \
             OMPI_MCA_orte_ess_vpid OMPI_MCA_orte_top_session_dir OMPI_MCA_orte_jobfam_session_dir OMPI_MCA_orte_tmpdir_base \
             OMPI_MCA_orte_precondition_transports OMPI_MCA_orte_bound_at_launch OMPI_MCA_orte_app_num OMPI_MCA_orte_launch \

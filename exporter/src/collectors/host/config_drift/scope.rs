@@ -1,5 +1,5 @@
-//! What is known of one setup, the node's or a run's, and when it is published: when it is new,
-//! when it changes, and again every ten minutes.
+//! The setup of the node or of one run. It is published when it is new or changes, and every ten
+//! minutes.
 
 use std::time::{Duration, Instant};
 
@@ -13,23 +13,23 @@ use crate::origin::Origin;
 use crate::samples::Samples;
 
 const AGAIN: Duration = Duration::from_mins(10);
-/// Settings in one event; it has room for a few words beside them.
+/// The most settings in one event, which also has a few other fields.
 const KEYS_AN_EVENT: usize = 28;
-/// Changes that are named in words.
+/// The most changes that the text names.
 const NAMED: usize = 3;
 
 #[derive(Debug, Default)]
 pub(super) struct Scope {
     settings: Settings,
     fingerprint: String,
-    /// What changed since it was last published, in words.
+    /// The changes since it was last published, as text.
     changed: Vec<String>,
     news: bool,
     last_published: Option<Instant>,
 }
 
 impl Scope {
-    /// The settings that an earlier process of this exporter saved.
+    /// The state with the settings that an earlier process of this exporter saved.
     pub(super) fn remembered(settings: Settings) -> Self {
         let fingerprint = fingerprint(&settings);
         Self { settings, fingerprint, ..Self::default() }
@@ -39,8 +39,8 @@ impl Scope {
         &self.settings
     }
 
-    /// Takes what was read; whether anything that was known is different now. What is known only
-    /// now is no change.
+    /// Sets the settings. Returns whether a known one is different or missing; a new one is no
+    /// change.
     pub(super) fn take(&mut self, settings: Settings) -> bool {
         if settings == self.settings {
             return false;
@@ -59,8 +59,8 @@ impl Scope {
         differs
     }
 
-    /// Publishes the settings if that is due. Returns whether it did, and they were news. The
-    /// settings of a run are published with one of its ranks on this node.
+    /// Publishes the settings if that is due. Returns whether it did, and they were news. Those of
+    /// a run are published with one of its ranks on this node.
     pub(super) fn report(&mut self, cx: &Context<'_>, now: Instant, run: Option<(&str, u32)>) -> bool {
         let due = self.last_published.is_none_or(|at| now.saturating_duration_since(at) >= AGAIN);
         if !self.news && !due || self.settings.is_empty() {

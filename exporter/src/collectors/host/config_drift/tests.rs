@@ -1,4 +1,4 @@
-//! Nodes and runs as trees of files.
+//! Tests with nodes and runs as directory trees.
 
 use std::path::Path;
 
@@ -185,7 +185,7 @@ fn a_run_by_its_environment_libraries_and_files() {
     );
 }
 
-/// `import torch` loads NCCL; what it talks through comes with the first communicator.
+/// `import torch` loads NCCL. The plugins for its transport are loaded with the first communicator.
 #[test]
 fn libraries_that_are_loaded_later() {
     let node = Node::new();
@@ -202,7 +202,7 @@ fn libraries_that_are_loaded_later() {
     let later = line("lib/libnccl.so.2.21.5") + &line("lib/libibverbs.so.1.14.50.0");
     node.write("proc/11/maps", &later);
     assert_eq!(versions(&mut libraries, 11, LIBRARIES_AGAIN), ["libibverbs", "nccl"]);
-    // A process that has just begun maps fewer libraries than the one before it, for now.
+    // A process that has just started maps fewer libraries than its predecessor.
     node.trainer(12, "r", &[], &["python3"]);
     node.write("proc/12/maps", "");
     assert_eq!(versions(&mut libraries, 12, LIBRARIES_AGAIN * 2), ["libibverbs", "nccl"]);

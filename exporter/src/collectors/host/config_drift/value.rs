@@ -1,20 +1,19 @@
-//! What a setting looks like outside: short and plain as it is, everything else as the beginning of
-//! its hash.
+//! The published form of a setting: short and plain values unchanged, and the beginning of a hash
+//! for all others.
 //!
 //! Two nodes are compared by it, and a person reads it; neither needs the contents of a file or a
-//! list of paths. What may be a secret never gets here at all: see [`is_secret`] and
-//! [`is_secret_value`].
+//! list of paths. Possible secrets are filtered before: see [`is_secret`] and [`is_secret_value`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest as _, Sha256};
 
-/// Longest value that is shown as it is.
+/// The most characters of a value that is published unchanged.
 const MAX_CHARS: usize = 64;
-/// Twelve hex digits: enough to distinguish any two, short enough to read aloud.
+/// Twelve hex digits, which distinguish any two values and can be read aloud.
 const HASH_BYTES: usize = 6;
 
-/// Words that make a name that of a secret, in whatever it is part of.
+/// Substrings that mark a name as that of a secret.
 const SECRET: &[&str] = &[
     "KEY",
     "TOKEN",
@@ -32,7 +31,7 @@ const SECRET: &[&str] = &[
     "BEARER",
     "DSN",
 ];
-/// Words that do so only as a whole word: `PATH` is no secret.
+/// Substrings that do so only as whole words: `PATH` is no secret.
 const SECRET_WORDS: &[&str] = &["PAT", "SAS", "PW"];
 /// Prefixes that mark tokens: of Hugging Face, GitHub, GitLab, Slack, OpenAI, Amazon, Google,
 /// NVIDIA, and JSON Web Tokens.
@@ -51,13 +50,13 @@ const TOKENS: &[&str] = &[
     "nvapi-",
     "eyJ",
 ];
-/// The shortest that a token is.
+/// The fewest characters of a token.
 const MIN_TOKEN: usize = 12;
-/// What comes before a secret within a value.
+/// Text before a secret within a value.
 const GIVEN: &[&str] =
     &["token=", "sig=", "signature=", "key=", "password=", "passwd=", "pwd=", "secret=", "auth="];
 
-/// Partitions of InfiniBand are called keys, and unlock nothing.
+/// InfiniBand calls partitions keys; they are no secrets.
 const NO_SECRET: &[&str] = &["NCCL_IB_PKEY", "UCX_IB_PKEY"];
 
 /// Settings by name; sorted, so that equal ones have equal fingerprints.
@@ -83,16 +82,16 @@ pub(super) fn fingerprint(settings: &Settings) -> String {
     hex::encode(&all.finalize()[..HASH_BYTES])
 }
 
-/// Whether a variable of this name may hold a secret; rather one too many.
+/// Whether a variable of this name may hold a secret. In doubt it does.
 pub(super) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     let has_word = name.split('_').any(|word| SECRET_WORDS.contains(&word));
     (has_word || SECRET.iter().any(|word| name.contains(word))) && !NO_SECRET.contains(&name.as_str())
 }
 
-/// Whether a value may hold a secret, whatever its name is: an address with a password or a query,
-/// or what looks like a token. Then not even its hash is published: a short password is found by
-/// trying.
+/// Whether a value may hold a secret under any name: an address with a password or a query, or what
+/// looks like a token. Then not even its hash is published, because a short password can be guessed
+/// from it.
 pub(super) fn is_secret_value(value: &str) -> bool {
     let of_somebody = value.split_once(':').is_some_and(|(_, rest)| rest.contains('@'));
     let asks = value.split_once("://").is_some_and(|(_, rest)| rest.contains('?'));
@@ -102,8 +101,8 @@ pub(super) fn is_secret_value(value: &str) -> bool {
     of_somebody || asks || GIVEN.iter().any(|given| lower.contains(given)) || words.any(is_token)
 }
 
-/// `a, b`: how devices are set up, not how many: one that is gone leaves nothing else set up
-/// otherwise.
+/// The distinct kinds of devices, as `a, b`. Their numbers are left out, so that one missing device
+/// does not change the setting.
 pub(super) fn kinds(words: impl IntoIterator<Item = String>) -> Option<String> {
     let kinds: BTreeSet<String> = words.into_iter().filter(|w| !w.is_empty()).collect();
     (!kinds.is_empty()).then(|| kinds.into_iter().collect::<Vec<_>>().join(", "))

@@ -1,22 +1,22 @@
-//! Errors of devices from PCIe advanced error reporting: one file for each severity, with a line
-//! for each kind of error.
+//! Reads the errors of PCIe advanced error reporting: one file for each severity, with a line for
+//! each kind of error.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::roots;
 
-/// Kinds of errors of one severity; the registers have 32 bits.
+/// The most kinds of errors of one severity; the registers have 32 bits.
 const MAX_KINDS: usize = 64;
 const MAX_NAME: usize = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Severity {
-    /// The link repeated what was lost.
+    /// The link repeated the lost data.
     Correctable,
-    /// Something was lost; the link goes on.
+    /// Data was lost, and the link continues.
     Nonfatal,
-    /// The link is not reliable any more.
+    /// The link is no longer reliable.
     Fatal,
 }
 
@@ -39,13 +39,13 @@ pub(super) struct Aer {
 }
 
 impl Aer {
-    /// `None` of a device without error reporting.
+    /// `None` for a device without error reporting.
     pub(super) fn read(dir: &Path, severity: Severity) -> Option<Self> {
         Self::parse(&roots::read(&dir.join(format!("aer_dev_{}", severity.as_str())))?)
     }
 
-    /// Lines `RxErr 0`, the last of which is `TOTAL_ERR_COR 0`; kernels that do not add up have
-    /// none.
+    /// Parses lines such as `RxErr 0`. The last line is the total, such as `TOTAL_ERR_COR 0`; older
+    /// kernels have none.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (mut kinds, mut total) = (BTreeMap::new(), None);
         for line in text.lines().take(MAX_KINDS) {

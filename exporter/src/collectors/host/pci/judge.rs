@@ -1,7 +1,7 @@
-//! Which PCIe links are worse than they should be.
+//! Decides which PCIe links are degraded.
 //!
-//! A link should be as wide and as fast as the weaker of its two ends can be: a x16 card in a x8
-//! slot is as its builder meant it.
+//! A link should be as wide and as fast as the weaker of its two ends: a x16 card in a x8 slot is
+//! as intended.
 //!
 //! * Width: fewer lanes than that are a fault, of any device at any time. No device gives up lanes
 //!   to save power and gets them back.
@@ -9,7 +9,7 @@
 //!   fault only while that GPU is at work. Cards, disks and the links between switches do not lower
 //!   it; a slow one is a fault when it lasts.
 //!
-//! Corrected errors are published when there are many a second: the link is then mostly repeating
+//! Corrected errors are published if there are many a second, because the link then mostly repeats
 //! itself. Uncorrected ones are published when they happen.
 
 use std::collections::BTreeMap;
@@ -24,15 +24,16 @@ use crate::link::rates::{self, Limit, Rates};
 use crate::link::{Change, Level, Medium, Standing, State, Subject};
 use crate::origin::Origin;
 
-/// A link trains for a moment when it comes up, and a GPU takes a moment to speed up.
+/// Seconds that a fault must last: links train when they come up, and GPUs take a moment to speed
+/// up.
 const LASTING_SECONDS: f64 = 60.0;
-/// Uncorrected errors of one device are published this often at most, with their number.
+/// The least seconds between two events about uncorrected errors of one device.
 const PUBLISH_SECONDS: f64 = 600.0;
-/// Corrected errors a minute that a good link stays far below.
+/// Corrected errors a minute; a good link has far fewer.
 const CORRECTED_PER_MINUTE: u64 = 600;
 const CORRECTED: &str = "corrected errors";
 
-/// A device at one moment.
+/// One evaluation of a device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Look<'a> {
     pub(super) now: f64,
@@ -43,7 +44,7 @@ pub(super) struct Look<'a> {
 #[derive(Debug)]
 pub(super) struct Judge {
     limits: [Limit; 1],
-    /// By address.
+    /// The key is the address.
     devices: BTreeMap<String, Standings>,
 }
 
@@ -60,7 +61,7 @@ struct Standings {
 #[derive(Debug, Default)]
 struct Uncorrected {
     last: Option<u64>,
-    /// Not published yet.
+    /// Errors that were not published yet.
     new: u64,
     published_at: Option<f64>,
 }
@@ -78,8 +79,8 @@ impl Judge {
         self.devices.retain(|address, _| keep(address));
     }
 
-    /// Whether the link is narrower and slower than it should be, each where both ends report it.
-    /// `at_work` is asked of a GPU whose link is slow.
+    /// Whether the link is too narrow and too slow; `None` if an end does not report it. `at_work`
+    /// is called only for a GPU whose link is slow.
     pub(super) fn link(
         &mut self,
         look: Look<'_>,
@@ -138,7 +139,7 @@ impl Judge {
     }
 }
 
-/// What the weaker of two ends can do. An end that does not report it does not count.
+/// The capability of the weaker end. An end that does not report it does not count.
 fn weaker<T: PartialOrd>(device: Option<T>, upstream: Option<T>) -> Option<T> {
     match (device, upstream) {
         (Some(a), Some(b)) => Some(if b < a { b } else { a }),

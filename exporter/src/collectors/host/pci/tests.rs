@@ -24,7 +24,7 @@ struct Node {
 }
 
 impl Node {
-    /// A GPU and a card of two ports behind a switch, and the graphics of a management board.
+    /// A GPU and a card with two ports behind a switch, and the graphics of a management board.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let roots =
@@ -62,7 +62,7 @@ impl Node {
         symlink(format!("../../../devices/{path}"), devices.join(address)).unwrap();
     }
 
-    /// A second GPU, beside that of the switch.
+    /// Adds a second GPU beside the switch.
     fn add_second_gpu(&self) {
         self.add(SECOND_PORT, "0x060400", "0x1000");
         self.add(SECOND_GPU, "0x030200", "0x10de");
@@ -80,7 +80,7 @@ impl Node {
         (out, self.bench.published())
     }
 
-    /// What a pass publishes, as `0000:18:00.0 degraded 0 error`.
+    /// The events of a pass, such as `0000:18:00.0 degraded 0 error`.
     fn published(&mut self, now: f64) -> Vec<String> {
         let events = self.look(now).1;
         let short = |e: &Event| {
@@ -91,7 +91,7 @@ impl Node {
         events.iter().filter(|e| e.run.is_none()).map(short).collect()
     }
 
-    /// A process of this node trains on the first GPU, which is the second by its device file.
+    /// Adds a process that trains on the first GPU, which is the second by its device file.
     fn train(&self) {
         for (address, minor) in [("0000:18:00.0", 1), ("0000:1a:00.0", 0)] {
             let dir = self.dir.path().join("proc/driver/nvidia/gpus").join(address);

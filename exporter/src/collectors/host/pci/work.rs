@@ -1,9 +1,9 @@
-//! Which GPUs are at work, and so have no reason to slow their links down.
+//! Determines which GPUs are at work, so that their links should be fast.
 //!
-//! A job may have part of the node only, and a process opens every GPU that it may see, whether it
-//! uses it or not: so the utilization from NVML decides. Without one, because the GPU is
-//! partitioned or NVML is not open, a GPU is at work when a training process has it open. A GPU
-//! whose users may not be inspected counts as idle: nothing shows that its link should be fast.
+//! A job may use only part of the node, and a process opens every visible GPU, used or not. So
+//! NVML's utilization decides. Without it, because the GPU is partitioned or NVML is not open, a
+//! GPU is at work if a training process has it open. A GPU whose users may not be inspected counts
+//! as idle: nothing shows that its link should be fast.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,16 +15,16 @@ use crate::gpus;
 use crate::nvml::Session;
 use crate::processes;
 
-/// A GPU that is busy for less than this share of the time is not at work.
+/// The utilization in percent from which a GPU is at work.
 const BUSY_PERCENT: u32 = 10;
 const NVML_WAIT: Duration = Duration::from_secs(2);
-/// How long the list of open GPUs of the same processes is reused: making it costs a call for each
-/// of their files.
+/// Seconds for which the list of GPUs that the same processes have open is reused: it takes a call
+/// for each of their files.
 const OPEN_SECONDS: f64 = 60.0;
-/// Training processes whose open files are looked at.
+/// The most training processes whose open files are inspected.
 const MAX_PROCESSES: usize = 64;
 
-/// Whether a GPU is busy, by address on the bus, as far as it is known.
+/// Whether each GPU is busy, by PCI address, as far as it is known.
 pub(super) type Busy = BTreeMap<String, bool>;
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(super) struct Work {
     open: Option<Open>,
 }
 
-/// GPUs that training processes had open.
+/// The GPUs that training processes had open.
 #[derive(Debug)]
 struct Open {
     at: f64,
@@ -49,12 +49,13 @@ impl Default for Work {
 }
 
 impl Work {
-    /// Another pass: what was busy may not be any more.
+    /// Forgets the utilization at the start of a pass.
     pub(super) fn forget(&mut self) {
         self.busy = None;
     }
 
-    /// Asked only of GPUs whose link is slow: mostly there is none.
+    /// Whether a GPU is at work. It is called only for GPUs with a slow link, of which there are
+    /// few.
     pub(super) fn is_at_work(&mut self, now: f64, cx: &Context<'_>, pci: &str) -> bool {
         let busy = self.busy.get_or_insert_with(|| (self.ask)(cx));
         if let Some(busy) = busy.get(pci) {
@@ -84,7 +85,7 @@ fn gpus_open(cx: &Context<'_>, processes: &BTreeSet<u32>) -> BTreeSet<String> {
 
 fn ask_nvml(cx: &Context<'_>) -> Busy {
     let busy = |session: &mut Session| {
-        // NVML is not opened for this: the configuration may forbid it.
+        // This does not open NVML, because the configuration may forbid it.
         let live = session.is_open().then(|| session.live().ok()).flatten()?;
         let of_gpu = |gpu: &mut crate::nvml::Gpu| {
             let (busy, _) = gpu.ask("utilization", 0, Device::utilization)?;

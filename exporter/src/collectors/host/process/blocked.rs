@@ -1,8 +1,8 @@
-//! Threads of training processes that wait in the kernel and do not come back: a disk, a network
-//! file system, a driver.
+//! Detects threads of training processes that wait in the kernel without end: for a disk, a network
+//! file system or a driver.
 //!
-//! A thread that is found waiting again and again may only be busy with I/O. One that was never
-//! scheduled in between has not moved, and only such a thread is reported.
+//! A thread that is often found waiting may only be busy with I/O. Only a thread that was never
+//! scheduled in between is reported.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,29 +20,30 @@ use crate::samples::Samples;
 use crate::training::TrainingProcess;
 
 const CONDITION: NodeCondition = NodeCondition::ProcessBlocked;
-/// Threads of one process that are looked at.
+/// The most threads of one process that are inspected.
 const MAX_THREADS: usize = 1024;
-/// How often, at most: a process has hundreds.
+/// The interval between inspections, because a process has hundreds of threads.
 const EVERY: Duration = Duration::from_secs(30);
-/// Names of kernel functions are shorter.
+/// The most bytes of the name of a kernel function.
 const MAX_WCHAN: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Blocked {
     after: Duration,
     looked: Option<Instant>,
-    /// By process and thread.
+    /// The key is process and thread.
     waiting: BTreeMap<(u32, u32), Waiting>,
-    /// Of each rank, at the last look.
+    /// The number of waiting threads of each rank at the last inspection.
     counts: BTreeMap<(String, String), u64>,
     conditions: Conditions,
 }
 
-/// A thread that waited at the last look.
+/// A thread that waited at the last inspection.
 #[derive(Debug, Clone)]
 struct Waiting {
     since: Instant,
-    /// The same thread, and it was not scheduled since.
+    /// Start time and context switches: if equal, it is the same thread and was not scheduled
+    /// since.
     started: u64,
     switches: u64,
     command: String,
@@ -105,7 +106,7 @@ impl Blocked {
         }
     }
 
-    /// Reports a process by the thread that has waited longest.
+    /// Reports a process with the thread that has waited longest.
     fn report(&mut self, cx: &Context<'_>, process: &TrainingProcess, now: Instant) {
         let of_it = self.waiting.range((process.pid, 0)..=(process.pid, u32::MAX));
         let longest = of_it.min_by_key(|(_, w)| w.since).filter(|(_, w)| now - w.since >= self.after);
@@ -148,7 +149,7 @@ fn event(pid: u32, text: String) -> Event {
     event
 }
 
-/// Where the kernel waits for the child of a `vfork`, by its version.
+/// The kernel functions that wait for the child of a `vfork`, by kernel version.
 const FORKS: [&str; 4] = ["kernel_clone", "wait_for_vfork_done", "_do_fork", "do_fork"];
 
 fn thread_waiting(cx: &Context<'_>, pid: u32, thread: u32, now: Instant) -> Option<Waiting> {
@@ -157,9 +158,9 @@ fn thread_waiting(cx: &Context<'_>, pid: u32, thread: u32, now: Instant) -> Opti
     let status = roots::read(&dir.join("status")).unwrap_or_default();
     let switches = ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"];
     let switches = switches.iter().filter_map(|key| line_number(&status, key)).sum::<f64>();
-    // Without the right to see it, it is 0.
+    // Without the right to read it, it is 0.
     let wchan = roots::read(&dir.join("wchan")).filter(|w| w != "0").unwrap_or_default();
-    // The parent of a `vfork` waits as long as its child likes, and can be killed.
+    // The parent of a `vfork` waits as long as its child runs, and can be killed.
     if FORKS.contains(&wchan.as_str()) {
         return None;
     }

@@ -1,9 +1,9 @@
-//! What the control groups of training processes do to them: CPU that a limit withholds, memory
-//! that runs out, kills, pressure.
+//! The effects of control groups on training processes: CPU throttling, memory limits, kills,
+//! pressure.
 //!
-//! A limit usually sits some levels above the process, at the pod or the job. So each resource is
-//! read of the nearest group upwards that limits it; where none does, memory is read of the
-//! process' own. Both versions of cgroups, and the hybrid of them.
+//! A limit is usually set some levels above the process, at the pod or the job. So each resource is
+//! read from the nearest ancestor group that limits it; without one, memory is read from the
+//! process's own group. Both versions of cgroups and their hybrid are supported.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -72,16 +72,16 @@ pub(super) static PRESSURE: Family = Family::counter(
 );
 
 const CONDITION: NodeCondition = NodeCondition::CgroupThrottled;
-/// Groups that are read in one pass.
+/// The most groups that are read in one pass.
 const MAX_GROUPS: usize = 64;
-/// Levels upwards in which a limit is looked for.
+/// The most levels upwards that are searched for a limit.
 const MAX_LEVELS: usize = 16;
 /// Version 1 writes a value above this one if there is no limit.
 const NO_LIMIT: u64 = 1 << 60;
-/// The part of periods that is much when it is held back, and the part that is little again.
+/// Shares of throttled periods: throttling is reported from the first, and over below the second.
 const MUCH: f64 = 0.25;
 const LITTLE: f64 = 0.1;
-/// How long it must be much.
+/// How long it must last to be reported.
 const GRACE: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Default)]
@@ -90,11 +90,11 @@ pub(super) struct Cgroups {
     conditions: Conditions,
 }
 
-/// How the CPU limit of a group was at the last look.
+/// The CPU limit of a group at the last pass.
 #[derive(Debug, Clone, Copy)]
 struct Throttle {
     cpu: Cpu,
-    /// Since when it has held back much, and how much.
+    /// Since when it has throttled much, and the last share of throttled periods.
     since: Option<(Instant, f64)>,
 }
 
@@ -105,7 +105,7 @@ struct Cpu {
     seconds: f64,
 }
 
-/// A group of one resource: where its files are, and its path from the root of its hierarchy.
+/// A group of one resource: the directory of its files, and its path in its hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Group {
     dir: PathBuf,
@@ -188,7 +188,7 @@ fn event(path: &str, text: String) -> Event {
 }
 
 impl Throttle {
-    /// Since when much is held back, if it still is.
+    /// The new value of `since`; `None` if the group is not throttled much now.
     fn next(&self, cpu: &Cpu, now: Instant) -> Option<(Instant, f64)> {
         let periods = cpu.periods.checked_sub(self.cpu.periods).filter(|n| *n > 0)?;
         let throttled = cpu.throttled.checked_sub(self.cpu.throttled)?;
@@ -198,7 +198,8 @@ impl Throttle {
     }
 }
 
-/// The nearest group upwards that limits what the controller gives, or for memory the process' own.
+/// The nearest ancestor group that limits the controller's resource; for memory, else the own
+/// group.
 fn limiting(roots: &Roots, text: &str, controller: &str) -> Option<Group> {
     let own = of_controller(roots, text, controller)?;
     let limited = |group: &Group| match (controller, group.version) {
@@ -210,7 +211,7 @@ fn limiting(roots: &Roots, text: &str, controller: &str) -> Option<Group> {
     found.or_else(|| (controller == "memory").then_some(own))
 }
 
-/// `4:memory:/slurm/job_1` of version 1, `0::/slurm/job_1` of version 2.
+/// Parses `4:memory:/slurm/job_1` of version 1 and `0::/slurm/job_1` of version 2.
 fn of_controller(roots: &Roots, text: &str, controller: &str) -> Option<Group> {
     let base = roots.sys("fs/cgroup");
     let mut second = None;
@@ -219,7 +220,7 @@ fn of_controller(roots: &Roots, text: &str, controller: &str) -> Option<Group> {
         let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
             continue;
         };
-        // A path that leads out of what this process can see leads nowhere.
+        // A path that leads outside of this process's view cannot be read.
         if !Path::new(path).components().all(|c| matches!(c, Component::RootDir | Component::Normal(_))) {
             continue;
         }
@@ -298,12 +299,13 @@ impl Group {
     }
 }
 
-/// `nr_periods 17`
+/// The value of a line such as `nr_periods 17`.
 fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=1234`, in microseconds.
+/// The total in seconds of `some avg10=0.00 avg60=0.00 avg300=0.00 total=1234`, which is in
+/// microseconds.
 fn pressure(text: &str, of: &str) -> Option<f64> {
     let line = text.lines().find_map(|l| l.strip_prefix(of)?.strip_prefix(' '))?;
     let total = line.split(' ').find_map(|word| word.strip_prefix("total="))?;
@@ -390,7 +392,7 @@ mod tests {
             assert_eq!(out.get(family, labels), want, "{} {labels:?}", family.name);
         }
         assert_eq!(out.rows(&MEMORY).count(), 1, "once for all of its processes");
-        // Held back in 40 % of periods, for more than a minute.
+        // The group is throttled in 40 % of periods for more than a minute.
         let mut published = Vec::new();
         for second in [10, 40, 69, 70] {
             cpu(second * 4, 100 + second * 10);

@@ -1,5 +1,4 @@
-//! Families that are only known once a file contains them: read from its text, made from its
-//! series, kept for the life of the process.
+//! Families that are defined by the contents of files. They are kept for the life of the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -11,29 +10,29 @@ use crate::family::{Family, FamilyType, Shown};
 use crate::lock::Locked as _;
 use crate::samples::{Distribution, Samples, Value};
 
-/// Families that files may contain within one life of this process, over all time: each is kept,
-/// with every set of labels that it had.
+/// The most families that files may define during the life of the process. Each is kept for ever,
+/// once for every set of labels that it had.
 const MAX_FAMILIES: usize = 2048;
 const MAX_HELP: usize = 256;
 const ENDINGS: [&str; 5] = ["_total", "_bucket", "_sum", "_count", "_created"];
 
 type Labels = BTreeMap<String, String>;
 
-/// One family, as one file or all of them contain it.
+/// One family in one file or in all of them.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Block {
     pub(super) kind: FamilyType,
     pub(super) help: String,
-    /// What cannot be shown is `Err`, with the reason.
+    /// Each series; `Err` has the reason if it cannot be exported.
     pub(super) series: BTreeMap<Labels, Result<Value, &'static str>>,
 }
 
-/// Samples of one histogram before they are put together.
+/// The samples of one histogram before they are merged.
 #[derive(Debug, Default)]
 struct Parts {
     sum: Option<f64>,
     count: Option<f64>,
-    /// Upper bounds and what is below each.
+    /// Upper bounds and the cumulative count of each.
     buckets: Vec<(f64, f64)>,
 }
 
@@ -43,7 +42,7 @@ impl Block {
     }
 }
 
-/// Whether the names of a sample are such that a page can carry them.
+/// Checks that the names of a sample are valid in an exposition.
 pub(super) fn check(sample: &Sample<'_>) -> Result<(), String> {
     let plain = |name: &str, colon: bool| {
         let byte = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || colon && b == b':';
@@ -64,12 +63,12 @@ pub(super) fn check(sample: &Sample<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The name of a family without what its samples may end in.
+/// The name of a family without the suffixes of its samples.
 pub(super) fn bare(name: &str) -> &str {
     ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name)
 }
 
-/// Families of a page, by name.
+/// The families of an exposition by name.
 pub(super) fn blocks(text: &str) -> BTreeMap<String, Block> {
     let helps = helps(text);
     let mut blocks: BTreeMap<String, Block> = BTreeMap::new();
@@ -89,7 +88,8 @@ pub(super) fn blocks(text: &str) -> BTreeMap<String, Block> {
         let kind = match sample.kind {
             read::MetricType::Counter if sample.name.ends_with("_total") => FamilyType::Counter,
             read::MetricType::Gauge if !sample.name.ends_with("_total") => FamilyType::Gauge,
-            // A summary is as many numbers, and so is a counter that is not called one.
+            // A summary is exported as single numbers, and so is a counter without the suffix of
+            // one.
             _ => FamilyType::Unknown,
         };
         let value =
@@ -109,8 +109,7 @@ pub(super) fn blocks(text: &str) -> BTreeMap<String, Block> {
     blocks
 }
 
-/// The text of `# HELP name text` of each name, on one line and without characters that would have
-/// to be escaped.
+/// The text of each `# HELP name text`, on one line and without characters that need escapes.
 fn helps(text: &str) -> BTreeMap<&str, String> {
     let help = |line: &'_ str| -> Option<(usize, usize)> {
         let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("HELP")?.trim_start();
@@ -140,7 +139,7 @@ impl Parts {
         }
     }
 
-    /// Cumulative counts as counts of each bucket, if they are such.
+    /// Converts cumulative counts to one for each bucket; `None` if they are invalid.
     fn value(mut self) -> Option<Value> {
         let whole = |v: f64| (v >= 0.0 && v.fract() == 0.0 && v < 9e15).then_some(v as u64);
         let count = whole(self.count?)?;
@@ -159,13 +158,13 @@ impl Parts {
     }
 }
 
-/// Puts a family on the page. Returns whether there was room for it.
+/// Writes a family. Returns whether there was room for it.
 pub(super) fn write(name: &str, block: &Block, out: &mut Samples) -> bool {
     let labels: BTreeSet<&str> = block.series.keys().flat_map(|l| l.keys().map(String::as_str)).collect();
     let labels: Vec<&str> = labels.into_iter().collect();
     let Some(family) = interned(name, block.kind, &labels, &block.help) else { return false };
     for (its, value) in &block.series {
-        // A label that is empty and one that is absent are the same.
+        // An empty label is the same as an absent one.
         let values: Vec<&str> = labels.iter().map(|l| its.get(*l).map_or("", String::as_str)).collect();
         match value {
             Ok(Value::Number(value)) => out.set(family, &values, *value),
@@ -176,7 +175,7 @@ pub(super) fn write(name: &str, block: &Block, out: &mut Samples) -> bool {
     true
 }
 
-/// The one constant for this name, kind, labels and help.
+/// The static family of this name, kind, labels and help.
 fn interned(name: &str, kind: FamilyType, labels: &[&str], help: &str) -> Option<&'static Family> {
     static ALL: Mutex<Vec<&'static Family>> = Mutex::new(Vec::new());
     let mut all = ALL.locked();

@@ -29,7 +29,7 @@ impl Place {
     }
 }
 
-/// The series that are not the collector's own, as one would write them.
+/// The series that are not the collector's own, in text form.
 fn series(page: &Samples) -> Vec<String> {
     let shown = page.iter().filter(|s| !s.family.name.starts_with("stepwatch_exporter_")).map(|s| {
         let labels =

@@ -1,7 +1,7 @@
-//! Whose a job is that no control group shows: that of the user who named it first.
+//! The owner of a job without a control group: the user who named it first.
 //!
-//! It stays theirs for a while after none of their processes names it, or another user would have
-//! it while its trainer is started again.
+//! The user keeps the job for a while after no process names it. Otherwise another user could take
+//! it while the trainer restarts.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use stepwatch_kit::log_throttle::LogThrottle;
 
 use crate::fair_share;
 
-/// A job that its user did not name for so long may be anybody's.
+/// After this long without being named by its owner, any user may take a job.
 const KEPT: Duration = Duration::from_mins(15);
 const MAX_JOBS: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Claimed {
     claims: BTreeMap<String, Claim>,
-    /// Claims that were given up because there were too many.
+    /// The number of claims that were dropped because there were too many.
     pub(super) dropped: u64,
     log: LogThrottle,
 }
@@ -29,7 +29,7 @@ struct Claim {
 }
 
 impl Claimed {
-    /// Whose the job is that a process of `user` names.
+    /// The owner of a job that a process of `user` names.
     pub(super) fn owner(&mut self, id: &str, user: Option<u32>, now: Instant) -> Option<u32> {
         let claim = self.claims.entry(id.to_owned()).or_insert(Claim { uid: user, last: now });
         if claim.uid == user || claim.uid.is_none() || now.saturating_duration_since(claim.last) >= KEPT {

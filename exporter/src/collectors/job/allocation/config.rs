@@ -12,17 +12,17 @@ use crate::family_filter::Metrics;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
     pub interval: Period,
-    /// Control groups of jobs of Slurm; patterns that end in `job_*`, relative to where control
-    /// groups are mounted, or absolute.
+    /// Patterns of the control groups of Slurm's jobs. They end in `job_*`, and are relative to the
+    /// cgroup mount, or absolute.
     pub cgroups: Vec<String>,
-    /// Directory in which a prolog leaves one file for each GPU, called by its index in
+    /// The directory in which a prolog writes one file for each GPU, named by its index in
     /// `nvidia-smi`, with one job a line.
     pub prolog_dir: Option<PathBuf>,
     pub kubelet: KubeletConfig,
-    /// Jobs at a time; those beyond are left out and counted.
+    /// The most jobs at a time; further ones are left out and counted.
     pub max_jobs: usize,
 }
 
@@ -32,7 +32,7 @@ pub struct KubeletConfig {
     pub enabled: bool,
     pub socket: PathBuf,
     pub timeout: Period,
-    /// Names of resources that are GPUs; `*` stands for anything.
+    /// Patterns with `*` of the resources that are GPUs.
     pub resources: Vec<String>,
 }
 

@@ -1,11 +1,11 @@
-//! Which GPU a name means: schedulers, container runtimes and programs each name devices in their
-//! own way, and the page names them by UUID.
+//! Resolves names of GPUs to UUIDs: schedulers, container runtimes and programs each name devices
+//! in a different way.
 
 use std::collections::BTreeSet;
 
 use crate::gpus::Gpu;
 
-/// Devices that one list may name.
+/// The most devices in one list.
 const MAX_DEVICES: usize = 256;
 
 /// A GPU, or a part of one.
@@ -13,13 +13,12 @@ const MAX_DEVICES: usize = 256;
 pub(super) struct Device {
     /// UUID of the GPU, or of the MIG device if its GPU is unknown.
     pub(super) gpu: String,
-    /// GPU instance of MIG.
+    /// The GPU instance of MIG.
     pub(super) gi: Option<u32>,
 }
 
 impl Device {
-    /// Whether both may be the same device, as far as either is known: not every source that names
-    /// a GPU gives its instance.
+    /// Whether both may be the same device: some sources name a GPU without its instance.
     pub(super) fn may_be(&self, other: &Self) -> bool {
         self.gpu == other.gpu && (self.gi == other.gi || self.gi.is_none() || other.gi.is_none())
     }
@@ -50,14 +49,14 @@ impl Known {
         self.gpus.is_empty()
     }
 
-    /// Finds one device by any of its names.
+    /// Finds a device by any of its names.
     ///
-    /// `GPU-…`, `MIG-…`, the older `MIG-GPU-…/gi/ci`, `nvidia3` and `nvidia3/gi1` of GKE, `gpu-3`
-    /// of DRA, `3`, `3.1` and `3:1` with a GPU instance; `::7` and `/vgpu7` at the end are a
-    /// share of it. `gpu-3-mig-1g10gb-19-0` of DRA, or `gpu-3-mig-19-0-1`, contains the profile
-    /// and the place of an instance, not its number: it is taken as the GPU. A number after a word
-    /// is that of a device file. A bare number is the index of NVML, which counts along the bus:
-    /// on some hosts those are different GPUs.
+    /// `GPU-…`, `MIG-…`, the older `MIG-GPU-…/gi/ci`, `nvidia3` and `nvidia3/gi1` of GKE,
+    /// `gpu-3` of DRA, `3`, and `3.1` and `3:1` with a GPU instance. The suffixes `::7` and
+    /// `/vgpu7` mark a share of it. DRA's `gpu-3-mig-1g10gb-19-0` and `gpu-3-mig-19-0-1` contain
+    /// the profile and placement of an instance, not its number, so they stand for the GPU. A
+    /// number after a word is that of a device file. A bare number is NVML's index, in the order of
+    /// the bus: on some hosts those are different GPUs.
     pub(super) fn find(&self, name: &str) -> Option<Device> {
         let name = name.split("::").next().unwrap_or(name).trim();
         if let Some(parts) = name.strip_prefix("MIG-GPU-") {
@@ -92,15 +91,15 @@ impl Known {
         Some(Device { gpu, gi })
     }
 
-    /// As [`find`](Self::find), of names that are more than a number: plugins of Kubernetes number
-    /// other things too, KubeVirt's the groups of the IOMMU.
+    /// As [`find`](Self::find), but not for bare numbers: plugins of Kubernetes number other things
+    /// too, and KubeVirt's number the groups of the IOMMU.
     pub(super) fn find_named(&self, name: &str) -> Option<Device> {
         let is_name = name.trim_start().starts_with(|c: char| c.is_ascii_alphabetic());
         if is_name { self.find(name) } else { None }
     }
 
-    /// All devices of a list by comma or space, in which numbers are those of device files, and may
-    /// stand for ranges: `0-3,5`. And how many it names.
+    /// The devices in a list with commas or spaces, and the number that it names. Numbers are those
+    /// of device files, and may be ranges: `0-3,5`.
     pub(super) fn list(&self, text: &str) -> (BTreeSet<Device>, usize) {
         let (mut found, mut named) = (BTreeSet::new(), 0);
         for item in text.split([',', ' ', '\n']).map(str::trim).filter(|i| !i.is_empty()).take(MAX_DEVICES) {
@@ -115,7 +114,7 @@ impl Known {
         (found, named)
     }
 
-    /// The devices of a list that are named by UUID.
+    /// The devices that a list names by UUID.
     pub(super) fn uuids(&self, text: &str) -> BTreeSet<Device> {
         let items = text.split(',').map(str::trim).filter(|i| has_prefix(i, "GPU-") || has_prefix(i, "MIG-"));
         items.take(MAX_DEVICES).filter_map(|item| self.find(item)).collect()
@@ -136,8 +135,8 @@ impl Known {
         Some(gpu.uuid.clone())
     }
 
-    /// The UUID as the driver writes it. If the driver does not list the GPU, a name that is a UUID
-    /// is taken as it is: the driver may be gone.
+    /// The UUID in the driver's spelling. If the driver does not list the GPU, a valid UUID is
+    /// kept, because the driver may be unloaded.
     fn known_as(&self, uuid: &str) -> Option<String> {
         let listed = self.gpus.iter().find(|g| g.uuid.eq_ignore_ascii_case(uuid));
         listed.map(|g| g.uuid.clone()).or_else(|| is_uuid(uuid.get(4..)?).then(|| uuid.to_owned()))
@@ -155,7 +154,7 @@ fn has_prefix(text: &str, prefix: &str) -> bool {
     text.get(..prefix.len()).is_some_and(|head| head.eq_ignore_ascii_case(prefix))
 }
 
-/// `0000:3b:00.2`: what a network card is called, never a GPU of the node's driver.
+/// Whether a name is a PCI address such as `0000:3b:00.2`, which is a network card's.
 pub(super) fn is_pci_address(name: &str) -> bool {
     let hex = |text: &str, digits: std::ops::RangeInclusive<usize>| {
         digits.contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
@@ -175,12 +174,12 @@ fn is_uuid(text: &str) -> bool {
         })
 }
 
-/// `vgpu1` of GKE: whose turn it is on a GPU that takes turns, not a part of it.
+/// Whether a part is GKE's `vgpu1`: a number of time-sharing, not a part of the GPU.
 fn is_share(part: &str) -> bool {
     part.strip_prefix("vgpu").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// `0-3`, or `5` alone.
+/// Parses `0-3`, or `5` alone.
 fn range(item: &str) -> Option<std::ops::RangeInclusive<u32>> {
     let (first, last) = item.split_once('-').unwrap_or((item, item));
     let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
@@ -195,7 +194,7 @@ pub(super) mod tests {
         format!("GPU-00000000-0000-0000-0000-0000000000{n:02x}")
     }
 
-    /// Eight GPUs whose minor numbers run against the order of the bus.
+    /// Eight GPUs whose minor numbers are in reverse order of the bus.
     pub(in super::super) fn eight() -> Known {
         let gpu = |n: u32| Gpu {
             uuid: uuid(n),

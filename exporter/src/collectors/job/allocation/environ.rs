@@ -1,17 +1,17 @@
-//! What the environment of a process contains about its job. Only the variables named here are
-//! read; the rest of an environment holds people's secrets.
+//! Reads the job from the environment of a process. Only the variables named here are read, because
+//! the rest may hold secrets.
 
 use std::collections::BTreeMap;
 
 use stepwatch_wire::{run_name, words};
 
-/// Longest value that is kept: a name, a list of sixteen UUIDs.
+/// The most characters of a value, enough for a name or a list of sixteen UUIDs.
 const MAX_CHARS: usize = 1024;
 
-/// Components of a heterogeneous job.
+/// The most components of a heterogeneous job.
 const MAX_COMPONENTS: usize = 128;
 
-/// Job, then the scheduler that gives it; the nearest first.
+/// Variables of the job's id, each with its scheduler; the nearest first.
 const JOBS: &[(&str, Scheduler)] = &[
     ("SLURM_JOB_ID", Scheduler::Slurm),
     ("SLURM_JOBID", Scheduler::Slurm),
@@ -19,7 +19,7 @@ const JOBS: &[(&str, Scheduler)] = &[
     ("LSB_JOBID", Scheduler::Lsf),
 ];
 
-/// A fact, and the variables that contain it, the best first.
+/// The variables of each fact, the best first.
 const NAME: &[&str] = &["SLURM_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME"];
 const USER: &[&str] = &["SLURM_JOB_USER", "PBS_O_LOGNAME", "LSB_UNIXGROUP_USER", "USER"];
 const ACCOUNT: &[&str] = &["SLURM_JOB_ACCOUNT", "PBS_ACCOUNT"];
@@ -30,20 +30,20 @@ const ARRAY: &[&str] = &["SLURM_ARRAY_JOB_ID"];
 const ARRAY_TASK: &[&str] = &["SLURM_ARRAY_TASK_ID"];
 const START: &[&str] = &["SLURM_JOB_START_TIME"];
 const END: &[&str] = &["SLURM_JOB_END_TIME"];
-/// The GPUs of the whole job on the node of its script, by minor number: steps inherit it on any
+/// The GPUs of the whole job on the node of its script, by minor number. Steps inherit it on any
 /// node, and from any job that starts them.
 const JOB_GPUS: &[&str] = &["SLURM_JOB_GPUS"];
 /// The GPUs of the step on this node, by minor number.
 const STEP_GPUS: &[&str] = &["SLURM_STEP_GPUS"];
-/// The devices that the program may see: UUIDs, or numbers that may be relative to those that a
+/// The devices that the program may use: UUIDs, or numbers that may be relative to those that a
 /// control group allows.
 const VISIBLE: &[&str] = &["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
-/// Devices that are not NVIDIA's, counted but not named: there is no UUID to name them by.
+/// Devices that are not NVIDIA's. They are counted but not named, because they have no UUID.
 const VISIBLE_OTHERS: &[&str] = &["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"];
 const HOST: &[&str] = &["HOSTNAME"];
 const DEVICE_ORDER: &[&str] = &["CUDA_DEVICE_ORDER"];
-/// A component of a heterogeneous job, by its number; other variables have the end of this name
-/// after theirs.
+/// The prefix for the id of each component of a heterogeneous job. Other variables have the second
+/// text and the component's number after their names.
 const COMPONENT: &str = "SLURM_JOB_ID_HET_GROUP_";
 const OF_COMPONENT: &str = "_HET_GROUP_";
 
@@ -72,12 +72,12 @@ pub(super) enum Scheduler {
     Pbs,
     Lsf,
     Kubernetes,
-    /// Known by a file that a prolog wrote, or otherwise without a name.
+    /// A scheduler without a name, or known from a prolog's file.
     #[default]
     Unknown,
 }
 
-/// Identity of a job, as far as any source gives it.
+/// The identity of a job, as far as any source gives it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Identity {
     pub(super) name: Option<String>,
@@ -86,10 +86,10 @@ pub(super) struct Identity {
     pub(super) partition: Option<String>,
     pub(super) qos: Option<String>,
     pub(super) nodes: Option<String>,
-    /// Job array and task: `1200_7`.
+    /// The job array and task, such as `1200_7`.
     pub(super) array: Option<String>,
     pub(super) start: Option<f64>,
-    /// When the scheduler will end it.
+    /// The Unix time when the scheduler will end it.
     pub(super) end: Option<f64>,
 }
 
@@ -97,17 +97,17 @@ pub(super) struct Identity {
 pub(super) struct Facts {
     pub(super) job: Option<(Scheduler, String)>,
     pub(super) identity: Identity,
-    /// Identity of each component of a heterogeneous job, by its id.
+    /// The identity of each component of a heterogeneous job, by its id.
     components: BTreeMap<String, Identity>,
     pub(super) job_gpus: Option<String>,
     pub(super) step_gpus: Option<String>,
-    /// Values of variables that name devices for the program, each as it stands.
+    /// The values of variables that name devices for the program, unparsed.
     pub(super) visible: Vec<String>,
     pub(super) visible_others: Option<String>,
-    /// Numbers of CUDA are in the order of the bus, not in one of its own making.
+    /// Whether CUDA's numbers are in the order of the bus rather than in CUDA's own.
     pub(super) bus_order: bool,
     pub(super) host: Option<String>,
-    /// The name of its run, by which the run is found through its files if its processes do not
+    /// The name of its run, by which a run is found through its files if its processes do not
     /// report.
     pub(super) run: Option<String>,
 }
@@ -125,7 +125,7 @@ impl Scheduler {
 }
 
 impl Facts {
-    /// Reads `/proc/PID/environ`.
+    /// Parses `/proc/PID/environ`.
     pub(super) fn parse(environ: &[u8]) -> Self {
         let pairs = environ.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
         let known = |key: &str| {
@@ -135,7 +135,7 @@ impl Facts {
         let asked = pairs.clone().filter(|(key, _)| run_name::is_asked(key));
         let asked = asked.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         let env = Variables(pairs.filter(|(key, _)| known(key)).collect());
-        // Ids with a slash are those of pods, which no environment names.
+        // Ids with a slash are those of pods, which no environment has.
         let id = |key: &str| env.text(&[key]).filter(|id| !id.contains('/'));
         let job = JOBS.iter().find_map(|(key, scheduler)| Some((*scheduler, id(key)?)));
         let array = env.text(ARRAY).zip(env.text(ARRAY_TASK)).map(|(job, task)| format!("{job}_{task}"));
@@ -167,21 +167,21 @@ impl Facts {
 
 impl Facts {
     /// The identity of the job `id`, if this process belongs to it. In all components of a
-    /// heterogeneous job the environment has the id of the first one as that of the job, while
-    /// each component has control groups of its own.
+    /// heterogeneous job, the environment has the id of the first one, but each component has
+    /// control groups of its own.
     pub(super) fn identity_of(&self, id: &str) -> Option<&Identity> {
         let whole = || self.job.as_ref().filter(|(_, job)| job == id).map(|_| &self.identity);
         self.components.get(id).or_else(whole)
     }
 
-    /// Whether it is of another job.
+    /// Whether the process belongs to another job.
     pub(super) fn is_foreign_to(&self, id: &str) -> bool {
         self.job.is_some() && self.identity_of(id).is_none()
     }
 }
 
 impl Identity {
-    /// Fills in what is not known yet.
+    /// Fills in facts that are unknown so far.
     pub(super) fn learn(&mut self, other: &Self) {
         let texts = [
             (&mut self.name, &other.name),
@@ -205,14 +205,15 @@ impl Identity {
 struct Variables<'a>(BTreeMap<&'a str, &'a str>);
 
 impl Variables<'_> {
-    /// The first that is set to anything.
+    /// The first of these variables that is set.
     fn text(&self, keys: &[impl AsRef<str>]) -> Option<String> {
         let mut values = keys.iter().filter_map(|k| self.0.get(k.as_ref())).map(|v| v.trim());
         let value = values.find(|v| !v.is_empty() && v.len() <= MAX_CHARS)?;
         Some(words::line(value).into_owned())
     }
 
-    /// A component has what its own variables give, and otherwise the values of the `whole` job.
+    /// The identity of each component: its own variables, and otherwise the values of the `whole`
+    /// job.
     fn components(&self, whole: &Identity) -> BTreeMap<String, Identity> {
         let numbers = self.0.keys().filter_map(|key| key.strip_prefix(COMPONENT)).take(MAX_COMPONENTS);
         let component = |number: &str| {
@@ -235,7 +236,7 @@ impl Variables<'_> {
         numbers.filter_map(component).collect()
     }
 
-    /// Unix seconds; a time before this century is none.
+    /// Unix seconds; `None` for a time before this century.
     fn time(&self, keys: &[&str]) -> Option<f64> {
         self.text(keys)?.parse().ok().filter(|t: &f64| (1e9..1e11).contains(t))
     }

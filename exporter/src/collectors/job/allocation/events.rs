@@ -1,5 +1,5 @@
-//! Jobs in the stream: published when one begins, changes or ends, and again every ten minutes, so
-//! that an alerter that starts late gets the jobs of all GPUs.
+//! Streams jobs: when one begins, changes or ends, and every ten minutes, so that an alerter that
+//! starts late gets the jobs of all GPUs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::collector::Context;
 use crate::origin::Origin;
 
 const AGAIN: Duration = Duration::from_mins(10);
-/// Devices and runs that are named of one job.
+/// The most devices and runs that an event of a job names.
 const MAX_NAMED: usize = 64;
 
 #[derive(Debug, Default)]

@@ -10,21 +10,21 @@ use crate::samples::Samples;
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) id: String,
-    /// User whose it is.
+    /// The uid of its owner.
     pub(super) uid: Option<u32>,
-    /// A control group shows it, not an environment alone.
+    /// Whether a control group shows it, rather than only an environment.
     pub(super) attested: bool,
     pub(super) scheduler: Scheduler,
     pub(super) identity: Identity,
     pub(super) devices: BTreeSet<Device>,
-    /// At least the number of `devices`; further ones have names that are unknown here.
+    /// The number of GPUs: at least that of `devices`, because some names may be unknown here.
     pub(super) gpus: usize,
-    /// `None` if no control group lists them.
+    /// The number of processes; `None` if no control group lists them.
     pub(super) processes: Option<usize>,
     pub(super) runs: BTreeSet<String>,
-    /// Names that its run would have if it were found through its files alone.
+    /// The names that its run would have if it were found only through its files.
     pub(super) named: BTreeSet<String>,
-    /// Devices that another job within this one holds, which has them to its name.
+    /// Devices that a job within this one holds, and which are exported for that one.
     pub(super) lent: BTreeSet<Device>,
 }
 
@@ -86,8 +86,8 @@ impl Job {
     }
 }
 
-/// Assigns a run whose processes do not report to the job that has its name, if only one job here
-/// does.
+/// Assigns a run whose processes do not report to the job with its name, if there is only one such
+/// job.
 pub(super) fn name_runs(jobs: &mut [Job]) {
     let mut owners: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (i, job) in jobs.iter().enumerate() {
@@ -101,9 +101,8 @@ pub(super) fn name_runs(jobs: &mut [Job]) {
     }
 }
 
-/// The pod of a process: one of those that hold its `devices`, or if none does, of those that have
-/// its host's name. If several fit, they are narrowed by that name, then by the namespace; if
-/// several still fit, the process belongs to none.
+/// The pod of a process: among those that hold its `devices`, or else those with its host's name.
+/// If several match, that name and then the namespace decide. `None` if several still match.
 pub(super) fn pod_of<'a>(
     pods: &'a [Pod],
     devices: &BTreeSet<Device>,
@@ -114,7 +113,7 @@ pub(super) fn pod_of<'a>(
     let mut left: Vec<&Pod> =
         pods.iter().filter(|p| devices.iter().any(|device| device.may_be(&p.device))).collect();
     if left.is_empty() {
-        // A pod on the host's network has the host's name, and is known by its devices alone.
+        // A pod on the host's network has the host's name, and is known only by its devices.
         left = pods.iter().filter(named).collect();
     }
     if only(&left).is_none() && left.iter().any(named) {
@@ -127,7 +126,7 @@ pub(super) fn pod_of<'a>(
     only(&left)
 }
 
-/// The pod that all of these are.
+/// The pod, if all of these are the same one.
 fn only<'a>(pods: &[&'a Pod]) -> Option<&'a Pod> {
     let (first, others) = pods.split_first()?;
     others.iter().all(|p| (&p.namespace, &p.pod) == (&first.namespace, &first.pod)).then_some(*first)

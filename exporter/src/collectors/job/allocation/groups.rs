@@ -1,17 +1,17 @@
-//! Jobs by the control groups that Slurm makes for them: the processes of each, without asking
+//! Finds jobs and their processes by the control groups that Slurm creates, without a query to
 //! Slurm.
 //!
-//! Version 2 has `slurmstepd.scope/job_7/step_0/user/task_1`, version 1
-//! `slurm/uid_1000/job_7/step_0/task_1` once for every controller. What belongs to a job is
-//! everything under its group, at any depth. A group is there exactly as long as the job is.
+//! Version 2 has `slurmstepd.scope/job_7/step_0/user/task_1`. Version 1 has
+//! `slurm/uid_1000/job_7/step_0/task_1` once for every controller. All groups below that of a job
+//! belong to it, at any depth. A group exists exactly as long as its job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::roots::{self, Roots};
 
-/// Where Slurm puts its jobs, relative to where control groups are mounted: by version 2, by
-/// version 1, and in a pod that runs a node of Slurm.
+/// The paths of Slurm's jobs, relative to the cgroup mount: in version 2, in version 1, and in a
+/// pod that runs a node of Slurm.
 pub(super) const PATTERNS: &[&str] = &[
     "system.slice/*slurmstepd.scope/job_*",
     "*/slurm*/uid_*/job_*",
@@ -19,9 +19,9 @@ pub(super) const PATTERNS: &[&str] = &[
     "kubepods.slice/*/*/*/system.slice/*slurmstepd.scope/job_*",
 ];
 
-/// Control groups of jobs, of all controllers.
+/// The most control groups of jobs, of all controllers together.
 const MAX_GROUPS: usize = 2048;
-/// Groups under one job: steps, tasks.
+/// The most groups below one job: steps and tasks.
 const MAX_WITHIN: usize = 4096;
 const MAX_PIDS: usize = 16_384;
 
@@ -29,14 +29,14 @@ const MAX_PIDS: usize = 16_384;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) pids: BTreeSet<u32>,
-    /// Those of them in a step that has all of the job's devices here.
+    /// The processes in a step that has all of the job's devices on this node.
     pub(super) with_all: BTreeSet<u32>,
     pub(super) steps: BTreeSet<String>,
-    /// From the path, by version 1.
+    /// The uid in a path of version 1.
     pub(super) uid: Option<u32>,
 }
 
-/// Jobs by id.
+/// The jobs by id.
 pub(super) fn find(roots: &Roots, patterns: &[String]) -> BTreeMap<String, Group> {
     let mut found: BTreeMap<String, Group> = BTreeMap::new();
     let mut left = MAX_GROUPS;
@@ -52,10 +52,10 @@ pub(super) fn find(roots: &Roots, patterns: &[String]) -> BTreeMap<String, Group
     found
 }
 
-/// Whether Slurm runs here, with jobs or without.
+/// Whether Slurm runs on this node, with or without jobs.
 pub(super) fn is_here(roots: &Roots, patterns: &[String]) -> bool {
     let parents = patterns.iter().filter_map(|p| p.rsplit_once('/')).map(|(parent, _)| parent);
-    // In version 1 the group of a user comes and goes with the user's jobs.
+    // In version 1, the group of a user exists only while the user has jobs.
     let mut parents = parents.map(|p| p.strip_suffix("/uid_*").unwrap_or(p));
     parents.any(|parent| !expand(roots, parent).is_empty())
 }
@@ -72,7 +72,7 @@ fn walk(job: PathBuf, group: &mut Group) {
     while let Some(dir) = dirs.pop().filter(|_| looked < MAX_WITHIN) {
         looked += 1;
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
-        // The group of the daemon that watches the step.
+        // This is the group of the daemon that supervises the step.
         if name == "slurm" {
             continue;
         }
@@ -90,22 +90,22 @@ fn walk(job: PathBuf, group: &mut Group) {
         let within = std::fs::read_dir(&dir).into_iter().flatten().flatten();
         dirs.extend(within.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
     }
-    // The kernel lists a process of another namespace as 0.
+    // The kernel lists processes of another pid namespace as 0.
     group.pids.remove(&0);
 }
 
-/// Whether these are groups of a step that has all of the job's devices on this node: its script,
-/// or a shell instead of one. Other steps have what they were started with.
+/// Whether a path is in a step that has all of the job's devices on this node: its script, or an
+/// interactive shell. Other steps have only the devices that they were started with.
 pub(super) fn has_all(path: &str) -> bool {
     path.split(['/', '\n']).any(|part| matches!(part, "step_batch" | "step_interactive"))
 }
 
-/// The job that a process is in, by its `/proc/PID/cgroup`.
+/// The job of a process, from its `/proc/PID/cgroup`.
 pub(super) fn job_of_process(text: &str) -> Option<&str> {
     text.lines().find_map(|line| job_of(line.splitn(3, ':').nth(2)?))
 }
 
-/// The user of that job, where a path names it.
+/// The user of that job, if a path contains it.
 pub(super) fn uid_of_process(text: &str) -> Option<u32> {
     let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths.find_map(|path| {
@@ -114,8 +114,8 @@ pub(super) fn uid_of_process(text: &str) -> Option<u32> {
     })
 }
 
-/// The id in a path of Slurm's; other people may call their groups `job_…` too, and under the slice
-/// that systemd gives a user that user calls groups as they like.
+/// The id in a path of Slurm. Other programs may also name groups `job_…`, and in a user's slice
+/// of systemd the user chooses the names.
 fn job_of(path: &str) -> Option<&str> {
     let parts = || path.split('/');
     if parts().any(|part| part == "user.slice") {

@@ -1,9 +1,9 @@
-//! One call of gRPC over a socket of this machine: a request with an empty message, one message
-//! back, and the status in the trailers.
+//! Makes one gRPC call over a local socket: a request with an empty message, a response with one
+//! message, and the status in the trailers.
 //!
-//! HTTP/2 is hyper's; what gRPC adds is a frame of five bytes and two headers, which is less than a
-//! framework for it. The whole call has one deadline, and the answer a limit: the server may be
-//! slow, dead or another program.
+//! hyper provides HTTP/2. gRPC adds a frame of five bytes and two headers, which takes less code
+//! than a framework. The whole call has one deadline and the response a limit, because the server
+//! may be slow, dead or another program.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::UnixStream;
 
-/// Compressed or not, and the length of the message.
+/// The bytes of a frame's header: one for compression, four for the length of the message.
 const FRAME: usize = 5;
-/// As much as gRPC for Go lets a kubelet answer by default.
+/// The most bytes of an answer: the most that gRPC for Go allows a kubelet by default.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
-/// Longest error message of the server that is kept.
+/// The most characters of the server's error message that are kept.
 const MAX_MESSAGE: usize = 200;
 
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +52,8 @@ impl CallError {
     }
 }
 
-/// Calls `method` (`/package.Service/Method`) with an empty request; the one message of the answer.
+/// Calls `method` (`/package.Service/Method`) with an empty request, and returns the response's
+/// message.
 pub(super) async fn call(socket: &Path, method: &str, deadline: Duration) -> Result<Bytes, CallError> {
     let answer = tokio::time::timeout(deadline, unary(socket, method, deadline)).await;
     answer.unwrap_or(Err(CallError::Deadline(deadline)))
@@ -82,7 +83,7 @@ async fn unary(socket: &Path, method: &str, deadline: Duration) -> Result<Bytes,
         }
         let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
         let body = body.map_err(|e| CallError::Body(e.to_string()))?;
-        // A failure without a message has its status among the headers.
+        // An error without a message has its status in the headers.
         let trailers = body.trailers().filter(|t| t.contains_key("grpc-status")).unwrap_or(&head.headers);
         status(trailers)?;
         unframe(&body.to_bytes())
@@ -104,7 +105,7 @@ fn status(trailers: &HeaderMap) -> Result<(), CallError> {
     }
 }
 
-/// The one message of an answer.
+/// The message of a response.
 fn unframe(body: &Bytes) -> Result<Bytes, CallError> {
     let Some(([compressed, length @ ..], message)) = body.split_first_chunk::<FRAME>() else {
         return Err(CallError::Malformed("no message"));

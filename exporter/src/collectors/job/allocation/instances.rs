@@ -1,8 +1,8 @@
-//! Which GPU, and which instance of it, a MIG device is part of: schedulers and Kubernetes name it
-//! by a UUID of its own, which only NVML can resolve.
+//! Resolves MIG devices to their GPU and GPU instance: schedulers and Kubernetes name them by UUIDs
+//! of their own, which only NVML can resolve.
 //!
-//! NVML is asked when an unknown name of this kind turns up, and then seldom: its answer is valid
-//! until the GPU is partitioned anew.
+//! NVML is queried at a low rate, when an unknown name of this kind occurs. Its answer is valid
+//! until the GPU is repartitioned.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use super::devices::MigDevice;
 use crate::collector::Context;
 use crate::nvml::{Gpu, Mig, Session};
 
-/// How often NVML is asked for a MIG device that it did not know.
+/// How often NVML is queried for a MIG device that it did not know.
 const INSTANCES_AGAIN: Duration = Duration::from_mins(1);
 const NVML_WAIT: Duration = Duration::from_secs(2);
 
-/// GPU instances by the UUIDs of their MIG devices, from NVML.
+/// The MIG devices that NVML lists.
 #[derive(Debug, Default)]
 pub(super) struct Instances {
     known: Vec<MigDevice>,
@@ -26,15 +26,15 @@ impl Instances {
         self.known.clone()
     }
 
-    /// Asks for them when one is `wanted` that is not known, if NVML is in use and has nothing
-    /// better to do; the next pass has the answer.
+    /// Queries NVML if a `wanted` device is unknown, and NVML is in use and idle; the next pass has
+    /// the answer.
     pub(super) fn look(&mut self, cx: &Context<'_>, wanted: bool, now: Instant) {
         if !wanted || self.asked.is_some_and(|at| now.saturating_duration_since(at) < INSTANCES_AGAIN) {
             return;
         }
         self.asked = Some(now);
         let instances = |session: &mut Session| {
-            // NVML is not opened for this: the configuration may forbid it.
+            // This does not open NVML, because the configuration may forbid it.
             let live = session.is_open().then(|| session.live().ok()).flatten()?;
             let of_gpu = |gpu: &Gpu| {
                 let device = |mig: &Mig| MigDevice {

@@ -1,8 +1,8 @@
-//! Which pods hold which devices, by the kubelet's pod resources API over its socket.
+//! Reads the devices of pods from the kubelet's pod resources API over its socket.
 //!
-//! Asked on the collector's own thread, never for a scrape, with a deadline. A kubelet that does
-//! not answer is asked again after longer and longer pauses, and its last answer stays valid for a
-//! while: it restarts more often than pods do.
+//! The query runs on the collector's own thread with a deadline, never during a scrape. A kubelet
+//! that does not answer is queried at growing intervals, and its last answer stays valid for a
+//! while, because it restarts more often than pods do.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,23 +16,23 @@ use super::grpc::{self, CallError};
 use super::proto::{ContainerResources, DynamicResource, ListResponse};
 
 const LIST: &str = "/v1.PodResourcesLister/List";
-/// The wait after a failure is an interval, doubled up to this.
+/// The longest wait after failures. It starts at an interval and doubles.
 const LONGEST_BACK_OFF: Duration = Duration::from_mins(2);
-/// An answer is used for this long without another.
+/// How long an answer is used without a new one.
 const KEEP: Duration = Duration::from_mins(5);
-/// Containers with a GPU, on one node.
+/// The most containers with a GPU on one node.
 const MAX_CONTAINERS: usize = 512;
-/// Longest name in Kubernetes.
+/// The most bytes of a name in Kubernetes.
 const MAX_NAME: usize = 253;
 
-/// Containers that hold devices, as in the last answer of the kubelet.
+/// Containers with devices, from the last answer of the kubelet.
 #[derive(Debug)]
 pub(super) struct Kubelet {
     socket: PathBuf,
     deadline: Duration,
     back_off: Duration,
     resources: Vec<glob::Pattern>,
-    /// Made for the first call.
+    /// The runtime, created for the first call.
     runtime: Option<tokio::runtime::Runtime>,
     answer: Option<(Instant, Vec<Container>)>,
     failing: Option<Failing>,
@@ -49,7 +49,7 @@ struct Failing {
 pub(super) struct Calls {
     /// Failures by reason, in the order of [`REASONS`].
     pub(super) failed: [u64; REASONS.len()],
-    /// Containers over the limit.
+    /// The number of containers over the limit.
     pub(super) dropped: u64,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Container {
     pub(super) namespace: String,
     pub(super) pod: String,
     pub(super) container: String,
-    /// Devices by the names that plugins gave them; of a claim several names of one device.
+    /// The devices by the plugins' names for them. A device of a claim has several names.
     devices: Vec<Vec<String>>,
 }
 
@@ -80,7 +80,7 @@ impl Kubelet {
         }
     }
 
-    /// Whether a kubelet was ever seen here, or is now.
+    /// Whether a kubelet exists here, or ever did.
     pub(super) fn is_here(&self) -> bool {
         self.answer.is_some() || self.failing.is_some() || self.socket.exists()
     }
@@ -89,7 +89,7 @@ impl Kubelet {
         self.failing.is_none()
     }
 
-    /// Asks, unless it failed a moment ago.
+    /// Queries the kubelet, unless it failed a moment ago.
     pub(super) fn refresh(&mut self, now: Instant) {
         if self.failing.as_ref().is_some_and(|f| now < f.until) || !self.is_here() {
             return;
@@ -105,7 +105,7 @@ impl Kubelet {
         }
     }
 
-    /// The containers of the last answer, unless it is too old.
+    /// The containers of the last answer; empty if it is too old.
     pub(super) fn containers_at(&self, now: Instant) -> &[Container] {
         match &self.answer {
             Some((at, containers)) if now.saturating_duration_since(*at) < KEEP => containers,
@@ -171,7 +171,7 @@ impl Kubelet {
     }
 }
 
-/// Names of the devices of a claim: the driver's own, and those for the container's runtime.
+/// The names of a claim's devices: the driver's own, and those for the container runtime.
 fn claimed(claim: &DynamicResource) -> impl Iterator<Item = Vec<String>> {
     let ours = claim.claim_resources.iter().filter(|r| {
         let runtime = || r.cdi_devices.iter().any(|d| d.name.contains("nvidia.com/"));
@@ -190,12 +190,12 @@ fn claimed(claim: &DynamicResource) -> impl Iterator<Item = Vec<String>> {
 }
 
 impl Container {
-    /// The devices, and how many have a name that is unknown here.
+    /// The devices, and the number of those with an unknown name.
     pub(super) fn resolve(&self, known: &Known) -> (Vec<Device>, usize) {
         let mut found: Vec<Device> =
             self.devices.iter().filter_map(|names| names.iter().find_map(|n| known.find_named(n))).collect();
         let unknown = self.devices.len() - found.len();
-        // Shares of one GPU are one GPU.
+        // Shares of one GPU count as one GPU.
         found.sort();
         found.dedup();
         (found, unknown)

@@ -1,7 +1,7 @@
-//! Jobs by the files that a prolog leaves and an epilog takes away: one for each GPU, called by its
-//! index, or by its index and GPU instance (`3`, `3.1`), with one job a line. The convention of
-//! NVIDIA's own exporter, so a site that has such scripts keeps them; the index is that of NVML and
-//! `nvidia-smi`, which need not be the number of the device file.
+//! Finds jobs by the files that a prolog creates and an epilog removes: one for each GPU, named by
+//! its index, or its index and GPU instance (`3`, `3.1`), with one job a line. This is the
+//! convention of NVIDIA's own exporter, so existing scripts work. The index is that of NVML and
+//! `nvidia-smi`, which may differ from the number of the device file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,12 +11,12 @@ use super::devices::{Device, Known};
 use crate::roots;
 
 const MAX_FILES: usize = 512;
-/// Jobs that share a GPU.
+/// The most jobs that share a GPU.
 const MAX_JOBS: usize = 64;
 const MAX_BYTES: u64 = 64 * 1024;
 const MAX_ID: usize = 64;
 
-/// GPUs by job. A file whose name is no GPU of this node is left out.
+/// The GPUs by job. A file that is not named after a GPU of this node is ignored.
 pub(super) fn read(dir: &Path, known: &Known) -> io::Result<BTreeMap<String, BTreeSet<Device>>> {
     let mut found: BTreeMap<String, BTreeSet<Device>> = BTreeMap::new();
     for name in roots::list(dir)?.into_iter().take(MAX_FILES) {
@@ -53,7 +53,7 @@ mod tests {
         std::fs::create_dir(dir.path().join("4")).unwrap();
         let found = read(dir.path(), &eight()).unwrap();
         let whole = |n| Device { gpu: uuid(n), gi: None };
-        // By their indices, which run against the numbers of the device files.
+        // The names are indices, whose order is the reverse of the device files' numbers.
         assert_eq!(found["1207"], [whole(7), whole(6)].into());
         assert_eq!(found["1300"], [whole(6)].into());
         assert_eq!(found["1400"], [Device { gpu: uuid(5), gi: Some(7) }].into());

@@ -1,5 +1,5 @@
-//! The messages of the kubelet's pod resources API, version v1, as much of them as is read. Field
-//! numbers are its compatibility promise; what is not listed is skipped over.
+//! The messages of the kubelet's pod resources API, version v1, as far as they are read. Field
+//! numbers are its compatibility promise; unlisted fields are skipped.
 
 use prost::Message;
 

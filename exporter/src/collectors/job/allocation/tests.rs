@@ -1,4 +1,4 @@
-//! Nodes of Slurm and Kubernetes as trees of files.
+//! Tests with nodes of Slurm and Kubernetes as directory trees.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ struct Node {
 }
 
 impl Node {
-    /// Eight GPUs.
+    /// A node with eight GPUs.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let roots =
@@ -76,7 +76,7 @@ impl Node {
         self.bench.published();
     }
 
-    /// A process of this user, which trains.
+    /// A training process of this user.
     fn trains_as(&self, uid: u32, pid: u32, run: &str, environ: &[&str]) {
         self.process(pid, u64::from(pid), environ);
         self.write(&format!("proc/{pid}/status"), &format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n"));
@@ -172,7 +172,7 @@ fn a_run_that_is_followed_by_its_log_alone_is_its_jobs_by_name() {
     assert_eq!(page.get(&RUN_JOB, &["twice-3", "3"]), Some(1.0));
 }
 
-/// Users that no test runs as.
+/// Users as whom no test runs.
 const ANN: u32 = 4_000_001;
 const BOB: u32 = 4_000_002;
 
@@ -186,7 +186,7 @@ fn runs(page: &Samples, job: &str) -> Vec<String> {
 fn nobody_joins_the_job_of_another_by_an_environment() {
     let node = Node::new();
     node.group(&format!("{V2}/job_1207/step_0/user/task_0"), &[99, 100]);
-    // A program that is root is in the group too.
+    // The group also contains a program of root.
     node.process(99, 1, &[]);
     node.write("proc/99/status", "Uid:\t0\t0\t0\t0\n");
     node.trains_as(BOB, 10, "evil", &["SLURM_JOB_ID=1207", "SLURM_JOB_NAME=mine"]);
@@ -210,7 +210,7 @@ fn a_job_that_no_group_shows_is_the_first_users() {
     assert_eq!(runs(&node.bench.collect(&mut reader), "1207"), ["genuine"]);
     let [event] = &node.published()[..] else { panic!() };
     assert_eq!((event.uid, event.extra.get("attested")), (Some(ANN), None));
-    // Her trainer is started again.
+    // Her trainer restarts.
     std::fs::remove_dir_all(node.path("proc/10")).unwrap();
     assert!(runs(&node.bench.collect(&mut reader), "1207").is_empty());
     node.trains_as(ANN, 12, "genuine", &job);
@@ -293,16 +293,17 @@ fn steps_and_mig_instances() {
 #[test]
 fn numbers_of_gpus_are_those_of_this_node_and_this_job() {
     let node = Node::new();
-    // The second node of a job that has GPUs 0 to 3 of the first: every step inherits what the
-    // script was given there.
+    // The second node of a job that has GPUs 0 to 3 of the first. Every step inherits the variables
+    // of the script there.
     node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[10]);
     node.process(10, 1, &["SLURM_JOB_ID=1", "SLURM_JOB_GPUS=0,1,2,3", "SLURM_STEP_GPUS=4,5"]);
-    // A script that was submitted from within a step.
+    // The script was submitted from within a step.
     node.group(&format!("{V2}/job_2/step_batch/user/task_0"), &[20]);
     node.process(20, 1, &["SLURM_JOB_ID=2", "SLURM_JOB_GPUS=0,1", "SLURM_STEP_GPUS=6"]);
     node.group(&format!("{V2}/job_3/step_interactive/user/task_0"), &[30]);
     node.process(30, 1, &["SLURM_JOB_ID=3", "SLURM_JOB_GPUS=2"]);
-    // Variables of another job, and variables that only the script of another node was given.
+    // One process has variables of another job, another has variables only for the script of
+    // another node.
     node.group(&format!("{V2}/job_4/step_0/user/task_0"), &[40, 41, 42]);
     let foreign = format!("CUDA_VISIBLE_DEVICES={}", uuid(6));
     node.process(40, 1, &["SLURM_JOB_ID=9", "SLURM_STEP_GPUS=4,5", "SLURM_JOB_NAME=other", &foreign]);
@@ -426,7 +427,7 @@ fn what_may_not_be_read_is_counted() {
     let node = Node::new();
     node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[10]);
     node.process(10, 1, &[]);
-    // A directory cannot be read as a file, not even by root, who may read anything else.
+    // A directory cannot be read as a file, not even by root, who may read all files.
     std::fs::remove_file(node.path("proc/10/environ")).unwrap();
     std::fs::create_dir(node.path("proc/10/environ")).unwrap();
     let page = node.bench.collect(&mut node.reader());
@@ -490,11 +491,11 @@ fn a_run_goes_to_the_pod_of_its_devices_whatever_others_are_called() {
     node.write("proc/13/root/var/run/secrets/kubernetes.io/serviceaccount/namespace", "team-b");
     trains(14, "linked", &["HOSTNAME=worker-0"]);
     node.write("proc/14/root/run/secrets/kubernetes.io/serviceaccount/namespace", "team-a\n");
-    // As it is in most images; followed from outside it leads to the host's.
+    // Most images have this link; followed from outside, it leads to the host's directory.
     std::fs::create_dir(node.path("proc/14/root/var")).unwrap();
     symlink("/run", node.path("proc/14/root/var/run")).unwrap();
     for pid in [13, 14] {
-        // In a container of its own.
+        // The process is in a container of its own.
         std::fs::create_dir(node.path(&format!("proc/{pid}/ns"))).unwrap();
         symlink(format!("mnt:[{pid}]"), node.path(&format!("proc/{pid}/ns/mnt"))).unwrap();
         std::fs::copy("/proc/self/status", node.path(&format!("proc/{pid}/status"))).unwrap();

@@ -1,8 +1,8 @@
 //! The line protocol of NCCL's RAS: a few commands, an answer, and the end of the connection.
 //!
-//! `CLIENT PROTOCOL n` is answered with `SERVER PROTOCOL n`; `TIMEOUT s` and `SET FORMAT json` with
-//! `OK`, the latter with an error by NCCL before 2.28.7, which only supports text. The server may
-//! be wedged, or another user's program: every byte is counted, the whole exchange has one
+//! The answer to `CLIENT PROTOCOL n` is `SERVER PROTOCOL n`, and to `TIMEOUT s` and `SET FORMAT
+//! json` it is `OK`. NCCL before 2.28.7 only supports text, and answers the last with an error. The
+//! server may hang, or be another user's program: every byte is counted, the whole exchange has one
 //! deadline, and the kernel gives the owner of the program.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
@@ -17,15 +17,15 @@ use crate::identity::peer;
 use crate::principal::Principal;
 use crate::roots::Roots;
 
-/// Longest answer that is read: some ten thousand ranks, each in a few communicators.
+/// The most bytes of an answer: about ten thousand ranks, each in a few communicators.
 const MAX_BYTES: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };
-/// Longest answer in text, which lists only what differs.
+/// The most bytes of an answer in text, which lists only differences.
 const MAX_TEXT_BYTES: u64 = MAX_BYTES / 16;
 const MAX_LINE: u64 = 1024;
-/// The version of the protocol that NCCL 2.24 began with; servers ignore it.
+/// The protocol's version in NCCL 2.24, the first with it; servers ignore it.
 const PROTOCOL: u32 = 2;
 const CONNECT: Duration = Duration::from_secs(1);
-/// Time that an answer may take beyond the timeout that RAS was given.
+/// The time that an answer may take beyond the timeout given to RAS.
 const BEYOND: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +70,7 @@ impl From<io::Error> for PollError {
     }
 }
 
-/// A connection with a deadline, and a limit to what it brings.
+/// A connection with a deadline and a limit of bytes.
 struct Bounded {
     stream: TcpStream,
     deadline: Instant,
@@ -98,15 +98,15 @@ impl Read for Bounded {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: Status,
-    /// Whose program answered.
+    /// The user of the program that answered.
     pub(super) principal: Principal,
-    /// Whether the first rank of the job is where the question was asked; `None` where the answer
-    /// does not contain its address.
+    /// Whether the first rank of the job is on the polled node; `None` if the answer does not
+    /// contain its address.
     pub(super) first_is_here: Option<bool>,
 }
 
-/// Asks once. `timeout` is the time that RAS may take to collect the answers of all processes of
-/// the job. `principal` is given where the kernel's lists of connections are not those of this
+/// Polls once. `timeout` is the time that RAS may take to collect the answers of all processes of
+/// the job. `principal` must be given if the kernel's lists of connections are not those of this
 /// network namespace.
 pub(super) fn poll(
     roots: &Roots,
@@ -129,16 +129,16 @@ pub(super) fn poll(
         return Err(PollError::Protocol(format!("it answers a timeout with {:?}", clip(&agreed))));
     }
     let format = if command(&mut lines, "SET FORMAT json")? == "OK" { Format::Json } else { Format::Text };
-    // The process that answered has accepted the connection, and holds it until the status is sent.
+    // The answering process has accepted the connection, and holds it until the status is sent.
     let principal = if let Some(principal) = principal {
         principal
     } else if peer::is_here(ends.peer.ip()) {
         Principal::from_uid(peer::holder_of(roots, ends).map(|holder| holder.uid))
     } else {
-        // Only the configuration names another machine.
+        // Only the configuration can name another machine.
         Principal::Exporter
     };
-    // The verbose text names more of the ranks that lag; JSON names all of them anyway.
+    // The verbose text names more of the lagging ranks; JSON always names all of them.
     send(&mut lines, if format == Format::Json { "STATUS" } else { "VERBOSE STATUS" })?;
     let status = match format {
         Format::Json => json::parse(lines).map_err(|error| match error.io_error_kind() {

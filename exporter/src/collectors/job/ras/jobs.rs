@@ -1,8 +1,8 @@
 //! The jobs behind one address.
 //!
 //! Every process of every job of a user listens at the same port of the node, and the kernel gives
-//! a poll to any of them. So one answer is about one job, the next perhaps about another. A job
-//! keeps its last status while other jobs answer, until that is too old.
+//! a poll to any of them. So successive answers may be about different jobs. A job keeps its last
+//! status while other jobs answer, until it is too old.
 
 use std::time::{Duration, Instant};
 
@@ -10,28 +10,28 @@ use super::status::Status;
 use super::watch::{Stuck, Watch};
 use crate::principal::Principal;
 
-/// Jobs that share an address: more than a node has GPUs for.
+/// The most jobs that share an address; a node has fewer GPUs.
 const MAX_JOBS: usize = 16;
-/// Limit of the sum of [`Status::weight`] over all jobs: several of the largest.
+/// The limit of the sum of [`Status::weight`] over all jobs: several of the largest.
 const MAX_WEIGHT: usize = 65_536;
 
 #[derive(Debug, Default)]
 pub(super) struct Jobs(Vec<Job>);
 
-/// One job, by its last answer.
+/// The last answer of one job.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) status: Status,
-    /// Whose program answered.
+    /// The user of the program that answered.
     pub(super) principal: Principal,
-    /// This node asks for it.
+    /// Whether this node polls for the job.
     pub(super) leads: bool,
     seen: Instant,
     watch: Watch,
 }
 
 impl Jobs {
-    /// Takes an answer in, and forgets jobs that did not answer for longer than `keep`.
+    /// Takes in an answer, and removes jobs that have not answered for longer than `keep`.
     pub(super) fn take(
         &mut self,
         (status, principal): (Status, Principal),
@@ -57,7 +57,7 @@ impl Jobs {
         self.0.iter()
     }
 
-    /// Whether this node asks for any of them.
+    /// Whether this node polls for any of them.
     pub(super) fn lead(&self) -> bool {
         self.0.iter().any(|job| job.leads)
     }

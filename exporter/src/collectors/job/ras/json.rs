@@ -1,5 +1,5 @@
-//! The JSON of a status, which lists every rank of every communicator: it is read one communicator
-//! at a time, and only the distance between its ranks is kept.
+//! Parses the JSON of a status, which lists every rank of every communicator. It is read one
+//! communicator at a time, and only the distance between its ranks is kept.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,11 +12,11 @@ use super::status::{
     Communicator, Format, MAX_COLLECTIVES, MAX_COMMUNICATORS, Member, Status, clipped, fingerprint,
 };
 
-/// Ranks of a communicator, and processes of a job: more than there are.
+/// The most ranks of a communicator, and the most processes of a job; real ones have fewer.
 const MAX_ENTRIES: usize = 32_768;
-/// Bytes of a text, or of anything else that has no quotation marks in it.
+/// The most bytes of a string, or between two strings.
 const MAX_TEXT: usize = 4 << 10;
-/// Results of NCCL: success, and in progress.
+/// Result codes of NCCL: success, and in progress.
 const SUCCESS: i64 = 0;
 const IN_PROGRESS: i64 = 7;
 
@@ -35,7 +35,7 @@ struct Ras {
     timeouts_count: u64,
 }
 
-/// A communicator as it is kept, how far each of its processes is, and where its lowest rank is.
+/// A reduced communicator, the progress of each of its processes, and the host of its lowest rank.
 struct Seen {
     communicator: Communicator,
     processes: Vec<(u64, u64)>,
@@ -67,15 +67,15 @@ struct RawRank {
     collective_counts: Counts,
 }
 
-/// How many collectives of each kind were launched, by name.
+/// The number of launched collectives by kind.
 #[derive(Default, PartialEq, Eq, Hash)]
 struct Counts(Vec<(Box<str>, u64)>);
 
-/// All communicators, and what changes when a process launches anything in any of them.
+/// All communicators, and for each process a value that changes when it launches anything.
 struct AllSeen {
     communicators: Vec<Communicator>,
     processes: BTreeMap<u64, u64>,
-    /// The size of the largest, and where its lowest rank is.
+    /// The size of the largest communicator, and the host of its lowest rank.
     first: Option<(u32, Option<String>)>,
 }
 
@@ -171,7 +171,7 @@ impl Counts {
 }
 
 impl<'de> Deserialize<'de> for AllSeen {
-    /// Each communicator is reduced to what is needed before the next one is read.
+    /// Reduces each communicator before it reads the next one.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Entries;
 
@@ -239,10 +239,10 @@ pub(super) fn parse(reader: impl Read) -> serde_json::Result<Status> {
     })
 }
 
-/// Reads nothing without end: the parser holds a text as a whole, however long it is.
+/// Limits the length of strings, because the parser holds a whole one in memory.
 struct ShortTexts<R> {
     reader: R,
-    /// Since the last quotation mark that begins or ends a text.
+    /// Bytes since the last quotation mark that begins or ends a string.
     length: usize,
     escaped: bool,
 }
@@ -301,7 +301,8 @@ impl Seen {
             }
         }
         for rank in &missing {
-            // A rank that answered, and is not a member yet or not any more, is not missing.
+            // A rank that answered but is not a member now, before or after its membership, is not
+            // missing.
             if rank.status.unresponsive {
                 communicator.missing.add(|| member(rank.rank, &rank.host, rank.pid, rank.nvml_dev));
             }

@@ -1,9 +1,9 @@
-//! Training processes that have a network of their own, as those in most containers do: RAS listens
-//! at the loopback address of their network namespace, which only a thread that is in it reaches.
+//! Polls training processes with a network of their own, as in most containers: RAS listens at the
+//! loopback address of their network namespace, which only a thread in that namespace can reach.
 //!
-//! A thread of its own enters the namespace, asks and ends (setns(2); it needs CAP_SYS_ADMIN, and
-//! CAP_SYS_PTRACE to find the namespace of another user's process). Where that is refused, the runs
-//! are named on the page and in the log.
+//! A dedicated thread enters the namespace, polls and ends (setns(2); it needs CAP_SYS_ADMIN, and
+//! CAP_SYS_PTRACE to find the namespace of another user's process). If that is refused, the runs
+//! are exported and logged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -20,28 +20,28 @@ use crate::collector::Context;
 use crate::principal::Principal;
 use crate::roots::Roots;
 
-/// Namespaces of one node that are asked, and addresses in one of them.
+/// The most namespaces of one node that are polled, and the most addresses in one of them.
 const MAX_NAMESPACES: usize = 16;
 const MAX_ADDRESSES: usize = 4;
 
-/// A network namespace that is not this program's, with what trains in it.
+/// A foreign network namespace, with the runs in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Namespace {
-    /// By which the kernel distinguishes it: `net:[4026532881]`.
+    /// The inode that identifies it, as in `net:[4026532881]`.
     inode: u64,
-    /// A process in it.
+    /// A process in the namespace.
     pid: u32,
-    /// Whose that process is. Whoever is in the namespace may answer, and all that is in it is one
-    /// container.
+    /// The user of that process. Any process in the namespace may answer, and all of them are in
+    /// one container.
     uid: Option<u32>,
     pub(super) addresses: BTreeSet<String>,
-    /// Runs that train in it: an answer is about these, and no others.
+    /// The runs in it. An answer is only about these.
     pub(super) runs: BTreeSet<String>,
 }
 
 impl Namespace {
-    /// Those of all training processes, with the addresses that may be asked: `configured` and what
-    /// their environment names.
+    /// The namespaces of all training processes, with the addresses to poll: the `configured` ones
+    /// and those in their environment.
     pub(super) fn all(cx: &Context<'_>, configured: &[String]) -> Vec<Self> {
         let Some(own) = inode(cx.roots, "self") else { return Vec::new() };
         let mut all = BTreeMap::<u64, Self>::new();
@@ -65,16 +65,16 @@ impl Namespace {
         all.into_values().collect()
     }
 
-    /// What the address is called on the page, where several namespaces have the same.
+    /// The label of the address, which is unique although several namespaces have the same address.
     pub(super) fn label(&self, address: &str) -> String {
         format!("{address}@net:{}", self.inode)
     }
 
-    /// Asks once, from within.
+    /// Polls once from within the namespace.
     pub(super) fn poll(&self, roots: &Roots, address: &str, timeout: Duration) -> Result<Answer, PollError> {
         let link = File::open(roots.proc(format!("{}/ns/net", self.pid))).map_err(denied)?;
         if link.metadata()?.ino() != self.inode {
-            // The number is another process's now.
+            // The pid belongs to another process now.
             return Err(PollError::Refused);
         }
         let ask = || {
@@ -93,7 +93,7 @@ impl Namespace {
     }
 }
 
-/// Which network namespace a process is in, where this program may see it.
+/// The inode of a process's network namespace, if this program may read it.
 fn inode(roots: &Roots, process: &str) -> Option<u64> {
     fs::metadata(roots.proc(process).join("ns/net")).ok().map(|link| link.ino())
 }

@@ -1,4 +1,4 @@
-//! Where RAS listens, and which node of a job asks it.
+//! Finds the addresses of RAS, and decides which node of a job polls it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,19 +11,19 @@ use crate::collector::Context;
 use crate::processes;
 use crate::roots::Roots;
 
-/// Addresses that are asked: jobs on one node.
+/// The most addresses that are polled: jobs on one node.
 const MAX_ADDRESSES: usize = 8;
-/// Processes of a user whose environment is looked at.
+/// The most processes of a user whose environment is read.
 const MAX_PROCESSES: usize = 16;
-/// Addresses that the processes of a user may name.
+/// The most addresses that the processes of a user may name.
 const MAX_PER_USER: usize = 4;
 const VARIABLE: &[u8] = b"NCCL_RAS_ADDR=";
 const MAX_FAMILIES: usize = 4;
 const CONNECT: Duration = Duration::from_millis(500);
 
-/// The addresses of the configuration, and those that training processes were given. A name that
-/// resolves to several addresses gives each of them, because another user may listen at one. Users
-/// take turns, so that none can name so many that those of others are not asked.
+/// The configured addresses, and those of training processes. A name that resolves to several
+/// addresses gives all of them, because another user may listen at one. Users alternate, so that a
+/// user who names many does not displace those of others.
 pub(super) fn addresses(cx: &Context<'_>, configured: &[String]) -> Vec<String> {
     let mut users = BTreeMap::<Option<u32>, (usize, BTreeSet<String>)>::new();
     for process in cx.hub.processes() {
@@ -45,7 +45,7 @@ pub(super) fn addresses(cx: &Context<'_>, configured: &[String]) -> Vec<String> 
     each.take(MAX_ADDRESSES.max(configured.len())).collect()
 }
 
-/// The addresses of a name that has several.
+/// The addresses of a name, each in the form that it is polled in.
 fn each(address: &str) -> Vec<String> {
     let found = resolve(address);
     if found.len() < 2 {
@@ -61,9 +61,8 @@ pub(super) fn of_process(roots: &Roots, pid: u32) -> Option<String> {
     ours(value).then(|| value.to_owned())
 }
 
-/// Whether the address is on this node, or in the network namespace that this thread is in:
-/// whatever a user writes into an environment, this program connects to this node only, and
-/// resolves no names.
+/// Whether the address is on this node, or in the network namespace of this thread. Whatever a user
+/// writes into an environment, this program connects only to this node, and resolves no names.
 pub(super) fn ours(address: &str) -> bool {
     let Some((host, port)) = address.rsplit_once(':') else { return false };
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -71,13 +70,13 @@ pub(super) fn ours(address: &str) -> bool {
     local && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
-/// Only an address of this node can be bound to.
+/// Only an address of this node can be bound.
 fn is_local(host: IpAddr) -> bool {
     UdpSocket::bind((host, 0)).is_ok()
 }
 
-/// Both families that `localhost` has: NCCL takes one of them. A server that listens on every
-/// address answers at the loopback address.
+/// Resolves an address. `localhost` gives both families, because NCCL uses one of them. A server on
+/// the unspecified address answers at the loopback address.
 pub(super) fn resolve(address: &str) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> =
         address.to_socket_addrs().into_iter().flatten().take(MAX_FAMILIES).collect();
@@ -92,13 +91,13 @@ pub(super) fn listens(address: &str) -> bool {
     resolve(address).iter().any(|a| TcpStream::connect_timeout(a, CONNECT).is_ok())
 }
 
-/// Whether the lowest rank of the job that answers is here; `None` where it is unknown.
+/// Whether the lowest rank that answers is on this node; `None` if unknown.
 pub(super) fn first_is_here(status: &Status) -> Option<bool> {
     status.first_host.as_ref().and_then(|host| host.parse().ok()).map(is_local)
 }
 
-/// Whether this node asks for the job: it has the lowest rank that answers. If that rank is
-/// unknown, every node asks, except those that are known to have only other ranks.
+/// Whether this node polls for the job: it has the lowest rank that answers. If that rank is
+/// unknown, every node polls, except those that are known to have only other ranks.
 pub(super) fn leads(cx: &Context<'_>, first_is_here: Option<bool>) -> bool {
     first_is_here.unwrap_or_else(|| {
         let processes = cx.hub.processes();

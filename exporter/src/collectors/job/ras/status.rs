@@ -1,17 +1,17 @@
-//! The status of a job from one poll, in either format: for each communicator, how far its ranks
-//! are apart.
+//! The status of a job from one poll, in either format: for each communicator, the distance between
+//! its ranks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hasher as _};
 
-/// Ranks that are named of a communicator; the rest is counted.
+/// The most ranks that are named of a communicator; further ones are only counted.
 pub(super) const MAX_NAMED: usize = 16;
-/// Communicators of a job, the largest of a cluster.
+/// The most communicators of a job, enough for the largest of a cluster.
 pub(super) const MAX_COMMUNICATORS: usize = 8192;
-/// Kinds of collectives: NCCL has eight.
+/// The most kinds of collectives: NCCL has eight.
 pub(super) const MAX_COLLECTIVES: usize = 16;
-/// Longest name of anything: of hosts these are addresses.
+/// The most bytes of a name; those of hosts are addresses.
 const MAX_NAME: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,33 +20,33 @@ pub(super) enum Format {
     Text,
 }
 
-/// A job at one moment.
+/// The status of a job at one poll.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Status {
     pub(super) format: Format,
     pub(super) version: String,
-    /// The largest first.
+    /// The communicators, the largest first.
     pub(super) communicators: Vec<Communicator>,
     pub(super) seconds: Option<f64>,
     pub(super) timeouts: u64,
-    /// Address of the node of the lowest rank that answered; unknown in text.
+    /// The address of the node with the lowest rank that answered; unknown in text.
     pub(super) first_host: Option<String>,
-    /// A value that changes when a process launches anything in any communicator, by
-    /// [`Member::process`]; unknown in text.
+    /// For each [`Member::process`], a value that changes when it launches anything in any
+    /// communicator; unknown in text.
     pub(super) processes: BTreeMap<u64, u64>,
-    /// What text contains of the whole job: how many nodes, processes and GPUs.
+    /// The job's numbers of nodes, processes and GPUs, as text gives them.
     pub(super) summary: String,
 }
 
 impl Status {
-    /// How much memory it takes, in things of some hundred bytes.
+    /// The approximate memory in units of some hundred bytes.
     pub(super) fn weight(&self) -> usize {
         let of = |c: &Communicator| 1 + c.spreads.len() + c.named().count();
         self.communicators.iter().map(of).sum::<usize>() + self.processes.len() / 4
     }
 
-    /// Whether both are of one job: JSON names its communicators; for text, the size of the job
-    /// must do. Process ids do not help, because each container counts its own.
+    /// Whether both are about the same job. JSON names its communicators; for text, only the job's
+    /// size can be compared. Process ids do not help, because each container counts its own.
     pub(super) fn is_of_same_job(&self, other: &Self) -> bool {
         let ids = |s: &Self| s.communicators.iter().map(|c| c.id.clone()).collect::<BTreeSet<_>>();
         let shared = || match (self.format, ids(self), ids(other)) {
@@ -64,27 +64,27 @@ impl Status {
 pub(super) struct Communicator {
     pub(super) id: String,
     pub(super) size: u32,
-    /// How far the ranks are, for each kind of collective.
+    /// The progress of the ranks for each kind of collective.
     pub(super) spreads: BTreeMap<String, Spread>,
-    /// Ranks that RAS got no answer from.
+    /// Ranks from which RAS got no answer.
     pub(super) missing: Members,
     pub(super) dead: u64,
-    /// Ranks that NCCL reports an error of.
+    /// The number of ranks with an error of NCCL.
     pub(super) errors: u64,
-    /// Changes when any rank launches anything, or answers again.
+    /// A value that changes when any rank launches anything, or answers again.
     pub(super) fingerprint: u64,
 }
 
-/// How many operations of one kind ranks have launched.
+/// The numbers of operations of one kind that ranks have launched.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Spread {
     pub(super) most: u64,
     pub(super) least: u64,
-    /// Ranks that are behind the furthest.
+    /// Ranks that are behind the furthest one.
     pub(super) behind: Members,
 }
 
-/// Some ranks, and those that are named of them.
+/// A number of ranks, some of which are named.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Members {
     pub(super) count: u64,
@@ -110,19 +110,19 @@ impl Members {
 }
 
 impl Communicator {
-    /// The collective whose ranks are apart: the one that the fewest have not joined.
+    /// The collective whose ranks are apart: the one that the fewest ranks have not joined.
     pub(super) fn apart(&self) -> Option<(&str, &Spread)> {
         let apart = self.spreads.iter().filter(|(_, s)| s.behind.count > 0);
         apart.min_by_key(|(_, s)| s.behind.count).map(|(name, spread)| (&**name, spread))
     }
 
-    /// Ranks that the others wait for, those that are named.
+    /// The named ranks that the others wait for.
     pub(super) fn named(&self) -> impl Iterator<Item = &Member> {
         let behind = self.apart().map(|(_, spread)| &spread.behind.named);
         self.missing.named.iter().chain(behind.into_iter().flatten())
     }
 
-    /// Keeps names only where they are shown: of the collective whose ranks are apart.
+    /// Drops the names for all collectives but the one whose ranks are apart.
     pub(super) fn forget_names(&mut self) {
         let apart = self.apart().map(|(name, _)| name.to_owned());
         for (name, spread) in &mut self.spreads {
@@ -132,14 +132,14 @@ impl Communicator {
         }
     }
 
-    /// How many the others wait for.
+    /// The number of ranks that the others wait for.
     pub(super) fn lagging(&self) -> u64 {
         self.apart().map_or(0, |(_, spread)| spread.behind.count).max(self.missing.count)
     }
 }
 
 impl Member {
-    /// Names its process, in all communicators.
+    /// Identifies its process across communicators.
     pub(super) fn process(&self) -> u64 {
         fingerprint((&self.host, self.pid))
     }
@@ -157,12 +157,12 @@ impl Member {
     }
 }
 
-/// A name, cut to its longest.
+/// A name, cut to [`MAX_NAME`] bytes.
 pub(super) fn clipped(name: &str) -> String {
     name[..name.floor_char_boundary(MAX_NAME)].to_owned()
 }
 
-/// The same for the same things, within this process.
+/// A hash that is equal for equal values within this process.
 pub(super) fn fingerprint(of: impl std::hash::Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);

@@ -10,31 +10,31 @@ use std::sync::{Arc, Mutex};
 
 mod containers;
 
-/// A job of eight ranks on two nodes, as RAS sees it.
+/// A fake job of eight ranks on two nodes.
 #[derive(Debug, Clone)]
 struct FakeJob {
     json: bool,
-    /// Of each rank, AllReduces launched in the communicator of all.
+    /// AllReduces that each rank has launched in the communicator of all.
     counts: [u64; 8],
-    /// In a communicator of the first two ranks.
+    /// The counts of the communicator of the first two ranks.
     pair: [u64; 2],
     missing: Vec<usize>,
-    /// Address of the first node.
+    /// The address of the first node.
     host: &'static str,
-    /// Makes its communicators and processes its own.
+    /// Makes its communicators and processes unique.
     salt: usize,
-    /// As text has it.
+    /// The number of nodes that text gives.
     nodes: usize,
     manner: Manner,
     polls: u32,
-    /// What the poller did that it must not.
+    /// Mistakes of the poller in the protocol.
     violations: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Manner {
     Good,
-    /// Takes the question and never answers.
+    /// Reads the request and never answers.
     Silent,
     /// A program that is not RAS.
     Stranger,
@@ -82,7 +82,7 @@ impl Fake {
     }
 }
 
-/// The protocol, in the order that it must be spoken.
+/// The protocol in its prescribed order.
 fn serve(mut stream: TcpStream, job: &Mutex<FakeJob>) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
     let manner = job.locked().manner;
@@ -120,7 +120,7 @@ fn serve(mut stream: TcpStream, job: &Mutex<FakeJob>) -> Option<()> {
         }
         match manner {
             Manner::Silent if last => {
-                // Until the poller gives up.
+                // The server waits until the poller gives up.
                 while lines.next().is_some() {}
                 return None;
             }
@@ -232,7 +232,7 @@ impl Poller {
         Self { fake, bench: testing::Bench::new(dir), reader: RasReader::new(&config), start: Instant::now() }
     }
 
-    /// The page at so many seconds, and what was published.
+    /// The samples and events at this second.
     fn at(&mut self, seconds: u64) -> (Samples, Vec<Event>) {
         let address = self.fake.address.clone();
         let target = Target { label: address.clone(), address: address.clone(), namespace: None };
@@ -254,7 +254,7 @@ impl Drop for Poller {
 fn a_job_that_hangs_and_the_rank_that_did_not_join() {
     for json in [true, false] {
         let mut poller = Poller::new(json);
-        // Ranks are apart at every poll, and move: that is training.
+        // Ranks are apart at every poll but move, so the job trains.
         for i in 0..15u64 {
             poller
                 .fake
@@ -293,7 +293,7 @@ fn a_job_that_hangs_and_the_rank_that_did_not_join() {
         let (version, format) = if json { ("2.29.1", "json") } else { ("2.26.2", "text") };
         assert_eq!(page.get(&INFO, &[&address, version, format]), Some(1.0));
         poller.fake.set(|job| job.counts = [901; 8]);
-        // Text does not contain whose answer it is.
+        // Text does not identify the job of an answer.
         let end = if json { 280 } else { 400 };
         for seconds in (280..end).step_by(10) {
             assert!(poller.at(seconds).1.is_empty());
@@ -303,8 +303,8 @@ fn a_job_that_hangs_and_the_rank_that_did_not_join() {
     }
 }
 
-/// Two jobs of a user share the address, and polls go to either as the kernel likes; `alike` is
-/// whether text does not distinguish them.
+/// Two jobs of a user share the address, and the kernel gives polls to either. `alike` means that
+/// text cannot distinguish them.
 fn a_hang_beside_another_job(json: bool, alike: bool) {
     let mut poller = Poller::new(json);
     poller.fake.set(|job| job.counts[2] = 99);
@@ -330,7 +330,7 @@ fn a_hang_beside_another_job(json: bool, alike: bool) {
     let [event] = &published[..] else { panic!("{published:?}") };
     assert_eq!((event.code, &event.extra["ranks"]), (Some(1), &Value::List(vec![Value::Number(2.0)])));
     assert!(seen.len() <= 1, "the page goes to and fro: {seen:?}");
-    // The job that hung is gone, the other works on.
+    // The job that hung is gone, and the other one continues.
     for i in 30..60u64 {
         poller.fake.set(|job| *job = FakeJob { counts: [200 + i; 8], ..works.clone() });
         published.extend(poller.at(i * 10).1);

@@ -1,5 +1,5 @@
-//! The text of a status, for NCCL before 2.28.7. It is made for people: it lists ranks only where
-//! they differ, and names only the odd ones.
+//! Parses the text of a status, for NCCL before 2.28.7. It is made for people: it lists ranks only
+//! if they differ, and names only those that deviate.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -9,12 +9,12 @@ use super::status::{
     Communicator, Format, MAX_COLLECTIVES, MAX_COMMUNICATORS, Member, Members, Spread, Status, clipped,
 };
 
-/// Longer than any line of a status.
+/// The most bytes of a line of a status.
 const MAX_LINE: u64 = 16 << 10;
-/// What NCCL before 2.26 counts, which does not distinguish kinds.
+/// The kind that NCCL before 2.26 counts, which does not distinguish kinds.
 const ANY: &str = "any";
 
-/// What a line belongs to.
+/// The state of the parser: the section of the current line.
 #[derive(Default)]
 struct RasTextParser {
     communicators: BTreeMap<String, Section>,
@@ -25,7 +25,7 @@ struct RasTextParser {
     seconds: Option<f64>,
     version: String,
     summary: bool,
-    /// The row that counts nodes, processes and GPUs of the job.
+    /// The row with the numbers of nodes, processes and GPUs of the job.
     job: String,
     sizes: Vec<(u32, u32)>,
 }
@@ -37,7 +37,7 @@ struct Section {
     groups: BTreeMap<String, Vec<Group>>,
     missing: Members,
     errors: u64,
-    /// Hash of the lines about it, to find out whether anything changed.
+    /// A hash of the lines about it, to detect changes.
     said: DefaultHasher,
     part: Part,
 }
@@ -57,7 +57,7 @@ struct Group {
     named: Vec<Member>,
 }
 
-/// `None` of what is no status.
+/// Parses a status; `None` if it is not one.
 pub(super) fn parse(mut text: impl BufRead) -> io::Result<Option<Status>> {
     let mut reader = RasTextParser::default();
     let mut line = Vec::new();
@@ -83,7 +83,7 @@ impl RasTextParser {
         } else if let Some(rest) = line.strip_prefix('#') {
             self.header(rest);
         } else if !indented && !text.is_empty() {
-            // A title, or a heading of things that are not of one communicator.
+            // The line is a title, or a heading about more than one communicator.
             (self.at, self.collective) = (None, None);
         } else if self.at.is_some() {
             self.detail(text);
@@ -96,7 +96,7 @@ impl RasTextParser {
         }
     }
 
-    /// `0-0 (27a079b828ff1a75) MISMATCH`
+    /// Parses `0-0 (27a079b828ff1a75) MISMATCH`.
     fn header(&mut self, rest: &str) {
         let mut words = rest.split_whitespace();
         let (place, hash, what) = (words.next(), words.next(), words.next());
@@ -118,8 +118,8 @@ impl RasTextParser {
         self.at = Some(hash);
     }
 
-    /// `4 8 1 32 32` of the job, above the communicators. `0 8 4 1 4 32 RUNNING OK` of a group: its
-    /// number, communicators in it, and the fifth is the ranks of each.
+    /// Parses `4 8 1 32 32` of the job, above the communicators, and `0 8 4 1 4 32 RUNNING OK` of a
+    /// group: its number, the number of its communicators, and fifth the ranks of each.
     fn row(&mut self, text: &str) {
         let words: Vec<&str> = text.split_whitespace().collect();
         if let ([nodes, ..], 5, false) = (&words[..], words.len(), self.summary) {
@@ -154,7 +154,8 @@ impl RasTextParser {
             |group: Option<usize>| group.and_then(|group| self.sizes.get(group)).map_or(0, |(_, size)| *size);
         let mut communicators: Vec<Communicator> =
             self.communicators.iter().map(|(id, s)| s.communicator(id, size(s.group))).collect();
-        // Communicators that no line is about agree, which is all that is known of them.
+        // Communicators without a line of their own have no differences; nothing else is known of
+        // them.
         let listed: BTreeMap<usize, u32> =
             self.communicators.values().filter_map(|s| s.group).fold(BTreeMap::new(), |mut listed, group| {
                 *listed.entry(group).or_default() += 1;
@@ -188,8 +189,8 @@ impl RasTextParser {
 }
 
 impl Section {
-    /// `Missing communicator data from 1 rank`, then `The missing rank: 21` or the ranks with their
-    /// processes.
+    /// Parses `Missing communicator data from 1 rank`, and then `The missing rank: 21` or the ranks
+    /// with their processes.
     fn incomplete(&mut self, text: &str) {
         if let Some(rest) = text.strip_prefix("Missing communicator data from ") {
             self.missing.count = first_number(rest).unwrap_or(0);
@@ -209,8 +210,8 @@ impl Section {
         }
     }
 
-    /// `Communicator ranks have different AllReduce operation counts`, groups of ranks by count,
-    /// and ranks by name.
+    /// Parses `Communicator ranks have different AllReduce operation counts`, then groups of ranks
+    /// by count, and ranks by name.
     fn mismatch(&mut self, text: &str, collective: &mut Option<String>) {
         if let Some(rest) = text.strip_prefix("Communicator ranks have different ") {
             *collective = rest.strip_suffix("operation counts").map(|name| {
@@ -272,8 +273,8 @@ impl Section {
     }
 }
 
-/// `Rank 2 -- GPU 2 managed by process 483074 on node 172.16.64.210`, with something before the
-/// dashes at times, and `(NVML 3)` behind the GPU where it has two numbers.
+/// Parses `Rank 2 -- GPU 2 managed by process 483074 on node 172.16.64.210`. There may be text
+/// before the dashes, and `(NVML 3)` after a GPU with two numbers.
 fn member(text: &str) -> Option<Member> {
     let rest = text.strip_prefix("Rank ")?;
     let rank = first_number(rest).and_then(|rank| u32::try_from(rank).ok())?;

@@ -1,19 +1,19 @@
-//! Whether a job hangs, which no single poll can show.
+//! Detects that a job hangs, which no single poll can show.
 //!
-//! Ranks that are apart are normal while a job runs; the status word is `OK` for jobs that have
-//! been stuck for an hour, and `MISMATCH` for healthy ones. A communicator hangs when some of its
-//! ranks have launched what others have not, none of them has launched anything for a while, and
-//! those that lag have done nothing in any other communicator either: a stage of a pipeline that is
-//! busy elsewhere is late, not stuck.
+//! Ranks are normally apart while a job runs. The status word is `OK` for jobs that have been stuck
+//! for an hour, and `MISMATCH` for healthy ones. A communicator hangs if some of its ranks have
+//! launched what others have not, none of them has launched anything for a while, and the lagging
+//! ones have done nothing in any other communicator either: a pipeline stage that is busy elsewhere
+//! is late, not stuck.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::status::{Communicator, Format, Member, Status};
 
-/// Polls that must agree.
+/// The number of polls that must agree.
 const POLLS: u32 = 3;
-/// Communicators that are remembered though the last answer did not name them.
+/// The most communicators that are kept although the last answer did not contain them.
 const MAX_KEPT: usize = 256;
 
 #[derive(Debug, Default)]
@@ -22,14 +22,14 @@ pub(super) struct Watch {
     processes: BTreeMap<u64, Still>,
 }
 
-/// A communicator whose ranks are apart, by its last status.
+/// The last status of a communicator whose ranks are apart.
 #[derive(Debug)]
 struct Apart {
     communicator: Communicator,
     still: Still,
 }
 
-/// A fingerprint that has not changed, and since when.
+/// A fingerprint, and since when it has not changed.
 #[derive(Debug, Clone, Copy)]
 struct Still {
     fingerprint: u64,
@@ -38,7 +38,7 @@ struct Still {
     polls: u32,
 }
 
-/// A communicator that hangs, and for how long it has not moved.
+/// A hanging communicator, and how long it has not moved.
 #[derive(Debug)]
 pub(super) struct Stuck<'a> {
     pub(super) communicator: &'a Communicator,
@@ -46,7 +46,7 @@ pub(super) struct Stuck<'a> {
 }
 
 impl Stuck<'_> {
-    /// The one that the fewest ranks have not joined comes first, because the rest wait for it.
+    /// Orders first the one that the fewest ranks have not joined, because the rest wait for it.
     pub(super) fn order(&self) -> impl Ord + use<> {
         (self.communicator.lagging(), std::cmp::Reverse(self.communicator.size))
     }
@@ -62,7 +62,7 @@ impl Still {
         })
     }
 
-    /// How long it has stood still, if that is long enough. What happened after its last status is
+    /// How long nothing has changed, if that is long enough. What happened after the last status is
     /// unknown.
     fn long(&self, after: Duration) -> Option<Duration> {
         Some(self.seen.saturating_duration_since(self.since))
@@ -71,11 +71,11 @@ impl Still {
 }
 
 impl Watch {
-    /// Takes a poll in.
+    /// Takes in the answer of a poll.
     ///
-    /// An answer in text does not name its job. So the answer of another job may be taken for this
-    /// one's, and does not contain the communicators that lag here. Counts only grow: a
-    /// communicator that comes back with the same counts within `keep` has not moved in between.
+    /// An answer in text does not name its job. So the answer of another job, without the
+    /// communicators that lag here, may be taken for this one's. Counts only grow: a communicator
+    /// that reappears with the same counts within `keep` has not moved in between.
     pub(super) fn take(&mut self, status: &Status, now: Instant, keep: Duration) {
         let processes = status.processes.iter();
         self.processes =
@@ -105,7 +105,7 @@ impl Watch {
         })
     }
 
-    /// Whether the process stands still; one without a status does.
+    /// Whether the process has not moved; true if it has no status.
     fn is_still(&self, member: &Member, after: Duration) -> bool {
         self.processes.get(&member.process()).is_none_or(|still| still.long(after).is_some())
     }

@@ -1,7 +1,7 @@
-//! Lines of drivers of PCIe, memory and network adapters.
+//! Matches lines of the drivers of PCIe, memory and network adapters.
 //!
-//! Each function names the file whose format strings it follows. Those of the kernel are of
-//! torvalds/linux, those of Lustre of lustre/lustre-release.
+//! Each function names the source file with its format strings. Those of the kernel are in
+//! torvalds/linux, those of Lustre in lustre/lustre-release.
 
 use super::{Facts, Found, after_number, device_of, is_device, message_of_device};
 use crate::collectors::kernel::patterns::Pattern;
@@ -10,7 +10,7 @@ use crate::collectors::kernel::patterns::Pattern;
 /// `en_main.c`.
 pub(super) fn mlx5(line: &str) -> Option<Found<'_>> {
     let (pci, netdev) = device_of(line);
-    // Parts of a function that is divided have an address of their own kind.
+    // Subfunctions of a device have addresses of a different form.
     if !line.starts_with("mlx5_c") || (pci.is_empty() && !line.starts_with("mlx5_core.sf mlx5_core.sf.")) {
         return None;
     }
@@ -41,10 +41,10 @@ pub(super) fn mlx5(line: &str) -> Option<Found<'_>> {
     Some(Found::Pattern(pattern, Facts::pci(pci, netdev)))
 }
 
-/// `infiniband mlx5_0: dump_cqe:272:(pid 0): dump error cqe`: a request that the kernel itself made
-/// (of Lustre, NFS, NVMe, or for GPUDirect) failed. drivers/infiniband/hw/mlx5/cq.c, `dump_cqe`;
-/// later kernels print `WC error: 4, Message: local protection error` in its place, and some of
-/// them both lines, so that the second one, of `mlx5_handle_error_cqe`, is not counted.
+/// Matches `infiniband mlx5_0: dump_cqe:272:(pid 0): dump error cqe`: a request of the kernel
+/// itself (for Lustre, NFS, NVMe or GPUDirect) failed. drivers/infiniband/hw/mlx5/cq.c, `dump_cqe`.
+/// Later kernels print `WC error: 4, Message: local protection error` instead, and some print both
+/// lines, so the second one, of `mlx5_handle_error_cqe`, is not counted.
 pub(super) fn mlx5_completion(line: &str) -> Option<Found<'_>> {
     let (device, said) = line.strip_prefix("infiniband ")?.split_once(": dump_cqe:")?;
     let said = after_number(said)?.strip_prefix(":(pid ").and_then(after_number)?.strip_prefix("): ")?;
@@ -52,7 +52,7 @@ pub(super) fn mlx5_completion(line: &str) -> Option<Found<'_>> {
     ours.then(|| Found::Pattern(Pattern::Mlx5Completion, Facts::device(device)))
 }
 
-/// `pcieport 0000:89:02.0: DPC: containment event, status:0x1f01 source:0x0000`
+/// Matches `pcieport 0000:89:02.0: DPC: containment event, status:0x1f01 source:0x0000`
 /// (drivers/pci/pcie/dpc.c, `dpc_process_error`; before 4.20 without the colon after `DPC`), and
 /// `pcieport 0000:89:02.0: pciehp: Slot(400): Link Down` (drivers/pci/hotplug/pciehp_ctrl.c,
 /// `pciehp_handle_presence_or_link_change`).
@@ -69,9 +69,9 @@ pub(super) fn pcieport(line: &str) -> Option<Found<'_>> {
     Some(Found::Pattern(pattern, Facts::pci(pci, "")))
 }
 
-/// `EDAC MC3: 1 UE memory read error on CPU_SrcID#0_MC#3_Chan#0_DIMM#0 (channel:0 slot:0 page:0x7e
-/// offset:0x400 grain:32 ...)`: drivers/edac/edac_mc.c, `edac_ue_error`. The name of a process can
-/// be as long as the beginning, so the end is compared too.
+/// Matches `EDAC MC3: 1 UE memory read error on CPU_SrcID#0_MC#3_Chan#0_DIMM#0 (channel:0 slot:0
+/// page:0x7e offset:0x400 grain:32 ...)`: drivers/edac/edac_mc.c, `edac_ue_error`. The name of a
+/// process can be as long as the prefix, so the end is compared too.
 pub(super) fn edac(line: &str) -> Option<Found<'_>> {
     let rest = after_number(line.strip_prefix("EDAC MC")?)?.strip_prefix(": ")?;
     let (_, label) = after_number(rest)?.strip_prefix(" UE ")?.split_once("on ")?;
@@ -80,7 +80,7 @@ pub(super) fn edac(line: &str) -> Option<Found<'_>> {
     ours.then(|| Found::Pattern(Pattern::EdacUncorrected, Facts::device(label)))
 }
 
-/// `bnxt_en 0000:19:00.0 enp25s0f0np0: NIC Link is Down`:
+/// Matches `bnxt_en 0000:19:00.0 enp25s0f0np0: NIC Link is Down`:
 /// drivers/net/ethernet/broadcom/bnxt/bnxt.c, `bnxt_report_link`.
 pub(super) fn bnxt(line: &str) -> Option<Found<'_>> {
     line.strip_prefix("bnxt_en ")?;
@@ -95,9 +95,9 @@ pub(super) fn bnxt(line: &str) -> Option<Found<'_>> {
     Some(Found::Pattern(pattern, Facts::pci(pci, netdev)))
 }
 
-/// `efa 0000:10:1b.0 efa_0: Failed to process command CREATE_QP (opcode 1) comp_status 6 err -12`:
-/// drivers/infiniband/hw/efa/efa_com.c. A command that is refused may be an application's mistake;
-/// one that the device does not answer is the device's.
+/// Matches `efa 0000:10:1b.0 efa_0: Failed to process command CREATE_QP (opcode 1) comp_status 6
+/// err -12`: drivers/infiniband/hw/efa/efa_com.c. A refused command may be an application's
+/// mistake; an unanswered one is a fault of the device.
 pub(super) fn efa(line: &str) -> Option<Found<'_>> {
     line.strip_prefix("efa ")?;
     let (pci, device) = device_of(line);
@@ -119,8 +119,8 @@ pub(super) fn efa(line: &str) -> Option<Found<'_>> {
     Some(Found::Pattern(pattern, Facts::pci(pci, device)))
 }
 
-/// `LNetError: 2345:0:(o2iblnd_cb.c:3410:kiblnd_check_conns()) Timed out RDMA with 10.0.0.1@o2ib
-/// (52): c: 0, oc: 0, rc: 8`: lnet/klnds/o2iblnd/o2iblnd_cb.c, `kiblnd_check_conns`.
+/// Matches `LNetError: 2345:0:(o2iblnd_cb.c:3410:kiblnd_check_conns()) Timed out RDMA with
+/// 10.0.0.1@o2ib (52): c: 0, oc: 0, rc: 8`: lnet/klnds/o2iblnd/o2iblnd_cb.c, `kiblnd_check_conns`.
 pub(super) fn o2iblnd(line: &str) -> Option<Found<'_>> {
     let place = after_number(line.strip_prefix("LNetError: ")?)?.strip_prefix(':')?;
     let said = after_number(place)?.strip_prefix(":(o2iblnd_cb.c:")?;
@@ -129,17 +129,18 @@ pub(super) fn o2iblnd(line: &str) -> Option<Found<'_>> {
     is_network_id(server).then(|| Found::Pattern(Pattern::LnetTimeout, Facts::device(server)))
 }
 
-/// `10.0.0.1@o2ib1`
+/// Whether a text is a network id such as `10.0.0.1@o2ib1`.
 fn is_network_id(text: &str) -> bool {
     text.split_once('@').is_some_and(|(at, network)| {
         is_device(at) && !network.is_empty() && network.bytes().all(|b| b.is_ascii_alphanumeric())
     })
 }
 
-/// Lines of AMD's GPUs, `amdgpu 0000:c1:00.0: amdgpu: <message>`, in drivers/gpu/drm/amd/amdgpu:
-/// `amdgpu_job.c` (`ring sdma0 timeout, signaled seq=...`), `amdgpu_device.c` (`GPU reset(3)
-/// succeeded!`, `GPU reset end with ret = -22`, `device lost from bus!`), `amdgpu_ras.c` (`2
-/// uncorrectable hardware errors detected in umc block`, `... RAS records:N exceed threshold:M`).
+/// Matches lines of AMD's GPUs, `amdgpu 0000:c1:00.0: amdgpu: <message>`, in
+/// drivers/gpu/drm/amd/amdgpu: `amdgpu_job.c` (`ring sdma0 timeout, signaled seq=...`),
+/// `amdgpu_device.c` (`GPU reset(3) succeeded!`, `GPU reset end with ret = -22`, `device lost from
+/// bus!`), `amdgpu_ras.c` (`2 uncorrectable hardware errors detected in umc block`, `... RAS
+/// records:N exceed threshold:M`).
 pub(super) fn amdgpu(line: &str) -> Option<Found<'_>> {
     line.strip_prefix("amdgpu ")?;
     let (pci, said) = message_of_device(line)?;

@@ -1,5 +1,5 @@
-//! Text that a process can make the kernel write is no event: its name, the names of its files and
-//! cgroups, and its arguments.
+//! Tests that text of processes in the kernel log is no event: their names, the names of their
+//! files and cgroups, and their arguments.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use super::tests::SAMPLES;
 use super::{Found, MAX_NAME_BYTES, lines, recognise};
 use crate::collectors::kernel::patterns::Pattern;
 
-/// Lines of the driver, which have no pattern among the samples.
+/// Lines of the driver that have no pattern among the samples.
 const DRIVER: &[&str] = &[
     "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=a, GPU has fallen off the bus.",
     "NVRM: GPU at PCI:0000:3b:00: GPU-3c6e8a4b-1111-2222-3333-444455556666",
@@ -19,10 +19,10 @@ const DRIVER: &[&str] = &[
     "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),oom_memcg=/a,task_memcg=/a,task=b,pid=1,uid=0",
 ];
 
-/// Lines about a process that is called `name` (15 bytes of its choice), and that has files,
-/// cgroups or arguments called `text` (of any length).
+/// Lines about a process with the name `name` (15 bytes of its choice) and with files, cgroups or
+/// arguments named `text` (of any length).
 fn written(name: &str, text: &str) -> Vec<String> {
-    // The kernel takes no newline in the name of a cgroup.
+    // The kernel does not allow a newline in the name of a cgroup.
     let cgroup = text.replace('\n', "");
     vec![
         format!("{name}[4242]: segfault at 0 ip 00007f sp 00007f error 4 in {text}[7f1000+5000]"),
@@ -63,7 +63,7 @@ fn is_no_event(name: &str, text: &str) {
     for message in written(name, text) {
         for line in lines(&message) {
             let found = recognise(line.trim_end());
-            // A crash is one of its own process, in whatever it calls a library.
+            // A crash belongs to its own process, whatever that calls a library.
             let own = matches!(found, Some(Found::Pattern(Pattern::NcclSegfault, ref facts)) if facts.pid == Some(4242));
             assert!(found.is_none() || own, "{line:?} of {message:?} is {found:?}");
         }
@@ -74,7 +74,7 @@ fn samples() -> impl Iterator<Item = &'static str> {
     SAMPLES.iter().map(|sample| sample.0).chain(DRIVER.iter().copied())
 }
 
-/// Every sample, cut in two wherever a name can end: the process is called by its beginning.
+/// Cuts every sample in two wherever a name can end, and names the process after the first part.
 #[test]
 fn names_of_processes_are_no_events() {
     for sample in samples() {
@@ -91,7 +91,7 @@ fn names_of_processes_are_no_events() {
     }
 }
 
-/// Every end of every sample, as the name of a file, behind names that begin as samples do.
+/// Uses every suffix of every sample as the name of a file, after names that begin as samples do.
 #[test]
 fn names_of_files_are_no_events() {
     for sample in samples() {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A line of each kind as the kernel prints it, and what is to be read of it: device, PCI address,
+/// A line of each kind as the kernel prints it, and the expected fields: device, PCI address,
 /// process, pid.
 pub(super) const SAMPLES: &[(&str, Pattern, [&str; 3], Option<u32>)] = &[
     (
@@ -182,7 +182,7 @@ pub(super) const SAMPLES: &[(&str, Pattern, [&str; 3], Option<u32>)] = &[
         ["", "", "python3"],
         Some(4242),
     ),
-    // Of a kernel that writes its decision on a line of its own.
+    // A kernel that writes its decision on a line of its own prints this.
     (
         "Killed process 4243 (python3) total-vm:10kB, anon-rss:5kB",
         Pattern::OomKill,
@@ -315,7 +315,7 @@ pub(super) const SAMPLES: &[(&str, Pattern, [&str; 3], Option<u32>)] = &[
         ["GPU-3c6e8a4b", "", ""],
         None,
     ),
-    // Composed of the format strings that `drivers.rs` names.
+    // These lines are composed from the format strings that `drivers.rs` names.
     (
         "amdgpu 0000:c1:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=2571, emitted seq=2573",
         Pattern::AmdgpuHang,
@@ -352,8 +352,8 @@ pub(super) const SAMPLES: &[(&str, Pattern, [&str; 3], Option<u32>)] = &[
         ["", "0000:c1:00.0", ""],
         None,
     ),
-    // As printed in reports on the lists linux-pci, linux-rdma and linux-edac, or composed of the
-    // format strings that `drivers.rs` names.
+    // These lines are from reports on the lists linux-pci, linux-rdma and linux-edac, or are
+    // composed from the format strings that `drivers.rs` names.
     (
         "pcieport 0000:00:1b.0: DPC: containment event, status:0x1f01 source:0x0000",
         Pattern::PcieContained,
@@ -429,7 +429,7 @@ const NOISE: &[&str] = &[
     "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86",
     "python3[12]: segfault at 0 ip 00007f sp 00007f error 4 in libtorch.so[7f1000+5000]",
     "mce: [Hardware Error]: TSC 0 ADDR 1ffff",
-    // Corrected errors, beside the line that reports that they were logged.
+    // Corrected errors have this line beside the one that counts.
     "[Hardware Error]: Corrected error, no action required.",
     "BERT: Error records from previous boot:",
     "[Hardware Error]: event severity: corrected",

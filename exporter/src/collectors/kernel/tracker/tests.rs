@@ -2,8 +2,8 @@ use super::*;
 use stepwatch_wire::Kind;
 use stepwatch_wire::names::hw;
 
-/// Takes lines in as records from `first` on, a second apart; what is published of them, but for
-/// lines that no pattern knows.
+/// Evaluates lines as records from `first` on, a second apart. Returns the events, except those of
+/// lines that match no pattern.
 fn take(tracker: &mut Tracker, first: u64, lines: &[&str]) -> Vec<Event> {
     let unknown = NodeCondition::KernelMessage.name();
     let all = take_all(tracker, first, lines).into_iter();
@@ -73,7 +73,7 @@ fn a_stall_begins_ends_and_is_published_again_while_it_lasts() {
     let again = t.events.pop().unwrap();
     assert!(again.extra.contains_key("again") && again.extra["device"].as_str() == Some("a"));
     assert_eq!(names(&take(&mut t, 4, &["nfs: server a OK", "nfs: server a OK"])), [("nfs_stall", 0)]);
-    // What began before events were published is published at the first chance.
+    // A condition that began before events were published is published at the first opportunity.
     t.publish_from = NOT_YET;
     assert!(take(&mut t, 6, &[stall]).is_empty());
     t.again(1e9 + 7.0);
@@ -114,8 +114,8 @@ fn a_stall_of_which_nothing_more_is_heard_is_over() {
     let said = "over: the kernel has not logged it again for 6 h (the NFS server does not answer: a)";
     assert_eq!(over.text.as_deref(), Some(said));
     assert!(published(&mut t, 3.0 * HOLDS_SECONDS).is_empty());
-    // A condition that was over before events were published is not published; nor is one
-    // whose time an older version did not store.
+    // A condition that ended before events were published is not published; nor is one whose time
+    // an older version did not store.
     t.publish_from = NOT_YET;
     take(&mut t, last + 1, &[stall]);
     assert!(published(&mut t, 3.0 * HOLDS_SECONDS).is_empty() && t.counts.held.is_empty());
@@ -148,13 +148,13 @@ fn of_the_targets_of_a_server_that_is_back_one_is_all_that_is_heard_of() {
     let all = [lost("s-OST1", a), lost("s-OST2", a), lost("s-OST3", b)];
     let began = take(&mut t, 1, &all.each_ref().map(String::as_str));
     assert_eq!(devices(&began), [("s-OST1-osc", 1), ("s-OST2-osc", 1), ("s-OST3-osc", 1)]);
-    // A line of its management server does not mean that its targets are back.
+    // A line of the management server does not mean that its targets are back.
     let mgc = format!("Lustre: MGC{a}: Connection restored to {a} (at {a})");
     assert!(take(&mut t, 4, &[&mgc, "Lustre: Skipped 7 previous similar messages"]).is_empty());
-    // A target whose loss was not logged.
+    // This is a target whose loss was not logged.
     let over = take(&mut t, 6, &[&restored("s-OST7", a)]);
     assert_eq!(devices(&over), [("s-OST1-osc", 0), ("s-OST2-osc", 0)]);
-    // A server whose place another one took.
+    // Another server has taken over its place.
     take(&mut t, 7, &[&lost("s-OST4", b)]);
     let over = take(&mut t, 8, &[&restored("s-OST3", a)]);
     assert_eq!(devices(&over), [("s-OST3-osc", 0), ("s-OST4-osc", 0)]);
@@ -175,7 +175,7 @@ fn the_lustre_client_knows_what_the_log_left_out() {
     assert_eq!(devices(&over), [("s-OST1-osc", 0)]);
     let text = over[0].text.as_deref().unwrap();
     assert!(text.starts_with("over: the connection to the Lustre server is back ("), "{text}");
-    // A connection known to be down lasts; there is no news of the third.
+    // A connection that is known to be down continues; there is no news of the third.
     t.again(1e9 + HOLDS_SECONDS + 3.0);
     let published: Vec<Event> = t.events.drain(..).collect();
     assert_eq!(devices(&published), [("s-OST2-osc", 1), ("s-OST3-osc", 0)]);
@@ -268,7 +268,7 @@ fn a_storm_is_counted_in_full_and_published_in_part() {
     let mut t = Tracker::default();
     let lines: Vec<String> = (0..100).map(|i| format!("NVRM: Xid (PCI:0000:3b:00): 45, Ch {i}")).collect();
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-    // A second apart: one full minute and two thirds of another.
+    // The lines are a second apart: one full minute and two thirds of another.
     assert_eq!(take(&mut t, 1, &lines).len(), 2 * BURST as usize);
     assert_eq!((t.counts.events["gpu_xid"], t.counts.suppressed), (100, 80));
 }

@@ -1,11 +1,11 @@
-//! Which NIC has which rail, kept in the state directory: the loss of a NIC takes a reboot, and
-//! after it the others must keep their numbers.
+//! Saves the rail of each NIC: a NIC is usually lost at a reboot, after which the others must keep
+//! their numbers.
 //!
-//! A NIC is identified by its GUID, or if no known NIC has that GUID, by its slot: a card that was
-//! exchanged has the rail of the one before it. When an unknown NIC comes, rails are counted anew
-//! in the order of the bus: over all that are there and, as long as they are fewer than were known,
-//! over those that are gone. So the state of other cards, or of another machine, is replaced at
-//! once. A NIC that is gone for two weeks is taken to be gone on purpose.
+//! A NIC is identified by its GUID, or if no known NIC has that GUID, by its slot: a replacement
+//! card gets the rail of the previous one. When an unknown NIC appears, rails are renumbered in the
+//! order of the bus. Missing NICs are included as long as there are fewer NICs than were known. So
+//! the state of other cards, or of another machine, is replaced at once. A NIC that is missing for
+//! two weeks counts as removed on purpose.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use super::{MAX_NICS, Nic};
 
 const FORGET_SECONDS: f64 = 14.0 * 86_400.0;
 
-/// In the order of the rails.
+/// The rails in their order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Rails(Vec<Rail>);
 
@@ -27,7 +27,7 @@ struct Rail {
     seen_at: f64,
 }
 
-/// How a NIC is found among those that are known, the surest way first.
+/// How a NIC is matched with the known ones, the most reliable way first.
 const SAME: [fn(&Rail, &Nic) -> bool; 3] =
     [|rail, nic| rail.has_guid_of(nic) && rail.has_slot_of(nic), Rail::has_guid_of, Rail::has_slot_of];
 
@@ -56,7 +56,7 @@ impl Rails {
         self.0.len()
     }
 
-    /// Whether any was an RDMA device; only these have GUIDs.
+    /// Whether any was an RDMA device; only those have GUIDs.
     pub(super) fn has_rdma(&self) -> bool {
         self.0.iter().any(|rail| rail.rdma || !rail.guid.is_empty())
     }
@@ -65,19 +65,19 @@ impl Rails {
         self.0.iter().any(|rail| rail.is_of(nic))
     }
 
-    /// The models of those that are not among these.
+    /// The models of known NICs that are missing here.
     pub(super) fn gone<'a>(&'a self, nics: &'a [Nic]) -> impl Iterator<Item = &'a str> {
         let gone = |rail: &&Rail| !nics.iter().any(|nic| rail.is_of(nic));
         self.0.iter().filter(gone).map(|rail| rail.model.as_str())
     }
 
-    /// This one is there, and is not of the fabric.
+    /// Removes a NIC that is present and not part of the fabric.
     pub(super) fn retire(&mut self, nic: &Nic) {
         let same = |rail: &Rail| rail.guid == nic.guid || rail.guid.is_empty() || nic.guid.is_empty();
         self.0.retain(|rail| !(rail.has_slot_of(nic) && same(rail)));
     }
 
-    /// The rail of each of these, the NICs of the fabric that are there at Unix time `now`.
+    /// The rails of these NICs of the fabric, which are present at Unix time `now`.
     pub(super) fn number(&mut self, now: f64, nics: &[Nic]) -> Vec<usize> {
         self.0.retain(|rail| now - rail.seen_at < FORGET_SECONDS);
         let mut places = vec![None; nics.len()];
@@ -107,7 +107,7 @@ impl Rails {
         places
     }
 
-    /// Whether these are other NICs, or in another order.
+    /// Whether the NICs or their order differ.
     pub(super) fn differ(&self, other: &Self) -> bool {
         let same = |(a, b): (&Rail, &Rail)| (&a.guid, &a.pci, &a.model) == (&b.guid, &b.pci, &b.model);
         self.len() != other.len() || !self.0.iter().zip(&other.0).all(same)
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::topology::Place;
 
-    /// `a1`: the card with the GUID `a` in slot 1.
+    /// NICs with names such as `a1`: the card with the GUID `a` in slot 1.
     fn nics(names: &[&str]) -> Vec<Nic> {
         let nic = |name: &&str| Nic {
             name: (*name).into(),

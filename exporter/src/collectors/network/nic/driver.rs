@@ -1,11 +1,11 @@
-//! What the driver of an interface counts, which is more than the kernel's own statistics: pauses,
+//! Reads the counters of an interface's driver, which exceed the kernel's own statistics: pauses,
 //! and errors of the wire.
 //!
 //! A driver has hundreds of counters, most of them of queues: only those on an allow-list are kept.
-//! The driver is asked by name, and in the network namespace of this process the name may belong to
-//! another interface. So it is asked only if the kernel's number of the name is the one in `/sys`.
-//! A container without its host's network then gets nothing, which is better than the counters of
-//! another interface.
+//! The driver is queried by the interface's name, which may mean another interface in the network
+//! namespace of this process. So it is queried only if the kernel's index of the name is the one in
+//! `/sys`. A container without its host's network then gets nothing, which is better than the
+//! counters of another interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -35,9 +35,8 @@ pub static LEFT_OUT: Family = Family::gauge(
     "Counters on the allow-list that there was no room for",
 );
 
-/// Counters that are kept unless the configuration lists others: pauses, storms of them, errors of
-/// the wire, buffers that ran out, and packets that a cloud's network refused. Every driver has its
-/// own names for them.
+/// The counters that are kept by default: pauses, pause storms, errors of the wire, exhausted
+/// buffers, and packets that a cloud's network refused. Every driver has its own names for them.
 pub(super) static ALLOWED: &[&str] = &[
     // mlx5.
     "[rt]x_prio*_pause",
@@ -81,10 +80,10 @@ pub(super) static ALLOWED: &[&str] = &[
     "wd_expired",
 ];
 
-/// Counters kept of one interface.
+/// The most counters kept of one interface.
 const MAX_STATS: usize = 128;
 
-/// The source of the counters; tests have their own.
+/// The source of the counters, which tests replace.
 pub(super) trait Ask: Send + std::fmt::Debug {
     fn index(&self, device: &str) -> io::Result<u32>;
     fn driver(&self, device: &str) -> io::Result<Driver>;
@@ -105,7 +104,7 @@ impl Ask for Ethtool {
     }
 }
 
-/// The answer of a driver for one interface.
+/// The driver's answer for one interface.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Answer {
     driver: Driver,
@@ -117,7 +116,7 @@ pub(super) struct Answer {
 pub(super) struct Drivers {
     allowed: Vec<glob::Pattern>,
     ask: Option<Box<dyn Ask>>,
-    /// Numbers of interfaces whose driver counts nothing.
+    /// The indices of interfaces whose driver has no counters.
     silent: BTreeSet<u32>,
     answers: BTreeMap<String, Answer>,
 }
@@ -133,7 +132,7 @@ impl Drivers {
         Self::new(allowed, if allowed.is_empty() { None } else { open() })
     }
 
-    /// Asks about these interfaces, each with its number as `/sys` has it.
+    /// Queries the drivers of these interfaces, each with its index from `/sys`.
     pub(super) fn ask(&mut self, devices: &[(&str, Option<u32>)]) {
         self.answers.clear();
         let Some(ask) = &self.ask else { return };
@@ -191,8 +190,7 @@ impl Answer {
         self.sum(|name| mlx5(name) || bnxt(name))
     }
 
-    /// Frames by which it was paused, or paused the far end, if the driver does not report for how
-    /// long.
+    /// The number of pause frames received or sent, if the driver does not report their duration.
     pub(super) fn pauses(&self, direction: char) -> Option<u64> {
         let ice = |name: &str| {
             let name = name.strip_suffix(".nic").unwrap_or_default();
@@ -286,7 +284,7 @@ mod tests {
     }
 
     proptest! {
-        /// No name that a driver may come up with panics, and no counter is of both directions.
+        /// No name from a driver causes a panic, and no counter belongs to both directions.
         #[test]
         fn a_counter_is_of_one_direction(name in "(rx|tx|pfc_pri3|link_xoff)?[a-z0-9_.é]{0,12}(_duration_us|_pause_duration|_xoff.nic|.nic)?") {
             let answer = Answer { stats: vec![(name, 1)], ..Answer::default() };

@@ -1,8 +1,8 @@
-//! Publishes faults of the Ethernet links of the node in the stream.
+//! Publishes faults of the node's Ethernet links in the stream.
 //!
-//! A link is judged once it has been up, until someone sets the interface down or it leaves the
-//! node: an interface that was never cabled is no fault, and neither is one that a container took
-//! with it. Its rate, and how often it went down, are kept across restarts.
+//! A link is judged from when it was first up until its interface is set down or leaves the node:
+//! an interface that was never cabled is no fault, nor is one that a container took over. Its rate,
+//! and the number of its losses, are kept across restarts.
 
 use std::collections::BTreeMap;
 
@@ -22,12 +22,12 @@ use crate::persisted_state;
 const STATE_NAME: &str = "nic";
 const SAVE_SECONDS: f64 = 600.0;
 const FORGET_SECONDS: f64 = 14.0 * 86_400.0;
-/// A link must be slow for this long: right after it comes up it may still report its old rate.
+/// Seconds that a link must be slow: right after it comes up it may still report its old rate.
 const SLOW_SECONDS: f64 = 10.0;
 const GIGABIT: f64 = 125e6;
 
 type Sum = fn(&Answer, char) -> Option<u64>;
-/// Counters that are sums over those of the driver, by direction.
+/// Derived counters that are sums over the driver's, by direction.
 const SUMS: &[(&str, Sum, char)] = &[
     ("rx_pause_duration", Answer::paused, 'r'),
     ("tx_pause_duration", Answer::paused, 't'),
@@ -54,31 +54,32 @@ struct Known {
 pub(super) struct Judge {
     rule: Rule,
     limits: Vec<Limit>,
-    /// By name of the interface; `None` until the first pass.
+    /// The key is the name of the interface; `None` before the first pass.
     known: Option<BTreeMap<String, Known>>,
     saved_at: f64,
     failing: bool,
 }
 
-/// An interface at one moment.
+/// One evaluation of an interface.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Look<'a> {
     pub(super) link: &'a Link,
-    /// Bytes a second.
+    /// The speed in bytes per second.
     pub(super) speed: Option<f64>,
-    /// How often the carrier was lost.
+    /// How many times the carrier was lost.
     pub(super) downs: Option<u64>,
     pub(super) pci: &'a str,
-    /// The driver's answer, if it was just asked.
+    /// The driver's answer, if the driver was just queried.
     pub(super) answer: Option<&'a Answer>,
 }
 
-/// The limits that good links stay under. A pause of a fifth of the time is a host that takes more
-/// than it can, or a fabric that holds it back; a storm is a host that has stopped its switch.
+/// The limits, which good links do not reach. A pause for a fifth of the time means that the host
+/// receives more than it can take, or that the fabric throttles it. A storm means that the host has
+/// stopped its switch.
 ///
-/// Some drivers count only the frames that pause. One holds a link for 65,535 times 512 bits at
-/// most, a third of a millisecond at 100 Gb/s, and is sent anew in half of that: a thousand a
-/// second are a fifth of the time there too, and all of it at 25 Gb/s and below.
+/// Some drivers count only pause frames. One holds a link for at most 65,535 times 512 bits, a
+/// third of a millisecond at 100 Gb/s, and is repeated after half of that. So a thousand a second
+/// are a fifth of the time there too, and all of it at 25 Gb/s and below.
 pub(super) fn limits() -> Vec<Limit> {
     use Level::{Error, Warn};
     const CABLE: &str = "clean or replace cable and transceiver";
@@ -220,7 +221,7 @@ impl Judge {
         events.extend(changes.iter().map(|change| subject.event(now, change)));
     }
 
-    /// The conditions of an interface that is judged.
+    /// The conditions of an interface, if it is judged.
     pub(super) fn conditions(&self, device: &str) -> Option<[(State, bool); State::CONDITIONS.len()]> {
         let known = self.known.as_ref()?.get(device)?;
         let holds = |state| match state {

@@ -80,7 +80,7 @@ fn a_link_that_goes_down_is_an_event_at_once() {
     assert_eq!((event.kind, event.name.as_deref(), event.code), (Kind::Link, Some("eth0"), Some(0)));
 }
 
-/// `eth0 down 0` of each event.
+/// Each event in short form, such as `eth0 down 0`.
 fn short(events: &[Event]) -> Vec<String> {
     let state = |e: &Event| e.extra.get("state").and_then(Value::as_str).unwrap_or_default().to_owned();
     events
@@ -226,7 +226,8 @@ fn a_host_that_pauses_its_switch() {
     assert_eq!(node.look(START + 640.0), ["eth0 errors 1"]);
 }
 
-/// The event of a link whose counters stood at 7 and have risen by this much within ten seconds.
+/// The level and text for a link whose counters stood at 7 and rose by this much within ten
+/// seconds.
 fn said_of(rises: &[(&str, u64)]) -> Option<(String, String)> {
     let (mut node, fake) = (Node::new(), Fake::default());
     node.reader.drivers = Drivers::new(&Config::default().ethtool, Some(Box::new(fake.clone())));

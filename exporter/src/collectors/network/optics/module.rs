@@ -1,4 +1,4 @@
-//! What the memory of a transceiver says: temperature, voltage, light and alarms.
+//! Decodes the memory of a transceiver: temperature, voltage, light and alarms.
 //!
 //! Two layouts: SFF-8636 (QSFP+ and QSFP28, up to 100 Gb/s) and CMIS (QSFP-DD, OSFP and QSFP112,
 //! from 200 Gb/s on). Bytes are those of the specifications SFF-8636 2.11 and OIF-CMIS 5.3, which
@@ -6,32 +6,32 @@
 
 use stepwatch_sys::module_eeprom::{HALF_PAGE, Half};
 
-/// What identifies a layout, in byte 0 (SFF-8024, "Identifier Values").
+/// The identifiers of each layout in byte 0 (SFF-8024, "Identifier Values").
 const SFF_8636: [u8; 3] = [0x0c, 0x0d, 0x11];
 const CMIS: [u8; 3] = [0x18, 0x19, 0x1e];
-/// Page of CMIS with the supported monitors, and with the state of lanes.
+/// The CMIS pages of the supported monitors and of the state of lanes.
 const ADVERTISED: u8 = 0x01;
 const LANES: u8 = 0x11;
 const SFF_LANES: usize = 4;
 const CMIS_LANES: usize = 8;
-/// Units: 1/256 degree, 100 microvolts, 0.1 microwatts, 2 microamperes.
+/// The units: 1/256 degree, 100 microvolts, 0.1 microwatts, 2 microamperes.
 const DEGREE: f64 = 1.0 / 256.0;
 const VOLT: f64 = 1e-4;
 const WATT: f64 = 1e-7;
 const AMPERE: f64 = 2e-6;
 
-/// How bad a flag is: within the limits of operation, or beyond.
+/// The severity of a flag: outside of the usual limits, or of the operating limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Grade {
     Warning,
     Alarm,
 }
 
-/// A flag that is set. The lane counts from 1; 0 is the module as a whole.
+/// A flag that is set. Lanes count from 1; 0 is the module as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Flag {
     pub(super) grade: Grade,
-    /// `temperature_high`, `receive_power_low`, `receive_los`.
+    /// A name such as `temperature_high`, `receive_power_low` or `receive_los`.
     pub(super) name: &'static str,
     pub(super) lane: usize,
 }
@@ -44,14 +44,14 @@ pub(super) struct Module {
     pub(super) serial: String,
     pub(super) celsius: Option<f64>,
     pub(super) volts: Option<f64>,
-    /// By lane. Empty of a copper cable, and of what the module does not measure.
+    /// The power by lane. Empty for copper cables, and if the module does not measure it.
     pub(super) received: Vec<f64>,
     pub(super) sent: Vec<f64>,
     pub(super) bias: Vec<f64>,
     pub(super) flags: Vec<Flag>,
 }
 
-/// Reads a module by its halves. `None` of one whose layout is another, and of an empty cage.
+/// Reads a module by its halves. `None` for an unknown layout or an empty cage.
 pub(super) fn read<E>(mut half: impl FnMut(Half) -> Result<Vec<u8>, E>) -> Result<Option<Module>, E> {
     let lower = half(Half::Lower)?;
     let kind = lower.first().copied().unwrap_or_default();
@@ -64,7 +64,7 @@ pub(super) fn read<E>(mut half: impl FnMut(Half) -> Result<Vec<u8>, E>) -> Resul
     }
     let upper = half(Half::Upper { page: 0 })?;
     let mut module = cmis(&lower, &upper);
-    // A cable with flat memory has one page, and nothing to measure.
+    // A cable with flat memory has one page and measures nothing.
     if lower.get(2).is_some_and(|status| status & 0x80 == 0) {
         let (advertised, lanes) =
             (half(Half::Upper { page: ADVERTISED })?, half(Half::Upper { page: LANES })?);
@@ -73,7 +73,7 @@ pub(super) fn read<E>(mut half: impl FnMut(Half) -> Result<Vec<u8>, E>) -> Resul
     Ok(Some(module))
 }
 
-/// Bytes of a half page by their number in the page: the upper half begins at 128.
+/// A byte of a half page by its number in the page: the upper half begins at 128.
 fn at(half: &[u8], number: usize) -> u8 {
     half.get(number % HALF_PAGE).copied().unwrap_or_default()
 }
@@ -101,7 +101,7 @@ fn sff_8636(lower: &[u8], upper: &[u8]) -> Module {
         serial: text(upper, 196, 16),
         ..Module::default()
     };
-    // Device technology: from 0xa on it is copper, of which what is passive measures nothing.
+    // Device technologies from 0xa on are copper; passive copper measures nothing.
     if at(upper, 147) >> 4 >= 0xa {
         return module;
     }
@@ -116,7 +116,7 @@ fn sff_8636(lower: &[u8], upper: &[u8]) -> Module {
         for (_, _, name) in lost.into_iter().filter(|(byte, at, _)| bit(*byte, *at)) {
             module.flags.push(Flag { grade: Grade::Alarm, name, lane: lane + 1 });
         }
-        // Four bits a lane, two lanes a byte, the first lane in the upper half.
+        // There are four bits a lane and two lanes a byte, with the first lane in the upper half.
         let lanes = [(9, RECEIVE_POWER), (11, BIAS), (13, TRANSMIT_POWER)];
         for (byte, names) in lanes {
             let four = at(lower, byte + lane / 2) >> (4 * (1 - lane % 2)) & 0xf;
@@ -135,7 +135,7 @@ const RECEIVE_POWER: [&str; 2] = ["receive_power_high", "receive_power_low"];
 const TRANSMIT_POWER: [&str; 2] = ["transmit_power_high", "transmit_power_low"];
 const BIAS: [&str; 2] = ["bias_high", "bias_low"];
 
-/// Of four bits, from the highest: high alarm, low alarm, high warning, low warning.
+/// Decodes four bits, from the highest: high alarm, low alarm, high warning, low warning.
 fn flags(four: u8, [high, low]: [&'static str; 2], lane: usize, out: &mut Vec<Flag>) {
     let all = [
         (8, Grade::Alarm, high),
@@ -168,7 +168,7 @@ fn cmis(lower: &[u8], upper: &[u8]) -> Module {
     }
     module.celsius = Some(f64::from(word(lower, 14).cast_signed()) * DEGREE);
     module.volts = Some(f64::from(word(lower, 16)) * VOLT);
-    // From the lowest bit: high alarm, low alarm, high warning, low warning.
+    // The order from the lowest bit: high alarm, low alarm, high warning, low warning.
     let (temperature, voltage) = (at(lower, 9) & 0xf, at(lower, 9) >> 4);
     flags(temperature.reverse_bits() >> 4, TEMPERATURE, 0, &mut module.flags);
     flags(voltage.reverse_bits() >> 4, VOLTAGE, 0, &mut module.flags);
@@ -191,7 +191,7 @@ fn cmis_lanes(module: &mut Module, advertised: &[u8], lanes: &[u8]) {
     if supported & 0x04 != 0 {
         module.received = words(lanes, 186, CMIS_LANES, WATT);
     }
-    // A byte a flag, a bit a lane.
+    // Each flag has a byte with one bit a lane.
     let all = [
         (135, Grade::Alarm, "transmit_fault"),
         (136, Grade::Alarm, "transmit_los"),
@@ -236,7 +236,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Numbers of a 100G-SR4 module in the documentation of `ethtool -m`.
+    /// The values of a 100G-SR4 module in the documentation of `ethtool -m`.
     #[test]
     fn qsfp28() {
         let (mut lower, mut upper) = (half(), half());
@@ -315,7 +315,7 @@ pub(super) mod tests {
                 (Grade::Alarm, "temperature_high", 0),
             ]
         );
-        // A cable with flat memory has no further pages, and is not asked for any.
+        // A cable with flat memory has no further pages, so none is requested.
         put(&mut lower, 2, &[0x80]);
         let asked = std::cell::Cell::new(0);
         let half = |of: Half| {

@@ -1,48 +1,48 @@
-//! How much a busy port usually moves, as a band, and whether one moves much less while the others
-//! stay within theirs.
+//! The usual traffic of a busy port as a band, and the detection of a port that moves much less
+//! while the others stay within theirs.
 //!
-//! No fixed limit separates good bandwidth from bad: a port of 400 Gb/s that peaks at 360 is fine,
-//! and one that peaks at 100 is fine too if that is all the job sends. So a port is compared with
-//! what it used to reach itself, and only while most other ports of the node reach what they used
-//! to: then the port has changed, not the job.
+//! No fixed limit separates good from bad bandwidth: a port of 400 Gb/s that peaks at 360 is fine,
+//! and one that peaks at 100 is fine too if the job sends no more. So a port is compared with its
+//! own earlier peaks, and only while most other ports of the node reach theirs: then the port has
+//! changed, not the job.
 //!
-//! A band that the configuration gives needs no comparison with other ports: it states what a port
-//! of a busy node reaches. Below its lower edge a port is slow, even if all the others are too, as
-//! long as the node is busy at all.
+//! A configured band needs no comparison with other ports: it gives what a port of a busy node
+//! reaches. Below its lower edge a port is slow even if all others are too, as long as the node is
+//! busy at all.
 
 use serde::{Deserialize, Serialize};
 
-/// Peaks are taken over this long: several steps of any job.
+/// Seconds over which a peak is taken: several steps of any job.
 pub(super) const WINDOW_SECONDS: f64 = 300.0;
-/// Windows with traffic before a band is used.
+/// The number of windows with traffic before a band is used.
 const LEARN_WINDOWS: u32 = 12;
-/// Windows in a row below the band that are a fault.
+/// The number of consecutive windows below the band that are a fault.
 const BAD_WINDOWS: u32 = 2;
-/// A port that peaks below this share of its rate is idle.
+/// The share of its rate below which a port's peak counts as idle.
 const BUSY: f64 = 0.05;
-/// Below this share of the lower edge is far below the band.
+/// The share of the lower edge below which a peak is far below the band.
 const FAR: f64 = 0.5;
-/// How fast an edge follows peaks that fall inside the band.
+/// The weight with which an edge follows peaks inside the band.
 const FORGET: f64 = 0.02;
 
-/// The rates that a port reaches when it is busy, in bytes a second.
+/// The rates in bytes per second that a busy port reaches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Band {
     pub(super) low: f64,
     pub(super) high: f64,
     windows: u32,
-    /// Given by the configuration: not learned, and not saved.
+    /// Whether the value is configured, rather than learned and saved.
     #[serde(skip)]
     pub(super) given: bool,
 }
 
-/// One port over one window.
+/// The traffic of one port in one window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Peak {
     pub(super) peak: f64,
-    /// Bytes a second that the link has negotiated.
+    /// The negotiated rate in bytes per second.
     pub(super) rate: f64,
-    /// The band that it is compared with, if it is known yet.
+    /// The band for the comparison, if it is known yet.
     pub(super) band: Option<Band>,
 }
 
@@ -51,12 +51,12 @@ impl Band {
         Self { low, high, windows: LEARN_WINDOWS, given: true }
     }
 
-    /// `None` until enough was seen.
+    /// The band; `None` until enough windows were seen.
     pub(super) fn known(self) -> Option<Self> {
         (self.windows >= LEARN_WINDOWS).then_some(self)
     }
 
-    /// Learns from a window that was not bad. Peaks outside widen the band at once, those inside
+    /// Learns from a window that was not bad. Peaks outside widen the band at once; those inside
     /// narrow it slowly.
     pub(super) fn learn(&mut self, peak: f64, rate: f64) {
         if peak < rate * BUSY {
@@ -81,20 +81,20 @@ impl Peak {
         self.band.is_some_and(|band| self.peak < band.low * FAR)
     }
 
-    /// For a port that does not report its rate, the band determines what is little.
+    /// Whether the port is busy. If it does not report its rate, the band is used.
     fn is_busy(&self) -> bool {
         self.peak >= BUSY * self.rate.max(self.band.map_or(0.0, |band| band.low))
     }
 
-    /// Works, and does not reach the band of the configuration.
+    /// Whether the port is busy and below a configured band.
     fn is_below_given(&self) -> bool {
         self.is_busy() && self.band.is_some_and(|band| band.given && self.peak < band.low)
     }
 }
 
-/// Which ports fall short: far below their bands while most of the others keep to theirs, or at all
-/// below one that the configuration gives, while most of the ports are at work. A node of which one
-/// port alone is at work is not busy.
+/// Which ports fall short: those far below their bands while most others keep to theirs, and those
+/// below a configured band at all while most ports are busy. A node with a single busy port is not
+/// busy.
 pub(super) fn short(ports: &[Peak]) -> Vec<bool> {
     let at_work = ports.iter().filter(|p| p.is_busy()).count();
     let busy = at_work * 2 > ports.len();
@@ -113,8 +113,8 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Takes in the counters of a port in bytes. A counter that fell has restarted: the rate of
-    /// that interval is unknown.
+    /// Records the counters of a port in bytes. A lower counter has restarted: the rate of that
+    /// interval is unknown.
     pub(super) fn take(&mut self, now: f64, received: f64, sent: f64) {
         if let Some((at, r, s)) = self.last.replace((now, received, sent)) {
             let (seconds, more) = (now - at, (received - r).max(sent - s));
@@ -124,12 +124,12 @@ impl Meter {
         }
     }
 
-    /// The peak of the window that ends.
+    /// Ends the window and returns its peak.
     pub(super) fn close(&mut self) -> f64 {
         std::mem::take(&mut self.peak)
     }
 
-    /// Whether it has fallen short for long enough.
+    /// Whether the rate has fallen short in enough consecutive windows.
     pub(super) fn judge(&mut self, short: bool) -> bool {
         self.bad = if short { self.bad.saturating_add(1) } else { 0 };
         self.bad >= BAD_WINDOWS

@@ -1,4 +1,4 @@
-//! What can be set of the RDMA ports.
+//! The settings of the RDMA ports.
 
 use std::collections::BTreeMap;
 
@@ -12,40 +12,40 @@ use crate::link::rates::Threshold;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Which families are on the page.
+    /// The families that are on the metrics page.
     pub metrics: Metrics,
-    /// How often states are read.
+    /// The interval at which states are read.
     pub interval: Period,
-    /// How often counters are read.
+    /// The interval at which counters are read.
     pub counters_interval: Period,
-    /// Devices to read; all when empty. `*` stands for anything.
+    /// Patterns with `*` of devices to read; all if empty.
     pub include: Vec<String>,
-    /// Devices to leave alone altogether.
+    /// Devices that are not read at all.
     pub exclude: Vec<String>,
-    /// Devices that are read and not judged: of the management network, of storage that comes and
-    /// goes.
+    /// Devices that are read but not judged: those of the management network, or of storage that is
+    /// not always connected.
     pub management: Vec<String>,
     pub expected: Expectation,
-    /// A port that is down for longer has dropped. By then NCCL's transport, as it is set by
-    /// default, has given up.
+    /// A link that is down for longer counts as dropped. By then NCCL's transport has given up,
+    /// with its default settings.
     pub drop_after: Period,
-    /// After a start, ports that were up before may take this long to come up.
+    /// After a start, the time in which ports that were up before may come up.
     pub grace: Period,
-    /// Errors that are too many, by name of the counter, where the defaults do not fit.
+    /// Limits of errors by the name of the counter, where the defaults do not fit.
     pub thresholds: BTreeMap<String, Threshold>,
 }
 
-/// The ports that this node should have, for sites that do not rely on what the node had before.
+/// The expected ports of this node, for sites that do not rely on earlier ones.
 #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Expectation {
-    /// Ports of the fabric that should be up.
+    /// The number of ports of the fabric that should be up.
     pub ports: Option<usize>,
-    /// Rate that each of them should negotiate.
+    /// The rate that each of them should negotiate, in Gb/s.
     pub rate_gbps: Option<f64>,
-    /// Lowest and highest rate that each of them reaches when the node is busy.
+    /// The lowest and highest rate that each of them reaches when the node is busy, in Gb/s.
     pub bandwidth_gbps: Option<(f64, f64)>,
-    /// Devices that this applies to; all when empty.
+    /// The devices that this applies to; all if empty.
     pub devices: Vec<String>,
 }
 

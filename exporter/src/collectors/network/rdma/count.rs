@@ -1,4 +1,4 @@
-//! One pass over all counters of all ports.
+//! Reads all counters of all ports in one pass.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) struct Counted {
     pub(super) at: Option<f64>,
     pub(super) samples: Samples,
     pub(super) ports: BTreeMap<String, Values>,
-    /// Counters that stand still at the highest value that they have, which is none of `ports`.
+    /// Saturated counters, which have reached their highest value and are not among `ports`.
     pub(super) saturated: BTreeMap<String, Values>,
 }
 
@@ -55,8 +55,8 @@ impl RdmaReader {
 }
 
 impl Counted {
-    /// Counters of a port, including saturated ones: what those counted until then is real, and
-    /// they add nothing more.
+    /// The counters of a port, including saturated ones: their values are real, but do not rise any
+    /// more.
     pub(super) fn all(&self, key: &str) -> impl Iterator<Item = (&str, u64)> {
         let ports = [&self.ports, &self.saturated].into_iter().filter_map(|ports| ports.get(key));
         ports.flatten().map(|(name, value)| (name.as_str(), *value))

@@ -1,4 +1,4 @@
-//! Which family a counter of a port goes to, and how many errors are too many.
+//! Maps the counters of ports to families, and limits the rates of errors.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const PORT: &[&str] = &["device", "port"];
 macro_rules! counters {
     ($($id:ident $name:literal $unit:literal $help:literal: $($file:literal x $scale:literal),*;)*) => {
         $(pub static $id: Family = Family::counter($name, $unit, PORT, $help);)*
-        /// Counters with a family of their own, by file: InfiniBand's and EFA's.
+        /// Counters with a family of their own, by file, of InfiniBand and EFA.
         static FILES: &[(&str, &Family, f64)] = &[$($(($file, &$id, $scale),)*)*];
     };
 }
@@ -62,7 +62,7 @@ pub(super) static RESOURCES: Family = Family::gauge(
     "Objects that the adapter holds now (`active_qps`, `active_mrs`, ...) or held at most (`watermark_qps`, ...), where its driver says so among its counters",
 );
 
-/// Only while it holds: of every counter that could come to this, zeros would be more series than
+/// Written only while a counter is saturated: a 0 for each would add more series than there are
 /// counters.
 pub static SATURATED: Family = Family::gauge(
     "rdma_port_counter_saturated",
@@ -85,26 +85,25 @@ static KINDS: &[&str] = &[
     "VL15_dropped",
     "rx_drops",
 ];
-/// A setting among the counters: for how long the driver keeps their values.
+/// A file among the counters that is a setting: how long the driver caches their values.
 const NO_COUNTER: &str = "lifespan";
 
-/// Beginnings of the names of what stands among the counters and goes down again: objects that
-/// exist now, and the most that there were (`bnxt_re_stat_descs` of torvalds/linux,
-/// drivers/infiniband/hw/bnxt_re/hw_counters.c).
+/// Prefixes of files among the counters that may fall: the number of present objects, and its
+/// maximum (`bnxt_re_stat_descs` of torvalds/linux, drivers/infiniband/hw/bnxt_re/hw_counters.c).
 const GAUGES: [&str; 2] = ["active_", "watermark_"];
 
-/// Counters of one port by file name.
+/// The counters of one port by file name.
 pub(super) type Values = BTreeMap<String, u64>;
 
-/// Adds the counters that older kernels keep apart, as wide as they should be: the others of that
-/// name stop at 32 bits.
+/// Adds the 64-bit counters that older kernels keep in a separate directory: those of the same name
+/// in `standard` stop at 32 bits.
 pub(super) fn widen(standard: &mut Values, wide: Values) {
     for (name, value) in wide {
         standard.insert(name.strip_suffix("_64").unwrap_or(&name).to_owned(), value);
     }
 }
 
-/// Writes the counters of a port, or, with an empty `port`, of a device.
+/// Writes the counters of a port, or of a device if `port` is empty.
 pub(super) fn write(device: &str, port: &str, standard: &Values, hardware: &Values, out: &mut Samples) {
     let labels: &[&str] = &[device, port];
     let family = |name: &str| FILES.iter().find(|(file, ..)| *file == name);
@@ -123,7 +122,7 @@ pub(super) fn write(device: &str, port: &str, standard: &Values, hardware: &Valu
             continue;
         }
         out.set(&HARDWARE, &[device, port, name], *value);
-        // Counters of EFA that fit no other family.
+        // These are counters of EFA without another family.
         match family(name) {
             Some((_, family, scale)) if !port.is_empty() && out.get(family, labels).is_none() => {
                 out.set(family, labels, *value as f64 * scale);
@@ -136,32 +135,32 @@ pub(super) fn write(device: &str, port: &str, standard: &Values, hardware: &Valu
     }
 }
 
-/// Writes which counters of a port stand still.
+/// Writes the saturated counters of a port.
 pub(super) fn write_saturated(device: &str, port: &str, saturated: &Values, out: &mut Samples) {
     for counter in saturated.keys() {
         out.set(&SATURATED, &[device, port, counter], 1u64);
     }
 }
 
-/// Sum of the errors among the counters of a port.
+/// The sum of the errors among the counters of a port.
 pub(super) fn errors<'a>(counters: impl IntoIterator<Item = (&'a str, u64)>) -> u64 {
     let errors = counters.into_iter().filter(|(name, _)| KINDS.contains(name));
     errors.fold(0, |sum, (_, n)| sum.saturating_add(n))
 }
 
-/// Bytes by the first file that has them.
+/// The bytes of a family, from its first file that exists.
 pub(super) fn bytes(values: &Values, family: &Family) -> Option<f64> {
     let mut files = FILES.iter().filter(|(_, f, _)| f.name == family.name);
     files.find_map(|(file, _, scale)| Some(*values.get(*file)? as f64 * scale))
 }
 
-/// The limits that good links stay under, except for those that the configuration sets.
+/// The limits, which good links do not reach, unless the configuration sets others.
 ///
 /// One symbol error in thirty seconds is the bit error rate that InfiniBand allows; ten a second
-/// mean a link that is mostly repeating itself. Overruns, integrity errors and exhausted retries do
-/// not happen on a healthy link: a single one is reported. A receiver that is not ready is flow
-/// control: the sender waits, two thirds of a millisecond as collectives set it, and tries again.
-/// At a hundred a second that is up to four seconds of a minute.
+/// mean a link that mostly repeats itself. Overruns, integrity errors and exhausted retries do not
+/// happen on a healthy link: a single one is reported. A receiver that is not ready is flow
+/// control: the sender waits for two thirds of a millisecond, as collectives set it, and tries
+/// again. At a hundred a second that is up to four seconds of a minute.
 pub(super) fn limits(own: &BTreeMap<String, Threshold>) -> Vec<Limit> {
     const CABLE: &str = "clean or replace cable and transceiver";
     const AHEAD: &str = "look for congestion or a fault on the way";
@@ -183,7 +182,7 @@ pub(super) fn limits(own: &BTreeMap<String, Threshold>) -> Vec<Limit> {
         ("rnr_nak_retry_err", MINUTE, 6000, Warn, SLOW),
         ("req_rnr_retries_exceeded", TEN_MINUTES, 0, Error, LOST),
         ("req_transport_retries_exceeded", TEN_MINUTES, 0, Error, LOST),
-        // EFA.
+        // These are counters of EFA.
         ("unresponsive_remote_events", MINUTE, 6000, Warn, AHEAD),
         ("impaired_remote_conn_events", MINUTE, 6000, Warn, AHEAD),
         ("retrans_pkts", MINUTE, 60_000, Warn, AHEAD),
@@ -228,7 +227,8 @@ mod tests {
         );
     }
 
-    /// Names of `bnxt_re_stat_descs` (torvalds/linux, drivers/infiniband/hw/bnxt_re/hw_counters.c).
+    /// The names are those of `bnxt_re_stat_descs` (torvalds/linux,
+    /// drivers/infiniband/hw/bnxt_re/hw_counters.c).
     #[test]
     fn what_a_driver_holds_now_is_no_counter() {
         let mut out = Samples::default();

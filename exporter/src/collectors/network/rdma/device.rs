@@ -1,8 +1,7 @@
-//! Which RDMA devices and ports there are, and which of them are judged.
+//! Lists the RDMA devices and ports, and decides which of them are judged.
 //!
-//! A node has ports that are not meant to be used: the second port of a card, the port of the
-//! management network, functions passed on to virtual machines. That they are down is no fault. By
-//! [`Role`]:
+//! A node has ports that are not in use: the second port of a card, the port of the management
+//! network, functions assigned to virtual machines. It is no fault if they are down. By [`Role`]:
 //!
 //! * `auxiliary`: not a physical function on the PCI bus (software devices, subfunctions, virtual
 //!   functions).
@@ -20,10 +19,10 @@ use crate::link::Medium;
 use crate::roots::{self, Roots};
 use crate::topology::{self, Place};
 
-/// Devices of one node that are read.
+/// The most devices of one node that are read.
 pub(super) const MAX_DEVICES: usize = 128;
 const MAX_PORTS: usize = 4;
-/// Interfaces stacked on each other: a VLAN on a bridge on a bond on a port.
+/// The most stacked interfaces, such as a VLAN on a bridge on a bond on a port.
 const MAX_STACK: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,10 +52,10 @@ pub(super) struct Device {
     pub(super) board: String,
     pub(super) hca_type: String,
     pub(super) driver: String,
-    /// Empty of what is on no PCI bus.
+    /// The PCI address; empty if it is not on a PCI bus.
     pub(super) pci: String,
     pub(super) numa_node: String,
-    /// Empty when it has none.
+    /// The GUID; empty if it has none.
     pub(super) guid: String,
     pub(super) virtual_function: bool,
     pub(super) ports: Vec<Port>,
@@ -90,7 +89,8 @@ impl Device {
         }
     }
 
-    /// Whether it has ports, and each reports its type: not so while the kernel still registers it.
+    /// Whether the device has ports and each reports its type. While the kernel registers it, some
+    /// do not.
     pub(super) fn is_complete(&self) -> bool {
         !self.ports.is_empty() && self.ports.iter().all(|port| !port.link_layer.is_empty())
     }
@@ -100,13 +100,13 @@ impl Device {
             _ if self.driver == "efa" => Medium::Efa,
             "InfiniBand" => Medium::Infiniband,
             "Ethernet" => Medium::Roce,
-            // EFA calls its layer unspecified, and a container may not show whose driver it is.
+            // EFA reports its layer as unspecified, and a container may not show the driver.
             _ => Medium::Efa,
         }
     }
 
     /// A name of the port that is stable over restarts: cards are renumbered when one is missing,
-    /// slots are not.
+    /// but slots are not.
     pub(super) fn key(&self, port: &Port) -> String {
         let place = if self.pci.is_empty() { &self.name } else { &self.pci };
         format!("{place}/{}", port.number)
@@ -120,15 +120,14 @@ impl Port {
     }
 }
 
-/// The network interface of a port: of those of its device, the one that counts itself as this
-/// port.
+/// The network interface of a port: the one of its device that has this port number.
 fn netdev(dir: &Path, number: &str) -> Option<String> {
     let dir = dir.join("device/net");
     let names = roots::list(&dir).ok()?;
     let index = number.parse::<u32>().ok()?.checked_sub(1)?;
     let of_port = |name: &&String| {
         let dir = dir.join(name);
-        // Drivers of one port leave one file or the other empty; those of several fill at least
+        // Drivers with one port leave one file or the other empty; those with several fill at least
         // one.
         let said = |file: &str| {
             let text = roots::read(&dir.join(file))?;
@@ -144,9 +143,9 @@ pub(super) fn inventory(roots: &Roots, names: &[String]) -> Vec<Device> {
     names.iter().map(|name| Device::read(&root.join(name), name.clone())).collect()
 }
 
-/// Interfaces under the default route of the node, the one that carries it and those below.
+/// The interfaces of the node's default route: the one in the route, and those that it is built on.
 pub(super) fn management_interfaces(roots: &Roots) -> Vec<String> {
-    // Process 1 is of the host's network, where `self` may be of a container's.
+    // Process 1 is in the host's network, whereas `self` may be in a container's.
     let read = |file: &str| {
         let paths = [roots.proc("1/net").join(file), roots.proc("net").join(file)];
         paths.iter().find_map(|path| roots::read(path)).unwrap_or_default()
@@ -168,7 +167,7 @@ pub(super) fn management_interfaces(roots: &Roots) -> Vec<String> {
     found
 }
 
-/// The interface of the default route of the lowest metric, from `/proc/net/route`.
+/// The interface of the default route with the lowest metric, from `/proc/net/route`.
 pub(super) fn default_route(text: &str) -> Option<String> {
     const UP: u32 = 1;
     let routes = text.lines().skip(1).filter_map(|line| {
@@ -181,7 +180,7 @@ pub(super) fn default_route(text: &str) -> Option<String> {
     routes.min_by_key(|(metric, _)| *metric).map(|(_, name)| name.to_owned())
 }
 
-/// The same, from `/proc/net/ipv6_route`.
+/// The interface of the default route with the lowest metric, from `/proc/net/ipv6_route`.
 pub(super) fn default_route_v6(text: &str) -> Option<String> {
     let routes = text.lines().filter_map(|line| {
         let columns: Vec<&str> = line.split_whitespace().collect();

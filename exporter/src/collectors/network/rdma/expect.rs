@@ -1,9 +1,9 @@
-//! What this node should have: the ports that were up before, and their rates; and what the
-//! configuration expects.
+//! The expected ports of this node: those that were up before and their rates, and the configured
+//! ones.
 //!
-//! Kept in the state directory, so that a port that is missing or slower after a reboot is noticed.
-//! A port is identified by its slot, or by its GUID if the slots were renumbered. A port that is
-//! gone or slower for two weeks is taken to be so on purpose: it was reported for long enough.
+//! They are saved, so that a port that is missing or slower after a reboot is noticed. A port is
+//! identified by its slot, or by its GUID if the slots were renumbered. A port that is missing or
+//! slower for two weeks counts as changed on purpose, because it was reported for long enough.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use crate::link::pace::Pace;
 use crate::link::watch::Watch;
 use crate::link::{Medium, Standing};
 
-/// Ports remembered; more than any node has.
+/// The most ports kept; no node has as many.
 const MAX_KNOWN: usize = 512;
 const FORGET_SECONDS: f64 = 14.0 * 86_400.0;
 
-/// Ports by [`Device::key`].
+/// The key is [`Device::key`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Known(pub(super) BTreeMap<String, Expected>);
@@ -33,9 +33,9 @@ pub(super) struct Expected {
     pub(super) netdev: String,
     medium: String,
     pub(super) pace: Pace,
-    /// When it was last up.
+    /// The Unix time when it was last up.
     up_at: f64,
-    /// The band that it reaches when it is busy.
+    /// The band of rates that it reaches when busy.
     #[serde(default)]
     pub(super) band: Band,
     pub(super) watch: Watch,
@@ -57,7 +57,7 @@ impl Expected {
             .unwrap_or(Medium::Infiniband)
     }
 
-    /// Learns from a port that is up; `rate` is what it has negotiated.
+    /// Learns from a port that is up; `rate` is the negotiated one.
     pub(super) fn learn(&mut self, now: f64, rate: Option<f64>) {
         self.up_at = now;
         if let Some(rate) = rate {
@@ -71,8 +71,8 @@ impl Known {
         self.0.is_empty()
     }
 
-    /// Brings what is known in line with the devices that are there: slots and names may be others
-    /// than before the reboot.
+    /// Updates the known ports for the present devices: slots and names may have changed in a
+    /// reboot.
     pub(super) fn settle(&mut self, now: f64, devices: &[Device]) {
         self.0.retain(|_, known| now - known.up_at < FORGET_SECONDS);
         let here: Vec<(String, &Device, &Port)> =
@@ -94,7 +94,7 @@ impl Known {
             }
         }
         for (key, known) in &mut self.0 {
-            // Another has its name now; its place is still its own.
+            // Another device has its name now, but it keeps its place.
             let gone = here.iter().all(|(k, ..)| k != key);
             if gone && !known.pci.is_empty() && here.iter().any(|(_, d, _)| d.name == known.device) {
                 known.device.clone_from(&known.pci);
@@ -111,7 +111,7 @@ impl Known {
         }
     }
 
-    /// The port is up, and by that expected to be from now on.
+    /// Records that the port is up, so that it is expected to be from now on.
     pub(super) fn was_up(&mut self, now: f64, device: &Device, port: &Port) {
         if self.0.len() >= MAX_KNOWN {
             return;

@@ -13,17 +13,17 @@ use crate::link::{Change, Level, Medium, State, Subject, is_set_up};
 use crate::origin::Origin;
 use crate::roots;
 
-/// A port must be slow for this long: right after it comes up it may still report its old rate.
+/// Seconds that a port must be slow: right after it comes up it may still report its old rate.
 const SLOW_SECONDS: f64 = 10.0;
 const GIGABIT: f64 = 125e6;
 
-/// A pass over the ports.
+/// The state of one pass over the ports.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pass {
     pub(super) now: f64,
-    /// Counters were read too.
+    /// Whether counters were read too.
     pub(super) slow: bool,
-    /// Ports had the time to come up that they have after a start.
+    /// Whether the grace time after the start is over.
     ready: bool,
 }
 
@@ -102,8 +102,8 @@ impl RdmaReader {
         any
     }
 
-    /// Forgets the ports that are no longer judged: those left out by the configuration, those
-    /// found to be of the management network, and those gone from a node that has all expected
+    /// Forgets the ports that are no longer judged: those excluded by the configuration, those
+    /// found to be of the management network, and those missing from a node that has all expected
     /// ports without them.
     fn retire(&self, known: &mut Known, looks: &[Look], report: &mut LinkEvents) {
         let complete =
@@ -175,7 +175,7 @@ impl RdmaReader {
         report.add(known, "", change);
     }
 
-    /// Bytes a second that the port should negotiate.
+    /// The rate in bytes per second that the port should negotiate.
     pub(super) fn expected_rate(&self, known: &Expected) -> f64 {
         let said = self.config.expected.rate_gbps.filter(|_| self.expected.allow(&known.device));
         said.map_or(known.pace.best(), |gigabits| gigabits * GIGABIT)
@@ -202,8 +202,8 @@ impl RdmaReader {
         report.add(known, "", change);
     }
 
-    /// Takes in what the ports moved, and at the end of a window compares each with what it used
-    /// to, or should.
+    /// Records the traffic of the ports. At the end of a window, compares each with its usual or
+    /// configured band.
     fn judge_traffic(&mut self, now: f64, known: &mut Known, looks: &[Look]) {
         for (key, values) in &self.counted.ports {
             let bytes = |family| counters::bytes(values, family);
@@ -256,8 +256,8 @@ impl RdmaReader {
         }
     }
 
-    /// Checks whether as many ports are known as the configuration expects. A known port that is
-    /// down is reported by itself.
+    /// Checks that the number of known ports is the configured one. A known port that is down is
+    /// reported by itself.
     fn judge_number(&mut self, known: &Known, looks: &[Look], report: &mut LinkEvents) {
         let Pass { now, ready, .. } = report.pass;
         let Some(expected) = self.config.expected.ports else { return };
@@ -302,7 +302,7 @@ impl RdmaReader {
         }
     }
 
-    /// A sample for peers to be compared.
+    /// A sample of the port for the comparison with peers.
     fn health(&self, now: f64, look: &Look) -> Event {
         let (device, port) = self.at(look);
         let mut event = Event { ts: Some(now), name: Some("rdma".into()), ..Event::new(Kind::Health) };
@@ -337,7 +337,7 @@ impl RdmaReader {
 
 const UNREADABLE: NodeCondition = NodeCondition::RdmaUnreadable;
 
-/// Counters that peers are compared by, and the files they are in.
+/// Counters for the comparison with peers, and their files.
 static HEALTH: &[(&str, &str)] = &[
     ("link_downed", "link_downed"),
     ("symbol_errors", "symbol_error"),
@@ -366,7 +366,7 @@ fn unreadable(device: &str, failing: &[&str]) -> Event {
     event
 }
 
-/// Why the errors of a port that had too many cannot be reported as over.
+/// The reason why excessive errors of a port cannot be reported as over.
 fn at_its_end(counter: &str) -> String {
     format!(
         "had errors, and cannot report whether it still has: {counter} stands at the highest value that it can hold; clear it (on InfiniBand `perfquery -R`)"
@@ -399,7 +399,7 @@ impl RdmaReader {
     }
 }
 
-/// Why a port of RoCE is down: its network interface shows whether that is intended.
+/// The reason why a port of RoCE is down: its network interface shows whether that is intended.
 fn without_carrier(cx: &Context<'_>, device: &str, netdev: &str) -> String {
     const LOOK: &str = "look at the cable, the transceiver and the switch port";
     let flags = cx.roots.sys("class/infiniband").join(device).join("device/net").join(netdev).join("flags");

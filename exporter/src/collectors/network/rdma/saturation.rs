@@ -1,18 +1,18 @@
-//! Counters of InfiniBand that have reached their highest value.
+//! Detects InfiniBand counters that have reached their highest value.
 //!
 //! Most of them are 4 to 32 bits wide, and none wraps: one that is all ones stays so until it is
 //! cleared, whatever happens on the link. The kernel prints it like any other number, and its rate
-//! is zero on the worst cable of the fleet. Here it is not published as a number any more.
+//! is zero on the worst cable of the fleet. So it is no longer published as a number.
 //!
-//! The width in the table is that of the attribute by which the kernel asks. Drivers and later
-//! kernels may count wider under the same name: a counter that was seen beyond its width is never
-//! taken as saturated.
+//! The width in the table is that of the attribute by which the kernel queries. Drivers and later
+//! kernels may have wider counters under the same name: a counter that ever exceeded its width
+//! never counts as saturated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::counters::Values;
 
-/// Bits of the counters in `counters`.
+/// The width in bits of the counters in `counters`.
 static WIDTHS: &[(&str, u32)] = &[
     ("symbol_error", 16),
     ("link_error_recovery", 8),
@@ -46,7 +46,7 @@ struct Port {
 }
 
 impl Saturation {
-    /// Takes the counters of a port that stand still out of `values`.
+    /// Removes the saturated counters of a port from `values` and returns them.
     pub(super) fn split(&mut self, device: &str, port: &str, values: &mut Values) -> Values {
         let (mut saturated, mut news) = (Values::new(), Vec::new());
         let key = (device.to_owned(), port.to_owned());
@@ -109,7 +109,7 @@ mod tests {
         pairs.iter().map(|(n, v)| ((*n).to_owned(), *v)).collect()
     }
 
-    /// Splits, and returns what is left and what stands still.
+    /// Splits the counters, and returns the remaining and the saturated ones.
     fn split(saturation: &mut Saturation, pairs: &[(&str, u64)]) -> (Values, Values) {
         let mut values = values(pairs);
         let saturated = saturation.split("mlx5_0", "1", &mut values);
@@ -156,8 +156,8 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing is lost or made up, and what is left of a counter is never all ones unless it is
-        /// known to be wide.
+        /// Nothing is lost or invented, and no remaining counter is all ones unless it is known to
+        /// be wide.
         #[test]
         fn every_counter_is_on_one_side(
             passes in prop::collection::vec(prop::collection::btree_map(0..WIDTHS.len(), prop_oneof![0u64..300, Just(u64::from(u16::MAX)), any::<u64>()], 0..6), 0..6)

@@ -1,8 +1,8 @@
-//! What the kernel writes about RDMA devices, read file by file.
+//! Reads the kernel's files of RDMA devices one by one.
 //!
 //! A failure is limited to its file: if the firmware refuses one counter of one port, only that
-//! counter is lost. But a device on which most reads fail is left alone after a few tries: on ports
-//! that this host may not query, each refused read is a line in the kernel's log, hundreds a
+//! counter is lost. But a device on which most reads fail is quarantined after a few tries: on
+//! ports that this host may not query, each refused read is a line in the kernel's log, hundreds a
 //! second, for nothing.
 
 use std::collections::BTreeMap;
@@ -12,24 +12,23 @@ use stepwatch_wire::words;
 
 use crate::roots::Dir;
 
-/// Passes in a row on which most of a section failed, before it is left alone.
+/// The number of consecutive passes in which most of a section fails before it is quarantined.
 const STRIKES: u32 = 3;
-/// How long it is left alone first, and at most; twice as long each time.
+/// Seconds of the first and of the longest quarantine; each is twice the previous one.
 const FIRST_PAUSE: f64 = 60.0;
 const LONGEST_PAUSE: f64 = 3600.0;
-/// More files than any driver has in one folder of counters.
+/// The most files in one directory of counters; no driver has as many.
 const MAX_FILES: usize = 512;
-/// Sections that are kept track of: ports of devices, three each.
+/// The most sections whose failures are tracked: three for each port.
 const MAX_SECTIONS: usize = 1024;
 
 /// The result of reading one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reading<T> {
     Value(T),
-    /// The device does not have it, or not in this state: that is no fault.
+    /// The device does not have it, or not in this state, which is no fault.
     Absent,
-    /// It exists and gives no value: that is no fault either, but the firmware may log a line about
-    /// each read.
+    /// The file exists but gives no value. That is no fault, but the firmware may log every read.
     Refused,
     Failed,
 }
@@ -43,8 +42,7 @@ impl<T> Reading<T> {
     }
 }
 
-/// Reads a file and what stands in it; text that does not parse, such as `N/A (no PMA)`, is an
-/// absent value.
+/// Reads and parses a file. Text that does not parse, such as `N/A (no PMA)`, is an absent value.
 fn read<T>(dir: &mut Dir, name: &str, parse: impl Fn(&str) -> Option<T>) -> Reading<T> {
     match dir.read_bytes(name) {
         Ok(bytes) => std::str::from_utf8(&bytes)
@@ -55,9 +53,9 @@ fn read<T>(dir: &mut Dir, name: &str, parse: impl Fn(&str) -> Option<T>) -> Read
     }
 }
 
-/// The meaning of an error. `EINVAL` means that the management agent of a port did not reply:
-/// counters of Broadcom's RoCE, and of ports of ConnectX-7 that switch, always give it although
-/// they are healthy.
+/// Classifies an error. `EINVAL` means that the management agent of a port did not reply: counters
+/// of Broadcom's RoCE, and of switching ports of ConnectX-7, always give it although they are
+/// healthy.
 fn judge<T>(error: &io::Error) -> Reading<T> {
     use rustix::io::Errno;
     match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -71,7 +69,7 @@ fn judge<T>(error: &io::Error) -> Reading<T> {
 #[derive(Debug, Default)]
 struct Tried<'a> {
     files: usize,
-    /// The first of those that gave no answer; rather one that failed.
+    /// The first file that gave no value, preferably one that failed.
     sample: Option<&'a str>,
     unanswered: usize,
     failed: usize,
@@ -91,14 +89,14 @@ impl<'a> Tried<'a> {
     }
 }
 
-/// `4: ACTIVE`: the number, and the word.
+/// Parses `4: ACTIVE` into the number and the word.
 pub(super) fn parse_state(text: &str) -> Option<(u32, String)> {
     let (id, word) = text.split_once(':')?;
     let word = words::line(word.trim()).chars().take(32).collect();
     Some((id.trim().parse().ok()?, word))
 }
 
-/// `400 Gb/sec (4X NDR)` in bytes a second.
+/// Parses `400 Gb/sec (4X NDR)` into bytes per second.
 pub(super) fn parse_rate(text: &str) -> Option<f64> {
     let (number, unit) = text.split_once(' ')?;
     let gigabits: f64 = number.parse().ok()?;
@@ -106,27 +104,27 @@ pub(super) fn parse_rate(text: &str) -> Option<f64> {
     (known && gigabits.is_finite() && gigabits > 0.0 && gigabits < 1e6).then_some(gigabits * 125e6)
 }
 
-/// A counter; a device reports all ones if it has no value.
+/// Parses a counter; a device reports all ones if it has no value.
 pub(super) fn parse_counter(text: &str) -> Option<u64> {
     text.parse().ok().filter(|count| *count != u64::MAX)
 }
 
-/// The files of one folder of counters, as far as they could be read.
+/// The files of one directory of counters, as far as they could be read.
 #[derive(Debug, Default)]
 pub(super) struct Section {
     pub(super) values: Vec<(String, u64)>,
 }
 
-/// How much of a section may be read now.
+/// The reads of a section that are allowed now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Permit {
     All,
-    /// This file only, to see whether it is better.
+    /// Only this file, to test whether it works again.
     One(String),
     Nothing,
 }
 
-/// Sections whose reads fail, by their path below the device folder.
+/// Sections whose reads fail, by their path below the device's directory.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine(BTreeMap<String, Guard>);
 
@@ -135,10 +133,10 @@ struct Guard {
     strikes: u32,
     /// Whether any of the files without a value failed.
     failed: bool,
-    /// Set while it is left alone.
+    /// The end of the quarantine, if there is one.
     until: Option<f64>,
     pause: f64,
-    /// A file that gave no answer.
+    /// A file that gave no value.
     sample: String,
 }
 
@@ -151,7 +149,7 @@ impl Quarantine {
         }
     }
 
-    /// Takes note of what a read of a whole section, or of its sample, came to.
+    /// Records the result of reading a whole section, or its sample.
     fn note(&mut self, section: &str, now: f64, tried: &Tried<'_>) {
         let Some(sample) = tried.sample.filter(|_| tried.unanswered * 2 >= tried.files) else {
             if self.0.remove(section).is_some_and(|guard| guard.until.is_some()) {
@@ -181,12 +179,13 @@ impl Quarantine {
         }
     }
 
-    /// Whether anything of the device is left alone.
+    /// Whether any section of the device is quarantined.
     pub(super) fn holds(&self, device: &str) -> bool {
         self.sections(device).next().is_some()
     }
 
-    /// The parts of the device that are left alone because they fail, such as `ports/1/counters`.
+    /// The sections of the device that are quarantined because they fail, such as
+    /// `ports/1/counters`.
     pub(super) fn failing<'a>(&'a self, device: &'a str) -> impl Iterator<Item = &'a str> {
         self.sections(device).filter(|(_, guard)| guard.failed).map(|(section, _)| section)
     }
@@ -204,12 +203,12 @@ impl Quarantine {
     }
 }
 
-/// Reads a folder of counters of a device, as far as the quarantine of `section` permits.
+/// Reads a directory of a device's counters, as far as the quarantine of `section` permits.
 pub(super) fn counters(dir: &mut Dir, section: &str, now: f64, quarantine: &mut Quarantine) -> Section {
     let names = match quarantine.permit(section, now) {
         Permit::Nothing => return Section::default(),
         Permit::One(name) => vec![name],
-        // A driver without these counters has no such folder.
+        // A driver without these counters has no such directory.
         Permit::All => dir.names().map(<[String]>::to_vec).unwrap_or_default(),
     };
     let read = |name: String| {
@@ -223,17 +222,17 @@ pub(super) fn counters(dir: &mut Dir, section: &str, now: f64, quarantine: &mut 
     Section { values: readings.into_iter().filter_map(|(name, r)| Some((name, r.value()?))).collect() }
 }
 
-/// State of one port, as far as it could be read.
+/// The state of one port, as far as it could be read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct PortState {
     pub(super) state: Option<(u32, String)>,
     pub(super) physical: Option<(u32, String)>,
-    /// Bytes a second.
+    /// The rate in bytes per second.
     pub(super) rate: Option<f64>,
 }
 
 impl PortState {
-    /// Whether it can pass traffic (4, active); `None` if it does not report its state.
+    /// Whether the port can pass traffic (4, active); `None` if it does not report its state.
     pub(super) fn up(&self) -> Option<bool> {
         self.state.as_ref().map(|(id, _)| *id == ACTIVE)
     }
@@ -241,8 +240,8 @@ impl PortState {
 
 const ACTIVE: u32 = 4;
 
-/// Reads the state in the directory of the port, as far as the quarantine of `section` permits. A
-/// port that was active and still is has not changed in anything else: it would have to go down for
+/// Reads the state in the directory of the port, as far as the quarantine of `section` permits. If
+/// a port was active and still is, its other values have not changed: it would have to go down for
 /// that.
 pub(super) fn port_state(
     dir: &mut Dir,

@@ -10,7 +10,7 @@ use crate::testing;
 
 mod ends;
 
-/// A node with RDMA devices, and an exporter that looks at it at times that the test names.
+/// A node with RDMA devices, and an exporter whose clock the test sets.
 struct Node {
     dir: tempfile::TempDir,
     bench: testing::Bench,
@@ -38,7 +38,7 @@ impl Node {
         }
     }
 
-    /// With eight ports that are up.
+    /// A node with eight ports that are up.
     fn of_eight(config: Config) -> Self {
         let node = Self::new(config);
         (0..8).for_each(|i| node.port(i, "InfiniBand", ""));
@@ -93,7 +93,7 @@ impl Node {
         self.reader = RdmaReader::new(&config);
     }
 
-    /// Looks, and returns the events of links: `mlx5_0/1 down 0`.
+    /// Runs a pass and returns the events of links, such as `mlx5_0/1 down 0`.
     fn look(&mut self, now: f64) -> Vec<String> {
         self.events(now).iter().filter(|e| e.kind == Kind::Link).map(short).collect()
     }
@@ -150,7 +150,7 @@ fn a_port_that_goes_down_is_published_at_once_and_drops_after_a_while() {
 fn a_reboot_with_a_port_less_is_seen_after_the_grace_though_the_devices_are_numbered_anew() {
     let mut node = Node::of_eight(Config::default());
     node.look(START);
-    // The second card is missing; the others moved up.
+    // The second card is missing, and the names of the others moved up.
     let places: Vec<_> = (0..8).filter(|i| *i != 1).map(|i| node.device(i)).collect();
     (0..8).for_each(|i| node.remove(i));
     for (i, place) in places.iter().enumerate() {
@@ -269,7 +269,7 @@ fn an_open_condition_is_closed_over_a_restart_and_flaps_are_not_forgiven() {
         now += 5.0;
         assert_eq!(node.look(now), ["mlx5_0/1 up 1"]);
     }
-    // The third is known by the counter only.
+    // Only the counter shows the third outage.
     node.look(now + 11.0);
     node.count(0, "link_downed", 1);
     assert!(node.look(now + 22.0).is_empty());
@@ -306,13 +306,13 @@ fn slower_than_before_or_than_configured_is_degraded() {
     );
 }
 
-/// The events of the ports of a node that move so many Gb/s each, from the start to well after two
+/// The events of the ports of a node with these rates in Gb/s, from the start to well after two
 /// windows.
 fn moving(node: &mut Node, gigabits: &[u64]) -> Vec<Event> {
     let mut events = Vec::new();
     for pass in 0..100 {
         for (i, rate) in (0..).zip(gigabits) {
-            // Words of four bytes.
+            // The counter is in words of four bytes.
             node.count(i, "port_rcv_data", pass * 10 * rate * 125_000_000 / 4);
         }
         events.extend(node.events(START + pass as f64 * 10.0));
@@ -366,12 +366,12 @@ fn ports_that_are_not_meant_to_be_used_are_not_judged() {
         node.state(i, "1: DOWN", "2: Polling");
     }
     assert!(node.look(START + 1000.0).is_empty());
-    // Provisioned after all: from now on it is expected.
+    // The port is provisioned after all, so it is expected from now on.
     node.state(2, "4: ACTIVE", "5: LinkUp");
     assert!(node.look(START + 1001.0).is_empty());
     node.state(2, "1: DOWN", "3: Disabled");
     assert_eq!(node.look(START + 1002.0), ["mlx5_2/1 down 0"]);
-    // Left out by the configuration: what was open is closed.
+    // The configuration excludes it, so its open condition ends.
     node.restart(Config { exclude: vec!["mlx5_2".into()], ..Config::default() });
     assert_eq!(node.look(START + 1003.0), ["mlx5_2/1 up 1"]);
 }
@@ -487,7 +487,7 @@ fn a_sample_for_peers_every_half_minute() {
 fn a_port_that_moves_much_less_than_it_used_to_while_the_others_do_not() {
     let mut node = Node::of_eight(Config { counters_interval: Period::secs(150), ..Config::default() });
     let (mut now, mut words) = (START, [0u64; 8]);
-    // Windows of traffic at so many gigabits, two passes each; the counter counts words.
+    // Windows of traffic at these rates in Gb/s, two passes each; the counter counts words.
     let mut run = |node: &mut Node, windows: u32, gigabits: &dyn Fn(usize) -> u64| -> Vec<String> {
         (0..2 * windows)
             .flat_map(|_| {

@@ -1,4 +1,4 @@
-//! The RDMA families and what goes into them; those of counters are declared in [`counters`].
+//! The RDMA families and their values; those of counters are declared in [`counters`].
 
 use super::expect::Known;
 use super::{Look, RdmaReader, Role, counters};
@@ -154,7 +154,8 @@ impl RdmaReader {
         }
     }
 
-    /// Ports of the fabric that are up, of the devices that the expected number applies to.
+    /// The number of the fabric's ports that are up, among the devices that the expected number
+    /// applies to.
     pub(super) fn ports_up(&self, looks: &[Look]) -> usize {
         let counted =
             |l: &&Look| self.config.expected.ports.is_none() || self.expected.allow(&self.at(l).0.name);

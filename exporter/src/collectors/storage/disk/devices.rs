@@ -1,7 +1,7 @@
-//! Block devices and NVMe controllers as sysfs shows them: read-only, errors, a state that is not
+//! Block devices and NVMe controllers in sysfs: read-only flags, errors, and states other than
 //! live.
 //!
-//! How worn an NVMe drive is takes a command to the drive, which sysfs does not send: that is
+//! The wear of an NVMe drive takes a command to the drive, which sysfs does not send: that is
 //! [`crate::collectors::storage::nvme`]. SCSI and SATA drives are left to `smartctl` and its
 //! exporters.
 
@@ -64,12 +64,12 @@ pub(super) static NVME_TEMPERATURE: Family = Family::gauge(
     "Temperature of the drive, composite of its sensors",
 );
 
-/// Block devices of one node that are shown, and NVMe controllers.
+/// The most block devices of one node that are exported, and the most NVMe controllers.
 const MAX_DEVICES: usize = 128;
-/// Block devices that are no drives: memory, files, mappings of other devices, trays.
+/// Prefixes of block devices that are not drives: memory, files, mappings of other devices, trays.
 const VIRTUAL: [&str; 8] = ["loop", "ram", "zram", "dm-", "sr", "fd", "nbd", "zd"];
 
-/// A controller that was looked at.
+/// The state of an NVMe controller.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Controller {
     pub(super) name: String,
@@ -84,7 +84,8 @@ pub(super) fn block(roots: &Roots, out: &mut Samples) {
         let path = dir.join(&name);
         let labels: &[&str] = &[&name];
         out.maybe(&READ_ONLY, labels, roots::read_number::<u32>(&path.join("ro")));
-        // In sectors of 512 bytes whatever the drive has. An empty slot has none.
+        // The size is in sectors of 512 bytes, whatever the drive's own are. An empty slot has
+        // none.
         let sectors = roots::read_number::<u64>(&path.join("size")).filter(|sectors| *sectors > 0);
         out.maybe(&SIZE, labels, sectors.map(|sectors| sectors.saturating_mul(512)));
         out.maybe(&IO_ERRORS, labels, hexadecimal(&path.join("device/ioerr_cnt")));
@@ -117,7 +118,7 @@ pub(super) fn nvme(roots: &Roots, out: &mut Samples) -> Vec<Controller> {
     found
 }
 
-/// Temperature of the sensor that the driver registers, in thousandths of a degree.
+/// The temperature in degrees, from the driver's sensor in thousandths of a degree.
 fn temperature(controller: &Path) -> Option<f64> {
     let under = |dir: &Path| {
         let names = roots::list(dir).unwrap_or_default();
@@ -127,7 +128,7 @@ fn temperature(controller: &Path) -> Option<f64> {
     under(controller).or_else(|| under(&controller.join("hwmon"))).map(|milli| milli / 1000.0)
 }
 
-/// `0x1f`
+/// Parses a file such as `0x1f`.
 fn hexadecimal(path: &Path) -> Option<u64> {
     u64::from_str_radix(roots::read(path)?.trim().trim_start_matches("0x"), 16).ok()
 }

@@ -1,5 +1,5 @@
-//! What is published of disks: those that fill, those that turned read-only, drives that are not
-//! live, checkpoints that will not fit.
+//! Publishes conditions of disks: those that fill up or became read-only, drives that are not live,
+//! and checkpoints that will not fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,19 +21,18 @@ const FILLING: NodeCondition = NodeCondition::DiskFilling;
 const FELL_READ_ONLY: NodeCondition = NodeCondition::FilesystemReadonly;
 const NVME: NodeCondition = NodeCondition::NvmeError;
 
-/// Name of what is remembered.
+/// The name of the saved state.
 const STATE_NAME: &str = "read-only-filesystems";
 
-/// A file system with less room than both of these is as good as full.
+/// A file system with less free space than both of these counts as full.
 const FULL_BYTES: u64 = 10 << 30;
 const FULL_RATIO: f64 = 0.02;
 const FULL_INODES_RATIO: f64 = 0.01;
-/// A disk that was reported ends its condition only when it would last this much longer than one
-/// that is reported.
+/// A reported condition ends only when the disk would last this many times the horizon.
 const HYSTERESIS: f64 = 1.5;
 
-/// File systems that were reported to have turned read-only. Where every mount is read-only for the
-/// exporter, no other source shows after its restart that they were writable once.
+/// File systems that were reported as having become read-only. If every mount is read-only for the
+/// exporter, nothing else shows after its restart that they were writable.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Fallen {
@@ -42,7 +41,7 @@ pub(super) struct Fallen {
 }
 
 impl Fallen {
-    /// Loads those of this boot.
+    /// Loads the file systems of this boot.
     fn load(roots: &Roots) -> Self {
         let boot = roots::read(&roots.proc("sys/kernel/random/boot_id")).unwrap_or_default();
         let saved: Self = persisted_state::load(roots.state.as_deref(), STATE_NAME);
@@ -71,7 +70,7 @@ impl DiskReader {
         let wanted = self.wanted.file_systems(mounts);
         let mut fallen = self.fallen.take().unwrap_or_else(|| Fallen::load(cx.roots));
         let named: BTreeSet<String> = wanted.iter().map(|m| m.name()).chain(disks.keys().cloned()).collect();
-        // The table is the kernel's own: it contains also a file system that does not answer.
+        // The table is the kernel's own, so it also contains a file system that does not answer.
         for mount in mounts.iter().filter(|m| named.contains(&m.name())) {
             let (name, read_only) = (mount.name(), mount.read_only());
             out.set(&READ_ONLY, &[&name], read_only);
@@ -109,8 +108,8 @@ impl DiskReader {
         }
     }
 
-    /// Whether the next checkpoints of each run fit. While one is being written a part of its room
-    /// is gone already.
+    /// Checks whether the next checkpoint of each run fits. While one is being written, part of its
+    /// space is used already.
     pub(super) fn checkpoints(
         &mut self,
         cx: &Context<'_>,
@@ -145,15 +144,15 @@ impl DiskReader {
                 } else {
                     format!("the next checkpoint of {} fits on {mount} again: {free} are free", place.run)
                 };
-                // What a user says of a run of theirs must wake nobody about the node.
+                // A user's report about a run must not page anyone about the node.
                 let level = if place.principal.is_trusted() { "error" } else { "warn" };
                 of_mount(mount, level, text)
             });
         }
     }
 
-    /// Ends the conditions of file systems and runs that are gone. One that only does not answer is
-    /// not gone.
+    /// Ends the conditions of file systems and runs that are gone. One that merely does not answer
+    /// is not gone.
     pub(super) fn end_filling(&mut self, cx: &Context<'_>, mounts: &[Mount], runs: &[CheckpointPlace]) {
         self.end_those_gone(cx, FILLING, |key| {
             let (mount, run) = key.split_once('\n').map_or((key, None), |(mount, run)| (mount, Some(run)));
@@ -162,7 +161,7 @@ impl DiskReader {
         });
     }
 
-    /// A state that two looks in a row find is no reset that passes by.
+    /// Reports controllers. A state in two consecutive passes is not a short reset.
     pub(super) fn report_nvme(&mut self, cx: &Context<'_>, controllers: Vec<Controller>) {
         let mut not_live = Vec::new();
         for controller in &controllers {
@@ -205,10 +204,10 @@ impl DiskReader {
     }
 }
 
-/// How bad it is and why, if a file system has too little room or soon will.
+/// The level and the text if a file system has too little space, or soon will.
 fn filling(disk: &Disk, horizon: f64) -> Option<(&'static str, String)> {
     let room = &disk.room;
-    // A read-only file system does not fill.
+    // A read-only file system does not fill up.
     if disk.mount.read_only() {
         return None;
     }
@@ -241,7 +240,7 @@ fn of_mount(mount: &str, level: &str, text: String) -> Event {
     event
 }
 
-/// A size for people, in the units that disks are sold in.
+/// A size for people, in decimal units as disks are sold.
 fn size(bytes: f64) -> String {
     const UNITS: [(&str, f64); 4] = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
     let unit = UNITS.iter().find(|(_, one)| bytes >= *one);

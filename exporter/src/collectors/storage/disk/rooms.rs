@@ -1,4 +1,4 @@
-//! Which paths are asked for their free space, and the answers.
+//! Chooses the paths whose free space is queried, and keeps the answers.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,22 +8,22 @@ use crate::principal::Principal;
 use crate::reach::View;
 use crate::training::CheckpointPlace;
 
-/// File systems that are watched, and directories.
+/// The most file systems that are watched, and the most directories.
 const MAX_FILE_SYSTEMS: usize = 64;
 pub(super) const MAX_DIRECTORIES: usize = 64;
 
-/// Room on a file system.
+/// The space of a file system in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Room {
     pub(super) size: u64,
-    /// Space for programs without privileges.
+    /// The space for unprivileged programs.
     pub(super) free: u64,
     pub(super) used: u64,
-    /// All and free, where there is a limit.
+    /// All inodes and the free ones, if they are limited.
     pub(super) inodes: Option<(u64, u64)>,
 }
 
-/// A directory whose file system is asked for its room, and who named it.
+/// A directory whose file system is queried, and the principal who named it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Directory {
     pub(crate) path: PathBuf,
@@ -31,16 +31,16 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Its key for the prober, and its name.
+    /// The key for the prober, and the name.
     pub(super) fn key(&self) -> String {
         self.path.to_string_lossy().into_owned()
     }
 }
 
-/// The room, and the path without symbolic links; `None` when there is no answer to be had.
+/// The space, and the path without symbolic links; `None` if there is no answer.
 pub(super) type Look = Option<(Room, PathBuf)>;
 
-/// Which file systems are watched for their own sake.
+/// The file systems that are watched in any case.
 #[derive(Debug)]
 pub(super) struct Wanted {
     types: Vec<glob::Pattern>,
@@ -66,20 +66,19 @@ impl Wanted {
     }
 }
 
-/// The key of a mount for the prober: another mount at the same place is asked anew.
+/// The key of a mount for the prober: another mount at the same place is queried anew.
 pub(super) fn key(mount: &Mount) -> String {
     format!("{} {}", mount.id, mount.name())
 }
 
-/// The directory that a run's checkpoints are put into.
+/// The directory of a run's checkpoints.
 pub(super) fn directory(place: &CheckpointPlace) -> Option<String> {
     let path = place.path.as_deref()?;
     path.parent().filter(|dir| dir.is_absolute()).map(|dir| dir.to_string_lossy().into_owned())
 }
 
-/// Asks for the space of the file system that a path is on. For a path that does not exist, or that
-/// whoever named it may not read, its nearest parent is asked: the file system is the same unless
-/// another one is mounted.
+/// Reads the space of a path's file system. If the path does not exist, or its namer may not read
+/// it, its nearest parent is used: the file system is the same unless another one is mounted.
 pub(super) fn look(directory: &Directory) -> Look {
     let real = directory.path.ancestors().find_map(|dir| resolve(dir, directory.named_by).ok())?;
     let stat = rustix::fs::statvfs(&real).ok()?;
@@ -93,8 +92,8 @@ pub(super) fn look(directory: &Directory) -> Look {
     (room.size > 0).then_some((room, real))
 }
 
-/// The path without symbolic links. Where links of others lead is not shown to a user who may not
-/// see it.
+/// The path without symbolic links. The target of another user's link is not revealed to a user who
+/// may not see it.
 fn resolve(path: &Path, named_by: Principal) -> io::Result<PathBuf> {
     if named_by.is_trusted() {
         return std::fs::canonicalize(path);

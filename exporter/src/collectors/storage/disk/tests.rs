@@ -65,14 +65,14 @@ impl Node {
         std::fs::write(self.dir.path().join("self/mountinfo"), table).unwrap();
     }
 
-    /// Of a terabyte, so much is free.
+    /// Sets the free gigabytes of a terabyte.
     fn room(&self, path: &str, real: &str, free: u64) {
         let (size, free) = (1000 * GB, free * GB);
         let room = Room { size, free, used: size - free, inodes: Some((1000, 500)) };
         self.rooms.locked().insert(path.into(), Some((room, real.into())));
     }
 
-    /// A page with an answer of every file system.
+    /// The exposition once every file system has answered.
     fn page(&mut self, mounts: usize) -> Samples {
         for _ in 0..100 {
             let page = self.bench.collect(&mut self.reader);
@@ -83,7 +83,7 @@ impl Node {
         panic!("file systems did not answer");
     }
 
-    /// One of llama, at so many seconds from the start of the test, back when negative.
+    /// A checkpoint of the run llama, at these seconds from the start of the test.
     fn checkpoint(&self, path: &str, step: i64, at: f64, bytes: u64) {
         let mut event = Event {
             run: Some("llama".into()),
@@ -109,7 +109,7 @@ fn file_systems_each_once_and_where_checkpoints_go() {
     let mut node = Node::new(&Config::default());
     node.checkpoint("/ckpt/llama/iter_100", 100, -600.0, 200 * GB);
     node.checkpoint("/ckpt/llama/iter_200", 200, 0.0, 200 * GB);
-    // A symbolic link: the directory is on the network.
+    // The path is a symbolic link: the directory is on the network.
     node.room("/ckpt/llama", "/mnt/nfs/llama", 500);
     let page = node.page(4);
     for (family, labels, want) in [
@@ -142,7 +142,7 @@ fn a_checkpoint_that_will_not_fit_is_reported_until_it_does() {
     let text = "the next checkpoint of llama (200.0 GB) does not fit on /scratch: 199.0 GB are free";
     assert_eq!(node.published(), [("disk_filling".into(), 1, text.into())]);
     node.room("/scratch", "/scratch", 400);
-    // Either of two answers may come first: both are of one file system.
+    // Either answer may come first, because both are about one file system.
     node.room("/scratch/ckpt", "/scratch/ckpt", 400);
     for _ in 0..100 {
         node.page(3);
@@ -162,7 +162,7 @@ fn a_disk_that_fills_is_reported_before_it_is_full() {
         node.room("/scratch", "/scratch", free);
         let table = table::read(node.bench.context().roots).unwrap();
         let now = start + Duration::from_secs(minutes * 60);
-        // The answer of before may come once more.
+        // The previous answer may come once more.
         let fresh =
             |disks: &BTreeMap<String, Disk>| disks.get("/scratch").is_some_and(|d| d.room.free == free * GB);
         for _ in 0..100 {
@@ -203,7 +203,7 @@ fn file_systems_that_turn_read_only() {
     node.mount(TABLE);
     node.page(3);
     assert_eq!(node.published()[0].1, 0);
-    // Remounted by a person while the exporter ran: it was writable, and is not any more.
+    // A person remounted it while the exporter ran: it was writable, and is not any more.
     node.mount(&TABLE.replace("/scratch rw - xfs /dev/md0 rw", "/scratch ro - xfs /dev/md0 ro"));
     node.page(3);
     assert_eq!(
@@ -215,8 +215,7 @@ fn file_systems_that_turn_read_only() {
     assert_eq!(node.published()[0].2, "/scratch is not watched any more");
 }
 
-/// A hardened unit and a container see mounts that are read-only for them, of file systems that are
-/// not.
+/// A hardened unit and a container see read-only mounts of file systems that are writable.
 #[test]
 fn mounts_that_are_read_only_for_the_exporter_alone() {
     let mut node = Node::new(&Config::default());

@@ -1,9 +1,8 @@
-//! Which mounts are asked, and in which order, because not all of them can be.
+//! Chooses the mounts to query and their order, because not all of them can be queried.
 //!
-//! Asking a mount keeps it in use. A mount that an automounter removes when it is unused is left
-//! alone: if it were asked every few seconds, each home directory that was ever used would stay
-//! mounted. Such mounts are only asked if the configuration names them, or if they hold
-//! checkpoints, which are used anyway.
+//! A query keeps a mount in use. A mount that an automounter removes when unused is not queried:
+//! otherwise every home directory that was ever used would stay mounted. Such mounts are queried
+//! only if the configuration names them, or if they hold checkpoints, which are in use anyway.
 
 use std::path::PathBuf;
 
@@ -18,14 +17,14 @@ pub(super) struct Wanted {
     exclude: Vec<glob::Pattern>,
 }
 
-/// File systems, each once.
+/// The chosen file systems, each once.
 #[derive(Debug)]
 pub(super) struct Choice<'a> {
-    /// To be asked, the most important first.
+    /// The mounts to query, the most important first.
     pub(super) mounts: Vec<&'a Mount>,
-    /// How many of the first mounts are expected to be watched.
+    /// The number of mounts at the front that are expected to be watched.
     pub(super) expected: usize,
-    /// How many more there are, which are not asked because they would not expire.
+    /// The number of further mounts that are not queried, so that they can expire.
     pub(super) left_alone: usize,
 }
 
@@ -39,7 +38,7 @@ impl Wanted {
         }
     }
 
-    /// Chooses among all mounts; `used` are the directories that runs and logs use.
+    /// Chooses among all mounts; `used` are the directories of runs and logs.
     pub(super) fn choose<'a>(&self, all: &'a [Mount], used: &[PathBuf]) -> Choice<'a> {
         let any = |patterns: &[glob::Pattern], name: &str| patterns.iter().any(|p| p.matches(name));
         let wanted = |m: &&Mount| {
@@ -55,8 +54,8 @@ impl Wanted {
         let mut mounts = table::file_systems(asked);
         let known = |m: &&Mount| mounts.iter().any(|other| other.device == m.device);
         let left_alone = table::file_systems(left).into_iter().filter(|m| !known(m)).count();
-        // Jobs share what lies near the root; deep down are the volumes of single containers. Else
-        // in the order of paths.
+        // Mounts near the root are shared by jobs; deep ones are volumes of single containers.
+        // Otherwise the order is that of paths.
         let rank = |m: &&Mount| match (named(m), m.automount) {
             (true, _) => (0, 0),
             (false, Automount::No) => (1, m.path.components().count()),

@@ -1,8 +1,8 @@
-//! The Lustre client: whether it is healthy, how each of its connections to a server stands, and
-//! what it read and wrote.
+//! The Lustre client: its health, the state of its connections to servers, and its reads and
+//! writes.
 //!
-//! Where the files are depends on the version: `/sys/fs/lustre`, `/proc/fs/lustre`, or debugfs,
-//! which only root may read. Each is tried.
+//! The location of the files depends on the version: `/sys/fs/lustre`, `/proc/fs/lustre`, or
+//! debugfs, which only root may read. Each is tried.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -63,13 +63,13 @@ pub(super) static OPERATIONS: Family = Family::counter(
 );
 
 const UNHEALTHY: NodeCondition = NodeCondition::LustreUnhealthy;
-/// How long a connection may be down before it is reported: a failover takes about as long.
+/// How long a connection must be down to be reported; a failover takes about as long.
 const GRACE: Duration = Duration::from_secs(30);
-/// Kinds of connections: to object servers, metadata servers and the management server.
+/// The kinds of connections: to object servers, metadata servers and the management server.
 const KINDS: [&str; 3] = ["osc", "mdc", "mgc"];
-/// The largest file systems have some thousand targets.
+/// The most targets; the largest file systems have some thousand.
 const MAX_TARGETS: usize = 4096;
-/// Targets that are not up have a series each, up to so many.
+/// The most targets that have a series of their own, because they are not up.
 const MAX_SHOWN: usize = 64;
 const MAX_FILE_SYSTEMS: usize = 32;
 const MAX_OPERATIONS: usize = 64;
@@ -77,7 +77,7 @@ const MAX_BYTES: u64 = 64 * 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Lustre {
-    /// Since when a connection has been down.
+    /// When each connection went down.
     down: BTreeMap<String, Instant>,
 }
 
@@ -101,7 +101,7 @@ pub(super) fn is_there(roots: &Roots) -> bool {
     bases(roots).iter().any(|base| base.join("health_check").exists() || base.join("llite").exists())
 }
 
-/// Whether each connection is up, by what the kernel's log calls it: `lustre-OST0000-osc`.
+/// Whether each connection is up, by its name in the kernel's log: `lustre-OST0000-osc`.
 pub(crate) fn connections(roots: &Roots) -> BTreeMap<String, bool> {
     let imports = imports(&bases(roots));
     imports.into_iter().map(|i| (format!("{}-{}", i.target, i.kind), i.is_up())).collect()
@@ -159,7 +159,8 @@ impl Lustre {
     }
 }
 
-/// A node has some thousand targets, all up: they are counted, and those that are not are named.
+/// Writes the number of connections by state. A node has some thousand, so only those not up are
+/// named.
 fn write_imports(imports: &[Import], out: &mut Samples) {
     let mut states = BTreeMap::<(&str, &str), usize>::new();
     for import in imports {
@@ -195,12 +196,13 @@ fn imports(bases: &[PathBuf]) -> Vec<Import> {
         for name in roots::list(&dir).unwrap_or_default().into_iter().take(MAX_TARGETS) {
             let text = ["import", "state"].iter().find_map(|file| read(&dir.join(&name).join(file)));
             let Some(state) = text.and_then(|text| state(&text)) else { continue };
-            // `lustre-OST0000-osc-ffff9f1b2c3d4e00`: the end is an address in the kernel.
+            // In `lustre-OST0000-osc-ffff9f1b2c3d4e00`, the end is an address in the kernel.
             let target =
                 name.split_once(&format!("-{kind}-")).map_or(&*name, |(target, _)| target).to_owned();
             if found.len() < MAX_TARGETS {
                 let import = Import { target, kind, state };
-                // If it is mounted twice, each mount has its own: the one that is down counts.
+                // If it is mounted twice, each mount has its own connection, and the one that is
+                // down counts.
                 found
                     .entry((import.target.clone(), kind))
                     .and_modify(|other: &mut Import| {
@@ -215,7 +217,7 @@ fn imports(bases: &[PathBuf]) -> Vec<Import> {
     found.into_values().collect()
 }
 
-/// `    state: FULL` of an import, or `current_state: FULL` of a file of states.
+/// The state in ` state: FULL` of an import, or in `current_state: FULL` of a file of states.
 fn state(text: &str) -> Option<String> {
     let value = |l: &str| {
         let rest = l.trim().strip_prefix("current_state:").or_else(|| l.trim().strip_prefix("state:"))?;
@@ -232,7 +234,7 @@ fn clients(bases: &[PathBuf], out: &mut Samples) {
     for base in bases {
         let dir = base.join("llite");
         for name in roots::list(&dir).unwrap_or_default().into_iter().take(MAX_FILE_SYSTEMS) {
-            // `lustre-ffff9f1b2c3d4e00`
+            // The name is like `lustre-ffff9f1b2c3d4e00`.
             let filesystem = name.rsplit_once('-').map_or(&*name, |(name, _)| name).to_owned();
             let Some(stats) = read(&dir.join(&name).join("stats")) else { continue };
             if !seen.insert(filesystem.clone()) {
@@ -251,8 +253,8 @@ fn clients(bases: &[PathBuf], out: &mut Samples) {
     }
 }
 
-/// `read_bytes 10 samples [bytes] 4096 1048576 10485760 ...`: name, how often, and the sum where it
-/// has one.
+/// Parses `read_bytes 10 samples [bytes] 4096 1048576 10485760 ...` into name, count, and the sum
+/// if there is one.
 fn counter(line: &str) -> Option<(&str, u64, Option<u64>)> {
     let mut words = line.split_whitespace();
     let (name, samples) = (words.next()?, words.next()?.parse().ok()?);
@@ -260,7 +262,7 @@ fn counter(line: &str) -> Option<(&str, u64, Option<u64>)> {
     let unit = words.next()?;
     let sum = words.nth(2).filter(|_| unit == "[bytes]").and_then(|sum| sum.parse().ok());
     let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    // Which two names share a label value: `read` counts calls as `read_bytes` does.
+    // Two names would share a label value: `read` counts the same calls as `read_bytes`.
     (plain && !matches!(name, "read" | "write")).then_some((name, samples, sum))
 }
 

@@ -1,7 +1,7 @@
-//! What the NFS client counts of each mount and each kind of request: `/proc/self/mountstats`.
+//! Counters of the NFS client for each mount and kind of request, from `/proc/self/mountstats`.
 //!
 //! Retransmissions and timeouts show that the network or the server loses requests long before a
-//! mount is stuck, and the round-trip time shows how slow it is now.
+//! mount is stuck, and the round-trip time shows its present latency.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -15,7 +15,7 @@ const OPERATION: &[&str] = &["mount", "operation"];
 macro_rules! nfs_counters {
     ($($id:ident $field:ident $scale:literal $name:literal $unit:literal $help:literal;)*) => {
         $(pub(super) static $id: Family = Family::counter($name, $unit, OPERATION, $help);)*
-        /// Families, and what they show of an operation.
+        /// Families, and how each is computed for an operation.
         static COUNTERS: &[(&Family, fn(&Counts) -> f64)] = &[$((&$id, |c| c.$field as f64 * $scale)),*];
     };
 }
@@ -39,11 +39,11 @@ pub(super) static RESPONSE_TIME: Family = Family::gauge(
     "Average time from sending a request until its reply since the last look; absent when there was none",
 );
 
-/// A busy container host has thousands of mounts.
+/// The most bytes of the file: a busy container host has thousands of mounts.
 const MAX_BYTES: u64 = 8 << 20;
 const MAX_MOUNTS: usize = 64;
-/// Operations that are shown by themselves; the rest is one sum, so that a mount has a bounded
-/// number of series.
+/// Operations with series of their own. The rest is one sum, so that a mount has a bounded number
+/// of series.
 const SHOWN: &[&str] = &["READ", "WRITE", "COMMIT", "OPEN", "LOOKUP", "GETATTR"];
 const OTHER: &str = "other";
 
@@ -55,12 +55,12 @@ struct Counts {
     timeouts: u64,
     sent: u64,
     received: u64,
-    /// Milliseconds.
+    /// The time spent queued, in milliseconds.
     queued: u64,
     responded: u64,
     executed: u64,
     errors: u64,
-    /// Old kernels do not count errors.
+    /// Whether the kernel counts errors, which old ones do not.
     counts_errors: bool,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Nfs {
 }
 
 impl Nfs {
-    /// Writes the counters of the `wanted` mounts; the file contains also those bound elsewhere.
+    /// Writes the counters of the `wanted` mounts; the file also contains those bound elsewhere.
     pub(super) fn collect(&mut self, roots: &Roots, wanted: &BTreeSet<String>, out: &mut Samples) {
         let mut text = Vec::new();
         let read = std::fs::File::open(roots.proc("self/mountstats"))
@@ -134,7 +134,7 @@ fn parse(text: &str, wanted: impl Fn(&str) -> bool) -> Mounts {
             let counts = |m: &String| wanted(m) && (room || mounts.contains_key(m));
             within = nfs_mount(line).filter(counts).map(|m| {
                 let mount = mounts.entry(m).or_default();
-                // A mount on top of another counts alone.
+                // If mounts are stacked, only the top one counts.
                 mount.clear();
                 mount
             });
@@ -149,7 +149,7 @@ fn parse(text: &str, wanted: impl Fn(&str) -> bool) -> Mounts {
     mounts
 }
 
-/// `device server:/export mounted on /mnt with fstype nfs4 statvers=1.1`
+/// Parses `device server:/export mounted on /mnt with fstype nfs4 statvers=1.1`.
 fn nfs_mount(line: &str) -> Option<String> {
     let (_, rest) = line.split_once(" mounted on ")?;
     let (mount, kind) = rest.rsplit_once(" with fstype ")?;
@@ -157,7 +157,8 @@ fn nfs_mount(line: &str) -> Option<String> {
     matches!(kind, "nfs" | "nfs4").then(|| super::table::plain(mount))
 }
 
-/// `READ: requests transmissions timeouts sent received queue_ms response_ms execute_ms [errors]`
+/// Parses `READ: requests transmissions timeouts sent received queue_ms response_ms execute_ms
+/// [errors]`.
 fn operation(line: &str) -> Option<(&'static str, Counts)> {
     let (name, numbers) = line.trim().split_once(':')?;
     let numbers: Vec<u64> = numbers.split_whitespace().map_while(|n| n.parse().ok()).collect();

@@ -1,9 +1,9 @@
-//! Asks paths that may never answer: with one thread for each, which is asked again only once it
+//! Queries paths that may never answer: with one thread for each, which is used again only after it
 //! has answered.
 //!
-//! A call on a dead server waits in the kernel, where it cannot be ended. The caller waits for a
-//! moment at most and gets how long each answer has been pending. A thread that is stuck is never
-//! replaced, and the number of threads is limited for the whole process, across all callers.
+//! A call on a dead server waits in the kernel, where it cannot be ended. The caller waits only for
+//! a moment, and learns how long each answer has been pending. A stuck thread is never replaced,
+//! and the number of threads is limited for the whole process, across all callers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::lock::Locked as _;
 
-/// Threads of all probers together.
+/// The most threads of all probers together.
 const MAX_THREADS: usize = 128;
 /// The stack of a probe is only a few frames deep.
 const STACK_BYTES: usize = 256 * 1024;
@@ -30,9 +30,9 @@ type Look<T, P> = Arc<dyn Fn(&P) -> T + Send + Sync>;
 /// The state of one path.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ProbeState<T> {
-    /// How long the answer has been pending; `None` once it was given.
+    /// How long the answer has been pending; `None` if it has arrived.
     pub(crate) owed: Option<Duration>,
-    /// The last answer, and how long it took.
+    /// The last answer and its duration.
     pub(crate) last: Option<(T, Duration)>,
 }
 
@@ -45,7 +45,7 @@ struct Worker<T, P> {
 struct State<T> {
     asked: Option<Instant>,
     last: Option<(T, Duration)>,
-    /// The thread ends: no further question comes.
+    /// Whether the thread has to end, because no further query comes.
     over: bool,
 }
 
@@ -63,9 +63,9 @@ impl<T: Clone + Send + 'static, P: Clone + Send + Sync + 'static> Prober<T, P> {
         Self { look: Arc::new(look), workers: BTreeMap::new() }
     }
 
-    /// Asks all of these paths, waits at most `patience` for those that were not pending already,
-    /// and returns the state of each. A path for which no thread can be started is left out. Paths
-    /// are distinguished by their keys; those not asked any more are forgotten once they answered.
+    /// Queries all of these paths, waits at most `patience` for those that were not pending
+    /// already, and returns the state of each. A path for which no thread can be started is left
+    /// out. Paths are distinguished by their keys; others are forgotten once they have answered.
     pub(crate) fn ask(
         &mut self,
         paths: &[(String, P)],
@@ -202,8 +202,7 @@ mod tests {
             let states = prober.ask(&both, Duration::from_millis(50));
             assert!(states["/stuck"].owed.is_some() && states["/stuck"].last.is_none());
         }
-        // Longer than the machine takes to run a thread: it is not the stuck one that is waited
-        // for.
+        // The timeout exceeds the time to schedule a thread; the stuck thread is not awaited.
         let states = prober.ask(&paths(&["/good"]), PATIENCE);
         assert_eq!(states["/good"].last.as_ref().unwrap().0, PathBuf::from("/good"));
         assert_eq!(asked.load(Ordering::Relaxed), 1, "no longer wanted, but its thread is known");

@@ -1,4 +1,4 @@
-//! What is mounted where, from `/proc/self/mountinfo`.
+//! The mount table, from `/proc/self/mountinfo`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,37 +9,37 @@ use std::path::{Path, PathBuf};
 use crate::collector::CollectError;
 use crate::roots::Roots;
 
-/// A container host has thousands of mounts, and each is a line.
+/// The most bytes of the table: a container host has thousands of mounts, each on a line.
 const MAX_BYTES: u64 = 8 << 20;
 const MAX_MOUNTS: usize = 16_384;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mount {
-    /// Id of the mount: another mount at the same place has another id.
+    /// The id of the mount; another mount at the same place has another id.
     pub(crate) id: u64,
-    /// Major and minor number of the file system: the same for all its mounts.
+    /// The major and minor number of the file system, which all its mounts share.
     pub(crate) device: String,
     pub(crate) path: PathBuf,
     pub(crate) fstype: String,
     pub(crate) source: String,
     pub(crate) automount: Automount,
-    /// Options of the mount in this process's namespace, and of the file system itself.
+    /// The options of the mount in this process's namespace, and those of the file system itself.
     options: String,
     super_options: String,
 }
 
-/// Whether an automounter mounted it, and takes it away again.
+/// Whether an automounter mounted it, and will unmount it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Automount {
     #[default]
     No,
-    /// It was mounted at the first access, and stays.
+    /// Mounts at the first access, and stays mounted.
     Stays,
-    /// It is unmounted after it was unused for a while.
+    /// Unmounts after a time without use.
     Expires,
 }
 
-/// File systems that cannot be written, whatever the options of their mounts are.
+/// File systems that are never writable, whatever the options of their mounts.
 const NEVER_WRITTEN: [&str; 5] = ["squashfs", "erofs", "iso9660", "cramfs", "romfs"];
 const AUTOFS: &str = "autofs";
 
@@ -49,14 +49,13 @@ impl Mount {
         self.path.to_string_lossy().into_owned()
     }
 
-    /// The file system itself: a service manager or a container runtime makes mounts read-only for
-    /// this process alone.
+    /// Whether the file system itself is read-only. Service managers and container runtimes make
+    /// mounts read-only for single processes.
     pub(crate) fn read_only(&self) -> bool {
         has(&self.super_options, "ro") || self.stopped()
     }
 
-    /// Read-only although it was mounted to be written: how the kernel leaves a file system after
-    /// an error.
+    /// Whether the kernel made a writable mount read-only, as it does after an error.
     pub(crate) fn fell_read_only(&self) -> bool {
         let meant = has(&self.options, "rw") && !NEVER_WRITTEN.contains(&self.fstype.as_str());
         self.stopped() || meant && has(&self.super_options, "ro")
@@ -66,7 +65,7 @@ impl Mount {
         ["emergency_ro", "shutdown"].iter().any(|option| has(&self.super_options, option))
     }
 
-    /// Whether a path is for an automounter to mount, or was mounted by one.
+    /// Whether an automounter mounts or has mounted the path.
     pub(crate) fn automounts(&self, path: &Path) -> bool {
         self.fstype == AUTOFS && path.starts_with(&self.path)
             || self.automount > Automount::No && path == self.path
@@ -77,7 +76,7 @@ fn has(options: &str, option: &str) -> bool {
     options.split(',').any(|o| o == option)
 }
 
-/// Every mount, the one on top where several are at one place, in the order of paths.
+/// Every mount in the order of paths; of several at one place, only the top one.
 pub(crate) fn read(roots: &Roots) -> Result<Vec<Mount>, CollectError> {
     let path = roots.proc("self/mountinfo");
     let mut bytes = Vec::new();
@@ -87,7 +86,7 @@ pub(crate) fn read(roots: &Roots) -> Result<Vec<Mount>, CollectError> {
     Ok(parse(&bytes))
 }
 
-/// Like [`read`], but `None` if there is no such table.
+/// As [`read`], but `None` if there is no such table.
 pub(crate) fn probe(roots: &Roots) -> Result<Option<Vec<Mount>>, CollectError> {
     match read(roots) {
         Err(CollectError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -98,7 +97,7 @@ pub(crate) fn probe(roots: &Roots) -> Result<Option<Vec<Mount>>, CollectError> {
 pub(crate) fn parse(bytes: &[u8]) -> Vec<Mount> {
     let lines = bytes.split(|b| *b == b'\n').take(MAX_MOUNTS);
     let all: Vec<Mount> = lines.filter_map(line).collect();
-    // The mounts of an automounter lie below it, or on top of it.
+    // The mounts of an automounter are below it, or on top of it.
     let automounters = all.iter().filter(|m| m.fstype == AUTOFS).map(|m| {
         let stays = has(&m.super_options, "timeout=0");
         (m.path.clone(), if stays { Automount::Stays } else { Automount::Expires })
@@ -113,8 +112,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Vec<Mount> {
     mounts.into_values().collect()
 }
 
-/// One mount for each file system: preferably one that no automounter made, and of these the one
-/// with the shortest path. A volume that is bound into a hundred containers is one.
+/// One mount for each file system: preferably one without an automounter, and then the one with the
+/// shortest path. A volume that is bound into a hundred containers counts once.
 pub(crate) fn file_systems<'a>(mounts: impl IntoIterator<Item = &'a Mount>) -> Vec<&'a Mount> {
     let mut found: BTreeMap<&str, &Mount> = BTreeMap::new();
     let rank = |mount: &Mount| (mount.automount, mount.path.as_os_str().len());
@@ -128,12 +127,12 @@ pub(crate) fn file_systems<'a>(mounts: impl IntoIterator<Item = &'a Mount>) -> V
     found
 }
 
-/// The mount that a path without symbolic links lies on.
+/// The mount that contains a path without symbolic links.
 pub(crate) fn containing<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     mounts.iter().filter(|m| path.starts_with(&m.path)).max_by_key(|m| m.path.as_os_str().len())
 }
 
-/// `36 35 98:0 /root /mnt rw,noatime master:1 - ext4 /dev/sda1 rw,errors=continue`
+/// Parses `36 35 98:0 /root /mnt rw,noatime master:1 - ext4 /dev/sda1 rw,errors=continue`.
 fn line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ').filter(|f| !f.is_empty());
     let mut next = || fields.next();
@@ -164,12 +163,12 @@ fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(&unescape(field)).into_owned()
 }
 
-/// A path as other files of `/proc` write it, without its escapes.
+/// Decodes a path as other files of `/proc` write it.
 pub(super) fn plain(path: &str) -> String {
     text(path.as_bytes())
 }
 
-/// Space, tab, newline and backslash are written as three octal digits.
+/// Decodes space, tab, newline and backslash, which are written as three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -245,7 +244,7 @@ mod tests {
         for meant in ["ro - ext4 /dev/sda1 ro", "rw - squashfs /dev/loop0 ro,errors=continue"] {
             assert!(of(meant).read_only() && !of(meant).fell_read_only(), "{meant}");
         }
-        // The second as a process of a hardened unit or a read-only volume sees it.
+        // The second is as a process of a hardened unit, or with a read-only volume, sees it.
         for well in
             ["rw - ext4 /dev/sda1 rw,errors=remount-ro", "ro,nosuid,relatime - ext4 /dev/sda1 rw,stripe=8"]
         {

@@ -1,4 +1,4 @@
-//! Files that no process has open, beside several trainers or jobs.
+//! Tests of files that no process has open, beside several trainers or jobs.
 
 use super::*;
 use crate::source::DROPPED;
@@ -19,7 +19,7 @@ impl Host {
 }
 
 impl Discovery {
-    /// Steps by run.
+    /// The steps published, each with its run.
     fn run_steps(&self) -> Vec<(String, i64)> {
         let steps = self.published().into_iter().filter(|e| e.kind == Kind::Step);
         steps.map(|e| (e.run.unwrap(), e.step.unwrap())).collect()
@@ -75,7 +75,7 @@ async fn a_file_of_one_of_several_runs_is_left_and_logged_once() {
     assert_eq!(d.left(), Some(1.0));
     let sources = d.around.hub.runs().into_iter().flat_map(|row| row.sources);
     assert_eq!(sources.filter(|s| s.kind == "left" && s.why.starts_with("not followed")).count(), 2);
-    // A look at who has it open decides, and for good.
+    // When a process has it open, that decides for good.
     symlink(host.path("work/out/trainer_log.jsonl"), host.path("proc/200/fd/6")).unwrap();
     fs::write(host.path("proc/200/fdinfo/6"), "pos:\t0\nflags:\t0100001\n").unwrap();
     d.look(Instant::now());

@@ -1,5 +1,5 @@
-//! With whose rights files are read. Root starts processes of another user; any other user has only
-//! themselves, and a file that its own mode keeps from them.
+//! Tests of the rights with which files are read. Root starts processes of another user. Any other
+//! user has only its own processes, and a file whose mode excludes it.
 
 use std::io::Read as _;
 use std::os::unix::fs::{PermissionsExt as _, chown, lchown};
@@ -13,13 +13,13 @@ use crate::testing::is_root;
 
 const SECRET: &str = "of nobody else";
 
-/// Who trains.
+/// The uid that trains.
 fn other() -> u32 {
     if is_root() { 65_534 } else { rustix::process::geteuid().as_raw() }
 }
 
 impl Host {
-    /// One whose directories the other user may enter, with one that is theirs.
+    /// A host whose directories the other user may enter, with one that it owns.
     fn public() -> Self {
         let host = Self::new();
         for dir in ["", "work", "proc"] {
@@ -37,8 +37,8 @@ impl Host {
         self.path(path)
     }
 
-    /// A process of the other user in a control group that trains; it runs the script and waits. It
-    /// has a log of its own, so that none is looked for among the processes that run this test.
+    /// A process of the other user in a control group that trains; it runs the script and waits.
+    /// Its log prevents a search among the processes that run this test.
     fn trainer(&self, script: &str, variables: &[(&str, &str)]) -> Child {
         let mut command = Command::new("sh");
         command
@@ -115,7 +115,7 @@ async fn a_log_that_is_swapped_for_a_link_is_not_read_behind_it() {
     let source = log.to_str().unwrap();
     eventually(|| d.refused(source, "tail") == Some(1.0)).await;
     assert!(!d.publishes_secrets());
-    // Nor by a second name of the file, where the kernel lets them make one.
+    // Nor by a hard link to the file, if the kernel lets them create one.
     fs::remove_file(&log).unwrap();
     fs::hard_link(&private, &log).unwrap();
     d.look(Instant::now());
@@ -126,7 +126,7 @@ async fn a_log_that_is_swapped_for_a_link_is_not_read_behind_it() {
     assert!(!d.publishes_secrets());
 }
 
-/// The name of the run is that of the process, and the log that of another user.
+/// The process gives the name of the run, and the log belongs to another user.
 #[tokio::test]
 async fn a_log_that_a_process_shows_is_not_the_word_of_its_owner() {
     if !is_root() {
@@ -152,8 +152,8 @@ async fn a_log_that_a_process_shows_is_not_the_word_of_its_owner() {
     }
 }
 
-/// Who writes a file of the container's image lists it by the container's root, where another file
-/// has that name than on the host.
+/// A process names a file by the path inside its container, where another file has that name than
+/// on the host.
 #[tokio::test]
 async fn an_error_file_of_a_container_is_looked_for_in_it() {
     let host = Host::new();
@@ -193,7 +193,7 @@ async fn a_user_with_twenty_thousand_logs_leaves_room_for_another() {
     );
     let uid = rustix::process::geteuid().as_raw() + 4711;
     let status = format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t7\t7\t7\t7\nGroups:\t\n");
-    // A copy of the kernel's program, which no process may write to.
+    // The program is a copy, because no process may write to the real one.
     fs::remove_file(host.path("proc/200/status")).unwrap();
     fs::write(host.path("proc/200/status"), status).unwrap();
     fs::set_permissions(host.path("logs"), fs::Permissions::from_mode(0o755)).unwrap();

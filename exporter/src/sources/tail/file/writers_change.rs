@@ -1,4 +1,4 @@
-//! Who writes to a file, as it changes: where one run ends in it, and another begins.
+//! Handles a change of a file's writers: where one run ends in it and another begins.
 
 use stepwatch_wire::{Event, Kind, Value};
 
@@ -9,7 +9,7 @@ use super::TailedFile;
 use crate::sources::sink::Sink;
 
 impl TailedFile {
-    /// Takes down who writes to it, and with that whose it is.
+    /// Records the writers of the file, and sets its run accordingly.
     pub(in super::super) fn settle(
         &mut self,
         config: &TailConfig,
@@ -33,7 +33,7 @@ impl TailedFile {
         let before = self.labels.own_by(self.owner.run.clone(), self.owner.ruled);
         let Some(run) = self.owner.run.as_ref().filter(|run| changed && **run != before) else { return };
         if left {
-            // Another start took the place of the one before.
+            // Another process has replaced the previous one.
             let theirs = if over { 0 } else { self.count_of(&before, asked.sink) };
             self.end_of(before, theirs, asked.unix);
         } else if named_by_path && self.last_step.is_some() {
@@ -41,7 +41,7 @@ impl TailedFile {
         }
     }
 
-    /// How many of the events that wait are of a run whose writers are gone: who comes after them
+    /// How many of the waiting events belong to a run whose writers have exited: the next run
     /// begins at an earlier step.
     fn count_of(&self, run: &str, sink: &dyn Sink) -> usize {
         let rank = |event: &Event| event.rank.unwrap_or(self.labels.default_run().1);
@@ -49,8 +49,8 @@ impl TailedFile {
         self.waiting.iter().position(back).unwrap_or(self.waiting.len())
     }
 
-    /// The first `theirs` of the events that wait are the last of `run`, and the file is of another
-    /// run from there on.
+    /// Ends `run` after the first `theirs` of the waiting events; the rest of the file is of
+    /// another run.
     fn end_of(&mut self, run: String, theirs: usize, unix: f64) {
         for event in &mut self.waiting[..theirs] {
             event.run.get_or_insert_with(|| run.clone());

@@ -1,4 +1,4 @@
-//! Directories that are searched.
+//! Tests of directories that are searched.
 
 use super::*;
 
@@ -100,7 +100,7 @@ fn what_gave_way_is_known_by_its_state_file_until_it_is_gone() {
     let state = b.dir.path().join("state");
     let kept = || fs::read_dir(state.join("tails")).unwrap().count();
     assert_eq!(kept(), 2 * MAX_FILES);
-    // A state file may be of a file system that is not mounted.
+    // The state file may belong to a file system that is not mounted.
     let store = state::Store::new(&state, &b.path("many/old-1.log"));
     let file = state.join("tails").join(format!("{}.json", store.key()));
     let dev = std::os::unix::fs::MetadataExt::dev(&fs::metadata(b.path("many")).unwrap());
@@ -135,7 +135,7 @@ fn trees_that_are_too_deep_are_counted_once() {
     assert_eq!(b.dropped("search_limit"), Some(1.0));
 }
 
-/// As W&B links its latest run beside the runs themselves.
+/// W&B links its latest run beside the runs themselves.
 #[test]
 fn a_file_that_a_link_leads_to_as_well_is_read_once() {
     let mut b = Bench::new("*/*.log");
@@ -155,8 +155,8 @@ fn a_file_that_a_link_leads_to_as_well_is_read_once() {
     assert_eq!(b.poll_steps(), range(6..8));
 }
 
-/// Root can give files away, and then only the share of their owner keeps them. Any other user has
-/// one share, and what was written last stays in it.
+/// Root can change the owner of files, so only the owner's share limits them. Any other user has
+/// one share, in which the last written files stay.
 #[test]
 fn twenty_thousand_logs_leave_room_for_one_of_somebody_else() {
     let mut b = Bench::new("shared");
@@ -194,7 +194,7 @@ fn a_link_of_somebody_else_is_not_followed_out_of_what_is_theirs() {
         std::os::unix::fs::lchown(b.path("stolen.log"), Some(65_534), None).unwrap();
         assert_eq!(b.poll_steps(), [1]);
         assert_eq!(b.dropped(NOT_OWNER), Some(1.0));
-        // The same where it took the place of a log that is followed.
+        // The result is the same if the link replaced a followed log.
         fs::remove_file(b.path("own.log")).unwrap();
         fs::rename(b.path("stolen.log"), b.path("own.log")).unwrap();
         assert_eq!(b.poll_steps(), NONE);
@@ -204,7 +204,7 @@ fn a_link_of_somebody_else_is_not_followed_out_of_what_is_theirs() {
         b.wait(Duration::from_secs(5));
         assert_eq!(b.poll_steps(), [2], "a log again");
     } else {
-        // Our own links lead where we may read.
+        // Links of the exporter's user may lead anywhere that it may read.
         let mut steps = b.poll_steps();
         steps.sort_unstable();
         assert_eq!((steps, b.dropped(NOT_OWNER)), (vec![1, 777], None));
@@ -228,7 +228,7 @@ fn a_directory_behind_a_link_of_somebody_else_is_not_searched() {
     b.wait(SCAN_EVERY);
     b.poll();
     assert_eq!(b.dropped(NOT_OWNER), Some(1.0), "once, and not at every search");
-    // What is theirs is found, and is on their share.
+    // Files of that user are found, on their share.
     for path in [private.join("run.log"), private] {
         std::os::unix::fs::chown(path, Some(65_534), None).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Logs whose writer is gone.
+//! Tests of logs whose writer has exited.
 
 use std::process::{Child, Command, Stdio};
 
@@ -8,18 +8,18 @@ use super::*;
 mod launchers;
 
 impl Bench {
-    /// One in the present: a file's own times are real.
+    /// A bench in the present, because the files' own times are real.
     fn today(path: &str) -> Self {
         Self { unix: crate::clock::unix_now(), ..Self::new(path) }
     }
 
-    /// A process that has the file open, and writes what the test gives it.
+    /// A process that has the file open, and writes what the test sends it.
     fn writer(&self, name: &str) -> Child {
         let log = OpenOptions::new().create(true).append(true).open(self.path(name)).unwrap();
         Command::new("cat").stdin(Stdio::piped()).stdout(log).spawn().unwrap()
     }
 
-    /// The same of a script, which the rule names after itself and its start.
+    /// Starts a script, whose run the rule names after the script and its start time.
     fn script(&self, name: &str, job: Option<&str>) -> Child {
         use std::os::unix::process::CommandExt as _;
         fs::write(self.dir.path().join("train.py"), "while IFS= read -r l; do echo \"$l\"; done").unwrap();
@@ -30,12 +30,12 @@ impl Bench {
         command.stdin(Stdio::piped()).stdout(log).spawn().unwrap()
     }
 
-    /// The runs of what is published next, each with its kind and step.
+    /// The run, kind and step of the events that are published next.
     fn runs(&mut self) -> Vec<(String, Kind, Option<i64>)> {
         self.poll().into_iter().map(|e| (e.run.unwrap_or_default(), e.kind, e.step)).collect()
     }
 
-    /// One start of a script that makes two steps, until its end was published; its run.
+    /// Runs a script that writes two steps until its end is published. Returns its run.
     fn start(&mut self, name: &str, job: Option<&str>) -> String {
         let before = fs::metadata(self.path(name)).map_or(0, |m| m.len()) as usize;
         let mut script = self.script(name, job);
@@ -53,7 +53,7 @@ impl Bench {
         run
     }
 
-    /// The next look at who writes, and what is published until then.
+    /// Waits for the next check of writers. Returns the events published until then.
     fn look(&mut self) -> Vec<Event> {
         self.wait(LOOK_EVERY);
         self.poll()
@@ -74,7 +74,7 @@ fn end(mut child: Child) {
     child.wait().unwrap();
 }
 
-/// Until the child has written that much.
+/// Waits until the child has written that much.
 fn written(b: &Bench, name: &str, len: usize) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while fs::metadata(b.path(name)).unwrap().len() < len as u64 {
@@ -100,7 +100,7 @@ fn a_log_that_simply_stops_has_ended_when_its_writer_is_gone() {
     assert_eq!((bye.kind, bye.run.as_deref(), bye.rank, bye.code), (Kind::Bye, Some("llama"), None, None));
     assert_eq!(bye.ts, Some(b.unix));
     assert_eq!(b.look(), [], "once");
-    // Another process goes on in the same file.
+    // Another process continues in the same file.
     let writer = b.writer("llama.log");
     b.steps("llama.log", 2..3);
     assert_eq!(b.poll_steps(), [2]);
@@ -165,7 +165,7 @@ fn a_second_start_between_two_looks_ends_the_first() {
     end(second);
 }
 
-/// With the run that the file was found with, as discovery does.
+/// With the run that the file was found with, as discovery sets it.
 #[test]
 fn a_job_that_appends_to_the_log_of_one_that_was_killed_is_a_run_of_its_own() {
     for (job, gap) in [("602", false), ("602", true), ("601", false), ("601", true)] {
@@ -199,7 +199,7 @@ fn a_job_that_appends_to_the_log_of_one_that_was_killed_is_a_run_of_its_own() {
     }
 }
 
-/// What the same process adds behind its last word is its own.
+/// Text that the same process appends after its last step belongs to it.
 #[test]
 fn lines_behind_the_end_are_of_who_wrote_it() {
     let mut b = Bench::today("llama.log");

@@ -1,4 +1,4 @@
-//! Lines, their ends, and when they were written.
+//! Tests of lines, their ends, and their times.
 
 use super::*;
 
@@ -70,7 +70,7 @@ fn records_are_more_exact_than_logs() {
     }
 }
 
-/// Noon of a day, as a logger five hours behind UTC prints it.
+/// Noon, as a logger five hours behind UTC prints it.
 const STAMP: &str = "[2030-01-01 07:00:00]";
 
 const NOON: f64 = 1_893_499_200.0;
@@ -109,7 +109,7 @@ fn the_time_of_lines_that_were_there_before() {
     );
 }
 
-/// As much of a file as was never written, and what was skipped of it by now.
+/// The number of bytes of holes that were skipped.
 fn skipped(b: &Bench) -> u64 {
     b.page().get(&SKIPPED, &[&b.config.path, "tail"]).unwrap_or(0.0) as u64
 }
@@ -149,13 +149,13 @@ fn zeros_that_somebody_wrote_are_not_read_for_ever() {
     b.append("run.log", &step(2));
     assert_eq!(b.poll_steps(), [2]);
     assert!(skipped(&b) > MAX_ZEROS);
-    // Fewer are what a writer left within a line.
+    // A few zeros are left by a writer within a line.
     b.append_bytes("run.log", &step(3).replacen(" iteration", " \0\0iteration", 1).into_bytes());
     b.append("run.log", &step(4));
     assert_eq!(b.poll_steps().last(), Some(&4));
 }
 
-/// Half of the budget for all of them, which are of one user; and an ordinary line beside it.
+/// Half of the budget for all of them, which have one owner, and an ordinary line beside it.
 #[test]
 fn unfinished_lines_have_a_budget() {
     let mut b = Bench::new("*.jsonl");

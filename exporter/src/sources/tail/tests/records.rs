@@ -1,4 +1,4 @@
-//! Files that are not lines.
+//! Tests of files of records.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use super::*;
 
 const EVENTS: &str = "exp1/events.out.tfevents.1780026765.n1.7.0";
 
-/// Castagnoli's CRC, bit by bit, and masked as TensorFlow does.
+/// Castagnoli's CRC, computed bit by bit, with TensorFlow's mask.
 fn masked_crc(bytes: &[u8]) -> [u8; 4] {
     let crc = !bytes.iter().fold(!0u32, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |c, _| if c & 1 == 1 { (c >> 1) ^ 0x82F6_3B78 } else { c >> 1 })
@@ -24,14 +24,14 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, bytes.len() as u8][..], bytes].concat()
 }
 
-/// One tag of a step, as a writer of TensorBoard puts it.
+/// One scalar of a step, as a TensorBoard writer encodes it.
 fn scalar(step: u8, tag: &str, value: f32) -> Vec<u8> {
     let value = [field(1, tag.as_bytes()), [&[0x15][..], &value.to_le_bytes()].concat()].concat();
     let wall = (UNIX - 100.0 + f64::from(step)).to_le_bytes();
     record(&[&[0x09][..], &wall, &[0x10, step], &field(5, &field(1, &value))].concat())
 }
 
-/// A step as its two records.
+/// A step as two records.
 fn step_of(step: u8) -> Vec<u8> {
     [scalar(step, "train/loss", 2.0 + f32::from(step)), scalar(step, "train/grad_norm", 0.5)].concat()
 }
@@ -41,7 +41,7 @@ fn version() -> Vec<u8> {
 }
 
 impl Bench {
-    /// What is published once the file is at rest, as runs and steps with their losses.
+    /// Runs, steps, losses and gradient norms that are published once the file is at rest.
     fn rested(&mut self) -> Vec<(String, i64, Option<f64>, Option<f64>)> {
         let mut events = self.poll();
         self.wait(REST);
@@ -51,7 +51,7 @@ impl Bench {
     }
 }
 
-/// A directory of event files.
+/// A bench with a directory of event files.
 fn bench() -> Bench {
     let b = Bench::new("exp1");
     fs::create_dir(b.path("exp1")).unwrap();
@@ -183,7 +183,7 @@ fn a_file_that_is_written_anew_is_read_anew() {
     assert_eq!(saves(&mut b, "300"), saved(300));
 }
 
-/// However often a long file is touched, it is read anew only as often as its length allows.
+/// However often a long file changes, it is read only as often as its length allows.
 #[test]
 fn a_long_file_that_is_written_anew_rests() {
     let mut b = Bench::new("trainer_state.json");
@@ -226,8 +226,8 @@ fn what_has_no_time_of_its_own_is_as_old_as_its_file() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// However the bytes arrive and whenever the exporter dies, every step is published once and
-    /// whole.
+    /// However the bytes arrive, and whenever the exporter dies, every step is published once and
+    /// complete.
     #[test]
     fn any_history_loses_and_doubles_nothing(history in prop::collection::vec((1usize..150, 0u8..6), 1..40), kept: bool) {
         let mut b = bench();
@@ -322,7 +322,7 @@ fn a_table_that_a_trainer_appends_to() {
     }
 }
 
-/// How old rows are whose times have no zone. [`UNIX`] is 2096-10-02 07:06:40 in UTC.
+/// The ages of rows whose times have no zone. [`UNIX`] is 2096-10-02 07:06:40 in UTC.
 fn ages(b: &mut Bench, rows: &str) -> Vec<f64> {
     b.append("log.csv", rows);
     b.poll().iter().map(|e| UNIX - e.ts.unwrap()).collect()
@@ -339,7 +339,7 @@ fn times_of_a_table_are_utc_until_a_fresh_row_shows_another_zone() {
     assert_eq!(ages(&mut b, "6,2.5,2096-10-02 07:06:39Z\n"), [1.0], "a time with its zone");
 }
 
-/// A step that seems to have taken hours would be a stall.
+/// A step that seems to have taken hours would look like a stall.
 #[test]
 fn the_zone_of_a_table_is_known_before_its_first_row_is_published() {
     let mut b = Bench::new("log.csv");

@@ -1,4 +1,4 @@
-//! Exporters that die and go on.
+//! Tests of exporters that are killed and restarted.
 
 use proptest::prelude::*;
 
@@ -30,8 +30,7 @@ fn goes_on_after_a_kill_without_loss_or_repetition() {
             b.kill();
         }
     }
-    // `half a l` swallows the step line that follows it, as it would for a reader who never
-    // stopped.
+    // `half a l` absorbs the following step line, as it would without a restart.
     let swallowed: Vec<i64> = (0..40).filter(|n| n % 4 == 2).map(|n| n * 3).collect();
     assert_eq!(seen, (0..120).filter(|s| !swallowed.contains(s)).collect::<Vec<_>>());
 }
@@ -125,15 +124,15 @@ fn a_parser_goes_on_knowing_what_it_knew() {
     b.append("run.log", &line(100, " lm loss: 2.0 |"));
     b.poll();
     b.kill();
-    // All 100 iterations since the last line were skipped, or 99 of them: only the last line
-    // decides which.
+    // Either all 100 iterations since the last line were skipped, or 99 of them: only the last line
+    // shows which.
     b.append("run.log", &line(200, " number of skipped iterations: 99 |"));
     let e = b.poll();
     assert_eq!(
         (e[0].m.get("tokens"), e[0].missing.as_slice()),
         (Some(500.0), ["loss".to_owned()].as_slice())
     );
-    // Steps that are counted go on, too.
+    // Counted steps continue too.
     let mut b = Bench::new("hf.log");
     let dict = "{'loss': 2.0, 'learning_rate': 0.1, 'epoch': 0.1}\n";
     b.append("hf.log", &dict.repeat(3));
@@ -143,7 +142,7 @@ fn a_parser_goes_on_knowing_what_it_knew() {
     assert_eq!(b.poll_steps(), [4]);
 }
 
-/// What may happen to a log and to its reader.
+/// An event in the life of a log and its reader.
 #[derive(Debug, Clone)]
 enum Happens {
     Written(usize),
@@ -167,7 +166,7 @@ fn history() -> impl Strategy<Value = Vec<Happens>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever happens, every step is published once and in order.
+    /// In any history, every step is published once and in order.
     #[test]
     fn any_history_loses_and_doubles_nothing(history in history()) {
         let mut b = Bench::new("run.log");
@@ -192,7 +191,7 @@ proptest! {
                     b.kill_before_saving();
                 }
                 Happens::Rotated => {
-                    // A logger rotates between lines; two rotations between two polls would hide a
+                    // A logger rotates between lines. Two rotations between two polls would hide a
                     // file.
                     let end = text[written..].find('\n').map_or(written, |i| written + i + 1);
                     save(&mut b, &mut written, end);

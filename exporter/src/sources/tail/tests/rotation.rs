@@ -1,4 +1,4 @@
-//! Files that are renamed, cut, deleted and made again.
+//! Tests of files that are renamed, truncated, deleted and recreated.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn a_writer_that_keeps_the_renamed_file_open_is_heard() {
     b.wait(Duration::from_mins(5));
     b.append("run.log.1", &step(3));
     assert_eq!(b.poll_steps(), [3]);
-    // Its last line has no end; when nothing comes for long it is taken as it is.
+    // Its last line has no newline. After a long pause it is used as it is.
     b.append("run.log.1", step(4).trim_end());
     assert_eq!(b.poll_steps(), NONE);
     b.wait(DRAIN);
@@ -43,14 +43,14 @@ fn copytruncate_and_truncation() {
     assert_eq!(b.poll_steps(), [100, 101]);
     assert_eq!(b.dropped("truncated"), Some(1.0));
     assert_eq!(b.poll_steps(), NONE);
-    // Cut, and longer than before when next looked at.
+    // The log is truncated, and longer than before at the next poll.
     fs::write(b.path("run.log"), "").unwrap();
     b.steps("run.log", 200..205);
     assert_eq!(b.poll_steps(), range(200..205));
     assert_eq!(b.dropped("truncated"), Some(2.0));
 }
 
-/// Nothing may follow: the last lines of a writer must be read without a further one.
+/// Nothing may follow, so the last lines of a writer must be read without another one.
 #[test]
 fn a_log_that_is_cut_and_written_to_the_same_length_is_read() {
     let mut b = Bench::new("run.log");
@@ -62,7 +62,7 @@ fn a_log_that_is_cut_and_written_to_the_same_length_is_read() {
     assert_eq!(b.poll_steps(), [4, 5, 6]);
     assert_eq!(b.dropped("truncated"), Some(1.0));
     assert_eq!(b.poll_steps(), NONE);
-    // Touched, and nothing written.
+    // The log is touched without a write.
     b.append("run.log", "");
     assert_eq!(b.poll_steps(), NONE);
     assert_eq!(b.dropped("truncated"), Some(1.0));

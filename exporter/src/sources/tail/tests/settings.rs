@@ -1,4 +1,4 @@
-//! Settings of the configuration.
+//! Tests of the settings of the configuration.
 
 use stepwatch_formats::Rule;
 use stepwatch_kit::config::Period;
@@ -22,12 +22,12 @@ fn where_to_begin() {
     assert_eq!(begins(From::End, 0.0), NONE);
     assert_eq!(begins(From::Auto, 3600.0), [1, 2]);
     assert_eq!(begins(From::Auto, 1e6), NONE, "the log of a job that is over");
-    // What comes later is new, wherever we begin.
+    // Files that appear later are new, wherever the first one begins.
     let mut b = Bench::with("run.log", |c| c.from = From::End);
     b.poll();
     b.steps("run.log", 1..3);
     assert_eq!(b.poll_steps(), [1, 2]);
-    // Inside a line, the rest of it alone means nothing.
+    // Inside a line, its rest has no meaning alone.
     let mut b = Bench::with("run.log", |c| c.from = From::End);
     b.append("run.log", &step(1)[..5]);
     b.poll();
@@ -108,7 +108,7 @@ fn what_a_log_said_of_its_model_is_said_again_to_who_does_not_know_it() {
     assert_eq!(kinds(&mut b), [Kind::Hello, Kind::Step]);
     b.append("llama.log", &step(2));
     assert_eq!(kinds(&mut b), [Kind::Step]);
-    // More than is looked at again by who goes on in a log.
+    // This is more than the context that is read again to find the writer.
     b.append("llama.log", &"noise\n".repeat(20_000));
     assert_eq!(kinds(&mut b), []);
     b.kill();

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use stepwatch_wire::Value;
 
-/// Where models for images and sound keep the dimensions of their language part.
+/// Keys under which multimodal models keep the dimensions of their language part.
 const NESTED: &[&str] = &["text_config", "llm_config", "language_config"];
 const OTHER_PARTS: &[&str] = &["vision_config", "audio_config", "vision_tower", "visual"];
 
-/// How wide what passes between layers is.
+/// Keys of the width between layers.
 pub(super) const HIDDEN: &[&str] = &["hidden", "hidden_size", "d_model", "n_embd", "n_embed", "dim"];
 
-/// How many experts there are.
+/// Keys of the number of experts.
 pub(super) const EXPERTS: &[&str] = &[
     "experts",
     "num_experts",
@@ -23,7 +23,7 @@ pub(super) const EXPERTS: &[&str] = &[
     "n_expert",
 ];
 
-/// What the class of a Gemma 3 means where its `config.json` leaves a key out.
+/// Defaults of the Gemma 3 class for keys that its `config.json` leaves out.
 const GEMMA3: &[(&str, f64)] = &[
     ("num_attention_heads", 8.0),
     ("num_key_value_heads", 4.0),
@@ -36,7 +36,7 @@ const GEMMA3: &[(&str, f64)] = &[
 /// key says otherwise (transformers: `BloomMLP`, `FalconMLP`).
 const FOUR_TIMES: &[&str] = &["bloom", "falcon"];
 
-/// Where frameworks name the activation.
+/// Keys of the activation.
 const ACTIVATIONS: &[&str] = &[
     "mlp_hidden_act",
     "hidden_act",
@@ -45,17 +45,17 @@ const ACTIVATIONS: &[&str] = &[
     "activation",
     "activation_func",
 ];
-/// The square of a ReLU, which some models have behind a gate and most have not.
+/// Activations that square a ReLU. Some models use them with a gate, most do not.
 const SQUARES: &[&str] = &["relu2", "relu_squared", "squared_relu"];
 const SQUARES_WITH_GATES: &[&str] = &["bitnet"];
-/// Besides every Nemotron.
+/// The kinds beside Nemotron that use them without a gate.
 const SQUARES_ALONE: &[&str] = &["nanochat", "persimmon", "fuyu", "arcee", "jais2", "cosmos3_edge_text"];
 
 #[derive(Debug)]
 pub(super) struct Fields(BTreeMap<String, Value>);
 
 impl Fields {
-    /// The dimensions of the language part under usual names, and what is left out.
+    /// The dimensions of the language part under usual names, and a note on what is left out.
     pub(super) fn language(given: &BTreeMap<String, Value>) -> (Self, Option<&'static str>) {
         let mut found = given.clone();
         let is_part = |key: &&str| matches!(given.get(*key), Some(Value::Map(_)));
@@ -94,7 +94,7 @@ impl Fields {
             }
             self.0.insert("intermediate_size".into(), Value::Number(dense));
         }
-        // Every token passes a feed-forward part beside the experts, which no key names.
+        // Every token also passes a dense feed-forward part, which no key names.
         let beside = self.number(&["intermediate_size"]).filter(|_| {
             self.kind().starts_with("hunyuan") && self.number(EXPERTS).is_some_and(|experts| experts > 1.0)
         });
@@ -113,8 +113,8 @@ impl Fields {
         self.0.get(key)
     }
 
-    /// A positive number, under the first of the names that has one. A list of one number for all
-    /// layers is that number.
+    /// The positive number under the first of the names that has one. A list with one number for
+    /// all layers counts as that number.
     pub(super) fn number(&self, names: &[&str]) -> Option<f64> {
         let mut numbers = names.iter().filter_map(|n| match self.0.get(*n)? {
             Value::List(items) if is_even(items) => items.first()?.as_f64(),
@@ -123,7 +123,7 @@ impl Fields {
         numbers.find(|v| v.is_finite() && *v > 0.0)
     }
 
-    /// Whether it is a list whose entries differ.
+    /// Whether the key has a list whose entries differ.
     pub(super) fn is_uneven(&self, key: &str) -> bool {
         self.list(key).is_some_and(|items| !is_even(items))
     }
@@ -162,7 +162,7 @@ impl Fields {
         Some(gemma || ["silu", "swish", "glu"].iter().any(|a| activation.contains(a)))
     }
 
-    /// Why it is not known whether there are gates although an activation is given.
+    /// The reason why gates are unknown although an activation is given.
     pub(super) fn gates_unknown(&self) -> Option<String> {
         let activation = self.text(ACTIVATIONS).filter(|_| self.gated().is_none())?;
         let kind: String = self.kind().chars().take(32).collect();
@@ -174,7 +174,8 @@ impl Fields {
         Some(format!("{activation} does not determine whether there are gates, and {unknown}"))
     }
 
-    /// GPT-2 and its kin mean the usual width by `"n_inner": null`.
+    /// The width of the feed-forward part. For GPT-2 and its kin, `"n_inner": null` means the usual
+    /// one.
     pub(super) fn ffn(&self, hidden: Option<f64>) -> Option<f64> {
         let names = [
             "ffn",
@@ -190,7 +191,8 @@ impl Fields {
         self.llama_ffn(hidden).or_else(|| self.number(&names)).or_else(usual)
     }
 
-    /// As Llama's own code computes it: two thirds of four times, rounded up to a multiple.
+    /// The width by the formula of Llama's code: two thirds of four times, rounded up to a
+    /// multiple.
     fn llama_ffn(&self, hidden: Option<f64>) -> Option<f64> {
         let (hidden, multiple) = (hidden?, self.number(&["multiple_of"])?);
         let factor = self.number(&["ffn_dim_multiplier"]).unwrap_or(1.0);

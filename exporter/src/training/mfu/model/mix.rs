@@ -1,8 +1,8 @@
-//! Which layers a model has, by its `config.json` or a trainer's arguments: attention over all or
-//! some of what came before, linear attention, Mamba, dense and sparse feed-forward parts. What is
-//! not known is refused with a reason: a wrong mix is a wrong MFU.
+//! Finds the layers of a model from its `config.json` or a trainer's arguments: full or partial
+//! attention, linear attention, Mamba, dense and sparse feed-forward parts. An unknown mix is
+//! refused with a reason, because a wrong mix gives a wrong MFU.
 //!
-//! The Python client reads the same in `_mix.py`; both are held to the same cases.
+//! The Python client does the same in `_mix.py`; both are tested with the same cases.
 
 use stepwatch_wire::Value;
 
@@ -11,7 +11,7 @@ use super::fields::{EXPERTS, Fields};
 /// More layers than any model has.
 const MAX_LAYERS: usize = 4096;
 
-/// Two stacks, each with a length of its own.
+/// Models with two stacks, each with a length of its own.
 const TWO_LENGTHS: &[&str] = &[
     "t5",
     "mt5",
@@ -31,7 +31,7 @@ const TWO_LENGTHS: &[&str] = &[
     "speech_to_text",
     "seamless_m4t",
 ];
-/// Not language models: attention looks both ways.
+/// Not language models: attention is bidirectional.
 const BOTH_WAYS: &[&str] = &[
     "bert",
     "roberta",
@@ -85,7 +85,7 @@ const NO_FORMULA: &[&str] = &[
     "mllama",
     "dbrx",
 ];
-/// Parts of keys that name layers which are not attention over everything.
+/// Substrings of keys that indicate layers other than full attention.
 const SIGNS: &[&str] = &[
     "mamba",
     "ssm",
@@ -116,7 +116,7 @@ const SIGNS: &[&str] = &[
     "share_expert",
     "attention_groups",
 ];
-/// Dimensions of which some models have one a layer.
+/// Keys of dimensions that some models give for each layer.
 const A_LAYER: &[&str] = &[
     "num_attention_heads",
     "num_key_value_heads",
@@ -133,10 +133,10 @@ const A_LAYER: &[&str] = &[
     "moe_topk",
     "num_shared_expert",
 ];
-/// How many of the first layers have no experts.
+/// Keys of the number of first layers without experts.
 const FIRST_DENSE: &[&str] =
     &["dense_layers", "first_k_dense_replace", "n_dense_layers", "num_dense_layers", "moe_layer_num_skipped"];
-/// Keys that are read here, of those that are signs.
+/// The keys among the indicators that this module reads.
 const READ: &[&str] = &[
     "layers_block_type",
     "hybrid_layer_pattern",
@@ -146,31 +146,31 @@ const READ: &[&str] = &[
     "linear_attention_freq",
 ];
 
-/// How many layers there are of each kind.
+/// The number of layers of each kind.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Mix {
-    /// Layers with attention, by what a token attends to.
+    /// Layers with attention, by the range that a token attends to.
     pub(super) attention: Vec<(Span, f64)>,
-    /// Linear attention by the gated delta rule.
+    /// Layers of linear attention by the gated delta rule.
     pub(super) delta: f64,
-    /// Mamba 2.
+    /// Layers of Mamba 2.
     pub(super) mamba: f64,
-    /// Feed-forward parts, without and with experts.
+    /// Layers with feed-forward parts, without and with experts.
     pub(super) dense: f64,
     pub(super) sparse: f64,
 }
 
-/// What a token attends to.
+/// The range that a token attends to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Span {
     All,
-    /// So many tokens before it, itself included.
+    /// This many previous tokens, including itself.
     Window(f64),
-    /// What came before it in its piece of the sequence.
+    /// The previous tokens in its chunk of the sequence.
     Chunk(f64),
 }
 
-/// Which parts' dimensions are known.
+/// Which parts have known dimensions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts {
     pub(super) experts: bool,
@@ -179,7 +179,7 @@ pub(super) struct Parts {
     pub(super) mamba: bool,
 }
 
-/// What one layer mixes tokens with.
+/// The way in which a layer mixes tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Layer {
     Full,
@@ -187,14 +187,14 @@ enum Layer {
     Chunk,
     Linear,
     Mamba,
-    /// A feed-forward part alone.
+    /// Only a feed-forward part.
     FeedForward,
 }
 
 type Refused = String;
 
 impl Span {
-    /// How many tokens of a sequence a token attends to: all of its span, or the mean of what the
+    /// How many tokens of a sequence a token attends to: its whole span, or the mean that the
     /// causal mask leaves.
     pub(super) fn seen(self, length: f64, causal: bool) -> f64 {
         let span = match self {
@@ -210,7 +210,7 @@ impl Span {
 }
 
 impl Mix {
-    /// Errors with the reason if there is no formula for this model.
+    /// The mix of a model; an error gives the reason why there is no formula.
     pub(super) fn from_fields(f: &Fields, layers: f64, parts: Parts) -> Result<Self, Refused> {
         refuse(f, parts)?;
         let layers = layers as usize;
@@ -297,8 +297,8 @@ fn clip(text: &str) -> String {
     text.chars().take(32).collect()
 }
 
-/// `M-M*-`: a layer is one block, of Mamba, a feed-forward part, attention, experts or linear
-/// attention.
+/// Reads a pattern such as `M-M*-`, in which each layer is one block: Mamba, a feed-forward part,
+/// attention, experts or linear attention.
 fn of_pattern(pattern: &str) -> Result<Mix, Refused> {
     if pattern.contains('/') {
         return Err(format!("a pattern of layers with further predictions ({})", clip(pattern)));
@@ -382,7 +382,7 @@ fn listed(given: &[Value], layers: usize) -> Result<Vec<Layer>, Refused> {
     given.iter().map(known).collect()
 }
 
-/// Layers are given out by shares, as Megatron did before it had patterns.
+/// Whether layers are given as shares, as in Megatron before it had patterns.
 fn is_shared_out(f: &Fields) -> bool {
     f.number(&["hybrid_attention_ratio"]).is_some()
 }
@@ -397,7 +397,7 @@ fn of_ratios(f: &Fields, layers: usize) -> Result<Vec<Layer>, Refused> {
     Ok([vec![Layer::Full; attention], vec![Layer::FeedForward; mlps], vec![Layer::Mamba; mamba]].concat())
 }
 
-/// Sliding windows where the layers are not listed.
+/// The layers of a model with sliding windows that does not list them.
 fn windows(f: &Fields, layers: usize) -> Result<Vec<Layer>, Refused> {
     let kind = f.kind();
     let full = || Ok(vec![Layer::Full; layers]);
@@ -444,8 +444,8 @@ fn windows(f: &Fields, layers: usize) -> Result<Vec<Layer>, Refused> {
     }
 }
 
-/// By a number every so many layers is full attention and the others are not; a list has a 1 for
-/// each of the others.
+/// Reads which layers are full attention. A number means one every so many layers; a list has a 1
+/// for each of the others.
 fn every(
     f: &Fields,
     key: &str,
@@ -489,7 +489,7 @@ fn window(f: &Fields) -> Option<f64> {
     f.number(&["sliding_window"]).or(usual)
 }
 
-/// Which of the layers a list of their numbers names.
+/// Marks the layers whose indices are listed.
 fn named(numbers: &[Value], layers: usize) -> Vec<bool> {
     let mut named = vec![false; layers];
     for number in numbers.iter().filter_map(Value::as_f64).filter(|n| n.fract() == 0.0 && *n >= 0.0) {
@@ -500,7 +500,7 @@ fn named(numbers: &[Value], layers: usize) -> Vec<bool> {
     named
 }
 
-/// Layers with experts.
+/// The number of layers with experts.
 fn sparse(f: &Fields, layers: usize) -> Result<usize, Refused> {
     if let Some(list) = f.list("moe_layer_freq") {
         if list.len() != layers {

@@ -4,33 +4,33 @@ use super::fields::{EXPERTS, Fields, HIDDEN};
 use super::mix::{Mix, Parts, Span};
 use crate::training::mfu::Convention;
 
-/// Dimensions of a transformer; each is absent unless it was given.
+/// The dimensions of a transformer; each is `None` unless it was given.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Shape {
     params: Option<f64>,
-    /// Parameters that are looked up and not multiplied with, of those that are counted.
+    /// The counted parameters that are looked up rather than multiplied.
     embedding: f64,
-    /// Parameters that work on each token: fewer than `params` in a mixture of experts.
+    /// The parameters that work on each token: fewer than `params` in a mixture of experts.
     active: Option<f64>,
-    /// Parameters with a gradient: fewer than `params` with adapters.
+    /// The parameters with a gradient: fewer than `params` with adapters.
     trainable: Option<f64>,
-    /// Which layers there are, where their number was given.
+    /// The layers, if their number was given.
     mix: Option<Mix>,
     hidden: Option<f64>,
     heads: Option<f64>,
     kv_heads: Option<f64>,
     head_dim: Option<f64>,
-    /// What attention gives out has a gate, as wide as the queries.
+    /// Whether the output of attention has a gate, as wide as the queries.
     output_gate: bool,
     ffn: Option<f64>,
-    /// The feed-forward part has a gate, so three matrices instead of two.
+    /// Whether the feed-forward part has a gate, and so three matrices instead of two.
     gated: Option<bool>,
     vocab: Option<f64>,
-    /// Width of the embedding, where it is not that of the model: a projection leads from it to the
-    /// layers, and another from them to the logits.
+    /// The width of the embedding if it differs from the model's: one projection leads from it to
+    /// the layers, and another from the layers to the logits.
     embedding_width: Option<f64>,
     pub(super) seq_len: Option<f64>,
-    /// What attention sees of a token's sequence, `Σ L² / Σ L` when it is packed.
+    /// The mean length that attention covers for a token, `Σ L² / Σ L` for packed sequences.
     attended: Option<f64>,
     experts: Option<Experts>,
     latent: Option<Latent>,
@@ -46,7 +46,7 @@ struct Experts {
     count: f64,
     chosen: f64,
     ffn: Option<f64>,
-    /// Width of the experts that every token passes.
+    /// The width of the experts that every token passes.
     shared_ffn: f64,
 }
 
@@ -130,14 +130,15 @@ impl Delta {
         })
     }
 
-    /// Queries, keys, values, their gate, two numbers a head, a short convolution, and the way out.
+    /// Weights: queries, keys, values, their gate, two numbers a head, a short convolution, the
+    /// output.
     fn weights(&self, hidden: f64) -> f64 {
         let (keys, values) = (self.key_heads * self.key_dim, self.value_heads * self.value_dim);
         let into = hidden * (2.0 * keys + 2.0 * values + 2.0 * self.value_heads);
         into + self.conv * (2.0 * keys + values) + values * hidden
     }
 
-    /// What a token does to the state, forward and backward, as Megatron counts it: four products
+    /// FLOPs of a token on the state, forward and backward, as Megatron counts them: four products
     /// of keys and values.
     fn flops(&self) -> f64 {
         24.0 * self.value_heads * self.key_dim * self.value_dim
@@ -159,21 +160,21 @@ impl Mamba {
         })
     }
 
-    /// Input and its gate, two vectors a group, a number a head, a short convolution, and the way
-    /// out.
+    /// Weights: the input and its gate, two vectors a group, a number a head, a short convolution,
+    /// the output.
     fn weights(&self, hidden: f64) -> f64 {
         let (inner, vectors) = (self.heads * self.head_dim, 2.0 * self.groups * self.state);
         hidden * (2.0 * inner + vectors + self.heads) + self.conv * (inner + vectors) + inner * hidden
     }
 
-    /// The scan, forward and backward, as Megatron counts it.
+    /// FLOPs of the scan, forward and backward, as Megatron counts them.
     fn flops(&self) -> f64 {
         21.0 * self.heads * self.head_dim * self.state
     }
 }
 
 impl Shape {
-    /// And why there is no formula for it, where there is none.
+    /// Reads the dimensions. The text gives the reason if there is no formula for the model.
     pub(super) fn from_fields(f: &Fields) -> (Self, Option<String>) {
         let length = f.number(&["seq_len", "seq_length", "sequence_length", "block_size", "max_seq_len"]);
         let hidden = f.number(HIDDEN);
@@ -196,7 +197,7 @@ impl Shape {
             "num_query_groups",
             "n_query_groups",
         ];
-        // Falcon keeps a number of key heads beside it, which only its later architecture has.
+        // Falcon keeps a number of key heads beside it, which only its later architecture uses.
         let one = f.flag("multi_query") == Some(true) && f.flag("new_decoder_architecture") != Some(true);
         let gates = ["attn_output_gate", "attention_output_gate"].iter().any(|g| f.flag(g) == Some(true));
         let shape = Self {
@@ -227,13 +228,13 @@ impl Shape {
         (shape, refused)
     }
 
-    /// Nothing can be counted, only because it is not known whether there are gates.
+    /// Whether the only missing fact is whether there are gates.
     pub(super) fn lacks_gates(&self) -> bool {
         let with_gates = || Self { gated: Some(true), ..self.clone() };
         self.weights().is_none() && with_gates().weights().is_some()
     }
 
-    /// Why nothing can be counted of a model that a configuration describes: what it does not name.
+    /// The reason why FLOPs cannot be counted although a configuration is given: what it lacks.
     pub(super) fn incomplete(&self) -> Option<String> {
         let dimensions = [
             ("width", self.hidden.is_some()),
@@ -249,15 +250,15 @@ impl Shape {
         })
     }
 
-    /// The trainer counts so many parameters, and the dimensions that were given add up to others:
+    /// The reason if the given dimensions do not add up to the trainer's number of parameters: then
     /// they are not those of this model.
     pub(super) fn contradicts(&self, total: f64) -> Option<String> {
-        /// Norms and biases are not added up.
+        /// The tolerance, because norms and biases are not added up.
         const CLOSE: f64 = 0.01;
         let mine = self.matrices()? + self.idle_experts()?;
         let look_up = self.embedding_width.or(self.hidden)? * self.vocab?;
         let is = |mine: f64| (mine / total - 1.0).abs() < CLOSE;
-        // The embedding may be that of the logits.
+        // The embedding may be shared with the logits.
         let same = is(mine) || is(mine + look_up);
         (!same).then(|| format!("dimensions that add up to {mine:.0} parameters, of {total:.0}"))
     }
@@ -279,14 +280,14 @@ impl Shape {
         Some(flops).filter(|f| f.is_finite() && *f > 0.0)
     }
 
-    /// FLOPs of a token through so many weights: two forward, two for the gradient of what comes
-    /// in, two for that of the weight itself if it has one.
+    /// FLOPs of a token through these weights: two forward, two for the gradient of the input, and
+    /// two for the gradient of each weight that is trained.
     fn cost(&self, weights: f64) -> f64 {
         let trained = self.trainable.unwrap_or(weights).min(weights);
         4.0 * weights + 2.0 * trained
     }
 
-    /// Parameters that work on a token.
+    /// The parameters that work on a token.
     pub(super) fn weights(&self) -> Option<f64> {
         let active = self.active.map(|active| active - self.embedding);
         active
@@ -301,8 +302,8 @@ impl Shape {
         Some(self.mix.as_ref()?.sparse * (experts.count - experts.chosen) * expert)
     }
 
-    /// Scores and their sums of all layers, and of those that predict further, which attend to
-    /// everything.
+    /// FLOPs of the scores and their sums, in all layers and in those that predict further tokens;
+    /// the latter use full attention.
     fn attention(&self, length: Option<f64>, causal: bool) -> Option<f64> {
         let own = self.mix.as_ref()?.attention.iter().copied();
         let spans: Vec<_> =
@@ -315,14 +316,14 @@ impl Shape {
         Some(12.0 * width * seen)
     }
 
-    /// What linear attention and Mamba do to their state.
+    /// FLOPs of linear attention and Mamba on their states.
     fn states(&self) -> Option<f64> {
         let mix = self.mix.as_ref()?;
         let delta = self.delta.map_or(0.0, |d| mix.delta * d.flops());
         Some(delta + self.mamba.map_or(0.0, |m| mix.mamba * m.flops()))
     }
 
-    /// Width that scores and their sums are computed over: that of the heads, or with latent
+    /// The width over which scores and their sums are computed: that of the heads, or with latent
     /// attention the mean of keys and values.
     fn attention_width(&self) -> Option<f64> {
         match (&self.latent, self.heads, self.head_dim) {
@@ -332,8 +333,8 @@ impl Shape {
         }
     }
 
-    /// Weights of the matrix products that a token passes, logits with them and the look-up of its
-    /// embedding without.
+    /// The weights of the matrix products for a token, with the logits and without the look-up of
+    /// its embedding.
     fn matrices(&self) -> Option<f64> {
         let (mix, hidden) = (self.mix.as_ref()?, self.hidden?);
         let projections = self.embedding_width.map_or(0.0, |width| 2.0 * hidden * width);
@@ -344,15 +345,15 @@ impl Shape {
         let dense = if mix.dense > 0.0 { self.feed_forward(self.ffn?)? } else { 0.0 };
         let delta = self.delta.map_or(0.0, |d| mix.delta * d.weights(hidden));
         let mamba = self.mamba.map_or(0.0, |m| mix.mamba * m.weights(hidden));
-        // A layer that predicts further is like the last one, and has a projection and logits of
-        // its own.
+        // A layer that predicts further tokens is like the last one, and has a projection and
+        // logits of its own.
         let last = if mix.sparse > 0.0 { sparse } else { dense };
         let further = self.mtp_layers * (attention + last + 2.0 * hidden * hidden + logits);
         let layers = attending * attention + mix.sparse * sparse + mix.dense * dense + delta + mamba;
         Some(layers + projections + logits + further)
     }
 
-    /// Of the experts that a token passes, and of the router.
+    /// The weights of the experts for a token, and of the router.
     fn sparse_weights(&self, hidden: f64) -> Option<f64> {
         let e = self.experts.as_ref()?;
         let chosen = e.chosen * self.feed_forward(e.ffn.or(self.ffn)?)?;

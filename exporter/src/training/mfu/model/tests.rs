@@ -1,4 +1,4 @@
-//! Models, compared to published parameters and to FLOPs that were derived by hand.
+//! Compares models with published parameters and with FLOPs derived by hand.
 
 use super::*;
 use stepwatch_wire::Event;
@@ -12,7 +12,7 @@ fn flops(model: &Model, convention: &str) -> Option<f64> {
     model.flops_per_token(None).into_iter().find(|(c, _)| c == convention).map(|(_, f)| f)
 }
 
-/// Cases that the calculator of the Python client is held to as well.
+/// The calculator of the Python client is tested with the same cases.
 #[test]
 fn the_published_cases() {
     let Value::List(cases) = Value::parse(include_bytes!("../cases.json")).unwrap() else { panic!("a list") };
@@ -36,7 +36,7 @@ fn the_published_cases() {
     assert!(cases.len() >= 30);
 }
 
-/// The numbers of parameters, and of those that work on a token, as their makers published them.
+/// The numbers of all and of active parameters, as the makers published them.
 #[test]
 fn the_parameters_are_those_that_were_published() {
     let cases = Value::parse(include_bytes!("../cases.json")).unwrap();
@@ -145,16 +145,16 @@ fn what_is_not_given_is_not_guessed() {
     assert!(!model(r#""llama""#).is_known() && !model(r#"{"hidden":4096}"#).is_known());
     let names = |m: &Model| m.flops_per_token(None).iter().map(|(c, _)| c.to_string()).collect::<Vec<_>>();
     assert_eq!(names(&model(r#"{"n_params":1e9}"#)), ["6n"]);
-    // Whether the feed-forward part has a gate makes half of it.
+    // The gate decides half of the feed-forward part's size.
     let shape = r#"{"layers":2,"hidden":64,"heads":4,"ffn":256,"vocab":1000,"seq_len":128"#;
     assert!(names(&model(&format!("{shape}}}"))).is_empty());
     assert_eq!(names(&model(&format!("{shape},\"gated\":false}}"))), ["full", "causal", "6n", "exact"]);
-    // Null means a width only where the framework uses it so.
+    // Null stands for a default width only in frameworks that use it so.
     let shape = shape.replace(",\"ffn\":256", ",\"gated\":false");
     let null = |key: &str| names(&model(&format!("{shape},\"{key}\":null}}")));
     assert_eq!(null("n_inner"), ["full", "causal", "6n", "exact"]);
     assert!(null("ffn").is_empty());
-    // Experts of unknown width hide how many parameters are idle.
+    // With experts of unknown width, the number of idle parameters is unknown.
     assert!(names(&model(r#"{"n_params":1e9,"experts":8,"top_k":2,"layers":2,"hidden":64}"#)).is_empty());
 }
 

@@ -1,5 +1,5 @@
-//! Against a kubelet that checks the requests and answers as configured: well, slowly, not at all,
-//! wrongly.
+//! Tests with a fake kubelet that checks requests, and answers as configured: well, slowly, not at
+//! all or wrongly.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,21 +16,21 @@ use super::super::devices::tests::{eight, uuid};
 use super::super::proto::{CdiDevice, ClaimResource, ContainerDevices, PodResources};
 use super::*;
 
-/// What the fake does with a call.
+/// The fake kubelet's reaction to a call.
 #[derive(Debug, Clone)]
 pub(in super::super) enum Answer {
     Pods(ListResponse),
-    /// Bytes that stand in the place of a framed message.
+    /// Bytes in place of a framed message.
     Raw(Vec<u8>),
-    /// A status alone.
+    /// Only a status.
     Refuse(u32),
     Silence,
-    /// Not even HTTP/2.
+    /// Bytes that are not HTTP/2.
     Garbage,
     HangUp,
 }
 
-/// A kubelet that serves its socket until it is dropped.
+/// A fake kubelet that serves its socket until dropped.
 pub(in super::super) struct Fake {
     pub(in super::super) answer: Arc<Mutex<Answer>>,
     pub(in super::super) calls: Arc<AtomicUsize>,
@@ -183,7 +183,7 @@ impl Setup {
         Self { _dir: dir, fake, kubelet, now: Instant::now() }
     }
 
-    /// Time passes, and it is asked for.
+    /// Advances the clock and refreshes. Returns the number of calls.
     fn after(&mut self, wait: Duration) -> usize {
         self.now += wait;
         self.kubelet.refresh(self.now);
@@ -248,7 +248,7 @@ fn pods_and_what_they_hold() {
     assert!(s.kubelet.is_up());
 }
 
-/// A name that the API server would not take, as whoever holds the socket may send it.
+/// A name that the API server would refuse, but another program behind the socket may send.
 #[test]
 fn names_of_pods_are_plain_words() {
     let name = "evil\u{1b}[31m\u{202e}\r\n\u{200b}pod";

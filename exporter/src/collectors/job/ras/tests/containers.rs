@@ -1,5 +1,5 @@
-//! A job in a network namespace of its own, which the kernel makes for this test. That takes root,
-//! or CAP_SYS_ADMIN: without it the test fails, and does not pass unseen.
+//! Tests a job in a network namespace that the kernel creates for this test. That takes root or
+//! CAP_SYS_ADMIN. Without it the test fails instead of being skipped.
 
 use std::os::fd::AsFd as _;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use rustix::thread::{
 
 use super::*;
 
-/// A process that has a network of its own, with a loopback interface that is up.
+/// A process with a network of its own, whose loopback interface is up.
 struct Container {
     process: Child,
 }
@@ -34,7 +34,7 @@ impl Container {
         self.process.id()
     }
 
-    /// A server of RAS at its usual port in there.
+    /// A RAS server at the usual port in the namespace.
     fn listen(&self) -> TcpListener {
         let link = std::fs::File::open(format!("/proc/{}/ns/net", self.pid())).unwrap();
         std::thread::spawn(move || {
@@ -53,7 +53,7 @@ impl Drop for Container {
     }
 }
 
-/// A reader that is asked about one process of the run `pod`.
+/// A reader with one process of the run `pod`.
 fn node(container: &Container) -> (testing::Bench, RasReader) {
     let bench = testing::Bench::new(Roots::default());
     let origin = Origin::Peer(Peer { connection: 1, pid: Some(container.pid()), uid: 4_000_001 });
@@ -98,7 +98,7 @@ fn a_job_with_a_network_of_its_own_is_asked_and_its_hang_is_its_runs() {
 fn a_network_that_may_not_be_entered_is_named() {
     let container = Container::start();
     let _fake = Fake::on(container.listen(), true);
-    // Capabilities are those of a thread.
+    // Capabilities belong to threads.
     let seen = std::thread::spawn(move || {
         let all = capabilities(None).unwrap();
         let fewer = CapabilitySets { effective: all.effective - CapabilitySet::SYS_ADMIN, ..all };

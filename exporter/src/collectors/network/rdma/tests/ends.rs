@@ -1,8 +1,8 @@
-//! What is at its end: counters at the highest value that they can hold, links without a carrier.
+//! Tests of saturated counters, and of links without a carrier.
 
 use super::*;
 
-/// The values and what stands still of a counter of the second port.
+/// The value and the saturation of a counter of the second port.
 fn exported(node: &Node, counter: &str) -> (Option<f64>, Option<f64>) {
     let labels = ["mlx5_1", "1", counter];
     (node.value(&ERRORS, &labels), node.value(&SATURATED, &labels))
@@ -28,7 +28,7 @@ fn a_counter_at_its_end_is_no_number_and_what_was_wrong_is_not_over() {
     assert_eq!((short(published).as_str(), published.level.as_deref()), ("mlx5_1/1 errors 0", Some("warn")));
     let health = events.iter().find(|e| e.kind == Kind::Health && word(e, "device") == "mlx5_1").unwrap();
     assert_eq!((health.m.get("symbol_errors"), health.m.get("errors")), (None, Some(65_535.0)), "no fall");
-    // A second counter at its end is not published.
+    // A second saturated counter is not published.
     node.count(1, "port_rcv_switch_relay_errors", 65_535);
     node.count(1, "symbol_error", 3);
     assert_eq!(node.look(START + 8010.0), ["mlx5_1/1 errors 1"]);
@@ -55,7 +55,7 @@ fn outages_are_seen_by_the_state_where_their_counter_is_at_its_end() {
     let mut now = START;
     node.count(0, "link_downed", 253);
     node.look(now);
-    // What it counts until its end is used.
+    // The count until saturation is used.
     node.count(0, "link_downed", 255);
     node.look(now + 10.0);
     assert_eq!(node.look(now + 20.0), ["mlx5_0/1 down 0", "mlx5_0/1 up 1"]);
@@ -70,7 +70,7 @@ fn outages_are_seen_by_the_state_where_their_counter_is_at_its_end() {
         now += 100.0;
     }
     now += 60_000.0;
-    // Cleared: it counts outages again that were not seen otherwise.
+    // The counter was cleared, so it counts outages again that were not seen otherwise.
     for (downs, published) in [(0, 1), (0, 0), (1, 0), (1, 2)] {
         node.count(0, "link_downed", downs);
         assert_eq!(node.look(now).len(), published, "{downs}");

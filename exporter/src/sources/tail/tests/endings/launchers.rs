@@ -1,15 +1,15 @@
-//! Logs that several processes have open, of which one started another.
+//! Tests of logs that several processes have open, one of which started another.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt as _;
 
 use super::*;
 
-/// A trainer that says who it is and repeats what it reads.
+/// A trainer that writes its pid to a file and repeats its input.
 const TRAINER: &str = "echo $$ > pid; while IFS= read -r l; do echo \"$l\"; done";
 
 impl Bench {
-    /// Starts `main.py`, with `python3` beside it, which knows no more of Python than `sh`.
+    /// Starts `main.py`. The `python3` beside it is a link to `sh`.
     fn starts(&self, main: &str, others: &[(&str, &str)], log: Stdio) -> Child {
         let dir = self.dir.path();
         drop(symlink("/bin/sh", dir.join("python3")));
@@ -30,7 +30,7 @@ impl Bench {
         OpenOptions::new().create(true).append(true).open(self.path("llama.log")).unwrap().into()
     }
 
-    /// What a process of these wrote into a file of the directory, once the line is there.
+    /// The line that one of these processes writes into a file, once it exists.
     fn told(&self, file: &str) -> String {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -43,7 +43,7 @@ impl Bench {
         }
     }
 
-    /// What the rule calls the run of the process that left its number.
+    /// The rule's name for the run of the process that wrote its pid.
     fn trainers_run(&self) -> String {
         let pid = self.told("pid").parse().unwrap();
         crate::identity::script_named(&Roots::default(), pid).unwrap().run
@@ -57,7 +57,7 @@ impl Bench {
     }
 }
 
-/// As accelerate, and the command lines of many trainers, do.
+/// accelerate, and the command lines of many trainers, start them like this.
 #[test]
 fn a_launcher_gives_way_to_the_trainer_that_it_started() {
     let mut b = Bench::today("llama.log");
@@ -76,7 +76,7 @@ fn a_launcher_gives_way_to_the_trainer_that_it_started() {
     assert!(seen[0].starts_with("train-") && seen[0] != seen[1], "{seen:?}: two trainings are two runs");
 }
 
-/// Before it came to start one, by itself and through a pipe.
+/// The launcher is seen before it starts the trainer, directly and through a pipe.
 #[test]
 fn a_launcher_that_was_seen_alone_gives_way_too() {
     for pipe in [false, true] {
@@ -104,7 +104,7 @@ fn what_a_trainer_starts_does_not_take_its_log_over() {
     for (first, then) in [("", "eval.py"), (worker, "eval.py")] {
         let mut b = Bench::today("llama.log");
         let wait = "while [ -e main.py ] && ! [ -e done ]; do /bin/sleep 0.05; done";
-        // As a worker starts the compiler of the device.
+        // A worker starts the compiler of the device like this.
         let compiles = format!("/bin/sh -c 'echo > compiles; {wait}'; echo over");
         let start = if first.is_empty() { String::new() } else { format!("./python3 {first} & ") };
         let main = format!(
@@ -131,7 +131,7 @@ fn who_writes_next_does_not_go_on_with_the_run_of_several_others() {
     let mut seen = Vec::new();
     for _ in 0..2 {
         let mut one = b.starts(TRAINER, &[], b.log());
-        // It has read its script before that is written again.
+        // The process has read its script before the test rewrites it.
         b.told("pid");
         let two = b.starts(TRAINER, &[], b.log());
         for at in 3..5 {
