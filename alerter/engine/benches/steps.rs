@@ -15,6 +15,7 @@
 
 #![expect(
     clippy::disallowed_methods,
+    clippy::disallowed_types,
     clippy::print_stdout,
     reason = "a measurement needs a clock and says what it found; the engine itself has neither"
 )]

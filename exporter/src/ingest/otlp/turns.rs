@@ -62,17 +62,17 @@ mod tests {
 
     use super::*;
 
-    fn nth(n: u8) -> Option<Client> {
-        Some(Client::from(IpAddr::from([10, 0, 0, n])))
+    fn nth(n: u8) -> Client {
+        Client::from(IpAddr::from([10, 0, 0, n]))
     }
 
     #[tokio::test]
     async fn a_client_with_one_request_is_second_whoever_has_many() {
         let turns = Turns::default();
-        let first = turns.take(nth(1)).await;
-        let mut many: Vec<_> = (0..100).map(|_| Box::pin(turns.take(nth(1)))).collect();
+        let first = turns.take(Some(nth(1))).await;
+        let mut many: Vec<_> = (0..100).map(|_| Box::pin(turns.take(Some(nth(1))))).collect();
         assert!(many.iter_mut().all(|one| one.now_or_never().is_none()));
-        let mut other = Box::pin(turns.take(nth(2)));
+        let mut other = Box::pin(turns.take(Some(nth(2))));
         assert!(other.as_mut().now_or_never().is_none());
         drop(first);
         assert!(many[0].as_mut().now_or_never().is_none(), "it had one");
@@ -82,14 +82,15 @@ mod tests {
     #[tokio::test]
     async fn requests_of_a_client_are_decoded_in_their_order_and_it_is_forgotten() {
         let turns = Turns::default();
-        let first = turns.take(nth(1)).await;
-        let (mut second, mut third) = (Box::pin(turns.take(nth(1))), Box::pin(turns.take(nth(1))));
+        let first = turns.take(Some(nth(1))).await;
+        let (mut second, mut third) =
+            (Box::pin(turns.take(Some(nth(1)))), Box::pin(turns.take(Some(nth(1)))));
         assert!(second.as_mut().now_or_never().is_none() && third.as_mut().now_or_never().is_none());
         drop(first);
         assert!(third.as_mut().now_or_never().is_none());
         drop(second.await);
         drop(third.await);
-        drop(turns.take(nth(2)).await);
-        assert_eq!(turns.clients.locked().keys().copied().collect::<Vec<_>>(), [nth(2)]);
+        drop(turns.take(Some(nth(2))).await);
+        assert_eq!(turns.clients.locked().keys().copied().collect::<Vec<_>>(), [Some(nth(2))]);
     }
 }

@@ -10,7 +10,10 @@ pub(crate) const ATTACK: Attack =
 pub(crate) const SMALL: Attack =
     Attack::new("small-bodies", |target| hold(target, &[("/v1/metrics", 64 << 10)]));
 
-pub(crate) const LINES: Attack = Attack::new("lines-by-http", lines);
+pub(crate) const LINES: Attack = Attack::new("lines-by-http", |target| {
+    lines(target);
+    Ok(())
+});
 
 const HELD: usize = 500;
 /// A line, and the number of lines of a body that is just below the limits of size and lines.
@@ -39,7 +42,7 @@ fn hold(target: &Target, kinds: &[(&str, usize)]) -> anyhow::Result<()> {
     }
 }
 
-fn lines(target: &Target) -> anyhow::Result<()> {
+fn lines(target: &Target) {
     let body = format!("{LINE}\n").repeat(LINES_OF_BODY);
     let body = body.as_bytes();
     std::thread::scope(|threads| {
@@ -51,5 +54,4 @@ fn lines(target: &Target) -> anyhow::Result<()> {
             });
         }
     });
-    Ok(())
 }
