@@ -35,9 +35,9 @@ CREATE TABLE incidents (
     --   SELECT id, run, kind, opened_at, summary FROM incidents WHERE nodes LIKE '%,gpu-042,%'
     --   ORDER BY opened_at;
     nodes         TEXT NOT NULL DEFAULT ',',
-    -- Since when nothing suppresses it, in Unix milliseconds; NULL while something does: a page about
-    -- it then waits in the outbox.
-    unsuppressed_ms       BIGINT DEFAULT 0,
+    -- Since when nothing suppresses it, in Unix milliseconds; NULL while something does: a page
+    -- about it then waits in the outbox.
+    unsuppressed_ms BIGINT DEFAULT 0,
     -- When one that a person resolved while it still fired comes back, in Unix milliseconds; NULL
     -- of all others.
     reopens_ms    BIGINT
