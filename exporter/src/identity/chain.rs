@@ -44,8 +44,8 @@ pub(crate) fn chain(roots: &Roots, pid: u32) -> Vec<Process> {
     found
 }
 
-/// What was read, nothing of what may not be read, and `None` if reading takes too long: a part of a
-/// chain would name another run.
+/// Returns what was read, nothing if it may not be read, and `None` if reading takes too long: a
+/// part of a chain would name another run.
 fn in_time(read: std::io::Result<Vec<u8>>) -> Option<Vec<u8>> {
     match read {
         Err(err) if err.kind() == std::io::ErrorKind::TimedOut => None,
