@@ -192,7 +192,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-//  kind               name                     cause      class     precedence advice    title, marks
+//  kind, name, cause, class, precedence, advice, title, [marks]
     Nonfinite          "nonfinite"              Numerics   Lost      6 RollBack          "NaN or infinity" [Batch Layers];
     GradSpike          "grad_spike"             Numerics   Excursion 1 ByCause           "gradient spike" [Batch Layers];
     GradInstability    "grad_instability"       Numerics   Excursion 3 RollBack          "unstable gradients" [Layers];
