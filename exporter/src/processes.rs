@@ -154,12 +154,6 @@ fn uid(roots: &Roots, pid: u32, at: usize) -> Option<u32> {
     uids.split_ascii_whitespace().nth(at)?.parse().ok()
 }
 
-/// Whether the processes of this one's user are not read at the moment, because that takes too
-/// long.
-pub(crate) fn is_refused(roots: &Roots, pid: u32) -> bool {
-    memory::is_refused(roots, pid)
-}
-
 /// The working directory of the process, as this exporter would find it.
 pub(crate) fn cwd(roots: &Roots, pid: u32) -> Option<PathBuf> {
     let dir = roots.proc(pid.to_string());

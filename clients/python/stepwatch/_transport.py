@@ -91,12 +91,14 @@ class SeqPacket(Transport):
             self._socket = None
 
 
-def _read_before(body: bytes) -> int:
-    """How many lines were read before their user sent too fast: the others are sent again."""
+def _read_before(body: bytes, lines: int) -> int:
+    """How many of the lines were read before their user sent too fast: the others are sent
+    again."""
     try:
-        return int(json.loads(body)["unread_from_line"]) - 1
-    except (ValueError, KeyError, TypeError):
+        read = int(json.loads(body)["unread_from_line"]) - 1
+    except (ValueError, KeyError, TypeError, OverflowError):
         return 0
+    return max(0, min(read, lines))
 
 
 class Http(Transport):
@@ -139,7 +141,7 @@ class Http(Transport):
         except http.client.HTTPException as e:
             raise OSError(errno.EPROTO, "not an answer: %r" % (e,)) from e
         if answer.status == 429:
-            return _read_before(body)
+            return _read_before(body, len(lines))
         if answer.status in (400, 413, 415, 422):
             self.refused += 1  # the events are at fault: the same bytes would be refused again
         elif not 200 <= answer.status < 300:

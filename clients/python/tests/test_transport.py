@@ -157,9 +157,11 @@ class Http(Case):
         self.assertEqual(run.dropped, 0)
 
     def test_lines_that_were_not_read_are_sent_again_and_the_others_are_not(self):
-        self.assertEqual(_transport._read_before(b'{"accepted": 2, "unread_from_line": 3}'), 2)
-        for body in (b"", b"{}", b"[]", b'{"unread_from_line": null}', b"busy"):
-            self.assertEqual(_transport._read_before(body), 0, body)
+        for line, read in ((3, 2), (1, 0), (0, 0), (-5, 0), (99, 5)):
+            body = b'{"accepted": 2, "unread_from_line": %d}' % line
+            self.assertEqual(_transport._read_before(body, 5), read, body)
+        for body in (b"", b"{}", b"[]", b'{"unread_from_line": null}', b'{"unread_from_line": 1e999}', b"busy"):
+            self.assertEqual(_transport._read_before(body, 5), 0, body)
 
     def test_what_is_refused_is_not_sent_again(self):
         http, run = self.sent(400)

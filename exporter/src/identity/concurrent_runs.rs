@@ -114,9 +114,14 @@ impl Apart {
         drops: &Drops,
     ) {
         let mut state = self.state.locked();
+        if state.sources.len() >= MAX_APART {
+            state.forget_ended();
+        }
         for source in sources {
             let all = &mut state.sources;
-            let loser = (all.len() >= MAX_APART).then(|| loser(all.values().map(|(of, _)| *of), whose));
+            let is_new = !all.contains_key(&(source.clone(), run.to_owned()));
+            let loser =
+                (is_new && all.len() >= MAX_APART).then(|| loser(all.values().map(|(of, _)| *of), whose));
             loser.iter().for_each(|loser| drops.refuse(Reason::Sources, *loser, 1));
             if loser == Some(whose) {
                 continue;
@@ -138,11 +143,18 @@ fn loser(all: impl Iterator<Item = Principal>, newcomer: Principal) -> Principal
 }
 
 impl State {
+    /// Forgets processes that have ended, and the sources of runs without a process.
+    fn forget_ended(&mut self) {
+        let roots = Roots::default();
+        self.processes.retain(|(pid, _), _| is_running(&roots, *pid));
+        let Self { processes, sources } = self;
+        sources.retain(|_, (_, own)| processes.values().any(|(_, beside)| beside.run == *own));
+    }
+
     /// Removes processes that have ended, or else one of the user with the most, and returns that
     /// user. If `newcomer` has the most, no entry is removed.
     fn make_room(&mut self, newcomer: Principal) -> Option<Principal> {
-        let roots = Roots::default();
-        self.processes.retain(|(pid, _), _| is_running(&roots, *pid));
+        self.forget_ended();
         let mut lost = None;
         if self.processes.len() >= MAX_APART {
             let most = loser(self.processes.values().map(|(whose, _)| *whose), newcomer);
@@ -153,8 +165,6 @@ impl State {
                 self.processes.remove(&first);
             }
         }
-        let Self { processes, sources } = self;
-        sources.retain(|_, (_, own)| processes.values().any(|(_, beside)| beside.run == *own));
         lost
     }
 }
@@ -217,7 +227,7 @@ mod tests {
         assert_eq!(apart.state.locked().processes.len(), MAX_APART);
         assert_eq!(drops.get(Reason::Sources), 3, "one was refused, and two gave way");
         let many = |name: &str, n: usize| (0..n).map(|at| format!("{name}-{at}")).collect::<Vec<_>>();
-        apart.put_sources(Principal::User(1), many("evil", MAX_APART + 5), ("x", "x.1"), &drops);
+        apart.put_sources(Principal::User(1), many("evil", MAX_APART + 5), ("x", "evil-0500.1"), &drops);
         apart.put_sources(Principal::User(2), many("good", 2), ("sweep", "sweep.1"), &drops);
         let of_good =
             apart.state.locked().sources.values().filter(|(of, _)| *of == Principal::User(2)).count();

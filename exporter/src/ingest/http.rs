@@ -120,17 +120,16 @@ async fn events(
         tally.take(&intake, &rate, &origin, (1, text));
         unread.lines = 0;
     } else {
-        let began = tokio::time::Instant::now();
+        let deadline = tokio::time::Instant::now() + READ_WITHIN;
         let lines = || body.split(|b| *b == b'\n').map(<[u8]>::trim_ascii).enumerate();
         let lines = || lines().filter(|(_, line)| !line.is_empty());
         let mut unread = Unread { intake: &intake, principal, lines: lines().count() as u64 };
         for (n, (i, line)) in lines().enumerate() {
             // Each line takes a turn, as each packet of a connection does.
-            let _turn = rate.turn().await;
-            if began.elapsed() >= READ_WITHIN {
+            let Ok(_turn) = tokio::time::timeout_at(deadline, rate.turn()).await else {
                 tally.unread = Some((i + 1, unread.lines));
                 break;
-            }
+            };
             tally.take(&intake, &rate, &origin, (i + 1, line));
             unread.lines -= 1;
             if n % BURST == BURST - 1 {

@@ -60,11 +60,6 @@ pub(super) fn read(roots: &Roots, pid: u32, part: Part) -> io::Result<Vec<u8>> {
     READERS.read(roots.proc(pid.to_string()).join(part.name), part, user)
 }
 
-/// Whether the processes of the user of this one are not read at the moment.
-pub(super) fn is_refused(roots: &Roots, pid: u32) -> bool {
-    super::real_user(roots, pid).is_some_and(|user| READERS.state.locked().refuses(user, Instant::now()))
-}
-
 #[derive(Debug)]
 struct Readers {
     state: Mutex<State>,
@@ -222,6 +217,8 @@ impl Readers {
         match state.running.get_mut(&user) {
             Some((running, waits)) if *running == number => {
                 *waits = Waits::Nobody;
+                drop(state);
+                self.changed.notify_all();
                 true
             }
             _ => false,

@@ -124,12 +124,11 @@ struct Discovery {
     last: Vec<Trainer>,
 }
 
-/// The process as it was in the last pass, if reading the processes of its user takes too long at
-/// the moment: that does not mean that it has ended.
-fn as_before(roots: &Roots, tree: &Tree, pid: u32, last: &mut Vec<Trainer>) -> Option<Trainer> {
+/// The process as it was in the last pass. If it cannot be read now, it has not ended for that.
+fn as_before(tree: &Tree, pid: u32, last: &mut Vec<Trainer>) -> Option<Trainer> {
     let started = tree.started(pid)?;
     let at = last.iter().position(|t| t.pid == pid && t.started == started)?;
-    processes::is_refused(roots, pid).then(|| last.swap_remove(at))
+    Some(last.swap_remove(at))
 }
 
 impl Discovery {
@@ -160,7 +159,7 @@ impl Discovery {
         }
         let booted = booted(roots);
         let mut last = core::mem::take(&mut self.last);
-        let mut as_before = |pid| as_before(roots, &tree, pid, &mut last);
+        let mut as_before = |pid| as_before(&tree, pid, &mut last);
         let trainer = |pid| self.trainer(&tree, booted, pid).or_else(|| as_before(pid));
         let trainers: Vec<Trainer> = found.into_iter().filter_map(trainer).collect();
         self.greeted.retain(|(pid, started)| tree.started(*pid) == Some(*started));

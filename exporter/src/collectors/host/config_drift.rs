@@ -16,6 +16,7 @@ mod scope;
 mod value;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Suppo
 use crate::family::Family;
 use crate::family_filter::Metrics;
 use crate::persisted_state;
-use crate::processes::{self, stat::read_stat};
+use crate::processes::stat::read_stat;
 use crate::samples::Samples;
 use crate::training::TrainingProcess;
 use run::Started;
@@ -296,11 +297,15 @@ impl Run {
         for process in processes.iter().take(MAX_PROCESSES) {
             let Some(stat) = read_stat(cx.roots, process.pid) else { continue };
             let key = (process.pid, stat.start_ticks());
-            let started = self.processes.remove(&key).unwrap_or_else(|| Started::read(cx.roots, process.pid));
-            // Otherwise it is read at another time.
-            if started.is_some() || !processes::is_refused(cx.roots, process.pid) {
-                kept.insert(key, started);
-            }
+            let started = match self.processes.remove(&key) {
+                Some(started) => started,
+                None => match Started::read(cx.roots, process.pid) {
+                    // It is read at another time.
+                    Err(err) if err.kind() == ErrorKind::TimedOut => continue,
+                    started => started.ok(),
+                },
+            };
+            kept.insert(key, started);
         }
         self.processes = kept;
     }

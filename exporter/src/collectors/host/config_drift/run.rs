@@ -5,6 +5,7 @@
 //! published as different, because another node with only one of those ranks cannot see it.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
@@ -145,16 +146,17 @@ pub(super) struct Started {
 }
 
 impl Started {
-    /// `None` if the process may not be inspected, or has exited.
-    pub(super) fn read(roots: &Roots, pid: u32) -> Option<Self> {
-        let environ = processes::environ(roots, pid).ok()?;
+    /// An error if the process may not be inspected, or has exited; `TimedOut` if reading it takes
+    /// too long.
+    pub(super) fn read(roots: &Roots, pid: u32) -> io::Result<Self> {
+        let environ = processes::environ(roots, pid)?;
         let mut found = Self::from_environ(&environ);
-        let cmdline = processes::cmdline(roots, pid).ok()?;
+        let cmdline = processes::cmdline(roots, pid)?;
         if let Some(starter) = Starter::of_process(roots, pid) {
             let arguments = files(&cmdline);
             found.files = arguments.iter().filter_map(|a| starter.file(a)).take(MAX_FILES).collect();
         }
-        Some(found)
+        Ok(found)
     }
 
     fn from_environ(environ: &[u8]) -> Self {
