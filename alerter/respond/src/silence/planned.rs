@@ -7,6 +7,8 @@
 //! so that a script that asks in a loop cannot suppress a hang for longer. A run has one silence at
 //! a time, which is changed in place.
 
+use std::collections::BTreeSet;
+
 use super::{Phase, Silence, Silences};
 use crate::matcher::{Matcher, Op};
 use stepwatch_model::{Kind, Mark, Span, Ts};
@@ -94,7 +96,8 @@ impl Silences {
 
 fn matchers(run: &str) -> Vec<Matcher> {
     let kinds = Kind::ALL.iter().filter(|kind| kind.has(Mark::Restart)).map(|kind| kind.as_str());
-    let kinds = kinds.collect::<Vec<_>>().join("|");
+    // Sorted, so that a silence reads the same whatever the order of the table.
+    let kinds = kinds.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join("|");
     let matchers = [Matcher::new("run", Op::Equal, run), Matcher::new("kind", Op::Regex, kinds)];
     // A run whose name is too long for a matcher is notified of, not suppressed.
     let all: Result<Vec<_>, _> = matchers.into_iter().collect();
