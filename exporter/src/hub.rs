@@ -26,6 +26,8 @@ use crate::identity::{Apart, Claim, Registry, RunRow};
 use crate::lock::Locked as _;
 use crate::origin::{Origin, Outcome, Peer, Via};
 use crate::principal::Principal;
+use crate::processes;
+use crate::roots::Roots;
 use crate::samples::Samples;
 use crate::source::{SourceHandle, Sources};
 use crate::stream::{Limits, Mark, Ring};
@@ -100,6 +102,14 @@ fn without_workers<T>(long: impl FnOnce() -> T) -> T {
     let is_worker =
         Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
     if is_worker { tokio::task::block_in_place(long) } else { long() }
+}
+
+/// The pid that a sender says, if the process with it is of the same user: any sender can say any,
+/// and that of another node or container means another process here.
+fn said_pid(origin: &Origin, event: &Event) -> Option<u32> {
+    let said = event.extra.get("pid").and_then(Value::as_f64)? as u32;
+    let user = processes::user(&Roots::default(), said)?;
+    (origin.principal() == Principal::User(user)).then_some(said)
 }
 
 /// The ring with a journal on disk: it continues the journal of an earlier process, if there is
@@ -376,8 +386,7 @@ impl Hub {
         let job = text(hello::JOB);
         let claim = match origin {
             Origin::Peer(_) | Origin::Datagram(_) | Origin::Http(_) => {
-                let said = event.extra.get("pid").and_then(Value::as_f64).map(|pid| pid as u32);
-                let pid = origin.pid().or(said);
+                let pid = origin.pid().or_else(|| said_pid(origin, event));
                 let host = text("hostname").filter(|_| origin.pid().is_none());
                 let host = host.map(|host| host.chars().take(MAX_HOST_CHARS).collect::<String>());
                 let process = pid.map_or_else(|| "a process".to_owned(), |pid| format!("pid {pid}"));
@@ -479,8 +488,12 @@ impl Hub {
         &self.0.drops
     }
 
-    pub fn processes(&self) -> Vec<TrainingProcess> {
-        self.0.training.locked().processes()
+    /// The connected training processes of this node, without those whose pid has gone to another
+    /// user: a child may keep the connection of a process that has ended.
+    pub fn processes(&self, roots: &Roots) -> Vec<TrainingProcess> {
+        let mut all = self.0.training.locked().processes();
+        all.retain(|process| processes::may_be_of(roots, process.pid, process.uid));
+        all
     }
 
     /// The directory into which each run writes its checkpoints.

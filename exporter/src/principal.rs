@@ -49,6 +49,14 @@ impl Principal {
         uid.filter(|uid| *uid != u32::MAX).map_or(Self::Unknown, Self::User)
     }
 
+    /// The sender of a datagram to a socket of the file system, as far as the kernel proves it. It
+    /// names the process that wrote, not the one that opened the socket: a user can make a program
+    /// of root write to a socket, as `sudo` does with its prompt. So a datagram of root has the
+    /// rights of an unknown sender.
+    pub fn of_datagram(uid: Option<u32>) -> Self {
+        Self::from_uid(uid.filter(|uid| *uid != 0))
+    }
+
     pub fn uid(self) -> Option<u32> {
         if let Self::User(uid) = self { Some(uid) } else { None }
     }

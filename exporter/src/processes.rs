@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,10 +28,10 @@ const MAX_PIDS: usize = 4 << 20;
 const MAX_PROCESSES: usize = 32_768;
 /// The most descriptors of one process that are inspected.
 const MAX_DESCRIPTORS: usize = 4096;
-/// Each is as long as its user makes it. While the first two are read, the thread may serve others.
+/// Each is as long as its user makes it, and is read while others may wait.
 const ENVIRON: Part = Part { name: "environ", most_bytes: 1 << 20, limit: Duration::from_millis(500) };
-const CMDLINE: Part = Part { name: "cmdline", most_bytes: 256 << 10, ..ENVIRON };
-const MAPS: Part = Part { name: "maps", most_bytes: 32 << 20, limit: Duration::from_secs(5) };
+const CMDLINE: Part = Part { name: "cmdline", most_bytes: 64 << 10, ..ENVIRON };
+const MAPS: Part = Part { name: "maps", most_bytes: 8 << 20, ..ENVIRON };
 /// The most bytes of the name of a Kubernetes namespace.
 const MAX_NAMESPACE_BYTES: u64 = 256;
 /// The most generations that are followed up and down.
@@ -141,6 +142,13 @@ pub(crate) fn maps(roots: &Roots, pid: u32) -> std::io::Result<Vec<u8>> {
 /// process that may not be inspected.
 pub(crate) fn user(roots: &Roots, pid: u32) -> Option<u32> {
     uid(roots, pid, 1)
+}
+
+/// Whether the process runs as this user, or cannot be inspected.
+pub(crate) fn may_be_of(roots: &Roots, pid: u32, uid: u32) -> bool {
+    // The owner of the directory is the user of most processes, and quicker to read.
+    let owner = fs::metadata(roots.proc(pid.to_string())).map(|meta| meta.uid());
+    owner.is_ok_and(|owner| owner == uid) || user(roots, pid).is_none_or(|user| user == uid)
 }
 
 /// The real user of a process; `None` if it has exited.

@@ -46,7 +46,7 @@ use crate::principal::{Principal, in_turn};
 use logged::Logged;
 use mfu::Convention;
 use rank::Rank;
-use run::{Context, Gpu, Run, Stepped};
+use run::{Context, Gpu, Role, Run, Stepped};
 use user_limits::{LoggedRefusals, Newcomers};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -104,6 +104,8 @@ const SAVED_WITHIN_SECONDS: f64 = 2.0;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrainingProcess {
     pub pid: u32,
+    /// The user that connected.
+    pub uid: u32,
     pub run: String,
     pub rank: String,
 }
@@ -372,8 +374,8 @@ impl Training {
         let ranks = self.runs.values().flat_map(|run| run.ranks.values().map(move |rank| (run, rank)));
         let here = ranks.filter(|(_, rank)| !rank.connections.is_empty());
         in_turn(here.filter_map(|(run, rank)| {
-            let (pid, rank) = (rank.pid?, rank.label.to_string());
-            Some((run.owner, TrainingProcess { pid, run: run.name.to_string(), rank }))
+            let ((pid, uid), rank) = (rank.process?, rank.label.to_string());
+            Some((run.owner, TrainingProcess { pid, uid, run: run.name.to_string(), rank }))
         }))
     }
 }
@@ -402,17 +404,20 @@ impl Rank {
         self.said_bye = kind == Kind::Bye;
         self.completed = self.said_bye && event.code == Some(0);
         if let Origin::Peer(peer) = origin {
-            if !run::is_launcher(event) {
-                self.connected_once = true;
-                self.connections.insert(peer.connection);
-                // A hello is compared with the previous process, so it does not set the pid here.
-                if kind != Kind::Hello {
-                    self.pid = peer.pid.or(self.pid);
+            match Role::of(event) {
+                Role::Trainer => {
+                    self.connected_once = true;
+                    self.connections.insert(peer.connection);
+                    self.process = peer.pid.map(|pid| (pid, peer.uid)).or(self.process);
+                    // A hello is compared with the previous process, so it does not set the pid
+                    // here.
+                    if kind != Kind::Hello {
+                        self.pid = peer.pid.or(self.pid);
+                    }
                 }
-            } else if kind == Kind::Bye {
-                self.launchers.remove(&peer.connection);
-            } else {
-                self.launchers.insert(peer.connection, peer.pid);
+                Role::Launcher if kind == Kind::Bye => drop(self.launchers.remove(&peer.connection)),
+                Role::Launcher => drop(self.launchers.insert(peer.connection, peer.pid)),
+                Role::Command => {}
             }
         }
         if kind == Kind::Bye {

@@ -145,11 +145,21 @@ impl Capacity {
     }
 }
 
-/// A request extension: the two ends of the connection.
+/// A request extension: the two ends of the connection, and who has the other one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ends {
     pub peer: SocketAddr,
     pub local: SocketAddr,
+    /// The user of this machine at the other end, who was asked for when the connection was
+    /// accepted: once it is closed, its port may belong to somebody else.
+    pub user: Option<u32>,
+}
+
+impl Ends {
+    /// The ends of a connection whose user is not known.
+    pub fn new(peer: SocketAddr, local: SocketAddr) -> Self {
+        Self { peer, local, user: None }
+    }
 }
 
 /// A request extension: the share of [`Limits::bodies_in_flight`] that the body uses. A handler
@@ -245,15 +255,18 @@ pub async fn serve(
         while let Some(pause) = Some(open.pause()).filter(|pause| !pause.is_zero()) {
             tokio::time::sleep(pause).await;
         }
-        let user = || (server.limits.user_of)(Ends { peer, local });
-        let seat = open.admit(Client::from_addresses(peer.ip(), local.ip()).of_user(user));
+        let mut ends = Ends::new(peer, local);
+        let user = || user_of(&stream, ends, server.limits.user_of);
+        let client = Client::from_addresses(peer.ip(), local.ip()).of_user(user);
+        ends.user = client.user();
+        let seat = open.admit(client);
         let (server, cut) = (Arc::clone(&server), cut.clone());
         connections.spawn(async move {
             let _open = server.limits.metrics.connection_opened();
             tokio::select! {
                 () = cut.cancelled() => {}
                 () = seat.cut.cancelled() => {}
-                () = connection::run(&server, stream, Ends { peer, local }, &seat) => {}
+                () = connection::run(&server, stream, ends, &seat) => {}
             }
         });
     }
@@ -266,6 +279,12 @@ pub async fn serve(
         connections.wait().await;
     }
     Ok(())
+}
+
+/// The user at the other end. A connection that the peer has reset already has none: the kernel may
+/// have named the one who took over its port.
+fn user_of(stream: &TcpStream, ends: Ends, ask: fn(Ends) -> Option<u32>) -> Option<u32> {
+    ask(ends).filter(|_| stream.peer_addr().is_ok())
 }
 
 /// Returns the next connection, or `None` once the program is stopping.

@@ -96,6 +96,8 @@ pub mod hello {
     pub const ROLE: &str = "role";
     /// The process that starts the training process, and outlives it.
     pub const LAUNCHER: &str = "launcher";
+    /// A command that sends one event and ends, which is no death of a rank.
+    pub const COMMAND: &str = "command";
     /// The kind of source that reports for the trainer; absent for the trainer itself.
     pub const SOURCE: &str = "source";
     /// A kind of source: the configuration of a tail.

@@ -140,9 +140,10 @@ impl fmt::Display for By {
 
 /// Applies the rule. `chain` is the process, its parent and so on, as far as they are readable.
 pub fn name(chain: &[Process]) -> Named {
-    if let Some(command) = chain.first().and_then(wrapper::unwrapped) {
-        return name(&[&[command], &chain[1..]].concat());
-    }
+    // Once, as the Python client does: a user can write `stepwatch run` before it again and again.
+    let unwrapped = chain.first().and_then(wrapper::unwrapped);
+    let unwrapped = unwrapped.map(|command| [&[command], &chain[1..]].concat());
+    let chain = unwrapped.as_deref().unwrap_or(chain);
     let nothing = Process::default();
     let env = Env(&chain.first().unwrap_or(&nothing).env);
     let (job, restarts) = (schedulers::find(env), restarts(env));

@@ -1,16 +1,18 @@
 //! `emit`: sends one event from a shell, a prolog or a cron job.
 //!
-//! By default it sends to the datagram socket of this node, because the end of a connection to the
-//! packet socket would count as the death of a rank.
+//! By default it sends to the packet socket of this node, which proves to the exporter who sends. It
+//! says that it is a command, because the end of its connection would count as the death of a rank.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use stepwatch_wire::Event;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
+use stepwatch_wire::names::hello;
+use stepwatch_wire::{Event, Value};
 
 use crate::ingest::IngestConfig;
 use crate::training::needs_run;
@@ -29,8 +31,7 @@ pub struct Emit {
     /// step=5 loss=2.3`
     #[arg(required = true, value_name = "EVENT")]
     event: Vec<String>,
-    /// Datagram socket of the exporter [default: ingest.dgram beside STEPWATCH_SOCKET or the
-    /// default socket]
+    /// Packet socket of the exporter [default: STEPWATCH_SOCKET or /run/stepwatch/ingest.sock]
     #[arg(long, value_name = "PATH", conflicts_with = "url")]
     socket: Option<PathBuf>,
     /// Exporter to send to over HTTP, such as http://node001:9765
@@ -41,14 +42,15 @@ pub struct Emit {
 impl Emit {
     pub fn run(&self) -> anyhow::Result<()> {
         let text = event_text(&self.event)?;
-        let event = Event::parse(text.as_bytes()).context("this is not an event")?;
+        let mut event = Event::parse(text.as_bytes()).context("this is not an event")?;
         if event.run.is_none() && needs_run(event.kind) {
             bail!("a {} event needs its run: add run=NAME", event.kind.as_str());
         }
+        event.extra.entry(hello::ROLE.into()).or_insert_with(|| Value::Text(hello::COMMAND.into()));
         let text = event.to_json();
         match &self.url {
             Some(url) => post(url, &text),
-            None => send(self.socket.clone(), &text),
+            None => send_packet(self.socket.clone(), &text),
         }
     }
 }
@@ -73,11 +75,15 @@ fn event_text(words: &[String]) -> anyhow::Result<String> {
     Ok(serde_json::Value::Object(fields).to_string())
 }
 
-fn send(socket: Option<PathBuf>, text: &str) -> anyhow::Result<()> {
-    let path = socket.unwrap_or_else(|| IngestConfig::default().path().with_file_name("ingest.dgram"));
-    let sender = UnixDatagram::unbound()?;
-    sender.set_write_timeout(Some(TIMEOUT))?;
-    sender.send_to(text.as_bytes(), &path).with_context(|| format!("cannot send to {}", path.display()))?;
+fn send_packet(socket: Option<PathBuf>, text: &str) -> anyhow::Result<()> {
+    let path = socket.unwrap_or_else(|| IngestConfig::default().path());
+    let failed = || format!("cannot send to {}", path.display());
+    let flags = SocketFlags::CLOEXEC;
+    let sender = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    set_socket_timeout(&sender, Timeout::Send, Some(TIMEOUT))?;
+    let address = SocketAddrUnix::new(&path).with_context(failed)?;
+    connect(&sender, &address).with_context(failed)?;
+    send(&sender, text.as_bytes(), SendFlags::NOSIGNAL).with_context(failed)?;
     Ok(())
 }
 

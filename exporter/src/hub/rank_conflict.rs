@@ -1,9 +1,10 @@
 //! Gives a process that claims an occupied rank a run of its own. This happens only if the run is
 //! named after a job or a launch, because one of those can hold several trainings.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::MutexGuard;
+use std::time::{Duration, Instant};
 
 use stepwatch_wire::names::hello;
 use stepwatch_wire::run_name::{self, By, Process};
@@ -21,6 +22,9 @@ const KEPT: &str = "it was a run of its own before, beside that of its job";
 /// The most processes that a claimant is compared with: a user can name runs in which each rank is
 /// held.
 const MAX_COMPARED: usize = 32;
+/// How long a claimant is compared, while the claimants of all users wait. The files of a holder may
+/// be slow to read.
+const MAX_COMPARING: Duration = Duration::from_millis(200);
 
 /// A process that declares a rank.
 struct Claimant {
@@ -30,12 +34,15 @@ struct Claimant {
     chain: Vec<Process>,
     /// For each process compared with: whether it belongs to another training.
     compared: RefCell<BTreeMap<u32, bool>>,
+    /// When the first comparison began.
+    since: OnceCell<Instant>,
 }
 
 impl Claimant {
     fn new(pid: u32, rank: u32) -> Self {
         let roots = Roots::default();
-        Self { rank, chain: identity::chain(&roots, pid), roots, compared: RefCell::default() }
+        let chain = identity::chain(&roots, pid);
+        Self { rank, chain, roots, compared: RefCell::default(), since: OnceCell::new() }
     }
 
     fn is_other_than(&self, holder: u32) -> bool {
@@ -43,7 +50,11 @@ impl Claimant {
         if let Some(known) = compared.get(&holder) {
             return *known;
         }
-        let is_other = compared.len() < MAX_COMPARED && is_other_training(&self.roots, &self.chain, holder);
+        let has_time = self.since.get_or_init(Instant::now).elapsed() < MAX_COMPARING;
+        let is_other = has_time
+            && compared.len() < MAX_COMPARED
+            && !self.chain.is_empty()
+            && is_other_training(&self.roots, &self.chain, holder);
         compared.insert(holder, is_other);
         is_other
     }
@@ -78,33 +89,44 @@ impl Hub {
     /// decision until this process has its rank.
     pub(super) fn greet(&self, now: f64, origin: &Origin, event: &mut Event) -> Option<MutexGuard<'_, ()>> {
         let Origin::Peer(Peer { pid: Some(pid), .. }) = origin else { return None };
+        let pid = *pid;
         let by = event.extra.get(hello::RUN_BY).and_then(Value::as_str).and_then(By::parse);
+        let is_contested = match by {
+            Some(By::Job | By::Launch) => self.rank_holders(now, origin, pid, event).is_some(),
+            Some(By::Name) => self.holders_of_job(pid, event).is_some(),
+            _ => false,
+        };
+        // The files of the claimant are read before its turn: only its own user waits for them.
+        let claimant = is_contested.then(|| Claimant::new(pid, event.rank.unwrap_or(0)));
         let turn = self.0.apart.turn();
         match by {
-            Some(By::Job | By::Launch) => self.judge(now, origin, *pid, event),
-            Some(By::Name) => self.keep_job_unnamed(*pid, event),
+            Some(By::Job | By::Launch) => self.judge(now, origin, pid, event, claimant),
+            Some(By::Name) => self.keep_job_unnamed(pid, event, claimant),
             _ => {}
         }
         Some(turn)
     }
 
-    fn judge(&self, now: f64, origin: &Origin, pid: u32, event: &mut Event) {
-        let Some(run) = event.run.clone() else { return };
-        let rank = event.rank.unwrap_or(0);
-        self.0.apart.forget(pid, &run);
-        let called = self.called(origin.principal(), &run).into_owned();
+    /// Processes that hold the rank which a process declares. `None` if the run may not be its own,
+    /// or there is nothing to compare it with.
+    fn rank_holders(&self, now: f64, origin: &Origin, pid: u32, event: &Event) -> Option<Vec<u32>> {
+        let (run, rank) = (event.run.as_deref()?, event.rank.unwrap_or(0));
+        let called = self.called(origin.principal(), run).into_owned();
         let restarts = event.extra.get(hello::RESTARTS).and_then(Value::as_f64).map(|n| n as u32);
-        let held = {
-            let training = self.0.training.locked();
-            let stays = training.not_theirs(&called, origin.principal(), Kind::Hello, now).is_some()
-                || training.pid_of(&called, rank) == Some(pid);
-            let held = training.holders(&called, rank, restarts);
-            if stays || (held.is_empty() && !training.has_beside(&run)) {
-                return;
-            }
-            held
-        };
-        let claimant = Claimant::new(pid, rank);
+        let training = self.0.training.locked();
+        let stays = training.not_theirs(&called, origin.principal(), Kind::Hello, now).is_some()
+            || training.pid_of(&called, rank) == Some(pid);
+        let held = training.holders(&called, rank, restarts);
+        (!stays && (!held.is_empty() || training.has_beside(run))).then_some(held)
+    }
+
+    fn judge(&self, now: f64, origin: &Origin, pid: u32, event: &mut Event, claimant: Option<Claimant>) {
+        let Some(run) = event.run.clone() else { return };
+        self.0.apart.forget(pid, &run);
+        let Some(held) = self.rank_holders(now, origin, pid, event) else { return };
+        let rank = event.rank.unwrap_or(0);
+        let called = self.called(origin.principal(), &run).into_owned();
+        let claimant = claimant.unwrap_or_else(|| Claimant::new(pid, rank));
         let known = self.known_beside(&run, &claimant);
         let other = held.iter().copied().find(|other| claimant.is_other_than(*other));
         let beside = known.or_else(|| {
@@ -166,17 +188,22 @@ impl Hub {
 
     /// Drops the job's name from a `hello` whose rank another training of the job holds: the given
     /// name of one training must not rename the other.
-    fn keep_job_unnamed(&self, pid: u32, event: &mut Event) {
-        let unnamed = event.extra.get(hello::RUN_UNNAMED).and_then(Value::as_str);
-        let Some(unnamed) = unnamed.filter(|unnamed| self.canonical(unnamed) == *unnamed) else { return };
-        let rank = event.rank.unwrap_or(0);
-        let held = self.0.training.locked().holders(unnamed, rank, None);
-        if held.is_empty() || held.contains(&pid) {
-            return;
-        }
-        let claimant = Claimant::new(pid, rank);
+    fn keep_job_unnamed(&self, pid: u32, event: &mut Event, claimant: Option<Claimant>) {
+        let Some(held) = self.holders_of_job(pid, event) else { return };
+        let claimant = claimant.unwrap_or_else(|| Claimant::new(pid, event.rank.unwrap_or(0)));
         if held.into_iter().any(|other| claimant.is_other_than(other)) {
             event.extra.remove(hello::RUN_UNNAMED);
         }
+    }
+
+    /// Processes that hold the rank in the run of the job, if it has no given name and the process
+    /// is none of them.
+    fn holders_of_job(&self, pid: u32, event: &Event) -> Option<Vec<u32>> {
+        let unnamed = event.extra.get(hello::RUN_UNNAMED).and_then(Value::as_str)?;
+        if self.canonical(unnamed) != unnamed {
+            return None;
+        }
+        let held = self.0.training.locked().holders(unnamed, event.rank.unwrap_or(0), None);
+        (!held.is_empty() && !held.contains(&pid)).then_some(held)
     }
 }

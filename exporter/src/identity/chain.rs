@@ -12,6 +12,11 @@ use crate::roots::{self, Roots};
 const MAX_GENERATIONS: usize = 8;
 /// The most words of a command line.
 const MAX_WORDS: usize = 256;
+/// The most variables of an environment that are looked at.
+const MAX_VARIABLES: usize = 4096;
+/// The most bytes of a variable that are kept. The rule ignores values of more than 1,024
+/// characters.
+const MAX_VALUE_BYTES: usize = 8192;
 /// The helper in which `torch._inductor` compiles. It writes to its trainer's output.
 const COMPILER: &str = "_inductor/compile_worker";
 /// Clock ticks of `/proc/PID/stat` in a second. It is a constant of the kernel's interface on every
@@ -89,8 +94,9 @@ pub(crate) fn started(roots: &Roots, pid: u32) -> Option<f64> {
 }
 
 fn variables(environ: &[u8]) -> BTreeMap<String, String> {
-    let pairs = environ.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
-    let asked = pairs.filter(|(key, _)| run_name::is_asked(key));
+    let lines = environ.split(|b| *b == 0).take(MAX_VARIABLES);
+    let pairs = lines.filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
+    let asked = pairs.filter(|(key, value)| value.len() <= MAX_VALUE_BYTES && run_name::is_asked(key));
     asked.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
@@ -137,6 +143,14 @@ mod tests {
         assert_eq!(super::named(&roots, u32::MAX), None);
         let asked = |p: &Process| p.env.keys().all(|k| run_name::is_asked(k));
         assert!(chain.iter().all(asked), "nothing else of an environment is kept");
+    }
+
+    #[test]
+    fn an_environment_without_end_takes_little() {
+        let environ = [b"WANDB_NAME=".as_slice(), &vec![b'x'; 1 << 20], b"\0RANK=7\0"].concat();
+        assert_eq!(variables(&environ), [("RANK".to_owned(), "7".to_owned())].into());
+        let environ = [b"a=\0".repeat(MAX_VARIABLES), b"RANK=7\0".to_vec()].concat();
+        assert_eq!(variables(&environ), BTreeMap::new());
     }
 
     #[test]

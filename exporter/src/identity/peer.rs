@@ -35,8 +35,8 @@ pub(crate) struct Holder {
 
 /// The principal at the other end. A peer without a socket here is identified by its address,
 /// unless the address is one of this host: then the peer has merely closed its end already.
-pub(crate) fn principal(holder: Option<Holder>, ends: Option<Ends>) -> Principal {
-    let known = Principal::from_uid(holder.map(|holder| holder.uid));
+fn principal(user: Option<u32>, ends: Option<Ends>) -> Principal {
+    let known = Principal::from_uid(user);
     let Some(ends) = ends.filter(|_| known == Principal::Unknown) else { return known };
     let client = Client::from_addresses(ends.peer.ip(), ends.local.ip());
     client.elsewhere().map_or(Principal::Unknown, Principal::Address)
@@ -45,11 +45,10 @@ pub(crate) fn principal(holder: Option<Holder>, ends: Option<Ends>) -> Principal
 /// The user at the other end, or the address if it is another host.
 pub(crate) async fn voice_of(roots: &Arc<Roots>, ends: Option<Ends>) -> Principal {
     let Some(ends) = ends else { return Principal::Unknown };
-    if let Ok(holder) = sock_diag::holder_of(ends) {
-        return principal(holder, Some(ends));
-    }
-    if !is_here(ends.peer.ip()) {
-        return principal(None, Some(ends));
+    // If the kernel answers, it did so when the connection was accepted. A later answer could be
+    // about the next connection from the same port.
+    if ends.user.is_some() || sock_diag::holder_of(ends).is_ok() || !is_here(ends.peer.ip()) {
+        return principal(ends.user, Some(ends));
     }
     // The turn moves into the search, which goes on after the request is aborted.
     let turn = SEARCHES.acquire().await;
@@ -58,7 +57,7 @@ pub(crate) async fn voice_of(roots: &Arc<Roots>, ends: Option<Ends>) -> Principa
         let _turn = turn;
         search(&roots, ends.peer)
     });
-    principal(searched.await.ok().flatten(), Some(ends))
+    principal(searched.await.ok().flatten().map(|holder| holder.uid), Some(ends))
 }
 
 /// As [`voice_of`], for a connection to the port of this program. It looks into the network
@@ -71,6 +70,17 @@ pub(crate) async fn voice_at_our_port(ends: Option<Ends>) -> Principal {
 /// directly. It never searches the table.
 pub(crate) fn user_of_connection(ends: Ends) -> Option<u32> {
     sock_diag::holder_of(ends).ok().flatten().map(|holder| holder.uid)
+}
+
+/// The user at the other end of a connection to this program, or its address, and the socket there
+/// if the user still has it. It may search the table, which blocks.
+pub(crate) fn sender(roots: &Roots, ends: Ends) -> (Principal, Option<Holder>) {
+    if let Ok(holder) = sock_diag::holder_of(ends) {
+        let holder = holder.filter(|holder| Some(holder.uid) == ends.user);
+        return (principal(ends.user, Some(ends)), holder);
+    }
+    let holder = is_here(ends.peer.ip()).then(|| search(roots, ends.peer)).flatten();
+    (principal(holder.map(|holder| holder.uid), Some(ends)), holder)
 }
 
 /// The holder of the socket at the other end. It may search the table, which blocks.
@@ -195,7 +205,7 @@ mod tests {
             let Ok(listener) = std::net::TcpListener::bind(address) else { continue };
             let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (server, peer) = listener.accept().unwrap();
-            let ends = Ends { peer, local: server.local_addr().unwrap() };
+            let ends = Ends::new(peer, server.local_addr().unwrap());
             let own = rustix::process::getuid().as_raw();
             let holder = holder_of(&Roots::default(), ends).unwrap();
             assert_eq!(holder.uid, own);
@@ -211,9 +221,9 @@ mod tests {
 
     #[test]
     fn who_has_no_socket_here_is_known_by_its_address() {
-        let whose = |peer: &str, local: &str, holder| {
-            let ends = Ends { peer: peer.parse().unwrap(), local: local.parse().unwrap() };
-            principal(holder, Some(ends))
+        let whose = |peer: &str, local: &str, user| {
+            let ends = Ends::new(peer.parse().unwrap(), local.parse().unwrap());
+            principal(user, Some(ends))
         };
         let pod = Principal::Address([192, 0, 2, 7].into());
         assert_eq!(whose("192.0.2.7:1", "192.0.2.1:2", None), pod);
@@ -223,8 +233,7 @@ mod tests {
         assert!(one == same && one != other);
         assert_eq!(whose("127.0.0.1:1", "127.0.0.1:2", None), Principal::Unknown);
         assert_eq!(whose("192.0.2.1:1", "192.0.2.1:2", None), Principal::Unknown, "its end is closed");
-        let holder = Some(Holder { uid: 7, inode: 1 });
-        assert_eq!(whose("127.0.0.1:1", "127.0.0.1:2", holder), Principal::User(7));
+        assert_eq!(whose("127.0.0.1:1", "127.0.0.1:2", Some(7)), Principal::User(7));
         assert_eq!(principal(None, None), Principal::Unknown);
     }
 
@@ -237,10 +246,10 @@ mod tests {
         assert_eq!(search_uid_of_datagram(&Roots::default(), from), Some(own));
         let all = SocketAddr::new([0; 4].into(), ours.local_addr().unwrap().port());
         for local in [ours.local_addr().unwrap(), all] {
-            assert_eq!(uid_of_datagram(Ends { peer: from, local }), Some(own), "{local}");
+            assert_eq!(uid_of_datagram(Ends::new(from, local)), Some(own), "{local}");
             theirs.connect(ours.local_addr().unwrap()).unwrap();
         }
-        let nobody = Ends { peer: "127.0.0.1:9".parse().unwrap(), local: all };
+        let nobody = Ends::new("127.0.0.1:9".parse().unwrap(), all);
         assert_eq!(uid_of_datagram(nobody), None);
     }
 

@@ -151,16 +151,16 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, peer) = listener.accept().unwrap();
-        let ends = Ends { peer, local: server.local_addr().unwrap() };
+        let ends = Ends::new(peer, server.local_addr().unwrap());
         let own = rustix::process::getuid().as_raw();
         assert_eq!(holder_of(ends).unwrap().unwrap().uid, own);
         let mapped = |a: SocketAddr| match a.ip() {
             IpAddr::V4(v4) => SocketAddr::new(v4.to_ipv6_mapped().into(), a.port()),
             IpAddr::V6(_) => a,
         };
-        let mapped = Ends { peer: mapped(ends.peer), local: mapped(ends.local) };
+        let mapped = Ends::new(mapped(ends.peer), mapped(ends.local));
         assert_eq!(holder_of(mapped).unwrap(), holder_of(ends).unwrap(), "of a listener for both families");
-        let listening = Ends { peer: ends.local, local: "127.0.0.1:1".parse().unwrap() };
+        let listening = Ends::new(ends.local, "127.0.0.1:1".parse().unwrap());
         assert_eq!(holder_of(listening).unwrap(), None);
         drop(client);
         drop(server);
@@ -170,7 +170,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_answer_is_read(answer in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
-            let ends = Ends { peer: "127.0.0.1:9".parse().unwrap(), local: "127.0.0.1:10".parse().unwrap() };
+            let ends = Ends::new("127.0.0.1:9".parse().unwrap(), "127.0.0.1:10".parse().unwrap());
             let _ = read(Protocol::Tcp, &answer, ends);
             let _ = read(Protocol::Udp, &answer, ends);
         }

@@ -28,11 +28,31 @@ const MAX_REQUESTS: usize = 8;
 /// Above this number of users, those that are not connected and need not wait are forgotten.
 const MAX_USERS: usize = 1_024;
 
+/// The most that are read at a time, of all users. Each blocks a thread.
+const MAX_HELLOS: usize = 8;
+
 /// The rate of every user.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct EventRates {
     users: Mutex<BTreeMap<Principal, Arc<EventRate>>>,
+    hellos: Arc<Semaphore>,
     throttled: Arc<AtomicU64>,
+}
+
+impl Default for EventRates {
+    fn default() -> Self {
+        Self {
+            users: Mutex::default(),
+            hellos: Arc::new(Semaphore::new(MAX_HELLOS)),
+            throttled: Arc::default(),
+        }
+    }
+}
+
+/// The right to have a `hello` read.
+pub(super) struct HelloTurn<'a> {
+    _own: MutexGuard<'a, ()>,
+    _place: Option<SemaphorePermit<'a>>,
 }
 
 /// The rate of one user (a generic cell rate algorithm).
@@ -45,6 +65,7 @@ pub(crate) struct EventRate {
     /// Held while a `hello` of the user is read. It may read files of a hung process, so one at a
     /// time.
     hello: tokio::sync::Mutex<()>,
+    hellos: Arc<Semaphore>,
     requests: Semaphore,
     /// The waits of all users.
     throttled: Arc<AtomicU64>,
@@ -61,19 +82,20 @@ impl EventRates {
         if users.len() >= MAX_USERS && !users.contains_key(&principal) {
             users.retain(|_, rate| Arc::strong_count(rate) > 1 || *rate.due.locked() > now);
         }
-        let new = || Arc::new(EventRate::new(now, self.throttled()));
+        let new = || Arc::new(EventRate::new(now, self));
         Arc::clone(users.entry(principal).or_insert_with(new))
     }
 }
 
 impl EventRate {
-    fn new(now: Instant, throttled: Arc<AtomicU64>) -> Self {
+    fn new(now: Instant, all: &EventRates) -> Self {
         Self {
             due: Mutex::new(now),
             turn: tokio::sync::Mutex::default(),
             hello: tokio::sync::Mutex::default(),
+            hellos: Arc::clone(&all.hellos),
             requests: Semaphore::new(MAX_REQUESTS),
-            throttled,
+            throttled: all.throttled(),
         }
     }
 
@@ -89,9 +111,16 @@ impl EventRate {
         turn
     }
 
-    /// Waits until no other `hello` of this user is read.
-    pub(super) async fn hello(&self) -> MutexGuard<'_, ()> {
-        self.hello.lock().await
+    /// Waits until no other `hello` of this user is read, and few of others are.
+    pub(super) async fn hello(&self) -> HelloTurn<'_> {
+        let own = self.hello.lock().await;
+        HelloTurn { _own: own, _place: self.hellos.acquire().await.ok() }
+    }
+
+    /// As [`Self::hello`], for one that cannot wait.
+    pub(super) fn hello_now(&self) -> Option<HelloTurn<'_>> {
+        let own = self.hello.try_lock().ok()?;
+        Some(HelloTurn { _own: own, _place: Some(self.hellos.try_acquire().ok()?) })
     }
 
     /// A place for one more request; `None` at the limit.
@@ -193,6 +222,20 @@ mod tests {
         drop(first);
         assert!(third.as_mut().now_or_never().is_none(), "it came later");
         assert!(second.as_mut().now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn few_hellos_are_read_at_a_time_and_one_of_each_user() {
+        let (rates, start) = (EventRates::default(), Instant::now());
+        let users: Vec<_> = (0..=MAX_HELLOS as u32).map(|uid| rates.of(Principal::User(uid), start)).collect();
+        let (last, first) = users.split_last().unwrap();
+        let mut read: Vec<_> = first.iter().filter_map(|rate| rate.hello_now()).collect();
+        assert_eq!(read.len(), MAX_HELLOS);
+        let mut waits = Box::pin(last.hello());
+        assert!(waits.as_mut().now_or_never().is_none() && last.hello_now().is_none());
+        read.pop();
+        drop(waits.await);
+        assert!(first[0].hello_now().is_none(), "its user has one");
     }
 
     #[test]

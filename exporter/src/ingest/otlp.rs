@@ -41,6 +41,7 @@ use crate::identity::peer;
 use crate::lock::Locked as _;
 use crate::origin::Priority;
 use crate::origin::{Origin, Outcome, Via};
+use crate::principal::Principal;
 use crate::readings::{Names, Readings, Report, Who};
 use crate::roots::Roots;
 use crate::source::SourceHandle;
@@ -160,9 +161,9 @@ impl Otlp {
         let now = unix_now();
         let mut tally = Tally::default();
         let mut reports = request.reports(&inner.names);
-        let holder = ends.and_then(|ends| peer::holder_of(&inner.roots, ends));
-        let principal = peer::principal(holder, ends);
-        let mut asked = Asked { hub: &inner.hub, roots: &inner.roots, ends, process: None, principal, now };
+        let (principal, holder) =
+            ends.map_or((Principal::Unknown, None), |ends| peer::sender(&inner.roots, ends));
+        let mut asked = Asked { hub: &inner.hub, ends, process: None, named: BTreeMap::new(), principal, now };
         // A program that does not train has no run.
         let trains = |who: &Who, report: &Report<'_>| who.certain || report.is_training();
         let mut state = inner.state.locked();
@@ -170,6 +171,9 @@ impl Otlp {
             // The search takes long on a node with many processes, so the lock is released.
             drop(state);
             asked.process = holder.and_then(|holder| owner::process(&inner.roots, holder));
+            if asked.process.is_none() {
+                asked.named = owner::named(&inner.roots, inner.hub.node(), reports.iter().map(|(who, _)| who));
+            }
             state = inner.state.locked();
         }
         let mut left = MAX_NEW_SENDERS;

@@ -163,14 +163,14 @@ impl Connection {
                     let is_hello = event.as_ref().is_some_and(|event| event.kind == Kind::Hello);
                     // A hello may take long, and other events of the user do not wait for it.
                     self.parsed = event;
-                    let turn = if is_hello {
+                    in_a_row += if is_hello {
                         drop(turn);
-                        rate.hello().await
+                        let _turn = rate.hello().await;
+                        self.take_in(spent)
                     } else {
-                        turn
+                        let _turn = turn;
+                        self.take_in(spent)
                     };
-                    in_a_row += self.take_in(spent);
-                    drop(turn);
                 }
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(_) => return Closed::ByPeer,
@@ -185,7 +185,7 @@ impl Connection {
     /// Reads the packets that arrived before the connection was closed for another. The peer cannot
     /// send any more, so no packet that was sent is lost, unless its user sends too fast.
     fn drain(&mut self) {
-        self.take_in(Duration::ZERO);
+        self.take_late(Duration::ZERO);
         // The connection may be gone already.
         let _ = rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Read);
         let mut packet = vec![0; MAX_EVENT_BYTES + 1];
@@ -226,7 +226,7 @@ impl Connection {
     fn packet(&mut self, packet: &[u8]) {
         let (event, spent) = timed(|| self.parse(packet));
         self.parsed = event;
-        self.take_in(spent);
+        self.take_late(spent);
     }
 
     fn parse(&self, packet: &[u8]) -> Option<Event> {
@@ -241,6 +241,20 @@ impl Connection {
                 tracing::debug!(pid = self.peer.pid, %error, "malformed packet");
             })
             .ok()
+    }
+
+    /// As [`Self::take_in`], for an event that cannot wait for its turn. A `hello` may block, so it
+    /// is refused while others are read.
+    fn take_late(&mut self, spent: Duration) {
+        let rate = Arc::clone(&self.rate);
+        let is_hello = self.parsed.as_ref().is_some_and(|event| event.kind == Kind::Hello);
+        let turn = if is_hello { rate.hello_now() } else { None };
+        if is_hello && turn.is_none() {
+            self.parsed = None;
+            let whose = Principal::from_uid(Some(self.peer.uid));
+            self.intake.hub.drops().refuse(Reason::Rate, whose, 1);
+        }
+        self.take_in(spent);
     }
 
     /// Publishes the parsed event and counts it. Returns the processor time, with that of the
@@ -324,6 +338,20 @@ mod tests {
         seat.cut.cancel();
         connection.run(seat, Shutdown::manual().1).await;
         assert_eq!(steps(&hub), [1, 2, 3]);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_closed_for_another_does_not_wait_with_its_hello() {
+        let hub = testing::hub();
+        let mut connection = connection(&hub);
+        connection.parsed = Event::parse(br#"{"k":"hello","run":"late","rank":0}"#).ok();
+        let seat = Seat::take(&Arc::default(), &connection.peer, 1).unwrap();
+        seat.cut.cancel();
+        let rate = Arc::clone(&connection.rate);
+        let first = rate.hello().await;
+        connection.run(seat, Shutdown::manual().1).await;
+        drop(first);
+        assert_eq!((steps(&hub), hub.drops().get(Reason::Rate)), (vec![1, 2, 3], 1));
     }
 
     #[tokio::test(start_paused = true)]

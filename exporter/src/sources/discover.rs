@@ -195,7 +195,8 @@ impl Discovery {
         let begun = booted.map(|at| at + started / TICKS_PER_SECOND);
         let begun = begun.map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(at));
         let named = identity::named(&self.around.roots, pid)?;
-        let principal = Principal::from_uid(processes::user(&self.around.roots, pid));
+        // A program with borrowed rights (setuid) is nobody's: its environment is its caller's.
+        let principal = Principal::from_uid(view.as_ref().map(|view| view.user()));
         let run = self.around.hub.claim(
             unix_now(),
             Claim {

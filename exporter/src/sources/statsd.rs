@@ -187,11 +187,11 @@ impl Socket {
         match self {
             Self::Udp(socket) => {
                 let (length, peer) = socket.recv_from(packet).await?;
-                Ok((length, Sender::At(Ends { peer, local: socket.local_addr()? })))
+                Ok((length, Sender::At(Ends::new(peer, socket.local_addr()?))))
             }
             Self::Unix(socket, _) => {
                 let Received { length, uid, carried } = datagram::receive(socket, packet).await?;
-                Ok((length, Sender::Known { principal: Principal::from_uid(uid), carried }))
+                Ok((length, Sender::Known { principal: Principal::of_datagram(uid), carried }))
             }
         }
     }

@@ -18,7 +18,8 @@ impl Training {
         if restarts > Some(run.epoch.attempt).max(rank.restarts) {
             return Vec::new();
         }
-        let own = rank.pid.filter(|_| !rank.connections.is_empty() && !rank.said_bye);
+        let connected = rank.process.filter(|_| !rank.connections.is_empty() && !rank.said_bye);
+        let own = connected.map(|(pid, _)| pid);
         let launchers: BTreeSet<u32> = rank.launchers.values().flatten().copied().collect();
         own.into_iter().chain(launchers).take(MAX_HOLDERS).collect()
     }

@@ -109,6 +109,7 @@ impl Run {
                     there.launchers.extend(rank.launchers);
                     there.connected_once |= rank.connected_once;
                     there.pid = there.pid.or(rank.pid);
+                    there.process = there.process.or(rank.process);
                 }
                 None => {
                     self.ranks.insert(number, rank);

@@ -24,7 +24,10 @@ pub(super) struct Rank {
     pub(super) step_time: Option<f64>,
     /// The Unix time when the last event arrived.
     pub(super) heard: f64,
+    /// The pid that the kernel names, or that the sender says.
     pub(super) pid: Option<u32>,
+    /// The pid and the user of the process that connected last, from the kernel.
+    pub(super) process: Option<(u32, u32)>,
     /// How many restarts the launcher declares, if that is more than this exporter counted and the
     /// rank has not stepped since.
     pub(super) restarts: Option<u32>,
@@ -55,6 +58,7 @@ impl Rank {
             step_time: None,
             heard: now,
             pid: None,
+            process: None,
             restarts: None,
             connections: BTreeSet::new(),
             launchers: BTreeMap::new(),

@@ -271,13 +271,16 @@ impl Run {
         if cx.source != Priority::Client {
             return self.source_hello(number, event, cx);
         }
-        if is_launcher(event) {
-            return; // the process that starts the one that trains
+        if Role::of(event) != Role::Trainer {
+            return;
         }
-        let pid = cx.pid.or_else(|| match event.extra.get("pid") {
+        let said = || match event.extra.get("pid") {
             Some(Value::Number(n)) => Some(*n as u32),
             _ => None,
-        });
+        };
+        // Any process may say any pid. The kernel knows that of a connection.
+        let is_connected = self.ranks.get(&number).is_some_and(|rank| !rank.connections.is_empty());
+        let pid = cx.pid.or_else(|| said().filter(|_| !is_connected));
         self.hear_restarts(number, event);
         if let Some(rank) = self.ranks.get_mut(&number) {
             // The same process sends `hello` again when it reconnects. A different one has taken
@@ -572,9 +575,24 @@ pub(super) fn only_describes(event: &Event, source: Priority) -> bool {
     event.kind == Kind::Hello && source != Priority::Client && describes
 }
 
-/// Whether the sender is a launcher rather than the process that it started.
-pub(super) fn is_launcher(event: &Event) -> bool {
-    event.extra.get(hello::ROLE).and_then(Value::as_str) == Some(hello::LAUNCHER)
+/// What the sender of an event is to its rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Trainer,
+    /// It started the trainer.
+    Launcher,
+    /// It sends one event, as `stepwatch-exporter emit` does.
+    Command,
+}
+
+impl Role {
+    pub(super) fn of(event: &Event) -> Self {
+        match event.extra.get(hello::ROLE).and_then(Value::as_str) {
+            Some(hello::LAUNCHER) => Self::Launcher,
+            Some(hello::COMMAND) => Self::Command,
+            _ => Self::Trainer,
+        }
+    }
 }
 
 /// Offers a value to the gauge `name`; false if there is no room for another name.

@@ -350,6 +350,29 @@ fn a_closed_connection_without_goodbye_is_a_death() {
 }
 
 #[test]
+fn only_the_kernel_names_the_process_of_a_connection() {
+    let mut b = Bench::new();
+    b.from(&peer(1, 42), r#"{"k":"step","run":"r","rank":3,"step":12}"#);
+    b.from(&Origin::Http(peer(1, 42).principal()), r#"{"k":"hello","run":"r","rank":3,"pid":7}"#);
+    assert_eq!(b.training.processes().iter().map(|p| p.pid).collect::<Vec<_>>(), [42]);
+    let elsewhere = Origin::Peer(Peer { connection: 2, pid: None, uid: 1000 });
+    b.from(&elsewhere, r#"{"k":"hello","run":"s","rank":0,"pid":7}"#);
+    b.from(&elsewhere, r#"{"k":"step","run":"s","rank":0,"step":1}"#);
+    assert_eq!(b.training.processes().len(), 1, "it may be another's here");
+}
+
+#[test]
+fn a_command_is_no_rank() {
+    let mut b = Bench::new();
+    b.from(&peer(1, 42), r#"{"k":"step","run":"r","rank":3,"step":12}"#);
+    b.from(&peer(2, 50), r#"{"k":"hello","run":"r","rank":3,"role":"command"}"#);
+    b.from(&peer(2, 50), r#"{"k":"step","run":"r","rank":3,"step":13,"role":"command"}"#);
+    let mut out = Vec::new();
+    b.training.closed(b.now, 2, ProcessFate::Gone, &mut out);
+    assert_eq!((out.len(), b.training.processes()[0].pid), (0, 42));
+}
+
+#[test]
 fn a_rank_with_another_connection_lives() {
     let mut b = Bench::new();
     b.from(&peer(1, 42), r#"{"k":"step","run":"r","rank":3,"step":12}"#);

@@ -183,6 +183,7 @@ fn emit_from_a_shell() {
     };
     assert!(emit(&["step", "run=shell", "step=5", "loss=2.3"]).status.success());
     exporter.wait_for(r#"train_loss{run="shell"}"#, 2.3);
+    assert_eq!(exporter.page().get(r#"train_rank_deaths_total{run="shell"}"#).unwrap_or(0.0), 0.0);
     let url = format!("http://{}", exporter.addr);
     assert!(emit(&["--url", &url, r#"{"k":"step","run":"url","step":9}"#]).status.success());
     exporter.wait_for(r#"train_step{run="url"}"#, 9.0);

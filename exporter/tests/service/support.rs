@@ -16,8 +16,21 @@ use serde_json::Value;
 /// Longer than anything that works takes, on a machine that is busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The directory of other builds than the one beside this test.
+const BUILD: &str = "STEPWATCH_BIN_DIR";
+
+fn program() -> PathBuf {
+    let built = PathBuf::from(env!("CARGO_BIN_EXE_stepwatch-exporter"));
+    std::env::var_os(BUILD).map_or(built, |dir| Path::new(&dir).join("stepwatch-exporter"))
+}
+
+/// Whether the exporter under test is built as users have it. What `cargo verify` passes is.
+pub(crate) fn is_optimized() -> bool {
+    std::env::var_os(BUILD).is_some() || !cfg!(debug_assertions)
+}
+
 pub(crate) fn binary() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stepwatch-exporter"));
+    let mut command = Command::new(program());
     command.env_remove("STEPWATCH_SOCKET").env_remove("RUST_LOG");
     command
 }
@@ -76,7 +89,7 @@ impl Exporter {
     /// As a user with these rights; only root can.
     pub(crate) fn start_as(dir: &Path, extra: &str, rights: &Rights) -> Self {
         std::fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
-        let mut command = rights.command(dir, Path::new(env!("CARGO_BIN_EXE_stepwatch-exporter")));
+        let mut command = rights.command(dir, &program());
         command.env_remove("STEPWATCH_SOCKET").env_remove("RUST_LOG").current_dir("/");
         Self::start_with(command, dir, extra, &[])
     }

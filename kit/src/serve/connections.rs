@@ -96,6 +96,10 @@ impl Client {
         Self { user, ..self }
     }
 
+    pub(super) fn user(self) -> Option<u32> {
+        self.user
+    }
+
     /// The same client without the user.
     #[must_use]
     pub fn of_any_user(self) -> Self {

@@ -489,3 +489,20 @@ async fn http2(server: &Running) -> (hyper::client::conn::http2::SendRequest<Bod
 fn post_to(path: &str, body: impl Into<Body>) -> axum::http::Request<Body> {
     axum::http::Request::post(format!("http://x{path}")).body(body.into()).unwrap()
 }
+
+#[tokio::test]
+async fn a_connection_that_was_reset_belongs_to_nobody() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let connect = async || {
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (server, peer) = listener.accept().await.unwrap();
+        (client, Ends::new(peer, server.local_addr().unwrap()), server)
+    };
+    let (client, ends, server) = connect().await;
+    assert_eq!(user_of(&server, ends, |_| Some(7)), Some(7));
+    client.set_zero_linger().unwrap();
+    drop(client);
+    let reset = async { while server.peer_addr().is_ok() { tokio::task::yield_now().await } };
+    tokio::time::timeout(DEADLINE, reset).await.unwrap();
+    assert_eq!(user_of(&server, ends, |_| Some(7)), None, "the kernel names the next one with its port");
+}

@@ -14,6 +14,7 @@ mod large;
 mod links;
 mod logs;
 mod otlp;
+mod processes;
 mod ras;
 mod readers;
 mod remote_write;
@@ -44,6 +45,9 @@ pub(crate) const ALL: &[Attack] = &[
     bodies::SMALL,
     bodies::LINES,
     hello::ATTACK,
+    processes::WRAPPED,
+    processes::MAPPED,
+    processes::EVICTED,
     events::MODELS,
     events::LINES,
     events::RESTARTS,

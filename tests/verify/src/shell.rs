@@ -11,6 +11,8 @@ const FAILURE_TAIL: usize = 120;
 
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
+    /// Where cargo builds.
+    pub(crate) target: PathBuf,
     /// `target/verify`: logs, the Python environment.
     pub(crate) scratch: PathBuf,
     /// What is not run in an ordinary verification is run, and nothing may be left out.
@@ -46,9 +48,10 @@ impl Workspace {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = manifest.ancestors().nth(2).ok_or("the workspace root is two levels up")?.to_owned();
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        let scratch = root.join(target).join("verify");
+        let target = root.join(target);
+        let scratch = target.join("verify");
         std::fs::create_dir_all(&scratch).map_err(|e| format!("cannot create {}: {e}", scratch.display()))?;
-        Ok(Self { root, scratch, full, verbose })
+        Ok(Self { root, target, scratch, full, verbose })
     }
 
     /// Runs a command from the workspace root; `log` names its log file.

@@ -12,6 +12,9 @@ use crate::{extend, fuzz, house, install, real, test};
 /// How often `--full` repeats the tests that race with real processes.
 const LOOPS: usize = 20;
 
+/// The profile of programs whose memory is measured, and the directory of what it builds.
+const OPTIMIZED: &str = "optimized";
+
 /// The tests that start real processes and kill them.
 const PROCESS_TESTS: &[&str] = &[
     "alertmanager",
@@ -46,6 +49,7 @@ pub(crate) fn all() -> Vec<Step> {
         // From here on they wait until the tests are built: the tests themselves mostly wait, and
         // leave time for others.
         step(BesideTests, "demo", "cargo demo, to its end", demo),
+        step(BesideTests, "memory", "attacks on an optimized exporter, held to its bound of memory", memory),
         step(BesideTests, "doc", "cargo doc, warnings are errors", doc),
         step(BesideTests, "machete", "dependencies that nothing uses", machete),
         step(BesideTests, "deny", "licences and advisories of dependencies", deny),
@@ -182,6 +186,17 @@ fn loops(w: &Workspace) -> Result<Closing, String> {
         closing.extend(out.lines(is_closing).into_iter().map(|l| format!("{i:>2}: {l}")));
     }
     Ok(closing)
+}
+
+/// The exporter's tests of attacks once more. A build without optimisation maps so much code that
+/// its memory says little about what users have.
+fn memory(w: &Workspace) -> Result<Closing, String> {
+    let build = ["build", "--profile", OPTIMIZED, "--locked", "-p", "stepwatch-exporter"];
+    w.run("memory-build", &mut cargo(&build))?;
+    // With all packages, so that what the step `test` has built is used.
+    let mut tests = cargo(&["test", "--locked", "--workspace", "--test", "service", "--", "hostile::"]);
+    tests.env("STEPWATCH_BIN_DIR", w.target.join(OPTIMIZED));
+    w.run("memory", tests.arg("--nocapture")).map(|out| out.lines(is_closing))
 }
 
 /// In a release build, which is held to the bounds of docs/security.md.

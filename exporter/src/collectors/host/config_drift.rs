@@ -241,7 +241,7 @@ impl Collector for ConfigDriftReader {
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
         let now = Instant::now();
         let mut left_out = [self.look_at_node(cx, now), 0];
-        let training = cx.hub.processes();
+        let training = cx.hub.processes(cx.roots);
         // The runs are in the order of the processes, in which users alternate.
         let mut runs: Vec<&str> = Vec::new();
         let mut by_run: BTreeMap<&str, Vec<&TrainingProcess>> = BTreeMap::new();

@@ -209,7 +209,7 @@ impl Collector for ProcessReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let path = cx.roots.proc("stat");
         std::fs::metadata(&path).map_err(|e| CollectError::read(&path, e))?;
-        Ok(Support::Supported(format!("{} training processes", cx.hub.processes().len())))
+        Ok(Support::Supported(format!("{} training processes", cx.hub.processes(cx.roots).len())))
     }
 
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
@@ -217,7 +217,7 @@ impl Collector for ProcessReader {
         let stat = std::fs::read_to_string(&path).map_err(|e| CollectError::read(&path, e))?;
         let booted = line_number(&stat, "btime ");
         write_node(cx.roots, &stat, out);
-        let mut processes = cx.hub.processes();
+        let mut processes = cx.hub.processes(cx.roots);
         processes.truncate(MAX_PROCESSES);
         for process in &processes {
             write_process(cx.roots, process, booted, out);

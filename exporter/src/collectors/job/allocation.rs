@@ -131,7 +131,7 @@ impl Collector for AllocationReader {
         if let Some(dir) = &self.config.prolog_dir {
             found.push(format!("files of a prolog in {}", dir.display()));
         }
-        if found.is_empty() && !cx.hub.processes().is_empty() {
+        if found.is_empty() && !cx.hub.processes(cx.roots).is_empty() {
             found.push("the environment of training processes".into());
         }
         if found.is_empty() {

@@ -1,7 +1,7 @@
 //! Finds the owner of telemetry that does not name its run: the job that it names, the process that
 //! sends it, or its service.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stepwatch_kit::serve::Ends;
 use stepwatch_wire::run_name::{self, By, Named};
@@ -15,6 +15,8 @@ use crate::roots::Roots;
 
 /// The most senders kept. Above it, all are looked up again.
 const MAX_KNOWN: usize = 4096;
+/// The most processes that a request may name.
+const MAX_NAMED: usize = 8;
 /// Seconds after which a sender is looked up again, because its port may belong to another process.
 const KNOWN_SECONDS: f64 = 60.0;
 
@@ -30,10 +32,11 @@ pub(super) struct Owners {
 /// The facts from which a sender's run is found.
 pub(super) struct Asked<'a> {
     pub(super) hub: &'a Hub,
-    pub(super) roots: &'a Roots,
     pub(super) ends: Option<Ends>,
     /// The process at the other end of the connection, and the rule's name of its run.
     pub(super) process: Option<(u32, Named)>,
+    /// The processes of this node that the telemetry names, if the other end is not known.
+    pub(super) named: BTreeMap<u32, Named>,
     pub(super) principal: Principal,
     pub(super) now: f64,
 }
@@ -78,6 +81,22 @@ fn sender_of(who: &Who, asked: &Asked<'_>) -> Sender {
 pub(super) fn process(roots: &Roots, holder: Holder) -> Option<(u32, Named)> {
     let pid = peer::pid_of(roots, holder)?;
     Some((pid, identity::script_named(roots, pid)?))
+}
+
+/// The processes of this node that the telemetry names, as far as they train. It may name any
+/// number of them, and their users decide how long each takes to read.
+pub(super) fn named<'a>(
+    roots: &Roots,
+    node: &str,
+    all: impl Iterator<Item = &'a Who>,
+) -> BTreeMap<u32, Named> {
+    let pids: BTreeSet<u32> = all.filter_map(|who| pid_here(who, node)).collect();
+    let named = |pid: u32| Some((pid, identity::script_named(roots, pid)?));
+    pids.into_iter().take(MAX_NAMED).filter_map(named).collect()
+}
+
+fn pid_here(who: &Who, node: &str) -> Option<u32> {
+    who.place.pid.filter(|_| who.place.host.as_deref() == Some(node))
 }
 
 fn claim(who: &Who, asked: &Asked<'_>) -> Claim {
@@ -127,8 +146,6 @@ fn claim(who: &Who, asked: &Asked<'_>) -> Claim {
 
 /// The process of this node that trains and sends the telemetry, or that the telemetry names.
 fn sender(who: &Who, asked: &Asked<'_>) -> Option<(u32, Named)> {
-    let is_here = || who.place.host.as_deref() == Some(asked.hub.node());
-    let named_pid = who.place.pid.filter(|_| is_here());
-    let named = |pid: u32| Some((pid, identity::script_named(asked.roots, pid)?));
-    asked.process.clone().or_else(|| named_pid.and_then(named))
+    let named = || asked.named.get_key_value(&pid_here(who, asked.hub.node())?);
+    asked.process.clone().or_else(|| named().map(|(pid, named)| (*pid, named.clone())))
 }

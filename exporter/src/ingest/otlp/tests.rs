@@ -217,12 +217,12 @@ async fn work_that_nobody_waits_for_keeps_its_turn() {
 
 #[test]
 fn a_request_makes_few_ranks_known_at_once() {
-    let (hub, roots, mut owners) = (hub(), Roots::default(), Owners::default());
+    let (hub, mut owners) = (hub(), Owners::default());
     let asked = Asked {
         hub: &hub,
-        roots: &roots,
         ends: None,
         process: None,
+        named: BTreeMap::new(),
         principal: Principal::Unknown,
         now: 1.0,
     };

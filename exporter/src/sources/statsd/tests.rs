@@ -63,7 +63,7 @@ fn a_port_is_of_whoever_has_it() {
     let mut b = Bench::new("");
     let ours = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let theirs = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let ends = Ends { peer: theirs.local_addr().unwrap(), local: ours.local_addr().unwrap() };
+    let ends = Ends::new(theirs.local_addr().unwrap(), ours.local_addr().unwrap());
     let own = rustix::process::geteuid().as_raw();
     assert_eq!(b.statsd.principal(Sender::At(ends)), Principal::User(own));
     drop(theirs);

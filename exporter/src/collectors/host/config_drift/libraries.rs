@@ -5,12 +5,14 @@
 //! loaded, because reading it holds a lock that the process needs to map memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::value::{Settings, shown};
 use crate::processes;
-use crate::roots::{self, Roots};
+use crate::roots::Roots;
 
 /// A library whose version is compared.
 struct Library {
@@ -40,6 +42,8 @@ static LIBRARIES: &[Library] = &[
     library("ucx", "libucp", &[]),
 ];
 
+/// The most mapped files of libraries, of one process.
+const MAX_FILES: usize = 64;
 /// The most packages of one Python environment.
 const MAX_PACKAGES: usize = 8192;
 const MAX_VERSION_CHARS: usize = 40;
@@ -47,7 +51,6 @@ const MAX_VERSION_CHARS: usize = 40;
 /// Versions by key; `None` if the mappings may not be read.
 pub(super) fn versions(roots: &Roots, pid: u32) -> Option<Settings> {
     let maps = processes::maps(roots, pid).ok()?;
-    let maps = String::from_utf8_lossy(&maps);
     let mut sites = BTreeMap::new();
     let mut found: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for path in mapped(&maps) {
@@ -67,11 +70,23 @@ pub(super) fn versions(roots: &Roots, pid: u32) -> Option<Settings> {
     Some(found.into_iter().map(|(key, versions)| (key.to_owned(), text(versions))).collect())
 }
 
-/// Mapped files with `.so` in their name, each once.
-fn mapped(maps: &str) -> BTreeSet<&Path> {
-    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
-    let paths = paths.map(|path| path.strip_suffix(" (deleted)").unwrap_or(path));
-    paths.filter(|path| path.contains(".so")).map(Path::new).collect()
+/// Mapped files with the name of a library of [`LIBRARIES`], each once. The process chooses names
+/// and their number, so neither is copied.
+fn mapped(maps: &[u8]) -> BTreeSet<&Path> {
+    let lines = maps.split(|byte| *byte == b'\n');
+    let paths = lines.filter_map(|line| line.iter().position(|byte| *byte == b'/').map(|at| &line[at..]));
+    let paths = paths.filter_map(|path| {
+        let path = Path::new(OsStr::from_bytes(path.strip_suffix(b" (deleted)").unwrap_or(path)));
+        LIBRARIES.iter().any(|library| library.version_in(path).is_some()).then_some(path)
+    });
+    let mut found = BTreeSet::new();
+    for path in paths {
+        if found.len() >= MAX_FILES {
+            break;
+        }
+        found.insert(path);
+    }
+    found
 }
 
 impl Library {
@@ -108,9 +123,11 @@ impl Library {
 
 /// The packages with their versions, as `torch-2.5.1+cu124`.
 fn packages(roots: &Roots, pid: u32, site: &Path) -> Vec<String> {
-    let names = roots::list(&processes::seen_from_here(roots, pid, site)).unwrap_or_default();
-    let names = names.into_iter().take(MAX_PACKAGES);
-    names.filter_map(|name| Some(name.strip_suffix(".dist-info")?.to_owned())).collect()
+    let wanted = |name: &str| LIBRARIES.iter().flat_map(|l| l.packages).any(|of| name.starts_with(of));
+    let entries = fs::read_dir(processes::seen_from_here(roots, pid, site)).into_iter().flatten().flatten();
+    let names = entries.take(MAX_PACKAGES).filter_map(|entry| entry.file_name().into_string().ok());
+    let packages = names.filter_map(|name| Some(name.strip_suffix(".dist-info")?.to_owned()));
+    packages.filter(|name| wanted(name)).take(MAX_FILES).collect()
 }
 
 /// The version with the file's size, which distinguishes files without a version.
@@ -126,7 +143,7 @@ fn size(roots: &Roots, pid: u32, path: &Path, version: &str) -> String {
 
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) fn fuzz(bytes: &[u8]) {
-    for path in mapped(&String::from_utf8_lossy(bytes)) {
+    for path in mapped(bytes) {
         let versions = LIBRARIES.iter().filter_map(|l| l.version_in(path));
         assert!(versions.into_iter().all(|v| v.len() <= MAX_VERSION_CHARS));
     }
@@ -199,6 +216,15 @@ mod tests {
         ];
         assert_eq!(found, want.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
         assert_eq!(versions(&roots, 8), None);
+    }
+
+    #[test]
+    fn mappings_without_end_are_not_copied() {
+        let line = |name: &[u8]| [b"0-1 r-xp 0 0:0 1 /", name, b"\n"].concat();
+        let maps: Vec<u8> = (0..1000).flat_map(|n| line(format!("{n}/libnccl.so.2").as_bytes())).collect();
+        assert_eq!(mapped(&maps).len(), MAX_FILES);
+        let foreign = [line(b"\xff\xff"), line(b"\xff/libnccl.so.2"), line(b"lib\xff.so")].concat();
+        assert_eq!(mapped(&foreign).len(), 1);
     }
 
     proptest::proptest! {

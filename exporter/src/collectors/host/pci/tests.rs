@@ -107,7 +107,7 @@ impl Node {
         let peer = Origin::Peer(Peer { connection: 1, pid: Some(std::process::id()), uid: 0 });
         let event = Event::parse(br#"{"k":"step","run":"r","rank":0,"step":1,"loss":2.0}"#).unwrap();
         self.bench.hub.publish(peer, event);
-        assert!(!self.bench.hub.processes().is_empty());
+        assert!(!self.bench.hub.processes(&Roots::default()).is_empty());
     }
 }
 

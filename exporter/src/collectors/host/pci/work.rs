@@ -61,7 +61,7 @@ impl Work {
         if let Some(busy) = busy.get(pci) {
             return *busy;
         }
-        let training = cx.hub.processes();
+        let training = cx.hub.processes(cx.roots);
         let processes: BTreeSet<u32> = training.iter().map(|p| p.pid).take(MAX_PROCESSES).collect();
         let holds =
             |open: &Open| open.processes == processes && (0.0..OPEN_SECONDS).contains(&(now - open.at));

@@ -110,7 +110,7 @@ impl Blocked {
     fn report(&mut self, cx: &Context<'_>, process: &TrainingProcess, now: Instant) {
         let of_it = self.waiting.range((process.pid, 0)..=(process.pid, u32::MAX));
         let longest = of_it.min_by_key(|(_, w)| w.since).filter(|(_, w)| now - w.since >= self.after);
-        let TrainingProcess { pid, run, rank } = process;
+        let TrainingProcess { pid, run, rank, .. } = process;
         self.conditions.report(cx, CONDITION, &pid.to_string(), longest.is_some(), || {
             let Some(((_, thread), waiting)) = longest else {
                 return event(*pid, format!("process {pid} (rank {rank} of {run}) moves again"));
@@ -193,7 +193,7 @@ mod tests {
             std::fs::write(task.join("status"), status).unwrap();
             std::fs::write(task.join("wchan"), "nfs_wait_bit_killable").unwrap();
         };
-        let process = TrainingProcess { pid: 7, run: "llama".into(), rank: "3".into() };
+        let process = TrainingProcess { pid: 7, uid: 0, run: "llama".into(), rank: "3".into() };
         let mut blocked = Blocked::new(Duration::from_mins(1));
         let start = Instant::now();
         let mut at = |seconds: u64, processes: &[TrainingProcess]| {

@@ -331,7 +331,7 @@ mod tests {
     }
 
     fn process(pid: u32) -> TrainingProcess {
-        TrainingProcess { pid, run: "r".into(), rank: pid.to_string() }
+        TrainingProcess { pid, uid: 0, run: "r".into(), rank: pid.to_string() }
     }
 
     fn bench(root: &Path) -> testing::Bench {

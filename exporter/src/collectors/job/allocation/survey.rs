@@ -105,7 +105,7 @@ impl Survey {
             };
             drafts.insert(id, draft);
         }
-        let training = cx.hub.processes();
+        let training = cx.hub.processes(cx.roots);
         let loose = self.attach(cx.roots, &training, &mut drafts, now);
         self.prolog(config, &known, &mut drafts);
         self.unreadable = 0;

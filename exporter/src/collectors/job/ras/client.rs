@@ -116,7 +116,7 @@ pub(super) fn poll(
 ) -> Result<Answer, PollError> {
     let connected = addresses.iter().map(|address| TcpStream::connect_timeout(address, CONNECT));
     let stream = connected.reduce(Result::or).ok_or(PollError::Refused)??;
-    let ends = Ends { peer: stream.peer_addr()?, local: stream.local_addr()? };
+    let ends = Ends::new(stream.peer_addr()?, stream.local_addr()?);
     let deadline = Instant::now() + timeout + BEYOND;
     let mut lines = BufReader::new(Bounded { stream, deadline, left: MAX_BYTES });
     let hello = command(&mut lines, &format!("CLIENT PROTOCOL {PROTOCOL}"))?;

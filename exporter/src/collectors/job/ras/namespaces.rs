@@ -45,7 +45,7 @@ impl Namespace {
     pub(super) fn all(cx: &Context<'_>, configured: &[String]) -> Vec<Self> {
         let Some(own) = inode(cx.roots, "self") else { return Vec::new() };
         let mut all = BTreeMap::<u64, Self>::new();
-        for process in cx.hub.processes() {
+        for process in cx.hub.processes(cx.roots) {
             let Some(inode) = inode(cx.roots, &process.pid.to_string()).filter(|inode| *inode != own) else {
                 continue;
             };
@@ -53,8 +53,7 @@ impl Namespace {
                 continue;
             }
             let namespace = all.entry(inode).or_insert_with(|| {
-                let owner = fs::metadata(cx.roots.proc(process.pid.to_string())).map(|meta| meta.uid());
-                let (uid, addresses) = (owner.ok(), configured.iter().cloned().collect());
+                let (uid, addresses) = (Some(process.uid), configured.iter().cloned().collect());
                 Self { inode, pid: process.pid, uid, addresses, runs: BTreeSet::new() }
             });
             namespace.runs.insert(process.run.clone());

@@ -1,9 +1,7 @@
 //! Finds the addresses of RAS, and decides which node of a job polls it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
-use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use super::status::Status;
@@ -25,10 +23,9 @@ const CONNECT: Duration = Duration::from_millis(500);
 /// addresses gives all of them, because another user may listen at one. Users alternate, so that a
 /// user who names many does not displace those of others.
 pub(super) fn addresses(cx: &Context<'_>, configured: &[String]) -> Vec<String> {
-    let mut users = BTreeMap::<Option<u32>, (usize, BTreeSet<String>)>::new();
-    for process in cx.hub.processes() {
-        let user = fs::metadata(cx.roots.proc(process.pid.to_string())).ok().map(|meta| meta.uid());
-        let (looked, named) = users.entry(user).or_default();
+    let mut users = BTreeMap::<u32, (usize, BTreeSet<String>)>::new();
+    for process in cx.hub.processes(cx.roots) {
+        let (looked, named) = users.entry(process.uid).or_default();
         *looked += 1;
         if *looked <= MAX_PROCESSES && named.len() < MAX_PER_USER {
             named.extend(of_process(cx.roots, process.pid));
@@ -100,13 +97,15 @@ pub(super) fn first_is_here(status: &Status) -> Option<bool> {
 /// unknown, every node polls, except those that are known to have only other ranks.
 pub(super) fn leads(cx: &Context<'_>, first_is_here: Option<bool>) -> bool {
     first_is_here.unwrap_or_else(|| {
-        let processes = cx.hub.processes();
+        let processes = cx.hub.processes(cx.roots);
         processes.is_empty() || processes.iter().any(|p| p.rank == "0")
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::origin::{Origin, Peer};
     use crate::testing;

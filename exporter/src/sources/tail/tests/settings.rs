@@ -180,7 +180,7 @@ fn a_log_alone_is_enough_for_mfu() {
     let step = events.last().unwrap();
     assert_eq!(step.m.get("tokens_per_second"), Some(76_000.0), "of all processes");
     assert!(step.m.get("mfu").is_some_and(|mfu| (mfu - 0.556).abs() < 0.001), "{step:?}");
-    assert!(hub.processes().is_empty(), "no process has spoken");
+    assert!(hub.processes(&Roots::default()).is_empty(), "no process has spoken");
 }
 
 #[test]

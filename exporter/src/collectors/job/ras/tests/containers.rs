@@ -11,6 +11,9 @@ use rustix::thread::{
 
 use super::*;
 
+/// The user of the job.
+const USER: u32 = 4_000_001;
+
 /// A process with a network of its own, whose loopback interface is up.
 struct Container {
     process: Child,
@@ -18,9 +21,9 @@ struct Container {
 
 impl Container {
     fn start() -> Self {
-        let script = "ip link set lo up && echo up && exec sleep 600";
+        let own = format!("exec setpriv --reuid {USER} sh -c 'echo up && exec sleep 600'");
         let mut process = Command::new("unshare")
-            .args(["--net", "sh", "-c", script])
+            .args(["--net", "sh", "-c", &format!("ip link set lo up && {own}")])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -56,7 +59,7 @@ impl Drop for Container {
 /// A reader with one process of the run `pod`.
 fn node(container: &Container) -> (testing::Bench, RasReader) {
     let bench = testing::Bench::new(Roots::default());
-    let origin = Origin::Peer(Peer { connection: 1, pid: Some(container.pid()), uid: 4_000_001 });
+    let origin = Origin::Peer(Peer { connection: 1, pid: Some(container.pid()), uid: USER });
     bench.hub.publish(origin, Event { rank: Some(0), ..Event::step("pod", 1) });
     bench.published();
     let config = Config {
