@@ -96,6 +96,13 @@ pub struct Keep {
     pub kernel_boot: String,
 }
 
+/// Whether a `hello` is compared with other trainings that may have its rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Judged {
+    Yes,
+    No,
+}
+
 /// Runs `long`, which may block. On a worker of the runtime, other threads take over its tasks
 /// meanwhile.
 fn without_workers<T>(long: impl FnOnce() -> T) -> T {
@@ -157,16 +164,17 @@ impl Hub {
     pub fn publish_at(&self, now: f64, origin: &Origin, event: Event) -> Outcome {
         if event.kind == Kind::Hello {
             // A hello may read files of its process, and those of a hung process answer late.
-            return without_workers(|| self.take_in(now, origin, event));
+            return without_workers(|| self.take_in(now, origin, event, Judged::Yes));
         }
-        self.take_in(now, origin, event)
+        self.take_in(now, origin, event, Judged::Yes)
     }
 
-    fn take_in(&self, now: f64, origin: &Origin, mut event: Event) -> Outcome {
+    fn take_in(&self, now: f64, origin: &Origin, mut event: Event, judged: Judged) -> Outcome {
         let principal = origin.principal();
         self.receive(origin, &mut event);
         let is_hello = event.kind == Kind::Hello;
-        let _turn = if is_hello { self.greet(now, origin, &mut event) } else { None };
+        let is_judged = is_hello && judged == Judged::Yes;
+        let _turn = if is_judged { self.greet(now, origin, &mut event) } else { None };
         self.set_apart(origin, &mut event);
         if is_hello {
             if self.hold(now, origin, &mut event) {

@@ -7,6 +7,6 @@ pub(crate) mod peer;
 mod registry;
 mod sock_diag;
 
-pub(crate) use chain::{ancestors, chain, named, script_named, started};
+pub(crate) use chain::{ancestors, chain, chain_until, named, script_named, started};
 pub(crate) use concurrent_runs::{Apart, Beside, is_other_training};
 pub use registry::{Claim, Registry, Renamed, RunRow, SourceRow};

@@ -21,6 +21,7 @@ mod nonfinite;
 pub mod peaks;
 mod phases;
 mod rank;
+mod role;
 mod run;
 mod sanitize;
 mod stale;
@@ -46,7 +47,8 @@ use crate::principal::{Principal, in_turn};
 use logged::Logged;
 use mfu::Convention;
 use rank::Rank;
-use run::{Context, Gpu, Role, Run, Stepped};
+use role::Role;
+use run::{Context, Gpu, Run, Stepped};
 use user_limits::{LoggedRefusals, Newcomers};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -408,7 +410,7 @@ impl Rank {
                 Role::Trainer => {
                     self.connected_once = true;
                     self.connections.insert(peer.connection);
-                    self.process = peer.pid.map(|pid| (pid, peer.uid)).or(self.process);
+                    self.process = peer.pid.map(|pid| (pid, peer.uid));
                     // A hello is compared with the previous process, so it does not set the pid
                     // here.
                     if kind != Kind::Hello {

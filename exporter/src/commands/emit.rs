@@ -1,7 +1,8 @@
 //! `emit`: sends one event from a shell, a prolog or a cron job.
 //!
-//! By default it sends to the packet socket of this node, which proves to the exporter who sends. It
-//! says that it is a command, because the end of its connection would count as the death of a rank.
+//! By default it sends to the packet socket of this node, which proves to the exporter who sends.
+//! It says that it is a command, because the end of its connection would count as the death of a
+//! rank.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -10,7 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+};
 use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Value};
 

@@ -5,10 +5,11 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use stepwatch_wire::{Event, Kind};
 
-use super::Hub;
+use super::{Hub, Judged, without_workers};
 use crate::drops::Reason;
 use crate::lock::Locked as _;
 use crate::origin::{Origin, Peer};
@@ -19,6 +20,8 @@ use crate::principal::Principal;
 const MAX_HELD: usize = 128;
 /// Seconds after which a hello is dropped: a trainer has made its first step by then.
 const KEEP_SECONDS: f64 = 3600.0;
+/// How long the hellos of one step may be compared with other trainings.
+const MAX_JUDGING: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Held {
@@ -99,11 +102,16 @@ impl Hub {
         true
     }
 
-    /// Publishes the hellos of `principal`, to whom the run belongs since a step.
+    /// Publishes the hellos of `principal`, to whom the run belongs since a step. Files of their
+    /// processes are read only for a moment, because others may wait behind the step.
     pub(super) fn hear_held(&self, now: f64, principal: Principal, run: &str) {
-        for Hello { origin, event, .. } in self.0.held.take(principal, run) {
-            self.publish_at(now, &origin, event);
-        }
+        let began = Instant::now();
+        without_workers(|| {
+            for Hello { origin, event, .. } in self.0.held.take(principal, run) {
+                let has_time = began.elapsed() < MAX_JUDGING;
+                self.take_in(now, &origin, event, if has_time { Judged::Yes } else { Judged::No });
+            }
+        });
     }
 }
 

@@ -22,9 +22,9 @@ const KEPT: &str = "it was a run of its own before, beside that of its job";
 /// The most processes that a claimant is compared with: a user can name runs in which each rank is
 /// held.
 const MAX_COMPARED: usize = 32;
-/// How long a claimant is compared, while the claimants of all users wait. The files of a holder may
-/// be slow to read.
-const MAX_COMPARING: Duration = Duration::from_millis(200);
+/// How long a claimant is compared, while the claimants of all users wait. The files of a holder
+/// may be slow to read.
+const MAX_COMPARING: Duration = Duration::from_secs(1);
 
 /// A process that declares a rank.
 struct Claimant {
@@ -50,13 +50,17 @@ impl Claimant {
         if let Some(known) = compared.get(&holder) {
             return *known;
         }
-        let has_time = self.since.get_or_init(Instant::now).elapsed() < MAX_COMPARING;
-        let is_other = has_time
-            && compared.len() < MAX_COMPARED
+        let is_other = compared.len() < MAX_COMPARED
             && !self.chain.is_empty()
-            && is_other_training(&self.roots, &self.chain, holder);
+            && is_other_training(&self.roots, &self.chain, holder, self.deadline());
         compared.insert(holder, is_other);
         is_other
+    }
+}
+
+impl Claimant {
+    fn deadline(&self) -> Instant {
+        *self.since.get_or_init(Instant::now) + MAX_COMPARING
     }
 }
 
@@ -91,14 +95,21 @@ impl Hub {
         let Origin::Peer(Peer { pid: Some(pid), .. }) = origin else { return None };
         let pid = *pid;
         let by = event.extra.get(hello::RUN_BY).and_then(Value::as_str).and_then(By::parse);
-        let is_contested = match by {
+        let is_contested = |event: &Event| match by {
             Some(By::Job | By::Launch) => self.rank_holders(now, origin, pid, event).is_some(),
             Some(By::Name) => self.holders_of_job(pid, event).is_some(),
             _ => false,
         };
-        // The files of the claimant are read before its turn: only its own user waits for them.
-        let claimant = is_contested.then(|| Claimant::new(pid, event.rank.unwrap_or(0)));
-        let turn = self.0.apart.turn();
+        // The files of the claimant are read outside of its turn: only its own user waits for them.
+        let claimant = |event: &Event| Claimant::new(pid, event.rank.unwrap_or(0));
+        let mut claimant_before = is_contested(event).then(|| claimant(event));
+        let mut turn = self.0.apart.turn();
+        if claimant_before.is_none() && is_contested(event) {
+            drop(turn);
+            claimant_before = Some(claimant(event));
+            turn = self.0.apart.turn();
+        }
+        let claimant = claimant_before;
         match by {
             Some(By::Job | By::Launch) => self.judge(now, origin, pid, event, claimant),
             Some(By::Name) => self.keep_job_unnamed(pid, event, claimant),
@@ -174,7 +185,8 @@ impl Hub {
     /// well.
     fn new_beside(&self, run: &str, claimant: &Claimant, other: u32) -> Option<String> {
         let ours = run_name::marks(&claimant.chain)?;
-        let theirs = run_name::marks(&identity::chain(&claimant.roots, other));
+        let theirs = identity::chain_until(&claimant.roots, other, Some(claimant.deadline()));
+        let theirs = run_name::marks(&theirs);
         let shared = run_name::beside(run, &ours.ranks);
         let one = theirs.is_some_and(|theirs| theirs.ranks == ours.ranks);
         let own = one || self.is_held(&shared, claimant);

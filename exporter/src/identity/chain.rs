@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::Instant;
 
 use stepwatch_wire::run_name::{self, By, Named, Process};
 
@@ -25,12 +26,20 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The process, its parent and so on; empty if the process may not be inspected.
 pub(crate) fn chain(roots: &Roots, pid: u32) -> Vec<Process> {
+    chain_until(roots, pid, None)
+}
+
+/// As [`chain`]; empty too if it is not read before the deadline.
+pub(crate) fn chain_until(roots: &Roots, pid: u32, deadline: Option<Instant>) -> Vec<Process> {
     let Ok(own) = processes::environ(roots, pid) else { return Vec::new() };
     let boot = roots::read(&roots.proc("sys/kernel/random/boot_id")).unwrap_or_default();
     let booted = booted(roots).unwrap_or_default();
     let mut environ = Some(own);
     let (mut found, mut at) = (Vec::new(), pid);
     while at > 0 && found.len() < MAX_GENERATIONS {
+        if deadline.is_some_and(|deadline| Instant::now() > deadline) {
+            return Vec::new();
+        }
         let Some((parent, ticks)) = parent_and_start(roots, at) else { break };
         let dir = roots.proc(at.to_string());
         let namespace = fs::read_link(dir.join("ns/pid")).unwrap_or_default();

@@ -8,10 +8,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
 
 use stepwatch_wire::run_name::{Process, marks};
 
-use super::chain::chain;
+use super::chain::chain_until;
 use crate::drops::{Drops, Reason};
 use crate::lock::Locked as _;
 use crate::origin::Origin;
@@ -171,11 +172,13 @@ impl State {
 
 /// Whether `other` is alive and belongs to another training than the process: neither started the
 /// other, and they were not forked from one process. False if a process may not be inspected.
-pub(crate) fn is_other_training(roots: &Roots, process: &[Process], other: u32) -> bool {
+///
+/// After the deadline nothing of the other is read any more, and it is none.
+pub(crate) fn is_other_training(roots: &Roots, process: &[Process], other: u32, deadline: Instant) -> bool {
     if !is_running(roots, other) {
         return false;
     }
-    let other = chain(roots, other);
+    let other = chain_until(roots, other, Some(deadline));
     let (Some(first), Some(second)) = (process.first(), other.first()) else { return false };
     let is_in = |one: &Process, of: &[Process]| of.iter().any(|p| p.mark == one.mark);
     let forked = |chain| marks(chain).map(|marks| marks.process);
@@ -188,15 +191,17 @@ fn is_running(roots: &Roots, pid: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::chain::chain;
     use super::*;
 
     #[test]
     fn what_has_ended_or_started_the_other_is_no_other_training() {
         let roots = Roots::default();
         let own = chain(&roots, std::process::id());
-        assert!(!is_other_training(&roots, &own, std::process::id()), "itself");
-        assert!(!is_other_training(&roots, &own, std::os::unix::process::parent_id()), "its parent");
-        assert!(!is_other_training(&roots, &own, u32::MAX), "nobody");
+        let later = Instant::now() + std::time::Duration::from_mins(1);
+        assert!(!is_other_training(&roots, &own, std::process::id(), later), "itself");
+        assert!(!is_other_training(&roots, &own, std::os::unix::process::parent_id(), later), "its parent");
+        assert!(!is_other_training(&roots, &own, u32::MAX, later), "nobody");
     }
 
     #[test]

@@ -227,7 +227,8 @@ mod tests {
     #[tokio::test]
     async fn few_hellos_are_read_at_a_time_and_one_of_each_user() {
         let (rates, start) = (EventRates::default(), Instant::now());
-        let users: Vec<_> = (0..=MAX_HELLOS as u32).map(|uid| rates.of(Principal::User(uid), start)).collect();
+        let users: Vec<_> =
+            (0..=MAX_HELLOS as u32).map(|uid| rates.of(Principal::User(uid), start)).collect();
         let (last, first) = users.split_last().unwrap();
         let mut read: Vec<_> = first.iter().filter_map(|rate| rate.hello_now()).collect();
         assert_eq!(read.len(), MAX_HELLOS);

@@ -163,16 +163,20 @@ impl Otlp {
         let mut reports = request.reports(&inner.names);
         let (principal, holder) =
             ends.map_or((Principal::Unknown, None), |ends| peer::sender(&inner.roots, ends));
-        let mut asked = Asked { hub: &inner.hub, ends, process: None, named: BTreeMap::new(), principal, now };
+        let mut asked =
+            Asked { hub: &inner.hub, ends, process: None, named: BTreeMap::new(), principal, now };
         // A program that does not train has no run.
         let trains = |who: &Who, report: &Report<'_>| who.certain || report.is_training();
         let mut state = inner.state.locked();
-        if reports.iter().any(|(who, report)| trains(who, report) && !state.owners.knows(who, &asked)) {
+        let unknown =
+            reports.iter().filter(|(who, report)| trains(who, report) && !state.owners.knows(who, &asked));
+        let unknown: Vec<Who> = unknown.map(|(who, _)| who.clone()).collect();
+        if !unknown.is_empty() {
             // The search takes long on a node with many processes, so the lock is released.
             drop(state);
             asked.process = holder.and_then(|holder| owner::process(&inner.roots, holder));
             if asked.process.is_none() {
-                asked.named = owner::named(&inner.roots, inner.hub.node(), reports.iter().map(|(who, _)| who));
+                asked.named = owner::named(&inner.roots, inner.hub.node(), unknown.iter());
             }
             state = inner.state.locked();
         }

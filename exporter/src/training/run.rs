@@ -16,6 +16,7 @@ use super::mfu::{self, Convention, Model, Setting};
 use super::nonfinite::Nonfinite;
 use super::peaks::{self, Dtype};
 use super::rank::Rank;
+use super::role::Role;
 use super::window::WindowMax;
 use crate::drops::Reason;
 use crate::origin::Priority;
@@ -279,8 +280,9 @@ impl Run {
             _ => None,
         };
         // Any process may say any pid. The kernel knows that of a connection.
-        let is_connected = self.ranks.get(&number).is_some_and(|rank| !rank.connections.is_empty());
-        let pid = cx.pid.or_else(|| said().filter(|_| !is_connected));
+        let rank = self.ranks.get(&number);
+        let is_known = rank.is_some_and(|rank| rank.process.is_some() && !rank.connections.is_empty());
+        let pid = cx.pid.or_else(|| said().filter(|_| !is_known));
         self.hear_restarts(number, event);
         if let Some(rank) = self.ranks.get_mut(&number) {
             // The same process sends `hello` again when it reconnects. A different one has taken
@@ -573,26 +575,6 @@ pub(super) fn only_describes(event: &Event, source: Priority) -> bool {
     let said_by = event.extra.get(hello::SOURCE).and_then(Value::as_str);
     let describes = matches!(said_by, Some(hello::MODEL_CONFIG | hello::PRINTED));
     event.kind == Kind::Hello && source != Priority::Client && describes
-}
-
-/// What the sender of an event is to its rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    Trainer,
-    /// It started the trainer.
-    Launcher,
-    /// It sends one event, as `stepwatch-exporter emit` does.
-    Command,
-}
-
-impl Role {
-    pub(super) fn of(event: &Event) -> Self {
-        match event.extra.get(hello::ROLE).and_then(Value::as_str) {
-            Some(hello::LAUNCHER) => Self::Launcher,
-            Some(hello::COMMAND) => Self::Command,
-            _ => Self::Trainer,
-        }
-    }
 }
 
 /// Offers a value to the gauge `name`; false if there is no room for another name.

@@ -359,6 +359,9 @@ fn only_the_kernel_names_the_process_of_a_connection() {
     b.from(&elsewhere, r#"{"k":"hello","run":"s","rank":0,"pid":7}"#);
     b.from(&elsewhere, r#"{"k":"step","run":"s","rank":0,"step":1}"#);
     assert_eq!(b.training.processes().len(), 1, "it may be another's here");
+    b.from(&elsewhere, r#"{"k":"hello","run":"s","rank":0,"pid":8}"#);
+    b.from(&elsewhere, r#"{"k":"step","run":"s","rank":0,"step":2}"#);
+    assert_eq!(b.last().attempt, Some(1), "but it tells a restart");
 }
 
 #[test]

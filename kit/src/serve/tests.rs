@@ -502,7 +502,11 @@ async fn a_connection_that_was_reset_belongs_to_nobody() {
     assert_eq!(user_of(&server, ends, |_| Some(7)), Some(7));
     client.set_zero_linger().unwrap();
     drop(client);
-    let reset = async { while server.peer_addr().is_ok() { tokio::task::yield_now().await } };
+    let reset = async {
+        while server.peer_addr().is_ok() {
+            tokio::task::yield_now().await
+        }
+    };
     tokio::time::timeout(DEADLINE, reset).await.unwrap();
     assert_eq!(user_of(&server, ends, |_| Some(7)), None, "the kernel names the next one with its port");
 }

@@ -35,8 +35,9 @@ pub(super) struct Asked<'a> {
     pub(super) ends: Option<Ends>,
     /// The process at the other end of the connection, and the rule's name of its run.
     pub(super) process: Option<(u32, Named)>,
-    /// The processes of this node that the telemetry names, if the other end is not known.
-    pub(super) named: BTreeMap<u32, Named>,
+    /// The processes of this node that the telemetry names and that were looked at, if the other
+    /// end is not known; `None` for one that does not train.
+    pub(super) named: BTreeMap<u32, Option<Named>>,
     pub(super) principal: Principal,
     pub(super) now: f64,
 }
@@ -47,14 +48,16 @@ impl Owners {
         self.run_of(&sender_of(who, asked), asked.now).is_some()
     }
 
-    /// Sets the run of a report. Returns false if it would have to be looked up and `left` is zero.
+    /// Sets the run of a report. Returns false if it would have to be looked up and `left` is zero,
+    /// or its process was not looked at.
     pub(super) fn settle(&mut self, who: &mut Who, asked: &Asked<'_>, left: &mut usize) -> bool {
         let key = sender_of(who, asked);
         if let Some(run) = self.run_of(&key, asked.now) {
             who.run.clone_from(run);
             return true;
         }
-        if *left == 0 {
+        let is_looked_at = |pid| asked.process.is_some() || asked.named.contains_key(&pid);
+        if *left == 0 || !pid_here(who, asked.hub.node()).is_none_or(is_looked_at) {
             return false;
         }
         *left -= 1;
@@ -83,16 +86,16 @@ pub(super) fn process(roots: &Roots, holder: Holder) -> Option<(u32, Named)> {
     Some((pid, identity::script_named(roots, pid)?))
 }
 
-/// The processes of this node that the telemetry names, as far as they train. It may name any
-/// number of them, and their users decide how long each takes to read.
+/// The first processes of this node that the telemetry of `unknown` senders names. It may name any
+/// number of them, and their users decide how long each takes to read; the next request brings the
+/// others again.
 pub(super) fn named<'a>(
     roots: &Roots,
     node: &str,
-    all: impl Iterator<Item = &'a Who>,
-) -> BTreeMap<u32, Named> {
-    let pids: BTreeSet<u32> = all.filter_map(|who| pid_here(who, node)).collect();
-    let named = |pid: u32| Some((pid, identity::script_named(roots, pid)?));
-    pids.into_iter().take(MAX_NAMED).filter_map(named).collect()
+    unknown: impl Iterator<Item = &'a Who>,
+) -> BTreeMap<u32, Option<Named>> {
+    let pids: BTreeSet<u32> = unknown.filter_map(|who| pid_here(who, node)).collect();
+    pids.into_iter().take(MAX_NAMED).map(|pid| (pid, identity::script_named(roots, pid))).collect()
 }
 
 fn pid_here(who: &Who, node: &str) -> Option<u32> {
@@ -146,6 +149,6 @@ fn claim(who: &Who, asked: &Asked<'_>) -> Claim {
 
 /// The process of this node that trains and sends the telemetry, or that the telemetry names.
 fn sender(who: &Who, asked: &Asked<'_>) -> Option<(u32, Named)> {
-    let named = || asked.named.get_key_value(&pid_here(who, asked.hub.node())?);
-    asked.process.clone().or_else(|| named().map(|(pid, named)| (*pid, named.clone())))
+    let named = |pid: u32| Some((pid, asked.named.get(&pid)?.clone()?));
+    asked.process.clone().or_else(|| named(pid_here(who, asked.hub.node())?))
 }

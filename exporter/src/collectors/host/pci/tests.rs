@@ -104,7 +104,8 @@ impl Node {
         for (fd, target) in [("3", "/dev/nvidiactl"), ("4", "/dev/nvidia1"), ("5", "/dev/null")] {
             symlink(target, fds.join(fd)).unwrap();
         }
-        let peer = Origin::Peer(Peer { connection: 1, pid: Some(std::process::id()), uid: 0 });
+        let uid = rustix::process::getuid().as_raw();
+        let peer = Origin::Peer(Peer { connection: 1, pid: Some(std::process::id()), uid });
         let event = Event::parse(br#"{"k":"step","run":"r","rank":0,"step":1,"loss":2.0}"#).unwrap();
         self.bench.hub.publish(peer, event);
         assert!(!self.bench.hub.processes(&Roots::default()).is_empty());
