@@ -8,6 +8,7 @@
 mod api;
 mod check;
 mod describe;
+mod expect;
 mod fallback;
 mod file;
 mod incidents;

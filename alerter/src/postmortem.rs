@@ -16,7 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::{Action, TimelineEntry};
 use stepwatch_respond::incident::{IncidentRecord, State};
-use stepwatch_respond::message::{self, Details, Message, place};
+use stepwatch_respond::message::{self, Details, Message, UNKNOWN_SIZE, place};
 
 use crate::markdown::{Table, escape};
 use crate::store::{Delivery, DeliveryState};
@@ -100,12 +100,18 @@ impl<'a> Account<'a> {
 
     /// The state of the run in the first message about it.
     pub(crate) fn first(&self) -> Option<&'a Details> {
-        self.messages().map(|m| &m.details).find(|d| d.run.gpus > 0)
+        self.messages().map(|m| &m.details).find(|d| is_about_run(d))
     }
 
     pub(crate) fn last(&self) -> Option<&'a Details> {
-        self.messages().rev().map(|m| &m.details).find(|d| d.run.gpus > 0)
+        self.messages().rev().map(|m| &m.details).find(|d| is_about_run(d))
     }
+}
+
+/// Whether a message has the state of a run that is watched. A run that only an alert or a series
+/// names has none.
+fn is_about_run(d: &Details) -> bool {
+    d.run.known_gpus().is_some() || d.run.nodes > 0 || d.run.last_step.is_some()
 }
 
 fn heading(out: &mut String, a: &Account<'_>) {
@@ -118,11 +124,9 @@ fn heading(out: &mut String, a: &Account<'_>) {
     t.row(["Severity", r.severity.as_str()]);
     t.row(["State", &state(a)]);
     t.row(["About", &place(&r.run, &r.nodes)]);
-    if let Some(run) = a.last().map(|d| &d.run).filter(|run| run.gpus > 0) {
-        t.row([
-            "Size",
-            &format!("{} on {}, attempt {}", count(run.gpus, "GPU"), count(run.nodes, "node"), run.attempt),
-        ]);
+    if let Some(run) = a.last().map(|d| &d.run) {
+        let gpus = run.known_gpus().map_or_else(|| UNKNOWN_SIZE.to_owned(), |gpus| count(gpus, "GPU"));
+        t.row(["Size", &format!("{gpus} on {}, attempt {}", count(run.nodes, "node"), run.attempt)]);
     }
     if r.flaps > 0 {
         t.row(["Came back", &count(r.flaps, "time")]);

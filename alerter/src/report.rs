@@ -98,11 +98,11 @@ fn interruptions(counted: u32, incidents: &[Costed]) -> Vec<InterruptionView> {
         let what = record.kind.title();
         let same = |row: &&mut InterruptionView| row.component == component && row.what == what;
         let at = rows.iter_mut().find(same);
-        let lost = impact.as_ref().map_or(0.0, |i| i.lost.iter().map(|l| l.gpu_hours).sum());
+        let lost = impact.as_ref().map_or(Some(0.0), gpu_hours);
         match at {
             Some(row) => {
                 row.count += 1;
-                row.lost_gpu_hours += lost;
+                row.lost_gpu_hours = row.lost_gpu_hours.zip(lost).map(|(before, lost)| before + lost);
             }
             None => rows.push(InterruptionView {
                 component: component.to_owned(),
@@ -122,7 +122,7 @@ fn interruptions(counted: u32, incidents: &[Costed]) -> Vec<InterruptionView> {
             what: "restart without an incident".to_owned(),
             count: counted - explained,
             share: 0.0,
-            lost_gpu_hours: 0.0,
+            lost_gpu_hours: Some(0.0),
         });
     }
     let all: u32 = rows.iter().map(|row| row.count).sum();
@@ -140,12 +140,19 @@ fn was_false(record: &IncidentRecord) -> bool {
     record.end.as_ref().is_some_and(|end| end.verdict == Some(Verdict::False))
 }
 
+/// The GPU hours that an incident lost; `None` if the size of the run was not known.
+fn gpu_hours(impact: &Impact) -> Option<f64> {
+    impact.lost.iter().map(|loss| loss.gpu_hours).sum()
+}
+
+/// Incidents of runs whose size was not known stand last, in descending order of their length.
 fn costliest(incidents: &[Costed]) -> Vec<CostlyView> {
     let cost = |c: &Costed| {
         let impact = c.impact.as_ref().filter(|_| !was_false(&c.record))?;
-        let gpu_hours: f64 = impact.lost.iter().map(|l| l.gpu_hours).sum();
+        let gpu_hours = gpu_hours(impact);
+        let seconds: f64 = impact.lost.iter().map(|l| l.seconds).sum();
         let dollars = impact.lost.iter().map(|l| l.dollars).sum::<Option<f64>>();
-        (gpu_hours > 0.0).then(|| CostlyView {
+        (gpu_hours.unwrap_or(seconds) > 0.0).then(|| CostlyView {
             id: c.record.id.clone(),
             run: c.record.run.clone(),
             title: c.record.title(),
@@ -157,7 +164,12 @@ fn costliest(incidents: &[Costed]) -> Vec<CostlyView> {
         })
     };
     let mut all: Vec<CostlyView> = incidents.iter().filter_map(cost).collect();
-    all.sort_by(|a, b| b.lost_gpu_hours.total_cmp(&a.lost_gpu_hours).then_with(|| a.id.cmp(&b.id)));
+    let known = |c: &CostlyView| c.lost_gpu_hours.unwrap_or_default();
+    let unknown = |c: &CostlyView| c.lost_gpu_hours.map_or(c.lasted_seconds, |_| 0.0);
+    all.sort_by(|a, b| {
+        let by_length = || unknown(b).total_cmp(&unknown(a));
+        known(b).total_cmp(&known(a)).then_with(by_length).then_with(|| a.id.cmp(&b.id))
+    });
     all.truncate(INCIDENTS_LISTED);
     all
 }

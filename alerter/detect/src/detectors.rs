@@ -3,6 +3,7 @@
 
 mod faults;
 mod layers;
+mod lost_time;
 mod reported;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -33,6 +34,7 @@ detectors! {
         grad_level_shift: grad_level_shift::GradLevelShift,
         mfu_droop: mfu_droop::MfuDroop,
         slow_start: slow_start::SlowStart,
+        below_expectation: below_expectation::BelowExpectation,
         stall: stall::Stall,
         gc_tail: gc_tail::GcTail,
         step_time_jitter: step_time_jitter::StepTimeJitter,
@@ -49,6 +51,8 @@ detectors! {
         rank_dead: rank_dead::RankDead,
         ckpt_stale: ckpt_stale::CkptStale,
         ckpt_slow: ckpt_slow::CkptSlow,
+        ckpt_cost: ckpt_cost::CkptCost,
+        ckpt_upload: ckpt_upload::CkptUpload,
         source_lost: source_lost::SourceLost,
         user_alert: user_alert::UserAlert,
         failure_reports: failure_reports::FailureReports,
@@ -56,6 +60,7 @@ detectors! {
         straggler: straggler::Straggler,
         first_failure: first_failure::FirstFailure,
         rank_loss: rank_loss::RankLoss,
+        restart_loop: restart_loop::RestartLoop,
     }
     node {
         gpu_fault: gpu_fault::GpuFault,
@@ -69,6 +74,11 @@ detectors! {
 }
 
 impl Detectors {
+    /// Chooses the settings that are for this run alone, by its name.
+    pub(crate) fn named(&mut self, run: &str) {
+        self.below_expectation.named(&self.config.below_expectation, run);
+    }
+
     /// The expected values of the next sample.
     pub fn expectations(&self) -> Expectations {
         let (c, shared) = (&self.config, &self.shared);

@@ -37,13 +37,11 @@ use crate::fabric::Fabric;
 use crate::kernel_messages::KernelMessages;
 use crate::node::Claim;
 use crate::placement::Placement;
-use crate::run::{FORGET_AFTER, KeptAccounts, RunHour};
+use crate::run::{FORGET_AFTER, KeptAccounts, PLANNED_RESTART, RunHour};
 use crate::series::SeriesReading;
 
 /// Runs watched at once; events of further ones are counted and dropped.
 const MAX_RUNS: usize = 100_000;
-/// The event by which a run announces that it is about to be restarted on purpose.
-const PLANNED_RESTART: &str = "maintenance";
 /// How long an ended run is remembered: someone may still ask, and a launcher may restart it.
 const KEEP_ENDED: Span = Span::secs(3600);
 /// Judged samples that wait to be taken; more are counted and dropped.

@@ -70,10 +70,12 @@ macro_rules! detectors {
                 $(self.$field.extra(&self.config.$field, e, &self.shared, out);)*
             }
 
-            /// Sets the price of the run by its number of GPUs, for findings in dollars.
-            pub fn price(&mut self, gpus: u32) {
+            /// Sets the price of the run by its number of GPUs, for findings in dollars. A run of
+            /// unknown size has no price.
+            pub fn price(&mut self, gpus: Option<u32>) {
+                let price = self.config.cost_per_gpu_hour.zip(gpus);
                 self.shared.speed.dollars_per_hour =
-                    self.config.cost_per_gpu_hour.map_or(0.0, |rate| rate * f64::from(gpus));
+                    price.map_or(0.0, |(rate, gpus)| rate * f64::from(gpus));
             }
 
             pub fn dollars_per_gpu_hour(&self) -> Option<f64> {

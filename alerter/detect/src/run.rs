@@ -5,6 +5,7 @@ pub(crate) mod align;
 mod attempts;
 mod checkpoints;
 mod config_groups;
+mod durable;
 pub(crate) mod failures;
 mod ledger;
 mod lost_source;
@@ -17,15 +18,20 @@ mod reporters;
 mod reports;
 pub(crate) mod signals;
 mod sources;
+mod stages;
 mod state;
 mod summary;
 mod values;
 
-pub use attempts::{Aspect, Attempt, AttemptEnd, AttemptSetup, Attempts, Difference, Differences};
+pub(crate) use attempts::PLANNED_RESTART;
+pub use attempts::{
+    Aspect, Attempt, AttemptEnd, AttemptSetup, Attempts, Difference, Differences, Ends, LastWords,
+};
 pub(crate) use checkpoints::SaveReport;
 pub(crate) use checkpoints::median;
 pub use checkpoints::{Checkpoints, Outcome, Save, Written};
 pub use config_groups::{ConfigGroups, Setup, Variant};
+pub(crate) use durable::AttemptBounds;
 pub(crate) use ledger::{Accounts, Declared, KeptAccounts, Size, Steps};
 pub use ledger::{Counts, Energy, EnergyConfig, HOUR, HourTotals, Ledger, RunHour, TimeState, Totals};
 pub use lost_source::Lost;
@@ -34,6 +40,7 @@ pub use peers::{Peers, Usual};
 pub(crate) use phases::{declared, phase_class};
 pub(crate) use reporters::Reporters;
 pub use reports::{Report, Topic};
+pub(crate) use stages::{Stage, StageReport};
 pub use state::{Death, Ended, Phase, Rank, RunState};
 pub(crate) use summary::summary;
 

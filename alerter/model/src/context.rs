@@ -86,7 +86,8 @@ impl Context {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
     pub name: String,
-    pub gpus: u32,
+    /// `None` if the run declared no world size.
+    pub gpus: Option<u32>,
     pub nodes: u32,
     pub attempt: u32,
     pub last_step: Option<i64>,

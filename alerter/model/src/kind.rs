@@ -93,6 +93,9 @@ pub enum Class {
     Pause,
     /// The step time varies.
     Uneven,
+    /// Restarts do not help. An acknowledged [`Self::Loop`] covers all kinds of its cause: each
+    /// restart brings them back.
+    Loop,
     /// The kind has no class of its own: all such kinds of a cause are one class.
     OfCause,
 }
@@ -215,6 +218,7 @@ kinds! {
     SourceLost         "source_lost"            Telemetry  OfCause   0 ByCause           "source lost" [Restart];
     FirstFailure       "first_failure"          Progress   OfCause   0 ByCause           "first failure" [];
     RankDead           "rank_dead"              Progress   OfCause   4 ByCause           "dead rank" [Restart];
+    RestartLoop        "restart_loop"           Progress   Loop      5 ByCause           "restart loop" [];
     GpuFault           "gpu_fault"              Hardware   OfCause   9 ByCause           "GPU fault" [Device];
     LinkFault          "link_fault"             Hardware   OfCause   8 ByCause           "link fault" [Device];
     GpuWaste           "gpu_waste"              Config     OfCause   0 ByCause           "wasted GPUs" [];
@@ -229,9 +233,12 @@ kinds! {
     Peer               "peer"                   Hardware   OfCause   0 DrainAtCheckpoint "unlike its peers" [];
     NodeFault          "node_fault"             Node       OfCause   7 ByCause           "node fault" [];
     SlowStart          "slow_start"             Speed      OfCause   0 ByCause           "slow start" [];
+    BelowExpectation   "below_expectation"      Speed      OfCause   0 ByCause           "below expectation" [];
     LrCoupling         "lr_coupling"            Numerics   Learning  0 ByCause           "learning rate too high" [];
     DataWait           "data_wait"              Speed      OfCause   3 ByCause           "waiting for data" [];
     CkptSlow           "ckpt_slow"              Checkpoint OfCause   0 ByCause           "slow checkpoint" [];
+    CkptCost           "ckpt_cost"              Checkpoint OfCause   0 ByCause           "costly checkpoints" [];
+    CkptUpload         "ckpt_upload"            Checkpoint OfCause   0 ByCause           "checkpoint upload lag" [];
     LayerGrad          "layer_grad"             Numerics   Excursion 0 ByCause           "gradient of a layer" [];
     ActivationShift    "activation_shift"       Numerics   Excursion 0 ByCause           "activations of a layer" [];
     RankLoss           "rank_loss"              Numerics   Excursion 0 ByCause           "loss of one rank" [];

@@ -113,8 +113,8 @@ pub enum When {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PlanCost {
-    /// The GPUs of the run.
-    pub gpus: u32,
+    /// The GPUs of the run; `None` if their number is unknown.
+    pub gpus: Option<u32>,
     pub dollars_per_gpu_hour: Option<f64>,
     /// The share of its speed that the run has lost, between 0 and 1.
     pub speed_lost: Option<f64>,
@@ -143,9 +143,11 @@ pub struct Forecast {
 }
 
 impl PlanCost {
-    /// The cost of `seconds` of the whole run in dollars. `None` if there is no price.
+    /// The cost of `seconds` of the whole run in dollars. `None` if there is no price, or if the
+    /// number of GPUs is unknown.
     pub fn dollars(&self, seconds: f64) -> Option<f64> {
-        self.dollars_per_gpu_hour.map(|rate| rate * f64::from(self.gpus) * seconds / 3600.0)
+        let price = self.dollars_per_gpu_hour.zip(self.gpus);
+        price.map(|(rate, gpus)| rate * f64::from(gpus) * seconds / 3600.0)
     }
 }
 

@@ -46,6 +46,8 @@ signals! {
     "step"              Duration "Silent for";
     "unsaved_work"      Duration "Unsaved work";
     "checkpoint_time"   Duration "Checkpoint took";
+    "checkpoint_share"  Share    "Time spent on checkpoints";
+    "upload_lag"        Duration "Not durable for";
     "gpu_waste"         Duration "Wasted for";
     "sm_clock"          Hertz    "SM clock";
     "ecc"               Number   "Corrected errors in an hour";

@@ -367,7 +367,7 @@ fn value_against_expected(r: &IncidentRecord) -> Option<String> {
     }
     let unit = Signal::find(&r.signal).map_or(SignalUnit::Number, |known| known.unit);
     let value = unit.text(r.value)?;
-    let limit = if r.kind == Kind::Hang { "allowed" } else { "expected" };
+    let limit = if matches!(r.kind, Kind::Hang | Kind::CkptCost) { "allowed" } else { "expected" };
     let expected = Some(r.expected).filter(|v| v.is_finite()).and_then(|v| unit.text(v));
     Some(expected.map_or_else(|| value.clone(), |expected| format!("{value} ({limit} {expected})")))
 }
@@ -388,32 +388,44 @@ fn checkpoint(now: Ts, r: &IncidentRecord, run: &RunSummary) -> String {
     }
 }
 
-/// What a crash now would lose, in GPU hours and in dollars.
+/// What a crash now would lose, and that in GPU hours and dollars if the size of the run is known.
 fn at_risk(run: &RunSummary, config: &ResponderConfig) -> String {
     let lost = |secs: f64| {
-        let hours = secs / 3600.0 * f64::from(run.gpus);
+        let Some(gpus) = run.gpus else { return String::new() };
+        let hours = secs / 3600.0 * f64::from(gpus);
         let dollars = config.cost_per_gpu_hour.map(|rate| format!(" = ${:.2}", rate * hours));
-        format!("{} GPU hours{}", number(hours), dollars.unwrap_or_default())
+        format!(" = {} GPU hours{}", number(hours), dollars.unwrap_or_default())
     };
     let span = stepwatch_model::time::Span::from_secs_f64;
-    let gpus = format!("{} GPU{}", run.gpus, if run.gpus == 1 { "" } else { "s" });
-    let now = format!("{} of {gpus} = {}", span(run.unsaved), lost(run.unsaved));
+    let gpus = run.gpus.map_or_else(|| format!("an {UNKNOWN_SIZE}"), gpus);
+    let now = format!("{} of {gpus}{}", span(run.unsaved), lost(run.unsaved));
     if run.unsaved_at_most <= run.unsaved {
         return now;
     }
     format!(
-        "{now}; up to {} before the next checkpoint = {}",
+        "{now}; up to {} before the next checkpoint{}",
         span(run.unsaved_at_most),
         lost(run.unsaved_at_most)
     )
 }
 
+/// The size of a run that declared no world size.
+pub const UNKNOWN_SIZE: &str = "unknown number of GPUs";
+
+/// `8 GPUs`
+pub(crate) fn gpus(n: u32) -> String {
+    format!("{n} GPU{}", if n == 1 { "" } else { "s" })
+}
+
 fn cost(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &ResponderConfig) -> String {
-    let gpus = format!("{} GPU{}", run.gpus, if run.gpus == 1 { "" } else { "s" });
+    let Some(n) = run.gpus else {
+        return format!("{UNKNOWN_SIZE}: the run has declared no world size");
+    };
+    let gpus = gpus(n);
     let Some(rate) = config.cost_per_gpu_hour else {
         return format!("{gpus}; set cost_per_gpu_hour for dollars");
     };
-    let hourly = rate * f64::from(run.gpus);
+    let hourly = rate * f64::from(n);
     let hours = (now - r.opened_at).as_secs_f64() / 3600.0;
     format!("${hourly:.2}/h ({gpus} at ${rate:.2}), ${:.2} since it opened", hourly * hours)
 }
@@ -462,6 +474,21 @@ mod tests {
         for reason in Reason::ALL {
             assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
         }
+    }
+
+    #[test]
+    fn work_at_risk_has_a_price_only_where_the_size_is_known() {
+        let config = ResponderConfig { cost_per_gpu_hour: Some(2.5), ..ResponderConfig::default() };
+        let unknown = RunSummary { unsaved: 600.0, unsaved_at_most: 1200.0, ..RunSummary::default() };
+        let known = RunSummary { gpus: Some(8), ..unknown.clone() };
+        assert_eq!(
+            at_risk(&known, &config),
+            "10m of 8 GPUs = 1.333 GPU hours = $3.33; up to 20m before the next checkpoint = 2.667 GPU hours = $6.67"
+        );
+        assert_eq!(
+            at_risk(&unknown, &config),
+            "10m of an unknown number of GPUs; up to 20m before the next checkpoint"
+        );
     }
 
     #[test]

@@ -192,6 +192,10 @@ fn stopped(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan>
     } else {
         (r.kind == Kind::Hang).then_some(Remedy::TakeStacks)
     };
+    if r.kind == Kind::RestartLoop {
+        // Another restart alone does not help.
+        return first.map(|first| one(first, cost));
+    }
     if !stands && first.as_ref().is_none_or(|first| matches!(first, Remedy::Inspect { .. })) {
         return first.map(|first| one(first, cost));
     }
@@ -249,7 +253,7 @@ mod tests {
     fn run() -> RunSummary {
         RunSummary {
             name: "llama".into(),
-            gpus: 512,
+            gpus: Some(512),
             last_step: Some(10_500),
             checkpoint_step: Some(10_000),
             saved: vec![9_000, 9_500, 10_000],

@@ -262,6 +262,8 @@ fn without_silence(config: &EngineConfig) -> EngineConfig {
     let mut detectors = (*config.detectors).clone();
     detectors.hang.enabled = false;
     detectors.ckpt_stale.enabled = false;
+    detectors.ckpt_cost.enabled = false;
+    detectors.ckpt_upload.enabled = false;
     EngineConfig { detectors: detectors.into(), responder: config.responder.clone() }
 }
 

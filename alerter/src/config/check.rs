@@ -7,7 +7,7 @@ use stepwatch_respond::config::Policy;
 
 use super::file::File;
 use super::names::{known, unique};
-use super::{api, fallback, incidents, oncall};
+use super::{api, expect, fallback, incidents, oncall};
 use crate::notify::slack::Answers;
 use crate::notify::{Mistake, ReceiverConfig};
 use crate::outbox::Receivers;
@@ -20,10 +20,18 @@ pub(super) fn values(file: &File, errors: &mut Vec<String>) {
         errors.push(format!("cost_per_gpu_hour: must be a number of at least 0, got {cost}"));
     }
     errors.extend(file.energy.mistakes().map(|why| format!("energy.{why}")));
-    if file.detectors.mfu_droop.page_when_lost.is_some() && file.cost_per_gpu_hour.is_none() {
-        let key = "detectors.mfu_droop.page_when_lost";
-        errors.push(format!("{key}: is in dollars, which need cost_per_gpu_hour"));
+    let d = &file.detectors;
+    let by_dollars = [
+        ("mfu_droop", d.mfu_droop.page_when_lost),
+        ("below_expectation", d.below_expectation.page_when_lost),
+    ];
+    for (detector, _) in by_dollars.iter().filter(|(_, limit)| limit.is_some()) {
+        if file.cost_per_gpu_hour.is_none() {
+            let key = format!("detectors.{detector}.page_when_lost");
+            errors.push(format!("{key}: is in dollars, which need cost_per_gpu_hour"));
+        }
     }
+    expect::check(file, errors);
     for (key, url) in [("external_url", &file.external_url), ("runbook_url", &file.runbook_url)] {
         let Some(url) = url else { continue };
         // Links appear in chats and pages, so `javascript:` must be refused.

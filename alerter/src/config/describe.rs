@@ -15,7 +15,7 @@ use stepwatch_wire::words;
 use super::api::Token;
 use super::file::{File, Source};
 use super::teams::{WAITS, condition, when};
-use super::{Config, ReportSchedule, teams};
+use super::{Config, ReportSchedule, expect, teams};
 use crate::access::TokenScope;
 use crate::ingest::{Exporters, shown_url};
 use crate::notify::ReceiverConfig;
@@ -57,6 +57,7 @@ impl Config {
             ("routes", all_routes),
             ("teams", teams::table(&self.engine.responder)),
             ("reports", reports(file)),
+            ("expect", file.expect.iter().map(expect::described).collect()),
             ("timing", vec![timing(file)]),
             ("inhibit", built_in.chain(file.inhibit_rules.iter().cloned()).map(|r| inhibits(&r)).collect()),
             ("api", file.api.tokens.iter().map(grant).collect()),

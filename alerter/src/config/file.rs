@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 use stepwatch_detect::detectors::DetectorsConfig;
+use stepwatch_detect::detectors::below_expectation::Expect;
 use stepwatch_detect::run::EnergyConfig;
 use stepwatch_engine::EngineConfig;
 use stepwatch_kit::serve::{ListenAddr, WebHosts};
@@ -85,6 +86,8 @@ pub struct File {
     pub schedules: Vec<Schedule>,
     /// Scheduled reports.
     pub reports: Vec<ReportSchedule>,
+    /// What is expected of runs, by name.
+    pub expect: Vec<Expect>,
     pub detectors: DetectorsConfig,
     pub watchdog: watchdog::Config,
 }
@@ -153,6 +156,7 @@ impl Default for File {
             users: Vec::new(),
             schedules: Vec::new(),
             reports: Vec::new(),
+            expect: Vec::new(),
             detectors: DetectorsConfig::default(),
             watchdog: watchdog::Config::default(),
         }
@@ -224,6 +228,7 @@ impl File {
         let mut detectors = self.detectors.clone();
         detectors.cost_per_gpu_hour = self.cost_per_gpu_hour;
         detectors.energy = self.energy;
+        detectors.below_expectation.expect.clone_from(&self.expect);
         EngineConfig { detectors: Arc::new(detectors), responder: self.responder() }
     }
 

@@ -78,7 +78,7 @@ pub(crate) fn details(now: Ts) -> Details {
         suspects: vec![Suspect::new(Target::rank(17, Some("gpu-042")), seen)],
         run: RunDetails {
             name: "test-run".into(),
-            gpus: 512,
+            gpus: Some(512),
             nodes: 64,
             attempt: 2,
             last_step: Some(12_348),
@@ -111,7 +111,7 @@ fn plan() -> Plan {
         later_checkpoints: 0,
     };
     let cost = PlanCost {
-        gpus: 512,
+        gpus: Some(512),
         dollars_per_gpu_hour: Some(2.56),
         steps_redone: Some(345),
         redo_seconds: Some(1449.0),

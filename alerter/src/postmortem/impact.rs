@@ -45,7 +45,8 @@ pub struct Impact {
 pub struct Loss {
     pub what: String,
     pub seconds: f64,
-    pub gpu_hours: f64,
+    /// None where the number of GPUs was not known.
+    pub gpu_hours: Option<f64>,
     pub dollars: Option<f64>,
     pub how: String,
 }
@@ -83,9 +84,10 @@ impl Impact {
             };
         };
         let last = a.last().unwrap_or(first);
+        let gpus = first.run.known_gpus();
         let rate = first.cost.as_ref().map(|c| c.per_gpu_hour);
-        let hours = |seconds: f64| f64::from(first.run.gpus) * seconds / 3600.0;
-        let dollars = |seconds: f64| rate.map(|rate| rate * hours(seconds));
+        let hours = |seconds: f64| gpus.map(|gpus| f64::from(gpus) * seconds / 3600.0);
+        let dollars = |seconds: f64| rate.zip(hours(seconds)).map(|(rate, hours)| rate * hours);
         let loss = |(what, seconds, how): (&str, f64, String)| Loss {
             what: what.to_owned(),
             seconds,
@@ -95,8 +97,8 @@ impl Impact {
         };
         Self {
             lasted_seconds,
-            gpus: Some(first.run.gpus),
-            gpu_hours: Some(hours(lasted_seconds)),
+            gpus,
+            gpu_hours: hours(lasted_seconds),
             dollars_per_gpu_hour: rate,
             dollars: dollars(lasted_seconds),
             lost: lost(a, first, last).into_iter().map(loss).collect(),
@@ -110,47 +112,57 @@ pub(super) fn write(out: &mut String, a: &Account<'_>) {
     let mut t = Table::new(&["", ""]);
     t.row(["Lasted", &a.lasted().to_string()]);
     let impact = Impact::from_account(a);
-    let (Some(gpus), Some(hours)) = (impact.gpus, impact.gpu_hours) else {
-        t.write(out);
+    let known = impact.gpus.zip(impact.gpu_hours);
+    if let Some((gpus, hours)) = known {
+        t.row(["GPU hours while it lasted", &format!("{} ({})", number(hours), super::count(gpus, "GPU"))]);
+        match (impact.dollars_per_gpu_hour, impact.dollars) {
+            (Some(rate), Some(dollars)) => {
+                t.row(["Cost of these", &format!("${dollars:.2} (at ${rate:.2} a GPU hour)")]);
+            }
+            _ => t.row(["Cost of these", "no price is set (cost_per_gpu_hour)"]),
+        }
+    }
+    if a.first().is_some() {
+        losses(&mut t, &impact);
+    }
+    t.write(out);
+    if known.is_none() {
         let of = match a.messages().next() {
             _ if a.record.run.is_empty() => "No run was on it",
             Some(_) => "The size of the run was not known",
             None => "Nobody was notified of it",
         };
         let _ = writeln!(out, "{of}, so that it is not recorded how many GPUs it concerned.\n");
-        return;
-    };
-    t.row(["GPU hours while it lasted", &format!("{} ({})", number(hours), super::count(gpus, "GPU"))]);
-    let rate = impact.dollars_per_gpu_hour;
-    match (rate, impact.dollars) {
-        (Some(rate), Some(dollars)) => {
-            t.row(["Cost of these", &format!("${dollars:.2} (at ${rate:.2} a GPU hour)")]);
-        }
-        _ => t.row(["Cost of these", "no price is set (cost_per_gpu_hour)"]),
     }
+}
+
+fn losses(t: &mut Table, impact: &Impact) {
+    let (gpus, rate) = (impact.gpus, impact.dollars_per_gpu_hour);
     for loss in &impact.lost {
-        t.row([&loss.what, &amount(loss.seconds, gpus.into(), rate, &loss.how)]);
+        t.row([&loss.what, &amount(loss.seconds, gpus, rate, &loss.how)]);
     }
     match impact.lost.as_slice() {
         [] => t.row(["Goodput lost", "none that was measured: the run went on"]),
         [_] => {}
         all => {
             let total = all.iter().map(|loss| loss.seconds).sum();
-            t.row(["Goodput lost in all", &amount(total, gpus.into(), rate, "")]);
+            t.row(["Goodput lost in all", &amount(total, gpus, rate, "")]);
         }
     }
     if let Some(risk) = &impact.at_risk {
         t.row(["Work since the last checkpoint", risk]);
     }
-    t.write(out);
 }
 
-/// An amount of time, with its value in GPU hours and dollars.
-fn amount(seconds: f64, gpus: f64, rate: Option<f64>, how: &str) -> String {
-    let hours = gpus * seconds / 3600.0;
-    let dollars = rate.map(|rate| format!(" = ${:.2}", rate * hours)).unwrap_or_default();
+/// An amount of time, with its value in GPU hours and dollars if the number of GPUs is known.
+fn amount(seconds: f64, gpus: Option<u32>, rate: Option<f64>, how: &str) -> String {
+    let worth = gpus.map_or_else(String::new, |gpus| {
+        let hours = f64::from(gpus) * seconds / 3600.0;
+        let dollars = rate.map(|rate| format!(" = ${:.2}", rate * hours)).unwrap_or_default();
+        format!(" = {} GPU hours{dollars}", number(hours))
+    });
     let how = if how.is_empty() { String::new() } else { format!(": {how}") };
-    format!("{} of the run = {} GPU hours{dollars}{how}", Span::from_secs_f64(seconds), number(hours))
+    format!("{} of the run{worth}{how}", Span::from_secs_f64(seconds))
 }
 
 /// The losses that are certain, in seconds of the run.
@@ -217,7 +229,7 @@ fn at_risk(a: &Account<'_>, first: &Details, last: &Details) -> Option<String> {
     };
     let stood = first.run.last_step.unwrap_or(r.opened_step);
     let steps = (stood - step).max(0);
-    let gpus = f64::from(first.run.gpus);
+    let gpus = first.run.known_gpus();
     let rate = first.cost.as_ref().map(|c| c.per_gpu_hour);
     let doubt = if checkpoint.after_onset {
         "; it holds the numbers that went bad, so that an earlier one is needed"

@@ -203,10 +203,15 @@ fn nobody_was_notified_and_no_run_was_on_it() {
 fn somebody_was_notified_of_a_run_of_unknown_size() {
     let mut w = hang();
     for d in &mut w.deliveries {
-        d.message.as_mut().unwrap().details.run.gpus = 0;
+        let details = &mut d.message.as_mut().unwrap().details;
+        (details.run.gpus, details.cost, details.advice) = (None, None, None);
     }
     let account = w.account();
     assert!(account.contains("The size of the run was not known, so that it is not recorded"), "{account}");
+    assert!(account.contains("| Size | unknown number of GPUs on 1 node, attempt 1 |"), "{account}");
+    assert!(account.contains("| Stalled | 26m 1s of the run: no step was made"), "{account}");
+    let impact = account.split_once("## Impact").unwrap().1.split_once("## Times").unwrap().0;
+    assert!(!impact.contains('$') && !impact.contains("GPU hours"), "{impact}");
     assert!(!account.to_lowercase().contains("nobody was notified"), "{account}");
     w.deliveries.clear();
     let r = w.record.as_mut().unwrap();

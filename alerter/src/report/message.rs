@@ -1,6 +1,7 @@
 //! The message of a scheduled report: the main figures, and the full report in all forms.
 
 use stepwatch_detect::run::TimeState;
+use stepwatch_model::time::Span;
 use url::form_urlencoded;
 
 use super::schedule::{Schedule, Slot};
@@ -80,7 +81,10 @@ fn losses(view: &ReportView) -> Vec<String> {
 fn incident(c: &CostlyView, base: Option<&str>) -> IncidentLine {
     IncidentLine {
         what: format!("{}: {}: {}", c.run, c.title, c.summary),
-        cost: format!("{} GPU hours{}", text::amount(c.lost_gpu_hours), dollars(c.lost_dollars)),
+        cost: match c.lost_gpu_hours {
+            Some(hours) => format!("{} GPU hours{}", text::amount(hours), dollars(c.lost_dollars)),
+            None => format!("{} of a run whose size is not known", Span::from_secs_f64(c.lasted_seconds)),
+        },
         href: base.map(|base| format!("{base}/incidents/{}", c.id)),
     }
 }
@@ -138,7 +142,7 @@ pub(crate) mod tests {
             summary: "no step for 31m".into(),
             opened_at: When(slot.period.since),
             lasted_seconds: 1860.0,
-            lost_gpu_hours: lost,
+            lost_gpu_hours: Some(lost),
             lost_dollars: Some(2.5 * lost),
         };
         view.costliest = vec![

@@ -1,7 +1,11 @@
 use stepwatch_detect::run::{Counts, Energy, TimeState, Totals};
+use stepwatch_model::Kind;
 use stepwatch_model::time::Ts;
+use stepwatch_respond::incident::State;
 
 use super::*;
+use crate::postmortem::Loss;
+use crate::store::tests::incident;
 
 const HOURS: i64 = 3_600_000;
 
@@ -81,4 +85,33 @@ fn a_size_that_is_not_known_is_no_zero() {
     assert_eq!((view.total.gpu_hours, view.total.dollars), (None, None));
     let text = markdown::render(&view);
     assert!(text.contains("size not known") && text.contains("no price is set"), "{text}");
+}
+
+#[test]
+fn incidents_of_runs_of_unknown_size_stand_last_and_have_no_price() {
+    let costed = |id: &str, hours: f64, gpus: Option<u32>| {
+        let gpu_hours = gpus.map(|gpus| f64::from(gpus) * hours);
+        let dollars = gpu_hours.map(|gpu_hours| 2.0 * gpu_hours);
+        let (seconds, how) = (3600.0 * hours, String::new());
+        let impact = Impact {
+            lasted_seconds: seconds,
+            gpus,
+            gpu_hours,
+            dollars_per_gpu_hour: gpus.map(|_| 2.0),
+            dollars,
+            lost: vec![Loss { what: "Stalled".into(), seconds, gpu_hours, dollars, how }],
+            at_risk: None,
+        };
+        let mut record = incident(id, State::Open);
+        (record.kind, record.cause) = (Kind::Hang, Cause::Progress);
+        Costed { record, impact: Some(impact) }
+    };
+    let incidents = [costed("01A", 1.0, None), costed("01B", 2.0, None), costed("01C", 0.5, Some(8))];
+    let runs = [run("x", 8, &[(TimeState::Productive, 10)], 3)];
+    let view = view(period(), None, &runs, &incidents);
+    let listed: Vec<_> = view.costliest.iter().map(|c| (&*c.id, c.lost_gpu_hours, c.lost_dollars)).collect();
+    assert_eq!(listed, [("01C", Some(4.0), Some(8.0)), ("01B", None, None), ("01A", None, None)]);
+    assert_eq!(view.interruptions[0].lost_gpu_hours, None, "of two of the three nobody knows it");
+    let text = markdown::render(&view);
+    assert!(text.contains("| size not known | \\- |"), "{text}");
 }

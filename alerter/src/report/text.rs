@@ -222,7 +222,7 @@ fn interruption_rows(view: &ReportView) -> Vec<Vec<Cell>> {
             i.what.clone(),
             i.count.to_string(),
             percent(i.share),
-            amount(i.lost_gpu_hours),
+            hours(i.lost_gpu_hours),
         ];
         cells.map(Cell::Text).into()
     };
@@ -235,7 +235,7 @@ fn costly_rows(view: &ReportView) -> Vec<Vec<Cell>> {
             c.opened_at.0.to_string(),
             format!("{}: {}", c.title, c.summary),
             span(Some(c.lasted_seconds)),
-            amount(c.lost_gpu_hours),
+            hours(c.lost_gpu_hours),
             dollars(c.lost_dollars),
         ];
         let named = [Cell::Incident(c.id.clone()), Cell::Run(c.run.clone())];

@@ -80,7 +80,8 @@ pub(crate) struct InterruptionView {
     pub count: u32,
     /// Of all interruptions.
     pub share: f64,
-    pub lost_gpu_hours: f64,
+    /// None if the size of one of the runs was not known.
+    pub lost_gpu_hours: Option<f64>,
 }
 
 /// An incident and what it lost for certain.
@@ -92,7 +93,8 @@ pub(crate) struct CostlyView {
     pub summary: String,
     pub opened_at: When,
     pub lasted_seconds: f64,
-    pub lost_gpu_hours: f64,
+    /// None if the size of the run was not known.
+    pub lost_gpu_hours: Option<f64>,
     pub lost_dollars: Option<f64>,
 }
 

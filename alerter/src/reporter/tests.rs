@@ -2,19 +2,22 @@
 
 mod kill;
 
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use stepwatch_detect::run::{Counts, HOUR, HourTotals, RunHour, TimeState, Totals};
 use stepwatch_fakes::{Fake, FakeSlack, FakeWebhook, Slack, WebhookSink};
 use stepwatch_model::time::Span;
 
 use super::*;
 use crate::clock::wall;
 use crate::notify::ScheduledReport;
+use crate::report::Period;
 use crate::report::message::tests::schedule;
 use crate::report::schedule::{Every, TimeOfDay};
-use crate::store::DeliveryState;
 use crate::store::tests::reopen;
+use crate::store::{Commit, DeliveryState};
 use crate::testing::{FakeExporter, TestApp, wait_for};
 
 const DAY: Span = Span::secs(86_400);
@@ -186,4 +189,39 @@ async fn who_is_down_gets_the_report_later_and_nobody_gets_it_twice() {
     wait_for("an empty outbox", async || app.get("/metrics").await.1.contains(idle).then_some(())).await;
     assert_eq!((arrived(&app), chat.with(|s| s.posts.len())), (1, 1));
     assert_eq!(app.json("/api/v1/incidents").await["incidents"], serde_json::json!([]));
+}
+
+/// Of a thousand runs in a release build. A debug build is many times as slow and has fewer;
+/// `STEPWATCH_LONG=1` gives it all of them.
+#[tokio::test]
+async fn a_report_of_a_month_takes_less_than_a_second() {
+    const HOURS: i64 = 30 * 24;
+    let in_full = !cfg!(debug_assertions) || std::env::var_os("STEPWATCH_LONG").is_some();
+    let runs = if in_full { 1_000 } else { 20 };
+    let dir = tempfile::tempdir().unwrap();
+    let store = reopen(&dir.path().join("alerter.db")).await;
+    let states = [
+        (TimeState::Productive, [3_400_123, 3_400_123 * 512], 902.17),
+        (TimeState::Slowed, [88_123, 88_123 * 512], 21.3),
+        (TimeState::Saving, [111_754, 111_754 * 512], 30.9),
+    ];
+    let totals = Totals::from_states(states, Counts { tokens: 3.4e9, ..Counts::default() });
+    let until = monday();
+    let last = until.0 / HOUR.0;
+    for hour in last - HOURS..last {
+        let of = |run| {
+            let hour = HourTotals { hour, totals: totals.clone() };
+            RunHour { run: format!("pretraining-{run}"), hour }
+        };
+        let hours = (0..runs).map(of).collect();
+        store.commit(&Commit { hours, ..Commit::default() }).await.unwrap();
+    }
+    let period = Period { since: Ts((last - HOURS) * HOUR.0), until };
+    let began = std::time::Instant::now();
+    let view = gather(&store, &Views::default(), period, None, |_| true, until).await.unwrap();
+    let page = crate::report::html::render(&view);
+    let took = began.elapsed();
+    assert!(page.contains("pretraining-"), "{page}");
+    let _ = writeln!(std::io::stderr(), "figure: a report of {HOURS} hours of {runs} runs took {took:?}");
+    assert!(took.as_secs() < 1, "{took:?}");
 }

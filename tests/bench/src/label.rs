@@ -119,9 +119,12 @@ impl Family {
                     | "gc_tail"
                     | "data_wait"
                     | "slow_start"
+                    | "below_expectation"
             ),
             Self::Progress => matches!(kind, "hang" | "stall" | "rank_dead"),
-            Self::Checkpoint => matches!(kind, "ckpt_slow" | "ckpt_stale" | "stall"),
+            Self::Checkpoint => {
+                matches!(kind, "ckpt_slow" | "ckpt_cost" | "ckpt_stale" | "ckpt_upload" | "stall")
+            }
             Self::Any => true,
         }
     }

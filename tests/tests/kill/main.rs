@@ -2,6 +2,7 @@
 //! doubled.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod ledger;
 mod points;
 mod rounds;
 

@@ -10,6 +10,7 @@ use crate::stats::attempt::Attempts;
 use crate::stats::block::{Block, Blocks};
 use crate::stats::median::median;
 use crate::stats::season::Season;
+use stepwatch_model::Severity;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Shared {
@@ -74,7 +75,7 @@ pub struct Speed {
     season: Option<Box<Season>>,
     attempts: Attempts,
     last_step: Option<i64>,
-    /// The price of all GPUs of the run; 0 if no price is set.
+    /// The price of all GPUs of the run; 0 if no price is set or their number is unknown.
     #[serde(skip)]
     pub dollars_per_hour: f64,
     /// The step time that earlier runs of this configuration held, if the engine has it.
@@ -88,6 +89,10 @@ pub struct Speed {
     /// The block that this sample finished.
     #[serde(skip)]
     pub block: Option<Block>,
+    /// How severely the run was reported to be slower than it was; `None` if it is not, or after a
+    /// restart of ours until its next sample.
+    #[serde(skip)]
+    pub slow: Option<Severity>,
 }
 
 /// The usual slowness of runs of one configuration.

@@ -5,13 +5,25 @@
 //! differs from ours adds none. What is usual is the median of the last 8 intervals, once two are
 //! known. A ticket at 1.5 times that (plus the usual duration), a page at 3 times. No ticket before
 //! `floor`, no page before twice of it: losing a few minutes of work costs little.
+//!
+//! A run that never saved has no usual interval. It is a ticket once it would lose
+//! `never_saved_gpu_hours`, and no less than `never_saved_floor` of work, and a page at five times
+//! as many GPU hours. A run that goes on from a later step has a checkpoint somewhere, or was found
+//! under way, so it counts only if it was seen from its beginning.
+//!
+//! Both need a reason to expect that a save would be seen. Most logs, tables and trackers report
+//! none, and would make a ticket of each large run: such runs are not judged. The client reports
+//! saves, and so do the logs that print their model (Megatron, torchtitan), so these make a ticket.
+//! A script with the client may still save without a word, so a page needs a save that was seen to
+//! fail, or to begin and not to end.
 
 use serde::{Deserialize, Serialize};
 
 use crate::detector::{ClockDetector, RunAt};
-use crate::run::RunState;
+use crate::run::{Declared, RunState, declared};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Clause, Finding, Kind, Sentence, Severity, clause};
+use stepwatch_model::{Change, Clause, Fact, Finding, Kind, Sentence, Severity, clause};
+use stepwatch_wire::names::hello;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -21,13 +33,35 @@ pub struct Config {
     /// Multiples of the usual interval: engineering limits.
     pub ticket_at: f64,
     pub page_at: f64,
+    /// Unsaved work of a run that never saved: GPU hours, and the least time. Where the number of
+    /// GPUs is unknown, the time alone. Engineering limits.
+    pub never_saved_gpu_hours: f64,
+    pub never_saved_floor: Span,
+    pub never_saved_unsized: Span,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, floor: Span::secs(300), ticket_at: 1.5, page_at: 3.0 }
+        Self {
+            enabled: true,
+            floor: Span::secs(300),
+            ticket_at: 1.5,
+            page_at: 3.0,
+            never_saved_gpu_hours: 200.0,
+            never_saved_floor: Span::secs(2 * 3600),
+            never_saved_unsized: Span::secs(24 * 3600),
+        }
     }
 }
+
+/// Times the GPU hours of a ticket that make a page of a run that never saved.
+const NEVER_SAVED_PAGE: f64 = 5.0;
+/// The highest number of the first step of a run that is seen from its beginning.
+const BEGINNING: i64 = 10;
+/// A first save that has been running for so long does not end. An engineering limit.
+const FIRST_SAVE: Span = Span::secs(1800);
+/// The label of the client's `hello` that names the client.
+const CLIENT: &str = "client";
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct CkptStale {
@@ -38,14 +72,29 @@ pub struct CkptStale {
 
 impl CkptStale {
     /// Seconds of work without a checkpoint that make a ticket, and a page.
-    fn due(c: &Config, f: &RunState) -> Option<(f64, f64)> {
-        let k = &f.checkpoints;
-        k.last_at?;
+    fn due(&self, c: &Config, view: RunAt<'_>) -> Option<(f64, f64)> {
+        let k = &view.run.checkpoints;
+        if k.last_at.is_none() {
+            return self.due_unless_saved(c, view);
+        }
         let interval = k.usual_interval()?;
-        let takes = k.usual_duration().unwrap_or(0.0);
+        let takes = k.usual_duration().unwrap_or(0.0) + k.usual_lag();
         let floor = c.floor.as_secs_f64();
         let at = |times: f64, floor: f64| (times * interval + takes).max(floor);
         Some((at(c.ticket_at, floor), at(c.page_at, 2.0 * floor)))
+    }
+
+    /// The same of a run that never saved. What was raised stays, although a later `hello` may not
+    /// name the client.
+    fn due_unless_saved(&self, c: &Config, view: RunAt<'_>) -> Option<(f64, f64)> {
+        let f = view.run;
+        if !has_never_saved(f) || self.raised.is_none() && !would_be_seen(f) {
+            return None;
+        }
+        let Some(gpus) = f.gpus() else { return Some((c.never_saved_unsized.as_secs_f64(), f64::INFINITY)) };
+        let (secs, floor) = (3600.0 * c.never_saved_gpu_hours, c.never_saved_floor.as_secs_f64());
+        let at = |times: f64| (times * secs / f64::from(gpus)).max(floor);
+        Some((at(1.0), if cannot_save(view) { at(NEVER_SAVED_PAGE) } else { f64::INFINITY }))
     }
 
     fn clear(&mut self, view: RunAt<'_>, why: Clause, out: &mut Vec<Finding>) {
@@ -81,7 +130,8 @@ impl ClockDetector for CkptStale {
         }
         self.failure(c, view, out);
         let work = f.checkpoints.work;
-        let severity = match Self::due(c, f) {
+        let due = self.due(c, view);
+        let severity = match due {
             Some((_, page)) if work >= page => Some(Severity::Page),
             Some((ticket, _)) if work >= ticket => Some(Severity::Ticket),
             _ => None,
@@ -89,11 +139,14 @@ impl ClockDetector for CkptStale {
         match severity {
             Some(s) if self.raised.is_none_or(|had| had < s) => {
                 self.raised = Some(s);
-                out.push(finding(view, Change::Raise, s, sentence(view)));
+                let mut v = finding(view, Change::Raise, s, sentence(view));
+                if let (Some((ticket, _)), None) = (due, f.checkpoints.last_at) {
+                    (v.expected, v.score) = (ticket, work / ticket);
+                    v.start_step = f.attempts.first_step.unwrap_or(v.start_step);
+                }
+                out.push(v);
             }
-            None if f.checkpoints.failure.is_none() => {
-                self.clear(view, clause!("a checkpoint was written"), out);
-            }
+            None if f.checkpoints.failure.is_none() => self.clear(view, relief(f), out),
             _ => {}
         }
     }
@@ -103,9 +156,51 @@ impl ClockDetector for CkptStale {
     }
 }
 
+/// Whether the run is seen from its beginning, and has saved nothing.
+fn has_never_saved(f: &RunState) -> bool {
+    let is_start = |step: i64| step <= f.interval.max(BEGINNING);
+    let began = f.attempts.first_step.is_some_and(is_start);
+    f.checkpoints.last_at.is_none() && began && !has_declared_a_save(f)
+}
+
+/// Whether a phase of the trainer that saves has ended: it reports its saves as phases alone.
+fn has_declared_a_save(f: &RunState) -> bool {
+    let saves = |name: &str| declared(name) == Some(Declared::Saving);
+    f.phases.iter().any(|(name, phase)| phase.longest > 0.0 && saves(name))
+}
+
+/// Whether a save of this run would be reported.
+fn would_be_seen(f: &RunState) -> bool {
+    let label = |name: &str| f.labels.get(name).map(String::as_str);
+    // A launcher is one with the client too, and sees no save.
+    let client = label(CLIENT).is_some() && label(hello::ROLE).is_none();
+    let printed = label(hello::SOURCE) == Some(hello::PRINTED);
+    let k = &f.checkpoints;
+    client || printed || k.in_progress.is_some() || k.failure.is_some()
+}
+
+/// Whether the first save of the run was seen to fail, or does not end.
+fn cannot_save(view: RunAt<'_>) -> bool {
+    let k = &view.run.checkpoints;
+    let does_not_end = k.in_progress.is_some_and(|since| view.now - since >= FIRST_SAVE);
+    k.failure.is_some() || does_not_end
+}
+
+/// Why no work is at risk any more.
+fn relief(f: &RunState) -> Clause {
+    if f.checkpoints.last_at.is_some() || has_declared_a_save(f) {
+        clause!("a checkpoint was written")
+    } else {
+        clause!("the run began anew, and what it had not saved is lost")
+    }
+}
+
 fn sentence(view: RunAt<'_>) -> Sentence {
     let RunAt { now, run: f } = view;
     let c = &f.checkpoints;
+    if c.last_at.is_none() {
+        return sentence_without_any(view);
+    }
     let what = match c.in_progress {
         Some(since) => clause!("a checkpoint has been running for {runs}", runs = now - since),
         None => clause!("no checkpoint"),
@@ -113,6 +208,25 @@ fn sentence(view: RunAt<'_>) -> Sentence {
     let usual =
         c.usual_interval().map(|s| clause!("one is usual every {every}", every = Span::from_secs_f64(s)));
     Sentence::from(what).and_perhaps(at_risk(f)).and_perhaps(usual)
+}
+
+fn sentence_without_any(view: RunAt<'_>) -> Sentence {
+    let RunAt { now, run: f } = view;
+    let work = f.checkpoints.work;
+    let at_risk = Span::from_secs_f64(work);
+    let lost = match f.gpus() {
+        Some(gpus) => clause!(
+            "{at_risk} of work would be lost, {gpu_hours} GPU hours",
+            at_risk,
+            gpu_hours = Fact::decimal(f64::from(gpus) * work / 3600.0, 0),
+        ),
+        None => clause!("{at_risk} of work would be lost", at_risk),
+    };
+    let runs = f.checkpoints.in_progress.map(|since| now - since);
+    Sentence::from(clause!("no checkpoint since the attempt began at {began}", began = f.attempt_at))
+        .and_perhaps(runs.map(|runs| clause!("the first one has been running for {runs}", runs)))
+        .and(lost)
+        .and(clause!("look at whether and where the trainer saves, and save now"))
 }
 
 fn at_risk(f: &RunState) -> Option<Clause> {
@@ -130,5 +244,140 @@ fn finding(view: RunAt<'_>, change: Change, severity: Severity, why: impl Into<S
         score: if expected > 0.0 { c.work / expected } else { 0.0 },
         why: why.into(),
         ..view.finding(Kind::CkptStale, "unsaved_work", change, severity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run with the client that has done so many hours of work and saved nothing.
+    fn unsaved(world: Option<u32>, hours: f64) -> RunState {
+        let mut f = RunState::new("r", Ts(0));
+        f.world = world;
+        f.attempts.first_step = Some(1);
+        f.labels.insert(CLIENT.to_owned(), "stepwatch-python/0.1.0".to_owned());
+        work(&mut f, hours);
+        f
+    }
+
+    fn work(f: &mut RunState, hours: f64) {
+        f.last_step = Some(1 + (hours * 360.0) as i64);
+        f.checkpoints.work = 3600.0 * hours;
+    }
+
+    fn look(detector: &mut CkptStale, f: &RunState) -> Vec<Finding> {
+        let (mut out, now) = (Vec::new(), Ts(0) + Span::from_secs_f64(f.checkpoints.work));
+        detector.look(&Config::default(), RunAt { now, run: f }, &mut out);
+        out
+    }
+
+    /// The worst severity that is raised by this run.
+    fn worst(f: &RunState) -> Option<Severity> {
+        look(&mut CkptStale::default(), f).into_iter().map(|v| v.severity).max()
+    }
+
+    const TICKET: Option<Severity> = Some(Severity::Ticket);
+    const PAGE: Option<Severity> = Some(Severity::Page);
+
+    #[test]
+    fn a_run_that_never_saved_is_a_ticket_by_its_gpu_hours() {
+        assert_eq!(worst(&unsaved(Some(64), 3.1)), None);
+        assert_eq!(worst(&unsaved(Some(64), 3.2)), TICKET);
+        assert_eq!(worst(&unsaved(Some(8), 24.9)), None);
+        assert_eq!(worst(&unsaved(Some(8), 25.0)), TICKET);
+        assert_eq!(worst(&unsaved(Some(16_384), 1.9)), None, "two hours at least");
+        assert_eq!(worst(&unsaved(Some(16_384), 2.0)), TICKET);
+        assert_eq!(worst(&unsaved(Some(64), 1000.0)), TICKET, "it may save without a word");
+        let found = look(&mut CkptStale::default(), &unsaved(Some(64), 3.2));
+        assert_eq!(
+            found[0].why,
+            "no checkpoint since the attempt began at 1970-01-01T00:00:00Z; 3h 12m of work would be lost, 205 GPU hours; \
+             look at whether and where the trainer saves, and save now"
+        );
+        assert_eq!((found[0].value, found[0].expected), (3.2 * 3600.0, 11_250.0));
+        assert_eq!((found[0].kind, found[0].start_step), (Kind::CkptStale, 1));
+    }
+
+    #[test]
+    fn without_a_number_of_gpus_the_time_counts_and_nobody_is_woken() {
+        assert_eq!(worst(&unsaved(None, 23.9)), None);
+        let mut f = unsaved(None, 24.0);
+        let why = look(&mut CkptStale::default(), &f)[0].why.to_string();
+        assert!(why.contains("1d 0h of work would be lost; ") && !why.contains("GPU"), "{why}");
+        work(&mut f, 10_000.0);
+        f.checkpoints.failure = Some((Ts(0), "disk full".to_owned()));
+        assert_eq!(worst(&f), TICKET);
+    }
+
+    #[test]
+    fn a_first_save_that_fails_or_does_not_end_is_a_page() {
+        let mut f = unsaved(Some(64), 15.0);
+        f.checkpoints.failure = Some((Ts(0), "disk full".to_owned()));
+        assert_eq!(worst(&f), TICKET, "960 GPU hours");
+        work(&mut f, 16.0);
+        assert_eq!(worst(&f), PAGE);
+        let mut f = unsaved(Some(64), 16.0);
+        f.labels.clear();
+        for (minutes, want) in [(29, TICKET), (30, PAGE)] {
+            f.checkpoints.in_progress = Some(Ts(1000 * 60 * (16 * 60 - minutes)));
+            assert_eq!(worst(&f), want, "{minutes} minutes");
+        }
+        let why = look(&mut CkptStale::default(), &f)[0].why.to_string();
+        assert!(why.contains("; the first one has been running for 30m; 16h of work"), "{why}");
+    }
+
+    #[test]
+    fn a_run_whose_saves_nobody_would_see_is_not_judged() {
+        let mut f = unsaved(Some(1024), 100.0);
+        f.labels.clear();
+        assert_eq!(worst(&f), None, "a log that prints no saves");
+        f.labels.insert(hello::SOURCE.to_owned(), hello::PRINTED.to_owned());
+        assert_eq!(worst(&f), TICKET, "one that does");
+        f.labels = [(CLIENT, "stepwatch-python/0.1.0"), (hello::ROLE, hello::LAUNCHER)]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        assert_eq!(worst(&f), None, "a launcher sees no saves");
+    }
+
+    #[test]
+    fn a_run_that_has_a_checkpoint_somewhere_has_saved() {
+        let mut f = unsaved(Some(1024), 100.0);
+        f.attempts.first_step = Some(5001);
+        assert_eq!(worst(&f), None, "it goes on from a checkpoint, or was found under way");
+        f.interval = 5001;
+        assert_eq!(worst(&f), TICKET, "its first line");
+        let mut f = unsaved(Some(1024), 100.0);
+        f.checkpoints.last_at = Some(Ts(-1000));
+        assert_eq!(worst(&f), None, "an earlier one was found");
+        let mut f = unsaved(Some(1024), 100.0);
+        f.phase_begin(Ts(0), "ckpt", 1);
+        assert_eq!(worst(&f), TICKET);
+        f.phase_end(Ts(5000), "ckpt", 1);
+        assert_eq!(worst(&f), None, "its saves are phases");
+        let mut f = unsaved(Some(1024), 100.0);
+        f.phase_begin(Ts(0), "load_checkpoint", 1);
+        f.phase_end(Ts(5000), "load_checkpoint", 1);
+        assert_eq!(worst(&f), TICKET, "the weights that it began with are no save");
+    }
+
+    #[test]
+    fn it_ends_with_the_first_save_and_with_a_restart() {
+        let ends = |change: &dyn Fn(&mut RunState)| {
+            let (mut detector, mut f) = (CkptStale::default(), unsaved(Some(64), 10.0));
+            assert_eq!(look(&mut detector, &f).len(), 1);
+            work(&mut f, 11.0);
+            f.labels.clear();
+            assert!(look(&mut detector, &f).is_empty(), "nothing is said twice");
+            work(&mut f, 0.0);
+            change(&mut f);
+            let found = look(&mut detector, &f);
+            assert!(look(&mut detector, &f).is_empty());
+            found.iter().map(|v| (v.change, v.why.to_string())).collect::<Vec<_>>()
+        };
+        let clear = |why: &str| [(Change::Clear, why.to_owned())];
+        let saved = ends(&|f| f.checkpoints.last_at = Some(Ts(36_000_000)));
+        assert_eq!(saved, clear("a checkpoint was written"));
+        assert_eq!(ends(&|_| {}), clear("the run began anew, and what it had not saved is lost"));
     }
 }

@@ -34,7 +34,7 @@ const MANY: usize = 2;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct FirstFailure {
     /// The place that was reported as the first to fail, and its text.
-    reported: Option<(Target, String)>,
+    reported: Option<Box<(Target, String)>>,
 }
 
 impl ClockDetector for FirstFailure {
@@ -60,7 +60,7 @@ impl ClockDetector for FirstFailure {
         }
         let Some(first) = all.first().filter(|_| all.len() >= MANY) else { return };
         let answer = (first.place.clone(), first.text.clone());
-        if self.reported.as_ref() == Some(&answer) {
+        if self.reported.as_deref() == Some(&answer) {
             return;
         }
         let why = clause!(
@@ -78,7 +78,7 @@ impl ClockDetector for FirstFailure {
             first.place.clone(),
             Observation::FailedFirst { at: first.at, words: first.text.clone(), course: first.course },
         )];
-        self.reported = Some(answer);
+        self.reported = Some(Box::new(answer));
         out.push(v);
     }
 

@@ -31,13 +31,12 @@
 //! seconds that grows by a share g within L steps loses `L·t·g/2` seconds a cycle, and half of that
 //! where the run is restarted twice as often.
 
-mod lost_time;
 #[cfg(test)]
 mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use self::lost_time::Loss;
+use super::lost_time::{Loss, Worth};
 use crate::detector::draft::Draft;
 use crate::detector::shared::{PRINTED, Shared, Source, Speed, Standard};
 use crate::detector::{JudgedStep, StepDetector};
@@ -333,12 +332,17 @@ impl MfuDroop {
             None
         } else if reaches(c.ticket, c.page_sigmas)
             && left >= RECOVERING * self.worst()
-            && self.loss.is_page(c, now, priced)
+            && self.loss.is_page(&self.worth(c, now), now, priced)
         {
             Some(Severity::Page)
         } else {
-            self.loss.is_ticket(c).then_some(Severity::Ticket)
+            self.loss.is_ticket(c.ticket_lost).then_some(Severity::Ticket)
         }
+    }
+
+    fn worth(&self, c: &Config, now: Ts) -> Worth {
+        let after = c.page_after.min(self.loss.of_life(now));
+        Worth { after, lost: c.page_lost, dollars: c.page_when_lost }
     }
 
     /// The worst of the last blocks, against the reference.
@@ -372,7 +376,7 @@ impl MfuDroop {
     }
 
     /// Evaluates a line of many steps: a page need not wait for blocks of them.
-    fn line(&mut self, c: &Config, step: &mut JudgedStep<'_>, level: f64) {
+    fn line(&mut self, c: &Config, step: &mut JudgedStep<'_>, level: f64, priced: bool) {
         let now = step.sample.ts;
         let rise = level - self.reference();
         let noise = self.level.scale().max(self.sigma);
@@ -391,7 +395,8 @@ impl MfuDroop {
         }
         lines.n += 1;
         let lasts = lines.n >= SLOW_LINES && now - lines.since >= c.page_after;
-        if lasts && c.page_when_lost.is_none() && self.latch.severity() != Some(Severity::Page) {
+        let by_dollars = priced && c.page_when_lost.is_some();
+        if lasts && !by_dollars && self.latch.severity() != Some(Severity::Page) {
             self.peak = self.peak.max(rise);
             self.better = 0;
             self.publish(step, level, rise, Severity::Page);
@@ -469,7 +474,7 @@ impl MfuDroop {
         let waited = |c: &Cycles| step.sample.step.saturating_sub(c.cured) >= wait(c);
         let over = self.cycles.as_deref().is_none_or(waited);
         if self.better >= 2 && over && self.latch.clear() {
-            (self.loss.seconds, self.loss.dollars) = (0.0, 0.0);
+            self.loss.over();
             let why = clause!("the usual step is back at {now}", now = self.source.value(b.median));
             step.clear(self.finding(b.median, why));
             self.peak = 0.0;
@@ -510,6 +515,7 @@ impl StepDetector for MfuDroop {
     type Config = Config;
 
     fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, shared: &mut Shared) {
+        shared.speed.slow = None;
         if !c.enabled {
             return;
         }
@@ -518,11 +524,12 @@ impl StepDetector for MfuDroop {
             *self = Self { source, ..Self::default() };
         }
         if let Some(timing) = shared.speed.now.filter(|_| step.sample.interval >= SPARSE) {
-            self.line(c, step, timing.seconds.ln());
+            self.line(c, step, timing.seconds.ln(), shared.speed.dollars_per_hour > 0.0);
         }
         if let Some(block) = shared.speed.block {
             self.block(c, step, block, &shared.speed);
             shared.speed.settled = self.settled();
         }
+        shared.speed.slow = self.latch.severity();
     }
 }

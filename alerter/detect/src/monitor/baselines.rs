@@ -98,7 +98,7 @@ impl Monitor {
 fn configuration(run: &Run) -> Option<String> {
     let variants = run.state.config_groups.variants(true);
     let [only] = &variants[..] else { return None };
-    Some(format!("{}/{}", run.state.gpus(), only.setup.fingerprint))
+    Some(format!("{}/{}", run.state.ranks_known(), only.setup.fingerprint))
 }
 
 #[cfg(test)]

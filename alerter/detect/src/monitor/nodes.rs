@@ -120,7 +120,7 @@ impl Monitor {
         let f = &run.state;
         let silent = now - f.last_progress >= STILL && f.ended.is_none();
         let nodes = || f.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
-        let waits = silent && cause::all_wait(now, f.last_progress, f.gpus(), nodes());
+        let waits = silent && cause::all_wait(now, f.last_progress, f.ranks_known(), nodes());
         let computes = silent && cause::most_compute(now, f.last_progress, nodes());
         if waits == f.waiting_since.is_some() && !computes {
             return;

@@ -1,5 +1,6 @@
 //! One training run: its state, the alignment of its ranks by step, and its detectors.
 
+mod saves;
 #[cfg(test)]
 mod tests;
 
@@ -7,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_wire::names::{ckpt, exporter_event, hello, metric};
-use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, Value};
+use stepwatch_wire::names::{exporter_event, hello, metric};
+use stepwatch_wire::{Edge, Event, Kind as EventKind, Value};
 
 use super::scraped::origin_of;
 use crate::detector::RunAt;
@@ -18,11 +19,11 @@ use crate::expectation::{Expectations, Recording};
 use crate::run::align::{Align, Arrival, Samples, StepReport};
 use crate::run::signals::{Left, Place, Signals};
 use crate::run::{
-    Accounts, Death, Declared, MAX_RANKS, Reporters, RunState, SaveReport, Size, Steps, declared, phase_class,
+    Accounts, Death, MAX_RANKS, PLANNED_RESTART, Reporters, RunState, Size, Steps, declared, phase_class,
 };
 use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
 use stepwatch_model::Origin;
-use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::time::Ts;
 use stepwatch_model::{Course, Finding};
 use stepwatch_model::{Fact, clause};
 
@@ -78,6 +79,8 @@ enum ClassMark {
 
 impl Run {
     pub fn new(name: &str, now: Ts, config: &Arc<DetectorsConfig>) -> Self {
+        let mut detectors = Detectors::new(config);
+        detectors.named(name);
         Self {
             state: RunState::new(name, now),
             counters: Counters::default(),
@@ -85,7 +88,7 @@ impl Run {
             signals: Signals::default(),
             class: None,
             classes: VecDeque::new(),
-            detectors: Detectors::new(config),
+            detectors,
             reporters: Reporters::default(),
             noted: Noted::default(),
             recording: Recording::default(),
@@ -115,7 +118,7 @@ impl Run {
             EventKind::Step => return self.step(now, at, e, out),
             EventKind::Hello => {
                 self.state.hello(e);
-                self.greet(at, e);
+                self.greet(now, at, e);
             }
             EventKind::Hb => self.state.heartbeats = true,
             EventKind::Phase => self.phase(at, e),
@@ -137,19 +140,25 @@ impl Run {
                 );
                 self.state.ledger.died(at);
             }
-            EventKind::Event => self.state.reports.take(now, self.state.total_steps, e),
+            EventKind::Event => {
+                if e.name.as_deref() == Some(PLANNED_RESTART) {
+                    self.state.attempts.plan(now, e.extra.get("seconds").and_then(Value::as_f64));
+                }
+                self.state.reports.take(now, self.state.total_steps, e);
+            }
             EventKind::Xid | EventKind::Link | EventKind::Hw | EventKind::Health | EventKind::Gap => {}
         }
         self.look(now, out);
     }
 
-    /// Begins an attempt in the ledger, if the `hello` comes from a process and not from a
-    /// description of one.
-    fn greet(&mut self, at: Ts, e: &Event) {
+    /// Records the start of a process, if the `hello` comes from one and not from a description of
+    /// one.
+    fn greet(&mut self, now: Ts, at: Ts, e: &Event) {
         let word = |key| e.extra.get(key).and_then(Value::as_str);
         if matches!(word(hello::SOURCE), Some(hello::MODEL_CONFIG | hello::PRINTED)) {
             return;
         }
+        self.state.attempts.greeted(now, e.rank.unwrap_or(0));
         let size = self.size();
         self.state.ledger.greeted(at, word(hello::JOB), size);
     }
@@ -191,6 +200,7 @@ impl Run {
     /// Takes over changed settings.
     pub fn configure(&mut self, config: &Arc<DetectorsConfig>) {
         self.detectors.configure(config);
+        self.detectors.named(&self.state.name);
     }
 
     /// Runs the clock detectors, which detect that something does not happen.
@@ -377,52 +387,7 @@ impl Run {
         };
         self.class = self.class.max(Some(mark));
     }
-
-    fn checkpoint(&mut self, now: Ts, at: Ts, e: &Event) {
-        let report = SaveReport::from_event(e);
-        match e.extra.get(ckpt::STAGE).and_then(Value::as_str) {
-            Some(ckpt::LOAD) => {
-                let lasted = report.secs.map(Span::from_secs_f64);
-                return lasted
-                    .into_iter()
-                    .for_each(|secs| self.state.ledger.declared(Declared::Loading, at, secs));
-            }
-            // These block no step, and are not yet checkpoints from which a restart could begin.
-            Some(ckpt::WRITE | ckpt::UPLOAD) if e.ckpt != Some(CkptPhase::Fail) => return,
-            // The checkpoint was counted when its save ended.
-            Some(ckpt::DURABLE)
-                if e.step.is_some_and(|step| self.state.checkpoints.steps.contains(&step)) =>
-            {
-                return;
-            }
-            _ => {}
-        }
-        // A checkpoint after a step of this attempt is not older than the attempt, only received
-        // late.
-        let is_late = self.state.last_step_at.is_some_and(|step| at >= step);
-        let before_us = !is_late && at + BEFORE_US < self.state.attempt_at;
-        let c = &mut self.state.checkpoints;
-        if before_us && e.ckpt == Some(CkptPhase::End) {
-            return c.found(at, e.step);
-        }
-        self.class = self.class.max(Some(ClassMark::Checkpoint));
-        match e.ckpt {
-            Some(CkptPhase::Start) => c.start(now),
-            Some(CkptPhase::End) | None => {
-                let measured = c.in_progress.map(|since| now - since);
-                let lasted = report.secs.map(Span::from_secs_f64).or(measured);
-                c.success(now, e.step.or(self.state.last_step), report);
-                lasted.into_iter().for_each(|secs| self.state.ledger.declared(Declared::Saving, at, secs));
-            }
-            Some(CkptPhase::Fail) => {
-                c.failed(now, e.step, e.text.as_deref().unwrap_or("the trainer reported a failure"))
-            }
-        }
-    }
 }
-
-/// A checkpoint that is this much older than the attempt was found on disk.
-const BEFORE_US: Span = Span::secs(60);
 
 fn process_lives(e: &Event) -> bool {
     e.extra.get("process").and_then(Value::as_str) == Some("running")

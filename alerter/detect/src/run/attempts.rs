@@ -4,6 +4,8 @@
 //! The setup of an attempt is recorded while it makes steps. When the next attempt is noticed, its
 //! first events have already replaced the earlier setup.
 
+mod ends;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
@@ -12,9 +14,12 @@ use stepwatch_model::time::Ts;
 
 use super::failures::failures;
 use super::{Ended, RunState};
+pub use ends::{Ends, LastWords};
 
 /// The most earlier attempts kept for a run: the latest.
 const MAX_ATTEMPTS: usize = 16;
+/// The event by which a run announces that it is about to be restarted on purpose.
+pub(crate) const PLANNED_RESTART: &str = "maintenance";
 /// The most differences kept of one attempt; further ones are counted.
 const MAX_DIFFERENCES: usize = 24;
 /// The most nodes that are compared by name; of a larger run only the number is.
@@ -105,9 +110,25 @@ pub struct Attempts {
     before: Option<AttemptSetup>,
     /// An end after which a process has greeted: it counts if the next step is of a new attempt.
     pub(super) left: Option<Ended>,
+    /// The processes that ended since the last step.
+    pub ends: Ends,
+    /// When a process of the run greeted last, and when the run announced last that it is about to
+    /// be restarted on purpose.
+    pub greeted_at: Option<Ts>,
+    pub planned_at: Option<Ts>,
 }
 
 impl Attempts {
+    pub(crate) fn greeted(&mut self, now: Ts, rank: u32) {
+        self.greeted_at = Some(now);
+        self.ends.greeted(rank);
+    }
+
+    /// Records that the run announces a restart, or takes that back by giving it no time.
+    pub(crate) fn plan(&mut self, now: Ts, seconds: Option<f64>) {
+        self.planned_at = seconds.is_none_or(|seconds| seconds > 0.0).then_some(now);
+    }
+
     /// The differences between the current attempt and the one before.
     pub fn changes(&self) -> Differences {
         self.before.as_ref().map_or_else(Differences::default, |before| before.changes(&self.setup))
@@ -190,6 +211,7 @@ impl RunState {
     /// Records that the attempt made another step.
     pub(super) fn goes_on(&mut self, step: i64) {
         self.attempts.left = None;
+        self.attempts.ends.clear();
         self.attempts.first_step.get_or_insert(step);
         // Often at first, while nodes and settings arrive, and then ever less often.
         if self.attempt_steps.is_power_of_two() {
@@ -211,6 +233,7 @@ impl RunState {
             (None, None) => AttemptEnd::Unreported,
         };
         let (changes, a) = (self.attempts.changes(), &mut self.attempts);
+        a.ends.clear();
         if a.past.len() == MAX_ATTEMPTS {
             a.past.pop_front();
         }

@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Value};
 
+use super::stages::Stages;
 use stepwatch_model::time::{Span, Ts};
 
 /// Seconds of work between two runs of the clock detectors for a run that makes steps.
 const LOOK_EVERY_SECS: f64 = 10.0;
-const CHECKPOINTS_KEPT: usize = 8;
+pub(super) const CHECKPOINTS_KEPT: usize = 8;
 /// The most checkpoints in the list for people, and the most characters of a failure.
 const LISTED: usize = 32;
 const MAX_WHY: usize = 200;
@@ -27,7 +28,8 @@ pub struct Checkpoints {
     /// Steps of the last ones, oldest first.
     pub steps: VecDeque<i64>,
     pub in_progress: Option<Ts>,
-    /// Seconds of work since the last success or the start of the attempt.
+    /// Seconds of work since the last success or the start of the attempt; where checkpoints are
+    /// written meanwhile, since the save of the last one that counts.
     pub work: f64,
     pub(crate) looked_at: f64,
     /// Part of the work since the last success was not observed, so that it does not count as
@@ -40,6 +42,8 @@ pub struct Checkpoints {
     pub failure: Option<(Ts, String)>,
     /// The last checkpoints with their outcomes, for people; oldest first.
     pub list: VecDeque<Written>,
+    /// The stages of the last ones, once any is reported.
+    pub(super) stages: Option<Box<Stages>>,
 }
 
 /// A checkpoint as people see it.
@@ -105,6 +109,7 @@ impl Checkpoints {
         self.in_progress = None;
         self.reset_work();
         self.unsure = true;
+        self.stages.iter_mut().for_each(|stages| stages.restarted());
     }
 
     pub(crate) fn start(&mut self, now: Ts) {
@@ -129,15 +134,8 @@ impl Checkpoints {
         if self.last_at.is_some() && !self.unsure {
             keep(&mut self.intervals, self.work);
         }
-        let watched = self.in_progress.take().map(|start| (now - start).as_secs_f64());
-        let secs = report.secs.or(watched);
+        let secs = self.blocked(now, report);
         self.enlist(Written { at: now, step, secs, bytes: report.bytes, outcome: Outcome::Saved });
-        if let Some(secs) = secs {
-            if self.saves.len() == CHECKPOINTS_KEPT {
-                self.saves.pop_front();
-            }
-            self.saves.push_back(Save { at: now, secs: secs.max(0.0), bytes: report.bytes });
-        }
         self.last_at = Some(now);
         self.last_step = step;
         self.saved(step);
@@ -145,7 +143,18 @@ impl Checkpoints {
         self.reset_work();
     }
 
-    fn saved(&mut self, step: Option<i64>) {
+    /// A save blocks the run no longer. Returns the seconds that it did, if they are known.
+    pub(super) fn blocked(&mut self, now: Ts, report: SaveReport) -> Option<f64> {
+        let watched = self.in_progress.take().map(|start| (now - start).as_secs_f64());
+        let secs = report.secs.or(watched)?;
+        if self.saves.len() == CHECKPOINTS_KEPT {
+            self.saves.pop_front();
+        }
+        self.saves.push_back(Save { at: now, secs: secs.max(0.0), bytes: report.bytes });
+        Some(secs)
+    }
+
+    pub(super) fn saved(&mut self, step: Option<i64>) {
         let Some(step) = step else { return };
         // A checkpoint that is written again after a roll-back replaces the later ones.
         self.steps.retain(|had| *had < step);
@@ -166,7 +175,7 @@ impl Checkpoints {
         }
     }
 
-    fn enlist(&mut self, one: Written) {
+    pub(super) fn enlist(&mut self, one: Written) {
         if self.list.len() == LISTED {
             self.list.pop_front();
         }
@@ -178,10 +187,10 @@ impl Checkpoints {
         (self.intervals.len() >= 2).then(|| median(self.intervals.iter().copied()))
     }
 
-    /// Work that is unsaved just before a checkpoint ends, at the last one's duration.
+    /// Work that is unsaved just before a checkpoint counts, at the last one's duration.
     pub fn at_most(&self) -> f64 {
         let takes = self.saves.back().map_or(0.0, |s| s.secs);
-        self.usual_interval().map_or(0.0, |interval| interval + takes)
+        self.usual_interval().map_or(0.0, |interval| interval + takes + self.usual_lag())
     }
 
     pub fn usual_duration(&self) -> Option<f64> {
@@ -189,7 +198,7 @@ impl Checkpoints {
     }
 }
 
-fn keep(ring: &mut VecDeque<f64>, secs: f64) {
+pub(super) fn keep(ring: &mut VecDeque<f64>, secs: f64) {
     if ring.len() == CHECKPOINTS_KEPT {
         ring.pop_front();
     }

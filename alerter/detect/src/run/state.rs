@@ -266,8 +266,8 @@ impl RunState {
         }
     }
 
-    /// The number of GPUs, which are paid for also while the run has a fault.
-    pub fn gpus(&self) -> u32 {
+    /// The number of ranks as far as it is known: runs are compared by it, and never priced.
+    pub fn ranks_known(&self) -> u32 {
         self.world.unwrap_or(0).max(self.ranks.len() as u32).max(1)
     }
 
@@ -389,6 +389,8 @@ impl RunState {
             let text = format!("exited with code {code}{last_words}");
             let course = course(&text);
             self.died(rank, Death { at: now, when, text, course }, true);
+        } else if !silent {
+            self.attempts.ends.ended(now, rank, None);
         }
         if failed || self.worst_code == 0 {
             self.worst_code = code;
@@ -410,6 +412,7 @@ impl RunState {
     /// seen to be gone.
     pub(crate) fn died(&mut self, rank: u32, death: Death, reported: bool) {
         self.steps_since_death = 0;
+        self.attempts.ends.ended(death.at, rank, Some(&death));
         // A rank may die again after a restart.
         let news = self.deaths.get(&rank).is_none_or(|d| d.at < self.last_progress);
         if news && self.deaths.len() < MAX_DEATHS {

@@ -6,6 +6,15 @@ use stepwatch_model::{Needs, RunSummary};
 
 use super::RunState;
 
+impl RunState {
+    /// The number of GPUs, which are paid for also while the run has a fault. `None` until the run
+    /// declares its world size. The ranks that were heard are no bound of it: some may be of an
+    /// earlier attempt, and a report without a rank counts as one of rank 0.
+    pub fn gpus(&self) -> Option<u32> {
+        self.world.filter(|world| *world > 0).map(|_| self.ranks_known())
+    }
+}
+
 pub(crate) fn summary(f: &RunState) -> RunSummary {
     let nodes: BTreeSet<&str> = f.ranks.values().filter_map(|r| r.node.as_deref()).collect();
     RunSummary {
@@ -23,5 +32,27 @@ pub(crate) fn summary(f: &RunState) -> RunSummary {
         unsaved_at_most: f.checkpoints.at_most(),
         labels: f.labels.clone(),
         needs: Needs::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stepwatch_model::time::Ts;
+    use stepwatch_wire::Event;
+
+    #[test]
+    fn the_ranks_that_were_heard_are_no_number_of_gpus() {
+        let mut f = RunState::new("r", Ts(0));
+        let mut hear = |rank: u32, world: Option<u32>| {
+            let mut e = Event::step("r", 1);
+            (e.rank, e.world) = (Some(rank), world);
+            f.heard(Ts(0), "n:1", &e);
+            (f.gpus(), f.ranks_known(), summary(&f).gpus)
+        };
+        assert_eq!(hear(0, None), (None, 1, None));
+        assert_eq!(hear(1, None), (None, 2, None));
+        assert_eq!(hear(2, Some(0)), (None, 3, None));
+        assert_eq!(hear(0, Some(8)), (Some(8), 8, Some(8)));
     }
 }

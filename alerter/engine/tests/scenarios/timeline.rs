@@ -85,10 +85,11 @@ fn pauses(begin: &Event, end: &Event) -> World {
     w.forward(Span::secs(400));
     w.event(end.clone());
     w.train(41, 30, 1);
-    assert!(w.sent.is_empty(), "{:?}", w.history);
+    let hung = |w: &World| w.records.iter().any(|r| r.kind == Kind::Hang);
+    // A save may be a hang or not, and may cost too much in either case.
+    assert!(!hung(&w) && w.sent.iter().all(|(_, n)| n.message.kind == Kind::CkptCost), "{:?}", w.history);
     w.event(begin.clone());
     w.forward(Span::secs(1190));
-    let hung = |w: &World| w.records.iter().any(|r| r.kind == Kind::Hang);
     assert!(!hung(&w), "three times the longest is allowed: {:?}", w.history);
     w.forward(Span::secs(20));
     assert!(hung(&w), "{:?}", w.history);

@@ -132,7 +132,7 @@ mod tests {
             ..ResponderConfig::default()
         };
         let (mut responder, mut out) = (Responder::new(config), Vec::new());
-        let run = RunSummary { name: "r".into(), gpus: 8, ..RunSummary::default() };
+        let run = RunSummary { name: "r".into(), gpus: Some(8), ..RunSummary::default() };
         let context = Context::new(Scope::Run("r".into()), run, BTreeSet::new(), NOW);
         let finding = Finding {
             change: Change::Raise,

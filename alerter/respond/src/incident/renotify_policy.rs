@@ -19,6 +19,7 @@ pub(super) const MAX_ALERTS: usize = 1024;
 fn is_expected(kind: Kind, known: Kind) -> bool {
     let one_cause = known.class() != Class::OfCause || known.cause() == kind.cause();
     known.class() == kind.class() && one_cause
+        || known.class() == Class::Loop && known.cause() == kind.cause()
         || known.class() == Class::Lost && kind.class() == Class::Excursion
 }
 
@@ -37,15 +38,17 @@ impl Incident {
 
 impl Incident {
     /// Whether a kind that was less than a page is one now, beside a page of another kind. The
-    /// person who acknowledged that page knows this kind as one that can wait.
+    /// person who acknowledged that page knows this kind as one that can wait, unless that page
+    /// covers it.
     pub(super) fn pages_at_last(&self, subject: &Subject, v: &Finding) -> bool {
         let of = |same: bool| {
             let here = self.raised.iter().filter(|((s, _), _)| s == subject);
-            here.filter(move |((_, kind), _)| (*kind == v.kind) == same).map(|(_, severity)| *severity)
+            here.filter(move |((_, kind), _)| (*kind == v.kind) == same).map(|((_, kind), had)| (*kind, *had))
         };
+        let covers = |kind: Kind| kind.class() == Class::Loop;
         v.severity == Severity::Page
-            && of(true).any(|had| had < Severity::Page)
-            && of(false).any(|other| other == Severity::Page)
+            && of(true).any(|(_, had)| had < Severity::Page)
+            && of(false).any(|(other, had)| had == Severity::Page && !covers(other))
     }
 
     /// Whether the incident waits for its end, and the finding is about the device of its first
@@ -137,6 +140,7 @@ mod tests {
         assert!(!news(Kind::LossSpike, &[Kind::Divergence]), "what is lost jumps about");
         assert!(!news(Kind::FirstFailure, &[Kind::Hang]) && !news(Kind::Straggler, &[Kind::ThroughputDrop]));
         assert!(!news(Kind::GpuFault, &[Kind::Hang]), "why it stands is reported with it, not again");
+        assert!(!news(Kind::RankDead, &[Kind::RestartLoop]), "each restart brings it back");
     }
 
     #[test]
@@ -144,6 +148,7 @@ mod tests {
         assert!(news(Kind::Divergence, &[Kind::LossSpike]) && news(Kind::Nonfinite, &[Kind::GradSpike]));
         assert!(news(Kind::LossShift, &[Kind::LossSpike]) && news(Kind::EvalGap, &[Kind::Plateau]));
         assert!(news(Kind::ThroughputDrop, &[Kind::Stall]) && news(Kind::GcTail, &[Kind::ThroughputDrop]));
+        assert!(news(Kind::RestartLoop, &[Kind::RankDead]), "a person who knew counted on the restart");
     }
 
     /// A manager with one run and one receiver, and the notifications that it sent.
@@ -221,6 +226,22 @@ mod tests {
             w.news().iter().all(|(action, _)| *action == Action::Update),
             "a lost run is known to be lost"
         );
+    }
+
+    #[test]
+    fn whoever_knows_that_restarts_do_not_help_is_not_called_for_each() {
+        let mut w = World::new();
+        w.said(0, Raise, Kind::RankDead, Page);
+        w.ack();
+        w.news();
+        w.said(600, Raise, Kind::RestartLoop, Page);
+        assert_eq!(w.news(), [(Action::Trigger, Page)], "a restart was expected to help");
+        w.ack();
+        w.said(9, Clear, Kind::RankDead, Page);
+        w.news();
+        w.said(9, Raise, Kind::RankDead, Ticket);
+        w.said(30, Raise, Kind::RankDead, Page);
+        assert!(w.news().iter().all(|(action, _)| *action == Action::Update));
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl World {
         kind: Kind,
         severity: Severity,
     ) {
-        let run = RunSummary { name: run.into(), gpus: 8, ..RunSummary::default() };
+        let run = RunSummary { name: run.into(), gpus: Some(8), ..RunSummary::default() };
         let context = Context::new(scope, run, BTreeSet::new(), self.now);
         self.said_by(&context, change, kind, severity);
     }

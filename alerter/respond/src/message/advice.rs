@@ -4,6 +4,8 @@ use core::fmt::Write as _;
 
 use stepwatch_model::{Forecast, Plan, PlanCost, Remedy, Span, number};
 
+use super::gpus;
+
 /// The sentence: what to do, and what it costs.
 pub(crate) fn advice(plan: &Plan) -> String {
     let Plan { remedies, cost } = plan;
@@ -50,10 +52,14 @@ fn dollars(amount: f64) -> String {
     if amount < 10.0 { format!("${amount:.2}") } else { format!("${amount:.0}") }
 }
 
+/// `512 GPUs`, or `the run` if nobody knows how many it has.
+fn whole(cost: &PlanCost) -> String {
+    cost.gpus.map_or_else(|| "the run".to_owned(), gpus)
+}
+
 /// `2h 5m of 512 GPUs ($2666)`
 fn run_time(cost: &PlanCost, secs: f64) -> String {
-    let plural = if cost.gpus == 1 { "" } else { "s" };
-    let mut s = format!("{} of {} GPU{plural}", Span::from_secs_f64(secs), cost.gpus);
+    let mut s = format!("{} of {}", Span::from_secs_f64(secs), whole(cost));
     if let Some(amount) = cost.dollars(secs) {
         let _ = write!(s, " ({})", dollars(amount));
     }
@@ -62,7 +68,7 @@ fn run_time(cost: &PlanCost, secs: f64) -> String {
 
 /// `9.1 % of 512 GPUs, $116 an hour`
 fn share(cost: &PlanCost, lost: f64) -> String {
-    let mut s = format!("{} % of {} GPUs", percent(lost), cost.gpus);
+    let mut s = format!("{} % of {}", percent(lost), whole(cost));
     if let Some(hourly) = cost.dollars(3600.0) {
         let _ = write!(s, ", {} an hour", dollars(lost * hourly));
     }
@@ -114,10 +120,19 @@ mod tests {
 
     #[test]
     fn time_of_the_run_is_said_in_money() {
-        let cost = PlanCost { gpus: 512, dollars_per_gpu_hour: Some(2.5), ..PlanCost::default() };
+        let cost = PlanCost { gpus: Some(512), dollars_per_gpu_hour: Some(2.5), ..PlanCost::default() };
         assert_eq!(run_time(&cost, 2120.0), "35m 20s of 512 GPUs ($754)");
         assert_eq!(share(&cost, 0.1), "10 % of 512 GPUs, $128 an hour");
-        let free = PlanCost { gpus: 1, ..PlanCost::default() };
+        let free = PlanCost { gpus: Some(1), ..PlanCost::default() };
         assert_eq!(run_time(&free, 60.0), "1m of 1 GPU");
+    }
+
+    #[test]
+    fn a_run_of_unknown_size_has_no_price() {
+        let cost = PlanCost { dollars_per_gpu_hour: Some(2.5), stands: true, ..PlanCost::default() };
+        assert_eq!(run_time(&cost, 2120.0), "35m 20s of the run");
+        assert_eq!(share(&cost, 0.1), "10 % of the run");
+        let plan = Plan { remedies: vec![Remedy::TakeStacks], cost };
+        assert!(!advice(&plan).contains('$'), "{}", advice(&plan));
     }
 }

@@ -57,7 +57,8 @@ pub struct Evidence {
 #[serde(default)]
 pub struct RunDetails {
     pub name: String,
-    pub gpus: u32,
+    /// Absent if the run declared no world size. Earlier messages have 0 where there was no run.
+    pub gpus: Option<u32>,
     pub nodes: u32,
     pub attempt: u32,
     pub last_step: Option<i64>,
@@ -80,7 +81,7 @@ pub struct Checkpoint {
     pub unsaved_seconds: f64,
 }
 
-/// In dollars.
+/// In dollars. Absent if the number of GPUs is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cost {
@@ -126,6 +127,11 @@ impl Evidence {
 }
 
 impl RunDetails {
+    /// The number of GPUs, if it was known.
+    pub fn known_gpus(&self) -> Option<u32> {
+        self.gpus.filter(|gpus| *gpus > 0)
+    }
+
     fn of(run: &RunSummary) -> Self {
         Self {
             name: run.name.clone(),
@@ -155,7 +161,7 @@ impl Checkpoint {
 impl Cost {
     fn of(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &ResponderConfig) -> Option<Self> {
         let per_gpu_hour = config.cost_per_gpu_hour.filter(|_| r.costs_a_run())?;
-        let per_hour = per_gpu_hour * f64::from(run.gpus);
+        let per_hour = per_gpu_hour * f64::from(run.gpus?);
         let hours = (now - r.opened_at).as_secs_f64() / 3600.0;
         Some(Self { per_gpu_hour, per_hour, so_far: per_hour * hours })
     }

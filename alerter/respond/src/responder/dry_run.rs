@@ -21,8 +21,12 @@ pub struct DryRun<'a> {
 impl Responder {
     /// Opens the incident as the finding of a detector would.
     pub fn dry_run(&mut self, now: Ts, what: &DryRun<'_>, out: &mut Vec<Effect>) {
-        let run =
-            RunSummary { name: what.run.to_owned(), gpus: what.gpus, nodes: 1, ..RunSummary::default() };
+        let run = RunSummary {
+            name: what.run.to_owned(),
+            gpus: Some(what.gpus),
+            nodes: 1,
+            ..RunSummary::default()
+        };
         let scope = match what.node {
             Some(node) => Scope::Node(node.to_owned()),
             None => Scope::Run(what.run.to_owned()),

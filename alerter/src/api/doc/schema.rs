@@ -208,7 +208,7 @@ pub struct Plan {
 #[expect(dead_code, reason = "it is only described: the engine's own type is what is written")]
 pub struct PlanCost {
     /// Those of the run.
-    gpus: u32,
+    gpus: Option<u32>,
     dollars_per_gpu_hour: Option<f64>,
     /// The share of its speed that the run has lost, between 0 and 1.
     speed_lost: Option<f64>,

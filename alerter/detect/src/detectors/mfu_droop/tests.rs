@@ -51,7 +51,7 @@ fn where_money_is_known_it_decides() {
         config.mfu_droop.page_when_lost = Some(limit);
         let mut detectors = Detectors::new(&Arc::new(config));
         let mut out = Vec::new();
-        detectors.price(1000);
+        detectors.price(Some(1000));
         run.iter().for_each(|s| detectors.step(s, &mut out));
         (pages(&out), out)
     };
@@ -65,6 +65,24 @@ fn where_money_is_known_it_decides() {
         page.why
     );
     assert!(pages_at(5000.0).0.is_empty());
+}
+
+/// A limit in dollars is no limit for a run of unknown size.
+#[test]
+fn where_the_size_is_unknown_time_decides() {
+    let run = slowed(3000, |step| if step > 1000 { 1.4 } else { 1.0 });
+    let mut config = DetectorsConfig { cost_per_gpu_hour: Some(2.0), ..DetectorsConfig::default() };
+    config.mfu_droop.page_when_lost = Some(1e6);
+    let pages_of = |gpus: Option<u32>| {
+        let mut detectors = Detectors::new(&Arc::new(config.clone()));
+        let mut out = Vec::new();
+        detectors.price(gpus);
+        run.iter().for_each(|s| detectors.step(s, &mut out));
+        assert!(gpus.is_some() || out.iter().all(|v| !v.why.to_string().contains('$')), "{out:?}");
+        pages(&out)
+    };
+    assert!(pages_of(Some(1000)).is_empty());
+    assert!(matches!(pages_of(None)[..], [(Kind::ThroughputDrop, 1100..1200)]), "{:?}", pages_of(None));
 }
 
 /// Means of 10 steps, one line every 20 s.

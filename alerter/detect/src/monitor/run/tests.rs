@@ -1,6 +1,7 @@
 //! The same run reported by one source, or by several that each report a part at their own pace.
 
 mod accounts;
+mod stages;
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::detectors::testing::healthy;
 use stepwatch_model::{Change, Kind, Severity};
+use stepwatch_wire::CkptPhase;
 
 const START: i64 = 1_795_227_416_000;
 

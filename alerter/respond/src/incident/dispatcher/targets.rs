@@ -165,8 +165,10 @@ impl Dispatcher {
             ask(self.oncall.within(interval, view.now).map(|within| !within), format!("outside {interval}"));
         }
         if let Some(dollars) = condition.burn_over {
-            // The cost is only known if a price is configured.
-            let burns = view.config.cost_per_gpu_hour.map(|cost| cost * f64::from(i.summary.gpus));
+            // The cost is only known if a price is configured, and the run declared its size. What
+            // hits no run costs nothing.
+            let gpus = i.summary.gpus.or((!i.record.hits_a_run()).then_some(0));
+            let burns = view.config.cost_per_gpu_hour.zip(gpus).map(|(cost, n)| cost * f64::from(n));
             ask(burns.map(|burns| burns > dollars), format!("burns more than ${dollars}/h"));
         }
         (all, asked)

@@ -438,7 +438,7 @@ fn runs_of_two_users_are_never_one_group() {
     let mut w = World::new(ResponderConfig { group_by: vec!["owner".into()], ..two_levels() });
     let mut breaks = |run: &str, uid: u32| {
         let labels = [("owner".to_owned(), "ann".to_owned())].into();
-        let summary = RunSummary { name: run.into(), gpus: 8, labels, ..RunSummary::default() };
+        let summary = RunSummary { name: run.into(), gpus: Some(8), labels, ..RunSummary::default() };
         let context = Context {
             origin: Some(stepwatch_model::Origin::of_exporter("n1".into(), Some(uid))),
             ..Context::new(Scope::Run(run.into()), summary, BTreeSet::new(), w.now)

@@ -179,6 +179,12 @@ fn a_level_whose_condition_does_not_hold_is_passed_over() {
     let mut w = World::new(conditions(&levels));
     w.raise("r", Kind::Hang, Page);
     w.expect(&[("chat", Trigger, Reason::First), ("phone", Trigger, Reason::First)]);
+    // Nor is there a cost without a number of GPUs.
+    let mut w = World::new(ResponderConfig { cost_per_gpu_hour: Some(2.5), ..conditions(&levels) });
+    let run = RunSummary { name: "r".into(), ..RunSummary::default() };
+    let context = Context::new(Scope::Run("r".into()), run, BTreeSet::new(), w.now);
+    w.said_by(&context, Raise, Kind::Hang, Page);
+    w.expect(&[("chat", Trigger, Reason::First), ("phone", Trigger, Reason::First)]);
 }
 
 #[test]

@@ -162,7 +162,7 @@ fn receivers_that_a_route_gives_to_a_team_are_that_teams() {
     let mut w = World::new(config);
     let run = RunSummary {
         name: "a-1".into(),
-        gpus: 8,
+        gpus: Some(8),
         labels: [("team".to_owned(), "a".to_owned())].into(),
         ..RunSummary::default()
     };

@@ -171,7 +171,7 @@ fn a_noisy_node_that_is_silenced_does_not_suppress_its_gpus() {
 fn a_ticket_that_is_part_of_a_page_explains_no_page() {
     let mut w = World::new(two_levels());
     w.said_of(Scope::Node("n5".into()), "r", Raise, Kind::NodeFault, Ticket);
-    let run = RunSummary { name: "r".into(), gpus: 8, ..RunSummary::default() };
+    let run = RunSummary { name: "r".into(), gpus: Some(8), ..RunSummary::default() };
     let context = Context::new(Scope::Run("r".into()), run, ["n5".to_owned()].into(), w.now);
     w.said_by(&context, Raise, Kind::Hang, Page);
     assert_eq!(w.records.len(), 1, "{:#?}", w.history);

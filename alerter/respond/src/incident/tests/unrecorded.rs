@@ -26,7 +26,7 @@ fn twice(decide: impl Fn(&mut World)) -> (Vec<String>, Vec<String>) {
 #[test]
 fn a_finding_of_a_step_has_the_same_keys() {
     let found = |w: &mut World| {
-        let run = RunSummary { name: "r".into(), gpus: 8, ..RunSummary::default() };
+        let run = RunSummary { name: "r".into(), gpus: Some(8), ..RunSummary::default() };
         let context = Context::new(Scope::Run("r".into()), run, BTreeSet::new(), w.now);
         let mut out = Vec::new();
         w.engine.judge(w.now, &context, &raised(Ts(START.0 - 1_000), Kind::Nonfinite, Page), &mut out);

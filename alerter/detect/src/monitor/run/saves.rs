@@ -1,0 +1,65 @@
+//! The checkpoints that a run reports: blocking saves, the stages after them, and loads.
+
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_wire::{CkptPhase, Event};
+
+use super::{ClassMark, Run};
+use crate::run::{AttemptBounds, Declared, SaveReport, Stage, StageReport};
+
+/// A checkpoint that is this much older than the attempt was found on disk.
+const BEFORE_US: Span = Span::secs(60);
+
+impl Run {
+    pub(super) fn checkpoint(&mut self, now: Ts, at: Ts, e: &Event) {
+        let SaveReport { secs, bytes } = SaveReport::from_event(e);
+        let (stage, phase) = (Stage::from_event(e), e.ckpt.unwrap_or(CkptPhase::End));
+        let r = StageReport { stage, phase, step: e.step, rank: e.rank.unwrap_or(0), now, at, secs, bytes };
+        match stage {
+            Stage::Load => {
+                if let Some(lasted) = self.state.checkpoints.loaded(&r) {
+                    self.state.ledger.declared(Declared::Loading, at, lasted);
+                }
+            }
+            Stage::Save => self.save(&r, e),
+            // These block no step, so they explain no slow one.
+            Stage::Write | Stage::Upload | Stage::Durable => {
+                let first_step = self.state.attempts.first_step;
+                let attempt = AttemptBounds { is_after: self.is_before_us(at), first_step };
+                self.state.checkpoints.later_stage(&r, attempt, why(e));
+            }
+        }
+    }
+
+    fn is_before_us(&self, at: Ts) -> bool {
+        // A checkpoint after a step of this attempt is not older than the attempt, only received
+        // late.
+        let is_late = self.state.last_step_at.is_some_and(|step| at >= step);
+        !is_late && at + BEFORE_US < self.state.attempt_at
+    }
+
+    fn save(&mut self, r: &StageReport, e: &Event) {
+        let is_old = self.is_before_us(r.at);
+        let step = r.step.or(self.state.last_step);
+        let c = &mut self.state.checkpoints;
+        if is_old && e.ckpt == Some(CkptPhase::End) {
+            return c.found_saved(r);
+        }
+        self.class = self.class.max(Some(ClassMark::Checkpoint));
+        match r.phase {
+            CkptPhase::Start => c.save_began(&StageReport { step, ..*r }),
+            CkptPhase::End => {
+                let measured = c.in_progress.map(|since| r.now - since);
+                let lasted = r.secs.map(Span::from_secs_f64).or(measured);
+                c.save_ended(&StageReport { step, ..*r });
+                if let Some(lasted) = lasted {
+                    self.state.ledger.declared(Declared::Saving, r.at, lasted);
+                }
+            }
+            CkptPhase::Fail => c.save_failed(r, is_old, why(e)),
+        }
+    }
+}
+
+fn why(e: &Event) -> &str {
+    e.text.as_deref().unwrap_or("the trainer reported a failure")
+}

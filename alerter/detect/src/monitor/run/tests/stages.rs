@@ -1,0 +1,203 @@
+//! The stages of checkpoints: which checkpoints count, and what the stages say of the steps.
+
+use super::*;
+use crate::run::{TimeState, summary};
+
+/// A trainer whose events arrive as they happen.
+struct Trainer {
+    run: Run,
+    now: i64,
+    out: Vec<Finding>,
+}
+
+impl Trainer {
+    fn new() -> Self {
+        Self { run: Run::new("r", Ts(START), &Arc::default()), now: START, out: Vec::new() }
+    }
+
+    fn pass(&mut self, secs: i64) -> &mut Self {
+        self.now += 1000 * secs;
+        self
+    }
+
+    fn say(&mut self, event: &str) -> &mut Self {
+        let mut e = Event::parse(event.as_bytes()).unwrap();
+        e.ts = Some(self.now as f64 / 1000.0);
+        e.rank = e.rank.or(Some(0));
+        self.run.event(Ts(self.now), "n:1", &e, &mut self.out);
+        self
+    }
+
+    /// A step every ten seconds.
+    fn steps(&mut self, steps: core::ops::RangeInclusive<i64>) -> &mut Self {
+        for step in steps {
+            self.pass(10).say(&format!(r#"{{"k":"step","run":"r","step":{step},"m":{{"loss":2.0}}}}"#));
+        }
+        self
+    }
+
+    fn ckpt(&mut self, stage: &str, phase: &str, step: i64) -> &mut Self {
+        self.ckpt_of(0, stage, phase, step)
+    }
+
+    fn ckpt_of(&mut self, rank: u32, stage: &str, phase: &str, step: i64) -> &mut Self {
+        let what = format!(r#""k":"ckpt","phase":"{phase}","stage":"{stage}""#);
+        self.say(&format!(r#"{{{what},"run":"r","rank":{rank},"step":{step}}}"#))
+    }
+
+    /// The checkpoints to which the run can go back.
+    fn saved(&self) -> Vec<i64> {
+        summary(&self.run.state).saved
+    }
+
+    fn waiting(&self) -> usize {
+        self.run.state.checkpoints.stages().map_or(0, |stages| stages.waiting().count())
+    }
+
+    /// What the detector of uploads said.
+    fn uploads(&self) -> Vec<(Change, String)> {
+        let of_uploads = self.out.iter().filter(|v| v.kind == Kind::CkptUpload);
+        of_uploads.map(|v| (v.change, v.why.to_string())).collect()
+    }
+}
+
+#[test]
+fn a_staged_checkpoint_is_none_to_go_back_to_until_it_is_durable() {
+    let mut t = Trainer::new();
+    t.steps(1..=40).ckpt("save", "start", 40).pass(5).ckpt("save", "end", 40);
+    assert_eq!(t.saved(), [40], "so far the run shows saves only");
+    t.ckpt("write", "start", 40);
+    let c = &t.run.state.checkpoints;
+    assert_eq!((t.saved(), c.last_step, c.list.len()), (vec![], None, 0));
+    t.steps(41..=50).ckpt("write", "end", 40);
+    let c = &t.run.state.checkpoints;
+    assert_eq!((t.saved(), c.last_step, c.list.len()), (vec![40], Some(40), 1));
+    assert!((c.work - 105.0).abs() < 1e-6, "the work since the save: {}", c.work);
+    t.steps(51..=60).ckpt("save", "end", 60).ckpt("write", "start", 60).ckpt("write", "fail", 60);
+    assert!(t.run.state.checkpoints.failure.is_some());
+    t.ckpt("write", "end", 60).steps(61..=80);
+    assert_eq!((t.saved(), t.waiting()), (vec![40], 0), "a failed one never counts");
+    t.ckpt("save", "end", 80).ckpt("write", "start", 80);
+    assert_eq!((t.saved(), t.waiting()), (vec![40], 1));
+    t.pass(3).ckpt("write", "end", 80);
+    let c = &t.run.state.checkpoints;
+    assert_eq!((t.saved(), t.waiting(), &c.failure), (vec![40, 80], 0, &None));
+    assert!((c.intervals[0] - 405.0).abs() < 1e-6 && c.work.abs() < 1e-6, "{:?} {}", c.intervals, c.work);
+}
+
+#[test]
+fn the_last_stage_that_the_run_reaches_counts() {
+    let mut t = Trainer::new();
+    t.steps(1..=20).ckpt("save", "end", 20).ckpt("durable", "end", 20);
+    t.steps(21..=40).ckpt("save", "end", 40).ckpt("write", "end", 40).ckpt("upload", "end", 40);
+    assert_eq!(t.saved(), [20]);
+    t.steps(41..=60).ckpt("save", "end", 60).ckpt("durable", "end", 60);
+    assert_eq!((t.saved(), t.waiting()), (vec![20, 60], 0));
+    let work = t.run.state.checkpoints.work;
+    t.ckpt("durable", "end", 40);
+    let c = &t.run.state.checkpoints;
+    assert_eq!((t.saved(), c.last_step, c.work), (vec![20, 40, 60], Some(60), work), "an earlier one, late");
+}
+
+#[test]
+fn a_checkpoint_is_durable_once_every_rank_has_written() {
+    let mut t = Trainer::new();
+    t.steps(1..=20).ckpt("save", "end", 20);
+    for rank in 0..3 {
+        t.ckpt_of(rank, "write", "start", 20);
+    }
+    t.ckpt_of(2, "write", "end", 20).ckpt_of(0, "write", "end", 20);
+    assert_eq!((t.saved(), t.waiting()), (vec![], 1));
+    t.ckpt_of(1, "write", "end", 20);
+    assert_eq!((t.saved(), t.waiting()), (vec![20], 0));
+}
+
+#[test]
+fn a_run_with_saves_only_has_a_checkpoint_when_a_save_ends() {
+    let mut t = Trainer::new();
+    for n in 1..=10 {
+        t.steps(20 * n - 19..=20 * n).ckpt("save", "start", 20 * n).pass(4).ckpt("save", "end", 20 * n);
+        let c = &t.run.state.checkpoints;
+        assert_eq!((c.last_step, c.work, c.saves.len()), (Some(20 * n), 0.0, n.min(8) as usize));
+    }
+    t.steps(201..=400);
+    assert_eq!((t.saved().len(), t.waiting(), t.uploads()), (8, 0, vec![]));
+    assert_eq!(t.run.state.checkpoints.usual_interval(), Some(204.0));
+}
+
+#[test]
+fn only_a_blocking_save_explains_a_slow_step() {
+    let mut t = Trainer::new();
+    t.steps(1..=20).ckpt("save", "start", 20).ckpt("save", "end", 20).steps(21..=30);
+    assert_eq!(t.run.classes.back(), Some(&(21, StepClass::Checkpoint)));
+    for stage in ["write", "upload", "durable"] {
+        t.ckpt(stage, "start", 20).steps(31..=31).ckpt(stage, "end", 20);
+        t.ckpt(stage, "fail", 10);
+    }
+    t.steps(32..=35);
+    assert_eq!(t.run.classes.back(), Some(&(21, StepClass::Checkpoint)));
+    assert_eq!(t.run.state.checkpoints.in_progress, None);
+}
+
+#[test]
+fn what_a_restart_left_behind_waits_no_longer() {
+    let mut t = Trainer::new();
+    t.steps(1..=40).ckpt("save", "end", 40).ckpt("write", "start", 40).ckpt("write", "end", 40);
+    t.steps(41..=50).ckpt("save", "end", 50);
+    assert_eq!((t.saved(), t.waiting()), (vec![40], 1));
+    t.steps(21..=30);
+    assert_eq!((t.run.state.attempt, t.saved(), t.waiting()), (1, vec![40], 0));
+    t.ckpt("write", "end", 10);
+    assert_eq!((t.saved(), t.run.state.checkpoints.last_step), (vec![10, 40], Some(40)));
+    t.ckpt("save", "end", 30);
+    assert_eq!((t.saved(), t.waiting()), (vec![10, 40], 1));
+    t.ckpt("write", "end", 30);
+    assert_eq!((t.saved(), t.waiting()), (vec![10, 30], 0));
+}
+
+#[test]
+fn a_checkpoint_that_does_not_become_durable_is_a_ticket_until_it_does() {
+    let mut t = Trainer::new();
+    for n in [60, 120, 180] {
+        t.steps(n - 59..=n).ckpt("save", "end", n).pass(5).ckpt("durable", "end", n);
+    }
+    t.steps(181..=240).ckpt("save", "end", 240).steps(241..=300);
+    assert!(t.uploads().is_empty(), "ten minutes and five seconds are usual");
+    t.steps(301..=305);
+    let said = t.uploads();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].1.starts_with("the checkpoint of step 240 is not durable"), "{said:?}");
+    assert!(said[0].1.contains("; step 180 is the last durable one, and a crash now goes back"), "{said:?}");
+    t.ckpt("save", "end", 305).ckpt("durable", "end", 240).ckpt("durable", "end", 305);
+    let said = t.uploads();
+    assert_eq!((said.len(), said[1].0), (2, Change::Clear), "{said:?}");
+    assert_eq!(t.saved(), [60, 120, 180, 240, 305]);
+}
+
+#[test]
+fn the_start_and_the_end_of_a_load_say_how_long_it_took() {
+    const HELLO: &str = r#"{"k":"hello","run":"r","world":8,"job":"77"}"#;
+    let accounted = |load: &dyn Fn(&mut Trainer)| {
+        let mut t = Trainer::new();
+        t.say(HELLO).pass(20);
+        load(&mut t);
+        t.pass(30).steps(1..=40);
+        [TimeState::Loading, TimeState::Starting].map(|state| t.run.state.ledger.totals().seconds(state))
+    };
+    let told = accounted(&|t| {
+        t.pass(60).say(r#"{"k":"ckpt","phase":"end","stage":"load","seconds":60,"run":"r","step":0}"#);
+    });
+    let paired = accounted(&|t| {
+        t.ckpt("load", "start", 0).pass(60).ckpt("load", "end", 0);
+    });
+    let by_ranks = accounted(&|t| {
+        t.ckpt("load", "start", 0).ckpt_of(1, "load", "start", 0);
+        t.pass(40).ckpt("load", "end", 0).pass(20).ckpt_of(1, "load", "end", 0);
+    });
+    let lasts = |seconds: f64| [seconds, 20.0 + 30.0 + 10.0 + 60.0 - seconds];
+    assert_eq!((told, paired, by_ranks), (lasts(60.0), lasts(60.0), lasts(60.0)));
+    let unpaired = accounted(&|t| {
+        t.pass(60).ckpt("load", "end", 0);
+    });
+    assert_eq!(unpaired, lasts(0.0));
+}

@@ -1,0 +1,232 @@
+//! Decides which checkpoints count as saved.
+//!
+//! Where only saves are shown, a checkpoint counts when its save ends. A run that ever shows a
+//! later stage writes its checkpoints while it makes steps. From then on, a checkpoint counts once
+//! the last stage that the run is known to reach has ended: its `durable` or, if the run never
+//! shows that, its `upload` or `write`. A checkpoint with a stage that failed never counts. The
+//! work since a checkpoint is the work since its save, whenever it became durable.
+
+use stepwatch_model::time::Span;
+use stepwatch_wire::CkptPhase;
+
+use super::checkpoints::{CHECKPOINTS_KEPT, Checkpoints, Outcome, SaveReport, Written, keep, median};
+use super::stages::{StageReport, Stages};
+
+/// The number of times between saves from which the usual one is known.
+const GAPS_KNOWN: usize = 2;
+
+/// How the attempt relates to a report.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AttemptBounds {
+    /// The attempt began after the report.
+    pub(crate) is_after: bool,
+    pub(crate) first_step: Option<i64>,
+}
+
+impl Checkpoints {
+    /// The stages of the last checkpoints, if any was reported.
+    pub(crate) fn stages(&self) -> Option<&Stages> {
+        self.stages.as_deref()
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        self.stages().is_some_and(Stages::is_asynchronous)
+    }
+
+    /// The usual seconds between the ends of two saves, once they are known.
+    pub(crate) fn usual_gap(&self) -> Option<f64> {
+        let gaps = &self.stages()?.gaps;
+        (gaps.len() >= GAPS_KNOWN).then(|| median(gaps.iter().copied()))
+    }
+
+    /// The usual seconds from the end of a save until the checkpoint counts; 0 if it does at once.
+    pub(crate) fn usual_lag(&self) -> f64 {
+        self.stages().map_or(0.0, |stages| median(stages.lags.iter().copied()))
+    }
+
+    /// A save began.
+    pub(crate) fn save_began(&mut self, r: &StageReport) {
+        self.start(r.now);
+        let Some(step) = r.step else { return };
+        let stages = self.stages.get_or_insert_default();
+        if stages.find(step).is_some_and(|one| one.has_failed_to_save()) {
+            stages.renew(step);
+        }
+        stages.of_step(step).take(r);
+    }
+
+    /// A save of this attempt ended.
+    pub(crate) fn save_ended(&mut self, r: &StageReport) {
+        let report = SaveReport { secs: r.secs, bytes: r.bytes };
+        let (asynchronous, work) = (self.is_asynchronous(), self.work);
+        if !asynchronous {
+            self.success(r.now, r.step, report);
+        }
+        let is_last = r.step.is_some() && self.last_step == r.step;
+        let stages = self.stages.get_or_insert_default();
+        // Whoever looks at the disk repeats what counts already.
+        let is_repeated = |step| asynchronous && is_last && stages.find(step).is_none();
+        let Some(step) = r.step.filter(|step| !is_repeated(*step)) else {
+            self.in_progress = None;
+            return;
+        };
+        let one = stages.of_step(step);
+        one.take(r);
+        if one.saved_at.is_some() {
+            self.in_progress = None;
+            return; // another rank's word for the same save
+        }
+        one.saved_at = Some(r.now);
+        // Of a run with saves only, the work is counted anew from here.
+        one.work = if asynchronous { work } else { work - self.work };
+        one.counted = !asynchronous && is_last;
+        stages.saved(r.now);
+        if asynchronous {
+            self.blocked(r.now, report);
+        }
+    }
+
+    /// A save failed. `is_old`: it was one of an earlier attempt.
+    pub(crate) fn save_failed(&mut self, r: &StageReport, is_old: bool, why: &str) {
+        self.failed(r.now, r.step, why);
+        if let Some(step) = r.step.filter(|_| !is_old) {
+            self.stages.get_or_insert_default().of_step(step).take(r);
+        }
+    }
+
+    /// A save of an earlier attempt ended. If the run writes its checkpoints while it makes steps,
+    /// that alone makes no checkpoint.
+    pub(crate) fn found_saved(&mut self, r: &StageReport) {
+        if !self.is_asynchronous() {
+            self.found(r.at, r.step);
+        }
+    }
+
+    /// A process began or ended a load. Returns how long it took, if it is known.
+    pub(crate) fn loaded(&mut self, r: &StageReport) -> Option<Span> {
+        let paired = self.stages.get_or_insert_default().take_load(r);
+        r.secs.map(Span::from_secs_f64).or(paired)
+    }
+
+    /// A stage that blocks no step began, ended or failed.
+    pub(crate) fn later_stage(&mut self, r: &StageReport, attempt: AttemptBounds, why: &str) {
+        let stages = self.stages.get_or_insert_default();
+        stages.reaches = stages.reaches.max(r.stage);
+        let reaches = stages.reaches;
+        let step = r.step.or_else(|| stages.meant(r));
+        let is_known = step.is_some_and(|step| stages.find(step).is_some());
+        if r.phase == CkptPhase::Fail {
+            // A save of a later step may be in progress meanwhile.
+            let saving = self.in_progress;
+            self.failed(r.now, step, why);
+            self.in_progress = saving;
+        }
+        let Some(step) = step else { return };
+        let is_old = attempt.is_after || attempt.first_step.is_some_and(|first| step < first);
+        if is_old && !is_known {
+            if r.phase == CkptPhase::End && r.stage == reaches {
+                let outcome = Outcome::Found;
+                self.beside(
+                    Written { at: r.at, step: Some(step), secs: None, bytes: r.bytes, outcome },
+                    step,
+                );
+            }
+            return;
+        }
+        let one = self.stages.get_or_insert_default().of_step(step);
+        one.take(r);
+        match (one.is_complete(reaches), one.counted) {
+            (true, false) => self.count(r, step),
+            (false, true) => self.withdraw(step),
+            _ => {}
+        }
+    }
+
+    /// A checkpoint is durable: it counts.
+    fn count(&mut self, r: &StageReport, step: i64) {
+        let stages = self.stages.get_or_insert_default();
+        let is_late = stages.steps.iter().any(|one| one.counted && one.step > step);
+        let later_failed = stages.steps.iter().any(|one| one.step > step && one.has_failed());
+        let one = stages.of_step(step);
+        let (saved_at, work) = (one.saved_at, one.work);
+        let lag = saved_at.map(|saved| (r.now - saved).as_secs_f64().max(0.0));
+        let (secs, bytes) = (one.took(r.at), one.bytes());
+        (one.counted, one.lag) = (true, lag);
+        stages.became_durable(lag);
+        let written = Written { at: r.now, step: Some(step), secs, bytes, outcome: Outcome::Saved };
+        if is_late {
+            return self.beside(written, step);
+        }
+        if saved_at.is_none() && self.last_step == Some(step) && !self.unsure {
+            return; // it was reported before the attempt
+        }
+        if saved_at.is_some() && self.last_at.is_some() && !self.unsure {
+            keep(&mut self.intervals, work);
+        }
+        self.enlist(written);
+        (self.last_at, self.last_step) = (Some(r.now), Some(step));
+        self.saved(Some(step));
+        if !later_failed {
+            self.failure = None;
+        }
+        self.unsure = false;
+        self.count_work_from(if saved_at.is_some() { work } else { self.work });
+    }
+
+    /// Records a checkpoint that saves no further work: one of an earlier attempt, or one that was
+    /// durable later than a later one.
+    fn beside(&mut self, written: Written, step: i64) {
+        let at = written.at;
+        if let Err(place) = self.steps.binary_search(&step) {
+            self.steps.insert(place, step);
+            if self.steps.len() > CHECKPOINTS_KEPT {
+                self.steps.pop_front();
+            }
+            self.enlist(written);
+        }
+        if self.last_step.is_none_or(|last| last < step) {
+            (self.last_at, self.last_step) = (Some(at), Some(step));
+        }
+    }
+
+    /// A checkpoint that counted is not whole: another rank still writes it, it failed, or the run
+    /// shows a stage that nobody had known.
+    fn withdraw(&mut self, step: i64) {
+        let is_last = self.last_step == Some(step);
+        let stages = self.stages.get_or_insert_default();
+        // What an earlier one lacks is an old report, unless it failed.
+        let Some(one) = stages.find_mut(step).filter(|one| is_last || one.has_failed()) else { return };
+        let (work, lag) = (one.work, one.lag.take());
+        if lag.is_some() {
+            stages.lags.pop_back();
+        }
+        self.steps.retain(|had| *had != step);
+        let is_it = |written: &Written| written.step == Some(step) && written.outcome == Outcome::Saved;
+        if let Some(at) = self.list.iter().rposition(is_it) {
+            self.list.remove(at);
+        }
+        if is_last {
+            self.count_work_from(-work);
+            if self.intervals.back() == Some(&work) {
+                self.intervals.pop_back();
+            }
+            self.last_step = self.steps.back().copied();
+            let is_good = |written: &&Written| {
+                written.step == self.last_step && !matches!(written.outcome, Outcome::Failed(_))
+            };
+            let last = self.last_step.and_then(|_| self.list.iter().rev().find(is_good));
+            self.last_at = last.map(|written| written.at);
+        }
+        if let Some(one) = self.stages.as_deref_mut().and_then(|stages| stages.find_mut(step)) {
+            one.counted = false;
+        }
+    }
+
+    /// Work counts from so many seconds of it later on, or earlier if that is negative.
+    fn count_work_from(&mut self, secs: f64) {
+        self.work = (self.work - secs).max(0.0);
+        self.looked_at -= secs;
+        let steps = self.stages.iter_mut().flat_map(|stages| stages.steps.iter_mut());
+        steps.filter(|one| !one.counted).for_each(|one| one.work -= secs);
+    }
+}

@@ -1,0 +1,368 @@
+//! The stages of the checkpoint of each step: the save, which blocks the step, and then perhaps a
+//! write, an upload and the report that it is durable. The load is the stage of a checkpoint that
+//! is read again.
+//!
+//! A run that ever shows a stage after the save writes its checkpoints while it makes steps. What
+//! this means for the checkpoints that count is in `durable.rs`.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_wire::names::ckpt;
+use stepwatch_wire::{CkptPhase, Event, Value};
+
+/// The most steps whose stages are kept, and the most ranks that are followed in one stage.
+const STEPS_KEPT: usize = 16;
+const RANKS_KEPT: usize = 256;
+/// The most times of the same sort that are kept.
+const TIMES_KEPT: usize = 8;
+
+/// The stages in their order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Stage {
+    /// Blocks the step.
+    #[default]
+    Save,
+    Write,
+    Upload,
+    Durable,
+    Load,
+}
+
+/// What an event says of a stage.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StageReport {
+    pub(crate) stage: Stage,
+    pub(crate) phase: CkptPhase,
+    pub(crate) step: Option<i64>,
+    pub(crate) rank: u32,
+    /// When it arrived, by our clock, and when it happened, by the clock of the event.
+    pub(crate) now: Ts,
+    pub(crate) at: Ts,
+    pub(crate) secs: Option<f64>,
+    pub(crate) bytes: Option<f64>,
+}
+
+/// One stage of one checkpoint, by the clock of its events.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StageRecord {
+    pub(crate) start: Option<Ts>,
+    pub(crate) end: Option<Ts>,
+    pub(crate) bytes: Option<f64>,
+    pub(crate) failed: bool,
+    /// The ranks that are in the stage, and since when.
+    open: BTreeMap<u32, Ts>,
+}
+
+/// The stages of the checkpoint of one step.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Staged {
+    pub(crate) step: i64,
+    /// When its save ended, by our clock.
+    pub(crate) saved_at: Option<Ts>,
+    /// Seconds of work from the save of the last checkpoint that counted until its own.
+    pub(super) work: f64,
+    /// Seconds from the end of its save until it was durable.
+    pub(super) lag: Option<f64>,
+    /// The checkpoint counts as saved.
+    pub(super) counted: bool,
+    /// By [`Stage`], without the load.
+    records: [StageRecord; 4],
+}
+
+/// The last load of a checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Load {
+    pub(crate) step: Option<i64>,
+    pub(crate) record: StageRecord,
+}
+
+/// The stages of the last checkpoints of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Stages {
+    /// The last stage that the run is known to reach.
+    pub(super) reaches: Stage,
+    /// Of the current attempt, by step.
+    pub(super) steps: VecDeque<Staged>,
+    pub(super) load: Option<Load>,
+    /// Seconds between the ends of the last saves, by our clock.
+    pub(super) gaps: VecDeque<f64>,
+    /// Seconds from the end of a save until its checkpoint was durable.
+    pub(super) lags: VecDeque<f64>,
+    last_saved: Option<Ts>,
+    /// How many checkpoints waited after the last save, or after one of them became durable since.
+    backlog: u32,
+    /// The number of saves in a row after which more checkpoints waited than before.
+    growing: u32,
+}
+
+impl Stage {
+    /// The stage that an event names. Words that are not known stand for the save, as no word does.
+    pub(crate) fn from_event(e: &Event) -> Self {
+        match e.extra.get(ckpt::STAGE).and_then(Value::as_str) {
+            Some(ckpt::WRITE) => Self::Write,
+            Some(ckpt::UPLOAD) => Self::Upload,
+            Some(ckpt::DURABLE) => Self::Durable,
+            Some(ckpt::LOAD) => Self::Load,
+            _ => Self::Save,
+        }
+    }
+}
+
+impl StageRecord {
+    /// Takes a report. Returns how long the rank was in the stage, if it leaves the stage now.
+    fn take(&mut self, r: &StageReport) -> Option<Span> {
+        self.bytes = r.bytes.or(self.bytes);
+        match r.phase {
+            CkptPhase::Start => {
+                self.start.get_or_insert(r.at);
+                if self.open.len() < RANKS_KEPT {
+                    self.open.insert(r.rank, r.at);
+                }
+                return None;
+            }
+            CkptPhase::End => self.end = self.end.max(Some(r.at)),
+            CkptPhase::Fail => self.failed = true,
+        }
+        self.open.remove(&r.rank).map(|since| r.at - since)
+    }
+
+    /// Whether every rank that was seen to begin the stage has ended it.
+    fn has_ended(&self) -> bool {
+        self.end.is_some() && self.open.is_empty()
+    }
+}
+
+impl Staged {
+    fn new(step: i64) -> Self {
+        Self { step, ..Self::default() }
+    }
+
+    pub(super) fn take(&mut self, r: &StageReport) {
+        if let Some(record) = self.records.get_mut(r.stage as usize) {
+            record.take(r);
+        }
+    }
+
+    fn record(&self, stage: Stage) -> Option<&StageRecord> {
+        self.records.get(stage as usize)
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.records.iter().any(|record| record.failed)
+    }
+
+    pub(super) fn has_failed_to_save(&self) -> bool {
+        self.record(Stage::Save).is_some_and(|record| record.failed)
+    }
+
+    /// Whether it has reached the last stage of the run, and none has failed.
+    pub(super) fn is_complete(&self, reaches: Stage) -> bool {
+        !self.has_failed() && self.record(reaches).is_some_and(StageRecord::has_ended)
+    }
+
+    fn is_open(&self) -> bool {
+        self.saved_at.is_some() && !self.counted && !self.has_failed()
+    }
+
+    /// Seconds from its first sign until then.
+    pub(super) fn took(&self, until: Ts) -> Option<f64> {
+        let first = self.records.iter().find_map(|record| record.start.or(record.end))?;
+        Some((until - first).as_secs_f64().max(0.0))
+    }
+
+    pub(super) fn bytes(&self) -> Option<f64> {
+        self.records.iter().rev().find_map(|record| record.bytes)
+    }
+}
+
+impl Load {
+    /// Takes a report. Returns how long the rank loaded, if it has ended now.
+    fn take(&mut self, r: &StageReport) -> Option<Span> {
+        let open = &self.record.open;
+        // A rank that begins again was interrupted before.
+        if r.phase == CkptPhase::Start && (open.is_empty() || open.contains_key(&r.rank)) {
+            *self = Self::default();
+        }
+        self.step = r.step.or(self.step);
+        self.record.take(r)
+    }
+}
+
+impl Stages {
+    /// Whether the run writes its checkpoints while it makes steps.
+    pub(crate) fn is_asynchronous(&self) -> bool {
+        self.reaches > Stage::Save
+    }
+
+    /// Whether more checkpoints waited after each of the last so many saves than after the one
+    /// before.
+    pub(crate) fn grew(&self, saves: u32) -> bool {
+        self.growing >= saves
+    }
+
+    /// Seconds until the last checkpoint was durable after its save.
+    pub(crate) fn last_lag(&self) -> Option<f64> {
+        self.lags.back().copied()
+    }
+
+    /// The checkpoints that are saved and not durable, oldest first. One that a later one made
+    /// superfluous waits no longer. At most 16 are kept.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Staged> {
+        let from = if self.is_asynchronous() { self.after_counted() } else { self.steps.len() };
+        self.steps.iter().skip(from).filter(|one| one.is_open())
+    }
+
+    /// The index behind the last checkpoint that counts.
+    fn after_counted(&self) -> usize {
+        self.steps.iter().rposition(|one| one.counted).map_or(0, |at| at + 1)
+    }
+
+    /// The oldest waiting checkpoint that a report without a step may be about.
+    pub(super) fn meant(&self, r: &StageReport) -> Option<i64> {
+        let is_meant = |one: &&Staged| {
+            one.record(r.stage).is_some_and(|record| match r.phase {
+                CkptPhase::Start => record.start.is_none(),
+                CkptPhase::End | CkptPhase::Fail => record.end.is_none(),
+            })
+        };
+        self.waiting().find(is_meant).map(|one| one.step)
+    }
+
+    pub(super) fn find(&self, step: i64) -> Option<&Staged> {
+        self.steps.iter().find(|one| one.step == step)
+    }
+
+    pub(super) fn find_mut(&mut self, step: i64) -> Option<&mut Staged> {
+        self.steps.iter_mut().find(|one| one.step == step)
+    }
+
+    /// The stages of a step, new ones if none are known.
+    pub(super) fn of_step(&mut self, step: i64) -> &mut Staged {
+        if self.steps.len() >= STEPS_KEPT && self.find(step).is_none() {
+            self.make_room();
+        }
+        let at = self.steps.partition_point(|one| one.step < step);
+        if self.steps.get(at).is_none_or(|one| one.step != step) {
+            self.steps.insert(at, Staged::new(step));
+        }
+        &mut self.steps[at]
+    }
+
+    /// Drops what matters least: what is older than the last checkpoint that counts, then what does
+    /// not wait. The one that has waited longest stays.
+    fn make_room(&mut self) {
+        let from = self.after_counted();
+        let drop = if from > 1 {
+            0
+        } else {
+            let idle = self.steps.iter().skip(from).position(|one| !one.is_open());
+            from + idle.unwrap_or(1)
+        };
+        self.steps.remove(drop);
+    }
+
+    /// Begins the stages of a step again.
+    pub(super) fn renew(&mut self, step: i64) {
+        *self.of_step(step) = Staged::new(step);
+    }
+
+    /// Records that the save of another step ended.
+    pub(super) fn saved(&mut self, now: Ts) {
+        if let Some(last) = self.last_saved.replace(now) {
+            push(&mut self.gaps, (now - last).as_secs_f64());
+        }
+        let waiting = self.waiting().count() as u32;
+        let grew = waiting > self.backlog.max(1);
+        self.growing = if grew { self.growing.saturating_add(1) } else { 0 };
+        self.backlog = waiting;
+    }
+
+    /// Records that a checkpoint is durable so many seconds after its save.
+    pub(super) fn became_durable(&mut self, lag: Option<f64>) {
+        lag.into_iter().for_each(|lag| push(&mut self.lags, lag));
+        (self.growing, self.backlog) = (0, self.waiting().count() as u32);
+    }
+
+    /// Takes a report of a load. Returns how long the rank loaded, if it has ended now.
+    pub(super) fn take_load(&mut self, r: &StageReport) -> Option<Span> {
+        self.load.get_or_insert_default().take(r)
+    }
+
+    /// A new attempt began. What the processes of the last one were writing is lost.
+    pub(super) fn restarted(&mut self) {
+        self.steps.clear();
+        (self.last_saved, self.backlog, self.growing) = (None, 0, 0);
+    }
+}
+
+fn push(times: &mut VecDeque<f64>, secs: f64) {
+    if times.len() == TIMES_KEPT {
+        times.pop_front();
+    }
+    times.push_back(secs.max(0.0));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use CkptPhase::{End, Fail, Start};
+
+    fn report(stage: Stage, phase: CkptPhase, step: Option<i64>, rank: u32, at: i64) -> StageReport {
+        let at = Ts(1000 * at);
+        StageReport { stage, phase, step, rank, now: at, at, secs: None, bytes: None }
+    }
+
+    #[test]
+    fn a_stage_ends_with_the_last_rank_that_began_it() {
+        let mut one = Staged::new(100);
+        for (phase, rank) in [(Start, 0), (Start, 1), (End, 0)] {
+            one.take(&report(Stage::Write, phase, Some(100), rank, 5));
+        }
+        assert!(!one.is_complete(Stage::Write));
+        one.take(&report(Stage::Write, End, Some(100), 1, 9));
+        assert!(one.is_complete(Stage::Write) && !one.is_complete(Stage::Durable));
+        assert_eq!(one.took(Ts(9000)), Some(4.0));
+        one.take(&report(Stage::Upload, Fail, Some(100), 0, 10));
+        assert!(one.has_failed() && !one.is_complete(Stage::Write));
+    }
+
+    #[test]
+    fn only_so_many_steps_are_kept_and_the_oldest_that_waits_is_one() {
+        let mut stages = Stages { reaches: Stage::Durable, ..Stages::default() };
+        stages.of_step(0).counted = true;
+        for step in 1..100 {
+            stages.of_step(step).saved_at = Some(Ts(step));
+            assert!(stages.steps.len() <= STEPS_KEPT);
+        }
+        let waiting: Vec<i64> = stages.waiting().map(|one| one.step).collect();
+        assert_eq!((waiting.len(), waiting[0], waiting.last()), (STEPS_KEPT - 1, 1, Some(&99)));
+        stages.of_step(50).counted = true;
+        assert!(stages.waiting().all(|one| one.step > 50), "a later one counts");
+        assert!(Stages { reaches: Stage::Save, ..stages }.waiting().next().is_none());
+    }
+
+    #[test]
+    fn a_report_without_a_step_is_about_the_oldest_that_waits_for_it() {
+        let mut stages = Stages { reaches: Stage::Write, ..Stages::default() };
+        for step in [10, 20] {
+            stages.of_step(step).saved_at = Some(Ts(step));
+        }
+        let (start, end) = (report(Stage::Write, Start, None, 0, 1), report(Stage::Write, End, None, 0, 2));
+        assert_eq!(stages.meant(&start), Some(10));
+        stages.of_step(10).take(&start);
+        assert_eq!((stages.meant(&start), stages.meant(&end)), (Some(20), Some(10)));
+    }
+
+    #[test]
+    fn each_rank_of_a_load_has_its_own_time() {
+        let mut stages = Stages::default();
+        let mut load = |phase, rank, at| stages.take_load(&report(Stage::Load, phase, None, rank, at));
+        assert_eq!((load(Start, 0, 0), load(Start, 1, 10)), (None, None));
+        assert_eq!((load(End, 0, 30), load(End, 1, 90)), (Some(Span::secs(30)), Some(Span::secs(80))));
+        assert_eq!(load(End, 1, 900), None, "it did not begin");
+        assert_eq!((load(Start, 0, 1000), load(Start, 0, 2000)), (None, None));
+        assert_eq!(load(Fail, 0, 2060), Some(Span::secs(60)), "the first was interrupted");
+    }
+}
