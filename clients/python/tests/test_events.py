@@ -178,6 +178,21 @@ class Steps(Case):
                 until(lambda: receiver.steps()[-1:] == [i], "a step of %r" % list(options))
                 run.close()
 
+    def test_an_upload_is_not_of_the_step_that_the_run_is_at(self):
+        receiver = self.receiver()
+        run = self.run_()
+        run.step(7, loss=1.0)
+        with run.checkpoint(stage="upload"):
+            pass
+        with run.checkpoint(5, stage="durable"):
+            pass
+        with run.checkpoint():
+            pass
+        until(lambda: receiver.events("ckpt")[5:])
+        known = [(e.get("stage"), e["phase"], e.get("step")) for e in receiver.events("ckpt")]
+        wanted = [("upload", None), ("durable", 5), (None, 7)]
+        self.assertEqual(known, [(stage, phase, step) for stage, step in wanted for phase in ("start", "end")])
+
     def test_8_kib(self):
         receiver = self.receiver()
         run = self.run_("x" * 5000, git="\u20ac" * 9000, note={"k%d" % i: "v" * 300 for i in range(200)})

@@ -6,10 +6,11 @@
 //! known. A ticket at 1.5 times that (plus the usual duration), a page at 3 times. No ticket before
 //! `floor`, no page before twice of it: losing a few minutes of work costs little.
 //!
-//! A run that never saved has no usual interval. It is a ticket once it would lose
-//! `never_saved_gpu_hours`, and no less than `never_saved_floor` of work, and a page at five times
-//! as many GPU hours. A run that goes on from a later step has a checkpoint somewhere, or was found
-//! under way, so it counts only if it was seen from its beginning.
+//! A run that never saved has no usual interval, nor has one that saved once or twice. It is a
+//! ticket once it would lose `never_saved_gpu_hours`, and no less than `never_saved_floor` of work,
+//! and a page at five times as many GPU hours. One that never saved and goes on from a later step
+//! has a checkpoint somewhere, or was found under way, so it counts only if it was seen from its
+//! beginning.
 //!
 //! Both need a reason to expect that a save would be seen. Most logs, tables and trackers report
 //! none, and would make a ticket of each large run: such runs are not judged. The client reports
@@ -77,7 +78,7 @@ impl CkptStale {
         if k.last_at.is_none() {
             return self.due_unless_saved(c, view);
         }
-        let interval = k.usual_interval()?;
+        let Some(interval) = k.usual_interval() else { return Some(due_by_size(c, view)) };
         let takes = k.usual_duration().unwrap_or(0.0) + k.usual_lag();
         let floor = c.floor.as_secs_f64();
         let at = |times: f64, floor: f64| (times * interval + takes).max(floor);
@@ -91,10 +92,7 @@ impl CkptStale {
         if !has_never_saved(f) || self.raised.is_none() && !would_be_seen(f) {
             return None;
         }
-        let Some(gpus) = f.gpus() else { return Some((c.never_saved_unsized.as_secs_f64(), f64::INFINITY)) };
-        let (secs, floor) = (3600.0 * c.never_saved_gpu_hours, c.never_saved_floor.as_secs_f64());
-        let at = |times: f64| (times * secs / f64::from(gpus)).max(floor);
-        Some((at(1.0), if cannot_save(view) { at(NEVER_SAVED_PAGE) } else { f64::INFINITY }))
+        Some(due_by_size(c, view))
     }
 
     fn clear(&mut self, view: RunAt<'_>, why: Clause, out: &mut Vec<Finding>) {
@@ -156,6 +154,14 @@ impl ClockDetector for CkptStale {
     }
 }
 
+/// Seconds of unsaved work that make a ticket, and a page, as long as no interval is usual.
+fn due_by_size(c: &Config, view: RunAt<'_>) -> (f64, f64) {
+    let Some(gpus) = view.run.gpus() else { return (c.never_saved_unsized.as_secs_f64(), f64::INFINITY) };
+    let (secs, floor) = (3600.0 * c.never_saved_gpu_hours, c.never_saved_floor.as_secs_f64());
+    let at = |times: f64| (times * secs / f64::from(gpus)).max(floor);
+    (at(1.0), if cannot_save(view) { at(NEVER_SAVED_PAGE) } else { f64::INFINITY })
+}
+
 /// Whether the run is seen from its beginning, and has saved nothing.
 fn has_never_saved(f: &RunState) -> bool {
     let is_start = |step: i64| step <= f.interval.max(BEGINNING);
@@ -179,11 +185,13 @@ fn would_be_seen(f: &RunState) -> bool {
     client || printed || k.in_progress.is_some() || k.failure.is_some()
 }
 
-/// Whether the first save of the run was seen to fail, or does not end.
+/// Whether a save of the run was seen to fail, or does not end, or its checkpoint does not become
+/// durable.
 fn cannot_save(view: RunAt<'_>) -> bool {
     let k = &view.run.checkpoints;
-    let does_not_end = k.in_progress.is_some_and(|since| view.now - since >= FIRST_SAVE);
-    k.failure.is_some() || does_not_end
+    let waits_since = k.stages().and_then(|stages| stages.waiting().next()?.saved_at);
+    let does_not_end = |since: Ts| view.now - since >= FIRST_SAVE;
+    k.failure.is_some() || k.in_progress.into_iter().chain(waits_since).any(does_not_end)
 }
 
 /// Why no work is at risk any more.
@@ -349,7 +357,7 @@ mod tests {
         assert_eq!(worst(&f), TICKET, "its first line");
         let mut f = unsaved(Some(1024), 100.0);
         f.checkpoints.last_at = Some(Ts(-1000));
-        assert_eq!(worst(&f), None, "an earlier one was found");
+        assert_eq!(worst(&f), TICKET, "one was found, and since then it saved none");
         let mut f = unsaved(Some(1024), 100.0);
         f.phase_begin(Ts(0), "ckpt", 1);
         assert_eq!(worst(&f), TICKET);

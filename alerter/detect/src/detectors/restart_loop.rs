@@ -98,8 +98,28 @@ struct Failed {
 struct Over {
     began: Ts,
     last_step: Option<i64>,
-    excused: bool,
+    how: How,
     failure: Option<Failed>,
+}
+
+/// What the end of an attempt says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Failed,
+    /// It was stopped on purpose.
+    Excused,
+    /// It did what it was for. The next one may begin from scratch.
+    Completed,
+}
+
+impl How {
+    fn of(ended: &Ended) -> Self {
+        match ended.code {
+            0 => Self::Completed,
+            _ if ended.well() => Self::Excused,
+            _ => Self::Failed,
+        }
+    }
 }
 
 impl Failed {
@@ -141,18 +161,19 @@ impl Over {
     /// An attempt that was noticed to be over when another made a step.
     fn replaced(f: &RunState, a: &Attempt, resized: bool) -> Self {
         let begun_since = f.attempts.greeted_at.is_some_and(|at| at > a.ended);
-        let (excused, failure) = match &a.end {
+        let (how, failure) = match &a.end {
             AttemptEnd::Failed { place, text } => {
-                (false, Some(Failed::new(place.clone(), a.ended, text, course(text))))
+                (How::Failed, Some(Failed::new(place.clone(), a.ended, text, course(text))))
             }
             AttemptEnd::Exited { code, .. } => {
-                let end = Ended { at: a.ended, code: *code, text: None, silent: false };
-                (end.well(), None)
+                (How::of(&Ended { at: a.ended, code: *code, text: None, silent: false }), None)
             }
-            AttemptEnd::Silent => (true, None),
-            AttemptEnd::Unreported => (resized || !begun_since, None),
+            AttemptEnd::Silent => (How::Completed, None),
+            // The same process counts its steps anew, as in each epoch.
+            AttemptEnd::Unreported if !begun_since => (How::Completed, None),
+            AttemptEnd::Unreported => (if resized { How::Excused } else { How::Failed }, None),
         };
-        Self { began: a.began, last_step: a.last_step, excused, failure }
+        Self { began: a.began, last_step: a.last_step, how, failure }
     }
 }
 
@@ -194,6 +215,10 @@ impl Futile {
     /// Where all of these failed: a rank, or different ranks of a node.
     fn common_place(&self, common: &Failed) -> Option<Target> {
         let alike: Vec<&Failed> = self.failures.iter().filter(|one| one.is_like(common)).collect();
+        // A rank that failed because of another says nothing of its place.
+        if common.course == Course::Followed {
+            return None;
+        }
         if alike.iter().all(|one| one.place == common.place) {
             return Some(common.place.clone());
         }
@@ -264,10 +289,13 @@ impl RestartLoop {
         let f = view.run;
         // An announcement excuses the one end that comes after it.
         let planned = f.attempts.planned_at > Some(self.judged_at);
-        if self.is_progress(f, one.last_step) {
+        if one.how == How::Completed {
+            self.reached = None;
+            self.end(view, clause!("an attempt ended well"), out);
+        } else if self.is_progress(f, one.last_step) {
             self.reached = one.last_step.max(f.checkpoints.last_step);
             self.end(view, clause!("an attempt made progress"), out);
-        } else if let Some(passed) = self.furthest().filter(|_| !one.excused && !planned) {
+        } else if let Some(passed) = self.furthest().filter(|_| one.how == How::Failed && !planned) {
             let futile = self.futile.get_or_insert_with(|| Box::new(Futile::new(one.began)));
             futile.add(one.failure);
             if let Some(change) = futile.news(c) {
@@ -306,10 +334,14 @@ impl RestartLoop {
             let one = Over {
                 began: if own { f.attempt_at } else { ends.at() },
                 last_step: f.last_step.filter(|_| own),
-                excused: ends.first_failure().is_none(),
+                how: match (ends.first_failure(), &f.ended) {
+                    (Some(_), _) => How::Failed,
+                    (None, Some(ended)) if own => How::of(ended),
+                    (None, _) => How::Excused,
+                },
                 failure: if own { Failed::first(f) } else { Failed::without_step(f, self.judged_at) },
             };
-            if one.excused && self.futile.as_ref().is_some_and(|futile| futile.raised) {
+            if one.how != How::Failed && self.futile.as_ref().is_some_and(|futile| futile.raised) {
                 self.end(view, clause!("the run was ended"), out);
             }
             self.judge(c, view, one, out);

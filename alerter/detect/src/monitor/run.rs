@@ -158,7 +158,8 @@ impl Run {
         if matches!(word(hello::SOURCE), Some(hello::MODEL_CONFIG | hello::PRINTED)) {
             return;
         }
-        self.state.attempts.greeted(now, e.rank.unwrap_or(0));
+        let pid = e.extra.get("pid").and_then(Value::as_f64).map(|pid| pid as u32);
+        self.state.attempts.greeted(now, e.rank.unwrap_or(0), pid);
         let size = self.size();
         self.state.ledger.greeted(at, word(hello::JOB), size);
     }

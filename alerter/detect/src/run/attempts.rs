@@ -18,6 +18,8 @@ pub use ends::{Ends, LastWords};
 
 /// The most earlier attempts kept for a run: the latest.
 const MAX_ATTEMPTS: usize = 16;
+/// The most ranks whose pid is kept.
+const MAX_PIDS: usize = 64;
 /// The event by which a run announces that it is about to be restarted on purpose.
 pub(crate) const PLANNED_RESTART: &str = "maintenance";
 /// The most differences kept of one attempt; further ones are counted.
@@ -112,6 +114,8 @@ pub struct Attempts {
     pub(super) left: Option<Ended>,
     /// The processes that ended since the last step.
     pub ends: Ends,
+    /// The pid of the last process of a rank, where its `hello` has one.
+    pids: BTreeMap<u32, u32>,
     /// When a process of the run greeted last, and when the run announced last that it is about to
     /// be restarted on purpose.
     pub greeted_at: Option<Ts>,
@@ -119,9 +123,15 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    pub(crate) fn greeted(&mut self, now: Ts, rank: u32) {
-        self.greeted_at = Some(now);
-        self.ends.greeted(rank);
+    /// A process of a rank says hello: a new one, unless the last one of the rank had this pid and
+    /// describes itself again.
+    pub(crate) fn greeted(&mut self, now: Ts, rank: u32, pid: Option<u32>) {
+        let has_room = self.pids.len() < MAX_PIDS || self.pids.contains_key(&rank);
+        let is_known = pid.filter(|_| has_room).is_some_and(|pid| self.pids.insert(rank, pid) == Some(pid));
+        if !is_known {
+            self.greeted_at = Some(now);
+            self.ends.greeted(rank);
+        }
     }
 
     /// Records that the run announces a restart, or takes that back by giving it no time.

@@ -290,9 +290,11 @@ impl Stages {
         self.load.get_or_insert_default().take(r)
     }
 
-    /// A new attempt began. What the processes of the last one were writing is lost.
+    /// A new attempt began. What the processes of the last one were writing is lost, and it may
+    /// save in another way.
     pub(super) fn restarted(&mut self) {
         self.steps.clear();
+        self.reaches = Stage::Save;
         (self.last_saved, self.backlog, self.growing) = (None, 0, 0);
     }
 }

@@ -19,8 +19,13 @@ pub(super) const MAX_ALERTS: usize = 1024;
 fn is_expected(kind: Kind, known: Kind) -> bool {
     let one_cause = known.class() != Class::OfCause || known.cause() == kind.cause();
     known.class() == kind.class() && one_cause
-        || known.class() == Class::Loop && known.cause() == kind.cause()
+        || covers(known, kind)
         || known.class() == Class::Lost && kind.class() == Class::Excursion
+}
+
+/// Whether a restart loop brings this kind back with each of its restarts.
+fn covers(known: Kind, kind: Kind) -> bool {
+    known.class() == Class::Loop && matches!(kind, Kind::RankDead | Kind::FirstFailure)
 }
 
 impl Incident {
@@ -45,10 +50,9 @@ impl Incident {
             let here = self.raised.iter().filter(|((s, _), _)| s == subject);
             here.filter(move |((_, kind), _)| (*kind == v.kind) == same).map(|((_, kind), had)| (*kind, *had))
         };
-        let covers = |kind: Kind| kind.class() == Class::Loop;
         v.severity == Severity::Page
             && of(true).any(|(_, had)| had < Severity::Page)
-            && of(false).any(|(other, had)| had == Severity::Page && !covers(other))
+            && of(false).any(|(other, had)| had == Severity::Page && !covers(other, v.kind))
     }
 
     /// Whether the incident waits for its end, and the finding is about the device of its first
@@ -141,6 +145,7 @@ mod tests {
         assert!(!news(Kind::FirstFailure, &[Kind::Hang]) && !news(Kind::Straggler, &[Kind::ThroughputDrop]));
         assert!(!news(Kind::GpuFault, &[Kind::Hang]), "why it stands is reported with it, not again");
         assert!(!news(Kind::RankDead, &[Kind::RestartLoop]), "each restart brings it back");
+        assert!(news(Kind::Hang, &[Kind::RestartLoop]), "no restart follows");
     }
 
     #[test]

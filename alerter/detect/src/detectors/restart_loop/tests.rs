@@ -158,18 +158,45 @@ fn a_newer_checkpoint_is_progress() {
     assert!(s.found.is_empty(), "{:?}", s.found);
 }
 
+/// A sweep in one job: each trial begins from scratch, and few fail.
+#[test]
+fn a_trial_that_completes_begins_the_row_anew() {
+    let mut s = Scene::failed_once();
+    for trial in 1..20 {
+        s.attempt(trial, 47, "out of memory");
+        if trial % 2 == 0 {
+            s.hello(100 + trial, 1);
+            s.steps(100 + trial, 1..=40);
+            s.bye(0, "done");
+        }
+    }
+    assert!(s.found.is_empty(), "{:?}", s.found);
+}
+
+/// A process that describes itself again is no new one.
+#[test]
+fn steps_that_begin_anew_in_one_process_are_no_attempts_that_failed() {
+    let mut s = Scene::new(Config::default());
+    let hello = r#"{"k":"hello","run":"r","rank":0,"node":"n1","world":1,"pid":7}"#;
+    for fold in 0..8 {
+        s.say(hello);
+        s.steps(fold, 1..=40);
+    }
+    assert!(s.found.is_empty(), "{:?}", s.found);
+}
+
 #[test]
 fn planned_ends_neither_count_nor_interrupt_the_row() {
     let mut s = Scene::failed_once();
     s.attempt(1, 47, "lost");
-    let ends = [(0, None), (143, None), (1, Some(600)), (130, None), (1, Some(600))];
+    let ends = [(143, None), (1, Some(600)), (130, None), (1, Some(600))];
     for (attempt, (code, announced)) in (2..).zip(ends) {
         s.hello(attempt, 1);
         s.steps(attempt, 41..=47);
         announced.into_iter().for_each(|seconds| s.announce(seconds));
         s.bye(code, "stopped");
     }
-    for attempt in 7..9 {
+    for attempt in 6..8 {
         assert!(s.found.is_empty(), "{:?}", s.found);
         s.hello(attempt, 1);
         s.steps(attempt, 41..=47);
@@ -179,7 +206,7 @@ fn planned_ends_neither_count_nor_interrupt_the_row() {
     }
     assert_eq!(s.changes(), [Change::Raise], "what is taken back excuses nothing");
     assert_eq!(s.found[0].value, 3.0);
-    s.hello(9, 1);
+    s.hello(8, 1);
     s.bye(143, "stopped");
     assert_eq!(s.changes(), [Change::Raise, Change::Clear], "somebody looks after it");
 }
