@@ -210,6 +210,12 @@ impl Otlp {
             }
         }
         drop(state);
+        self.count(&tally, now);
+        Ok(tally.response())
+    }
+
+    /// Records in the health of this source what became of a request.
+    fn count(&self, tally: &Tally, now: f64) {
         let health = self.health();
         health.up(true);
         health.unmatched_lines(tally.unmatched);
@@ -219,7 +225,6 @@ impl Otlp {
         if tally.dropped > 0 {
             health.dropped("series_limit", tally.dropped);
         }
-        Ok(tally.response())
     }
 
     /// As [`Self::take`], on a blocking thread, so that a large request delays no others.
