@@ -368,7 +368,9 @@ fn value_against_expected(r: &IncidentRecord) -> Option<String> {
     let unit = Signal::find(&r.signal).map_or(SignalUnit::Number, |known| known.unit);
     let value = unit.text(r.value)?;
     let limit = if matches!(r.kind, Kind::Hang | Kind::CkptCost) { "allowed" } else { "expected" };
-    let expected = Some(r.expected).filter(|v| v.is_finite()).and_then(|v| unit.text(v));
+    // Where no time is usual, none is expected.
+    let is_unknown = unit == SignalUnit::Duration && r.expected == 0.0;
+    let expected = Some(r.expected).filter(|v| v.is_finite() && !is_unknown).and_then(|v| unit.text(v));
     Some(expected.map_or_else(|| value.clone(), |expected| format!("{value} ({limit} {expected})")))
 }
 

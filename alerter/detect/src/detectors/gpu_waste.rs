@@ -50,9 +50,9 @@ pub struct GpuWaste {
     raised: BTreeSet<String>,
 }
 
-/// A job or GPU that is wasted.
+/// What is wasted for one reason: a job, or the GPUs of a node that compute for no job.
 struct Wasted {
-    name: String,
+    names: Vec<String>,
     gpus: usize,
     since: Ts,
     what: Clause,
@@ -75,21 +75,31 @@ impl GpuWaste {
     fn wasted(&self, c: &Config, view: NodeAt<'_>, jobs: &[JobAt]) -> Vec<Wasted> {
         let NodeAt { now, node: f, .. } = view;
         let idle = jobs.iter().filter_map(|job| idle(c, now, job));
-        let computes = |(uuid, since): (&String, &Ts)| {
-            let lasts = now - *since;
-            (lasts >= c.without_job_after).then(|| Wasted {
-                name: uuid.clone(),
-                gpus: 1,
-                since: *since,
-                what: clause!(
-                    "{gpu} of {node} has computed for {lasts}, and no job holds it",
-                    gpu = Fact::Device(words::gpu_of(f, uuid, "")),
-                    node = f.name.clone(),
-                    lasts,
-                ),
-            })
+        idle.chain(self.computing(c, now, f)).collect()
+    }
+
+    /// The GPUs that compute for no job.
+    fn computing(&self, c: &Config, now: Ts, f: &NodeState) -> Option<Wasted> {
+        let long = || self.without_job.iter().filter(|(_, since)| now - **since >= c.without_job_after);
+        let gpus = long().count();
+        let (uuid, since) = long().min_by_key(|(_, since)| **since)?;
+        let node = f.name.clone();
+        let lasts = now - *since;
+        let what = if gpus == 1 {
+            let gpu = Fact::Device(words::gpu_of(f, uuid, ""));
+            clause!("{gpu} of {node} has computed for {lasts}, and no job holds it", gpu, node, lasts)
+        } else {
+            let hours = long().map(|(_, since)| (now - *since).as_secs_f64() / 3600.0).sum();
+            clause!(
+                "{gpus} GPUs of {node} have computed for {lasts}, and no job holds them: {hours} GPU hours",
+                gpus,
+                node,
+                lasts,
+                hours = Fact::decimal(hours, 1),
+            )
         };
-        idle.chain(self.without_job.iter().filter_map(computes)).collect()
+        let names = long().map(|(uuid, _)| uuid.clone()).collect();
+        Some(Wasted { names, gpus, since: *since, what })
     }
 }
 
@@ -116,7 +126,7 @@ fn idle(c: &Config, now: Ts, job: &JobAt) -> Option<Wasted> {
         hours = Fact::decimal(hours, 1),
         ended,
     );
-    Some(Wasted { name: job.text.clone(), gpus: job.gpus, since, what })
+    Some(Wasted { names: vec![job.text.clone()], gpus: job.gpus, since, what })
 }
 
 impl NodeDetector for GpuWaste {
@@ -130,10 +140,10 @@ impl NodeDetector for GpuWaste {
         let unknown: BTreeSet<&str> =
             jobs.iter().filter(|job| job.activity == Activity::Unknown).map(|job| &*job.text).collect();
         let had = !self.raised.is_empty();
-        self.raised.retain(|name| unknown.contains(&**name) || wasted.iter().any(|w| w.name == *name));
-        let news = wasted.iter().any(|w| !self.raised.contains(&w.name));
-        if news {
-            self.raised.extend(wasted.iter().map(|w| w.name.clone()));
+        self.raised.retain(|name| unknown.contains(&**name) || wasted.iter().any(|w| w.names.contains(name)));
+        let names = || wasted.iter().flat_map(|w| &w.names);
+        if names().any(|name| !self.raised.contains(name)) {
+            self.raised.extend(names().cloned());
             let mut v = view.finding(Kind::GpuWaste, "gpu_waste", Change::Raise, Severity::Ticket);
             let largest = wasted.iter().max_by_key(|w| (w.gpus, view.now - w.since));
             v.value = largest.map_or(0.0, |w| (view.now - w.since).as_secs_f64());

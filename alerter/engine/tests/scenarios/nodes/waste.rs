@@ -146,7 +146,7 @@ fn a_gpu_that_computes_for_no_job_is_named_where_jobs_get_gpus() {
     minutes(&mut b, &["n1"], &[], 0.9, 2);
     assert_eq!(b.summary(), [(Kind::GpuWaste, Severity::Ticket, State::Open)]);
     let said = b.last().summary.to_string();
-    let first = "GPU 0 (GPU-n1-0) of n1 has computed for 30m, and no job holds it";
+    let first = "2 GPUs of n1 have computed for 30m, and no job holds them: 1.0 GPU hours";
     assert!(said.starts_with(first), "{said}");
 }
 
