@@ -251,7 +251,7 @@ mod tests {
 
     const NOBODY: Target = Target::Fleet(Unit::Nodes);
 
-    fn gpu(node: &str, index: u32) -> Target {
+    pub(super) fn gpu(node: &str, index: u32) -> Target {
         Target::Gpu { node: node.into(), index: Some(index), uuid: "GPU-2f".into(), pci: String::new() }
     }
 
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    fn run() -> RunSummary {
+    pub(super) fn run() -> RunSummary {
         RunSummary {
             name: "llama".into(),
             gpus: Some(512),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     /// The sentence of a message for the plan.
-    fn advise(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> Option<String> {
+    pub(super) fn advise(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> Option<String> {
         plan(r, run, rate).map(|plan| crate::message::advice(&plan))
     }
 
@@ -310,7 +310,13 @@ mod tests {
         assert!(!advise(&r, &run(), Some(2.5)).unwrap_or_default().contains("slope"));
     }
 
-    fn record(kind: Kind, signal: &str, value: f64, expected: f64, suspect: Target) -> IncidentRecord {
+    pub(super) fn record(
+        kind: Kind,
+        signal: &str,
+        value: f64,
+        expected: f64,
+        suspect: Target,
+    ) -> IncidentRecord {
         IncidentRecord {
             id: "x".into(),
             run: "llama".into(),

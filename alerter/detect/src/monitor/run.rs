@@ -215,7 +215,8 @@ impl Run {
     /// What its saves cost, once some were counted.
     pub(super) fn save_cost(&self) -> Option<SaveCost> {
         let (f, (seconds, interval)) = (&self.state, self.detectors.save_cost()?);
-        let step_seconds = f.step_seconds();
+        let steps = f.checkpoints.usual_steps();
+        let step_seconds = steps.map(|steps| interval / steps).or_else(|| f.step_seconds());
         Some(SaveCost { seconds, interval, durable: seconds + f.checkpoints.usual_lag(), step_seconds })
     }
 

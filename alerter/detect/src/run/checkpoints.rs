@@ -194,6 +194,12 @@ impl Checkpoints {
         (self.intervals.len() >= 2).then(|| median(self.intervals.iter().copied()))
     }
 
+    /// Median of the steps between the last ones, once there are two.
+    pub(crate) fn usual_steps(&self) -> Option<f64> {
+        let gaps = self.steps.iter().skip(1).zip(&self.steps).map(|(next, had)| (next - had) as f64);
+        (self.steps.len() >= 2).then(|| median(gaps))
+    }
+
     /// Work that is unsaved just before a checkpoint counts, at the last one's duration.
     pub fn at_most(&self) -> f64 {
         let takes = self.saves.back().map_or(0.0, |s| s.secs);

@@ -49,6 +49,12 @@ fn spoils(kind: Kind) -> bool {
     matches!(kind, Kind::Nonfinite | Kind::Divergence | Kind::RankLoss)
 }
 
+/// From which severity on. A ticket about numbers that are not finite says that steps were skipped,
+/// and these spoil nothing.
+fn spoils_at(kind: Kind) -> Severity {
+    if kind == Kind::Nonfinite { Severity::Page } else { Severity::Ticket }
+}
+
 impl Trust {
     fn began(&mut self, trouble: Trouble, onset: i64) {
         match self.troubles.iter_mut().find(|(known, _)| *known == trouble) {
@@ -96,7 +102,7 @@ impl Checkpoints {
     pub(crate) fn note_trouble(&mut self, found: &[Finding]) {
         for v in found.iter().filter(|v| spoils(v.kind)) {
             let trouble = Trouble::Found(v.kind);
-            if v.change.raises() && v.severity > Severity::Info {
+            if v.change.raises() && v.severity >= spoils_at(v.kind) {
                 self.trust.get_or_insert_default().began(trouble, v.start_step);
             } else if let Some(trust) = self.trust.as_mut().filter(|_| v.change.ends()) {
                 trust.troubles.retain(|(known, _)| *known != trouble);

@@ -135,6 +135,11 @@ fn save_now(s: &mut String, cost: &PlanCost, unsaved: f64, save: Option<f64>) {
     }
 }
 
+/// `4 nodes`
+fn counted(nodes: u32) -> String {
+    format!("{nodes} node{}", if nodes == 1 { "" } else { "s" })
+}
+
 fn save_every(s: &mut String, cost: &PlanCost, i: &SaveInterval) {
     let (save, between) =
         (Span::from_secs_f64(i.save_seconds), Span::from_secs_f64(i.failures.seconds_between));
@@ -142,11 +147,11 @@ fn save_every(s: &mut String, cost: &PlanCost, i: &SaveInterval) {
     let _ = match i.failures.source {
         FailureSource::Own { failures } => write!(s, "(from {failures} of this run)"),
         FailureSource::Fleet { failures, nodes } => {
-            write!(s, "(from {failures} of all runs, for {nodes} nodes)")
+            write!(s, "(from {failures} of all runs, for {})", counted(nodes))
         }
         FailureSource::Assumed { nodes } => {
             let rate = number(1000.0 * ASSUMED_FAILURES_A_NODE_DAY);
-            write!(s, "(assumed: {rate} in 1000 node-days, as with Llama 3, for {nodes} nodes)")
+            write!(s, "(assumed: {rate} in 1000 node-days, as with Llama 3, for {})", counted(nodes))
         }
     };
     let (had, best) = (percent(i.cost), percent(i.best_cost));
