@@ -250,7 +250,9 @@ impl Monitor {
         act(run, &mut findings);
         collect(&mut self.judged, &mut self.dropped_judged, run);
         self.changes.note(now, &before, &run.state);
-        save_interval::note(run, &findings, &mut self.fleet, &mut self.dirty);
+        if run.note_found(&findings, &mut self.fleet) {
+            self.dirty.insert(Key::Fleet);
+        }
         let ended = run.state.ended.is_some();
         let resumed = (stood && run.state.steps_since_restart()).then_some(run.state.attempt_at);
         let (again, moved) = (run.state.attempt != attempt, !run.state.moved.is_empty());

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// nodes in 54 days, of the pre-training of Llama 3 (arXiv 2407.21783, section 3.3.4).
 pub const ASSUMED_FAILURES_A_NODE_DAY: f64 = 419.0 / (2048.0 * 54.0);
 /// Failures from which a rate is taken from what was seen.
-pub const FAILURES_KNOWN: u64 = 3;
+const FAILURES_KNOWN: u64 = 3;
 /// How much more or less often than assumed the nodes of a fleet are believed to fail, so that runs
 /// that fail by their own bugs do not set the interval of others: an engineering limit.
 const RATE_BAND: f64 = 20.0;
@@ -100,12 +100,12 @@ pub struct SaveCost {
 }
 
 /// Young's interval: `save` and `between` are seconds of a save and between two failures.
-pub fn young(save: f64, between: f64) -> f64 {
+fn young(save: f64, between: f64) -> f64 {
     (2.0 * save * between).sqrt()
 }
 
 /// Daly's interval of the same.
-pub fn daly(save: f64, between: f64) -> f64 {
+fn daly(save: f64, between: f64) -> f64 {
     if save >= 2.0 * between {
         return between;
     }
@@ -114,7 +114,7 @@ pub fn daly(save: f64, between: f64) -> f64 {
 }
 
 /// The share of the time that saves and lost work cost.
-pub fn save_overhead(save: f64, interval: f64, between: f64) -> f64 {
+fn save_overhead(save: f64, interval: f64, between: f64) -> f64 {
     (save / interval + interval / (2.0 * between)).min(1.0)
 }
 

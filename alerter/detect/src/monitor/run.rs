@@ -26,7 +26,7 @@ use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Course, Finding};
 use stepwatch_model::{Fact, clause};
-use stepwatch_model::{Origin, SaveCost};
+use stepwatch_model::{FailuresSeen, Origin, SaveCost};
 
 /// The number of steps whose class is kept.
 const CLASSES_KEPT: usize = 16;
@@ -210,6 +210,14 @@ impl Run {
         let after = f.last_step.map(|step| clause!(" after step {step}", step = Fact::Step(step)));
         let why = clause!("the log of the run ended{after} without a word: it is taken for over", after);
         out.push(rank_dead::silent_end(RunAt { now, run: f }, why));
+    }
+
+    /// Takes note of what was found of it. True if it had something to tell the fleet.
+    pub(super) fn note_found(&mut self, found: &[Finding], fleet: &mut FailuresSeen) -> bool {
+        self.state.checkpoints.note_trouble(found);
+        let seen = self.state.take_exposure();
+        seen.into_iter().for_each(|seen| fleet.join(seen));
+        seen.is_some()
     }
 
     /// What its saves cost, once some were counted.

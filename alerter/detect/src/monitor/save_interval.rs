@@ -3,9 +3,7 @@
 //! The failures of all runs are kept in a part of the stored state of their own, so that what was
 //! learned outlives the runs and restarts of the alerter.
 
-use std::collections::BTreeSet;
-
-use stepwatch_model::{FailureRate, FailuresSeen, Finding, SaveInterval};
+use stepwatch_model::{FailureRate, FailuresSeen, SaveInterval};
 
 use super::run::Run;
 use super::{Key, Monitor};
@@ -32,15 +30,6 @@ impl Monitor {
             self.fleet.join(seen);
             self.dirty.insert(Key::Fleet);
         }
-    }
-}
-
-/// Takes note of what was found of a run, and of what it has to tell the fleet.
-pub(super) fn note(run: &mut Run, found: &[Finding], fleet: &mut FailuresSeen, dirty: &mut BTreeSet<Key>) {
-    run.state.checkpoints.note_trouble(found);
-    if let Some(seen) = run.state.take_exposure() {
-        fleet.join(seen);
-        dirty.insert(Key::Fleet);
     }
 }
 
