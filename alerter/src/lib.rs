@@ -49,6 +49,7 @@ mod reporter;
 pub mod run_history;
 mod run_snapshot;
 pub mod runtime;
+pub mod save_interval;
 pub mod series;
 mod signed_paths;
 mod simulation;

@@ -21,12 +21,15 @@ use stepwatch_respond::incident::{IncidentRecord, Verdict};
 use crate::postmortem::Impact;
 use crate::store::RunTotals;
 use crate::when::When;
-use view::{CostlyView, InterruptionView, ReportView, RunReport};
+use view::{CostlyView, InterruptionView, ReportView, RunReport, SavesView};
 
 /// The most runs that are listed, in descending order of GPU time.
 const RUNS_LISTED: usize = 100;
 /// The most incidents that are listed, in descending order of cost.
 const INCIDENTS_LISTED: usize = 10;
+
+/// The most runs whose saves are listed.
+const SAVES_LISTED: usize = 20;
 
 /// A period of whole hours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +88,7 @@ pub(crate) fn view(
         runs_hidden,
         interruptions,
         costliest: costliest(incidents),
+        saves: Vec::new(),
         incidents: incidents.len(),
     }
 }
@@ -129,6 +133,21 @@ fn interruptions(counted: u32, incidents: &[Costed]) -> Vec<InterruptionView> {
     rows.iter_mut().for_each(|row| row.share = f64::from(row.count) / f64::from(all.max(1)));
     rows.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.component.cmp(&b.component)));
     rows
+}
+
+/// The saves of runs, those first that would save most, and then those that cost most.
+pub(crate) fn listed(mut saves: Vec<SavesView>) -> Vec<SavesView> {
+    let gain = |s: &SavesView| {
+        let advised = s.interval.saved_gpu_hours_a_day.filter(|_| s.interval.advised);
+        (s.interval.advised, advised.unwrap_or_default(), s.interval.cost)
+    };
+    saves.sort_by(|a, b| {
+        let ((a_advised, a_saved, a_cost), (b_advised, b_saved, b_cost)) = (gain(a), gain(b));
+        let by_gain = b_advised.cmp(&a_advised).then_with(|| b_saved.total_cmp(&a_saved));
+        by_gain.then_with(|| b_cost.total_cmp(&a_cost)).then_with(|| a.run.cmp(&b.run))
+    });
+    saves.truncate(SAVES_LISTED);
+    saves
 }
 
 /// Whether the incident made a run stand still.

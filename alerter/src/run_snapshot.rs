@@ -2,8 +2,11 @@
 
 use stepwatch_detect::Run;
 use stepwatch_detect::run::{HourTotals, RunState, Totals};
+use stepwatch_model::SaveInterval;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::matcher::Labels;
+
+use crate::save_interval::SaveIntervalView;
 
 /// The state of a run. Times are those of the alerter's clock.
 #[derive(Debug, Clone)]
@@ -32,10 +35,21 @@ pub struct RunSnapshot {
     /// How the run's time was used, and the time of the hour that is not over.
     pub totals: Totals,
     pub open_hour: Option<HourTotals>,
+    /// The number of its GPUs, if it is known, and the price of one.
+    pub gpus: Option<u32>,
+    pub dollars_per_gpu_hour: Option<f64>,
+    /// How often it saves, and how often it should.
+    pub save_interval: Option<SaveInterval>,
 }
 
 impl RunSnapshot {
-    pub(crate) fn from_run(run: &Run) -> Self {
+    /// How often it saves, and how often it should, for people.
+    pub(crate) fn save_interval_view(&self) -> Option<SaveIntervalView> {
+        let interval = self.save_interval.as_ref()?;
+        Some(SaveIntervalView::new(interval, self.gpus, self.dollars_per_gpu_hour))
+    }
+
+    pub(crate) fn from_run(run: &Run, save_interval: Option<SaveInterval>) -> Self {
         let f: &RunState = &run.state;
         Self {
             run: f.name.clone(),
@@ -55,6 +69,9 @@ impl RunSnapshot {
             ended: f.ended.as_ref().map(|e| e.code),
             totals: f.ledger.totals(),
             open_hour: f.ledger.open_hour(),
+            gpus: f.gpus(),
+            dollars_per_gpu_hour: run.dollars_per_gpu_hour(),
+            save_interval,
         }
     }
 }

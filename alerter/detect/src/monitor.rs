@@ -11,6 +11,7 @@ mod nodes;
 mod owners;
 mod refusal;
 mod run;
+mod save_interval;
 mod scraped;
 mod series;
 mod sources;
@@ -24,8 +25,8 @@ use std::sync::Arc;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::timers::Timers;
 use stepwatch_model::{
-    Cause, Context, Detected, Directory, Elsewhere, Finding, Kind, NO_RUN, Observation, RunIncidents,
-    RunSummary, Scope, Suspect, Target, clause,
+    Cause, Context, Detected, Directory, Elsewhere, FailuresSeen, Finding, Kind, NO_RUN, Observation,
+    RunIncidents, RunSummary, Scope, Suspect, Target, clause,
 };
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
@@ -109,6 +110,8 @@ pub struct Monitor {
     /// By run, of those that are forgotten.
     kept_accounts: BTreeMap<String, KeptAccounts>,
     dropped_accounts: u64,
+    /// Failures of all runs.
+    fleet: FailuresSeen,
     /// Hours of runs that are over, and those of runs that are forgotten.
     hours: Vec<RunHour>,
     scratch: Vec<Finding>,
@@ -135,6 +138,8 @@ enum Key {
     /// Only a timer.
     SeriesSweep,
     KeptAccounts(String),
+    /// The failures of all runs.
+    Fleet,
 }
 
 impl Monitor {
@@ -245,6 +250,9 @@ impl Monitor {
         act(run, &mut findings);
         collect(&mut self.judged, &mut self.dropped_judged, run);
         self.changes.note(now, &before, &run.state);
+        if run.note_found(&findings, &mut self.fleet) {
+            self.dirty.insert(Key::Fleet);
+        }
         let ended = run.state.ended.is_some();
         let resumed = (stood && run.state.steps_since_restart()).then_some(run.state.attempt_at);
         let (again, moved) = (run.state.attempt != attempt, !run.state.moved.is_empty());
@@ -381,7 +389,12 @@ impl Monitor {
             Key::Run(name) => self.tick_run(now, name, out),
             Key::Node(name) => self.tick_node(now, name, out),
             Key::SeriesSweep => self.sweep_series(now, out),
-            Key::Batches | Key::Source(_) | Key::Baseline(_) | Key::KeptAccounts(_) | Key::Series(_) => {}
+            Key::Batches
+            | Key::Source(_)
+            | Key::Baseline(_)
+            | Key::KeptAccounts(_)
+            | Key::Series(_)
+            | Key::Fleet => {}
         }
         true
     }

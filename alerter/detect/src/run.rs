@@ -6,6 +6,8 @@ mod attempts;
 mod checkpoints;
 mod config_groups;
 mod durable;
+mod exposure;
+mod failure_rate;
 pub(crate) mod failures;
 mod ledger;
 mod lost_source;
@@ -21,6 +23,7 @@ mod sources;
 mod stages;
 mod state;
 mod summary;
+mod trust;
 mod values;
 
 pub(crate) use attempts::PLANNED_RESTART;
@@ -32,6 +35,7 @@ pub(crate) use checkpoints::median;
 pub use checkpoints::{Checkpoints, Outcome, Save, Written};
 pub use config_groups::{ConfigGroups, Setup, Variant};
 pub(crate) use durable::AttemptBounds;
+pub use exposure::Exposure;
 pub(crate) use ledger::{Accounts, Declared, KeptAccounts, Size, Steps};
 pub use ledger::{Counts, Energy, EnergyConfig, HOUR, HourTotals, Ledger, RunHour, TimeState, Totals};
 pub use lost_source::Lost;
@@ -43,6 +47,7 @@ pub use reports::{Report, Topic};
 pub(crate) use stages::{Stage, StageReport};
 pub use state::{Death, Ended, Phase, Rank, RunState};
 pub(crate) use summary::summary;
+pub(crate) use trust::RERUN_MISMATCH;
 
 use stepwatch_model::time::{Span, Ts};
 

@@ -15,7 +15,7 @@ use stepwatch_detect::Run;
 use stepwatch_detect::changes::RunChange;
 use stepwatch_detect::detectors::DetectorsConfig;
 use stepwatch_detect::run::RunHour;
-use stepwatch_model::{Detected, Elsewhere};
+use stepwatch_model::{Detected, Elsewhere, SaveInterval};
 use stepwatch_respond::Responder;
 use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::effect::{Effect, Notification};
@@ -322,6 +322,11 @@ impl Engine {
 
     pub fn run(&self, name: &str) -> Option<&Run> {
         self.monitor.run(name)
+    }
+
+    /// How often a run saves, and how often it should, once both are known.
+    pub fn save_interval(&self, run: &Run) -> Option<SaveInterval> {
+        self.monitor.save_interval(run)
     }
 
     /// The runs that have ranks on a node.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Needs, Origin, Scope, Severity, Span, Target, Ts};
+use crate::{Needs, Origin, PassedOver, SaveInterval, Scope, Severity, Span, Target, Ts};
 
 /// Names and values of labels: of a run, an incident or an alert.
 pub type Labels = BTreeMap<String, String>;
@@ -95,6 +95,11 @@ pub struct RunSummary {
     pub checkpoint_at: Option<Ts>,
     /// Steps of the last checkpoints, oldest first.
     pub saved: Vec<i64>,
+    /// The checkpoints that nobody should go back to, oldest first: those that do not count as
+    /// saved, and those of `saved` with a bad evaluation.
+    pub flawed: Vec<PassedOver>,
+    /// The onset of something that spoils what is saved since, as long as it holds.
+    pub spoilt_from: Option<i64>,
     /// Seconds of a step.
     pub step_secs: Option<f64>,
     /// Seconds that the attempt took to get going.
@@ -103,7 +108,23 @@ pub struct RunSummary {
     pub unsaved: f64,
     /// The largest value of `unsaved`, just before the next checkpoint ends; 0 if it is unknown.
     pub unsaved_at_most: f64,
+    /// Seconds for which a save usually blocks the steps.
+    pub save_secs: Option<f64>,
+    pub saves: Saves,
+    /// How often it saves, and should; `None` until what a save costs is known.
+    pub save_interval: Option<Box<SaveInterval>>,
     /// The labels that the run declared.
     pub labels: Labels,
     pub needs: Needs,
+}
+
+/// What the saves of a run are doing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Saves {
+    #[default]
+    Idle,
+    /// A save is running.
+    Running,
+    /// The last one failed.
+    Failing,
 }

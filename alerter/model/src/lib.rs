@@ -6,6 +6,7 @@
 //!
 //! This crate is pure: it uses no clock, socket, thread, file or randomness.
 
+mod checkpoint;
 mod clause;
 mod context;
 mod detected;
@@ -19,6 +20,7 @@ pub mod need;
 mod number;
 mod remedy;
 mod render;
+mod save_interval;
 mod scope;
 pub mod sentence;
 mod signal;
@@ -28,8 +30,11 @@ mod target;
 pub mod time;
 pub mod timers;
 
+pub use checkpoint::{Flaw, PassedOver};
 pub use clause::{Clause, Fact};
-pub use context::{Context, LINKS_AT_ONCE, Labels, MAX_NODES_AT_ONCE, OldestRun, RunSummary, SHARED_NODES};
+pub use context::{
+    Context, LINKS_AT_ONCE, Labels, MAX_NODES_AT_ONCE, OldestRun, RunSummary, SHARED_NODES, Saves,
+};
 pub use detected::{Detected, Directory, RunIncidents};
 pub use elsewhere::Elsewhere;
 pub use evidence::{Course, Evidence, Measure, Observation, ReadingUnit, Slowed};
@@ -41,6 +46,10 @@ pub use need::{Action, FirstFailure, Need, Needs};
 pub use number::{Num, number};
 pub use remedy::{Forecast, Plan, PlanCost, Remedy, When};
 pub use render::{names, out_of_line, place, short};
+pub use save_interval::{
+    ASSUMED_FAILURES_A_NODE_DAY, FailureRate, FailureSource, FailuresSeen, IntervalBound, SaveCost,
+    SaveInterval,
+};
 pub use scope::{AlertScope, NO_RUN, Origin, Reporter, Scope, Subject};
 pub use sentence::Sentence;
 pub use signal::{Signal, SignalUnit};

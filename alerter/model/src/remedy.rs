@@ -6,7 +6,7 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::conditions;
 
-use crate::{Action, Suspect, Target};
+use crate::{Action, PassedOver, SaveInterval, Span, Suspect, Target};
 
 /// The remedies of an incident, in the order in which they are done.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -37,11 +37,32 @@ pub enum Remedy {
         if_it_stays: bool,
         /// The number of checkpoints that were written after the onset.
         later_checkpoints: usize,
+        /// Newer ones from before the onset that are no good, the last three.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        passed_over: Vec<PassedOver>,
     },
     /// Restart from this checkpoint, if one was reported.
     Restart {
         checkpoint: Option<i64>,
+        /// The number of checkpoints that were written after the onset of something else that
+        /// spoils the run.
+        #[serde(default)]
+        later_checkpoints: usize,
+        /// Newer ones that are no good, the last three.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        passed_over: Vec<PassedOver>,
     },
+    /// Save now: the hardware under the run is failing, and it still makes steps.
+    SaveNow {
+        /// Seconds of work that a crash would lose.
+        unsaved_seconds: f64,
+        /// Seconds for which a save blocks the steps, if that is known.
+        save_seconds: Option<f64>,
+    },
+    /// Restart from the checkpoint that [`Self::SaveNow`] writes.
+    RestartSaved,
+    /// Save at another interval.
+    SaveEvery(Box<SaveInterval>),
     /// Try a restart, which may cure a slow-down, if it pays back.
     TryRestart,
     /// Restart the job on the same nodes.
@@ -143,6 +164,11 @@ pub struct Forecast {
 }
 
 impl PlanCost {
+    /// The GPU hours of `seconds` of the whole run; `None` if the number of GPUs is unknown.
+    pub fn gpu_hours(&self, seconds: f64) -> Option<f64> {
+        self.gpus.map(|gpus| f64::from(gpus) * seconds / 3600.0)
+    }
+
     /// The cost of `seconds` of the whole run in dollars. `None` if there is no price, or if the
     /// number of GPUs is unknown.
     pub fn dollars(&self, seconds: f64) -> Option<f64> {
@@ -183,6 +209,20 @@ impl fmt::Display for Last {
     }
 }
 
+/// `every 280 steps (18m 38s)`
+struct Every(Option<i64>, f64);
+
+impl fmt::Display for Every {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let span = Span::from_secs_f64(self.1);
+        match self.0 {
+            Some(1) => write!(f, "every step ({span})"),
+            Some(steps) => write!(f, "every {steps} steps ({span})"),
+            None => write!(f, "every {span}"),
+        }
+    }
+}
+
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = |gpu: &str| if gpu.is_empty() { "the GPU".to_owned() } else { gpu.to_owned() };
@@ -190,7 +230,7 @@ impl fmt::Display for Remedy {
             Self::Leave { batch } => write!(f, "leave it: {}, {}", batch.what(), batch.why()),
             Self::Stop { saved: false } => f.write_str("stop and look: no checkpoint was reported"),
             Self::Stop { saved: true } => {
-                f.write_str("stop and look: no checkpoint from before the onset is known")
+                f.write_str("stop and look: no good checkpoint from before the onset is known")
             }
             Self::RollBack { checkpoint, skip_from, skip_to, if_it_stays, .. } => {
                 let wait = if *if_it_stays { "if it does not come back by itself, " } else { "" };
@@ -199,8 +239,15 @@ impl fmt::Display for Remedy {
                     "{wait}roll back to checkpoint {checkpoint} and skip the batches of steps {skip_from} to {skip_to}"
                 )
             }
-            Self::Restart { checkpoint: Some(step) } => write!(f, "restart from checkpoint {step}"),
-            Self::Restart { checkpoint: None } | Self::TryRestart => f.write_str("restart"),
+            Self::Restart { checkpoint: Some(step), .. } => write!(f, "restart from checkpoint {step}"),
+            Self::Restart { checkpoint: None, .. } | Self::TryRestart => f.write_str("restart"),
+            Self::SaveNow { .. } => f.write_str("save now"),
+            Self::RestartSaved => f.write_str("restart from that checkpoint"),
+            Self::SaveEvery(i) => {
+                let (best, had) =
+                    (Every(i.best_steps, i.best_seconds), Every(i.interval_steps, i.interval_seconds));
+                write!(f, "save {best} instead of {had}")
+            }
             Self::RestartApp => f.write_str("restart the job; the node can stay"),
             Self::DrainNode { node, last_checkpoint } => {
                 write!(f, "drain {node} at the next checkpoint{}", Last(*last_checkpoint))

@@ -16,6 +16,7 @@ pub mod message;
 pub mod oncall;
 mod plan;
 mod responder;
+mod rollback;
 pub mod route;
 pub mod silence;
 

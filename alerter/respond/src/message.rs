@@ -9,6 +9,7 @@ use crate::config::ResponderConfig;
 use crate::external::Alert;
 use crate::incident_record::{Ended, IncidentRecord};
 use crate::matcher::Labels;
+use crate::rollback;
 use stepwatch_model::{Cause, Kind, Severity, Signal, SignalUnit, Ts};
 pub use stepwatch_model::{RunSummary, number, place};
 
@@ -381,12 +382,16 @@ fn checkpoint(now: Ts, r: &IncidentRecord, run: &RunSummary) -> String {
             None => "none reported".into(),
         };
     };
-    if !details::is_after_onset(r, step) {
-        return format!("step {step}, {} ago", now - at);
-    }
-    match run.saved.iter().rev().find(|saved| !details::is_after_onset(r, **saved)) {
-        Some(good) => format!("step {good} (the last, step {step}, is from after the onset)"),
-        None => format!("none known: the last, step {step}, {} ago, is from after the onset", now - at),
+    let choice = rollback::choose(r, run);
+    let flawed = choice.passed_over.iter().find(|one| one.step == step);
+    match (choice.checkpoint, flawed) {
+        (Some(good), Some(flawed)) => format!("step {good} ({flawed})"),
+        (None, Some(flawed)) => format!("none known: {flawed}"),
+        _ if !rollback::is_after_onset(r, run, step) => format!("step {step}, {} ago", now - at),
+        (Some(good), None) => format!("step {good} (the last, step {step}, is from after the onset)"),
+        (None, None) => {
+            format!("none known: the last, step {step}, {} ago, is from after the onset", now - at)
+        }
     }
 }
 

@@ -4,7 +4,10 @@
 //! start, and the price of a GPU. Unknown figures are left out of a plan, and there is no plan if
 //! there is nothing to choose. `message::advice` writes the sentence for it.
 
+mod saves;
+
 use crate::incident_record::{IncidentRecord, State};
+use crate::rollback;
 use stepwatch_model::{
     Action, Advice, Cause, FirstFailure, Forecast, Kind, Need, Needs, Plan, PlanCost, Remedy, RunSummary,
     SHARED_NODES, Severity, Target, When,
@@ -26,6 +29,12 @@ pub(crate) fn plan(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> O
         return None;
     }
     let cost = PlanCost { gpus: run.gpus, dollars_per_gpu_hour: rate, ..PlanCost::default() };
+    let plan = saves::save_first(r, run, of_kind(r, run, cost.clone()), &cost);
+    saves::with_interval(r, run, plan, cost)
+}
+
+/// The plan by the kind of the incident.
+fn of_kind(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan> {
     match r.kind.advice() {
         Advice::RollBack => known_batch(r, &cost).or_else(|| roll_back(r, run, cost)),
         Advice::Restart => match (shared(r), node(r)) {
@@ -80,18 +89,20 @@ fn known_batch(r: &IncidentRecord, cost: &PlanCost) -> Option<Plan> {
 
 fn roll_back(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan> {
     let last = run.last_step?;
-    let Some(good) = run.saved.iter().rev().find(|step| **step < r.start_step) else {
+    let rollback::Choice { checkpoint, later, passed_over } = rollback::choose(r, run);
+    let Some(checkpoint) = checkpoint else {
         let stop = Remedy::Stop { saved: !run.saved.is_empty() };
         return (r.severity == Severity::Page).then(|| one(stop, cost));
     };
     let roll_back = Remedy::RollBack {
-        checkpoint: *good,
+        checkpoint,
         skip_from: r.start_step,
         skip_to: (r.detected_step + SKIP).min(r.start_step + 2 * SKIP).max(r.start_step),
         if_it_stays: r.kind == Kind::LossSpike,
-        later_checkpoints: run.saved.iter().filter(|step| **step >= r.start_step).count(),
+        later_checkpoints: later,
+        passed_over,
     };
-    Some(one(roll_back, redone(last - good, run, cost)))
+    Some(one(roll_back, redone(last - checkpoint, run, cost)))
 }
 
 /// Adds the steps that are done again to the cost.
@@ -199,8 +210,13 @@ fn stopped(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan>
     if !stands && first.as_ref().is_none_or(|first| matches!(first, Remedy::Inspect { .. })) {
         return first.map(|first| one(first, cost));
     }
-    let restart = Remedy::Restart { checkpoint: run.checkpoint_step.filter(|_| run.last_step.is_some()) };
-    let cost = match (run.checkpoint_step, run.last_step) {
+    let rollback::Choice { checkpoint, later, passed_over } = rollback::choose(r, run);
+    let restart = Remedy::Restart {
+        checkpoint: checkpoint.filter(|_| run.last_step.is_some()),
+        later_checkpoints: later,
+        passed_over,
+    };
+    let cost = match (checkpoint, run.last_step) {
         (Some(saved), Some(last)) => redone((last - saved).max(0), run, cost),
         _ => cost,
     };
@@ -235,7 +251,7 @@ mod tests {
 
     const NOBODY: Target = Target::Fleet(Unit::Nodes);
 
-    fn gpu(node: &str, index: u32) -> Target {
+    pub(super) fn gpu(node: &str, index: u32) -> Target {
         Target::Gpu { node: node.into(), index: Some(index), uuid: "GPU-2f".into(), pci: String::new() }
     }
 
@@ -250,7 +266,7 @@ mod tests {
         }
     }
 
-    fn run() -> RunSummary {
+    pub(super) fn run() -> RunSummary {
         RunSummary {
             name: "llama".into(),
             gpus: Some(512),
@@ -264,7 +280,7 @@ mod tests {
     }
 
     /// The sentence of a message for the plan.
-    fn advise(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> Option<String> {
+    pub(super) fn advise(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> Option<String> {
         plan(r, run, rate).map(|plan| crate::message::advice(&plan))
     }
 
@@ -294,7 +310,13 @@ mod tests {
         assert!(!advise(&r, &run(), Some(2.5)).unwrap_or_default().contains("slope"));
     }
 
-    fn record(kind: Kind, signal: &str, value: f64, expected: f64, suspect: Target) -> IncidentRecord {
+    pub(super) fn record(
+        kind: Kind,
+        signal: &str,
+        value: f64,
+        expected: f64,
+        suspect: Target,
+    ) -> IncidentRecord {
         IncidentRecord {
             id: "x".into(),
             run: "llama".into(),
@@ -369,7 +391,9 @@ mod tests {
         let mut r = record(Kind::Hang, "step", 700.0, 60.0, gpu("gpu-7", 3));
         r.start_step = 10_500;
         let Plan { remedies, cost } = plan(&r, &run(), None).unwrap_or_default();
-        assert_eq!(remedies, [Remedy::TakeStacks, Remedy::Restart { checkpoint: Some(10_000) }]);
+        let restart =
+            Remedy::Restart { checkpoint: Some(10_000), later_checkpoints: 0, passed_over: Vec::new() };
+        assert_eq!(remedies, [Remedy::TakeStacks, restart]);
         assert!(cost.stands && cost.dollars(3600.0).is_none());
     }
 

@@ -23,6 +23,7 @@ use super::doc::{examples, schema};
 use crate::ingest;
 use crate::postmortem::Impact;
 use crate::run_snapshot::RunSnapshot;
+pub use crate::save_interval::SaveIntervalView;
 use crate::series::Latest;
 pub use crate::state_time::StateTime;
 use crate::store::{Delivery, DeliveryState};
@@ -242,6 +243,9 @@ pub struct RunView {
     /// Where its time went: the states that it was in.
     #[serde(default)]
     pub time: Vec<StateTime>,
+    /// How often it saves, and how often it should; absent until what a save costs is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save_interval: Option<SaveIntervalView>,
 }
 
 /// How a signal of a run stands.
@@ -483,6 +487,7 @@ impl RunView {
             signals: signals.into_iter().map(SignalValue::from).collect(),
             goodput: r.totals.goodput(),
             time: StateTime::all(&r.totals),
+            save_interval: r.save_interval_view(),
         }
     }
 }

@@ -109,6 +109,7 @@ fn plan() -> Plan {
         skip_to: 12_545,
         if_it_stays: false,
         later_checkpoints: 0,
+        passed_over: Vec::new(),
     };
     let cost = PlanCost {
         gpus: Some(512),

@@ -5,6 +5,8 @@ use stepwatch_respond::incident::State;
 
 use super::*;
 use crate::postmortem::Loss;
+use crate::save_interval::SaveIntervalView;
+use crate::save_interval::tests::often;
 use crate::store::tests::incident;
 
 const HOURS: i64 = 3_600_000;
@@ -114,4 +116,23 @@ fn incidents_of_runs_of_unknown_size_stand_last_and_have_no_price() {
     assert_eq!(view.interruptions[0].lost_gpu_hours, None, "of two of the three nobody knows it");
     let text = markdown::render(&view);
     assert!(text.contains("| size not known | \\- |"), "{text}");
+}
+
+#[test]
+fn saves_are_listed_with_the_best_interval_those_first_that_would_save_most() {
+    let saves = |run: &str, gpus: Option<u32>| SavesView {
+        run: run.into(),
+        interval: SaveIntervalView::new(&often(), gpus, Some(2.0)),
+    };
+    let listed = listed(vec![saves("unknown", None), saves("small", Some(8)), saves("large", Some(512))]);
+    assert_eq!(listed.iter().map(|s| &*s.run).collect::<Vec<_>>(), ["large", "small", "unknown"]);
+    let many = super::listed((0..50).map(|n| saves(&format!("r{n:02}"), None)).collect());
+    assert_eq!((many.len(), &*many[0].run), (20, "r00"));
+    let runs = [run("large", 512, &[(TimeState::Productive, 10)], 0)];
+    let view = ReportView { saves: listed, ..view(period(), None, &runs, &[]) };
+    let text = markdown::render(&view);
+    let row = "| large | every 125 steps (8m 20s) | 30s | 6h, from 5 of the run | 7.2 % | every 280 steps (18m 38s) | 5.3 % | 231.8 GPU hours ($463.53) |";
+    assert!(text.contains(row), "{text}");
+    let unknown = "| 7.2 % | every 280 steps (18m 38s) | 5.3 % | \\- |";
+    assert!(text.contains(unknown), "{text}");
 }

@@ -3,7 +3,7 @@
 use stepwatch_model::time::Span;
 use stepwatch_model::{Target, number};
 
-use super::view::{CostlyView, InterruptionView, ReportView, RunReport};
+use super::view::{CostlyView, InterruptionView, ReportView, RunReport, SavesView};
 use crate::state_time::StateTime;
 
 pub(super) const NOT_EXPLAINED: &str = "not explained";
@@ -166,6 +166,7 @@ pub(crate) fn tables(view: &ReportView) -> Vec<Table> {
             columns: RUN_COLUMNS,
             rows: view.runs.iter().filter(|_| is_fleet).map(run_row).collect(),
         },
+        Table { title: "Saves", columns: SAVES_COLUMNS, rows: view.saves.iter().map(saves_row).collect() },
         Table { title: "Interruptions", columns: INTERRUPTION_COLUMNS, rows: interruption_rows(view) },
         Table { title: "The costliest incidents", columns: COSTLY_COLUMNS, rows: costly_rows(view) },
     ];
@@ -183,6 +184,8 @@ const RUN_COLUMNS: &[&str] = &[
     "Saves",
     "kWh",
 ];
+const SAVES_COLUMNS: &[&str] =
+    &["Run", "Saves", "Each blocks", "Between failures", "Cost", "Best interval", "Cost then", "Saved a day"];
 const STATE_COLUMNS: &[&str] = &["State", "GPU hours", "Share", "Cost"];
 const INTERRUPTION_COLUMNS: &[&str] = &["Component", "Class", "What", "Count", "Share", "GPU hours lost"];
 const COSTLY_COLUMNS: &[&str] = &["Incident", "Run", "Opened", "What", "Lasted", "GPU hours lost", "Cost"];
@@ -199,6 +202,20 @@ fn run_row(run: &RunReport) -> Vec<Cell> {
         run.energy_kwh.map_or_else(|| "-".to_owned(), amount),
     ];
     [Cell::Run(run.run.clone())].into_iter().chain(figures.map(Cell::Text)).collect()
+}
+
+fn saves_row(saves: &SavesView) -> Vec<Cell> {
+    let i = &saves.interval;
+    let figures = [
+        i.interval(),
+        span(Some(i.save_seconds)),
+        i.failures(),
+        percent(i.cost),
+        i.best(),
+        if i.advised { percent(i.best_cost) } else { "-".to_owned() },
+        i.saved().unwrap_or_else(|| "-".to_owned()),
+    ];
+    [Cell::Run(saves.run.clone())].into_iter().chain(figures.map(Cell::Text)).collect()
 }
 
 fn state_rows(run: &RunReport) -> Vec<Vec<Cell>> {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_detect::run::{Counts, TimeState, Totals};
 use utoipa::ToSchema;
 
+use crate::save_interval::SaveIntervalView;
 use crate::state_time::StateTime;
 use crate::when::When;
 
@@ -25,6 +26,10 @@ pub(crate) struct ReportView {
     pub interruptions: Vec<InterruptionView>,
     /// The incidents that lost most GPU hours, without those that a person called false.
     pub costliest: Vec<CostlyView>,
+    /// How often the runs that go on save, and how often they should, those first that would save
+    /// most.
+    #[serde(default)]
+    pub saves: Vec<SavesView>,
     /// Pages and tickets of the period.
     pub incidents: usize,
 }
@@ -66,6 +71,13 @@ pub(crate) struct RunReport {
     pub tokens_per_dollar: Option<f64>,
     /// Its time by state.
     pub time: Vec<StateTime>,
+}
+
+/// The saves of a run that goes on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct SavesView {
+    pub run: String,
+    pub interval: SaveIntervalView,
 }
 
 /// How often runs were interrupted by one thing.

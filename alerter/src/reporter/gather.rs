@@ -6,7 +6,7 @@ use stepwatch_model::time::Ts;
 use stepwatch_respond::incident::IncidentRecord;
 
 use crate::postmortem::{self, Account};
-use crate::report::view::ReportView;
+use crate::report::view::{ReportView, SavesView};
 use crate::report::{self, Costed, Period};
 use crate::runtime::{RuntimeSnapshot, Views};
 use crate::store::{Result, RunTotals, Store};
@@ -31,7 +31,8 @@ pub(crate) async fn gather(
         store.incidents_between(period.since, period.until, run.as_deref(), INCIDENTS_SCANNED).await?;
     let seen = records.into_iter().filter(sees).collect();
     let incidents = costed(store, seen, period, now).await?;
-    Ok(report::view(period, run, &totals, &incidents))
+    let saves = report::listed(saves(&views.get(), &totals));
+    Ok(ReportView { saves, ..report::view(period, run, &totals, &incidents) })
 }
 
 /// Adds the accounted time of hours that are not over.
@@ -49,6 +50,20 @@ fn add_open_hours(totals: &mut Vec<RunTotals>, view: &RuntimeSnapshot, period: P
             None => totals.push(RunTotals { run: snapshot.run.clone(), totals: open.totals.clone() }),
         }
     }
+}
+
+/// The saves of the runs that have time in the period and go on.
+fn saves(view: &RuntimeSnapshot, totals: &[RunTotals]) -> Vec<SavesView> {
+    let goes_on = view
+        .runs
+        .iter()
+        .filter(|snapshot| snapshot.ended.is_none() && totals.iter().any(|known| known.run == snapshot.run));
+    goes_on
+        .filter_map(|snapshot| {
+            let interval = snapshot.save_interval_view()?;
+            Some(SavesView { run: snapshot.run.clone(), interval })
+        })
+        .collect()
 }
 
 /// The incidents with the loss of each, if it is computed.

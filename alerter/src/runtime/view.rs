@@ -145,8 +145,9 @@ impl Views {
 impl RuntimeSnapshot {
     fn capture(engine: &Engine, pending: &Pending, store_refuses: bool) -> Self {
         let all = engine.runs().count();
+        let snapshot = |run| RunSnapshot::from_run(run, engine.save_interval(run));
         Self {
-            runs: engine.runs().take(MAX_RUNS_SHOWN).map(RunSnapshot::from_run).collect(),
+            runs: engine.runs().take(MAX_RUNS_SHOWN).map(snapshot).collect(),
             runs_hidden: all.saturating_sub(MAX_RUNS_SHOWN),
             open_incidents: engine.open_count(),
             pending_effects: pending.effects.len(),

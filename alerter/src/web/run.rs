@@ -200,6 +200,15 @@ fn facts(run: &RunView) -> Vec<(&'static str, String)> {
     if let Some(goodput) = run.goodput.filter(|_| accounted >= MIN_ACCOUNTED) {
         facts.push(("Goodput", format!("{:.1} %", 100.0 * goodput)));
     }
+    if let Some(saves) = &run.save_interval {
+        facts.push((
+            "Saves",
+            format!("{}, {} each", saves.interval(), Span::from_secs_f64(saves.save_seconds)),
+        ));
+        facts.push(("Best interval of saves", saves.best()));
+        facts.push(("Time between failures", saves.failures()));
+        facts.extend(saves.saved().map(|saved| ("Saved a day by the best interval", saved)));
+    }
     if !run.lost_sources.is_empty() {
         facts.push(("Exporters that do not answer", run.lost_sources.join(", ")));
     }

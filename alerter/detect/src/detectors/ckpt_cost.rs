@@ -80,6 +80,8 @@ struct Costs {
     recent: VecDeque<Cost>,
     /// Seconds that the saves of the attempt cost.
     lost: f64,
+    /// What they cost in the attempts before, until this one has saved.
+    before: Cost,
 }
 
 /// Seconds of a run up to a moment.
@@ -121,6 +123,7 @@ impl Costs {
     fn begin_attempt(&mut self, f: &RunState) {
         *self = Self {
             latch: self.latch,
+            before: if self.recent.is_empty() { self.before } else { self.sum() },
             attempt: f.attempt,
             restarted: true,
             counted: f.checkpoints.saves.back().map(|save| save.at),
@@ -194,6 +197,16 @@ impl Costs {
     }
 }
 
+impl CkptCost {
+    /// The seconds for which a save blocks the steps, and from the end of one to the beginning of
+    /// the next.
+    pub(crate) fn usual(&self) -> Option<(f64, f64)> {
+        let costs = self.0.as_deref()?;
+        let sum = if costs.recent.is_empty() { costs.before } else { costs.sum() };
+        (sum.saves > 0).then(|| (sum.each(sum.blocked), sum.each(sum.interval - sum.blocked)))
+    }
+}
+
 fn sentence(c: &Config, sum: Cost, f: &RunState) -> Sentence {
     let why = clause!(
         "steps wait {save} for each checkpoint, one every {interval}: {share} % of the time, {limit} % is the limit",
@@ -216,7 +229,7 @@ impl ClockDetector for CkptCost {
 
     fn look(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
         let f = view.run;
-        if !c.enabled || f.checkpoints.saves.is_empty() {
+        if f.checkpoints.saves.is_empty() {
             return;
         }
         let new = || Box::new(Costs { attempt: f.attempt, ..Costs::default() });
@@ -231,7 +244,8 @@ impl ClockDetector for CkptCost {
         if costs.attempt != f.attempt {
             costs.begin_attempt(f);
         }
-        if costs.count(f) {
+        // The best interval follows from these costs, whether or not they make tickets.
+        if costs.count(f) && c.enabled {
             costs.judge(c, view, out);
         }
     }

@@ -23,6 +23,7 @@ impl Monitor {
 
     /// Keeps the accounts of a run that is forgotten.
     pub(super) fn keep_accounts(&mut self, now: Ts, run: &mut Run) {
+        self.count_last(run);
         let Some(mut accounts) = run.take_accounts() else { return };
         let hours = accounts.take_hours().map(|hour| RunHour { run: run.state.name.clone(), hour });
         self.hours.extend(hours);

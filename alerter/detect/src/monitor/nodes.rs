@@ -241,7 +241,8 @@ impl Monitor {
     pub(super) fn summary_of(&self, now: Ts, run: &Run) -> RunSummary {
         let nodes = run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
         let needs = cause::needs(now, &run.state, &run.state.out_of_reach(), nodes);
-        RunSummary { needs, ..summary(&run.state) }
+        let save_interval = self.save_interval(run).map(Box::new);
+        RunSummary { needs, save_interval, ..summary(&run.state) }
     }
 
     /// The nodes whose links went down with those of this one, if they are too many for

@@ -19,13 +19,14 @@ use crate::expectation::{Expectations, Recording};
 use crate::run::align::{Align, Arrival, Samples, StepReport};
 use crate::run::signals::{Left, Place, Signals};
 use crate::run::{
-    Accounts, Death, MAX_RANKS, PLANNED_RESTART, Reporters, RunState, Size, Steps, declared, phase_class,
+    Accounts, Death, MAX_RANKS, PLANNED_RESTART, RERUN_MISMATCH, Reporters, RunState, Size, Steps, declared,
+    phase_class,
 };
 use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
-use stepwatch_model::Origin;
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Course, Finding};
 use stepwatch_model::{Fact, clause};
+use stepwatch_model::{FailuresSeen, Origin, SaveCost};
 
 /// The number of steps whose class is kept.
 const CLASSES_KEPT: usize = 16;
@@ -141,14 +142,27 @@ impl Run {
                 self.state.ledger.died(at);
             }
             EventKind::Event => {
-                if e.name.as_deref() == Some(PLANNED_RESTART) {
-                    self.state.attempts.plan(now, e.extra.get("seconds").and_then(Value::as_f64));
-                }
+                self.note(now, e);
                 self.state.reports.take(now, self.state.total_steps, e);
             }
             EventKind::Xid | EventKind::Link | EventKind::Hw | EventKind::Health | EventKind::Gap => {}
         }
         self.look(now, out);
+    }
+
+    /// Takes note of what an event of the trainer says of its attempt and its checkpoints.
+    fn note(&mut self, now: Ts, e: &Event) {
+        match e.name.as_deref() {
+            Some(PLANNED_RESTART) => {
+                self.state.attempts.plan(now, e.extra.get("seconds").and_then(Value::as_f64));
+            }
+            Some(RERUN_MISMATCH) => {
+                if let Some(step) = e.step.or(self.state.last_step) {
+                    self.state.checkpoints.mismatched(step);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Records the start of a process, if the `hello` comes from one and not from a description of
@@ -196,6 +210,26 @@ impl Run {
         let after = f.last_step.map(|step| clause!(" after step {step}", step = Fact::Step(step)));
         let why = clause!("the log of the run ended{after} without a word: it is taken for over", after);
         out.push(rank_dead::silent_end(RunAt { now, run: f }, why));
+    }
+
+    /// Takes note of what was found of it. True if it had something to tell the fleet.
+    pub(super) fn note_found(&mut self, found: &[Finding], fleet: &mut FailuresSeen) -> bool {
+        self.state.checkpoints.note_trouble(found);
+        let seen = self.state.take_exposure();
+        seen.into_iter().for_each(|seen| fleet.join(seen));
+        seen.is_some()
+    }
+
+    /// What its saves cost, once some were counted.
+    pub(super) fn save_cost(&self) -> Option<SaveCost> {
+        let (f, (seconds, interval)) = (&self.state, self.detectors.save_cost()?);
+        let steps = f.checkpoints.usual_steps();
+        let step_seconds = steps.map(|steps| interval / steps).or_else(|| f.step_seconds());
+        Some(SaveCost { seconds, interval, durable: seconds + f.checkpoints.usual_lag(), step_seconds })
+    }
+
+    pub fn dollars_per_gpu_hour(&self) -> Option<f64> {
+        self.detectors.dollars_per_gpu_hour()
     }
 
     /// Takes over changed settings.
@@ -247,6 +281,7 @@ impl Run {
                 self.signals.restart();
                 self.classes.clear();
                 self.state.restarted(now, rank);
+                self.state.checkpoints.went_back_to(step);
             }
             Arrival::Duplicate => return self.counters.duplicates += 1,
             Arrival::Stale => return self.counters.stale += 1,
@@ -329,6 +364,7 @@ impl Run {
         let p = Place { step, ts: at, attempt: self.state.attempt, rank: e.rank.unwrap_or(0) };
         let mut left = Left::default();
         if let Some(eval) = self.signals.eval(p, e, &mut left) {
+            self.state.checkpoints.evaluated(eval.id, eval.step, eval.loss);
             self.detectors.extra(&Extra::Eval(eval), out);
         }
         let measured = self.signals.measured(p, e, &mut left);

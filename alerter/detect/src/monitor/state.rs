@@ -47,6 +47,7 @@ impl Monitor {
             Key::Series(chunk) => self.series.part(*chunk).as_ref().and_then(encode),
             Key::SeriesSweep => None,
             Key::KeptAccounts(run) => self.kept_accounts.get(run).and_then(encode),
+            Key::Fleet => encode(&self.fleet),
         }
     }
 
@@ -97,6 +98,7 @@ impl Monitor {
             Key::Series(_) => self.series.restore(bytes)?,
             Key::SeriesSweep => {}
             Key::KeptAccounts(run) => drop(self.kept_accounts.insert(run, decode(bytes)?)),
+            Key::Fleet => self.fleet = decode(bytes)?,
         }
         Some(())
     }
@@ -132,6 +134,7 @@ impl Key {
             Self::Series(chunk) => format!("series/{chunk}"),
             Self::SeriesSweep => "series_sweep".into(),
             Self::KeptAccounts(run) => format!("accounts/{run}"),
+            Self::Fleet => "fleet".into(),
         }
     }
 
@@ -144,6 +147,7 @@ impl Key {
             Some(("series", chunk)) => Self::Series(chunk.parse().ok()?),
             Some(("accounts", run)) => Self::KeptAccounts(run.to_owned()),
             None if name == "batches" => Self::Batches,
+            None if name == "fleet" => Self::Fleet,
             _ => return None,
         })
     }

@@ -242,6 +242,7 @@ impl RunState {
             (None, Some(ended)) => AttemptEnd::Exited { code: ended.code, text: ended.text },
             (None, None) => AttemptEnd::Unreported,
         };
+        self.count_end(&end);
         let (changes, a) = (self.attempts.changes(), &mut self.attempts);
         a.ends.clear();
         if a.past.len() == MAX_ATTEMPTS {

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Value};
 
+use super::exposure::Exposure;
 use super::stages::Stages;
+use super::trust::Trust;
 use stepwatch_model::time::{Span, Ts};
 
 /// Seconds of work between two runs of the clock detectors for a run that makes steps.
@@ -44,6 +46,10 @@ pub struct Checkpoints {
     pub list: VecDeque<Written>,
     /// The stages of the last ones, once any is reported.
     pub(super) stages: Option<Box<Stages>>,
+    /// What speaks against some of them, once anything does.
+    pub(super) trust: Option<Box<Trust>>,
+    /// All work, and the failures that ended it.
+    pub(crate) exposure: Exposure,
 }
 
 /// A checkpoint as people see it.
@@ -92,6 +98,7 @@ impl Checkpoints {
     /// Counts seconds of work; true if the clock detectors must run.
     pub(crate) fn worked(&mut self, secs: f64) -> bool {
         self.work += secs;
+        self.exposure.worked(secs);
         let look = self.work - self.looked_at > LOOK_EVERY_SECS;
         if look {
             self.looked_at = self.work;
@@ -185,6 +192,12 @@ impl Checkpoints {
     /// Median of the last intervals, once there are two.
     pub fn usual_interval(&self) -> Option<f64> {
         (self.intervals.len() >= 2).then(|| median(self.intervals.iter().copied()))
+    }
+
+    /// Median of the steps between the last ones, once there are two.
+    pub(crate) fn usual_steps(&self) -> Option<f64> {
+        let gaps = self.steps.iter().skip(1).zip(&self.steps).map(|(next, had)| (next - had) as f64);
+        (self.steps.len() >= 2).then(|| median(gaps))
     }
 
     /// Work that is unsaved just before a checkpoint counts, at the last one's duration.

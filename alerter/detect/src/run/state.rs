@@ -32,7 +32,7 @@ const MAX_LABEL: usize = 128;
 const MAX_DEATHS: usize = 64;
 /// Exit codes after Ctrl-C and SIGTERM: a person or a scheduler stopped the run, so nobody is
 /// notified.
-const STOPPED: [i64; 2] = [130, 143];
+pub(super) const STOPPED: [i64; 2] = [130, 143];
 /// The number of steps after a death that prove that the run goes on without that rank.
 const PROOF_STEPS: u64 = 3;
 /// Multiples of the 99th percentile of the pace. A gap beyond `PAUSE` is a pause; no deadline is

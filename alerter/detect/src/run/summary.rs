@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use stepwatch_model::{Needs, RunSummary};
+use stepwatch_model::{Needs, RunSummary, Saves};
 
-use super::RunState;
+use super::{Checkpoints, RunState, median};
 
 impl RunState {
     /// The number of GPUs, which are paid for also while the run has a fault. `None` until the run
@@ -12,6 +12,11 @@ impl RunState {
     /// earlier attempt, and a report without a rank counts as one of rank 0.
     pub fn gpus(&self) -> Option<u32> {
         self.world.filter(|world| *world > 0).map(|_| self.ranks_known())
+    }
+
+    /// The usual seconds of a step.
+    pub(crate) fn step_seconds(&self) -> Option<f64> {
+        self.pace.quantile(0.5).map(|secs| secs / self.interval.max(1) as f64)
     }
 }
 
@@ -26,12 +31,29 @@ pub(crate) fn summary(f: &RunState) -> RunSummary {
         checkpoint_step: f.checkpoints.last_step,
         checkpoint_at: f.checkpoints.last_at,
         saved: f.checkpoints.steps.iter().copied().collect(),
-        step_secs: f.pace.quantile(0.5).map(|secs| secs / f.interval.max(1) as f64),
+        flawed: f.checkpoints.flawed(),
+        spoilt_from: f.checkpoints.spoilt_from(),
+        step_secs: f.step_seconds(),
         start_secs: f.first_gap,
         unsaved: f.checkpoints.work,
         unsaved_at_most: f.checkpoints.at_most(),
+        save_secs: save_secs(&f.checkpoints),
+        saves: saves(&f.checkpoints),
+        save_interval: None,
         labels: f.labels.clone(),
         needs: Needs::default(),
+    }
+}
+
+fn save_secs(c: &Checkpoints) -> Option<f64> {
+    (!c.saves.is_empty()).then(|| median(c.saves.iter().map(|save| save.secs)))
+}
+
+fn saves(c: &Checkpoints) -> Saves {
+    match (c.in_progress, &c.failure) {
+        (Some(_), _) => Saves::Running,
+        (None, Some(_)) => Saves::Failing,
+        (None, None) => Saves::Idle,
     }
 }
 

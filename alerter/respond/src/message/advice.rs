@@ -2,7 +2,10 @@
 
 use core::fmt::Write as _;
 
-use stepwatch_model::{Forecast, Plan, PlanCost, Remedy, Span, number};
+use stepwatch_model::{
+    ASSUMED_FAILURES_A_NODE_DAY, FailureSource, Forecast, IntervalBound, PassedOver, Plan, PlanCost, Remedy,
+    SaveInterval, Span, number,
+};
 
 use super::gpus;
 
@@ -26,18 +29,24 @@ pub(crate) fn advice(plan: &Plan) -> String {
                     let _ = write!(s, "; a restart now costs {now} and pays back in {back}");
                 }
             }
-            Remedy::RollBack { later_checkpoints, .. } => {
+            Remedy::RollBack { later_checkpoints, passed_over, .. }
+            | Remedy::Restart { checkpoint: Some(_), later_checkpoints, passed_over } => {
                 redone(&mut s, cost);
-                match later_checkpoints {
-                    0 => {}
-                    1 => s.push_str("; 1 later checkpoint is from after the onset"),
-                    n => {
-                        let _ = write!(s, "; {n} later checkpoints are from after the onset");
-                    }
-                }
+                not_taken(&mut s, *later_checkpoints, passed_over);
             }
-            Remedy::Restart { checkpoint: Some(_) } => redone(&mut s, cost),
-            Remedy::Restart { checkpoint: None } => s.push_str("; no checkpoint was reported"),
+            Remedy::Restart { checkpoint: None, later_checkpoints: 0, passed_over }
+                if passed_over.is_empty() =>
+            {
+                s.push_str("; no checkpoint was reported");
+            }
+            Remedy::Restart { checkpoint: None, later_checkpoints, passed_over } => {
+                s.push_str("; no good checkpoint is known");
+                not_taken(&mut s, *later_checkpoints, passed_over);
+            }
+            Remedy::SaveNow { unsaved_seconds, save_seconds } => {
+                save_now(&mut s, cost, *unsaved_seconds, *save_seconds);
+            }
+            Remedy::SaveEvery(interval) => save_every(&mut s, cost, interval),
             _ => {}
         }
     }
@@ -90,6 +99,75 @@ fn redone(s: &mut String, cost: &PlanCost) {
     let _ = write!(s, ": {steps} steps are done again");
     if let Some(secs) = cost.redo_seconds {
         let _ = write!(s, ", {}", run_time(cost, secs));
+    }
+}
+
+/// Why newer checkpoints are not the one to go back to.
+fn not_taken(s: &mut String, later: usize, passed_over: &[PassedOver]) {
+    match later {
+        0 => {}
+        1 => s.push_str("; 1 later checkpoint is from after the onset"),
+        n => {
+            let _ = write!(s, "; {n} later checkpoints are from after the onset");
+        }
+    }
+    for one in passed_over {
+        let _ = write!(s, "; {one}");
+    }
+}
+
+/// `2h of 512 GPUs, 1024 GPU hours ($2560)`
+fn gpu_time(cost: &PlanCost, secs: f64) -> String {
+    let mut s = format!("{} of {}", Span::from_secs_f64(secs), whole(cost));
+    if let Some(hours) = cost.gpu_hours(secs) {
+        let _ = write!(s, ", {} GPU hours", number(hours));
+    }
+    if let Some(amount) = cost.dollars(secs) {
+        let _ = write!(s, " ({})", dollars(amount));
+    }
+    s
+}
+
+fn save_now(s: &mut String, cost: &PlanCost, unsaved: f64, save: Option<f64>) {
+    let _ = write!(s, ": {} are not saved", gpu_time(cost, unsaved));
+    if let Some(secs) = save {
+        let _ = write!(s, ", and a save costs {}", gpu_time(cost, secs));
+    }
+}
+
+/// `4 nodes`
+fn counted(nodes: u32) -> String {
+    format!("{nodes} node{}", if nodes == 1 { "" } else { "s" })
+}
+
+fn save_every(s: &mut String, cost: &PlanCost, i: &SaveInterval) {
+    let (save, between) =
+        (Span::from_secs_f64(i.save_seconds), Span::from_secs_f64(i.failures.seconds_between));
+    let _ = write!(s, ": a save blocks the steps for {save}, and a failure is expected every {between} ");
+    let _ = match i.failures.source {
+        FailureSource::Own { failures } => write!(s, "(from {failures} of this run)"),
+        FailureSource::Fleet { failures, nodes } => {
+            write!(s, "(from {failures} of all runs, for {})", counted(nodes))
+        }
+        FailureSource::Assumed { nodes } => {
+            let rate = number(1000.0 * ASSUMED_FAILURES_A_NODE_DAY);
+            write!(s, "(assumed: {rate} in 1000 node-days, as with Llama 3, for {})", counted(nodes))
+        }
+    };
+    let (had, best) = (percent(i.cost), percent(i.best_cost));
+    let _ = write!(s, "; saves and lost work cost {best} % of the time instead of {had} %");
+    if let Some(gpus) = cost.gpus {
+        let _ = write!(s, ", which saves {} GPU hours a day", number(i.gpu_hours_a_day(gpus)));
+    }
+    if let Some(daily) = cost.dollars(86_400.0 * i.saved()) {
+        let _ = write!(s, " ({})", dollars(daily));
+    }
+    match i.bound {
+        Some(IntervalBound::Longest) => {
+            s.push_str("; it is the longest that is advised until failures of this run are known")
+        }
+        Some(IntervalBound::Shortest) => s.push_str("; it is the shortest that is advised"),
+        None => {}
     }
 }
 

@@ -9,6 +9,7 @@ use super::{advice, value_against_expected};
 use crate::config::ResponderConfig;
 use crate::incident_record::IncidentRecord;
 use crate::plan;
+use crate::rollback;
 use stepwatch_model::{Cause, Plan, RunSummary, Suspect, Ts};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -152,7 +153,7 @@ impl Checkpoint {
             step: run.checkpoint_step,
             at,
             age_seconds: (now - at).as_secs_f64(),
-            after_onset: run.checkpoint_step.is_some_and(|step| is_after_onset(r, step)),
+            after_onset: run.checkpoint_step.is_some_and(|step| rollback::is_after_onset(r, run, step)),
             unsaved_seconds: finite(run.unsaved).unwrap_or_default(),
         })
     }
@@ -165,11 +166,6 @@ impl Cost {
         let hours = (now - r.opened_at).as_secs_f64() / 3600.0;
         Some(Self { per_gpu_hour, per_hour, so_far: per_hour * hours })
     }
-}
-
-/// Whether a checkpoint at this step contains the bad numbers.
-pub(super) fn is_after_onset(r: &IncidentRecord, step: i64) -> bool {
-    r.cause == Cause::Numerics && step >= r.start_step
 }
 
 fn finite(v: f64) -> Option<f64> {

@@ -1,0 +1,77 @@
+//! What a run shows of its rate of failures: its nodes, its ends, and its work.
+
+use stepwatch_model::FailuresSeen;
+
+use super::RunState;
+use super::attempts::AttemptEnd;
+use super::exposure::ExposedAt;
+use super::state::STOPPED;
+
+/// GPUs of a node while not all nodes are known.
+const GPUS_A_NODE: u32 = 8;
+
+impl RunState {
+    /// The number of nodes of the run. Where not all of its processes report a node, it is worked
+    /// out from their number. `None` until the run declares its world size.
+    pub(crate) fn node_count(&self) -> Option<u32> {
+        let world = self.world.filter(|world| *world > 0)?;
+        let (known, placed) =
+            (self.nodes.len() as u32, self.nodes.values().map(|n| u64::from(*n)).sum::<u64>());
+        let is_whole = placed >= u64::from(world);
+        Some(if is_whole { known } else { known.max(world.div_ceil(GPUS_A_NODE)) })
+    }
+
+    fn exposed_at(&self) -> ExposedAt {
+        ExposedAt { nodes: self.node_count(), now: self.last_heard, first_seen: self.first_seen }
+    }
+
+    /// Counts the end of the attempt. Must be called before the state is reset.
+    pub(super) fn count_end(&mut self, end: &AttemptEnd) {
+        let planned = self.attempts.planned_at.is_some_and(|at| at >= self.attempt_at);
+        // Without a new process, a trainer only counts its steps anew.
+        let began = self.attempts.greeted_at.is_some_and(|at| at >= self.last_progress);
+        let failed = match end {
+            AttemptEnd::Failed { .. } => true,
+            AttemptEnd::Exited { code, .. } => *code != 0 && !STOPPED.contains(code),
+            AttemptEnd::Silent => false,
+            AttemptEnd::Unreported => began && self.checkpoints.work > 0.0,
+        };
+        let (place, last) = (self.exposed_at(), self.last_step);
+        self.checkpoints.exposure.ended(failed && !planned, last, place);
+    }
+
+    /// The failures, and seconds of nodes, that the fleet was not told, if they are many enough.
+    pub(crate) fn take_exposure(&mut self) -> Option<FailuresSeen> {
+        if !self.checkpoints.exposure.wants_to_tell() {
+            return None;
+        }
+        let place = self.exposed_at();
+        self.checkpoints.exposure.count(place);
+        Some(self.checkpoints.exposure.take_untold())
+    }
+
+    /// The same of a run that is forgotten: nothing more comes of it, so its last end counts.
+    pub(crate) fn take_last_exposure(&mut self) -> FailuresSeen {
+        let failed = !self.deaths.is_empty() || self.ended.as_ref().is_some_and(|ended| !ended.well());
+        let (place, last) = (self.exposed_at(), self.last_step);
+        self.checkpoints.exposure.ended(failed, last, place);
+        self.checkpoints.exposure.take_untold()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stepwatch_model::time::Ts;
+
+    #[test]
+    fn nodes_that_report_nothing_are_counted_by_the_number_of_processes() {
+        let mut f = RunState::new("r", Ts(0));
+        f.nodes.insert("n1".into(), 1);
+        assert_eq!(f.node_count(), None);
+        f.world = Some(20);
+        assert_eq!(f.node_count(), Some(3));
+        f.nodes = [("n1".into(), 10), ("n2".into(), 10)].into();
+        assert_eq!(f.node_count(), Some(2));
+    }
+}

@@ -1,0 +1,241 @@
+//! When to save: now, because the hardware under the run is failing, or at another interval.
+
+use crate::incident_record::{IncidentRecord, State};
+use stepwatch_model::{Kind, Need, Plan, PlanCost, Remedy, RunSummary, Saves, Severity};
+use stepwatch_wire::conditions;
+
+/// Unsaved work that is worth a save before hardware fails: so many seconds, and so many times what
+/// the save costs, because the fault may never stop the run. Engineering limits.
+const UNSAVED: f64 = 120.0;
+const UNSAVED_SAVES: f64 = 5.0;
+/// The kinds for which the interval of saves matters: saves that cost much or come late, and ends
+/// that lost work.
+const CONCERNED: [Kind; 5] =
+    [Kind::CkptCost, Kind::CkptStale, Kind::CkptSlow, Kind::RestartLoop, Kind::RankDead];
+
+/// Puts a save before everything else while hardware fails under a run that still makes steps.
+pub(super) fn save_first(
+    r: &IncidentRecord,
+    run: &RunSummary,
+    plan: Option<Plan>,
+    cost: &PlanCost,
+) -> Option<Plan> {
+    let Some(save) = save_now(r, run) else { return plan };
+    let Plan { remedies, cost } = plan.unwrap_or_else(|| Plan { remedies: Vec::new(), cost: cost.clone() });
+    let after = remedies.into_iter().map(|remedy| match remedy {
+        Remedy::Restart { .. } => Remedy::RestartSaved,
+        remedy => remedy,
+    });
+    // A restart from what is saved now does no step again.
+    let cost = PlanCost { steps_redone: None, redo_seconds: None, ..cost };
+    Some(Plan { remedies: [save].into_iter().chain(after).collect(), cost })
+}
+
+/// `None` unless a save would keep work from a fault, and would keep it well: not if the run stands
+/// or saves, if saves fail, or if what is saved may be wrong.
+fn save_now(r: &IncidentRecord, run: &RunSummary) -> Option<Remedy> {
+    let moves = run.last_step.is_some() && !run.needs.stands;
+    let can_save = run.checkpoint_at.is_some() && run.saves == Saves::Idle && run.spoilt_from.is_none();
+    if r.state == State::Resolved || !moves || !can_save || !is_failing(r, run) {
+        return None;
+    }
+    let least = run.save_secs.map_or(UNSAVED, |secs| UNSAVED.max(UNSAVED_SAVES * secs));
+    let (unsaved_seconds, save_seconds) = (run.unsaved, run.save_secs);
+    (unsaved_seconds >= least).then_some(Remedy::SaveNow { unsaved_seconds, save_seconds })
+}
+
+/// Whether the hardware may stop the run later. A fault that stops it at once leaves no time.
+fn is_failing(r: &IncidentRecord, run: &RunSummary) -> bool {
+    let needs: Vec<&Need> = r.nodes.iter().filter_map(|node| run.needs.nodes.get(node)).collect();
+    let is_lost = |need: &&Need| match need {
+        Need::Repair { sure, action, .. } => *sure && *action > conditions::Remedy::DrainReset,
+        Need::Gone => true,
+        Need::Memory { .. } | Need::Link { .. } => false,
+    };
+    if needs.iter().any(is_lost) {
+        return false;
+    }
+    match r.kind {
+        Kind::EccTrend | Kind::LinkFault => true,
+        // A program may cause an XID.
+        Kind::GpuFault => !needs.is_empty() || r.severity == Severity::Page,
+        // Most faults of a node stop no run.
+        Kind::NodeFault => !needs.is_empty(),
+        _ => false,
+    }
+}
+
+/// Adds the interval that costs least, where the present one is far from it.
+pub(super) fn with_interval(
+    r: &IncidentRecord,
+    run: &RunSummary,
+    plan: Option<Plan>,
+    cost: PlanCost,
+) -> Option<Plan> {
+    let is_wanted = CONCERNED.contains(&r.kind) && r.state != State::Resolved && run.saves != Saves::Failing;
+    let interval = run.save_interval.as_ref().filter(|interval| is_wanted && interval.is_far_off());
+    let Some(interval) = interval else { return plan };
+    let mut plan = plan.unwrap_or_else(|| Plan { remedies: Vec::new(), cost });
+    plan.remedies.push(Remedy::SaveEvery(interval.clone()));
+    Some(plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use stepwatch_model::{
+        FailureRate, FailureSource, Flaw, Needs, PassedOver, SaveCost, SaveInterval, Target, Ts,
+    };
+
+    use super::super::plan;
+    use super::super::tests::{advise, gpu, record, run};
+    use super::*;
+
+    /// A run with two hours of work since its last checkpoint, whose saves take 40 s.
+    fn unsaved() -> RunSummary {
+        RunSummary { unsaved: 7200.0, save_secs: Some(40.0), checkpoint_at: Some(Ts(0)), ..run() }
+    }
+
+    fn fault(kind: Kind, need: Option<Need>) -> (IncidentRecord, RunSummary) {
+        let mut r = record(kind, "xid", 1.0, 0.0, gpu("n1", 3));
+        r.nodes = vec!["n1".into()];
+        let nodes = need.map(|need| ("n1".to_owned(), need)).into_iter().collect();
+        (r, RunSummary { needs: Needs { nodes, ..Needs::default() }, ..unsaved() })
+    }
+
+    fn repair(action: conditions::Remedy, sure: bool) -> Need {
+        Need::Repair { sure, action, gpu: "GPU 3 (GPU-2f)".into() }
+    }
+
+    fn said((r, run): &(IncidentRecord, RunSummary)) -> String {
+        advise(r, run, Some(2.5)).unwrap_or_default()
+    }
+
+    const SAVE: &str = "save now: 2h of 512 GPUs, 1024 GPU hours ($2560) are not saved, and a save costs 40s of 512 GPUs, \
+                        5.689 GPU hours ($14)";
+
+    #[test]
+    fn work_is_saved_before_failing_hardware_stops_the_run() {
+        let later = repair(conditions::Remedy::DrainReset, true);
+        let drain = ", then drain n1 at the next checkpoint (the last is 10000), then reset GPU 3 (GPU-2f)";
+        assert_eq!(said(&fault(Kind::GpuFault, Some(later))), format!("{SAVE}{drain}"));
+        let unsure = repair(conditions::Remedy::RebootNode, false);
+        let reboot = ", then drain n1 and reboot it, then restart from that checkpoint";
+        assert_eq!(said(&fault(Kind::GpuFault, Some(unsure))), format!("{SAVE}{reboot}"));
+        let mut trend = fault(Kind::EccTrend, None);
+        trend.0.severity = Severity::Ticket;
+        assert_eq!(said(&trend), format!("{SAVE}, then drain n1 at the next checkpoint (the last is 10000)"));
+        let mut flap = fault(Kind::LinkFault, None);
+        flap.0.severity = Severity::Ticket;
+        assert_eq!(said(&flap), SAVE);
+        flap.1.gpus = None;
+        assert_eq!(said(&flap), "save now: 2h of the run are not saved, and a save costs 40s of the run");
+    }
+
+    #[test]
+    fn a_save_is_not_advised_where_it_is_of_no_use() {
+        let good = || {
+            let mut flap = fault(Kind::LinkFault, None);
+            flap.0.severity = Severity::Ticket;
+            flap
+        };
+        assert_eq!(said(&good()), SAVE);
+        let not = |change: &dyn Fn(&mut IncidentRecord, &mut RunSummary), why: &str| {
+            let mut changed = good();
+            change(&mut changed.0, &mut changed.1);
+            assert_eq!(said(&changed), "", "{why}");
+        };
+        not(&|_, run| run.needs.stands = true, "the run stands");
+        not(&|_, run| run.unsaved = 199.0, "a save has just ended: five saves are more");
+        not(&|_, run| run.saves = Saves::Running, "a save is running");
+        not(&|_, run| run.saves = Saves::Failing, "saves fail");
+        not(&|_, run| run.spoilt_from = Some(10_400), "what is saved may be wrong");
+        not(&|_, run| run.checkpoint_at = None, "nobody saw it save");
+        not(&|r, _| r.state = State::Resolved, "the fault is over");
+        not(&|r, _| r.kind = Kind::NodeFault, "a full disk stops no run");
+        let lost = fault(Kind::GpuFault, Some(repair(conditions::Remedy::RebootNode, true)));
+        assert!(!said(&lost).contains("save now"), "the GPU is lost: {}", said(&lost));
+    }
+
+    fn far_off(source: FailureSource, between: f64) -> Option<Box<SaveInterval>> {
+        let saves = SaveCost { seconds: 30.0, interval: 500.0, durable: 30.0, step_seconds: Some(4.0) };
+        SaveInterval::of(saves, FailureRate { seconds_between: between, source }).map(Box::new)
+    }
+
+    #[test]
+    fn a_better_interval_is_advised_with_what_it_is_from_and_what_it_saves() {
+        let costly = record(Kind::CkptCost, "checkpoint_share", 0.06, 0.05, Target::Switch);
+        let own = FailureSource::Own { failures: 5 };
+        let mut run = RunSummary { save_interval: far_off(own, 21_600.0), ..run() };
+        let say = |run: &RunSummary| advise(&costly, run, Some(2.5)).unwrap_or_default();
+        let save = "save every 280 steps (18m 38s) instead of every 125 steps (8m 20s): a save blocks the steps for 30s, and a failure is \
+                    expected every 6h (from 5 of this run); saves and lost work cost 5.3 % of the time instead of 7.2 %";
+        assert_eq!(say(&run), format!("{save}, which saves 231.8 GPU hours a day ($579)"));
+        run.gpus = None;
+        assert_eq!(say(&run), save);
+        run.save_interval = far_off(FailureSource::Assumed { nodes: 1 }, 22_800_000.0);
+        let assumed = "save every 3600 steps (4h) instead of every 125 steps (8m 20s): a save blocks the steps for 30s, and a failure is \
+                       expected every 263d 21h (assumed: 3.789 in 1000 node-days, as with Llama 3, for 1 node); saves and lost work cost \
+                       0.2 % of the time instead of 6 %; it is the longest that is advised until failures of this run are known";
+        assert_eq!(say(&run), assumed);
+    }
+
+    #[test]
+    fn an_interval_is_advised_where_it_matters_and_only_if_it_is_far_off() {
+        let own = FailureSource::Own { failures: 5 };
+        let far = RunSummary { save_interval: far_off(own, 21_600.0), ..run() };
+        let has = |kind: Kind, run: &RunSummary| {
+            let r = record(kind, "process", 1.0, 0.0, Target::rank(1, Some("n1")));
+            let remedies = plan(&r, run, None).unwrap_or_default().remedies;
+            remedies.iter().any(|remedy| matches!(remedy, Remedy::SaveEvery(_)))
+        };
+        for kind in CONCERNED {
+            assert!(has(kind, &far), "{kind:?}");
+        }
+        assert!(!has(Kind::Hang, &far));
+        assert!(!has(Kind::CkptCost, &RunSummary { saves: Saves::Failing, ..far.clone() }));
+        // 500 s are more than half of the best, 580 s.
+        let near = RunSummary { save_interval: far_off(own, 6000.0), ..run() };
+        assert!(!has(Kind::CkptCost, &near));
+    }
+
+    /// The last checkpoints of the run are 9000, 9500 and 10000.
+    #[test]
+    fn a_checkpoint_to_go_back_to_is_whole_good_and_from_before_the_onset() {
+        let diverges = record(Kind::Divergence, "loss", 5.0, 2.0, Target::Recipe { step: 9_800 });
+        let bad = Flaw::BadEvaluation { step: 9_600, loss: 3.5.into(), before: 2.1.into() };
+        let flawed = |step, why| PassedOver { step, why };
+        let mut run = run();
+        run.flawed = vec![flawed(9_500, bad), flawed(9_700, Flaw::Incomplete), flawed(10_400, Flaw::Failed)];
+        let want = "roll back to checkpoint 9000 and skip the batches of steps 9800 to 10020: 1500 steps are done again, 1h 40m of 512 GPUs \
+                    ($2133); 1 later checkpoint is from after the onset; checkpoint 9500 is bad: its evaluation at step 9600 has a loss of \
+                    3.5, 2.1 before; checkpoint 9700 is not complete";
+        assert_eq!(advise(&diverges, &run, Some(2.5)).unwrap_or_default(), want);
+        run.flawed.insert(0, flawed(9_000, Flaw::Failed));
+        let stop = "stop and look: no good checkpoint from before the onset is known";
+        assert_eq!(advise(&diverges, &run, Some(2.5)).unwrap_or_default(), stop);
+    }
+
+    #[test]
+    fn a_restart_is_not_from_a_checkpoint_that_was_saved_in_trouble() {
+        let hangs = record(Kind::Hang, "step", 700.0, 60.0, gpu("gpu-7", 3));
+        let mut run = run();
+        let want = |from: &str| {
+            format!(
+                "take the stacks of all ranks, then restart from checkpoint {from}; standing still costs $1280 an hour"
+            )
+        };
+        run.spoilt_from = Some(9_800);
+        let before = "9500: 1000 steps are done again, 1h 6m of 512 GPUs ($1422); 1 later checkpoint is from after the onset";
+        assert_eq!(advise(&hangs, &run, Some(2.5)).unwrap_or_default(), want(before));
+        run.spoilt_from = None;
+        let bad = Flaw::BadEvaluation { step: 10_000, loss: 3.5.into(), before: 2.1.into() };
+        run.flawed =
+            vec![PassedOver { step: 10_000, why: bad }, PassedOver { step: 10_300, why: Flaw::Failed }];
+        let last = "10000: 500 steps are done again, 33m 20s of 512 GPUs ($711); checkpoint 10300 failed";
+        assert_eq!(
+            advise(&hangs, &run, Some(2.5)).unwrap_or_default(),
+            want(last),
+            "nothing is wrong with the loss"
+        );
+    }
+}

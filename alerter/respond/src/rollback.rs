@@ -1,0 +1,49 @@
+//! Chooses the checkpoint to go back to: the newest that is complete, that was saved before what
+//! spoilt the run, and whose evaluation is not bad, if it was evaluated.
+
+use crate::incident_record::IncidentRecord;
+use stepwatch_model::{Cause, Flaw, PassedOver, RunSummary};
+
+/// The most newer checkpoints of which it is said why they are passed over: the newest.
+const PASSED_OVER: usize = 3;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) checkpoint: Option<i64>,
+    /// The number of saved checkpoints from after the onset.
+    pub(crate) later: usize,
+    /// The last of those that are newer and no good for another reason, oldest first.
+    pub(crate) passed_over: Vec<PassedOver>,
+}
+
+/// The step from which on checkpoints keep what the incident is about, or what else spoils the run.
+fn onset(r: &IncidentRecord, run: &RunSummary) -> Option<i64> {
+    let own = (r.cause == Cause::Numerics).then_some(r.start_step);
+    own.into_iter().chain(run.spoilt_from).min()
+}
+
+/// Whether a checkpoint at this step keeps it.
+pub(crate) fn is_after_onset(r: &IncidentRecord, run: &RunSummary, step: i64) -> bool {
+    onset(r, run).is_some_and(|onset| step >= onset)
+}
+
+pub(crate) fn choose(r: &IncidentRecord, run: &RunSummary) -> Choice {
+    let onset = onset(r, run);
+    let is_after = |step: i64| onset.is_some_and(|onset| step >= onset);
+    // A bad evaluation is no reason to lose work to a fault that has nothing to do with the loss.
+    let by_numbers = onset.is_some();
+    let counts = |flawed: &&PassedOver| {
+        let is_evaluation = matches!(flawed.why, Flaw::BadEvaluation { .. });
+        !is_after(flawed.step) && (by_numbers || !is_evaluation)
+    };
+    let flawed: Vec<PassedOver> = run.flawed.iter().filter(counts).copied().collect();
+    let is_flawed = |step: i64| flawed.iter().any(|flawed| flawed.step == step);
+    let is_good = |step: &i64| !is_after(*step) && !is_flawed(*step);
+    // Of some only the last is known.
+    let saved = || run.saved.iter().copied().chain(run.checkpoint_step.filter(|_| run.saved.is_empty()));
+    let checkpoint = saved().filter(is_good).max();
+    let is_newer = |flawed: &PassedOver| checkpoint.is_none_or(|checkpoint| flawed.step > checkpoint);
+    let mut passed_over: Vec<PassedOver> = flawed.iter().copied().filter(is_newer).collect();
+    passed_over.drain(..passed_over.len().saturating_sub(PASSED_OVER));
+    Choice { checkpoint, later: saved().filter(|step| is_after(*step)).count(), passed_over }
+}
