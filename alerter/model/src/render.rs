@@ -15,6 +15,7 @@ use crate::fault::{Fault, Said};
 use crate::number::{Num, number};
 use crate::suspect::Suspect;
 use crate::target::{Place, Storage, Target, Unit};
+use crate::time::Span;
 
 /// The most nodes named for one value of a setting, and the most runs named that spiked.
 const NAMED: usize = 3;
@@ -269,6 +270,7 @@ impl fmt::Display for Observation {
             | Self::StepsWaitForData
             | Self::CheckpointOpen
             | Self::CheckpointSlower
+            | Self::LoadsLonger { .. }
             | Self::SetUpDifferently { .. }
             | Self::Setting { .. }
             | Self::SpikedElsewhere(_)
@@ -371,6 +373,15 @@ fn of_run(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("a checkpoint had begun and did not end: look at the storage that it is written to")
         }
         O::CheckpointSlower => f.write_str("it takes longer to write than before"),
+        O::LoadsLonger { value, expected, runs, rates } => {
+            let [took, usual] = [value, expected].map(|secs| Span::from_secs_f64(secs.0));
+            let verb = if *runs { "has been loading the checkpoint for" } else { "loaded the checkpoint in" };
+            write!(f, "{verb} {took}, {usual} is usual")?;
+            let Some([own, peers]) = rates.map(|rates| rates.map(|rate| number(rate.0 / 1e9))) else {
+                return Ok(());
+            };
+            write!(f, ": {own} GB/s, usually {peers} GB/s")
+        }
         O::SetUpDifferently { key } => write!(f, "is set up differently: {key}"),
         O::Setting { key, value, expected, on } => {
             let (value, expected) = (short(value), short(expected));

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Value};
 
+use super::loads::Loads;
+use super::sizes::Sizes;
 use super::stages::Stages;
 use stepwatch_model::time::{Span, Ts};
 
@@ -44,6 +46,10 @@ pub struct Checkpoints {
     pub list: VecDeque<Written>,
     /// The stages of the last ones, once any is reported.
     pub(super) stages: Option<Box<Stages>>,
+    /// The sizes of the last ones, once any is reported.
+    pub(super) sizes: Option<Box<Sizes>>,
+    /// The last load of one, once any is reported.
+    pub(super) loads: Option<Box<Loads>>,
 }
 
 /// A checkpoint as people see it.
@@ -110,6 +116,7 @@ impl Checkpoints {
         self.reset_work();
         self.unsure = true;
         self.stages.iter_mut().for_each(|stages| stages.restarted());
+        self.sizes.iter_mut().for_each(|sizes| sizes.restarted());
     }
 
     pub(crate) fn start(&mut self, now: Ts) {
