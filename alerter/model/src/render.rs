@@ -260,6 +260,9 @@ impl fmt::Display for Observation {
             Self::AlertFires { alert } => write!(f, "{alert} fires for it"),
             Self::Incident { id, kind } => write!(f, "{} ({id})", kind.title()),
             Self::Reported { words, .. } | Self::Stated { words } => f.write_str(words),
+            Self::LoadsLonger { value, expected, runs, rates } => {
+                loads_longer([*value, *expected], *runs, *rates, f)
+            }
             Self::ComputesLonger { .. }
             | Self::UnevenWork
             | Self::SlowestRotates
@@ -270,7 +273,6 @@ impl fmt::Display for Observation {
             | Self::StepsWaitForData
             | Self::CheckpointOpen
             | Self::CheckpointSlower
-            | Self::LoadsLonger { .. }
             | Self::SetUpDifferently { .. }
             | Self::Setting { .. }
             | Self::SpikedElsewhere(_)
@@ -308,6 +310,22 @@ fn silence(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ),
         _ => Ok(()),
     }
+}
+
+/// The time and the rate of a load, each beside the usual one.
+fn loads_longer(
+    secs: [Num; 2],
+    runs: bool,
+    rates: Option<[Num; 2]>,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    let [took, usual] = secs.map(|secs| Span::from_secs_f64(secs.0));
+    let verb = if runs { "has been loading the checkpoint for" } else { "loaded the checkpoint in" };
+    write!(f, "{verb} {took}, {usual} is usual")?;
+    let Some([own, peers]) = rates.map(|rates| rates.map(|rate| number(rate.0 / 1e9))) else {
+        return Ok(());
+    };
+    write!(f, ": {own} GB/s, usually {peers} GB/s")
 }
 
 /// The advice about a rank whose own loss deviated in `times` steps, if that is known.
@@ -373,15 +391,6 @@ fn of_run(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("a checkpoint had begun and did not end: look at the storage that it is written to")
         }
         O::CheckpointSlower => f.write_str("it takes longer to write than before"),
-        O::LoadsLonger { value, expected, runs, rates } => {
-            let [took, usual] = [value, expected].map(|secs| Span::from_secs_f64(secs.0));
-            let verb = if *runs { "has been loading the checkpoint for" } else { "loaded the checkpoint in" };
-            write!(f, "{verb} {took}, {usual} is usual")?;
-            let Some([own, peers]) = rates.map(|rates| rates.map(|rate| number(rate.0 / 1e9))) else {
-                return Ok(());
-            };
-            write!(f, ": {own} GB/s, usually {peers} GB/s")
-        }
         O::SetUpDifferently { key } => write!(f, "is set up differently: {key}"),
         O::Setting { key, value, expected, on } => {
             let (value, expected) = (short(value), short(expected));

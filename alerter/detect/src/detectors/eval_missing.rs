@@ -244,7 +244,7 @@ mod tests {
         t.until(1500, 500).until(9000, NEVER);
         assert!(t.found().is_empty(), "two intervals: {:?}", t.found());
         let mut t = Trainer::new();
-        t.until(80, 20).until(340, NEVER);
+        t.until(80, 20).until(240, NEVER);
         assert!(t.found().is_empty(), "it tried whether it can: {:?}", t.found());
     }
 

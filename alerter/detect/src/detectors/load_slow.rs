@@ -44,6 +44,8 @@ impl Default for Config {
 
 /// Fewer places are not compared.
 const PLACES: usize = 3;
+/// Seconds above the median within which nobody is slow, whatever the settings.
+const LEAST: f64 = 1.0;
 /// The most nodes named.
 const NAMED: usize = 3;
 
@@ -102,7 +104,7 @@ impl Compared {
         let usual = *ended.get((all.len() - 1) / 2)?;
         let rates: Vec<f64> = all.iter().filter_map(Load::rate).collect();
         let usual_rate = (rates.len() >= all.len() / 2).then(|| median(rates.into_iter()));
-        let limit = (c.times * usual).max(usual + c.ticket_lost.as_secs_f64());
+        let limit = (c.times * usual).max(usual + c.ticket_lost.as_secs_f64().max(LEAST));
         Some(Self { all, usual, usual_rate, limit })
     }
 
@@ -113,27 +115,25 @@ impl Compared {
 
     /// The slow ones, the slowest first, and for how many seconds the run waits for them alone.
     fn slow(&self, c: &Config, now: Ts) -> Option<(Vec<&Load>, f64)> {
-        let (mut slow, others): (Vec<&Load>, Vec<&Load>) =
-            self.all.iter().partition(|one| self.is_slow(c, one, now));
+        let mut slow: Vec<&Load> = self.all.iter().filter(|one| self.is_slow(c, one, now)).collect();
         slow.sort_by(|a, b| b.took(now).total_cmp(&a.took(now)));
-        let longest = slow.first()?.took(now);
-        let held = longest - longest_of(&others, now);
+        let held = slow.first()?.took(now) - self.others(c);
         (slow.len() <= self.all.len() / 2 && held >= c.ticket_lost.as_secs_f64()).then_some((slow, held))
+    }
+
+    /// The longest time of the others that have ended.
+    fn others(&self, c: &Config) -> f64 {
+        let is_other = |one: &&Load| one.since.is_none() && !self.is_slow(c, one, Ts(0));
+        self.all.iter().filter(is_other).map(|one| one.secs).fold(0.0, f64::max)
     }
 
     /// When those that still load hold the run for so long.
     fn due(&self, c: &Config, held: Span) -> Option<Ts> {
         let since = self.all.iter().filter_map(|one| one.since).min()?;
-        let is_other = |one: &&Load| one.since.is_none() && !self.is_slow(c, one, since);
-        let others: Vec<&Load> = self.all.iter().filter(is_other).collect();
-        let secs = (longest_of(&others, since) + held.as_secs_f64()).max(self.limit);
+        let secs = (self.others(c) + held.as_secs_f64()).max(self.limit);
         // Milliseconds are rounded, and it must not come too early.
         Some(since + Span::from_secs_f64(secs) + Span::millis(1))
     }
-}
-
-fn longest_of(loads: &[&Load], now: Ts) -> f64 {
-    loads.iter().map(|one| one.took(now)).fold(0.0, f64::max)
 }
 
 fn places(f: &RunState, loads: &Loads) -> Vec<Load> {
