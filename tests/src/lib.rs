@@ -19,6 +19,7 @@ pub mod random;
 pub mod remote_write;
 pub mod say;
 pub mod stack;
+pub mod stories;
 pub mod trainer;
 
 pub use crowd::Crowd;

@@ -88,6 +88,8 @@ pub mod ckpt {
     pub const UPLOAD: &str = "upload";
     pub const DURABLE: &str = "durable";
     pub const LOAD: &str = "load";
+    /// Bytes free on the file system that holds the checkpoint.
+    pub const FREE_BYTES: &str = "free_bytes";
 }
 
 /// The keys of `hello` and `bye` that change their meaning.

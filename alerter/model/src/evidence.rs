@@ -137,6 +137,14 @@ pub enum Observation {
     StepsWaitForData,
     CheckpointOpen,
     CheckpointSlower,
+    /// The checkpoint was loaded in `value` seconds, by the others in `expected`; `runs`: it is
+    /// still being loaded. `rates` are in bytes a second: its own, and the usual one.
+    LoadsLonger {
+        value: Num,
+        expected: Num,
+        runs: bool,
+        rates: Option<[Num; 2]>,
+    },
     SetUpDifferently {
         key: String,
     },
@@ -332,7 +340,9 @@ impl Observation {
             }
             Self::OwnLoss { value, expected, .. } => of(*value, Some(*expected), "loss"),
             Self::WaitsForData { value, .. } => of(*value, None, "ratio"),
-            Self::AllWaitForData { value, expected } => of(*value, Some(*expected), "s"),
+            Self::AllWaitForData { value, expected } | Self::LoadsLonger { value, expected, .. } => {
+                of(*value, Some(*expected), "s")
+            }
             Self::Reading { value, expected, unit, .. } => of(*value, Some(*expected), unit.as_str()),
             Self::SlowClock { value, expected, .. } => of(*value, Some(*expected), "Hz"),
             Self::RowsRemapped { rows, .. } => of(*rows, None, "rows"),

@@ -239,6 +239,10 @@ kinds! {
     CkptSlow           "ckpt_slow"              Checkpoint OfCause   0 ByCause           "slow checkpoint" [];
     CkptCost           "ckpt_cost"              Checkpoint OfCause   0 ByCause           "costly checkpoints" [];
     CkptUpload         "ckpt_upload"            Checkpoint OfCause   0 ByCause           "checkpoint upload lag" [];
+    CkptSize           "ckpt_size"              Checkpoint OfCause   0 ByCause           "incomplete checkpoint" [];
+    CkptRoom           "ckpt_room"              Checkpoint OfCause   1 ByCause           "no room for checkpoints" [];
+    LoadSlow           "load_slow"              Checkpoint OfCause   1 ByCause           "slow load of a checkpoint" [];
+    EvalMissing        "eval_missing"           Telemetry  OfCause   0 ByCause           "missing evaluations" [];
     LayerGrad          "layer_grad"             Numerics   Excursion 0 ByCause           "gradient of a layer" [];
     ActivationShift    "activation_shift"       Numerics   Excursion 0 ByCause           "activations of a layer" [];
     RankLoss           "rank_loss"              Numerics   Excursion 0 ByCause           "loss of one rank" [];

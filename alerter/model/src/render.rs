@@ -15,6 +15,7 @@ use crate::fault::{Fault, Said};
 use crate::number::{Num, number};
 use crate::suspect::Suspect;
 use crate::target::{Place, Storage, Target, Unit};
+use crate::time::Span;
 
 /// The most nodes named for one value of a setting, and the most runs named that spiked.
 const NAMED: usize = 3;
@@ -259,6 +260,9 @@ impl fmt::Display for Observation {
             Self::AlertFires { alert } => write!(f, "{alert} fires for it"),
             Self::Incident { id, kind } => write!(f, "{} ({id})", kind.title()),
             Self::Reported { words, .. } | Self::Stated { words } => f.write_str(words),
+            Self::LoadsLonger { value, expected, runs, rates } => {
+                loads_longer([*value, *expected], *runs, *rates, f)
+            }
             Self::ComputesLonger { .. }
             | Self::UnevenWork
             | Self::SlowestRotates
@@ -306,6 +310,22 @@ fn silence(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ),
         _ => Ok(()),
     }
+}
+
+/// The time and the rate of a load, each beside the usual one.
+fn loads_longer(
+    secs: [Num; 2],
+    runs: bool,
+    rates: Option<[Num; 2]>,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    let [took, usual] = secs.map(|secs| Span::from_secs_f64(secs.0));
+    let verb = if runs { "has been loading the checkpoint for" } else { "loaded the checkpoint in" };
+    write!(f, "{verb} {took}, {usual} is usual")?;
+    let Some([own, peers]) = rates.map(|rates| rates.map(|rate| number(rate.0 / 1e9))) else {
+        return Ok(());
+    };
+    write!(f, ": {own} GB/s, usually {peers} GB/s")
 }
 
 /// The advice about a rank whose own loss deviated in `times` steps, if that is known.

@@ -48,6 +48,10 @@ signals! {
     "checkpoint_time"   Duration "Checkpoint took";
     "checkpoint_share"  Share    "Time spent on checkpoints";
     "upload_lag"        Duration "Not durable for";
+    "checkpoint_size"   Share    "Size against the usual one";
+    "checkpoint_room"   Number   "Checkpoints that fit";
+    "load_time"         Duration "Load took";
+    "eval_steps"        Number   "Steps since an evaluation";
     "gpu_waste"         Duration "Wasted for";
     "sm_clock"          Hertz    "SM clock";
     "ecc"               Number   "Corrected errors in an hour";

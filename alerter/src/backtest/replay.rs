@@ -264,6 +264,7 @@ fn without_silence(config: &EngineConfig) -> EngineConfig {
     detectors.ckpt_stale.enabled = false;
     detectors.ckpt_cost.enabled = false;
     detectors.ckpt_upload.enabled = false;
+    detectors.load_slow.enabled = false;
     EngineConfig { detectors: detectors.into(), responder: config.responder.clone() }
 }
 

@@ -33,7 +33,8 @@ pub fn visible_in(signal: &str) -> (&str, bool) {
     match signal {
         SILENCE => (metric::STEP_TIME, true),
         "compute_time" | "data_wait" | "sm_clock" | "ecc" | "gpu_waste" | "unsaved_work"
-        | "checkpoint_time" | "checkpoint_share" | "upload_lag" => (metric::STEP_TIME, false),
+        | "checkpoint_time" | "checkpoint_share" | "upload_lag" | "checkpoint_size" | "checkpoint_room"
+        | "load_time" | "eval_steps" => (metric::STEP_TIME, false),
         other => match Signal::find(other).map(|signal| signal.unit) {
             Some(SignalUnit::Event) => (metric::STEP_TIME, false),
             _ => (other, true),

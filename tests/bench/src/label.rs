@@ -123,7 +123,17 @@ impl Family {
             ),
             Self::Progress => matches!(kind, "hang" | "stall" | "rank_dead"),
             Self::Checkpoint => {
-                matches!(kind, "ckpt_slow" | "ckpt_cost" | "ckpt_stale" | "ckpt_upload" | "stall")
+                matches!(
+                    kind,
+                    "ckpt_slow"
+                        | "ckpt_cost"
+                        | "ckpt_stale"
+                        | "ckpt_upload"
+                        | "ckpt_size"
+                        | "ckpt_room"
+                        | "load_slow"
+                        | "stall"
+                )
             }
             Self::Any => true,
         }

@@ -17,7 +17,7 @@ use crate::detector::shared::Standard;
 use crate::detectors::{Detectors, DetectorsConfig, rank_dead};
 use crate::expectation::{Expectations, Recording};
 use crate::run::align::{Align, Arrival, Samples, StepReport};
-use crate::run::signals::{Left, Place, Signals};
+use crate::run::signals::{Left, Place, Signals, set_of};
 use crate::run::{
     Accounts, Death, MAX_RANKS, PLANNED_RESTART, RERUN_MISMATCH, Reporters, RunState, Size, Steps, declared,
     phase_class,
@@ -362,6 +362,8 @@ impl Run {
         self.class = self.class.max(Some(ClassMark::Eval));
         let Some(step) = e.step.or(self.state.last_step) else { return };
         let p = Place { step, ts: at, attempt: self.state.attempt, rank: e.rank.unwrap_or(0) };
+        let (attempt, run_step) = (p.attempt, self.state.last_step);
+        self.state.evals.get_or_insert_default().take(set_of(e), attempt, step, run_step);
         let mut left = Left::default();
         if let Some(eval) = self.signals.eval(p, e, &mut left) {
             self.state.checkpoints.evaluated(eval.id, eval.step, eval.loss);

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Value};
 
 use super::exposure::Exposure;
+use super::loads::Loads;
+use super::sizes::Sizes;
 use super::stages::Stages;
 use super::trust::Trust;
 use stepwatch_model::time::{Span, Ts};
@@ -50,6 +52,10 @@ pub struct Checkpoints {
     pub(super) trust: Option<Box<Trust>>,
     /// All work, and the failures that ended it.
     pub(crate) exposure: Exposure,
+    /// The sizes of the last ones, once any is reported.
+    pub(super) sizes: Option<Box<Sizes>>,
+    /// The last load of one, once any is reported.
+    pub(super) loads: Option<Box<Loads>>,
 }
 
 /// A checkpoint as people see it.
@@ -117,6 +123,7 @@ impl Checkpoints {
         self.reset_work();
         self.unsure = true;
         self.stages.iter_mut().for_each(|stages| stages.restarted());
+        self.sizes.iter_mut().for_each(|sizes| sizes.restarted());
     }
 
     pub(crate) fn start(&mut self, now: Ts) {

@@ -6,10 +6,13 @@
 //! shows that, its `upload` or `write`. A checkpoint with a stage that failed never counts. The
 //! work since a checkpoint is the work since its save, whenever it became durable.
 
-use stepwatch_model::time::Span;
-use stepwatch_wire::CkptPhase;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_wire::names::ckpt;
+use stepwatch_wire::{CkptPhase, Event};
 
 use super::checkpoints::{CHECKPOINTS_KEPT, Checkpoints, Outcome, SaveReport, Written, keep, median};
+use super::loads::Loads;
+use super::sizes::Sort;
 use super::stages::{StageReport, Stages};
 
 /// The number of times between saves from which the usual one is known.
@@ -102,8 +105,27 @@ impl Checkpoints {
         }
     }
 
-    /// A process began or ended a load. Returns how long it took, if it is known.
-    pub(crate) fn loaded(&mut self, r: &StageReport) -> Option<Span> {
+    /// The checkpoints of the sort whose size or free space was reported last.
+    pub(crate) fn sort(&self) -> Option<&Sort> {
+        self.sizes.as_deref()?.last()
+    }
+
+    /// The last load, rank by rank, if any was reported.
+    pub(crate) fn loads(&self) -> Option<&Loads> {
+        self.loads.as_deref()
+    }
+
+    /// Takes the size and the free space that a report of a stage carries.
+    pub(crate) fn measured(&mut self, r: &StageReport, e: &Event, world: Option<u32>) {
+        if r.bytes.is_some() || e.extra.contains_key(ckpt::FREE_BYTES) {
+            self.sizes.get_or_insert_default().take(r, e, world);
+        }
+    }
+
+    /// A process began or ended a load. Returns how long it took, if it is known. `progress`: when
+    /// the run made its last step.
+    pub(crate) fn loaded(&mut self, r: &StageReport, progress: Ts) -> Option<Span> {
+        self.loads.get_or_insert_default().take(r, progress);
         let paired = self.stages.get_or_insert_default().take_load(r);
         r.secs.map(Span::from_secs_f64).or(paired)
     }

@@ -143,7 +143,8 @@ fn ours(e: &Event) -> impl Iterator<Item = (&str, f64)> {
     e.m.get(name).map(|value| (name, value)).into_iter()
 }
 
-fn set_of(e: &Event) -> &str {
+/// The name of the evaluation set of an event.
+pub(crate) fn set_of(e: &Event) -> &str {
     e.name.as_deref().filter(|name| !name.is_empty()).unwrap_or(UNNAMED)
 }
 

@@ -18,6 +18,13 @@ const RANKS_KEPT: usize = 256;
 /// The most times of the same sort that are kept.
 const TIMES_KEPT: usize = 8;
 
+/// How many later checkpoints must be complete before one counts as overtaken: two uploads at once
+/// may end in any order. It is no news once so many are. And the number of complete checkpoints for
+/// each overtaken one below which the run completes only some on purpose. Engineering limits.
+const OVERTAKEN_BY: usize = 2;
+const OLD_NEWS: usize = 5;
+const COMPLETE: usize = 4;
+
 /// The stages in their order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Stage {
@@ -108,6 +115,16 @@ impl Stage {
             _ => Self::Save,
         }
     }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Save => ckpt::SAVE,
+            Self::Write => ckpt::WRITE,
+            Self::Upload => ckpt::UPLOAD,
+            Self::Durable => ckpt::DURABLE,
+            Self::Load => ckpt::LOAD,
+        }
+    }
 }
 
 impl StageRecord {
@@ -162,6 +179,26 @@ impl Staged {
         !self.has_failed() && self.record(reaches).is_some_and(StageRecord::has_ended)
     }
 
+    /// Whether it counts as saved.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.counted
+    }
+
+    /// Whether it began, and neither counts nor failed.
+    fn is_incomplete(&self) -> bool {
+        let began = || self.record(Stage::Save).is_some_and(|record| record.start.is_some());
+        !self.counted && !self.has_failed() && (self.saved_at.is_some() || began())
+    }
+
+    /// The ranks that began a stage and did not end it.
+    pub(crate) fn open_ranks(&self) -> impl Iterator<Item = u32> {
+        self.records
+            .iter()
+            .find(|record| !record.open.is_empty())
+            .into_iter()
+            .flat_map(|r| r.open.keys().copied())
+    }
+
     fn is_open(&self) -> bool {
         self.saved_at.is_some() && !self.counted && !self.has_failed()
     }
@@ -214,6 +251,26 @@ impl Stages {
         self.steps.iter().skip(from).filter(|one| one.is_open())
     }
 
+    /// The last stage that the run is known to reach.
+    pub(crate) fn reaches(&self) -> Stage {
+        self.reaches
+    }
+
+    /// The last checkpoint that began, did not become complete, and was overtaken by later ones, of
+    /// a run that completes nearly all; and how many later ones are complete.
+    pub(crate) fn overtaken(&self) -> Option<(&Staged, usize)> {
+        let mut complete = 0;
+        let mut overtaken = Vec::new();
+        for one in self.steps.iter().rev() {
+            complete += usize::from(one.counted);
+            if one.is_incomplete() && complete >= OVERTAKEN_BY {
+                overtaken.push((one, complete));
+            }
+        }
+        let (one, later) = *overtaken.first()?;
+        (later < OLD_NEWS && complete >= COMPLETE * overtaken.len()).then_some((one, later))
+    }
+
     /// The index behind the last checkpoint that counts.
     fn after_counted(&self) -> usize {
         self.steps.iter().rposition(|one| one.counted).map_or(0, |at| at + 1)
@@ -230,7 +287,7 @@ impl Stages {
         self.waiting().find(is_meant).map(|one| one.step)
     }
 
-    pub(super) fn find(&self, step: i64) -> Option<&Staged> {
+    pub(crate) fn find(&self, step: i64) -> Option<&Staged> {
         self.steps.iter().find(|one| one.step == step)
     }
 
@@ -355,6 +412,24 @@ mod tests {
         assert_eq!(stages.meant(&start), Some(10));
         stages.of_step(10).take(&start);
         assert_eq!((stages.meant(&start), stages.meant(&end)), (Some(20), Some(10)));
+    }
+
+    #[test]
+    fn one_that_two_later_ones_overtook_is_incomplete_unless_many_are() {
+        let of = |counted: &[bool]| {
+            let mut stages = Stages { reaches: Stage::Durable, ..Stages::default() };
+            for (step, counted) in (1..).zip(counted) {
+                let one = stages.of_step(step);
+                (one.saved_at, one.counted) = (Some(Ts(step)), *counted);
+            }
+            stages.overtaken().map(|(one, later)| (one.step, later))
+        };
+        assert_eq!(of(&[true, true, false, true]), None, "the next one may have been faster");
+        assert_eq!(of(&[true, true, false, true, true]), Some((3, 2)));
+        assert_eq!(of(&[true, false, true, true]), None, "four complete ones are needed");
+        assert_eq!(of(&[true, true, false, true, true, true, true, true]), None, "five are complete since");
+        let tenth: Vec<bool> = (1..16).map(|step| step % 3 == 0).collect();
+        assert_eq!(of(&tenth), None, "only some are to become durable");
     }
 
     #[test]

@@ -96,6 +96,7 @@ pub struct RunState {
     /// Open phases, and how long each kind took at most.
     pub phases: BTreeMap<String, Phase>,
     pub checkpoints: Checkpoints,
+    pub(crate) evals: Option<Box<super::evals::Evals>>,
     /// The accounts of its time.
     pub ledger: Ledger,
     /// Samples a step, from which the position of the run in its data follows.
@@ -245,6 +246,7 @@ impl RunState {
             config_groups: ConfigGroups::default(),
             phases: BTreeMap::new(),
             checkpoints: Checkpoints::default(),
+            evals: None,
             ledger: Ledger::default(),
             batch_size: BatchSize::default(),
             deaths: BTreeMap::new(),

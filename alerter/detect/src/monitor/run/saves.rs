@@ -14,9 +14,14 @@ impl Run {
         let SaveReport { secs, bytes } = SaveReport::from_event(e);
         let (stage, phase) = (Stage::from_event(e), e.ckpt.unwrap_or(CkptPhase::End));
         let r = StageReport { stage, phase, step: e.step, rank: e.rank.unwrap_or(0), now, at, secs, bytes };
+        if stage != Stage::Load && !self.is_before_us(at) {
+            let sized = StageReport { step: r.step.or(self.state.last_step), ..r };
+            self.state.checkpoints.measured(&sized, e, self.state.world);
+        }
         match stage {
             Stage::Load => {
-                if let Some(lasted) = self.state.checkpoints.loaded(&r) {
+                let progress = self.state.last_progress;
+                if let Some(lasted) = self.state.checkpoints.loaded(&r, progress) {
                     self.state.ledger.declared(Declared::Loading, at, lasted);
                 }
             }
