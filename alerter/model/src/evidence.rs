@@ -52,6 +52,14 @@ pub enum Slowed {
     Heat,
 }
 
+/// The stage of a checkpoint that is at work while the run makes steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SaveStage {
+    Write,
+    Upload,
+}
+
 /// What was observed or reported. The fields `words` and `reason` have unchanged text of other
 /// programs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -137,6 +145,39 @@ pub enum Observation {
     StepsWaitForData,
     CheckpointOpen,
     CheckpointSlower,
+    /// Steps take `value` seconds in the windows of a stage and `expected` outside: so in `slower`
+    /// of the last `windows`.
+    SlowerWhileSaving {
+        stage: SaveStage,
+        value: Num,
+        expected: Num,
+        slower: u32,
+        windows: u32,
+    },
+    /// Steps took `expected` seconds before the last `saves` saves and take `value` after them, and
+    /// longer after each of them than before it.
+    EachSaveSlower {
+        saves: u32,
+        value: Num,
+        expected: Num,
+    },
+    /// An interface of `nodes` of `known` nodes sends at `value` of its speed while `saving` nodes
+    /// save at once. `expected`: its usual share, if it is known.
+    FullWhileSaving {
+        nodes: u64,
+        known: u64,
+        saving: u32,
+        value: Num,
+        expected: Option<Num>,
+    },
+    /// Each rank saves `value` bytes a second while `nodes` save at once, and `expected` while
+    /// `fewer` do.
+    SlowerTogether {
+        nodes: u32,
+        fewer: u32,
+        value: Num,
+        expected: Num,
+    },
     SetUpDifferently {
         key: String,
     },
@@ -332,7 +373,11 @@ impl Observation {
             }
             Self::OwnLoss { value, expected, .. } => of(*value, Some(*expected), "loss"),
             Self::WaitsForData { value, .. } => of(*value, None, "ratio"),
-            Self::AllWaitForData { value, expected } => of(*value, Some(*expected), "s"),
+            Self::AllWaitForData { value, expected }
+            | Self::SlowerWhileSaving { value, expected, .. }
+            | Self::EachSaveSlower { value, expected, .. } => of(*value, Some(*expected), "s"),
+            Self::FullWhileSaving { value, expected, .. } => of(*value, *expected, "ratio"),
+            Self::SlowerTogether { value, expected, .. } => of(*value, Some(*expected), "bytes a second"),
             Self::Reading { value, expected, unit, .. } => of(*value, Some(*expected), unit.as_str()),
             Self::SlowClock { value, expected, .. } => of(*value, Some(*expected), "Hz"),
             Self::RowsRemapped { rows, .. } => of(*rows, None, "rows"),
