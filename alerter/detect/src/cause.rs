@@ -3,7 +3,8 @@
 //! Evidence is a difference between a place and its peers, or a report about a place: a rank that
 //! computes longer than the others of its stage, a GPU or port whose readings differ from those of
 //! the other nodes, an XID, a link, a mount, a setup that differs, a rank that died first or
-//! stopped early, steps that are slower while a checkpoint is written. All pieces are weighed alike:
+//! stopped early, steps that are slower while a checkpoint is written. All pieces are weighed
+//! alike:
 //!
 //! ```text
 //! score = strength + 1·[began in the ten minutes before] + 1/(place in the order of onsets)

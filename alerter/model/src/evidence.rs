@@ -60,6 +60,14 @@ pub enum SaveStage {
     Upload,
 }
 
+/// The part of a node through which its saves go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SavePart {
+    Interface,
+    Disk,
+}
+
 /// What was observed or reported. The fields `words` and `reason` have unchanged text of other
 /// programs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -161,9 +169,10 @@ pub enum Observation {
         value: Num,
         expected: Num,
     },
-    /// An interface of `nodes` of `known` nodes sends at `value` of its speed while `saving` nodes
-    /// save at once. `expected`: its usual share, if it is known.
+    /// A part of `nodes` of `known` nodes is used to `value` of what it can while `saving` nodes save
+    /// at once. `expected`: its usual share, if it is known.
     FullWhileSaving {
+        part: SavePart,
         nodes: u64,
         known: u64,
         saving: u32,

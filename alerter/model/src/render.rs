@@ -10,7 +10,7 @@ use crate::clause;
 use crate::clause::Clause;
 use crate::clause::Fact;
 use crate::elsewhere::Elsewhere;
-use crate::evidence::{Evidence, Observation, SaveStage};
+use crate::evidence::{Evidence, Observation, SavePart, SaveStage};
 use crate::fault::{Fault, Said};
 use crate::number::{Num, number};
 use crate::suspect::Suspect;
@@ -425,11 +425,18 @@ fn of_saves(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             "steps took longer after each of the last {saves} saves, from {expected} s to {value} s, and \
              the same between the saves: a restart sets it back"
         ),
-        O::FullWhileSaving { nodes, known, saving, value, expected } => {
+        O::FullWhileSaving { part, nodes, known, saving, value, expected } => {
             let usual = expected.map(|share| format!(", usually {} %", percent(share.0))).unwrap_or_default();
             let full = percent(value.0);
-            write!(f, "an interface of {nodes} of {known} nodes sends at {full} % of its speed{usual}, ")?;
-            write!(f, "while {saving} nodes save at once")
+            match part {
+                SavePart::Interface => {
+                    write!(f, "an interface of {nodes} of {known} nodes sends at {full} % of its speed")?;
+                }
+                SavePart::Disk => {
+                    write!(f, "a disk of {nodes} of {known} nodes is busy {full} % of the time")?
+                }
+            }
+            write!(f, "{usual}, while {saving} nodes save at once")
         }
         O::SlowerTogether { nodes, fewer, value, expected } => write!(
             f,

@@ -7,7 +7,7 @@
 use crate::incident_record::{IncidentRecord, State};
 use stepwatch_model::{
     Action, Advice, Cause, FirstFailure, Forecast, Kind, Need, Needs, Observation, Plan, PlanCost, Remedy,
-    RunSummary, SHARED_NODES, Severity, Target, When,
+    RunSummary, SHARED_NODES, SavePart, Severity, Target, When,
 };
 use stepwatch_wire::conditions;
 
@@ -92,7 +92,11 @@ fn of_saves(r: &IncidentRecord, cost: &PlanCost) -> Option<Plan> {
     let (mut slower, mut together) = (false, false);
     for seen in r.suspects.first()?.observations() {
         slower |= matches!(seen, Observation::SlowerWhileSaving { .. });
-        together |= matches!(seen, Observation::FullWhileSaving { .. } | Observation::SlowerTogether { .. });
+        together |= matches!(
+            seen,
+            Observation::FullWhileSaving { part: SavePart::Interface, .. }
+                | Observation::SlowerTogether { .. }
+        );
     }
     let limit = slower.then_some(Remedy::LimitSaves);
     let remedies: Vec<Remedy> = limit.into_iter().chain(together.then_some(Remedy::StaggerSaves)).collect();
@@ -320,6 +324,7 @@ mod tests {
         let costs = ": it costs 6 % of 512 GPUs, $1843 a day";
         assert_eq!(advise(&r, &run(), Some(2.5)), Some(format!("{limit}{costs}")));
         let full = Observation::FullWhileSaving {
+            part: SavePart::Interface,
             nodes: 60,
             known: 64,
             saving: 64,

@@ -10,7 +10,7 @@ use super::evidence::{Piece, phase};
 use crate::node::NodeState;
 use crate::run::{RunState, SavingNodes, Spell};
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Cause, Finding, Kind, Observation, Storage, Suspect, Target};
+use stepwatch_model::{Cause, Finding, Kind, Observation, SavePart, Storage, Suspect, Target};
 
 /// Share of the loss that saves must explain: an engineering limit.
 const EXPLAINED: f64 = 0.5;
@@ -19,8 +19,9 @@ const EXPLAINED: f64 = 0.5;
 const SURE: f64 = 4.0;
 const HINT: f64 = 1.5;
 const PART: f64 = 0.9;
-/// Share of its speed at which an interface is full, and how many times the usual share that is at
-/// least: engineering limits. The traffic of training alone may fill a port.
+/// Share of its speed at which an interface is full, and of the time at which a disk is, and how
+/// many times the usual share that is at least: engineering limits. The traffic of training alone
+/// may fill a port.
 const FULL: f64 = 0.8;
 const RISES: f64 = 1.25;
 /// The fewest nodes that are full at once.
@@ -83,16 +84,19 @@ fn explains(v: &Finding, longer: f64) -> bool {
 /// interfaces are full while they save, or each is the slower the more save at once.
 pub(crate) fn together(f: &RunState, nodes: &[&NodeState]) -> Option<Suspect> {
     let stages = f.checkpoints.stages()?;
-    let mut spells = stages.saving_nodes().filter_map(SavingNodes::last);
-    let why = spells.find_map(|spell| full(f.last_heard, &spell, nodes));
+    let parts = [SavePart::Interface, SavePart::Disk];
+    let why = parts.into_iter().find_map(|part| {
+        let mut spells = stages.saving_nodes().filter_map(SavingNodes::last);
+        spells.find_map(|spell| full(part, f.last_heard, &spell, nodes))
+    });
     let why = why.or_else(|| stages.saving_nodes().find_map(slower_together))?;
     Some(Suspect::new(Target::Storage(Storage::OfCheckpoints), why))
 }
 
-/// Nodes with an interface that was full in a spell of saving, and is not outside.
-fn full(now: Ts, spell: &Spell, nodes: &[&NodeState]) -> Option<Observation> {
+/// Nodes with an interface or a disk that was full in a spell of saving, and is not outside.
+fn full(part: SavePart, now: Ts, spell: &Spell, nodes: &[&NodeState]) -> Option<Observation> {
     let until = spell.until.unwrap_or(now);
-    let read = |node: &&NodeState| node.throughput.busiest(spell.since, until);
+    let read = |node: &&NodeState| node.throughput.busiest(part, spell.since, until);
     let shares: Vec<(f64, Option<f64>)> = nodes.iter().filter_map(read).collect();
     let is_full = |(share, usual): &(f64, Option<f64>)| {
         *share >= FULL && usual.is_none_or(|usual| *share >= RISES * usual)
@@ -101,6 +105,7 @@ fn full(now: Ts, spell: &Spell, nodes: &[&NodeState]) -> Option<Observation> {
     let enough = now - until < LATELY && full.len() >= NODES && 2 * full.len() >= shares.len();
     let (value, expected) = *full.iter().min_by(|a, b| a.0.total_cmp(&b.0)).filter(|_| enough)?;
     Some(Observation::FullWhileSaving {
+        part,
         nodes: full.len() as u64,
         known: shares.len() as u64,
         saving: spell.nodes,
@@ -250,6 +255,21 @@ mod tests {
         assert_eq!(named, [(Target::Saving, SURE)]);
         let words = b.pieces(Kind::MfuDroop, 2.12, 2.0, &[])[0].suspect.why();
         assert!(words.starts_with("steps took longer after each of the last "), "{words}");
+    }
+
+    #[test]
+    fn a_run_that_only_says_when_a_checkpoint_is_durable_writes_it_from_its_save_on() {
+        let mut b = Bench::new();
+        for _ in 0..7 {
+            b.step += 50;
+            b.say(Stage::Save, Start, 0);
+            b.say(Stage::Save, End, 0);
+            b.steps(10, 2.4).say(Stage::Durable, End, 0);
+            b.steps(40, 2.0);
+        }
+        assert_eq!(b.named(Kind::MfuDroop, 2.05, 2.0), [(STORAGE, SURE)]);
+        let words = b.pieces(Kind::MfuDroop, 2.05, 2.0, &[])[0].suspect.why();
+        assert_eq!(words, "steps take 2.4 s while a checkpoint is written, otherwise 2 s, in 6 of 6 times");
     }
 
     /// A node whose interface sends at this share of its speed until then, every half a minute.

@@ -190,8 +190,8 @@ impl Costs {
         began && f.pace.samples() > 0 && first.interval - first.blocked >= f.takes(BEGINNING)
     }
 
-    /// The sum of the last costs. Steps were slower meanwhile only if that is sure: what chance adds
-    /// to each save is no cost.
+    /// The sum of the last costs. Steps were slower meanwhile only if that is sure: what chance
+    /// adds to each save is no cost.
     fn sum(&self, is_slower: bool) -> Cost {
         let usual = median(self.recent.iter().map(|cost| cost.each(cost.blocked)));
         let most = if self.recent.len() > KNOWN { AT_MOST * usual } else { f64::INFINITY };

@@ -62,7 +62,7 @@ impl Node {
                 f.peer_metrics.take(now, e, loaded, peers);
                 News { reading, used, ..News::default() }
             }
-            (EventKind::Health, Some("nic")) => {
+            (EventKind::Health, Some("nic" | "disk")) => {
                 f.throughput.take(now, e);
                 News::default()
             }

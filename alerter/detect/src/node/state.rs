@@ -34,7 +34,7 @@ pub struct NodeState {
     pub gpus: Gpus,
     /// The readings of its GPUs and ports, compared with the other nodes of the run.
     pub peer_metrics: PeerMetrics,
-    /// How much of their speed its interfaces send.
+    /// How full its interfaces and disks are.
     pub(crate) throughput: Throughput,
     pub jobs: Jobs,
     /// Kernel messages that match no known pattern.

@@ -1,7 +1,7 @@
-//! How much the interfaces of a node send, as a share of their speed: the busiest one of each
-//! minute.
+//! How much the interfaces of a node send, as a share of their speed, and for how much of the time
+//! its disks are busy: the busiest one of each minute.
 //!
-//! Exporters publish the counters of RDMA ports and of Ethernet interfaces every half a minute.
+//! Exporters publish the counters of RDMA ports, Ethernet interfaces and disks every half a minute.
 //! They are read where saves may fill the way to the storage (`cause/saves.rs`), so a quarter of an
 //! hour is enough.
 
@@ -12,12 +12,13 @@ use stepwatch_wire::Event;
 
 use super::conditions::word;
 use crate::stats::median::median;
+use stepwatch_model::SavePart;
 use stepwatch_model::time::{Span, Ts};
 
-/// The most interfaces of a node, and the most minutes.
+/// The most interfaces and disks of a node, and the most minutes.
 const MAX_DEVICES: usize = 32;
 const MINUTES: usize = 16;
-/// An interface that was not read for this long is gone, and a reading after it says nothing of the
+/// One that was not read for this long is gone, and a reading after it says nothing of the
 /// time between.
 const GONE: Span = Span::secs(150);
 /// Half of the time between two readings: a reading is of the time around the one that long before
@@ -28,11 +29,11 @@ const USUAL: usize = 3;
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Counter {
-    sent: f64,
+    value: f64,
     at: Ts,
 }
 
-/// The busiest interface of a minute.
+/// The busiest interface or disk of a minute.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Minute {
     at: Ts,
@@ -42,17 +43,20 @@ struct Minute {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Throughput {
     devices: BTreeMap<String, Counter>,
-    minutes: VecDeque<Minute>,
+    /// By [`SavePart`].
+    minutes: [VecDeque<Minute>; 2],
 }
 
 impl Throughput {
-    /// Takes the counter of an RDMA port or an Ethernet interface.
+    /// Takes the counter of an RDMA port, an Ethernet interface or a disk.
     pub(crate) fn take(&mut self, now: Ts, e: &Event) {
         let positive = |name: &str| e.m.get(name).filter(|v| v.is_finite() && *v > 0.0);
-        let (Some(sent), Some(speed)) = (positive("transmit_bytes"), positive("rate_bytes_per_second"))
-        else {
-            return;
+        let (part, value, most) = if e.name.as_deref() == Some("disk") {
+            (SavePart::Disk, positive("busy_seconds"), Some(1.0))
+        } else {
+            (SavePart::Interface, positive("transmit_bytes"), positive("rate_bytes_per_second"))
         };
+        let (Some(value), Some(most)) = (value, most) else { return };
         let key = format!("{}/{}", word(e, "device"), word(e, "port"));
         if !self.devices.contains_key(&key) && self.devices.len() >= MAX_DEVICES {
             self.devices.retain(|_, had| now - had.at < GONE);
@@ -60,40 +64,42 @@ impl Throughput {
                 return;
             }
         }
-        let before = self.devices.insert(key, Counter { sent, at: now });
+        let before = self.devices.insert(key, Counter { value, at: now });
         // A counter that fell was reset.
-        let before = before.filter(|had| sent >= had.sent && now > had.at && now - had.at < GONE);
+        let before = before.filter(|had| value >= had.value && now > had.at && now - had.at < GONE);
         if let Some(had) = before {
-            let rate = (sent - had.sent) / (now - had.at).as_secs_f64();
-            self.note(now, (rate / speed) as f32);
+            let rate = (value - had.value) / (now - had.at).as_secs_f64();
+            self.note(part, now, (rate / most) as f32);
         }
     }
 
-    fn note(&mut self, now: Ts, share: f32) {
+    fn note(&mut self, part: SavePart, now: Ts, share: f32) {
         let minute = |at: Ts| at.0.div_euclid(60_000);
-        match self.minutes.back_mut() {
+        let minutes = &mut self.minutes[part as usize];
+        match minutes.back_mut() {
             Some(last) if minute(last.at) == minute(now) => {
                 if share > last.share {
                     *last = Minute { at: now, share };
                 }
             }
             _ => {
-                if self.minutes.len() >= MINUTES {
-                    self.minutes.pop_front();
+                if minutes.len() >= MINUTES {
+                    minutes.pop_front();
                 }
-                self.minutes.push_back(Minute { at: now, share });
+                minutes.push_back(Minute { at: now, share });
             }
         }
     }
 
-    /// The share of the busiest interface between two times, and its usual share in the minutes
+    /// The share of the busiest such part between two times, and the usual share in the minutes
     /// outside, if enough are known.
-    pub(crate) fn busiest(&self, from: Ts, to: Ts) -> Option<(f64, Option<f64>)> {
+    pub(crate) fn busiest(&self, part: SavePart, from: Ts, to: Ts) -> Option<(f64, Option<f64>)> {
         let is_inside = |minute: &&Minute| (from..=to).contains(&minute.at.earlier(HALF));
-        let inside = self.minutes.iter().filter(is_inside).map(|minute| minute.share);
+        let minutes = &self.minutes[part as usize];
+        let inside = minutes.iter().filter(is_inside).map(|minute| minute.share);
         let most = inside.reduce(f32::max)?;
         let mut outside: Vec<f32> =
-            self.minutes.iter().filter(|minute| !is_inside(minute)).map(|minute| minute.share).collect();
+            minutes.iter().filter(|minute| !is_inside(minute)).map(|minute| minute.share).collect();
         let usual = (outside.len() >= USUAL).then(|| median(&mut outside));
         Some((f64::from(most), usual))
     }
@@ -123,11 +129,25 @@ mod tests {
             t.take(now, &reading("eth0", sent));
             t.take(now, &reading("eth1", 5e9));
         }
-        let (most, usual) = t.busiest(Ts(180_000), Ts(300_000)).unwrap();
+        let (most, usual) = t.busiest(SavePart::Interface, Ts(180_000), Ts(300_000)).unwrap();
         assert!((most - 0.9).abs() < 1e-6 && (usual.unwrap() - 0.1).abs() < 1e-6, "{most} {usual:?}");
-        let (most, _) = t.busiest(Ts(400_000), Ts(500_000)).unwrap();
+        let (most, _) = t.busiest(SavePart::Interface, Ts(400_000), Ts(500_000)).unwrap();
         assert!((most - 0.1).abs() < 1e-6, "{most}");
-        assert_eq!(t.busiest(Ts(900_000), Ts(960_000)), None, "nothing was read then");
+        assert_eq!(t.busiest(SavePart::Interface, Ts(900_000), Ts(960_000)), None, "nothing was read then");
+    }
+
+    #[test]
+    fn a_disk_counts_by_the_time_that_it_is_busy() {
+        let mut t = Throughput::default();
+        for half_minute in 0..4 {
+            let mut e = reading("nvme0n1", 5e9);
+            e.name = Some("disk".into());
+            e.m.set("busy_seconds", 100.0 + 27.0 * half_minute as f64);
+            t.take(Ts(30_000 * half_minute), &e);
+        }
+        let (most, _) = t.busiest(SavePart::Disk, Ts(0), Ts(120_000)).unwrap();
+        assert!((most - 0.9).abs() < 1e-6, "{most}");
+        assert_eq!(t.busiest(SavePart::Interface, Ts(0), Ts(120_000)), None);
     }
 
     #[test]
@@ -140,7 +160,7 @@ mod tests {
         unknown.m.set("rate_bytes_per_second", 0.0);
         t.take(Ts(961_000), &unknown);
         t.take(Ts(991_000), &reading("eth1", f64::NAN));
-        assert_eq!(t.busiest(Ts(0), Ts(2_000_000)), None);
+        assert_eq!(t.busiest(SavePart::Interface, Ts(0), Ts(2_000_000)), None);
     }
 
     #[test]
@@ -151,6 +171,6 @@ mod tests {
             t.take(now, &reading(&format!("veth{}", n % 100), 1e9 * (1 + n) as f64));
             t.take(now, &reading("eth0", 1e9 * (1 + n) as f64));
         }
-        assert!(t.devices.len() <= MAX_DEVICES && t.minutes.len() == MINUTES);
+        assert!(t.devices.len() <= MAX_DEVICES && t.minutes[0].len() == MINUTES);
     }
 }
