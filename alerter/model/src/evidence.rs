@@ -169,15 +169,15 @@ pub enum Observation {
         value: Num,
         expected: Num,
     },
-    /// A part of `nodes` of `known` nodes is used to `value` of what it can while `saving` nodes save
-    /// at once. `expected`: its usual share, if it is known.
+    /// A part of `nodes` of `known` nodes is used to `value` of what it can while `saving` nodes
+    /// save at once, and usually to `expected`.
     FullWhileSaving {
         part: SavePart,
         nodes: u64,
         known: u64,
         saving: u32,
         value: Num,
-        expected: Option<Num>,
+        expected: Num,
     },
     /// Each rank saves `value` bytes a second while `nodes` save at once, and `expected` while
     /// `fewer` do.
@@ -385,7 +385,7 @@ impl Observation {
             Self::AllWaitForData { value, expected }
             | Self::SlowerWhileSaving { value, expected, .. }
             | Self::EachSaveSlower { value, expected, .. } => of(*value, Some(*expected), "s"),
-            Self::FullWhileSaving { value, expected, .. } => of(*value, *expected, "ratio"),
+            Self::FullWhileSaving { value, expected, .. } => of(*value, Some(*expected), "ratio"),
             Self::SlowerTogether { value, expected, .. } => of(*value, Some(*expected), "bytes a second"),
             Self::Reading { value, expected, unit, .. } => of(*value, Some(*expected), unit.as_str()),
             Self::SlowClock { value, expected, .. } => of(*value, Some(*expected), "Hz"),

@@ -426,17 +426,17 @@ fn of_saves(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
              the same between the saves: a restart sets it back"
         ),
         O::FullWhileSaving { part, nodes, known, saving, value, expected } => {
-            let usual = expected.map(|share| format!(", usually {} %", percent(share.0))).unwrap_or_default();
+            let usual = percent(expected.0);
             let full = percent(value.0);
             match part {
                 SavePart::Interface => {
                     write!(f, "an interface of {nodes} of {known} nodes sends at {full} % of its speed")?;
                 }
                 SavePart::Disk => {
-                    write!(f, "a disk of {nodes} of {known} nodes is busy {full} % of the time")?
+                    write!(f, "a disk of {nodes} of {known} nodes is busy {full} % of the time")?;
                 }
             }
-            write!(f, "{usual}, while {saving} nodes save at once")
+            write!(f, ", usually {usual} %, while {saving} nodes save at once")
         }
         O::SlowerTogether { nodes, fewer, value, expected } => write!(
             f,

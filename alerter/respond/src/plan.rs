@@ -329,7 +329,7 @@ mod tests {
             known: 64,
             saving: 64,
             value: Num(0.93),
-            expected: None,
+            expected: Num(0.2),
         };
         r.suspects[0].join(Suspect::new(storage.clone(), full));
         let both = format!("{limit}, then let the nodes save one after another, or fewer at once{costs}");

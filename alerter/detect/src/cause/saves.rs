@@ -76,7 +76,8 @@ fn explains(v: &Finding, longer: f64) -> bool {
     if matches!(v.kind, Kind::StepTimeJitter | Kind::GcTail) {
         return longer > 0.0;
     }
-    let lost = if v.signal == "step_time" { v.value / v.expected } else { v.expected / v.value } - 1.0;
+    let ratio = if v.signal == "step_time" { v.value / v.expected } else { v.expected / v.value };
+    let lost = ratio - 1.0;
     lost > 0.0 && lost.is_finite() && longer >= EXPLAINED * lost
 }
 
@@ -97,11 +98,9 @@ pub(crate) fn together(f: &RunState, nodes: &[&NodeState]) -> Option<Suspect> {
 fn full(part: SavePart, now: Ts, spell: &Spell, nodes: &[&NodeState]) -> Option<Observation> {
     let until = spell.until.unwrap_or(now);
     let read = |node: &&NodeState| node.throughput.busiest(part, spell.since, until);
-    let shares: Vec<(f64, Option<f64>)> = nodes.iter().filter_map(read).collect();
-    let is_full = |(share, usual): &(f64, Option<f64>)| {
-        *share >= FULL && usual.is_none_or(|usual| *share >= RISES * usual)
-    };
-    let full: Vec<(f64, Option<f64>)> = shares.iter().copied().filter(is_full).collect();
+    let shares: Vec<(f64, f64)> = nodes.iter().filter_map(read).collect();
+    let is_full = |(share, usual): &(f64, f64)| *share >= FULL && *share >= RISES * usual;
+    let full: Vec<(f64, f64)> = shares.iter().copied().filter(is_full).collect();
     let enough = now - until < LATELY && full.len() >= NODES && 2 * full.len() >= shares.len();
     let (value, expected) = *full.iter().min_by(|a, b| a.0.total_cmp(&b.0)).filter(|_| enough)?;
     Some(Observation::FullWhileSaving {
@@ -110,7 +109,7 @@ fn full(part: SavePart, now: Ts, spell: &Spell, nodes: &[&NodeState]) -> Option<
         known: shares.len() as u64,
         saving: spell.nodes,
         value: value.into(),
-        expected: expected.map(Into::into),
+        expected: expected.into(),
     })
 }
 

@@ -2,8 +2,8 @@
 //! its disks are busy: the busiest one of each minute.
 //!
 //! Exporters publish the counters of RDMA ports, Ethernet interfaces and disks every half a minute.
-//! They are read where saves may fill the way to the storage (`cause/saves.rs`), so a quarter of an
-//! hour is enough.
+//! They are read where saves may fill the way to the storage (`cause/saves.rs`): half an hour holds
+//! a save and the time before it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +17,7 @@ use stepwatch_model::time::{Span, Ts};
 
 /// The most interfaces and disks of a node, and the most minutes.
 const MAX_DEVICES: usize = 32;
-const MINUTES: usize = 16;
+const MINUTES: usize = 32;
 /// One that was not read for this long is gone, and a reading after it says nothing of the
 /// time between.
 const GONE: Span = Span::secs(150);
@@ -92,16 +92,14 @@ impl Throughput {
     }
 
     /// The share of the busiest such part between two times, and the usual share in the minutes
-    /// outside, if enough are known.
-    pub(crate) fn busiest(&self, part: SavePart, from: Ts, to: Ts) -> Option<(f64, Option<f64>)> {
+    /// outside. `None` unless both are known.
+    pub(crate) fn busiest(&self, part: SavePart, from: Ts, to: Ts) -> Option<(f64, f64)> {
         let is_inside = |minute: &&Minute| (from..=to).contains(&minute.at.earlier(HALF));
-        let minutes = &self.minutes[part as usize];
-        let inside = minutes.iter().filter(is_inside).map(|minute| minute.share);
-        let most = inside.reduce(f32::max)?;
-        let mut outside: Vec<f32> =
-            minutes.iter().filter(|minute| !is_inside(minute)).map(|minute| minute.share).collect();
-        let usual = (outside.len() >= USUAL).then(|| median(&mut outside));
-        Some((f64::from(most), usual))
+        let (inside, outside): (Vec<&Minute>, Vec<&Minute>) =
+            self.minutes[part as usize].iter().partition(is_inside);
+        let most = inside.iter().map(|minute| minute.share).reduce(f32::max)?;
+        let mut usual: Vec<f32> = outside.iter().map(|minute| minute.share).collect();
+        (usual.len() >= USUAL).then(|| (f64::from(most), median(&mut usual)))
     }
 }
 
@@ -130,7 +128,7 @@ mod tests {
             t.take(now, &reading("eth1", 5e9));
         }
         let (most, usual) = t.busiest(SavePart::Interface, Ts(180_000), Ts(300_000)).unwrap();
-        assert!((most - 0.9).abs() < 1e-6 && (usual.unwrap() - 0.1).abs() < 1e-6, "{most} {usual:?}");
+        assert!((most - 0.9).abs() < 1e-6 && (usual - 0.1).abs() < 1e-6, "{most} {usual}");
         let (most, _) = t.busiest(SavePart::Interface, Ts(400_000), Ts(500_000)).unwrap();
         assert!((most - 0.1).abs() < 1e-6, "{most}");
         assert_eq!(t.busiest(SavePart::Interface, Ts(900_000), Ts(960_000)), None, "nothing was read then");
@@ -138,16 +136,23 @@ mod tests {
 
     #[test]
     fn a_disk_counts_by_the_time_that_it_is_busy() {
-        let mut t = Throughput::default();
-        for half_minute in 0..4 {
+        let (mut t, mut busy) = (Throughput::default(), 100.0);
+        for half_minute in 0..12 {
             let mut e = reading("nvme0n1", 5e9);
             e.name = Some("disk".into());
-            e.m.set("busy_seconds", 100.0 + 27.0 * half_minute as f64);
+            // In the first two minutes for 27 s of 30, and then for 3 s.
+            busy += if half_minute <= 4 { 27.0 } else { 3.0 };
+            e.m.set("busy_seconds", busy);
             t.take(Ts(30_000 * half_minute), &e);
         }
-        let (most, _) = t.busiest(SavePart::Disk, Ts(0), Ts(120_000)).unwrap();
-        assert!((most - 0.9).abs() < 1e-6, "{most}");
+        let (most, usual) = t.busiest(SavePart::Disk, Ts(0), Ts(120_000)).unwrap();
+        assert!((most - 0.9).abs() < 1e-6 && (usual - 0.1).abs() < 1e-6, "{most} {usual}");
         assert_eq!(t.busiest(SavePart::Interface, Ts(0), Ts(120_000)), None);
+        assert_eq!(
+            t.busiest(SavePart::Disk, Ts(0), Ts(400_000)),
+            None,
+            "nothing is known of the time outside"
+        );
     }
 
     #[test]
