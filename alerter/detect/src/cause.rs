@@ -3,7 +3,8 @@
 //! Evidence is a difference between a place and its peers, or a report about a place: a rank that
 //! computes longer than the others of its stage, a GPU or port whose readings differ from those of
 //! the other nodes, an XID, a link, a mount, a setup that differs, a rank that died first or
-//! stopped early. All pieces are weighed alike:
+//! stopped early, steps that are slower while a checkpoint is written. All pieces are weighed
+//! alike:
 //!
 //! ```text
 //! score = strength + 1·[began in the ten minutes before] + 1/(place in the order of onsets)
@@ -22,6 +23,7 @@
 
 mod evidence;
 mod need;
+mod saves;
 mod standstill;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +37,7 @@ use stepwatch_model::{Cause, Finding, Kind, Suspect};
 
 use evidence::{Alike, Piece, Sort};
 pub(crate) use need::needs;
+pub(crate) use saves::together;
 pub(crate) use standstill::{all_wait, look as standstill, most_compute};
 
 /// The most suspects named.
@@ -78,6 +81,7 @@ pub(crate) fn rank<'a>(
     let onset = onset(v, f);
     let mut pieces = evidence::of_run(v, f);
     let nodes: Vec<&NodeState> = nodes.collect();
+    pieces.extend(saves::pieces(v, f, &nodes, onset));
     // The GPU of a rank that is dead is idle, and that is known already.
     if v.kind == Kind::Hang && f.deaths.is_empty() {
         pieces.extend(standstill(v.ts, onset, nodes.iter().copied()).pieces);

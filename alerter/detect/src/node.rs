@@ -8,6 +8,7 @@ mod liveness;
 pub(crate) mod messages;
 pub mod peer_metrics;
 mod state;
+pub(crate) mod throughput;
 pub(crate) mod words;
 
 pub use conditions::{Condition, Conditions, Key, Level, Topic};

@@ -150,6 +150,9 @@ const STATED: &[Stated] = &[
     ("run/rank_compute_time.rs", "one such reading in 250,000 steps", |c| {
         1.0 / (4096.0 * above(c.get("FAR")))
     }),
+    ("run/save_windows.rs", "above 2.5 in 3·10⁻⁷", |c| above(c.get("SIGMAS") * c.get("KNOWN").sqrt())),
+    ("run/save_stairs.rs", "0.6 % of a normal distribution", |c| above(c.get("RISE"))),
+    ("run/save_stairs.rs", "in a row in 1.5·10⁻⁹", |c| above(c.get("RISE")).powf(c.get("RISES"))),
     ("run/rank_loss.rs", "1.5·10⁻²³ beyond", |c| 2.0 * above(c.get("FAR"))),
 ];
 

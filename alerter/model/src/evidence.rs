@@ -52,6 +52,22 @@ pub enum Slowed {
     Heat,
 }
 
+/// The stage of a checkpoint that is at work while the run makes steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SaveStage {
+    Write,
+    Upload,
+}
+
+/// The part of a node through which its saves go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SavePart {
+    Interface,
+    Disk,
+}
+
 /// What was observed or reported. The fields `words` and `reason` have unchanged text of other
 /// programs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -144,6 +160,40 @@ pub enum Observation {
         expected: Num,
         runs: bool,
         rates: Option<[Num; 2]>,
+    },
+    /// Steps take `value` seconds in the windows of a stage and `expected` outside: so in `slower`
+    /// of the last `windows`.
+    SlowerWhileSaving {
+        stage: SaveStage,
+        value: Num,
+        expected: Num,
+        slower: u32,
+        windows: u32,
+    },
+    /// Steps took `expected` seconds before the last `saves` saves and take `value` after them, and
+    /// longer after each of them than before it.
+    EachSaveSlower {
+        saves: u32,
+        value: Num,
+        expected: Num,
+    },
+    /// A part of `nodes` of `known` nodes is used to `value` of what it can while `saving` nodes
+    /// save at once, and usually to `expected`.
+    FullWhileSaving {
+        part: SavePart,
+        nodes: u64,
+        known: u64,
+        saving: u32,
+        value: Num,
+        expected: Num,
+    },
+    /// Each rank saves `value` bytes a second while `nodes` save at once, and `expected` while
+    /// `fewer` do.
+    SlowerTogether {
+        nodes: u32,
+        fewer: u32,
+        value: Num,
+        expected: Num,
     },
     SetUpDifferently {
         key: String,
@@ -340,9 +390,12 @@ impl Observation {
             }
             Self::OwnLoss { value, expected, .. } => of(*value, Some(*expected), "loss"),
             Self::WaitsForData { value, .. } => of(*value, None, "ratio"),
-            Self::AllWaitForData { value, expected } | Self::LoadsLonger { value, expected, .. } => {
-                of(*value, Some(*expected), "s")
-            }
+            Self::AllWaitForData { value, expected }
+            | Self::LoadsLonger { value, expected, .. }
+            | Self::SlowerWhileSaving { value, expected, .. }
+            | Self::EachSaveSlower { value, expected, .. } => of(*value, Some(*expected), "s"),
+            Self::FullWhileSaving { value, expected, .. } => of(*value, Some(*expected), "ratio"),
+            Self::SlowerTogether { value, expected, .. } => of(*value, Some(*expected), "bytes a second"),
             Self::Reading { value, expected, unit, .. } => of(*value, Some(*expected), unit.as_str()),
             Self::SlowClock { value, expected, .. } => of(*value, Some(*expected), "Hz"),
             Self::RowsRemapped { rows, .. } => of(*rows, None, "rows"),

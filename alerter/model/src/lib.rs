@@ -37,7 +37,7 @@ pub use context::{
 };
 pub use detected::{Detected, Directory, RunIncidents};
 pub use elsewhere::Elsewhere;
-pub use evidence::{Course, Evidence, Measure, Observation, ReadingUnit, Slowed};
+pub use evidence::{Course, Evidence, Measure, Observation, ReadingUnit, SavePart, SaveStage, Slowed};
 pub use fault::{Fault, Said, Topic};
 pub use finding::{Change, Finding};
 pub use fingerprint::{fingerprint, hash_byte, hash_label};

@@ -112,6 +112,10 @@ pub enum Remedy {
         place: Target,
         words: Option<String>,
     },
+    /// Limit the bandwidth of what is written or uploaded while the run makes steps.
+    LimitSaves,
+    /// Let the nodes save one after another.
+    StaggerSaves,
     /// Take the stacks of all ranks of a run that hangs.
     TakeStacks,
     /// An action that is unknown here, from an exporter of another version.
@@ -274,6 +278,10 @@ impl fmt::Display for Remedy {
                 write!(f, "look at what ended {place} ({words})")
             }
             Self::InspectFailure { place, words: None } => write!(f, "look at the log of {place}"),
+            Self::LimitSaves => f.write_str(
+                "limit the bandwidth of uploads and writes, or give them an interface of their own",
+            ),
+            Self::StaggerSaves => f.write_str("let the nodes save one after another, or fewer at once"),
             Self::TakeStacks => f.write_str("take the stacks of all ranks"),
             Self::Other { action } => f.write_str(&action.replace('_', " ")),
         }

@@ -10,7 +10,7 @@ use crate::clause;
 use crate::clause::Clause;
 use crate::clause::Fact;
 use crate::elsewhere::Elsewhere;
-use crate::evidence::{Evidence, Observation};
+use crate::evidence::{Evidence, Observation, SavePart, SaveStage};
 use crate::fault::{Fault, Said};
 use crate::number::{Num, number};
 use crate::suspect::Suspect;
@@ -41,6 +41,7 @@ impl fmt::Display for Target {
             Self::LearningRate => f.write_str("the learning rate"),
             Self::Checkpoint { step } => write!(f, "the checkpoint of step {step}"),
             Self::DataLoading => f.write_str("data loading"),
+            Self::Saving => f.write_str("saving of checkpoints"),
             Self::Storage(Storage::OfNodes) => f.write_str("storage that the nodes share"),
             Self::Storage(Storage::OfCheckpoints) => f.write_str("storage of the checkpoints"),
             Self::Storage(Storage::SlowCheckpoints) => f.write_str("checkpoint storage"),
@@ -280,6 +281,10 @@ impl fmt::Display for Observation {
             | Self::LayerOut { .. }
             | Self::OutOfPlace
             | Self::LowestEvaluation { .. } => of_run(self, f),
+            Self::SlowerWhileSaving { .. }
+            | Self::EachSaveSlower { .. }
+            | Self::FullWhileSaving { .. }
+            | Self::SlowerTogether { .. } => of_saves(self, f),
             Self::Reading { .. }
             | Self::RowsRemapped { .. }
             | Self::MemoryErrors { .. }
@@ -414,6 +419,51 @@ fn of_run(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         }
         O::OutOfPlace => f.write_str("it is out of place as well"),
         O::LowestEvaluation { name } => write!(f, "evaluation {name} was at its lowest there"),
+        _ => Ok(()),
+    }
+}
+
+/// Text of the observations about what saves do to the steps.
+fn of_saves(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    use Observation as O;
+    let percent = |share: f64| number((100.0 * share).round());
+    match o {
+        O::SlowerWhileSaving { stage, value, expected, slower, windows } => {
+            let doing = match stage {
+                SaveStage::Write => "written",
+                SaveStage::Upload => "uploaded",
+            };
+            let s = if *windows == 1 { "" } else { "s" };
+            write!(
+                f,
+                "steps take {value} s while a checkpoint is {doing}, otherwise {expected} s, in {slower} of \
+                 {windows} time{s}"
+            )
+        }
+        O::EachSaveSlower { saves, value, expected } => write!(
+            f,
+            "steps took longer after each of the last {saves} saves, from {expected} s to {value} s, and \
+             the same between the saves: a restart sets it back"
+        ),
+        O::FullWhileSaving { part, nodes, known, saving, value, expected } => {
+            let usual = percent(expected.0);
+            let full = percent(value.0);
+            match part {
+                SavePart::Interface => {
+                    write!(f, "an interface of {nodes} of {known} nodes sends at {full} % of its speed")?;
+                }
+                SavePart::Disk => {
+                    write!(f, "a disk of {nodes} of {known} nodes is busy {full} % of the time")?;
+                }
+            }
+            write!(f, ", usually {usual} %, while {saving} nodes save at once")
+        }
+        O::SlowerTogether { nodes, fewer, value, expected } => write!(
+            f,
+            "a rank saves {} MB/s while {nodes} nodes save at once, and {} MB/s while {fewer} do",
+            number(value.0 / 1e6),
+            number(expected.0 / 1e6),
+        ),
         _ => Ok(()),
     }
 }

@@ -58,6 +58,8 @@ pub enum Target {
         step: i64,
     },
     DataLoading,
+    /// The trainer's saving of checkpoints.
+    Saving,
     Storage(Storage),
     /// The switch that links of several nodes share.
     Switch,

@@ -9,8 +9,8 @@ mod saves;
 use crate::incident_record::{IncidentRecord, State};
 use crate::rollback;
 use stepwatch_model::{
-    Action, Advice, Cause, FirstFailure, Forecast, Kind, Need, Needs, Plan, PlanCost, Remedy, RunSummary,
-    SHARED_NODES, Severity, Target, When,
+    Action, Advice, Cause, FirstFailure, Forecast, Kind, Need, Needs, Observation, Plan, PlanCost, Remedy,
+    RunSummary, SHARED_NODES, SavePart, Severity, Target, When,
 };
 use stepwatch_wire::conditions;
 
@@ -35,6 +35,9 @@ pub(crate) fn plan(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> O
 
 /// The plan by the kind of the incident.
 fn of_kind(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan> {
+    if let Some(plan) = of_saves(r, &cost) {
+        return Some(plan);
+    }
     match r.kind.advice() {
         Advice::RollBack => known_batch(r, &cost).or_else(|| roll_back(r, run, cost)),
         Advice::Restart => match (shared(r), node(r)) {
@@ -85,6 +88,28 @@ fn shared(r: &IncidentRecord) -> Option<&Target> {
 fn known_batch(r: &IncidentRecord, cost: &PlanCost) -> Option<Plan> {
     let batch = r.suspects.iter().find(|s| matches!(s.target, Target::Batch { .. }))?;
     (r.severity < Severity::Page).then(|| one(Remedy::Leave { batch: batch.clone() }, cost.clone()))
+}
+
+/// A plan for saves that slow the run, if these are the first suspect.
+fn of_saves(r: &IncidentRecord, cost: &PlanCost) -> Option<Plan> {
+    let lost = match r.kind {
+        // Its value is the share of the time.
+        Kind::CkptCost => Some(r.value),
+        Kind::MfuDroop | Kind::ThroughputDrop | Kind::BelowExpectation => speed_lost(r),
+        _ => return None,
+    };
+    let (mut slower, mut together) = (false, false);
+    for seen in r.suspects.first()?.observations() {
+        slower |= matches!(seen, Observation::SlowerWhileSaving { .. });
+        together |= matches!(
+            seen,
+            Observation::FullWhileSaving { part: SavePart::Interface, .. }
+                | Observation::SlowerTogether { .. }
+        );
+    }
+    let limit = slower.then_some(Remedy::LimitSaves);
+    let remedies: Vec<Remedy> = limit.into_iter().chain(together.then_some(Remedy::StaggerSaves)).collect();
+    (!remedies.is_empty()).then(|| Plan { remedies, cost: PlanCost { speed_lost: lost, ..cost.clone() } })
 }
 
 fn roll_back(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan> {
@@ -247,7 +272,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use stepwatch_model::{Observation, Sentence, Slowed, Suspect, Target, Unit};
+    use stepwatch_model::{Num, Observation, SaveStage, Sentence, Slowed, Storage, Suspect, Target, Unit};
 
     const NOBODY: Target = Target::Fleet(Unit::Nodes);
 
@@ -292,6 +317,45 @@ mod tests {
         assert_eq!(cost.dollars(2120.0).map(f64::round), Some(754.0));
         assert_eq!(cost.pays_back_seconds.map(f64::round), Some(23_320.0));
         assert_eq!(cost.speed_lost.map(|lost| (1000.0 * lost).round()), Some(91.0));
+    }
+
+    /// What steps take while checkpoints are uploaded.
+    const UPLOADS: Observation = Observation::SlowerWhileSaving {
+        stage: SaveStage::Upload,
+        value: Num(4.4),
+        expected: Num(4.0),
+        slower: 8,
+        windows: 8,
+    };
+
+    #[test]
+    fn uploads_that_slow_the_run_are_limited_and_saves_at_once_are_staggered() {
+        let storage = Target::Storage(Storage::OfCheckpoints);
+        let mut r = record(Kind::CkptCost, "checkpoint_share", 0.06, 0.05, storage.clone());
+        r.severity = Severity::Ticket;
+        assert_eq!(plan(&r, &run(), Some(2.5)), None, "it is not known that steps are slower");
+        r.suspects = vec![Suspect::new(storage.clone(), UPLOADS)];
+        let limit = "limit the bandwidth of uploads and writes, or give them an interface of their own";
+        // 6 % of 512 GPUs at $2.50 for 24 hours.
+        let costs = ": it costs 6 % of 512 GPUs, $1843 a day";
+        assert_eq!(advise(&r, &run(), Some(2.5)), Some(format!("{limit}{costs}")));
+        let full = Observation::FullWhileSaving {
+            part: SavePart::Interface,
+            nodes: 60,
+            known: 64,
+            saving: 64,
+            value: Num(0.93),
+            expected: Num(0.2),
+        };
+        r.suspects[0].join(Suspect::new(storage.clone(), full));
+        let both = format!("{limit}, then let the nodes save one after another, or fewer at once{costs}");
+        assert_eq!(advise(&r, &run(), Some(2.5)), Some(both));
+        let mut r = record(Kind::MfuDroop, "step_time", 4.4, 4.0, storage.clone());
+        r.suspects = vec![Suspect::new(storage, UPLOADS)];
+        assert_eq!(
+            advise(&r, &run(), Some(2.5)),
+            Some(format!("{limit}: it costs 9.1 % of 512 GPUs, $2793 a day"))
+        );
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub(super) fn component(target: Option<&Target>) -> (&'static str, &'static str)
         Some(Target::Power) => ("power", "hardware"),
         Some(Target::Storage(_) | Target::Checkpoint { .. }) => ("storage", "hardware"),
         Some(Target::DataLoading) => ("data loading", "software"),
+        Some(Target::Saving) => ("saving", "software"),
         Some(Target::Rank { .. } | Target::Ranks { .. } | Target::Stage { .. }) => ("rank", "software"),
         Some(Target::Layer { .. } | Target::Batch { .. } | Target::Recipe { .. } | Target::LearningRate) => {
             ("training", "software")

@@ -316,7 +316,7 @@ fn phases(v: &Finding, f: &RunState, pieces: &mut Vec<Piece>) {
     }
 }
 
-fn phase(what: Target, began: Ts, prior: f64, why: Observation) -> Piece {
+pub(super) fn phase(what: Target, began: Ts, prior: f64, why: Observation) -> Piece {
     Piece {
         sort: Sort::Phase,
         place: what.place(),

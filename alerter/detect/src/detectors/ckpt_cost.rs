@@ -2,11 +2,13 @@
 //! is too short for what a save takes, or saves that need not stop the steps.
 //!
 //! A save costs the time that steps waited for it: no more than it is reported to have taken, and
-//! no more than the steps came late (the state `saving` of [`crate::run::Ledger`]). So a save that
-//! is written while the run makes steps costs only what it blocks. Its interval is the time since
-//! the save before it, or since the first step, without starts and outages. The share is the cost
-//! of the last 8 saves over their intervals. A ticket needs a share above `share`, and
-//! `ticket_lost` of the whole job lost since the attempt began. It never pages: nothing is at risk.
+//! no more than the steps came late (the state `saving` of [`crate::run::Ledger`]). A save that is
+//! written or uploaded while the run makes steps also costs what it slows them, once that is sure
+//! (`run/save_windows.rs`). Its interval is the time since the save before it, or since the first
+//! step, without starts and outages. The share is the cost of the last 8 saves over their
+//! intervals. A ticket needs a share above `share`, or above 2 % if steps take a tenth longer while
+//! a checkpoint is written, and `ticket_lost` of the whole job lost since the attempt began. It
+//! never pages: nothing is at risk.
 //!
 //! The first save of an attempt counts only if the attempt was seen from its beginning and had made
 //! some steps: a run that saves once at its first step is fine.
@@ -22,10 +24,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::detector::draft::Measured;
 use crate::detector::{ClockDetector, RunAt};
-use crate::run::{RunState, Save, TimeState, Totals, median};
+use crate::run::{RunState, Save, SaveWindows, Slowing, TimeState, Totals, median};
 use crate::stats::latch::Latch;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Fact, Finding, Kind, Sentence, Severity, clause};
+use stepwatch_model::{
+    Change, Fact, Finding, Kind, SaveStage, Sentence, Severity, Storage, Suspect, Target, clause,
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -53,6 +57,10 @@ const BEGINNING: i64 = 10;
 /// Saves beyond which one counts for no more than `AT_MOST` times the median: engineering limits.
 const KNOWN: usize = 3;
 const AT_MOST: f64 = 2.0;
+/// Share by which steps take longer meanwhile from which a smaller share of the run's time is too
+/// much: engineering limits.
+const MUCH_SLOWER: f64 = 0.1;
+const SMALL_SHARE: f64 = 0.02;
 /// Share of the limit below which the incident ends.
 const CLEAR: f64 = 0.8;
 /// States that are no part of an interval: the run is not in its loop.
@@ -78,8 +86,9 @@ struct Costs {
     mark: Mark,
     /// Oldest first.
     recent: VecDeque<Cost>,
-    /// Seconds that the saves of the attempt cost.
+    /// Seconds that the saves of the attempt cost: steps that waited, and steps that were slower.
     lost: f64,
+    lost_slower: f64,
     /// What they cost in the attempts before, until this one has saved.
     before: Cost,
 }
@@ -88,6 +97,7 @@ struct Costs {
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Mark {
     saving: f64,
+    slowed: f64,
     all: f64,
 }
 
@@ -95,21 +105,30 @@ struct Mark {
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Cost {
     saves: u32,
-    /// Seconds that steps waited, and of the intervals that these are part of.
+    /// Seconds that steps waited, that they took longer meanwhile, and of the intervals that these
+    /// are part of.
     blocked: f64,
+    slowed: f64,
     interval: f64,
 }
 
 impl Mark {
-    fn of(totals: &Totals) -> Self {
+    fn of(f: &RunState) -> Self {
+        let totals: Totals = f.ledger.totals();
         let apart: f64 = APART.iter().map(|state| totals.seconds(*state)).sum();
-        Self { saving: totals.seconds(TimeState::Saving), all: totals.total() - apart }
+        let slowed = f.checkpoints.windows().map_or(0.0, SaveWindows::slowed);
+        Self { saving: totals.seconds(TimeState::Saving), slowed, all: totals.total() - apart }
     }
 }
 
 impl Cost {
     fn share(&self) -> f64 {
-        if self.interval > 0.0 { self.blocked / self.interval } else { 0.0 }
+        self.part(self.blocked + self.slowed)
+    }
+
+    /// A part of the cost as a share of the time.
+    fn part(&self, secs: f64) -> f64 {
+        if self.interval > 0.0 { secs / self.interval } else { 0.0 }
     }
 
     /// Seconds of `sum` for each save.
@@ -123,11 +142,11 @@ impl Costs {
     fn begin_attempt(&mut self, f: &RunState) {
         *self = Self {
             latch: self.latch,
-            before: if self.recent.is_empty() { self.before } else { self.sum() },
+            before: if self.recent.is_empty() { self.before } else { self.sum(false) },
             attempt: f.attempt,
             restarted: true,
             counted: f.checkpoints.saves.back().map(|save| save.at),
-            mark: Mark::of(&f.ledger.totals()),
+            mark: Mark::of(f),
             ..Self::default()
         };
     }
@@ -148,8 +167,9 @@ impl Costs {
         if f.total_steps < seen.saturating_add(LINES) {
             return false;
         }
-        let mark = Mark::of(&f.ledger.totals());
+        let mark = Mark::of(f);
         new.blocked = new.blocked.min(mark.saving - self.mark.saving).max(0.0);
+        new.slowed = mark.slowed - self.mark.slowed;
         new.interval = (mark.all - self.mark.all).max(0.0);
         (self.mark, self.seen) = (mark, None);
         self.counted = f.checkpoints.saves.back().map(|save| save.at);
@@ -158,6 +178,7 @@ impl Costs {
             return false;
         }
         self.lost += new.blocked;
+        self.lost_slower += new.slowed;
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
@@ -172,25 +193,34 @@ impl Costs {
         began && f.pace.samples() > 0 && first.interval - first.blocked >= f.takes(BEGINNING)
     }
 
-    /// The sum of the last costs.
-    fn sum(&self) -> Cost {
+    /// The sum of the last costs. Steps were slower meanwhile only if that is sure: what chance
+    /// adds to each save is no cost.
+    fn sum(&self, is_slower: bool) -> Cost {
         let usual = median(self.recent.iter().map(|cost| cost.each(cost.blocked)));
         let most = if self.recent.len() > KNOWN { AT_MOST * usual } else { f64::INFINITY };
-        self.recent.iter().fold(Cost::default(), |sum, cost| Cost {
+        let sum = self.recent.iter().fold(Cost::default(), |sum, cost| Cost {
             saves: sum.saves.saturating_add(cost.saves),
             blocked: sum.blocked + cost.blocked.min(most * f64::from(cost.saves)),
+            slowed: sum.slowed + cost.slowed,
             interval: sum.interval + cost.interval,
-        })
+        });
+        Cost { slowed: if is_slower { sum.slowed.max(0.0) } else { 0.0 }, ..sum }
     }
 
     fn judge(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
-        let sum = self.sum();
+        let slowing = view.run.checkpoints.windows().and_then(SaveWindows::slowing);
+        let sum = self.sum(slowing.is_some());
+        let is_much_slower = slowing.is_some_and(|slowing| slowing.rise() >= MUCH_SLOWER);
+        let limit = if is_much_slower { c.share.min(SMALL_SHARE) } else { c.share };
         let share = sum.share();
-        let measured = Measured { value: share, expected: c.share };
-        let is_much = share > c.share && self.lost >= c.ticket_lost.as_secs_f64();
+        let measured = Measured { value: share, expected: limit };
+        let lost = self.lost + if slowing.is_some() { self.lost_slower.max(0.0) } else { 0.0 };
+        let is_much = share > limit && lost >= c.ticket_lost.as_secs_f64();
         if is_much && self.latch.raise(Severity::Ticket) {
-            out.push(finding(view, Change::Raise, measured, sentence(c, sum, view.run)));
-        } else if share < CLEAR * c.share && self.latch.clear() {
+            let found = finding(view, Change::Raise, measured, sentence(limit, sum, slowing, view.run));
+            let slows = slowing.filter(|_| sum.slowed >= sum.blocked).map(suspect);
+            out.push(Finding { suspects: slows.into_iter().collect(), ..found });
+        } else if share < CLEAR * limit && self.latch.clear() {
             let why = clause!("checkpoints cost {share} % of the time", share = Fact::percent(share, 1));
             out.push(finding(view, Change::Clear, measured, why));
         }
@@ -202,26 +232,52 @@ impl CkptCost {
     /// the next.
     pub(crate) fn usual(&self) -> Option<(f64, f64)> {
         let costs = self.0.as_deref()?;
-        let sum = if costs.recent.is_empty() { costs.before } else { costs.sum() };
+        let sum = if costs.recent.is_empty() { costs.before } else { costs.sum(false) };
         (sum.saves > 0).then(|| (sum.each(sum.blocked), sum.each(sum.interval - sum.blocked)))
     }
 }
 
-fn sentence(c: &Config, sum: Cost, f: &RunState) -> Sentence {
+/// The storage that checkpoints are written to while they slow the steps.
+fn suspect(slowing: Slowing) -> Suspect {
+    Suspect::new(Target::Storage(Storage::OfCheckpoints), slowing.observation())
+}
+
+fn sentence(limit: f64, sum: Cost, slowing: Option<Slowing>, f: &RunState) -> Sentence {
+    let slower = slowing.filter(|_| sum.slowed > 0.0).map(|slowing| {
+        clause!(
+            " and take {rise} % longer while it is {doing}, {slowed} more",
+            rise = Fact::percent(slowing.rise(), 1),
+            doing = if slowing.stage == SaveStage::Upload { "uploaded" } else { "written" },
+            slowed = Span::from_secs_f64(sum.each(sum.slowed)),
+        )
+    });
+    let parts = slower.as_ref().map(|_| {
+        clause!(
+            " ({waiting} % waiting, {slower} % slower)",
+            waiting = Fact::percent(sum.part(sum.blocked), 1),
+            slower = Fact::percent(sum.part(sum.slowed), 1),
+        )
+    });
     let why = clause!(
-        "steps wait {save} for each checkpoint, one every {interval}: {share} % of the time, {limit} % is the limit",
+        "steps wait {save} for each checkpoint{slower}, one every {interval}: {share} % of the time{parts}, \
+         {limit} % is the limit",
         save = Span::from_secs_f64(sum.each(sum.blocked)),
+        slower,
         interval = Span::from_secs_f64(sum.each(sum.interval)),
         share = Fact::percent(sum.share(), 1),
-        limit = Fact::percent(c.share, 1),
+        parts,
+        limit = Fact::percent(limit, 1),
     );
+    let advice = if sum.slowed > sum.blocked {
+        clause!("limit the bandwidth of what is written meanwhile, or give it an interface of its own")
+    } else {
+        clause!("save less often, or let the run make steps while it is written")
+    };
     let a_day = f.gpus().map(|gpus| {
         let gpu_hours = 24.0 * sum.share() * f64::from(gpus);
         clause!("{gpu_hours} GPU hours a day are lost", gpu_hours = Fact::decimal(gpu_hours, 1))
     });
-    Sentence::from(why)
-        .and_perhaps(a_day)
-        .and(clause!("save less often, or let the run make steps while it is written"))
+    Sentence::from(why).and_perhaps(a_day).and(advice)
 }
 
 impl ClockDetector for CkptCost {
@@ -325,6 +381,33 @@ mod tests {
             self.saves(0, secs)
         }
 
+        /// Steps that say how long they take.
+        fn timed(&mut self, n: i64, millis: i64) -> &mut Self {
+            for _ in 0..n {
+                self.now += millis;
+                self.step += 1;
+                let (step, secs) = (self.step, millis as f64 / 1000.0);
+                self.say(&format!(
+                    r#"{{"k":"step","run":"r","step":{step},"m":{{"loss":2.0,"step_time":{secs}}}}}"#
+                ));
+            }
+            self
+        }
+
+        /// A save that blocks no step, and is uploaded during so many steps.
+        fn uploads(&mut self, n: i64, millis: i64) -> &mut Self {
+            let saved = self.step;
+            let report = |stage: &str, phase: &str| {
+                format!(r#"{{"k":"ckpt","stage":"{stage}","phase":"{phase}","run":"r","step":{saved}}}"#)
+            };
+            for (stage, phase) in [("save", "start"), ("save", "end"), ("upload", "start")] {
+                self.say(&report(stage, phase));
+            }
+            self.timed(n, millis);
+            self.say(&report("upload", "end"));
+            self
+        }
+
         fn found(&self) -> Vec<&Finding> {
             self.out.iter().filter(|v| v.kind == Kind::CkptCost).collect()
         }
@@ -404,6 +487,56 @@ mod tests {
             t.steps(30).saves(30, 0);
         }
         t.steps(5);
+        assert!(t.found().is_empty(), "{:?}", t.found());
+    }
+
+    #[test]
+    fn an_upload_that_makes_steps_slower_is_part_of_the_cost() {
+        let mut t = Trainer::new(HELLO);
+        for _ in 0..5 {
+            t.timed(60, 10_000).uploads(20, 12_000);
+        }
+        t.timed(60, 10_000);
+        assert!(t.found().is_empty(), "{:?}", t.found());
+        t.uploads(20, 12_000);
+        assert_eq!(t.changes(), [RAISED]);
+        let found = t.found()[0];
+        // Before the first upload no step was measured, and the first step of each is that of the
+        // save: 4 times 19 steps are 2 s longer, in 4814 s.
+        assert!((found.value - 0.0316).abs() < 0.0005 && found.expected == 0.02, "{found:?}");
+        let why = found.why.to_string();
+        let begin =
+            "steps wait 0s for each checkpoint and take 20.0 % longer while it is uploaded, 25s more, ";
+        assert!(why.starts_with(begin), "{why}");
+        assert!(
+            why.contains("3.2 % of the time (0.0 % waiting, 3.2 % slower), 2.0 % is the limit; "),
+            "{why}"
+        );
+        assert!(why.contains("; limit the bandwidth of what is written meanwhile"), "{why}");
+        let suspects: Vec<String> = found.suspects.iter().map(Suspect::what).collect();
+        assert_eq!(suspects, ["storage of the checkpoints"]);
+    }
+
+    #[test]
+    fn it_ends_when_uploads_do_not_make_steps_slower_any_more() {
+        let mut t = Trainer::new(HELLO);
+        for _ in 0..6 {
+            t.timed(60, 10_000).uploads(20, 12_000);
+        }
+        assert_eq!(t.changes(), [RAISED]);
+        for _ in 0..8 {
+            t.timed(60, 10_000).uploads(20, 10_000);
+        }
+        t.timed(20, 10_000);
+        assert_eq!(t.changes(), [RAISED, CLEARED]);
+    }
+
+    #[test]
+    fn an_upload_that_does_not_make_steps_slower_costs_nothing() {
+        let mut t = Trainer::new(HELLO);
+        for _ in 0..12 {
+            t.timed(60, 10_000).uploads(40, 10_000);
+        }
         assert!(t.found().is_empty(), "{:?}", t.found());
     }
 

@@ -62,7 +62,12 @@ impl Node {
                 f.peer_metrics.take(now, e, loaded, peers);
                 News { reading, used, ..News::default() }
             }
+            (EventKind::Health, Some("nic" | "disk")) => {
+                f.throughput.take(now, e);
+                News::default()
+            }
             (EventKind::Health, Some("rdma")) => {
+                f.throughput.take(now, e);
                 News { reading: f.peer_metrics.take(now, e, false, peers), ..News::default() }
             }
             (EventKind::Health, Some("job")) => News { changed: f.jobs.take(now, e), ..News::default() },

@@ -15,7 +15,7 @@ use crate::changes::{self, RunChange, configuration};
 use crate::detectors::gpu_fault;
 use crate::node::messages::Messages;
 use crate::node::peer_metrics::{PEER_METRICS, peers};
-use crate::node::{self, Tenant};
+use crate::node::{self, NodeState, Tenant};
 use crate::node::{conditions, words};
 use crate::placement::Placement;
 use crate::run::summary;
@@ -352,8 +352,23 @@ impl Monitor {
         }
     }
 
+    /// Adds the nodes that hinder each other to a finding about saves.
+    fn explain_saves(&self, name: &str, v: &mut Finding) {
+        let Some(run) = self.runs.get(name) else { return };
+        let nodes = run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
+        let nodes: Vec<&NodeState> = nodes.collect();
+        let Some(suspect) = cause::together(&run.state, &nodes) else { return };
+        match v.suspects.iter_mut().find(|had| had.target == suspect.target) {
+            Some(had) => had.join(suspect),
+            None => v.suspects.push(suspect),
+        }
+    }
+
     /// Adds the suspects to a finding of a run: the ranks and nodes that differ from the others.
     pub(super) fn explain(&self, now: Ts, name: &str, v: &mut Finding) {
+        if v.change.raises() && matches!(v.kind, Kind::CkptCost | Kind::CkptSlow) {
+            self.explain_saves(name, v);
+        }
         if !v.change.raises() || !EXPLAINED.contains(&v.kind.cause()) {
             return;
         }

@@ -310,6 +310,9 @@ impl Run {
             self.state.advanced(now, sample);
             self.counters.steps += 1;
         }
+        if let (StepClass::Train, true, Some(secs)) = (sample.class, sample.interval > 0, sample.step_time) {
+            self.state.checkpoints.stepped(sample.ts, secs, sample.interval);
+        }
         sample.attempt = self.state.attempt;
         self.detectors.price(self.state.gpus());
         let expected = self.recording.wants_expectations().then(|| self.detectors.expectations());

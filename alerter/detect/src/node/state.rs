@@ -11,6 +11,7 @@ use super::jobs::Jobs;
 use super::liveness::Liveness;
 use super::messages::Messages;
 use super::peer_metrics::PeerMetrics;
+use super::throughput::Throughput;
 use crate::run::Setup;
 use stepwatch_model::time::Ts;
 
@@ -33,6 +34,8 @@ pub struct NodeState {
     pub gpus: Gpus,
     /// The readings of its GPUs and ports, compared with the other nodes of the run.
     pub peer_metrics: PeerMetrics,
+    /// How full its interfaces and disks are.
+    pub(crate) throughput: Throughput,
     pub jobs: Jobs,
     /// Kernel messages that match no known pattern.
     pub(crate) messages: Messages,
@@ -58,6 +61,7 @@ impl NodeState {
             conditions: Conditions::default(),
             gpus: Gpus::default(),
             peer_metrics: PeerMetrics::default(),
+            throughput: Throughput::default(),
             jobs: Jobs::default(),
             messages: Messages::default(),
             setups: BTreeMap::new(),

@@ -12,6 +12,7 @@ use stepwatch_wire::{CkptPhase, Event};
 
 use super::checkpoints::{CHECKPOINTS_KEPT, Checkpoints, Outcome, SaveReport, Written, keep, median};
 use super::loads::Loads;
+use super::save_windows::{SaveWindows, StepTime};
 use super::sizes::Sort;
 use super::stages::{StageReport, Stages};
 
@@ -30,6 +31,22 @@ impl Checkpoints {
     /// The stages of the last checkpoints, if any was reported.
     pub(crate) fn stages(&self) -> Option<&Stages> {
         self.stages.as_deref()
+    }
+
+    pub(crate) fn stages_mut(&mut self) -> Option<&mut Stages> {
+        self.stages.as_deref_mut()
+    }
+
+    /// What steps take while checkpoints are written or uploaded, and otherwise.
+    pub(crate) fn windows(&self) -> Option<&SaveWindows> {
+        self.stages()?.windows()
+    }
+
+    /// Steps of training, of so many seconds each, ended at this time.
+    pub(crate) fn stepped(&mut self, at: Ts, secs: f64, steps: i64) {
+        if let Some(stages) = self.stages.as_deref_mut().filter(|_| secs.is_finite() && secs > 0.0) {
+            stages.stepped(StepTime { at, secs, steps });
+        }
     }
 
     fn is_asynchronous(&self) -> bool {
@@ -73,8 +90,9 @@ impl Checkpoints {
             self.in_progress = None;
             return;
         };
+        let took = stages.of_step(step).take(r);
+        stages.moved(r, took);
         let one = stages.of_step(step);
-        one.take(r);
         if one.saved_at.is_some() {
             self.in_progress = None;
             return; // another rank's word for the same save
@@ -155,8 +173,10 @@ impl Checkpoints {
             }
             return;
         }
-        let one = self.stages.get_or_insert_default().of_step(step);
-        one.take(r);
+        let stages = self.stages.get_or_insert_default();
+        let took = stages.of_step(step).take(r);
+        stages.moved(r, took);
+        let one = stages.of_step(step);
         match (one.is_complete(reaches), one.counted) {
             (true, false) => self.count(r, step),
             (false, true) => self.withdraw(step),

@@ -3,11 +3,15 @@
 //! is read again.
 //!
 //! A run that ever shows a stage after the save writes its checkpoints while it makes steps. What
-//! this means for the checkpoints that count is in `durable.rs`.
+//! this means for the checkpoints that count is in `durable.rs`, and what it does to the steps in
+//! `save_windows.rs`.
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::save_nodes::SavingNodes;
+use super::save_windows::{SaveWindows, StepTime};
 use serde::{Deserialize, Serialize};
+use stepwatch_model::SaveStage;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_wire::names::ckpt;
 use stepwatch_wire::{CkptPhase, Event, Value};
@@ -102,6 +106,10 @@ pub(crate) struct Stages {
     backlog: u32,
     /// The number of saves in a row after which more checkpoints waited than before.
     growing: u32,
+    /// What steps take meanwhile.
+    windows: Option<Box<SaveWindows>>,
+    /// The nodes that save, write and upload: one stage moves bytes at another rate than the next.
+    nodes: [Option<Box<SavingNodes>>; 3],
 }
 
 impl Stage {
@@ -156,10 +164,9 @@ impl Staged {
         Self { step, ..Self::default() }
     }
 
-    pub(super) fn take(&mut self, r: &StageReport) {
-        if let Some(record) = self.records.get_mut(r.stage as usize) {
-            record.take(r);
-        }
+    /// Takes a report. Returns how long the rank was in the stage, if it leaves the stage now.
+    pub(super) fn take(&mut self, r: &StageReport) -> Option<Span> {
+        self.records.get_mut(r.stage as usize)?.take(r)
     }
 
     fn record(&self, stage: Stage) -> Option<&StageRecord> {
@@ -334,6 +341,72 @@ impl Stages {
         let grew = waiting > self.backlog.max(1);
         self.growing = if grew { self.growing.saturating_add(1) } else { 0 };
         self.backlog = waiting;
+        self.windows.get_or_insert_default().saved();
+    }
+
+    /// A rank of this checkpoint left a stage after so long.
+    pub(super) fn moved(&mut self, r: &StageReport, took: Option<Span>) {
+        if let (Some(took), Some(bytes), Some(nodes)) = (took, r.bytes, self.nodes.get_mut(r.stage as usize))
+        {
+            nodes.get_or_insert_default().moved(bytes, took);
+        }
+    }
+
+    /// The record that a report was about.
+    fn record_of(&self, r: &StageReport) -> Option<&StageRecord> {
+        let of_step = |one: &Staged| r.step.is_none_or(|step| one.step == step);
+        let began = |record: &&StageRecord| r.step.is_some() || record.start.is_some();
+        let records = self.steps.iter().rev().filter(|one| of_step(one));
+        records.filter_map(|one| one.record(r.stage)).find(began)
+    }
+
+    /// The ranks that are in the stage of a report, after it was taken.
+    pub(crate) fn ranks_with(&self, r: &StageReport) -> impl Iterator<Item = u32> {
+        self.record_of(r).into_iter().flat_map(|record| record.open.keys().copied())
+    }
+
+    /// Follows when stages are at work, after a report was taken. `nodes`: those of the ranks that
+    /// are in the stage.
+    pub(crate) fn follow(&mut self, r: &StageReport, nodes: u32) {
+        let is_open = self.ranks_with(r).next().is_some();
+        let (waits, asynchronous) = (self.waiting().next().is_some(), self.is_asynchronous());
+        if let Some(of_stage) = self.nodes.get_mut(r.stage as usize) {
+            of_stage.get_or_insert_default().follow(r.now, nodes);
+        }
+        let windows = self.windows.get_or_insert_default();
+        let stage = if r.stage == Stage::Upload { SaveStage::Upload } else { SaveStage::Write };
+        match (r.stage, r.phase) {
+            (Stage::Write | Stage::Upload, CkptPhase::Start) => windows.begin(stage, r.at, true),
+            (Stage::Write | Stage::Upload, _) if windows.is_told() => {
+                if !is_open {
+                    windows.end(stage, r.at);
+                }
+            }
+            // A run that never says when it begins to write does so once the save ends.
+            (Stage::Save, CkptPhase::End) if asynchronous && waits && !windows.is_told() => {
+                windows.begin(stage, r.at, false);
+            }
+            (Stage::Write | Stage::Upload | Stage::Durable, _) if !waits => {
+                windows.end(SaveStage::Write, r.at);
+                windows.end(SaveStage::Upload, r.at);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes plain steps of training.
+    pub(super) fn stepped(&mut self, steps: StepTime) {
+        if let Some(windows) = &mut self.windows {
+            windows.step(steps);
+        }
+    }
+
+    pub(crate) fn windows(&self) -> Option<&SaveWindows> {
+        self.windows.as_deref()
+    }
+
+    pub(crate) fn saving_nodes(&self) -> impl Iterator<Item = &SavingNodes> {
+        self.nodes.iter().filter_map(Option::as_deref)
     }
 
     /// Records that a checkpoint is durable so many seconds after its save.
@@ -353,6 +426,7 @@ impl Stages {
         self.steps.clear();
         self.reaches = Stage::Save;
         (self.last_saved, self.backlog, self.growing) = (None, 0, 0);
+        (self.windows, self.nodes) = (None, [None, None, None]);
     }
 }
 

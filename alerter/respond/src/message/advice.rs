@@ -50,6 +50,9 @@ pub(crate) fn advice(plan: &Plan) -> String {
             _ => {}
         }
     }
+    if matches!(remedies.last(), Some(Remedy::LimitSaves | Remedy::StaggerSaves)) {
+        lost_a_day(&mut s, cost);
+    }
     if let Some(hourly) = cost.dollars(3600.0).filter(|_| cost.stands) {
         let _ = write!(s, "; standing still costs {} an hour", dollars(hourly));
     }
@@ -91,6 +94,15 @@ fn percent(share: f64) -> String {
 fn speed_lost(s: &mut String, cost: &PlanCost) {
     if let Some(lost) = cost.speed_lost {
         let _ = write!(s, ": it costs {}", share(cost, lost));
+    }
+}
+
+/// What saves cost as they go on, day by day.
+fn lost_a_day(s: &mut String, cost: &PlanCost) {
+    let Some(lost) = cost.speed_lost else { return };
+    let _ = write!(s, ": it costs {} % of {}", percent(lost), whole(cost));
+    if let Some(daily) = cost.dollars(86_400.0) {
+        let _ = write!(s, ", {} a day", dollars(lost * daily));
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Only interfaces with a device are read: bridges, bonds, tunnels and the many veth pairs of a
 //! container host have no cable. InfiniBand is read elsewhere. `driver` reads the driver's further
-//! counters, mainly of pauses; `judge` publishes links that go down, drop, flap or slow down.
+//! counters, mainly of pauses; `judge` publishes links that go down, drop, flap or slow down;
+//! `traffic` publishes how much the busiest interfaces send.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,10 +26,12 @@ mod driver;
 mod judge;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
 use driver::{ALLOWED, Drivers};
 pub use driver::{DRIVER, LEFT_OUT, STATS};
 use judge::{Judge, Look};
+use traffic::Traffic;
 
 pub const ABOUT: &str = "Ethernet interfaces: traffic, errors, links";
 pub const NEEDS: &str = "/sys/class/net and the ethtool ioctl in the network namespace of the host; any user";
@@ -164,6 +167,7 @@ pub struct NicReader {
     ask_every: f64,
     asked_at: f64,
     judge: Judge,
+    traffic: Traffic,
 }
 
 /// The state of one interface, as far as it could be read.
@@ -187,6 +191,7 @@ impl NicReader {
             ask_every: config.ethtool_interval.as_duration().as_secs_f64(),
             asked_at: f64::NEG_INFINITY,
             judge: Judge::new(rule, rates::limits(judge::limits(), &config.thresholds)),
+            traffic: Traffic::default(),
         }
     }
 
@@ -235,6 +240,7 @@ impl NicReader {
             .map(|((name, interface), looked)| looked.look(interface, answer(name)))
             .collect();
         self.judge.pass(now, cx, &looks);
+        self.traffic.pass(now, cx, &looked);
         for ((device, interface), seen) in wanted(interfaces).zip(&looked) {
             interface.write(device, out);
             seen.write(out);

@@ -3,11 +3,13 @@
 //!
 //! Checkpoint directories are known from the configuration and from the runs themselves. A
 //! directory on a network file system is queried by a thread of its own, like all others here. File
-//! systems that became read-only and drives that fail are reported as well.
+//! systems that became read-only and drives that fail are reported as well, and `traffic` publishes
+//! what the busiest disks write.
 
 mod devices;
 mod report;
 mod rooms;
+mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -18,6 +20,7 @@ pub(super) use self::rooms::Directory;
 use self::rooms::{Look, Room};
 use super::mounts::prober::Prober;
 use super::mounts::table::{self, Mount};
+use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
@@ -184,6 +187,7 @@ pub struct DiskReader {
     fallen: Option<report::Fallen>,
     /// Controllers that were not live in the last pass.
     not_live: Vec<String>,
+    traffic: traffic::Traffic,
 }
 
 /// The answers of one pass.
@@ -213,6 +217,7 @@ impl DiskReader {
             writable: BTreeMap::new(),
             fallen: None,
             not_live: Vec::new(),
+            traffic: traffic::Traffic::default(),
         }
     }
 
@@ -304,6 +309,7 @@ impl Collector for DiskReader {
         self.checkpoints(cx, &runs, &answers, out);
         self.end_filling(cx, &mounts, &runs);
         devices::block(cx.roots, out);
+        self.traffic.pass(unix_now(), cx);
         let controllers = devices::nvme(cx.roots, out);
         self.report_nvme(cx, controllers);
         Ok(())

@@ -1,5 +1,7 @@
 //! The checkpoints that a run reports: blocking saves, the stages after them, and loads.
 
+use std::collections::BTreeSet;
+
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_wire::{CkptPhase, Event};
 
@@ -33,6 +35,18 @@ impl Run {
                 self.state.checkpoints.later_stage(&r, attempt, why(e));
             }
         }
+        if stage != Stage::Load && !self.is_before_us(at) {
+            self.follow(&r);
+        }
+    }
+
+    /// Follows which nodes save at once, and when.
+    fn follow(&mut self, r: &StageReport) {
+        let f = &mut self.state;
+        let Some(stages) = f.checkpoints.stages_mut() else { return };
+        let ranks = stages.ranks_with(r).filter_map(|rank| f.ranks.get(&rank)?.node.as_deref());
+        let nodes = ranks.collect::<BTreeSet<&str>>().len() as u32;
+        stages.follow(r, nodes);
     }
 
     fn is_before_us(&self, at: Ts) -> bool {

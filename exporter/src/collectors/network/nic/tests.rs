@@ -287,3 +287,32 @@ fn counters_without_room_are_left_out_and_counted() {
     node.look(START);
     assert_eq!((node.out.rows(&STATS).count(), node.out.get(&LEFT_OUT, &["eth0"])), (128, Some(72.0)));
 }
+
+#[test]
+fn the_interfaces_that_send_most_are_published_with_their_speed() {
+    let dir = tempfile::tempdir().unwrap();
+    let sent: Vec<String> = (0..12).map(|n| (1000 * n).to_string()).collect();
+    for (n, sent) in sent.iter().enumerate() {
+        let files =
+            [("speed", "100000"), ("statistics/tx_bytes", sent.as_str()), ("statistics/rx_bytes", "7")];
+        interface(dir.path(), &format!("eth{n:02}"), true, &files);
+    }
+    interface(dir.path(), "eth98", true, &[("statistics/tx_bytes", "99999")]);
+    let down = [("operstate", "down"), ("speed", "100000"), ("statistics/tx_bytes", "99999")];
+    interface(dir.path(), "eth99", true, &down);
+    let bench = testing::Bench::new(Roots { sysfs: dir.path().into(), ..Roots::default() });
+    let mut reader = NicReader::new(&Config { ethtool: Vec::new(), ..Config::default() });
+    bench.collect(&mut reader);
+    bench.collect(&mut reader);
+    let published = bench.published();
+    let device = |e: &Event| e.extra.get("device").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let names: Vec<String> = published.iter().map(device).collect();
+    let busiest = ["eth11", "eth10", "eth09", "eth08", "eth07", "eth06", "eth05", "eth04"];
+    assert_eq!(names, busiest, "once in half a minute");
+    assert!(published.iter().all(|e| e.kind == Kind::Health && e.name.as_deref() == Some("nic")));
+    let values: Vec<_> = published[0].m.iter().collect();
+    assert_eq!(
+        values,
+        [("rate_bytes_per_second", 12.5e9), ("receive_bytes", 7.0), ("transmit_bytes", 11_000.0)]
+    );
+}

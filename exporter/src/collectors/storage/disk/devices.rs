@@ -5,7 +5,7 @@
 //! [`crate::collectors::storage::nvme`]. SCSI and SATA drives are left to `smartctl` and its
 //! exporters.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::family::Family;
 use crate::roots::{self, Roots};
@@ -77,11 +77,19 @@ pub(super) struct Controller {
     pub(super) pci: String,
 }
 
-pub(super) fn block(roots: &Roots, out: &mut Samples) {
+/// The block devices that are drives, with their directories.
+pub(super) fn drives(roots: &Roots) -> impl Iterator<Item = (String, PathBuf)> {
     let dir = roots.sys("block");
     let real = |name: &String| !VIRTUAL.iter().any(|prefix| name.starts_with(prefix));
-    for name in roots::list(&dir).unwrap_or_default().into_iter().filter(real).take(MAX_DEVICES) {
+    let names = roots::list(&dir).unwrap_or_default().into_iter().filter(real).take(MAX_DEVICES);
+    names.map(move |name| {
         let path = dir.join(&name);
+        (name, path)
+    })
+}
+
+pub(super) fn block(roots: &Roots, out: &mut Samples) {
+    for (name, path) in drives(roots) {
         let labels: &[&str] = &[&name];
         out.maybe(&READ_ONLY, labels, roots::read_number::<u32>(&path.join("ro")));
         // The size is in sectors of 512 bytes, whatever the drive's own are. An empty slot has

@@ -1,5 +1,4 @@
 use super::*;
-use crate::clock::unix_now;
 use crate::lock::Locked as _;
 use crate::origin::Origin;
 use crate::principal::Principal;
