@@ -1,7 +1,7 @@
 //! A copy of a run's attempts and checkpoints from the engine, for readers.
 
 use stepwatch_detect::Run;
-use stepwatch_detect::run::{Aspect, Attempt, Differences, Ended, Written};
+use stepwatch_detect::run::{Aspect, Attempt, Differences, Ended, SinceGood, Written};
 use stepwatch_model::time::Ts;
 
 /// The history of a run. Times are those of the alerter's clock.
@@ -14,6 +14,8 @@ pub struct RunHistory {
     pub checkpoints: Vec<Written>,
     /// The setup of the current attempt.
     pub setup: Vec<(Aspect, String, String)>,
+    /// What is different from the last good attempt.
+    pub since_good: Option<SinceGood>,
 }
 
 /// The latest attempt.
@@ -44,6 +46,7 @@ impl RunHistory {
             current: Some(current),
             checkpoints: f.checkpoints.list.iter().cloned().collect(),
             setup: setup.map(|((of, name), value)| (*of, name.clone(), value.clone())).collect(),
+            since_good: f.attempts.since_good.as_deref().cloned(),
         }
     }
 }

@@ -7,6 +7,7 @@ mod checkpoints;
 mod config_groups;
 mod durable;
 pub(crate) mod failures;
+mod known_setup;
 mod ledger;
 mod lost_source;
 mod pace;
@@ -16,7 +17,9 @@ pub mod rank_compute_time;
 pub mod rank_loss;
 mod reporters;
 mod reports;
+mod setup_groups;
 pub(crate) mod signals;
+pub(crate) mod since_good;
 mod sources;
 mod stages;
 mod state;
@@ -25,13 +28,15 @@ mod values;
 
 pub(crate) use attempts::PLANNED_RESTART;
 pub use attempts::{
-    Aspect, Attempt, AttemptEnd, AttemptSetup, Attempts, Difference, Differences, Ends, LastWords,
+    Aspect, Attempt, AttemptEnd, AttemptSetup, Attempts, Difference, Differences, Ends, LastWords, SinceGood,
 };
 pub(crate) use checkpoints::SaveReport;
 pub(crate) use checkpoints::median;
 pub use checkpoints::{Checkpoints, Outcome, Save, Written};
 pub use config_groups::{ConfigGroups, Setup, Variant};
 pub(crate) use durable::AttemptBounds;
+pub use known_setup::KnownSetup;
+pub(crate) use known_setup::look_is_due;
 pub(crate) use ledger::{Accounts, Declared, KeptAccounts, Size, Steps};
 pub use ledger::{Counts, Energy, EnergyConfig, HOUR, HourTotals, Ledger, RunHour, TimeState, Totals};
 pub use lost_source::Lost;
@@ -40,6 +45,7 @@ pub use peers::{Peers, Usual};
 pub(crate) use phases::{declared, phase_class};
 pub(crate) use reporters::Reporters;
 pub use reports::{Report, Topic};
+pub(crate) use setup_groups::SlowerSetup;
 pub(crate) use stages::{Stage, StageReport};
 pub use state::{Death, Ended, Phase, Rank, RunState};
 pub(crate) use summary::summary;

@@ -32,7 +32,7 @@ pub use clause::{Clause, Fact};
 pub use context::{Context, LINKS_AT_ONCE, Labels, MAX_NODES_AT_ONCE, OldestRun, RunSummary, SHARED_NODES};
 pub use detected::{Detected, Directory, RunIncidents};
 pub use elsewhere::Elsewhere;
-pub use evidence::{Course, Evidence, Measure, Observation, ReadingUnit, Slowed};
+pub use evidence::{Course, Evidence, LastGood, Measure, Observation, ReadingUnit, SettingChange, Slowed};
 pub use fault::{Fault, Said, Topic};
 pub use finding::{Change, Finding};
 pub use fingerprint::{fingerprint, hash_byte, hash_label};

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
-use stepwatch_detect::run::{Aspect, Attempt, AttemptEnd, Difference, Differences, Outcome, Written};
+use stepwatch_detect::run::{
+    Aspect, Attempt, AttemptEnd, Difference, Differences, KnownSetup, Outcome, SinceGood, Written,
+};
+use stepwatch_model::LastGood;
 use utoipa::ToSchema;
 
 use super::auth::Caller;
@@ -27,6 +30,37 @@ pub struct HistoryView {
     pub checkpoints: Vec<CheckpointView>,
     /// How the last attempt is set up.
     pub setup: Vec<SettingView>,
+    /// What is different from the last good attempt; `null` if nothing is, or none is known.
+    #[serde(default)]
+    pub since_good: Option<SinceGoodView>,
+    /// Where the run stood when it was forgotten; `null` while it is watched.
+    #[serde(default)]
+    pub forgotten: Option<ForgottenView>,
+}
+
+/// The differences from the last good attempt, what explains most first.
+///
+/// A good attempt made 256 steps with one setup, at its usual speed and without an incident about
+/// its speed or its numbers. If the run has none, it is compared with the last good run of the same
+/// user that has a like name or does the same work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SinceGoodView {
+    /// The run of the good attempt, and its number.
+    pub run: String,
+    pub attempt: Option<u32>,
+    pub at: When,
+    pub changes: Vec<ChangeView>,
+    /// Changes beyond the limit.
+    pub changes_hidden: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ForgottenView {
+    pub last_heard_at: When,
+    pub attempt: u32,
+    pub last_step: Option<i64>,
+    pub steps: u64,
+    pub ranks: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -125,6 +159,7 @@ pub enum OutcomeView {
 ///
 /// The last 16 attempts and 32 checkpoints, as they were a few seconds ago. What changed is known
 /// as far as a trainer declares it in `hello` and exporters report how nodes and runs are set up.
+/// Of a run that is forgotten, only how it was set up is kept.
 #[utoipa::path(
     get,
     path = "/api/v1/runs/{run}/attempts",
@@ -145,10 +180,18 @@ pub(super) async fn show(
 impl Api {
     /// The history of a run that the caller may see.
     pub(crate) fn history_of(&self, run: &str) -> HistoryView {
-        let table = self.runtime.views.get().ranks.get(run).cloned();
-        let history = table.map(|table| HistoryView::new(run, &table.history));
-        history.unwrap_or_else(|| HistoryView { run: run.to_owned(), ..HistoryView::default() })
+        let views = self.runtime.views.get();
+        if let Some(table) = views.ranks.get(run) {
+            return HistoryView::new(run, &table.history);
+        }
+        let kept = views.kept_setups.get(run).map(|kept| HistoryView::forgotten(kept));
+        kept.unwrap_or_else(|| HistoryView { run: run.to_owned(), ..HistoryView::default() })
     }
+}
+
+fn settings<'a>(all: impl Iterator<Item = (&'a Aspect, &'a String, &'a String)>) -> Vec<SettingView> {
+    all.map(|(of, name, value)| SettingView { of: (*of).into(), name: name.clone(), value: value.clone() })
+        .collect()
 }
 
 impl HistoryView {
@@ -158,16 +201,38 @@ impl HistoryView {
             run: run.to_owned(),
             attempts: current.chain(history.past.iter().rev().map(AttemptView::from)).collect(),
             checkpoints: history.checkpoints.iter().rev().map(CheckpointView::from).collect(),
-            setup: history
-                .setup
-                .iter()
-                .map(|(of, name, value)| SettingView {
-                    of: (*of).into(),
-                    name: name.clone(),
-                    value: value.clone(),
-                })
-                .collect(),
+            setup: settings(history.setup.iter().map(|(of, name, value)| (of, name, value))),
+            since_good: history.since_good.as_ref().map(|since| SinceGoodView::new(run, since)),
+            forgotten: None,
         }
+    }
+
+    /// What is left of a run that is not watched any more.
+    fn forgotten(kept: &KnownSetup) -> Self {
+        Self {
+            run: kept.run.clone(),
+            setup: settings(kept.setup.values.iter().map(|((of, name), value)| (of, name, value))),
+            forgotten: Some(ForgottenView {
+                last_heard_at: When(kept.at),
+                attempt: kept.attempt,
+                last_step: kept.last_step,
+                steps: kept.steps,
+                ranks: kept.ranks,
+            }),
+            ..Self::default()
+        }
+    }
+}
+
+impl SinceGoodView {
+    fn new(of: &str, since: &SinceGood) -> Self {
+        let (run, attempt) = match &since.good {
+            LastGood::Run { run } => (run.clone(), None),
+            LastGood::Attempt { attempt } => (of.to_owned(), Some(*attempt)),
+            LastGood::Before => (of.to_owned(), None),
+        };
+        let changes = since.list.iter().map(ChangeView::from).collect();
+        Self { run, attempt, at: When(since.at), changes, changes_hidden: since.more }
     }
 }
 

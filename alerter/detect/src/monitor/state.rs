@@ -47,6 +47,8 @@ impl Monitor {
             Key::Series(chunk) => self.series.part(*chunk).as_ref().and_then(encode),
             Key::SeriesSweep => None,
             Key::KeptAccounts(run) => self.kept_accounts.get(run).and_then(encode),
+            Key::GoodSetup(run) => self.good_setups.get(run).and_then(encode),
+            Key::KeptSetup(run) => self.kept_setups.get(run).and_then(encode),
         }
     }
 
@@ -97,6 +99,8 @@ impl Monitor {
             Key::Series(_) => self.series.restore(bytes)?,
             Key::SeriesSweep => {}
             Key::KeptAccounts(run) => drop(self.kept_accounts.insert(run, decode(bytes)?)),
+            Key::GoodSetup(run) => drop(self.good_setups.insert(run, decode(bytes)?)),
+            Key::KeptSetup(run) => drop(self.kept_setups.insert(run, decode(bytes)?)),
         }
         Some(())
     }
@@ -132,6 +136,8 @@ impl Key {
             Self::Series(chunk) => format!("series/{chunk}"),
             Self::SeriesSweep => "series_sweep".into(),
             Self::KeptAccounts(run) => format!("accounts/{run}"),
+            Self::GoodSetup(run) => format!("good/{run}"),
+            Self::KeptSetup(run) => format!("setup/{run}"),
         }
     }
 
@@ -143,6 +149,8 @@ impl Key {
             Some(("baseline", key)) => Self::Baseline(key.to_owned()),
             Some(("series", chunk)) => Self::Series(chunk.parse().ok()?),
             Some(("accounts", run)) => Self::KeptAccounts(run.to_owned()),
+            Some(("good", run)) => Self::GoodSetup(run.to_owned()),
+            Some(("setup", run)) => Self::KeptSetup(run.to_owned()),
             None if name == "batches" => Self::Batches,
             _ => return None,
         })
