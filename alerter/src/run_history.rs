@@ -41,11 +41,12 @@ impl RunHistory {
             changes: f.attempts.changes(),
         };
         let setup = f.attempts.setup.values.iter();
+        let nodes = f.attempts.setup.nodes().map(|nodes| (Aspect::Node, "nodes".to_owned(), nodes));
         Self {
             past: f.attempts.past.iter().cloned().collect(),
             current: Some(current),
             checkpoints: f.checkpoints.list.iter().cloned().collect(),
-            setup: setup.map(|((of, name), value)| (*of, name.clone(), value.clone())).collect(),
+            setup: setup.map(|((of, name), value)| (*of, name.clone(), value.clone())).chain(nodes).collect(),
             since_good: f.attempts.since_good.as_deref().cloned(),
         }
     }

@@ -251,3 +251,145 @@ fn annotation(view: RunAt<'_>, since: &SinceGood) -> Finding {
     let blank = view.finding(Kind::ConfigDrift, "config", Change::Note, Severity::Info);
     Finding { why, suspects, value: f64::from(value), ..blank }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Input;
+    use crate::detectors::DetectorsConfig;
+    use stepwatch_wire::Event;
+
+    const START: Ts = Ts(1_795_227_416_000);
+
+    struct Scene {
+        monitor: Monitor,
+        now: Ts,
+        uid: u32,
+        step: i64,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            Self { monitor: Monitor::default(), now: START, uid: 1000, step: 0 }
+        }
+
+        fn say(&mut self, line: &str) {
+            let mut event = Event::parse(line.as_bytes()).unwrap();
+            (event.rank, event.node, event.uid) = (Some(0), Some("n1".into()), Some(self.uid));
+            event.ts = Some(self.now.as_secs_f64());
+            self.monitor.handle(self.now, Input::Event { source: "n1:9765", event: &event }, &mut Vec::new());
+        }
+
+        /// An attempt that makes so many steps of two seconds.
+        fn attempt(&mut self, run: &str, attempt: u32, seed: u32, steps: i64) {
+            self.say(&format!(
+                r#"{{"k":"hello","run":"{run}","attempt":{attempt},"world":8,"seed":{seed}}}"#
+            ));
+            self.steps(run, attempt, steps);
+        }
+
+        fn steps(&mut self, run: &str, attempt: u32, steps: i64) {
+            for _ in 0..steps {
+                (self.now, self.step) = (self.now + Span::secs(2), self.step + 1);
+                let (step, loss) = (self.step, 2.0 + 0.01 * (self.step % 7) as f64);
+                self.say(&format!(
+                    r#"{{"k":"step","run":"{run}","attempt":{attempt},"step":{step},"m":{{"loss":{loss}}}}}"#
+                ));
+            }
+        }
+
+        fn since(&self, run: &str) -> Option<(LastGood, Vec<String>)> {
+            let since = self.monitor.since_good(&self.monitor.runs[run])?;
+            Some((since.good, since.list.iter().map(|d| d.name.clone()).collect()))
+        }
+    }
+
+    #[test]
+    fn a_restart_is_compared_with_the_last_good_attempt_also_after_a_restart_of_ours() {
+        let mut s = Scene::new();
+        s.attempt("r", 0, 1, 300);
+        assert_eq!(s.since("r"), None);
+        // Too short to be good.
+        s.attempt("r", 1, 2, 40);
+        s.attempt("r", 2, 3, 200);
+        let changed = Some((LastGood::Attempt { attempt: 0 }, vec!["seed".to_owned()]));
+        assert_eq!(s.since("r"), changed);
+        let parts: Vec<_> = s.monitor.take_dirty().into_iter().filter_map(|(k, v)| Some((k, v?))).collect();
+        let (monitor, unusable) = Monitor::restore(Arc::<DetectorsConfig>::default(), parts);
+        assert!(unusable.is_empty(), "{unusable:?}");
+        s.monitor = monitor;
+        assert_eq!(s.since("r"), changed);
+        s.steps("r", 2, 300);
+        assert_eq!(s.since("r"), None, "it is good as it is");
+    }
+
+    #[test]
+    fn a_new_run_is_compared_with_the_last_good_one_of_a_like_name_and_of_the_same_user() {
+        let mut s = Scene::new();
+        s.attempt("llama-70b-1", 0, 1, 300);
+        s.attempt("gpt-1", 0, 2, 300);
+        s.attempt("llama-70b-2", 0, 3, 20);
+        let first = Some((LastGood::Run { run: "llama-70b-1".into() }, vec!["seed".to_owned()]));
+        assert_eq!(s.since("llama-70b-2"), first);
+        s.attempt("mamba-1", 0, 4, 20);
+        assert_eq!(s.since("mamba-1"), None);
+        s.uid = 2000;
+        s.attempt("llama-70b-3", 0, 5, 20);
+        assert_eq!(s.since("llama-70b-3"), None, "of another user");
+    }
+
+    #[test]
+    fn an_attempt_with_an_incident_about_its_numbers_or_its_speed_is_not_good() {
+        for (numerics, slow, good) in [(true, None, 0), (false, Some(Kind::MfuDroop), 0), (false, None, 1)] {
+            let mut s = Scene::new();
+            s.attempt("r", 0, 1, 100);
+            s.monitor.learn(stepwatch_model::RunIncidents {
+                run: "r".into(),
+                notified: Some(true),
+                standstill_or_slowness: slow,
+                numerics,
+            });
+            for step in 101..400 {
+                s.now = s.now + Span::secs(2);
+                s.say(&format!(r#"{{"k":"step","run":"r","attempt":0,"step":{step},"m":{{"loss":2.0}}}}"#));
+            }
+            assert_eq!(s.monitor.good_setups.len(), good, "{numerics} {slow:?}");
+        }
+    }
+
+    #[test]
+    fn a_full_store_takes_from_the_user_with_the_most() {
+        let setup = |run: &str, uid: u32, at: i64| {
+            let run = Run::new(run, Ts(at), &Arc::default());
+            let last = known(Ts(at), &run, AttemptSetup::default(), None);
+            Arc::new(KnownSetup { uid: Some(uid), ..last })
+        };
+        let mut all = BTreeMap::new();
+        for (name, uid, at) in [("a", 1, 1), ("b", 2, 2), ("c", 2, 3), ("d", 2, 4)] {
+            all.insert(name.to_owned(), setup(name, uid, at));
+        }
+        assert_eq!(too_many(&all, "e", 5, |_| false), None);
+        assert_eq!(too_many(&all, "a", 4, |_| false), None, "it has its place");
+        assert_eq!(too_many(&all, "e", 4, |_| false).as_deref(), Some("b"), "not the oldest of all");
+        assert_eq!(too_many(&all, "e", 4, |run| run == "b").as_deref(), Some("c"), "it goes on");
+    }
+
+    #[test]
+    fn names_of_one_kind_have_a_stem_in_common() {
+        for (name, expected) in [
+            ("llama-70b-2026-11-20", "llama-70b"),
+            ("llama-70b-20261120T0930", "llama-70b"),
+            ("llama-70b_v3", "llama-70b"),
+            ("llama-70b", "llama-70b"),
+            ("sweep/lr-3e-4.17", "sweep/lr-3e"),
+            ("run-4f9a1c2b", "run"),
+            ("run-deadbeef", "run-deadbeef"),
+            ("2026-11-20", "2026"),
+            ("17", "17"),
+            ("-1", "-1"),
+            ("", ""),
+        ] {
+            assert_eq!(stem(name), expected, "{name}");
+        }
+    }
+}

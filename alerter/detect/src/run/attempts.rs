@@ -251,6 +251,12 @@ impl AttemptSetup {
         all
     }
 
+    /// The names of its nodes, if they are known and not too many.
+    pub fn nodes(&self) -> Option<String> {
+        let nodes = self.nodes.as_ref()?;
+        Some(nodes.iter().map(String::as_str).collect::<Vec<_>>().join(", "))
+    }
+
     /// A number that equal setups have in common.
     pub(crate) fn hash(&self) -> u64 {
         stepwatch_model::fingerprint(self.values.iter().map(|((_, name), value)| (&**name, &**value)))
