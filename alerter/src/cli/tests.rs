@@ -521,7 +521,7 @@ async fn runs_are_put_side_by_side_and_an_unknown_one_is_told_with_the_nearest_n
     let app = TestApp::start().await;
     app.page("llama").await;
     let url = ["--url", app.url.as_str()];
-    let diff = async |args: &[&str]| cli(&[&["runs", "diff"], args, &url[..]].concat()).await;
+    let diff = async |args: &[&str]| cli(&[&["runs", "diff"][..], args, &url[..]].concat()).await;
     let out = wait_for("the run", async || {
         let (status, out, _) = diff(&["llama", "llama"]).await;
         (status == 0).then_some(out)

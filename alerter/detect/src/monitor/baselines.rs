@@ -1,5 +1,5 @@
-//! The usual speed of runs of one configuration and size, kept beyond their end. Only a comparison
-//! with it finds a run that is slow from its start.
+//! The usual speed of runs that do the same work on as many ranks, kept beyond their end. Only a
+//! comparison with it finds a run that is slow from its start.
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;

@@ -4,6 +4,7 @@
 //! The step of a synchronous run takes as long for one half as for the other. The time in compute
 //! sections does not.
 
+use core::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
@@ -106,9 +107,6 @@ impl RunState {
             group.excess.sort_by(f64::total_cmp);
             group.seconds.sort_by(f64::total_cmp);
         });
-        let by_excess = |(_, a): &(&&str, &Group<'_>), (_, b): &(&&str, &Group<'_>)| {
-            at(&a.excess, 2).total_cmp(&at(&b.excess, 2))
-        };
         let (expected, fast) = groups.iter().min_by(by_excess)?;
         let (value, slow) = groups.iter().max_by(by_excess)?;
         let longer = at(&slow.excess, 2) - at(&fast.excess, 2);
@@ -126,6 +124,10 @@ impl RunState {
             (longer, slower)
         })
     }
+}
+
+fn by_excess(a: &(&&str, &Group<'_>), b: &(&&str, &Group<'_>)) -> Ordering {
+    at(&a.1.excess, 2).total_cmp(&at(&b.1.excess, 2))
 }
 
 /// The keys of which there are several values, those that explain most first.
