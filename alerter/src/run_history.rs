@@ -1,7 +1,7 @@
 //! A copy of a run's attempts and checkpoints from the engine, for readers.
 
 use stepwatch_detect::Run;
-use stepwatch_detect::run::{Aspect, Attempt, Differences, Ended, Written};
+use stepwatch_detect::run::{Aspect, Attempt, Differences, Ended, SinceGood, Written};
 use stepwatch_model::time::Ts;
 
 /// The history of a run. Times are those of the alerter's clock.
@@ -14,6 +14,8 @@ pub struct RunHistory {
     pub checkpoints: Vec<Written>,
     /// The setup of the current attempt.
     pub setup: Vec<(Aspect, String, String)>,
+    /// What is different from the last good attempt.
+    pub since_good: Option<SinceGood>,
 }
 
 /// The latest attempt.
@@ -39,11 +41,13 @@ impl RunHistory {
             changes: f.attempts.changes(),
         };
         let setup = f.attempts.setup.values.iter();
+        let nodes = f.attempts.setup.nodes().map(|nodes| (Aspect::Node, "nodes".to_owned(), nodes));
         Self {
             past: f.attempts.past.iter().cloned().collect(),
             current: Some(current),
             checkpoints: f.checkpoints.list.iter().cloned().collect(),
-            setup: setup.map(|((of, name), value)| (*of, name.clone(), value.clone())).collect(),
+            setup: setup.map(|((of, name), value)| (*of, name.clone(), value.clone())).chain(nodes).collect(),
+            since_good: f.attempts.since_good.as_deref().cloned(),
         }
     }
 }

@@ -15,6 +15,8 @@ mod metrics;
 pub mod names;
 pub mod num;
 pub mod run_name;
+pub mod secrets;
+pub mod setting;
 pub mod words;
 pub mod xid;
 

@@ -14,6 +14,7 @@ mod run;
 mod save_interval;
 mod scraped;
 mod series;
+mod setups;
 mod sources;
 mod state;
 mod users;
@@ -38,7 +39,7 @@ use crate::fabric::Fabric;
 use crate::kernel_messages::KernelMessages;
 use crate::node::Claim;
 use crate::placement::Placement;
-use crate::run::{FORGET_AFTER, KeptAccounts, PLANNED_RESTART, RunHour};
+use crate::run::{FORGET_AFTER, KeptAccounts, KnownSetup, PLANNED_RESTART, RunHour, look_is_due};
 use crate::series::SeriesReading;
 
 /// Runs watched at once; events of further ones are counted and dropped.
@@ -107,6 +108,10 @@ pub struct Monitor {
     baselines: BTreeMap<String, baselines::Baseline>,
     series: watched_series::WatchedSeries,
     dropped_baselines: u64,
+    /// By run: how the last good attempt was set up, and how runs were that are forgotten.
+    good_setups: BTreeMap<String, Arc<KnownSetup>>,
+    kept_setups: BTreeMap<String, Arc<KnownSetup>>,
+    dropped_setups: u64,
     /// By run, of those that are forgotten.
     kept_accounts: BTreeMap<String, KeptAccounts>,
     dropped_accounts: u64,
@@ -140,6 +145,8 @@ enum Key {
     KeptAccounts(String),
     /// The failures of all runs.
     Fleet,
+    GoodSetup(String),
+    KeptSetup(String),
 }
 
 impl Monitor {
@@ -171,7 +178,8 @@ impl Monitor {
 
     /// Takes note of what became of the incidents of a run.
     pub fn learn(&mut self, incidents: RunIncidents) {
-        if incidents.notified.is_none() && incidents.standstill_or_slowness.is_none() {
+        let none = incidents.notified.is_none() && incidents.standstill_or_slowness.is_none();
+        if none && !incidents.numerics {
             self.incidents.remove(&incidents.run);
         } else {
             self.incidents.insert(incidents.run.clone(), incidents);
@@ -244,7 +252,8 @@ impl Monitor {
     ) -> Option<bool> {
         let run = self.runs.get_mut(name)?;
         let mut findings = core::mem::take(&mut self.scratch);
-        let (attempt, before) = (run.state.attempt, Before::from_run(&run.state));
+        let (attempt, steps) = (run.state.attempt, run.state.attempt_steps);
+        let before = Before::from_run(&run.state);
         let stood = !run.state.steps_since_restart();
         run.recording.on = self.records;
         act(run, &mut findings);
@@ -256,8 +265,9 @@ impl Monitor {
         let ended = run.state.ended.is_some();
         let resumed = (stood && run.state.steps_since_restart()).then_some(run.state.attempt_at);
         let (again, moved) = (run.state.attempt != attempt, !run.state.moved.is_empty());
+        let looks = look_is_due(steps, run.state.attempt_steps);
         // Most events are steps like the one before.
-        if !again && !moved && !run.wants_standard() && findings.is_empty() {
+        if !again && !moved && !looks && !run.wants_standard() && findings.is_empty() {
             self.scratch = findings;
             note_run(&mut self.timers, &mut self.dirty, now, name, run);
             out.extend(resumed.map(|attempt_at| resumed_of(name, attempt_at)));
@@ -270,6 +280,9 @@ impl Monitor {
             self.place(now, name);
         }
         self.measure(now, name);
+        if looks {
+            self.look_at_setup(now, name, &mut findings);
+        }
         if !findings.is_empty() {
             self.judge_run(now, name, &mut findings, out);
             findings.clear();
@@ -301,6 +314,7 @@ impl Monitor {
             self.explain(now, name, v);
             self.remember_batch(now, name, v);
             self.note_raised(name, v);
+            self.note_numerics(name, v);
             out.push(Detected::finding(&context, v));
         }
     }
@@ -394,7 +408,8 @@ impl Monitor {
             | Key::Baseline(_)
             | Key::KeptAccounts(_)
             | Key::Series(_)
-            | Key::Fleet => {}
+            | Key::Fleet
+            | Key::GoodSetup(_) | Key::KeptSetup(_) => {}
         }
         true
     }

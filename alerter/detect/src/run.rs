@@ -10,6 +10,7 @@ mod evals;
 mod exposure;
 mod failure_rate;
 pub(crate) mod failures;
+mod known_setup;
 mod ledger;
 mod loads;
 mod lost_source;
@@ -23,7 +24,9 @@ mod reports;
 mod save_nodes;
 mod save_stairs;
 mod save_windows;
+mod setup_groups;
 pub(crate) mod signals;
+mod since_good;
 mod sizes;
 mod sources;
 mod stages;
@@ -34,7 +37,7 @@ mod values;
 
 pub(crate) use attempts::PLANNED_RESTART;
 pub use attempts::{
-    Aspect, Attempt, AttemptEnd, AttemptSetup, Attempts, Difference, Differences, Ends, LastWords,
+    Aspect, Attempt, AttemptEnd, AttemptSetup, Attempts, Difference, Differences, Ends, LastWords, SinceGood,
 };
 pub(crate) use checkpoints::SaveReport;
 pub(crate) use checkpoints::median;
@@ -43,6 +46,8 @@ pub use config_groups::{ConfigGroups, Setup, Variant};
 pub(crate) use durable::AttemptBounds;
 pub(crate) use evals::EvalSet;
 pub use exposure::Exposure;
+pub use known_setup::KnownSetup;
+pub(crate) use known_setup::look_is_due;
 pub(crate) use ledger::{Accounts, Declared, KeptAccounts, Size, Steps};
 pub use ledger::{Counts, Energy, EnergyConfig, HOUR, HourTotals, Ledger, RunHour, TimeState, Totals};
 pub(crate) use loads::Loads;

@@ -14,8 +14,8 @@ use stepwatch_detect::Node;
 use stepwatch_detect::Run;
 use stepwatch_detect::changes::RunChange;
 use stepwatch_detect::detectors::DetectorsConfig;
-use stepwatch_detect::run::RunHour;
 use stepwatch_model::{Detected, Elsewhere, SaveInterval};
+use stepwatch_detect::run::{KnownSetup, RunHour};
 use stepwatch_respond::Responder;
 use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::effect::{Effect, Notification};
@@ -377,6 +377,16 @@ impl Engine {
     /// Readings of such series beyond the limit.
     pub fn dropped_series(&self) -> u64 {
         self.monitor.dropped_series()
+    }
+
+    /// How runs were set up that are forgotten.
+    pub fn kept_setups(&self) -> impl Iterator<Item = &Arc<KnownSetup>> {
+        self.monitor.kept_setups()
+    }
+
+    /// Setups that were dropped to make room.
+    pub fn dropped_setups(&self) -> u64 {
+        self.monitor.dropped_setups()
     }
 
     /// Configurations whose usual speed was forgotten to make room.

@@ -78,4 +78,6 @@ pub struct RunIncidents {
     pub notified: Option<bool>,
     /// Why the run stands still or is slow; `None` if it does neither.
     pub standstill_or_slowness: Option<Kind>,
+    /// Whether an incident about its loss or its gradients is open.
+    pub numerics: bool,
 }

@@ -33,6 +33,30 @@ pub struct Measure {
     pub unit: &'static str,
 }
 
+/// A setting with another value than before; `None` if it is not set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingChange {
+    pub key: String,
+    pub before: Option<String>,
+    pub after: Option<String>,
+}
+
+/// The attempt that was good last: it made many steps at its usual speed, without an incident about
+/// its numbers or its speed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LastGood {
+    Run {
+        run: String,
+    },
+    /// An earlier attempt of the run.
+    Attempt {
+        attempt: u32,
+    },
+    /// The same attempt, before its setup changed.
+    Before,
+}
+
 /// How a process failed, as far as its last log lines show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -205,6 +229,29 @@ pub enum Observation {
         value: String,
         expected: String,
         on: Option<[Vec<String>; 2]>,
+    },
+    /// A setting differs from that of the last good attempt, and explains the finding.
+    ChangedSinceGood {
+        change: SettingChange,
+        good: LastGood,
+    },
+    /// Further differences from the last good attempt. `more` were left out.
+    AlsoDifferent {
+        changes: Vec<SettingChange>,
+        more: u32,
+        good: LastGood,
+    },
+    /// The ranks on the nodes where a setting has `value` compute longer in a step than those on
+    /// the others, where it is `expected`; the medians, and how long the step of all takes.
+    SettingComputesLonger {
+        key: String,
+        value: String,
+        expected: String,
+        nodes: u64,
+        others: u64,
+        seconds: Num,
+        usual: Num,
+        step: Option<Num>,
     },
     Fault {
         fault: Fault,
@@ -388,6 +435,7 @@ impl Observation {
             Self::ComputesLonger { value, .. } | Self::StageSlower { value, .. } => {
                 of(*value, Some(Num(1.0)), "ratio")
             }
+            Self::SettingComputesLonger { seconds, usual, .. } => of(*seconds, Some(*usual), "s"),
             Self::OwnLoss { value, expected, .. } => of(*value, Some(*expected), "loss"),
             Self::WaitsForData { value, .. } => of(*value, None, "ratio"),
             Self::AllWaitForData { value, expected }

@@ -37,7 +37,9 @@ pub use context::{
 };
 pub use detected::{Detected, Directory, RunIncidents};
 pub use elsewhere::Elsewhere;
-pub use evidence::{Course, Evidence, Measure, Observation, ReadingUnit, SavePart, SaveStage, Slowed};
+pub use evidence::{
+    Course, Evidence, LastGood, Measure, Observation, ReadingUnit, SavePart, SaveStage, SettingChange, Slowed,
+};
 pub use fault::{Fault, Said, Topic};
 pub use finding::{Change, Finding};
 pub use fingerprint::{fingerprint, hash_byte, hash_label};

@@ -10,7 +10,7 @@ use crate::clause;
 use crate::clause::Clause;
 use crate::clause::Fact;
 use crate::elsewhere::Elsewhere;
-use crate::evidence::{Evidence, Observation, SavePart, SaveStage};
+use crate::evidence::{Evidence, LastGood, Observation, SavePart, SaveStage, SettingChange};
 use crate::fault::{Fault, Said};
 use crate::number::{Num, number};
 use crate::suspect::Suspect;
@@ -39,6 +39,8 @@ impl fmt::Display for Target {
             Self::Batch { step } => write!(f, "data batch of step {step}"),
             Self::Recipe { step } => write!(f, "the batch of step {step}, or the recipe"),
             Self::LearningRate => f.write_str("the learning rate"),
+            Self::Setting { key } => write!(f, "setting {key}"),
+            Self::Setup => f.write_str("the set-up of the run"),
             Self::Checkpoint { step } => write!(f, "the checkpoint of step {step}"),
             Self::DataLoading => f.write_str("data loading"),
             Self::Saving => f.write_str("saving of checkpoints"),
@@ -276,6 +278,9 @@ impl fmt::Display for Observation {
             | Self::CheckpointSlower
             | Self::SetUpDifferently { .. }
             | Self::Setting { .. }
+            | Self::ChangedSinceGood { .. }
+            | Self::AlsoDifferent { .. }
+            | Self::SettingComputesLonger { .. }
             | Self::SpikedElsewhere(_)
             | Self::RateChanged { .. }
             | Self::LayerOut { .. }
@@ -406,6 +411,12 @@ fn of_run(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 }
             }
         }
+        O::ChangedSinceGood { change, good } => write!(f, "{change} in {good}"),
+        O::AlsoDifferent { changes, more, good } => {
+            write!(f, "also different from {good}: {}", joined(changes, "; "))?;
+            if *more == 0 { Ok(()) } else { write!(f, "; and {more} more") }
+        }
+        O::SettingComputesLonger { .. } => computes_longer(o, f),
         O::SpikedElsewhere(elsewhere) => {
             write!(f, "{} spiked at the same place in the data", elsewhere.words())
         }
@@ -466,6 +477,42 @@ fn of_saves(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ),
         _ => Ok(()),
     }
+}
+
+impl fmt::Display for SettingChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = |value: &Option<String>| value.as_deref().map_or_else(|| "not set".to_owned(), short);
+        write!(f, "{} is {}, and was {}", self.key, value(&self.after), value(&self.before))
+    }
+}
+
+impl fmt::Display for LastGood {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Run { run } => write!(f, "{run}, the last good run"),
+            Self::Attempt { attempt } => write!(f, "attempt {attempt} of this run, the last good one"),
+            Self::Before => f.write_str("this attempt while it was good"),
+        }
+    }
+}
+
+/// Text of a comparison of the nodes with one value of a setting with those with another.
+fn computes_longer(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Observation::SettingComputesLonger { key, value, expected, nodes, others, seconds, usual, step } = o
+    else {
+        return Ok(());
+    };
+    let count = |n: u64| format!("{n} node{}", if n == 1 { "" } else { "s" });
+    let (value, expected) = (short(value), short(expected));
+    let (longer, usual) = (Fact::Seconds(*seconds), Fact::Seconds(*usual));
+    write!(
+        f,
+        "{key} is {value} on {}, whose ranks compute {longer} a step; on the {} with {expected} they \
+         compute {usual}",
+        count(*nodes),
+        count(*others),
+    )?;
+    step.map_or(Ok(()), |step| write!(f, ", and the step of all takes {}", Fact::Seconds(step)))
 }
 
 /// Text of the observations about a device.

@@ -54,6 +54,12 @@ pub enum Target {
         step: i64,
     },
     LearningRate,
+    /// A setting of the run or of its nodes.
+    Setting {
+        key: String,
+    },
+    /// How the run is set up, apart from the settings that are named.
+    Setup,
     Checkpoint {
         step: i64,
     },

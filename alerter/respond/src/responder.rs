@@ -10,7 +10,7 @@ use crate::effect::Tx;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stepwatch_model::{Detected, Directory, RunIncidents, Scope, Subject, Ts, timers::Timers};
+use stepwatch_model::{Cause, Detected, Directory, RunIncidents, Scope, Subject, Ts, timers::Timers};
 
 use crate::config::ResponderConfig;
 use crate::effect::by_actor;
@@ -179,6 +179,7 @@ impl Responder {
         let runs = core::mem::take(&mut self.changed_runs).into_iter();
         runs.map(|run| RunIncidents {
             notified: self.manager.correlator.is_notified_of(&self.manager.open, &run),
+            numerics: self.manager.correlator.is_about(&self.manager.open, &run, Cause::Numerics),
             standstill_or_slowness: self.manager.correlator.standstill_or_slowness(&self.manager.open, &run),
             run,
         })

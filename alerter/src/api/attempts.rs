@@ -6,7 +6,10 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
-use stepwatch_detect::run::{Aspect, Attempt, AttemptEnd, Difference, Differences, Outcome, Written};
+use stepwatch_detect::run::{
+    Aspect, Attempt, AttemptEnd, Difference, Differences, KnownSetup, Outcome, SinceGood, Written,
+};
+use stepwatch_model::LastGood;
 use utoipa::ToSchema;
 
 use super::auth::Caller;
@@ -27,6 +30,37 @@ pub struct HistoryView {
     pub checkpoints: Vec<CheckpointView>,
     /// How the last attempt is set up.
     pub setup: Vec<SettingView>,
+    /// What is different from the last good attempt; `null` if nothing is, or none is known.
+    #[serde(default)]
+    pub since_good: Option<SinceGoodView>,
+    /// Where the run stood when it was forgotten; `null` while it is watched.
+    #[serde(default)]
+    pub forgotten: Option<ForgottenView>,
+}
+
+/// The differences from the last good attempt, what explains most first.
+///
+/// A good attempt made 256 steps with one setup, at its usual speed and without an incident about
+/// its speed or its numbers. If the run has none, it is compared with the last good run of the same
+/// user that has a like name or does the same work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SinceGoodView {
+    /// The run of the good attempt, and its number.
+    pub run: String,
+    pub attempt: Option<u32>,
+    pub at: When,
+    pub changes: Vec<ChangeView>,
+    /// Changes beyond the limit.
+    pub changes_hidden: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ForgottenView {
+    pub last_heard_at: When,
+    pub attempt: u32,
+    pub last_step: Option<i64>,
+    pub steps: u64,
+    pub ranks: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -125,6 +159,7 @@ pub enum OutcomeView {
 ///
 /// The last 16 attempts and 32 checkpoints, as they were a few seconds ago. What changed is known
 /// as far as a trainer declares it in `hello` and exporters report how nodes and runs are set up.
+/// Of a run that is forgotten, only how it was set up is kept.
 #[utoipa::path(
     get,
     path = "/api/v1/runs/{run}/attempts",
@@ -145,10 +180,18 @@ pub(super) async fn show(
 impl Api {
     /// The history of a run that the caller may see.
     pub(crate) fn history_of(&self, run: &str) -> HistoryView {
-        let table = self.runtime.views.get().ranks.get(run).cloned();
-        let history = table.map(|table| HistoryView::new(run, &table.history));
-        history.unwrap_or_else(|| HistoryView { run: run.to_owned(), ..HistoryView::default() })
+        let views = self.runtime.views.get();
+        if let Some(table) = views.ranks.get(run) {
+            return HistoryView::new(run, &table.history);
+        }
+        let kept = views.kept_setups.get(run).map(|kept| HistoryView::forgotten(kept));
+        kept.unwrap_or_else(|| HistoryView { run: run.to_owned(), ..HistoryView::default() })
     }
+}
+
+fn settings<'a>(all: impl Iterator<Item = (&'a Aspect, &'a String, &'a String)>) -> Vec<SettingView> {
+    all.map(|(of, name, value)| SettingView { of: (*of).into(), name: name.clone(), value: value.clone() })
+        .collect()
 }
 
 impl HistoryView {
@@ -158,16 +201,45 @@ impl HistoryView {
             run: run.to_owned(),
             attempts: current.chain(history.past.iter().rev().map(AttemptView::from)).collect(),
             checkpoints: history.checkpoints.iter().rev().map(CheckpointView::from).collect(),
-            setup: history
-                .setup
-                .iter()
-                .map(|(of, name, value)| SettingView {
-                    of: (*of).into(),
-                    name: name.clone(),
-                    value: value.clone(),
-                })
-                .collect(),
+            setup: settings(history.setup.iter().map(|(of, name, value)| (of, name, value))),
+            since_good: history.since_good.as_ref().map(|since| SinceGoodView::new(run, since)),
+            forgotten: None,
         }
+    }
+
+    /// What is left of a run that is not watched any more.
+    fn forgotten(kept: &KnownSetup) -> Self {
+        let nodes = kept.setup.nodes().map(|nodes| SettingView {
+            of: AspectView::Node,
+            name: "nodes".to_owned(),
+            value: nodes,
+        });
+        let mut setup = settings(kept.setup.values.iter().map(|((of, name), value)| (of, name, value)));
+        setup.extend(nodes);
+        Self {
+            run: kept.run.clone(),
+            setup,
+            forgotten: Some(ForgottenView {
+                last_heard_at: When(kept.at),
+                attempt: kept.attempt,
+                last_step: kept.last_step,
+                steps: kept.steps,
+                ranks: kept.ranks,
+            }),
+            ..Self::default()
+        }
+    }
+}
+
+impl SinceGoodView {
+    fn new(of: &str, since: &SinceGood) -> Self {
+        let (run, attempt) = match &since.good {
+            LastGood::Run { run } => (run.clone(), None),
+            LastGood::Attempt { attempt } => (of.to_owned(), Some(*attempt)),
+            LastGood::Before => (of.to_owned(), None),
+        };
+        let changes = since.list.iter().map(ChangeView::from).collect();
+        Self { run, attempt, at: When(since.at), changes, changes_hidden: since.more }
     }
 }
 
@@ -282,5 +354,74 @@ impl From<&Written> for CheckpointView {
             Outcome::Failed(why) => (OutcomeView::Failed, Some(why.clone())),
         };
         Self { at: When(w.at), step: w.step, seconds: w.secs, bytes: w.bytes, outcome, why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepwatch_detect::{Input, Monitor};
+    use stepwatch_model::time::{Span, Ts};
+    use stepwatch_wire::Event;
+
+    use super::*;
+
+    const START: Ts = Ts(1_795_227_416_000);
+
+    fn say(monitor: &mut Monitor, at: Ts, line: &str) {
+        let mut event = Event::parse(line.as_bytes()).unwrap();
+        (event.ts, event.node) = (Some(at.as_secs_f64()), Some("n1".into()));
+        monitor.handle(at, Input::Event { source: "n1:9765", event: &event }, &mut Vec::new());
+    }
+
+    /// Makes steps of two seconds, and returns when the last one was made.
+    fn steps(monitor: &mut Monitor, attempt: u32, from: Ts, steps: core::ops::Range<i64>) -> Ts {
+        let mut at = from;
+        for step in steps {
+            at = at + Span::secs(2);
+            let loss = 2.0 + 0.01 * (step % 7) as f64;
+            let line = format!(
+                r#"{{"k":"step","run":"r","rank":0,"attempt":{attempt},"step":{step},"m":{{"loss":{loss}}}}}"#
+            );
+            say(monitor, at, &line);
+        }
+        at
+    }
+
+    #[test]
+    fn what_differs_from_the_last_good_attempt_and_what_is_left_of_a_forgotten_run() {
+        let mut monitor = Monitor::default();
+        let hello = |lr: &str| {
+            format!(
+                r#"{{"k":"hello","run":"r","rank":0,"world":1,"lr":{lr},"seed":7,"api_key":"canary","model":{{"n_layers":32}}}}"#
+            )
+        };
+        say(&mut monitor, START, &hello("0.0001"));
+        let at = steps(&mut monitor, 0, START, 0..300);
+        say(&mut monitor, at + Span::secs(60), &hello("0.0003"));
+        let at = steps(&mut monitor, 1, at + Span::secs(60), 300..400);
+        let history = RunHistory::from_run(monitor.run("r").unwrap());
+        let view = HistoryView::new("r", &history);
+        let since = view.since_good.unwrap();
+        let lr = ChangeView {
+            of: AspectView::Declared,
+            name: "lr".into(),
+            before: Some("0.0001".into()),
+            after: Some("0.0003".into()),
+        };
+        assert_eq!((since.run.as_str(), since.attempt, since.changes), ("r", Some(0), vec![lr]));
+        assert_eq!(view.forgotten, None);
+
+        say(&mut monitor, at, r#"{"k":"bye","run":"r","rank":0,"code":0}"#);
+        let later = at + Span::secs(31 * 86_400);
+        while monitor.tick_one(later, &mut Vec::new()) {}
+        assert!(monitor.run("r").is_none());
+        let kept: Vec<_> = monitor.kept_setups().collect();
+        let view = HistoryView::forgotten(kept[0]);
+        let stood = view.forgotten.as_ref().unwrap();
+        assert_eq!((stood.attempt, stood.last_step, stood.steps), (1, Some(399), 400));
+        let of = |name: &str| view.setup.iter().find(|s| s.name == name).map(|s| s.value.as_str());
+        let values = ["lr", "seed", "model.n_layers", "processes"].map(of);
+        assert_eq!(values, [Some("0.0003"), Some("7"), Some("32"), Some("1")]);
+        assert!(!format!("{view:?}").contains("canary"), "{view:?}");
     }
 }

@@ -193,12 +193,14 @@ impl Api {
     pub(crate) fn require_run(&self, caller: &Caller, run: &str) -> Result<()> {
         let view = self.runtime.views.get();
         let watched = view.runs.iter().any(|r| r.run == run);
-        let known = watched || self.runtime.series.sequence(run).is_some();
+        let is_kept = view.kept_setups.contains_key(run);
+        let known = watched || is_kept || self.runtime.series.sequence(run).is_some();
         if known && caller.sees(&self.labels_of(run)) {
             return Ok(());
         }
         // A limited caller must not learn the names of other runs.
-        let seen: Vec<String> = self.run_views(caller).runs.into_iter().map(|r| r.run).collect();
+        let mut seen: Vec<String> = self.run_views(caller).runs.into_iter().map(|r| r.run).collect();
+        seen.extend(view.kept_setups.keys().filter(|kept| caller.sees(&self.labels_of(kept))).cloned());
         let near = nearest(run, seen.iter().map(String::as_str));
         let near = near.map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
         Err(ApiError::not_found(format!("there is no run {run:?}{near}")))

@@ -5,7 +5,8 @@ use std::io::Write;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use stepwatch_model::{Severity, number};
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Severity, number, short};
 use stepwatch_wire::names::metric;
 
 use super::client::{Client, ClientArgs, ClientError};
@@ -17,6 +18,7 @@ use super::table::Table;
 use crate::api::attempts::{AspectView, HistoryView, SettingView};
 use crate::api::series::SeriesView;
 use crate::api::view::{IncidentList, RunList, RunView};
+use crate::when::When;
 
 /// Signals of the speed of a run.
 const SPEED: [&str; 3] = [metric::STEP_TIME, metric::TOKENS_PER_SECOND, metric::MFU];
@@ -29,6 +31,7 @@ const INCIDENTS: &str = "1000";
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Loss is that of the same steps. Step time, tokens and MFU are medians of the steps that both have.
+How a run was set up is kept when it is over; its signals are for a week.
 
 Examples:
   stepwatch-alerter runs diff llama-70b llama-70b-lr3e-4
@@ -51,6 +54,7 @@ struct Side {
     history: HistoryView,
     signals: BTreeMap<&'static str, SeriesView>,
     incidents: Counts,
+    watched: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -71,6 +75,8 @@ struct SideView {
     /// The number of attempts, and of the latest incidents by severity.
     attempts: u32,
     incidents: Counts,
+    /// `false` of a run that is over for so long that it is not watched any more.
+    watched: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -119,19 +125,54 @@ pub(super) async fn diff(args: DiffArgs, out: &mut dyn Write) -> Result<(), CliE
 }
 
 async fn side(client: &Client, all: &RunList, name: &str) -> Result<Side, CliError> {
+    // Of a name that nobody knows, the answer is an error with the nearest one.
+    let history: Result<HistoryView, ClientError> = client.get(&["runs", name, "attempts"], &[]).await;
+    let history = history?;
     let found = all.runs.iter().find(|r| r.run == name).cloned();
-    let run = found.ok_or_else(|| CliError::Other(format!("there is no run {name:?}")))?;
+    let watched = found.is_some();
+    let run = found.unwrap_or_else(|| forgotten(&history));
     let mut signals = BTreeMap::new();
     for signal in core::iter::once(metric::LOSS).chain(SPEED) {
-        if run.signals.iter().any(|s| s.signal == signal) {
-            let query = [("signal", signal), ("points", POINTS)];
-            signals.insert(signal, client.get(&["runs", name, "series"], &query).await?);
+        if watched && run.signals.iter().all(|s| s.signal != signal) {
+            continue;
+        }
+        let query = [("signal", signal), ("points", POINTS)];
+        let series: Result<SeriesView, ClientError> = client.get(&["runs", name, "series"], &query).await;
+        match series {
+            Ok(series) => drop(signals.insert(signal, series)),
+            // Signals are kept for a week after the last step.
+            Err(ClientError::Refused(_)) if !watched => {}
+            Err(error) => return Err(error.into()),
         }
     }
     let query = [("run", name), ("state", "all"), ("limit", INCIDENTS)];
     let list: IncidentList = client.get(&["incidents"], &query).await?;
-    let history: Result<HistoryView, ClientError> = client.get(&["runs", name, "attempts"], &[]).await;
-    Ok(Side { run, history: history?, signals, incidents: Counts::of(&list) })
+    Ok(Side { run, history, signals, incidents: Counts::of(&list), watched })
+}
+
+/// What is known of a run that is not watched any more.
+fn forgotten(history: &HistoryView) -> RunView {
+    let (kept, last) = (history.forgotten.as_ref(), history.attempts.first());
+    RunView {
+        run: history.run.clone(),
+        attempt: kept.map(|kept| kept.attempt).or(last.map(|last| last.attempt)).unwrap_or(0),
+        last_step: kept.and_then(|kept| kept.last_step).or(last.and_then(|last| last.last_step)),
+        last_step_at: None,
+        last_step_age_seconds: None,
+        last_heard_at: kept.map_or(When(Ts::default()), |kept| kept.last_heard_at),
+        steps: kept.map_or(0, |kept| kept.steps),
+        world: None,
+        ranks: kept.map_or(0, |kept| kept.ranks as usize),
+        sources: Vec::new(),
+        lost_sources: Vec::new(),
+        last_checkpoint_step: None,
+        duplicate_steps: 0,
+        stale_steps: 0,
+        ended: None,
+        signals: Vec::new(),
+        goodput: None,
+        time: Vec::new(),
+    }
 }
 
 impl Counts {
@@ -166,7 +207,9 @@ impl Diff {
         let mut row = |name: &str, of: &dyn Fn(&SideView) -> String| {
             table.row([name.to_owned(), of(&self.a), of(&self.b)]);
         };
-        row("state", &|s| state::standing(&s.run));
+        row("state", &|s| {
+            if s.watched { state::standing(&s.run) } else { "not watched any more".to_owned() }
+        });
         row("step", &|s| s.run.last_step.map_or_else(|| "-".into(), |step| step.to_string()));
         row("attempts", &|s| s.attempts.to_string());
         row("ranks", &|s| state::ranks(&s.run));
@@ -191,7 +234,7 @@ impl Diff {
         }
         let mut table = Table::new(&["SET UP", "OF", &self.a.run.run, &self.b.run.run]);
         for s in &self.setup {
-            let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".into());
+            let value = |value: &Option<String>| value.as_deref().map_or_else(|| "-".to_owned(), short);
             table.row([s.name.clone(), s.of.words().to_owned(), value(&s.a), value(&s.b)]);
         }
         table.write(out)
@@ -222,7 +265,8 @@ fn percent(share: f64) -> String {
 
 impl From<Side> for SideView {
     fn from(side: Side) -> Self {
-        Self { attempts: side.run.attempt + 1, incidents: side.incidents, run: side.run }
+        let (attempts, incidents, watched) = (side.run.attempt + 1, side.incidents, side.watched);
+        Self { attempts, incidents, watched, run: side.run }
     }
 }
 

@@ -516,6 +516,24 @@ async fn what_is_watched_and_how_we_are() {
     }
 }
 
+#[tokio::test]
+async fn runs_are_put_side_by_side_and_an_unknown_one_is_told_with_the_nearest_name() {
+    let app = TestApp::start().await;
+    app.page("llama").await;
+    let url = ["--url", app.url.as_str()];
+    let diff = async |args: &[&str]| cli(&[&["runs", "diff"][..], args, &url[..]].concat()).await;
+    let out = wait_for("the run", async || {
+        let (status, out, _) = diff(&["llama", "llama"]).await;
+        (status == 0).then_some(out)
+    });
+    assert!(out.await.contains("no known difference in how they are set up"));
+    let (status, out, _) = diff(&["llama", "llama", "--format", "json"]).await;
+    let out: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((status, &out["a"]["run"], &out["b"]["watched"]), (0, &"llama".into(), &true.into()));
+    let (status, _, err) = diff(&["llama", "lama"]).await;
+    assert!(status == 1 && err.contains("there is no run \"lama\"; did you mean \"llama\"?"), "{err}");
+}
+
 #[test]
 fn the_state_of_an_alerter() {
     let now = Ts(OPENED + 250_000);

@@ -20,6 +20,7 @@ pub(super) fn component(target: Option<&Target>) -> (&'static str, &'static str)
         Some(Target::DataLoading) => ("data loading", "software"),
         Some(Target::Saving) => ("saving", "software"),
         Some(Target::Rank { .. } | Target::Ranks { .. } | Target::Stage { .. }) => ("rank", "software"),
+        Some(Target::Setting { .. }) => ("set-up", "software"),
         Some(Target::Layer { .. } | Target::Batch { .. } | Target::Recipe { .. } | Target::LearningRate) => {
             ("training", "software")
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use stepwatch_detect::run::KnownSetup;
 use stepwatch_engine::{Engine, Refusal};
 use stepwatch_model::Severity;
 use stepwatch_model::time::Ts;
@@ -44,6 +45,8 @@ pub struct RuntimeSnapshot {
     pub nodes_hidden: usize,
     /// The ranks of each run.
     pub ranks: Arc<BTreeMap<String, Arc<RankTable>>>,
+    /// How runs were set up that are forgotten.
+    pub kept_setups: Arc<BTreeMap<String, Arc<KnownSetup>>>,
 }
 
 impl Runtime {
@@ -75,6 +78,8 @@ impl Runtime {
         view.nodes = self.nodes.renew(now, &self.engine);
         view.nodes_hidden = self.engine.nodes().count().saturating_sub(view.nodes.len());
         view.ranks = self.ranks.renew(now, &self.engine);
+        let kept = self.engine.kept_setups().map(|kept| (kept.run.clone(), Arc::clone(kept)));
+        view.kept_setups = Arc::new(kept.collect());
         self.metrics.runs.set((view.runs.len() + view.runs_hidden) as i64);
         let over_limit = &self.metrics.over_limit;
         over_limit.inc_by(

@@ -47,6 +47,31 @@ pub(super) struct CheckpointRow {
     pub(super) why: String,
 }
 
+/// What is different from the last good attempt.
+#[derive(Debug)]
+pub(super) struct SinceGoodRows {
+    /// The name of the attempt.
+    pub(super) good: String,
+    pub(super) at: String,
+    pub(super) changes: Vec<ChangeRow>,
+    pub(super) more: u32,
+}
+
+pub(super) fn since_good(history: &HistoryView) -> Option<SinceGoodRows> {
+    let since = history.since_good.as_ref()?;
+    let good = match since.attempt {
+        Some(attempt) => format!("attempt {}", attempt + 1),
+        None if since.run == history.run => "this attempt".to_owned(),
+        None => since.run.clone(),
+    };
+    Some(SinceGoodRows {
+        good,
+        at: clock(since.at.0),
+        changes: since.changes.iter().map(ChangeRow::from).collect(),
+        more: since.changes_hidden,
+    })
+}
+
 /// The attempts, latest first.
 pub(super) fn attempts(history: &HistoryView, records: &[IncidentRecord], now: Ts) -> Vec<AttemptRow> {
     let all = &history.attempts;

@@ -51,7 +51,10 @@ impl Culprit {
             Self::Storage => matches!(target, Target::Storage(_) | Target::DataLoading),
             Self::Software { first } => {
                 first.is_some_and(|rank| is_rank(target, rank))
-                    || matches!(target, Target::Fleet(_) | Target::Stage { .. })
+                    || matches!(
+                        target,
+                        Target::Fleet(_) | Target::Stage { .. } | Target::Setting { .. } | Target::Setup
+                    )
             }
             Self::Recipe => matches!(
                 target,

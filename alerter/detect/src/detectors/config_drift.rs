@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
+use stepwatch_wire::setting::{ARGUMENT, Topic, topic};
 
 use crate::detector::{ClockDetector, RunAt};
 use crate::run::{ConfigGroups, RunState, Setup, Variant};
@@ -186,7 +187,9 @@ pub fn by_node(setups: &ConfigGroups) -> Vec<SetupDifference> {
 fn differs(key: &str, a: &Setup, b: &Setup) -> bool {
     let values = [a.keys.get(key), b.keys.get(key)];
     let by_rank = values.into_iter().flatten().any(|v| v == DIFFERS_BY_RANK);
-    values[0] != values[1] && !by_rank && (!is_absence(key, a, b) || may_be_absent(key, a, b))
+    // An argument that nothing is known of may name the node.
+    let unknown = key.starts_with(ARGUMENT) && topic(key) == Topic::Other;
+    values[0] != values[1] && !by_rank && !unknown && (!is_absence(key, a, b) || may_be_absent(key, a, b))
 }
 
 /// Whether only one of them reports the library `key`.
@@ -254,6 +257,9 @@ fn sentence(f: &RunState, all: &[Difference<'_>]) -> Sentence {
     }
     if rest.len() >= NAMED {
         why.add(clause!("and {more} more", more = rest.len() + 1 - NAMED));
+    }
+    if let Some(slower) = f.slower_setup().filter(|slower| all.iter().any(|d| d.key == slower.key)) {
+        why.add(clause!("{seen}", seen = &slower.observation(f.pace.quantile(0.5))));
     }
     why
 }

@@ -1,11 +1,11 @@
 //! Detects a run that is slow from its first step, for which it has no baseline of its own: a slow
 //! node in the new set, a link that came up at half its speed, another library.
 //!
-//! Runs of one configuration and size hold much the same step time. The engine remembers what they
-//! held ([`Standard`]) by the fingerprint of their configuration; a run whose medians of 8 steps
-//! all lie 2 % above it, and 3.5 sigmas of a single step, in each of the last three blocks,
-//! is a ticket. Only the beginning is judged: of what comes later the run has its own reference
-//! ([`super::mfu_droop`]).
+//! Runs that do the same work on as many ranks hold much the same step time. The engine remembers
+//! what they held ([`Standard`]) by their work (`monitor/baselines.rs`), whatever their variables and
+//! versions; a run whose medians of 8 steps all lie 2 % above it, and 3.5 sigmas of a single step, in
+//! each of the last three blocks, is a ticket. Only the beginning is judged: of what comes later the
+//! run has its own reference ([`super::mfu_droop`]).
 
 use serde::{Deserialize, Serialize};
 

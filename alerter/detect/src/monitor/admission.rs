@@ -378,6 +378,7 @@ impl Monitor {
         if let Some(run) = &mut run {
             self.release(&run.reporters);
             self.keep_accounts(now, run);
+            self.keep_setup(now, run);
         }
         let heard = run.map_or(now, |run| run.state.last_heard);
         self.sources.values_mut().for_each(|s| {

@@ -1,11 +1,14 @@
-//! The usual speed of runs of one configuration and size, kept beyond their end. Only a comparison
-//! with it finds a run that is slow from its start.
+//! The usual speed of runs that do the same work on as many ranks, kept beyond their end. Only a
+//! comparison with it finds a run that is slow from its start.
 
 use serde::{Deserialize, Serialize};
+use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
+use stepwatch_wire::setting::{Topic, topic};
 
 use super::run::Run;
 use super::{Key, Monitor};
 use crate::detector::shared::Standard;
+use crate::run::Setup;
 use stepwatch_model::time::Ts;
 
 /// The most configurations kept; above it, the one that was used longest ago is dropped and
@@ -93,12 +96,26 @@ impl Monitor {
     }
 }
 
-/// The key of a run: the configuration on which all its nodes agree, and its size. `None` if they
-/// differ.
-fn configuration(run: &Run) -> Option<String> {
+/// The key of a run: the work on which all its nodes agree, and its size. `None` if they differ.
+pub(super) fn configuration(run: &Run) -> Option<String> {
     let variants = run.state.config_groups.variants(true);
-    let [only] = &variants[..] else { return None };
-    Some(format!("{}/{}", run.state.ranks_known(), only.setup.fingerprint))
+    let mut all = variants.iter().map(|variant| work(&variant.setup));
+    let first = all.next()?;
+    all.all(|other| other == first).then(|| format!("{}/{first}", run.state.ranks_known()))
+}
+
+/// The fingerprint of the settings that decide how much work a step is: arguments and files. Another
+/// version, variable or backend must not be another work, because what it costs shows only in a
+/// comparison. Without such a setting, the fingerprint of all.
+fn work(setup: &Setup) -> String {
+    let is_work =
+        |(key, value): &(&String, &String)| topic(key) == Topic::Work && value.as_str() != DIFFERS_BY_RANK;
+    let mut works = setup.keys.iter().filter(is_work).peekable();
+    if works.peek().is_none() {
+        return setup.fingerprint.clone();
+    }
+    let works = works.map(|(key, value)| (key.as_str(), value.as_str()));
+    format!("{:016x}", stepwatch_model::fingerprint(works))
 }
 
 #[cfg(test)]

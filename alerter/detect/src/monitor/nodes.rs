@@ -379,6 +379,12 @@ impl Monitor {
             let seen = cause::standstill(now, run.state.last_progress, nodes);
             v.why = core::mem::take(&mut v.why).and_perhaps(seen.what);
         }
+        if matches!(v.kind.cause(), Cause::Speed | Cause::Numerics) {
+            if let Some(since) = self.since_good(run) {
+                cause::name_since_good(v, &run.state, &since);
+            }
+            cause::name_groups(v, &run.state);
+        }
         if let Some(first) =
             v.suspects.first().filter(|s| v.kind.cause() == Cause::Progress && !v.why.names(&s.target))
         {

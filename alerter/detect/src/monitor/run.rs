@@ -57,10 +57,22 @@ pub struct Run {
     classes: VecDeque<(i64, StepClass)>,
     detectors: Detectors,
     pub(crate) reporters: Reporters,
+    /// The last look at its setup.
+    pub(super) setup_look: Option<SetupLook>,
     #[serde(skip)]
     pub(crate) noted: Noted,
     #[serde(skip)]
     pub(crate) recording: Recording,
+}
+
+/// A look at the setup of a run, which the next one is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SetupLook {
+    /// Equal setups have equal hashes.
+    pub(super) hash: u64,
+    pub(super) at: Ts,
+    /// The steps of the attempt.
+    pub(super) steps: u64,
 }
 
 /// Marks that save the engine from doing the same work twice for a run.
@@ -91,6 +103,7 @@ impl Run {
             classes: VecDeque::new(),
             detectors,
             reporters: Reporters::default(),
+            setup_look: None,
             noted: Noted::default(),
             recording: Recording::default(),
         }

@@ -48,6 +48,8 @@ impl Monitor {
             Key::SeriesSweep => None,
             Key::KeptAccounts(run) => self.kept_accounts.get(run).and_then(encode),
             Key::Fleet => encode(&self.fleet),
+            Key::GoodSetup(run) => self.good_setups.get(run).and_then(encode),
+            Key::KeptSetup(run) => self.kept_setups.get(run).and_then(encode),
         }
     }
 
@@ -99,6 +101,8 @@ impl Monitor {
             Key::SeriesSweep => {}
             Key::KeptAccounts(run) => drop(self.kept_accounts.insert(run, decode(bytes)?)),
             Key::Fleet => self.fleet = decode(bytes)?,
+            Key::GoodSetup(run) => drop(self.good_setups.insert(run, decode(bytes)?)),
+            Key::KeptSetup(run) => drop(self.kept_setups.insert(run, decode(bytes)?)),
         }
         Some(())
     }
@@ -135,6 +139,8 @@ impl Key {
             Self::SeriesSweep => "series_sweep".into(),
             Self::KeptAccounts(run) => format!("accounts/{run}"),
             Self::Fleet => "fleet".into(),
+            Self::GoodSetup(run) => format!("good/{run}"),
+            Self::KeptSetup(run) => format!("setup/{run}"),
         }
     }
 
@@ -146,6 +152,8 @@ impl Key {
             Some(("baseline", key)) => Self::Baseline(key.to_owned()),
             Some(("series", chunk)) => Self::Series(chunk.parse().ok()?),
             Some(("accounts", run)) => Self::KeptAccounts(run.to_owned()),
+            Some(("good", run)) => Self::GoodSetup(run.to_owned()),
+            Some(("setup", run)) => Self::KeptSetup(run.to_owned()),
             None if name == "batches" => Self::Batches,
             None if name == "fleet" => Self::Fleet,
             _ => return None,

@@ -4,16 +4,20 @@
 //! The setup of an attempt is recorded while it makes steps. When the next attempt is noticed, its
 //! first events have already replaced the earlier setup.
 
+mod declared;
 mod ends;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use stepwatch_model::Target;
 use stepwatch_model::time::Ts;
+use stepwatch_model::{LastGood, Target};
+use stepwatch_wire::Event;
+use stepwatch_wire::names::hello;
 
 use super::failures::failures;
 use super::{Ended, RunState};
+pub(super) use declared::labels;
 pub use ends::{Ends, LastWords};
 
 /// The most earlier attempts kept for a run: the latest.
@@ -79,6 +83,18 @@ pub struct Difference {
     pub after: Option<String>,
 }
 
+/// What is different from the last good attempt, of this run or another one; what explains most
+/// comes first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SinceGood {
+    pub good: LastGood,
+    /// When the setup of that attempt was last seen to be good.
+    pub at: Ts,
+    pub list: Vec<Difference>,
+    /// Differences beyond the limit.
+    pub more: u32,
+}
+
 /// A part of the setup of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Aspect {
@@ -110,6 +126,13 @@ pub struct Attempts {
     pub first_step: Option<i64>,
     pub setup: AttemptSetup,
     before: Option<AttemptSetup>,
+    /// What the trainer declared beside its labels: numbers, and the parts of its model and
+    /// configuration.
+    pub(super) declared: BTreeMap<String, String>,
+    /// The attempt was compared with the last good one.
+    pub(crate) compared: bool,
+    /// What is different from the last good attempt.
+    pub since_good: Option<Box<SinceGood>>,
     /// An end after which a process has greeted: it counts if the next step is of a new attempt.
     pub(super) left: Option<Ended>,
     /// The processes that ended since the last step.
@@ -134,6 +157,14 @@ impl Attempts {
         }
     }
 
+    /// Records what the trainer declares. What another source says of it is added.
+    pub(super) fn declare(&mut self, e: &Event) {
+        if !e.extra.contains_key(hello::SOURCE) {
+            self.declared.clear();
+        }
+        declared::add(&mut self.declared, e);
+    }
+
     /// Records that the run announces a restart, or takes that back by giving it no time.
     pub(crate) fn plan(&mut self, now: Ts, seconds: Option<f64>) {
         self.planned_at = seconds.is_none_or(|seconds| seconds > 0.0).then_some(now);
@@ -146,7 +177,7 @@ impl Attempts {
 }
 
 impl AttemptSetup {
-    fn from_run(f: &RunState) -> Self {
+    pub(crate) fn from_run(f: &RunState) -> Self {
         let nodes = f.nodes.len();
         let mut values = BTreeMap::new();
         let mut put = |of, name: &str, value: &str| {
@@ -160,6 +191,7 @@ impl AttemptSetup {
         if complete {
             put(Aspect::Size, "nodes", &nodes.to_string());
         }
+        f.attempts.declared.iter().for_each(|(name, value)| put(Aspect::Declared, name, value));
         f.labels.iter().for_each(|(name, value)| put(Aspect::Declared, name, value));
         for (of, of_run) in [(Aspect::Run, true), (Aspect::Host, false)] {
             let variants = f.config_groups.variants(of_run);
@@ -171,6 +203,8 @@ impl AttemptSetup {
                         found.push(value);
                     }
                 }
+                // Which value most nodes have is no difference.
+                found.sort_unstable();
                 put(of, name, &found.join(" | "));
             }
         }
@@ -178,8 +212,17 @@ impl AttemptSetup {
         Self { values, nodes: named }
     }
 
-    /// The differences in `after`.
+    /// The first differences in `after`.
     fn changes(&self, after: &Self) -> Differences {
+        let mut all = self.differences(after);
+        all.sort_by_key(|d| d.of);
+        let more = all.len().saturating_sub(MAX_DIFFERENCES) as u32;
+        all.truncate(MAX_DIFFERENCES);
+        Differences { list: all, more }
+    }
+
+    /// All differences in `after`.
+    pub(super) fn differences(&self, after: &Self) -> Vec<Difference> {
         let mut all = Vec::new();
         let names: BTreeSet<&(Aspect, String)> = self.values.keys().chain(after.values.keys()).collect();
         for key in names {
@@ -205,14 +248,22 @@ impl AttemptSetup {
             all.extend(had.difference(has).map(|name| node(Some(name), None)));
             all.extend(has.difference(had).map(|name| node(None, Some(name))));
         }
-        all.sort_by_key(|d| d.of);
-        let more = all.len().saturating_sub(MAX_DIFFERENCES) as u32;
-        all.truncate(MAX_DIFFERENCES);
-        Differences { list: all, more }
+        all
+    }
+
+    /// The names of its nodes, if they are known and not too many.
+    pub fn nodes(&self) -> Option<String> {
+        let nodes = self.nodes.as_ref()?;
+        Some(nodes.iter().map(String::as_str).collect::<Vec<_>>().join(", "))
+    }
+
+    /// A number that equal setups have in common.
+    pub(crate) fn hash(&self) -> u64 {
+        stepwatch_model::fingerprint(self.values.iter().map(|((_, name), value)| (&**name, &**value)))
     }
 
     /// Whether any setting of this aspect is known.
-    fn reports(&self, of: Aspect) -> bool {
+    pub(crate) fn reports(&self, of: Aspect) -> bool {
         self.values.keys().any(|(had, _)| *had == of)
     }
 }
@@ -258,6 +309,7 @@ impl RunState {
             changes,
         });
         a.before = Some(core::mem::take(&mut a.setup));
+        (a.compared, a.since_good) = (false, None);
     }
 }
 

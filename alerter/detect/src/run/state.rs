@@ -7,7 +7,7 @@ use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::align::Arrival;
-use super::attempts::Attempts;
+use super::attempts::{self, Attempts};
 use super::checkpoints::Checkpoints;
 use super::config_groups::{ConfigGroups, Setup};
 use super::failures::course;
@@ -25,9 +25,6 @@ use stepwatch_model::{Course, Target};
 
 /// The most phases kept for a run.
 const MAX_PHASES: usize = 32;
-/// The most labels that a run may declare, and the most characters of their names and values.
-const MAX_LABELS: usize = 32;
-const MAX_LABEL: usize = 128;
 /// The most deaths kept for a run: the first one matters most.
 const MAX_DEATHS: usize = 64;
 /// Exit codes after Ctrl-C and SIGTERM: a person or a scheduler stopped the run, so nobody is
@@ -347,10 +344,8 @@ impl RunState {
             r.stage = stage(rank, world, e).or(r.stage);
         }
         if rank == 0 {
-            let short = |text: &str| text.chars().count() <= MAX_LABEL;
-            let words = e.extra.iter().filter_map(|(key, value)| Some((key, value.as_str()?)));
-            let labels = words.filter(|(key, value)| !value.is_empty() && short(key) && short(value));
-            self.labels = labels.take(MAX_LABELS).map(|(k, v)| (k.clone(), v.to_owned())).collect();
+            self.labels = attempts::labels(e);
+            self.attempts.declare(e);
         }
         if let Some(ended) = self.ended.take() {
             self.attempts.left = Some(ended);

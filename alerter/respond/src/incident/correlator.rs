@@ -111,6 +111,12 @@ impl Correlator {
         })
     }
 
+    /// Whether an incident of this cause is open of the run.
+    pub(crate) fn is_about(&self, open: &Open, run: &str, cause: Cause) -> bool {
+        let subject = Subject { scope: Scope::Run(run.to_owned()), cause };
+        self.by_subject.get(&subject).is_some_and(|id| open.contains_key(id))
+    }
+
     /// The id of an incident that begins now.
     pub(super) fn next_id(&mut self, now: Ts, subject: &Subject) -> String {
         id::new(now, subject.scope.name(), subject.cause, self.flap_history.next_number())

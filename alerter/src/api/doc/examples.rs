@@ -169,6 +169,11 @@ pub(crate) fn attempts() -> Value {
             "why": null,
         }],
         "setup": [{"of": "size", "name": "processes", "value": "64"}],
+        "since_good": {
+            "run": "llama-70b", "attempt": 0, "at": "2026-11-21T02:01:00.000Z",
+            "changes": [{"of": "host", "name": "driver", "before": "550.54", "after": "560.28"}], "changes_hidden": 0,
+        },
+        "forgotten": null,
     })
 }
 

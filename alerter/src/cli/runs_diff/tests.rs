@@ -1,4 +1,5 @@
 use super::*;
+use crate::api::attempts::ForgottenView;
 use crate::api::doc::examples;
 
 fn series(signal: &str, from: i64, values: &[f32]) -> SeriesView {
@@ -21,7 +22,7 @@ fn run(name: &str, from: i64, loss: &[f32], setup: &[(AspectView, &str, &str)]) 
         (metric::LOSS, series("loss", from, loss)),
         (metric::MFU, series("mfu", from, &mfu)),
     ]);
-    Side { run, history, signals, incidents: Counts { page: 1, ..Counts::default() } }
+    Side { run, history, signals, incidents: Counts { page: 1, ..Counts::default() }, watched: true }
 }
 
 #[test]
@@ -65,4 +66,42 @@ fn runs_without_a_common_step_say_so() {
     );
     let one = Diff::new(run("a", 5, &[4.0], &[]), run("b", 5, &[3.0], &[]));
     assert_eq!((one.loss.len(), one.loss[0].difference), (1, Some(-1.0)));
+}
+
+#[test]
+fn a_run_that_is_forgotten_is_compared_by_its_setup() {
+    use AspectView::Host;
+    let now = run("now", 0, &[4.0, 3.0], &[(Host, "driver", "560.28")]);
+    let setting = SettingView { of: Host, name: "driver".into(), value: "550.54".into() };
+    let kept = ForgottenView {
+        last_heard_at: When(Ts(1_795_227_416_000)),
+        attempt: 2,
+        last_step: Some(9000),
+        steps: 9100,
+        ranks: 64,
+    };
+    let history = HistoryView {
+        run: "a month ago".into(),
+        setup: vec![setting],
+        forgotten: Some(kept),
+        ..HistoryView::default()
+    };
+    let gone = Side {
+        run: forgotten(&history),
+        history,
+        signals: BTreeMap::new(),
+        incidents: Counts::default(),
+        watched: false,
+    };
+    let diff = Diff::new(gone, now);
+    let value = |value: &str| Some(value.to_owned());
+    let driver = Setting { of: Host, name: "driver".into(), a: value("550.54"), b: value("560.28") };
+    assert_eq!((&diff.setup[..], diff.steps), (&[driver][..], None));
+    assert_eq!((diff.a.attempts, diff.a.run.last_step), (3, Some(9000)));
+    let mut out = Vec::new();
+    diff.write(&mut out).unwrap();
+    let out = String::from_utf8(out).unwrap();
+    assert!(out.contains("not watched any more") && out.contains("driver"), "{out}");
+    let text = serde_json::to_value(&diff).unwrap();
+    assert_eq!((&text["a"]["watched"], &text["b"]["watched"]), (&false.into(), &true.into()));
 }

@@ -1,6 +1,6 @@
 //! Nodes of one run that are set up differently.
 
-use stepwatch_model::{Kind, Severity};
+use stepwatch_model::{Kind, Severity, Target};
 use stepwatch_respond::incident::State;
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
@@ -213,4 +213,133 @@ fn a_library_is_not_missed_before_the_first_step_or_where_none_can_be_seen() {
     publish(&mut b, "n4", Some("llama"), &[("env.OMP_NUM_THREADS", "(differs by rank)")]);
     b.steps("llama", &NODES, 1500);
     assert!(b.incidents.iter().all(|i| i.kind != Kind::ConfigDrift), "{:?}", b.incidents);
+}
+
+/// One step of a run with a rank on each node, two seconds after the last one.
+fn timed(b: &mut Bench, run: &str, attempt: u32, step: i64, ranks: &[(&str, f64)], seconds: f64) {
+    b.wait(2);
+    for (rank, (node, compute)) in (0..).zip(ranks) {
+        let mut e = Event::step(run, step);
+        (e.rank, e.attempt, e.node) = (Some(rank), Some(attempt), Some((*node).to_owned()));
+        e.m.set("loss", 2.0 + 0.01 * (step % 7) as f64);
+        e.m.set("step_time", seconds * (1.0 + 0.001 * (step % 5) as f64));
+        e.t.set("fwd_bwd", *compute);
+        b.feed(e);
+    }
+}
+
+fn over(b: &mut Bench, run: &str) {
+    b.feed(Event {
+        run: Some(run.into()),
+        node: Some("n1".into()),
+        rank: Some(0),
+        code: Some(0),
+        ..Event::new(EventKind::Bye)
+    });
+}
+
+fn setting(key: &str) -> Target {
+    Target::Setting { key: key.into() }
+}
+
+#[test]
+fn a_variable_that_a_slow_run_has_and_the_last_good_one_had_not_is_the_first_suspect() {
+    let mut b = Bench::new();
+    let start = |b: &mut Bench, run: &str, seconds: f64, keys: &[(&str, &str)]| {
+        for step in 1..=600 {
+            timed(b, run, 0, step, &[("n1", 1.0)], seconds);
+            if step == 1 {
+                publish(b, "n1", Some(run), keys);
+            }
+        }
+        over(b, run);
+    };
+    let script = ("file.train.py", "4f9a1c2b77aa 18 bytes");
+    start(&mut b, "llama-1", 2.0, &[("env.NCCL_ALGO", "Ring"), script]);
+    assert_eq!(b.summary(), vec![]);
+    start(&mut b, "llama-2", 2.3, &[("env.NCCL_ALGO", "Ring"), ("env.NCCL_P2P_DISABLE", "1"), script]);
+    let slow =
+        b.incidents.iter().find(|i| i.kind == Kind::SlowStart).unwrap_or_else(|| panic!("{:?}", b.summary()));
+    assert_eq!(slow.suspects[0].target, setting("env.NCCL_P2P_DISABLE"), "{:?}", slow.suspects);
+    let why = "env.NCCL_P2P_DISABLE is 1, and was not set in llama-1, the last good run";
+    assert_eq!(slow.suspects[0].why(), why);
+    let note =
+        b.incidents.iter().find(|i| i.kind == Kind::ConfigDrift).map(|i| (i.severity, i.summary.to_string()));
+    assert_eq!(note, Some((Severity::Info, format!("set up differently: {why}"))));
+    // A week later it is still what differs: a slow run is not the last good one.
+    start(&mut b, "llama-3", 2.3, &[("env.NCCL_ALGO", "Ring"), ("env.NCCL_P2P_DISABLE", "1"), script]);
+    let slow = b.incidents.iter().rfind(|i| i.kind == Kind::SlowStart && i.run == "llama-3");
+    let slow = slow.unwrap_or_else(|| panic!("{:?}", b.summary()));
+    assert_eq!(slow.suspects[0].why(), why);
+}
+
+#[test]
+fn another_attention_backend_explains_numbers_and_what_explains_nothing_comes_last() {
+    let mut b = Bench::new();
+    let keys = |attention, other| {
+        [("env.NVTE_FLASH_ATTN", attention), ("arg.frobnicate", other), ("arg.output-dir", other)]
+    };
+    for step in 1..=300 {
+        timed(&mut b, "llama", 0, step, &[("n1", 1.0)], 2.0);
+        if step == 1 {
+            publish(&mut b, "n1", Some("llama"), &keys("1", "a"));
+        }
+    }
+    for step in 301..=400 {
+        timed(&mut b, "llama", 1, step, &[("n1", 1.0)], 2.0);
+        if step == 310 {
+            publish(&mut b, "n1", Some("llama"), &keys("0", "b"));
+        }
+    }
+    assert_eq!(b.summary(), vec![]);
+    let why = "env.NVTE_FLASH_ATTN is 0, and was 1 in attempt 0 of this run, the last good one";
+    let note = b.incidents.iter().find(|i| i.kind == Kind::ConfigDrift).map(|i| i.summary.to_string());
+    let also = "arg.frobnicate is b, and was a in attempt 0 of this run, the last good one";
+    assert_eq!(note, Some(format!("set up differently: {why}; {also}")));
+    b.wait(2);
+    let mut e = Event::step("llama", 401);
+    (e.rank, e.attempt, e.node) = (Some(0), Some(1), Some("n1".into()));
+    e.m.set("loss", f64::NAN);
+    b.feed(e);
+    let i = b.last();
+    assert_eq!(i.kind, Kind::Nonfinite);
+    assert_eq!((&i.suspects[0].target, i.suspects[0].why().as_str()), (&setting("env.NVTE_FLASH_ATTN"), why));
+    let last = i.suspects.last().map(|s| (&s.target, s.why()));
+    let also = "also different from attempt 0 of this run, the last good one: arg.frobnicate is b, and was a";
+    assert_eq!(last, Some((&Target::Setup, also.to_owned())));
+}
+
+#[test]
+fn half_of_the_nodes_with_another_driver_compute_longer_and_the_figures_say_so() {
+    let mut b = Bench::new();
+    for node in NODES {
+        let driver = if node < "n3" { "570.124.06" } else { "570.86.10" };
+        setup(&mut b, node, driver, "1.2");
+    }
+    for step in 1..=60 {
+        timed(&mut b, "llama", 0, step, &[("n1", 1.0), ("n2", 1.01), ("n3", 1.3), ("n4", 1.31)], 2.0);
+    }
+    let i = b.incidents.iter().find(|i| i.kind == Kind::ConfigDrift);
+    let summary = i.map(|i| i.summary.to_string()).unwrap_or_default();
+    assert!(summary.starts_with("the 4 nodes of the run are set up differently: driver is "), "{summary}");
+    let figures = "driver is 570.86.10 on 2 nodes, whose ranks compute 1.";
+    assert!(
+        summary.contains(figures) && summary.contains("on the 2 nodes with 570.124.06 they"),
+        "{summary}"
+    );
+}
+
+#[test]
+fn nodes_that_differ_and_compute_alike_are_not_compared() {
+    let mut b = Bench::new();
+    for node in NODES {
+        let driver = if node < "n3" { "570.124.06" } else { "570.86.10" };
+        setup(&mut b, node, driver, "1.2");
+    }
+    for step in 1..=60 {
+        timed(&mut b, "llama", 0, step, &[("n1", 1.0), ("n2", 1.2), ("n3", 1.01), ("n4", 1.19)], 2.0);
+    }
+    let i = b.incidents.iter().find(|i| i.kind == Kind::ConfigDrift);
+    let summary = i.map(|i| i.summary.to_string()).unwrap_or_default();
+    assert!(summary.contains("driver is") && !summary.contains("compute"), "{summary}");
 }

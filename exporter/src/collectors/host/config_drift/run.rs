@@ -1,4 +1,4 @@
-//! The setup of a run on this node: libraries, environment variables, and the script and
+//! The setup of a run on this node: libraries, environment variables, arguments, and the script and
 //! configuration files that its processes were started with.
 //!
 //! The ranks of this node may differ. A file that differs is left out. A variable that differs is
@@ -9,9 +9,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
+use stepwatch_wire::secrets::{is_secret, is_secret_argument, is_secret_value};
+use stepwatch_wire::setting::{ARGUMENT, Topic, topic};
 
 use super::file::{Named, Starter, contents_of};
-use super::value::{Settings, is_secret, is_secret_value, shown};
+use super::value::{Settings, shown};
 use crate::processes;
 use crate::roots::Roots;
 
@@ -26,6 +28,7 @@ const PREFIXES: &[&str] = &[
     "PYTORCH_",
     "UCX_",
     "FI_",
+    "FLASH_",
     "NVTE_",
     "NVSHMEM_",
     "OMPI_MCA_",
@@ -35,6 +38,7 @@ const PREFIXES: &[&str] = &[
     "GLOO_",
     "XLA_",
     "MLX5_",
+    "XFORMERS_",
 ];
 /// Further variables, by their full names.
 const NAMES: &[&str] =
@@ -132,13 +136,22 @@ const ENDINGS: &[&str] = &["yaml", "yml", "toml", "json", "gin", "ini", "cfg"];
 
 const MAX_VARIABLES: usize = 256;
 const MAX_ARGUMENTS: usize = 4096;
+/// The most arguments that are published: those of which most is known come first, and the rest of
+/// the settings keeps its room.
+const MAX_SHOWN: usize = 32;
+/// The most characters of the name of an argument.
+const MAX_NAME: usize = 48;
+/// The value of an option without one.
+const GIVEN: &str = "given";
 const MAX_FILES: usize = 8;
 
 /// The start of one process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Started {
     pub(super) variables: BTreeMap<String, String>,
-    /// The number of variables that were left out as possible secrets.
+    /// The arguments by name, without dashes.
+    arguments: BTreeMap<String, String>,
+    /// The number of variables and arguments that were left out as possible secrets.
     pub(super) secret: usize,
     /// The number of GPUs that it is given.
     visible_gpus: String,
@@ -152,6 +165,8 @@ impl Started {
         let environ = processes::environ(roots, pid)?;
         let mut found = Self::from_environ(&environ);
         let cmdline = processes::cmdline(roots, pid)?;
+        let (arguments, secret) = arguments(&cmdline);
+        (found.arguments, found.secret) = (arguments, found.secret + secret);
         if let Some(starter) = Starter::of_process(roots, pid) {
             let arguments = files(&cmdline);
             found.files = arguments.iter().filter_map(|a| starter.file(a)).take(MAX_FILES).collect();
@@ -188,6 +203,12 @@ pub(super) fn settings(processes: &[&Started], more: &[PathBuf]) -> Settings {
         let same = others.iter().all(|p| p.variables.get(name) == value);
         let value = value.filter(|_| same).map_or(DIFFERS_BY_RANK, String::as_str);
         found.insert(format!("env.{name}"), value.to_owned());
+    }
+    for name in processes.iter().flat_map(|p| p.arguments.keys()) {
+        let value = first.arguments.get(name);
+        let same = others.iter().all(|p| p.arguments.get(name) == value);
+        let value = value.filter(|_| same).map_or(DIFFERS_BY_RANK, String::as_str);
+        found.insert(format!("{ARGUMENT}{name}"), value.to_owned());
     }
     let agree = others.iter().all(|p| p.visible_gpus == first.visible_gpus);
     let visible = if agree { &first.visible_gpus } else { DIFFERS_BY_RANK };
@@ -237,10 +258,56 @@ fn is_bookkeeping(name: &str) -> bool {
     name.strip_prefix(OPEN_MPI).map_or(of_service, of_runtime)
 }
 
+/// The words of a command line.
+fn words(cmdline: &[u8]) -> Vec<&str> {
+    cmdline.split(|b| *b == 0).take(MAX_ARGUMENTS).filter_map(|a| core::str::from_utf8(a).ok()).collect()
+}
+
+/// The options that follow the script, by name, and the number of those that were left out as
+/// possible secrets. What only says where the run lives is left out: nodes and runs would differ by
+/// it without a reason. So are files of configuration, whose contents are compared.
+fn arguments(cmdline: &[u8]) -> (BTreeMap<String, String>, usize) {
+    let words = words(cmdline);
+    let script = words.iter().position(|word| ending(word) == Some("py"));
+    let module = words.iter().position(|word| *word == "-m").map(|at| at + 1);
+    let Some(from) = script.into_iter().chain(module).min() else { return (BTreeMap::new(), 0) };
+    let rest = words.get(from + 1..).unwrap_or_default();
+    let (mut found, mut secret): (Vec<(String, String)>, usize) = (Vec::new(), 0);
+    for (i, word) in rest.iter().enumerate() {
+        let next = rest.get(i + 1).filter(|next| !is_option(next));
+        let (name, value) = match (word.split_once('='), next) {
+            (Some((name, value)), _) => (name, value),
+            (None, Some(next)) if is_option(word) => (*word, *next),
+            (None, None) if is_option(word) => (*word, GIVEN),
+            (None, _) => continue,
+        };
+        let name = name.trim_start_matches(['-', '+', '~']);
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+        if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) {
+            continue;
+        }
+        let key = format!("{ARGUMENT}{name}");
+        if is_secret_argument(name) || is_secret_value(value) {
+            secret += 1;
+        } else if topic(&key) != Topic::Place && !OPTIONS.contains(word) && !found.iter().any(|f| f.0 == name)
+        {
+            found.push((name.to_owned(), shown(value)));
+        }
+    }
+    // What is told by its name, first; of equals, those that come first.
+    found.sort_by_key(|(name, _)| topic(&format!("{ARGUMENT}{name}")));
+    found.truncate(MAX_SHOWN);
+    (found.into_iter().collect(), secret)
+}
+
+/// Whether a word is the name of an option, and not a negative number.
+fn is_option(word: &str) -> bool {
+    word.strip_prefix('-').is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+}
+
 /// Arguments that name a script or a configuration file, in order and without repetition.
 fn files(cmdline: &[u8]) -> Vec<String> {
-    let arguments: Vec<&str> =
-        cmdline.split(|b| *b == 0).take(MAX_ARGUMENTS).filter_map(|a| core::str::from_utf8(a).ok()).collect();
+    let arguments = words(cmdline);
     let mut found: Vec<String> = Vec::new();
     let mut script = false;
     for (i, argument) in arguments.iter().enumerate().skip(1) {
@@ -267,6 +334,8 @@ pub(super) fn fuzz(bytes: &[u8]) {
     assert!(started.variables.keys().all(|name| is_setting(name) && !is_secret(name)));
     assert!(started.variables.values().all(|value| !is_secret_value(value)));
     assert!(files(bytes).len() <= MAX_FILES);
+    let (arguments, _) = arguments(bytes);
+    assert!(arguments.len() <= MAX_SHOWN && arguments.keys().all(|name| !is_secret_argument(name)));
     let _ = settings(&[&started, &started], &[]);
 }
 
@@ -376,6 +445,32 @@ mod tests {
         assert_eq!(of("python x.py --deepspeed ds --deepspeed --flag"), ["x.py", "ds"]);
         assert_eq!(of("nginx"), [""; 0]);
         assert_eq!(of(&"a.json ".repeat(40)), ["a.json"]);
+    }
+
+    #[test]
+    fn arguments_without_secrets_and_places() {
+        let of = |line: &str| arguments(line.replace(' ', "\0").as_bytes());
+        let pairs = |all: &[(&str, &str)]| -> BTreeMap<String, String> {
+            all.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect()
+        };
+        let (found, secret) = of("python -u train.py --lr 3e-4 --seed=7 --bf16 --offset -0.5 --save /out \
+             --wandb-api-key canary --hub-token=canary --hf hf_abcdefghijklmn --master_port 29500 \
+             --config conf/a.yaml other --data-path /data/c4 --lr 9 optim.beta1=0.9 --node_rank 3");
+        let want = [
+            ("bf16", "given"),
+            ("data-path", "/data/c4"),
+            ("lr", "3e-4"),
+            ("offset", "-0.5"),
+            ("optim.beta1", "0.9"),
+            ("seed", "7"),
+        ];
+        assert_eq!((found, secret), (pairs(&want), 3));
+        let (found, _) = of("python -m torchtitan.train --training.seq_len 8192");
+        assert_eq!(found, pairs(&[("training.seq_len", "8192")]));
+        assert_eq!(of("nginx -g daemon"), (BTreeMap::new(), 0));
+        let many: Vec<String> = (0..99).map(|i| format!("--a{i} 1")).collect();
+        let (found, _) = of(&format!("python train.py {} --lr 1", many.join(" ")));
+        assert_eq!((found.len(), found.get("lr").map(String::as_str)), (MAX_SHOWN, Some("1")));
     }
 
     #[test]

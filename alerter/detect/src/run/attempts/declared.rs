@@ -1,0 +1,112 @@
+//! What a trainer declares in `hello`: labels, by which routes and silences select, and settings,
+//! by which attempts are compared. What may be a secret is left out of both.
+
+use std::collections::BTreeMap;
+
+use stepwatch_wire::secrets::{is_secret_argument, is_secret_value};
+use stepwatch_wire::setting::{Topic, topic};
+use stepwatch_wire::{Event, Value};
+
+/// The most labels that a run may declare, and the most characters of their names and values.
+const MAX_LABELS: usize = 32;
+const MAX_LABEL: usize = 128;
+/// The most settings beside the labels.
+const MAX_SETTINGS: usize = 64;
+/// The list of the GPUs that the process of the first rank sees, and the setting with their number.
+const VISIBLE: &str = "cuda_visible_devices";
+const VISIBLE_GPUS: &str = "visible_gpus";
+
+/// The labels of the run.
+pub(in crate::run) fn labels(e: &Event) -> BTreeMap<String, String> {
+    let short = |text: &str| text.chars().count() <= MAX_LABEL;
+    let words = e.extra.iter().filter_map(|(key, value)| Some((key, value.as_str()?)));
+    let labels = words
+        .filter(|(key, value)| !value.is_empty() && short(key) && short(value) && !may_be_secret(key, value));
+    labels.take(MAX_LABELS).map(|(k, v)| (k.clone(), v.to_owned())).collect()
+}
+
+/// Adds the settings that are no labels: numbers and switches, and those of the model and the
+/// configuration, by `model.n_layers`. What only says where the run lives is left out.
+pub(super) fn add(settings: &mut BTreeMap<String, String>, e: &Event) {
+    let mut put = |name: String, value: &Value| {
+        let text = match value {
+            Value::Bool(_) | Value::Number(_) => {
+                let mut text = String::new();
+                value.write(&mut text);
+                text
+            }
+            Value::Text(text) => text.clone(),
+            Value::Null | Value::List(_) | Value::Map(_) => return,
+        };
+        let has_room = settings.len() < MAX_SETTINGS || settings.contains_key(&name);
+        let is_short = name.len() <= MAX_LABEL && text.chars().count() <= MAX_LABEL;
+        if has_room && is_short && topic(&name) != Topic::Place && !may_be_secret(&name, &text) {
+            settings.insert(name, text);
+        }
+    };
+    for (key, value) in &e.extra {
+        match value {
+            Value::Map(inner) => inner.iter().for_each(|(name, value)| put(format!("{key}.{name}"), value)),
+            Value::Text(list) if key == VISIBLE => {
+                let gpus = list.split(',').filter(|gpu| !gpu.trim().is_empty()).count();
+                put(VISIBLE_GPUS.to_owned(), &Value::Number(gpus as f64));
+            }
+            // A label.
+            Value::Text(_) => {}
+            other => put(key.clone(), other),
+        }
+    }
+}
+
+fn may_be_secret(name: &str, value: &str) -> bool {
+    is_secret_argument(name) || is_secret_value(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(line: &str) -> Event {
+        Event::parse(format!(r#"{{"k":"hello","run":"r","rank":0,{line}}}"#).as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn settings_are_numbers_and_what_the_model_and_the_configuration_have() {
+        let e = hello(
+            r#""lr":0.0003,"pid":42,"bf16":true,"team":"nlp","cuda_visible_devices":"0,1,2,3",
+            "model":{"n_layers":32,"attn_implementation":"sdpa"},
+            "config":{"seed":7,"output_dir":"/out","hub_token":"canary","url":"https://ada:canary@h/x"}"#,
+        );
+        let mut settings = BTreeMap::new();
+        add(&mut settings, &e);
+        let all: Vec<(&str, &str)> = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        let want = [
+            ("bf16", "true"),
+            ("config.seed", "7"),
+            ("lr", "0.0003"),
+            ("model.attn_implementation", "sdpa"),
+            ("model.n_layers", "32"),
+            ("visible_gpus", "4"),
+        ];
+        assert_eq!(all, want);
+    }
+
+    #[test]
+    fn labels_are_words_without_secrets() {
+        let e = hello(r#""team":"nlp","author":"ada","api_key":"canary","where":"https://h/?sig=canary""#);
+        let labels = labels(&e);
+        assert_eq!(labels.keys().collect::<Vec<_>>(), ["author", "team"]);
+    }
+
+    #[test]
+    fn settings_are_bounded() {
+        let mut settings = BTreeMap::new();
+        for n in 0..20 {
+            let parts: Vec<String> = (0..20).map(|i| format!(r#""lr{n}_{i}":1"#)).collect();
+            add(&mut settings, &hello(&format!(r#""optim":{{{}}}"#, parts.join(","))));
+        }
+        assert_eq!(settings.len(), MAX_SETTINGS);
+        add(&mut settings, &hello(&format!(r#""lr":1,"dataset":{{"name":"{}"}}"#, "x".repeat(200))));
+        assert_eq!(settings.len(), MAX_SETTINGS);
+    }
+}

@@ -1,0 +1,153 @@
+//! The nodes of a run that have one value of a setting, beside those that have another: which of
+//! them compute longer. Half a cluster with another driver shows so, although no rank stands out.
+//!
+//! The step of a synchronous run takes as long for one half as for the other. The time in compute
+//! sections does not.
+
+use core::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
+use stepwatch_wire::setting::{Topic, topic};
+
+use super::{RunState, Variant};
+use stepwatch_model::{Num, Observation};
+
+/// The fewest nodes of a group: what is wrong with a single node need not be its setup.
+const NODES: usize = 2;
+/// The share by which the median of one group is above that of the other, at least. Three quarters
+/// of one group must lie above three quarters of the other besides. Engineering limits: chips of one
+/// kind differ by a per cent or two, and a group may be as small as two of them.
+const LONGER: f64 = 0.03;
+
+/// The nodes with one value of a setting, which compute longer than those with another.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct SlowerSetup {
+    pub(crate) key: String,
+    pub(crate) value: String,
+    pub(crate) expected: String,
+    /// How many nodes have each.
+    pub(crate) nodes: usize,
+    pub(crate) others: usize,
+    /// The median of the seconds that the ranks of each compute in a step.
+    pub(crate) seconds: f64,
+    pub(crate) usual: f64,
+}
+
+/// The compute times of the ranks on the nodes with one value: the excess over their stage, and the
+/// seconds.
+#[derive(Debug, Default)]
+struct Group<'a> {
+    nodes: BTreeSet<&'a str>,
+    excess: Vec<f64>,
+    seconds: Vec<f64>,
+}
+
+impl SlowerSetup {
+    pub(crate) fn observation(&self, step: Option<f64>) -> Observation {
+        Observation::SettingComputesLonger {
+            key: self.key.clone(),
+            value: self.value.clone(),
+            expected: self.expected.clone(),
+            nodes: self.nodes as u64,
+            others: self.others as u64,
+            seconds: Num(self.seconds),
+            usual: Num(self.usual),
+            step: step.map(Num),
+        }
+    }
+}
+
+impl RunState {
+    /// The setting by which the ranks differ most in how long they compute, if any.
+    pub(crate) fn slower_setup(&self) -> Option<SlowerSetup> {
+        if self.compute_times.members.len() < 2 * NODES {
+            return None;
+        }
+        let mut found: Option<(f64, SlowerSetup)> = None;
+        for of_run in [false, true] {
+            let variants = self.config_groups.variants(of_run);
+            if variants.len() < 2 {
+                continue;
+            }
+            for key in keys(&variants) {
+                let slower = self.compare(&variants, key);
+                // Of equals the first, which the topic decides.
+                found = match (found, slower) {
+                    (Some(had), Some(new)) if new.0 > had.0 => Some(new),
+                    (None, new) => new,
+                    (had, _) => had,
+                };
+            }
+        }
+        found.map(|(_, slower)| slower)
+    }
+
+    fn compare(&self, variants: &[Variant], key: &str) -> Option<(f64, SlowerSetup)> {
+        let mut value_of: BTreeMap<&str, &str> = BTreeMap::new();
+        for v in variants {
+            let value = v.setup.keys.get(key)?;
+            value_of.extend(v.nodes.iter().map(|node| (node.as_str(), value.as_str())));
+        }
+        let mut groups: BTreeMap<&str, Group<'_>> = BTreeMap::new();
+        for (rank, member) in &self.compute_times.members {
+            let node = self.ranks.get(rank).filter(|r| !r.stale).and_then(|r| r.node.as_deref());
+            let Some((node, value)) = node.and_then(|node| Some((node, *value_of.get(node)?))) else {
+                continue;
+            };
+            let Some(stage) = self.compute_times.groups.get(&member.stage) else { continue };
+            let excess = f64::from(member.excess);
+            let group = groups.entry(value).or_default();
+            group.nodes.insert(node);
+            group.excess.push(excess);
+            group.seconds.push(stage.secs * excess.exp());
+        }
+        groups.retain(|_, group| group.nodes.len() >= NODES);
+        groups.values_mut().for_each(|group| {
+            group.excess.sort_by(f64::total_cmp);
+            group.seconds.sort_by(f64::total_cmp);
+        });
+        let (expected, fast) = groups.iter().min_by(by_excess)?;
+        let (value, slow) = groups.iter().max_by(by_excess)?;
+        let longer = at(&slow.excess, 2) - at(&fast.excess, 2);
+        let is_apart = at(&slow.excess, 1) > at(&fast.excess, 3);
+        (longer >= LONGER.ln_1p() && is_apart).then(|| {
+            let slower = SlowerSetup {
+                key: key.to_owned(),
+                value: (*value).to_owned(),
+                expected: (*expected).to_owned(),
+                nodes: slow.nodes.len(),
+                others: fast.nodes.len(),
+                seconds: at(&slow.seconds, 2),
+                usual: at(&fast.seconds, 2),
+            };
+            (longer, slower)
+        })
+    }
+}
+
+fn by_excess(a: &(&&str, &Group<'_>), b: &(&&str, &Group<'_>)) -> Ordering {
+    at(&a.1.excess, 2).total_cmp(&at(&b.1.excess, 2))
+}
+
+/// The keys of which there are several values, those that explain most first.
+fn keys(variants: &[Variant]) -> Vec<&str> {
+    let mut values: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (key, value) in variants.iter().flat_map(|v| &v.setup.keys) {
+        values.entry(key).or_default().insert(value);
+    }
+    values.retain(|key, values| {
+        values.len() > 1 && topic(key) < Topic::Other && !values.contains(DIFFERS_BY_RANK)
+    });
+    let mut keys: Vec<&str> = values.into_keys().collect();
+    keys.sort_by_key(|key| topic(key));
+    keys
+}
+
+/// A quarter of sorted values, from 1 to 3: of two neighbours the lower one, and for the last
+/// quarter the higher one. NaN without any value.
+fn at(sorted: &[f64], quarter: usize) -> f64 {
+    let quarters = sorted.len().saturating_sub(1) * quarter;
+    let index = if quarter == 3 { quarters.div_ceil(4) } else { quarters / 4 };
+    sorted.get(index).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,361 @@
+//! What a setting of a run can explain, by its name. The names are those that exporters publish
+//! (`driver`, `env.NCCL_ALGO`, `arg.lr`, `file.llama.yaml`), and those that trainers declare.
+
+/// What a difference in a setting can explain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Topic {
+    /// The number of processes or GPUs.
+    Devices,
+    /// How a step is computed: attention, precision, compilation.
+    Kernel,
+    /// Versions of software, drivers and firmware, and the kinds of devices.
+    Platform,
+    /// How the software runs: variables of NCCL, CUDA and PyTorch, settings of the kernel.
+    Runtime,
+    /// How much work a step is: batch size, model, parallelism, configuration files.
+    Work,
+    /// What is learned, and from what: learning rate, optimizer, seed, data.
+    Recipe,
+    /// Unknown: it may matter.
+    Other,
+    /// Where and under which name the run lives: paths, ports, hosts, ids, times.
+    Place,
+}
+
+/// The prefix of arguments of the command line.
+pub const ARGUMENT: &str = "arg.";
+const VARIABLE: &str = "env.";
+const FILE: &str = "file.";
+
+/// The names of settings whose topic no word tells.
+const NAMED: &[(&str, Topic)] = &[
+    ("processes", Topic::Devices),
+    ("visible_gpus", Topic::Devices),
+    // They follow from the processes.
+    ("nodes", Topic::Other),
+    ("cpu_governor", Topic::Runtime),
+    ("smt", Topic::Runtime),
+    ("cpus", Topic::Runtime),
+    ("cpu_model", Topic::Platform),
+    ("cuda", Topic::Platform),
+    ("cudart", Topic::Platform),
+    ("cublas", Topic::Platform),
+    ("cudnn", Topic::Platform),
+    ("driver", Topic::Platform),
+    ("driver_flavour", Topic::Platform),
+    ("driver_parameters", Topic::Runtime),
+    ("efa_driver", Topic::Platform),
+    ("framework", Topic::Platform),
+    ("gdrcopy_driver", Topic::Platform),
+    ("gds_driver", Topic::Platform),
+    ("gpus", Topic::Platform),
+    ("gsp_firmware", Topic::Platform),
+    ("kernel", Topic::Platform),
+    ("libfabric", Topic::Platform),
+    ("libibverbs", Topic::Platform),
+    ("nccl", Topic::Platform),
+    ("nccl_net", Topic::Platform),
+    ("nvshmem", Topic::Platform),
+    ("ofed", Topic::Platform),
+    ("peermem_driver", Topic::Platform),
+    ("rdma_firmware", Topic::Platform),
+    ("torch", Topic::Platform),
+    ("transformer_engine", Topic::Platform),
+    ("ucx", Topic::Platform),
+    ("version", Topic::Platform),
+    ("client", Topic::Place),
+    ("python", Topic::Other),
+];
+/// Prefixes of settings of a node that change how fast it is.
+const OF_NODES: &[&str] = &["sysctl.", "cmdline.", "transparent_hugepage."];
+/// Words in the names of variables that name a place, and that change how a step is computed.
+const VARIABLE_PLACES: &[&str] =
+    &["ADDR", "CACHE", "DIR", "FILE", "HOST", "HOSTID", "LIBRARY", "LOG", "PATH", "PORT", "URI", "URL"];
+const VARIABLE_KERNELS: &[&str] = &[
+    "ALLOW",
+    "ATTENTION",
+    "ATTN",
+    "BF16",
+    "COMPILE",
+    "DETERMINISTIC",
+    "FLASH",
+    "FP8",
+    "FUSED",
+    "OVERRIDE",
+    "PRECISION",
+    "TF32",
+    "WORKSPACE",
+];
+
+/// Words in the names of arguments and of what trainers declare, in the order in which they decide.
+const WORDS: &[(Topic, &[&str])] = &[
+    (
+        Topic::Place,
+        &[
+            "addr",
+            "address",
+            "cache",
+            "date",
+            "email",
+            "endpoint",
+            "host",
+            "hostname",
+            "log",
+            "logger",
+            "logging",
+            "logs",
+            "master",
+            "mlflow",
+            "notes",
+            "out",
+            "output",
+            "pid",
+            "port",
+            "profile",
+            "profiler",
+            "rank",
+            "rdzv",
+            "save",
+            "tensorboard",
+            "timestamp",
+            "tmp",
+            "uri",
+            "url",
+            "user",
+            "uuid",
+            "wandb",
+        ],
+    ),
+    (
+        Topic::Kernel,
+        &[
+            "activation",
+            "activations",
+            "amp",
+            "attention",
+            "attn",
+            "bf16",
+            "checkpointing",
+            "compile",
+            "cudagraph",
+            "cudagraphs",
+            "deterministic",
+            "dtype",
+            "flash",
+            "fp16",
+            "fp32",
+            "fp8",
+            "fused",
+            "fusion",
+            "inductor",
+            "precision",
+            "quantization",
+            "quantize",
+            "recompute",
+            "sdpa",
+            "tf32",
+        ],
+    ),
+    (
+        Topic::Work,
+        &[
+            "accum",
+            "accumulation",
+            "batch",
+            "batches",
+            "context",
+            "cp",
+            "dp",
+            "ep",
+            "expert",
+            "experts",
+            "ffn",
+            "fsdp",
+            "head",
+            "heads",
+            "hidden",
+            "layer",
+            "layers",
+            "length",
+            "micro",
+            "microbatch",
+            "model",
+            "moe",
+            "parallel",
+            "parallelism",
+            "params",
+            "pp",
+            "seq",
+            "seqlen",
+            "sequence",
+            "sharding",
+            "stage",
+            "tp",
+            "vocab",
+            "workers",
+            "zero",
+        ],
+    ),
+    (
+        Topic::Recipe,
+        &[
+            "beta",
+            "beta1",
+            "beta2",
+            "betas",
+            "blend",
+            "clip",
+            "corpus",
+            "data",
+            "dataset",
+            "datasets",
+            "decay",
+            "dropout",
+            "epochs",
+            "eps",
+            "epsilon",
+            "init",
+            "learning",
+            "loss",
+            "lr",
+            "mixture",
+            "momentum",
+            "optim",
+            "optimizer",
+            "rate",
+            "schedule",
+            "scheduler",
+            "seed",
+            "shuffle",
+            "split",
+            "tokenizer",
+            "warmup",
+        ],
+    ),
+    (
+        Topic::Place,
+        &[
+            "attempt",
+            "by",
+            "cfg",
+            "checkpoint",
+            "ckpt",
+            "conf",
+            "config",
+            "device",
+            "devices",
+            "dir",
+            "entity",
+            "exp",
+            "experiment",
+            "folder",
+            "hint",
+            "id",
+            "job",
+            "load",
+            "local",
+            "machine",
+            "name",
+            "node",
+            "nodes",
+            "nnodes",
+            "nproc",
+            "path",
+            "project",
+            "restarts",
+            "resume",
+            "role",
+            "run",
+            "socket",
+            "source",
+            "step",
+            "steps",
+            "tag",
+            "tags",
+            "time",
+            "unnamed",
+            "why",
+            "worker",
+            "workdir",
+            "yaml",
+        ],
+    ),
+];
+
+/// What a difference in this setting can explain.
+pub fn topic(key: &str) -> Topic {
+    if let Some((_, topic)) = NAMED.iter().find(|(name, _)| *name == key) {
+        return *topic;
+    }
+    if OF_NODES.iter().any(|prefix| key.starts_with(prefix)) {
+        return Topic::Runtime;
+    }
+    if let Some(name) = key.strip_prefix(VARIABLE) {
+        return of_variable(name);
+    }
+    if let Some(name) = key.strip_prefix(FILE) {
+        return if name == "nccl.conf" { Topic::Runtime } else { Topic::Work };
+    }
+    let name = key.strip_prefix(ARGUMENT).unwrap_or(key).to_ascii_lowercase();
+    let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    let is_of = |(_, of): &&(Topic, &[&str])| words.iter().any(|word| of.contains(word));
+    WORDS.iter().find(is_of).map_or(Topic::Other, |(topic, _)| *topic)
+}
+
+fn of_variable(name: &str) -> Topic {
+    match name {
+        "PYTHONHASHSEED" => return Topic::Recipe,
+        "CUDA_VISIBLE_DEVICES" => return Topic::Place,
+        _ => {}
+    }
+    let has = |words: &[&str]| name.split('_').any(|word| words.contains(&word));
+    if name.ends_with("VISIBLE_DEVICES") || has(VARIABLE_PLACES) {
+        return Topic::Place;
+    }
+    if has(VARIABLE_KERNELS) { Topic::Kernel } else { Topic::Runtime }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_topic_of_a_setting() {
+        for (topic_of, keys) in [
+            (Topic::Devices, "processes visible_gpus"),
+            (
+                Topic::Kernel,
+                "arg.attention-backend attn_implementation arg.bf16 dtype env.NVTE_FLASH_ATTN \
+                 env.TORCH_ALLOW_TF32_CUBLAS_OVERRIDE arg.use-flash-attn arg.recompute-granularity \
+                 config.mixed_precision env.CUBLAS_WORKSPACE_CONFIG",
+            ),
+            (Topic::Platform, "torch nccl cuda driver gpus kernel transformer_engine version"),
+            (
+                Topic::Runtime,
+                "env.NCCL_P2P_DISABLE env.NCCL_IB_HCA env.TORCH_NCCL_BLOCKING_WAIT env.OMP_NUM_THREADS \
+                 env.PYTORCH_CUDA_ALLOC_CONF sysctl.vm.swappiness cpu_governor file.nccl.conf env.LD_PRELOAD",
+            ),
+            (
+                Topic::Work,
+                "arg.global-batch-size arg.micro_batch_size seq_len arg.seq-length model.n_params \
+                 arg.tensor-model-parallel-size file.llama.yaml file.train.py arg.num-workers arg.model arg.tokenizer-model",
+            ),
+            (
+                Topic::Recipe,
+                "arg.lr learning_rate arg.optimizer.lr arg.seed arg.data-path dataset arg.weight-decay \
+                 arg.adam-beta1 tokenizer env.PYTHONHASHSEED",
+            ),
+            (
+                Topic::Place,
+                "arg.output-dir arg.save arg.save-interval arg.master_port arg.node_rank hostname \
+                 arg.wandb-project job_name arg.load arg.config env.CUDA_VISIBLE_DEVICES arg.local-rank \
+                 env.LD_LIBRARY_PATH arg.data-cache-path run_id master_addr arg.log-dir env.TRITON_CACHE_DIR",
+            ),
+            (Topic::Other, "arg.frobnicate nodes python"),
+        ] {
+            for key in keys.split_whitespace() {
+                assert_eq!(topic(key), topic_of, "{key}");
+            }
+        }
+    }
+}
