@@ -19,6 +19,7 @@ mod reports;
 pub(crate) mod signals;
 mod sources;
 mod stages;
+mod startup;
 mod state;
 mod summary;
 mod values;
@@ -41,6 +42,8 @@ pub(crate) use phases::{declared, phase_class};
 pub(crate) use reporters::Reporters;
 pub use reports::{Report, Topic};
 pub(crate) use stages::{Stage, StageReport};
+pub use startup::{StartPart, StartPhase, StartUp, StartUsual, Starting};
+pub(crate) use startup::{Greeter, Greeting};
 pub use state::{Death, Ended, Phase, Rank, RunState};
 pub(crate) use summary::summary;
 

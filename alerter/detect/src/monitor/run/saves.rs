@@ -1,10 +1,10 @@
 //! The checkpoints that a run reports: blocking saves, the stages after them, and loads.
 
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_wire::{CkptPhase, Event};
+use stepwatch_wire::{CkptPhase, Edge, Event};
 
 use super::{ClassMark, Run};
-use crate::run::{AttemptBounds, Declared, SaveReport, Stage, StageReport};
+use crate::run::{AttemptBounds, Declared, SaveReport, Stage, StageReport, StartPhase};
 
 /// A checkpoint that is this much older than the attempt was found on disk.
 const BEFORE_US: Span = Span::secs(60);
@@ -16,6 +16,10 @@ impl Run {
         let r = StageReport { stage, phase, step: e.step, rank: e.rank.unwrap_or(0), now, at, secs, bytes };
         match stage {
             Stage::Load => {
+                if let Some(starting) = &mut self.state.starting {
+                    let edge = if phase == CkptPhase::Start { Edge::Begin } else { Edge::End };
+                    starting.goes_through(StartPhase::Load, edge, at, secs);
+                }
                 if let Some(lasted) = self.state.checkpoints.loaded(&r) {
                     self.state.ledger.declared(Declared::Loading, at, lasted);
                 }
