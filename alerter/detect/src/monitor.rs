@@ -248,8 +248,9 @@ impl Monitor {
         let ended = run.state.ended.is_some();
         let resumed = (stood && run.state.steps_since_restart()).then_some(run.state.attempt_at);
         let (again, moved) = (run.state.attempt != attempt, !run.state.moved.is_empty());
+        let measures = run.wants_standard() || run.wants_starts();
         // Most events are steps like the one before.
-        if !again && !moved && !run.wants_standard() && findings.is_empty() {
+        if !again && !moved && !measures && findings.is_empty() {
             self.scratch = findings;
             note_run(&mut self.timers, &mut self.dirty, now, name, run);
             out.extend(resumed.map(|attempt_at| resumed_of(name, attempt_at)));
@@ -262,6 +263,7 @@ impl Monitor {
             self.place(now, name);
         }
         self.measure(now, name);
+        self.compare_start(name);
         if !findings.is_empty() {
             self.judge_run(now, name, &mut findings, out);
             findings.clear();

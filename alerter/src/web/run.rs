@@ -20,7 +20,7 @@ use stepwatch_wire::names::metric;
 use super::incidents::Row;
 use super::layout::{Frame, Place};
 use super::page::{Result, page};
-use super::run_history::{AttemptRow, CheckpointRow, attempts, checkpoints};
+use super::run_history::{AttemptRow, CheckpointRow, StartingRow, attempts, checkpoints, starting};
 use super::runs::{heard, href, shown, standing};
 use crate::api::Api;
 use crate::api::auth::Caller;
@@ -114,6 +114,7 @@ struct Page {
     more_nodes: usize,
     nodes_link: String,
     incidents: Vec<Row>,
+    starting: Option<StartingRow>,
     attempts: Vec<AttemptRow>,
     checkpoints: Vec<CheckpointRow>,
 }
@@ -150,6 +151,7 @@ pub(super) async fn show(
         time: view.as_ref().map_or_else(Vec::new, time_rows),
         plots: plots(&api, &name),
         drawn: draw(&api, &name, steps, &records),
+        starting: starting(&history, now),
         attempts: attempts(&history, &records, now),
         checkpoints: checkpoints(&history, now),
         ranks_hidden: ranks.hidden,

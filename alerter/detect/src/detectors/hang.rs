@@ -371,3 +371,6 @@ fn suspects(now: Ts, f: &RunState) -> Vec<Suspect> {
 fn finding(view: RunAt<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
     Finding { why: why.into(), ..view.finding(Kind::Hang, "step", change, severity) }
 }
+
+#[cfg(test)]
+mod tests;

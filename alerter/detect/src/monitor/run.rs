@@ -233,6 +233,12 @@ impl Run {
         speed.block.is_some() && (speed.standard.is_none() || speed.settled.is_some())
     }
 
+    /// Whether its first start goes on, and no other start is known that it can be compared with.
+    pub(crate) fn wants_starts(&self) -> bool {
+        let f = &self.state;
+        f.total_steps == 0 && f.starting.is_some() && f.attempts.starts_before.is_empty()
+    }
+
     pub(crate) fn measure_by(&mut self, standard: Standard) {
         self.detectors.speed_mut().standard.get_or_insert(standard);
     }

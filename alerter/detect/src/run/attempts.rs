@@ -143,7 +143,7 @@ impl Attempts {
     }
 
     /// As [`Self::usual_start`], for an attempt that has not come to its first step.
-    pub(crate) fn usual_next_start(&self) -> Option<StartUsual> {
+    pub fn usual_next_start(&self) -> Option<StartUsual> {
         let past = self.past.iter().filter_map(|a| a.start.as_deref());
         let own: Vec<&StartUp> = past.chain(self.start.as_deref()).collect();
         let before = || StartUsual::of(&self.starts_before.iter().collect::<Vec<_>>());

@@ -62,11 +62,11 @@ pub(super) fn sentence(f: &RunState, s: &Starting, now: Ts, due: &Due) -> Senten
         clause!(", in {phase} since {since}", phase = word(phase), since)
     });
     let usual = f.attempts.usual_next_start().map(|usual| {
-        clause!(
-            "95 % of {starts} earlier starts took {usual} at most",
-            starts = usual.starts,
-            usual = Span::millis(usual.greeted_ms),
-        )
+        let took = Span::millis(usual.greeted_ms);
+        match usual.starts {
+            1 => clause!("the start before took {took}", took),
+            starts => clause!("95 % of {starts} starts before took {took} at most", starts, took),
+        }
     });
     Sentence::from(clause!("no first step for {lasts} since its processes began{phase}", lasts, phase))
         .and_perhaps(missing_words(f, s))
@@ -79,7 +79,7 @@ fn missing_words(f: &RunState, s: &Starting) -> Option<Clause> {
     let ranks = missing(f, s);
     let world = f.world.filter(|_| !ranks.is_empty())?;
     Some(clause!(
-        "{count} of {world} ranks have not said hello: {ranks}{more}",
+        "no hello came from {count} of {world} ranks: {ranks}{more}",
         count = ranks.len(),
         world,
         ranks = listed(&ranks),
@@ -88,15 +88,16 @@ fn missing_words(f: &RunState, s: &Starting) -> Option<Clause> {
 }
 
 fn behind_words(s: &Starting) -> Option<Clause> {
-    let ranks: Vec<u32> = s.behind_in_init().into_iter().collect();
-    let form = |count: usize, ranks: Fact, more: Option<Clause>| {
-        if s.has_met() {
-            clause!("{count} ranks have not completed the process group: {ranks}{more}", count, ranks, more)
-        } else {
-            clause!("{count} ranks have not come to the process group: {ranks}{more}", count, ranks, more)
-        }
-    };
-    (!ranks.is_empty()).then(|| form(ranks.len(), listed(&ranks), more(ranks.len())))
+    let late: Vec<u32> = s.behind_in_init().into_iter().collect();
+    if late.is_empty() {
+        return None;
+    }
+    let (ranks, more) = (listed(&late), more(late.len()));
+    Some(if s.has_met() {
+        clause!("the process group is not complete on ranks {ranks}{more}", ranks, more)
+    } else {
+        clause!("the process group waits for ranks {ranks}{more}", ranks, more)
+    })
 }
 
 fn listed(ranks: &[u32]) -> Fact {
