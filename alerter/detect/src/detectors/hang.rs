@@ -133,7 +133,7 @@ struct Silence {
 impl Silence {
     fn of(c: &Config, f: &RunState) -> Option<Self> {
         // A run that sent a `hello` and never took a step hangs too, in its very first collective.
-        let begun = f.total_steps > 0 || f.greeted || f.starting.is_some();
+        let begun = f.total_steps > 0 || f.greeted;
         if !c.enabled || f.ended.is_some() || f.live.is_empty() || !begun || f.is_over_elsewhere() {
             return None;
         }
