@@ -570,3 +570,23 @@ impl Hub {
         training.write(now, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn the_kernel_says_when_a_peer_began() {
+        let hub = testing::hub();
+        let uid = rustix::process::getuid().as_raw();
+        let peer = Peer { connection: 1, pid: Some(std::process::id()), uid };
+        let said = br#"{"k":"hello","run":"r","rank":0,"pid":1,"started":5}"#;
+        hub.publish(Origin::Peer(peer), Event::parse(said).unwrap());
+        let published = testing::published(&hub);
+        let hello = published.iter().find(|event| event.kind == Kind::Hello).unwrap();
+        let started = hello.extra.get("started").and_then(Value::as_f64).unwrap();
+        // This test began less than a day ago.
+        assert!((0.0..86_400.0).contains(&(unix_now() - started)), "{started}");
+    }
+}

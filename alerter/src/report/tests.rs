@@ -141,7 +141,7 @@ fn interruptions_are_counted_by_what_was_suspected_first() {
         // None of these stops a run.
         of(Kind::Nonfinite, Cause::Numerics, Some(gpu())),
         of(Kind::MfuDroop, Cause::Speed, Some(gpu())),
-        of(Kind::GpuFault, Cause::Node, Some(gpu())),
+        of(Kind::GpuFault, Cause::Hardware, Some(gpu())),
     ];
     let rows = interruptions(10, &incidents);
     let rows: Vec<_> = rows.iter().map(|r| (&*r.component, &*r.class, &*r.what, r.count)).collect();
