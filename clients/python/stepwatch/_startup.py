@@ -34,10 +34,12 @@ def watch(sender: Sender) -> None:
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         _announce("begin")
         try:
-            return original(*args, **kwargs)
-        finally:
-            # Also of one that failed: the rank does not wait in it.
-            _announce("end")
+            made = original(*args, **kwargs)
+        except BaseException:
+            _announce("end", failed=True)  # the rank waits in it no more
+            raise
+        _announce("end")
+        return made
 
     init_process_group._stepwatch = True  # type: ignore[attr-defined]
     for name in ("torch.distributed", "torch.distributed.distributed_c10d"):
@@ -46,9 +48,9 @@ def watch(sender: Sender) -> None:
             setattr(module, "init_process_group", init_process_group)
 
 
-def _announce(edge: str) -> None:
+def _announce(edge: str, failed: Optional[bool] = None) -> None:
     try:
         if _sender is not None:
-            _sender.put("phase", None, None, {"name": PHASE, "phase": edge})
+            _sender.put("phase", None, None, {"name": PHASE, "phase": edge, "failed": failed})
     except Exception:
         pass

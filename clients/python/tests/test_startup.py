@@ -60,6 +60,7 @@ class ProcessGroup(Case):
         with self.assertRaisesRegex(RuntimeError, "Timeout waiting for key"):
             fake.init_process_group("nccl", fail=True)
         until(lambda: self.phases(receiver) == [("init", "begin"), ("init", "end")])
+        self.assertEqual([e.get("failed") for e in receiver.events("phase")], [None, True])
 
     def test_a_second_run_does_not_wrap_it_again(self):
         receiver, fake = self.receiver(), FakeDistributed()

@@ -116,7 +116,7 @@ pub(super) fn of_run(v: &Finding, f: &RunState) -> Vec<Piece> {
         out_of_reach(f, &mut pieces);
         quiet(f, &mut pieces);
         // Before the first step, the last steps are those of the attempt before.
-        if f.starting.is_none() {
+        if f.run_starts().is_none() {
             behind(f, &mut pieces);
         }
     }

@@ -169,11 +169,16 @@ impl Run {
             started: number(hello::STARTED),
         };
         let pid = number("pid").filter(|_| word(hello::SOURCE).is_none()).map(|pid| pid as u32);
-        let greeter = self.state.greeter(g.rank, pid, g.plausible(g.started));
+        // A launcher is another process than the rank that it starts.
+        let is_rank = word(hello::ROLE).is_none();
+        let greeter =
+            if is_rank { self.state.greeter(g.rank, pid, g.plausible(g.started)) } else { Greeter::Unsure };
         if greeter != Greeter::Known {
             self.state.attempts.greeted(now, g.rank);
         }
-        self.state.starts(&g, greeter);
+        if is_rank {
+            self.state.starts(&g, greeter);
+        }
         let size = self.size();
         self.state.ledger.greeted(at, word(hello::JOB), size);
     }

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_wire::names::start;
-use stepwatch_wire::{Edge, Event};
+use stepwatch_wire::{Edge, Event, Value};
 
 use super::ledger::Declared;
 use super::phases::declared;
@@ -26,6 +26,8 @@ pub use usual::StartUsual;
 /// Longest time that a job waits from its submission to its first process. Times further back are
 /// those of a clock that is not set.
 const LONGEST: Span = Span::secs(30 * 86_400);
+/// Ranks from this one on are not told apart.
+const MAX_RANK: u32 = 65_536;
 /// How far ahead the clock of another host may be.
 const SKEW: Span = Span::secs(60);
 
@@ -197,7 +199,7 @@ impl Starting {
         let submitted = submitted.map(|at| self.after.map_or(at, |after| at.max(after)));
         self.allocated = self.allocated.max(allocated);
         self.submitted = self.submitted.max(submitted);
-        if self.ranks.len() >= super::MAX_RANKS || !self.ranks.insert(g.rank) {
+        if g.rank >= MAX_RANK || !self.ranks.insert(g.rank) {
             return;
         }
         self.process = self.process.max(process);
@@ -212,11 +214,13 @@ impl Starting {
     pub(crate) fn phase(&mut self, at: Ts, rank: u32, e: &Event) -> bool {
         let phase = e.name.as_deref().and_then(StartPhase::of_name);
         let (Some(phase), Some(edge)) = (phase, e.edge) else { return false };
-        let secs = e.extra.get("seconds").and_then(stepwatch_wire::Value::as_f64);
-        self.goes_through(phase, edge, at, secs);
-        if phase == StartPhase::Init && self.in_init.len() < super::MAX_RANKS {
+        self.goes_through(phase, edge, at, e.extra.get("seconds").and_then(Value::as_f64));
+        if phase == StartPhase::Init && rank < MAX_RANK {
+            let failed = matches!(e.extra.get("failed"), Some(Value::Bool(true)));
             match edge {
                 Edge::Begin => self.in_init.insert(rank),
+                // It waits for nobody any more, and met nobody.
+                Edge::End if failed => self.in_init.remove(&rank),
                 Edge::End => self.after_init.insert(rank),
             };
         }

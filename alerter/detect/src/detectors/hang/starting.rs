@@ -68,7 +68,7 @@ pub(super) fn sentence(f: &RunState, s: &Starting, now: Ts, due: &Due) -> Senten
             starts => clause!("95 % of {starts} starts before took {took} at most", starts, took),
         }
     });
-    Sentence::from(clause!("no first step for {lasts} since its processes began{phase}", lasts, phase))
+    Sentence::from(clause!("no first step for {lasts} since its first hello{phase}", lasts, phase))
         .and_perhaps(missing_words(f, s))
         .and_perhaps(behind_words(s))
         .and_perhaps(usual)

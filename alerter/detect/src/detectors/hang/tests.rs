@@ -87,7 +87,7 @@ fn a_start_of_which_nothing_is_known_is_a_ticket_and_then_a_page() {
     s.wait(4000);
     assert_eq!(s.times(), [(1800, Severity::Ticket), (3600, Severity::Page)]);
     let why = s.hangs()[1].2.why.to_string();
-    assert!(why.starts_with("no first step for 1h since its processes began"), "{why}");
+    assert!(why.starts_with("no first step for 1h since its first hello"), "{why}");
 }
 
 #[test]

@@ -192,6 +192,10 @@ fn ranks_that_are_behind_are_the_few() {
     assert!(s.waits_in_init() && s.stands_in() == Some((StartPhase::Init, Ts(6))));
     assert_eq!(s.behind_in_init(), BTreeSet::from([5, 6]));
     (5..7).for_each(|rank| assert!(s.phase(Ts(7), rank, &phase(Edge::Begin))));
+    let mut failed = phase(Edge::End);
+    failed.extra.insert("failed".into(), Value::Bool(true));
+    assert!(s.phase(Ts(7), 6, &failed) && !s.has_met());
+    assert!(s.phase(Ts(7), 6, &phase(Edge::Begin)));
     (0..6).for_each(|rank| assert!(s.phase(Ts(8), rank, &phase(Edge::End))));
     assert!(s.has_met() && s.behind_in_init() == BTreeSet::from([6]));
 }
