@@ -190,6 +190,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_part_of_a_start_that_took_far_longer_than_usual_is_marked() {
+        use crate::api::attempts::StartPhaseView;
+        use crate::when::When;
+        let row = |seconds, usual_seconds| {
+            let at = When(Ts(0));
+            let phase = StartPhaseView::Load;
+            StartRow::from(&StartPartView { phase, began_at: at, ended_at: at, seconds, usual_seconds })
+        };
+        let long = row(190.0, Some(60.0));
+        assert_eq!((long.phase, &*long.took, &*long.usual), ("load of the checkpoint", "3m 10s", "1m"));
+        assert!(long.long && !row(170.0, Some(60.0)).long && !row(50.0, Some(5.0)).long);
+        assert!(!row(9000.0, None).long && row(9000.0, None).usual.is_empty());
+    }
+
+    #[test]
     fn sizes_are_read_at_a_glance() {
         for (bytes, text) in [(1.4e12, "1.4 TB"), (2.5e9, "2.5 GB"), (999e6, "999 MB"), (12.0, "0.012 kB")] {
             assert_eq!(size(bytes), text);

@@ -38,7 +38,7 @@ impl StartLines {
         let (name, edge) = if text.ends_with("Rendezvous'ing worker group") {
             *self = Self::default();
             (start::RENDEZVOUS, Edge::Begin)
-        } else if text.ends_with("] Starting worker group") {
+        } else if line.raw.ends_with("] Starting worker group") {
             (start::RENDEZVOUS, Edge::End)
         } else if text.starts_with("Training starts at step ")
             || text.starts_with("[before the start of training step]")
@@ -132,7 +132,7 @@ mod tests {
         ]
         .into();
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-        let init = |edge| ("init".to_owned(), edge, None);
+        let init = |edge| ("init".to_owned(), edge, None::<f64>);
         assert_eq!(phases(&lines), [init(Edge::Begin), init(Edge::End), init(Edge::Begin)]);
         // A rank that does not come to the end leaves it open.
         assert_eq!(phases(&lines[..3]), [init(Edge::Begin)]);
