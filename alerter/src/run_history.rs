@@ -1,7 +1,11 @@
 //! A copy of a run's attempts and checkpoints from the engine, for readers.
 
+use std::collections::BTreeMap;
+
 use stepwatch_detect::Run;
-use stepwatch_detect::run::{Aspect, Attempt, Differences, Ended, SinceGood, Written};
+use stepwatch_detect::run::{
+    Aspect, Attempt, Differences, Ended, SinceGood, StartPart, StartUp, StartUsual, Written,
+};
 use stepwatch_model::time::Ts;
 
 /// The history of a run. Times are those of the alerter's clock.
@@ -16,6 +20,21 @@ pub struct RunHistory {
     pub setup: Vec<(Aspect, String, String)>,
     /// What is different from the last good attempt.
     pub since_good: Option<SinceGood>,
+    /// The start that has not come to its first step.
+    pub starting: Option<StartSoFar>,
+    /// What was usual before the attempts of these numbers.
+    pub usual_starts: BTreeMap<u32, StartUsual>,
+}
+
+/// A start that goes on.
+#[derive(Debug, Clone)]
+pub struct StartSoFar {
+    pub since: Ts,
+    /// The parts that it has had.
+    pub parts: Vec<StartPart>,
+    /// The ranks that said hello.
+    pub ranks: usize,
+    pub usual: Option<StartUsual>,
 }
 
 /// The latest attempt.
@@ -27,6 +46,7 @@ pub struct CurrentAttempt {
     pub last_step: Option<i64>,
     pub ended: Option<Ended>,
     pub changes: Differences,
+    pub start: Option<Box<StartUp>>,
 }
 
 impl RunHistory {
@@ -39,7 +59,16 @@ impl RunHistory {
             last_step: f.last_step,
             ended: f.ended.clone(),
             changes: f.attempts.changes(),
+            start: f.attempts.start.clone(),
         };
+        let numbers = f.attempts.past.iter().map(|a| a.number).chain([f.attempt]);
+        let usual_starts = numbers.filter_map(|n| Some((n, f.attempts.usual_start(n)?))).collect();
+        let starting = f.run_starts().map(|s| StartSoFar {
+            since: s.since,
+            parts: s.parts(f.last_heard),
+            ranks: s.ranks(),
+            usual: f.attempts.usual_next_start(),
+        });
         let setup = f.attempts.setup.values.iter();
         let nodes = f.attempts.setup.nodes().map(|nodes| (Aspect::Node, "nodes".to_owned(), nodes));
         Self {
@@ -48,6 +77,8 @@ impl RunHistory {
             checkpoints: f.checkpoints.list.iter().cloned().collect(),
             setup: setup.map(|((of, name), value)| (*of, name.clone(), value.clone())).chain(nodes).collect(),
             since_good: f.attempts.since_good.as_deref().cloned(),
+            starting,
+            usual_starts,
         }
     }
 }

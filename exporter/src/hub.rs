@@ -22,7 +22,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use crate::clock::unix_now;
 use crate::drops::{Drops, Reason};
 use crate::family::Family;
-use crate::identity::{Apart, Claim, Registry, RunRow};
+use crate::identity::{self, Apart, Claim, Registry, RunRow};
 use crate::lock::Locked as _;
 use crate::origin::{Origin, Outcome, Peer, Via};
 use crate::principal::Principal;
@@ -119,6 +119,17 @@ fn said_pid(origin: &Origin, event: &Event) -> Option<u32> {
     (origin.principal() == Principal::User(user)).then_some(said)
 }
 
+/// Sets when the process of a `hello` began. The kernel knows it of a peer, whatever the peer says.
+fn began(origin: &Origin, event: &mut Event) {
+    if event.extra.contains_key(hello::ROLE) {
+        return;
+    }
+    let pid = origin.pid().or_else(|| said_pid(origin, event));
+    if let Some(started) = pid.and_then(|pid| identity::started(&Roots::default(), pid)) {
+        event.extra.insert(hello::STARTED.into(), Value::Number(started));
+    }
+}
+
 /// The ring with a journal on disk: it continues the journal of an earlier process, if there is
 /// one.
 fn keep(parts: &Parts) -> Option<Ring> {
@@ -177,6 +188,7 @@ impl Hub {
         let _turn = if is_judged { self.greet(now, origin, &mut event) } else { None };
         self.set_apart(origin, &mut event);
         if is_hello {
+            began(origin, &mut event);
             if self.hold(now, origin, &mut event) {
                 return Outcome::Accepted;
             }
@@ -556,5 +568,25 @@ impl Hub {
         let mut training = self.0.training.locked();
         training.expire(now);
         training.write(now, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn the_kernel_says_when_a_peer_began() {
+        let hub = testing::hub();
+        let uid = rustix::process::getuid().as_raw();
+        let peer = Peer { connection: 1, pid: Some(std::process::id()), uid };
+        let said = br#"{"k":"hello","run":"r","rank":0,"pid":1,"started":5}"#;
+        hub.publish(Origin::Peer(peer), Event::parse(said).unwrap());
+        let published = testing::published(&hub);
+        let hello = published.iter().find(|event| event.kind == Kind::Hello).unwrap();
+        let started = hello.extra.get("started").and_then(Value::as_f64).unwrap();
+        // This test began less than a day ago.
+        assert!((0.0..86_400.0).contains(&(unix_now() - started)), "{started}");
     }
 }

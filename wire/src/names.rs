@@ -121,6 +121,25 @@ pub mod hello {
     pub const JOB: &str = "job";
     /// The number of restarts of the process that launchers and schedulers declare.
     pub const RESTARTS: &str = "attempt_hint";
+    /// The Unix times in seconds when the job was submitted, and when it was given its nodes.
+    pub const SUBMITTED: &str = "submitted";
+    pub const ALLOCATED: &str = "allocated";
+    /// The Unix time in seconds when the process began. An exporter that can ask the kernel
+    /// replaces what the process says.
+    pub const STARTED: &str = "started";
+}
+
+/// The names of `phase` before the first step of an attempt. Other phases explain a pause at any
+/// time; these only say how far a start has come.
+pub mod start {
+    /// The launchers of the nodes wait for each other.
+    pub const RENDEZVOUS: &str = "rendezvous";
+    /// The ranks make their first process group, or the communicator of all of them.
+    pub const INIT: &str = "init";
+    /// The first step, which often compiles.
+    pub const FIRST_STEP: &str = "first_step";
+
+    pub const ALL: &[&str] = &[RENDEZVOUS, INIT, FIRST_STEP];
 }
 
 /// The special values of settings that an exporter publishes for a run.

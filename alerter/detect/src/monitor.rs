@@ -266,8 +266,9 @@ impl Monitor {
         let resumed = (stood && run.state.steps_since_restart()).then_some(run.state.attempt_at);
         let (again, moved) = (run.state.attempt != attempt, !run.state.moved.is_empty());
         let looks = look_is_due(steps, run.state.attempt_steps);
+        let measures = run.wants_standard() || run.wants_starts();
         // Most events are steps like the one before.
-        if !again && !moved && !looks && !run.wants_standard() && findings.is_empty() {
+        if !again && !moved && !looks && !measures && findings.is_empty() {
             self.scratch = findings;
             note_run(&mut self.timers, &mut self.dirty, now, name, run);
             out.extend(resumed.map(|attempt_at| resumed_of(name, attempt_at)));
@@ -283,6 +284,7 @@ impl Monitor {
         if looks {
             self.look_at_setup(now, name, &mut findings);
         }
+        self.compare_start(name);
         if !findings.is_empty() {
             self.judge_run(now, name, &mut findings, out);
             findings.clear();
@@ -409,7 +411,8 @@ impl Monitor {
             | Key::KeptAccounts(_)
             | Key::Series(_)
             | Key::Fleet
-            | Key::GoodSetup(_) | Key::KeptSetup(_) => {}
+            | Key::GoodSetup(_)
+            | Key::KeptSetup(_) => {}
         }
         true
     }

@@ -341,6 +341,21 @@ pub enum Observation {
     Stated {
         words: String,
     },
+    /// So many ranks have not said hello, while those of `there` have.
+    RanksMissing {
+        missing: u64,
+        there: u64,
+    },
+    /// The rank has not begun the process group in which the `others` wait or, if it has `begun`,
+    /// has not completed the one that they have.
+    LateInInit {
+        begun: bool,
+        others: u64,
+    },
+    /// The job has the node, and no rank of the run has said hello there.
+    NoRankOnNode {
+        job: String,
+    },
 }
 
 /// The unit of a reading.
@@ -452,6 +467,7 @@ impl Observation {
             Self::RateChanged { value, expected, .. } => of(*value, Some(*expected), "learning rate"),
             Self::LayerOut { value, expected, .. } => of(*value, Some(*expected), ""),
             Self::LinksDown { total, .. } => of(Num(*total as f64), None, "nodes"),
+            Self::RanksMissing { missing, .. } => of(Num(*missing as f64), None, "ranks"),
             _ => None,
         }
     }

@@ -295,7 +295,31 @@ impl fmt::Display for Observation {
             | Self::MemoryErrors { .. }
             | Self::IdleInCollective
             | Self::WorksInCollective => of_device(self, f),
+            Self::RanksMissing { .. } | Self::LateInInit { .. } | Self::NoRankOnNode { .. } => {
+                of_start(self, f)
+            }
         }
+    }
+}
+
+/// Text of the observations about ranks that a start waits for.
+fn of_start(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    use Observation as O;
+    match o {
+        O::RanksMissing { missing: 1, there } => {
+            write!(f, "has not said hello, while {there} ranks have")
+        }
+        O::RanksMissing { missing, there } => {
+            write!(f, "its {missing} ranks have not said hello, while {there} others have")
+        }
+        O::LateInInit { begun: false, others } => {
+            write!(f, "has not come to the process group in which {others} ranks wait")
+        }
+        O::LateInInit { begun: true, others } => {
+            write!(f, "has not completed the process group that {others} ranks have")
+        }
+        O::NoRankOnNode { job } => write!(f, "{job} has the node, and no rank said hello there"),
+        _ => Ok(()),
     }
 }
 

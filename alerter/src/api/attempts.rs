@@ -7,7 +7,8 @@ use axum::extract::State;
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
 use stepwatch_detect::run::{
-    Aspect, Attempt, AttemptEnd, Difference, Differences, KnownSetup, Outcome, SinceGood, Written,
+    Aspect, Attempt, AttemptEnd, Difference, Differences, KnownSetup, Outcome, SinceGood, StartPart,
+    StartPhase, StartUp, StartUsual, Written,
 };
 use stepwatch_model::LastGood;
 use utoipa::ToSchema;
@@ -19,7 +20,7 @@ use super::error::ApiError;
 use super::extract::Named;
 use super::state::Api;
 use super::view::When;
-use crate::run_history::{CurrentAttempt, RunHistory};
+use crate::run_history::{CurrentAttempt, RunHistory, StartSoFar};
 
 /// The attempts and checkpoints of a run, the latest first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -36,6 +37,9 @@ pub struct HistoryView {
     /// Where the run stood when it was forgotten; `null` while it is watched.
     #[serde(default)]
     pub forgotten: Option<ForgottenView>,
+    /// The start that has not come to its first step; `null` if there is none.
+    #[serde(default)]
+    pub starting: Option<StartingView>,
 }
 
 /// The differences from the last good attempt, what explains most first.
@@ -63,6 +67,53 @@ pub struct ForgottenView {
     pub ranks: u32,
 }
 
+/// A start that has not come to its first step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StartingView {
+    /// When its first process said hello.
+    pub since: When,
+    /// The ranks that said hello.
+    pub ranks: u64,
+    /// The parts that it has had.
+    pub start: Vec<StartPartView>,
+}
+
+/// A part of the time from the submission of a job to the first step. The parts of an attempt
+/// exclude each other and add up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StartPartView {
+    pub phase: StartPhaseView,
+    pub began_at: When,
+    pub ended_at: When,
+    /// Less than between the two, if other parts lie within.
+    pub seconds: f64,
+    /// The median of the attempts before it or, if it is the first, of earlier runs of this
+    /// configuration and size.
+    pub usual_seconds: Option<f64>,
+}
+
+/// A part of a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StartPhaseView {
+    /// From the submission of the job until it was given its nodes.
+    Queue,
+    /// The launchers of the nodes wait for each other.
+    Rendezvous,
+    /// Until the last process began: prolog, image, mounts, launcher.
+    Launch,
+    /// Until the last process said hello.
+    Imports,
+    /// The checkpoint is loaded.
+    Load,
+    Compile,
+    /// The ranks make their process group or communicator.
+    Init,
+    FirstStep,
+    /// Nothing is known of this time.
+    Unknown,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AttemptView {
     /// From 0.
@@ -78,6 +129,8 @@ pub struct AttemptView {
     pub changes: Vec<ChangeView>,
     /// Changes beyond the limit.
     pub changes_hidden: u32,
+    /// How it came to its first step; empty if that was not seen.
+    pub start: Vec<StartPartView>,
 }
 
 /// Why an attempt ended.
@@ -197,9 +250,17 @@ fn settings<'a>(all: impl Iterator<Item = (&'a Aspect, &'a String, &'a String)>)
 impl HistoryView {
     fn new(run: &str, history: &RunHistory) -> Self {
         let current = history.current.iter().map(AttemptView::from);
+        let mut attempts: Vec<AttemptView> =
+            current.chain(history.past.iter().rev().map(AttemptView::from)).collect();
+        for attempt in &mut attempts {
+            if let Some(usual) = history.usual_starts.get(&attempt.attempt) {
+                attempt.start.iter_mut().for_each(|part| part.compare(usual));
+            }
+        }
         Self {
             run: run.to_owned(),
-            attempts: current.chain(history.past.iter().rev().map(AttemptView::from)).collect(),
+            attempts,
+            starting: history.starting.as_ref().map(StartingView::from),
             checkpoints: history.checkpoints.iter().rev().map(CheckpointView::from).collect(),
             setup: settings(history.setup.iter().map(|(of, name, value)| (of, name, value))),
             since_good: history.since_good.as_ref().map(|since| SinceGoodView::new(run, since)),
@@ -241,6 +302,81 @@ impl SinceGoodView {
         let changes = since.list.iter().map(ChangeView::from).collect();
         Self { run, attempt, at: When(since.at), changes, changes_hidden: since.more }
     }
+}
+
+impl StartPartView {
+    fn compare(&mut self, usual: &StartUsual) {
+        self.usual_seconds = usual.ms_of(self.phase.into()).map(seconds);
+    }
+}
+
+fn seconds(ms: i64) -> f64 {
+    ms as f64 / 1e3
+}
+
+impl From<&StartPart> for StartPartView {
+    fn from(part: &StartPart) -> Self {
+        Self {
+            phase: part.phase.into(),
+            began_at: When(part.began),
+            ended_at: When(part.ended),
+            seconds: seconds(part.ms),
+            usual_seconds: None,
+        }
+    }
+}
+
+impl From<&StartSoFar> for StartingView {
+    fn from(s: &StartSoFar) -> Self {
+        let mut start: Vec<StartPartView> = s.parts.iter().map(StartPartView::from).collect();
+        if let Some(usual) = &s.usual {
+            start.iter_mut().for_each(|part| part.compare(usual));
+        }
+        Self { since: When(s.since), ranks: s.ranks as u64, start }
+    }
+}
+
+impl StartPhaseView {
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Rendezvous => "rendezvous",
+            Self::Launch => "launch of the processes",
+            Self::Imports => "imports",
+            Self::Load => "load of the checkpoint",
+            Self::Compile => "compilation",
+            Self::Init => "process group",
+            Self::FirstStep => "first step",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Both directions of one table.
+macro_rules! start_phases {
+    ($($phase:ident)*) => {
+        impl From<StartPhase> for StartPhaseView {
+            fn from(phase: StartPhase) -> Self {
+                match phase {
+                    $(StartPhase::$phase => Self::$phase,)*
+                }
+            }
+        }
+
+        impl From<StartPhaseView> for StartPhase {
+            fn from(phase: StartPhaseView) -> Self {
+                match phase {
+                    $(StartPhaseView::$phase => Self::$phase,)*
+                }
+            }
+        }
+    };
+}
+
+start_phases! { Queue Rendezvous Launch Imports Load Compile Init FirstStep Unknown }
+
+fn start_of(start: Option<&StartUp>) -> Vec<StartPartView> {
+    start.map(|start| start.parts.iter().map(StartPartView::from).collect()).unwrap_or_default()
 }
 
 impl EndView {
@@ -323,6 +459,7 @@ impl From<&Attempt> for AttemptView {
             end: Some(EndView::from(&a.end)),
             changes: changes(&a.changes),
             changes_hidden: a.changes.more,
+            start: start_of(a.start.as_deref()),
         }
     }
 }
@@ -342,6 +479,7 @@ impl From<&CurrentAttempt> for AttemptView {
             end,
             changes: changes(&a.changes),
             changes_hidden: a.changes.more,
+            start: start_of(a.start.as_deref()),
         }
     }
 }

@@ -136,3 +136,51 @@ fn saves_are_listed_with_the_best_interval_those_first_that_would_save_most() {
     let unknown = "| 7.2 % | every 280 steps (18m 38s) | 5.3 % | \\- |";
     assert!(text.contains(unknown), "{text}");
 }
+
+/// As Llama 3's table of interruptions: by component, and hardware, software or unknown.
+#[test]
+fn interruptions_are_counted_by_what_was_suspected_first() {
+    use stepwatch_model::{Observation, Storage, Suspect, Target};
+    let gpu = || Target::Gpu { node: "n1".into(), index: Some(3), uuid: "GPU-1".into(), pci: String::new() };
+    let link = Target::Link { node: "n2".into(), name: "mlx5_0/1".into(), medium: "infiniband".into() };
+    let of = |kind: Kind, cause: Cause, target: Option<Target>| {
+        let suspect = |target| Suspect::new(target, Observation::Stated { words: "so".into() });
+        let mut record = incident("01A", State::Resolved);
+        (record.kind, record.cause) = (kind, cause);
+        record.suspects = target.map(suspect).into_iter().collect();
+        Costed { record, impact: None }
+    };
+    let incidents = [
+        of(Kind::Hang, Cause::Progress, Some(gpu())),
+        of(Kind::Hang, Cause::Progress, Some(gpu())),
+        of(Kind::RankDead, Cause::Progress, Some(gpu())),
+        of(Kind::Hang, Cause::Progress, Some(link)),
+        of(Kind::RankDead, Cause::Progress, Some(Target::node("n3"))),
+        of(Kind::Hang, Cause::Progress, Some(Target::Storage(Storage::OfNodes))),
+        of(Kind::RankDead, Cause::Progress, Some(Target::rank(5, None))),
+        of(Kind::Hang, Cause::Progress, None),
+        // None of these stops a run.
+        of(Kind::Nonfinite, Cause::Numerics, Some(gpu())),
+        of(Kind::MfuDroop, Cause::Speed, Some(gpu())),
+        of(Kind::GpuFault, Cause::Hardware, Some(gpu())),
+    ];
+    let rows = interruptions(10, &incidents);
+    let rows: Vec<_> = rows.iter().map(|r| (&*r.component, &*r.class, &*r.what, r.count)).collect();
+    let (hang, dead) = (Kind::Hang.title(), Kind::RankDead.title());
+    let not_explained = (text::NOT_EXPLAINED, "unknown", "restart without an incident", 2);
+    let expected = [
+        ("GPU", "hardware", hang, 2),
+        ("GPU", "hardware", dead, 1),
+        ("network", "hardware", hang, 1),
+        ("node", "hardware", dead, 1),
+        ("storage", "hardware", hang, 1),
+        ("rank", "software", dead, 1),
+        ("unknown", "unknown", hang, 1),
+        not_explained,
+    ];
+    assert_eq!(rows.len(), expected.len(), "{rows:?}");
+    assert!(expected.iter().all(|row| rows.contains(row)), "{rows:?}");
+    assert!(rows.windows(2).all(|pair| pair[0].3 >= pair[1].3), "{rows:?}");
+    let shares: f64 = interruptions(10, &incidents).iter().map(|row| row.share).sum();
+    assert!((shares - 1.0).abs() < 1e-9, "{shares}");
+}

@@ -20,7 +20,9 @@ use stepwatch_wire::names::metric;
 use super::incidents::Row;
 use super::layout::{Frame, Place};
 use super::page::{Result, page};
-use super::run_history::{AttemptRow, CheckpointRow, SinceGoodRows, attempts, checkpoints, since_good};
+use super::run_history::{
+    AttemptRow, CheckpointRow, SinceGoodRows, StartingRow, attempts, checkpoints, since_good, starting,
+};
 use super::runs::{heard, href, shown, standing};
 use crate::api::Api;
 use crate::api::auth::Caller;
@@ -115,6 +117,7 @@ struct Page {
     nodes_link: String,
     incidents: Vec<Row>,
     since_good: Option<SinceGoodRows>,
+    starting: Option<StartingRow>,
     attempts: Vec<AttemptRow>,
     checkpoints: Vec<CheckpointRow>,
 }
@@ -152,6 +155,7 @@ pub(super) async fn show(
         plots: plots(&api, &name),
         drawn: draw(&api, &name, steps, &records),
         since_good: since_good(&history),
+        starting: starting(&history, now),
         attempts: attempts(&history, &records, now),
         checkpoints: checkpoints(&history, now),
         ranks_hidden: ranks.hidden,

@@ -6,7 +6,12 @@ use stepwatch_respond::incident::IncidentRecord;
 
 use super::format::{ago, clock};
 use super::runs::href;
-use crate::api::attempts::{AttemptView, ChangeView, CheckpointView, HistoryView, OutcomeView};
+use crate::api::attempts::{
+    AttemptView, ChangeView, CheckpointView, HistoryView, OutcomeView, StartPartView,
+};
+
+/// Seconds beyond twice the usual time from which a part of a start is marked.
+const LONGER_SECONDS: f64 = 60.0;
 
 #[derive(Debug)]
 pub(super) struct AttemptRow {
@@ -25,6 +30,26 @@ pub(super) struct AttemptRow {
     pub(super) incident: Option<(String, String)>,
     pub(super) changes: Vec<ChangeRow>,
     pub(super) more_changes: u32,
+    pub(super) start: Vec<StartRow>,
+}
+
+/// A part of a start.
+#[derive(Debug)]
+pub(super) struct StartRow {
+    pub(super) phase: &'static str,
+    pub(super) took: String,
+    pub(super) usual: String,
+    /// It took twice the usual time and a minute more.
+    pub(super) long: bool,
+}
+
+/// A start that goes on.
+#[derive(Debug)]
+pub(super) struct StartingRow {
+    pub(super) since: String,
+    pub(super) lasts: String,
+    pub(super) ranks: u64,
+    pub(super) start: Vec<StartRow>,
 }
 
 #[derive(Debug)]
@@ -83,6 +108,12 @@ pub(super) fn attempts(history: &HistoryView, records: &[IncidentRecord], now: T
     all.iter().enumerate().map(row).collect()
 }
 
+pub(super) fn starting(history: &HistoryView, now: Ts) -> Option<StartingRow> {
+    let s = history.starting.as_ref()?;
+    let (since, lasts) = (clock(s.since.0), Span((now - s.since.0).0.max(0)).to_string());
+    Some(StartingRow { since, lasts, ranks: s.ranks, start: s.start.iter().map(StartRow::from).collect() })
+}
+
 pub(super) fn checkpoints(history: &HistoryView, now: Ts) -> Vec<CheckpointRow> {
     history.checkpoints.iter().map(|c| CheckpointRow::new(c, now)).collect()
 }
@@ -128,6 +159,19 @@ impl AttemptRow {
             incident: incident.map(|r| (href("/incidents/", &r.id), r.title())),
             changes: a.changes.iter().map(ChangeRow::from).collect(),
             more_changes: a.changes_hidden,
+            start: a.start.iter().map(StartRow::from).collect(),
+        }
+    }
+}
+
+impl From<&StartPartView> for StartRow {
+    fn from(part: &StartPartView) -> Self {
+        let span = |secs: f64| Span::from_secs_f64(secs).to_string();
+        Self {
+            phase: part.phase.words(),
+            took: span(part.seconds),
+            usual: part.usual_seconds.map_or_else(String::new, span),
+            long: part.usual_seconds.is_some_and(|usual| part.seconds > 2.0 * usual + LONGER_SECONDS),
         }
     }
 }
@@ -169,6 +213,21 @@ fn size(bytes: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_of_a_start_that_took_far_longer_than_usual_is_marked() {
+        use crate::api::attempts::StartPhaseView;
+        use crate::when::When;
+        let row = |seconds, usual_seconds| {
+            let at = When(Ts(0));
+            let phase = StartPhaseView::Load;
+            StartRow::from(&StartPartView { phase, began_at: at, ended_at: at, seconds, usual_seconds })
+        };
+        let long = row(190.0, Some(60.0));
+        assert_eq!((long.phase, &*long.took, &*long.usual), ("load of the checkpoint", "3m 10s", "1m"));
+        assert!(long.long && !row(170.0, Some(60.0)).long && !row(50.0, Some(5.0)).long);
+        assert!(!row(9000.0, None).long && row(9000.0, None).usual.is_empty());
+    }
 
     #[test]
     fn sizes_are_read_at_a_glance() {

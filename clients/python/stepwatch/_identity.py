@@ -5,6 +5,7 @@ calling themselves 0 (``mpirun`` inside an ``sbatch`` script inherits Slurm's va
 batch process). The launcher nearest to the process wins.
 """
 
+import os
 import socket
 import sys
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
@@ -98,6 +99,33 @@ def host(env: Mapping[str, str]) -> Dict[str, Any]:
         if env.get(variable):
             found[key] = env[variable]
     return found
+
+
+def times(env: Mapping[str, str]) -> Dict[str, int]:
+    """When the job was submitted and given its nodes, as far as the environment has it: Slurm sets
+    the latter since 22.05, and ours are for whoever submits. An exporter on the node finds out when
+    the process began, and judges what is plausible."""
+    found: Dict[str, int] = {}
+    for key, variables in (
+        ("submitted", ("STEPWATCH_JOB_SUBMITTED",)),
+        ("allocated", ("STEPWATCH_JOB_STARTED", "SLURM_JOB_START_TIME")),
+    ):
+        at = _integer(env, variables)
+        if at:
+            found[key] = at
+    return found
+
+
+def started() -> Optional[float]:
+    """When this process began, by the kernel; None where there is no ``/proc``."""
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            ticks = int(stat.read().rpartition(b")")[2].split()[19])
+        with open("/proc/stat", "rb") as stat:
+            booted = next(int(line.split()[1]) for line in stat if line.startswith(b"btime "))
+        return booted + ticks / os.sysconf("SC_CLK_TCK")
+    except Exception:
+        return None
 
 
 def _integer(env: Mapping[str, str], keys: Tuple[str, ...]) -> Optional[int]:

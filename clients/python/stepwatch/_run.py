@@ -14,7 +14,7 @@ import time
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Type, TypeVar, cast
 
-from . import _identity, _run_name, _signals
+from . import _identity, _run_name, _signals, _startup
 from ._checkpoint import Checkpoint
 from ._events import RESERVED, Builder
 from ._heartbeat import Page
@@ -169,13 +169,15 @@ class Run:
         for key, value in (("local_rank", found.local_rank), ("job", found.job), ("attempt_hint", found.attempt)):
             if about.get(key) is None:
                 about[key] = value
-        for key, value in _identity.host(env).items():
+        for key, value in [*_identity.host(env).items(), *_identity.times(env).items()]:
             about.setdefault(key, value)
+        about.setdefault("started", _identity.started())
 
     def _begin(self) -> None:
         try:
             self._sender.start()
             _runs.add(self)
+            _startup.watch(self._sender)
             _close_with_worker()
             if self._sender.running:
                 _signals.install(_close_terminated)

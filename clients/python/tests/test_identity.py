@@ -1,4 +1,5 @@
 import os
+import time
 import unittest
 
 from support import Case, until
@@ -34,6 +35,24 @@ class Detection(unittest.TestCase):
     def test_nonsense_is_absent(self):
         self.check({"RANK": "", "WORLD_SIZE": "many", "LOCAL_RANK": "-1", "SLURM_JOB_ID": ""}, None, None, None, None, None)
         self.check({"RANK": "1", "WORLD_SIZE": "many", "LOCAL_RANK": "-1"}, 1, None, None, None, None)
+
+
+class Times(unittest.TestCase):
+    def test_what_a_scheduler_says(self):
+        self.assertEqual(_identity.times({}), {})
+        self.assertEqual(_identity.times({"SLURM_JOB_START_TIME": "1795227416"}), {"allocated": 1795227416})
+        ours = {"STEPWATCH_JOB_SUBMITTED": "1795220000", "STEPWATCH_JOB_STARTED": "1795227000"}
+        self.assertEqual(
+            _identity.times(dict(ours, SLURM_JOB_START_TIME="1795227416")),
+            {"submitted": 1795220000, "allocated": 1795227000},
+        )
+        for nonsense in ("", "0", "-5", "soon", "1e9"):
+            self.assertEqual(_identity.times({"SLURM_JOB_START_TIME": nonsense}), {})
+
+    def test_when_this_process_began(self):
+        began = _identity.started()
+        self.assertIsNotNone(began)
+        self.assertLess(abs(time.time() - began), 24 * 3600)
 
 
 class InTheRun(Case):

@@ -42,6 +42,7 @@ mod python;
 mod reader;
 mod rule;
 mod scalars;
+mod start_lines;
 mod tags;
 mod time;
 mod tokens;

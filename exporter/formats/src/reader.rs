@@ -18,6 +18,7 @@ use crate::line_formats::jsonl::Jsonl;
 use crate::line_formats::{self, Belief, FORMATS};
 use crate::number::Resolution;
 use crate::rule::{self, Rule, RuleError, Rules};
+use crate::start_lines::StartLines;
 use crate::time::Stamp;
 use origins::{Origins, is_foreign};
 use rival::Rival;
@@ -56,6 +57,7 @@ pub struct LogReader {
     /// The line that is looked at only ended the record before it.
     only_ended: bool,
     last_words: LastWords,
+    start_lines: StartLines,
     counters: Counters,
 }
 
@@ -150,6 +152,7 @@ impl LogReader {
             read: false,
             only_ended: false,
             last_words: LastWords::default(),
+            start_lines: StartLines::default(),
             counters: Counters::default(),
         }
     }
@@ -307,6 +310,11 @@ impl LogReader {
             // It is published for the run, by whichever process found it.
             self.origins.name(Origin::default(), &mut out[said..]);
             outcome = Outcome::Matched;
+        }
+        if let Some(event) = self.start_lines.read(&line) {
+            let said = out.len();
+            out.push(event);
+            self.origins.name(Origin::default(), &mut out[said..]);
         }
         self.counters.lines += 1;
         match outcome {

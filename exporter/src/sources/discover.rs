@@ -243,6 +243,15 @@ impl Discovery {
                 greeting.extra.insert(key.into(), Value::Number(f64::from(value)));
             }
         }
+        for (key, value) in [(hello::SUBMITTED, id.submitted), (hello::ALLOCATED, id.allocated)] {
+            if let Some(value) = value {
+                greeting.extra.insert(key.into(), Value::Number(f64::from(value)));
+            }
+        }
+        let begun = trainer.begun.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+        if let Some(begun) = begun {
+            greeting.extra.insert(hello::STARTED.into(), Value::Number(begun.as_secs_f64()));
+        }
         if let Some(job) = &trainer.named.job {
             greeting.extra.insert(hello::JOB.into(), Value::Text(job.id.clone()));
         }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use stepwatch_wire::names::start;
 use stepwatch_wire::{Edge, Metrics, clip_name};
 
 /// The most distinct phase names of one rank, and the most bytes of all of them; later ones are
@@ -30,6 +31,10 @@ pub(super) struct Phase {
 impl Phases {
     /// Records the parts of a step that took `step_time` seconds.
     pub(super) fn step(&mut self, parts: &Metrics, step_time: Option<f64>) {
+        // The report of a step is the end of the first one.
+        if let Some(first) = self.by_name.get_mut(start::FIRST_STEP) {
+            first.since = None;
+        }
         for (name, seconds) in parts.iter() {
             if seconds.is_finite() && seconds >= 0.0 {
                 if let Some(phase) = self.named(name) {
@@ -96,6 +101,16 @@ mod tests {
         assert_eq!(phases.data_wait, Some(0.25));
         let seconds: Vec<_> = phases.iter().map(|(n, p)| (n.to_owned(), p.seconds)).collect();
         assert_eq!(seconds, [("data".to_owned(), 1.0), ("fwd_bwd".to_owned(), 3.0)]);
+    }
+
+    #[test]
+    fn the_first_step_is_over_when_a_step_is_reported() {
+        let mut phases = Phases::default();
+        phases.edge("first_step", Edge::Begin, 10.0);
+        phases.edge("load", Edge::Begin, 10.0);
+        phases.step(&Metrics::default(), None);
+        let open: Vec<_> = phases.iter().filter(|(_, p)| p.since.is_some()).map(|(n, _)| n).collect();
+        assert_eq!(open, ["load"]);
     }
 
     #[test]

@@ -115,7 +115,10 @@ pub(super) fn of_run(v: &Finding, f: &RunState) -> Vec<Piece> {
     if v.kind.cause() == Cause::Progress {
         out_of_reach(f, &mut pieces);
         quiet(f, &mut pieces);
-        behind(f, &mut pieces);
+        // Before the first step, the last steps are those of the attempt before.
+        if f.run_starts().is_none() {
+            behind(f, &mut pieces);
+        }
     }
     pieces
 }

@@ -3,16 +3,17 @@
 //! Deadline: `max(floor, k·p99(step interval), min(3·p, p + 10 min))` with p the longest pause
 //! survived and k = 5 for every-step logs (the safety factor of NVIDIA's resiliency extension, docs
 //! "heartbeats") falling to 1.5 where a line covers many steps. A declared checkpoint or evaluation
-//! gets 3 times its longest run; a start gets half an hour until the pace is known. Runs whose
-//! trainers declare their phases page at the deadline. Others may be in an undeclared evaluation:
-//! they get a ticket after `undeclared_ticket` and the page after `undeclared_floor`. In the first
-//! hour that such a run is watched it may not have shown its evaluations yet: the page waits as
-//! long as the run has trained, because an evaluation does not usually take longer than the
-//! training between two of them, and three times `undeclared_floor` at most. It waits for 2,000
-//! steps, too: many trainers log their first steps one by one, and then one in hundreds. Until the
-//! pace is known, it waits three times as long. As long as most of its GPUs are seen to compute,
-//! such a run is in the steps that its log leaves out: then the page waits for all of those steps,
-//! six hours at most, and comes `undeclared_floor` after the GPUs stop.
+//! gets 3 times its longest run. Half an hour is allowed until the pace is known; a start of which
+//! a `hello` is known is judged in `starting`. Runs whose trainers declare their phases page at the
+//! deadline. Others may be in an undeclared evaluation: they get a ticket after `undeclared_ticket`
+//! and the page after `undeclared_floor`. In the first hour that such a run is watched it may not
+//! have shown its evaluations yet: the page waits as long as the run has trained, because an
+//! evaluation does not usually take longer than the training between two of them, and three times
+//! `undeclared_floor` at most. It waits for 2,000 steps, too: many trainers log their first steps
+//! one by one, and then one in hundreds. Until the pace is known, it waits three times as long. As
+//! long as most of its GPUs are seen to compute, such a run is in the steps that its log leaves
+//! out: then the page waits for all of those steps, six hours at most, and comes `undeclared_floor`
+//! after the GPUs stop.
 //!
 //! A run that pauses at round steps pauses for its evaluations, and now and then for much longer:
 //! for a full disk, a slow upload, a machine that was taken away. There the page waits for
@@ -35,6 +36,8 @@
 //!
 //! Silence of the telemetry is not silence of the run: nothing is judged without a live source, nor
 //! where all ranks whose sources answer have sent a `bye`.
+
+mod starting;
 
 use serde::{Deserialize, Serialize};
 use stepwatch_model::Unit;
@@ -62,6 +65,9 @@ pub struct Config {
     pub round_floor: Span,
     /// Before the pace of an attempt is known: loading, compilation, the first checkpoint read.
     pub start: Span,
+    /// The shortest start that is too long, where it is known how long they take, and the time that
+    /// missing ranks get once most are there.
+    pub start_floor: Span,
     /// For a declared checkpoint or evaluation that was never seen to end before.
     pub first_phase: Span,
     /// For an evaluation while all GPUs wait and none computes.
@@ -77,6 +83,7 @@ impl Default for Config {
             undeclared_floor: Span::secs(600),
             round_floor: Span::secs(3600),
             start: Span::secs(1800),
+            start_floor: Span::secs(600),
             first_phase: Span::secs(1800),
             waiting: Span::secs(300),
         }
@@ -140,6 +147,9 @@ impl Silence {
 impl Hang {
     fn due(c: &Config, f: &RunState) -> Option<Due> {
         let Silence { since, allowed, why, declared } = Silence::of(c, f)?;
+        if let Some(s) = f.run_starts() {
+            return Some(starting::due(c, f, s));
+        }
         let ticket = Self::ticket(c, f)?;
         if Self::waited(c, f).is_some() {
             return Some(Due { ticket, page: ticket, allowed: ticket - since, why: "while all GPUs wait" });
@@ -155,6 +165,9 @@ impl Hang {
     /// The first of what is due: asked for at every step.
     fn ticket(c: &Config, f: &RunState) -> Option<Ts> {
         let Silence { since, allowed, declared, .. } = Silence::of(c, f)?;
+        if let Some(s) = f.run_starts() {
+            return Some(starting::due(c, f, s).ticket);
+        }
         if let Some(at) = Self::waited(c, f) {
             return Some(at.min(since + allowed));
         }
@@ -257,11 +270,16 @@ impl ClockDetector for Hang {
             return;
         }
         self.raised = Some((severity, self.raised.map_or(now, |(_, at)| at)));
-        let idle = now - f.last_progress;
-        let mut v = finding(view, Change::Raise, severity, sentence(f, idle, &due));
+        let starts = f.run_starts();
+        let idle = now - starts.map_or(f.last_progress, |s| s.since);
+        let why = match starts {
+            Some(s) => starting::sentence(f, s, now, &due),
+            None => sentence(f, idle, &due),
+        };
+        let mut v = finding(view, Change::Raise, severity, why);
         (v.value, v.expected) = (idle.as_secs_f64(), due.allowed.as_secs_f64());
         v.score = idle.as_secs_f64() / due.allowed.as_secs_f64().max(1e-3);
-        v.suspects = suspects(now, f);
+        v.suspects = starts.map_or_else(|| suspects(now, f), |s| starting::suspects(f, s));
         out.push(v);
     }
 
@@ -353,3 +371,6 @@ fn suspects(now: Ts, f: &RunState) -> Vec<Suspect> {
 fn finding(view: RunAt<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
     Finding { why: why.into(), ..view.finding(Kind::Hang, "step", change, severity) }
 }
+
+#[cfg(test)]
+mod tests;

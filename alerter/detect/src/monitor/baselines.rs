@@ -1,5 +1,6 @@
-//! The usual speed of runs that do the same work on as many ranks, kept beyond their end. Only a
-//! comparison with it finds a run that is slow from its start.
+//! The usual speed of runs that do the same work on as many ranks, and how they began, kept beyond
+//! their end. Only a comparison with it finds a run that is slow from its start, or whose first
+//! start is.
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
@@ -8,7 +9,7 @@ use stepwatch_wire::setting::{Topic, topic};
 use super::run::Run;
 use super::{Key, Monitor};
 use crate::detector::shared::Standard;
-use crate::run::Setup;
+use crate::run::{Setup, StartUp};
 use stepwatch_model::time::Ts;
 
 /// The most configurations kept; above it, the one that was used longest ago is dropped and
@@ -17,6 +18,8 @@ const MAX_BASELINES: usize = 1000;
 /// The weight of a run that is slower than the runs before it. A single slow run may have a bad
 /// node; if all are slow, that becomes the usual speed.
 const SLOWER: f64 = 1.0 / 3.0;
+/// The most starts kept of a configuration: the latest.
+const MAX_STARTS: usize = 8;
 /// Logarithms of speed that differ by less are the same speed.
 const SAME: f64 = 1e-3;
 
@@ -26,6 +29,9 @@ pub(super) struct Baseline {
     /// The run that was measured last.
     by: MeasuredRun,
     at: Ts,
+    /// How the latest runs began, and the last of these runs.
+    starts: Vec<StartUp>,
+    started: Option<MeasuredRun>,
 }
 
 /// A run, identified by its start as well: a new run may have the name of a forgotten one.
@@ -54,6 +60,17 @@ impl Baseline {
         }
         other || better < -SAME
     }
+
+    /// Takes in how a run began; true if that is news.
+    fn take_start(&mut self, by: &MeasuredRun, start: Option<StartUp>) -> bool {
+        let Some(start) = start.filter(|_| self.started.as_ref() != Some(by)) else { return false };
+        if self.starts.len() >= MAX_STARTS {
+            self.starts.remove(0);
+        }
+        self.starts.push(start);
+        self.started = Some(by.clone());
+        true
+    }
 }
 
 impl Monitor {
@@ -66,15 +83,28 @@ impl Monitor {
             run.measure_by(held.standard);
         }
         let Some(settled) = run.settled() else { return };
+        let start = run.state.attempts.start.as_deref().cloned();
         let changed = if let Some(held) = self.baselines.get_mut(&key) {
-            held.take(now, &by, settled)
+            let is_news = held.take_start(&by, start);
+            held.take(now, &by, settled) || is_news
         } else {
             self.make_room();
-            self.baselines.insert(key.clone(), Baseline { standard: settled, by, at: now });
+            let started = start.is_some().then(|| by.clone());
+            let starts = start.into_iter().collect();
+            self.baselines.insert(key.clone(), Baseline { standard: settled, by, at: now, starts, started });
             true
         };
         if changed {
             self.dirty.insert(Key::Baseline(key));
+        }
+    }
+
+    /// Gives a run that has not come to its first step the starts of runs like it.
+    pub(super) fn compare_start(&mut self, name: &str) {
+        let Some(run) = self.runs.get_mut(name).filter(|run| run.wants_starts()) else { return };
+        let held = configuration(run).and_then(|key| self.baselines.get(&key));
+        if let Some(held) = held {
+            run.state.attempts.starts_before.clone_from(&held.starts);
         }
     }
 
@@ -182,5 +212,40 @@ mod tests {
         let slow = [(Kind::SlowStart, Severity::Ticket)];
         assert_eq!(run(&mut monitor, "tuesday", 1000, "f1", 2.1), slow);
         assert!(run(&mut monitor, "another", 2000, "f2", 2.1).is_empty(), "of another configuration");
+    }
+
+    /// Begins a run on one node, with a setup.
+    fn begin(monitor: &mut Monitor, name: &str, at: i64) {
+        let now = Ts(START.0 + at * 2000);
+        let mut hello =
+            Event { run: Some(name.into()), rank: Some(0), world: Some(1), ..Event::new(EventKind::Hello) };
+        hello.node = Some("node001".into());
+        feed(monitor, now, &hello);
+        let mut setup = Event {
+            node: Some("node001".into()),
+            name: Some("config".into()),
+            ..Event::new(EventKind::Health)
+        };
+        setup.run = Some(name.into());
+        setup.extra.insert("fingerprint".into(), Value::Text("f1".into()));
+        feed(monitor, now, &setup);
+    }
+
+    #[test]
+    fn the_first_start_of_a_run_is_compared_with_those_of_runs_like_it() {
+        let mut monitor = Monitor::default();
+        let usual = |monitor: &Monitor, name| {
+            let attempts = &monitor.run(name).unwrap().state.attempts;
+            attempts.usual_start(0).map(|usual| (usual.starts, usual.greeted_ms))
+        };
+        begin(&mut monitor, "monday", -10);
+        run(&mut monitor, "monday", 0, "f1", 2.0);
+        assert_eq!(usual(&monitor, "monday"), None);
+        begin(&mut monitor, "tuesday", 990);
+        // Eleven times two seconds from its hello to the report of its first step.
+        assert_eq!(usual(&monitor, "tuesday"), Some((1, 22_000)));
+        run(&mut monitor, "tuesday", 1000, "f1", 2.0);
+        begin(&mut monitor, "wednesday", 1990);
+        assert_eq!(usual(&monitor, "wednesday"), Some((2, 22_000)));
     }
 }

@@ -2,9 +2,14 @@
 
 use super::Monitor;
 use super::nodes::USES_FOR;
+use super::run::Run;
 use crate::node::{Activity, JobAt, NodeState};
 use crate::run::RunState;
 use stepwatch_model::time::Ts;
+use stepwatch_model::{Observation, Suspect, Target};
+
+/// The most nodes without a rank that are named.
+const MAX_NAMED: usize = 3;
 
 impl Monitor {
     /// The jobs whose first node this is, so that each job is evaluated on one node only.
@@ -13,6 +18,27 @@ impl Monitor {
         let all = self.placement.jobs_on(node).filter(first).map(|job| self.job_at(now, job));
         // A job that none of its nodes reports any more is over.
         all.filter(|job| job.nodes > 0).collect()
+    }
+
+    /// The nodes that the job of a run holds GPUs of, and on which no rank of it said hello, where
+    /// most have one.
+    pub(super) fn nodes_without_rank(&self, run: &Run) -> Vec<Suspect> {
+        let here = &run.state.nodes;
+        let job_on =
+            |node: &String| self.placement.jobs_on(node).find(|job| self.has_run(node, job, &run.state.name));
+        let Some(job) = here.keys().find_map(job_on) else { return Vec::new() };
+        let without: Vec<&String> =
+            self.placement.nodes_of(job).filter(|node| !here.contains_key(*node)).collect();
+        if without.len() >= here.len() {
+            return Vec::new();
+        }
+        let why = || Observation::NoRankOnNode { job: job.to_owned() };
+        without.into_iter().take(MAX_NAMED).map(|node| Suspect::new(Target::node(node), why())).collect()
+    }
+
+    fn has_run(&self, node: &str, job: &str, run: &str) -> bool {
+        let mut jobs = self.nodes.get(node).into_iter().flat_map(|node| node.state.jobs.described());
+        jobs.any(|(text, claim)| text == job && claim.runs.iter().any(|of| of == run))
     }
 
     fn job_at(&self, now: Ts, text: &str) -> JobAt {

@@ -373,6 +373,9 @@ impl Monitor {
             return;
         }
         let Some(run) = self.runs.get(name) else { return };
+        if v.kind == Kind::Hang && run.state.run_starts().is_some_and(|s| !s.has_met()) {
+            v.suspects.extend(self.nodes_without_rank(run));
+        }
         let nodes = run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
         v.suspects = cause::rank(v, &run.state, nodes.clone());
         if v.kind == Kind::Hang {

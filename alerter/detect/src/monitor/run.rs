@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_wire::names::{exporter_event, hello, metric};
+use stepwatch_wire::names::{exporter_event, hello, metric, start};
 use stepwatch_wire::{Edge, Event, Kind as EventKind, Value};
 
 use super::scraped::origin_of;
@@ -19,8 +19,8 @@ use crate::expectation::{Expectations, Recording};
 use crate::run::align::{Align, Arrival, Samples, StepReport};
 use crate::run::signals::{Left, Place, Signals, set_of};
 use crate::run::{
-    Accounts, Death, MAX_RANKS, PLANNED_RESTART, RERUN_MISMATCH, Reporters, RunState, Size, Steps, declared,
-    phase_class,
+    Accounts, Death, Greeter, Greeting, MAX_RANKS, PLANNED_RESTART, RERUN_MISMATCH, Reporters, RunState,
+    Size, StartPhase, Steps, declared, phase_class,
 };
 use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
 use stepwatch_model::time::Ts;
@@ -135,7 +135,7 @@ impl Run {
                 self.greet(now, at, e);
             }
             EventKind::Hb => self.state.heartbeats = true,
-            EventKind::Phase => self.phase(at, e),
+            EventKind::Phase => self.phase(now, at, e),
             EventKind::Ckpt => self.checkpoint(now, at, e),
             EventKind::Eval => self.eval(at, e, out),
             EventKind::Bye => {
@@ -185,8 +185,26 @@ impl Run {
         if matches!(word(hello::SOURCE), Some(hello::MODEL_CONFIG | hello::PRINTED)) {
             return;
         }
-        let pid = e.extra.get("pid").and_then(Value::as_f64).map(|pid| pid as u32);
-        self.state.attempts.greeted(now, e.rank.unwrap_or(0), pid);
+        let number = |key| e.extra.get(key).and_then(Value::as_f64);
+        let g = Greeting {
+            now,
+            at,
+            rank: e.rank.unwrap_or(0),
+            submitted: number(hello::SUBMITTED),
+            allocated: number(hello::ALLOCATED),
+            started: number(hello::STARTED),
+        };
+        let pid = number("pid").filter(|_| word(hello::SOURCE).is_none()).map(|pid| pid as u32);
+        // A launcher is another process than the rank that it starts.
+        let is_rank = word(hello::ROLE).is_none();
+        let greeter =
+            if is_rank { self.state.greeter(g.rank, pid, g.plausible(g.started)) } else { Greeter::Unsure };
+        if greeter != Greeter::Known {
+            self.state.attempts.greeted(now, g.rank);
+        }
+        if is_rank {
+            self.state.starts(&g, greeter);
+        }
         let size = self.size();
         self.state.ledger.greeted(at, word(hello::JOB), size);
     }
@@ -264,6 +282,12 @@ impl Run {
     pub(crate) fn wants_standard(&self) -> bool {
         let speed = self.detectors.speed();
         speed.block.is_some() && (speed.standard.is_none() || speed.settled.is_some())
+    }
+
+    /// Whether its first start goes on, and no other start is known that it can be compared with.
+    pub(crate) fn wants_starts(&self) -> bool {
+        let f = &self.state;
+        f.total_steps == 0 && f.starting.is_some() && f.attempts.starts_before.is_empty()
     }
 
     pub(crate) fn measure_by(&mut self, standard: Standard) {
@@ -419,8 +443,16 @@ impl Run {
         marked.map_or(StepClass::Train, |(_, class)| *class)
     }
 
-    fn phase(&mut self, at: Ts, e: &Event) {
+    fn phase(&mut self, now: Ts, at: Ts, e: &Event) {
         let name = e.name.as_deref().unwrap_or("phase");
+        let of_start = StartPhase::is_only_of_start(e);
+        let state = &mut self.state;
+        let starting = if of_start { state.start_of_phase(now, at) } else { state.starting.as_deref_mut() };
+        let is_part = starting.is_some_and(|starting| starting.phase(at, e.rank.unwrap_or(0), e));
+        // Its end is a step, so a first step that is no start would stay open.
+        if of_start && is_part || name == start::FIRST_STEP {
+            return;
+        }
         self.mark(name);
         match e.edge {
             Some(Edge::Begin) => self.state.phase_begin(at, name, e.rank.unwrap_or(0)),

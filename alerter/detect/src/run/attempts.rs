@@ -16,14 +16,13 @@ use stepwatch_wire::Event;
 use stepwatch_wire::names::hello;
 
 use super::failures::failures;
+use super::startup::{StartUp, StartUsual};
 use super::{Ended, RunState};
 pub(super) use declared::labels;
 pub use ends::{Ends, LastWords};
 
 /// The most earlier attempts kept for a run: the latest.
 const MAX_ATTEMPTS: usize = 16;
-/// The most ranks whose pid is kept.
-const MAX_PIDS: usize = 64;
 /// The event by which a run announces that it is about to be restarted on purpose.
 pub(crate) const PLANNED_RESTART: &str = "maintenance";
 /// The most differences kept of one attempt; further ones are counted.
@@ -46,6 +45,8 @@ pub struct Attempt {
     pub last_step: Option<i64>,
     pub end: AttemptEnd,
     pub changes: Differences,
+    /// How it came to its first step, if its processes were seen to begin.
+    pub start: Option<Box<StartUp>>,
 }
 
 /// Why an attempt ended, as far as that was reported.
@@ -137,24 +138,39 @@ pub struct Attempts {
     pub(super) left: Option<Ended>,
     /// The processes that ended since the last step.
     pub ends: Ends,
-    /// The pid of the last process of a rank, where its `hello` has one.
-    pids: BTreeMap<u32, u32>,
     /// When a process of the run greeted last, and when the run announced last that it is about to
     /// be restarted on purpose.
     pub greeted_at: Option<Ts>,
     pub planned_at: Option<Ts>,
+    /// How the current attempt came to its first step.
+    pub start: Option<Box<StartUp>>,
+    /// How earlier runs of the same configuration and size began; of the run's own first start only
+    /// these say what is usual.
+    pub(crate) starts_before: Vec<StartUp>,
 }
 
 impl Attempts {
-    /// A process of a rank says hello: a new one, unless the last one of the rank had this pid and
-    /// describes itself again.
-    pub(crate) fn greeted(&mut self, now: Ts, rank: u32, pid: Option<u32>) {
-        let has_room = self.pids.len() < MAX_PIDS || self.pids.contains_key(&rank);
-        let is_known = pid.filter(|_| has_room).is_some_and(|pid| self.pids.insert(rank, pid) == Some(pid));
-        if !is_known {
-            self.greeted_at = Some(now);
-            self.ends.greeted(rank);
-        }
+    /// A process of a rank says hello that has not described itself before.
+    pub(crate) fn greeted(&mut self, now: Ts, rank: u32) {
+        self.greeted_at = Some(now);
+        self.ends.greeted(rank);
+    }
+
+    /// The usual start before the attempt of this number: of the run's own earlier attempts or, if
+    /// none is known, of earlier runs like it.
+    pub fn usual_start(&self, number: u32) -> Option<StartUsual> {
+        let past = self.past.iter().filter(|a| a.number < number).filter_map(|a| a.start.as_deref());
+        let own: Vec<&StartUp> = past.collect();
+        let before = || StartUsual::of(&self.starts_before.iter().collect::<Vec<_>>());
+        StartUsual::of(&own).or_else(before)
+    }
+
+    /// As [`Self::usual_start`], for an attempt that has not come to its first step.
+    pub fn usual_next_start(&self) -> Option<StartUsual> {
+        let past = self.past.iter().filter_map(|a| a.start.as_deref());
+        let own: Vec<&StartUp> = past.chain(self.start.as_deref()).collect();
+        let before = || StartUsual::of(&self.starts_before.iter().collect::<Vec<_>>());
+        StartUsual::of(&own).or_else(before)
     }
 
     /// Records what the trainer declares. What another source says of it is added.
@@ -307,6 +323,7 @@ impl RunState {
             last_step: self.last_step,
             end,
             changes,
+            start: a.start.take(),
         });
         a.before = Some(core::mem::take(&mut a.setup));
         (a.compared, a.since_good) = (false, None);

@@ -1,7 +1,13 @@
-//! Interprets the names of declared phases.
+//! The phases that a run declares, and what their names mean.
+
+use stepwatch_model::time::{Span, Ts};
 
 use super::ledger::Declared;
+use super::{Phase, RunState};
 use crate::sample::StepClass;
+
+/// The most phases kept for a run.
+const MAX_PHASES: usize = 32;
 
 /// The state of the ledger during a declared phase.
 pub(crate) fn declared(name: &str) -> Option<Declared> {
@@ -24,5 +30,35 @@ pub(crate) fn phase_class(name: &str) -> Option<StepClass> {
         Some(StepClass::Eval)
     } else {
         None
+    }
+}
+
+impl RunState {
+    pub(crate) fn phase_begin(&mut self, at: Ts, name: &str, rank: u32) {
+        if !self.phases.contains_key(name) && self.phases.len() >= MAX_PHASES {
+            return;
+        }
+        let p = self.phases.entry(name.to_owned()).or_default();
+        p.open.get_or_insert(at);
+        p.ranks.insert(rank);
+    }
+
+    /// Ends a phase of a rank. Returns the length of the phase once the last rank has left it.
+    pub(crate) fn phase_end(&mut self, at: Ts, name: &str, rank: u32) -> Option<Span> {
+        let p = self.phases.get_mut(name)?;
+        p.ranks.remove(&rank);
+        let since = p.open.take_if(|_| p.ranks.is_empty())?;
+        p.longest = p.longest.max((at - since).as_secs_f64());
+        Some(at - since)
+    }
+
+    /// The open phase that explains a pause best, if any.
+    pub fn open_phase(&self) -> Option<(&str, &Phase, Ts)> {
+        if self.phases.is_empty() {
+            return None; // asked for at every step
+        }
+        let (name, phase) =
+            self.phases.iter().filter(|(_, p)| p.open.is_some()).max_by_key(|(_, p)| p.open)?;
+        Some((name, phase, phase.open?))
     }
 }

@@ -18,13 +18,15 @@ use super::peers::Peers;
 use super::rank_compute_time::RankComputeTimes;
 use super::rank_loss::{self, RankLosses};
 use super::reports::Reports;
+use super::startup::{StartPhase, Starting};
 use crate::batches::BatchSize;
 use crate::sample::StepSample;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Course, Target};
 
-/// The most phases kept for a run.
-const MAX_PHASES: usize = 32;
+/// The most labels that a run may declare, and the most characters of their names and values.
+const MAX_LABELS: usize = 32;
+const MAX_LABEL: usize = 128;
 /// The most deaths kept for a run: the first one matters most.
 const MAX_DEATHS: usize = 64;
 /// Exit codes after Ctrl-C and SIGTERM: a person or a scheduler stopped the run, so nobody is
@@ -80,6 +82,8 @@ pub struct RunState {
     pub declares: bool,
     /// A process of the run has sent a `hello`.
     pub greeted: bool,
+    /// The start of the next attempt, until its first step.
+    pub starting: Option<Box<Starting>>,
     /// The labels that the trainer declared, by which routes and silences may select.
     pub labels: BTreeMap<String, String>,
     pub ranks: BTreeMap<u32, Rank>,
@@ -145,6 +149,9 @@ pub struct Rank {
     /// The run restarted, and this rank has not reported a step since.
     pub stale: bool,
     pub done: bool,
+    /// The last process that said hello, as far as that is known: its pid, and when it began.
+    pub(super) pid: Option<u32>,
+    pub(super) started: Option<Ts>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -233,6 +240,7 @@ impl RunState {
             heartbeats: false,
             declares: false,
             greeted: false,
+            starting: None,
             labels: BTreeMap::new(),
             attempt_at: now,
             attempts: Attempts::default(),
@@ -276,6 +284,12 @@ impl RunState {
             Kind::Hello => {
                 self.last_sign = now;
                 self.greeted = true;
+            }
+            // Whoever logs its start may leave out its evaluations.
+            Kind::Phase
+                if StartPhase::is_only_of_start(e) && (self.starting.is_some() || self.may_start()) =>
+            {
+                self.last_sign = now;
             }
             Kind::Phase | Kind::Ckpt | Kind::Eval => {
                 self.last_sign = now;
@@ -533,6 +547,9 @@ impl RunState {
             || self.reports.is_fresh(self.total_steps)
             || self.ended.is_some()
             || (now - self.last_progress) >= Span::secs(30);
+        if self.starting.is_some() {
+            self.start_ends(now, s);
+        }
         self.last_step = Some(s.step);
         self.last_step_at = Some(s.ts);
         self.last_progress = now;
@@ -557,36 +574,8 @@ impl RunState {
         self.pace.add(secs.min(PAUSE * usual));
     }
 
-    pub(crate) fn phase_begin(&mut self, at: Ts, name: &str, rank: u32) {
-        if !self.phases.contains_key(name) && self.phases.len() >= MAX_PHASES {
-            return;
-        }
-        let p = self.phases.entry(name.to_owned()).or_default();
-        p.open.get_or_insert(at);
-        p.ranks.insert(rank);
-    }
-
-    /// Ends a phase of a rank. Returns the length of the phase once the last rank has left it.
-    pub(crate) fn phase_end(&mut self, at: Ts, name: &str, rank: u32) -> Option<Span> {
-        let p = self.phases.get_mut(name)?;
-        p.ranks.remove(&rank);
-        let since = p.open.take_if(|_| p.ranks.is_empty())?;
-        p.longest = p.longest.max((at - since).as_secs_f64());
-        Some(at - since)
-    }
-
     /// Seconds that this many steps usually take.
     pub fn takes(&self, steps: i64) -> f64 {
         steps.max(0) as f64 / self.interval as f64 * self.pace.quantile(0.5).unwrap_or(0.0)
-    }
-
-    /// The open phase that explains a pause best, if any.
-    pub fn open_phase(&self) -> Option<(&str, &Phase, Ts)> {
-        if self.phases.is_empty() {
-            return None; // asked for at every step
-        }
-        let (name, phase) =
-            self.phases.iter().filter(|(_, p)| p.open.is_some()).max_by_key(|(_, p)| p.open)?;
-        Some((name, phase, phase.open?))
     }
 }

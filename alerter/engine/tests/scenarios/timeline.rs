@@ -391,6 +391,8 @@ fn a_hang_before_the_first_step_is_reported() {
     w.forward(Span::secs(1790));
     assert!(w.sent.is_empty());
     w.forward(Span::secs(20));
+    assert_eq!((w.only().kind, w.only().severity), (Kind::Hang, Severity::Ticket));
+    w.forward(Span::secs(1800));
     assert_eq!((w.only().kind, w.only().severity), (Kind::Hang, Severity::Page));
 }
 

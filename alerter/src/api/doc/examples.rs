@@ -158,11 +158,18 @@ pub(crate) fn attempts() -> Value {
             "attempt": 1, "began_at": "2026-11-21T02:16:50.000Z", "ended_at": null, "first_step": 12001,
             "last_step": 12345, "end": null,
             "changes": [{"of": "host", "name": "driver", "before": "550.54", "after": "560.28"}], "changes_hidden": 0,
+            "start": [{
+                "phase": "imports", "began_at": "2026-11-21T02:13:02.000Z", "ended_at": "2026-11-21T02:13:40.000Z",
+                "seconds": 38.0, "usual_seconds": 35.0,
+            }, {
+                "phase": "load", "began_at": "2026-11-21T02:13:40.000Z", "ended_at": "2026-11-21T02:16:50.000Z",
+                "seconds": 190.0, "usual_seconds": 60.5,
+            }],
         }, {
             "attempt": 0, "began_at": "2026-11-20T18:00:00.000Z", "ended_at": "2026-11-21T02:11:02.000Z",
             "first_step": 0, "last_step": 12410,
             "end": {"how": "failed", "place": "rank 17 (gpu-042)", "code": null, "text": "CUDA error: out of memory"},
-            "changes": [], "changes_hidden": 0,
+            "changes": [], "changes_hidden": 0, "start": [],
         }],
         "checkpoints": [{
             "at": "2026-11-21T02:05:11.000Z", "step": 12000, "seconds": 41.5, "bytes": 1.4e12, "outcome": "saved",
@@ -174,6 +181,7 @@ pub(crate) fn attempts() -> Value {
             "changes": [{"of": "host", "name": "driver", "before": "550.54", "after": "560.28"}], "changes_hidden": 0,
         },
         "forgotten": null,
+        "starting": null,
     })
 }
 

@@ -19,6 +19,9 @@ const LAUNCHERS: &[(&str, &[&str], &[&str])] = &[
     ("PMIX_RANK", &["PMIX_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"], &["SLURM_LOCALID"]),
     ("SLURM_PROCID", &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"], &["SLURM_LOCALID"]),
 ];
+/// Ours are for schedulers that set none. Slurm sets its own since version 22.05.
+const SUBMITTED: &[&str] = &["STEPWATCH_JOB_SUBMITTED"];
+const ALLOCATED: &[&str] = &["STEPWATCH_JOB_STARTED", "SLURM_JOB_START_TIME"];
 const ERROR_FILE: &[&str] = &["TORCHELASTIC_ERROR_FILE"];
 /// Variables with the prefix of flight-recorder dumps; the rank follows it in the file's name.
 const DUMP_PREFIX: &[&str] = &["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
@@ -35,6 +38,9 @@ pub(super) struct Identity {
     pub(super) error_file: Option<PathBuf>,
     /// The file into which NCCL's flight recorder is dumped.
     pub(super) dump: Option<PathBuf>,
+    /// The Unix times in seconds when the job was submitted, and when it was given its nodes.
+    pub(super) submitted: Option<u32>,
+    pub(super) allocated: Option<u32>,
     /// Whether the client reports by itself, or is configured not to.
     pub(super) silent: bool,
 }
@@ -45,6 +51,8 @@ impl Identity {
         let env = Environ::parse(environ);
         let mut found = Self {
             error_file: env.text(ERROR_FILE).map(PathBuf::from).filter(|path| path.is_absolute()),
+            submitted: env.number(SUBMITTED),
+            allocated: env.number(ALLOCATED),
             silent: env.text(&["STEPWATCH_DISABLED"]).is_some_and(|v| v != "0"),
             ..Self::default()
         };
@@ -69,7 +77,10 @@ impl<'a> Environ<'a> {
     fn parse(bytes: &'a [u8]) -> Self {
         let known = |key: &&str| {
             let ranks = || LAUNCHERS.iter().any(|(r, w, l)| r == key || w.contains(key) || l.contains(key));
-            [ERROR_FILE, DUMP_PREFIX, &["STEPWATCH_DISABLED"]].iter().any(|k| k.contains(key)) || ranks()
+            [ERROR_FILE, DUMP_PREFIX, SUBMITTED, ALLOCATED, &["STEPWATCH_DISABLED"]]
+                .iter()
+                .any(|k| k.contains(key))
+                || ranks()
         };
         let pairs = bytes.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
         Self(pairs.filter(|(key, _)| known(key)).collect())
@@ -105,6 +116,7 @@ mod tests {
             "TORCHELASTIC_ERROR_FILE=/tmp/x/attempt_2/1/error.json",
             "SLURM_PROCID=0",
             "SLURM_NTASKS=2",
+            "SLURM_JOB_START_TIME=1795227416",
             "AWS_SECRET_ACCESS_KEY=dummy",
         ]);
         let want = Identity {
@@ -113,6 +125,8 @@ mod tests {
             local_rank: Some(1),
             error_file: Some("/tmp/x/attempt_2/1/error.json".into()),
             dump: Some("/tmp/nccl_trace_rank_9".into()),
+            submitted: None,
+            allocated: Some(1_795_227_416),
             silent: false,
         };
         assert_eq!(found, want);

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_wire::{CkptPhase, Event};
+use stepwatch_wire::{CkptPhase, Edge, Event};
 
 use super::{ClassMark, Run};
-use crate::run::{AttemptBounds, Declared, SaveReport, Stage, StageReport};
+use crate::run::{AttemptBounds, Declared, SaveReport, Stage, StageReport, StartPhase};
 
 /// A checkpoint that is this much older than the attempt was found on disk.
 const BEFORE_US: Span = Span::secs(60);
@@ -22,6 +22,10 @@ impl Run {
         }
         match stage {
             Stage::Load => {
+                if let Some(starting) = &mut self.state.starting {
+                    let edge = if phase == CkptPhase::Start { Edge::Begin } else { Edge::End };
+                    starting.goes_through(StartPhase::Load, edge, at, secs);
+                }
                 let progress = self.state.last_progress;
                 if let Some(lasted) = self.state.checkpoints.loaded(&r, progress) {
                     self.state.ledger.declared(Declared::Loading, at, lasted);
