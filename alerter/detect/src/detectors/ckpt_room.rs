@@ -19,7 +19,7 @@ use crate::detector::{ClockDetector, RunAt};
 use crate::run::{Room, RunState, Sort, median};
 use crate::stats::latch::Latch;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Change, Fact, Finding, Kind, Sentence, Severity, clause};
+use stepwatch_model::{Change, Finding, Kind, Sentence, Severity, clause};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

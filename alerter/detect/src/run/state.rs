@@ -24,9 +24,6 @@ use crate::sample::StepSample;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Course, Target};
 
-/// The most labels that a run may declare, and the most characters of their names and values.
-const MAX_LABELS: usize = 32;
-const MAX_LABEL: usize = 128;
 /// The most deaths kept for a run: the first one matters most.
 const MAX_DEATHS: usize = 64;
 /// Exit codes after Ctrl-C and SIGTERM: a person or a scheduler stopped the run, so nobody is
