@@ -88,6 +88,11 @@ pub mod ckpt {
     pub const UPLOAD: &str = "upload";
     pub const DURABLE: &str = "durable";
     pub const LOAD: &str = "load";
+    /// `true` if whoever reports sees the checkpoint itself, on disk, and not whether the steps
+    /// wait for it.
+    pub const SEEN: &str = "seen";
+    /// The bytes that a user without privileges can still write to its file system.
+    pub const FREE_BYTES: &str = "free_bytes";
 }
 
 /// The keys of `hello` and `bye` that change their meaning.
