@@ -54,8 +54,9 @@ const MAX_FILES: usize = 50_000;
 const MAX_DEPTH: usize = 6;
 /// The most bytes of a tracker, which is a number or a name.
 const MAX_TRACKER_BYTES: u64 = 4096;
-/// The most bytes of a file in a checkpoint that says whether it is complete.
-const MAX_METADATA_BYTES: u64 = 1024 * 1024;
+/// The most bytes of a file in a checkpoint that says whether it is complete. It is read again at
+/// each look, and anybody may write one.
+const MAX_METADATA_BYTES: u64 = 64 * 1024;
 /// The longest that writing one takes. Its times are those that its files claim.
 const MAX_SECONDS: f64 = 7.0 * 86400.0;
 /// A checkpoint that is not complete and has not grown for this long is reported as failed.
