@@ -46,9 +46,12 @@ fn checkpoints() -> Row {
                     of_run("train_checkpoint_last_success_timestamp_seconds").age().top(),
                     "{{cluster}} {{run}}",
                 ),
-            Chart::lines("Duration of a checkpoint", "Does saving get slower?", Unit::Seconds)
+            Chart::lines("Duration of a checkpoint", "Which stage of saving gets slower?", Unit::Seconds)
                 .from_zero()
-                .show(of_run("train_checkpoint_duration_seconds").top(), "{{cluster}} {{run}}"),
+                .show(
+                    of("train_checkpoint_duration_seconds").max("run, stage").top(),
+                    "{{cluster}} {{run}} {{stage}}",
+                ),
             Chart::lines("Failed checkpoints", "Whose checkpoints fail?", Unit::Count)
                 .bars()
                 .from_zero()

@@ -292,10 +292,10 @@ fn phases() -> Vec<Chart> {
             .width(8)
             .from_zero()
             .show(of_run("train_checkpoint_last_success_timestamp_seconds").age(), "age"),
-        Chart::lines("Checkpoint duration", "Does saving get slower?", Unit::Seconds)
+        Chart::lines("Checkpoint duration", "Which stage of saving gets slower?", Unit::Seconds)
             .width(8)
             .from_zero()
-            .show(of_run("train_checkpoint_duration_seconds"), "last one"),
+            .show(run("train_checkpoint_duration_seconds").max("run, stage"), "{{stage}}"),
         Chart::lines(
             "Checkpoint size",
             "How big is a checkpoint? A smaller one is an incomplete one.",

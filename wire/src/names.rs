@@ -88,7 +88,10 @@ pub mod ckpt {
     pub const UPLOAD: &str = "upload";
     pub const DURABLE: &str = "durable";
     pub const LOAD: &str = "load";
-    /// Bytes free on the file system that holds the checkpoint.
+    /// `true` if whoever reports sees the checkpoint itself, on disk, and not whether the steps
+    /// wait for it.
+    pub const SEEN: &str = "seen";
+    /// The bytes that a user without privileges can still write to its file system.
     pub const FREE_BYTES: &str = "free_bytes";
 }
 

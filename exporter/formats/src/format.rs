@@ -3,8 +3,8 @@
 use core::cell::Cell;
 use core::fmt;
 
-use stepwatch_wire::names::metric;
-use stepwatch_wire::{CkptPhase, Event, Kind};
+use stepwatch_wire::names::{ckpt, metric};
+use stepwatch_wire::{CkptPhase, Event, Kind, MAX_TEXT, Value};
 
 use crate::absent::{self, Absent, Nothing};
 use crate::number::{self, Resolution};
@@ -102,10 +102,31 @@ impl Line<'_> {
         Event { ckpt: Some(phase), ..self.event(Kind::Ckpt, step) }
     }
 
+    /// A stage of a checkpoint other than the save that blocks the step.
+    pub(crate) fn stage(&self, stage: &str, phase: CkptPhase, step: Option<i64>) -> Event {
+        let mut event = self.checkpoint(phase, step);
+        event.extra.insert(ckpt::STAGE.into(), Value::Text(stage.into()));
+        event
+    }
+
     /// The job ended because it was done: silence after this is no hang.
     pub(crate) fn done(&self, step: Option<i64>) -> Event {
         Event { code: Some(0), ..self.event(Kind::Bye, step) }
     }
+}
+
+/// The longest that one stage of a checkpoint takes.
+const MAX_STAGE_SECONDS: f64 = 30.0 * 86400.0;
+
+/// Sets how long a stage of a checkpoint took, from the number that `text` starts with.
+pub(crate) fn took(event: &mut Event, text: &str) {
+    let seconds = number::lex(text).map(|n| n.value).filter(|s| (0.0..MAX_STAGE_SECONDS).contains(s));
+    event.extra.extend(seconds.map(|s| ("seconds".into(), Value::Number(s))));
+}
+
+/// Sets where a checkpoint is.
+pub(crate) fn at(event: &mut Event, path: &str) {
+    event.extra.insert("path".into(), Value::Text(path.chars().take(MAX_TEXT).collect()));
 }
 
 /// Where a format puts what it read.

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use stepwatch_wire::names::ckpt;
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
 use crate::file_format::{Chunk, FileFormat, Pushed};
@@ -45,6 +46,9 @@ impl FileFormat for Latest {
         };
         if self.last_published.replace(step) != Some(step) {
             let mut e = Event { step: Some(step), ckpt: Some(CkptPhase::End), ..Event::new(Kind::Ckpt) };
+            // Megatron writes it last, whether its steps waited for the checkpoint or not.
+            e.extra.insert(ckpt::STAGE.into(), Value::Text(ckpt::DURABLE.into()));
+            e.extra.insert(ckpt::SEEN.into(), Value::Bool(true));
             let path = format!("{}/iter_{step:07}", self.dir);
             e.extra.insert("path".into(), Value::Text(path.chars().take(stepwatch_wire::MAX_TEXT).collect()));
             out.push(e);

@@ -24,6 +24,7 @@
 
 mod absent;
 mod axis;
+mod background;
 mod clean;
 mod course;
 mod file;

@@ -2,17 +2,23 @@
 //! any framework that writes one entry a checkpoint into a directory. It opens only small tracker
 //! files and the `config.json` of a model, which MFU needs, and writes nothing there.
 //!
-//! A checkpoint is complete if the tracker beside it names it or a later one. Otherwise it is
-//! complete when the file that its framework writes last exists, or its mark as unfinished is gone.
-//! In layouts with none of these, it is complete when its size and name have not changed for
-//! [`CheckpointsConfig::settle`].
+//! A checkpoint is complete if the tracker beside it names it or a later one. Where the framework
+//! may write that too early, its size must not have changed for [`CheckpointsConfig::settle`]
+//! either. Without a tracker it is complete when the file that its framework writes last exists, or
+//! its mark as unfinished is gone. In layouts with none of these, it is complete when its size and
+//! name have not changed for that long.
+//!
+//! Nobody sees on disk whether the steps wait for a checkpoint. So the events say that it was seen
+//! ([`ckpt::SEEN`]), and whoever knows the trainer's own reports decides what that means.
 
 mod layout;
 mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
 use std::fs::Metadata;
 use std::io::Read as _;
+use std::ops::Bound;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -23,6 +29,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat};
 use serde::{Deserialize, Serialize};
 use stepwatch_kit::config::Period;
 use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_wire::names::ckpt;
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
 use super::poll::{self, Poll, Polling};
@@ -47,6 +54,11 @@ const MAX_FILES: usize = 50_000;
 const MAX_DEPTH: usize = 6;
 /// The most bytes of a tracker, which is a number or a name.
 const MAX_TRACKER_BYTES: u64 = 4096;
+/// The most bytes of a file in a checkpoint that says whether it is complete. It is read again at
+/// each look, and anybody may write one.
+const MAX_METADATA_BYTES: u64 = 64 * 1024;
+/// The longest that writing one takes. Its times are those that its files claim.
+const MAX_SECONDS: f64 = 7.0 * 86400.0;
 /// A checkpoint that is not complete and has not grown for this long is reported as failed.
 const GIVEN_UP_AFTER: Duration = Duration::from_mins(30);
 
@@ -188,13 +200,14 @@ struct Look {
 }
 
 impl Look {
-    fn at(found: &Located) -> Self {
+    /// Looks at the checkpoint of this name.
+    fn at(found: &Located, name: &str) -> Self {
         let mut look = Self::default();
         if found.metadata.is_dir() {
             look.modified = modified(&found.metadata);
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             if let Ok(dir) = rustix::fs::open(found.again(), flags, Mode::empty()) {
-                look.walk(&dir, 0);
+                look.walk(&dir, 0, name);
             }
         } else {
             look.add(found.metadata.len(), modified(&found.metadata));
@@ -208,8 +221,17 @@ impl Look {
         self.modified = self.modified.max(modified);
     }
 
+    /// Whether a file in the checkpoint says that it is complete.
+    fn reads_committed(dir: &OwnedFd, name: &CStr) -> bool {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(file) = openat(dir, name, flags, Mode::empty()) else { return false };
+        let mut bytes = Vec::new();
+        let read = std::fs::File::from(file).take(MAX_METADATA_BYTES).read_to_end(&mut bytes);
+        read.is_ok() && layout::is_committed(&bytes)
+    }
+
     /// Walks from one open directory to the next, so that none can be replaced by a link meanwhile.
-    fn walk(&mut self, dir: &OwnedFd, depth: usize) {
+    fn walk(&mut self, dir: &OwnedFd, depth: usize, checkpoint: &str) {
         for entry in Dir::read_from(dir).into_iter().flatten().flatten() {
             if self.files >= MAX_FILES {
                 self.cut = true;
@@ -224,11 +246,16 @@ impl Look {
                 FileType::Directory if depth < MAX_DEPTH => {
                     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                     if let Ok(within) = openat(dir, name, flags, Mode::empty()) {
-                        self.walk(&within, depth + 1);
+                        self.walk(&within, depth + 1, checkpoint);
                     }
                 }
                 FileType::RegularFile => {
-                    self.marked |= depth == 0 && name.to_str().is_ok_and(layout::is_marker);
+                    let file = name.to_str().ok().filter(|_| depth == 0);
+                    self.marked |= match file.and_then(|file| layout::sign(file, checkpoint)) {
+                        Some(layout::Sign::Last) => true,
+                        Some(layout::Sign::Content) => Self::reads_committed(dir, name),
+                        None => false,
+                    };
                     let modified = stat.st_mtime as f64 + stat.st_mtime_nsec as f64 / 1e9;
                     self.add(stat.st_size.cast_unsigned(), modified);
                 }
@@ -263,11 +290,35 @@ impl Watched {
             self.entry(listed, tracked, now, unix);
         }
         self.known.retain(|key, _| found.iter().any(|listed| listed.key == *key));
-        if !self.seen {
+        if self.seen {
+            self.pass_over(now, unix);
+        } else {
             self.seen = true;
             self.begin();
         }
         Ok(())
+    }
+
+    /// Gives up the checkpoints that are not complete while one that began later is, and that have
+    /// stopped changing.
+    fn pass_over(&mut self, now: Instant, unix: f64) {
+        let settle = self.config.settle.as_duration();
+        let mut left = Vec::new();
+        for (key, c) in &self.known {
+            let rests = c.state == State::Writing && now.duration_since(c.changed) >= settle;
+            if !rests || !is_of_step(&key.1) {
+                continue;
+            }
+            let mut later = self.known.range((Bound::Excluded(key.clone()), Bound::Unbounded));
+            let whole = later.find(|(k, l)| {
+                k.0 > key.0 && is_of_step(&k.1) && l.state == State::Whole && l.since >= c.since
+            });
+            left.extend(whole.map(|(whole, _)| (key.clone(), whole.1.clone())));
+        }
+        for (key, whole) in left {
+            let why = format!("{} is not whole, and {whole}, which is later, is", key.1);
+            self.give_up(&key, unix, why);
+        }
     }
 
     /// The checkpoints in the directory, the latest ones.
@@ -295,20 +346,21 @@ impl Watched {
         Ok(found)
     }
 
-    /// The step of the last complete checkpoint, if the framework records it.
-    fn tracked(&self) -> Option<i64> {
-        let read = |name: &&str| {
+    /// The step of the last checkpoint, if the framework records it, and whether that proves it
+    /// complete.
+    fn tracked(&self) -> Option<(i64, bool)> {
+        let read = |(name, proves): &(&str, bool)| {
             let found = self.reach.find(&self.config.path.join(name)).ok()?;
             let small = found.metadata.len() <= MAX_TRACKER_BYTES;
             let mut text = String::new();
             let file = found.open().ok().filter(|_| small)?;
             file.take(MAX_TRACKER_BYTES).read_to_string(&mut text).ok()?;
-            layout::tracked(&text)
+            Some((layout::tracked(&text)?, *proves))
         };
         layout::TRACKERS.iter().filter_map(read).max()
     }
 
-    fn entry(&mut self, listed: &Listed, tracked: Option<i64>, now: Instant, unix: f64) {
+    fn entry(&mut self, listed: &Listed, tracked: Option<(i64, bool)>, now: Instant, unix: f64) {
         let Listed { key, path, name: layout::Name { unit, temporary, .. }, .. } = listed;
         let rewritten = *unit == layout::Unit::Rewritten;
         // The size of a complete checkpoint is known already.
@@ -317,7 +369,7 @@ impl Watched {
             return;
         }
         let look = match self.reach.find(path) {
-            Ok(found) => Look::at(&found),
+            Ok(found) => Look::at(&found, &key.1),
             Err(err) => return self.refuse(path, &err),
         };
         if look.cut {
@@ -362,7 +414,7 @@ impl Watched {
             && look.files > 0
             && match tracked.filter(|_| *unit == layout::Unit::Step) {
                 _ if rewritten => settled || checkpoint.size == Some(look.bytes),
-                Some(last) => key.0 <= last,
+                Some((last, proves)) => key.0 <= last && (proves || settled),
                 None => look.marked || finished || settled && !self.marked,
             };
         self.marked |= whole && look.marked && tracked.is_none();
@@ -371,7 +423,8 @@ impl Watched {
         } else if news && self.seen {
             self.publish(CkptPhase::Start, key, unix, None);
         } else if still >= GIVEN_UP_AFTER {
-            self.give_up(key, unix);
+            let why = format!("{} stopped growing at {} bytes and is not whole", key.1, look.bytes);
+            self.give_up(key, unix, why);
         }
     }
 
@@ -395,16 +448,22 @@ impl Watched {
         }
     }
 
-    fn give_up(&mut self, key: &(i64, String), unix: f64) {
+    fn give_up(&mut self, key: &(i64, String), unix: f64, why: String) {
         let Some(checkpoint) = self.known.get_mut(key).filter(|c| c.state == State::Writing) else { return };
         checkpoint.state = State::GivenUp;
-        let text = format!("{} stopped growing at {} bytes and is not whole", key.1, checkpoint.look.bytes);
-        self.publish(CkptPhase::Fail, key, unix, Some(text));
+        self.publish(CkptPhase::Fail, key, unix, Some(why));
     }
 
     /// Publishes what existed before the exporter started: only the last complete checkpoint,
     /// because its age counts, and one that is being written.
-    fn begin(&self) {
+    fn begin(&mut self) {
+        // What was left behind before the last complete one is no news.
+        let last = self.known.iter().rev().find(|(_, c)| c.state == State::Whole).map(|(key, _)| key.clone());
+        for (key, c) in &mut self.known {
+            if c.state == State::Writing && last.as_ref().is_some_and(|last| key < last) {
+                c.state = State::GivenUp;
+            }
+        }
         let whole = self.known.iter().rev().find(|(_, c)| c.state == State::Whole);
         let writing = self.known.iter().rev().take_while(|(_, c)| c.state != State::Whole).last();
         if let Some((key, c)) = whole {
@@ -426,10 +485,17 @@ impl Watched {
             ..Event::new(Kind::Ckpt)
         };
         event.extra.insert("path".into(), Value::Text(c.path.to_string_lossy().into_owned()));
+        event.extra.insert(ckpt::STAGE.into(), Value::Text(ckpt::DURABLE.into()));
+        event.extra.insert(ckpt::SEEN.into(), Value::Bool(true));
+        if let Ok(room) = rustix::fs::statvfs(&self.config.path) {
+            let free = room.f_bavail.saturating_mul(room.f_frsize);
+            event.extra.insert(ckpt::FREE_BYTES.into(), Value::Number(free as f64));
+        }
         if phase == CkptPhase::End {
             event.extra.insert("bytes".into(), Value::Number(c.look.bytes as f64));
-            if c.look.modified > c.since {
-                event.extra.insert("seconds".into(), Value::Number(c.look.modified - c.since));
+            let seconds = c.look.modified - c.since;
+            if seconds > 0.0 && seconds < MAX_SECONDS {
+                event.extra.insert("seconds".into(), Value::Number(seconds));
             }
         }
         let name: Arc<str> = Arc::from(self.config.path.to_string_lossy());
@@ -481,7 +547,7 @@ pub(super) fn start(config: CheckpointsConfig, around: &Surroundings, shutdown: 
 pub(crate) fn report_last(config: CheckpointsConfig, hub: &Hub) -> std::io::Result<()> {
     let mut watched = Watched::new(config, Box::new(hub.clone()));
     if let Some(listed) = watched.list()?.into_iter().rfind(|listed| !listed.name.temporary) {
-        let look = Look::at(&watched.reach.find(&listed.path)?);
+        let look = Look::at(&watched.reach.find(&listed.path)?, &listed.key.1);
         let checkpoint = Checkpoint {
             path: listed.path,
             state: State::Whole,
@@ -495,6 +561,11 @@ pub(crate) fn report_last(config: CheckpointsConfig, hub: &Hub) -> std::io::Resu
         watched.begin();
     }
     Ok(())
+}
+
+/// Whether the number in the name of a checkpoint is its step.
+fn is_of_step(name: &str) -> bool {
+    layout::name(name).is_some_and(|name| name.unit == layout::Unit::Step)
 }
 
 fn modified(meta: &Metadata) -> f64 {

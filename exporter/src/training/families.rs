@@ -6,6 +6,7 @@ use crate::family::Family;
 
 const RUN: &[&str] = &["run"];
 const RANK: &[&str] = &["run", "rank"];
+const STAGE: &[&str] = &["run", "stage"];
 
 pub static RUN_INFO: Family = Family::gauge(
     "train_run_info",
@@ -113,22 +114,34 @@ pub static CKPT_SUCCESS: Family = Family::gauge(
     "train_checkpoint_last_success_timestamp_seconds",
     "seconds",
     RUN,
-    "Unix time at which the last checkpoint was complete: all work since then is lost by a crash now",
+    "Unix time at which the last checkpoint was one that a restart would take, written or durable where the run shows that: all work since then is lost by a crash now",
 );
-pub static CKPT_STEP: Family =
-    Family::gauge("train_checkpoint_last_step", "", RUN, "Step of the last complete checkpoint");
+pub static CKPT_STEP: Family = Family::gauge(
+    "train_checkpoint_last_step",
+    "",
+    RUN,
+    "Step of the last checkpoint that a restart would take",
+);
 pub static CKPT_DURATION: Family = Family::gauge(
     "train_checkpoint_duration_seconds",
     "seconds",
-    RUN,
-    "How long the last complete checkpoint took",
+    STAGE,
+    "How long the stage took when it last ended: the save, for which steps wait, the write, the upload, all until it was durable or seen whole on disk, or a load",
 );
-pub static CKPT_SIZE: Family =
-    Family::gauge("train_checkpoint_size_bytes", "bytes", RUN, "Size of the last complete checkpoint");
+pub static CKPT_SIZE: Family = Family::gauge(
+    "train_checkpoint_size_bytes",
+    "bytes",
+    STAGE,
+    "Size of the checkpoint of which the stage last ended",
+);
 pub static CKPT_FAILURES: Family =
     Family::counter("train_checkpoint_failures_total", "", RUN, "Checkpoints that failed");
-pub static CKPT_IN_PROGRESS: Family =
-    Family::gauge("train_checkpoint_in_progress", "", RUN, "Whether a checkpoint is being written");
+pub static CKPT_IN_PROGRESS: Family = Family::gauge(
+    "train_checkpoint_in_progress",
+    "",
+    RUN,
+    "Whether a checkpoint is being saved while steps wait",
+);
 
 pub static STEP_DURATION: Family =
     Family::histogram("train_step_duration_seconds", "seconds", RANK, "Durations of steps");

@@ -437,7 +437,7 @@ impl Run {
 
     fn restarted(&mut self, rank: u32, from: Option<i64>, event: &Event) -> Event {
         self.restarts += 1;
-        self.checkpoints.abandon(rank);
+        self.checkpoints.restarted(rank);
         let step = event.step.unwrap_or_default();
         let text = match from {
             Some(from) if step < from => format!("steps went back from {from} to {step}: the run restarted"),

@@ -523,8 +523,8 @@ fn checkpoints_and_phases_on_the_page() {
     b.http(r#"{"k":"phase","run":"r","name":"ckpt","phase":"end","ts":1700000990}"#);
     let page = b.page();
     assert_eq!(page.get(&f::CKPT_SUCCESS, &["r"]), Some(1_700_000_990.0));
-    assert_eq!(page.get(&f::CKPT_DURATION, &["r"]), Some(10.0));
-    assert_eq!(page.get(&f::CKPT_SIZE, &["r"]), Some(5e9));
+    assert_eq!(page.get(&f::CKPT_DURATION, &["r", "save"]), Some(10.0));
+    assert_eq!(page.get(&f::CKPT_SIZE, &["r", "save"]), Some(5e9));
     assert_eq!(page.get(&f::PHASE_SECONDS, &["r", "0", "ckpt"]), Some(10.0));
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Training;
+use super::checkpoint::STAGES;
 use super::families as f;
 use super::rank::Rank;
 use super::run::{Run, WINDOWS};
@@ -88,8 +89,10 @@ fn write_run(run: &Run, now: f64, out: &mut Samples) {
     let c = &run.checkpoints;
     out.maybe(&f::CKPT_SUCCESS, labels, c.last_success);
     out.maybe(&f::CKPT_STEP, labels, c.last_step);
-    out.maybe(&f::CKPT_DURATION, labels, c.seconds);
-    out.maybe(&f::CKPT_SIZE, labels, c.bytes);
+    for (stage, figures) in STAGES.into_iter().zip(&c.stages) {
+        out.maybe(&f::CKPT_DURATION, &[name, stage], figures.seconds);
+        out.maybe(&f::CKPT_SIZE, &[name, stage], figures.bytes);
+    }
     out.set(&f::CKPT_FAILURES, labels, c.failures);
     out.set(&f::CKPT_IN_PROGRESS, labels, c.in_progress());
 }

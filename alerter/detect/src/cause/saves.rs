@@ -146,7 +146,8 @@ mod tests {
 
         fn say(&mut self, stage: Stage, phase: CkptPhase, nodes: u32) {
             let (now, at, step) = (self.now, self.now, Some(self.step));
-            let r = StageReport { stage, phase, step, rank: 0, now, at, secs: None, bytes: None };
+            let r =
+                StageReport { stage, phase, step, rank: 0, now, at, secs: None, bytes: None, seen: false };
             let checkpoints = &mut self.f.checkpoints;
             match (stage, phase) {
                 (Stage::Save, Start) => checkpoints.save_began(&r),

@@ -191,7 +191,7 @@ mod tests {
         fn say(&mut self, stage: Stage, phase: CkptPhase, step: i64) -> &mut Self {
             let at = Ts(60_000 * self.minute);
             let (rank, step, secs, bytes) = (0, Some(step), None, None);
-            let r = StageReport { stage, phase, step, rank, now: at, at, secs, bytes };
+            let r = StageReport { stage, phase, step, rank, now: at, at, secs, bytes, seen: false };
             match (stage, phase) {
                 (Stage::Save, Start) => self.f.checkpoints.save_began(&r),
                 (Stage::Save, _) => self.f.checkpoints.save_ended(&r),

@@ -5,6 +5,12 @@
 //! the last stage that the run is known to reach has ended: its `durable` or, if the run never
 //! shows that, its `upload` or `write`. A checkpoint with a stage that failed never counts. The
 //! work since a checkpoint is the work since its save, whenever it became durable.
+//!
+//! Whoever looks at the disk sees that a checkpoint is whole, and neither whether the steps waited
+//! for it nor what becomes of it later. This completes the checkpoints of a run that writes them
+//! while it makes steps, and stands for the end of the save where nobody reports that. It does not
+//! make the run one that writes meanwhile: else every save would wait once nobody looks at the disk
+//! any more, and so would each that goes to another directory.
 
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_wire::names::ckpt;
@@ -14,7 +20,7 @@ use super::checkpoints::{CHECKPOINTS_KEPT, Checkpoints, Outcome, SaveReport, Wri
 use super::loads::Loads;
 use super::save_windows::{SaveWindows, StepTime};
 use super::sizes::Sort;
-use super::stages::{StageReport, Stages};
+use super::stages::{Stage, StageReport, Stages};
 
 /// The number of times between saves from which the usual one is known.
 const GAPS_KNOWN: usize = 2;
@@ -49,7 +55,7 @@ impl Checkpoints {
         }
     }
 
-    fn is_asynchronous(&self) -> bool {
+    pub(crate) fn is_asynchronous(&self) -> bool {
         self.stages().is_some_and(Stages::is_asynchronous)
     }
 
@@ -107,6 +113,11 @@ impl Checkpoints {
         }
     }
 
+    /// Whether the trainer reported the checkpoint of this step.
+    pub(crate) fn is_reported(&self, step: Option<i64>) -> bool {
+        step.is_some_and(|step| self.stages().is_some_and(|stages| stages.find(step).is_some()))
+    }
+
     /// A save failed. `is_old`: it was one of an earlier attempt.
     pub(crate) fn save_failed(&mut self, r: &StageReport, is_old: bool, why: &str) {
         self.failed(r.now, r.step, why);
@@ -148,13 +159,23 @@ impl Checkpoints {
         r.secs.map(Span::from_secs_f64).or(paired)
     }
 
-    /// A stage that blocks no step began, ended or failed.
+    /// A stage that blocks no step began, ended or failed, or was seen on disk.
     pub(crate) fn later_stage(&mut self, r: &StageReport, attempt: AttemptBounds, why: &str) {
         let stages = self.stages.get_or_insert_default();
-        stages.reaches = stages.reaches.max(r.stage);
+        // What is on this disk may have to be uploaded yet.
+        let stage = if r.seen && stages.uploads() { Stage::Write } else { r.stage };
+        let r = &StageReport { stage, ..*r };
+        if !r.seen {
+            stages.reaches = stages.reaches.max(r.stage);
+        }
         let reaches = stages.reaches;
         let step = r.step.or_else(|| stages.meant(r));
         let is_known = step.is_some_and(|step| stages.find(step).is_some());
+        let is_old =
+            attempt.is_after || step.is_some_and(|step| attempt.first_step.is_some_and(|first| step < first));
+        if r.phase == CkptPhase::Fail && r.seen && is_old && !is_known {
+            return; // what an earlier attempt left behind when it ended
+        }
         if r.phase == CkptPhase::Fail {
             // A save of a later step may be in progress meanwhile.
             let saving = self.in_progress;
@@ -162,9 +183,8 @@ impl Checkpoints {
             self.in_progress = saving;
         }
         let Some(step) = step else { return };
-        let is_old = attempt.is_after || attempt.first_step.is_some_and(|first| step < first);
         if is_old && !is_known {
-            if r.phase == CkptPhase::End && r.stage == reaches {
+            if r.phase == CkptPhase::End && r.stage >= reaches {
                 let outcome = Outcome::Found;
                 self.beside(
                     Written { at: r.at, step: Some(step), secs: None, bytes: r.bytes, outcome },

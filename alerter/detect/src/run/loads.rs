@@ -78,7 +78,17 @@ mod tests {
     fn take(loads: &mut Loads, phase: CkptPhase, rank: u32, secs: i64, progress: i64) {
         let at = Ts(1000 * secs);
         let stage = Stage::Load;
-        let r = StageReport { stage, phase, step: None, rank, now: at, at, secs: None, bytes: Some(8e9) };
+        let r = StageReport {
+            stage,
+            phase,
+            step: None,
+            rank,
+            now: at,
+            at,
+            secs: None,
+            bytes: Some(8e9),
+            seen: false,
+        };
         loads.take(&r, Ts(1000 * progress));
     }
 

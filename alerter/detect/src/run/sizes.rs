@@ -232,7 +232,7 @@ impl Sizes {
             return;
         }
         let path = e.extra.get("path").and_then(Value::as_str).unwrap_or_default();
-        let sort = self.sort(key(r.stage, world, path));
+        let sort = self.sort(key((r.stage, r.seen), world, path));
         if let Some(bytes) = bytes {
             sort.sized(step, r.rank, bytes);
         }
@@ -273,9 +273,9 @@ impl Sizes {
 }
 
 /// FNV-1a over all that is the same for checkpoints of one sort.
-fn key(stage: Stage, world: Option<u32>, path: &str) -> u64 {
+fn key((stage, seen): (Stage, bool), world: Option<u32>, path: &str) -> u64 {
     let plain = path.bytes().filter(|byte| !byte.is_ascii_digit());
-    let sort = world.unwrap_or(0).to_le_bytes().into_iter().chain([stage as u8]);
+    let sort = world.unwrap_or(0).to_le_bytes().into_iter().chain([stage as u8, u8::from(seen)]);
     sort.chain(plain)
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_sort_has_one_stage_world_and_path() {
-        let of = |stage, world, path| key(stage, world, path);
+        let of = |stage, world, path| key((stage, false), world, path);
         let plain = of(Stage::Save, Some(8), "/ckpt/step_100");
         assert_eq!(plain, of(Stage::Save, Some(8), "/ckpt/step_2000"));
         for other in [

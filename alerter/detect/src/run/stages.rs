@@ -53,6 +53,8 @@ pub(crate) struct StageReport {
     pub(crate) at: Ts,
     pub(crate) secs: Option<f64>,
     pub(crate) bytes: Option<f64>,
+    /// The checkpoint itself was seen on disk. That says nothing of how the run writes it.
+    pub(crate) seen: bool,
 }
 
 /// One stage of one checkpoint, by the clock of its events.
@@ -147,7 +149,14 @@ impl StageRecord {
                 }
                 return None;
             }
-            CkptPhase::End => self.end = self.end.max(Some(r.at)),
+            CkptPhase::End => {
+                self.end = self.end.max(Some(r.at));
+                if r.seen {
+                    // It is whole, whichever ranks said that they write, and whoever gave it up.
+                    self.open.clear();
+                    self.failed = false;
+                }
+            }
             CkptPhase::Fail => self.failed = true,
         }
         self.open.remove(&r.rank).map(|since| r.at - since)
@@ -181,9 +190,14 @@ impl Staged {
         self.record(Stage::Save).is_some_and(|record| record.failed)
     }
 
-    /// Whether it has reached the last stage of the run, and none has failed.
+    /// Whether it has reached the last stage of the run, or was seen beyond, and none has failed.
     pub(super) fn is_complete(&self, reaches: Stage) -> bool {
-        !self.has_failed() && self.record(reaches).is_some_and(StageRecord::has_ended)
+        !self.has_failed() && self.records.iter().skip(reaches as usize).any(StageRecord::has_ended)
+    }
+
+    /// Whether a stage was reported of it.
+    fn shows(&self, stage: Stage) -> bool {
+        self.record(stage).is_some_and(|record| record.start.is_some() || record.end.is_some())
     }
 
     /// Whether it counts as saved.
@@ -238,6 +252,11 @@ impl Stages {
     /// Whether the run writes its checkpoints while it makes steps.
     pub(crate) fn is_asynchronous(&self) -> bool {
         self.reaches > Stage::Save
+    }
+
+    /// Whether its checkpoints are copied elsewhere once they are on disk.
+    pub(super) fn uploads(&self) -> bool {
+        self.reaches == Stage::Upload || self.steps.iter().any(|one| one.shows(Stage::Upload))
     }
 
     /// Whether more checkpoints waited after each of the last so many saves than after the one
@@ -444,7 +463,7 @@ mod tests {
 
     fn report(stage: Stage, phase: CkptPhase, step: Option<i64>, rank: u32, at: i64) -> StageReport {
         let at = Ts(1000 * at);
-        StageReport { stage, phase, step, rank, now: at, at, secs: None, bytes: None }
+        StageReport { stage, phase, step, rank, now: at, at, secs: None, bytes: None, seen: false }
     }
 
     #[test]

@@ -10,10 +10,10 @@
 #[cfg(test)]
 mod tests;
 
-use stepwatch_wire::names::metric;
+use stepwatch_wire::names::{ckpt, metric};
 use stepwatch_wire::{CkptPhase, Event, Kind};
 
-use crate::format::{Format, Line, Out, Outcome};
+use crate::format::{self, Format, Line, Out, Outcome};
 use crate::number::{self, after};
 use crate::pause::Saving;
 
@@ -159,8 +159,20 @@ fn pipeline(text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
 }
 
 /// `[Torch] Checkpoint global_step1000 is about to be saved!`, and until June 2025 `… is ready
-/// now!`: since then the next step is the end of it, for the engine saves before it goes on.
+/// now!`: since then the next step is the end of it, for the engine saves before it goes on. And
+/// `[Torch] Begin Load checkpoint from ckpt/global_step1000/mp_rank_00_model_states.pt...`, once
+/// for each file, and `End Load`.
 pub(crate) fn checkpoint(text: &str, line: &Line<'_>) -> Option<Event> {
+    let loads =
+        [("Begin Load checkpoint from ", CkptPhase::Start), ("End Load checkpoint from ", CkptPhase::End)];
+    let load = loads.iter().find_map(|&(words, phase)| Some((text.split_once(words)?.1, phase)));
+    if let Some((path, phase)) = load {
+        let path = path.trim_end_matches('.');
+        let step = path.split_once("global_step").and_then(|(_, step)| number::integer(step));
+        let mut e = line.stage(ckpt::LOAD, phase, step.map(|(step, _)| step));
+        format::at(&mut e, path);
+        return Some(e);
+    }
     let (_, rest) = text.split_once("Checkpoint global_step")?;
     let (step, rest) = number::integer(rest)?;
     let phase = if rest.starts_with(" is about to be saved") {

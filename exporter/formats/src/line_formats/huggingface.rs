@@ -12,8 +12,8 @@
 
 use std::collections::BTreeMap;
 
-use stepwatch_wire::names::metric;
-use stepwatch_wire::{Event, Kind, Value};
+use stepwatch_wire::names::{ckpt, metric};
+use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
 use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
@@ -54,6 +54,8 @@ pub(crate) struct HuggingFace {
     lost: bool,
     pause: Evaluation,
     saving: Saving,
+    /// The step of the checkpoint that is being loaded.
+    loading: Option<i64>,
 }
 
 /// The last bar that may be the training bar.
@@ -79,7 +81,17 @@ impl Format for HuggingFace {
                 out.push(event);
                 return Outcome::Matched;
             }
+        } else if let Some(step) = resumed(text) {
+            self.loading = Some(step);
+            out.push(line.stage(ckpt::LOAD, CkptPhase::Start, Some(step)));
+            return Outcome::Matched;
         } else if self.banner(text) {
+            // It prints this next, and then trains.
+            let trains = text.contains("***** Running train");
+            if let Some(step) = self.loading.take_if(|_| trains) {
+                out.push(line.stage(ckpt::LOAD, CkptPhase::End, Some(step)));
+                return Outcome::Matched;
+            }
             if text.contains("***** Running Eval") {
                 self.pause.begin(self.last_step, line, out);
             }
@@ -273,7 +285,15 @@ fn is_end(d: &BTreeMap<String, Value>) -> bool {
 
 /// `Saving model checkpoint to out/checkpoint-500`, whose end is the next sign of training.
 fn saved(text: &str) -> Option<i64> {
-    let (_, path) = text.split_once("Saving model checkpoint to ")?;
+    of_path(text.split_once("Saving model checkpoint to ")?.1)
+}
+
+/// `Loading model from out/checkpoint-500.`, which others print of any model.
+fn resumed(text: &str) -> Option<i64> {
+    of_path(text.split_once("Loading model from ")?.1.trim_end_matches(['.', ')']))
+}
+
+fn of_path(path: &str) -> Option<i64> {
     let (_, step) = path.trim_end_matches('/').rsplit_once("checkpoint-")?;
     number::integer(step).filter(|(_, rest)| rest.is_empty()).map(|(step, _)| step)
 }
@@ -318,6 +338,7 @@ fn numbers(d: &BTreeMap<String, Value>, e: &mut Event, out: &mut Out<'_>) {
 
 #[cfg(test)]
 mod tests {
+    mod checkpoints;
     mod sample;
 
     use super::*;
@@ -554,34 +575,6 @@ mod tests {
             assert!(e.m.get("loss").unwrap().is_nan() && e.m.get("grad_norm") == Some(f64::INFINITY));
         }
         assert_eq!((e[2].m.get("loss"), &e[2].missing), (None, &vec!["loss".to_owned()]));
-    }
-
-    #[test]
-    fn evaluations_and_checkpoints_are_pauses() {
-        let step = |n: i64| format!("{{'loss': 2.5, 'learning_rate': 5e-05, 'epoch': 0.1, 'step': {n}}}");
-        let p = "[INFO|trainer.py:4307] 2025-06-01 10:00:00,000 >>";
-        let e = read(&[
-            &format!("{p} ***** Running Evaluation *****"),
-            &step(500),
-            &format!("{p} "),
-            &format!("{p} ***** Running Evaluation *****"),
-            "{'eval_loss': 1.5, 'eval_runtime': 6.1, 'epoch': 0.1}",
-            &format!("{p} Saving model checkpoint to out/checkpoint-500"),
-            &step(510),
-        ]);
-        let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step)).collect();
-        assert_eq!(
-            seen,
-            [
-                (Kind::Step, Some(500)),
-                (Kind::Phase, Some(500)),
-                (Kind::Phase, Some(500)),
-                (Kind::Eval, Some(500)),
-                (Kind::Ckpt, Some(500)),
-                (Kind::Ckpt, Some(500)),
-                (Kind::Step, Some(510)),
-            ]
-        );
     }
 
     #[test]

@@ -13,15 +13,16 @@ mod tests;
 
 use std::borrow::Cow;
 
-use stepwatch_wire::Event;
-use stepwatch_wire::names::metric;
+use stepwatch_wire::names::{ckpt, metric};
+use stepwatch_wire::{CkptPhase, Event};
 
-use crate::format::{Format, Line, Out, Outcome};
+use crate::background::{self, Background};
+use crate::format::{self, Format, Line, Out, Outcome};
 use crate::line_formats::deepspeed;
 use crate::number;
 use crate::pause::{Evaluation, Saving};
 use arguments::Arguments;
-use side::Timers;
+use side::{Said, Timers, What};
 
 /// Losses of one log that are remembered to notice their absence.
 const MAX_LOSSES: usize = 16;
@@ -40,6 +41,9 @@ pub(crate) struct Megatron {
     own_checkpoints: bool,
     /// What its engine is saving.
     saving: Saving,
+    /// What it is saving itself, and what it writes while it makes steps.
+    announced: Option<i64>,
+    background: Background,
     timers: Timers,
     arguments: Arguments,
     pause: Evaluation,
@@ -124,17 +128,52 @@ impl Megatron {
             self.pause.end(last_step, line, out);
             return Some(event);
         }
-        if let Some(event) = side::checkpoint(line) {
-            (self.own_checkpoints, self.saving) = (true, Saving::default());
-            return Some(event);
+        if let Some(said) = side::checkpoint(line.text) {
+            return Some(self.checkpoint(&said, line, out));
         }
         if let Some(event) = side::engine_checkpoint(line).filter(|_| !self.own_checkpoints) {
             self.saving.seen(&event);
             return Some(event);
         }
         side::end(line, last_step)
+            .or_else(|| side::behind(line, last_step))
             .or_else(|| side::rerun(line, last_step))
             .or_else(|| side::straggler(line, last_step, out))
+    }
+
+    /// A checkpoint that it saves or loads itself. When it says that one is saved, this is durable
+    /// if it was written while it made steps, and the end of the save if not.
+    fn checkpoint(&mut self, said: &Said<'_>, line: &Line<'_>, out: &mut Out<'_>) -> Event {
+        let Said { what, step, path } = *said;
+        let saves = step.filter(|_| !matches!(what, What::Loading | What::Loaded));
+        if saves.is_some() {
+            (self.own_checkpoints, self.saving) = (true, Saving::default());
+        }
+        let mut event = match (what, saves) {
+            (What::Loading, _) => line.stage(ckpt::LOAD, CkptPhase::Start, step),
+            (What::Loaded, _) => line.stage(ckpt::LOAD, CkptPhase::End, step),
+            (What::Scheduled, Some(step)) => {
+                self.announced = None;
+                out.push(line.checkpoint(CkptPhase::End, Some(step)));
+                self.background.begin(step, line)
+            }
+            (What::Saved, Some(step)) => {
+                let is_announced = self.announced.take() == Some(step);
+                if self.background.end(step, line, out) {
+                    background::durable(step, line)
+                } else if is_announced {
+                    line.checkpoint(CkptPhase::End, Some(step))
+                } else {
+                    background::whole(step, line)
+                }
+            }
+            _ => {
+                self.announced = step;
+                line.checkpoint(CkptPhase::Start, step)
+            }
+        };
+        path.into_iter().for_each(|path| format::at(&mut event, path));
+        event
     }
 
     fn step(

@@ -9,10 +9,11 @@
 #[cfg(test)]
 mod tests;
 
-use stepwatch_wire::names::metric;
-use stepwatch_wire::{CkptPhase, Event, Value};
+use stepwatch_wire::names::{ckpt, metric};
+use stepwatch_wire::{CkptPhase, Event};
 
-use crate::format::{Format, Line, Out, Outcome};
+use crate::background::{self, Background};
+use crate::format::{self, Format, Line, Out, Outcome};
 use crate::pause::Evaluation;
 use crate::{number, tags};
 
@@ -24,6 +25,9 @@ pub(crate) struct Nemo {
     last_step: Option<i64>,
     val_loss: Option<f64>,
     pause: Evaluation,
+    /// The step whose save the steps waited for last.
+    saved: Option<i64>,
+    background: Background,
 }
 
 impl Format for Nemo {
@@ -31,7 +35,7 @@ impl Format for Nemo {
         if let Some(outcome) = self.progress(line, out) {
             return outcome;
         }
-        if let Some(event) = automodel(line, out).or_else(|| checkpoint(line)) {
+        if let Some(event) = automodel(line, out).or_else(|| self.checkpoint(line, out)) {
             out.push(event);
             return Outcome::Matched;
         }
@@ -47,6 +51,36 @@ impl Format for Nemo {
 }
 
 impl Nemo {
+    /// `Global Checkpoint Save : Rank: 0 : Iteration: 24 : … : Save duration: 25.537s` is the end
+    /// of what the steps wait for. An asynchronous save goes on from `Scheduled async checkpoint
+    /// save for /ckpt/step=24.ckpt`, and ends with `Successfully saved checkpoint from iteration 24
+    /// to /ckpt/step=24.ckpt`. NeMo then removes the mark beside it, and says so with another step.
+    fn checkpoint(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
+        if let Some(rest) = behind(line, "Global Checkpoint Save : Rank: 0 : Iteration: ") {
+            let (step, rest) = number::integer(rest)?;
+            self.saved = Some(step);
+            let mut e = line.checkpoint(CkptPhase::End, Some(step));
+            let seconds = rest.split_once("Save duration: ").map(|(_, seconds)| seconds);
+            seconds.into_iter().for_each(|seconds| format::took(&mut e, seconds));
+            return Some(e);
+        }
+        if behind(line, "] Scheduled async checkpoint save for ").is_some() {
+            return self.saved.map(|step| self.background.begin(step, line));
+        }
+        if let Some(rest) = behind(line, "] Successfully saved checkpoint from iteration ") {
+            let (step, rest) = number::integer(rest)?;
+            self.background.end(step, line, out);
+            let mut e = background::durable(step, line);
+            let path = rest.trim_start().strip_prefix("to ").and_then(|r| r.split_whitespace().next());
+            path.into_iter().for_each(|path| format::at(&mut e, path));
+            return Some(e);
+        }
+        let rest = behind(line, "Global Checkpoint Load : Rank : 0 : ")?;
+        let mut e = line.stage(ckpt::LOAD, CkptPhase::End, None);
+        format::took(&mut e, rest.split_once("Time spent in load_checkpoint: ")?.1);
+        Some(e)
+    }
+
     /// A line of the `ProgressPrinter`.
     fn progress(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Option<Outcome> {
         let (head, rest) = line.text.split_once("Training epoch ")?.1.split_once(" | ")?;
@@ -128,18 +162,7 @@ fn printed(e: &mut Event, name: &str, text: &str, divisor: f64, out: &mut Out<'_
     out.number(e, name, n.value / divisor, quantum.map(|q| q / divisor));
 }
 
-/// `Global Checkpoint Save : Rank: 0 : Iteration: 24 : … : Save duration: 25.537s` is the end of
-/// the synchronous part of a save that may still go on, `Successfully saved checkpoint from
-/// iteration 24 to /ckpt/step=24.ckpt` is the end of the save.
-fn checkpoint(line: &Line<'_>) -> Option<Event> {
-    if let Some((_, rest)) = line.text.split_once("Global Checkpoint Save : Rank: 0 : Iteration: ") {
-        return Some(line.checkpoint(CkptPhase::Start, Some(number::integer(rest)?.0)));
-    }
-    let (_, rest) = line.text.split_once("] Successfully saved checkpoint from iteration ")?;
-    let (step, rest) = number::integer(rest)?;
-    let mut e = line.checkpoint(CkptPhase::End, Some(step));
-    if let Some(path) = rest.trim_start().strip_prefix("to ").and_then(|r| r.split_whitespace().next()) {
-        e.extra.insert("path".into(), Value::Text(path.chars().take(stepwatch_wire::MAX_TEXT).collect()));
-    }
-    Some(e)
+/// What is behind some words of the log of NeMo.
+fn behind<'a>(line: &Line<'a>, words: &str) -> Option<&'a str> {
+    line.text.split_once(words).map(|(_, rest)| rest)
 }

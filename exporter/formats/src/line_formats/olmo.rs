@@ -9,11 +9,12 @@
 #[cfg(test)]
 mod tests;
 
-use stepwatch_wire::names::metric;
+use stepwatch_wire::names::{ckpt, metric};
 use stepwatch_wire::{CkptPhase, Event};
 
 use crate::absent::{self, Nothing};
-use crate::format::{Format, Line, Out, Outcome};
+use crate::background::{self, Background};
+use crate::format::{self, Format, Line, Out, Outcome};
 use crate::number::{self, Number};
 use crate::pause::Evaluation;
 use crate::tags;
@@ -31,6 +32,11 @@ pub(crate) struct Olmo {
     open: Option<Record>,
     tokens: TokenCounter,
     pause: Evaluation,
+    /// The step that is being saved, and whether that goes on in the background.
+    saving: Option<(i64, bool)>,
+    background: Background,
+    /// The step of the checkpoint that is being loaded.
+    loading: Option<i64>,
 }
 
 /// A record whose lines are being read.
@@ -99,9 +105,10 @@ impl Format for Olmo {
         if let Some(step) = header(text) {
             let gave = self.close(out);
             self.pause.step(self.last_step, step, line, out);
+            let goes_on = self.goes_on(step, line, out);
             self.last_step = Some(step);
             self.open = Some(Step::open(line.step(step), false));
-            return if gave { Outcome::Matched } else { Outcome::Ignored };
+            return if gave || goes_on { Outcome::Matched } else { Outcome::Ignored };
         }
         if let Some((key, n)) = value(text).filter(|_| text == line.text) {
             if self.value(key, n, line, out) {
@@ -181,9 +188,58 @@ impl Olmo {
         }
     }
 
+    /// A checkpoint that is saved or loaded. No line says when the steps no longer wait for an
+    /// asynchronous one: the next step shows it.
+    fn checkpoint(&mut self, text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
+        let behind = |words: &str| text.strip_prefix(words);
+        if let Some((step, rest)) = behind("Saving checkpoint for step ").and_then(number::integer) {
+            self.saving = Some((step, rest.ends_with("asynchronously...")));
+            return Some(placed(line.checkpoint(CkptPhase::Start, Some(step)), rest));
+        }
+        let saved = behind("Checkpoint for step ").filter(|_| text.contains(" saved"));
+        if let Some((step, _)) = saved.and_then(number::integer) {
+            if self.saving.take_if(|(saving, _)| *saving == step).is_some() {
+                out.push(line.checkpoint(CkptPhase::End, Some(step)));
+            }
+            self.background.end(step, line, out);
+            return Some(background::durable(step, line));
+        }
+        if let Some(path) = behind("Loading checkpoint from ") {
+            let step = path.trim_end_matches(['.', '\'']).rsplit_once("/step").and_then(|(_, step)| {
+                number::integer(step).filter(|(_, rest)| rest.is_empty()).map(|(step, _)| step)
+            });
+            self.loading = step;
+            return Some(placed(line.stage(ckpt::LOAD, CkptPhase::Start, step), path));
+        }
+        if text == "Checkpoint successfully loaded" {
+            return Some(line.stage(ckpt::LOAD, CkptPhase::End, self.loading.take()));
+        }
+        if text.starts_with("Saving ") && text.ends_with("checkpoint...") {
+            return Some(line.checkpoint(CkptPhase::Start, self.last_step));
+        }
+        let ends = text == "Checkpoint saved"
+            || text.starts_with("Checkpoint saved to ")
+            || text.starts_with("Unsharded checkpoint saved to ");
+        ends.then(|| {
+            let step = self.saving.take().map(|(step, _)| step);
+            line.checkpoint(CkptPhase::End, step.or(self.last_step))
+        })
+    }
+
+    /// A step came. One after that of an asynchronous save waits for it no longer; one before it is
+    /// of another process. Returns whether an event was published.
+    fn goes_on(&mut self, step: i64, line: &Line<'_>, out: &mut Out<'_>) -> bool {
+        let over = self.saving.take_if(|(saved, asynchronous)| *asynchronous && *saved != step);
+        let Some((saved, _)) = over.filter(|(saved, _)| *saved < step) else { return false };
+        out.push(line.checkpoint(CkptPhase::End, Some(saved)));
+        let goes_on = self.background.begin(saved, line);
+        out.push(goes_on);
+        true
+    }
+
     /// Evaluations, checkpoints and the end.
     fn other(&mut self, text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
-        if let Some(event) = checkpoint(text, self.last_step, line) {
+        if let Some(event) = self.checkpoint(text, line, out) {
             out.push(event);
             return Outcome::Matched;
         }
@@ -208,6 +264,13 @@ impl Olmo {
             Outcome::Unmatched
         }
     }
+}
+
+/// Sets where the checkpoint is: `to '/save/step10'...`, `'/save/step10'...`.
+fn placed(mut event: Event, text: &str) -> Event {
+    let path = text.split('\'').nth(1);
+    path.into_iter().for_each(|path| format::at(&mut event, path));
+    event
 }
 
 /// The text after the logger's prefix (`HOST:0\tolmo_core.train.trainer:62\tINFO\t`, `INFO
@@ -266,20 +329,4 @@ fn of_step(key: &str, n: Number<'_>, e: &mut Event, out: &mut Out<'_>) {
             out.number(e, name, n.value / divisor, n.quantum.map(|q| q / divisor));
         }
     }
-}
-
-fn checkpoint(text: &str, last_step: Option<i64>, line: &Line<'_>) -> Option<Event> {
-    let step = |prefix: &str| text.strip_prefix(prefix).and_then(number::integer).map(|(n, _)| n);
-    if let Some(step) = step("Saving checkpoint for step ") {
-        return Some(line.checkpoint(CkptPhase::Start, Some(step)));
-    }
-    if let Some(step) = step("Checkpoint for step ").filter(|_| text.contains(" saved")) {
-        return Some(line.checkpoint(CkptPhase::End, Some(step)));
-    }
-    let begins = text.starts_with("Saving ") && text.ends_with("checkpoint...");
-    let ends = text == "Checkpoint saved"
-        || text.starts_with("Checkpoint saved to ")
-        || text.starts_with("Unsharded checkpoint saved to ");
-    let phase = if begins { CkptPhase::Start } else { CkptPhase::End };
-    (begins || ends).then(|| line.checkpoint(phase, last_step))
 }

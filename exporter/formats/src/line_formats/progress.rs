@@ -1,17 +1,21 @@
 //! Megatron's `progress.txt` (`--log-progress`): a line at each start and each checkpoint, with the
-//! throughput of the job and of all jobs before it.
+//! throughput of the job and of all jobs before it. That of an asynchronous one comes when the steps
+//! wait no longer, and another when it is durable.
 //!
 //! `2026-05-29 03:52:45 \tJob ID: 123\t# GPUs: 512\tSaved checkpoint\tIteration: 1000\tJob
 //! throughput: 412.3 TFLOP/s/GPU\t…`
 
-use stepwatch_wire::names::metric;
+use stepwatch_wire::names::{ckpt, metric};
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
+use crate::background::Background;
 use crate::format::{Format, Line, Out, Outcome};
 use crate::number;
 
 #[derive(Debug, Default)]
-pub(crate) struct Progress;
+pub(crate) struct Progress {
+    background: Background,
+}
 
 /// What a line contains of a checkpoint's numbers: key, our name, divisor.
 const NUMBERS: &[(&str, &str, f64)] = &[
@@ -29,7 +33,7 @@ impl Format for Progress {
         let gpus = fields.next().and_then(|f| f.strip_prefix("# GPUs:")).and_then(number::integer);
         let (Some((gpus, "")), Some(what)) = (gpus, fields.next()) else { return Outcome::Unmatched };
         let world = u32::try_from(gpus).ok();
-        let phase = match what {
+        let mut e = match what {
             "Starting job" => {
                 let mut e = Event { ts: line.ts, world, ..Event::new(Kind::Hello) };
                 e.extra.insert("framework".into(), Value::Text("megatron".into()));
@@ -40,11 +44,11 @@ impl Format for Progress {
                 out.push(e);
                 return Outcome::Matched;
             }
-            "Saving async checkpoint" => CkptPhase::Start,
-            "Saved checkpoint" | "Saved async checkpoint" => CkptPhase::End,
+            "Saved checkpoint" | "Saving async checkpoint" => line.checkpoint(CkptPhase::End, None),
+            "Saved async checkpoint" => line.stage(ckpt::DURABLE, CkptPhase::End, None),
             _ => return Outcome::Ignored,
         };
-        let mut e = Event { ts: line.ts, world, ckpt: Some(phase), ..Event::new(Kind::Ckpt) };
+        e.world = world;
         for (key, value) in fields.filter_map(|f| f.split_once(':')) {
             if key == "Iteration" {
                 e.step = number::integer(value).map(|(step, _)| step).filter(|s| *s >= 0);
@@ -52,10 +56,15 @@ impl Format for Progress {
                 out.metric(&mut e, name, value, *divisor);
             }
         }
-        if e.step.is_none() {
-            return Outcome::Unmatched;
+        let Some(step) = e.step else { return Outcome::Unmatched };
+        if what == "Saved async checkpoint" {
+            self.background.end(step, line, out);
         }
         out.push(e);
+        if what == "Saving async checkpoint" {
+            let goes_on = self.background.begin(step, line);
+            out.push(goes_on);
+        }
         Outcome::Matched
     }
 }
@@ -92,8 +101,17 @@ mod tests {
         ]);
         assert_eq!((e[0].kind, e[0].world, e[0].ts), (Kind::Hello, Some(512), Some(1780026765.0)));
         assert_eq!(e[0].extra["job"].as_str(), Some("123"));
-        let seen: Vec<_> = e[1..].iter().map(|e| (e.step.unwrap(), e.ckpt.unwrap())).collect();
-        assert_eq!(seen, [(1000, CkptPhase::End), (2000, CkptPhase::Start), (2000, CkptPhase::End)]);
+        let (start, end, n) = (CkptPhase::Start, CkptPhase::End, Some(2000));
+        assert_eq!(
+            crate::background::stages(&e),
+            [
+                (end, "save", Some(1000)),
+                (end, "save", n),
+                (start, "write", n),
+                (end, "write", n),
+                (end, "durable", n)
+            ]
+        );
         let m: Vec<_> = e[1].m.iter().collect();
         let want = [
             ("tflops_reported", 412.3),

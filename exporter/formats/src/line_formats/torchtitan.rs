@@ -2,20 +2,23 @@
 //! memory: … tps: 4,376  …`.
 //!
 //! `tps` (`wps` in 2024) is per device. `mfu: N/A` (FP8) is absent. Of an asynchronous checkpoint
-//! only the staging is logged, so it counts as saved once it is staged.
+//! only the staging is logged, for which the steps wait. No line says when it is written, so no
+//! stage after the save is reported: one that never ends would leave the run without a checkpoint.
 
 mod model;
 
-use stepwatch_wire::names::metric;
-use stepwatch_wire::{CkptPhase, Event, Value};
+use stepwatch_wire::names::{ckpt, metric};
+use stepwatch_wire::{CkptPhase, Event};
 
-use crate::format::{Format, Line, Out, Outcome};
-use crate::number::{self, after, find, integer, split_once};
+use crate::format::{self, Format, Line, Out, Outcome};
+use crate::number::{after, find, integer, split_once};
 use crate::time;
 
 #[derive(Debug, Default)]
 pub(crate) struct Torchtitan {
     last_step: Option<i64>,
+    /// The step of the checkpoint that is being loaded.
+    loading: Option<i64>,
     model: model::Model,
 }
 
@@ -78,12 +81,17 @@ impl Torchtitan {
             "Finished staging the checkpoint",
             "Last step checkpoint completed",
         ]) {
-            let mut e = line.checkpoint(CkptPhase::End, self.last_step);
-            // `… (or staging if async is enabled)in 1.23 seconds.`, `… completed in 1.23s`.
-            if let Some(n) = text.rsplit_once("in ").and_then(|(_, t)| number::lex(t)) {
-                e.extra.insert("seconds".into(), Value::Number(n.value));
-            }
+            out.push(ended(line.checkpoint(CkptPhase::End, self.last_step), text));
+        } else if let Some(path) = text.strip_prefix("Loading the checkpoint from ") {
+            let path = path.trim_end_matches('.');
+            let step = path.rsplit_once("step-").and_then(|(_, step)| integer(step));
+            let step = step.filter(|(_, rest)| rest.is_empty()).map(|(step, _)| step);
+            let mut e = line.stage(ckpt::LOAD, CkptPhase::Start, step);
+            format::at(&mut e, path);
+            self.loading = step;
             out.push(e);
+        } else if begins(&["Finished loading the checkpoint"]) {
+            out.push(ended(line.stage(ckpt::LOAD, CkptPhase::End, self.loading.take()), text));
         } else if text.starts_with("Training completed") {
             out.push(line.done(self.last_step));
         } else {
@@ -92,6 +100,14 @@ impl Torchtitan {
         }
         Outcome::Matched
     }
+}
+
+/// Sets how long it took: `… (or staging if async is enabled)in 1.23 seconds.`, `… completed in
+/// 1.23s`.
+fn ended(mut event: Event, text: &str) -> Event {
+    let seconds = text.rsplit_once("in ").map(|(_, seconds)| seconds);
+    seconds.into_iter().for_each(|seconds| format::took(&mut event, seconds));
+    event
 }
 
 /// The message without `[titan] 2026-08-21 10:00:00,000 - root - INFO - `.
@@ -111,7 +127,7 @@ mod tests {
     use super::*;
     use crate::LogReader;
     use crate::line_formats::samples::{PLAIN, Sampled, Written};
-    use stepwatch_wire::Kind;
+    use stepwatch_wire::{Kind, Value};
 
     impl Sampled for Torchtitan {
         const LOGS: &'static [&'static str] = &[
@@ -203,6 +219,32 @@ mod tests {
         assert_eq!((e[7].kind, e[7].code), (Kind::Bye, Some(0)));
         assert_eq!((r.counters().ignored, r.counters().unmatched), (1, 0));
         assert_eq!(read(&["step: 5 loss: 1.0"]).0, []);
+    }
+
+    /// Composed after the format strings of `torchtitan/components/checkpointer/dcp.py`.
+    #[test]
+    fn loads_and_seconds_that_are_none() {
+        let p = "[titan] 2026-08-21 10:00:00,000 - root - INFO - ";
+        let (e, _) = read(&[
+            &format!("{p}Loading the checkpoint from outputs/checkpoint/step-1000."),
+            &format!("{p}Finished loading the checkpoint in 12.50 seconds."),
+            STEP,
+            &format!("{p}Finished staging the checkpoint in nan seconds."),
+            &format!("{p}Finished staging the checkpoint in 1e300 seconds."),
+        ]);
+        let (start, end, step) = (CkptPhase::Start, CkptPhase::End, Some(20));
+        assert_eq!(
+            crate::background::stages(&e),
+            [
+                (start, "load", Some(1000)),
+                (end, "load", Some(1000)),
+                (end, "save", step),
+                (end, "save", step)
+            ],
+        );
+        let seconds = |e: &Event| e.extra.get("seconds").and_then(Value::as_f64);
+        assert_eq!(e.iter().map(seconds).collect::<Vec<_>>(), [None, Some(12.5), None, None, None]);
+        assert_eq!(e[0].extra["path"].as_str(), Some("outputs/checkpoint/step-1000"));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Event};
 
-use crate::format::{Format, Line, Out, Outcome};
+use crate::format::{self, Format, Line, Out, Outcome};
 use crate::{number, tags, tqdm};
 
 #[derive(Debug, Default)]
@@ -41,7 +41,11 @@ impl Format for Torchtune {
         } else {
             return Outcome::Ignored;
         };
-        out.push(line.checkpoint(phase, self.last_step));
+        let mut event = line.checkpoint(phase, self.last_step);
+        let seconds =
+            ["Saving checkpoint took ", "Checkpoint saved in "].iter().find_map(|w| message.split_once(*w));
+        seconds.into_iter().for_each(|(_, seconds)| format::took(&mut event, seconds));
+        out.push(event);
         Outcome::Matched
     }
 }
@@ -158,6 +162,7 @@ mod tests {
         ]);
         let seen: Vec<_> = e[1..].iter().map(|e| (e.step, e.ckpt)).collect();
         assert_eq!(seen, [(Some(9), Some(CkptPhase::Start)), (Some(9), Some(CkptPhase::End))]);
+        assert_eq!(e[2].extra["seconds"].as_f64(), Some(12.34));
         assert_eq!(r.counters().ignored, 1);
     }
 

@@ -6,18 +6,36 @@ const MARKERS: &[&str] = &[
     ".metadata",          // torch.distributed.checkpoint: torchtitan, OLMo-core, Megatron's torch_dist
     ".metadata.json",     // OLMo-core
     "trainer_state.json", // transformers
-    "commit_success.txt", // orbax: MaxText
-    "_CHECKPOINT_METADATA", // orbax
+    "commit_success.txt", // Orbax in an object store
     "checkpoint_metadata.json", // nanotron
 ];
 
-/// Files beside the checkpoints that name the last complete one.
-pub(super) const TRACKERS: &[&str] = &[
-    "latest_checkpointed_iteration.txt", // Megatron
-    "latest",                            // DeepSpeed: global_step1000
-    "latest.txt",                        // nanotron
-    "latest_train_state.txt",            // Megatron-Bridge
+/// What torchtitan writes last where it saves in the format of Hugging Face. The Trainer has a file
+/// of that name too, and writes others after it.
+const TITAN_MARKER: &str = "model.safetensors.index.json";
+const TITAN_PREFIX: &str = "step-";
+
+/// Orbax writes this file first, and adds the time of the commit last.
+const ORBAX_METADATA: &str = "_CHECKPOINT_METADATA";
+
+/// Files beside the checkpoints that name the last one, and whether that proves it complete.
+pub(super) const TRACKERS: &[(&str, bool)] = &[
+    ("latest_checkpointed_iteration.txt", true), // Megatron
+    // DeepSpeed: `global_step1000`. The first rank writes it when its own files are written. It
+    // waits for the other ranks only then.
+    ("latest", false),
+    ("latest.txt", true),             // nanotron
+    ("latest_train_state.txt", true), // Megatron-Bridge
 ];
+
+/// What a file says of the checkpoint that it is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sign {
+    /// It is written last.
+    Last,
+    /// Its content says it: [`is_committed`].
+    Content,
+}
 
 /// Prefixes of names that end in the step.
 const PREFIXES: &[&str] = &[
@@ -97,8 +115,19 @@ pub(super) fn is_named_by(bare: &str, name: &str) -> bool {
     name.strip_prefix(bare).is_some_and(|rest| matches!(rest, "" | ".ckpt" | "-EMA.ckpt" | ".nemo"))
 }
 
-pub(super) fn is_marker(file: &str) -> bool {
-    MARKERS.contains(&file)
+/// What `file` says of the checkpoint `name` that it is in.
+pub(super) fn sign(file: &str, name: &str) -> Option<Sign> {
+    let is_last = MARKERS.contains(&file) || file == TITAN_MARKER && name.starts_with(TITAN_PREFIX);
+    let content = (file == ORBAX_METADATA).then_some(Sign::Content);
+    is_last.then_some(Sign::Last).or(content)
+}
+
+/// Whether the metadata of Orbax has the time of the commit. Where it lacks one, the checkpoint may
+/// be complete: some of its versions only rename what they have committed.
+pub(super) fn is_committed(metadata: &[u8]) -> bool {
+    let metadata = serde_json::from_slice::<serde_json::Value>(metadata).ok();
+    let time = metadata.as_ref().and_then(|metadata| metadata.get("commit_timestamp_nsecs")?.as_f64());
+    time.is_some_and(|nanoseconds| nanoseconds > 0.0)
 }
 
 /// The step in a tracker, which has a bare number or a name that ends in one.
@@ -230,6 +259,38 @@ mod tests {
             assert!(!is_named_by(bare, other), "{other}");
         }
         assert_eq!(unfinished("gpt-step=100-last.ckpt"), None);
+    }
+
+    #[test]
+    fn what_is_written_last() {
+        for (file, name, sign_) in [
+            (".metadata", "step-100", Some(Sign::Last)),
+            ("trainer_state.json", "checkpoint-100", Some(Sign::Last)),
+            ("model.safetensors.index.json", "step-100", Some(Sign::Last)),
+            ("model.safetensors.index.json", "checkpoint-100", None),
+            ("_CHECKPOINT_METADATA", "100", Some(Sign::Content)),
+            ("metadata.json", "iter_0000100", None),
+        ] {
+            assert_eq!(sign(file, name), sign_, "{name}/{file}");
+        }
+    }
+
+    /// The keys are those of Orbax's `step_metadata_serialization.py`.
+    #[test]
+    fn orbax_adds_the_time_of_the_commit_last() {
+        let committed =
+            r#"{"init_timestamp_nsecs":1777186394562197252,"commit_timestamp_nsecs":1777186396158388000}"#;
+        assert!(is_committed(committed.as_bytes()));
+        for text in [
+            r#"{"init_timestamp_nsecs":1777186394562197252,"commit_timestamp_nsecs":null}"#,
+            r#"{"commit_timestamp_nsecs":0}"#,
+            r#"{"commit_timestamp_nsecs":"soon"}"#,
+            r#"{"item_handlers":null}"#,
+            r#"{"commit_timestamp_nsecs":17"#,
+            "[]",
+        ] {
+            assert!(!is_committed(text.as_bytes()), "{text}");
+        }
     }
 
     #[test]

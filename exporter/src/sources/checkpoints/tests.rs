@@ -125,6 +125,8 @@ fn a_checkpoint_of_torch_distributed_is_whole_with_its_metadata() {
     let end = b.list.events.lock().unwrap().last().unwrap().clone();
     assert_eq!(end.extra["bytes"].as_f64(), Some(1524.0));
     assert!(end.extra["path"].as_str().unwrap().ends_with("/step-100"));
+    assert_eq!((end.extra["stage"].as_str(), &end.extra["seen"]), (Some("durable"), &Value::Bool(true)));
+    assert!(end.extra["free_bytes"].as_f64().is_some_and(|free| free > 0.0));
     assert!((end.ts.unwrap() - now_unix()).abs() < 60.0, "when it was written");
     assert_eq!(b.published(), [(End, 100)]);
     b.poll();
@@ -165,6 +167,72 @@ fn megatrons_tracker_has_the_last_word() {
     fs::write(b.dir.path().join("latest_checkpointed_iteration.txt"), "2000\n").unwrap();
     b.poll();
     assert_eq!(b.published(), [(End, 2000)]);
+}
+
+#[test]
+fn deepspeeds_tracker_alone_is_no_proof() {
+    let mut b = Bench::new();
+    b.write("global_step100/zero_pp_rank_0_mp_rank_00_optim_states.pt", 10);
+    fs::write(b.dir.path().join("latest"), "global_step100").unwrap();
+    b.poll();
+    b.write("global_step100/zero_pp_rank_1_mp_rank_00_optim_states.pt", 10);
+    b.poll();
+    assert_eq!(b.published(), [(Start, 100)], "another rank still writes");
+    b.pass(settle().as_duration());
+    assert_eq!(b.published(), [(End, 100)]);
+}
+
+#[test]
+fn orbax_has_committed_once_its_metadata_says_so() {
+    let mut b = Bench::new();
+    let metadata = |b: &Bench, step: u32, time: &str| {
+        let text = format!(r#"{{"init_timestamp_nsecs":1,"commit_timestamp_nsecs":{time}}}"#);
+        let dir = b.dir.path().join(step.to_string());
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("_CHECKPOINT_METADATA"), text).unwrap();
+    };
+    metadata(&b, 100, "null");
+    b.poll();
+    assert_eq!(b.published(), [(Start, 100)], "it exists from the start");
+    metadata(&b, 100, "1777186396158388000");
+    b.poll();
+    assert_eq!(b.published(), [(End, 100)]);
+    metadata(&b, 200, "null");
+    b.write("200/items/d/0", 1000);
+    b.pass(5 * MINUTE);
+    b.write("300/_CHECKPOINT_METADATA", 2 * 1024 * 1024);
+    b.pass(5 * MINUTE);
+    assert_eq!(b.published(), [(Start, 200), (Start, 300)], "however long they rest");
+}
+
+#[test]
+fn one_that_a_later_one_overtook_has_failed() {
+    let mut b = Bench::new();
+    b.write("step-100/__0_0.distcp", 7);
+    b.poll();
+    b.write("step-200/.metadata", 10);
+    b.poll();
+    assert_eq!(b.published(), [(Start, 100), (End, 200)], "it may be written still");
+    b.pass(settle().as_duration());
+    let fail = b.list.events.lock().unwrap().last().unwrap().clone();
+    assert_eq!(fail.text.as_deref(), Some("step-100 is not whole, and step-200, which is later, is"));
+    assert_eq!(b.published(), [(Fail, 100)]);
+    b.pass(2 * GIVEN_UP_AFTER);
+    assert!(b.published().is_empty(), "once");
+}
+
+#[test]
+fn what_was_left_behind_before_is_no_news() {
+    let mut b = Bench::over(|dir| {
+        for (name, file) in [("step-100", "__0_0.distcp"), ("step-200", ".metadata")] {
+            fs::create_dir_all(dir.join(name)).unwrap();
+            fs::write(dir.join(name).join(file), "x").unwrap();
+        }
+    });
+    assert_eq!(b.published(), [(End, 200)]);
+    b.pass(2 * GIVEN_UP_AFTER);
+    assert!(b.published().is_empty());
+    assert_eq!(b.page().get(&CHECKPOINTS, &["r", "incomplete"]), Some(1.0));
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_wire::{CkptPhase, Edge, Event};
+use stepwatch_wire::names::ckpt;
+use stepwatch_wire::{CkptPhase, Edge, Event, Value};
 
 use super::{ClassMark, Run};
 use crate::run::{AttemptBounds, Declared, SaveReport, Stage, StageReport, StartPhase};
@@ -15,7 +16,9 @@ impl Run {
     pub(super) fn checkpoint(&mut self, now: Ts, at: Ts, e: &Event) {
         let SaveReport { secs, bytes } = SaveReport::from_event(e);
         let (stage, phase) = (Stage::from_event(e), e.ckpt.unwrap_or(CkptPhase::End));
-        let r = StageReport { stage, phase, step: e.step, rank: e.rank.unwrap_or(0), now, at, secs, bytes };
+        let seen = e.extra.get(ckpt::SEEN) == Some(&Value::Bool(true));
+        let rank = e.rank.unwrap_or(0);
+        let r = StageReport { stage, phase, step: e.step, rank, now, at, secs, bytes, seen };
         if stage != Stage::Load && !self.is_before_us(at) {
             let sized = StageReport { step: r.step.or(self.state.last_step), ..r };
             self.state.checkpoints.measured(&sized, e, self.state.world);
@@ -31,16 +34,41 @@ impl Run {
                     self.state.ledger.declared(Declared::Loading, at, lasted);
                 }
             }
+            _ if seen => self.seen(&r, e),
             Stage::Save => self.save(&r, e),
             // These block no step, so they explain no slow one.
-            Stage::Write | Stage::Upload | Stage::Durable => {
-                let first_step = self.state.attempts.first_step;
-                let attempt = AttemptBounds { is_after: self.is_before_us(at), first_step };
-                self.state.checkpoints.later_stage(&r, attempt, why(e));
-            }
+            Stage::Write | Stage::Upload | Stage::Durable => self.later_stage(&r, e),
         }
         if stage != Stage::Load && !self.is_before_us(at) {
             self.follow(&r);
+        }
+    }
+
+    fn later_stage(&mut self, r: &StageReport, e: &Event) {
+        let first_step = self.state.attempts.first_step;
+        let attempt = AttemptBounds { is_after: self.is_before_us(r.at), first_step };
+        self.state.checkpoints.later_stage(r, attempt, why(e));
+    }
+
+    /// Whoever looks at the disk saw a checkpoint begin, whole, or given up. A run that reports
+    /// nothing but that may wait for its saves.
+    fn seen(&mut self, r: &StageReport, e: &Event) {
+        let asynchronous = self.state.checkpoints.is_asynchronous();
+        let is_reported = self.state.checkpoints.is_reported(r.step);
+        match r.phase {
+            CkptPhase::Start if asynchronous || is_reported => {}
+            CkptPhase::Start | CkptPhase::End if !asynchronous => {
+                // How long the steps waited for it is what the trainer says.
+                let secs = r.secs.filter(|_| !is_reported);
+                self.save(&StageReport { stage: Stage::Save, secs, ..*r }, e);
+            }
+            CkptPhase::Start | CkptPhase::End => self.later_stage(r, e),
+            CkptPhase::Fail => {
+                self.later_stage(r, e);
+                if !asynchronous {
+                    self.state.checkpoints.in_progress = None;
+                }
+            }
         }
     }
 

@@ -89,6 +89,23 @@ fn checkpoints() {
     assert_eq!(seen, [(Some(1000), Some(CkptPhase::Start)), (Some(1000), Some(CkptPhase::End))]);
 }
 
+/// Composed after the format strings of `torch_checkpoint_engine.py`.
+#[test]
+fn loads() {
+    let path = "/ckpt/global_step1000/mp_rank_00_model_states.pt";
+    let (e, _) = read(&[
+        &format!("{P} [Torch] Begin Load checkpoint from {path}..."),
+        &format!("{P} [Torch] End Load checkpoint from {path}..."),
+        &format!("{P} [Torch] Begin Load checkpoint from /ckpt/best/mp_rank_00_model_states.pt..."),
+    ]);
+    let (start, end) = (CkptPhase::Start, CkptPhase::End);
+    assert_eq!(
+        crate::background::stages(&e),
+        [(start, "load", Some(1000)), (end, "load", Some(1000)), (start, "load", None)]
+    );
+    assert_eq!(e[1].extra["path"].as_str(), Some(path));
+}
+
 #[test]
 fn a_checkpoint_whose_end_is_not_printed_ends_with_the_next_step() {
     let saves = format!("{P} [Torch] Checkpoint global_step1000 is about to be saved!");

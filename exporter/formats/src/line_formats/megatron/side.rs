@@ -2,7 +2,7 @@
 //! end.
 
 use stepwatch_wire::names::metric;
-use stepwatch_wire::{CkptPhase, Event, Kind, Value};
+use stepwatch_wire::{Event, Kind};
 
 use super::normal;
 use crate::format::{Line, Out};
@@ -27,23 +27,67 @@ pub(super) fn validation(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     (!e.m.is_empty()).then_some(e)
 }
 
-/// `saving checkpoint at iteration 1000 to DIR in torch_dist format`, `successfully saved
-/// checkpoint from iteration 1000 to DIR`.
-pub(super) fn checkpoint(line: &Line<'_>) -> Option<Event> {
-    let starts = |prefix: &str| line.text.strip_prefix(prefix);
-    let (phase, rest) = if let Some(rest) = starts("saving checkpoint at iteration") {
-        (CkptPhase::Start, rest)
-    } else {
-        let rest = starts("successfully saved checkpoint from iteration")
-            .or_else(|| starts("successfully saved checkpoint at iteration"))?;
-        (CkptPhase::End, rest)
-    };
-    let (step, rest) = number::integer(rest)?;
-    let mut e = line.checkpoint(phase, Some(step));
-    if let Some(path) = rest.trim_start().strip_prefix("to ").and_then(|r| r.split_whitespace().next()) {
-        e.extra.insert("path".into(), Value::Text(path.chars().take(stepwatch_wire::MAX_TEXT).collect()));
+/// What the trainer says of a checkpoint that it saves or loads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    Saving,
+    /// The rest is written while it makes steps.
+    Scheduled,
+    Saved,
+    Loading,
+    Loaded,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Said<'a> {
+    pub(super) what: What,
+    /// Only of a load it may be unknown.
+    pub(super) step: Option<i64>,
+    pub(super) path: Option<&'a str>,
+}
+
+/// `saving checkpoint at iteration 1000 to DIR in torch_dist format`, `scheduled an async
+/// checkpoint save at iteration 1000 to DIR`, `successfully saved checkpoint from iteration 1000 to
+/// DIR`, `loading distributed checkpoint from DIR at iteration 1000`, `successfully loaded
+/// checkpoint from DIR [ t 1/8, p 1/1 ] at iteration 1000`.
+pub(super) fn checkpoint(text: &str) -> Option<Said<'_>> {
+    const SAVES: &[(&str, What)] = &[
+        ("saving checkpoint at iteration", What::Saving),
+        ("scheduled an async checkpoint save at iteration", What::Scheduled),
+        ("successfully saved checkpoint from iteration", What::Saved),
+        ("successfully saved checkpoint at iteration", What::Saved),
+        ("successfully saved local checkpoint from iteration", What::Saved),
+    ];
+    const LOADS: &[(&str, What)] = &[
+        ("loading distributed checkpoint from ", What::Loading),
+        ("loading checkpoint from ", What::Loading),
+        ("successfully loaded checkpoint from ", What::Loaded),
+    ];
+    let behind = |&(words, what): &(&str, What)| Some((what, text.strip_prefix(words)?));
+    if let Some((what, rest)) = SAVES.iter().find_map(behind) {
+        let (step, rest) = number::integer(rest)?;
+        let path = rest.trim_start().strip_prefix("to ").and_then(|r| r.split_whitespace().next());
+        return Some(Said { what, step: Some(step), path });
     }
-    Some(e)
+    let (what, rest) = LOADS.iter().find_map(behind)?;
+    let (path, step) = rest.rsplit_once(" at iteration ")?;
+    let step = number::integer(step).map(|(step, _)| step);
+    Some(Said { what, step, path: path.split_whitespace().next() })
+}
+
+/// The run saves more often than its checkpoints can be written.
+pub(super) fn behind(line: &Line<'_>, last_step: Option<i64>) -> Option<Event> {
+    let said = line.text.contains("Starting a checkpoint save before previous has finished");
+    said.then(|| warning("checkpoint_backlog", line, last_step))
+}
+
+fn warning(name: &str, line: &Line<'_>, last_step: Option<i64>) -> Event {
+    Event {
+        name: Some(name.into()),
+        level: Some("warning".into()),
+        text: Some(line.text.chars().take(stepwatch_wire::MAX_TEXT).collect()),
+        ..line.event(Kind::Event, last_step)
+    }
 }
 
 /// GPT-NeoX saves through DeepSpeed and prints nothing of it itself.
@@ -63,12 +107,7 @@ pub(super) fn end(line: &Line<'_>, last_step: Option<i64>) -> Option<Event> {
 pub(super) fn rerun(line: &Line<'_>, last_step: Option<i64>) -> Option<Event> {
     let said =
         ["Possible transient error!", "Possible persistent error!"].iter().any(|w| line.text.contains(w));
-    said.then(|| Event {
-        name: Some("rerun_mismatch".into()),
-        level: Some("warning".into()),
-        text: Some(line.text.chars().take(stepwatch_wire::MAX_TEXT).collect()),
-        ..line.event(Kind::Event, last_step)
-    })
+    said.then(|| warning("rerun_mismatch", line, last_step))
 }
 
 /// `Step Time : 4.21s GPU utilization: 412.3MODEL_TFLOP/s/GPU`, which Megatron-Bridge prints just

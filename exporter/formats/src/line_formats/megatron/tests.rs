@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::LogReader;
+use crate::background::stages;
 use crate::line_formats::samples::{PLAIN, Sampled, Written};
 use stepwatch_wire::{CkptPhase, Edge, Kind};
 
@@ -181,6 +182,50 @@ fn evaluations_checkpoints_and_the_end() {
     assert_eq!((e[2].kind, e[2].step, e[2].name.as_deref()), (Kind::Eval, Some(1000), Some("validation")));
     assert_eq!(metrics(&e[2]), [("loss", 2.5), ("lm_loss_ppl", 12.0)]);
     assert_eq!((e[3].kind, e[3].code), (Kind::Bye, Some(0)));
+}
+
+const SAVING: &str =
+    "[2026-05-29 03:52:45.101] saving checkpoint at iteration    1000 to /ckpt/run in torch_dist format";
+const SCHEDULED: &str =
+    "  [2026-05-29 03:52:52.500] scheduled an async checkpoint save at iteration    1000 to /ckpt/run";
+const SAVED: &str = "  [2026-05-29 03:53:45.000] successfully saved checkpoint from iteration    1000 to /ckpt/run [ t 1/8, p 1/1 ]";
+
+/// Composed after the format strings of `megatron/training/checkpointing.py`.
+#[test]
+fn the_stages_of_checkpoints() {
+    use CkptPhase::{End, Start};
+    let step = bare(1001, " lm loss: 2.0 |");
+    let n = Some(1000);
+    let asynchronous = read(&[SAVING, SCHEDULED, &step, SAVED]);
+    assert_eq!(
+        stages(&asynchronous),
+        [(Start, "save", n), (End, "save", n), (Start, "write", n), (End, "write", n), (End, "durable", n)]
+    );
+    let blocked = asynchronous[1].ts.unwrap() - asynchronous[0].ts.unwrap();
+    assert!((blocked - 7.399).abs() < 1e-3, "{blocked}");
+    let durable = asynchronous.last().unwrap();
+    assert_eq!((durable.extra["path"].as_str(), durable.extra.get("seen")), (Some("/ckpt/run"), None));
+    assert_eq!(stages(&read(&[SAVING, SAVED, &step])), [(Start, "save", n), (End, "save", n)], "no more");
+    let late = read(&[&step, SAVED]);
+    assert_eq!(stages(&late), [(End, "durable", n)], "its beginning was not read");
+    assert_eq!(late[1].extra.get("seen"), Some(&stepwatch_wire::Value::Bool(true)));
+    let local = "  [2026-05-29 03:53:45.000] successfully saved local checkpoint from iteration    1000";
+    assert_eq!(stages(&read(&[SAVING, SCHEDULED, local]))[4..], [(End, "durable", n)]);
+}
+
+/// Composed after the format strings of `megatron/training/checkpointing.py`.
+#[test]
+fn loads_and_a_save_before_the_last_one_has_ended() {
+    use CkptPhase::{End, Start};
+    let e = read(&[
+        " loading distributed checkpoint from /ckpt/run at iteration 1000",
+        "  successfully loaded checkpoint from /ckpt/run [ t 1/8, p 1/1 ] at iteration 1000",
+        "WARNING: Starting a checkpoint save before previous has finished. Consider increasing the checkpoint interval.",
+        "loading checkpoint from somewhere else",
+    ]);
+    assert_eq!(stages(&e), [(Start, "load", Some(1000)), (End, "load", Some(1000))]);
+    assert_eq!((e.len(), e[1].extra["path"].as_str()), (3, Some("/ckpt/run")));
+    assert_eq!((e[2].name.as_deref(), e[2].level.as_deref()), (Some("checkpoint_backlog"), Some("warning")));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::LogReader;
+use crate::background::stages;
 use crate::line_formats::samples::{PLAIN, Sampled, Written};
 use stepwatch_wire::{Edge, Kind};
 
@@ -91,17 +92,43 @@ fn evaluations_show_as_a_pause_and_a_new_value() {
     assert_eq!((r.counters().matched, r.counters().ignored), (3, 3));
 }
 
+/// Composed after lines of NeMo 2 in logs of others, with the paths shortened.
 #[test]
 fn checkpoints() {
+    use CkptPhase::{End, Start};
+    let p = "[NeMo I 2026-02-17 17:58:41 nemo_logging:393]";
+    let save = format!(
+        "{p} Global Checkpoint Save : Rank: 0 : Iteration: 24 : Start time: 1771351120.135s : Save duration: 25.537s"
+    );
     let (e, r) = read(&[
-        "[NeMo I 2026-02-17 17:58:40 nemo_logging:393] Global Checkpoint Save : Rank: 0 : Iteration: 24 : Start time: 1771351120.135s : Save duration: 25.537s",
-        "[NeMo I 2026-02-17 17:58:41 nemo_logging:393] Scheduled async checkpoint save for /ckpt/step=24.ckpt",
-        "[NeMo I 2026-02-17 17:58:50 nemo_logging:393] Successfully saved checkpoint from iteration 24 to /ckpt/step=24.ckpt",
+        &save,
+        &format!("{p} Scheduled async checkpoint save for /ckpt/step=24.ckpt"),
+        &format!("{p} Async finalization time took 0.018 s"),
+        &format!("{p} Successfully saved checkpoint from iteration      24 to /ckpt/step=24.ckpt"),
+        &format!("{p} Async checkpoint save for step 25 (/ckpt/step=24.ckpt) finalized successfully."),
     ]);
-    assert_eq!((e[0].ckpt, e[0].step), (Some(CkptPhase::Start), Some(24)));
-    assert_eq!((e[1].ckpt, e[1].step), (Some(CkptPhase::End), Some(24)));
-    assert_eq!(e[1].extra["path"].as_str(), Some("/ckpt/step=24.ckpt"));
-    assert_eq!((e.len(), r.counters().ignored), (2, 1));
+    let n = Some(24);
+    assert_eq!(stages(&e), [(End, "save", n), (Start, "write", n), (End, "write", n), (End, "durable", n)]);
+    assert_eq!(e[0].extra["seconds"].as_f64(), Some(25.537));
+    assert_eq!(e[3].extra["path"].as_str(), Some("/ckpt/step=24.ckpt"));
+    assert_eq!((e.len(), r.counters().ignored), (4, 2));
+    assert_eq!(stages(&read(&[&save]).0), [(End, "save", n)], "a save that is not asynchronous");
+    let other = save.replace("Rank: 0", "Rank: 1");
+    assert!(read(&[&other]).0.is_empty(), "each rank prints it");
+}
+
+/// Composed after the format string of `nemo/lightning/io/pl.py`.
+#[test]
+fn loads() {
+    let line = |rank: u32, seconds: &str| {
+        format!(
+            "[NeMo I 2026-02-17 17:50:00 nemo_logging:393] Global Checkpoint Load : Rank : {rank} : Start time : 1771351120.135s : Time spent in load_checkpoint: {seconds}s"
+        )
+    };
+    let (e, _) = read(&[&line(0, "63.250"), &line(1, "63.250"), &line(0, "inf")]);
+    assert_eq!(stages(&e), [(CkptPhase::End, "load", None), (CkptPhase::End, "load", None)]);
+    assert_eq!(e[0].extra["seconds"].as_f64(), Some(63.25));
+    assert_eq!(e[1].extra.get("seconds"), None);
 }
 
 #[test]

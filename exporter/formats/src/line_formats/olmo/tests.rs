@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::LogReader;
+use crate::background::stages;
 use crate::line_formats::samples::{PLAIN, Sampled, Written};
 use stepwatch_wire::{Edge, Kind};
 
@@ -168,27 +169,44 @@ fn evaluations() {
     assert_eq!((e[2].name.as_deref(), e[2].m.get("loss")), (Some("pile-validation"), Some(3.1)));
 }
 
+/// Composed after the format strings of OLMo-core's `src/olmo_core/train/trainer.py`.
 #[test]
 fn checkpoints_and_the_end() {
+    use CkptPhase::{End, Start};
     let p = "2026-06-22 10:00:00.123\th:0\tolmo_core.train:62\tINFO\t";
     let (e, _) = read(&format!(
-        "{p}[step=10/1000,epoch=1]\n{p}Saving checkpoint for step 10 to '/c/step10' asynchronously...\n{p}[step=11/1000,epoch=1]\n\
+        "{p}Loading checkpoint from '/c/step5'...\n{p}Checkpoint successfully loaded\n\
+         {p}[step=10/1000,epoch=1]\n{p}Saving checkpoint for step 10 to '/c/step10' asynchronously...\n{p}[step=11/1000,epoch=1]\n\
          {p}Checkpoint for step 10 saved successfully\n{p}Saving ephemeral checkpoint...\n{p}Checkpoint saved to /c/step11\n{p}Training complete\n"
     ));
-    let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step, e.ckpt)).collect();
-    let (start, end) = (Some(CkptPhase::Start), Some(CkptPhase::End));
+    let kinds: Vec<_> = e.iter().map(|e| e.kind).filter(|kind| *kind != Kind::Ckpt).collect();
+    assert_eq!(kinds, [Kind::Step, Kind::Step, Kind::Bye]);
+    let (n, last) = (Some(10), Some(11));
     assert_eq!(
-        seen,
+        stages(&e),
         [
-            (Kind::Step, Some(10), None),
-            (Kind::Ckpt, Some(10), start),
-            (Kind::Step, Some(11), None),
-            (Kind::Ckpt, Some(10), end),
-            (Kind::Ckpt, Some(11), start),
-            (Kind::Ckpt, Some(11), end),
-            (Kind::Bye, Some(11), None),
+            (Start, "load", Some(5)),
+            (End, "load", Some(5)),
+            (Start, "save", n),
+            (End, "save", n),
+            (Start, "write", n),
+            (End, "write", n),
+            (End, "durable", n),
+            (Start, "save", last),
+            (End, "save", last),
         ]
     );
+    assert_eq!(e.last().map(|e| (e.kind, e.step)), Some((Kind::Bye, last)));
+    let saves = e.iter().find(|e| e.ckpt == Some(Start) && e.step == n).unwrap();
+    assert_eq!(saves.extra["path"].as_str(), Some("/c/step10"));
+    let blocks = read(&format!(
+        "{p}[step=10/1000]\n{p}Saving checkpoint for step 10 to '/c/step10'...\n{p}[step=10/1000]\n{p}Checkpoint saved\n{p}[step=11/1000]\n"
+    ));
+    assert_eq!(stages(&blocks.0), [(Start, "save", n), (End, "save", n)]);
+    let quick = read(&format!(
+        "{p}Saving checkpoint for step 10 to '/c/step10' asynchronously...\n{p}Checkpoint for step 10 saved successfully\n{p}[step=11/1000]\n"
+    ));
+    assert_eq!(stages(&quick.0), [(Start, "save", n), (End, "save", n), (End, "durable", n)]);
 }
 
 #[test]

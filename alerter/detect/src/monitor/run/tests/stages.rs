@@ -45,6 +45,12 @@ impl Trainer {
         self.say(&format!(r#"{{{what},"run":"r","rank":{rank},"step":{step}}}"#))
     }
 
+    /// What a watched directory says of the checkpoint of a step.
+    fn disk(&mut self, phase: &str, step: i64) -> &mut Self {
+        let what = format!(r#""k":"ckpt","stage":"durable","seen":true,"phase":"{phase}""#);
+        self.say(&format!(r#"{{{what},"run":"r","step":{step},"bytes":70,"seconds":8}}"#))
+    }
+
     /// The checkpoints to which the run can go back.
     fn saved(&self) -> Vec<i64> {
         summary(&self.run.state).saved
@@ -200,4 +206,67 @@ fn the_start_and_the_end_of_a_load_say_how_long_it_took() {
         t.pass(60).ckpt("load", "end", 0);
     });
     assert_eq!(unpaired, lasts(0.0));
+}
+
+#[test]
+fn a_save_that_is_seen_on_disk_too_waits_for_nobody_who_looks_there() {
+    let mut t = Trainer::new();
+    for n in [60, 120, 180] {
+        t.steps(n - 59..=n).ckpt("save", "start", n).pass(2).disk("start", n);
+        t.pass(3).ckpt("save", "end", n);
+        assert_eq!(t.run.state.checkpoints.last_step, Some(n), "before it is seen");
+        t.pass(10).disk("end", n);
+    }
+    let c = &t.run.state.checkpoints;
+    assert_eq!((t.saved(), c.in_progress, c.saves.len()), (vec![60, 120, 180], None, 3));
+    assert!(c.saves.iter().all(|save| save.secs == 5.0), "{:?}", c.saves);
+    for n in [240, 300, 360] {
+        t.steps(n - 59..=n).ckpt("save", "start", n).pass(5).ckpt("save", "end", n);
+    }
+    assert_eq!((t.saved().last(), t.waiting(), t.uploads()), (Some(&360), 0, vec![]));
+    t.pass(300).disk("fail", 360);
+    assert_eq!((t.saved().last(), t.run.state.checkpoints.last_step), (Some(&300), Some(300)));
+}
+
+#[test]
+fn what_is_seen_whole_on_disk_is_written() {
+    let mut t = Trainer::new();
+    t.steps(1..=40).ckpt("save", "end", 40).ckpt("write", "start", 40);
+    assert_eq!((t.saved(), t.waiting()), (vec![], 1));
+    t.disk("start", 40);
+    assert_eq!(t.run.state.checkpoints.in_progress, None, "no step waits");
+    t.steps(41..=45).disk("end", 40);
+    assert_eq!((t.saved(), t.waiting()), (vec![40], 0));
+    t.steps(46..=60).ckpt("save", "end", 60).ckpt("upload", "start", 60).disk("end", 60);
+    assert_eq!((t.saved(), t.waiting()), (vec![40], 1), "it is not uploaded");
+    t.ckpt("upload", "end", 60);
+    assert_eq!((t.saved(), t.waiting()), (vec![40, 60], 0));
+}
+
+#[test]
+fn where_only_the_disk_is_seen_its_checkpoints_are_saves() {
+    let mut t = Trainer::new();
+    for n in [60, 120, 180] {
+        t.steps(n - 59..=n).disk("start", n).pass(8).disk("end", n);
+    }
+    let c = &t.run.state.checkpoints;
+    assert_eq!((t.saved(), c.in_progress, c.saves.len()), (vec![60, 120, 180], None, 3));
+    assert!(c.usual_interval().is_some() && !c.is_asynchronous());
+    t.steps(181..=240).disk("start", 240);
+    assert!(t.run.state.checkpoints.in_progress.is_some(), "the steps may wait");
+    t.disk("fail", 240);
+    let c = &t.run.state.checkpoints;
+    assert_eq!((c.last_step, c.in_progress, c.failure.is_some()), (Some(180), None, true));
+    t.disk("end", 240);
+    let c = &t.run.state.checkpoints;
+    assert_eq!((c.last_step, c.failure.is_some()), (Some(240), false), "it went on after all");
+}
+
+#[test]
+fn what_an_earlier_attempt_left_behind_is_no_failure() {
+    let mut t = Trainer::new();
+    t.steps(1..=50).ckpt("save", "end", 40).steps(21..=30).disk("fail", 10);
+    assert_eq!((t.run.state.attempt, t.run.state.checkpoints.failure.is_some()), (1, false));
+    t.disk("fail", 30);
+    assert!(t.run.state.checkpoints.failure.is_some());
 }
