@@ -48,7 +48,7 @@ const SCARCER: f64 = 0.9;
 pub struct CkptRoom {
     latch: Latch,
     /// Step and moment of the last reading that was judged.
-    judged: Option<(i64, bool)>,
+    judged: Option<Box<(i64, bool)>>,
 }
 
 /// The space that is left, in bytes.
@@ -204,8 +204,8 @@ impl ClockDetector for CkptRoom {
         }
         let Some(sort) = f.checkpoints.sort() else { return };
         let last = sort.rooms().back().map(|room| (room.step, room.begins));
-        if last.is_some() && self.judged != last {
-            self.judged = last;
+        if last.is_some() && self.judged.as_deref() != last.as_ref() {
+            self.judged = last.map(Box::new);
             self.judge(c, view, sort, out);
         }
     }

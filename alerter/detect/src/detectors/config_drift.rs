@@ -76,9 +76,15 @@ pub struct ConfigDrift {
     judged_at: Option<Ts>,
     /// The attempt that made steps, and since when.
     stepped: Option<(u32, Ts)>,
-    /// Libraries that were reported as absent.
-    absent: BTreeSet<String>,
-    /// When to evaluate again whether absent libraries count.
+    absences: Option<Box<Absences>>,
+}
+
+/// Libraries that nodes do not report.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Absences {
+    /// Those that were reported as absent.
+    reported: BTreeSet<String>,
+    /// When to evaluate again whether absent ones count.
     look_again: Option<Ts>,
 }
 
@@ -104,6 +110,10 @@ impl ConfigDrift {
         })
     }
 
+    fn reported_as_absent(&self) -> impl Iterator<Item = &String> {
+        self.absences.iter().flat_map(|absences| &absences.reported)
+    }
+
     /// When a library that a node does not report begins to count as absent. While no rank has made
     /// a step, this is the earliest possible time.
     fn absence_counts_at(&self, now: Ts, f: &RunState) -> Ts {
@@ -118,9 +128,11 @@ impl ConfigDrift {
         let counts_at = self.absence_counts_at(now, f);
         // After a restart, no process may have loaded the missing libraries yet.
         let is_present = |key: &String| groups.iter().flatten().any(|v| v.setup.keys.contains_key(key));
-        let is_early = all.iter().any(|d| d.is_absence) || !self.absent.iter().all(is_present);
+        let is_early = all.iter().any(|d| d.is_absence) || !self.reported_as_absent().all(is_present);
         let waits = is_early && counts_at > now;
-        self.look_again = waits.then_some(counts_at);
+        if waits || self.absences.is_some() {
+            self.absences.get_or_insert_default().look_again = waits.then_some(counts_at);
+        }
         all.retain(|d| !(waits && d.is_absence));
         let (harmless, mut all): (Vec<_>, Vec<_>) = all.into_iter().partition(|d| Self::is_benign(c, d.key));
         // Differences of the fewest nodes come first.
@@ -129,7 +141,7 @@ impl ConfigDrift {
             return;
         }
         if all.is_empty() {
-            self.absent.clear();
+            self.absences = None;
             if self.latch.clear() {
                 let what = if harmless.is_empty() { "again" } else { "in all that matters" };
                 let why = clause!("the nodes of the run agree {what}", what);
@@ -142,7 +154,10 @@ impl ConfigDrift {
         }
         self.latch.raise(Severity::Ticket);
         if !waits {
-            self.absent = all.iter().filter(|d| d.is_absence).map(|d| d.key.to_owned()).collect();
+            let reported: BTreeSet<_> =
+                all.iter().filter(|d| d.is_absence).map(|d| d.key.to_owned()).collect();
+            let absences = Absences { reported, look_again: None };
+            self.absences = (!absences.reported.is_empty()).then(|| Box::new(absences));
         }
         let mut v = finding(view, Change::Raise, Severity::Ticket, sentence(f, &all));
         v.value = all.len() as f64;
@@ -281,7 +296,11 @@ impl ClockDetector for ConfigDrift {
     fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
         let changed =
             f.config_groups.changed_at.filter(|at| self.judged_at != Some(*at)).map(|at| at + c.settle);
-        changed.into_iter().chain(self.look_again).min().filter(|_| c.enabled && f.ended.is_none())
+        changed
+            .into_iter()
+            .chain(self.absences.as_ref().and_then(|absences| absences.look_again))
+            .min()
+            .filter(|_| c.enabled && f.ended.is_none())
     }
 }
 

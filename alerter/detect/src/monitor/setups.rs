@@ -349,10 +349,7 @@ mod tests {
                 standstill_or_slowness: slow,
                 numerics,
             });
-            for step in 101..400 {
-                s.now = s.now + Span::secs(2);
-                s.say(&format!(r#"{{"k":"step","run":"r","attempt":0,"step":{step},"m":{{"loss":2.0}}}}"#));
-            }
+            s.steps("r", 0, 299);
             assert_eq!(s.monitor.good_setups.len(), good, "{numerics} {slow:?}");
         }
     }
