@@ -123,7 +123,7 @@ class Checkpoint:
         if self._started:
             self.seconds = time.monotonic() - self.since
             if self._blocks:
-                self._timings.leave(self, timed=self.stage != LOAD)
+                self.seconds = float(self._timings.leave(self, timed=self.stage != LOAD))
         return True
 
     def __enter__(self) -> "Checkpoint":

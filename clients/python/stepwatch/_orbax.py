@@ -27,7 +27,7 @@ class CheckpointReporter:
     """
 
     def __init__(self, run: Run, checkpointer: Any) -> None:
-        self._run = run
+        self._run, self.checkpointer = run, checkpointer
         self._taps: List[Tap] = []
         self._step: Any = None
         self._began: Optional[float] = None
