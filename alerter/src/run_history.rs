@@ -1,7 +1,7 @@
 //! A copy of a run's attempts and checkpoints from the engine, for readers.
 
 use stepwatch_detect::Run;
-use stepwatch_detect::run::{Aspect, Attempt, Differences, Ended, Written};
+use stepwatch_detect::run::{Aspect, Attempt, CheckpointStages, Differences, Ended, Written};
 use stepwatch_model::time::Ts;
 
 /// The history of a run. Times are those of the alerter's clock.
@@ -12,6 +12,9 @@ pub struct RunHistory {
     pub current: Option<CurrentAttempt>,
     /// The checkpoints, oldest first.
     pub checkpoints: Vec<Written>,
+    /// The stages of the last ones of the current attempt, oldest first, and of the last load.
+    pub stages: Vec<CheckpointStages>,
+    pub load: Option<CheckpointStages>,
     /// The setup of the current attempt.
     pub setup: Vec<(Aspect, String, String)>,
 }
@@ -43,6 +46,8 @@ impl RunHistory {
             past: f.attempts.past.iter().cloned().collect(),
             current: Some(current),
             checkpoints: f.checkpoints.list.iter().cloned().collect(),
+            stages: f.checkpoints.stage_table(),
+            load: f.checkpoints.last_load(),
             setup: setup.map(|((of, name), value)| (*of, name.clone(), value.clone())).collect(),
         }
     }

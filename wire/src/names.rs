@@ -88,6 +88,8 @@ pub mod ckpt {
     pub const UPLOAD: &str = "upload";
     pub const DURABLE: &str = "durable";
     pub const LOAD: &str = "load";
+    /// Where the checkpoint is.
+    pub const PATH: &str = "path";
 }
 
 /// The keys of `hello` and `bye` that change their meaning.

@@ -40,7 +40,8 @@ pub use peers::{Peers, Usual};
 pub(crate) use phases::{declared, phase_class};
 pub(crate) use reporters::Reporters;
 pub use reports::{Report, Topic};
-pub(crate) use stages::{Stage, StageReport};
+pub(crate) use stages::StageReport;
+pub use stages::{CheckpointStages, Stage, StageTimes};
 pub use state::{Death, Ended, Phase, Rank, RunState};
 pub(crate) use summary::summary;
 

@@ -10,6 +10,7 @@ use stepwatch_detect::run::{Aspect, Attempt, AttemptEnd, Difference, Differences
 use utoipa::ToSchema;
 
 use super::auth::Caller;
+use super::checkpoint_stages::CheckpointStagesView;
 use super::doc::errors::NotFound;
 use super::doc::examples;
 use super::error::ApiError;
@@ -25,6 +26,12 @@ pub struct HistoryView {
     pub run: String,
     pub attempts: Vec<AttemptView>,
     pub checkpoints: Vec<CheckpointView>,
+    /// The stages of the last checkpoints of this attempt.
+    #[serde(default)]
+    pub stages: Vec<CheckpointStagesView>,
+    /// The last load of a checkpoint.
+    #[serde(default)]
+    pub load: Option<CheckpointStagesView>,
     /// How the last attempt is set up.
     pub setup: Vec<SettingView>,
 }
@@ -123,8 +130,9 @@ pub enum OutcomeView {
 
 /// The attempts of a run: its steps, why each ended, what changed, and its last checkpoints.
 ///
-/// The last 16 attempts and 32 checkpoints, as they were a few seconds ago. What changed is known
-/// as far as a trainer declares it in `hello` and exporters report how nodes and runs are set up.
+/// The last 16 attempts and 32 checkpoints, and the stages of the last 16 checkpoints of this
+/// attempt, as they were a few seconds ago. What changed is known as far as a trainer declares it
+/// in `hello` and exporters report how nodes and runs are set up.
 #[utoipa::path(
     get,
     path = "/api/v1/runs/{run}/attempts",
@@ -158,6 +166,8 @@ impl HistoryView {
             run: run.to_owned(),
             attempts: current.chain(history.past.iter().rev().map(AttemptView::from)).collect(),
             checkpoints: history.checkpoints.iter().rev().map(CheckpointView::from).collect(),
+            stages: history.stages.iter().rev().map(CheckpointStagesView::from).collect(),
+            load: history.load.as_ref().map(CheckpointStagesView::from),
             setup: history
                 .setup
                 .iter()

@@ -20,7 +20,7 @@ use stepwatch_wire::names::metric;
 use super::incidents::Row;
 use super::layout::{Frame, Place};
 use super::page::{Result, page};
-use super::run_history::{AttemptRow, CheckpointRow, attempts, checkpoints};
+use super::run_history::{AttemptRow, CheckpointRow, StageRow, attempts, checkpoints, load, stages};
 use super::runs::{heard, href, shown, standing};
 use crate::api::Api;
 use crate::api::auth::Caller;
@@ -116,6 +116,8 @@ struct Page {
     incidents: Vec<Row>,
     attempts: Vec<AttemptRow>,
     checkpoints: Vec<CheckpointRow>,
+    stages: Vec<StageRow>,
+    load: String,
 }
 
 /// `GET /runs/{run}`
@@ -152,6 +154,8 @@ pub(super) async fn show(
         drawn: draw(&api, &name, steps, &records),
         attempts: attempts(&history, &records, now),
         checkpoints: checkpoints(&history, now),
+        stages: stages(&history),
+        load: load(&history, now),
         ranks_hidden: ranks.hidden,
         ranks: rank_rows(&ranks),
         nodes: nodes.into_iter().take(MAX_NODES).map(|node| (href("/nodes/", &node), node)).collect(),

@@ -10,7 +10,7 @@ use stepwatch_model::time::Span;
 use stepwatch_wire::CkptPhase;
 
 use super::checkpoints::{CHECKPOINTS_KEPT, Checkpoints, Outcome, SaveReport, Written, keep, median};
-use super::stages::{StageReport, Stages};
+use super::stages::{CheckpointStages, Stage, StageReport, Stages};
 
 /// The number of times between saves from which the usual one is known.
 const GAPS_KNOWN: usize = 2;
@@ -27,6 +27,23 @@ impl Checkpoints {
     /// The stages of the last checkpoints, if any was reported.
     pub(crate) fn stages(&self) -> Option<&Stages> {
         self.stages.as_deref()
+    }
+
+    /// The stages of the last checkpoints of this attempt, oldest first. At most 16 are kept.
+    pub fn stage_table(&self) -> Vec<CheckpointStages> {
+        self.stages().map_or_else(Vec::new, Stages::table)
+    }
+
+    /// The last load of a checkpoint.
+    pub fn last_load(&self) -> Option<CheckpointStages> {
+        self.stages()?.loaded()
+    }
+
+    /// Takes the path of a checkpoint whose stages are known.
+    pub(crate) fn note_path(&mut self, stage: Stage, step: Option<i64>, path: &str) {
+        if let Some(stages) = self.stages.as_deref_mut() {
+            stages.note_path(stage, step, path);
+        }
     }
 
     fn is_asynchronous(&self) -> bool {

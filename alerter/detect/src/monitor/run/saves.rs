@@ -1,7 +1,8 @@
 //! The checkpoints that a run reports: blocking saves, the stages after them, and loads.
 
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_wire::{CkptPhase, Event};
+use stepwatch_wire::names::ckpt;
+use stepwatch_wire::{CkptPhase, Event, Value};
 
 use super::{ClassMark, Run};
 use crate::run::{AttemptBounds, Declared, SaveReport, Stage, StageReport};
@@ -27,6 +28,10 @@ impl Run {
                 let attempt = AttemptBounds { is_after: self.is_before_us(at), first_step };
                 self.state.checkpoints.later_stage(&r, attempt, why(e));
             }
+        }
+        if let Some(path) = e.extra.get(ckpt::PATH).and_then(Value::as_str) {
+            let step = e.step.or(self.state.last_step.filter(|_| stage == Stage::Save));
+            self.state.checkpoints.note_path(stage, step, path);
         }
     }
 
