@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::run::{Stage, TimeState, summary};
+use stepwatch_model::time::Span;
 
 /// A trainer whose events arrive as they happen.
 struct Trainer {
