@@ -13,6 +13,7 @@ pub mod attempts;
 pub mod audit;
 pub mod auth;
 pub(crate) mod charts;
+pub mod checkpoint_stages;
 pub mod doc;
 pub(crate) mod error;
 pub mod events;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stepwatch_detect::Run;
 use stepwatch_detect::run::{
-    Aspect, Attempt, Differences, Ended, SinceGood, StartPart, StartUp, StartUsual, Written,
+    Aspect, Attempt, CheckpointStages, Differences, Ended, SinceGood, StartPart, StartUp, StartUsual, Written,
 };
 use stepwatch_model::time::Ts;
 
@@ -16,6 +16,9 @@ pub struct RunHistory {
     pub current: Option<CurrentAttempt>,
     /// The checkpoints, oldest first.
     pub checkpoints: Vec<Written>,
+    /// The stages of the last ones of the current attempt, oldest first, and of the last load.
+    pub stages: Vec<CheckpointStages>,
+    pub load: Option<CheckpointStages>,
     /// The setup of the current attempt.
     pub setup: Vec<(Aspect, String, String)>,
     /// What is different from the last good attempt.
@@ -79,6 +82,8 @@ impl RunHistory {
             since_good: f.attempts.since_good.as_deref().cloned(),
             starting,
             usual_starts,
+            stages: f.checkpoints.stage_table(),
+            load: f.checkpoints.last_load(),
         }
     }
 }

@@ -93,6 +93,8 @@ pub mod ckpt {
     pub const SEEN: &str = "seen";
     /// The bytes that a user without privileges can still write to its file system.
     pub const FREE_BYTES: &str = "free_bytes";
+    /// Where the checkpoint is.
+    pub const PATH: &str = "path";
 }
 
 /// The keys of `hello` and `bye` that change their meaning.

@@ -14,6 +14,7 @@ use stepwatch_model::LastGood;
 use utoipa::ToSchema;
 
 use super::auth::Caller;
+use super::checkpoint_stages::CheckpointStagesView;
 use super::doc::errors::NotFound;
 use super::doc::examples;
 use super::error::ApiError;
@@ -29,6 +30,12 @@ pub struct HistoryView {
     pub run: String,
     pub attempts: Vec<AttemptView>,
     pub checkpoints: Vec<CheckpointView>,
+    /// The stages of the last checkpoints of this attempt.
+    #[serde(default)]
+    pub stages: Vec<CheckpointStagesView>,
+    /// The last load of a checkpoint.
+    #[serde(default)]
+    pub load: Option<CheckpointStagesView>,
     /// How the last attempt is set up.
     pub setup: Vec<SettingView>,
     /// What is different from the last good attempt; `null` if nothing is, or none is known.
@@ -210,9 +217,10 @@ pub enum OutcomeView {
 
 /// The attempts of a run: its steps, why each ended, what changed, and its last checkpoints.
 ///
-/// The last 16 attempts and 32 checkpoints, as they were a few seconds ago. What changed is known
-/// as far as a trainer declares it in `hello` and exporters report how nodes and runs are set up.
-/// Of a run that is forgotten, only how it was set up is kept.
+/// The last 16 attempts and 32 checkpoints, and the stages of the last 16 checkpoints of this
+/// attempt, as they were a few seconds ago. What changed is known as far as a trainer declares it
+/// in `hello` and exporters report how nodes and runs are set up. Of a run that is forgotten, only
+/// how it was set up is kept.
 #[utoipa::path(
     get,
     path = "/api/v1/runs/{run}/attempts",
@@ -265,6 +273,8 @@ impl HistoryView {
             setup: settings(history.setup.iter().map(|(of, name, value)| (of, name, value))),
             since_good: history.since_good.as_ref().map(|since| SinceGoodView::new(run, since)),
             forgotten: None,
+            stages: history.stages.iter().rev().map(CheckpointStagesView::from).collect(),
+            load: history.load.as_ref().map(CheckpointStagesView::from),
         }
     }
 

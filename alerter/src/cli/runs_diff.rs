@@ -166,6 +166,7 @@ fn forgotten(history: &HistoryView) -> RunView {
         sources: Vec::new(),
         lost_sources: Vec::new(),
         last_checkpoint_step: None,
+        save_interval: None,
         duplicate_steps: 0,
         stale_steps: 0,
         ended: None,

@@ -21,7 +21,8 @@ use super::incidents::Row;
 use super::layout::{Frame, Place};
 use super::page::{Result, page};
 use super::run_history::{
-    AttemptRow, CheckpointRow, SinceGoodRows, StartingRow, attempts, checkpoints, since_good, starting,
+    AttemptRow, CheckpointRow, SinceGoodRows, StageRow, StartingRow, attempts, checkpoints, load, since_good,
+    stages, starting,
 };
 use super::runs::{heard, href, shown, standing};
 use crate::api::Api;
@@ -120,6 +121,8 @@ struct Page {
     starting: Option<StartingRow>,
     attempts: Vec<AttemptRow>,
     checkpoints: Vec<CheckpointRow>,
+    stages: Vec<StageRow>,
+    load: String,
 }
 
 /// `GET /runs/{run}`
@@ -158,6 +161,8 @@ pub(super) async fn show(
         starting: starting(&history, now),
         attempts: attempts(&history, &records, now),
         checkpoints: checkpoints(&history, now),
+        stages: stages(&history),
+        load: load(&history, now),
         ranks_hidden: ranks.hidden,
         ranks: rank_rows(&ranks),
         nodes: nodes.into_iter().take(MAX_NODES).map(|node| (href("/nodes/", &node), node)).collect(),

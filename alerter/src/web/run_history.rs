@@ -9,6 +9,7 @@ use super::runs::href;
 use crate::api::attempts::{
     AttemptView, ChangeView, CheckpointView, HistoryView, OutcomeView, StartPartView,
 };
+use crate::api::checkpoint_stages::{CheckpointStagesView, StageName, StageView};
 
 /// Seconds beyond twice the usual time from which a part of a start is marked.
 const LONGER_SECONDS: f64 = 60.0;
@@ -97,6 +98,21 @@ pub(super) fn since_good(history: &HistoryView) -> Option<SinceGoodRows> {
     })
 }
 
+/// A checkpoint with the stages after its save, or one that is loaded.
+#[derive(Debug)]
+pub(super) struct StageRow {
+    pub(super) step: String,
+    pub(super) save: String,
+    pub(super) write: String,
+    pub(super) upload: String,
+    pub(super) durable: String,
+    pub(super) size: String,
+    pub(super) path: String,
+    /// The CSS class of the colour, and what it stands for.
+    pub(super) class: &'static str,
+    pub(super) state: &'static str,
+}
+
 /// The attempts, latest first.
 pub(super) fn attempts(history: &HistoryView, records: &[IncidentRecord], now: Ts) -> Vec<AttemptRow> {
     let all = &history.attempts;
@@ -116,6 +132,32 @@ pub(super) fn starting(history: &HistoryView, now: Ts) -> Option<StartingRow> {
 
 pub(super) fn checkpoints(history: &HistoryView, now: Ts) -> Vec<CheckpointRow> {
     history.checkpoints.iter().map(|c| CheckpointRow::new(c, now)).collect()
+}
+
+/// The stages of the last checkpoints, latest first. Nothing of a run that shows saves only, whose
+/// list of checkpoints says the same.
+pub(super) fn stages(history: &HistoryView) -> Vec<StageRow> {
+    let is_later = |s: &StageView| s.stage != StageName::Save;
+    if !history.stages.iter().any(|c| c.stages.iter().any(is_later)) {
+        return Vec::new();
+    }
+    history.stages.iter().map(StageRow::from).collect()
+}
+
+/// The last load in a sentence; empty without one.
+pub(super) fn load(history: &HistoryView, now: Ts) -> String {
+    let Some((c, load)) = history.load.as_ref().and_then(|c| Some((c, c.stage(StageName::Load)?))) else {
+        return String::new();
+    };
+    let step = c.step.map_or_else(String::new, |step| format!(" of step {step}"));
+    let path = c.path.as_ref().map_or_else(String::new, |path| format!(" from {path}"));
+    let what = match (load.failed, load.seconds) {
+        (true, _) => "failed to load".to_owned(),
+        (false, Some(secs)) => format!("was loaded in {}", Span::from_secs_f64(secs)),
+        (false, None) => "is being loaded".to_owned(),
+    };
+    let at = load.ended_at.or(load.started_at).map_or_else(String::new, |at| format!(", {}", ago(now, at.0)));
+    format!("The checkpoint{step} {what}{path}{at}.")
 }
 
 /// The worst incident that began during the attempt and was open at its end; the last one of equal
@@ -200,6 +242,45 @@ impl CheckpointRow {
             class,
             why: c.why.clone().unwrap_or_default(),
         }
+    }
+}
+
+impl From<&CheckpointStagesView> for StageRow {
+    fn from(c: &CheckpointStagesView) -> Self {
+        let cell = |name| c.stage(name).map_or_else(|| "-".to_owned(), cell_of);
+        let saved = c.stage(StageName::Save).and_then(|s| s.ended_at);
+        // Most trainers report only that it is durable, not since when it was about to be.
+        let lag = |s: &StageView| {
+            let after = s.ended_at.zip(saved).map(|(at, saved)| at.0 - saved.0);
+            after.map_or_else(|| cell_of(s), |after| format!("{} after the save", Span(after.0.max(0))))
+        };
+        let durable = c.stage(StageName::Durable).filter(|s| !s.failed && s.seconds.is_none());
+        let (class, state) = match (c.stages.iter().any(|s| s.failed), c.counts) {
+            (true, _) => ("failed", "failed"),
+            (false, true) => ("up", "whole"),
+            (false, false) => ("info", "not yet whole"),
+        };
+        Self {
+            step: c.step.map_or_else(|| "step not known".to_owned(), |step| format!("step {step}")),
+            save: cell(StageName::Save),
+            write: cell(StageName::Write),
+            upload: cell(StageName::Upload),
+            durable: durable.map_or_else(|| cell(StageName::Durable), lag),
+            size: c.bytes.map_or_else(String::new, size),
+            path: c.path.clone().unwrap_or_default(),
+            class,
+            state,
+        }
+    }
+}
+
+/// How long a stage took, or what it is in.
+fn cell_of(s: &StageView) -> String {
+    match (s.failed, s.ended_at, s.seconds) {
+        (true, _, _) => "failed".to_owned(),
+        (false, None, _) => "goes on".to_owned(),
+        (false, Some(_), None) => "done".to_owned(),
+        (false, Some(_), Some(secs)) => Span::from_secs_f64(secs).to_string(),
     }
 }
 

@@ -8,10 +8,12 @@ import functools
 import logging
 import os
 import re
+import threading
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar, cast
 
 from . import _run_name, _signals
+from ._checkpoint import Nothing
 from ._flight import InFlight
 from ._run import Phase, Run
 from ._transport import DEFAULT_SOCKET
@@ -213,15 +215,16 @@ class Training:
         while self._pauses:
             self._pauses.pop().__exit__(None, None, None)
 
-    def saving(self, step: Any, path: Any, writes: bool = True) -> Any:
+    def saving(self, step: Any, path: Any, writes: bool = True, behind: Any = None) -> Any:
         """A context for the writing of a checkpoint. Every rank waits for it, not every one
-        writes."""
+        writes. ``behind`` is a context for one that has later stages."""
         if self.run is None:
             return Nothing()
         waited = self._wait is not None
         self.cancel()
-        path = os.fspath(path) if isinstance(path, os.PathLike) else path
-        context = self.run.checkpoint(step, path=path) if writes else self.run.phase("ckpt")
+        context: Any = behind
+        if context is None:
+            context = self.run.checkpoint(step, path=plain_path(path)) if writes else self.run.phase("ckpt")
         return _Between(context, self.wait if waited else None)
 
 
@@ -240,12 +243,86 @@ class _Between:
             quiet(self._afterwards)()
 
 
-class Nothing:
-    def __enter__(self) -> "Nothing":
+class Behind:
+    """A checkpoint for which the step waits only until it is copied: ``with`` it for the save. The
+    writing behind the training begins when that ends, and ends with ``done`` or ``failed``, which
+    any thread may call at any time.
+
+    ``leads``: this rank reports the save, and its writing is done when the checkpoint is whole.
+    Every other rank reports what it writes itself. Unless it is ``expected`` that there is more to
+    come, the save is all there is.
+    """
+
+    def __init__(
+        self, run: Run, step: Any, path: Any, leads: bool, expected: bool = True, began: Optional[float] = None
+    ) -> None:
+        self.expected, self.over = expected, False
+        self._save = run.checkpoint(step, path=plain_path(path), stage="save")
+        self._phase: Any = None if leads else run.phase("ckpt")
+        self._began = began
+        self._write: Any = None
+        self._early: Any = None
+        self._lock = threading.Lock()
+        if not leads:
+            self._save.unreported()
+
+    def __enter__(self) -> "Behind":
+        if self._phase is None:
+            self._save.start(self._began)
+        else:
+            self._phase.__enter__()
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        return None
+    def __exit__(self, *error: Any) -> None:
+        if self._phase is not None:
+            self._phase.__exit__(*error)
+        else:
+            self._save.measured = not self.expected
+            self._save.__exit__(*error)
+        if self.expected and error[0] is None:
+            quiet(self._begin)()
+
+    def _begin(self) -> None:
+        write = self._save.then("write").start()
+        # Others write into the same folder, which is measured once, when it is whole.
+        write.measured = False
+        with self._lock:
+            self._write, early = write, self._early
+        if early is not None:
+            early()
+
+    def done(self) -> None:
+        self._end(self._done)
+
+    def failed(self, why: Any) -> None:
+        self._end(lambda: self._write.fail(why))
+
+    def _end(self, how: Callable[[], None]) -> None:
+        with self._lock:
+            self.over = True
+            if self._write is None:
+                self._early = self._early or how
+                return
+        quiet(how)()
+
+    def _done(self) -> None:
+        self._write.end()
+        if self._phase is None:
+            self._save.then("durable").end()
+
+
+#: ``step-100``, ``iter_0000100``, ``checkpoint-100``, ``epoch=1-step=100.ckpt`` and ``100``.
+_STEP = re.compile(r"(?:^|(?:step|iter|iteration|checkpoint|ckpt)[-_=]?)(\d{1,15})(?:\.\D\w*)?$", re.IGNORECASE)
+
+
+def step_in(path: Any) -> Optional[int]:
+    """The step in the name of a checkpoint; None where there is none to be seen."""
+    found = _STEP.search(str(path).rstrip("/").rpartition("/")[2])
+    return int(found.group(1)) if found else None
+
+
+def plain_path(path: Any) -> Any:
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
 class Tap:

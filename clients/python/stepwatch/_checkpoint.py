@@ -1,15 +1,25 @@
-"""A checkpoint: reported in one call, or as the start, end or failure of a ``with`` block."""
+"""A checkpoint: reported in one call, as the start, end or failure of a ``with`` block, or by calls
+of its own, from any thread.
 
+A checkpoint has stages, and each is reported by itself: the save, which blocks the step, then
+perhaps a write behind it, an upload, and that it is durable; and the load.
+"""
+
+import logging
 import os
 import stat
 import threading
 import time
 from types import TracebackType
-from typing import Any, Dict, Optional, Type
+from typing import Any, Dict, List, Optional, Type, cast
 
 from ._sender import NotYet, Sender
-from ._wire import MAX_PATH, number, plain, text
+from ._wire import MAX_PATH, integer, number, plain, text
 
+log = logging.getLogger("stepwatch")
+
+#: The stages. What names none is a checkpoint that is saved while the step waits.
+SAVE, WRITE, UPLOAD, DURABLE, LOAD = STAGES = ("save", "write", "upload", "durable", "load")
 #: Seconds after which a checkpoint that no ``with`` has entered is taken for a report in one call.
 GRACE = 0.1
 #: Seconds and entries that finding out the size of a checkpoint may take.
@@ -20,48 +30,180 @@ CLOSING_TIME = 0.01
 
 
 class Checkpoint:
-    """What ``run.checkpoint(...)`` returns. ``path`` and ``bytes`` may be set inside the block."""
+    """One stage of a checkpoint: what ``run.checkpoint(...)`` returns.
 
-    def __init__(self, sender: Sender, timings: Any, step: Any, path: Any, size: Any, extra: Dict[str, Any]) -> None:
-        self.path = path
-        self.bytes = size
+    Either ``with`` it, or call ``start`` and then ``end`` or ``fail``, from any thread; the first
+    word on how it ended counts. ``path``, ``bytes`` and ``step`` may be set until then.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        timings: Any,
+        step: Any,
+        path: Any,
+        size: Any,
+        extra: Dict[str, Any],
+        stage: Optional[str] = None,
+        after: Optional["Checkpoint"] = None,
+    ) -> None:
+        if stage is not None and stage not in STAGES:
+            raise ValueError("a stage is one of " + ", ".join(STAGES))
+        self.path, self.bytes, self.step, self.stage = path, size, step, stage
+        #: Whether its size is found out: there may be more to come of a save with later stages.
+        self.measured = stage not in (SAVE, LOAD)
         self.seconds: Optional[float] = None
-        self.name = "ckpt"
+        self.name = LOAD if stage == LOAD else "ckpt"
         self.since = time.monotonic()
-        self._sender, self._timings, self._step, self._extra = sender, timings, step, extra
-        self._entered = False
-        self._sender.put("ckpt", step, None, _End(self, once=True), self.since)
+        self._sender, self._timings, self._extra = sender, timings, extra
+        self._entered = self._started = False
+        #: The step that was not told, once the events of the save are made; of all its stages.
+        self._found: Dict[str, Any] = after._found if after is not None else {}
+        #: Taken by the one who says how it ended: ``pop`` is atomic.
+        self._outcome: List[None] = [None]
+        if after is None:
+            self._sender.put("ckpt", None, None, _End(self, once=True), self.since)
 
-    def __enter__(self) -> "Checkpoint":
+    @property
+    def _blocks(self) -> bool:
+        """Whether the training loop waits for it."""
+        return self.stage in (None, SAVE, LOAD)
+
+    def start(self, at: Optional[float] = None) -> "Checkpoint":
+        """It begins now, or began ``at`` (``time.monotonic()``)."""
         try:
-            self._entered = True
-            self.since = time.monotonic()
-            self._timings.enter(self)
-            self._sender.put("ckpt", self._step, None, dict(self._extra, phase="start", path=self.path), self.since)
+            self._entered = self._started = True
+            self.since = time.monotonic() if at is None else at
+            if self._blocks:
+                self._timings.enter(self)
+            self._sender.put("ckpt", None, None, _Report(self, "start"), self.since)
         except Exception:
             pass
         return self
 
-    def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
+    def end(self, bytes: Any = None) -> None:
+        """It is done. Without ``bytes`` the size of ``path`` is found out, except of a save that is
+        called one and of a load."""
         try:
-            self.seconds = float(self._timings.leave(self))
-            if kind is None:
-                self._sender.put("ckpt", self._step, None, _End(self))
-            else:
-                self.fail("%s: %s" % (kind.__name__, error))
+            if self._over():
+                self.bytes = self.bytes if bytes is None else bytes
+                self._sender.put("ckpt", None, None, _End(self))
         except Exception:
             pass
 
     def fail(self, why: Any = None) -> None:
-        """Reports that this checkpoint was not written, for code that finds out without an
-        exception."""
+        """It was not done. ``why`` may be the exception."""
         try:
-            self._entered = True
-            self._sender.put("ckpt", self._step, None, dict(self._extra, phase="fail", path=self.path, text=why))
+            if self._over():
+                why = "%s: %s" % (type(why).__name__, why) if isinstance(why, BaseException) else why
+                self._sender.put("ckpt", None, None, _Report(self, "fail", why))
         except Exception:
             pass
+
+    def then(self, stage: str) -> "Checkpoint":
+        """A later stage of the same checkpoint: of its step, also if that was not told, and path."""
+        try:
+            return Checkpoint(self._sender, self._timings, self.step, self.path, None, {}, stage, after=self)
+        except Exception as e:
+            log.warning("stepwatch: then: %s", e)
+            return cast(Checkpoint, Nothing())
+
+    def unreported(self) -> "Checkpoint":
+        """Another rank reports it: only its step is kept, for the stages that follow."""
+        self._entered = True
+        return self
+
+    def _over(self) -> bool:
+        """True for the first who says so, for whom the time that it took is taken."""
+        self._entered = True
+        try:
+            self._outcome.pop()
+        except IndexError:
+            return False
+        if self._started:
+            self.seconds = time.monotonic() - self.since
+            if self._blocks:
+                self.seconds = float(self._timings.leave(self, timed=self.stage != LOAD))
+        return True
+
+    def __enter__(self) -> "Checkpoint":
+        return self.start()
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        if kind is None:
+            self.end()
+        else:
+            self.fail(error if error is not None else kind.__name__)
+
+    def step_at(self, told: Any, current: Any) -> Any:
+        """The step of an event of it. Only a save is of the step that the run is at."""
+        try:
+            if told is not None:
+                return integer(told)
+        except Exception:
+            pass
+        if self.stage in (None, SAVE):
+            return self._found.setdefault("step", current)
+        return self._found.get("step")
+
+    def describe(self, event: Dict[str, Any], phase: str, path: Any) -> None:
+        event["phase"] = phase
+        if self.stage not in (None, SAVE):
+            event["stage"] = self.stage
+        if phase != "start" and self.seconds is not None:
+            event["seconds"] = round(self.seconds, 6)
+        for key, value in self._extra.items():
+            event[key] = plain(value)
+        if path is not None:
+            event["path"] = text(path, MAX_PATH)
+
+
+class Nothing:
+    """Takes the place of a phase or a checkpoint that could not be made, or that nobody wants."""
+
+    path: Any = None
+    bytes: Any = None
+    step: Any = None
+
+    def start(self, at: Optional[float] = None) -> "Nothing":
+        return self
+
+    def end(self, bytes: Any = None) -> None:
+        return None
+
+    def fail(self, why: Any = None) -> None:
+        return None
+
+    def then(self, stage: str) -> "Nothing":
+        return self
+
+    def unreported(self) -> "Nothing":
+        return self
+
+    def __enter__(self) -> "Nothing":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+
+class _Report:
+    """The start or failure of a checkpoint, as it was then."""
+
+    def __init__(self, checkpoint: Checkpoint, phase: str, why: Any = None) -> None:
+        self._checkpoint, self._phase, self._why = checkpoint, phase, why
+        self._step, self._path = checkpoint.step, checkpoint.path
+
+    def fill(self, event: Dict[str, Any], closing: bool) -> bool:
+        step = self._checkpoint.step_at(self._step, event.pop("step", None))
+        if step is not None:
+            event["step"] = step
+        self._checkpoint.describe(event, self._phase, self._path)
+        if self._why is not None:
+            event["text"] = plain(self._why)
+        return True
 
 
 class _End:
@@ -74,6 +216,7 @@ class _End:
     def __init__(self, checkpoint: Checkpoint, once: bool = False) -> None:
         self._checkpoint, self._once = checkpoint, once
         self._size: Optional[_Size] = None
+        self._seen, self._step = False, None
 
     def ready(self, closing: bool) -> bool:
         if closing:
@@ -85,25 +228,24 @@ class _End:
     def fill(self, event: Dict[str, Any], closing: bool) -> bool:
         """Fills in the event; False when there is none. Raises NotYet while something is open."""
         c = self._checkpoint
+        if not self._seen:  # later the run may be at another step
+            self._seen, self._step = True, c.step_at(c.step, event.get("step"))
         if self._once and c._entered:
             return False
         if not self.ready(closing):
             raise NotYet
         size = c.bytes
-        if size is None and isinstance(c.path, (str, os.PathLike)):
+        if size is None and c.measured and isinstance(c.path, (str, os.PathLike)):
             if self._size is None:
                 self._size = _Size(os.fspath(c.path))
                 if not closing:
                     raise NotYet
                 self._size.wait(CLOSING_TIME)
             size = self._size.bytes
-        event["phase"] = "end"
-        if c.seconds is not None:
-            event["seconds"] = round(c.seconds, 6)  # the next one may have started before this size was known
-        for key, value in c._extra.items():
-            event[key] = plain(value)
-        if c.path is not None:
-            event["path"] = text(c.path, MAX_PATH)
+        event.pop("step", None)
+        if self._step is not None:
+            event["step"] = self._step
+        c.describe(event, "end", c.path)
         if size is not None:
             event["bytes"] = number(size)
         return True

@@ -19,10 +19,6 @@ RESERVED = frozenset(
 )
 
 
-# Stages of a checkpoint while the run makes steps: it is not of the step that the run is at.
-_LATER_STAGES = ("write", "upload", "durable")
-
-
 class Builder:
     """Builds the events of one run in the order in which they happened, so that it has the step
     that each belongs to."""
@@ -78,8 +74,6 @@ class Builder:
             for key, value in more.items():
                 if value is not None:
                     event[key] = text(value, MAX_PATH) if key == "path" else plain(value)
-        if kind == "ckpt" and step is None and event.get("stage") in _LATER_STAGES:
-            event.pop("step", None)
         return event
 
     def _build_step(self, at: float, step: Any, metrics: Dict[str, Any], more: Any) -> Dict[str, Any]:

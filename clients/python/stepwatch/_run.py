@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Type, TypeVar, cast
 
 from . import _identity, _run_name, _signals, _startup
-from ._checkpoint import Checkpoint
+from ._checkpoint import Checkpoint, Nothing
 from ._events import RESERVED, Builder
 from ._heartbeat import Page
 from ._sender import EXIT_WAIT, GOODBYE, QUEUE_LIMIT, Sender, finish_all
@@ -49,28 +49,9 @@ def _never_raises(method: _Method) -> _Method:
             return method(*args, **kwargs)
         except Exception as e:
             log.warning("stepwatch: %s: %s", method.__name__, e)
-            return _NOTHING
+            return Nothing()
 
     return cast(_Method, call)
-
-
-class _Nothing:
-    """Takes the place of a phase or a checkpoint that could not be made."""
-
-    path: Any = None
-    bytes: Any = None
-
-    def __enter__(self) -> "_Nothing":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        return None
-
-    def fail(self, why: Any = None) -> None:
-        return None
-
-
-_NOTHING = _Nothing()
 
 
 class Phase:
@@ -241,13 +222,19 @@ class Run:
         self._sender.put("eval", step, metrics, {"name": name})
 
     @_never_raises
-    def checkpoint(self, step: Any = None, path: Any = None, bytes: Any = None, **extra: Any) -> Checkpoint:
+    def checkpoint(
+        self, step: Any = None, path: Any = None, bytes: Any = None, *, stage: Optional[str] = None, **extra: Any
+    ) -> Checkpoint:
         """Reports that a checkpoint is written; in a ``with``, that it starts, and ends or fails
-        with the block.
+        with the block. ``start()``, ``end()`` and ``fail()`` of what is returned do so by
+        themselves, in any thread.
 
-        Without ``bytes`` the size of ``path`` is found out off the training loop's thread.
+        ``stage`` is ``"save"`` (the training loop waits, and more will come), ``"write"`` (behind
+        the training), ``"upload"``, ``"durable"`` or ``"load"``; without one this is all there is.
+        Without ``bytes`` the size of ``path`` is found out off the training loop's thread. A save
+        without ``step`` is of the last one; of the other stages the step stays unknown.
         """
-        return Checkpoint(self._sender, self, step, path, bytes, _free(extra))
+        return Checkpoint(self._sender, self, step, path, bytes, _free(extra), stage)
 
     @_never_raises
     def event(self, name: str, text: Any = None, level: str = "info", step: Any = None, **extra: Any) -> None:
@@ -281,7 +268,8 @@ class Run:
         seconds = _monotonic() - block.since
         if block in self._open:
             self._open.remove(block)
-            self._page.phase(self._open[-1] if self._open else None)
+            last = self._open[-1:]  # another thread may remove its own meanwhile
+            self._page.phase(last[0] if last else None)
         phases = self._phases
         if timed and (block.name in phases or len(phases) < MAX_PHASES):
             phases[block.name] = phases.get(block.name, 0.0) + seconds

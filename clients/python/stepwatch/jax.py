@@ -10,6 +10,8 @@ step on once its values are ready: usually while the next step runs.
         for step, batch in enumerate(loader):
             state, metrics = train_step(state, batch)
             reporter.step(step, **metrics)                   # arrays: loss=..., grad_norm=...
+
+``CheckpointReporter(run, manager)`` reports every stage of what Orbax saves and restores.
 """
 
 import sys
@@ -19,6 +21,7 @@ from typing import Any, Callable, Dict, Optional, Type
 
 from ._adapter import Training
 from ._flight import Here, InFlight, Value
+from ._orbax import CheckpointReporter as CheckpointReporter
 from ._run import Run
 
 

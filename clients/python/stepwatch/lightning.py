@@ -16,7 +16,7 @@ import os
 import sys
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ._adapter import Saving, Training, dtype_of, metric, of_evaluation, quiet, tokens_in, wanted
+from ._adapter import Behind, Saving, Training, dtype_of, metric, of_evaluation, plain_path, quiet, step_in, tokens_in, wanted
 from ._run import Run, _describe, _exit_code
 from .torch import describe_model, in_flight
 
@@ -61,7 +61,8 @@ class _Hooks:
             about["name"] = name
         self._training = Training(run, about, in_flight())
         self._tokens_per_step = tokens_per_step
-        self._saving: Optional[Saving] = None
+        self._taps: List[Saving] = []
+        self._behind: Optional[Behind] = None
         self._active = False
         self._step = 0
         self._reset()
@@ -72,7 +73,7 @@ class _Hooks:
         self._lrs: Dict[int, Any] = {}
 
     def __getstate__(self) -> Dict[str, Any]:
-        return dict(self.__dict__, _saving=None, _loss=None)
+        return dict(self.__dict__, _taps=[], _behind=None, _loss=None)
 
     # -- begin and end -----------------------------------------------------------------------------
 
@@ -92,7 +93,13 @@ class _Hooks:
             precision=str(trainer.precision),
             accumulate_grad_batches=trainer.accumulate_grad_batches,
         )
-        self._saving = Saving(trainer, "save_checkpoint", lambda filepath, *_, **__: self._save(trainer, filepath))
+        self._taps.append(Saving(trainer, "save_checkpoint", lambda filepath, *_, **__: self._save(trainer, filepath)))
+        strategy = trainer.strategy
+        if hasattr(strategy, "load_checkpoint"):
+            self._taps.append(Saving(strategy, "load_checkpoint", self._load))
+        writer = getattr(strategy, "checkpoint_io", None)
+        if any(kind.__name__ == "AsyncCheckpointIO" for kind in type(writer).__mro__):
+            self._taps.append(Saving(writer, "save_checkpoint", lambda *_, **__: _Submitted(writer, self._behind)))
 
     @quiet
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
@@ -126,9 +133,8 @@ class _Hooks:
             self._end(_exit_code(kind, exception), _describe(kind, exception))
 
     def _end(self, code: int, text: Any) -> None:
-        saving, self._saving = self._saving, None
-        if saving is not None:
-            saving.remove()
+        while self._taps:
+            self._taps.pop().remove()
         if self._active:
             self._active = False
             self._training.end(code, text)
@@ -207,7 +213,41 @@ class _Hooks:
         self._training.wait()
 
     def _save(self, trainer: Any, path: Any) -> Any:
-        return self._training.saving(trainer.global_step, path, writes=trainer.is_global_zero)
+        run = self._training.run
+        if run is not None and trainer.is_global_zero:
+            # Whether there is more to come than the save, ``AsyncCheckpointIO`` decides.
+            self._behind = Behind(run, trainer.global_step, path, leads=True, expected=False)
+            return self._training.saving(trainer.global_step, path, behind=self._behind)
+        return self._training.saving(trainer.global_step, path, writes=False)
+
+    def _load(self, checkpoint_path: Any, *_: Any, **__: Any) -> Any:
+        assert self._training.run is not None
+        return self._training.run.checkpoint(step_in(checkpoint_path), path=plain_path(checkpoint_path), stage="load")
+
+
+class _Submitted:
+    """A checkpoint is given to the thread that writes one after the other, and what we give to it
+    next runs when that is done."""
+
+    def __init__(self, writer: Any, behind: Optional[Behind]) -> None:
+        self._writer, self._behind = writer, behind
+
+    def __enter__(self) -> None:
+        self._error = self._writer._error
+
+    @quiet
+    def __exit__(self, *error: Any) -> None:
+        behind, writer = self._behind, self._writer
+        if behind is not None and error[0] is None:
+            writer._executor.submit(quiet(self._written), behind)
+            behind.expected = True
+
+    def _written(self, behind: Behind) -> None:
+        error = self._writer._error
+        if error is None or error is self._error:
+            behind.done()
+        else:
+            behind.failed(error)
 
 
 class StepwatchCallback(_Hooks, *_bases()):  # type: ignore[misc]

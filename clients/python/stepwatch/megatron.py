@@ -24,7 +24,8 @@ import runpy
 import sys
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from ._adapter import Training, dtype_of, quiet
+from ._adapter import Behind, Training, dtype_of, quiet
+from ._checkpoint import Nothing
 from ._run import Run, _describe, _exit_code
 from .torch import in_flight
 
@@ -34,7 +35,9 @@ except Exception:  # not installed, or it does not import: the class still can, 
     Callback = object
 
 _TRAINING = "megatron.training.training"
+_CHECKPOINTING = "megatron.training.checkpointing"
 _BRIDGE_TRAIN = "megatron.bridge.training.train"
+_BRIDGE_CHECKPOINTING = "megatron.bridge.training.checkpointing"
 _BRIDGE_FLOPS = "megatron.bridge.training.utils.flop_utils"
 _CALCULATOR = "megatron.core.num_microbatches_calculator"
 #: The loss that models are trained for, by the names that Megatron's models give it; else it is the
@@ -68,6 +71,9 @@ class _Megatron:
     def __init__(self, run: Optional[Run], about: Dict[str, Any]) -> None:
         self.training = Training(run, about, in_flight())
         self._described = False
+        #: The checkpoint of the last save, and those that are written behind the training.
+        self._behind: Optional[Behind] = None
+        self._written: List[Behind] = []
 
     def begin(self, framework: str, module: str) -> None:
         if self.training.run is None:
@@ -102,6 +108,37 @@ class _Megatron:
             pass  # a model that Megatron has no formula for
         self.training.describe(model=model or None, **about)
 
+    def saving(self, step: Any, folder: Any) -> Any:
+        """A context for a save, which may become one that is written behind the training."""
+        run = self.training.run
+        path = None if not folder or not isinstance(step, int) else os.path.join(str(folder), "iter_%07d" % step)
+        if run is not None:
+            self._behind = Behind(run, step, path, leads=run.rank == 0, expected=False)
+        return self.training.saving(step, path, behind=self._behind)
+
+    def scheduled(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Around ``schedule_async_save``. What is called last when the request is finalized, behind
+        what writes the number of the iteration, is ours."""
+        behind, self._behind = self._behind, None
+        if behind is not None:
+            quiet(self._follow)(behind, [*args, *kwargs.values()])
+        return inner(*args, **kwargs)
+
+    def _follow(self, behind: Behind, given: List[Any]) -> None:
+        next(request for request in given if hasattr(request, "add_finalize_fn")).add_finalize_fn(behind.done)
+        behind.expected = True
+        self._written = [one for one in self._written if not one.over] + [behind]
+
+    def finalized(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Around ``maybe_finalize_async_save``: it raises for the oldest that is not finalized."""
+        try:
+            return inner(*args, **kwargs)
+        except Exception as error:
+            first = next((one for one in self._written if not one.over), None)
+            if first is not None:
+                first.failed(error)
+            raise
+
     def batch(self, sequence: Any) -> Dict[str, Any]:
         """Samples and tokens that the whole job takes in one step."""
         calculator: Any = sys.modules.get(_CALCULATOR)
@@ -122,9 +159,10 @@ class _Installed(_Megatron):
         super().__init__(run, about)
         self._steps: Optional[inspect.Signature] = None
         self.module: Any = None
+        self.checkpointing: Any = None
 
-    def put(self, module: Any) -> None:
-        self.module = module
+    def put(self, module: Any, checkpointing: Any) -> None:
+        self.module, self.checkpointing = module, checkpointing
         self._steps = inspect.signature(module.training_log)
         for name, around in (
             ("train", self._train),
@@ -132,10 +170,11 @@ class _Installed(_Megatron):
             ("evaluate", self._evaluate),
             ("evaluate_and_print_results", self._evaluation),
             ("save_checkpoint_and_time", self._save),
+            ("maybe_finalize_async_save", self.finalized),
+            ("load_checkpoint", self._load),
         ):
-            inner = getattr(module, name, None)
-            if inner is not None:
-                setattr(module, name, _replaced(inner, around))
+            _replace(module, name, around)
+        _replace(checkpointing, "schedule_async_save", self.scheduled)
 
     def _train(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         quiet(self._begin)()
@@ -193,8 +232,24 @@ class _Installed(_Megatron):
         return result
 
     def _save(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with _saving(self.training, args[0] if args else kwargs.get("iteration"), getattr(self.module.get_args(), "save", None)):
+        with self.saving(args[0] if args else kwargs.get("iteration"), getattr(self.module.get_args(), "save", None)):
             return inner(*args, **kwargs)
+
+    def _load(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # Before ``train``: the run begins with it.
+        quiet(self._begin)()
+        run = self.training.run
+        with Nothing() if run is None else run.checkpoint(path=getattr(self.module.get_args(), "load", None), stage="load") as loading:
+            result = inner(*args, **kwargs)
+            if isinstance(result, tuple) and isinstance(result[0], int) and result[0] > 0:
+                loading.step = result[0]
+            return result
+
+
+def _replace(module: Any, name: str, around: Callable[..., Any]) -> None:
+    inner = getattr(module, name, None)
+    if inner is not None and not hasattr(inner, "stepwatch"):
+        setattr(module, name, _replaced(inner, around))
 
 
 def _replaced(inner: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
@@ -208,12 +263,6 @@ def _replaced(inner: Callable[..., Any], around: Callable[..., Any]) -> Callable
     return call
 
 
-def _saving(training: Training, step: Any, folder: Any) -> Any:
-    path = None if not folder or not isinstance(step, int) else os.path.join(str(folder), "iter_%07d" % step)
-    run = training.run
-    return training.saving(step, path, writes=run is not None and run.rank == 0)
-
-
 _installed: List[_Installed] = []
 
 
@@ -225,7 +274,11 @@ def install(run: Optional[Run] = None, name: Optional[str] = None, **about: Any)
         module = importlib.import_module(_TRAINING)
         if not hasattr(module.training_log, "stepwatch"):
             installed = _Installed(run, about)
-            installed.put(module)
+            try:
+                checkpointing: Any = importlib.import_module(_CHECKPOINTING)
+            except Exception:  # one without it saves while the step waits
+                checkpointing = None
+            installed.put(module, checkpointing)
             _installed.append(installed)
         return True
     except Exception as e:
@@ -237,10 +290,11 @@ def uninstall() -> None:
     """Leaves Megatron as it was, and ends runs of our own."""
     while _installed:
         installed = _installed.pop()
-        for name, function in list(vars(installed.module).items()):
-            inner = getattr(function, "stepwatch", None)
-            if inner is not None:
-                setattr(installed.module, name, inner)
+        for module in (installed.module, installed.checkpointing):
+            for name, function in list(vars(module).items()) if module is not None else []:
+                inner = getattr(function, "stepwatch", None)
+                if inner is not None:
+                    setattr(module, name, inner)
         installed.training.end()
 
 
@@ -281,8 +335,10 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
         flops: Any = sys.modules.get(_BRIDGE_FLOPS)
         self._megatron.describe(settings, None if flops is None else lambda: float(flops.num_floating_point_operations(config, 1)))
         train: Any = sys.modules.get(_BRIDGE_TRAIN)
-        if train is not None and not hasattr(train.save_checkpoint_and_time, "stepwatch"):
-            train.save_checkpoint_and_time = _replaced(train.save_checkpoint_and_time, self._save)
+        if train is not None:
+            _replace(train, "save_checkpoint_and_time", self._save)
+            _replace(train, "maybe_finalize_async_save", self._megatron.finalized)
+            _replace(sys.modules.get(_BRIDGE_CHECKPOINTING), "schedule_async_save", self._megatron.scheduled)
         self._training.restart_clock()
 
     @quiet
@@ -329,7 +385,7 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
     def _save(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         state = args[0] if args else kwargs.get("state")
         step = getattr(getattr(state, "train_state", None), "step", None)
-        with _saving(self._training, step, getattr(getattr(getattr(state, "cfg", None), "checkpoint", None), "save", None)):
+        with self._megatron.saving(step, getattr(getattr(getattr(state, "cfg", None), "checkpoint", None), "save", None)):
             return inner(*args, **kwargs)
 
     @quiet

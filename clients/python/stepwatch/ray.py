@@ -19,6 +19,7 @@ A report whose metrics have a ``step`` (or ``global_step``) is that step; others
 """
 
 import logging
+import threading
 import time
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
@@ -41,6 +42,8 @@ except Exception:
 MAX_RANKS = 64
 #: Metrics of one report; more are left out.
 MAX_METRICS = 128
+#: Checkpoints that wait for their upload.
+MAX_UPLOADS = 64
 _STEPS = ("step", "global_step", "train/global_step", "training_iteration")
 _NO_METRICS = frozenset(_STEPS + ("epoch_time", "timestamp", "date", "pid", "hostname", "node_ip"))
 
@@ -147,10 +150,13 @@ class StepwatchWorkerCallback(*_WORKERS):  # type: ignore[misc]
         self._name, self._about = name, about
         self._reports: Optional[_Reports] = None
         self._context: Any = None
+        #: The thread that trains, and the step of each checkpoint that is not yet being uploaded.
+        self._thread: Optional[int] = None
+        self._steps: Dict[int, int] = {}
 
     def __getstate__(self) -> Dict[str, Any]:
         """It is made in the driver and sent to the workers."""
-        return dict(self.__dict__, _reports=None, _context=None)
+        return dict(self.__dict__, _reports=None, _context=None, _steps={})
 
     @quiet
     def after_init_train_context(self) -> None:
@@ -171,17 +177,29 @@ class StepwatchWorkerCallback(*_WORKERS):  # type: ignore[misc]
         if hasattr(context, "_upload_checkpoint"):
             Saving(context, "_upload_checkpoint", self._on_upload)
 
-    def _on_report(self, metrics: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        if self._reports is not None:
-            self._reports.take(metrics or {})
+    def _on_report(self, metrics: Mapping[str, Any], checkpoint: Any = None, *_: Any, **__: Any) -> None:
+        reports = self._reports
+        if reports is None:
+            return
+        reports.take(metrics or {})
+        self._thread = threading.get_ident()
+        if checkpoint is not None:
+            while len(self._steps) >= MAX_UPLOADS:
+                del self._steps[next(iter(self._steps))]
+            self._steps[id(checkpoint)] = reports.step
 
     def _on_upload(self, checkpoint_dir_name: Any, metrics: Any = None, checkpoint: Any = None, *_: Any, **__: Any) -> Any:
-        assert self._reports is not None
-        if checkpoint is None:
+        reports = self._reports
+        if reports is None or reports.training.run is None or checkpoint is None:
             raise ValueError("there is nothing to upload")
         folder = getattr(getattr(self._context, "storage_context", None), "experiment_fs_path", "")
         path = "%s/%s" % (folder, checkpoint_dir_name) if folder and checkpoint_dir_name else getattr(checkpoint, "path", None)
-        return self._reports.training.saving(self._reports.step, path)
+        step = self._steps.pop(id(checkpoint), None)
+        upload = reports.training.run.checkpoint(step, path=path, stage="upload")
+        upload.measured = reports.training.run.rank == 0
+        if threading.get_ident() != self._thread:
+            return upload  # behind the training
+        return _blocking(reports.training.saving(step, path, behind=reports.training.run.checkpoint(step, path=path, stage="save")), upload)
 
     @contextmanager
     def on_report(self) -> Iterator[None]:
@@ -209,6 +227,13 @@ class StepwatchWorkerCallback(*_WORKERS):  # type: ignore[misc]
             reports.training.end()
         else:
             reports.training.end(1, _describe(type(error), error))
+
+
+@contextmanager
+def _blocking(save: Any, upload: Any) -> Iterator[Any]:
+    """An upload that the step waits for."""
+    with save, upload:
+        yield upload
 
 
 def _name_of(context: Any) -> Optional[str]:

@@ -12,6 +12,8 @@ times it reports are those of the call.
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         reporter.step(step, loss=loss, grad_norm=norm, tokens=tokens)
+
+``CheckpointReporter(run)`` reports what ``torch.distributed.checkpoint`` saves and loads.
 """
 
 import functools
@@ -20,6 +22,7 @@ import time
 from types import TracebackType
 from typing import Any, Dict, Iterable, List, Optional, Type
 
+from ._dcp import CheckpointReporter as CheckpointReporter
 from ._device import DeviceValue
 from ._flight import MAX_IN_FLIGHT as MAX_IN_FLIGHT
 from ._flight import InFlight

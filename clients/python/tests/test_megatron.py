@@ -19,8 +19,9 @@ Space = types.SimpleNamespace
 MODULE = """
     import types
     args = types.SimpleNamespace(num_layers=2, hidden_size=64, num_attention_heads=4, seq_length=128, padded_vocab_size=1000,
-                                 tensor_model_parallel_size=2, bf16=True, fp16=False, fp8=None, save="/save", curr_iteration=None)
+                                 tensor_model_parallel_size=2, bf16=True, fp16=False, fp8=None, save="/save", load=None, curr_iteration=None)
     losses, logged, saved = [], [], []
+    checkpointing = None
 
     def get_args():
         return args
@@ -44,6 +45,16 @@ MODULE = """
         if iteration in saved:
             raise OSError("no space left on device")
         saved.append(iteration)
+        if checkpointing is not None:
+            checkpointing.save_checkpoint()
+
+    def maybe_finalize_async_save(blocking=False, terminate=False):
+        checkpointing.finalize()
+
+    def load_checkpoint(model, optimizer, opt_param_scheduler):
+        if args.load == "/broken":
+            raise OSError("stale file handle")
+        return (1200, 0) if args.load else (0, 0)
 
     def train(forward_step_func, model, optimizer, iterations=4, fail=None):
         flag = True
@@ -58,6 +69,33 @@ MODULE = """
                 evaluate_and_print_results("iteration 2 on validation set", None, None, model, iteration, None, None)
                 save_checkpoint_and_time(iteration, model, optimizer, None, 0.0, {})
         return iterations, 0
+"""
+
+
+CHECKPOINTING = """
+    class AsyncRequest:
+        def __init__(self):
+            self.finalize_fns = []
+
+        def add_finalize_fn(self, fn):
+            self.finalize_fns.append(fn)
+
+    scheduled, finalized, error = [], [], None
+
+    def schedule_async_save(async_request):
+        scheduled.append(async_request)
+
+    def save_checkpoint():
+        request = AsyncRequest()
+        request.add_finalize_fn(lambda: finalized.append("metadata"))
+        request.add_finalize_fn(lambda: finalized.append("latest"))
+        schedule_async_save(request)
+
+    def finalize():
+        for fn in scheduled.pop(0).finalize_fns:
+            if error is not None:
+                raise error
+            fn()
 """
 
 
@@ -103,6 +141,52 @@ class Megatron(Case):
         self.assertEqual((hello["run"], hello["framework"], hello["dtype"], hello["tp"]), ("gpt", "megatron", "bfloat16", 2))
         self.assertEqual((hello["flops_per_token"], hello["convention"]), (6e9, "megatron"))
         self.assertEqual((hello["model"]["layers"], hello["model"]["vocab"]), (2, 1000))
+
+    def asynchronous(self):
+        """A module that writes behind the training, after a save of step 300."""
+        checkpointing = types.ModuleType("megatron.training.checkpointing")
+        exec(textwrap.dedent(CHECKPOINTING), vars(checkpointing))
+        self.module.checkpointing = checkpointing
+        patch = mock.patch.dict(sys.modules, {"megatron.training.checkpointing": checkpointing})
+        patch.start()
+        self.addCleanup(patch.stop)
+        before = dict(vars(checkpointing))
+        adapter.install(name="gpt")
+        self.module.load_checkpoint([], None, None)
+        self.module.save_checkpoint_and_time(300, [], None, None, 0.0, {})
+        self.module.args.curr_iteration = 310
+        return checkpointing, before
+
+    def stages(self):
+        return [(e.get("stage", "save"), e["phase"], e.get("step"), e.get("path")) for e in self.sink.events("ckpt")]
+
+    def test_a_checkpoint_that_is_written_behind_the_training(self):
+        self.module.args.load = "/load"
+        checkpointing, before = self.asynchronous()
+        path = "/save/iter_0000300"
+        first = [("load", "start", None, "/load"), ("load", "end", 1200, "/load"), ("save", "start", 300, path), ("save", "end", 300, path)]
+        until(lambda: self.stages() == first + [("write", "start", 300, path)])
+        self.module.maybe_finalize_async_save()
+        self.assertEqual(checkpointing.finalized, ["metadata", "latest"])
+        until(lambda: self.stages()[5:] == [("write", "end", 300, path), ("durable", "end", 300, path)])
+        adapter.uninstall()
+        self.assertEqual(vars(checkpointing), before)
+
+    def test_one_whose_writing_fails(self):
+        checkpointing, _ = self.asynchronous()
+        checkpointing.error = OSError("no space left on device")
+        with self.assertRaises(OSError) as raised:
+            self.module.maybe_finalize_async_save(blocking=True)
+        self.assertIs(raised.exception, checkpointing.error)
+        last = until(lambda: self.sink.events("ckpt")[5:])[0]
+        self.assertEqual((last["stage"], last["phase"], last["step"], last["text"]), ("write", "fail", 300, "OSError: no space left on device"))
+
+    def test_a_load_that_fails(self):
+        adapter.install(name="gpt")
+        self.module.args.load = "/broken"
+        with self.assertRaises(OSError):
+            self.module.load_checkpoint([], None, None)
+        until(lambda: self.stages() == [("load", "start", None, "/broken"), ("load", "fail", None, "/broken")])
 
     def test_a_loss_on_its_device_is_never_waited_for(self):
         stream = Stream()

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import threading
 import types
 import unittest
 from unittest import mock
@@ -100,6 +101,8 @@ class Callbacks(Case):
         worker.before_worker_shutdown()
 
     def test_a_worker_publishes_how_long_it_waited_and_what_it_uploaded(self):
+        uploading = []
+
         class Context:
             storage_context = Space(experiment_fs_path="/store")
             execution_context = Space(training_thread_runner=Space(get_error=lambda: None))
@@ -113,9 +116,11 @@ class Callbacks(Case):
             def get_local_rank(self):
                 return 1
 
-            def report(self, metrics, checkpoint=None):
+            def report(self, metrics, checkpoint=None, checkpoint_upload_mode="sync"):
                 with worker.on_report():
-                    self._upload_checkpoint("ckpt_1", metrics, checkpoint)
+                    if checkpoint_upload_mode == "sync":
+                        return self._upload_checkpoint("ckpt_1", metrics, checkpoint)
+                uploading.append(threading.Thread(target=self._upload_checkpoint, args=("ckpt_1", metrics, checkpoint)))
 
             def _upload_checkpoint(self, name, metrics, checkpoint=None):
                 if checkpoint == "full":
@@ -133,14 +138,23 @@ class Callbacks(Case):
         context.report({"loss": 1.0}, checkpoint=Space(path="/tmp/local"))
         with self.assertRaises(OSError):
             context.report({"loss": 0.5}, checkpoint="full")
+        context.report({"loss": 0.4}, checkpoint=Space(path="/tmp/local"), checkpoint_upload_mode="async")
+        context.report({"loss": 0.3})
+        uploading[0].start()
+        uploading[0].join()
         context.execution_context.training_thread_runner.get_error = lambda: Space(_base_exc=ValueError("bad shard 17"))
         worker.before_worker_shutdown()
         bye = until(lambda: self.sink.events("bye"))[0]
         self.assertEqual((bye["rank"], bye["code"], bye["text"]), (3, 1, "ValueError: bad shard 17"))
         events = self.of(3)
-        self.assertEqual([(e["step"], e["m"]["loss"], "report" in e.get("t", {})) for e in events], [(1, 2.0, False), (2, 1.0, True), (3, 0.5, True)])
-        phases = sorted((e["step"], e["phase"], e["path"]) for e in self.of(3, "ckpt"))
-        self.assertEqual(phases, [(step, phase, "/store/ckpt_1") for step, phase in ((2, "end"), (2, "start"), (3, "fail"), (3, "start"))])
+        self.assertEqual([(e["step"], e["m"]["loss"]) for e in events], [(1, 2.0), (2, 1.0), (3, 0.5), (4, 0.4), (5, 0.3)])
+        self.assertEqual([e["step"] for e in events if "report" in e.get("t", {})], [2, 3, 4, 5])
+        behind = [(e["stage"], e["phase"]) for e in self.of(3, "ckpt") if e["step"] == 4]
+        self.assertEqual(behind, [("upload", "start"), ("upload", "end")], "of the step that it was reported with")
+        for stage in (None, "upload"):
+            phases = [(e["step"], e["phase"], e["path"]) for e in self.of(3, "ckpt") if e.get("stage") == stage and e["step"] != 4]
+            wanted = ((2, "start"), (2, "end"), (3, "start"), (3, "fail"))
+            self.assertEqual(phases, [(step, phase, "/store/ckpt_1") for step, phase in wanted], stage)
         self.assertEqual(self.of(3, "hello")[0]["world"], 4)
 
 

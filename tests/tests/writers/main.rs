@@ -9,6 +9,7 @@
 mod seen;
 mod writer;
 
+mod dcp;
 mod identity;
 mod kubeflow;
 mod launch;

@@ -20,7 +20,7 @@ use super::checkpoints::{CHECKPOINTS_KEPT, Checkpoints, Outcome, SaveReport, Wri
 use super::loads::Loads;
 use super::save_windows::{SaveWindows, StepTime};
 use super::sizes::Sort;
-use super::stages::{Stage, StageReport, Stages};
+use super::stages::{CheckpointStages, Stage, StageReport, Stages};
 
 /// The number of times between saves from which the usual one is known.
 const GAPS_KNOWN: usize = 2;
@@ -52,6 +52,23 @@ impl Checkpoints {
     pub(crate) fn stepped(&mut self, at: Ts, secs: f64, steps: i64) {
         if let Some(stages) = self.stages.as_deref_mut().filter(|_| secs.is_finite() && secs > 0.0) {
             stages.stepped(StepTime { at, secs, steps });
+        }
+    }
+
+    /// The stages of the last checkpoints of this attempt, oldest first. At most 16 are kept.
+    pub fn stage_table(&self) -> Vec<CheckpointStages> {
+        self.stages().map_or_else(Vec::new, Stages::table)
+    }
+
+    /// The last load of a checkpoint.
+    pub fn last_load(&self) -> Option<CheckpointStages> {
+        self.stages()?.loaded()
+    }
+
+    /// Takes the path of a checkpoint whose stages are known.
+    pub(crate) fn note_path(&mut self, stage: Stage, step: Option<i64>, path: &str) {
+        if let Some(stages) = self.stages.as_deref_mut() {
+            stages.note_path(stage, step, path);
         }
     }
 

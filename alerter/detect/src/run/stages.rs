@@ -3,8 +3,10 @@
 //! is read again.
 //!
 //! A run that ever shows a stage after the save writes its checkpoints while it makes steps. What
-//! this means for the checkpoints that count is in `durable.rs`, and what it does to the steps in
-//! `save_windows.rs`.
+//! this means for the checkpoints that count is in `durable.rs`, what it does to the steps in
+//! `save_windows.rs`, and what people see of them in `stages/table.rs`.
+
+mod table;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,11 +18,15 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_wire::names::ckpt;
 use stepwatch_wire::{CkptPhase, Event, Value};
 
+pub use table::{CheckpointStages, StageTimes};
+
 /// The most steps whose stages are kept, and the most ranks that are followed in one stage.
 const STEPS_KEPT: usize = 16;
 const RANKS_KEPT: usize = 256;
 /// The most times of the same sort that are kept.
 const TIMES_KEPT: usize = 8;
+/// The longest path that is kept, in bytes. A part of a longer one would lead nowhere.
+const MAX_PATH: usize = 1024;
 
 /// How many later checkpoints must be complete before one counts as overtaken: two uploads at once
 /// may end in any order. It is no news once so many are. And the number of complete checkpoints for
@@ -31,7 +37,7 @@ const COMPLETE: usize = 4;
 
 /// The stages in their order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum Stage {
+pub enum Stage {
     /// Blocks the step.
     #[default]
     Save,
@@ -80,6 +86,8 @@ pub(crate) struct Staged {
     pub(super) lag: Option<f64>,
     /// The checkpoint counts as saved.
     pub(super) counted: bool,
+    /// Where it is, as the last report with a path says.
+    path: Option<String>,
     /// By [`Stage`], without the load.
     records: [StageRecord; 4],
 }
@@ -88,6 +96,7 @@ pub(crate) struct Staged {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Load {
     pub(crate) step: Option<i64>,
+    path: Option<String>,
     pub(crate) record: StageRecord,
 }
 
@@ -432,6 +441,18 @@ impl Stages {
     pub(super) fn became_durable(&mut self, lag: Option<f64>) {
         lag.into_iter().for_each(|lag| push(&mut self.lags, lag));
         (self.growing, self.backlog) = (0, self.waiting().count() as u32);
+    }
+
+    /// Takes the path that a report has.
+    pub(super) fn note_path(&mut self, stage: Stage, step: Option<i64>, path: &str) {
+        let place = match (stage, step) {
+            (Stage::Load, _) => self.load.as_mut().map(|load| &mut load.path),
+            (_, Some(step)) => self.find_mut(step).map(|one| &mut one.path),
+            (_, None) => None,
+        };
+        if let Some(place) = place.filter(|_| path.len() <= MAX_PATH) {
+            *place = Some(path.to_owned());
+        }
     }
 
     /// Takes a report of a load. Returns how long the rank loaded, if it has ended now.

@@ -175,6 +175,17 @@ pub(crate) fn attempts() -> Value {
             "at": "2026-11-21T02:05:11.000Z", "step": 12000, "seconds": 41.5, "bytes": 1.4e12, "outcome": "saved",
             "why": null,
         }],
+        "stages": [{
+            "step": 12000, "path": "/ckpt/iter_0012000", "bytes": 1.4e12, "counts": true,
+            "stages": [{
+                "stage": "save", "started_at": "2026-11-21T02:04:28.000Z", "ended_at": "2026-11-21T02:04:31.500Z",
+                "seconds": 3.5, "bytes": null, "failed": false,
+            }, {
+                "stage": "durable", "started_at": null, "ended_at": "2026-11-21T02:05:11.000Z", "seconds": null,
+                "bytes": 1.4e12, "failed": false,
+            }],
+        }],
+        "load": null,
         "setup": [{"of": "size", "name": "processes", "value": "64"}],
         "since_good": {
             "run": "llama-70b", "attempt": 0, "at": "2026-11-21T02:01:00.000Z",

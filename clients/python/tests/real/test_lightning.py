@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import unittest
 import warnings
 from unittest import mock
@@ -210,6 +211,54 @@ class Fit(Quiet):
         self.assertEqual(self.bye()["code"], 1)
         self.assertEqual([e["phase"] for e in self.sink.events("ckpt")], ["start", "fail"])
         self.assertIn("no space", self.sink.events("ckpt")[1]["text"])
+
+    def test_a_checkpoint_that_a_thread_writes(self):
+        first = self.folder + "/first=step=3.ckpt"
+        saver = L.pytorch.callbacks.ModelCheckpoint(self.folder, every_n_train_steps=3, save_top_k=-1)
+        plugin = L.pytorch.plugins.AsyncCheckpointIO()
+        trainer = self.trainer([StepwatchCallback(), saver], enable_checkpointing=True, plugins=[plugin], max_epochs=1)
+        trainer.fit(module(), batches())
+        self.bye()
+        for step in (3, 6):
+            events = sorted((e for e in self.sink.events("ckpt") if e["step"] == step), key=lambda e: e["ts"])
+            stages = [(e.get("stage", "save"), e["phase"]) for e in events]
+            self.assertEqual(stages, [("save", "start"), ("save", "end"), ("write", "start"), ("write", "end"), ("durable", "end")])
+            self.assertTrue(all(e["path"].endswith("step=%d.ckpt" % step) for e in events))
+            self.assertEqual({e.get("bytes") for e in events[:4]}, {None})
+            os.replace(events[0]["path"], first) if step == 3 else None
+        self.assertNotIn("save_checkpoint", vars(plugin), "it is left as it was")
+        self.trainer([StepwatchCallback()], max_epochs=1).fit(module(), batches(), ckpt_path=first)
+        until(lambda: len(self.sink.events("bye")) == 2)
+        loads = [(e["phase"], e["step"], e["path"]) for e in self.sink.events("ckpt") if e.get("stage") == "load"]
+        self.assertEqual(loads, [("start", 3, first), ("end", 3, first)])
+
+    def test_a_checkpoint_that_a_thread_fails_to_write(self):
+        trained = threading.Event()
+
+        def full(*_, **__):
+            self.assertTrue(trained.wait(60))
+            raise OSError("no space left on device")
+
+        class Full(L.pytorch.plugins.AsyncCheckpointIO):
+            def _ensure_setup(self):
+                super()._ensure_setup()
+                self._checkpoint_io = mock.Mock(save_checkpoint=full)
+
+        class Trained(L.pytorch.Callback):
+            def on_fit_end(self, *_):
+                trained.set()
+
+            on_train_end = on_fit_end
+
+        saver = L.pytorch.callbacks.ModelCheckpoint(self.folder, every_n_train_steps=6, save_on_train_epoch_end=False)
+        trainer = self.trainer([StepwatchCallback(), saver, Trained()], enable_checkpointing=True, plugins=[Full()])
+        with self.assertRaisesRegex(OSError, "no space"):
+            trainer.fit(module(), batches())
+        self.bye()
+        events = sorted(self.sink.events("ckpt"), key=lambda e: e["ts"])
+        stages = [(e.get("stage", "save"), e["phase"], e["step"]) for e in events]
+        self.assertEqual(stages, [("save", "start", 6), ("save", "end", 6), ("write", "start", 6), ("write", "fail", 6)])
+        self.assertEqual(events[-1]["text"], "OSError: no space left on device")
 
     def test_an_exception_is_the_last_word(self):
         model = module()

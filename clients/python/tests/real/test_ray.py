@@ -90,7 +90,8 @@ class Fit(Real):
             self.assertTrue(all(0 < e["t"]["report"] <= e["m"]["step_time"] + 0.01 for e in events[1:]), events)
         self.assertEqual(len({e["pid"] for e in self.sink.events("hello")}), 2)
         events = [e for e in self.sink.events("ckpt") if e["rank"] == 0]
-        self.assertEqual([(e["phase"], e["step"]) for e in events], [("start", 2), ("end", 2)])
+        stages = [(e.get("stage", "save"), e["phase"], e["step"]) for e in sorted(events, key=lambda e: e["ts"])]
+        self.assertEqual(sorted(stages), [("save", "end", 2), ("save", "start", 2), ("upload", "end", 2), ("upload", "start", 2)])
         self.assertTrue(os.path.isfile(os.path.join(events[1]["path"], "weights")))
         byes = until(lambda: self.sink.events("bye")[1:] and self.sink.events("bye"))
         self.assertEqual({e["code"] for e in byes}, {0})

@@ -39,6 +39,10 @@ impl Run {
             // These block no step, so they explain no slow one.
             Stage::Write | Stage::Upload | Stage::Durable => self.later_stage(&r, e),
         }
+        if let Some(path) = e.extra.get(ckpt::PATH).and_then(Value::as_str) {
+            let step = e.step.or(self.state.last_step.filter(|_| stage == Stage::Save));
+            self.state.checkpoints.note_path(stage, step, path);
+        }
         if stage != Stage::Load && !self.is_before_us(at) {
             self.follow(&r);
         }

@@ -1,7 +1,8 @@
 //! The stages of checkpoints: which checkpoints count, and what the stages say of the steps.
 
 use super::*;
-use crate::run::{TimeState, summary};
+use crate::run::{Stage, TimeState, summary};
+use stepwatch_model::time::Span;
 
 /// A trainer whose events arrive as they happen.
 struct Trainer {
@@ -269,4 +270,47 @@ fn what_an_earlier_attempt_left_behind_is_no_failure() {
     assert_eq!((t.run.state.attempt, t.run.state.checkpoints.failure.is_some()), (1, false));
     t.disk("fail", 30);
     assert!(t.run.state.checkpoints.failure.is_some());
+}
+
+#[test]
+fn people_see_every_stage_with_its_times_size_and_place() {
+    let mut t = Trainer::new();
+    t.steps(1..=20);
+    let said = |stage: &str, phase: &str, more: &str| {
+        format!(r#"{{"k":"ckpt","run":"r","stage":"{stage}","phase":"{phase}","step":20{more}}}"#)
+    };
+    t.say(&said("save", "start", r#","path":"/c/20""#)).pass(2).say(&said("save", "end", ""));
+    t.say(&said("write", "start", r#","rank":0"#)).say(&said("write", "start", r#","rank":1"#));
+    t.pass(30).say(&said("write", "end", r#","rank":0"#));
+    let writes = |t: &Trainer| t.run.state.checkpoints.stage_table()[0].stages[1];
+    assert_eq!((writes(&t).end, writes(&t).secs), (None, None), "rank 1 still writes");
+    t.pass(10).say(&said("write", "end", r#","rank":1"#)).say(&said("durable", "end", r#","bytes":5000"#));
+    let begun = Ts(t.now - 42_000);
+    let table = t.run.state.checkpoints.stage_table();
+    let [one] = table.as_slice() else { panic!("{table:?}") };
+    assert_eq!(
+        (one.step, one.path.as_deref(), one.bytes, one.counts),
+        (Some(20), Some("/c/20"), Some(5000.0), true)
+    );
+    let stages: Vec<_> = one.stages.iter().map(|s| (s.stage, s.start, s.end, s.secs, s.bytes)).collect();
+    let at = |secs| Some(begun + Span::secs(secs));
+    assert_eq!(
+        stages,
+        [
+            (Stage::Save, at(0), at(2), Some(2.0), None),
+            (Stage::Write, at(2), at(42), Some(40.0), None),
+            (Stage::Durable, None, at(42), None, Some(5000.0)),
+        ]
+    );
+    let long = format!(r#","path":"/{}""#, "c".repeat(1024));
+    t.say(&said("upload", "fail", &long));
+    let one = t.run.state.checkpoints.stage_table().remove(0);
+    assert_eq!((one.counts, one.path.as_deref()), (false, Some("/c/20")), "a part of a path leads nowhere");
+    assert!(one.stages.iter().any(|s| s.stage == Stage::Upload && s.failed && s.end.is_none()));
+    t.say(r#"{"k":"ckpt","run":"r","stage":"load","phase":"start","path":"/c/10"}"#).pass(60);
+    t.say(r#"{"k":"ckpt","run":"r","stage":"load","phase":"end","step":10}"#);
+    let load = t.run.state.checkpoints.last_load().unwrap();
+    assert_eq!((load.step, load.path.as_deref(), load.stages[0].secs), (Some(10), Some("/c/10"), Some(60.0)));
+    let listed: Vec<_> = t.run.state.checkpoints.stage_table().iter().map(|one| one.step).collect();
+    assert_eq!(listed, [Some(20)], "what is loaded is not saved");
 }
