@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::names::hw;
 use stepwatch_wire::{Event, Kind, Value, words};
+use tokio::runtime::Runtime;
 
 use crate::clock::unix_now;
-use crate::collector::Context;
+use crate::collector::{CollectError, Context};
 use crate::condition::Conditions;
 
 /// The most nodes out of service that are named; the others are counted.
@@ -161,6 +162,16 @@ impl Standing {
     pub(crate) fn left_out(&self) -> usize {
         self.left_out
     }
+}
+
+/// The runtime of a collector that runs commands or asks over the network: the one that it has, or a
+/// new one on its own thread.
+pub(crate) fn runtime(kept: Option<Runtime>) -> Result<Runtime, CollectError> {
+    if let Some(runtime) = kept {
+        return Ok(runtime);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|e| CollectError::Other(format!("cannot start a runtime: {e}")))
 }
 
 fn event(level: &str, text: String) -> Event {

@@ -26,7 +26,7 @@ use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Suppo
 use crate::family::Family;
 use crate::family_filter::Metrics;
 use crate::samples::Samples;
-use crate::scheduler::Standing;
+use crate::scheduler::{self, Standing};
 
 pub const ABOUT: &str =
     "Kubernetes' nodes with GPUs, the pods that wait for them, and whether its API answers";
@@ -354,17 +354,11 @@ impl Collector for KubernetesReader {
     }
 
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
-        let runtime = match self.runtime.take() {
-            Some(runtime) => runtime,
-            None => {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-                runtime.map_err(|e| CollectError::Other(format!("cannot start a runtime: {e}")))?
-            }
-        };
+        let runtime = scheduler::runtime(self.runtime.take())?;
         let answer = runtime.block_on(self.ask(Instant::now()));
         self.runtime = Some(runtime);
         if let Err((list, failure)) = &answer {
-            *self.failures.entry((list, failure.reason())).or_default() += 1;
+            *self.failures.entry((*list, failure.reason())).or_default() += 1;
         }
         let now = Instant::now();
         let why = answer.as_ref().err().map(|(list, failure)| format!("{list}: {failure}"));

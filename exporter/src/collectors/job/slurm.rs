@@ -27,7 +27,7 @@ use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Suppo
 use crate::family::Family;
 use crate::family_filter::Metrics;
 use crate::samples::Samples;
-use crate::scheduler::Standing;
+use crate::scheduler::{self, Standing};
 
 pub const ABOUT: &str = "Slurm's queue, the states of its nodes, and whether its controller answers";
 pub const NEEDS: &str = "the commands scontrol and squeue of Slurm 20.02 or later, and its configuration; any user who may see all jobs; one exporter of the cluster";
@@ -219,13 +219,7 @@ impl SlurmReader {
     }
 
     fn runtime(&mut self) -> Result<&Runtime, CollectError> {
-        let runtime = match self.runtime.take() {
-            Some(runtime) => runtime,
-            None => {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-                runtime.map_err(|e| CollectError::Other(format!("cannot start a runtime: {e}")))?
-            }
-        };
+        let runtime = scheduler::runtime(self.runtime.take())?;
         Ok(self.runtime.insert(runtime))
     }
 
@@ -250,9 +244,11 @@ impl SlurmReader {
 
     /// Asks for the controllers. A version that answers in other words is no failure.
     fn ping(&mut self) -> Result<(Vec<Controller>, Option<Failed>), CollectError> {
-        let mut found = Vec::new();
-        let result = self.run(PING, &["ping"], &mut |line| found.extend(controllers(line)))?;
-        found.truncate(MAX_CONTROLLERS);
+        let mut found: Vec<Controller> = Vec::new();
+        let result = self.run(PING, &["ping"], &mut |line| {
+            let room = MAX_CONTROLLERS.saturating_sub(found.len());
+            found.extend(controllers(line).into_iter().take(room));
+        })?;
         found.sort();
         // It fails too where it found all of them down.
         let failure = match result {
@@ -283,10 +279,6 @@ impl SlurmReader {
 
     fn count_malformed(&mut self, command: &'static str, lines: u64) {
         *self.malformed.entry(command).or_default() += lines;
-    }
-
-    fn count_failure(&mut self, command: &'static str, failure: &Failed) {
-        *self.failures.entry((command, failure.reason())).or_default() += 1;
     }
 }
 
@@ -362,7 +354,7 @@ impl Collector for SlurmReader {
             None => self.ask()?,
         };
         if let Err((command, failure)) = &answer {
-            self.count_failure(command, failure);
+            *self.failures.entry((*command, failure.reason())).or_default() += 1;
         }
         let now = Instant::now();
         let why = answer.as_ref().err().map(|(_, failure)| failure.to_string());

@@ -124,10 +124,8 @@ impl Api {
         } else if place.url.scheme() == "http" {
             client = client.tls_certs_only([]);
         }
-        let token = match &place.token_file {
-            Some(file) => Some(String::from_utf8_lossy(&read(file)?).trim().to_owned()),
-            None => None,
-        };
+        let token = place.token_file.as_ref().map(|file| read(file)).transpose()?;
+        let token = token.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
         Ok(Self { client: client.build().map_err(Failed::connect)?, url: place.url.clone(), token })
     }
 

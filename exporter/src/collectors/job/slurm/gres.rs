@@ -39,7 +39,7 @@ impl Gpus {
 /// The items of a list; commas within parentheses belong to an item.
 fn items(list: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_u32;
-    list.split(move |c| {
+    list.split(move |c: char| {
         match c {
             '(' => depth += 1,
             ')' => depth = depth.saturating_sub(1),
