@@ -4,16 +4,25 @@
 use crate::head::{self, RUN_BOARD_OF_ROW, many};
 use crate::layout::{Board, Chart, Row};
 use crate::model::{Unit, Variable};
+use crate::schedulers;
 use crate::series::{Expr, of, scheduled};
 
 pub(crate) fn board() -> Board {
     Board {
         uid: "stepwatch-jobs",
         title: "Stepwatch / Jobs",
-        description: "Jobs of Slurm, Kubernetes, PBS and LSF, their GPUs, their processes and their limits.",
+        description: "Jobs of Slurm, Kubernetes, PBS and LSF, their GPUs, their processes and their limits; queues and nodes as Slurm and Kubernetes see them.",
         variables,
         annotations: || vec![head::incidents()],
-        rows: vec![jobs(), users(), processes(), limits(), sight()],
+        rows: vec![
+            jobs(),
+            users(),
+            processes(),
+            limits(),
+            schedulers::slurm(),
+            schedulers::kubernetes(),
+            sight(),
+        ],
     }
 }
 

@@ -20,6 +20,7 @@ mod node;
 pub mod promql;
 mod readme;
 pub mod rules;
+mod schedulers;
 mod series;
 mod stepwatch;
 mod storage;

@@ -116,11 +116,14 @@ collectors! {
     }
 
     /// What runs on the node: jobs and the GPUs that they hold, the heartbeats of their processes,
-    /// and the status that NCCL reports of them.
+    /// and the status that NCCL reports of them. And what the scheduler says of all nodes and jobs,
+    /// which one exporter of a cluster reads.
     job {
         heartbeat = HeartbeatReader in heartbeat;
         job = AllocationReader in allocation;
+        kubernetes = KubernetesReader in kubernetes;
         ras = RasReader in ras;
+        slurm = SlurmReader in slurm;
     }
 
     /// What carries a run between nodes: RDMA ports, Ethernet interfaces, and which of them is near

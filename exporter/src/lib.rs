@@ -48,6 +48,7 @@ pub mod roots;
 pub mod runs;
 pub mod samples;
 pub mod schedule;
+pub(crate) mod scheduler;
 pub mod source;
 pub mod sources;
 pub mod state;

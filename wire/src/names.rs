@@ -76,6 +76,9 @@ pub mod hw {
     pub const REASON: &str = "reason";
     /// A kernel message without the parts that differ between occurrences.
     pub const TEMPLATE: &str = "template";
+    /// The node that a condition is about, if it is not the one whose exporter reports it: what a
+    /// scheduler says of its nodes.
+    pub const ABOUT: &str = "about";
 }
 
 /// The keys and values of `ckpt`.

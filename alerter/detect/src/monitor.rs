@@ -8,6 +8,7 @@ mod jobs;
 mod kept_accounts;
 mod node;
 mod nodes;
+mod outages;
 mod owners;
 mod refusal;
 mod run;
@@ -190,6 +191,9 @@ impl Monitor {
         let Record { now, event, .. } = record;
         if !self.admits(record, out) {
             return;
+        }
+        if let Some(about) = outages::about(event) {
+            return self.outage(record, about, out);
         }
         if matches!(event.kind, EventKind::Xid | EventKind::Link | EventKind::Hw | EventKind::Health) {
             return self.node_event(now, event, out);

@@ -17,6 +17,7 @@ pub(crate) fn deploy(path: &str) -> PathBuf {
 
 const SCRIPT: &str = "slurm/stepwatch-check.sh";
 pub(crate) const DAEMON_SET: &str = "kubernetes/exporter.yml";
+const CLUSTER: &str = "kubernetes/cluster.yml";
 
 pub(crate) async fn runs(program: &Path, args: &[&str]) -> Output {
     daemon::command(program).args(args).output().await.unwrap()
@@ -273,7 +274,7 @@ pub(crate) fn pod(document: &Value) -> &Value {
 async fn manifests_name_what_exists() {
     let exporter = bins::path(bins::EXPORTER).unwrap();
     let mut ours = 0;
-    for document in [DAEMON_SET, "kubernetes/check.yml"].into_iter().flat_map(documents) {
+    for document in [DAEMON_SET, CLUSTER, "kubernetes/check.yml"].into_iter().flat_map(documents) {
         let pod = pod(&document);
         let volumes: Vec<_> = pod["volumes"].as_array().into_iter().flatten().map(|v| &v["name"]).collect();
         let containers =
@@ -302,7 +303,41 @@ async fn manifests_name_what_exists() {
             }
         }
     }
-    assert_eq!(ours, 2);
+    assert_eq!(ours, 3);
+}
+
+/// It reads the API and nothing of the node on which it happens to be.
+#[tokio::test]
+async fn the_exporter_of_the_cluster_may_list_and_no_more() {
+    let all = documents(CLUSTER);
+    let of = |kind: &str| all.iter().find(|document| document["kind"] == kind).unwrap();
+    let rules = of("ClusterRole")["rules"].as_array().unwrap();
+    assert_eq!(rules.len(), 1);
+    assert_eq!(
+        (strings(&rules[0]["resources"]), strings(&rules[0]["verbs"])),
+        (vec!["nodes", "pods"], vec!["list"])
+    );
+    assert_eq!(of("ClusterRoleBinding")["roleRef"]["name"], of("ClusterRole")["metadata"]["name"]);
+    assert_eq!(pod(of("Deployment"))["serviceAccountName"], of("ServiceAccount")["metadata"]["name"]);
+    assert_eq!(pod(of("Deployment"))["securityContext"]["runAsNonRoot"], true);
+    let config = of("ConfigMap")["data"]["exporter.yml"].as_str().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("exporter.yml");
+    std::fs::write(&file, config).unwrap();
+    let exporter = bins::path(bins::EXPORTER).unwrap();
+    let output = runs(&exporter, &["config", "check", file.to_str().unwrap()]).await;
+    assert!(output.status.success(), "{}", text(&output));
+    let config: Value = stepwatch_kit::config::parse("exporter.yml", config).unwrap();
+    let collectors = config["collectors"].as_object().unwrap();
+    let enabled = collectors.iter().filter(|(_, settings)| settings["enabled"] == true);
+    assert_eq!(enabled.map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["kubernetes"]);
+    let sample = std::fs::read_to_string(deploy("exporter.yml")).unwrap();
+    let sample: Value = stepwatch_kit::config::parse("exporter.yml", &sample).unwrap();
+    let by_default = sample["collectors"].as_object().unwrap().iter();
+    let by_default: Vec<_> = by_default.filter(|(_, settings)| settings["enabled"] == true).collect();
+    assert!(by_default.len() > 20, "{by_default:?}");
+    let left_on: Vec<_> = by_default.iter().filter(|(name, _)| !collectors.contains_key(*name)).collect();
+    assert!(left_on.is_empty(), "what is on by default is off there: {left_on:?}");
 }
 
 pub(crate) fn confined(security: &Value) {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod remote_write;
+mod slurm;
 
 use std::path::Path;
 use std::process::Stdio;

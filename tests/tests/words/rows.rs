@@ -27,7 +27,7 @@ const ROWS: &[(&str, &str)] = &[
     ("exporter/src/collectors/host", "the file `textfile`"),
     (
         "exporter/src/collectors/job",
-        "the page `beat`, the job of `trains`, and ras.rs; kubelet's names in its own tests",
+        "the page `beat`, the job of `trains`, and ras.rs; names of kubelet, Slurm and Kubernetes in their own tests",
     ),
     ("exporter/src/collectors/kernel", "the process of `kernel` in an XID"),
     ("exporter/src/collectors/network", "names of interfaces, in which the kernel allows few characters"),

@@ -1,6 +1,6 @@
-//! What the tests need beyond Rust and Python 3: a Prometheus and an Alertmanager to talk to, a
-//! node_exporter to be measured against, a reader of shell scripts, a browser, and a private Python
-//! environment.
+//! What the tests need beyond Rust and Python 3: a Prometheus, an Alertmanager and a Slurm to talk
+//! to, a node_exporter to be measured against, a reader of shell scripts, a browser, and a private
+//! Python environment.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,6 +18,9 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("victoria-metrics", &["vmagent"]),
     ("victoria-metrics", &["victoria-metrics"]),
     ("prometheus-node-exporter", &["prometheus-node-exporter", "node_exporter"]),
+    ("slurmctld", &["slurmctld"]),
+    ("slurm-client", &["scontrol"]),
+    ("slurm-client", &["squeue"]),
     ("shellcheck", &["shellcheck"]),
     ("chromium", &["chromium"]),
     ("chromium-driver", &["chromedriver"]),

@@ -34,6 +34,8 @@ const PRESENCE: [&str; 5] = ["", "up", "down", "drop", "flap"];
 const MENDED: [NodeCondition; 2] = [NodeCondition::GpuLost, NodeCondition::GpuRecoveryAction];
 /// The condition that the driver itself reports of a reset.
 const RESET: &str = NodeCondition::GpuReset.name();
+/// The condition that another exporter reports, which reads the scheduler.
+const OUT_OF_SERVICE: &str = NodeCondition::NodeOutOfService.name();
 
 /// Severity as the exporter judged it. The exporter does not consider runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -263,7 +265,9 @@ impl Conditions {
     /// Ends conditions that the node stopped publishing, and forgets those that are long over.
     pub(crate) fn age(&mut self, now: Ts, heard: &Liveness) {
         let born = self.born();
-        for c in self.all.values_mut().filter(|c| c.holds()) {
+        for (key, c) in self.all.iter_mut().filter(|(_, c)| c.holds()) {
+            // What a scheduler says of the node is not repeated by the node's own exporter.
+            let born = born.filter(|_| key.name != OUT_OF_SERVICE);
             if is_dropped(born, c.last, heard) {
                 (c.over, c.lapsed) = (Some(now), true);
             }

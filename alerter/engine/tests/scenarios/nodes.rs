@@ -15,6 +15,7 @@ mod gpus;
 mod kernel_messages;
 mod links;
 mod merge;
+mod outages;
 mod save_windows;
 mod saves;
 mod scraped;
