@@ -164,8 +164,8 @@ impl Standing {
     }
 }
 
-/// The runtime of a collector that runs commands or asks over the network: the one that it has, or a
-/// new one on its own thread.
+/// The runtime of a collector that runs commands or asks over the network: the one that it has, or
+/// a new one on its own thread.
 pub(crate) fn runtime(kept: Option<Runtime>) -> Result<Runtime, CollectError> {
     if let Some(runtime) = kept {
         return Ok(runtime);

@@ -22,8 +22,8 @@ const SECRET: &[&str] = &[
 ];
 /// Substrings that do so only as whole words: `PATH` is no secret.
 const SECRET_WORDS: &[&str] = &["PAT", "SAS", "PW"];
-/// Words of the name of an argument that do so. Arguments of trainers are full of tokens, tokenizers
-/// and keys of attention, so a substring says too little there.
+/// Words of the name of an argument that do so. Arguments of trainers are full of tokens,
+/// tokenizers and keys of attention, so a substring says too little there.
 const ARGUMENT_WORDS: &[&str] = &[
     "key",
     "keys",

@@ -3,6 +3,7 @@
 
 mod admission;
 mod baselines;
+mod directory;
 mod energy;
 mod jobs;
 mod kept_accounts;
@@ -27,8 +28,8 @@ use std::sync::Arc;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::timers::Timers;
 use stepwatch_model::{
-    Cause, Context, Detected, Directory, Elsewhere, FailuresSeen, Finding, Kind, NO_RUN, Observation,
-    RunIncidents, RunSummary, Scope, Suspect, Target, clause,
+    Cause, Context, Detected, Elsewhere, FailuresSeen, Finding, Kind, NO_RUN, Observation, RunIncidents,
+    Scope, Suspect, Target, clause,
 };
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
@@ -38,7 +39,6 @@ use crate::detectors::DetectorsConfig;
 use crate::expectation::JudgedSample;
 use crate::fabric::Fabric;
 use crate::kernel_messages::KernelMessages;
-use crate::node::Claim;
 use crate::placement::Placement;
 use crate::run::{FORGET_AFTER, KeptAccounts, KnownSetup, PLANNED_RESTART, RunHour, look_is_due};
 use crate::series::SeriesReading;
@@ -57,7 +57,6 @@ pub use refusal::{Refusal, Refused};
 pub use run::{Counters, Run};
 pub use scraped::SCRAPED;
 use sources::{Source, Speakers};
-use users::{claim_of_owner, of_several_users};
 
 /// What comes from the sources.
 #[derive(Debug, Clone, Copy)]
@@ -192,7 +191,7 @@ impl Monitor {
         if !self.admits(record, out) {
             return;
         }
-        if let Some(about) = outages::about(event) {
+        if let Some(about) = Self::other_node(event) {
             return self.outage(record, about, out);
         }
         if matches!(event.kind, EventKind::Xid | EventKind::Link | EventKind::Hw | EventKind::Health) {
@@ -581,40 +580,4 @@ fn run_deadline(run: &Run) -> Option<Ts> {
         return run.deadline();
     }
     Some(run.deadline().map_or_else(|| forget_at(run), |at| at.min(forget_at(run))))
-}
-
-impl Directory for Monitor {
-    fn knows_node(&self, node: &str) -> bool {
-        self.nodes.contains_key(node) || self.placement.on(node).next().is_some()
-    }
-
-    fn run_on(&self, node: &str) -> Option<String> {
-        let runs = self.placement.on(node).filter_map(|name| self.runs.get(name));
-        let busy: Vec<&Run> = runs.filter(|run| run.state.ended.is_none()).collect();
-        let most = busy.iter().max_by_key(|run| run.state.nodes.get(node).copied());
-        most.filter(|_| !of_several_users(busy.iter().copied())).map(|run| run.state.name.clone())
-    }
-
-    fn run_of_job(&self, job: &str) -> Option<String> {
-        let claims: Vec<&Claim> = self.nodes.values().filter_map(|node| node.state.jobs.claim(job)).collect();
-        let uid = claim_of_owner(&claims)?.uid;
-        let named = claims.iter().filter(|claim| claim.uid == uid).flat_map(|claim| &claim.runs);
-        let live = named.filter_map(|name| self.runs.get(name)).filter(|run| run.state.ended.is_none());
-        let mut live: Vec<&Run> = live.collect();
-        // Programs of root may be in the job of a user, and are none of that user's runs.
-        let is_own = |run: &&Run| run.reporters.uid == uid;
-        if live.iter().any(is_own) {
-            live.retain(is_own);
-        }
-        let one = live.first().filter(|_| !of_several_users(live.iter().copied()));
-        one.map(|run| run.state.name.clone())
-    }
-
-    fn summary(&self, now: Ts, run: &str) -> Option<RunSummary> {
-        self.runs.get(run).map(|run| self.summary_of(now, run))
-    }
-
-    fn first_seen(&self, run: &str) -> Option<Ts> {
-        self.runs.get(run).map(Run::known_since)
-    }
 }

@@ -2,6 +2,7 @@
 //! parses it.
 
 mod facts;
+mod saves;
 
 use core::fmt;
 use std::borrow::Cow;
@@ -10,12 +11,12 @@ use crate::clause;
 use crate::clause::Clause;
 use crate::clause::Fact;
 use crate::elsewhere::Elsewhere;
-use crate::evidence::{Evidence, LastGood, Observation, SavePart, SaveStage, SettingChange};
+use crate::evidence::{Evidence, LastGood, Observation, SettingChange};
 use crate::fault::{Fault, Said};
 use crate::number::{Num, number};
 use crate::suspect::Suspect;
 use crate::target::{Place, Storage, Target, Unit};
-use crate::time::Span;
+use saves::of_saves;
 
 /// The most nodes named for one value of a setting, and the most runs named that spiked.
 const NAMED: usize = 3;
@@ -255,17 +256,10 @@ impl fmt::Display for Observation {
             Self::NoFault { nodes } => {
                 write!(f, "none of {nodes} nodes reported a fault in the ten minutes before")
             }
-            Self::NothingStandsOut { ranks, devices } => write!(
-                f,
-                "the whole run slowed alike and none of {} stands out: look at data, evaluation or software",
-                compared(*ranks, *devices)
-            ),
+            Self::NothingStandsOut { ranks, devices } => nothing_stands_out(*ranks, *devices, f),
             Self::AlertFires { alert } => write!(f, "{alert} fires for it"),
             Self::Incident { id, kind } => write!(f, "{} ({id})", kind.title()),
             Self::Reported { words, .. } | Self::Stated { words } => f.write_str(words),
-            Self::LoadsLonger { value, expected, runs, rates } => {
-                loads_longer([*value, *expected], *runs, *rates, f)
-            }
             Self::ComputesLonger { .. }
             | Self::UnevenWork
             | Self::SlowestRotates
@@ -286,7 +280,8 @@ impl fmt::Display for Observation {
             | Self::LayerOut { .. }
             | Self::OutOfPlace
             | Self::LowestEvaluation { .. } => of_run(self, f),
-            Self::SlowerWhileSaving { .. }
+            Self::LoadsLonger { .. }
+            | Self::SlowerWhileSaving { .. }
             | Self::EachSaveSlower { .. }
             | Self::FullWhileSaving { .. }
             | Self::SlowerTogether { .. } => of_saves(self, f),
@@ -300,6 +295,14 @@ impl fmt::Display for Observation {
             }
         }
     }
+}
+
+fn nothing_stands_out(ranks: u64, devices: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let compared = compared(ranks, devices);
+    write!(
+        f,
+        "the whole run slowed alike and none of {compared} stands out: look at data, evaluation or software"
+    )
 }
 
 /// Text of the observations about ranks that a start waits for.
@@ -344,22 +347,6 @@ fn silence(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ),
         _ => Ok(()),
     }
-}
-
-/// The time and the rate of a load, each beside the usual one.
-fn loads_longer(
-    secs: [Num; 2],
-    runs: bool,
-    rates: Option<[Num; 2]>,
-    f: &mut fmt::Formatter<'_>,
-) -> fmt::Result {
-    let [took, usual] = secs.map(|secs| Span::from_secs_f64(secs.0));
-    let verb = if runs { "has been loading the checkpoint for" } else { "loaded the checkpoint in" };
-    write!(f, "{verb} {took}, {usual} is usual")?;
-    let Some([own, peers]) = rates.map(|rates| rates.map(|rate| number(rate.0 / 1e9))) else {
-        return Ok(());
-    };
-    write!(f, ": {own} GB/s, usually {peers} GB/s")
 }
 
 /// The advice about a rank whose own loss deviated in `times` steps, if that is known.
@@ -454,51 +441,6 @@ fn of_run(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         }
         O::OutOfPlace => f.write_str("it is out of place as well"),
         O::LowestEvaluation { name } => write!(f, "evaluation {name} was at its lowest there"),
-        _ => Ok(()),
-    }
-}
-
-/// Text of the observations about what saves do to the steps.
-fn of_saves(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    use Observation as O;
-    let percent = |share: f64| number((100.0 * share).round());
-    match o {
-        O::SlowerWhileSaving { stage, value, expected, slower, windows } => {
-            let doing = match stage {
-                SaveStage::Write => "written",
-                SaveStage::Upload => "uploaded",
-            };
-            let s = if *windows == 1 { "" } else { "s" };
-            write!(
-                f,
-                "steps take {value} s while a checkpoint is {doing}, otherwise {expected} s, in {slower} of \
-                 {windows} time{s}"
-            )
-        }
-        O::EachSaveSlower { saves, value, expected } => write!(
-            f,
-            "steps took longer after each of the last {saves} saves, from {expected} s to {value} s, and \
-             the same between the saves: a restart sets it back"
-        ),
-        O::FullWhileSaving { part, nodes, known, saving, value, expected } => {
-            let usual = percent(expected.0);
-            let full = percent(value.0);
-            match part {
-                SavePart::Interface => {
-                    write!(f, "an interface of {nodes} of {known} nodes sends at {full} % of its speed")?;
-                }
-                SavePart::Disk => {
-                    write!(f, "a disk of {nodes} of {known} nodes is busy {full} % of the time")?;
-                }
-            }
-            write!(f, ", usually {usual} %, while {saving} nodes save at once")
-        }
-        O::SlowerTogether { nodes, fewer, value, expected } => write!(
-            f,
-            "a rank saves {} MB/s while {nodes} nodes save at once, and {} MB/s while {fewer} do",
-            number(value.0 / 1e6),
-            number(expected.0 / 1e6),
-        ),
         _ => Ok(()),
     }
 }

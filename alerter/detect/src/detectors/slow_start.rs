@@ -2,10 +2,10 @@
 //! node in the new set, a link that came up at half its speed, another library.
 //!
 //! Runs that do the same work on as many ranks hold much the same step time. The engine remembers
-//! what they held ([`Standard`]) by their work (`monitor/baselines.rs`), whatever their variables and
-//! versions; a run whose medians of 8 steps all lie 2 % above it, and 3.5 sigmas of a single step, in
-//! each of the last three blocks, is a ticket. Only the beginning is judged: of what comes later the
-//! run has its own reference ([`super::mfu_droop`]).
+//! what they held ([`Standard`]) by their work (`monitor/baselines.rs`), whatever their variables
+//! and versions; a run whose medians of 8 steps all lie 2 % above it, and 3.5 sigmas of a single
+//! step, in each of the last three blocks, is a ticket. Only the beginning is judged: of what comes
+//! later the run has its own reference ([`super::mfu_droop`]).
 
 use serde::{Deserialize, Serialize};
 

@@ -134,9 +134,9 @@ pub(super) fn configuration(run: &Run) -> Option<String> {
     all.all(|other| other == first).then(|| format!("{}/{first}", run.state.ranks_known()))
 }
 
-/// The fingerprint of the settings that decide how much work a step is: arguments and files. Another
-/// version, variable or backend must not be another work, because what it costs shows only in a
-/// comparison. Without such a setting, the fingerprint of all.
+/// The fingerprint of the settings that decide how much work a step is: arguments and files.
+/// Another version, variable or backend must not be another work, because what it costs shows only
+/// in a comparison. Without such a setting, the fingerprint of all.
 fn work(setup: &Setup) -> String {
     let is_work =
         |(key, value): &(&String, &String)| topic(key) == Topic::Work && value.as_str() != DIFFERS_BY_RANK;

@@ -1,9 +1,9 @@
 //! What a scheduler says of nodes, by an exporter that reads the scheduler: that a node is drained,
 //! down or cordoned, and why.
 //!
-//! Only a source that the configuration allows to report other nodes (`nodes: many`) may say so, and
-//! only of nodes that exporters report: nobody can invent one. It changes nothing about whom the
-//! node belongs to, or when it was last heard.
+//! Only a source that the configuration allows to report other nodes (`nodes: many`) may say so,
+//! and only of nodes that exporters report: nobody can invent one. It changes nothing about whom
+//! the node belongs to, or when it was last heard.
 
 use stepwatch_model::Detected;
 use stepwatch_wire::names::hw;
@@ -12,13 +12,13 @@ use stepwatch_wire::{Event, Kind, Value};
 use super::refusal::Refusal;
 use super::{Monitor, Record};
 
-/// The other node that an event is about.
-pub(super) fn about(event: &Event) -> Option<&str> {
-    let about = event.extra.get(hw::ABOUT).and_then(Value::as_str).filter(|_| event.kind == Kind::Hw)?;
-    (!about.is_empty() && event.node.as_deref() != Some(about)).then_some(about)
-}
-
 impl Monitor {
+    /// The other node that an event is about.
+    pub(super) fn other_node(event: &Event) -> Option<&str> {
+        let about = event.extra.get(hw::ABOUT).and_then(Value::as_str).filter(|_| event.kind == Kind::Hw)?;
+        (!about.is_empty() && event.node.as_deref() != Some(about)).then_some(about)
+    }
+
     pub(super) fn outage(&mut self, record: Record<'_>, about: &str, out: &mut Vec<Detected>) {
         let Record { now, source, event } = record;
         let Some(s) = self.sources.get_mut(source) else { return };

@@ -195,8 +195,8 @@ impl Monitor {
     }
 }
 
-/// The name of the setup that makes room for that of `name`, if there is none: the oldest one of the
-/// user with the most, rather of a run that is over.
+/// The name of the setup that makes room for that of `name`, if there is none: the oldest one of
+/// the user with the most, rather of a run that is over.
 fn too_many(
     all: &BTreeMap<String, Arc<KnownSetup>>,
     name: &str,

@@ -16,8 +16,8 @@ use stepwatch_model::{Num, Observation};
 /// The fewest nodes of a group: what is wrong with a single node need not be its setup.
 const NODES: usize = 2;
 /// The share by which the median of one group is above that of the other, at least. Three quarters
-/// of one group must lie above three quarters of the other besides. Engineering limits: chips of one
-/// kind differ by a per cent or two, and a group may be as small as two of them.
+/// of one group must lie above three quarters of the other besides. Engineering limits: chips of
+/// one kind differ by a per cent or two, and a group may be as small as two of them.
 const LONGER: f64 = 0.03;
 
 /// The nodes with one value of a setting, which compute longer than those with another.

@@ -20,7 +20,7 @@ use stepwatch_wire::names::start;
 use stepwatch_wire::{Edge, Event, Value};
 
 use super::ledger::Declared;
-use super::phases::declared;
+use super::phase_names::declared;
 pub use usual::StartUsual;
 
 /// Longest time that a job waits from its submission to its first process. Times further back are

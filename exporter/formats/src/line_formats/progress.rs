@@ -1,6 +1,6 @@
 //! Megatron's `progress.txt` (`--log-progress`): a line at each start and each checkpoint, with the
-//! throughput of the job and of all jobs before it. That of an asynchronous one comes when the steps
-//! wait no longer, and another when it is durable.
+//! throughput of the job and of all jobs before it. That of an asynchronous one comes when the
+//! steps wait no longer, and another when it is durable.
 //!
 //! `2026-05-29 03:52:45 \tJob ID: 123\t# GPUs: 512\tSaved checkpoint\tIteration: 1000\tJob
 //! throughput: 412.3 TFLOP/s/GPU\t…`

@@ -293,7 +293,8 @@ fn known(
     if records == 0 && malformed > 0 { Err(Failed::Malformed(command)) } else { Ok(()) }
 }
 
-/// `Slurmctld(primary) at head1 is UP`; before 18.08 `Slurmctld(primary/backup) at a/b are UP/DOWN`.
+/// `Slurmctld(primary) at head1 is UP`; before 18.08 `Slurmctld(primary/backup) at a/b are
+/// UP/DOWN`.
 fn controllers(line: &str) -> Vec<Controller> {
     let parts = || {
         let (roles, rest) = line.strip_prefix("Slurmctld(")?.split_once(") at ")?;

@@ -142,8 +142,8 @@ impl Ask<'_> {
         Ok(())
     }
 
-    /// The last line that the command complained with. All of it is read, so that no full pipe stops
-    /// the command.
+    /// The last line that the command complained with. All of it is read, so that no full pipe
+    /// stops the command.
     async fn complaint(&self, stderr: impl AsyncRead + Unpin) -> Result<String, Failed> {
         let (mut first, mut rest) = (Vec::new(), stderr);
         (&mut rest)
