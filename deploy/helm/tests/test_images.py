@@ -21,7 +21,7 @@ except ImportError:
 
 COMPOSE = DEPLOY / "compose.yml"
 # What a machine has, and Compose makes.
-OF_THE_MACHINE = {"/proc", "/sys", "/run/stepwatch"}
+OF_THE_MACHINE = {"/dev/shm", "/proc", "/run/stepwatch", "/sys"}
 
 
 @unittest.skipUnless(chart and PyCompose, NEEDS)

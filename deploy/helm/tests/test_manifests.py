@@ -4,6 +4,7 @@ gives, and Kubernetes takes them.
 
 import copy
 import json
+import re
 import subprocess
 import tempfile
 import unittest
@@ -23,6 +24,9 @@ from support import (
     wrong,
 )
 from test_chart import CASES
+
+if chart:
+    import yaml
 
 KUBERNETES = DEPLOY / "kubernetes"
 # Configuration of Prometheus, and a patch.
@@ -107,6 +111,14 @@ class Manifests(unittest.TestCase):
                 started.add((name, container["args"][0]))
         programs = ("stepwatch-alerter", "stepwatch-exporter")
         self.assertEqual(started, {(name, word) for name in programs for word in ("run", "config")})
+
+    def test_the_values_of_the_readme_are_taken(self):
+        blocks = re.findall(r"```yaml\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
+        [values] = [yaml.safe_load(block) for block in blocks if "alerter:" in block]
+        found = objects(values)
+        self.assertTrue(one(found, "DaemonSet", "stepwatch-exporter-cpu"))
+        for o in found:
+            self.assertIsNone(wrong(o, NEWEST))
 
 
 @unittest.skipUnless(chart, NEEDS)
