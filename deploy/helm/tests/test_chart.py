@@ -140,6 +140,7 @@ REFUSED = [
     ({"exporter": {"hostPaths": [{"path": "/data"}]}}, "exporter/hostPaths/0"),
     ({"exporter": {"config": {"listen": ":1"}}}, "exporter/config/listen"),
     ({"exporter": {"config": {"ingest": {"socket": "/x"}}}}, "exporter/config/ingest/socket"),
+    ({"exporter": {"env": [{"name": "A", "value": 1}]}}, "exporter/env/0/value"),
     ({"exporter": {"web": {"probe": "https"}}}, "exporter/web/probe"),
     ({"alerter": {"config": {"storage": {"sqlite": "/x"}}}}, "alerter/config/storage/sqlite"),
     ({"alerter": {"secrets": [{"name": "slack"}]}}, "alerter/secrets/0"),
@@ -293,6 +294,10 @@ class Chart(unittest.TestCase):
             ({}, (False, True)),
         ]:
             self.assertEqual((goes_to(gpu, labels), goes_to(cpu, labels)), goes, labels)
+        other = {"nodeSelector": {present: None, "gpu": "yes"}, "affinity": None}
+        found = objects({"exporter": {"gpu": other}})
+        other = pod_template(one(found, "DaemonSet", "stepwatch-exporter"))["spec"]
+        self.assertEqual((other["nodeSelector"], "affinity" in other), ({"gpu": "yes"}, False))
         self.assertEqual(gpu["runtimeClassName"], "nvidia")
         self.assertNotIn("runtimeClassName", cpu)
         self.assertNotIn("NVIDIA", json.dumps(cpu["containers"][0]["env"]))

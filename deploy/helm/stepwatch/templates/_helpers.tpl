@@ -106,10 +106,10 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{- define "stepwatch.secretVolumes" -}}
 {{- range $i, $name := .secrets }}
-- {name: secret-{{ $i }}, secret: {secretName: {{ $name }}, defaultMode: 0440}}
+- {name: secret-{{ $i }}, secret: {secretName: {{ $name | quote }}, defaultMode: 0440}}
 {{- end }}
 {{- if .web.existingSecret }}
-- {name: web, secret: {secretName: {{ .web.existingSecret }}, defaultMode: 0440}}
+- {name: web, secret: {secretName: {{ .web.existingSecret | quote }}, defaultMode: 0440}}
 {{- end }}
 {{- end -}}
 
