@@ -207,6 +207,9 @@ mod tests {
             "disk_",
             "nccl_ras_",
             "service_",
+            "slurm_",
+            "kubernetes_",
+            "node_test_",
         ];
         for Entry { family: f, source } in entries() {
             assert!(seen.insert(f.name), "{} is declared twice", f.name);

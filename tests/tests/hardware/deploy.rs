@@ -11,7 +11,7 @@ use stepwatch_tests::{Exporter, bins, daemon, exposition, peers, poll_until};
 
 use crate::tree::Tree;
 
-pub(crate) fn deploy(path: &str) -> PathBuf {
+fn deploy(path: &str) -> PathBuf {
     bins::root().join("deploy").join(path)
 }
 
@@ -243,14 +243,15 @@ async fn a_prolog_that_failed_by_the_check_is_distinguished_from_another_that_di
     assert_eq!(slurm.run(&[resume]).await, (0, String::new()), "the next one is another's");
 }
 
-/// What the image starts, which is what is copied into it.
+/// What the image of the exporter starts, which is what is copied into it.
 fn image() -> String {
     let whole = std::fs::read_to_string(deploy("Dockerfile")).unwrap();
-    let code = whole.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' '));
-    let steps: Vec<_> = code.collect();
-    let [("FROM", _), ("COPY", copy), ("ENTRYPOINT", entry)] = steps[..] else { panic!("{steps:?}") };
+    let (_, stage) = whole.split_once(" AS exporter\n").unwrap();
+    let steps: Vec<_> =
+        stage.lines().take_while(|l| !l.is_empty()).filter_map(|l| l.split_once(' ')).collect();
+    let [("COPY", copy), ("ENTRYPOINT", entry)] = steps[..] else { panic!("{steps:?}") };
     let [program]: [String; 1] = serde_json::from_str(entry).unwrap();
-    assert_eq!(copy, format!("{} {program}", bins::EXPORTER));
+    assert_eq!(copy, format!("--from=build /out/{} {program}", bins::EXPORTER));
     program
 }
 

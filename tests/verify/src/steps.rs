@@ -50,6 +50,12 @@ pub(crate) fn all() -> Vec<Step> {
         // leave time for others.
         step(BesideTests, "demo", "cargo demo, to its end", demo),
         step(BesideTests, "memory", "attacks on an optimized exporter, held to its bound of memory", memory),
+        step(
+            BesideTests,
+            "deploy",
+            "the chart by Helm, its objects by the schemas of Kubernetes, images and Compose",
+            deploy,
+        ),
         step(BesideTests, "doc", "cargo doc, warnings are errors", doc),
         step(BesideTests, "machete", "dependencies that nothing uses", machete),
         step(BesideTests, "deny", "licences and advisories of dependencies", deny),
@@ -131,6 +137,17 @@ fn python_tests(w: &Workspace) -> Result<Closing, String> {
     }
     closing.extend(skipped.iter().map(|s| not_run(s)));
     Ok(closing)
+}
+
+/// Both programs read the configurations that the chart renders.
+fn deploy(w: &Workspace) -> Result<Closing, String> {
+    // Of the whole workspace, so that what the step `test` has built is used.
+    let programs = ["build", "--locked", "--bin", "stepwatch-exporter", "--bin", "stepwatch-alerter"];
+    w.run("deploy-build", &mut cargo(&programs))?;
+    let mut python = Command::new(install::python(w));
+    python.args(["-m", "unittest", "discover", "-v", "-s", "tests"]).current_dir(w.root.join("deploy/helm"));
+    python.env("STEPWATCH_REQUIRE_PEERS", "1").env("STEPWATCH_BIN_DIR", w.target.join("debug"));
+    w.run("deploy", &mut python).map(|out| out.last(2))
 }
 
 fn python_bench(w: &Workspace) -> Result<Closing, String> {

@@ -96,7 +96,8 @@ mod tests {
         assert_eq!(found.first(), Some(&first));
         let event = found.into_iter().next().unwrap().event(5.0);
         assert_eq!((event.kind, event.name.as_deref()), (Kind::Health, Some("disk")));
-        let values: Vec<_> = event.m.iter().collect();
+        let mut values: Vec<_> = event.m.iter().collect();
+        values.sort_by_key(|(name, _)| *name);
         assert_eq!(values, [("busy_seconds", 11.0), ("written_bytes", 45_056.0)]);
     }
 }

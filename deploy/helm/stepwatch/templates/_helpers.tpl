@@ -1,0 +1,126 @@
+{{- define "stepwatch.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "stepwatch.exporter" -}}
+{{- printf "%s-exporter" (include "stepwatch.fullname" .) -}}
+{{- end -}}
+
+{{- define "stepwatch.alerter" -}}
+{{- printf "%s-alerter" (include "stepwatch.fullname" .) -}}
+{{- end -}}
+
+{{/*
+What selects the pods of a program (root, app). The name of the program is that of the job of
+Prometheus, as rules/ expect.
+*/}}
+{{- define "stepwatch.selector" -}}
+app.kubernetes.io/name: {{ .app }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- end -}}
+
+{{/* Labels of an object (root, app). */}}
+{{- define "stepwatch.labels" -}}
+{{ include "stepwatch.selector" . }}
+app.kubernetes.io/part-of: stepwatch
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The image of a program (root, of: its values). */}}
+{{- define "stepwatch.image" -}}
+{{- printf "%s:%s" .of.image.repository (default .root.Chart.AppVersion .of.image.tag) -}}
+{{- end -}}
+
+{{/* The service account of a program (name, of: its values). */}}
+{{- define "stepwatch.serviceAccount" -}}
+{{- if .of.serviceAccount.create -}}
+{{- default .name .of.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .of.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The sets of exporters that are made, as JSON. */}}
+{{- define "stepwatch.variants" -}}
+{{- $variants := list -}}
+{{- if .Values.exporter.enabled -}}
+{{- if .Values.exporter.gpu.enabled -}}{{- $variants = append $variants "gpu" -}}{{- end -}}
+{{- if .Values.exporter.cpu.enabled -}}{{- $variants = append $variants "cpu" -}}{{- end -}}
+{{- end -}}
+{{- toJson (dict "list" $variants) -}}
+{{- end -}}
+
+{{/* The name of the objects of a set of exporters (root, variant). */}}
+{{- define "stepwatch.exporter.name" -}}
+{{- include "stepwatch.exporter" .root -}}{{- if eq .variant "cpu" -}}-cpu{{- end -}}
+{{- end -}}
+
+{{/* exporter.yml of a set of exporters (root, variant). */}}
+{{- define "stepwatch.exporter.config" -}}
+{{- $of := .root.Values.exporter -}}
+{{- $fixed := dict
+      "listen" (printf ":%d" (int $of.port))
+      "state_dir" "/var/lib/stepwatch-exporter"
+      "ingest" (dict "socket" "/run/stepwatch/ingest.sock") -}}
+{{- mergeOverwrite (deepCopy $of.config) (deepCopy (index $of .variant).config) $fixed | toYaml -}}
+{{- end -}}
+
+{{/* alerter.yml. */}}
+{{- define "stepwatch.alerter.config" -}}
+{{- $fixed := dict
+      "listen" ":9766"
+      "storage" (dict "sqlite" "/var/lib/stepwatch/alerter.db") -}}
+{{- $config := mergeOverwrite (deepCopy .Values.alerter.config) $fixed -}}
+{{- if and .Values.exporter.enabled (not (hasKey $config "sources")) -}}
+{{- if .Values.exporter.web.existingSecret -}}
+{{- fail (print "exporter.web.existingSecret is set: say in alerter.config.sources how the "
+      "alerter reaches the exporters (dns, scheme, tls, basic_auth)") -}}
+{{- end -}}
+{{- $dns := printf "%s:%d" (include "stepwatch.exporter" .) (int .Values.exporter.port) -}}
+{{- $_ := set $config "sources" (list (dict "exporters" (dict "dns" (list $dns)))) -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end -}}
+
+{{/* Mounts of the secrets of a program (its values). */}}
+{{- define "stepwatch.secretMounts" -}}
+{{- range $i, $name := .secrets }}
+- {name: secret-{{ $i }}, mountPath: /run/secrets/stepwatch/{{ $name }}, readOnly: true}
+{{- end }}
+{{- if .web.existingSecret }}
+- {name: web, mountPath: /etc/stepwatch-web, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "stepwatch.secretVolumes" -}}
+{{- range $i, $name := .secrets }}
+- {name: secret-{{ $i }}, secret: {secretName: {{ $name | quote }}, defaultMode: 0440}}
+{{- end }}
+{{- if .web.existingSecret }}
+- {name: web, secret: {secretName: {{ .web.existingSecret | quote }}, defaultMode: 0440}}
+{{- end }}
+{{- end -}}
+
+{{/*
+What a probe asks (of: the values of the program, path). With client certificates it can only
+connect.
+*/}}
+{{- define "stepwatch.probe" -}}
+{{- if eq .of.web.probe "TCP" -}}
+tcpSocket: {port: metrics}
+{{- else -}}
+httpGet: {path: {{ .path }}, port: metrics{{ if eq .of.web.probe "HTTPS" }}, scheme: HTTPS{{ end }}}
+{{- end -}}
+{{- end -}}
