@@ -6,6 +6,7 @@
 //! one file, with one line in [`TESTS`]. Its parser is a function of the tool's output. What was
 //! not tested is `not run`, never `ok`.
 
+mod bench;
 mod dcgm;
 mod disk;
 mod memory;
@@ -16,7 +17,7 @@ mod reading;
 mod runner;
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,10 +25,11 @@ use super::report::{Facts, Finding, Strictness, Verdict};
 use super::{Options, Report, child, idle};
 use crate::clock::unix_now;
 use crate::config::Config;
-use crate::node_tests::{ActiveConfig, MAX_MEASUREMENTS, Results, TestResult};
+use crate::node_tests::{MAX_MEASUREMENTS, Results, TestResult};
 use crate::roots::Roots;
+use bench::Bench;
 use reading::Reading;
-use runner::{End, Output, Runner};
+use runner::Runner;
 
 /// One test.
 #[derive(Debug)]
@@ -67,17 +69,8 @@ pub(super) static TESTS: &[Test] = &[
 
 /// A test is not begun with less time than this.
 const LEAST: Duration = Duration::from_millis(500);
-/// The time besides that of the tools: for the looks whether the node is idle, and for the file.
-const BESIDES: Duration = Duration::from_secs(5);
-
-/// What the tests use.
-struct Bench<'a> {
-    config: &'a ActiveConfig,
-    roots: &'a Roots,
-    runner: Runner,
-    /// The number of NVIDIA GPUs that answer.
-    gpus: usize,
-}
+/// The time besides that of the tools and the looks: for a file system that does not answer.
+const BESIDES: Duration = Duration::from_secs(20);
 
 /// The time in which the tests have ended.
 pub(super) fn longest(config: &Config, options: &Options) -> Duration {
@@ -144,25 +137,26 @@ async fn run(
         if i > 0 && refusal.is_none() {
             refusal = idle::refusal(&again().findings);
         }
-        let mut reading = match &refusal {
+        let mut found = match &refusal {
             // A node that is in use says nothing about itself, and has the results of before.
             Some(why) => Reading::refused(why),
-            None => bench.reading(test.kind).await,
+            None => make(&mut bench, test.kind).await,
         };
         if options.only.iter().any(|only| only == test.name) {
-            reading.require();
+            found.require();
         }
-        reading.judge(active);
-        if refusal.is_none() {
+        found.judge(active);
+        // What was cut short says nothing about the node either.
+        if refusal.is_none() && !bench.runner.is_interrupted() {
             let result = TestResult {
                 ts: unix_now(),
-                verdict: verdict_name(reading.verdict()).to_owned(),
-                measurements: reading.measurements.iter().take(MAX_MEASUREMENTS).cloned().collect(),
+                verdict: verdict_name(found.verdict()).to_owned(),
+                measurements: found.measurements.iter().take(MAX_MEASUREMENTS).cloned().collect(),
             };
             results.insert(test.name.to_owned(), result);
         }
-        measurements.extend(reading.measurements);
-        findings.extend(reading.findings.named(test.name));
+        measurements.extend(found.measurements);
+        findings.extend(found.findings.named(test.name));
     }
     if !wanted.is_empty() && findings.iter().all(|f: &Finding| f.verdict == Verdict::NotRun) {
         let text = "no test was run, so nothing is proven";
@@ -215,47 +209,21 @@ fn verdict_name(verdict: Verdict) -> &'static str {
     }
 }
 
-impl Bench<'_> {
-    async fn reading(&mut self, kind: Kind) -> Reading {
-        if self.runner.is_interrupted() {
-            return Reading::unknown("not run: the check was told to stop");
-        }
-        if self.runner.left() < LEAST {
-            return Reading::not_run("the budget of time is used up");
-        }
-        match kind {
-            Kind::Memory => memory::test(self.roots),
-            Kind::Disk => disk::test(self).await,
-            Kind::Perftest => perftest::test(self).await,
-            Kind::Nvbandwidth => nvbandwidth::test(self).await,
-            Kind::Nccl => nccl::test(self).await,
-            Kind::Dcgm => dcgm::test(self).await,
-        }
+/// Makes one test, if there is time.
+async fn make(bench: &mut Bench<'_>, kind: Kind) -> Reading {
+    if bench.runner.is_interrupted() {
+        return Reading::unknown("not run: the check was told to stop");
     }
-
-    /// The output of a tool; the reading of the test, if there is none.
-    async fn output(&mut self, tool: &str, args: &[&str], dir: Option<&Path>) -> Result<Output, Reading> {
-        let Some(program) = self.runner.find(tool) else { return Err(missing(tool)) };
-        let args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
-        let end = self.runner.run(&program, &args, dir).await;
-        ended(tool, end)
+    if bench.runner.left() < LEAST {
+        return Reading::not_run("the budget of time is used up");
     }
-}
-
-fn missing(tool: &str) -> Reading {
-    Reading::not_run(format!("{tool} is not installed: it is neither on PATH nor in check.active.tools"))
-}
-
-/// The output of a tool that ended by itself.
-fn ended(tool: &str, end: End) -> Result<Output, Reading> {
-    match end {
-        End::Exited(output) => Ok(output),
-        End::Late(spent) => {
-            let seconds = spent.as_secs_f64();
-            Err(Reading::unknown(format!("{tool} had not ended after {seconds:.0} s, and was killed")))
-        }
-        End::Interrupted => Err(Reading::unknown(format!("{tool} was killed: the check was told to stop"))),
-        End::NotStarted(error) => Err(Reading::unknown(format!("{tool} does not start: {error}"))),
+    match kind {
+        Kind::Memory => memory::test(bench.roots),
+        Kind::Disk => disk::test(bench).await,
+        Kind::Perftest => perftest::test(bench).await,
+        Kind::Nvbandwidth => nvbandwidth::test(bench).await,
+        Kind::Nccl => nccl::test(bench).await,
+        Kind::Dcgm => dcgm::test(bench).await,
     }
 }
 

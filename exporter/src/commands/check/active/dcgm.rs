@@ -6,9 +6,10 @@
 
 use serde_json::Value;
 
+use super::super::report::Verdict;
+use super::bench::Bench;
 use super::reading::Reading;
 use super::runner::Output;
-use super::{Bench, Verdict};
 
 const TOOL: &str = "dcgmi";
 /// Severities with which a GPU can still do its work: one to watch, and a setting.

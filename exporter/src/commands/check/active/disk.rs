@@ -10,9 +10,9 @@ use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use super::bench::{Bench, missing};
 use super::reading::Reading;
 use super::runner::Output;
-use super::{Bench, missing};
 
 const TOOL: &str = "fio";
 /// A file system that does not answer within this time is not tested.

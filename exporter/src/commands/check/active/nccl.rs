@@ -1,7 +1,7 @@
 //! An all-reduce over the GPUs of the node by `all_reduce_perf` of nccl-tests, whose results are
 //! checked and whose bus bandwidth is measured.
 
-use super::Bench;
+use super::bench::Bench;
 use super::reading::{Reading, number};
 use super::runner::Output;
 

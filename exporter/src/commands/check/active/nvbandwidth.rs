@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::Bench;
+use super::bench::Bench;
 use super::reading::{Reading, number};
 use super::runner::Output;
 
@@ -29,11 +29,13 @@ enum By {
     Column,
 }
 
+/// Values in bytes a second, by row; a device and itself have none.
+type Matrix = Vec<Vec<Option<f64>>>;
+
 /// One result of a test case.
 #[derive(Debug, PartialEq)]
 enum Case {
-    /// The values in GB/s, by row; a device and itself have none.
-    Passed(Vec<Vec<Option<f64>>>),
+    Passed(Matrix),
     /// It does not apply, as between GPUs where there is one.
     Waived,
     Failed(String),
@@ -146,7 +148,7 @@ fn of_json(document: &Value) -> BTreeMap<String, Case> {
     cases.into_iter().flatten().filter_map(case).collect()
 }
 
-fn json_matrix(value: Option<&Value>) -> Result<Vec<Vec<Option<f64>>>, String> {
+fn json_matrix(value: Option<&Value>) -> Result<Matrix, String> {
     let rows = value.and_then(Value::as_array).ok_or("there is no matrix")?;
     let of = |value: &Value| match value {
         Value::String(text) => cell(text),
@@ -163,7 +165,7 @@ fn json_matrix(value: Option<&Value>) -> Result<Vec<Vec<Option<f64>>>, String> {
 /// the sum, without which the end is missing.
 fn of_text(text: &str) -> BTreeMap<String, Case> {
     let mut cases = BTreeMap::new();
-    let mut running: Option<(&str, Vec<Vec<Option<f64>>>, Option<String>)> = None;
+    let mut running: Option<(&str, Matrix, Option<String>)> = None;
     for line in text.lines() {
         if let Some(name) = line.trim().strip_prefix("Running ") {
             running = Some((name.trim_end_matches('.'), Vec::new(), None));

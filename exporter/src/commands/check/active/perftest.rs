@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::bench::{Bench, ended, missing};
 use super::reading::{Reading, number};
 use super::runner::{Output, Running};
-use super::{Bench, ended, missing};
 use crate::roots::{self, Roots};
 
 const TOOL: &str = "ib_write_bw";

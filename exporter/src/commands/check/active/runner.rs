@@ -199,7 +199,13 @@ impl Runner {
     pub(super) async fn run(&mut self, program: &Path, args: &[&OsStr], dir: Option<&Path>) -> End {
         match self.start(program, args, dir) {
             Ok(running) => self.wait(running).await,
-            Err(error) => End::NotStarted(error),
+            Err(error) => {
+                if self.interrupted {
+                    End::Interrupted
+                } else {
+                    End::NotStarted(error)
+                }
+            }
         }
     }
 
@@ -209,6 +215,12 @@ impl Runner {
         args: &[&OsStr],
         dir: Option<&Path>,
     ) -> io::Result<Running> {
+        if self.interrupted {
+            return Err(io::Error::other("the check was told to stop"));
+        }
+        if self.left().is_zero() {
+            return Err(io::Error::other("the budget of time is used up"));
+        }
         self.count += 1;
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;

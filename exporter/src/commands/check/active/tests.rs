@@ -1,8 +1,11 @@
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
 
 use super::super::report::Findings;
+use super::runner::{End, Output};
 use super::*;
+use crate::node_tests::ActiveConfig;
 
 /// Enough for what a test waits for, and a short time for tools to end themselves.
 const BUDGET: Duration = Duration::from_secs(60);
