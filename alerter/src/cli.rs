@@ -7,13 +7,14 @@
 //! | 64 | the command line or the configuration is wrong |
 //!
 //! `run`, `config check`, `notify test`, `simulate` and `oncall --config` read the configuration;
-//! `backtest` reads recordings. `openapi`, `completions` and `man` describe the program itself. The
-//! other commands query a running alerter over HTTP.
+//! `backtest` and `fabric report` read recordings. `openapi`, `completions` and `man` describe the
+//! program itself. The other commands query a running alerter over HTTP.
 
 mod audit;
 mod client;
 mod error;
 mod explain;
+mod fabric;
 mod format;
 mod incidents;
 mod notify;
@@ -106,6 +107,9 @@ enum Command {
     Runs(runs::RunsArgs),
     /// Report where the GPU time of a period went, what it cost, and what interrupted it
     Report(report::ReportArgs),
+    /// Plan measurements of pairs of nodes, and find what is slow in their results
+    #[command(subcommand)]
+    Fabric(fabric::FabricCommand),
     /// The fleet on one screen, drawn anew every two seconds: incidents, runs, nodes
     Top(top::TopArgs),
     /// The exporters that a running alerter reads
@@ -230,6 +234,7 @@ impl Cli {
             Command::Simulate(args) => simulate::run(args, out),
             Command::Runs(args) => runs::run(args, out).await,
             Command::Report(args) => report::run(args, out).await,
+            Command::Fabric(command) => fabric::run(&command, out),
             Command::Sources(args) => state::sources(args, out).await,
             Command::Status(args) => state::status(args, out).await,
             Command::Top(args) => top::run(args, out).await,

@@ -25,6 +25,7 @@ pub mod clock;
 pub mod config;
 mod errors;
 pub mod events;
+mod fabric_report;
 mod files;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;

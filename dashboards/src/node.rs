@@ -12,7 +12,18 @@ pub(crate) fn board() -> Board {
         description: "One training node: its GPUs, its links, its host, and what we see it through.",
         variables,
         annotations,
-        rows: vec![at_a_glance(), gpus(), links(), host(), services(), memory(), pcie(), setup(), sight()],
+        rows: vec![
+            at_a_glance(),
+            gpus(),
+            links(),
+            host(),
+            services(),
+            memory(),
+            pcie(),
+            tests(),
+            setup(),
+            sight(),
+        ],
     }
 }
 
@@ -315,6 +326,35 @@ fn memory() -> Row {
             Chart::lines("Parity errors on buses", "Does a bus of the node lose data?", Unit::Count)
                 .from_zero()
                 .show(errors("edac_pci_parity_errors_total", "instance"), "{{instance}} an hour"),
+        ],
+    )
+}
+
+fn tests() -> Row {
+    let bandwidth = |name| of(name).max("instance, test, measure, device");
+    Row::folded(
+        "Is the node as fast under load as it should be?",
+        vec![
+            Chart::lines(
+                "Bandwidth in tests",
+                "What did check --active measure, and is it less than before?",
+                Unit::BytesPerSecond,
+            )
+            .from_zero()
+            .show(bandwidth("node_test_bandwidth_bytes_per_second"), "{{instance}} {{measure}} {{device}}")
+            .show(
+                bandwidth("node_test_reference_bytes_per_second"),
+                "{{instance}} {{measure}} {{device}}, reference",
+            ),
+            Chart::states("Verdicts of tests", "Which test failed, and which was not run?").show(
+                of("node_test_info").max("instance, test, verdict"),
+                "{{instance}} {{test}} {{verdict}}",
+            ),
+            Chart::table("Age of tests", "Which nodes have not been tested for longest?", Unit::Seconds)
+                .show(
+                    of("node_test_last_run_timestamp_seconds").max("instance, test").age().top(),
+                    "since the last run",
+                ),
         ],
     )
 }

@@ -109,6 +109,7 @@ collectors! {
         edac = EdacReader in edac;
         fabric_manager = FabricManagerReader in fabric_manager;
         memory = MemoryReader in memory;
+        node_tests = NodeTestsReader in node_tests;
         pci = PciReader in pci;
         process = ProcessReader in process;
         services = ServicesReader in services;

@@ -10,6 +10,7 @@ use stepwatch_kit::serve::{ListenAddr, WebHosts};
 use crate::collector::{MIN_PERIOD, Mistakes};
 use crate::collectors::CollectorsConfig;
 use crate::ingest::IngestConfig;
+use crate::node_tests::CheckConfig;
 use crate::sources;
 pub use crate::sources::SourceConfig;
 use crate::stream::{Limits, StreamConfig};
@@ -33,6 +34,7 @@ pub struct Config {
     pub runs: RunsConfig,
     pub stream: StreamLimits,
     pub exposition: ExpositionConfig,
+    pub check: CheckConfig,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -115,6 +117,7 @@ impl Default for Config {
             runs: RunsConfig::default(),
             stream: StreamLimits::default(),
             exposition: ExpositionConfig::default(),
+            check: CheckConfig::default(),
         }
     }
 }
@@ -207,6 +210,7 @@ impl Config {
         );
         wrong.extend(Mistakes::default().patterns("shared", &self.runs.shared).under("runs"));
         wrong.extend(self.collectors.check());
+        wrong.extend(self.check.check());
         wrong
     }
 

@@ -35,6 +35,7 @@ pub mod identity;
 pub mod ingest;
 pub mod link;
 mod lock;
+pub mod node_tests;
 pub mod nvml;
 pub mod origin;
 pub mod persisted_state;

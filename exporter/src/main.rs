@@ -94,6 +94,9 @@ fn check_node(setup: &Setup, options: &check::Options) -> anyhow::Result<ExitCod
         return print(&check::answer(&config, &setup.roots, options));
     }
     let args = std::env::args_os().skip(1).collect();
+    if options.tester {
+        return print(&check::test_answer(&config, &setup.roots, options, args));
+    }
     let report = check::supervised(&config, &setup.roots, options, args);
     print(&match options.format {
         Format::Text => report.text(options.quiet),

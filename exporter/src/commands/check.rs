@@ -2,17 +2,20 @@
 //! Kubernetes init container, or a person.
 //!
 //! The check only reads: it queries no service, and writes nothing but the reference, on request.
+//! With `--active`, tests then put load on the node, if it is idle (`active`).
 //! Its input is one pass of the collectors, so each fact is read by one piece of code. A check is a
 //! small function of that input, one a file, with one line in `CHECKS`. The worst finding decides
 //! the exit status. What does not answer in time is unknown, and does not delay the result
 //! (`child`).
 
+mod active;
 mod child;
 mod clock;
 mod collectors;
 mod conditions;
 mod disk;
 mod gpu;
+mod idle;
 mod item;
 mod kernel;
 mod learned;
@@ -41,7 +44,7 @@ use node::Node;
 use report::Strictness;
 pub use report::{Facts, Finding, Report, SCHEMA, Verdict};
 
-pub use child::{answer, supervised};
+pub use child::{answer, supervised, test_answer};
 pub use reference::Reference;
 
 /// With this, the command including start and output ends within two seconds.
@@ -68,13 +71,18 @@ static CHECKS: &[&Check] = &[
     &reference::CHECK,
 ];
 
+/// What `--active` asks first.
+static IDLE: &Check = &idle::CHECK;
+
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
   stepwatch-exporter check
   stepwatch-exporter check --quiet --skip disk --timeout 20s
   stepwatch-exporter check --write-reference node.json
-  stepwatch-exporter check --reference node.json --format json")]
+  stepwatch-exporter check --reference node.json --format json
+  stepwatch-exporter check --active --config /etc/stepwatch/exporter.yml
+  stepwatch-exporter check --active --only nvbandwidth,nccl --budget 60s")]
 pub struct Options {
     /// How to print what was found
     #[arg(long, value_enum, default_value_t)]
@@ -91,13 +99,19 @@ pub struct Options {
     /// Make all checks but these
     #[arg(long, value_name = "CHECK", value_delimiter = ',', value_parser = names())]
     pub skip: Vec<String>,
+    /// Then put load on the node with the tools that are installed, unless a job has it
+    #[arg(long)]
+    pub active: bool,
+    /// The time for all tests of --active [default: check.active.budget, 2m]
+    #[arg(long, value_name = "TIME", requires = "active")]
+    pub budget: Option<Period>,
     /// Compare the node with what --write-reference wrote on one that is right
     #[arg(long, value_name = "FILE")]
     pub reference: Option<PathBuf>,
     /// Write what this node is like, if nothing is wrong with it, for --reference on others
     #[arg(long, value_name = "FILE")]
     pub write_reference: Option<PathBuf>,
-    /// Fail on warnings too
+    /// Fail on warnings too, and on tests that were not run
     #[arg(long)]
     pub strict: bool,
     /// Do not fail on unknown findings
@@ -106,10 +120,18 @@ pub struct Options {
     /// This is the process that looks; another one waits for it
     #[arg(long, hide = true)]
     pub inner: bool,
+    /// This is the process that tests; another one waits for it
+    #[arg(long, hide = true)]
+    pub tester: bool,
+    /// Look only whether the node is idle
+    #[arg(long, hide = true)]
+    pub probe: bool,
 }
 
 fn names() -> clap::builder::PossibleValuesParser {
-    CHECKS.iter().map(|c| clap::builder::PossibleValue::new(c.name).help(c.about)).collect::<Vec<_>>().into()
+    let checks = CHECKS.iter().map(|check| (check.name, check.about));
+    let all = checks.chain(active::TESTS.iter().map(|test| (test.name, test.about)));
+    all.map(|(name, about)| clap::builder::PossibleValue::new(name).help(about)).collect::<Vec<_>>().into()
 }
 
 impl Default for Options {
@@ -120,11 +142,15 @@ impl Default for Options {
             timeout: TIMEOUT,
             only: Vec::new(),
             skip: Vec::new(),
+            active: false,
+            budget: None,
             reference: None,
             write_reference: None,
             strict: false,
             lenient: false,
             inner: false,
+            tester: false,
+            probe: false,
         }
     }
 }
@@ -134,10 +160,15 @@ impl Options {
         Strictness { strict: self.strict, lenient: self.lenient }
     }
 
+    /// Whether the user wants the check or test of this name.
+    fn wants(&self, name: &str) -> bool {
+        let named = |list: &[String]| list.iter().any(|listed| listed == name);
+        (self.only.is_empty() || named(&self.only)) && !named(&self.skip)
+    }
+
     fn chosen(&self) -> Vec<&'static Check> {
-        let named = |list: &[String], check: &Check| list.iter().any(|name| name == check.name);
-        let wanted = |c: &&&Check| (self.only.is_empty() || named(&self.only, c)) && !named(&self.skip, c);
-        CHECKS.iter().filter(wanted).copied().collect()
+        let wanted = CHECKS.iter().filter(|check| !self.probe && self.wants(check.name)).copied();
+        wanted.chain((self.active || self.probe).then_some(IDLE)).collect()
     }
 }
 
@@ -166,6 +197,7 @@ pub fn run(config: &Config, roots: &Roots, options: &Options) -> Report {
             }));
         }
     }
+    findings.extend(active::passed_over(options));
     let seconds = began.elapsed().as_secs_f64();
     Report { facts, ..Report::new(config.node_name(), unix_now(), seconds, findings, options.strictness()) }
 }

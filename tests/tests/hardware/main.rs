@@ -2,6 +2,7 @@
 //! and trees of files that stand in for the kernel's.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod active;
 mod bench;
 mod check;
 mod dashboard;

@@ -1,9 +1,12 @@
-//! Runs the check in a child process.
+//! Runs the check in a child process, and the tests of `--active` in another one.
 //!
 //! A thread that waits in the kernel for a hung driver cannot be killed, and a process does not end
 //! before its last thread. A prolog with the check would hang with it, on the very node that must
 //! be drained. So one process reads, and another one waits for its result up to a limit, and then
 //! abandons it.
+//!
+//! With `--active` there are three: the one that was started waits for the one that tests, which
+//! first waits for the one that reads.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,7 +17,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::report::Findings;
-use super::{Options, Report, Verdict, collectors, learned, run};
+use super::{Options, Report, Verdict, active, collectors, learned, run};
 use crate::clock::unix_now;
 use crate::config::Config;
 use crate::roots::Roots;
@@ -33,25 +36,59 @@ const MAX_STDERR_BYTES: usize = 4 << 10;
 pub fn answer(config: &Config, roots: &Roots, options: &Options) -> String {
     // If the parent gives up waiting, it has no use for the result.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    serde_json::to_string(&run(config, roots, options)).unwrap_or_default() + "\n"
+    line(&run(config, roots, options))
 }
 
-/// Runs the checks in a child process that need not end. `args` are the arguments of this process.
+/// The output of the child process that tests.
+pub fn test_answer(config: &Config, roots: &Roots, options: &Options, args: Vec<OsString>) -> String {
+    // It ends its tools when its parent dies, even if that is killed.
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
+    line(&active::test(config, roots, options, args))
+}
+
+fn line(report: &Report) -> String {
+    serde_json::to_string(report).unwrap_or_default() + "\n"
+}
+
+/// Runs the checks, and the tests of `--active`, in a child process that need not end. `args` are
+/// the arguments of this process.
 pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<OsString>) -> Report {
+    if !options.active {
+        return looked(config, roots, options, args);
+    }
+    let limit = options.timeout.as_duration() + active::longest(config, options);
+    ask(config, options, "--tester", args.clone(), limit, || active::test(config, roots, options, args))
+}
+
+/// Runs the checks in a child process.
+pub(super) fn looked(config: &Config, roots: &Roots, options: &Options, args: Vec<OsString>) -> Report {
+    ask(config, options, "--inner", args, options.timeout.as_duration(), || run(config, roots, options))
+}
+
+/// The report of a child process that gets this `flag` too. Where none can be started, `here` makes
+/// it.
+fn ask(
+    config: &Config,
+    options: &Options,
+    flag: &str,
+    args: Vec<OsString>,
+    limit: Duration,
+    here: impl FnOnce() -> Report,
+) -> Report {
     let began = Instant::now();
     // A file in memory is used rather than a pipe, so that nobody has to read while the child
     // writes.
     let stderr = memfd_create("stderr", MemfdFlags::CLOEXEC).map(File::from).ok();
     let for_child = stderr.as_ref().and_then(|file| file.try_clone().ok());
     let mut command = Command::new("/proc/self/exe");
-    command.args(args).arg("--inner").stdin(Stdio::null()).stdout(Stdio::piped());
+    command.args(args).arg(flag).stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(for_child.map_or_else(Stdio::null, Stdio::from));
     let Ok(mut child) = command.spawn() else {
-        // Without procfs or room for a process, the checks run here.
-        return run(config, roots, options);
+        // There is no procfs, or no room for a process.
+        return here();
     };
     let answer = match child.stdout.take() {
-        Some(stdout) => first_line(stdout, options.timeout.as_duration() + GRACE),
+        Some(stdout) => first_line(stdout, limit + GRACE),
         None => Some(Err(io::Error::other("it has no output"))),
     };
     // A call that hangs here would hang in a job too. A child that ended without an answer shows

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::words;
 
+use crate::node_tests::Measurement;
+
 /// Facts by name; values are text, because some facts are.
 pub type Facts = BTreeMap<String, String>;
 
@@ -26,9 +28,11 @@ pub const SCHEMA: u32 = 1;
 
 /// Verdicts from good to bad. Unknown is worse than a warning and better than unhealthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Ok,
+    /// A test of `--active` did not run, because what it needs is not there.
+    NotRun,
     /// The problem needs a ticket, but the node can take a job.
     Warning,
     Unknown,
@@ -62,6 +66,9 @@ pub struct Report {
     /// The facts about the node, for `--write-reference` and for an inventory.
     #[serde(default, skip_serializing_if = "Facts::is_empty")]
     pub facts: Facts,
+    /// What the tests of `--active` measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measurements: Vec<Measurement>,
 }
 
 /// Collects the findings of one check.
@@ -72,6 +79,7 @@ impl Verdict {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
+            Self::NotRun => "not run",
             Self::Warning => "warning",
             Self::Unknown => "unknown",
             Self::Unhealthy => "unhealthy",
@@ -89,14 +97,16 @@ impl Report {
     ) -> Self {
         // If nothing was checked, nothing is known.
         let verdict = findings.iter().map(|f| f.verdict).max().unwrap_or(Verdict::Unknown);
-        let warned = findings.iter().any(|f| f.verdict == Verdict::Warning);
+        let strictly = [Verdict::NotRun, Verdict::Warning];
+        let warned = findings.iter().any(|f| strictly.contains(&f.verdict));
         let exit = match verdict {
             Verdict::Unhealthy => 1,
-            Verdict::Warning | Verdict::Unknown if strictness.strict && warned => 1,
+            Verdict::NotRun | Verdict::Warning | Verdict::Unknown if strictness.strict && warned => 1,
             Verdict::Unknown if !strictness.lenient => 2,
-            Verdict::Ok | Verdict::Warning | Verdict::Unknown => 0,
+            Verdict::Ok | Verdict::NotRun | Verdict::Warning | Verdict::Unknown => 0,
         };
-        Self { schema: SCHEMA, verdict, exit, node, ts, seconds, findings, facts: Facts::new() }
+        let (facts, measurements) = (Facts::new(), Vec::new());
+        Self { schema: SCHEMA, verdict, exit, node, ts, seconds, findings, facts, measurements }
     }
 
     /// One line a finding, the worst last: a scrolling terminal shows it, and `tail -n 1` gives it
@@ -159,6 +169,15 @@ impl Findings {
 
     pub(super) fn ok(&mut self, text: impl Into<String>) {
         self.add(Verdict::Ok, text);
+    }
+
+    pub(super) fn extend(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    /// The worst verdict; `None` without a finding.
+    pub(super) fn worst(&self) -> Option<Verdict> {
+        self.0.iter().map(|finding| finding.verdict).max()
     }
 
     /// Adds an `ok` finding if there is no other.
@@ -230,12 +249,25 @@ mod tests {
     }
 
     #[test]
+    fn what_was_not_run_is_never_ok() {
+        let mut found = Findings::default();
+        found.add(Verdict::NotRun, "nvbandwidth is not installed");
+        found.ok("fine");
+        let report = report(found, false, false);
+        assert_eq!(report.verdict, Verdict::NotRun);
+        assert!(report.text(true).starts_with("not run   gpu_count nvbandwidth is not installed"));
+        assert!(report.json(false).contains("\"verdict\": \"not_run\""));
+    }
+
+    #[test]
     fn what_passes_is_for_the_caller_to_say() {
         for (verdicts, normal, strict, lenient) in [
             (&[Verdict::Ok][..], 0, 0, 0),
             (&[Verdict::Ok, Verdict::Warning], 0, 1, 0),
             (&[Verdict::Unknown], 2, 2, 0),
             (&[Verdict::Unknown, Verdict::Warning], 2, 1, 0),
+            (&[Verdict::Ok, Verdict::NotRun], 0, 1, 0),
+            (&[Verdict::Unknown, Verdict::NotRun], 2, 1, 0),
             (&[Verdict::Unhealthy, Verdict::Unknown], 1, 1, 1),
             (&[], 2, 2, 0),
         ] {

@@ -4,7 +4,7 @@ use crate::family::Family;
 
 const JOB: &[&str] = &["job"];
 
-pub(super) static INFO: Family = Family::gauge(
+pub static INFO: Family = Family::gauge(
     "job_info",
     "",
     &["job", "name", "user", "account", "partition", "qos", "nodes", "array", "scheduler"],
@@ -16,7 +16,7 @@ pub(super) static GPU_JOB: Family = Family::gauge(
     &["gpu", "gi", "job"],
     "GPU, or GPU instance of MIG, that a job was given; always 1",
 );
-pub(super) static GPU_POD: Family = Family::gauge(
+pub static GPU_POD: Family = Family::gauge(
     "gpu_pod_info",
     "",
     &["gpu", "gi", "namespace", "pod", "container"],

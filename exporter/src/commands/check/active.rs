@@ -1,0 +1,231 @@
+//! `check --active`: tests that put load on the node, because a node that is slow and quiet passes
+//! every check that only reads.
+//!
+//! The tests run well-kept tools where these are installed, one after the other, under one budget
+//! of time, and never beside a job: before each test the node has to be idle (`idle`). A test is
+//! one file, with one line in [`TESTS`]. Its parser is a function of the tool's output. What was
+//! not tested is `not run`, never `ok`.
+
+mod bench;
+mod dcgm;
+mod disk;
+mod memory;
+mod nccl;
+mod nvbandwidth;
+mod perftest;
+mod reading;
+mod runner;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use super::report::{Facts, Finding, Strictness, Verdict};
+use super::{Options, Report, child, idle};
+use crate::clock::unix_now;
+use crate::config::Config;
+use crate::node_tests::{MAX_MEASUREMENTS, Results, TestResult};
+use crate::roots::Roots;
+use bench::Bench;
+use reading::Reading;
+use runner::Runner;
+
+/// One test.
+#[derive(Debug)]
+pub(super) struct Test {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Memory,
+    Disk,
+    Perftest,
+    Nvbandwidth,
+    Nccl,
+    Dcgm,
+}
+
+/// All tests, one a line, the short ones first: what does not fit into the budget is the longest.
+pub(super) static TESTS: &[Test] = &[
+    Test { name: "memory_bandwidth", about: "host memory is copied as fast as usual", kind: Kind::Memory },
+    Test { name: "fio", about: "directories of check.active.disk are as fast as usual", kind: Kind::Disk },
+    Test { name: "perftest", about: "each RDMA port is as fast as usual, to itself", kind: Kind::Perftest },
+    Test {
+        name: "nvbandwidth",
+        about: "copies to, from and between GPUs are as fast as usual",
+        kind: Kind::Nvbandwidth,
+    },
+    Test {
+        name: "nccl",
+        about: "an all-reduce over the GPUs is right and as fast as usual",
+        kind: Kind::Nccl,
+    },
+    Test { name: "dcgm", about: "the diagnostics of DCGM pass", kind: Kind::Dcgm },
+];
+
+/// A test is not begun with less time than this.
+const LEAST: Duration = Duration::from_millis(500);
+/// The time besides that of the tools and the looks: for a file system that does not answer.
+const BESIDES: Duration = Duration::from_secs(20);
+
+/// The time in which the tests have ended.
+pub(super) fn longest(config: &Config, options: &Options) -> Duration {
+    let look = options.timeout.as_duration() * u32::try_from(TESTS.len()).unwrap_or(u32::MAX);
+    budget(config, options) + look + BESIDES
+}
+
+fn budget(config: &Config, options: &Options) -> Duration {
+    options.budget.unwrap_or(config.check.active.budget).as_duration()
+}
+
+/// The findings about tests that were named without `--active`.
+pub(super) fn passed_over(options: &Options) -> impl Iterator<Item = Finding> {
+    let named =
+        TESTS.iter().filter(|test| !options.active && options.only.iter().any(|only| only == test.name));
+    named.map(|test| {
+        Finding::new(test.name, Verdict::Unknown, "not run: it puts load on the node; add --active")
+    })
+}
+
+/// Makes the checks, and then the tests, in this process. `args` are its arguments.
+pub(super) fn test(config: &Config, roots: &Roots, options: &Options, args: Vec<OsString>) -> Report {
+    let report = child::looked(config, roots, options, args.clone());
+    let mut again = || {
+        let probe = Options { probe: true, ..options.clone() };
+        let args = args.iter().cloned().chain([OsString::from("--probe")]).collect();
+        child::looked(config, roots, &probe, args)
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime {
+        Ok(runtime) => {
+            let report = runtime.block_on(async {
+                // Signals need the runtime.
+                let runner = Runner::new(&config.check.active, budget(config, options));
+                run(config, roots, options, report, &mut again, runner).await
+            });
+            // A call of the tests that hangs in the kernel is left behind.
+            runtime.shutdown_background();
+            report
+        }
+        Err(error) => {
+            let finding = Finding::new("active", Verdict::Unknown, format!("no test can be run: {error}"));
+            joined(report, vec![finding], options.strictness())
+        }
+    }
+}
+
+/// Makes the tests after the checks of `report`. `again` looks whether the node is still idle.
+async fn run(
+    config: &Config,
+    roots: &Roots,
+    options: &Options,
+    report: Report,
+    again: &mut dyn FnMut() -> Report,
+    runner: Runner,
+) -> Report {
+    let active = &config.check.active;
+    let mut bench = Bench { config: active, roots, runner, gpus: gpus(&report.facts) };
+    let (mut findings, mut measurements) = (Vec::new(), Vec::new());
+    let mut results = BTreeMap::new();
+    let mut refusal = idle::refusal(&report.findings);
+    let wanted: Vec<&Test> = TESTS.iter().filter(|test| options.wants(test.name)).collect();
+    for (i, test) in wanted.iter().enumerate() {
+        if i > 0 && refusal.is_none() {
+            refusal = idle::refusal(&again().findings);
+        }
+        let mut found = match &refusal {
+            // A node that is in use says nothing about itself, and has the results of before.
+            Some(why) => Reading::refused(why),
+            None => make(&mut bench, test.kind).await,
+        };
+        if options.only.iter().any(|only| only == test.name) {
+            found.require();
+        }
+        found.judge(active);
+        // What was cut short says nothing about the node either.
+        if refusal.is_none() && !bench.runner.is_interrupted() {
+            let result = TestResult {
+                ts: unix_now(),
+                verdict: verdict_name(found.verdict()).to_owned(),
+                measurements: found.measurements.iter().take(MAX_MEASUREMENTS).cloned().collect(),
+            };
+            results.insert(test.name.to_owned(), result);
+        }
+        measurements.extend(found.measurements);
+        findings.extend(found.findings.named(test.name));
+    }
+    if !wanted.is_empty() && findings.iter().all(|f: &Finding| f.verdict == Verdict::NotRun) {
+        let text = "no test was run, so nothing is proven";
+        findings.push(Finding::new("active", Verdict::Unknown, text));
+    }
+    findings.extend(save(&config.state_dir, &report.facts, results));
+    Report { measurements, ..joined(report, findings, options.strictness()) }
+}
+
+/// Adds the results to those of the node.
+fn save(state: &Path, facts: &Facts, new: BTreeMap<String, TestResult>) -> Option<Finding> {
+    if new.is_empty() {
+        return None;
+    }
+    // A damaged file is replaced.
+    let mut results = Results::load(state).unwrap_or_default();
+    results.gpus = facts.get(GPUS).cloned().unwrap_or_default();
+    results.tests.extend(new);
+    results.tests.retain(|name, _| TESTS.iter().any(|test| test.name == name));
+    let error = results.save(state).err()?;
+    let text = format!("the results are not published: cannot write to {}: {error}", state.display());
+    let action = "run the check as a user who may write there";
+    Some(Finding { action: Some(action.into()), ..Finding::new("active", Verdict::Warning, text) })
+}
+
+/// The report with further findings.
+fn joined(report: Report, findings: Vec<Finding>, strictness: Strictness) -> Report {
+    let Report { node, ts, seconds, facts, findings: mut all, .. } = report;
+    all.extend(findings);
+    let seconds = seconds.max(unix_now() - ts);
+    Report { facts, ..Report::new(node, ts, seconds, all, strictness) }
+}
+
+/// The fact with the models of the GPUs.
+const GPUS: &str = "gpu.name";
+
+/// The number of GPUs, from `7 x NVIDIA H100, 1 x NVIDIA H200` or `NVIDIA H100`.
+fn gpus(facts: &Facts) -> usize {
+    let Some(models) = facts.get(GPUS) else { return 0 };
+    let count =
+        |model: &str| model.split_once(" x ").and_then(|(count, _)| count.parse().ok()).unwrap_or(1_usize);
+    models.split(", ").map(count).sum()
+}
+
+/// A verdict as metrics name it.
+fn verdict_name(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::NotRun => "not_run",
+        Verdict::Ok | Verdict::Warning | Verdict::Unknown | Verdict::Unhealthy => verdict.as_str(),
+    }
+}
+
+/// Makes one test, if there is time.
+async fn make(bench: &mut Bench<'_>, kind: Kind) -> Reading {
+    if bench.runner.is_interrupted() {
+        return Reading::unknown("not run: the check was told to stop");
+    }
+    if bench.runner.left() < LEAST {
+        return Reading::not_run("the budget of time is used up");
+    }
+    match kind {
+        Kind::Memory => memory::test(bench.roots),
+        Kind::Disk => disk::test(bench).await,
+        Kind::Perftest => perftest::test(bench).await,
+        Kind::Nvbandwidth => nvbandwidth::test(bench).await,
+        Kind::Nccl => nccl::test(bench).await,
+        Kind::Dcgm => dcgm::test(bench).await,
+    }
+}
+
+#[cfg(test)]
+mod tests;

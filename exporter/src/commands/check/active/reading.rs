@@ -1,0 +1,123 @@
+//! What one test has found, and its comparison with the configured reference.
+
+use std::collections::BTreeMap;
+
+use super::super::report::{Findings, Verdict};
+use crate::node_tests::{ActiveConfig, Measurement};
+
+/// The measures of storage that other nodes may use at the same time: a slow one is worth a ticket.
+const SHARED: &[&str] = &["disk_read", "disk_write"];
+
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    pub(super) findings: Findings,
+    pub(super) measurements: Vec<Measurement>,
+    /// Why the test did not run.
+    not_run: Option<String>,
+}
+
+impl Reading {
+    pub(super) fn not_run(why: impl Into<String>) -> Self {
+        Self { not_run: Some(why.into()), ..Self::default() }
+    }
+
+    /// The reading of a test that would disturb a job.
+    pub(super) fn refused(why: &str) -> Self {
+        Self::unknown(format!("not run: {why}"))
+    }
+
+    pub(super) fn unknown(why: impl Into<String>) -> Self {
+        let mut reading = Self::default();
+        reading.findings.unknown(why);
+        reading
+    }
+
+    pub(super) fn measure(&mut self, measure: &str, device: impl Into<String>, bytes_per_second: f64) {
+        let (measure, device) = (measure.to_owned(), device.into());
+        self.measurements.push(Measurement { measure, device, bytes_per_second, reference: None });
+    }
+
+    /// Adds what another part of the test has found.
+    pub(super) fn absorb(&mut self, other: Self) {
+        self.findings.extend(other.findings);
+        self.measurements.extend(other.measurements);
+        self.not_run = self.not_run.take().or(other.not_run);
+    }
+
+    /// What the user has named has to run.
+    pub(super) fn require(&mut self) {
+        if let Some(why) = self.not_run.take() {
+            self.findings.unknown(format!("not run: {why}"));
+        }
+    }
+
+    /// Adds the findings about what was measured.
+    pub(super) fn judge(&mut self, config: &ActiveConfig) {
+        if let Some(why) = self.not_run.take() {
+            self.findings.add(Verdict::NotRun, why);
+        }
+        let mut by_measure: BTreeMap<String, Vec<(String, f64)>> = BTreeMap::new();
+        for m in &mut self.measurements {
+            m.reference = config.reference.get(&m.measure).copied();
+            by_measure.entry(m.measure.clone()).or_default().push((m.device.clone(), m.bytes_per_second));
+        }
+        for (measure, values) in by_measure {
+            self.compare(&measure, &values, config);
+        }
+    }
+
+    fn compare(&mut self, measure: &str, values: &[(String, f64)], config: &ActiveConfig) {
+        let reference = config.reference.get(measure).copied();
+        let mut low = false;
+        for (device, value) in values {
+            let Some(reference) = reference else { continue };
+            if *value >= reference * (1.0 - config.tolerance) {
+                continue;
+            }
+            low = true;
+            let of = if device.is_empty() { String::new() } else { format!(" of {device}") };
+            let text = format!(
+                "{measure}{of} is {}, {:.1} % below the reference of {}",
+                gigabytes(*value),
+                100.0 * (1.0 - value / reference),
+                gigabytes(reference)
+            );
+            let verdict = if SHARED.contains(&measure) { Verdict::Warning } else { Verdict::Unhealthy };
+            let action = "run the test again on the idle node; if it stays so, have the part looked at";
+            self.findings.add(verdict, text).device(device.as_str()).action(action);
+        }
+        if !low {
+            let against = match reference {
+                Some(reference) => format!("; the reference is {}", gigabytes(reference)),
+                None => String::new(),
+            };
+            self.findings.ok(format!("{measure} is {}{against}", range(values)));
+        }
+    }
+
+    pub(super) fn verdict(&self) -> Verdict {
+        self.findings.worst().unwrap_or(Verdict::Unknown)
+    }
+}
+
+/// `55.2 GB/s`, or `53.9 to 55.4 GB/s on 8 devices`.
+fn range(values: &[(String, f64)]) -> String {
+    let of =
+        |pick: fn(f64, f64) -> f64| values.iter().map(|(_, value)| *value).reduce(pick).unwrap_or(f64::NAN);
+    let (least, most) = (of(f64::min), of(f64::max));
+    match values.len() {
+        1 => gigabytes(most),
+        n => format!("{:.1} to {} on {n} devices", least / 1e9, gigabytes(most)),
+    }
+}
+
+fn gigabytes(bytes_per_second: f64) -> String {
+    format!("{:.1} GB/s", bytes_per_second / 1e9)
+}
+
+/// A number of a tool's output, which is in bytes a second after the multiplication. One that is
+/// written with a comma is refused rather than read as another one.
+pub(super) fn number(text: &str, unit: f64) -> Option<f64> {
+    let value = text.parse::<f64>().ok()? * unit;
+    (value.is_finite() && value > 0.0).then_some(value)
+}

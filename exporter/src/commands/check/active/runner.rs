@@ -1,0 +1,364 @@
+//! Runs the tools. Each has a process group and an environment of its own, and is found on PATH or
+//! where the configuration says; no shell is involved. When its time is over, it and all that it
+//! started are killed.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, kill_process_group, pidfd_open, pidfd_send_signal};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{self, SignalKind};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::lock::Locked as _;
+use crate::node_tests::ActiveConfig;
+use crate::processes;
+use crate::roots::Roots;
+
+/// Where tools are looked for after PATH: Slurm gives its programs none.
+const PLACES: &[&str] = &[
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+    "/usr/local/cuda/bin",
+    "/opt/nccl-tests/build",
+];
+/// The variables that a tool gets of this process. Those of a job would change what it tests: the
+/// GPUs that it sees, how NCCL connects, the launcher that it believes to run under.
+const KEPT: &[&str] = &["HOME", "LD_LIBRARY_PATH", "TMPDIR"];
+/// The variable by which what a tool has started is found.
+const MARK: &str = "STEPWATCH_NODE_TEST";
+/// The most bytes that are kept of each output; the rest is read and dropped.
+const MAX_OUTPUT: usize = 1 << 20;
+/// The most characters of its last line.
+const MAX_SAID: usize = 200;
+/// The time that a tool has to end itself after SIGTERM: dcgmi then stops the test that runs in
+/// the service behind it.
+pub(super) const GRACE: Duration = Duration::from_secs(2);
+/// The time for the rest of the output of a tool that has ended.
+const REST: Duration = Duration::from_millis(500);
+/// How often the processes of a tool are looked for, because they may start others meanwhile.
+const PASSES: usize = 3;
+
+/// How the run of a tool ended.
+#[derive(Debug)]
+pub(super) enum End {
+    Exited(Output),
+    /// It did not end in this time.
+    Late(Duration),
+    /// This process was told to stop.
+    Interrupted,
+    NotStarted(io::Error),
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Output {
+    /// How it ended, unless with 0: `exit status: 226`, `signal: 9 (SIGKILL)`.
+    pub(super) failure: Option<String>,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+    /// Whether there was more than is kept.
+    pub(super) cut: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Runner {
+    tools: Vec<(String, PathBuf)>,
+    places: Vec<PathBuf>,
+    grace: Duration,
+    /// When the time for all tools is over.
+    end: Instant,
+    interrupts: Option<Interrupts>,
+    interrupted: bool,
+    count: u64,
+}
+
+/// The signals that end the tests.
+#[derive(Debug)]
+struct Interrupts {
+    terminate: unix::Signal,
+    interrupt: unix::Signal,
+    hang_up: unix::Signal,
+}
+
+/// A tool that runs.
+#[derive(Debug)]
+pub(super) struct Running {
+    child: Child,
+    group: Option<Pid>,
+    mark: String,
+    began: Instant,
+    stdout: Arc<Mutex<Kept>>,
+    stderr: Arc<Mutex<Kept>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+/// The beginning of an output.
+#[derive(Debug, Default)]
+struct Kept {
+    bytes: Vec<u8>,
+    cut: bool,
+}
+
+impl Output {
+    /// How it ended and the last line that it wrote, for a result that could not be read.
+    pub(super) fn why(&self) -> String {
+        let last = |text: &str| -> Option<String> {
+            let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+            Some(line.chars().take(MAX_SAID).collect())
+        };
+        let said = last(&self.stderr).or_else(|| last(&self.stdout));
+        let ended = self.failure.clone().unwrap_or_else(|| "it ended without an error".into());
+        let cut = if self.cut { ", with more output than is read" } else { "" };
+        match said {
+            Some(said) => format!("{ended}{cut}: {said}"),
+            None => format!("{ended}{cut}"),
+        }
+    }
+
+    /// The JSON document within the output, which may stand between messages.
+    pub(super) fn json(&self) -> Option<serde_json::Value> {
+        let (begin, end) = (self.stdout.find('{')?, self.stdout.rfind('}')?);
+        serde_json::from_str(self.stdout.get(begin..=end)?).ok()
+    }
+}
+
+impl Interrupts {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: unix::signal(SignalKind::terminate())?,
+            interrupt: unix::signal(SignalKind::interrupt())?,
+            hang_up: unix::signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(interrupts: Option<&mut Self>) {
+        let Some(of) = interrupts else { return std::future::pending().await };
+        tokio::select! {
+            _ = of.terminate.recv() => {}
+            _ = of.interrupt.recv() => {}
+            _ = of.hang_up.recv() => {}
+        }
+    }
+}
+
+impl Runner {
+    /// A runner whose tools end within `budget`, together.
+    pub(super) fn new(config: &ActiveConfig, budget: Duration) -> Self {
+        Self { interrupts: Interrupts::new().ok(), ..Self::with(config, places(), budget, GRACE) }
+    }
+
+    /// A runner that looks for tools in these places, and that no signal stops.
+    pub(super) fn with(
+        config: &ActiveConfig,
+        places: Vec<PathBuf>,
+        budget: Duration,
+        grace: Duration,
+    ) -> Self {
+        Self {
+            tools: config.tools.iter().map(|(name, path)| (name.clone(), path.clone())).collect(),
+            places,
+            grace,
+            // What does not end by itself is ended within the budget too.
+            end: Instant::now() + budget.saturating_sub(grace),
+            interrupts: None,
+            interrupted: false,
+            count: 0,
+        }
+    }
+
+    /// The time that is left for tools.
+    pub(super) fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    /// The path of a tool, if it is installed.
+    pub(super) fn find(&self, tool: &str) -> Option<PathBuf> {
+        if let Some((_, path)) = self.tools.iter().find(|(name, _)| name == tool) {
+            return is_program(path).then(|| path.clone());
+        }
+        self.places.iter().map(|place| place.join(tool)).find(|path| is_program(path))
+    }
+
+    /// Runs a tool until it ends, or its time is over.
+    pub(super) async fn run(&mut self, program: &Path, args: &[&OsStr], dir: Option<&Path>) -> End {
+        match self.start(program, args, dir) {
+            Ok(running) => self.wait(running).await,
+            Err(error) => {
+                if self.interrupted {
+                    End::Interrupted
+                } else {
+                    End::NotStarted(error)
+                }
+            }
+        }
+    }
+
+    pub(super) fn start(
+        &mut self,
+        program: &Path,
+        args: &[&OsStr],
+        dir: Option<&Path>,
+    ) -> io::Result<Running> {
+        if self.interrupted {
+            return Err(io::Error::other("the check was told to stop"));
+        }
+        if self.left().is_zero() {
+            return Err(io::Error::other("the budget of time is used up"));
+        }
+        self.count += 1;
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        let mark = format!("{}-{}", self.count, hex::encode(random));
+        let mut command = Command::new(program);
+        command.args(args).env_clear().env("LC_ALL", "C").env(MARK, &mark);
+        command.env(
+            "PATH",
+            std::env::join_paths(&self.places).unwrap_or_else(|_| OsString::from("/usr/bin:/bin")),
+        );
+        for name in KEPT {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        command.current_dir(dir.unwrap_or(Path::new("/"))).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let (stdout, stderr): (Arc<Mutex<Kept>>, Arc<Mutex<Kept>>) = Default::default();
+        let mut readers = Vec::new();
+        readers.extend(child.stdout.take().map(|pipe| tokio::spawn(keep(pipe, Arc::clone(&stdout)))));
+        readers.extend(child.stderr.take().map(|pipe| tokio::spawn(keep(pipe, Arc::clone(&stderr)))));
+        Ok(Running { child, group, mark, began: Instant::now(), stdout, stderr, readers })
+    }
+
+    /// Waits until a tool ends, or its time is over.
+    pub(super) async fn wait(&mut self, mut running: Running) -> End {
+        let status = tokio::select! {
+            status = running.child.wait() => Some(status),
+            () = sleep_until(self.end) => None,
+            () = Interrupts::next(self.interrupts.as_mut()) => {
+                self.interrupted = true;
+                None
+            }
+        };
+        let spent = running.began.elapsed();
+        match status {
+            Some(Ok(status)) => End::Exited(running.output(status).await),
+            Some(Err(error)) => {
+                self.stop(running).await;
+                End::NotStarted(error)
+            }
+            None => {
+                self.stop(running).await;
+                if self.interrupted { End::Interrupted } else { End::Late(spent) }
+            }
+        }
+    }
+
+    /// Ends a tool, and all that it has started.
+    pub(super) async fn stop(&self, mut running: Running) {
+        running.signal(Signal::TERM);
+        if timeout(self.grace, running.child.wait()).await.is_err() {
+            running.signal(Signal::KILL);
+            // One that waits in the kernel does not end, and nobody waits for it.
+            let _ = timeout(REST, running.child.wait()).await;
+        }
+        running.end_all();
+    }
+}
+
+impl Running {
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = self.group {
+            // It may have ended.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
+    /// Kills what the tool has started: its group, and by the mark in their environment those that
+    /// left the group.
+    fn end_all(&self) {
+        self.signal(Signal::KILL);
+        let mark = format!("{MARK}={}", self.mark);
+        let _ = (0..PASSES).find(|_| !kill_marked(mark.as_bytes()));
+    }
+
+    async fn output(self, status: ExitStatus) -> Output {
+        self.end_all();
+        let Self { stdout, stderr, readers, .. } = self;
+        // A process that cannot be killed may hold the pipes open.
+        let all = async {
+            for reader in readers {
+                let _ = reader.await;
+            }
+        };
+        let _ = timeout(REST, all).await;
+        let (stdout, stderr) = (std::mem::take(&mut *stdout.locked()), std::mem::take(&mut *stderr.locked()));
+        Output {
+            failure: (!status.success()).then(|| status.to_string()),
+            stdout: String::from_utf8_lossy(&stdout.bytes).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr.bytes).into_owned(),
+            cut: stdout.cut || stderr.cut,
+        }
+    }
+}
+
+/// Where tools are looked for.
+pub(super) fn places() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let of_path = std::env::split_paths(&path).filter(|place| place.is_absolute());
+    of_path.chain(PLACES.iter().map(PathBuf::from)).collect()
+}
+
+/// Reads an output to its end, and keeps its beginning: a tool whose output nobody reads stops.
+async fn keep(mut pipe: impl AsyncRead + Unpin, kept: Arc<Mutex<Kept>>) {
+    let mut buffer = vec![0; 16 << 10];
+    while let Ok(read @ 1..) = pipe.read(&mut buffer).await {
+        let mut kept = kept.locked();
+        let room = MAX_OUTPUT.saturating_sub(kept.bytes.len());
+        kept.cut |= read > room;
+        kept.bytes.extend_from_slice(buffer.get(..read.min(room)).unwrap_or_default());
+    }
+}
+
+/// Kills all processes of this user with this variable; whether there was one.
+fn kill_marked(mark: &[u8]) -> bool {
+    let (roots, own) = (Roots::default(), geteuid().as_raw());
+    let mut killed = false;
+    for entry in fs::read_dir(&roots.procfs).into_iter().flatten().flatten() {
+        let pid =
+            entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()).and_then(Pid::from_raw);
+        let Some(pid) = pid else { continue };
+        if !entry.metadata().is_ok_and(|meta| meta.uid() == own) {
+            continue;
+        }
+        // It is held before it is looked at, so that the signal reaches no other process.
+        let Ok(held) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        let number = pid.as_raw_nonzero().get().unsigned_abs();
+        let environ = processes::environ(&roots, number).unwrap_or_default();
+        if environ.split(|byte| *byte == 0).any(|variable| variable == mark) {
+            killed |= pidfd_send_signal(&held, Signal::KILL).is_ok();
+        }
+    }
+    killed
+}
+
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}

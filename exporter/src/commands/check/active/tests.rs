@@ -1,0 +1,318 @@
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::super::report::Findings;
+use super::runner::{End, Output};
+use super::*;
+use crate::node_tests::ActiveConfig;
+
+/// Enough for what a test waits for, and a short time for tools to end themselves.
+const BUDGET: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_millis(50);
+
+pub(super) fn bench_of(config: &ActiveConfig) -> Bench<'_> {
+    let roots: &'static Roots = Box::leak(Box::default());
+    let runner = Runner::with(config, runner::places(), BUDGET, GRACE);
+    Bench { config, roots, runner, gpus: 0 }
+}
+
+/// The findings of a test without references, one a line.
+pub(super) fn says(reading: Reading) -> String {
+    judged(reading, &ActiveConfig::default())
+}
+
+fn judged(mut reading: Reading, config: &ActiveConfig) -> String {
+    reading.judge(config);
+    let line = |f: Finding| {
+        let action = f.action.map(|action| format!("; {action}")).unwrap_or_default();
+        format!("{} {}{action}\n", f.verdict.as_str(), f.text)
+    };
+    reading.findings.named("test").map(line).collect()
+}
+
+fn sh_in(runner: &mut Runner, script: &str) -> impl Future<Output = End> {
+    let args = [OsStr::new("-c").to_owned(), OsStr::new(script).to_owned()];
+    async move {
+        let args: Vec<&OsStr> = args.iter().map(OsString::as_os_str).collect();
+        runner.run(Path::new("/bin/sh"), &args, None).await
+    }
+}
+
+fn runner(budget: Duration) -> Runner {
+    Runner::with(&ActiveConfig::default(), runner::places(), budget, GRACE)
+}
+
+async fn sh(script: &str) -> Output {
+    match sh_in(&mut runner(BUDGET), script).await {
+        End::Exited(output) => output,
+        end => panic!("{end:?}"),
+    }
+}
+
+/// Whether a process with this argument runs.
+fn runs(argument: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let command = |entry: std::fs::DirEntry| std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+    processes.map(command).any(|words| words.split(|b| *b == 0).any(|word| word == argument.as_bytes()))
+}
+
+async fn gone(argument: &str) {
+    let waited = async {
+        while runs(argument) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waited).await.expect("it still runs");
+}
+
+#[tokio::test]
+async fn a_tool_gets_nothing_of_the_job_around_it() {
+    let output = sh("env").await;
+    assert!(output.stdout.contains("LC_ALL=C\n"), "numbers have a point: {}", output.stdout);
+    let known = [
+        "PATH",
+        "LC_ALL",
+        "HOME",
+        "LD_LIBRARY_PATH",
+        "TMPDIR",
+        "STEPWATCH_NODE_TEST",
+        "PWD",
+        "SHLVL",
+        "_",
+        "OLDPWD",
+    ];
+    for line in output.stdout.lines() {
+        let name = line.split_once('=').map_or(line, |(name, _)| name);
+        assert!(known.contains(&name), "{line}");
+    }
+    assert!(!output.stdout.contains("CARGO_"), "this test has such variables");
+    assert_eq!((output.failure, output.cut), (None, false));
+}
+
+#[tokio::test]
+async fn useful_words_of_a_failure_are_kept() {
+    let output = sh("echo table; echo 'Error: no host engine' >&2; echo >&2; exit 226").await;
+    assert_eq!(output.failure.as_deref(), Some("exit status: 226"));
+    assert_eq!(output.why(), "exit status: 226: Error: no host engine");
+    assert_eq!(sh("echo only this").await.why(), "it ended without an error: only this");
+    assert_eq!(sh("printf 'a {\"x\": 1} b'").await.json(), Some(serde_json::json!({"x": 1})));
+    assert_eq!(sh("printf '} {'").await.json(), None);
+    let many = sh("yes 0123456789 | head -c 3000000; echo end >&2").await;
+    assert_eq!((many.stdout.len(), many.cut, many.failure.is_none()), (1 << 20, true, true));
+    assert_eq!(many.why(), "it ended without an error, with more output than is read: end");
+}
+
+#[tokio::test]
+async fn a_tool_that_hangs_and_ignores_sigterm_is_killed_with_all_that_it_started() {
+    let mark = format!("864000.{}", std::process::id());
+    let script =
+        format!("trap '' TERM; sleep {mark} & (setsid sleep {mark} &) ; while :; do sleep {mark}; done");
+    let began = std::time::Instant::now();
+    let end = sh_in(&mut runner(Duration::from_millis(400)), &script).await;
+    assert!(matches!(end, End::Late(_)), "{end:?}");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    gone(&mark).await;
+}
+
+#[tokio::test]
+async fn a_tool_that_leaves_a_process_behind_is_not_waited_for() {
+    let mark = format!("864001.{}", std::process::id());
+    let output = sh(&format!("sleep {mark} & setsid sleep {mark} & echo done")).await;
+    assert_eq!(output.stdout, "done\n");
+    gone(&mark).await;
+}
+
+#[test]
+fn references_have_a_band() {
+    let config = ActiveConfig {
+        reference: BTreeMap::from([("nvbandwidth_h2d".to_owned(), 50e9), ("disk_write".to_owned(), 4e9)]),
+        ..ActiveConfig::default()
+    };
+    let read = |values: &[(&str, &str, f64)]| {
+        let mut reading = Reading::default();
+        values.iter().for_each(|(measure, device, value)| reading.measure(measure, *device, *value));
+        judged(reading, &config)
+    };
+    let fine = [("nvbandwidth_h2d", "gpu0", 48.6e9), ("nvbandwidth_h2d", "gpu1", 55.5e9)];
+    assert_eq!(
+        read(&fine),
+        "ok nvbandwidth_h2d is 48.6 to 55.5 GB/s on 2 devices; the reference is 50.0 GB/s\n"
+    );
+    let again = "run the test again on the idle node; if it stays so, have the part looked at";
+    assert_eq!(
+        read(&[("nvbandwidth_h2d", "gpu0", 50e9), ("nvbandwidth_h2d", "gpu1", 48.4e9)]),
+        format!(
+            "unhealthy nvbandwidth_h2d of gpu1 is 48.4 GB/s, 3.2 % below the reference of 50.0 GB/s; {again}\n"
+        )
+    );
+    assert_eq!(
+        read(&[("disk_write", "/ckpt", 2e9), ("memory_copy", "", 1e11)]),
+        format!(
+            "warning disk_write of /ckpt is 2.0 GB/s, 50.0 % below the reference of 4.0 GB/s; {again}\nok memory_copy is 100.0 GB/s\n"
+        ),
+        "storage is shared, and what has no reference is only measured"
+    );
+}
+
+#[test]
+fn gpus_are_counted() {
+    for (models, count) in [("8 x NVIDIA H100", 8), ("NVIDIA GH200 480GB", 1), ("7 x a, 1 x b", 8)] {
+        assert_eq!(gpus(&Facts::from([(GPUS.to_owned(), models.to_owned())])), count, "{models}");
+    }
+    assert_eq!(gpus(&Facts::new()), 0);
+}
+
+/// A node with tools that are scripts.
+struct Place {
+    dir: tempfile::TempDir,
+    config: Config,
+    options: Options,
+}
+
+impl Place {
+    fn new(only: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config { state_dir: dir.path().to_owned(), ..Config::default() };
+        let only = only.iter().map(|name| (*name).to_owned()).collect();
+        Self { dir, config, options: Options { active: true, only, ..Options::default() } }
+    }
+
+    /// Another program writes the script: while this one has it open, no thread can run it.
+    fn tool(&mut self, name: &str, script: &str) {
+        let (text, tool) = (self.dir.path().join("text"), self.dir.path().join(name));
+        std::fs::write(&text, format!("#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n")).unwrap();
+        let made = Command::new("install").args(["-m", "755"]).args([&text, &tool]).status().unwrap();
+        assert!(made.success());
+        self.config.check.active.tools.insert(name.to_owned(), tool);
+    }
+
+    async fn check(&self, busy: &[bool]) -> Report {
+        let report = |busy: bool| {
+            let mut found = Findings::default();
+            if busy {
+                found.unknown("a job is on the node: 4711");
+            }
+            let findings = found.or_ok(|| "idle".into()).named("idle").collect();
+            let facts = Facts::from([(GPUS.to_owned(), "8 x NVIDIA H100".to_owned())]);
+            Report { facts, ..Report::new("n1".into(), unix_now(), 0.1, findings, Strictness::default()) }
+        };
+        let mut looks = busy.iter().copied();
+        let first = report(looks.next().unwrap_or(false));
+        let mut again = || report(looks.next().unwrap_or(false));
+        let roots = Roots { sysfs: self.dir.path().into(), ..Roots::default() };
+        let runner = Runner::with(&self.config.check.active, Vec::<PathBuf>::new(), BUDGET, GRACE);
+        run(&self.config, &roots, &self.options, first, &mut again, runner).await
+    }
+
+    fn results(&self) -> Results {
+        Results::load(self.dir.path()).unwrap()
+    }
+}
+
+const PERF: &str = include_str!("../../../../tests/data/active/all_reduce_perf_a100.txt");
+const DIAG: &str = include_str!("../../../../tests/data/active/dcgmi_diag_r1_gb10.json");
+
+#[tokio::test]
+async fn what_runs_is_reported_and_published_and_what_is_missing_is_not_run() {
+    let mut place = Place::new(&[]);
+    place.options.skip = vec!["memory_bandwidth".to_owned()];
+    place.tool("all_reduce_perf", &format!("[ \"$6\" = 8 ] || exit 9\ncat <<'END'\n{PERF}\nEND"));
+    place.tool("dcgmi", &format!("cat <<'END'\n{DIAG}\nEND\nexit 226"));
+    place.config.check.active.reference.insert("nccl_all_reduce".to_owned(), 60e9);
+    let report = place.check(&[]).await;
+    let text = report.text(true);
+    assert_eq!((report.verdict, report.exit), (Verdict::Warning, 0), "{text}");
+    for line in [
+        "not run   perftest    no port of InfiniBand or RoCE is active\n",
+        "not run   fio         no directory is named in check.active.disk\n",
+        "not run   nvbandwidth nvbandwidth is not installed",
+        "warning   dcgm        software on GPU 0: Persistence Mode",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    let results = place.results();
+    assert_eq!(results.gpus, "8 x NVIDIA H100");
+    for measurements in [&report.measurements, &results.tests["nccl"].measurements] {
+        let [m] = &measurements[..] else { panic!("{measurements:?}") };
+        assert_eq!((m.measure.as_str(), m.device.as_str(), m.reference), ("nccl_all_reduce", "", Some(60e9)));
+        assert!((m.bytes_per_second - 68.4048e9).abs() < 1.0, "{m:?}");
+    }
+    let verdicts: Vec<_> =
+        results.tests.iter().map(|(name, r)| (name.as_str(), r.verdict.as_str())).collect();
+    let expected = [
+        ("dcgm", "warning"),
+        ("fio", "not_run"),
+        ("nccl", "ok"),
+        ("nvbandwidth", "not_run"),
+        ("perftest", "not_run"),
+    ];
+    assert_eq!(verdicts, expected);
+}
+
+#[tokio::test]
+async fn nothing_runs_beside_a_job() {
+    let mut place = Place::new(&["nccl", "dcgm"]);
+    place.tool("all_reduce_perf", &format!("cat <<'END'\n{PERF}\nEND"));
+    place.tool("dcgmi", "touch \"${0%/*}/ran\"; exit 1");
+    let report = place.check(&[true]).await;
+    assert_eq!((report.verdict, report.exit), (Verdict::Unknown, 2));
+    assert!(
+        report.text(true).contains("unknown   nccl not run: a job is on the node: 4711"),
+        "{}",
+        report.text(true)
+    );
+    assert!(Results::load(place.dir.path()).is_err(), "the results of before stay");
+    // A job begins after the first test.
+    let report = place.check(&[false, true]).await;
+    assert!(
+        report.text(false).contains("ok        nccl nccl_all_reduce is 68.4 GB/s"),
+        "{}",
+        report.text(false)
+    );
+    assert!(
+        report.text(true).contains("unknown   dcgm not run: a job is on the node"),
+        "{}",
+        report.text(true)
+    );
+    assert_eq!(place.results().tests.keys().collect::<Vec<_>>(), ["nccl"]);
+    assert!(!place.dir.path().join("ran").exists());
+}
+
+#[tokio::test]
+async fn what_the_user_names_has_to_run_and_something_has_to() {
+    let place = Place::new(&["nvbandwidth"]);
+    let report = place.check(&[]).await;
+    assert_eq!(report.exit, 2);
+    assert!(
+        report.text(true).contains("unknown   nvbandwidth not run: nvbandwidth is not installed"),
+        "{}",
+        report.text(true)
+    );
+    let mut place = Place::new(&[]);
+    place.options.skip = vec!["memory_bandwidth".to_owned()];
+    let report = place.check(&[]).await;
+    assert_eq!(report.exit, 2, "all others are missing");
+    assert!(report.text(true).contains("no test was run, so nothing is proven"), "{}", report.text(true));
+}
+
+#[test]
+fn a_test_that_is_named_without_active_is_not_passed_over_in_silence() {
+    let options = Options { only: vec!["nccl".to_owned(), "ecc".to_owned()], ..Options::default() };
+    let found: Vec<_> = passed_over(&options).collect();
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].check.as_ref(), found[0].verdict), ("nccl", Verdict::Unknown));
+    assert_eq!(passed_over(&Options { active: true, ..options }).count(), 0);
+}
+
+#[test]
+fn names_are_unique_and_documented() {
+    let page = include_str!("../../../../../docs/check.md");
+    for test in TESTS {
+        assert!(super::super::CHECKS.iter().all(|check| check.name != test.name), "{}", test.name);
+        assert!(page.contains(&format!("| `{}` |", test.name)), "{}", test.name);
+    }
+    for measure in crate::node_tests::MEASURES {
+        assert!(page.contains(&format!("`{measure}`")), "{measure}");
+    }
+}

@@ -1,0 +1,239 @@
+//! The tests that put load on a node (`check --active`): their names, their settings, and the file
+//! with their last results, which the command writes and a collector publishes.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use stepwatch_kit::config::Period;
+
+/// What the tests measure, in bytes a second.
+pub const MEASURES: &[&str] = &[
+    "disk_read",
+    "disk_write",
+    "memory_copy",
+    "nccl_all_reduce",
+    "nvbandwidth_d2d",
+    "nvbandwidth_d2h",
+    "nvbandwidth_h2d",
+    "rdma_loopback",
+];
+
+/// The programs that they run.
+pub const TOOLS: &[&str] = &["all_reduce_perf", "dcgmi", "fio", "ib_write_bw", "nvbandwidth"];
+
+/// The verdicts of a test as metrics name them.
+pub const VERDICTS: &[&str] = &["ok", "not_run", "warning", "unknown", "unhealthy"];
+
+/// The file in the state directory, and the most bytes of it.
+const FILE: &str = "node-tests.json";
+const MAX_BYTES: u64 = 1 << 20;
+/// The most measurements that are kept of one test.
+pub const MAX_MEASUREMENTS: usize = 256;
+
+const DISK_BYTES: std::ops::RangeInclusive<u64> = (1 << 20)..=(64 << 30);
+const BUDGETS: std::ops::RangeInclusive<Period> = Period::secs(1)..=Period::secs(6 * 3600);
+
+/// `check:` of the configuration.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CheckConfig {
+    pub active: ActiveConfig,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ActiveConfig {
+    /// The time for all tests together.
+    pub budget: Period,
+    /// The level of `dcgmi diag`.
+    pub dcgm_level: u8,
+    /// Directories, such as that of the checkpoints, whose throughput is measured.
+    pub disk: Vec<PathBuf>,
+    /// The size of the file that is written to each of them, read back and removed.
+    pub disk_bytes: u64,
+    /// What this kind of node reaches, in bytes a second, by measure.
+    pub reference: BTreeMap<String, f64>,
+    /// A value that is lower than its reference by more than this part is a fault.
+    pub tolerance: f64,
+    /// The paths of tools that are not found on PATH.
+    pub tools: BTreeMap<String, PathBuf>,
+}
+
+impl Default for ActiveConfig {
+    fn default() -> Self {
+        Self {
+            budget: Period::secs(120),
+            dcgm_level: 1,
+            disk: Vec::new(),
+            disk_bytes: 1 << 30,
+            reference: BTreeMap::new(),
+            tolerance: 0.03,
+            tools: BTreeMap::new(),
+        }
+    }
+}
+
+impl CheckConfig {
+    /// The errors of the configuration, each after the path of its value.
+    pub(crate) fn check(&self) -> Vec<String> {
+        let active = &self.active;
+        let mut wrong = Vec::new();
+        let mut unless = |right: bool, mistake: String| {
+            if !right {
+                wrong.push(format!("check.active.{mistake}"));
+            }
+        };
+        unless(BUDGETS.contains(&active.budget), "budget: must be from 1s to 6h".to_owned());
+        unless((1..=2).contains(&active.dcgm_level), "dcgm_level: must be 1 or 2".to_owned());
+        unless(
+            DISK_BYTES.contains(&active.disk_bytes),
+            "disk_bytes: must be from 1 MiB (1048576) to 64 GiB".to_owned(),
+        );
+        unless(
+            active.tolerance > 0.0 && active.tolerance < 1.0,
+            "tolerance: must be between 0 and 1, such as 0.03".to_owned(),
+        );
+        for (i, dir) in active.disk.iter().enumerate() {
+            unless(dir.is_absolute(), format!("disk[{i}]: must be an absolute path"));
+        }
+        for (name, value) in &active.reference {
+            let known = MEASURES.contains(&name.as_str());
+            unless(
+                known,
+                format!("reference.{name}: nothing of this name is measured, only {}", MEASURES.join(", ")),
+            );
+            unless(
+                value.is_finite() && *value > 0.0,
+                format!("reference.{name}: must be bytes a second, such as 55e9"),
+            );
+        }
+        for (name, path) in &active.tools {
+            let known = TOOLS.contains(&name.as_str());
+            unless(known, format!("tools.{name}: no test runs it, only {}", TOOLS.join(", ")));
+            unless(path.is_absolute(), format!("tools.{name}: must be an absolute path"));
+        }
+        wrong
+    }
+}
+
+/// A value that a test has measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// One of [`MEASURES`].
+    pub measure: String,
+    /// The part of the node: `gpu0`, `mlx5_0/1`, a directory; empty for the whole.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub device: String,
+    pub bytes_per_second: f64,
+    /// The configured reference, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<f64>,
+}
+
+/// The last result of one test.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TestResult {
+    /// The Unix time.
+    pub ts: f64,
+    /// One of [`VERDICTS`].
+    pub verdict: String,
+    #[serde(default)]
+    pub measurements: Vec<Measurement>,
+}
+
+/// The last results of all tests of the node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// The GPUs of the node, such as `8 x NVIDIA H100 80GB HBM3`: nodes of one kind are compared.
+    #[serde(default)]
+    pub gpus: String,
+    #[serde(default)]
+    pub tests: BTreeMap<String, TestResult>,
+}
+
+impl Results {
+    pub fn load(state: &Path) -> io::Result<Self> {
+        let mut text = Vec::new();
+        File::open(state.join(FILE))?.take(MAX_BYTES).read_to_end(&mut text)?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+
+    /// Replaces the file. The exporter reads it as another user than the one who tests the node, so
+    /// it is readable for all. Another user may own the directory, so that no link in it is
+    /// followed.
+    pub fn save(&self, state: &Path) -> io::Result<()> {
+        let new = state.join(format!("{FILE}.new"));
+        if let Err(error) = std::fs::remove_file(&new)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;
+        file.write_all(&serde_json::to_vec(self)?)?;
+        file.sync_data()?;
+        std::fs::rename(&new, state.join(FILE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> CheckConfig {
+        stepwatch_kit::config::parse("x.yml", text).unwrap()
+    }
+
+    #[test]
+    fn mistakes_of_the_settings_are_named() {
+        let text = "active: {budget: 0s, dcgm_level: 3, disk: [checkpoints], disk_bytes: 1, tolerance: 3.0, \
+                    reference: {nvbandwidth_h2d: -1.0, speed: 1.0}, \
+                    tools: {nvbandwidth: nvbandwidth, iperf: /usr/bin/iperf}}";
+        let wrong = parsed(text).check();
+        for part in [
+            "check.active.budget: must be from 1s to 6h",
+            "check.active.dcgm_level: must be 1 or 2",
+            "check.active.disk[0]: must be an absolute path",
+            "check.active.disk_bytes: must be from 1 MiB",
+            "check.active.reference.nvbandwidth_h2d: must be bytes a second",
+            "check.active.reference.speed: nothing of this name is measured, only disk_read",
+            "check.active.tolerance: must be between 0 and 1",
+            "check.active.tools.nvbandwidth: must be an absolute path",
+            "check.active.tools.iperf: no test runs it, only all_reduce_perf",
+        ] {
+            assert!(wrong.iter().any(|mistake| mistake.starts_with(part)), "{part} in {wrong:?}");
+        }
+        assert_eq!(wrong.len(), 9, "{wrong:?}");
+        let config = parsed("active: {reference: {nvbandwidth_h2d: 55.0e9}, tools: {fio: /opt/fio}}");
+        assert_eq!(config.check(), Vec::<String>::new());
+        assert_eq!(config.active.reference["nvbandwidth_h2d"], 55e9);
+    }
+
+    #[test]
+    fn results_outlive_a_damaged_file_and_follow_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Results::load(dir.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let precious = dir.path().join("precious");
+        std::fs::write(&precious, "mine").unwrap();
+        std::os::unix::fs::symlink(&precious, dir.path().join("node-tests.json.new")).unwrap();
+        let measurement = Measurement {
+            measure: "memory_copy".into(),
+            device: String::new(),
+            bytes_per_second: 1e10,
+            reference: None,
+        };
+        let result = TestResult { ts: 5.0, verdict: "ok".into(), measurements: vec![measurement] };
+        let results =
+            Results { gpus: String::new(), tests: BTreeMap::from([("memory_bandwidth".to_owned(), result)]) };
+        results.save(dir.path()).unwrap();
+        assert_eq!(Results::load(dir.path()).unwrap(), results);
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "mine");
+        std::fs::write(dir.path().join(FILE), "{").unwrap();
+        assert!(Results::load(dir.path()).is_err());
+        results.save(dir.path()).unwrap();
+        assert_eq!(Results::load(dir.path()).unwrap(), results);
+    }
+}
