@@ -11,7 +11,7 @@ use stepwatch_tests::{Exporter, bins, daemon, exposition, peers, poll_until};
 
 use crate::tree::Tree;
 
-fn deploy(path: &str) -> PathBuf {
+pub(crate) fn deploy(path: &str) -> PathBuf {
     bins::root().join("deploy").join(path)
 }
 
