@@ -120,7 +120,7 @@ pub(super) fn check(file: &File, errors: &mut Vec<String>) {
     if !(MIN_SESSION..=MAX_SESSION).contains(&oidc.session) {
         errors.push("api.oidc.session: must be 5m to 30d".into());
     }
-    if !file.external_url.as_deref().is_some_and(|url| address(url).is_some()) {
+    if file.external_url.as_deref().and_then(address).is_none() {
         errors.push(
             "api.oidc: needs external_url, the address of this alerter to which the provider leads people back"
                 .into(),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use jsonwebtoken::errors::{Error, ErrorKind};
 use jsonwebtoken::jwk::{Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header};
 use serde_json::{Map, Value};
@@ -47,7 +48,7 @@ pub(super) enum Wrong {
 
 /// The claims of a valid ID token.
 pub(super) fn verify(token: &str, keys: &[Jwk], expected: &Expected<'_>) -> Result<Claims, Wrong> {
-    let unreadable = |err| Wrong::Token(format!("the ID token cannot be read: {err}"));
+    let unreadable = |err: Error| Wrong::Token(format!("the ID token cannot be read: {err}"));
     let header = decode_header(token).map_err(unreadable)?;
     if !ALGORITHMS.contains(&header.alg) {
         return Err(Wrong::Token(format!("the ID token is signed with {:?}, which is refused", header.alg)));
@@ -71,8 +72,8 @@ pub(super) fn verify(token: &str, keys: &[Jwk], expected: &Expected<'_>) -> Resu
 }
 
 /// Whether another key could have made the signature.
-fn is_key(err: &jsonwebtoken::errors::Error) -> bool {
-    use jsonwebtoken::errors::ErrorKind::{InvalidAlgorithm, InvalidKeyFormat, InvalidSignature};
+fn is_key(err: &Error) -> bool {
+    use ErrorKind::{InvalidAlgorithm, InvalidKeyFormat, InvalidSignature};
     matches!(err.kind(), InvalidSignature | InvalidAlgorithm | InvalidKeyFormat)
 }
 
