@@ -41,6 +41,7 @@ use crate::errors::chain;
 use crate::ingest::{self, Ingest, KeptLists};
 use crate::ledger_metrics::LedgerMetrics;
 use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
+use crate::oidc::Oidc;
 use crate::openapi;
 use crate::outbox::unopened::Unopened;
 use crate::outbox::{self, Outbox, OutboxHandle};
@@ -166,7 +167,7 @@ impl App {
         let remote_write = start_remote_write(&config.file, write_sender, &metrics, &stopping);
         let runtime_task = tokio::spawn(runtime.run(runtime_stopping));
         let audit = AuditLog::new(store.clone(), config.file.audit.clone(), metrics.runtime.audit.clone());
-        let gate = gate(config.keyring, &audit, &metrics, web.as_ref(), &config.file);
+        let gate = gate(config.keyring, config.oidc, &audit, &metrics, web.as_ref(), &config.file);
         warn_if_open(addr, &config.file, web.as_ref());
         let limits = limits(&gate, &config.file, &mut registry);
         let bulkhead = Bulkhead::registered(&mut registry, PROGRAM);
@@ -283,7 +284,7 @@ impl App {
         self.calendars.apply(config.calendars);
         self.reports.send_replace(Arc::new(config.file.reports()));
         self.remote_write.configure(config.file.remote_write.clone());
-        self.gate.replace(config.keyring);
+        self.gate.replace(config.keyring, config.oidc);
         self.audit.configure(config.file.audit.clone());
         self.file = config.file;
         tracing::info!("configuration reloaded");
@@ -350,16 +351,24 @@ fn callbacks(
     Callbacks::new(store.clone(), handle.clone(), receivers, heard, audit.clone())
 }
 
-/// The gate for tokens, users of the web configuration, and sessions of both.
-fn gate(keyring: Keyring, audit: &AuditLog, metrics: &Metrics, web: Option<&WebConfig>, file: &File) -> Gate {
-    Gate::new(keyring, audit.clone(), metrics.gate.clone(), web.cloned(), file.external_url.as_deref())
+/// The gate for tokens, users of the web configuration, people of OpenID Connect, and sessions.
+fn gate(
+    keyring: Keyring,
+    oidc: Option<Arc<Oidc>>,
+    audit: &AuditLog,
+    metrics: &Metrics,
+    web: Option<&WebConfig>,
+    file: &File,
+) -> Gate {
+    let (metrics, url) = (metrics.gate.clone(), file.external_url.as_deref());
+    Gate::new(keyring, oidc, audit.clone(), metrics, web.cloned(), url)
 }
 
 /// The request limits. Callbacks are exempt because they are signed, and a token is accepted
 /// instead of a user of the web configuration.
 fn limits(gate: &Gate, file: &File, registry: &mut Registry) -> Limits {
     let (needed, gate) = (gate.clone(), gate.clone());
-    let pass = Pass::new(move || needed.has_tokens(), move |headers| gate.knows(headers));
+    let pass = Pass::new(move || needed.needs_credentials(), move |headers| gate.knows(headers));
     let pass = Some(pass.with_login(signed_paths::is_open, web::login::instead));
     let hosts = Hosts::new(&file.web, file.external_url.as_deref());
     // Requests with alerts have the largest bodies; every other route has a smaller limit of its
@@ -513,11 +522,11 @@ fn watching(handle: &RuntimeHandle, charts: &Charts, watchdog: Arc<Watchdog>) ->
 
 /// Logs once if anybody on another machine may do everything.
 fn warn_if_open(addr: SocketAddr, file: &File, web: Option<&WebConfig>) {
-    let asks = !file.api.tokens.is_empty() || web.is_some_and(WebConfig::authenticates);
+    let asks = file.api.asks() || web.is_some_and(WebConfig::authenticates);
     if !asks && !addr.ip().is_loopback() {
         tracing::warn!(
             %addr,
-            "whoever reaches this address can read incidents, acknowledge, silence and reload: set api.tokens, or \
+            "whoever reaches this address can read incidents, acknowledge, silence and reload: set api.tokens or api.oidc, or \
              --web.config.file with users or client certificates (docs/security.md)"
         );
     }

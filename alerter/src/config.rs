@@ -11,9 +11,11 @@ mod describe;
 mod expect;
 mod fallback;
 mod file;
+mod grant;
 mod incidents;
 mod matchers;
 mod names;
+mod oidc;
 pub mod oncall;
 mod redact;
 mod reports;
@@ -36,6 +38,7 @@ use stepwatch_respond::config::ResponderConfig;
 use crate::access::Keyring;
 use crate::calendars;
 use crate::ingest::{Exporters, Plan};
+use crate::oidc::Oidc;
 use crate::outbox::Receivers;
 use crate::templates::Templates;
 use crate::watchdog::Watchdog;
@@ -57,6 +60,7 @@ pub struct Config {
     pub plan: Plan,
     pub calendars: Vec<calendars::Source>,
     pub keyring: Keyring,
+    pub oidc: Option<Arc<Oidc>>,
     /// The file without secrets.
     pub shown: String,
     /// Warnings about allowed but probably unintended settings.
@@ -97,6 +101,7 @@ impl Config {
         reports::check(&file, &mut errors);
         thresholds::check(&file.detectors, &mut errors);
         api::check(&file, &mut errors);
+        oidc::check(&file, &mut errors);
         drop(file.templates(&mut errors));
         if !errors.is_empty() {
             return Err(ConfigError::at_paths(path.display().to_string(), &text, errors));
@@ -116,7 +121,9 @@ impl Config {
         reports::check(&file, &mut errors);
         thresholds::check(&file.detectors, &mut errors);
         api::check(&file, &mut errors);
+        oidc::check(&file, &mut errors);
         let keyring = api::keyring(&file, &mut errors);
+        let oidc = oidc::build(&file, &mut errors);
         let receivers = check::receivers(&file.receivers, &mut errors);
         let templates = Arc::new(file.templates(&mut errors));
         let calendars = oncall::calendars(&file, &mut errors);
@@ -138,6 +145,7 @@ impl Config {
                     plan,
                     calendars,
                     keyring,
+                    oidc,
                     shown,
                     warnings,
                 })

@@ -38,6 +38,7 @@ pub mod metrics;
 mod money;
 pub mod node_snapshot;
 pub mod notify;
+pub mod oidc;
 pub mod openapi;
 pub mod outbox;
 pub mod pictures;

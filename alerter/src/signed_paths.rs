@@ -12,8 +12,12 @@ pub(crate) const ASSETS: &str = "/assets/";
 /// The paths for logging in and out.
 pub(crate) const LOGIN: &str = "/login";
 pub(crate) const LOGOUT: &str = "/logout";
+/// The path that leads to the OpenID Connect provider, and the one to which the provider leads
+/// back.
+pub(crate) const OIDC: &str = "/login/oidc";
+pub(crate) const OIDC_BACK: &str = "/login/oidc/callback";
 
 /// Whether a request needs neither a token nor a session.
 pub(crate) fn is_open(path: &str) -> bool {
-    path == LOGIN || path.starts_with(ASSETS)
+    [LOGIN, OIDC, OIDC_BACK].contains(&path) || path.starts_with(ASSETS)
 }

@@ -15,6 +15,7 @@ mod incident;
 mod incidents;
 mod layout;
 pub(crate) mod login;
+mod login_oidc;
 mod node;
 mod nodes;
 mod oncall;
@@ -44,7 +45,7 @@ use crate::api::Api;
 use crate::api::auth::{self, Caller, Gate};
 use crate::api::charts;
 use crate::outbox::Receivers;
-use crate::signed_paths::{LOGIN, LOGOUT};
+use crate::signed_paths::{LOGIN, LOGOUT, OIDC, OIDC_BACK};
 
 pub(crate) use error_page::with_error_pages;
 
@@ -79,6 +80,8 @@ pub(crate) fn router(api: &Arc<Api>, gate: &Gate, receivers: watch::Receiver<Rec
         .route("/assets/{hash}/{name}", get(assets::serve))
         .route(LOGIN, get(login::show).post(login::log_in))
         .route(LOGOUT, post(login::log_out))
+        .route(OIDC, get(login_oidc::leave))
+        .route(OIDC_BACK, get(login_oidc::arrive))
         .with_state(gate.clone());
     let pages = groups.into_iter().fold(Router::new(), Router::merge).with_state(Arc::clone(api));
     let all = pages.merge(receivers::router(api, receivers)).merge(open);

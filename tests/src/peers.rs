@@ -55,6 +55,18 @@ pub fn node_exporter() -> Option<PathBuf> {
     find(&["prometheus-node-exporter", "node_exporter"])
 }
 
+/// The directory with the package of an OpenID provider.
+pub fn openid_provider() -> Option<PathBuf> {
+    let modules = std::env::var_os("STEPWATCH_OPENID_PROVIDER").map(PathBuf::from);
+    let found = modules.filter(|modules| modules.join("oidc-provider").is_dir());
+    if found.is_none() {
+        let required = std::env::var_os("STEPWATCH_REQUIRE_PEERS").is_some_and(|v| v == "1");
+        assert!(!required, "oidc-provider is not installed, and STEPWATCH_REQUIRE_PEERS=1");
+        say::loud("NOT TESTED: oidc-provider is not installed (cargo verify installs it)");
+    }
+    found
+}
+
 /// The options of a [`Prometheus`] in addition to its targets.
 #[derive(Debug, Clone, Default)]
 pub struct PrometheusOptions {

@@ -16,7 +16,7 @@ use subtle::ConstantTimeEq as _;
 
 /// The maximum idle time of a session, and its maximum age.
 const IDLE: Span = Span::secs(7 * 86_400);
-const LONGEST: Span = Span::secs(30 * 86_400);
+pub(crate) const LONGEST: Span = Span::secs(30 * 86_400);
 /// The most sessions at once; a further one ends the one that was idle for longest.
 const MAX_SESSIONS: usize = 10_000;
 /// The number of random bytes of a session.
@@ -38,6 +38,8 @@ pub(crate) enum Credential {
     Token(Hash),
     /// A user of the web configuration, with a hash that identifies the password.
     User { name: String, mark: Hash },
+    /// A person for whom an OpenID Connect provider vouched.
+    Person { issuer: String, client_id: String, name: String, groups: Vec<String> },
 }
 
 /// The value of a session cookie, which is a secret: it gives access to the session.
@@ -57,6 +59,8 @@ struct Session {
     of: Credential,
     begun: Ts,
     used: Ts,
+    /// The maximum age.
+    longest: Span,
 }
 
 /// The refused logins from one address.
@@ -102,6 +106,11 @@ impl SessionId {
 impl Sessions {
     /// Begins a session. `None` if the system has no randomness.
     pub(crate) fn begin(&self, of: Credential, now: Ts) -> Option<SessionId> {
+        self.begin_for(of, LONGEST, now)
+    }
+
+    /// Begins a session of a limited age.
+    pub(crate) fn begin_for(&self, of: Credential, longest: Span, now: Ts) -> Option<SessionId> {
         let mut random = [0; BYTES];
         getrandom::fill(&mut random).ok()?;
         let id = SessionId(hex::encode(random));
@@ -112,7 +121,7 @@ impl Sessions {
         {
             inner.begun.remove(&oldest);
         }
-        inner.begun.insert(id.hash(), Session { of, begun: now, used: now });
+        inner.begun.insert(id.hash(), Session { of, begun: now, used: now, longest });
         Some(id)
     }
 
@@ -165,7 +174,7 @@ impl Sessions {
 
 impl Session {
     fn lives(&self, now: Ts) -> bool {
-        now - self.used < IDLE && now - self.begun < LONGEST
+        now - self.used < IDLE && now - self.begun < self.longest
     }
 }
 
@@ -220,6 +229,9 @@ mod tests {
         assert!(sessions.find(&id, NOW + LONGEST).is_none(), "however often it is used");
         let id = sessions.begin(user("ann"), NOW).unwrap();
         assert!(sessions.find(&id, NOW + IDLE).is_none());
+        let id = sessions.begin_for(user("ann"), Span::secs(60), NOW).unwrap();
+        assert!(sessions.find(&id, NOW + Span::secs(59)).is_some());
+        assert!(sessions.find(&id, NOW + Span::secs(60)).is_none());
     }
 
     #[test]

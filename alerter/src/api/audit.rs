@@ -31,8 +31,8 @@ pub struct AuditView {
     /// Its number, which only rises.
     pub seq: i64,
     pub at: When,
-    /// `api:NAME` of a token, `user:NAME` of a user, `slack:U123 (name)`; otherwise the name that
-    /// the request gave.
+    /// `api:NAME` of a token, `user:NAME` of a user, `oidc:NAME` of a person who logged in at the
+    /// OpenID provider, `slack:U123 (name)`; otherwise the name that the request gave.
     pub actor: String,
     pub door: Door,
     pub action: String,

@@ -1,13 +1,14 @@
 //! `api:` and `audit:`: the tokens of the API, and how long the audit log is kept.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use stepwatch_model::time::Span;
 
 use super::file::File;
+use super::grant;
 use super::names::unique;
+use super::oidc::{self, Oidc};
 use crate::access::{Glob, Grant, Keyring, Scope, Scopes, TokenScope};
 use crate::notify::{Mistake, SecretSource};
 
@@ -16,14 +17,14 @@ use crate::notify::{Mistake, SecretSource};
 const MIN_TOKEN: usize = 16;
 const MAX_TOKEN: usize = 1024;
 const MAX_TOKENS: usize = 1000;
-/// The most runs or teams of one token.
-const MAX_NAMES: usize = 64;
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Api {
-    /// The tokens of the API. Without any, requests need no token.
+    /// The tokens of the API. Without any, and without `oidc`, requests need no token.
     pub tokens: Vec<Token>,
+    /// The provider at which people log in.
+    pub oidc: Option<Oidc>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -46,9 +47,15 @@ pub struct Token {
 
 impl Api {
     pub(super) fn anchor(&mut self, base: &Path) {
-        for path in self.tokens.iter_mut().filter_map(|t| t.token_file.as_mut()) {
+        let tokens = self.tokens.iter_mut().filter_map(|t| t.token_file.as_mut());
+        for path in tokens.chain(self.oidc.as_mut().and_then(|oidc| oidc.client_secret_file.as_mut())) {
             *path = base.join(&*path);
         }
+    }
+
+    /// Whether requests need a token or a person.
+    pub(crate) fn asks(&self) -> bool {
+        !self.tokens.is_empty() || self.oidc.is_some()
     }
 }
 
@@ -64,24 +71,7 @@ pub(super) fn check(file: &File, errors: &mut Vec<String>) {
         if let Err(mistake) = token.source() {
             errors.push(mistake.under(&at).to_string());
         }
-        if token.scopes.is_empty() {
-            let all = Scope::ALL.map(Scope::as_str).join(", ");
-            errors.push(format!("{at}.scopes: is empty, expected at least one of {all}"));
-        }
-        let twice = token.scopes.iter().collect::<BTreeSet<_>>().len() < token.scopes.len();
-        if twice {
-            errors.push(format!("{at}.scopes: names one twice"));
-        }
-        for (key, names) in [("runs", &token.runs), ("teams", &token.teams)] {
-            if names.len() > MAX_NAMES {
-                errors.push(format!("{at}.{key}: {} names, at most {MAX_NAMES}", names.len()));
-            }
-            if token.scopes.contains(&Scope::Admin) && !names.is_empty() {
-                errors.push(format!(
-                    "{at}.{key}: a token with the scope admin is about everything; give it other scopes, or no {key}"
-                ));
-            }
-        }
+        grant::check(&at, "a token", &token.scopes, [&token.runs, &token.teams], errors);
     }
     if file.audit.retention < Span::secs(86_400) {
         errors.push("audit.retention: must be at least 1d".into());
@@ -126,15 +116,19 @@ pub(super) fn keyring(file: &File, errors: &mut Vec<String>) -> Keyring {
 
 /// Warnings about allowed but probably unintended settings.
 pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
-    for (i, token) in file.api.tokens.iter().enumerate() {
-        for (t, glob) in token.teams.iter().enumerate() {
+    let roles = file.api.oidc.iter().flat_map(|oidc| oidc.roles.iter().enumerate());
+    let roles = roles.map(|(i, role)| (format!("api.oidc.roles[{i}]"), &role.teams));
+    let tokens = file.api.tokens.iter().enumerate();
+    for (at, teams) in tokens.map(|(i, token)| (format!("api.tokens[{i}]"), &token.teams)).chain(roles) {
+        for (t, glob) in teams.iter().enumerate() {
             if !file.teams.iter().any(|team| glob.matches(&team.name)) {
                 warnings.push(format!(
-                    "api.tokens[{i}].teams[{t}]: there is no such team unless a run declares itself to be of it"
+                    "{at}.teams[{t}]: there is no such team unless a run declares itself to be of it"
                 ));
             }
         }
     }
+    oidc::warnings(file, warnings);
 }
 
 impl Token {

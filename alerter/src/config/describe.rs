@@ -14,9 +14,10 @@ use stepwatch_wire::words;
 
 use super::api::Token;
 use super::file::{File, Source};
+use super::oidc::Oidc;
 use super::teams::{WAITS, condition, when};
 use super::{Config, ReportSchedule, expect, teams};
-use crate::access::TokenScope;
+use crate::access::{Glob, Scope, TokenScope};
 use crate::ingest::{Exporters, shown_url};
 use crate::notify::ReceiverConfig;
 
@@ -61,6 +62,7 @@ impl Config {
             ("timing", vec![timing(file)]),
             ("inhibit", built_in.chain(file.inhibit_rules.iter().cloned()).map(|r| inhibits(&r)).collect()),
             ("api", file.api.tokens.iter().map(grant).collect()),
+            ("login", file.api.oidc.iter().flat_map(people).collect()),
             ("detectors", detectors(&file.detectors)),
         ];
         sections.retain(|(_, lines)| !lines.is_empty());
@@ -88,10 +90,22 @@ fn rings(receiver: &ReceiverConfig) -> String {
 
 /// A token, such as `llama: ack, silence, of runs llama-*`.
 fn grant(token: &Token) -> String {
-    let scopes = token.scopes.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(", ");
-    let token_scope = TokenScope { runs: token.runs.clone(), teams: token.teams.clone() };
+    format!("{}: {}", token.name, rights(&token.scopes, &token.runs, &token.teams))
+}
+
+/// The provider, and what each group may do.
+fn people(oidc: &Oidc) -> Vec<String> {
+    let mut lines = vec![format!("{} for {}, for {} at most", oidc.issuer, oidc.client_id, oidc.session)];
+    let roles = oidc.roles.iter();
+    lines.extend(roles.map(|r| format!("group {}: {}", r.group, rights(&r.scopes, &r.runs, &r.teams))));
+    lines
+}
+
+fn rights(scopes: &[Scope], runs: &[Glob], teams: &[Glob]) -> String {
+    let scopes = scopes.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(", ");
+    let token_scope = TokenScope { runs: runs.to_vec(), teams: teams.to_vec() };
     let limits = if token_scope.is_everything() { String::new() } else { format!(", of {token_scope}") };
-    format!("{}: {scopes}{limits}", token.name)
+    format!("{scopes}{limits}")
 }
 
 fn exporters(e: &Exporters) -> String {

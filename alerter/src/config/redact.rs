@@ -9,7 +9,7 @@ use serde_json::Value;
 const HIDDEN: &str = "<secret>";
 
 /// Keys whose addresses are public or contain no credentials.
-const PUBLIC: &[&str] = &["external_url", "runbook_url", "api_url", "events_url", "href"];
+const PUBLIC: &[&str] = &["external_url", "runbook_url", "api_url", "events_url", "href", "issuer"];
 
 /// The configuration as JSON, which is also valid YAML. Comments are dropped, because they may
 /// contain anything.

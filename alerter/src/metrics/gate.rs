@@ -26,7 +26,8 @@ impl GateMetrics {
         registry.register(
             "api_refused",
             "Requests that were refused: unknown (no token, or one that is not known), scope (a token without the scope or \
-             with limits), login (a name with its password, or a token, that is not known)",
+             with limits), login (a name with its password, or a token, that is not known, or a person whom the OpenID Connect provider or \
+             its groups do not admit)",
             self.refused.clone(),
         );
         registry.register("api_token_requests", "Requests by token", self.used.clone());

@@ -1,5 +1,5 @@
 //! Login and logout for people in a browser: a name and password of the web configuration, or a
-//! token, begins a session.
+//! token, begins a session; `login_oidc` is the other way in.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,8 @@ use super::form::{Fields, is_local, see};
 use super::page::{page, shown};
 use crate::api::auth::{Gate, Refused};
 use crate::api::error::ApiError;
-use crate::signed_paths::{LOGIN, LOGOUT};
+use crate::oidc::Oidc;
+use crate::signed_paths::{LOGIN, LOGOUT, OIDC};
 
 #[derive(Debug, Template)]
 #[template(path = "login.html")]
@@ -23,6 +24,11 @@ struct LoginPage<'a> {
     next: &'a str,
     name: &'a str,
     alarm: Option<&'a str>,
+    /// Whether a token, or a name with a password, can be known.
+    passwords: bool,
+    /// The name of the OpenID Connect provider, and the link to it.
+    provider: Option<&'a str>,
+    link: &'a str,
 }
 
 /// `GET /login`
@@ -31,14 +37,28 @@ pub(super) async fn show(
     headers: HeaderMap,
     RawQuery(query): RawQuery,
 ) -> Response {
-    let query = query.unwrap_or_default();
-    let next = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "next");
-    let next = next.map(|(_, path)| path.into_owned()).unwrap_or_default();
-    let next = local(&next);
+    let next = next_of(query.as_deref().unwrap_or_default());
+    let next = next.as_str();
     if !gate.takes_logins() || gate.session_of(&headers).is_some() {
         return see(next);
     }
-    page(StatusCode::OK, &LoginPage { next, name: "", alarm: None })
+    login_page(&gate, StatusCode::OK, next, "", None)
+}
+
+/// The page with every way to log in.
+pub(super) fn login_page(
+    gate: &Gate,
+    status: StatusCode,
+    next: &str,
+    name: &str,
+    alarm: Option<&str>,
+) -> Response {
+    let oidc = gate.oidc();
+    let query = form_urlencoded::Serializer::new(String::new()).append_pair("next", next).finish();
+    let link = format!("{OIDC}?{query}");
+    let provider = oidc.as_deref().map(Oidc::label);
+    let passwords = gate.takes_passwords();
+    page(status, &LoginPage { next, name, alarm, passwords, provider, link: &link })
 }
 
 /// `POST /login`
@@ -60,7 +80,7 @@ pub(super) async fn log_in(
             }
             Ok(response)
         }
-        Err(refused) => Ok(refusal(next, name, &refused)),
+        Err(refused) => Ok(refusal(&gate, next, name, &refused)),
     }
 }
 
@@ -74,7 +94,7 @@ pub(super) async fn log_out(State(gate): State<Gate>, headers: HeaderMap) -> Res
     response
 }
 
-fn refusal(next: &str, name: &str, refused: &Refused) -> Response {
+fn refusal(gate: &Gate, next: &str, name: &str, refused: &Refused) -> Response {
     let (status, text) = match refused {
         // The same sentence for every mistake, so that it does not help to guess.
         Refused::Wrong => {
@@ -88,15 +108,22 @@ fn refusal(next: &str, name: &str, refused: &Refused) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, "The system has no randomness for a session.".to_owned())
         }
     };
-    let mut response = page(status, &LoginPage { next, name, alarm: Some(&text) });
+    let mut response = login_page(gate, status, next, name, Some(&text));
     if let Refused::TooOften(seconds) = refused {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(*seconds));
     }
     shown(response, Some(format!("login of {name:?}: {text}")))
 }
 
+/// The page after the login that a query names.
+pub(super) fn next_of(query: &str) -> String {
+    let next = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "next");
+    let next = next.map(|(_, path)| path.into_owned()).unwrap_or_default();
+    local(&next).to_owned()
+}
+
 /// The local page after a login: never another site, and not the login itself.
-fn local(next: &str) -> &str {
+pub(super) fn local(next: &str) -> &str {
     let ours = is_local(next) && !next.starts_with(LOGIN) && !next.starts_with(LOGOUT);
     if ours { next } else { "/" }
 }

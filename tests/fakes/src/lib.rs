@@ -1,5 +1,5 @@
-//! Fakes of the services that Stepwatch uses: Slack, PagerDuty, a mail relay, and a receiver of
-//! signed webhooks.
+//! Fakes of the services that Stepwatch uses: Slack, PagerDuty, a mail relay, an OpenID provider,
+//! and a receiver of signed webhooks.
 //!
 //! Each fake is a real server on a free loopback port that keeps state and refuses what the real
 //! service refuses, so that a test can check what a person would have seen, and need not count
@@ -13,6 +13,7 @@ mod alertmanager;
 mod echo;
 mod fault;
 mod html;
+mod oidc;
 mod pagerduty;
 mod pulse;
 mod server;
@@ -23,6 +24,7 @@ mod webhook;
 pub use alertmanager::AlertmanagerApi;
 pub use echo::Echo;
 pub use fault::{Fault, Script};
+pub use oidc::{OidcProvider, Signing};
 pub use pagerduty::{Alert, AlertState, LogEntry, Page, PagerDuty, Standing, is_about, pagerduty_signature};
 pub use pulse::Pulse;
 pub use server::{Answer, Fake, Received, Reply, Service, TimedOut};
@@ -39,6 +41,8 @@ pub type FakeSlack = Fake<Slack>;
 pub type FakePagerDuty = Fake<PagerDuty>;
 /// A service whose answers repeat whatever it was sent.
 pub type FakeEcho = Fake<Echo>;
+/// An OpenID provider.
+pub type FakeOidc = Fake<OidcProvider>;
 /// A dead man's switch.
 pub type FakePulse = Fake<Pulse>;
 /// A receiver of signed, idempotent webhooks.

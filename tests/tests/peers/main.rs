@@ -1,6 +1,7 @@
 //! Other people's programs accept the output of ours.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod openid;
 mod remote_write;
 mod slurm;
 

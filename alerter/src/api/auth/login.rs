@@ -45,7 +45,7 @@ impl Reached {
     }
 
     /// Whether the browser of a request uses HTTPS.
-    fn is_secure(&self, headers: &HeaderMap) -> bool {
+    pub(super) fn is_secure(&self, headers: &HeaderMap) -> bool {
         let host = headers.get(HOST).and_then(|v| v.to_str().ok()).unwrap_or_default();
         self.web.as_ref().is_some_and(WebConfig::is_tls)
             || self.https_host.as_ref().is_some_and(|https| https.eq_ignore_ascii_case(host))
@@ -63,6 +63,11 @@ impl Reached {
 impl Gate {
     /// Whether any login is possible.
     pub(crate) fn takes_logins(&self) -> bool {
+        self.takes_passwords() || self.oidc().is_some()
+    }
+
+    /// Whether the login takes a token, or a name with a password.
+    pub(crate) fn takes_passwords(&self) -> bool {
         self.has_tokens() || self.reached().has_users()
     }
 
@@ -109,6 +114,7 @@ impl Gate {
                 let known = self.reached().web.as_ref().and_then(|web| web.mark(&name));
                 (known == Some(mark)).then_some(Who::User(name))
             }
+            of @ Credential::Person { .. } => self.oidc().and_then(|oidc| oidc.rights(&of)).map(Who::Person),
         };
         if who.is_none() {
             self.sessions().end(&id);
@@ -132,7 +138,7 @@ impl Gate {
 }
 
 /// The value of a cookie; `None` if the request has two of this name.
-fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let lines = headers.get_all(COOKIE).iter().filter_map(|v| v.to_str().ok());
     let mut found = lines
         .flat_map(|line| line.split(';'))

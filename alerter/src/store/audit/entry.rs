@@ -45,8 +45,8 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub at: Ts,
-    /// `api:NAME`, `user:NAME`, or `slack:U123 (alice)`; the name in the request if requests need
-    /// no token.
+    /// `api:NAME`, `user:NAME`, `oidc:NAME`, or `slack:U123 (alice)`; the name in the request if
+    /// requests need no token.
     pub actor: String,
     pub door: Door,
     /// The action: `ack`, `resolve`, `silence`, `expire`, `alerts`, `reload`, ...

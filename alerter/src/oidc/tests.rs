@@ -1,0 +1,240 @@
+use reqwest::redirect::Policy;
+use serde_json::{Value, json};
+use stepwatch_fakes::{FakeOidc, Fault, OidcProvider, Signing};
+use url::Url;
+
+use super::*;
+use crate::access::{Glob, Scope};
+use crate::clock::wall;
+use crate::testing::wait_for;
+
+fn role(group: &str, scope: Scope, runs: &[&str]) -> Role {
+    let runs = runs.iter().map(|run| Glob::try_from((*run).to_owned()).unwrap()).collect();
+    let token_scope = TokenScope { runs, teams: Vec::new() };
+    Role { group: group.to_owned(), scopes: Scopes::from_granted(&[scope]), token_scope }
+}
+
+fn settings(issuer: &str) -> Settings {
+    Settings {
+        issuer: issuer.to_owned(),
+        client_id: OidcProvider::CLIENT.to_owned(),
+        client_secret: Some(Secret::new(OidcProvider::SECRET.to_owned())),
+        redirect_uri: "https://stepwatch.example.org/login/oidc/callback".to_owned(),
+        scopes: vec!["openid".to_owned(), "email".to_owned()],
+        groups_claim: "groups".to_owned(),
+        session: Span::secs(3600),
+        label: "Keycloak".to_owned(),
+        roles: vec![role("ml-oncall", Scope::Ack, &[]), role("research", Scope::Read, &["llama-*"])],
+    }
+}
+
+fn oidc(provider: &FakeOidc) -> Oidc {
+    Oidc::new(settings(&provider.url())).unwrap()
+}
+
+fn attempt() -> Attempt {
+    Attempts::new().begin("/", wall()).unwrap()
+}
+
+/// Goes to the provider as a browser does, and returns the code and the issuer of its answer.
+async fn visit(oidc: &Oidc, attempt: &Attempt) -> Result<(String, String), LoginError> {
+    let url = oidc.authorization_url(attempt).await?;
+    let client = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
+    let response = client.get(url).send().await.unwrap();
+    assert_eq!(response.status(), 302);
+    let to = Url::parse(response.headers()["location"].to_str().unwrap()).unwrap();
+    assert!(to.as_str().starts_with("https://stepwatch.example.org/login/oidc/callback?"));
+    let of = |name: &str| to.query_pairs().find(|(key, _)| key == name).unwrap().1.into_owned();
+    assert!(attempt.is_answered_by(&of("state")));
+    Ok((of("code"), of("iss")))
+}
+
+async fn log_in(oidc: &Oidc) -> Result<Person, LoginError> {
+    let attempt = attempt();
+    let (code, issuer) = visit(oidc, &attempt).await?;
+    oidc.person(&code, Some(&issuer), &attempt).await
+}
+
+fn refused(result: Result<Person, LoginError>) -> String {
+    match result {
+        Err(LoginError::Refused(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn seconds() -> i64 {
+    wall().0 / 1000
+}
+
+#[tokio::test]
+async fn a_person_has_the_rights_of_the_first_role_of_its_groups() {
+    let provider = FakeOidc::start().await;
+    let oidc = oidc(&provider);
+    let ann = log_in(&oidc).await.unwrap();
+    assert_eq!((ann.name.as_str(), ann.subject.as_str()), ("ann", OidcProvider::SUBJECT));
+    let grant = oidc.rights(&oidc.credential(&ann)).unwrap();
+    assert!(grant.scopes.has(Scope::Ack) && grant.token_scope.is_everything());
+
+    let both = json!(["other", "research", "ml-oncall"]);
+    provider.change(|p| p.claims = json!({"preferred_username": "bob", "groups": both}));
+    let bob = log_in(&oidc).await.unwrap();
+    assert_eq!(bob.groups, ["ml-oncall", "research"], "and nothing else is kept");
+    assert!(oidc.rights(&oidc.credential(&bob)).unwrap().scopes.has(Scope::Ack));
+    provider.change(|p| p.claims = json!({"preferred_username": "cat", "groups": "research"}));
+    let cat = log_in(&oidc).await.unwrap();
+    let grant = oidc.rights(&oidc.credential(&cat)).unwrap();
+    assert!(!grant.scopes.has(Scope::Ack) && grant.token_scope.to_string() == "runs llama-*");
+
+    // After a reload: a role is gone, or the provider is another.
+    let mut fewer = settings(&provider.url());
+    fewer.roles.truncate(1);
+    let fewer = Oidc::new(fewer).unwrap();
+    assert!(fewer.rights(&oidc.credential(&bob)).is_some());
+    assert!(fewer.rights(&oidc.credential(&cat)).is_none());
+    let other = Oidc::new(settings("https://other.example.org")).unwrap();
+    assert!(other.rights(&oidc.credential(&ann)).is_none());
+}
+
+#[tokio::test]
+async fn an_id_token_that_is_not_ours_begins_nothing() {
+    let provider = FakeOidc::start().await;
+    let oidc = oidc(&provider);
+    for signing in [Signing::Nothing, Signing::Secret, Signing::PublicKey, Signing::Stranger] {
+        provider.change(|p| p.signing = signing);
+        let why = refused(log_in(&oidc).await);
+        assert!(why.contains("ID token"), "{signing:?}: {why}");
+    }
+    provider.change(|p| p.signing = Signing::Right);
+    let groups = |mut claims: Value| {
+        claims["groups"] = json!(["ml-oncall"]);
+        claims
+    };
+    let now = seconds();
+    for claims in [
+        json!({"exp": now - 120}),
+        json!({"exp": null}),
+        json!({"nbf": now + 120}),
+        json!({"iat": now + 120}),
+        json!({"iat": null}),
+        json!({"nonce": "0".repeat(64)}),
+        json!({"nonce": null}),
+        json!({"aud": "another"}),
+        json!({"aud": null}),
+        json!({"aud": ["another"]}),
+        json!({"aud": ["stepwatch", "another"]}),
+        json!({"aud": ["stepwatch", "another"], "azp": "another"}),
+        json!({"azp": "another"}),
+        json!({"azp": 1}),
+        json!({"iss": "https://evil.example.org"}),
+        json!({"iss": [provider.url(), "https://evil.example.org"]}),
+        json!({"sub": null}),
+        json!({"sub": ""}),
+    ] {
+        provider.change(|p| p.claims = groups(claims.clone()));
+        let why = refused(log_in(&oidc).await);
+        assert!(why.contains("ID token"), "{claims}: {why}");
+    }
+    for claims in [
+        json!({"exp": now - 30}),
+        json!({"nbf": now + 30}),
+        json!({"iat": now + 30}),
+        json!({"aud": ["stepwatch"]}),
+        json!({"aud": ["stepwatch", "another"], "azp": "stepwatch"}),
+    ] {
+        provider.change(|p| p.claims = groups(claims.clone()));
+        assert!(log_in(&oidc).await.is_ok(), "{claims}");
+    }
+}
+
+#[tokio::test]
+async fn keys_that_the_provider_changed_are_fetched() {
+    let provider = FakeOidc::start().await;
+    let oidc = oidc(&provider);
+    log_in(&oidc).await.unwrap();
+    log_in(&oidc).await.unwrap();
+    let fetched = || provider.with(|p| p.requests.iter().filter(|r| r.path == "/jwks").count());
+    assert_eq!(fetched(), 1);
+    provider.change(OidcProvider::rotate);
+    log_in(&oidc).await.unwrap();
+    assert_eq!(fetched(), 2);
+    // Tokens of unknown keys do not make us ask each time.
+    provider.change(|p| p.signing = Signing::Stranger);
+    for _ in 0..3 {
+        refused(log_in(&oidc).await);
+    }
+    assert_eq!(fetched(), 2);
+}
+
+#[tokio::test]
+async fn a_code_is_of_one_login_and_one_provider() {
+    let provider = FakeOidc::start().await;
+    let oidc = oidc(&provider);
+    let (first, other) = (attempt(), attempt());
+    let (code, issuer) = visit(&oidc, &first).await.unwrap();
+    let why = refused(oidc.person(&code, Some("https://evil.example.org"), &first).await);
+    assert!(why.contains("issuer"), "{why}");
+    let why = refused(oidc.person(&code, None, &first).await);
+    assert!(why.contains("issuer"), "this provider names itself: {why}");
+    assert_eq!(provider.with(|p| p.exchanged), 0, "it was not sent anywhere");
+    assert!(oidc.person(&code, Some(&issuer), &first).await.is_ok());
+    assert!(refused(oidc.person(&code, Some(&issuer), &first).await).contains("invalid_grant"), "twice");
+    let (code, issuer) = visit(&oidc, &first).await.unwrap();
+    let why = refused(oidc.person(&code, Some(&issuer), &other).await);
+    assert!(why.contains("invalid_grant"), "the verifier of another browser: {why}");
+    assert_eq!(provider.with(|p| p.exchanged), 1);
+}
+
+#[tokio::test]
+async fn groups_may_be_beside_the_token_or_left_out() {
+    let provider = FakeOidc::start().await;
+    let oidc = oidc(&provider);
+    provider.change(|p| {
+        p.claims = json!({"email": "ann@x.org", "email_verified": true});
+        p.userinfo = json!({"groups": ["research"], "preferred_username": "ann"});
+    });
+    let ann = log_in(&oidc).await.unwrap();
+    assert_eq!((ann.name.as_str(), ann.groups.len()), ("ann", 1));
+    provider.change(|p| p.userinfo = json!({"groups": ["ml-oncall"], "sub": "another"}));
+    assert!(refused(log_in(&oidc).await).contains("another person"));
+
+    provider.change(|p| {
+        p.claims = json!({"preferred_username": "ann", "_claim_names": {"groups": "src1"}});
+        p.userinfo = json!({"groups": ["ml-oncall"]});
+    });
+    let left_out = LoginError::NoRole { name: "ann".to_owned(), listed: 0, unlisted: true };
+    assert_eq!(log_in(&oidc).await.unwrap_err(), left_out);
+    let many: Vec<_> = (0..250).map(|i| format!("group-{i}")).collect();
+    provider.change(|p| p.claims = json!({"groups": many}));
+    let err = log_in(&oidc).await.unwrap_err();
+    let name = "00u1ab%7C2".to_owned();
+    assert_eq!(err, LoginError::NoRole { name, listed: 250, unlisted: false });
+    assert!(!err.to_string().contains("group-"), "{err}");
+}
+
+#[tokio::test]
+async fn real_providers_differ_in_their_names_and_in_how_they_take_the_secret() {
+    for (slash, method) in [(true, "client_secret_basic"), (false, "client_secret_post")] {
+        let provider = FakeOidc::start().await;
+        provider.change(|p| (p.slash, p.method) = (slash, method));
+        assert!(log_in(&oidc(&provider)).await.is_ok(), "{slash} {method}");
+        // The address in the configuration may have the slash, too.
+        let with_slash = Oidc::new(settings(&format!("{}/", provider.url()))).unwrap();
+        assert!(log_in(&with_slash).await.is_ok(), "{slash} {method}");
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_is_down_is_asked_again_later_and_its_words_are_not_shown() {
+    let provider = FakeOidc::start().await;
+    let oidc = oidc(&provider);
+    provider.script().push("configuration", Fault::Status(503));
+    let Err(LoginError::Provider(why)) = log_in(&oidc).await else { panic!("it is down") };
+    assert!(why.contains("its configuration: HTTP 503"), "{why}");
+    wait_for("the provider", async || log_in(&oidc).await.ok()).await;
+    for (endpoint, words) in [("token", "the exchange of a code"), ("userinfo", "its userinfo")] {
+        provider.change(|p| p.claims = json!({}));
+        provider.script().push(endpoint, Fault::Status(500));
+        let Err(LoginError::Provider(why)) = log_in(&oidc).await else { panic!("{endpoint} is down") };
+        assert!(why.contains(words) && !why.contains("canary") && !why.contains("access-1"), "{why}");
+    }
+}
