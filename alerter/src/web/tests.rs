@@ -1,6 +1,7 @@
 //! Tests of the pages in a browser without scripts, with the whole service.
 
 mod browser;
+mod oncall;
 mod others;
 mod report;
 mod runs;
