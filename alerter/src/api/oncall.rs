@@ -35,8 +35,8 @@ pub struct ScheduleView {
     pub at: When,
     /// Nobody if empty; then `fallback` is notified.
     pub on_call: Vec<PersonView>,
-    /// What puts the person on call: `layer nights`, `calendar`, `override: holiday`, or `override by
-    /// ann: dentist` for one that was made at run time.
+    /// What puts the person on call: `layer nights`, `calendar`, `override: holiday`, or `override
+    /// by ann: dentist` for one that was made at run time.
     pub by: String,
     /// When that changes, if it does within the plan.
     pub until: Option<When>,

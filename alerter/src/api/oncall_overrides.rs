@@ -186,7 +186,7 @@ impl Api {
     pub(crate) fn overrides(&self, now: Ts) -> Vec<Arc<OverrideRecord>> {
         let overrides = self.runtime.read_model.overrides();
         let mut all: Vec<_> = overrides.all().filter(|o| !o.is_forgotten(now)).cloned().collect();
-        all.sort_by_key(|o| (o.from(), o.seq));
+        all.sort_by_key(|o| (o.begins_at(), o.seq));
         all
     }
 

@@ -55,8 +55,12 @@ enum OnCallCommand {
     Override(overrides::OverrideSubcommand),
 }
 
-pub(super) async fn run(args: OnCallArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {
-    if let Some(OnCallCommand::Override(command)) = args.command {
+pub(super) async fn run(
+    mut args: OnCallArgs,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), CliError> {
+    if let Some(OnCallCommand::Override(command)) = args.command.take() {
         return overrides::run(command, out).await;
     }
     let now = wall();

@@ -46,7 +46,7 @@ async fn put(tx: &mut SqliteConnection, o: &OverrideRecord) -> Result<()> {
         .bind(&o.id)
         .bind(&o.schedule)
         .bind(users)
-        .bind(text_of(o.from()))
+        .bind(text_of(o.begins_at()))
         .bind(text_of(o.ends_at()))
         .bind(&o.created_by)
         .bind(&o.note)

@@ -81,7 +81,7 @@ pub(super) struct Acting<'a>(Vec<(&'a OverrideRecord, Vec<&'a Cover>)>);
 
 impl OverrideRecord {
     /// The begin of its first cover.
-    pub fn from(&self) -> Ts {
+    pub fn begins_at(&self) -> Ts {
         self.covers.iter().map(|cover| cover.from).min().unwrap_or_default()
     }
 
@@ -107,7 +107,7 @@ impl OverrideRecord {
     pub fn phase(&self, at: Ts) -> OverridePhase {
         if self.ends_at() <= at {
             OverridePhase::Over
-        } else if self.from() <= at {
+        } else if self.begins_at() <= at {
             OverridePhase::Active
         } else {
             OverridePhase::Coming
@@ -196,7 +196,7 @@ impl Overrides {
         record: &'a OverrideRecord,
         now: Ts,
     ) -> impl Iterator<Item = &'a Arc<OverrideRecord>> {
-        let earlier = self.all().filter(|r| r.schedule == record.schedule && r.seq < record.seq);
+        let earlier = self.all().filter(move |r| r.schedule == record.schedule && r.seq < record.seq);
         earlier.filter(move |r| r.phase(now) != OverridePhase::Over && r.overlaps(record))
     }
 
@@ -208,7 +208,7 @@ impl Overrides {
         (from, to): (Ts, Ts),
         reaches: impl Fn(&str) -> bool,
     ) -> Acting<'_> {
-        let near = self.all().filter(|r| r.from() <= to && from < r.ends_at() && r.schedule == schedule);
+        let near = self.all().filter(|r| r.begins_at() <= to && from < r.ends_at() && r.schedule == schedule);
         let mut acting = Vec::new();
         for record in near {
             let covers: Vec<&Cover> = record.covers.iter().filter(|cover| reaches(&cover.user)).collect();

@@ -55,8 +55,8 @@ pub enum Moment {
 pub struct Duty {
     /// The users on call; empty if nobody is.
     pub users: Vec<String>,
-    /// What decided it: `layer nights`, `calendar`, `override: holiday`, `override by ann: dentist`;
-    /// empty if nobody is on call.
+    /// What decided it: `layer nights`, `calendar`, `override: holiday`, or `override by ann:
+    /// dentist` for one that was made at run time; empty if nobody is on call.
     pub by: String,
 }
 

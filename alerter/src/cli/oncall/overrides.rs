@@ -66,8 +66,8 @@ pub(super) struct SwapArgs {
     /// One of the two
     #[arg(long, value_name = "USER")]
     who: String,
-    /// The begin of the shift of this person: 2026-12-24T09:00 on the clock of the schedule, or with
-    /// a zone; now unless given
+    /// The begin of the shift of this person: 2026-12-24T09:00 on the clock of the schedule, or
+    /// with a zone; now unless given
     #[arg(long, value_name = "TIME", value_parser = time)]
     from: Option<String>,
     /// The end of this shift

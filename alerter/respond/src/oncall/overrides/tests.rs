@@ -292,7 +292,7 @@ fn what_has_begun_before_it_is_asked_for_begins_now() {
     let o = oncall(&["alice"]);
     let early = wanted(cover("bob", None, Some("2026-01-01T00:00"), "2026-01-06T00:00"));
     let record = plan(&o, early, at(MONDAY)).unwrap();
-    assert_eq!(record.from(), at(MONDAY));
+    assert_eq!(record.begins_at(), at(MONDAY));
     assert_eq!(record.phase(at(MONDAY)), OverridePhase::Active);
 }
 
