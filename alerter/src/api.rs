@@ -22,6 +22,7 @@ pub mod incident_actions;
 mod incidents;
 pub mod nodes;
 pub mod oncall;
+pub(crate) mod oncall_overrides;
 pub mod ranks;
 mod report;
 pub mod series;
@@ -131,6 +132,7 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(silences::show))
         .routes(routes!(silences::preview))
         .routes(routes!(oncall::show))
+        .routes(routes!(oncall_overrides::list))
         .routes(routes!(runs))
         .routes(routes!(report::show))
         .routes(routes!(series::show))
@@ -153,6 +155,9 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
     let silence = OpenApiRouter::default()
         .routes(routes!(silences::add))
         .routes(routes!(silences::expire))
+        .routes(routes!(oncall_overrides::add))
+        .routes(routes!(oncall_overrides::swap))
+        .routes(routes!(oncall_overrides::remove))
         .merge(alertmanager::silencing());
     let groups = [
         (Scope::Read, read),

@@ -125,6 +125,7 @@ pub struct RuntimeMetrics {
     pub batches_forgotten: Counter,
     pub planned_restarts_dropped: Counter,
     pub silences_forgotten: Counter,
+    pub oncall_overrides_forgotten: Counter,
     pub incidents: Family<IncidentLabels, Gauge>,
     pub incidents_still_firing: Family<SeverityLabel, Gauge>,
     pub opened: Family<OpenedLabels, Counter>,
@@ -134,6 +135,7 @@ pub struct RuntimeMetrics {
     pub alerts_refused: Counter,
     pub alerts: Gauge,
     pub silences: Family<StateLabel, Gauge>,
+    pub oncall_overrides: Family<StateLabel, Gauge>,
     pub incidents_silenced: Gauge,
     pub engine_seconds: Histogram,
     pub commit_seconds: Histogram,
@@ -192,6 +194,7 @@ impl Default for RuntimeMetrics {
             batches_forgotten: Counter::default(),
             planned_restarts_dropped: Counter::default(),
             silences_forgotten: Counter::default(),
+            oncall_overrides_forgotten: Counter::default(),
             incidents: Family::default(),
             incidents_still_firing: Family::default(),
             opened: Family::default(),
@@ -202,6 +205,7 @@ impl Default for RuntimeMetrics {
             alerts_refused: Counter::default(),
             alerts: Gauge::default(),
             silences: Family::default(),
+            oncall_overrides: Family::default(),
             incidents_silenced: Gauge::default(),
             engine_seconds: Histogram::new(exponential_buckets(1e-6, 4.0, 11)),
             // From 0.2 ms, an fsync on NVMe, to 7 s, a failing disk.
@@ -357,6 +361,11 @@ impl RuntimeMetrics {
             self.silences_forgotten.clone(),
         );
         r.register(
+            "oncall_overrides_forgotten",
+            "Ended overrides of schedules that were forgotten before thirty days, because there were too many",
+            self.oncall_overrides_forgotten.clone(),
+        );
+        r.register(
             "batches_forgotten",
             "Spikes whose place in the data was forgotten for want of room",
             self.batches_forgotten.clone(),
@@ -383,6 +392,11 @@ impl RuntimeMetrics {
         );
         r.register("alerts", "Alerts of other programs that fire", self.alerts.clone());
         r.register("silences", "Silences, by state", self.silences.clone());
+        r.register(
+            "oncall_overrides",
+            "Overrides of on-call schedules that people made at run time and that are not over, by state",
+            self.oncall_overrides.clone(),
+        );
         r.register(
             "incidents_silenced",
             "Open incidents of which nobody is notified because of a silence",

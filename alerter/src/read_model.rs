@@ -1,4 +1,5 @@
-//! Copies of the durable silences and alerts of other programs, for readers.
+//! Copies of the durable silences, overrides of on-call schedules and alerts of other programs, for
+//! readers.
 //!
 //! The runtime writes them in the order of its commits and before it answers the request, so that
 //! the next read includes the change. Readers share the entries and hold the lock only while they
@@ -16,6 +17,7 @@ use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::effect::Effect;
 use stepwatch_respond::external::Firing;
 use stepwatch_respond::matcher::{Labels, all_hold};
+use stepwatch_respond::oncall::Overrides;
 use stepwatch_respond::route::Router;
 use stepwatch_respond::silence::{Phase, Silence, crowded_out};
 
@@ -44,6 +46,7 @@ pub struct Routing {
 #[derive(Debug, Default)]
 struct Inner {
     silences: BTreeMap<String, Arc<Silence>>,
+    overrides: Arc<Overrides>,
     alerts: BTreeMap<u64, Firing>,
 }
 
@@ -56,7 +59,12 @@ impl ReadModel {
     pub(crate) fn apply<'a>(&self, effects: impl IntoIterator<Item = &'a Effect>) {
         let mut effects = effects
             .into_iter()
-            .filter(|e| matches!(e, Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_)))
+            .filter(|e| {
+                matches!(
+                    e,
+                    Effect::Silence(_) | Effect::Override(_) | Effect::Alert(_) | Effect::AlertOver(_)
+                )
+            })
             .peekable();
         if effects.peek().is_none() {
             return;
@@ -73,6 +81,9 @@ impl ReadModel {
                     for id in crowded_out(inner.silences.values().map(Arc::as_ref), s.updated_at) {
                         inner.silences.remove(&id);
                     }
+                }
+                Effect::Override(record) => {
+                    Arc::make_mut(&mut inner.overrides).put(Arc::clone(record), record.changed_at());
                 }
                 Effect::Alert(firing) => drop(inner.alerts.insert(firing.alert.fingerprint, firing.clone())),
                 Effect::AlertOver(fingerprint) => drop(inner.alerts.remove(fingerprint)),
@@ -129,6 +140,12 @@ impl ReadModel {
 
     pub fn silence(&self, id: &str) -> Option<Arc<Silence>> {
         self.read().silences.get(id).map(|s| self.shown(s))
+    }
+
+    /// The overrides of on-call schedules. Their times are those of the schedules, by the calendar,
+    /// and are shown as they are.
+    pub fn overrides(&self) -> Arc<Overrides> {
+        Arc::clone(&self.read().overrides)
     }
 
     /// The silences that are in force.

@@ -22,6 +22,7 @@ mod commit;
 mod fail_open;
 mod happened;
 mod outside;
+mod overrides;
 mod pending;
 mod people;
 mod queue;
@@ -62,6 +63,7 @@ use crate::store::{self, Filter, Store};
 use crate::templates::Templates;
 use auditor::Auditor;
 pub use outside::{AlertBatch, Heard, Outside, Silenced, fresh_id};
+pub use overrides::{Overridden, OverrideCommand};
 use pending::Pending;
 pub use people::Unanswered;
 pub use queue::{Feed, News, Taken};
@@ -105,6 +107,8 @@ pub enum Command {
         reply: oneshot::Sender<Answer>,
     },
     Outside(Outside),
+    /// About overrides of on-call schedules.
+    Override(OverrideCommand),
     /// The state of a check of this alerter: its fault, or `None`.
     Own {
         check: String,

@@ -33,6 +33,7 @@ mod lists;
 mod lock;
 mod open;
 mod outcome;
+mod overrides;
 mod plan;
 mod read;
 mod receivers;

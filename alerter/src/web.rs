@@ -73,7 +73,9 @@ pub(crate) fn router(api: &Arc<Api>, gate: &Gate, receivers: watch::Receiver<Rec
         .route("/incidents/{id}/{action}", post(incident::act));
     let silence = Router::new()
         .route("/silences", post(silences::create))
-        .route("/silences/{id}/{action}", post(silences::act));
+        .route("/silences/{id}/{action}", post(silences::act))
+        .route("/oncall/overrides", post(oncall::take_over))
+        .route("/oncall/overrides/{id}/remove", post(oncall::remove));
     let groups = [(Scope::Read, read), (Scope::Ack, ack), (Scope::Silence, silence)];
     let groups = groups.map(|(scope, routes)| routes.route_layer(from_fn(requiring(scope))));
     let open = Router::new()

@@ -308,6 +308,17 @@ fn on_call() -> Row {
                 of("stepwatch_alerter_calendar_events_skipped").max("instance, schedule"),
                 "{{instance}} {{schedule}} events left out",
             ),
+            Chart::lines(
+                "Overrides",
+                "How many overrides of schedules are in force, and how many are yet to begin?",
+                Unit::Count,
+            )
+            .from_zero()
+            .show(of("stepwatch_alerter_oncall_overrides").max("instance, state").sum("state"), "{{state}}")
+            .show(
+                of("stepwatch_alerter_oncall_overrides_forgotten_total").increase().max("instance"),
+                "forgotten for want of room",
+            ),
         ],
     )
 }

@@ -153,13 +153,13 @@ async fn fuzz(program: &Path, stack: &Stack, known: &Known) -> (bool, String) {
 
 /// Half the ids in the requests exist. Some requests that are right by the document are wrong all
 /// the same, for rules that no schema expresses: that a regular expression is one, that a time
-/// exists, that an end comes after its start, that a signature is right. And a silence that was
-/// ended is shown for some days.
+/// exists, that an end comes after its start, that a user is one, that a signature is right. And a
+/// silence that was ended is shown for some days.
 fn settings(known: &Known) -> String {
     const BY_THE_DOCUMENT: &str = "
 [[operations]]
 include-operation-id = [
-    'getOnCall', 'createSilence', 'previewSilence', 'alertmanagerPostAlerts', 'alertmanagerPostSilence',
+    'getOnCall', 'createOverride', 'swapShifts', 'createSilence', 'previewSilence', 'alertmanagerPostAlerts', 'alertmanagerPostSilence',
     'alertmanagerListAlerts', 'alertmanagerListAlertGroups', 'alertmanagerListSilences', 'pagerdutyWebhook', 'slackInteractions',
 ]
 [operations.checks]

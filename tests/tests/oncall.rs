@@ -152,3 +152,36 @@ async fn the_program_says_who_is_on_call_and_who_would_be_notified() {
         [(0.0, "bob-phone", "stdout"), (300.0, "alice-phone", "stdout"), (300.0, "chat", "stdout")]
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_override_is_made_in_a_shell_outlives_a_kill_and_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let config = CONFIG.replace("    ical: {file: shifts.ics}\n", "");
+    std::fs::write(dir.join("alerter.yml"), config).unwrap();
+    let (mut daemon, url) = start(dir).await;
+    let until = (jiff::Timestamp::now() + jiff::SignedDuration::from_hours(2)).to_string();
+    let add =
+        ["oncall", "override", "add", "primary", "--who", "bob", "--until", &until, "--note", "dentist"];
+    let made = text(&alerter(dir, &[&add[..], &["--by", "ann", "--url", &url]].concat()).await);
+    assert!(made.contains(" puts bob on call in primary from "), "{made}");
+    let add = ["oncall", "override", "add", "primary", "--who", "zoe", "--until", &until, "--url", &url];
+    let unknown = String::from_utf8(alerter(dir, &add).await.stderr).unwrap();
+    assert!(unknown.contains("there is no user \"zoe\"; those that exist: alice, bob"), "{unknown}");
+
+    // It was answered, so it is on disk.
+    daemon.kill().await.unwrap();
+    let (mut daemon, url) = start(dir).await;
+    let now = text(&alerter(dir, &["oncall", "primary", "--url", &url]).await);
+    assert!(now.contains("bob (bob-phone) by override by ann: dentist"), "{now}");
+    let list = text(&alerter(dir, &["oncall", "override", "list", "--format", "json", "--url", &url]).await);
+    let list: Value = serde_json::from_str(&list).unwrap();
+    let id = list["overrides"][0]["id"].as_str().unwrap();
+    let over = text(&alerter(dir, &["oncall", "override", "expire", &id[..8], "--url", &url]).await);
+    assert_eq!(over, format!("{id} is over (schedule primary)\n"));
+    let list = text(&alerter(dir, &["oncall", "override", "list", "--url", &url]).await);
+    assert_eq!(list, "no overrides\n");
+    let now = text(&alerter(dir, &["oncall", "primary", "--url", &url]).await);
+    assert!(now.contains("alice (alice-phone) by layer weekly"), "{now}");
+    daemon.terminate().await.unwrap();
+}

@@ -23,7 +23,7 @@ use stepwatch_respond::external::{External, Firing};
 use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_respond::incident::audit::Flaw;
 use stepwatch_respond::message::Message;
-use stepwatch_respond::oncall::OnCall;
+use stepwatch_respond::oncall::{OnCall, OverrideRecord};
 use stepwatch_respond::silence::{Plan, Refusal as SilenceRefusal, Silence, Silences, Wanted};
 
 pub use stepwatch_detect::{Input as SourceInput, Refusal, Refused};
@@ -221,6 +221,11 @@ impl Engine {
     /// Restores stored silences. Call it before the first input.
     pub fn restore_silences(&mut self, now: Ts, stored: impl IntoIterator<Item = Silence>) {
         self.responder.restore_silences(now, stored);
+    }
+
+    /// Restores stored overrides of on-call schedules. Call it before the first input.
+    pub fn restore_overrides(&mut self, now: Ts, stored: impl IntoIterator<Item = OverrideRecord>) {
+        self.responder.restore_overrides(now, stored);
     }
 
     /// The silence that a request makes, or the reason why it is refused. `fresh` is an id that no

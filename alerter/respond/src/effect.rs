@@ -1,10 +1,13 @@
 //! The inputs and the effects of the responder.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::external::{Firing, PostedAlert};
 use crate::incident_record::{IncidentRecord, Verdict};
 use crate::message::{Message, Reason};
+use crate::oncall::OverrideRecord;
 use crate::silence::{Plan, Silence};
 use stepwatch_model::{Severity, Span, Ts};
 
@@ -36,6 +39,9 @@ pub enum Input<'a> {
     Silence { plan: &'a Plan },
     /// A person ended a silence.
     ExpireSilence { id: &'a str },
+    /// A person made an override of an on-call schedule, and [`crate::oncall::OnCall`] allowed it;
+    /// or removed one.
+    Override { record: &'a Arc<OverrideRecord> },
     /// Another program posted alerts that fire, or are over.
     Alerts { posted: &'a [PostedAlert] },
 }
@@ -83,6 +89,8 @@ pub enum Effect {
     Notify(Box<Notification>),
     /// The silence as it now is: insert or replace its row.
     Silence(Box<Silence>),
+    /// The override of an on-call schedule as it now is: insert or replace its row.
+    Override(Arc<OverrideRecord>),
     /// An alert of another program that fires, as it was last posted: insert or replace its row.
     Alert(Firing),
     /// The alert with this fingerprint is over: remove its row.

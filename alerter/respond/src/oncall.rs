@@ -7,6 +7,7 @@
 
 pub mod ical;
 mod layer;
+mod overrides;
 mod period;
 mod roster;
 mod schedule;
@@ -19,12 +20,17 @@ use serde::{Deserialize, Serialize};
 
 pub use ical::MAX_PLAN;
 pub use layer::{Layer, People, Rotation};
+pub use overrides::{
+    Cover, MAX_ENDED, OverridePhase, OverrideRecord, OverrideRefusal, OverrideWanted, Overrides, REMEMBER,
+    Removal, Turn, WantedCover,
+};
 pub use period::{Period, TimeInterval};
 pub use roster::User;
 pub use schedule::{Duty, Moment, Override, Schedule, Shift};
 pub use zone::Zone;
 
 use ical::Calendar;
+use overrides::Acting;
 use roster::Roster;
 use stepwatch_model::Ts;
 
@@ -65,6 +71,8 @@ pub struct OnCall {
     config: OnCallConfig,
     /// The calendars of schedules, as they were last read.
     calendars: BTreeMap<String, Copy>,
+    /// Those that people made at run time. Shared with clones.
+    overrides: Arc<Overrides>,
 }
 
 /// A calendar as it was last read. Clones share its large parts, because each view of the engine
@@ -120,7 +128,7 @@ impl OnCallConfig {
 
 impl OnCall {
     pub fn new(config: OnCallConfig) -> Self {
-        Self { config, calendars: BTreeMap::new() }
+        Self { config, ..Self::default() }
     }
 
     /// Replaces the configuration. Calendars that are still configured keep their last text.
@@ -181,6 +189,30 @@ impl OnCall {
         &self.config
     }
 
+    pub fn overrides(&self) -> &Arc<Overrides> {
+        &self.overrides
+    }
+
+    /// Inserts or replaces an override that [`Self::plan_override`] allowed, or that was stored.
+    pub(crate) fn put_override(&mut self, record: Arc<OverrideRecord>, now: Ts) {
+        Arc::make_mut(&mut self.overrides).put(record, now);
+    }
+
+    /// The same with other overrides.
+    #[must_use]
+    pub fn with_overrides(&self, overrides: Arc<Overrides>) -> Self {
+        Self { overrides, ..self.clone() }
+    }
+
+    /// Whether a user exists and has a receiver.
+    fn reaches(&self, user: &str) -> bool {
+        self.user(user).is_some_and(|user| !user.notify.is_empty())
+    }
+
+    fn acting(&self, schedule: &str, from: Ts, to: Ts) -> Acting<'_> {
+        self.overrides.acting(schedule, (from, to), |user| self.reaches(user))
+    }
+
     /// The targets of an item of `notify` at `at`; empty if it resolves to nobody.
     pub fn targets(&self, item: &str, at: Ts) -> Vec<Target> {
         self.resolve(item, at).targets
@@ -207,7 +239,7 @@ impl OnCall {
         let Some(schedule) = self.schedule(name) else {
             return Resolution { targets: Vec::new(), why: format!("there is no schedule {name}") };
         };
-        let Duty { users, by } = schedule.duty(at, self.roster(name));
+        let Duty { users, by } = schedule.duty(at, self.roster(name), &self.acting(name, at, at));
         let targets = distinct(users.iter().flat_map(|user| self.of_user(user)));
         let mut said = if users.is_empty() {
             format!("schedule {name}: nobody is on call")
@@ -244,7 +276,8 @@ impl OnCall {
 
     /// Who is on call at `at` by a schedule; `None` if there is no such schedule.
     pub fn duty(&self, schedule: &str, at: Ts) -> Option<Duty> {
-        self.schedule(schedule).map(|s| s.duty(at, self.roster(schedule)))
+        let made = self.acting(schedule, at, at);
+        self.schedule(schedule).map(|s| s.duty(at, self.roster(schedule), &made))
     }
 
     fn roster(&self, schedule: &str) -> Option<&Roster> {
@@ -265,7 +298,8 @@ impl OnCall {
     /// The shifts from `from` until `to`, without holes: a gap is a shift of nobody.
     pub fn shifts(&self, schedule: &str, from: Ts, to: Ts) -> Vec<Shift> {
         let to = to.min(from + MAX_PLAN);
-        self.schedule(schedule).map(|s| s.shifts(from, to, self.roster(schedule))).unwrap_or_default()
+        let made = self.acting(schedule, from, to);
+        self.schedule(schedule).map(|s| s.shifts(from, to, self.roster(schedule), &made)).unwrap_or_default()
     }
 
     /// Whether the interval of that name holds `at`; `None` if there is no such interval.

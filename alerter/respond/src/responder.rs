@@ -3,6 +3,7 @@
 
 mod alerts;
 mod dry_run;
+mod overrides;
 mod silences;
 mod state;
 
@@ -121,6 +122,7 @@ impl Responder {
             }
             Input::Silence { plan } => self.silence(&mut Tx::new(now, out), plan),
             Input::ExpireSilence { id } => self.expire_silence(&mut Tx::new(now, out), id),
+            Input::Override { record } => self.put_override(&mut Tx::new(now, out), record),
             Input::Alerts { posted } => self.take_alerts(&mut Tx::new(now, out), posted, directory),
         }
         self.manager.explain_others(&mut Tx::new(now, out));

@@ -17,7 +17,7 @@ pub enum Scope {
     Read,
     /// Acknowledge and resolve incidents.
     Ack,
-    /// Create and end silences.
+    /// Create and end silences, and overrides of on-call schedules: both decide who is not woken.
     Silence,
     /// Everything, including the operation of the process: reload, log level, the audit log.
     Admin,

@@ -35,7 +35,8 @@ pub struct ScheduleView {
     pub at: When,
     /// Nobody if empty; then `fallback` is notified.
     pub on_call: Vec<PersonView>,
-    /// What puts the person on call: `layer nights`, `calendar`, `override: holiday`.
+    /// What puts the person on call: `layer nights`, `calendar`, `override: holiday`, or `override
+    /// by ann: dentist` for one that was made at run time.
     pub by: String,
     /// When that changes, if it does within the plan.
     pub until: Option<When>,
@@ -109,8 +110,7 @@ pub(super) async fn show(
         let why = format!("days: must be a number from 1 to {DAYS_MAX}, got {days}");
         return Err(ApiError::bad_request(why));
     }
-    let oncall = Arc::clone(&api.runtime.views.get().oncall);
-    let answer = OnCallView::from_on_call(&oncall, given(query.schedule).as_deref(), at, days, wall());
+    let answer = OnCallView::from_on_call(&api.oncall(), given(query.schedule).as_deref(), at, days, wall());
     answer.map(Json).map_err(ApiError::not_found)
 }
 

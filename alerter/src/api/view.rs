@@ -5,6 +5,7 @@
 
 mod detail;
 mod facts;
+mod overrides;
 mod silences;
 
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,7 @@ pub(super) use crate::when::instant;
 pub use detail::IncidentDetail;
 pub(crate) use detail::LastSent;
 pub use facts::Facts;
+pub use overrides::{CoverView, OverrideList, OverrideView, OverrideWish, SwapWish, TurnWish};
 pub use silences::{PreviewView, SilenceList, SilenceView, WishView};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

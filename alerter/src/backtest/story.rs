@@ -62,7 +62,7 @@ impl Story {
             Effect::Timeline(entry) => self.line(step, entry),
             Effect::Notify(n) => self.notify(step, *n),
             // These effects belong to no incident.
-            Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => {}
+            Effect::Silence(_) | Effect::Override(_) | Effect::Alert(_) | Effect::AlertOver(_) => {}
         }
     }
 
@@ -95,7 +95,7 @@ impl Story {
 /// The incident to which an effect belongs.
 pub(super) fn id_of(effect: &Effect) -> &str {
     match effect {
-        Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => "",
+        Effect::Silence(_) | Effect::Override(_) | Effect::Alert(_) | Effect::AlertOver(_) => "",
         Effect::Incident(record) => &record.id,
         Effect::Timeline(entry) => &entry.incident,
         Effect::Notify(n) => &n.incident,

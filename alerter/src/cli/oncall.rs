@@ -1,9 +1,11 @@
 //! The on-call schedules on a terminal.
 
+mod overrides;
+
 use std::io::Write;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use stepwatch_model::time::Ts;
 use stepwatch_respond::oncall::{Moment, Zone};
 
@@ -17,11 +19,17 @@ use crate::config::Config;
 use crate::config::oncall::NO_FALLBACK;
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
 Examples:
   stepwatch-alerter oncall
-  stepwatch-alerter oncall primary --at 2026-12-24T09:00 --days 3")]
+  stepwatch-alerter oncall primary --at 2026-12-24T09:00 --days 3
+  stepwatch-alerter oncall override list"
+)]
 pub(super) struct OnCallArgs {
+    #[command(subcommand)]
+    command: Option<OnCallCommand>,
     /// Only this schedule
     schedule: Option<String>,
     /// At this time instead of now: 2026-12-24T09:00 on the clock of the schedule, or with a zone
@@ -40,7 +48,21 @@ pub(super) struct OnCallArgs {
     client: ClientArgs,
 }
 
-pub(super) async fn run(args: OnCallArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {
+#[derive(Debug, Subcommand)]
+enum OnCallCommand {
+    /// Put somebody on call instead of those whom a schedule names, or swap two shifts
+    #[command(subcommand)]
+    Override(overrides::OverrideSubcommand),
+}
+
+pub(super) async fn run(
+    mut args: OnCallArgs,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), CliError> {
+    if let Some(OnCallCommand::Override(command)) = args.command.take() {
+        return overrides::run(command, out).await;
+    }
     let now = wall();
     let view = match &args.config {
         Some(path) => {

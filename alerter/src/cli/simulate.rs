@@ -273,7 +273,11 @@ impl Entry {
                 ring: None,
                 left_to: n.left_to,
             },
-            Effect::Incident(_) | Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => {
+            Effect::Incident(_)
+            | Effect::Silence(_)
+            | Effect::Override(_)
+            | Effect::Alert(_)
+            | Effect::AlertOver(_) => {
                 return None;
             }
         };

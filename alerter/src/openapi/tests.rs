@@ -15,7 +15,8 @@ use crate::api::oncall::ScheduleView;
 use crate::api::ranks::RanksView;
 use crate::api::series::SeriesView;
 use crate::api::view::{
-    By, DeliveryView, IncidentView, RunView, SilenceView, SourceView, Status, TimelineView, WishView,
+    By, DeliveryView, IncidentView, OverrideView, OverrideWish, RunView, SilenceView, SourceView, Status,
+    SwapWish, TimelineView, WishView,
 };
 
 #[test]
@@ -102,4 +103,7 @@ fn examples_read_as_what_they_are_examples_of() {
     read::<SourceView>(examples::source());
     read::<Status>(examples::status());
     read::<ScheduleView>(examples::schedule());
+    read::<OverrideView>(examples::oncall_override());
+    read::<OverrideWish>(examples::override_wish());
+    read::<SwapWish>(examples::swap_wish());
 }

@@ -1,7 +1,10 @@
 //! Handles input other than the streams: silences by people, and alerts of other programs.
 
+use std::sync::Arc;
+
 use stepwatch_respond::effect::{Effect, Input};
 use stepwatch_respond::external::PostedAlert;
+use stepwatch_respond::oncall::OverridePhase;
 use stepwatch_respond::silence::{Phase, Refusal, Silence, Wanted};
 use tokio::sync::oneshot;
 
@@ -48,12 +51,15 @@ pub fn fresh_id() -> Result<String, getrandom::Error> {
 }
 
 impl Runtime {
-    /// Restores the stored silences and alerts into the engine and the read model.
+    /// Restores the stored silences, overrides and alerts into the engine and the read model.
     pub(super) async fn recall(&mut self) -> store::Result<()> {
         let now = self.clock.now();
         let (silences, alerts) = (self.store.load_silences().await?, self.store.load_alerts().await?);
+        let overrides = self.store.load_overrides().await?;
         let known = silences.iter().map(|s| Effect::Silence(Box::new(s.clone())));
-        self.read_model.apply(&known.collect::<Vec<_>>());
+        let made = overrides.iter().map(|o| Effect::Override(Arc::new(o.clone())));
+        self.read_model.apply(&known.chain(made).collect::<Vec<_>>());
+        self.engine.restore_overrides(now, overrides);
         self.engine.restore_silences(now, silences);
         self.engine.restore_alerts(now, alerts);
         self.read_model.saw(self.engine.alerts().all().cloned().collect());
@@ -90,6 +96,12 @@ impl Runtime {
         {
             let count = self.engine.silences().all().filter(|s| s.phase(now) == phase).count();
             self.metrics.silences.get_or_create(&StateLabel { state: Word(state) }).set(count as i64);
+        }
+        let overrides = self.engine.oncall().overrides();
+        for (phase, state) in [(OverridePhase::Coming, "coming"), (OverridePhase::Active, "active")] {
+            let count = overrides.all().filter(|o| o.phase(now) == phase).count();
+            let label = StateLabel { state: Word(state) };
+            self.metrics.oncall_overrides.get_or_create(&label).set(count as i64);
         }
     }
 

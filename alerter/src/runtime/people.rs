@@ -68,6 +68,7 @@ impl Runtime {
         match command {
             Command::Act { incident, by, action, reply } => self.act(&incident, &by, &action, reply),
             Command::Outside(command) => self.outside(command),
+            Command::Override(command) => self.override_schedule(command),
             Command::Calendar { schedule, text } => {
                 let input = Input::Calendar { schedule: &schedule, text: text.as_deref() };
                 self.engine.handle(now, input, &mut self.pending.effects);

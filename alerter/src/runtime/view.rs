@@ -90,6 +90,7 @@ impl Runtime {
             (&self.metrics.batches_forgotten, self.engine.forgotten_batches()),
             (&self.metrics.planned_restarts_dropped, self.engine.silences().planned_dropped()),
             (&self.metrics.silences_forgotten, self.engine.silences().forgotten_early()),
+            (&self.metrics.oncall_overrides_forgotten, self.engine.oncall().overrides().forgotten_early()),
         ] {
             counter.inc_by(now.saturating_sub(counter.get()));
         }

@@ -17,6 +17,7 @@ use super::audit::{Entry, put_audit};
 use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::hours::put_hours;
+use super::overrides::put_overrides;
 use super::reports::prune_reports;
 use super::rows::{json, list, name_of, portions, put_alive, text_of};
 use super::unrecorded::put_written;
@@ -76,6 +77,7 @@ impl Store {
                     put_silence(tx, silence).await?;
                 }
             }
+            put_overrides(tx, &commit.effects).await?;
             let rows = self.put_alerts(tx, &commit.effects).await?;
             put_state(tx, &commit.state).await?;
             put_cursors(tx, &commit.cursors, commit.at).await?;
@@ -163,6 +165,8 @@ impl Store {
                 }
             }
             sqlx::query("DELETE FROM silences WHERE ends_at < $1").bind(&old).execute(&mut *tx).await?;
+            let sql = "DELETE FROM oncall_overrides WHERE ends_at < $1";
+            sqlx::query(sql).bind(&old).execute(&mut *tx).await?;
             sqlx::query("DELETE FROM cursors WHERE updated_ms < $1").bind(before.0).execute(&mut *tx).await?;
             prune_reports(tx, before).await?;
             Ok(ids.len() as u64)

@@ -25,7 +25,10 @@ type Step = (i64, &'static str, &'static str);
 
 /// The migrations, one line per schema version. From the first release on they are append-only: the
 /// text of an applied migration never changes.
-const MIGRATIONS: &[Step] = &[(1, "init", include_str!("../../migrations/0001_init.sql"))];
+const MIGRATIONS: &[Step] = &[
+    (1, "init", include_str!("../../migrations/0001_init.sql")),
+    (2, "oncall overrides", include_str!("../../migrations/0002_oncall_overrides.sql")),
+];
 
 const READERS_MAX: u32 = 4;
 const FINDERS_MAX: u32 = 2;

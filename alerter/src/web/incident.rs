@@ -328,7 +328,7 @@ fn next(api: &Api, record: &IncidentRecord, now: Ts) -> Vec<NextView> {
     else {
         return Vec::new();
     };
-    let (routing, oncall) = (api.runtime.read_model.routing(), Arc::clone(&api.runtime.views.get().oncall));
+    let (routing, oncall) = (api.runtime.read_model.routing(), api.oncall());
     let mut next = Vec::new();
     for way in routing.router.ways(&routing.config, &record.labels) {
         let mut due = at;

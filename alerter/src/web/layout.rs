@@ -91,10 +91,10 @@ impl Frame {
     ) -> Result<Self> {
         let unanswered =
             Filter { state: Some(State::Open), unresolved: true, no_info: true, ..Filter::default() };
-        let (view, now) = (api.runtime.views.get(), wall());
+        let (view, oncall, now) = (api.runtime.views.get(), api.oncall(), wall());
         let duty = |schedule: &str| Duty {
             schedule: schedule.to_owned(),
-            users: view.oncall.duty(schedule, now).unwrap_or_default().users.join(", "),
+            users: oncall.duty(schedule, now).unwrap_or_default().users.join(", "),
         };
         Ok(Self {
             place,
@@ -103,7 +103,7 @@ impl Frame {
             renews: true,
             reloads: true,
             unacknowledged: api.count(caller, &unanswered).await?,
-            on_call: view.oncall.config().schedules.iter().map(|s| duty(&s.name)).collect(),
+            on_call: oncall.config().schedules.iter().map(|s| duty(&s.name)).collect(),
             at: clock(now),
             who: caller.actor(),
             name: caller.actor().is_none().then(String::new),

@@ -1,25 +1,31 @@
-//! The on-call schedules, now and next, and the simulation of an incident.
+//! The on-call schedules, now and next, with the form to take over and the overrides that people
+//! made, and the simulation of an incident.
 
 use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::State;
-use axum::http::StatusCode;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::effect::Effect;
-use stepwatch_respond::oncall::Moment;
+use stepwatch_respond::oncall::{
+    Cover, Moment, OnCall, OverridePhase, OverrideRecord, OverrideWanted, WantedCover, Zone,
+};
 
+use super::form::{Fields, remember, see};
 use super::format::{clock, until};
 use super::layout::{Frame, Place};
 use super::page::{Result, page, shown};
+use crate::access::Scope;
 use crate::api::Api;
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::extract::Asked;
 use crate::api::oncall::{OnCallView, ScheduleView};
+use crate::api::oncall_overrides::times;
 use crate::clock::wall;
 use crate::simulation::{Simulated, simulate};
 
@@ -41,6 +47,40 @@ struct ScheduleRow {
     fallback: String,
     stale: bool,
     shifts: Vec<ShiftRow>,
+    /// The overrides that are not over, in the order of their begins.
+    overrides: Vec<OverrideRow>,
+    /// The fields of the form to take over.
+    takeover: Takeover,
+    /// Whether that form was refused, and is shown with what was typed.
+    typed: bool,
+}
+
+#[derive(Debug)]
+struct OverrideRow {
+    id: String,
+    /// Who, in whose place and when; two lines for a swap.
+    covers: Vec<CoverRow>,
+    by: String,
+    note: String,
+    active: bool,
+}
+
+#[derive(Debug)]
+struct CoverRow {
+    who: String,
+    from: String,
+    until: String,
+}
+
+/// The form to take over a schedule.
+#[derive(Debug, Clone, Default)]
+struct Takeover {
+    schedule: String,
+    user: String,
+    from: String,
+    until: String,
+    note: String,
+    by: String,
 }
 
 #[derive(Debug)]
@@ -76,6 +116,9 @@ pub(super) struct Asks {
 struct OnCallPage {
     frame: Frame,
     schedules: Vec<ScheduleRow>,
+    /// The users who can take over.
+    people: Vec<String>,
+    may_override: bool,
     asks: Asks,
     kinds: Vec<&'static str>,
     /// `None` until a simulation is requested.
@@ -86,20 +129,89 @@ struct OnCallPage {
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
     caller: Caller,
+    headers: HeaderMap,
     Asked(asks): Asked<Asks>,
 ) -> Result<Response> {
-    let now = wall();
-    let oncall = Arc::clone(&api.runtime.views.get().oncall);
-    let plan = OnCallView::from_on_call(&oncall, None, None, DAYS, now).map_err(ApiError::not_found)?;
-    let simulated = if asks.severity.is_empty() { Ok(None) } else { asks.simulate(&api, now).map(Some) };
-    let frame = Frame::new(&api, &caller, Place::OnCall, "On call", "/oncall").await?.typed();
-    let (status, reason, steps) = match simulated {
-        Ok(steps) => (StatusCode::OK, None, steps),
-        Err(why) => (why.status, Some(why.message), None),
+    let simulated = if asks.severity.is_empty() { Ok(None) } else { asks.simulate(&api, wall()).map(Some) };
+    let (steps, alarm) = match simulated {
+        Ok(steps) => (steps, None),
+        Err(why) => (None, Some(why)),
     };
+    let content = Content { asks, steps, ..Content::default() };
+    whole(&api, &caller, &headers, content, alarm).await
+}
+
+/// `POST /oncall/overrides`
+pub(super) async fn take_over(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    headers: HeaderMap,
+    fields: Fields,
+) -> Result<Response> {
+    let takeover = Takeover::of(&fields);
+    let made = async {
+        let (from, until) = times(Some(&takeover.from), &takeover.until)?;
+        let cover = WantedCover { user: takeover.user.clone(), replaces: None, from, until };
+        let wanted = OverrideWanted {
+            schedule: takeover.schedule.clone(),
+            covers: vec![cover],
+            created_by: fields.person(&caller),
+            note: takeover.note.clone(),
+        };
+        api.override_schedule(&caller, wanted).await
+    };
+    match made.await {
+        Ok(_) => Ok(remember(see("/oncall"), &caller, &fields)),
+        Err(why) => {
+            let content = Content { takeover: Some(takeover), ..Content::default() };
+            whole(&api, &caller, &headers, content, Some(why)).await
+        }
+    }
+}
+
+/// `POST /oncall/overrides/{id}/remove`
+pub(super) async fn remove(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    fields: Fields,
+) -> Result<Response> {
+    match api.end_override(&caller, &fields.person(&caller), &id).await {
+        Ok(_) => Ok(remember(see("/oncall"), &caller, &fields)),
+        Err(why) => whole(&api, &caller, &headers, Content::default(), Some(why)).await,
+    }
+}
+
+/// What differs between the answers to requests of this page.
+#[derive(Debug, Default)]
+struct Content {
+    asks: Asks,
+    steps: Option<Vec<Step>>,
+    /// The form that was refused.
+    takeover: Option<Takeover>,
+}
+
+async fn whole(
+    api: &Api,
+    caller: &Caller,
+    headers: &HeaderMap,
+    content: Content,
+    alarm: Option<ApiError>,
+) -> Result<Response> {
+    let (now, oncall) = (wall(), api.oncall());
+    let plan = OnCallView::from_on_call(&oncall, None, None, DAYS, now).map_err(ApiError::not_found)?;
+    let frame = Frame::new(api, caller, Place::OnCall, "On call", "/oncall").await?.of(headers).typed();
+    let (status, reason) = alarm.map_or((StatusCode::OK, None), |why| (why.status, Some(why.message)));
+    let Content { asks, steps, takeover } = content;
+    let overrides = api.overrides(now);
+    let row = |schedule| ScheduleRow::of(schedule, &oncall, &overrides, takeover.as_ref(), now);
+    let able = oncall.config().users.iter().filter(|user| !user.notify.is_empty());
     let shown_page = OnCallPage {
+        schedules: plan.schedules.into_iter().map(row).collect(),
+        people: able.map(|user| user.name.clone()).collect(),
+        may_override: caller.scopes().has(Scope::Silence),
         frame: Frame { alarm: reason.clone(), renews: false, ..frame },
-        schedules: plan.schedules.into_iter().map(|s| ScheduleRow::of(s, now)).collect(),
         asks,
         kinds: Kind::ALL.iter().map(|kind| kind.as_str()).collect(),
         steps,
@@ -121,9 +233,7 @@ impl Asks {
         let kind = kind.ok_or_else(|| bad("kind", format!("there is no kind {:?}", self.kind)))?;
         let at = match self.at.trim() {
             "" => now,
-            text => {
-                Moment::parse(text).map_err(|e| bad("at", e))?.at(&stepwatch_respond::oncall::Zone::default())
-            }
+            text => Moment::parse(text).map_err(|e| bad("at", e))?.at(&Zone::default()),
         };
         for (field, name) in [("run", &self.run), ("node", &self.node)] {
             if name.chars().count() > MAX_NAME {
@@ -141,7 +251,7 @@ impl Asks {
             ack: None,
             lasts: LASTS,
         };
-        let oncall = Arc::clone(&api.runtime.views.get().oncall);
+        let oncall = api.oncall();
         let mut steps = Vec::new();
         simulate(&routing.config, &oncall, &simulated, |when, effects| {
             steps.extend(effects.drain(..).filter_map(|effect| Step::of(at, when, effect)));
@@ -167,7 +277,13 @@ impl Step {
 }
 
 impl ScheduleRow {
-    fn of(schedule: ScheduleView, now: Ts) -> Self {
+    fn of(
+        schedule: ScheduleView,
+        oncall: &OnCall,
+        overrides: &[Arc<OverrideRecord>],
+        refused: Option<&Takeover>,
+        now: Ts,
+    ) -> Self {
         let names = |users: &[String]| users.join(", ");
         let shift = |s: &crate::api::oncall::ShiftView| ShiftRow {
             from: clock(s.from.0),
@@ -175,15 +291,68 @@ impl ScheduleRow {
             users: names(&s.users),
             by: s.by.clone(),
         };
+        let zone = oncall.schedule(&schedule.schedule).map(|s| s.zone.clone()).unwrap_or_default();
+        let mine = overrides.iter().filter(|o| o.schedule == schedule.schedule);
+        let unended = mine.filter(|o| o.phase(now) != OverridePhase::Over);
+        let refused = refused.filter(|takeover| takeover.schedule == schedule.schedule);
+        // The rest of the shift is what people take over most.
+        let usual = || Takeover {
+            schedule: schedule.schedule.clone(),
+            until: schedule.until.map(|at| typed(&zone, at.0)).unwrap_or_default(),
+            ..Takeover::default()
+        };
         Self {
             now: schedule.on_call.iter().map(|p| p.user.as_str()).collect::<Vec<_>>().join(", "),
             until: schedule.until.map(|at| format!("{} ({})", clock(at.0), until(now, at.0))),
             stale: schedule.calendar.as_ref().is_some_and(|calendar| calendar.stale),
             shifts: schedule.shifts.iter().skip(1).take(MAX_SHIFTS).map(shift).collect(),
+            overrides: unended.map(|o| OverrideRow::of(o, &zone, now)).collect(),
+            takeover: refused.cloned().unwrap_or_else(usual),
+            typed: refused.is_some(),
             fallback: names(&schedule.fallback),
             name: schedule.schedule,
             zone: schedule.time_zone,
             by: schedule.by,
         }
     }
+}
+
+impl OverrideRow {
+    fn of(o: &OverrideRecord, zone: &Zone, now: Ts) -> Self {
+        let cover = |cover: &Cover| CoverRow {
+            who: match &cover.replaces {
+                Some(name) => format!("{} for {name}", cover.user),
+                None => cover.user.clone(),
+            },
+            from: zone.show(cover.from),
+            until: zone.show(cover.until),
+        };
+        Self {
+            id: o.id.clone(),
+            covers: o.covers.iter().map(cover).collect(),
+            by: o.created_by.clone(),
+            note: o.note.clone(),
+            active: o.phase(now) == OverridePhase::Active,
+        }
+    }
+}
+
+impl Takeover {
+    fn of(fields: &Fields) -> Self {
+        let text = |name: &str| fields.get(name).to_owned();
+        Self {
+            schedule: text("schedule"),
+            user: text("user"),
+            from: text("from"),
+            until: text("until"),
+            note: text("note"),
+            by: text("by"),
+        }
+    }
+}
+
+/// A time as the field of a form has it, on the clock of the schedule. One that was there twice is
+/// read as the first.
+fn typed(zone: &Zone, at: Ts) -> String {
+    zone.civil(at).strftime("%Y-%m-%dT%H:%M").to_string()
 }

@@ -2,6 +2,7 @@
 
 mod browser;
 mod oidc;
+mod oncall;
 mod others;
 mod report;
 mod runs;

@@ -16,6 +16,7 @@ const FORMS: &[(&str, &[&str])] = &[
     ("/silences", &["comment", "by", "duration"]),
     ("/silences", &["comment", "by", "matchers"]),
     ("/silences/preview", &["matchers"]),
+    ("/oncall/overrides", &["schedule", "user", "from", "until", "note", "by"]),
     ("/login", &["name", "password", "next"]),
 ];
 /// Every form that asks for a page.

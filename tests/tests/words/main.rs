@@ -136,6 +136,17 @@ const ALERTER: &[(&str, &str, &str)] = &[
         r#"{"matchers":[{"name":"other","value":"H","isRegex":false}],"startsAt":"2026-01-01T00:00:00Z",
             "endsAt":"SOON","createdBy":"H","comment":"H"}"#,
     ),
+    (
+        "override",
+        "/api/v1/oncall/overrides",
+        r#"{"schedule":"primary","user":"bob","until":"SOON","created_by":"H","note":"H"}"#,
+    ),
+    (
+        "swap",
+        "/api/v1/oncall/overrides/swap",
+        r#"{"schedule":"primary","first":{"user":"bob","until":"SOON"},
+            "second":{"user":"alice","from":"SOON","until":"LATER"},"created_by":"H","note":"H"}"#,
+    ),
     ("ack", "/api/v1/incidents/ID/ack", r#"{"by":"H"}"#),
     ("unack", "/api/v1/incidents/ID/unack", r#"{"by":"H"}"#),
     ("escalate", "/api/v1/incidents/ID/escalate", r#"{"by":"H"}"#),
@@ -153,7 +164,9 @@ fn filled(what: &str, text: &str) -> String {
     let inner = &quoted[1..quoted.len() - 1];
     let inside = serde_json::to_string(inner).unwrap();
     let soon = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    let later = soon + jiff::SignedDuration::from_hours(1);
     what.replace("SOON", &soon.to_string())
+        .replace("LATER", &later.to_string())
         .replace(r#"\"H\""#, &format!(r#"\"{}\""#, &inside[1..inside.len() - 1]))
         .replace(r#""H""#, &quoted)
         .replace("http://e/H", &format!("http://e/{inner}"))
@@ -355,7 +368,7 @@ impl Files {
         std::fs::write(self.path("shifts.ics"), calendar()).unwrap();
         format!(
             "sources:\n  - exporters: {{file_sd: ['{}'], http_sd: ['http://{}/']}}\n\
-             users: [{{name: alice, notify: [mail], email: alice@example.org}}]\n\
+             users: [{{name: alice, notify: [mail], email: alice@example.org}}, {{name: bob, notify: [mail]}}]\n\
              schedules: [{{name: primary, time_zone: UTC, ical: {{file: '{}'}}, fallback: [mail]}}]\n",
             self.path("targets.json"),
             self.listed,

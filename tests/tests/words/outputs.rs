@@ -46,6 +46,7 @@ const LISTS: &[&str] = &[
     "/api/v1/silences",
     "/api/v1/audit",
     "/api/v1/oncall",
+    "/api/v1/oncall/overrides",
     "/api/v1/sources",
     "/api/v1/status",
     "/api/v2/alerts",
@@ -167,6 +168,7 @@ pub(crate) async fn out_of_alerter(stack: &Stack, ids: &[String], seen: &mut See
         vec!["report", "--format", "html"],
         vec!["sources"],
         vec!["oncall", "primary"],
+        vec!["oncall", "override", "list"],
     ];
     for id in ids {
         seen.json("api", &http::get_json(&format!("{url}/api/v1/incidents/{id}")).await.unwrap());

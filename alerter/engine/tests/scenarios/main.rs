@@ -6,6 +6,7 @@ mod beside;
 mod episodes;
 mod nodes;
 mod noise;
+mod overrides;
 mod ranks;
 mod replay;
 mod reports;

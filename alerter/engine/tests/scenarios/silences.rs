@@ -58,7 +58,7 @@ impl World {
                     self.silences.retain(|had| had.id != s.id);
                     self.silences.push(*s);
                 }
-                Effect::Alert(_) | Effect::AlertOver(_) => {}
+                Effect::Override(_) | Effect::Alert(_) | Effect::AlertOver(_) => {}
             }
         }
     }

@@ -166,7 +166,7 @@ impl World {
                 Effect::Incident(r) => drop(self.records.insert(r.id.clone(), *r)),
                 Effect::Timeline(t) => self.history.push(format!("{} {} {}", t.at, t.incident, t.what)),
                 Effect::Silence(s) => drop(self.silences.insert(s.id.clone(), *s)),
-                Effect::Alert(_) | Effect::AlertOver(_) => {}
+                Effect::Override(_) | Effect::Alert(_) | Effect::AlertOver(_) => {}
             }
         }
         for (key, bytes) in self.engine.take_dirty() {

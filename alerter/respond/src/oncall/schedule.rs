@@ -1,7 +1,7 @@
 //! A schedule: who is on call when, by its layers, a calendar and overrides.
 //!
-//! The last layer that has somebody decides. A calendar takes precedence over all layers, and an
-//! override over everything.
+//! The last layer that has somebody decides. A calendar takes precedence over all layers, an
+//! override of the configuration over both, and one that was made at run time over everything.
 
 use std::collections::BTreeSet;
 
@@ -9,6 +9,7 @@ use jiff::civil::DateTime;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::layer::{Layer, People, Turns};
+use super::overrides::Acting;
 use super::roster::Roster;
 use super::zone::Zone;
 use stepwatch_model::{Span, Ts};
@@ -54,8 +55,8 @@ pub enum Moment {
 pub struct Duty {
     /// The users on call; empty if nobody is.
     pub users: Vec<String>,
-    /// What decided it: `layer nights`, `the calendar`, `override: holiday`; empty if nobody is on
-    /// call.
+    /// What decided it: `layer nights`, `calendar`, `override: holiday`, or `override by ann:
+    /// dentist` for one that was made at run time; empty if nobody is on call.
     pub by: String,
 }
 
@@ -69,8 +70,12 @@ pub struct Shift {
 }
 
 impl Schedule {
-    /// Who is on call at `at`.
-    pub(super) fn duty(&self, at: Ts, calendar: Option<&Roster>) -> Duty {
+    /// Who is on call at `at`; `made` are the overrides that were made at run time.
+    pub(super) fn duty(&self, at: Ts, calendar: Option<&Roster>, made: &Acting<'_>) -> Duty {
+        made.upon(self.configured(at, calendar), at)
+    }
+
+    fn configured(&self, at: Ts, calendar: Option<&Roster>) -> Duty {
         let mut duty = self.planned(at, calendar);
         for o in &self.overrides {
             if !o.holds(at, &self.zone) {
@@ -110,7 +115,13 @@ impl Schedule {
     }
 
     /// The shifts of a time range, without holes: a gap is a shift of nobody.
-    pub(super) fn shifts(&self, from: Ts, to: Ts, calendar: Option<&Roster>) -> Vec<Shift> {
+    pub(super) fn shifts(
+        &self,
+        from: Ts,
+        to: Ts,
+        calendar: Option<&Roster>,
+        made: &Acting<'_>,
+    ) -> Vec<Shift> {
         let mut edges = vec![from];
         for layer in &self.layers {
             self.turns(layer).edges(from, to, &mut edges);
@@ -119,13 +130,14 @@ impl Schedule {
         if let Some(calendar) = calendar {
             calendar.edges(from, to, &mut edges);
         }
+        made.edges(&mut edges);
         edges.retain(|at| (from..to).contains(at));
         edges.sort_unstable();
         edges.dedup();
         edges.truncate(MAX_CHANGES);
         let mut shifts: Vec<Shift> = Vec::new();
         for at in edges {
-            let Duty { users, by } = self.duty(at, calendar);
+            let Duty { users, by } = self.duty(at, calendar, made);
             match shifts.last_mut() {
                 Some(last) if last.users == users && last.by == by => {}
                 last => {
@@ -201,7 +213,7 @@ impl<'de> Deserialize<'de> for Moment {
 }
 
 /// Each name once, in the order given.
-fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
+pub(super) fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
     let mut seen = Vec::new();
     for name in names {
         if !seen.contains(name) {

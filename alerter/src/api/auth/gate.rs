@@ -342,6 +342,8 @@ fn action(method: &Method, path: &str) -> &'static str {
         (_, "login") => "login",
         (_, "logout") => "logout",
         (&Method::POST, "silences") => "silence",
+        (&Method::POST, "overrides") => "override",
+        (&Method::POST, "swap") => "swap",
         (&Method::DELETE, _) => "expire",
         _ if signed_paths::ALL.contains(&path) => "callback",
         _ => "request",

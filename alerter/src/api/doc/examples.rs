@@ -109,6 +109,33 @@ pub(crate) fn schedule() -> Value {
     })
 }
 
+pub(crate) fn oncall_override() -> Value {
+    let cover = json!({
+        "user": "bob", "replaces": null, "from": "2026-12-24T08:00:00.000Z", "until": "2026-12-27T08:00:00.000Z",
+    });
+    json!({
+        "id": "0b6f4a52-3c1e-4f7a-9d2b-7e5a1c8d4f60", "state": "coming", "schedule": "primary", "covers": [cover],
+        "created_by": "alice", "note": "holidays", "created_at": "2026-11-21T02:00:00.000Z", "removed_by": null,
+        "removed_at": null,
+    })
+}
+
+pub(crate) fn override_wish() -> Value {
+    json!({
+        "schedule": "primary", "user": "bob", "from": "2026-12-24T09:00", "until": "2026-12-27T09:00",
+        "created_by": "alice", "note": "holidays",
+    })
+}
+
+pub(crate) fn swap_wish() -> Value {
+    json!({
+        "schedule": "primary",
+        "first": {"user": "alice", "from": "2026-12-21T09:00", "until": "2026-12-28T09:00"},
+        "second": {"user": "bob", "from": "2026-12-28T09:00", "until": "2027-01-04T09:00"},
+        "created_by": "alice", "note": "holidays",
+    })
+}
+
 pub(crate) fn postable_alert() -> Value {
     json!({
         "labels": {"alertname": "DiskFull", "severity": "critical", "instance": "gpu-001:9100"},

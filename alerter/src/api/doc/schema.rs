@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use stepwatch_respond::{effect, incident, message, silence};
+use stepwatch_respond::{effect, incident, message, oncall, silence};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{
     AdditionalProperties, KnownFormat, Object, ObjectBuilder, OneOfBuilder, Schema, SchemaFormat, SchemaType,
@@ -76,6 +76,8 @@ words! {
     DeliveryState = store::DeliveryState { Pending Attempting Ambiguous Delivered Failed Superseded }
     /// The state of a silence.
     SilenceState = silence::Phase { Pending Active Expired }
+    /// The state of an override. `active`: it has begun, also between the two shifts of a swap.
+    OverrideState = oncall::OverridePhase { Coming Active Over }
 }
 
 macro_rules! named {

@@ -82,7 +82,7 @@ impl Bench {
                     None => self.incidents.push(*r),
                 },
                 Effect::Notify(n) => self.notifications.push(*n),
-                Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => {}
+                Effect::Silence(_) | Effect::Override(_) | Effect::Alert(_) | Effect::AlertOver(_) => {}
                 Effect::Timeline(t) => self.timeline.push(t.what),
             }
         }

@@ -57,7 +57,7 @@ impl World {
                     self.records.push(*r);
                 }
                 Effect::Timeline(t) => self.history.push(t.what),
-                Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => {}
+                Effect::Silence(_) | Effect::Override(_) | Effect::Alert(_) | Effect::AlertOver(_) => {}
             }
         }
         for (key, bytes) in self.engine.take_dirty() {

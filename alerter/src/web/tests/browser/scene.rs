@@ -26,6 +26,10 @@ pub(super) async fn with_one_of_everything() -> (TestApp, Vec<String>) {
     app.exporter.say(&long_run(5)).await;
     let silence = r#"{"matchers":["run=gpt"],"duration":"2h","created_by":"ann","comment":"x"}"#;
     assert_eq!(app.post("/api/v1/silences", "application/json", silence).await.0, 200);
+    let until = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(2);
+    let wish = json!({"schedule": "primary", "user": "ann", "until": until.to_string(), "created_by": "ann", "note": "x"});
+    let path = "/api/v1/oncall/overrides";
+    assert_eq!(app.post(path, "application/json", &wish.to_string()).await.0, 200);
     wait_for("the run and its ranks", async || {
         // A run is not found before its first report.
         let of_run = async |what: &str| {

@@ -1,0 +1,303 @@
+//! Overrides of on-call schedules by HTTP: make, swap, list and remove them.
+
+mod reach;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Json;
+use serde::Deserialize;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::oncall::{
+    Moment, OnCall, OverridePhase, OverrideRecord, OverrideRefusal, OverrideWanted, Turn, WantedCover,
+};
+use stepwatch_wire::words;
+use utoipa::ToSchema;
+
+use super::auth::Caller;
+use super::doc::errors::{BadRequest, Broken, Full, NotFound, NotJson, TooLarge};
+use super::error::ApiError;
+use super::extract::{Asked, Named, Sent};
+use super::state::Api;
+use super::view::{CoverView, OverrideList, OverrideView, OverrideWish, SwapWish, TurnWish, When};
+use crate::clock::wall;
+use crate::runtime::{Command, OverrideCommand, fresh_id};
+
+type Result<T> = core::result::Result<T, ApiError>;
+
+/// The most characters of the author's name.
+const MAX_AUTHOR: usize = 200;
+
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OverridesQuery {
+    /// Only those of this schedule.
+    schedule: Option<String>,
+    /// Only overrides in this state; those that are not over unless given.
+    #[param(inline)]
+    state: Option<OverridesWanted>,
+}
+
+/// Which overrides.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum OverridesWanted {
+    Coming,
+    Active,
+    Over,
+    /// Coming or active.
+    #[default]
+    Unended,
+    All,
+}
+
+impl OverridesWanted {
+    fn wants(self, phase: OverridePhase) -> bool {
+        match self {
+            Self::Coming => phase == OverridePhase::Coming,
+            Self::Active => phase == OverridePhase::Active,
+            Self::Over => phase == OverridePhase::Over,
+            Self::Unended => phase != OverridePhase::Over,
+            Self::All => true,
+        }
+    }
+}
+
+/// Overrides that people made at run time, in the order of their begins. Those that are over are
+/// listed for thirty days.
+#[utoipa::path(
+    get,
+    path = "/api/v1/oncall/overrides",
+    operation_id = "listOverrides",
+    tag = "on call",
+    params(OverridesQuery),
+    responses((status = 200, description = "The overrides", body = OverrideList), BadRequest)
+)]
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Asked(query): Asked<OverridesQuery>,
+) -> Json<OverrideList> {
+    let now = wall();
+    let state = query.state.unwrap_or_default();
+    let schedule = query.schedule.filter(|schedule| !schedule.is_empty());
+    let mut found = api.overrides(now);
+    found.retain(|o| {
+        state.wants(o.phase(now)) && schedule.as_ref().is_none_or(|schedule| o.schedule == *schedule)
+    });
+    Json(OverrideList { overrides: found.iter().map(|o| OverrideView::from_record(o, now)).collect() })
+}
+
+/// Puts somebody on call instead of those whom a schedule names. Durable when it is answered.
+#[utoipa::path(
+    post,
+    path = "/api/v1/oncall/overrides",
+    operation_id = "createOverride",
+    tag = "on call",
+    request_body = OverrideWish,
+    responses(
+        (status = 200, description = "The override", body = OverrideView),
+        BadRequest, TooLarge, NotJson, Full, Broken
+    )
+)]
+pub(super) async fn add(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Sent(wish): Sent<OverrideWish>,
+) -> Result<Json<OverrideView>> {
+    let (from, until) = times(wish.from.as_deref(), &wish.until)?;
+    let cover = WantedCover { user: wish.user, replaces: wish.replaces, from, until };
+    let wanted = OverrideWanted {
+        schedule: wish.schedule,
+        covers: vec![cover],
+        created_by: wish.created_by,
+        note: wish.note,
+    };
+    api.override_schedule(&caller, wanted).await.map(Json)
+}
+
+/// Swaps the shifts of two people. Durable when it is answered.
+#[utoipa::path(
+    post,
+    path = "/api/v1/oncall/overrides/swap",
+    operation_id = "swapShifts",
+    tag = "on call",
+    request_body = SwapWish,
+    responses(
+        (status = 200, description = "The override, which has a cover for each", body = OverrideView),
+        BadRequest, TooLarge, NotJson, Full, Broken
+    )
+)]
+pub(super) async fn swap(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Sent(wish): Sent<SwapWish>,
+) -> Result<Json<OverrideView>> {
+    let turn = |of: TurnWish| {
+        let (from, until) = times(of.from.as_deref(), &of.until)?;
+        Ok::<_, ApiError>(Turn { user: of.user, from, until })
+    };
+    let (first, second) = (turn(wish.first)?, turn(wish.second)?);
+    let wanted = OverrideWanted::swap(wish.schedule, first, second, wish.created_by, wish.note);
+    api.override_schedule(&caller, wanted).await.map(Json)
+}
+
+/// Ends an override now, or before it begins. What it decided so far stays. Durable when it is
+/// answered.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/oncall/overrides/{id}",
+    operation_id = "removeOverride",
+    tag = "on call",
+    params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
+    responses((status = 200, description = "As it is now", body = OverrideView), BadRequest, NotFound, Broken)
+)]
+pub(super) async fn remove(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Named(id): Named,
+) -> Result<Json<OverrideView>> {
+    let id = api.override_named(&id)?;
+    api.end_override(&caller, "", &id).await.map(Json)
+}
+
+/// The times of a request.
+pub(crate) fn times(from: Option<&str>, until: &str) -> Result<(Option<Moment>, Moment)> {
+    let moment = |field: &str, text: &str| {
+        Moment::parse(text).map_err(|e| ApiError::bad_request(format!("{field}: {e}")))
+    };
+    let from = from.filter(|text| !text.is_empty()).map(|text| moment("from", text)).transpose()?;
+    Ok((from, moment("until", until)?))
+}
+
+fn unknown(id: &str) -> ApiError {
+    ApiError::not_found(format!("there is no override {id:?}"))
+}
+
+impl Api {
+    /// Who is on call when, with the overrides that are durable: the published state may lack one
+    /// whose author already has the answer.
+    pub(crate) fn oncall(&self) -> OnCall {
+        self.runtime.views.get().oncall.with_overrides(self.runtime.read_model.overrides())
+    }
+
+    /// The overrides that are not forgotten, in the order of their begins.
+    pub(crate) fn overrides(&self, now: Ts) -> Vec<Arc<OverrideRecord>> {
+        let overrides = self.runtime.read_model.overrides();
+        let mut all: Vec<_> = overrides.all().filter(|o| !o.is_forgotten(now)).cloned().collect();
+        all.sort_by_key(|o| (o.begins_at(), o.seq));
+        all
+    }
+
+    /// Makes an override, and waits until it is durable.
+    pub(crate) async fn override_schedule(
+        &self,
+        caller: &Caller,
+        mut wanted: OverrideWanted,
+    ) -> Result<OverrideView> {
+        self.may_decide(caller, &wanted.schedule)?;
+        wanted.created_by = words::into_line(wanted.created_by);
+        wanted.note = words::into_line(wanted.note).trim().to_owned();
+        // The name that authentication adds must not replace a missing author.
+        if wanted.created_by.trim().is_empty() || wanted.created_by.chars().count() > MAX_AUTHOR {
+            return Err(ApiError::bad_request(format!(
+                "author: must be a name of 1 to {MAX_AUTHOR} characters"
+            )));
+        }
+        let fresh = fresh_id().map_err(|_| ApiError::unavailable("the system has no randomness"))?;
+        let action = if wanted.covers.len() > 1 { "swap" } else { "override" };
+        let entry = caller.audit(&wanted.created_by, action, &fresh).saying(&described(&wanted));
+        wanted.created_by = caller.signs(&wanted.created_by);
+        tracing::info!(by = wanted.created_by, schedule = wanted.schedule, action, "on-call override");
+        let wanted = Box::new(wanted);
+        let command = |reply| Command::Override(OverrideCommand::Make { wanted, fresh, reply });
+        let made = self.runtime.ask(entry, command).await?.map_err(|refusal| match refusal {
+            OverrideRefusal::Invalid(why) => ApiError::bad_request(why),
+            OverrideRefusal::Full(why) => ApiError::full(why),
+        })?;
+        let (now, all) = (wall(), self.runtime.read_model.overrides());
+        let overlaps = all.beneath(&made, now).map(|o| o.id.clone()).collect();
+        Ok(OverrideView { overlaps, ..OverrideView::from_record(&made, now) })
+    }
+
+    /// Ends an override, and waits until that is durable.
+    pub(crate) async fn end_override(&self, caller: &Caller, by: &str, id: &str) -> Result<OverrideView> {
+        let overrides = self.runtime.read_model.overrides();
+        let had = overrides.get(id).ok_or_else(|| unknown(id))?;
+        self.may_decide(caller, &had.schedule)?;
+        let entry = caller.audit(by, "expire", id).saying(&format!("override of schedule {}", had.schedule));
+        let by = entry.actor.clone();
+        tracing::info!(id, by, "remove an on-call override");
+        let command = |reply| Command::Override(OverrideCommand::Remove { id: id.to_owned(), by, reply });
+        let after = self.runtime.ask(entry, command).await?.ok_or_else(|| unknown(id))?;
+        Ok(OverrideView::from_record(&after, wall()))
+    }
+
+    /// Whether everything that a schedule decides is within the caller's limits.
+    fn may_decide(&self, caller: &Caller, schedule: &str) -> Result<()> {
+        let Some(limits) = caller.token_scope() else { return Ok(()) };
+        let reaching = reach::reaching(&self.runtime.read_model.routing().config, schedule);
+        if !reaching.is_empty() && reaching.iter().all(|matchers| limits.holds(matchers).is_ok()) {
+            return Ok(());
+        }
+        let message = format!(
+            "this token is limited to {limits}, and schedule {schedule:?} may decide for others: \
+             it needs a token without limits, or routes that lead only those to the schedule"
+        );
+        Err(ApiError { status: StatusCode::FORBIDDEN, message })
+    }
+
+    /// The override with this id, or with this unique prefix of an id.
+    fn override_named(&self, id: &str) -> Result<String> {
+        let all = self.overrides(wall());
+        let mut named = all.iter().filter(|o| !id.is_empty() && o.id.starts_with(id));
+        match (named.next(), named.next()) {
+            (Some(one), None) => Ok(one.id.clone()),
+            (Some(_), Some(_)) if all.iter().any(|o| o.id == id) => Ok(id.to_owned()),
+            (Some(_), Some(_)) => Err(ApiError::bad_request(format!(
+                "{id:?} begins the ids of more than one override: give more characters"
+            ))),
+            (None, _) => Err(unknown(id)),
+        }
+    }
+}
+
+/// What is asked for, for the audit log.
+fn described(wanted: &OverrideWanted) -> String {
+    let covers = wanted.covers.iter().map(|cover| {
+        let place = cover.replaces.as_ref().map_or_else(String::new, |name| format!(" for {name}"));
+        let from = cover.from.map_or_else(|| "now".to_owned(), |from| from.to_string());
+        format!("{}{place} from {from} until {}", cover.user, cover.until)
+    });
+    let covers = covers.collect::<Vec<_>>().join(", ");
+    let note = if wanted.note.is_empty() { String::new() } else { format!(": {}", wanted.note) };
+    format!("schedule {}: {covers}{note}", wanted.schedule)
+}
+
+impl OverrideView {
+    fn from_record(o: &OverrideRecord, now: Ts) -> Self {
+        let covers = o.covers.iter().map(|cover| CoverView {
+            user: cover.user.clone(),
+            replaces: cover.replaces.clone(),
+            from: When(cover.from),
+            until: When(cover.until),
+        });
+        Self {
+            id: o.id.clone(),
+            state: o.phase(now),
+            schedule: o.schedule.clone(),
+            covers: covers.collect(),
+            created_by: o.created_by.clone(),
+            note: o.note.clone(),
+            created_at: When(o.created_at),
+            // Nobody is known where requests need no token and name nobody.
+            removed_by: o.removed.as_ref().map(|removed| removed.by.clone()).filter(|by| !by.is_empty()),
+            removed_at: o.removed.as_ref().map(|removed| When(removed.at)),
+            overlaps: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

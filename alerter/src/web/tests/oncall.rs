@@ -1,0 +1,77 @@
+//! Tests of taking over a shift, from the form to the list.
+
+use super::Browser;
+use crate::testing::TestApp;
+
+const SCHEDULES: &str = r#"
+users: [{name: alice, notify: [hook]}, {name: bob, notify: [hook]}, {name: carol, notify: []}]
+schedules:
+  - name: primary
+    time_zone: Asia/Kolkata
+    layers: [{name: weekly, users: [alice], start: 2026-01-05T09:00, rotation: weekly}]
+policies: [{name: climb, levels: [{after: 0s, notify: ["schedule:primary"]}]}]
+routes: [{policy: climb}]
+"#;
+
+/// A time so many hours from now, as a browser sends it, on the clock of the schedule.
+fn hours(n: i64) -> String {
+    let at = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(n);
+    at.in_tz("Asia/Kolkata").unwrap().strftime("%Y-%m-%dT%H:%M").to_string()
+}
+
+#[tokio::test]
+async fn somebody_takes_over_and_gives_it_back() {
+    let app = TestApp::start_with(SCHEDULES, &[]).await;
+    let browser = Browser::of(&app);
+    let seen = browser.get("/oncall").await;
+    assert!(seen.has("<b>alice</b>") && seen.has("<summary>Take over</summary>"), "{}", seen.html);
+    assert!(seen.has("<option>bob</option>") && !seen.has("<option>carol</option>"), "{}", seen.html);
+    assert!(!seen.has("<h3>Overrides</h3>"), "{}", seen.html);
+
+    // A mistake is reported, and what was typed stays.
+    let until = hours(3);
+    for (fields, part) in [
+        (vec![("schedule", "primary"), ("user", "bob"), ("until", "soon")], "until: "),
+        (vec![("schedule", "primary"), ("user", "carol"), ("until", &*until)], "no receiver reaches"),
+        (
+            vec![("schedule", "primary"), ("user", "bob"), ("until", "2026-01-01T00:00")],
+            "the end must be after",
+        ),
+    ] {
+        let fields = [fields, vec![("note", "dentist <b>now</b>")]].concat();
+        let seen = browser.post("/oncall/overrides", &fields).await;
+        assert!(seen.status == 400 && seen.has(part), "{part}: {}", seen.html);
+        assert!(seen.has("<details open>") && seen.has("dentist &lt;b"), "{}", seen.html);
+    }
+    let fields = [
+        ("schedule", "primary"),
+        ("user", "bob"),
+        ("from", ""),
+        ("until", until.as_str()),
+        ("note", "<b>dentist</b>"),
+        ("by", "ann"),
+    ];
+    let seen = browser.post("/oncall/overrides", &fields).await;
+    assert_eq!((seen.status, seen.to.as_deref()), (303, Some("/oncall")), "{}", seen.html);
+    assert!(seen.cookie.is_some_and(|cookie| cookie.contains("ann")), "the name is remembered");
+
+    // The page to which the browser is sent shows it: the people, the frame, the list, the shifts.
+    let seen = browser.get("/oncall").await;
+    assert_eq!(seen.html.matches("<b>bob</b>").count(), 3, "{}", seen.html);
+    for part in ["<h3>Overrides</h3>", ">ann<", "&lt;b&gt;dentist", "tag active", ">Remove</button>"] {
+        assert!(seen.has(part), "{part}: {}", seen.html);
+    }
+    assert!(!seen.has("<b>dentist"), "{}", seen.html);
+    // So does the simulation, and the page of an incident.
+    let seen = browser.get("/oncall?severity=page&kind=hang&run=llama").await;
+    assert!(seen.has("<b>hook for bob</b>"), "{}", seen.html);
+
+    let id = app.json("/api/v1/oncall/overrides").await["overrides"][0]["id"].as_str().unwrap().to_owned();
+    let seen = browser.post(&format!("/oncall/overrides/{id}/remove"), &[("by", "cem")]).await;
+    assert_eq!((seen.status, seen.to.as_deref()), (303, Some("/oncall")), "{}", seen.html);
+    let seen = browser.get("/oncall").await;
+    assert!(seen.has("<b>alice</b>") && !seen.has("<h3>Overrides</h3>"), "{}", seen.html);
+    let list = app.json("/api/v1/oncall/overrides?state=over").await;
+    assert_eq!(list["overrides"][0]["removed_by"], "cem");
+    assert_eq!(browser.post("/oncall/overrides/nonsense/remove", &[]).await.status, 404);
+}
