@@ -8,8 +8,8 @@
 //! under the same path is such a size the first time, and usual from the second time on. Many runs
 //! write the model alone at their end, under the same path: so the ticket comes only once the run
 //! has made as many steps more as between two checkpoints, or not at all if the next one of the
-//! sort has a usual size before that. It is over
-//! when a checkpoint of the same sort has another, usual size, or when three had the small one.
+//! sort has a usual size before that. It is over when a checkpoint of the same sort has another,
+//! usual size, or when three had the small one.
 //!
 //! One that two later ones overtook is incomplete, if the run completes nearly all. It is over when
 //! it becomes complete after all, or when five later ones are. A checkpoint of which a stage was
