@@ -52,7 +52,7 @@ pub use known_setup::KnownSetup;
 pub(crate) use known_setup::look_is_due;
 pub(crate) use ledger::{Accounts, Declared, KeptAccounts, Size, Steps};
 pub use ledger::{Counts, Energy, EnergyConfig, HOUR, HourTotals, Ledger, RunHour, TimeState, Totals};
-pub(crate) use loads::Loads;
+pub(crate) use loads::{Loads, Moment};
 pub use lost_source::Lost;
 pub use pace::Pace;
 pub use peers::{Peers, Usual};

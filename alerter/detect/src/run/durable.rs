@@ -174,9 +174,9 @@ impl Checkpoints {
     }
 
     /// A process began or ended a load. Returns how long it took, if it is known. `progress`: when
-    /// the run made its last step.
-    pub(crate) fn loaded(&mut self, r: &StageReport, progress: Ts) -> Option<Span> {
-        self.loads.get_or_insert_default().take(r, progress);
+    /// the run made its last step. `start`: when its start began, if it is in one.
+    pub(crate) fn loaded(&mut self, r: &StageReport, progress: Ts, start: Option<Ts>) -> Option<Span> {
+        self.loads.get_or_insert_default().take(r, progress, start);
         let paired = self.stages.get_or_insert_default().take_load(r);
         r.secs.map(Span::from_secs_f64).or(paired)
     }
