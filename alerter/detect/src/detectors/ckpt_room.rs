@@ -4,10 +4,10 @@
 //! and deletes the oldest looks as if it filled the file system until the first deletion, and the
 //! space may be read before a deletion or after it. So nothing is judged before the space after 8
 //! checkpoints is known. What is left after the best of the newer four, against the best of the
-//! older four, is the fall from save to save. If one of the last four checkpoints took less than half
-//! of its size, something was deleted, and nothing is raised. A run that keeps more than it saved
-//! since it began to be read looks as if it filled the file system: that is a ticket, and a page
-//! only where less than one fits.
+//! older four, is the fall from save to save. If one of the last four checkpoints took less than
+//! half of its size, something was deleted, and nothing is raised. A run that keeps more than it
+//! saved since it began to be read looks as if it filled the file system: that is a ticket, and a
+//! page only where less than one fits.
 //!
 //! Fewer than `fits` more saves at this fall are a ticket. Less free space than one checkpoint
 //! takes, and than was seen to be enough in the same moment of an earlier save, is a page if the

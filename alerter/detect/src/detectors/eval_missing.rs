@@ -4,14 +4,14 @@
 //! Each evaluation set has its own rhythm, in steps (`run/evals.rs`). An evaluation is missing when
 //! `missing` of the longest of the last 8 intervals have passed without one, and half an interval
 //! more, after as many steps as the run was ahead of the earlier ones when they arrived, except for
-//! the one that came latest. So a rhythm that becomes up to three times slower is learned before it is missed. Three intervals
-//! must be known, and the silence must be `floor` of the run's own time at least: a script may
-//! evaluate a few times at its start to try whether it can.
+//! the one that came latest. So a rhythm that becomes up to three times slower is learned before it
+//! is missed. Three intervals must be known, and the silence must be `floor` of the run's own time
+//! at least: a script may evaluate a few times at its start to try whether it can.
 //!
 //! A restart keeps the rhythm, and counts from its first step. Nothing is judged while a source of
 //! the run does not answer, and until `floor` after it does: another source may have the
-//! evaluations. It is over when the set that it names is evaluated again, which a restart alone does
-//! not do, and it never pages: the run goes on.
+//! evaluations. It is over when the set that it names is evaluated again, which a restart alone
+//! does not do, and it never pages: the run goes on.
 
 use serde::{Deserialize, Serialize};
 
@@ -56,8 +56,8 @@ struct Reported {
 }
 
 impl Reported {
-    fn new(set: &EvalSet) -> Box<Self> {
-        Box::new(Self { name: set.name.clone(), attempt: set.attempt, step: set.step })
+    fn new(set: &EvalSet) -> Self {
+        Self { name: set.name.clone(), attempt: set.attempt, step: set.step }
     }
 
     /// Whether it has not been evaluated since. A set that is followed no more says nothing.
@@ -157,9 +157,9 @@ impl ClockDetector for EvalMissing {
             return;
         };
         if self.reported.is_some() {
-            self.reported = Some(Reported::new(first.set)); // another set keeps it open
+            self.reported = Some(Box::new(Reported::new(first.set))); // another set keeps it open
         } else if f.lost.is_empty() && now - f.live_since >= c.floor {
-            self.reported = Some(Reported::new(first.set));
+            self.reported = Some(Box::new(Reported::new(first.set)));
             out.push(finding(view, Change::Raise, Some(*first), sentence(f, *first, others)));
         }
     }

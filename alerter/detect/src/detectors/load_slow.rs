@@ -9,15 +9,16 @@
 //! half are slow, the work is uneven, and nobody is.
 //!
 //! A load may be one that all ranks take part in: those that begin early wait for the last one, and
-//! all end together. So a node counts from its own start and from the last start of all, and must be
-//! slow by both. The run is held from the last end of the other nodes to that of the slow ones, so
-//! that nobody is named if all end together. Who holds a collective load from within is not known.
+//! all end together. So a node counts from its own start and from the last start of all, and must
+//! be slow by both. The run is held from the last end of the other nodes to that of the slow ones,
+//! so that nobody is named if all end together. Who holds a collective load from within is not
+//! known.
 //!
 //! A node that still loads counts with the time so far, once at least half of the places have
-//! ended, unless the run goes on or a source of it does not answer. A ticket at `ticket_lost`, and a
-//! page at `page_lost`. It is over when the run makes steps. Where ranks load several times in one
-//! start, only those in the last of these loads are compared. Ranks of an earlier start, and those
-//! beyond the size of the run, are left out.
+//! ended, unless the run goes on or a source of it does not answer. A ticket at `ticket_lost`, and
+//! a page at `page_lost`. It is over when the run makes steps. Where ranks load several times in
+//! one start, only those in the last of these loads are compared. Ranks of an earlier start, and
+//! those beyond the size of the run, are left out.
 
 use std::collections::BTreeMap;
 

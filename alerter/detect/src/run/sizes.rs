@@ -14,8 +14,8 @@ use stepwatch_wire::{CkptPhase, Event, Value};
 
 use super::stages::{Stage, StageReport};
 
-/// The most sorts that are kept, the most sizes of each, and the most readings of free space after a
-/// checkpoint. A run may write its checkpoints to several places by turns.
+/// The most sorts that are kept, the most sizes of each, and the most readings of free space after
+/// a checkpoint. A run may write its checkpoints to several places by turns.
 const SORTS_KEPT: usize = 16;
 const CLASSES_KEPT: usize = 8;
 pub(crate) const ENDS_KEPT: usize = 8;
