@@ -304,5 +304,15 @@ mod tests {
         let pieces = b.pieces(Kind::MfuDroop, 2.4, 2.0, &[&n1, &n2]);
         assert_eq!(pieces.len(), 2);
         assert!(pieces[0].prior > pieces[1].prior && pieces.iter().all(|p| p.suspect.target == STORAGE));
+        // One rank alone reports the saves of all.
+        b.say(Stage::Upload, End, 0);
+        b.say(Stage::Upload, Start, 1);
+        let since = b.now;
+        b.steps(60, 2.4);
+        let full = |now: Ts| if now > since + Span::secs(30) { 0.95 } else { 0.2 };
+        let (n1, n2) = (node("n1", b.now, full), node("n2", b.now, full));
+        let told = |nodes: &[&NodeState]| together(&b.f, nodes).map(|suspect| suspect.why());
+        let unknown = "an interface of 2 of 2 nodes sends at 95 % of its speed, usually 20 %, while a checkpoint is saved";
+        assert_eq!(told(&[&n1, &n2]).as_deref(), Some(unknown));
     }
 }

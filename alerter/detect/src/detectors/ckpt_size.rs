@@ -5,12 +5,16 @@
 //! recur are learned (`run/sizes.rs`): a run may write full checkpoints and models alone by turns.
 //! A ticket needs a size that was never seen and is smaller than the next larger one that recurs by
 //! more than `share`, once four checkpoints of sizes that recur are known. A new kind of checkpoint
-//! under the same path is such a size the first time, and usual from the second time on. It is over
-//! when a checkpoint of the same sort has another, usual size, or when three had the small one.
+//! under the same path is such a size the first time, and usual from the second time on. Many runs
+//! write the model alone at their end, under the same path: so the ticket comes only once the run
+//! has made as many steps more as between two checkpoints, or not at all if the next one of the
+//! sort has a usual size before that. It is over when a checkpoint of the same sort has another,
+//! usual size, or when three had the small one.
 //!
 //! One that two later ones overtook is incomplete, if the run completes nearly all. It is over when
 //! it becomes complete after all, or when five later ones are. A checkpoint of which a stage was
-//! reported to fail is left to [`super::ckpt_stale`].
+//! reported to fail is left to [`super::ckpt_stale`]. One that began before a source of the run was
+//! lost is not judged: its end may have gone unheard.
 
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +57,8 @@ struct Found {
     attempt: u32,
     /// Sort and step of the checkpoint whose size was judged last.
     judged: Option<(u64, i64)>,
+    /// A small one that may be the last of the run.
+    held: Option<Judged>,
     /// Sort and size of the small one that is reported, and the step of the incomplete one.
     small: Option<(u64, f64)>,
     incomplete: Option<i64>,
@@ -67,7 +73,30 @@ impl Found {
         }
     }
 
+    /// Reports the small one once the run has gone on as usual.
+    fn held(&mut self, view: RunAt<'_>, out: &mut Vec<Finding>) {
+        let f = view.run;
+        let Some((judged, usual)) = self.held.and_then(|judged| Some((judged, judged.usual?))) else {
+            return;
+        };
+        let steps = f.checkpoints.usual_steps().unwrap_or(0.0).max(1.0) as i64;
+        if f.last_step.is_none_or(|last| last < judged.step.saturating_add(steps)) {
+            return;
+        }
+        self.held = None;
+        if staged(f, judged.step).is_some_and(Staged::has_failed) {
+            return;
+        }
+        self.small = Some((judged.sort, judged.bytes));
+        self.latch.raise(Severity::Ticket);
+        let measured = Measured { value: judged.bytes / usual, expected: 1.0 };
+        let mut v = finding(view, Change::Raise, measured, smaller(f, &judged, usual));
+        v.start_step = judged.step;
+        out.push(v);
+    }
+
     fn size(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
+        self.held(view, out);
         let f = view.run;
         let Some(judged) = f.checkpoints.sort().and_then(|sort| sort.judged()) else { return };
         if self.judged == Some((judged.sort, judged.step)) {
@@ -75,16 +104,11 @@ impl Found {
         }
         self.judged = Some((judged.sort, judged.step));
         let failed = staged(f, judged.step).is_some_and(Staged::has_failed);
-        let is_small = |usual: &f64| !failed && judged.bytes < (1.0 - c.share) * usual;
-        if let Some(usual) = judged.usual.filter(is_small) {
-            self.small = Some((judged.sort, judged.bytes));
-            self.latch.raise(Severity::Ticket);
-            let measured = Measured { value: judged.bytes / usual, expected: 1.0 };
-            let mut v = finding(view, Change::Raise, measured, smaller(f, judged, usual));
-            v.start_step = judged.step;
-            out.push(v);
+        if !failed && judged.usual.is_some_and(|usual| judged.bytes < (1.0 - c.share) * usual) {
+            self.held = Some(*judged);
             return;
         }
+        self.held = self.held.filter(|held| held.sort != judged.sort);
         let ends = |(sort, bytes): (u64, f64)| {
             sort == judged.sort && (!are_alike(bytes, judged.bytes) || judged.seen >= USUAL)
         };
@@ -102,6 +126,8 @@ impl Found {
         let none = Measured { value: 0.0, expected: 1.0 };
         match stages.overtaken() {
             Some((one, _)) if self.incomplete == Some(one.step) => {}
+            // What ended meanwhile was not heard.
+            Some((one, _)) if !f.lost.is_empty() || one.first_sign().is_none_or(|at| at < f.live_since) => {}
             Some((one, later)) => {
                 self.incomplete = Some(one.step);
                 self.latch.raise(Severity::Ticket);
@@ -127,7 +153,7 @@ impl Found {
 
     /// Sizes are learned anew, and what the last attempt left incomplete stays so.
     fn restart(&mut self, view: RunAt<'_>, out: &mut Vec<Finding>) {
-        (self.attempt, self.judged) = (view.run.attempt, None);
+        (self.attempt, self.judged, self.held) = (view.run.attempt, None, None);
         (self.small, self.incomplete) = (None, None);
         self.clear(view, Measured { value: 1.0, expected: 1.0 }, clause!("the run restarted"), out);
     }
@@ -185,7 +211,7 @@ impl ClockDetector for CkptSize {
         }
         let found = self.0.get_or_insert_with(|| Box::new(Found { attempt: f.attempt, ..Found::default() }));
         if f.ended.is_some() {
-            (found.small, found.incomplete) = (None, None);
+            (found.held, found.small, found.incomplete) = (None, None, None);
             found.clear(view, Measured { value: 1.0, expected: 1.0 }, clause!("the run ended"), out);
             return;
         }
@@ -281,6 +307,8 @@ mod tests {
     fn a_smaller_one_is_a_ticket_until_one_has_the_usual_size() {
         let mut t = Trainer::new();
         t.saves(&[1220.0, 1220.0, 1220.0, 1220.0, 610.0]);
+        assert!(t.found().is_empty(), "it may be the last one: {:?}", t.found());
+        t.moves();
         let found = t.found();
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(
@@ -295,8 +323,18 @@ mod tests {
         let v = t.out.iter().find(|v| v.kind == Kind::CkptSize).unwrap();
         assert_eq!((v.severity, v.start_step, v.value, v.expected), (Severity::Ticket, 500, 0.5, 1.0));
         t.saves(&[1220.0]);
-        let clear = (Change::Clear, "the checkpoint of step 600 has a usual size".to_owned());
+        let clear = (Change::Clear, "the checkpoint of step 700 has a usual size".to_owned());
         assert_eq!(t.found()[1..], [clear]);
+    }
+
+    #[test]
+    fn the_model_alone_at_the_end_of_the_run_is_no_ticket() {
+        let mut t = Trainer::new();
+        t.saves(&[1220.0, 1220.0, 1220.0, 1220.0, 407.0]);
+        t.run.look(Ts(1_000_000), &mut t.out);
+        t.say(r#""k":"hb""#);
+        t.say(r#""k":"bye","code":0"#);
+        assert!(t.found().is_empty(), "{:?}", t.found());
     }
 
     #[test]
@@ -310,11 +348,12 @@ mod tests {
     #[test]
     fn a_small_size_that_stays_is_usual_from_the_third_on() {
         let mut t = Trainer::new();
-        t.saves(&[100.0, 100.0, 100.0, 100.0, 50.0, 50.0]);
+        t.saves(&[100.0, 100.0, 100.0, 100.0, 50.0]).moves();
+        t.saves(&[50.0]);
         assert_eq!(t.found().len(), 1);
         t.saves(&[50.0]);
         assert_eq!(t.found()[1].0, Change::Clear);
-        t.saves(&[50.0, 100.0, 50.0]);
+        t.saves(&[50.0, 100.0, 50.0]).moves();
         assert_eq!(t.found().len(), 2, "{:?}", t.found());
     }
 
@@ -325,7 +364,8 @@ mod tests {
         t.saves(&[50.0, 50.0]);
         assert!(t.found().is_empty(), "{:?}", t.found());
         let mut t = Trainer::new();
-        t.saves(&[100.0, 100.0, 100.0, 100.0, 50.0]).step = 200;
+        t.saves(&[100.0, 100.0, 100.0, 100.0, 50.0]).moves();
+        t.step = 200;
         t.moves();
         let clear = (Change::Clear, "the run restarted".to_owned());
         assert_eq!(t.found()[1..], [clear]);
@@ -342,6 +382,25 @@ mod tests {
         t.say(&format!(r#""k":"ckpt","phase":"end","step":{step},"path":"/ckpt/step_{step}","bytes":1e9"#));
         assert!(t.found().is_empty(), "{:?}", t.found());
         assert!(t.out.iter().any(|v| v.kind == Kind::CkptStale));
+    }
+
+    #[test]
+    fn one_whose_end_may_have_gone_unheard_is_not_incomplete() {
+        let mut t = Trainer::new();
+        for _ in 0..3 {
+            let step = t.moves();
+            ["start", "end"].iter().for_each(|phase| t.stage("durable", phase, step, 0));
+        }
+        let step = t.moves();
+        t.stage("durable", "start", step, 0);
+        t.run.state.source_down(Ts(1000 * step), "n:2", None, "refused");
+        t.stage("save", "end", step, 0);
+        t.run.state.source_up(Ts(1000 * step + 1000), "n:2");
+        for _ in 0..3 {
+            let step = t.moves();
+            ["start", "end"].iter().for_each(|phase| t.stage("durable", phase, step, 0));
+        }
+        assert!(t.found().is_empty(), "{:?}", t.found());
     }
 
     #[test]
@@ -382,7 +441,8 @@ mod tests {
     #[test]
     fn it_ends_with_the_run() {
         let mut t = Trainer::new();
-        t.saves(&[100.0, 100.0, 100.0, 100.0, 50.0]).say(r#""k":"bye","code":0"#);
+        t.saves(&[100.0, 100.0, 100.0, 100.0, 50.0]).moves();
+        t.say(r#""k":"bye","code":0"#);
         assert_eq!(t.found()[1], (Change::Clear, "the run ended".to_owned()));
     }
 }

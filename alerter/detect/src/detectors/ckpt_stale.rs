@@ -16,7 +16,8 @@
 //! none, and would make a ticket of each large run: such runs are not judged. The client reports
 //! saves, and so do the logs that print their model (Megatron, torchtitan), so these make a ticket.
 //! A script with the client may still save without a word, so a page needs a save that was seen to
-//! fail, or to begin and not to end.
+//! fail, or to begin and not to end. A phase that saves counts as a save if no event ever says more
+//! of a checkpoint.
 
 use serde::{Deserialize, Serialize};
 
@@ -169,10 +170,14 @@ fn has_never_saved(f: &RunState) -> bool {
     f.checkpoints.last_at.is_none() && began && !has_declared_a_save(f)
 }
 
-/// Whether a phase of the trainer that saves has ended: it reports its saves as phases alone.
+/// Whether a phase of the trainer that saves has ended, if it reports its saves as phases alone. In
+/// others, the ranks that do not write report the phase, and it ends whatever becomes of the save.
 fn has_declared_a_save(f: &RunState) -> bool {
+    let k = &f.checkpoints;
+    let is_reported =
+        k.in_progress.is_some() || k.failure.is_some() || k.stages().is_some_and(|stages| stages.has_any());
     let saves = |name: &str| declared(name) == Some(Declared::Saving);
-    f.phases.iter().any(|(name, phase)| phase.longest > 0.0 && saves(name))
+    !is_reported && f.phases.iter().any(|(name, phase)| phase.longest > 0.0 && saves(name))
 }
 
 /// Whether a save of this run would be reported.
@@ -363,6 +368,8 @@ mod tests {
         assert_eq!(worst(&f), TICKET);
         f.phase_end(Ts(5000), "ckpt", 1);
         assert_eq!(worst(&f), None, "its saves are phases");
+        f.checkpoints.failure = Some((Ts(0), "disk full".to_owned()));
+        assert_eq!(worst(&f), PAGE, "of ranks that do not write");
         let mut f = unsaved(Some(1024), 100.0);
         f.phase_begin(Ts(0), "load_checkpoint", 1);
         f.phase_end(Ts(5000), "load_checkpoint", 1);

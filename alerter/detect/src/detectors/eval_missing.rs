@@ -3,20 +3,20 @@
 //!
 //! Each evaluation set has its own rhythm, in steps (`run/evals.rs`). An evaluation is missing when
 //! `missing` of the longest of the last 8 intervals have passed without one, and half an interval
-//! more, after as many steps as the run was ahead at most of the earlier ones when they arrived. So
-//! a rhythm that becomes up to three times slower is learned before it is missed. Three intervals
-//! must be known, and the silence must be `floor` of the run's own time at least: a script may
-//! evaluate a few times at its start to try whether it can.
+//! more, after as many steps as the run was ahead of the earlier ones when they arrived, except for
+//! the one that came latest. So a rhythm that becomes up to three times slower is learned before it
+//! is missed. Three intervals must be known, and the silence must be `floor` of the run's own time
+//! at least: a script may evaluate a few times at its start to try whether it can.
 //!
 //! A restart keeps the rhythm, and counts from its first step. Nothing is judged while a source of
 //! the run does not answer, and until `floor` after it does: another source may have the
-//! evaluations. It is over when the set is evaluated again, and it never pages: the run goes on.
+//! evaluations. It is over when the set that it names is evaluated again, which a restart alone
+//! does not do, and it never pages: the run goes on.
 
 use serde::{Deserialize, Serialize};
 
 use crate::detector::{ClockDetector, RunAt};
 use crate::run::{EvalSet, RunState};
-use crate::stats::latch::Latch;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Clause, Fact, Finding, Kind, Sentence, Severity, clause};
 
@@ -43,7 +43,28 @@ const NAMED: usize = 4;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct EvalMissing {
-    latch: Latch,
+    /// None unless evaluations are missing.
+    reported: Option<Box<Reported>>,
+}
+
+/// The set that is named, and its last evaluation then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Reported {
+    name: String,
+    attempt: u32,
+    step: i64,
+}
+
+impl Reported {
+    fn new(set: &EvalSet) -> Self {
+        Self { name: set.name.clone(), attempt: set.attempt, step: set.step }
+    }
+
+    /// Whether it has not been evaluated since. A set that is followed no more says nothing.
+    fn is_silent(&self, f: &RunState) -> bool {
+        let mut sets = f.evals.iter().flat_map(|evals| evals.sets());
+        sets.any(|set| set.name == self.name && (set.attempt, set.step) == (self.attempt, self.step))
+    }
 }
 
 /// A set that is not evaluated any more.
@@ -118,20 +139,27 @@ impl ClockDetector for EvalMissing {
             return;
         }
         if f.ended.is_some() {
-            if self.latch.clear() {
+            if self.reported.take().is_some() {
                 out.push(finding(view, Change::Clear, None, clause!("the run ended").into()));
             }
             return;
         }
+        // After a restart nothing is known before its first step.
+        let held = |reported: &Reported| f.last_step.is_none() || reported.is_silent(f);
+        if self.reported.as_deref().is_some_and(held) {
+            return;
+        }
         let silent = silent(c, f);
         let Some((first, others)) = silent.split_first() else {
-            if self.latch.clear() {
+            if self.reported.take().is_some() {
                 out.push(finding(view, Change::Clear, None, clause!("the run is evaluated again").into()));
             }
             return;
         };
-        let is_heard = f.lost.is_empty() && now - f.live_since >= c.floor;
-        if is_heard && self.latch.raise(Severity::Ticket) {
+        if self.reported.is_some() {
+            self.reported = Some(Box::new(Reported::new(first.set))); // another set keeps it open
+        } else if f.lost.is_empty() && now - f.live_since >= c.floor {
+            self.reported = Some(Box::new(Reported::new(first.set)));
             out.push(finding(view, Change::Raise, Some(*first), sentence(f, *first, others)));
         }
     }
@@ -309,6 +337,21 @@ mod tests {
         t.until(3000, 500).step = 2000;
         t.until(9000, 500);
         assert!(t.found().is_empty(), "{:?}", t.found());
+    }
+
+    #[test]
+    fn a_restart_is_no_evaluation() {
+        let mut t = Trainer::new();
+        t.until(2000, 500).until(4000, NEVER);
+        assert_eq!(t.found().len(), 1, "{:?}", t.found());
+        for _ in 0..2 {
+            t.step = 3000;
+            t.until(6000, NEVER);
+            assert_eq!(t.found().len(), 1, "it is not evaluated: {:?}", t.found());
+        }
+        t.until(6500, 500);
+        assert_eq!(t.found()[1].2, "the run is evaluated again");
+        assert_eq!(t.found().len(), 2, "{:?}", t.found());
     }
 
     #[test]

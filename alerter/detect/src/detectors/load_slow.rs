@@ -8,17 +8,24 @@
 //! the same factor, where sizes are reported: one that only reads more is not slow. If more than
 //! half are slow, the work is uneven, and nobody is.
 //!
-//! The run is held from the end of the slowest other node to that of the last. A node that still
-//! loads counts with the time so far, once at least half of the places have ended, unless the run
-//! goes on or a source of it does not answer. A ticket at `ticket_lost`, and a page at `page_lost`.
-//! It is over when the run makes steps.
+//! A load may be one that all ranks take part in: those that begin early wait for the last one, and
+//! all end together. So a node counts from its own start and from the last start of all, and must
+//! be slow by both. The run is held from the last end of the other nodes to that of the slow ones,
+//! so that nobody is named if all end together. Who holds a collective load from within is not
+//! known.
+//!
+//! A node that still loads counts with the time so far, once at least half of the places have
+//! ended, unless the run goes on or a source of it does not answer. A ticket at `ticket_lost`, and
+//! a page at `page_lost`. It is over when the run makes steps. Where ranks load several times in
+//! one start, only those in the last of these loads are compared. Ranks of an earlier start, and
+//! those beyond the size of the run, are left out.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::detector::{ClockDetector, RunAt};
-use crate::run::{Loads, RunState, median};
+use crate::run::{Loads, Moment, RunState, median};
 use crate::stats::latch::Latch;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{
@@ -46,20 +53,47 @@ impl Default for Config {
 const PLACES: usize = 3;
 /// Seconds above the median within which nobody is slow, whatever the settings.
 const LEAST: f64 = 1.0;
+/// Ends within this time are one end.
+const TOGETHER: Span = Span::secs(10);
 /// The most nodes named.
 const NAMED: usize = 3;
 
+/// None until a load was reported.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct LoadSlow {
+pub struct LoadSlow(Option<Box<Watch>>);
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Watch {
     latch: Latch,
+    /// What was last looked at, and when to look again if it does not change.
+    seen: Option<Seen>,
+    due: Option<Ts>,
+}
+
+/// What the judgement depends on, besides the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Seen {
+    reports: u64,
+    live_since: Ts,
+    is_lost: bool,
+    start: Option<Ts>,
+}
+
+impl Seen {
+    fn of(f: &RunState, loads: &Loads) -> Self {
+        let (reports, live_since) = (loads.reports(), f.live_since);
+        Self { reports, live_since, is_lost: !f.lost.is_empty(), start: start(f, loads) }
+    }
 }
 
 /// What one node loads, or one rank of an unknown node.
 #[derive(Debug)]
 struct Load {
     target: Target,
-    /// The longest time of a rank that has ended.
+    /// The longest time of a rank that has ended: from its own start, and from the last one of all.
     secs: f64,
+    shared_secs: f64,
+    ended: Moment,
     /// Since when a rank loads that has not ended.
     since: Option<Ts>,
     bytes: f64,
@@ -70,6 +104,12 @@ struct Load {
 impl Load {
     fn took(&self, now: Ts) -> f64 {
         self.since.map_or(self.secs, |since| (now - since).as_secs_f64().max(self.secs))
+    }
+
+    /// The same, counted from the last start of all.
+    fn took_shared(&self, now: Ts, last_start: Ts) -> f64 {
+        let open = self.since.map(|since| (now - since.max(last_start)).as_secs_f64());
+        open.map_or(self.shared_secs, |open| open.max(self.shared_secs))
     }
 
     /// Bytes a second, once it has ended.
@@ -83,80 +123,127 @@ impl Load {
 #[derive(Debug)]
 struct Compared {
     all: Vec<Load>,
+    /// The last start of all, by our clock.
+    last_start: Ts,
+    /// Since when all ends are heard.
+    live_since: Ts,
     /// Seconds and bytes a second of the median.
     usual: f64,
     usual_rate: Option<f64>,
-    /// From how many seconds on a place is slow.
+    /// From how many seconds on a place is slow: since its own start, and since the last one.
     limit: f64,
+    shared_limit: f64,
 }
 
 impl Compared {
     /// None if too few places have ended.
     fn of(c: &Config, f: &RunState) -> Option<Self> {
         let loads = f.checkpoints.loads()?;
-        let all = places(f, loads);
-        let mut ended: Vec<f64> = all.iter().filter(|one| one.since.is_none()).map(|one| one.secs).collect();
-        ended.sort_by(f64::total_cmp);
+        let (all, last_start) = places(f, loads)?;
         if all.len() < PLACES {
             return None;
         }
-        // Those that still load take longer than all that have ended.
-        let usual = *ended.get((all.len() - 1) / 2)?;
+        let usual_of = |secs: fn(&Load) -> f64| {
+            let mut ended: Vec<f64> = all.iter().filter(|one| one.since.is_none()).map(secs).collect();
+            ended.sort_by(f64::total_cmp);
+            // Those that still load take longer than all that have ended.
+            ended.get((all.len() - 1) / 2).copied()
+        };
+        let (usual, shared) = (usual_of(|one| one.secs)?, usual_of(|one| one.shared_secs)?);
         let rates: Vec<f64> = all.iter().filter_map(Load::rate).collect();
         let usual_rate = (rates.len() >= all.len() / 2).then(|| median(rates.into_iter()));
-        let limit = (c.times * usual).max(usual + c.ticket_lost.as_secs_f64().max(LEAST));
-        Some(Self { all, usual, usual_rate, limit })
+        let beyond = |usual: f64| (c.times * usual).max(usual + c.ticket_lost.as_secs_f64().max(LEAST));
+        let (limit, shared_limit) = (beyond(usual), beyond(shared));
+        let live_since = f.live_since;
+        Some(Self { all, last_start, live_since, usual, usual_rate, limit, shared_limit })
     }
 
     fn is_slow(&self, c: &Config, one: &Load, now: Ts) -> bool {
         let rates = one.rate().zip(self.usual_rate);
-        one.took(now) >= self.limit && rates.is_none_or(|(rate, usual)| rate * c.times <= usual)
+        one.took(now) >= self.limit
+            && one.took_shared(now, self.last_start) >= self.shared_limit
+            && rates.is_none_or(|(rate, usual)| rate * c.times <= usual)
     }
 
     /// The slow ones, the slowest first, and for how many seconds the run waits for them alone.
     fn slow(&self, c: &Config, now: Ts) -> Option<(Vec<&Load>, f64)> {
         let mut slow: Vec<&Load> = self.all.iter().filter(|one| self.is_slow(c, one, now)).collect();
         slow.sort_by(|a, b| b.took(now).total_cmp(&a.took(now)));
-        let held = slow.first()?.took(now) - self.others(c);
-        (slow.len() <= self.all.len() / 2 && held >= c.ticket_lost.as_secs_f64()).then_some((slow, held))
+        let others = self.others(c)?;
+        // Of those that still load nothing is known by their own clock.
+        let held = |one: &&Load| match one.since {
+            Some(_) => now - others.now.max(self.live_since),
+            None => one.ended.at - others.at,
+        };
+        let held = slow.iter().map(held).max()?;
+        let is_few = slow.len() <= self.all.len() / 2;
+        (is_few && held >= c.ticket_lost.max(TOGETHER)).then(|| (slow, held.as_secs_f64()))
     }
 
-    /// The longest time of the others that have ended.
-    fn others(&self, c: &Config) -> f64 {
+    /// The last end of the others.
+    fn others(&self, c: &Config) -> Option<Moment> {
         let is_other = |one: &&Load| one.since.is_none() && !self.is_slow(c, one, Ts(0));
-        self.all.iter().filter(is_other).map(|one| one.secs).fold(0.0, f64::max)
+        self.all.iter().filter(is_other).map(|one| one.ended).reduce(Moment::later)
     }
 
     /// When those that still load hold the run for so long.
     fn due(&self, c: &Config, held: Span) -> Option<Ts> {
         let since = self.all.iter().filter_map(|one| one.since).min()?;
-        let secs = (self.others(c) + held.as_secs_f64()).max(self.limit);
+        let slow = since + Span::from_secs_f64(self.limit);
+        let shared = since.max(self.last_start) + Span::from_secs_f64(self.shared_limit);
+        let holds = self.others(c)?.now.max(self.live_since) + held.max(TOGETHER);
         // Milliseconds are rounded, and it must not come too early.
-        Some(since + Span::from_secs_f64(secs) + Span::millis(1))
+        Some(slow.max(shared).max(holds) + Span::millis(1))
     }
 }
 
-fn places(f: &RunState, loads: &Loads) -> Vec<Load> {
+/// When the start of the run began, by our clock: what began before it is no load of it.
+fn start(f: &RunState, loads: &Loads) -> Option<Ts> {
+    f.starting.as_ref().map(|starting| starting.since).max(loads.start())
+}
+
+/// The places that load, and the last start of all by our clock.
+fn places(f: &RunState, loads: &Loads) -> Option<(Vec<Load>, Ts)> {
+    let begins = start(f, loads);
+    let is_member = |rank: u32| f.world.is_none_or(|world| rank < world);
+    let is_of_start = |began: Ts| begins.is_none_or(|begins| began >= begins);
+    let of_run = loads.ranks().filter(|(rank, load)| is_member(*rank) && is_of_start(load.began.now));
+    let mut ranks: Vec<_> = of_run.collect();
+    let ordinal = ranks.iter().map(|(_, load)| load.ordinal).max()?;
+    ranks.retain(|(_, load)| load.ordinal == ordinal);
+    let last_start = ranks.iter().map(|(_, load)| load.began).reduce(Moment::later)?;
     let mut places: BTreeMap<(&str, u32), Load> = BTreeMap::new();
-    for (rank, load) in loads.ranks() {
-        let since = load.since().map(|since| since.max(f.live_since));
-        if load.secs.is_none() && since.is_none() {
-            continue;
-        }
+    for (rank, load) in ranks {
         let node = f.ranks.get(&rank).and_then(|rank| rank.node.as_deref());
         let place = places.entry(node.map_or(("", rank), |node| (node, 0))).or_insert_with(|| Load {
             target: node.map_or_else(|| f.rank_target(rank), Target::node),
             secs: 0.0,
+            shared_secs: 0.0,
+            ended: Moment::default(),
             since: None,
             bytes: 0.0,
             is_sized: true,
         });
-        place.secs = place.secs.max(load.secs.unwrap_or(0.0));
-        place.since = place.since.into_iter().chain(since).min();
+        match load.ended {
+            Some(ended) => {
+                let secs = |since: Ts| (ended.at - since).as_secs_f64();
+                let own = secs(load.began.at);
+                // One that ended before the last start waited for nobody.
+                let shared =
+                    Some(secs(last_start.at)).filter(|secs| *secs > 0.0).map_or(own, |secs| secs.min(own));
+                place.secs = place.secs.max(own);
+                place.shared_secs = place.shared_secs.max(shared);
+                place.ended = place.ended.later(ended);
+            }
+            None => {
+                let since = load.began.now.max(f.live_since);
+                place.since = Some(place.since.map_or(since, |had| had.min(since)));
+            }
+        }
         place.bytes += load.bytes.unwrap_or(0.0);
         place.is_sized &= load.bytes.is_some();
     }
-    places.into_values().collect()
+    Some((places.into_values().collect(), last_start.now))
 }
 
 /// Whether the run went on after the load, or has ended.
@@ -169,38 +256,58 @@ fn is_watched(f: &RunState, compared: &Compared) -> bool {
     f.lost.is_empty() || compared.all.iter().all(|one| one.since.is_none())
 }
 
+impl Watch {
+    fn look(&mut self, c: &Config, view: RunAt<'_>, loads: &Loads, out: &mut Vec<Finding>) {
+        let RunAt { now, run: f } = view;
+        let seen = Seen::of(f, loads);
+        if self.seen == Some(seen) && self.due.is_none_or(|due| now < due) {
+            return;
+        }
+        (self.seen, self.due) = (Some(seen), None);
+        // All ranks are gone through only if one of them may be late.
+        let Some(earliest) = loads.first_end().map(|end| end + c.ticket_lost) else { return };
+        if now < earliest {
+            self.due = Some(earliest);
+            return;
+        }
+        let Some(compared) = Compared::of(c, f).filter(|compared| is_watched(f, compared)) else { return };
+        if let Some((slow, held)) = compared.slow(c, now) {
+            let severity = if held >= c.page_lost.as_secs_f64() { Severity::Page } else { Severity::Ticket };
+            if self.latch.raise(severity) {
+                let mut v = finding(view, Change::Raise, severity, sentence(&compared, &slow, held, view));
+                (v.value, v.expected) = (slow.first().map_or(0.0, |one| one.took(now)), compared.usual);
+                v.score = if v.expected > 0.0 { v.value / v.expected } else { 0.0 };
+                v.suspects = slow.iter().take(NAMED).map(|one| suspect(&compared, one, now)).collect();
+                out.push(v);
+            }
+        }
+        if self.latch.severity() != Some(Severity::Page) {
+            let held = if self.latch.is_raised() { c.page_lost } else { c.ticket_lost };
+            self.due = compared.due(c, held).filter(|due| *due > now);
+        }
+    }
+}
+
 impl ClockDetector for LoadSlow {
     type Config = Config;
 
     fn look(&mut self, c: &Config, view: RunAt<'_>, out: &mut Vec<Finding>) {
-        let RunAt { now, run: f } = view;
-        if !c.enabled {
-            return;
-        }
+        let f = view.run;
+        let Some(loads) = f.checkpoints.loads().filter(|_| c.enabled) else { return };
         if is_over(f) {
-            if self.latch.clear() {
+            if self.0.take().is_some_and(|mut watch| watch.latch.clear()) {
                 out.push(over(c, view));
             }
             return;
         }
-        let Some(compared) = Compared::of(c, f).filter(|compared| is_watched(f, compared)) else { return };
-        let Some((slow, held)) = compared.slow(c, now) else { return };
-        let severity = if held >= c.page_lost.as_secs_f64() { Severity::Page } else { Severity::Ticket };
-        if self.latch.raise(severity) {
-            let mut v = finding(view, Change::Raise, severity, sentence(&compared, &slow, held, view));
-            (v.value, v.expected) = (slow.first().map_or(0.0, |one| one.took(now)), compared.usual);
-            v.score = if v.expected > 0.0 { v.value / v.expected } else { 0.0 };
-            v.suspects = slow.iter().take(NAMED).map(|one| suspect(&compared, one, now)).collect();
-            out.push(v);
-        }
+        self.0.get_or_insert_default().look(c, view, loads, out);
     }
 
     fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
-        if !c.enabled || is_over(f) || self.latch.severity() == Some(Severity::Page) {
-            return None;
-        }
-        let compared = Compared::of(c, f).filter(|compared| is_watched(f, compared))?;
-        compared.due(c, if self.latch.is_raised() { c.page_lost } else { c.ticket_lost })
+        let loads = f.checkpoints.loads().filter(|_| c.enabled && !is_over(f))?;
+        // A source that comes or goes is no event of the run.
+        let watch = self.0.as_deref()?;
+        if watch.seen == Some(Seen::of(f, loads)) { watch.due } else { Some(f.live_since) }
     }
 }
 
@@ -303,177 +410,4 @@ fn finding(view: RunAt<'_>, change: Change, severity: Severity, why: Sentence) -
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::Run;
-    use stepwatch_wire::Event;
-
-    const START: i64 = 1_795_227_416_000;
-
-    /// Four nodes of two ranks each, that load from second 0 on.
-    struct Job {
-        run: Run,
-        secs: i64,
-        out: Vec<Finding>,
-    }
-
-    impl Job {
-        fn new() -> Self {
-            let mut job = Self { run: Run::new("r", Ts(START), &Arc::default()), secs: 0, out: Vec::new() };
-            for rank in 0..8 {
-                job.say(rank, r#""k":"hello","world":8"#).load(rank, "start", "");
-            }
-            job
-        }
-
-        fn say(&mut self, rank: u32, what: &str) -> &mut Self {
-            let node = rank / 2;
-            let event = format!(r#"{{"run":"r","rank":{rank},"node":"n{node}",{what}}}"#);
-            let mut e = Event::parse(event.as_bytes()).unwrap();
-            let now = Ts(START + 1000 * self.secs);
-            e.ts = Some(now.as_secs_f64());
-            self.run.event(now, "n:1", &e, &mut self.out);
-            self
-        }
-
-        fn load(&mut self, rank: u32, phase: &str, more: &str) -> &mut Self {
-            self.say(rank, &format!(r#""k":"ckpt","stage":"load","phase":"{phase}"{more}"#))
-        }
-
-        /// These ranks end their loads of so many GB at this second.
-        fn end(&mut self, ranks: core::ops::Range<u32>, secs: i64, gigabytes: f64) -> &mut Self {
-            self.secs = secs;
-            for rank in ranks {
-                let bytes = gigabytes * 1e9;
-                self.load(rank, "end", &format!(r#","bytes":{bytes}"#));
-            }
-            self
-        }
-
-        fn at(&mut self, secs: i64) -> &mut Self {
-            self.secs = secs;
-            self.run.look(Ts(START + 1000 * secs), &mut self.out);
-            self
-        }
-
-        fn due(&self) -> Option<i64> {
-            LoadSlow::default().deadline(&Config::default(), &self.run.state).map(|at| at.0 - START)
-        }
-
-        fn steps(&mut self) {
-            for step in 1..=5 {
-                self.secs += 10;
-                (0..8).for_each(|rank| {
-                    self.say(rank, &format!(r#""k":"step","step":{step},"m":{{"loss":2.0}}"#));
-                });
-            }
-        }
-
-        fn found(&self) -> Vec<&Finding> {
-            self.out.iter().filter(|v| v.kind == Kind::LoadSlow).collect()
-        }
-
-        fn changes(&self) -> Vec<(Change, Severity)> {
-            self.found().into_iter().map(|v| (v.change, v.severity)).collect()
-        }
-    }
-
-    const TICKET: (Change, Severity) = (Change::Raise, Severity::Ticket);
-    const PAGE: (Change, Severity) = (Change::Raise, Severity::Page);
-    const CLEAR: (Change, Severity) = (Change::Clear, Severity::Info);
-
-    #[test]
-    fn a_node_that_still_loads_is_a_ticket_and_then_a_page() {
-        let mut job = Job::new();
-        assert_eq!(job.due(), None);
-        job.end(0..6, 300, 45.0);
-        assert_eq!(job.due(), Some(600_001));
-        job.at(599);
-        assert!(job.found().is_empty(), "{:?}", job.found());
-        job.at(601);
-        assert_eq!(job.changes(), [TICKET]);
-        assert_eq!(
-            job.found()[0].why,
-            "node n3 has been loading the checkpoint for 10m 1s, 5m at 0.3 GB/s is usual among 4; all 8 GPUs wait \
-             for it, 5m 1s so far: 0.7 GPU hours"
-        );
-        let suspect = &job.found()[0].suspects[0];
-        assert_eq!(
-            (suspect.what(), suspect.why()),
-            ("node n3".to_owned(), "has been loading the checkpoint for 10m 1s, 5m is usual".to_owned())
-        );
-        job.at(899).at(900);
-        assert_eq!(job.changes(), [TICKET, PAGE]);
-        job.end(6..8, 3600, 45.0);
-        assert_eq!(job.changes(), [TICKET, PAGE]);
-        job.steps();
-        assert_eq!(job.changes(), [TICKET, PAGE, CLEAR]);
-        assert_eq!(
-            job.found()[2].why,
-            "the load of the checkpoint is over; all 8 GPUs waited 55m for it: 7.3 GPU hours"
-        );
-    }
-
-    #[test]
-    fn two_hosts_that_took_an_hour_are_named_with_their_rates() {
-        let mut job = Job::new();
-        job.end(0..4, 360, 360.0).end(4..8, 3600, 360.0);
-        let page = job.found()[0];
-        assert_eq!((page.severity, page.value, page.expected), (Severity::Page, 3600.0, 360.0));
-        let mut job = Job::new();
-        job.run.state.source_down(Ts(START), "n:2", None, "refused");
-        job.end(0..4, 360, 360.0).end(4..8, 3600, 360.0);
-        assert_eq!(job.changes(), [PAGE], "nobody knew before");
-        assert_eq!(
-            job.found()[0].why,
-            "node n2 loaded the checkpoint in 1h (720 GB at 0.2 GB/s), 6m at 2 GB/s is usual among 4; also slow: \
-             node n3 1h (720 GB at 0.2 GB/s); all 8 GPUs wait for it, 54m so far: 7.2 GPU hours"
-        );
-        let suspects: Vec<String> = job.found()[0].suspects.iter().map(|s| s.why()).collect();
-        assert_eq!(suspects, ["loaded the checkpoint in 1h, 6m is usual: 0.2 GB/s, usually 2 GB/s"; 2]);
-    }
-
-    #[test]
-    fn what_is_alike_or_reads_more_is_fine() {
-        let mut job = Job::new();
-        job.end(0..2, 100, 45.0).end(2..4, 150, 45.0).end(4..6, 190, 45.0).end(6..8, 219, 45.0);
-        assert!(job.found().is_empty(), "{:?}", job.found());
-        let mut job = Job::new();
-        job.end(2..8, 100, 10.0).end(0..1, 110, 10.0).end(1..2, 200, 50.0);
-        job.steps();
-        assert!(job.found().is_empty(), "less than two minutes: {:?}", job.found());
-        let mut job = Job::new();
-        job.run.state.source_down(Ts(START), "n:2", None, "refused");
-        job.end(2..8, 100, 10.0).end(0..2, 500, 50.0);
-        assert!(job.found().is_empty(), "five times as much: {:?}", job.found());
-        let mut job = Job::new();
-        job.end(0..2, 60, 10.0).end(2..8, 3600, 10.0);
-        assert!(job.found().is_empty(), "most are slow: {:?}", job.found());
-    }
-
-    #[test]
-    fn nothing_is_known_of_a_load_while_the_run_goes_on_or_a_source_is_lost() {
-        let mut job = Job::new();
-        job.end(0..6, 60, 10.0).steps();
-        job.at(2000);
-        assert!(job.found().is_empty() && job.due().is_none(), "its end was lost: {:?}", job.found());
-        let mut job = Job::new();
-        job.end(0..6, 60, 10.0).run.state.source_down(Ts(START), "n:2", None, "refused");
-        job.at(2000);
-        assert!(job.found().is_empty() && job.due().is_none(), "{:?}", job.found());
-        job.run.state.source_up(Ts(START + 2_000_000), "n:2");
-        assert_eq!(job.due(), Some(2_180_001), "from then on");
-    }
-
-    #[test]
-    fn fewer_than_three_places_are_not_compared() {
-        let mut job = Job { run: Run::new("r", Ts(START), &Arc::default()), secs: 0, out: Vec::new() };
-        (0..4).for_each(|rank| {
-            job.load(rank, "start", "");
-        });
-        job.end(0..2, 60, 10.0).end(2..4, 3600, 10.0);
-        assert!(job.found().is_empty(), "{:?}", job.found());
-    }
-}
+mod tests;

@@ -19,7 +19,7 @@ use stepwatch_wire::{CkptPhase, Event};
 use super::checkpoints::{CHECKPOINTS_KEPT, Checkpoints, Outcome, SaveReport, Written, keep, median};
 use super::loads::Loads;
 use super::save_windows::{SaveWindows, StepTime};
-use super::sizes::Sort;
+use super::sizes::{Sizes, Sort};
 use super::stages::{CheckpointStages, Stage, StageReport, Stages};
 
 /// The number of times between saves from which the usual one is known.
@@ -153,7 +153,12 @@ impl Checkpoints {
 
     /// The checkpoints of the sort whose size or free space was reported last.
     pub(crate) fn sort(&self) -> Option<&Sort> {
-        self.sizes.as_deref()?.last()
+        self.sizes()?.last()
+    }
+
+    /// The sizes of all sorts, once any is known.
+    pub(crate) fn sizes(&self) -> Option<&Sizes> {
+        self.sizes.as_deref()
     }
 
     /// The last load, rank by rank, if any was reported.
@@ -169,9 +174,9 @@ impl Checkpoints {
     }
 
     /// A process began or ended a load. Returns how long it took, if it is known. `progress`: when
-    /// the run made its last step.
-    pub(crate) fn loaded(&mut self, r: &StageReport, progress: Ts) -> Option<Span> {
-        self.loads.get_or_insert_default().take(r, progress);
+    /// the run made its last step. `start`: when its start began, if it is in one.
+    pub(crate) fn loaded(&mut self, r: &StageReport, progress: Ts, start: Option<Ts>) -> Option<Span> {
+        self.loads.get_or_insert_default().take(r, progress, start);
         let paired = self.stages.get_or_insert_default().take_load(r);
         r.secs.map(Span::from_secs_f64).or(paired)
     }

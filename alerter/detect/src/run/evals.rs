@@ -37,9 +37,12 @@ impl EvalSet {
         self.intervals.iter().copied().max().filter(|_| self.intervals.len() >= KNOWN)
     }
 
-    /// By how many steps the run is ahead at most when an evaluation arrives.
+    /// By how many steps the run was ahead at most when one of the last evaluations arrived, except
+    /// for one: of those that waited for the process that evaluates, one says nothing of the next.
     pub(crate) fn ahead(&self) -> i64 {
-        self.ahead.iter().copied().max().unwrap_or(0)
+        let mut ahead: Vec<i64> = self.ahead.iter().copied().collect();
+        ahead.sort_unstable();
+        ahead.iter().rev().nth(1).or(ahead.first()).copied().unwrap_or(0)
     }
 
     fn take(&mut self, attempt: u32, step: i64, run_step: i64) {
@@ -64,7 +67,16 @@ impl Evals {
         let run_step = run_step.unwrap_or(step);
         if let Some(set) = self.sets.iter_mut().find(|set| set.name == name) {
             set.take(attempt, step, run_step);
-        } else if self.sets.len() < SETS_KEPT {
+            return;
+        }
+        if self.sets.len() == SETS_KEPT {
+            // Names with a number in them come once each.
+            let once = self.sets.iter().enumerate().filter(|(_, set)| set.interval().is_none());
+            if let Some((at, _)) = once.min_by_key(|(_, set)| (set.attempt, set.step)) {
+                self.sets.remove(at);
+            }
+        }
+        if self.sets.len() < SETS_KEPT {
             let ahead = VecDeque::from([run_step.saturating_sub(step).max(0)]);
             self.sets.push(EvalSet { name: name.to_owned(), attempt, step, ahead, ..EvalSet::default() });
         }
@@ -93,10 +105,10 @@ mod tests {
             [at(0, 100, 100), at(0, 200, 200), at(0, 300, 330)].map(|known| known.unwrap().0),
             [None; 3]
         );
-        assert_eq!(at(0, 300, 390), Some((None, 30)), "another rank");
-        assert_eq!(at(0, 400, 400), Some((Some(100), 30)));
-        assert_eq!(at(0, 600, 600), Some((Some(200), 30)));
-        assert_eq!(at(1, 300, 300), Some((Some(200), 30)), "a restart is no interval");
+        assert_eq!(at(0, 300, 390), Some((None, 0)), "another rank");
+        assert_eq!(at(0, 400, 420), Some((Some(100), 20)), "the longest but one");
+        assert_eq!(at(0, 600, 600), Some((Some(200), 20)));
+        assert_eq!(at(1, 300, 300), Some((Some(200), 20)), "a restart is no interval");
         for n in 4..=10 {
             at(1, 100 * n, 100 * n);
         }
@@ -108,7 +120,13 @@ mod tests {
         let mut evals = Evals::default();
         for step in 0..100 {
             evals.take(&format!("eval_{step}"), 0, step, None);
+            if step % 10 == 0 {
+                evals.take("val", 0, step, None);
+            }
         }
         assert_eq!(evals.sets().count(), 16);
+        let rhythm = |name: &str| evals.sets().find(|set| set.name == name).map(EvalSet::interval);
+        assert_eq!(rhythm("val"), Some(Some(10)), "it has a rhythm");
+        assert_eq!((rhythm("eval_99"), rhythm("eval_0")), (Some(None), None));
     }
 }

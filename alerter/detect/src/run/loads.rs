@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_model::time::Ts;
+use stepwatch_model::time::{Span, Ts};
 use stepwatch_wire::CkptPhase;
 
 use super::stages::StageReport;
@@ -14,24 +14,49 @@ const RANKS_KEPT: usize = 4096;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Loads {
     ranks: BTreeMap<u32, RankLoad>,
-    /// When a rank reported last, by our clock.
+    /// When a rank reported last, by our clock, and how many reports came.
     last: Ts,
+    reports: u64,
+    /// When the first rank ended, by our clock.
+    first_end: Option<Ts>,
+    /// When the start of the run began that they are part of, by our clock, if it was seen.
+    start: Option<Ts>,
 }
 
+/// A moment by our clock and by that of the rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct RankLoad {
-    /// Since when it loads, by our clock and by its own; none once it has ended.
-    open: Option<(Ts, Ts)>,
-    /// How long it took, and how much it read.
-    pub(crate) secs: Option<f64>,
-    pub(crate) bytes: Option<f64>,
+pub(crate) struct Moment {
+    pub(crate) now: Ts,
+    pub(crate) at: Ts,
 }
 
-impl RankLoad {
-    /// Since when it loads, by our clock.
-    pub(crate) fn since(&self) -> Option<Ts> {
-        self.open.map(|(now, _)| now)
+impl Moment {
+    fn of(r: &StageReport) -> Self {
+        Self { now: r.now, at: r.at }
     }
+
+    /// The same so many seconds earlier.
+    fn before(self, secs: f64) -> Self {
+        let ago = Span::from_secs_f64(secs.max(0.0));
+        Self { now: self.now.earlier(ago), at: self.at.earlier(ago) }
+    }
+
+    /// The later one by each clock.
+    pub(crate) fn later(self, other: Self) -> Self {
+        Self { now: self.now.max(other.now), at: self.at.max(other.at) }
+    }
+}
+
+/// The last load of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RankLoad {
+    pub(crate) began: Moment,
+    /// None while it loads.
+    pub(crate) ended: Option<Moment>,
+    /// How much it read.
+    pub(crate) bytes: Option<f64>,
+    /// The number of loads of the rank in this start: the model, then what else it keeps.
+    pub(crate) ordinal: u32,
 }
 
 impl Loads {
@@ -44,27 +69,61 @@ impl Loads {
         self.last
     }
 
-    /// Takes a report. `progress`: when the run made its last step.
-    pub(super) fn take(&mut self, r: &StageReport, progress: Ts) {
-        // What was loaded before a step is another load.
-        if r.phase == CkptPhase::Start && self.last < progress {
+    pub(crate) fn reports(&self) -> u64 {
+        self.reports
+    }
+
+    /// When the first rank ended, by our clock. It may be one that loads again since.
+    pub(crate) fn first_end(&self) -> Option<Ts> {
+        self.first_end
+    }
+
+    pub(crate) fn start(&self) -> Option<Ts> {
+        self.start
+    }
+
+    /// Takes a report. `progress`: when the run made its last step. `start`: when its start began,
+    /// if it is in one.
+    pub(super) fn take(&mut self, r: &StageReport, progress: Ts, start: Option<Ts>) {
+        let begins = r.phase == CkptPhase::Start;
+        // What was loaded before a step, or in another start, is another load.
+        if begins && (self.last < progress || start.is_some_and(|start| self.last < start)) {
             self.ranks.clear();
+            (self.first_end, self.start) = (None, None);
         }
+        self.start = start.or(self.start);
         if self.ranks.len() >= RANKS_KEPT && !self.ranks.contains_key(&r.rank) {
             return;
         }
         self.last = self.last.max(r.now);
-        let load = self.ranks.entry(r.rank).or_default();
-        match r.phase {
-            CkptPhase::Start => *load = RankLoad { open: Some((r.now, r.at)), ..RankLoad::default() },
-            CkptPhase::End => {
-                let paired = load.open.take().map(|(_, at)| (r.at - at).as_secs_f64());
-                load.secs = r.secs.or(paired).map(|secs| secs.max(0.0)).or(load.secs);
+        self.reports = self.reports.wrapping_add(1);
+        let now = Moment::of(r);
+        match (r.phase, self.ranks.get_mut(&r.rank)) {
+            (CkptPhase::Start, had) => {
+                let had = had.filter(|had| start.is_none_or(|start| had.began.now >= start));
+                // One that has not ended was interrupted.
+                let earlier = had.map_or(0, |had| had.ordinal.saturating_sub(u32::from(had.ended.is_none())));
+                let ordinal = earlier.saturating_add(1);
+                self.ranks.insert(r.rank, RankLoad { began: now, ended: None, bytes: None, ordinal });
+            }
+            (CkptPhase::End, Some(load)) => {
+                if load.ended.is_none() {
+                    load.began.at = r.secs.map_or(load.began, |secs| now.before(secs)).at;
+                    load.ended = Some(now);
+                }
                 load.bytes = r.bytes.or(load.bytes);
             }
-            CkptPhase::Fail => {
+            (CkptPhase::End, None) => {
+                let Some(secs) = r.secs else { return };
+                let (began, ended, bytes) = (now.before(secs), Some(now), r.bytes);
+                self.ranks.insert(r.rank, RankLoad { began, ended, bytes, ordinal: 1 });
+            }
+            (CkptPhase::Fail, _) => {
                 self.ranks.remove(&r.rank);
             }
+        }
+        if r.phase == CkptPhase::End {
+            self.first_end.get_or_insert(r.now);
         }
     }
 }
@@ -89,11 +148,12 @@ mod tests {
             bytes: Some(8e9),
             seen: false,
         };
-        loads.take(&r, Ts(1000 * progress));
+        loads.take(&r, Ts(1000 * progress), None);
     }
 
     fn secs(loads: &Loads) -> Vec<(u32, Option<f64>)> {
-        loads.ranks().map(|(rank, load)| (rank, load.secs)).collect()
+        let took = |load: &RankLoad| Some((load.ended?.at - load.began.at).as_secs_f64());
+        loads.ranks().map(|(rank, load)| (rank, took(load))).collect()
     }
 
     #[test]
@@ -104,10 +164,14 @@ mod tests {
             take(&mut loads, phase, rank, at, 5);
         }
         assert_eq!(secs(&loads), [(0, Some(30.0)), (1, None)]);
-        assert_eq!(loads.ranks().find_map(|(_, load)| load.since()), Some(Ts(12_000)));
+        assert_eq!((loads.first_end(), loads.reports()), (Some(Ts(40_000)), 5));
         take(&mut loads, Start, 1, 50, 5);
         take(&mut loads, End, 1, 60, 5);
         assert_eq!(secs(&loads), [(0, Some(30.0)), (1, Some(10.0))], "it was interrupted");
+        let ordinals = |loads: &Loads| loads.ranks().map(|(_, load)| load.ordinal).collect::<Vec<_>>();
+        assert_eq!(ordinals(&loads), [1, 1]);
+        take(&mut loads, Start, 0, 70, 5);
+        assert_eq!(ordinals(&loads), [2, 1], "another load of this start");
         take(&mut loads, Start, 1, 900, 800);
         assert_eq!((secs(&loads), loads.last()), (vec![(1, None)], Ts(900_000)));
     }

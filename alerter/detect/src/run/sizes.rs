@@ -14,10 +14,11 @@ use stepwatch_wire::{CkptPhase, Event, Value};
 
 use super::stages::{Stage, StageReport};
 
-/// The most sorts that are kept, the most sizes of each, and the most readings of free space.
-const SORTS_KEPT: usize = 4;
+/// The most sorts that are kept, the most sizes of each, and the most readings of free space after
+/// a checkpoint. A run may write its checkpoints to several places by turns.
+const SORTS_KEPT: usize = 16;
 const CLASSES_KEPT: usize = 8;
-const ROOMS_KEPT: usize = 8;
+pub(crate) const ENDS_KEPT: usize = 8;
 /// Ranks from this number on are not counted.
 const RANKS_KEPT: u32 = 4096;
 /// Sizes that differ by no more than this share are one size: compressed checkpoints vary by a few
@@ -49,7 +50,9 @@ pub(crate) struct Sort {
     judged: Option<Judged>,
     /// The lowest rank that reports the free space; only its readings are kept.
     reporter: Option<u32>,
-    rooms: VecDeque<Room>,
+    /// The free space when the save began that has not ended, and after the last ones that ended.
+    began: Option<Room>,
+    ends: VecDeque<Room>,
     /// The least free space with which a save began that then ended, and after which one ended.
     enough_to_begin: Option<f64>,
     enough_after: Option<f64>,
@@ -116,9 +119,23 @@ impl Sort {
         self.judged.as_ref()
     }
 
-    /// The readings of the free space, oldest first.
-    pub(crate) fn rooms(&self) -> &VecDeque<Room> {
-        &self.rooms
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// The free space after the last checkpoints, oldest first.
+    pub(crate) fn ends(&self) -> &VecDeque<Room> {
+        &self.ends
+    }
+
+    /// The last reading of the free space.
+    pub(crate) fn last_room(&self) -> Option<Room> {
+        self.began.or_else(|| self.ends.back().copied())
+    }
+
+    /// Whether the free space is reported when a save begins, and not only when one has ended.
+    pub(crate) fn tells_beginnings(&self) -> bool {
+        self.enough_to_begin.is_some()
     }
 
     /// The least free space that was seen to be enough at such a moment.
@@ -192,27 +209,36 @@ impl Sort {
     fn room(&mut self, rank: u32, room: Room) {
         if self.reporter.is_none_or(|known| rank < known) {
             self.reporter = Some(rank);
-            self.rooms.clear();
+            self.ends.clear();
+            self.began = None;
             (self.enough_to_begin, self.enough_after) = (None, None);
         }
-        let is_same = |had: &Room| had.step == room.step && had.begins == room.begins;
-        if self.reporter != Some(rank) || self.rooms.back().is_some_and(is_same) {
+        if self.reporter != Some(rank) || self.ends.back().is_some_and(|had| had.step == room.step) {
             return;
         }
-        if !room.begins {
-            let least = |enough: Option<f64>, had: Option<&Room>| {
-                let free = had.map(|had| had.free);
-                enough.into_iter().chain(free).min_by(f64::total_cmp)
-            };
-            let began = self.rooms.iter().rev().find(|had| had.begins && had.step == room.step);
-            self.enough_to_begin = least(self.enough_to_begin, began);
-            let before = self.rooms.iter().rev().find(|had| !had.begins);
-            self.enough_after = least(self.enough_after, before);
+        if room.begins {
+            // Of several reports of one save the first was before it.
+            if self.began.is_none_or(|had| had.step != room.step) {
+                self.began = Some(room);
+            }
+            return;
         }
-        if self.rooms.len() == ROOMS_KEPT {
-            self.rooms.pop_front();
+        let least = |enough: Option<f64>, had: Option<Room>| {
+            let free = had.map(|had| had.free);
+            enough.into_iter().chain(free).min_by(f64::total_cmp)
+        };
+        let began = self.began.take_if(|had| had.step <= room.step);
+        self.enough_to_begin = least(self.enough_to_begin, began.filter(|had| had.step == room.step));
+        self.enough_after = least(self.enough_after, self.ends.back().copied());
+        if self.ends.len() == ENDS_KEPT {
+            self.ends.pop_front();
         }
-        self.rooms.push_back(room);
+        self.ends.push_back(room);
+    }
+
+    /// How many checkpoints are known of it.
+    fn checkpoints(&self) -> u32 {
+        count(self.classes.iter()).max(self.ends.len() as u32)
     }
 }
 
@@ -227,12 +253,18 @@ impl Sizes {
         let free = e.extra.get(ckpt::FREE_BYTES).and_then(Value::as_f64);
         let free = free.filter(|free| free.is_finite() && *free >= 0.0);
         let begins = r.phase == CkptPhase::Start;
+        // Whoever looks at a directory finds a checkpoint after it has begun.
+        let free = free.filter(|_| !(begins && r.seen));
         let bytes = r.bytes.filter(|_| !begins);
         if free.is_none() && bytes.is_none() {
             return;
         }
         let path = e.extra.get("path").and_then(Value::as_str).unwrap_or_default();
-        let sort = self.sort(key((r.stage, r.seen), world, path));
+        let key = key((r.stage, r.seen), world, path);
+        if begins && !self.knows(key) {
+            return; // it may never have a size
+        }
+        let sort = self.sort(key);
         if let Some(bytes) = bytes {
             sort.sized(step, r.rank, bytes);
         }
@@ -242,7 +274,12 @@ impl Sizes {
         }
     }
 
-    /// The sort of this key, as the last one.
+    pub(crate) fn knows(&self, key: u64) -> bool {
+        self.sorts.iter().any(|sort| sort.key == key)
+    }
+
+    /// The sort of this key, as the last one. It may take the place of the one of which the fewest
+    /// checkpoints are known, the oldest of these.
     fn sort(&mut self, key: u64) -> &mut Sort {
         let known = self.sorts.iter().position(|sort| sort.key == key);
         let sort = match known {
@@ -250,7 +287,10 @@ impl Sizes {
             None => Sort { key, ..Sort::default() },
         };
         if self.sorts.len() == SORTS_KEPT {
-            self.sorts.remove(0);
+            let rarest = self.sorts.iter().enumerate().min_by_key(|(_, sort)| sort.checkpoints());
+            if let Some(at) = rarest.map(|(at, _)| at) {
+                self.sorts.remove(at);
+            }
         }
         let at = self.sorts.len();
         self.sorts.push(sort);
@@ -263,7 +303,7 @@ impl Sizes {
             *sort = Sort {
                 key: sort.key,
                 reporter: sort.reporter,
-                rooms: core::mem::take(&mut sort.rooms),
+                ends: core::mem::take(&mut sort.ends),
                 enough_to_begin: sort.enough_to_begin,
                 enough_after: sort.enough_after,
                 ..Sort::default()
@@ -341,9 +381,40 @@ mod tests {
         ] {
             assert_ne!(plain, other);
         }
+    }
+
+    #[test]
+    fn the_sort_with_the_fewest_checkpoints_makes_room() {
         let mut sizes = Sizes::default();
-        (0..9).for_each(|key| sizes.sort(key % 6).ranks = 1);
-        assert_eq!(sizes.sorts.iter().map(|sort| sort.key).collect::<Vec<_>>(), [5, 0, 1, 2]);
+        for step in 1..=6 {
+            (0..5).for_each(|key| sizes.sort(key).sized(step, 0, 100.0));
+        }
+        assert!(sizes.sorts.iter().all(|sort| sort.judged().is_some_and(|judged| judged.seen == 6)));
+        (100..200).for_each(|key| sizes.sort(key).sized(1, 0, 100.0));
+        let known: Vec<u64> = sizes.sorts.iter().map(|sort| sort.key).collect();
+        assert_eq!((known.len(), &known[..5], known.last()), (16, &[0, 1, 2, 3, 4][..], Some(&199)));
+    }
+
+    fn report(phase: CkptPhase, seen: bool) -> StageReport {
+        let (stage, now) = (Stage::Save, Ts(1000));
+        StageReport { stage, phase, step: Some(1), rank: 0, now, at: now, secs: None, bytes: None, seen }
+    }
+
+    #[test]
+    fn a_start_alone_makes_no_sort_and_one_that_was_seen_late_tells_no_space() {
+        let mut e = Event::new(stepwatch_wire::Kind::Ckpt);
+        e.extra.insert(ckpt::FREE_BYTES.into(), Value::Number(5e9));
+        let mut sizes = Sizes::default();
+        sizes.take(&report(CkptPhase::Start, false), &e, Some(8));
+        assert!(sizes.last().is_none());
+        for seen in [false, true] {
+            let mut ended = report(CkptPhase::End, seen);
+            sizes.take(&ended, &e, Some(8));
+            (ended.phase, ended.step) = (CkptPhase::Start, Some(2));
+            sizes.take(&ended, &e, Some(8));
+            let last = sizes.last().and_then(Sort::last_room).map(|room| (room.step, room.begins));
+            assert_eq!(last, Some(if seen { (1, false) } else { (2, true) }));
+        }
     }
 
     #[test]
@@ -351,14 +422,15 @@ mod tests {
         let mut sort = Sort::default();
         let mut read = |rank: u32, step: i64, begins: bool, free: f64| {
             sort.room(rank, Room { at: Ts(step), step, begins, free, bytes: None });
-            (sort.rooms.len(), sort.enough(true), sort.enough(false))
+            (sort.ends.len(), sort.enough(true), sort.enough(false))
         };
         assert_eq!(read(3, 1, false, 90.0), (1, None, None));
         assert_eq!(read(0, 1, false, 80.0), (1, None, None));
         assert_eq!(read(3, 2, false, 10.0), (1, None, None));
-        assert_eq!(read(0, 2, true, 80.0), (2, None, None));
-        assert_eq!(read(0, 2, false, 70.0), (3, Some(80.0), Some(80.0)));
-        assert_eq!(read(0, 2, false, 60.0), (3, Some(80.0), Some(80.0)), "said twice");
-        assert_eq!(read(0, 3, false, 60.0), (4, Some(80.0), Some(70.0)));
+        assert_eq!(read(0, 2, true, 80.0), (1, None, None));
+        assert_eq!(read(0, 2, true, 60.0), (1, None, None), "it is being written");
+        assert_eq!(read(0, 2, false, 70.0), (2, Some(80.0), Some(80.0)));
+        assert_eq!(read(0, 2, false, 60.0), (2, Some(80.0), Some(80.0)), "said twice");
+        assert_eq!(read(0, 3, false, 60.0), (3, Some(80.0), Some(70.0)));
     }
 }

@@ -214,6 +214,11 @@ impl Staged {
         self.counted
     }
 
+    /// When a stage of it was first reported, by the clock of its events.
+    pub(crate) fn first_sign(&self) -> Option<Ts> {
+        self.records.iter().find_map(|record| record.start.or(record.end))
+    }
+
     /// Whether it began, and neither counts nor failed.
     fn is_incomplete(&self) -> bool {
         let began = || self.record(Stage::Save).is_some_and(|record| record.start.is_some());
@@ -235,8 +240,7 @@ impl Staged {
 
     /// Seconds from its first sign until then.
     pub(super) fn took(&self, until: Ts) -> Option<f64> {
-        let first = self.records.iter().find_map(|record| record.start.or(record.end))?;
-        Some((until - first).as_secs_f64().max(0.0))
+        Some((until - self.first_sign()?).as_secs_f64().max(0.0))
     }
 
     pub(super) fn bytes(&self) -> Option<f64> {
@@ -320,6 +324,11 @@ impl Stages {
             })
         };
         self.waiting().find(is_meant).map(|one| one.step)
+    }
+
+    /// Whether a stage of a checkpoint of the attempt was reported.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.steps.is_empty()
     }
 
     pub(crate) fn find(&self, step: i64) -> Option<&Staged> {

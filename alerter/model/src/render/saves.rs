@@ -42,7 +42,12 @@ pub(super) fn of_saves(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Resu
                     write!(f, "a disk of {nodes} of {known} nodes is busy {full} % of the time")?;
                 }
             }
-            write!(f, ", usually {usual} %, while {saving} nodes save at once")
+            // Where one rank reports the saves of all, it is not known how many nodes save.
+            if u64::from(*saving) >= *nodes {
+                write!(f, ", usually {usual} %, while {saving} nodes save at once")
+            } else {
+                write!(f, ", usually {usual} %, while a checkpoint is saved")
+            }
         }
         O::SlowerTogether { nodes, fewer, value, expected } => write!(
             f,

@@ -23,6 +23,7 @@ impl Run {
             let sized = StageReport { step: r.step.or(self.state.last_step), ..r };
             self.state.checkpoints.measured(&sized, e, self.state.world);
         }
+        let mut follows = stage;
         match stage {
             Stage::Load => {
                 if let Some(starting) = &mut self.state.starting {
@@ -30,11 +31,12 @@ impl Run {
                     starting.goes_through(StartPhase::Load, edge, at, secs);
                 }
                 let progress = self.state.last_progress;
-                if let Some(lasted) = self.state.checkpoints.loaded(&r, progress) {
+                let start = self.state.starting.as_ref().map(|starting| starting.since);
+                if let Some(lasted) = self.state.checkpoints.loaded(&r, progress, start) {
                     self.state.ledger.declared(Declared::Loading, at, lasted);
                 }
             }
-            _ if seen => self.seen(&r, e),
+            _ if seen => follows = self.seen(&r, e),
             Stage::Save => self.save(&r, e),
             // These block no step, so they explain no slow one.
             Stage::Write | Stage::Upload | Stage::Durable => self.later_stage(&r, e),
@@ -44,7 +46,7 @@ impl Run {
             self.state.checkpoints.note_path(stage, step, path);
         }
         if stage != Stage::Load && !self.is_before_us(at) {
-            self.follow(&r);
+            self.follow(&StageReport { stage: follows, ..r });
         }
     }
 
@@ -55,8 +57,8 @@ impl Run {
     }
 
     /// Whoever looks at the disk saw a checkpoint begin, whole, or given up. A run that reports
-    /// nothing but that may wait for its saves.
-    fn seen(&mut self, r: &StageReport, e: &Event) {
+    /// nothing but that may wait for its saves. Returns the stage that it is taken for.
+    fn seen(&mut self, r: &StageReport, e: &Event) -> Stage {
         let asynchronous = self.state.checkpoints.is_asynchronous();
         let is_reported = self.state.checkpoints.is_reported(r.step);
         match r.phase {
@@ -65,6 +67,7 @@ impl Run {
                 // How long the steps waited for it is what the trainer says.
                 let secs = r.secs.filter(|_| !is_reported);
                 self.save(&StageReport { stage: Stage::Save, secs, ..*r }, e);
+                return Stage::Save;
             }
             CkptPhase::Start | CkptPhase::End => self.later_stage(r, e),
             CkptPhase::Fail => {
@@ -74,6 +77,7 @@ impl Run {
                 }
             }
         }
+        r.stage
     }
 
     /// Follows which nodes save at once, and when.

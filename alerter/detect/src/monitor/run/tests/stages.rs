@@ -314,3 +314,13 @@ fn people_see_every_stage_with_its_times_size_and_place() {
     let listed: Vec<_> = t.run.state.checkpoints.stage_table().iter().map(|one| one.step).collect();
     assert_eq!(listed, [Some(20)], "what is loaded is not saved");
 }
+
+#[test]
+fn saves_that_only_the_disk_shows_are_followed() {
+    let mut t = Trainer::new();
+    let on_node = r#"{"k":"hello","run":"r","rank":0,"node":"n1"}"#;
+    t.say(on_node).steps(1..=10).disk("start", 10).pass(40).disk("end", 10);
+    let stages = t.run.state.checkpoints.stages().unwrap();
+    let spell = stages.saving_nodes().find_map(|nodes| nodes.last()).unwrap();
+    assert_eq!((spell.since, spell.until, spell.nodes), (Ts(START + 100_000), Some(Ts(START + 140_000)), 1));
+}
