@@ -65,6 +65,17 @@ impl Failed {
         }
     }
 
+    /// Whether the API does not answer. Otherwise it does, or this program lacks something.
+    pub(super) fn is_silence(&self) -> bool {
+        match self {
+            // Not one whose certificate is of an authority that this program does not know.
+            Self::Connect(why) => !why.contains("certificate"),
+            Self::Timeout(_) => true,
+            Self::File(_) | Self::Unauthorized(_) | Self::Forbidden(_) | Self::Gone => false,
+            Self::Throttled(_) | Self::Status(..) | Self::TooLarge | Self::Malformed(_) => false,
+        }
+    }
+
     pub(super) const REASONS: [&'static str; 10] = [
         "file",
         "connect",
