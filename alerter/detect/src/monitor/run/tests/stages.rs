@@ -273,6 +273,25 @@ fn what_an_earlier_attempt_left_behind_is_no_failure() {
 }
 
 #[test]
+fn what_a_crashed_attempt_wrote_last_is_no_failure_of_the_next() {
+    let mut t = Trainer::new();
+    t.steps(1..=50).ckpt("save", "end", 20);
+    let crashed = t.now;
+    t.pass(600).steps(21..=60);
+    let fails = |t: &mut Trainer, at: i64| {
+        let what =
+            r#"{"k":"ckpt","stage":"durable","seen":true,"phase":"fail","run":"r","rank":0,"step":50}"#;
+        let mut e = Event::parse(what.as_bytes()).unwrap();
+        e.ts = Some(at as f64 / 1000.0);
+        t.run.event(Ts(t.now), "n:1", &e, &mut t.out);
+        t.run.state.checkpoints.failure.is_some()
+    };
+    assert!(!fails(&mut t, crashed), "the attempt is from 20, and passed step 50 meanwhile");
+    let now = t.now;
+    assert!(fails(&mut t, now), "one of its own");
+}
+
+#[test]
 fn people_see_every_stage_with_its_times_size_and_place() {
     let mut t = Trainer::new();
     t.steps(1..=20);
