@@ -266,6 +266,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_api_that_this_program_does_not_trust_is_not_silent() {
+        let connect = |why: &str| Failed::Connect(why.into()).is_silence();
+        assert!(connect("Connection refused (os error 111)") && connect("dns error"));
+        assert!(!connect("invalid peer certificate: UnknownIssuer"));
+        assert!(!Failed::Forbidden(String::new()).is_silence());
+    }
+
+    #[test]
     fn a_token_is_only_sent_where_nobody_listens() {
         for (url, has_token) in [
             ("https://10.0.0.1:443", true),
