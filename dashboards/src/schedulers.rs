@@ -39,7 +39,8 @@ pub(crate) fn slurm() -> Row {
             Chart::lines("Time of answers", "How long does Slurm take, or not answer?", Unit::Seconds)
                 .from_zero()
                 .show(of("slurm_answer_seconds").max("command").top(), "{{cluster}} {{command}}")
-                .show(of("slurm_silent_seconds").max("").above(0.0).top(), "{{cluster}} no answer for"),
+                .show(of("slurm_silent_seconds").max("").above(0.0).top(), "{{cluster}} no answer for")
+                .show(of("slurm_unreadable_seconds").max("").above(0.0).top(), "{{cluster}} unreadable for"),
             Chart::lines("GPUs", "Which GPUs have a job, are idle, or cannot be given?", Unit::Count)
                 .stacked()
                 .from_zero()
@@ -87,7 +88,11 @@ pub(crate) fn kubernetes() -> Row {
             Chart::lines("Time of answers", "How long does the API take, or not answer?", Unit::Seconds)
                 .from_zero()
                 .show(of("kubernetes_answer_seconds").max("list").top(), "{{cluster}} {{list}}")
-                .show(of("kubernetes_silent_seconds").max("").above(0.0).top(), "{{cluster}} no answer for"),
+                .show(of("kubernetes_silent_seconds").max("").above(0.0).top(), "{{cluster}} no answer for")
+                .show(
+                    of("kubernetes_unreadable_seconds").max("").above(0.0).top(),
+                    "{{cluster}} unreadable for",
+                ),
             Chart::lines("GPUs", "Which GPUs have a pod, are idle, or cannot be given?", Unit::Count)
                 .stacked()
                 .from_zero()

@@ -1,5 +1,6 @@
-//! What readers of schedulers report to the stream: a controller that does not answer, nodes that
-//! the scheduler does not use, and jobs that wait although GPUs are idle.
+//! What readers of schedulers report to the stream: a controller that does not answer, one that
+//! this program cannot read, nodes that the scheduler does not use, and jobs that wait although
+//! GPUs are idle.
 //!
 //! A node out of service is another node than the one that reports it. The event says so in
 //! [`hw::ABOUT`], and the alerter believes it only of sources that its configuration allows to
@@ -44,14 +45,70 @@ impl Outage {
     }
 }
 
+/// Why a pass has no answer, or only a part of it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Failure {
+    /// The controller does not answer.
+    Silent(String),
+    /// This program lacks what it needs to ask, or cannot read the answer. The scheduler may work.
+    Unreadable(String),
+}
+
+/// How long a scheduler has not answered, and how long it could not be read.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Failing {
+    pub(crate) silent: Duration,
+    pub(crate) unreadable: Duration,
+}
+
+/// A job that waits although idle nodes have what it asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Waiter {
+    id: String,
+    /// What people call it, with its partition or namespace.
+    name: String,
+}
+
+impl Waiter {
+    pub(crate) fn new(id: &str, name: &str) -> Self {
+        let clip = |text: &str| words::line(text).trim().chars().take(MAX_NAME).collect();
+        Self { id: clip(id), name: clip(name) }
+    }
+}
+
+/// The jobs that wait beside idle GPUs.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// The names of those that did at every look, and since which look, by their ids.
+    since: BTreeMap<String, (Instant, String)>,
+    /// How many had for long at the last look, and the oldest of them with its time.
+    long: u64,
+    oldest: Option<(String, Duration)>,
+}
+
+impl Waiting {
+    fn look(&mut self, (now, after): (Instant, Duration), found: Vec<Waiter>) {
+        let had = std::mem::take(&mut self.since);
+        for Waiter { id, name } in found {
+            let since = had.get(&id).map_or(now, |(since, _)| *since);
+            self.since.insert(id, (since, name));
+        }
+        let lasts = |since: Instant| now.saturating_duration_since(since);
+        let long = self.since.values().filter(|(since, _)| lasts(*since) >= after);
+        self.long = long.clone().count() as u64;
+        self.oldest = long.min_by_key(|(since, _)| *since).map(|(since, name)| (name.clone(), lasts(*since)));
+    }
+}
+
 /// What one scheduler was last found to do.
 #[derive(Debug)]
 pub(crate) struct Standing {
     /// The scheduler's name, as people write it.
     scheduler: &'static str,
     conditions: Conditions,
-    silent_since: Option<Instant>,
-    waits_since: Option<Instant>,
+    silent: Option<(Instant, String)>,
+    unreadable: Option<(Instant, String)>,
+    waiting: Waiting,
     out: BTreeMap<String, Outage>,
     left_out: usize,
 }
@@ -61,87 +118,137 @@ impl Standing {
         Self {
             scheduler,
             conditions: Conditions::default(),
-            silent_since: None,
-            waits_since: None,
+            silent: None,
+            unreadable: None,
+            waiting: Waiting::default(),
             out: BTreeMap::new(),
             left_out: 0,
         }
     }
 
-    /// Notes whether the controller answers, and reports `condition` if it has not for `after`. The
-    /// log says so when that changes. Returns how long it has been silent.
+    /// Notes whether the controller answers and can be read, and reports the condition if it has
+    /// not for `after`. The log says so when that changes. Returns for how long.
     pub(crate) fn answers(
         &mut self,
         cx: &Context<'_>,
-        condition: NodeCondition,
+        [down, unreadable]: [NodeCondition; 2],
         (now, after): (Instant, Duration),
-        failure: Option<&str>,
-    ) -> Duration {
-        let was_silent = self.silent_since.is_some();
-        self.silent_since = failure.map(|_| self.silent_since.unwrap_or(now));
-        match (was_silent, failure) {
-            (false, Some(why)) => {
-                tracing::warn!(scheduler = self.scheduler, why, "the scheduler does not answer")
-            }
-            (true, None) => tracing::info!(scheduler = self.scheduler, "the scheduler answers again"),
-            (true, Some(_)) | (false, None) => {}
-        }
-        let lasts = self.silent_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        failure: Option<&Failure>,
+    ) -> Failing {
+        self.note(now, failure);
+        let lasts = |since: Option<&(Instant, String)>| {
+            since.map_or(Duration::ZERO, |(since, _)| now.saturating_duration_since(*since))
+        };
+        let failing =
+            Failing { silent: lasts(self.silent.as_ref()), unreadable: lasts(self.unreadable.as_ref()) };
         let scheduler = self.scheduler;
-        self.conditions.report(cx, condition, "", failure.is_some() && lasts >= after, || {
-            event(
-                "warn",
-                match failure {
-                    Some(why) => {
-                        format!("{scheduler} has not answered for {} min: {why}", lasts.as_secs() / 60)
-                    }
-                    None => format!("{scheduler} answers again"),
-                },
-            )
+        let is_silent = self.silent.is_some() && failing.silent >= after;
+        self.conditions.report(cx, down, "", is_silent, || {
+            let minutes = failing.silent.as_secs() / 60;
+            let text = match &self.silent {
+                Some((_, why)) => format!("{scheduler} has not answered for {minutes} min: {why}"),
+                None => format!("{scheduler} answers again"),
+            };
+            event("warn", text)
         });
-        lasts
+        let is_unreadable = self.unreadable.is_some() && failing.unreadable >= after;
+        self.conditions.report(cx, unreadable, "", is_unreadable, || {
+            let minutes = failing.unreadable.as_secs() / 60;
+            let text = match &self.unreadable {
+                Some((_, why)) => {
+                    format!("{scheduler} may work, but could not be read for {minutes} min: {why}")
+                }
+                None => format!("{scheduler} can be read again"),
+            };
+            event("warn", text)
+        });
+        if is_silent || is_unreadable {
+            // Nobody knows what waited meanwhile.
+            self.waiting = Waiting::default();
+        }
+        failing
     }
 
-    /// Notes how many jobs wait although idle nodes have the GPUs that they ask for, and reports
-    /// `condition` if some have for `after`.
+    /// Notes since when what fails.
+    fn note(&mut self, now: Instant, failure: Option<&Failure>) {
+        let scheduler = self.scheduler;
+        let again = |had: Option<&(Instant, String)>, why: &str| {
+            Some((had.map_or(now, |(since, _)| *since), why.to_owned()))
+        };
+        match failure {
+            Some(Failure::Silent(why)) => {
+                if self.silent.is_none() {
+                    tracing::warn!(scheduler, why, "the scheduler does not answer");
+                }
+                self.silent = again(self.silent.as_ref(), why);
+            }
+            Some(Failure::Unreadable(why)) => {
+                if self.unreadable.is_none() {
+                    tracing::warn!(scheduler, why, "the scheduler cannot be read");
+                }
+                self.unreadable = again(self.unreadable.as_ref(), why);
+                self.silent = None;
+            }
+            None => {
+                if self.silent.is_some() || self.unreadable.is_some() {
+                    tracing::info!(scheduler, "the scheduler answers again");
+                }
+                (self.silent, self.unreadable) = (None, None);
+            }
+        }
+    }
+
+    /// Notes which jobs wait although idle nodes have the GPUs that they ask for, and reports
+    /// `condition` if some have at every look for `after`. Nothing changes without a look. Returns
+    /// how many have.
     pub(crate) fn waits(
         &mut self,
         cx: &Context<'_>,
         condition: NodeCondition,
-        (now, after): (Instant, Duration),
-        jobs: u64,
-    ) {
-        self.waits_since = (jobs > 0).then(|| self.waits_since.unwrap_or(now));
-        let lasts = self.waits_since.is_some_and(|since| now.saturating_duration_since(since) >= after);
+        time: (Instant, Duration),
+        found: Option<Vec<Waiter>>,
+    ) -> u64 {
+        if let Some(found) = found {
+            self.waiting.look(time, found);
+        }
         let scheduler = self.scheduler;
-        self.conditions.report(cx, condition, "", lasts, || {
-            event(
-                "warn",
-                match jobs {
-                    0 => format!("no job of {scheduler} waits for GPUs that are idle"),
-                    1 => format!("a job of {scheduler} waits for GPUs, and idle nodes have as many"),
-                    _ => format!("{jobs} jobs of {scheduler} wait for GPUs, and idle nodes have as many"),
-                },
-            )
+        self.conditions.report(cx, condition, "", self.waiting.long > 0, || {
+            let oldest = self.waiting.oldest.as_ref().map(|(name, lasts)| (name, lasts.as_secs() / 60));
+            let text = match (self.waiting.long, oldest) {
+                (0, _) | (_, None) => format!("no job of {scheduler} waits long for GPUs that are idle"),
+                (1, Some((name, minutes))) => {
+                    format!("{scheduler}: {name} has waited for {minutes} min beside as many idle GPUs")
+                }
+                (jobs, Some((name, minutes))) => format!(
+                    "{scheduler}: {jobs} jobs wait beside as many idle GPUs, {name} for {minutes} min"
+                ),
+            };
+            event("warn", text)
         });
+        self.waiting.long
     }
 
-    /// Reports the nodes that are out of service, all of them each time.
+    /// Reports the nodes that are out of service, all of them each time. Over the limit, those that
+    /// are named stay so while they are out of service.
     pub(crate) fn out_of_service(&mut self, cx: &Context<'_>, condition: NodeCondition, found: Vec<Outage>) {
         let now = unix_now();
         let mut had = std::mem::take(&mut self.out);
-        self.left_out = found.len().saturating_sub(MAX_NAMED);
-        for mut outage in found.into_iter().take(MAX_NAMED) {
+        let named = found.iter().filter(|outage| had.contains_key(&outage.node)).count();
+        let mut room = MAX_NAMED.saturating_sub(named);
+        let all = found.len();
+        for mut outage in found {
             match had.remove(&outage.node) {
                 Some(had) if had.is_same(&outage) => outage.since = outage.since.or(had.since),
                 Some(had) => self.back(cx, condition, &had),
-                None => {}
+                None if room == 0 => continue,
+                None => room -= 1,
             }
             outage.since.get_or_insert(now);
             let scheduler = self.scheduler;
             self.conditions.report(cx, condition, &outage.node, true, || of_node(scheduler, &outage));
             self.out.insert(outage.node.clone(), outage);
         }
+        self.left_out = all.saturating_sub(self.out.len());
         for outage in had.into_values() {
             self.back(cx, condition, &outage);
         }
@@ -200,13 +307,16 @@ mod tests {
         events.map(|e| (e.code.unwrap(), about(&e), e.text.unwrap())).collect()
     }
 
+    const ANSWERS: [NodeCondition; 2] = [NodeCondition::SchedulerDown, NodeCondition::SchedulerUnreadable];
+
     #[test]
     fn a_controller_that_is_silent_for_long_is_reported_once() {
         let bench = Bench::new(Roots::default());
         let (mut standing, start) = (Standing::new("Slurm"), Instant::now());
-        let mut at = |seconds, failure| {
+        let mut at = |seconds, failure: Option<&str>| {
             let time = (start + Duration::from_secs(seconds), Duration::from_mins(5));
-            standing.answers(&bench.context(), NodeCondition::SchedulerDown, time, failure)
+            let failure = failure.map(|why| Failure::Silent(why.into()));
+            standing.answers(&bench.context(), ANSWERS, time, failure.as_ref()).silent
         };
         let log = logged(|| {
             assert_eq!(at(0, Some("refused")), Duration::ZERO);
@@ -225,16 +335,90 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_wait_beside_idle_gpus_are_reported_if_it_lasts() {
+    fn one_that_cannot_be_read_may_work() {
+        let bench = Bench::new(Roots::default());
+        let (mut standing, start) = (Standing::new("Kubernetes"), Instant::now());
+        let mut at = |minutes, failure: Option<Failure>| {
+            let time = (start + Duration::from_mins(minutes), Duration::from_mins(5));
+            standing.answers(&bench.context(), ANSWERS, time, failure.as_ref())
+        };
+        let refused = || Some(Failure::Unreadable("pods: the account may not (403)".into()));
+        let lasts = |silent, unreadable| Failing {
+            silent: Duration::from_mins(silent),
+            unreadable: Duration::from_mins(unreadable),
+        };
+        assert_eq!(at(0, Some(Failure::Silent("refused".into()))), lasts(0, 0));
+        assert_eq!(at(1, refused()), lasts(0, 0), "whoever refuses answers");
+        // That it does not answer once does not mean that it could be read.
+        assert_eq!(at(5, Some(Failure::Silent("no answer".into()))), lasts(0, 4));
+        assert_eq!(texts(&bench), []);
+        assert_eq!(at(6, refused()), lasts(0, 5));
+        let unreadable =
+            "Kubernetes may work, but could not be read for 5 min: pods: the account may not (403)";
+        let events = bench.published();
+        assert_eq!((events.len(), events[0].text.as_deref()), (1, Some(unreadable)));
+        assert_eq!(events[0].name.as_deref(), Some("scheduler_unreadable"));
+        assert_eq!(at(7, None), lasts(0, 0));
+        assert_eq!(texts(&bench), [(0, String::new(), "Kubernetes can be read again".into())]);
+    }
+
+    #[test]
+    fn jobs_that_wait_beside_idle_gpus_are_reported_if_the_same_do_at_every_look() {
         let bench = Bench::new(Roots::default());
         let (mut standing, start) = (Standing::new("Slurm"), Instant::now());
-        for (minutes, jobs) in [(0, 2), (29, 1), (29, 0), (30, 3), (59, 3), (60, 2), (61, 0)] {
+        let mut at = |minutes, jobs: Option<&[&str]>| {
             let time = (start + Duration::from_mins(minutes), Duration::from_mins(30));
-            standing.waits(&bench.context(), NodeCondition::JobsWaitBesideIdle, time, jobs);
+            let waiter = |id: &&str| Waiter::new(id, &format!("job {id} of main"));
+            let found = jobs.map(|jobs| jobs.iter().map(waiter).collect());
+            standing.waits(&bench.context(), NodeCondition::JobsWaitBesideIdle, time, found)
+        };
+        // A busy queue: always some job, and none for long.
+        for (minutes, job) in [(0, "1"), (10, "2"), (20, "3"), (30, "4"), (40, "5")] {
+            assert_eq!(at(minutes, Some(&[job])), 0, "{minutes}");
         }
-        let waits = "2 jobs of Slurm wait for GPUs, and idle nodes have as many";
-        let over = "no job of Slurm waits for GPUs that are idle";
-        assert_eq!(texts(&bench), [(1, String::new(), waits.into()), (0, String::new(), over.into())]);
+        assert_eq!(at(50, Some(&["6", "7"])), 0);
+        assert_eq!(at(60, Some(&["7", "8"])), 0);
+        assert_eq!(at(70, Some(&["6", "7", "8"])), 0, "6 did not fit in between");
+        assert_eq!(at(80, None), 0, "nobody looked");
+        assert_eq!(texts(&bench), []);
+        assert_eq!(at(81, Some(&["6", "7", "8"])), 1);
+        let waits = "Slurm: job 7 of main has waited for 31 min beside as many idle GPUs";
+        assert_eq!(texts(&bench), [(1, String::new(), waits.into())]);
+        assert_eq!(at(90, Some(&["7", "8"])), 2);
+        assert_eq!(at(91, None), 2);
+        assert_eq!(at(92, Some(&["9"])), 0);
+        let over = "no job of Slurm waits long for GPUs that are idle";
+        assert_eq!(texts(&bench), [(0, String::new(), over.into())]);
+    }
+
+    #[test]
+    fn of_several_the_oldest_is_named() {
+        let bench = Bench::new(Roots::default());
+        let (mut standing, start) = (Standing::new("Kubernetes"), Instant::now());
+        for (minutes, pods) in [(0, &["b"][..]), (15, &["a", "b"][..]), (45, &["a", "b"][..])] {
+            let time = (start + Duration::from_mins(minutes), Duration::from_mins(30));
+            let found = pods.iter().map(|id| Waiter::new(id, &format!("pod team/{id}"))).collect();
+            // The first that is old enough is reported at the last look.
+            standing.waits(&bench.context(), NodeCondition::JobsWaitBesideIdle, time, Some(found));
+        }
+        let waits = "Kubernetes: 2 jobs wait beside as many idle GPUs, pod team/b for 45 min";
+        assert_eq!(texts(&bench), [(1, String::new(), waits.into())]);
+    }
+
+    #[test]
+    fn what_waited_before_nobody_could_look_begins_anew() {
+        let bench = Bench::new(Roots::default());
+        let (mut standing, start) = (Standing::new("Slurm"), Instant::now());
+        let time = |minutes, after| (start + Duration::from_mins(minutes), Duration::from_mins(after));
+        let found = || Some(vec![Waiter::new("1", "job 1 of main")]);
+        let idle = NodeCondition::JobsWaitBesideIdle;
+        standing.waits(&bench.context(), idle, time(0, 30), found());
+        let silent = Failure::Silent("refused".into());
+        for minutes in [1, 20] {
+            standing.answers(&bench.context(), ANSWERS, time(minutes, 5), Some(&silent));
+        }
+        assert_eq!(standing.waits(&bench.context(), idle, time(40, 30), found()), 0);
+        assert_eq!(standing.waits(&bench.context(), idle, time(70, 30), found()), 1);
     }
 
     #[test]
@@ -271,5 +455,30 @@ mod tests {
         standing.out_of_service(&bench.context(), NodeCondition::NodeOutOfService, found);
         assert_eq!((standing.outages().count(), standing.left_out()), (200, 4800));
         assert_eq!(bench.published().len(), 200);
+    }
+
+    #[test]
+    fn over_the_limit_a_named_node_is_back_only_if_it_is_not_out_of_service() {
+        let bench = Bench::new(Roots::default());
+        let mut standing = Standing::new("Slurm");
+        let mut pass = |nodes: std::ops::Range<u32>| {
+            let found = nodes.map(|i| Outage::new(&format!("n{i:04}"), "down", "power", None)).collect();
+            standing.out_of_service(&bench.context(), NodeCondition::NodeOutOfService, found);
+            (standing.outages().count(), standing.left_out())
+        };
+        assert_eq!(pass(10..210), (200, 0));
+        assert_eq!(bench.published().len(), 200);
+        // Ten more, which come first.
+        assert_eq!(pass(0..210), (200, 10));
+        assert_eq!(texts(&bench), []);
+        // The last five are in service, and leave room.
+        assert_eq!(pass(0..205), (200, 5));
+        let events = texts(&bench);
+        let named = |code| {
+            let of_code = events.iter().filter(move |(of, ..)| *of == code);
+            of_code.map(|(_, node, _)| node.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(named(0), ["n0205", "n0206", "n0207", "n0208", "n0209"]);
+        assert_eq!(named(1), ["n0000", "n0001", "n0002", "n0003", "n0004"]);
     }
 }

@@ -176,6 +176,7 @@ conditions! {
     CgroupThrottled       "cgroup_throttled"            Job     true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     RasStuck              "ras_stuck"                   Job     true  None          Never         NodeFault BY_EVENT     NO_RULE;
     SchedulerDown         "scheduler_down"              Job     false None          Never         NodeFault BY_EVENT     "SchedulerDown";
+    SchedulerUnreadable   "scheduler_unreadable"        Job     false None          Never         NodeFault BY_EVENT     "SchedulerUnreadable";
     NodeOutOfService      "node_out_of_service"         Job     false None          Never         NodeFault BY_EVENT     NO_RULE;
     JobsWaitBesideIdle    "jobs_wait_beside_idle_gpus"  Job     false None          Never         NodeFault BY_EVENT     "JobsWaitBesideIdleGpus";
 }

@@ -6,32 +6,31 @@
 //! may write that too early, its size must not have changed for [`CheckpointsConfig::settle`]
 //! either. Without a tracker it is complete when the file that its framework writes last exists, or
 //! its mark as unfinished is gone. In layouts with none of these, it is complete when its size and
-//! name have not changed for that long.
+//! name have not changed for that long. Only entries that are named alike need the same sign, and a
+//! further entry of a step that has a complete one is no news: it is a copy.
 //!
 //! Nobody sees on disk whether the steps wait for a checkpoint. So the events say that it was seen
 //! ([`ckpt::SEEN`]), and whoever knows the trainer's own reports decides what that means.
 
 mod layout;
+mod look;
 mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CStr;
-use std::fs::Metadata;
 use std::io::Read as _;
 use std::ops::Bound;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat};
 use serde::{Deserialize, Serialize};
 use stepwatch_kit::config::Period;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::names::ckpt;
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
+use self::look::Look;
 use super::poll::{self, Poll, Polling};
 use super::sink::{Sink, Surroundings};
 use super::tail::MAX_NAMES_SHARED;
@@ -40,7 +39,7 @@ use crate::family::Family;
 use crate::hub::Hub;
 use crate::origin::Priority;
 use crate::origin::{Origin, Via};
-use crate::reach::{Located, Reach, Refusal};
+use crate::reach::{Reach, Refusal};
 use crate::samples::Samples;
 use crate::source::{NOT_OWNER, SourceHandle};
 
@@ -48,15 +47,8 @@ use crate::source::{NOT_OWNER, SourceHandle};
 const MAX_CHECKPOINTS: usize = 256;
 /// The most marks of unfinished checkpoints in a directory.
 const MAX_UNFINISHED: usize = 10_000;
-/// The most files of one checkpoint whose sizes are added up: two a rank of the largest jobs.
-const MAX_FILES: usize = 50_000;
-/// The deepest nesting of directories within a checkpoint.
-const MAX_DEPTH: usize = 6;
 /// The most bytes of a tracker, which is a number or a name.
 const MAX_TRACKER_BYTES: u64 = 4096;
-/// The most bytes of a file in a checkpoint that says whether it is complete. It is read again at
-/// each look, and anybody may write one.
-const MAX_METADATA_BYTES: u64 = 64 * 1024;
 /// The longest that writing one takes. Its times are those that its files claim.
 const MAX_SECONDS: f64 = 7.0 * 86400.0;
 /// A checkpoint that is not complete and has not grown for this long is reported as failed.
@@ -143,9 +135,9 @@ struct Watched {
     known: BTreeMap<(i64, String), Checkpoint>,
     /// Whether the directory was read once, so that later entries are new.
     seen: bool,
-    /// Whether a complete checkpoint had its framework's last file, so that every other one needs
-    /// it too.
-    marked: bool,
+    /// The sorts of which a complete checkpoint had its framework's last file, so that every other
+    /// one of the sort needs it too.
+    marked: BTreeSet<String>,
     complained: bool,
 }
 
@@ -187,84 +179,6 @@ fn latest(found: Vec<Listed>) -> Vec<Listed> {
     fair_share::fair(found, MAX_CHECKPOINTS, |listed| listed.owner, |listed| listed.key.clone()).0
 }
 
-/// The size and times of a checkpoint on disk.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Look {
-    bytes: u64,
-    files: usize,
-    /// The Unix time in seconds when anything in it was last written.
-    modified: f64,
-    marked: bool,
-    /// Whether there were more files than are counted.
-    cut: bool,
-}
-
-impl Look {
-    /// Looks at the checkpoint of this name.
-    fn at(found: &Located, name: &str) -> Self {
-        let mut look = Self::default();
-        if found.metadata.is_dir() {
-            look.modified = modified(&found.metadata);
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            if let Ok(dir) = rustix::fs::open(found.again(), flags, Mode::empty()) {
-                look.walk(&dir, 0, name);
-            }
-        } else {
-            look.add(found.metadata.len(), modified(&found.metadata));
-        }
-        look
-    }
-
-    fn add(&mut self, bytes: u64, modified: f64) {
-        self.bytes += bytes;
-        self.files += 1;
-        self.modified = self.modified.max(modified);
-    }
-
-    /// Whether a file in the checkpoint says that it is complete.
-    fn reads_committed(dir: &OwnedFd, name: &CStr) -> bool {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let Ok(file) = openat(dir, name, flags, Mode::empty()) else { return false };
-        let mut bytes = Vec::new();
-        let read = std::fs::File::from(file).take(MAX_METADATA_BYTES).read_to_end(&mut bytes);
-        read.is_ok() && layout::is_committed(&bytes)
-    }
-
-    /// Walks from one open directory to the next, so that none can be replaced by a link meanwhile.
-    fn walk(&mut self, dir: &OwnedFd, depth: usize, checkpoint: &str) {
-        for entry in Dir::read_from(dir).into_iter().flatten().flatten() {
-            if self.files >= MAX_FILES {
-                self.cut = true;
-                return;
-            }
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            let Ok(stat) = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-            match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory if depth < MAX_DEPTH => {
-                    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                    if let Ok(within) = openat(dir, name, flags, Mode::empty()) {
-                        self.walk(&within, depth + 1, checkpoint);
-                    }
-                }
-                FileType::RegularFile => {
-                    let file = name.to_str().ok().filter(|_| depth == 0);
-                    self.marked |= match file.and_then(|file| layout::sign(file, checkpoint)) {
-                        Some(layout::Sign::Last) => true,
-                        Some(layout::Sign::Content) => Self::reads_committed(dir, name),
-                        None => false,
-                    };
-                    let modified = stat.st_mtime as f64 + stat.st_mtime_nsec as f64 / 1e9;
-                    self.add(stat.st_size.cast_unsigned(), modified);
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
 impl Watched {
     fn new(config: CheckpointsConfig, sink: Box<dyn Sink>) -> Self {
         let health = sink.source(&config.path.to_string_lossy(), "checkpoints");
@@ -278,7 +192,7 @@ impl Watched {
             health,
             known: BTreeMap::new(),
             seen: false,
-            marked: false,
+            marked: BTreeSet::new(),
             complained: false,
         }
     }
@@ -291,7 +205,7 @@ impl Watched {
         }
         self.known.retain(|key, _| found.iter().any(|listed| listed.key == *key));
         if self.seen {
-            self.pass_over(now, unix);
+            self.pass_over(now);
         } else {
             self.seen = true;
             self.begin();
@@ -301,7 +215,7 @@ impl Watched {
 
     /// Gives up the checkpoints that are not complete while one that began later is, and that have
     /// stopped changing.
-    fn pass_over(&mut self, now: Instant, unix: f64) {
+    fn pass_over(&mut self, now: Instant) {
         let settle = self.config.settle.as_duration();
         let mut left = Vec::new();
         for (key, c) in &self.known {
@@ -317,7 +231,7 @@ impl Watched {
         }
         for (key, whole) in left {
             let why = format!("{} is not whole, and {whole}, which is later, is", key.1);
-            self.give_up(&key, unix, why);
+            self.give_up(&key, why);
         }
     }
 
@@ -410,22 +324,33 @@ impl Watched {
         let still = now.duration_since(checkpoint.changed);
         let settled = still >= self.config.settle.as_duration()
             || !self.seen && unix - look.modified >= self.config.settle.as_duration().as_secs_f64();
+        let sort = layout::sort(&key.1);
         let whole = !temporary
             && look.files > 0
             && match tracked.filter(|_| *unit == layout::Unit::Step) {
                 _ if rewritten => settled || checkpoint.size == Some(look.bytes),
                 Some((last, proves)) => key.0 <= last && (proves || settled),
-                None => look.marked || finished || settled && !self.marked,
+                None => look.marked || finished || settled && !self.marked.contains(&sort),
             };
-        self.marked |= whole && look.marked && tracked.is_none();
+        if whole && look.marked && tracked.is_none() && self.marked.len() < MAX_CHECKPOINTS {
+            self.marked.insert(sort);
+        }
         if whole {
             self.whole(key);
-        } else if news && self.seen {
+        } else if news && self.seen && !self.is_second(key) {
             self.publish(CkptPhase::Start, key, unix, None);
         } else if still >= GIVEN_UP_AFTER {
             let why = format!("{} stopped growing at {} bytes and is not whole", key.1, look.bytes);
-            self.give_up(key, unix, why);
+            self.give_up(key, why);
         }
+    }
+
+    /// Whether another entry of the step is complete: whatever becomes of this one, which may be a
+    /// copy in another format, the checkpoint is there.
+    fn is_second(&self, key: &(i64, String)) -> bool {
+        let mut of_step = self.known.range((key.0, String::new())..).take_while(|(k, _)| k.0 == key.0);
+        let is_whole = |name: &str, c: &Checkpoint| c.state == State::Whole && is_of_step(name);
+        is_of_step(&key.1) && of_step.any(|(k, c)| k.1 != key.1 && is_whole(&k.1, c))
     }
 
     /// Records and logs once an entry that leads through a link of another user.
@@ -443,15 +368,20 @@ impl Watched {
         let Some(checkpoint) = self.known.get_mut(key) else { return };
         (checkpoint.state, checkpoint.size) = (State::Whole, Some(checkpoint.look.bytes));
         let ts = checkpoint.look.modified;
-        if self.seen {
+        if self.seen && !self.is_second(key) {
             self.publish(CkptPhase::End, key, ts, None);
         }
     }
 
-    fn give_up(&mut self, key: &(i64, String), unix: f64, why: String) {
+    /// Reports a failure as of when the entry was last written: an attempt that began later did not
+    /// leave it behind.
+    fn give_up(&mut self, key: &(i64, String), why: String) {
         let Some(checkpoint) = self.known.get_mut(key).filter(|c| c.state == State::Writing) else { return };
         checkpoint.state = State::GivenUp;
-        self.publish(CkptPhase::Fail, key, unix, Some(why));
+        let ts = checkpoint.look.modified;
+        if !self.is_second(key) {
+            self.publish(CkptPhase::Fail, key, ts, Some(why));
+        }
     }
 
     /// Publishes what existed before the exporter started: only the last complete checkpoint,
@@ -469,7 +399,8 @@ impl Watched {
         if let Some((key, c)) = whole {
             self.publish(CkptPhase::End, key, c.look.modified, None);
         }
-        if let Some((key, c)) = writing.filter(|(_, c)| c.state == State::Writing) {
+        let is_new = |key: &(i64, String), c: &Checkpoint| c.state == State::Writing && !self.is_second(key);
+        if let Some((key, c)) = writing.filter(|(key, c)| is_new(key, c)) {
             self.publish(CkptPhase::Start, key, c.since, None);
         }
     }
@@ -566,11 +497,6 @@ pub(crate) fn report_last(config: CheckpointsConfig, hub: &Hub) -> std::io::Resu
 /// Whether the number in the name of a checkpoint is its step.
 fn is_of_step(name: &str) -> bool {
     layout::name(name).is_some_and(|name| name.unit == layout::Unit::Step)
-}
-
-fn modified(meta: &Metadata) -> f64 {
-    let since = meta.modified().ok().and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
-    since.map_or(0.0, |s| s.as_secs_f64())
 }
 
 #[cfg(test)]

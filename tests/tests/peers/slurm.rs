@@ -86,15 +86,19 @@ async fn slurms_queue_and_nodes_are_read() {
             .unwrap()
     };
     let value = |page: &str, name: &str, labels: &[(&str, &str)]| exposition::value(page, name, labels);
-    let page = until("the job that waits", &|page| {
-        value(page, "slurm_pending_jobs", &[("reason", "resources")]) == Some(1.0)
-    })
-    .await;
+    // As Slurm says before or after it has registered the node.
+    let sum = |page: &str, name: &str, label: &str, values: [&str; 2]| {
+        values.into_iter().filter_map(|is| value(page, name, &[(label, is)])).sum::<f64>()
+    };
+    let nodes = ["resources", "down_or_reserved"];
+    let page =
+        until("the job that waits", &|page| sum(page, "slurm_pending_jobs", "reason", nodes) == 1.0).await;
     assert_eq!(value(&page, "slurm_up", &[]), Some(1.0));
     assert_eq!(value(&page, "slurm_jobs", &[("state", "pending")]), Some(2.0));
     assert_eq!(value(&page, "slurm_pending_gpus", &[("reason", "held")]), Some(4.0));
-    assert_eq!(value(&page, "slurm_pending_gpus", &[("reason", "resources")]), Some(4.0));
-    assert_eq!(value(&page, "slurm_gpus", &[("state", "unavailable")]), Some(16.0));
+    assert_eq!(sum(&page, "slurm_pending_gpus", "reason", nodes), 4.0);
+    assert_eq!(sum(&page, "slurm_gpus", "state", ["unavailable", "powered_down"]), 16.0);
+    assert!(value(&page, "slurm_gpus", &[("state", "unavailable")]) >= Some(8.0), "n2 is drained");
     let drained = [("node", "n2"), ("state", "drained"), ("reason", "bad fan | State=IDLE")];
     let since = value(&page, "slurm_node_out_of_service_timestamp_seconds", &drained).unwrap();
     assert!(since > 1_700_000_000.0, "{since}");

@@ -26,7 +26,7 @@ use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Suppo
 use crate::family::Family;
 use crate::family_filter::Metrics;
 use crate::samples::Samples;
-use crate::scheduler::{self, Standing};
+use crate::scheduler::{self, Failure, Standing};
 
 pub const ABOUT: &str =
     "Kubernetes' nodes with GPUs, the pods that wait for them, and whether its API answers";
@@ -40,6 +40,12 @@ pub static SILENT: Family = Family::gauge(
     "seconds",
     &[],
     "How long the API has not answered all questions; 0 when it does",
+);
+pub static UNREADABLE: Family = Family::gauge(
+    "kubernetes_unreadable_seconds",
+    "seconds",
+    &[],
+    "How long this exporter has lacked what it needs to read all that it asks the API for; 0 when it can",
 );
 pub static ANSWER: Family = Family::gauge(
     "kubernetes_answer_seconds",
@@ -105,12 +111,13 @@ pub static FITTING: Family = Family::gauge(
     "kubernetes_fitting_pods",
     "",
     &[],
-    "Pods that are unschedulable although a node that they may use has the GPUs that they ask for idle",
+    "Pods that have been unschedulable for idle_after although a node that they may use had room for them at every look; those that start only with others are not compared",
 );
 
 pub static FAMILIES: &[&Family] = &[
     &UP,
     &SILENT,
+    &UNREADABLE,
     &ANSWER,
     &FAILURES,
     &NODES,
@@ -202,7 +209,10 @@ impl Default for Config {
             url: None,
             token_file: None,
             ca_file: None,
-            resources: vec!["nvidia.com/*".into(), "amd.com/gpu".into()],
+            // Other names of `nvidia.com` are network cards.
+            resources: ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*", "amd.com/gpu"]
+                .map(String::from)
+                .to_vec(),
             silent_after: Period::secs(300),
             idle_after: Period::secs(1800),
         }
@@ -221,7 +231,7 @@ pub struct KubernetesReader {
     /// The runtime, created for the first list.
     runtime: Option<Runtime>,
     standing: Standing,
-    /// GPUs of the pods that run, and when these were listed.
+    /// What the pods that run hold, and when these were listed.
     running: Option<(Instant, Held)>,
     /// The server asked to be left alone until then.
     not_before: Option<Instant>,
@@ -231,6 +241,22 @@ pub struct KubernetesReader {
 
 /// A list that was not read.
 type Missing = (&'static str, Failed);
+
+/// What a pass finds.
+#[derive(Debug)]
+struct Found {
+    nodes: Nodes,
+    queue: Queue,
+    /// Whether the pods that run were listed anew, or why not.
+    running: Result<bool, Missing>,
+}
+
+/// The API answers if all but the pods that run was read.
+fn failure((list, failed): &Missing) -> Failure {
+    let why = format!("{list}: {failed}");
+    let silent = *list != LIST_RUNNING && failed.is_silence();
+    if silent { Failure::Silent(why) } else { Failure::Unreadable(why) }
+}
 
 impl KubernetesReader {
     pub fn new(config: &Config) -> Self {
@@ -250,8 +276,8 @@ impl KubernetesReader {
         self.config.place(|name| std::env::var(name).ok())
     }
 
-    /// Asks for nodes and pods; none counts without the others.
-    async fn ask(&mut self, now: Instant) -> Result<(Nodes, Queue), Missing> {
+    /// Asks for nodes and pods; neither nodes nor pods that wait count without the other.
+    async fn ask(&mut self, now: Instant) -> Result<Found, Missing> {
         if let Some(left) =
             self.not_before.map(|at| at.saturating_duration_since(now)).filter(|d| !d.is_zero())
         {
@@ -273,15 +299,17 @@ impl KubernetesReader {
             })
             .await?;
         let every = self.config.running_interval.as_duration();
-        if self.running.as_ref().is_none_or(|(at, _)| now.saturating_duration_since(*at) >= every) {
-            let running: Held = self
-                .list(&api, LIST_RUNNING, pods, "status.phase=Running", |held: &mut Held, pod: Pod| {
-                    held.take(&gpus, &pod)
-                })
-                .await?;
-            self.running = Some((now, running));
-        }
-        Ok((nodes, queue))
+        let is_due = self.running.as_ref().is_none_or(|(at, _)| now.saturating_duration_since(*at) >= every);
+        let running = if is_due { self.list_running(&api, pods, now).await } else { Ok(false) };
+        Ok(Found { nodes, queue, running })
+    }
+
+    /// Lists the pods that run.
+    async fn list_running(&mut self, api: &Api, pods: &str, now: Instant) -> Result<bool, Missing> {
+        let take = |held: &mut Held, pod: Pod| held.take(&pod);
+        let running: Held = self.list(api, LIST_RUNNING, pods, "status.phase=Running", take).await?;
+        self.running = Some((now, running));
+        Ok(true)
     }
 
     /// Reads one list into a new `S`, and begins anew if the server has forgotten where it was.
@@ -314,21 +342,16 @@ impl KubernetesReader {
         result.map_err(|failure| (list, failure))
     }
 
-    fn write(&self, nodes: &Nodes, queue: &Queue, held: &Held, out: &mut Samples) {
+    fn write(&self, nodes: &Nodes, queue: &Queue, out: &mut Samples) {
         for standing in NodeStanding::ALL {
             out.set(&NODES, &[standing.as_str()], nodes.by_standing(standing));
         }
         for (condition, count) in &nodes.problems {
             out.set(&PROBLEMS, &[condition], *count);
         }
-        let gpus = nodes.gpus(held);
-        for (state, count) in
-            [("allocated", gpus.allocated), ("idle", gpus.idle), ("unavailable", gpus.unavailable)]
-        {
-            out.set(&GPUS, &[state], count);
-        }
-        out.set(&CAPACITY, &[], gpus.capacity);
-        out.set(&ALLOCATABLE, &[], gpus.allocatable);
+        let (capacity, allocatable) = nodes.there();
+        out.set(&CAPACITY, &[], capacity);
+        out.set(&ALLOCATABLE, &[], allocatable);
         let now = unix_now();
         for reason in Reason::ALL {
             let pending = queue.pending.get(&reason).copied().unwrap_or_default();
@@ -337,11 +360,28 @@ impl KubernetesReader {
             out.set(&PENDING_GPUS, labels, pending.gpus);
             out.set(&OLDEST, labels, pending.since.map_or(0.0, |since| (now - since).max(0.0)));
         }
-        out.set(&FITTING, &[], queue.fitting(nodes, held));
         for outage in self.standing.outages() {
             out.maybe(&OUT, &[&outage.node, outage.state, &outage.reason], outage.since);
         }
         out.set(&LEFT_OUT, &[], self.standing.left_out() as u64 + nodes.left_out);
+    }
+
+    /// Writes what is known only with the pods that run.
+    fn compare(&mut self, cx: &Context<'_>, now: Instant, found: Found, out: &mut Samples) {
+        let (Ok(is_new), Some((_, running))) = (found.running, &self.running) else { return };
+        let Found { nodes, mut queue, .. } = found;
+        let held = std::mem::take(&mut queue.held).with(running);
+        let gpus = nodes.gpus(&held);
+        for (state, count) in
+            [("allocated", gpus.allocated), ("idle", gpus.idle), ("unavailable", gpus.unavailable)]
+        {
+            out.set(&GPUS, &[state], count);
+        }
+        // Pods that began to run since they were listed would leave their nodes idle.
+        let fitting = is_new.then(|| queue.fitting(&nodes, &held));
+        let idle_after = (now, self.config.idle_after.into());
+        let long = self.standing.waits(cx, NodeCondition::JobsWaitBesideIdle, idle_after, fitting);
+        out.set(&FITTING, &[], long);
     }
 }
 
@@ -357,22 +397,21 @@ impl Collector for KubernetesReader {
         let runtime = scheduler::runtime(self.runtime.take())?;
         let answer = runtime.block_on(self.ask(Instant::now()));
         self.runtime = Some(runtime);
-        if let Err((list, failure)) = &answer {
-            *self.failures.entry((*list, failure.reason())).or_default() += 1;
+        let missing = answer.as_ref().map_or_else(Some, |found| found.running.as_ref().err());
+        if let Some((list, failed)) = missing {
+            *self.failures.entry((*list, failed.reason())).or_default() += 1;
         }
         let now = Instant::now();
-        let why = answer.as_ref().err().map(|(list, failure)| format!("{list}: {failure}"));
         let silent_after = (now, self.config.silent_after.into());
-        let silent = self.standing.answers(cx, NodeCondition::SchedulerDown, silent_after, why.as_deref());
-        out.set(&SILENT, &[], silent);
-        out.set(&UP, &[], answer.is_ok());
-        if let Ok((nodes, queue)) = &answer {
-            let held = self.running.as_ref().map(|(_, running)| queue.held.with(running)).unwrap_or_default();
-            self.standing.out_of_service(cx, NodeCondition::NodeOutOfService, nodes.outages());
-            let idle_after = (now, self.config.idle_after.into());
-            let fitting = queue.fitting(nodes, &held);
-            self.standing.waits(cx, NodeCondition::JobsWaitBesideIdle, idle_after, fitting);
-            self.write(nodes, queue, &held, out);
+        let conditions = [NodeCondition::SchedulerDown, NodeCondition::SchedulerUnreadable];
+        let failing = self.standing.answers(cx, conditions, silent_after, missing.map(failure).as_ref());
+        out.set(&SILENT, &[], failing.silent);
+        out.set(&UNREADABLE, &[], failing.unreadable);
+        out.set(&UP, &[], missing.is_none());
+        if let Ok(found) = answer {
+            self.standing.out_of_service(cx, NodeCondition::NodeOutOfService, found.nodes.outages());
+            self.write(&found.nodes, &found.queue, out);
+            self.compare(cx, now, found, out);
         }
         for list in LISTS {
             out.maybe(&ANSWER, &[list], self.took.get(list).copied());

@@ -27,7 +27,7 @@ use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Suppo
 use crate::family::Family;
 use crate::family_filter::Metrics;
 use crate::samples::Samples;
-use crate::scheduler::{self, Standing};
+use crate::scheduler::{self, Failure, Standing};
 
 pub const ABOUT: &str = "Slurm's queue, the states of its nodes, and whether its controller answers";
 pub const NEEDS: &str = "the commands scontrol and squeue of Slurm 20.02 or later, and its configuration; any user who may see all jobs; one exporter of the cluster";
@@ -47,6 +47,12 @@ pub static SILENT: Family = Family::gauge(
     "seconds",
     &[],
     "How long the controller has not answered all questions; 0 when it does",
+);
+pub static UNREADABLE: Family = Family::gauge(
+    "slurm_unreadable_seconds",
+    "seconds",
+    &[],
+    "How long this exporter has lacked what it needs to ask Slurm or to read it; 0 when it can",
 );
 pub static ANSWER: Family = Family::gauge(
     "slurm_answer_seconds",
@@ -72,7 +78,7 @@ pub static GPUS: Family = Family::gauge(
     "slurm_gpus",
     "",
     &["state"],
-    "GPUs by state: allocated to a job, idle, or unavailable, which are those that no job has on nodes that get none",
+    "GPUs by state: allocated to a job, idle, powered_down, which are those of nodes that are off to save power, reboot or have not registered yet, or unavailable, which are those that no job has on other nodes that get none",
 );
 pub static OUT: Family = Family::gauge(
     "slurm_node_out_of_service_timestamp_seconds",
@@ -102,13 +108,14 @@ pub static FITTING: Family = Family::gauge(
     "slurm_fitting_jobs",
     "",
     &[],
-    "Jobs that wait for resources although idle nodes of their partition have the GPUs that they ask for",
+    "Jobs that have waited for resources for idle_after although idle nodes of their partition had the GPUs that they ask for at every look",
 );
 
 pub static FAMILIES: &[&Family] = &[
     &UP,
     &CONTROLLER_UP,
     &SILENT,
+    &UNREADABLE,
     &ANSWER,
     &FAILURES,
     &MALFORMED,
@@ -323,6 +330,7 @@ fn write(nodes: &Nodes, queue: &Queue, out: &mut Samples) {
     let gpus = nodes.gpus();
     out.set(&GPUS, &["allocated"], gpus.allocated);
     out.set(&GPUS, &["idle"], gpus.idle);
+    out.set(&GPUS, &["powered_down"], gpus.powered_down);
     out.set(&GPUS, &["unavailable"], gpus.unavailable);
     for state in queue::STATES {
         out.set(&JOBS, &[state], queue.by_state.get(state).copied().unwrap_or(0));
@@ -335,7 +343,6 @@ fn write(nodes: &Nodes, queue: &Queue, out: &mut Samples) {
         out.set(&PENDING_GPUS, labels, pending.gpus);
         out.set(&OLDEST, labels, pending.since.map_or(0.0, |since| (now - since).max(0.0)));
     }
-    out.set(&FITTING, &[], queue.fitting(nodes));
 }
 
 impl Collector for SlurmReader {
@@ -358,17 +365,27 @@ impl Collector for SlurmReader {
             *self.failures.entry((*command, failure.reason())).or_default() += 1;
         }
         let now = Instant::now();
-        let why = answer.as_ref().err().map(|(_, failure)| failure.to_string());
+        let failure = answer.as_ref().err().map(|(_, failure)| {
+            let silent = failure.is_silence();
+            if silent {
+                Failure::Silent(failure.to_string())
+            } else {
+                Failure::Unreadable(failure.to_string())
+            }
+        });
         let silent_after = (now, self.config.silent_after.into());
-        let silent = self.standing.answers(cx, NodeCondition::SchedulerDown, silent_after, why.as_deref());
-        out.set(&SILENT, &[], silent);
+        let conditions = [NodeCondition::SchedulerDown, NodeCondition::SchedulerUnreadable];
+        let failing = self.standing.answers(cx, conditions, silent_after, failure.as_ref());
+        out.set(&SILENT, &[], failing.silent);
+        out.set(&UNREADABLE, &[], failing.unreadable);
         out.set(&UP, &[], answer.is_ok());
         if let Ok((nodes, queue)) = &answer {
             write(nodes, queue, out);
             self.standing.out_of_service(cx, NodeCondition::NodeOutOfService, nodes.outages());
             let idle_after = (now, self.config.idle_after.into());
-            let fitting = queue.fitting(nodes);
-            self.standing.waits(cx, NodeCondition::JobsWaitBesideIdle, idle_after, fitting);
+            let fitting = Some(queue.fitting(nodes));
+            let long = self.standing.waits(cx, NodeCondition::JobsWaitBesideIdle, idle_after, fitting);
+            out.set(&FITTING, &[], long);
             for outage in self.standing.outages() {
                 out.maybe(&OUT, &[&outage.node, outage.state, &outage.reason], outage.since);
             }

@@ -3,12 +3,14 @@
 
 /// Files that a framework writes last, so that a checkpoint with one of them is complete.
 const MARKERS: &[&str] = &[
-    ".metadata",          // torch.distributed.checkpoint: torchtitan, OLMo-core, Megatron's torch_dist
-    ".metadata.json",     // OLMo-core
+    ".metadata",          // torch.distributed.checkpoint: torchtitan, Megatron's torch_dist
     "trainer_state.json", // transformers
     "commit_success.txt", // Orbax in an object store
-    "checkpoint_metadata.json", // nanotron
 ];
+
+/// Files of that kind in a directory of the checkpoint. OLMo-core writes its own `.metadata.json`
+/// also after a save that failed.
+const MARKERS_WITHIN: &[(&str, &str)] = &[("model_and_optim", ".metadata")];
 
 /// What torchtitan writes last where it saves in the format of Hugging Face. The Trainer has a file
 /// of that name too, and writes others after it.
@@ -120,6 +122,16 @@ pub(super) fn sign(file: &str, name: &str) -> Option<Sign> {
     let is_last = MARKERS.contains(&file) || file == TITAN_MARKER && name.starts_with(TITAN_PREFIX);
     let content = (file == ORBAX_METADATA).then_some(Sign::Content);
     is_last.then_some(Sign::Last).or(content)
+}
+
+/// Whether `file` in the directory `within` of a checkpoint is written last.
+pub(super) fn is_last_within(within: &str, file: &str) -> bool {
+    MARKERS_WITHIN.contains(&(within, file))
+}
+
+/// The sort of a checkpoint: those that are written in the same way have the same.
+pub(super) fn sort(name: &str) -> String {
+    name.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
 /// Whether the metadata of Orbax has the time of the commit. Where it lacks one, the checkpoint may
@@ -270,8 +282,30 @@ mod tests {
             ("model.safetensors.index.json", "checkpoint-100", None),
             ("_CHECKPOINT_METADATA", "100", Some(Sign::Content)),
             ("metadata.json", "iter_0000100", None),
+            (".metadata.json", "step100", None),
+            ("checkpoint_metadata.json", "100", None),
         ] {
             assert_eq!(sign(file, name), sign_, "{name}/{file}");
+        }
+        for (within, file, is_last) in [
+            ("model_and_optim", ".metadata", true),
+            ("train", ".metadata", false),
+            ("model_and_optim", "__0_0.distcp", false),
+        ] {
+            assert_eq!(is_last_within(within, file), is_last, "{within}/{file}");
+        }
+    }
+
+    #[test]
+    fn sorts_of_checkpoints() {
+        for (name, sort_) in [
+            ("step1000", "step"),
+            ("step2000", "step"),
+            ("step1000-hf", "step-hf"),
+            ("checkpoint-500.tar", "checkpoint-.tar"),
+            ("epoch=0-val_loss=2.31-step=100.ckpt", "epoch=-val_loss=.-step=.ckpt"),
+        ] {
+            assert_eq!(sort(name), sort_, "{name}");
         }
     }
 

@@ -3,6 +3,8 @@
 use std::fs;
 use std::sync::Mutex;
 
+use rustix::fs::{FileType, Mode};
+
 use super::*;
 use crate::origin::Outcome;
 use crate::source::{DROPPED, NOT_OWNER, Sources};
@@ -266,12 +268,82 @@ fn where_the_framework_leaves_its_mark_one_without_it_never_is_whole() {
     b.pass(GIVEN_UP_AFTER);
     let fail = b.list.events.lock().unwrap().last().unwrap().clone();
     assert_eq!(fail.text.as_deref(), Some("checkpoint-20 stopped growing at 7 bytes and is not whole"));
+    assert!((fail.ts.unwrap() - now_unix()).abs() < 60.0, "when it was last written, 40 minutes ago");
     assert_eq!(b.published(), [(Fail, 20)]);
     assert_eq!(b.page().get(&CHECKPOINTS, &["r", "incomplete"]), Some(1.0));
     // The checkpoint continues after all.
     b.write("checkpoint-20/trainer_state.json", 10);
     b.poll();
     assert_eq!(b.published(), [(End, 20)]);
+}
+
+#[test]
+fn a_second_entry_of_a_step_takes_nothing_from_the_first() {
+    let mut b = Bench::new();
+    b.write("step-1000/.metadata", 10);
+    b.poll();
+    assert_eq!(b.published(), [(End, 1000)]);
+    // A copy in another format, an archive, and a copy that breaks off.
+    b.write("step-1000-hf/model.safetensors", 7);
+    b.write("step-1000.tar", 7);
+    b.write("step-1000.partial/__0_0.distcp", 7);
+    b.poll();
+    b.write("step-2000/.metadata", 10);
+    b.pass(2 * GIVEN_UP_AFTER);
+    assert_eq!(b.published(), [(End, 2000)]);
+    assert_eq!(b.page().get(&CHECKPOINTS, &["r", "whole"]), Some(4.0));
+    // Where only the other format is kept, it needs no file of the first.
+    b.write("step-3000-hf/model.safetensors", 7);
+    b.poll();
+    b.pass(settle().as_duration());
+    assert_eq!(b.published(), [(Start, 3000), (End, 3000)]);
+    // One of the first sort still needs it.
+    b.write("step-4000/__0_0.distcp", 7);
+    b.pass(5 * MINUTE);
+    assert_eq!(b.published(), [(Start, 4000)]);
+}
+
+#[test]
+fn a_second_entry_that_was_there_before_is_no_news() {
+    let b = Bench::over(|dir| {
+        fs::create_dir_all(dir.join("step-1000")).unwrap();
+        fs::write(dir.join("step-1000/.metadata"), "x").unwrap();
+        fs::create_dir_all(dir.join("step-1000-hf")).unwrap();
+        fs::write(dir.join("step-1000-hf/model.safetensors"), "x").unwrap();
+    });
+    assert_eq!(b.published(), [(End, 1000)]);
+}
+
+#[test]
+fn olmo_core_has_saved_once_its_model_has_its_metadata() {
+    let mut b = Bench::new();
+    b.write("step100/model_and_optim/__0_0.distcp", 10);
+    b.write("step100/.metadata.json", 10);
+    b.poll();
+    assert_eq!(b.published(), [(Start, 100)], "it is written after a save that failed, too");
+    b.write("step100/model_and_optim/.metadata", 10);
+    b.poll();
+    assert_eq!(b.published(), [(End, 100)]);
+    b.write("step200/model_and_optim/__0_0.distcp", 10);
+    b.write("step200/.metadata.json", 10);
+    b.pass(5 * MINUTE);
+    assert_eq!(b.published(), [(Start, 200)]);
+}
+
+#[test]
+fn nanotrons_tracker_alone_says_that_it_has_saved() {
+    let mut b = Bench::new();
+    b.write("latest.txt", 0);
+    fs::write(b.dir.path().join("latest.txt"), "100").unwrap();
+    b.write("100/checkpoint_metadata.json", 10);
+    b.poll();
+    assert_eq!(b.published(), [(End, 100)]);
+    b.write("200/checkpoint_metadata.json", 10);
+    b.pass(5 * MINUTE);
+    assert_eq!(b.published(), [(Start, 200)]);
+    fs::write(b.dir.path().join("latest.txt"), "200").unwrap();
+    b.poll();
+    assert_eq!(b.published(), [(End, 200)]);
 }
 
 #[test]

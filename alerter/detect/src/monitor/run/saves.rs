@@ -61,8 +61,10 @@ impl Run {
     fn seen(&mut self, r: &StageReport, e: &Event) -> Stage {
         let asynchronous = self.state.checkpoints.is_asynchronous();
         let is_reported = self.state.checkpoints.is_reported(r.step);
+        let is_old = self.is_before_us(r.at);
         match r.phase {
-            CkptPhase::Start if asynchronous || is_reported => {}
+            // One of an earlier attempt is not in progress.
+            CkptPhase::Start if asynchronous || is_reported || is_old => {}
             CkptPhase::Start | CkptPhase::End if !asynchronous => {
                 // How long the steps waited for it is what the trainer says.
                 let secs = r.secs.filter(|_| !is_reported);

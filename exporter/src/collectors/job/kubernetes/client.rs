@@ -65,6 +65,17 @@ impl Failed {
         }
     }
 
+    /// Whether the API does not answer. Otherwise it does, or this program lacks something.
+    pub(super) fn is_silence(&self) -> bool {
+        match self {
+            // Not one whose certificate is of an authority that this program does not know.
+            Self::Connect(why) => !why.contains("certificate"),
+            Self::Timeout(_) => true,
+            Self::File(_) | Self::Unauthorized(_) | Self::Forbidden(_) | Self::Gone => false,
+            Self::Throttled(_) | Self::Status(..) | Self::TooLarge | Self::Malformed(_) => false,
+        }
+    }
+
     pub(super) const REASONS: [&'static str; 10] = [
         "file",
         "connect",
@@ -253,6 +264,14 @@ fn innermost(error: &dyn Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_api_that_this_program_does_not_trust_is_not_silent() {
+        let connect = |why: &str| Failed::Connect(why.into()).is_silence();
+        assert!(connect("Connection refused (os error 111)") && connect("dns error"));
+        assert!(!connect("invalid peer certificate: UnknownIssuer"));
+        assert!(!Failed::Forbidden(String::new()).is_silence());
+    }
 
     #[test]
     fn a_token_is_only_sent_where_nobody_listens() {

@@ -1,9 +1,11 @@
 //! What a pass finds out of nodes and pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::objects::{Condition, ContainerStatus, GpuResources, Node, Pod, Taint, Toleration, seconds};
-use crate::scheduler::Outage;
+use super::objects::{
+    Amounts, Condition, ContainerStatus, GpuResources, Node, Pod, Taint, Toleration, seconds,
+};
+use crate::scheduler::{Outage, Waiter};
 
 /// The most nodes with GPUs, and the most types of conditions.
 const MAX_NODES: usize = 50_000;
@@ -102,8 +104,10 @@ struct GpuNode {
     since: Option<f64>,
     labels: BTreeMap<String, String>,
     taints: Vec<Taint>,
-    capacity: u64,
-    allocatable: u64,
+    /// The names of its GPUs' resources.
+    gpus: Vec<String>,
+    capacity: Amounts,
+    allocatable: Amounts,
 }
 
 /// The nodes that have GPUs.
@@ -118,8 +122,6 @@ pub(super) struct Nodes {
 /// GPUs by what the scheduler does with them; each counts once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct GpuCounts {
-    pub(super) capacity: u64,
-    pub(super) allocatable: u64,
     pub(super) allocated: u64,
     pub(super) idle: u64,
     /// That no pod has and none gets: of nodes that get no pod, and those that the device plugin
@@ -129,9 +131,11 @@ pub(super) struct GpuCounts {
 
 impl Nodes {
     pub(super) fn take(&mut self, gpus: &GpuResources, node: Node) {
-        let (capacity, allocatable) =
-            (gpus.count(node.status.capacity.as_ref()), gpus.count(node.status.allocatable.as_ref()));
-        if capacity.or(allocatable).is_none() || node.metadata.name.is_empty() {
+        let capacity = Amounts::parse(node.status.capacity.as_ref());
+        let allocatable = Amounts::parse(node.status.allocatable.as_ref());
+        let names: BTreeSet<&str> = capacity.names().chain(allocatable.names()).collect();
+        let gpus: Vec<String> = names.into_iter().filter(|name| gpus.has(name)).map(str::to_owned).collect();
+        if gpus.is_empty() || node.metadata.name.is_empty() {
             return;
         }
         if self.all.len() >= MAX_NODES {
@@ -163,8 +167,9 @@ impl Nodes {
             since,
             labels: node.metadata.labels.unwrap_or_default(),
             taints: node.spec.taints.unwrap_or_default().into_iter().filter(Taint::keeps_away).collect(),
-            capacity: capacity.unwrap_or(0),
-            allocatable: allocatable.unwrap_or(0),
+            gpus,
+            capacity,
+            allocatable,
         });
     }
 
@@ -175,15 +180,25 @@ impl Nodes {
     pub(super) fn gpus(&self, held: &Held) -> GpuCounts {
         let mut counts = GpuCounts::default();
         for node in &self.all {
-            let used = held.on(&node.name).min(node.capacity.max(node.allocatable));
-            let idle = node.idle(used);
-            counts.capacity += node.capacity;
-            counts.allocatable += node.allocatable;
-            counts.allocated += used;
-            counts.idle += idle;
-            counts.unavailable += node.capacity.saturating_sub(used + idle);
+            for name in &node.gpus {
+                let (capacity, allocatable) = (node.capacity.count(name), node.allocatable.count(name));
+                let used = held.on(&node.name).map_or(0, |held| held.count(name));
+                let used = used.min(capacity.max(allocatable));
+                let is_ready = node.standing == NodeStanding::Ready;
+                let idle = if is_ready { allocatable.saturating_sub(used) } else { 0 };
+                counts.allocated += used;
+                counts.idle += idle;
+                counts.unavailable += capacity.saturating_sub(used + idle);
+            }
         }
         counts
+    }
+
+    /// The GPUs that the nodes have, and those that pods may have.
+    pub(super) fn there(&self) -> (u64, u64) {
+        let all = self.all.iter().flat_map(|node| node.gpus.iter().map(move |name| (node, name)));
+        let each = all.map(|(node, name)| (node.capacity.count(name), node.allocatable.count(name)));
+        each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
     pub(super) fn outages(&self) -> Vec<Outage> {
@@ -201,36 +216,41 @@ impl Condition {
 }
 
 impl GpuNode {
-    fn idle(&self, used: u64) -> u64 {
-        if self.standing == NodeStanding::Ready { self.allocatable.saturating_sub(used) } else { 0 }
+    /// What the node has left for pods.
+    fn free(&self, held: &Held) -> Amounts {
+        let mut free = self.allocatable.clone();
+        held.on(&self.name).into_iter().for_each(|held| free.subtract(held));
+        free
     }
 }
 
-/// GPUs that pods hold, by node.
+/// What pods hold, by node: also pods without GPUs, which hold processors and memory.
 #[derive(Debug, Default)]
-pub(super) struct Held(BTreeMap<String, u64>);
+pub(super) struct Held(BTreeMap<String, Amounts>);
 
 impl Held {
-    pub(super) fn take(&mut self, gpus: &GpuResources, pod: &Pod) {
-        let of_pod = gpus.of_pod(&pod.spec);
-        if let Some(node) = pod.spec.node_name.as_ref().filter(|node| of_pod > 0 && !node.is_empty()) {
-            let held = self.0.entry(node.clone()).or_default();
-            *held = held.saturating_add(of_pod);
+    pub(super) fn take(&mut self, pod: &Pod) {
+        if let Some(node) = pod.spec.node_name.as_ref().filter(|node| !node.is_empty()) {
+            self.add(node, &pod.spec.amounts());
         }
     }
 
-    /// With the GPUs of other pods.
-    pub(super) fn with(&self, other: &Self) -> Self {
-        let mut all = self.0.clone();
-        for (node, gpus) in &other.0 {
-            let held = all.entry(node.clone()).or_default();
-            *held = held.saturating_add(*gpus);
+    fn add(&mut self, node: &str, amounts: &Amounts) {
+        if let Some(held) = self.0.get_mut(node) {
+            held.add(amounts);
+        } else if self.0.len() < MAX_NODES {
+            self.0.insert(node.to_owned(), amounts.clone());
         }
-        Self(all)
     }
 
-    fn on(&self, node: &str) -> u64 {
-        self.0.get(node).copied().unwrap_or(0)
+    /// Adds what other pods hold.
+    pub(super) fn with(mut self, other: &Self) -> Self {
+        other.0.iter().for_each(|(node, amounts)| self.add(node, amounts));
+        self
+    }
+
+    fn on(&self, node: &str) -> Option<&Amounts> {
+        self.0.get(node)
     }
 }
 
@@ -247,7 +267,7 @@ pub(super) struct Pending {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) pending: BTreeMap<Reason, Pending>,
-    /// GPUs of those that have a node already.
+    /// What those hold that have a node already, and those without GPUs.
     pub(super) held: Held,
     unschedulable: Vec<Wanted>,
 }
@@ -255,42 +275,59 @@ pub(super) struct Queue {
 /// What an unschedulable pod asks for.
 #[derive(Debug)]
 struct Wanted {
-    gpus: u64,
+    id: String,
+    name: String,
+    /// When it was created, in Unix seconds; 0 if nothing says so.
+    created: f64,
+    amounts: Amounts,
     selector: BTreeMap<String, String>,
     tolerations: Vec<Toleration>,
 }
 
 impl Queue {
     pub(super) fn take(&mut self, gpus: &GpuResources, pod: Pod) {
-        let of_pod = gpus.of_pod(&pod.spec);
+        self.held.take(&pod);
+        let amounts = pod.spec.amounts();
+        let of_pod = gpus.total(&amounts);
         if of_pod == 0 {
             return;
         }
-        self.held.take(gpus, &pod);
         let reason = Reason::of(&pod);
         let pending = self.pending.entry(reason).or_default();
         pending.pods += 1;
         pending.gpus = pending.gpus.saturating_add(of_pod);
         let since = seconds(pod.metadata.creation_timestamp.as_deref());
         pending.since = pending.since.into_iter().chain(since).reduce(f64::min);
-        let compared = reason == Reason::Unschedulable && pod.spec.is_plain();
+        let compared = reason == Reason::Unschedulable && pod.is_plain();
         if compared && self.unschedulable.len() < MAX_COMPARED {
             self.unschedulable.push(Wanted {
-                gpus: of_pod,
+                name: format!("pod {}/{}", pod.metadata.namespace, pod.metadata.name),
+                id: pod.metadata.uid,
+                created: since.unwrap_or(0.0),
+                amounts,
                 selector: pod.spec.node_selector.unwrap_or_default(),
                 tolerations: pod.spec.tolerations.unwrap_or_default(),
             });
         }
     }
 
-    /// How many pods are unschedulable although a node that they may use has the GPUs idle. Pods
-    /// with rules of affinity are not compared.
-    pub(super) fn fitting(&self, nodes: &Nodes, held: &Held) -> u64 {
-        let fits = |wanted: &&Wanted| {
-            let mut idle = nodes.all.iter().filter(|node| node.idle(held.on(&node.name)) >= wanted.gpus);
-            idle.any(|node| wanted.may_use(node))
-        };
-        self.unschedulable.iter().filter(fits).count() as u64
+    /// The pods that are unschedulable although a node that they may use has room for them, the
+    /// oldest first. What one would use is none's after it. Pods that start only with others, with
+    /// rules of affinity or of another scheduler are not compared.
+    pub(super) fn fitting(&self, nodes: &Nodes, held: &Held) -> Vec<Waiter> {
+        let ready = nodes.all.iter().filter(|node| node.standing == NodeStanding::Ready);
+        let mut free: Vec<(&GpuNode, Amounts)> = ready.map(|node| (node, node.free(held))).collect();
+        let mut all: Vec<&Wanted> = self.unschedulable.iter().collect();
+        all.sort_by(|a, b| a.created.total_cmp(&b.created).then_with(|| a.id.cmp(&b.id)));
+        let mut fitting = Vec::new();
+        for wanted in all {
+            let room = free.iter_mut().find(|(node, free)| free.has(&wanted.amounts) && wanted.may_use(node));
+            if let Some((_, free)) = room {
+                free.subtract(&wanted.amounts);
+                fitting.push(Waiter::new(&wanted.id, &wanted.name));
+            }
+        }
+        fitting
     }
 }
 

@@ -13,8 +13,11 @@ use stepwatch_wire::names::hw;
 
 use super::*;
 use crate::roots::Roots;
+use crate::scheduler::Waiter;
 use crate::testing::Bench;
 
+/// A part of a body that never comes.
+type Never = Result<&'static str, std::io::Error>;
 /// A question: the path with the parameters of the query.
 type Asked = (String, BTreeMap<String, String>);
 type Answers = Box<dyn FnMut(&Asked) -> Response<Body> + Send>;
@@ -229,10 +232,12 @@ fn fails(fake: &Fake, list: &str, reason: &str) -> String {
 
 #[test]
 fn refusals_say_what_is_missing() {
-    let silent = "Kubernetes has not answered for 0 min";
+    let unreadable = "Kubernetes may work, but could not be read for 0 min";
     let fake = Fake::serve(|_| refuses(401, "Unauthorized"));
     let text = fails(&fake, "nodes", "unauthorized");
-    assert_eq!(text, format!("{silent}: nodes: the token is not accepted (401): Unauthorized"));
+    assert_eq!(text, format!("{unreadable}: nodes: the token is not accepted (401): Unauthorized"));
+    let page = Bench::new(Roots::default()).collect(&mut fake.reader());
+    assert_eq!((page.get(&SILENT, &[]), page.get(&UNREADABLE, &[])), (Some(0.0), Some(0.0)));
     let fake = Fake::serve(|asked| match asked.0.as_str() {
         "/api/v1/nodes" => list("NodeList", &[]),
         _ => refuses(403, "pods is forbidden: User \"system:serviceaccount:x:y\" cannot list"),
@@ -299,7 +304,26 @@ fn a_body_that_does_not_end_is_given_up() {
     });
     fake.config.timeout = Period::millis(300);
     let text = fails(&fake, "nodes", "timeout");
-    assert!(text.ends_with("nodes: no answer within 300ms"), "{text}");
+    assert_eq!(text, "Kubernetes has not answered for 0 min: nodes: no answer within 300ms");
+}
+
+#[test]
+fn without_the_pods_that_run_nodes_and_queue_are_known() {
+    let mut fake = Fake::serve(|asked| match asked.1.get("fieldSelector").map(String::as_str) {
+        Some("status.phase=Running") => answer(200, Body::from_stream(stream::pending::<Never>())),
+        _ => cluster(asked),
+    });
+    fake.config.timeout = Period::secs(2);
+    let bench = Bench::new(Roots::default());
+    let page = bench.collect(&mut fake.reader());
+    assert_eq!((page.get(&UP, &[]), page.get(&SILENT, &[])), (Some(0.0), Some(0.0)));
+    assert_eq!(page.get(&FAILURES, &["running", "timeout"]), Some(1.0));
+    assert_eq!((page.get(&NODES, &["ready"]), page.get(&CAPACITY, &[])), (Some(2.0), Some(32.0)));
+    assert_eq!(page.get(&PENDING_PODS, &["unschedulable"]), Some(1.0));
+    assert_eq!((page.get(&GPUS, &["idle"]), page.get(&FITTING, &[])), (None, None));
+    let texts: Vec<_> = bench.published().into_iter().map(|e| e.text.unwrap()).collect();
+    let unreadable = "Kubernetes may work, but could not be read for 0 min: running: no answer within 2s";
+    assert_eq!(texts, [unreadable, "Kubernetes: cordoned", "Kubernetes: not ready (NodeStatusUnknown)"]);
 }
 
 #[test]
@@ -353,7 +377,7 @@ fn fitting(of_node: Value, of_pod: Value) -> u64 {
     merge(&mut wanted, of_pod);
     nodes.take(&gpus, serde_json::from_value(node("n1", of_node)).unwrap());
     queue.take(&gpus, serde_json::from_value(wanted).unwrap());
-    queue.fitting(&nodes, &Held::default())
+    queue.fitting(&nodes, &Held::default()).len() as u64
 }
 
 #[test]
@@ -371,6 +395,105 @@ fn a_pod_fits_where_it_may_and_the_gpus_are_idle() {
     assert_eq!(fitting(taint("NoSchedule"), tolerates), 1);
     // What else it may want is not known.
     assert_eq!(fitting(none(), json!({"spec": {"affinity": {"podAffinity": {}}}})), 0);
+    // It would start only with the others of its group.
+    assert_eq!(fitting(none(), json!({"spec": {"schedulerName": "volcano"}})), 0);
+    let in_group = json!({"metadata": {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}});
+    assert_eq!(fitting(none(), in_group), 0);
+}
+
+#[test]
+fn resources_are_compared_name_by_name() {
+    let requests = |requests: Value| json!({"spec": {"containers": [{"resources": {"requests": requests}}]}});
+    let none = || json!({});
+    for (asked, fits) in [
+        (json!({"nvidia.com/gpu": "8", "cpu": "95"}), 1),
+        (json!({"nvidia.com/gpu": "8", "cpu": "95100m"}), 0),
+        (json!({"nvidia.com/gpu": "1", "memory": "1Gi"}), 0),
+        (json!({"nvidia.com/mig-1g.10gb": "1"}), 0),
+        (json!({"nvidia.com/gpu": "1", "nvidia.com/hostdev": "1"}), 0),
+    ] {
+        assert_eq!(fitting(none(), requests(asked.clone())), fits, "{asked}");
+    }
+    // Seven free network cards and a free slice are no eighth GPU.
+    let other = json!({"nvidia.com/gpu": "7", "nvidia.com/hostdev": "7", "nvidia.com/mig-1g.10gb": "7"});
+    let of_node = json!({"status": {"allocatable": other}});
+    assert_eq!(fitting(of_node.clone(), none()), 0);
+    assert_eq!(fitting(of_node, requests(json!({"nvidia.com/mig-1g.10gb": "7"}))), 1);
+    let memory = json!({"status": {"allocatable": {"memory": "2Ti"}}});
+    assert_eq!(fitting(memory, requests(json!({"nvidia.com/gpu": "8", "memory": "2048Gi"}))), 1);
+}
+
+#[test]
+fn network_cards_are_no_gpus() {
+    let gpus = GpuResources::new(&Config::default().resources);
+    let names = |more: Value| json!({"status": {"capacity": more.clone(), "allocatable": more}});
+    let cards = json!({"nvidia.com/hostdev": "8", "nvidia.com/rdma_shared_device_a": "63"});
+    let shared = json!({"nvidia.com/gpu.shared": "4", "nvidia.com/hostdev": "8"});
+    let mut nodes = Nodes::default();
+    for (name, more) in [("n1", names(cards.clone())), ("n2", names(shared))] {
+        nodes.take(&gpus, serde_json::from_value(node(name, more)).unwrap());
+    }
+    let only_cards = json!({"metadata": {"name": "n3"}, "status": {"capacity": cards}});
+    nodes.take(&gpus, serde_json::from_value(only_cards).unwrap());
+    // Eight GPUs each, and four shares.
+    assert_eq!((nodes.there(), nodes.by_standing(NodeStanding::Ready)), ((20, 20), 2));
+    assert_eq!(nodes.gpus(&Held::default()).idle, 20);
+}
+
+#[test]
+fn what_one_pod_would_use_is_none_of_the_next() {
+    let gpus = GpuResources::new(&Config::default().resources);
+    let (mut nodes, mut queue, mut held) = (Nodes::default(), Queue::default(), Held::default());
+    for name in ["n1", "n2"] {
+        nodes.take(&gpus, serde_json::from_value(node(name, json!({}))).unwrap());
+    }
+    for (name, day) in [("c", 3), ("a", 1), ("b", 2)] {
+        let created = format!("2026-11-0{day}T00:00:00Z");
+        let mut wanted = unschedulable(8);
+        let meta = json!({"name": name, "namespace": "team", "uid": name, "creationTimestamp": created});
+        merge(&mut wanted, json!({"metadata": meta}));
+        queue.take(&gpus, serde_json::from_value(wanted).unwrap());
+    }
+    let waiter = |name: &str| Waiter::new(name, &format!("pod team/{name}"));
+    assert_eq!(queue.fitting(&nodes, &held), [waiter("a"), waiter("b")], "the oldest");
+    // A pod without GPUs holds processors, here all of them.
+    let cpu = json!([{"resources": {"requests": {"cpu": "95"}}}]);
+    let beside = json!({"spec": {"nodeName": "n2", "containers": cpu}});
+    held.take(&serde_json::from_value(beside).unwrap());
+    assert_eq!(queue.fitting(&nodes, &held), [waiter("a"), waiter("b")], "they ask for no processors");
+    held.take(&serde_json::from_value(pod(1, json!({"spec": {"nodeName": "n2"}}))).unwrap());
+    assert_eq!(queue.fitting(&nodes, &held), [waiter("a")]);
+}
+
+#[test]
+fn pods_are_compared_only_with_a_new_list_of_those_that_run() {
+    let serve = || {
+        let mut passes = 0;
+        let mut fake = Fake::serve(move |asked| {
+            match (asked.0.as_str(), asked.1.get("fieldSelector").map(String::as_str)) {
+                ("/api/v1/nodes", _) => {
+                    passes += 1;
+                    list("NodeList", &[node("n1", json!({}))])
+                }
+                (_, Some("status.phase=Pending")) if passes > 1 => list("PodList", &[unschedulable(8)]),
+                _ => list("PodList", &[]),
+            }
+        });
+        fake.config.idle_after = Period::millis(0);
+        fake
+    };
+    let bench = Bench::new(Roots::default());
+    let mut fake = serve();
+    let mut reader = fake.reader();
+    let fitting = [bench.collect(&mut reader), bench.collect(&mut reader)].map(|p| p.get(&FITTING, &[]));
+    assert_eq!(fitting, [Some(0.0), Some(0.0)], "another may run on the node since");
+    fake = serve();
+    fake.config.running_interval = Period::millis(0);
+    let mut reader = fake.reader();
+    let fitting = [bench.collect(&mut reader), bench.collect(&mut reader)].map(|p| p.get(&FITTING, &[]));
+    assert_eq!(fitting, [Some(0.0), Some(1.0)]);
+    let texts: Vec<_> = bench.published().into_iter().map(|e| e.text.unwrap()).collect();
+    assert_eq!(texts, ["Kubernetes: pod /p has waited for 0 min beside as many idle GPUs"]);
 }
 
 #[test]

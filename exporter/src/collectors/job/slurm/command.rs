@@ -19,6 +19,8 @@ use tokio::process::{Child, Command};
 const MAX_OUTPUT_BYTES: usize = 32 << 20;
 /// The most bytes kept of a line.
 const MAX_LINE_BYTES: usize = 64 << 10;
+/// What a command complains with whose controller does not answer.
+const NO_CONTROLLER: &str = "Unable to contact slurm controller";
 /// The most bytes read of what a command complains, and the most characters kept.
 const MAX_COMPLAINT_BYTES: u64 = 4 << 10;
 const MAX_COMPLAINT: usize = 160;
@@ -60,6 +62,15 @@ impl Failed {
             Self::Exit(..) => "exit",
             Self::Malformed(_) => "malformed",
             Self::Controller => "controller",
+        }
+    }
+
+    /// Whether the controller does not answer. Otherwise it may, and this program lacks something.
+    pub(super) fn is_silence(&self) -> bool {
+        match self {
+            Self::Timeout(..) | Self::Controller => true,
+            Self::Exit(_, _, complaint) => complaint.contains(NO_CONTROLLER),
+            Self::Start(..) | Self::TooLarge(_) | Self::Read(..) | Self::Malformed(_) => false,
         }
     }
 

@@ -108,7 +108,16 @@ impl State {
             () if has(&["DRAINING"]) => Self::Draining,
             () if has(&["DRAINED"]) => Self::Drained,
             () if has(&["UNKNOWN"]) => Self::Unknown,
-            () if has(&["POWER_DOWN", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_UP"]) => {
+            // `POWER` is that of versions before 21.08.
+            () if has(&[
+                "POWER",
+                "POWER_DOWN",
+                "POWERED_DOWN",
+                "POWERING_DOWN",
+                "POWERING_UP",
+                "POWER_UP",
+            ]) =>
+            {
                 Self::PoweredDown
             }
             () if has(&["REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED"]) => Self::Rebooting,
@@ -133,8 +142,13 @@ impl State {
         )
     }
 
-    /// Whether somebody has to look at the node, or decided to. Nodes that are off to save power,
-    /// reboot or have just been configured come back by themselves.
+    /// Whether the node is off to save power, reboots or has just been configured: it comes back by
+    /// itself.
+    fn is_powered_down(self) -> bool {
+        matches!(self, Self::PoweredDown | Self::Rebooting | Self::Unknown)
+    }
+
+    /// Whether somebody has to look at the node, or decided to.
     fn is_out_of_service(self) -> bool {
         matches!(
             self,
@@ -220,7 +234,9 @@ pub(super) struct Nodes {
 pub(super) struct GpuCounts {
     pub(super) allocated: u64,
     pub(super) idle: u64,
-    /// Of nodes that get no job, and without one.
+    /// Of nodes that come back by themselves, and without a job.
+    pub(super) powered_down: u64,
+    /// Of other nodes that get no job, and without one.
     pub(super) unavailable: u64,
 }
 
@@ -250,7 +266,11 @@ impl Nodes {
         for node in &self.all {
             let (all, used) = (node.gpus.total(), node.used.min(node.gpus.total()));
             counts.allocated += used;
-            let rest = if node.state.is_usable() { &mut counts.idle } else { &mut counts.unavailable };
+            let rest = match node.state {
+                state if state.is_usable() => &mut counts.idle,
+                state if state.is_powered_down() => &mut counts.powered_down,
+                _ => &mut counts.unavailable,
+            };
             *rest += all - used;
         }
         counts
@@ -292,6 +312,8 @@ mod tests {
             ("IDLE+MAINT+RESERVED", "maintenance"),
             ("IDLE+RESERVED", "reserved"),
             ("IDLE+CLOUD+POWERED_DOWN", "powered_down"),
+            ("IDLE+CLOUD+POWER", "powered_down"),
+            ("IDLE+CLOUD+POWERING_UP", "powered_down"),
             ("IDLE~", "idle"),
             ("UNKNOWN+NOT_RESPONDING", "unknown"),
             ("IDLE+REBOOT_REQUESTED", "rebooting"),
@@ -342,6 +364,28 @@ mod tests {
         nodes.take("NodeName=n9 State=FUTURE");
         nodes.take("");
         assert_eq!((nodes.all.len(), nodes.malformed), (1, 4));
+    }
+
+    #[test]
+    fn gpus_of_nodes_that_come_back_by_themselves_are_not_unavailable() {
+        let mut nodes = Nodes::default();
+        for (i, state) in [
+            "MIXED+CLOUD",
+            "IDLE+CLOUD+POWERED_DOWN",
+            "IDLE+CLOUD+POWER",
+            "IDLE+REBOOT_ISSUED",
+            "UNKNOWN",
+            "IDLE+DRAIN",
+            "DOWN+CLOUD+POWERED_DOWN",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let used = u32::from(i == 0);
+            nodes.take(&format!("NodeName=n{i} Gres=gpu:8 GresUsed=gpu:{used} State={state}"));
+        }
+        let counts = GpuCounts { allocated: 1, idle: 7, powered_down: 32, unavailable: 16 };
+        assert_eq!(nodes.gpus(), counts);
     }
 
     proptest::proptest! {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::gres::Gpus;
 use super::nodes::Nodes;
+use crate::scheduler::Waiter;
 
 /// The fields of a job, each with the separator behind it. Versions before 20.02 know no separator.
 pub(super) const FORMAT: &str = "JobArrayID:|,State:|,NumNodes:|,NumTasks:|,tres-per-job:|,tres-per-node:|,\
@@ -23,6 +24,8 @@ pub(super) const STATES: [&str; 6] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reason {
     Resources,
+    /// Its nodes are out of service, or kept for jobs of other partitions.
+    DownOrReserved,
     Priority,
     NodeUnavailable,
     Reservation,
@@ -31,12 +34,14 @@ pub(super) enum Reason {
     Held,
     BeginTime,
     Constraints,
+    /// Also a job that the scheduler has not looked at.
     Other,
 }
 
 impl Reason {
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Resources,
+        Self::DownOrReserved,
         Self::Priority,
         Self::NodeUnavailable,
         Self::Reservation,
@@ -51,6 +56,7 @@ impl Reason {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Resources => "resources",
+            Self::DownOrReserved => "down_or_reserved",
             Self::Priority => "priority",
             Self::NodeUnavailable => "node_unavailable",
             Self::Reservation => "reservation",
@@ -68,10 +74,10 @@ impl Reason {
         let starts = |all: &[&str]| all.iter().any(|start| text.starts_with(start));
         let ends = |all: &[&str]| all.iter().any(|end| text.ends_with(end));
         match text {
-            "Resources" | "None" | "" => Self::Resources,
+            "Resources" => Self::Resources,
             "Priority" => Self::Priority,
             "BeginTime" => Self::BeginTime,
-            _ if starts(&["Nodes required for job are DOWN"]) => Self::Resources,
+            _ if starts(&["Nodes required for job are DOWN"]) => Self::DownOrReserved,
             _ if starts(&["ReqNodeNotAvail", "NodeDown", "PartitionDown", "PartitionInactive"]) => {
                 Self::NodeUnavailable
             }
@@ -112,6 +118,8 @@ pub(super) struct Queue {
 /// What a job asks for.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
+    /// The job, or the elements of an array that wait: others once some have started.
+    id: String,
     partitions: String,
     nodes: u64,
     /// The type of its GPUs; empty for any.
@@ -180,16 +188,18 @@ impl Queue {
         if reason == Reason::Resources && all > 0 && self.waiting.len() < MAX_COMPARED {
             let kinds = [&per_node, &per_job, &per_task, &per_socket].map(Gpus::kind);
             let kind = kinds.into_iter().find(|kind| !kind.is_empty()).unwrap_or_default().to_owned();
-            let partitions = (*partitions).to_owned();
-            self.waiting.push(Wanted { partitions, nodes: nodes.max(1), kind, per_node: each, all });
+            let (id, partitions) = ((*id).to_owned(), (*partitions).to_owned());
+            self.waiting.push(Wanted { id, partitions, nodes: nodes.max(1), kind, per_node: each, all });
         }
         Some(())
     }
 
-    /// How many jobs wait for resources although idle nodes of their partitions have the GPUs that
+    /// The jobs that wait for resources although idle nodes of their partitions have the GPUs that
     /// they ask for.
-    pub(super) fn fitting(&self, nodes: &Nodes) -> u64 {
-        self.waiting.iter().filter(|wanted| wanted.fits(nodes)).count() as u64
+    pub(super) fn fitting(&self, nodes: &Nodes) -> Vec<Waiter> {
+        let fitting = self.waiting.iter().filter(|wanted| wanted.fits(nodes));
+        let name = |wanted: &Wanted| format!("job {} of {}", wanted.id, wanted.partitions);
+        fitting.map(|wanted| Waiter::new(&wanted.id, &name(wanted))).collect()
     }
 }
 
@@ -262,8 +272,9 @@ mod tests {
             "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions";
         for (text, reason) in [
             ("Resources", Reason::Resources),
-            ("None", Reason::Resources),
-            (busy, Reason::Resources),
+            ("None", Reason::Other),
+            ("", Reason::Other),
+            (busy, Reason::DownOrReserved),
             ("Priority", Reason::Priority),
             ("ReqNodeNotAvail, UnavailableNodes:n[1-4]", Reason::NodeUnavailable),
             ("ReqNodeNotAvail(Unavailable:n3)", Reason::NodeUnavailable),
@@ -347,9 +358,17 @@ mod tests {
             ("1|1|gres:gpu:12|N/A|N/A|N/A|cpu=1", "all", "Resources", true),
             ("1|1|gres:gpu:13|N/A|N/A|N/A|cpu=1", "all", "Resources", false),
             ("1|1|N/A|N/A|N/A|N/A|cpu=1", "main", "Resources", false),
+            ("1|1|N/A|gres:gpu:8|N/A|N/A|cpu=1", "main", "None", false),
+            (
+                "1|1|N/A|gres:gpu:8|N/A|N/A|cpu=1",
+                "main",
+                "Nodes required for job are DOWN, DRAINED or",
+                false,
+            ),
         ] {
             let line = format!("7|PENDING|{asked}|1796058494|{partition}|{reason}|");
-            assert_eq!(queue(&[&line]).fitting(&nodes()), u64::from(fits), "{line}");
+            let fitting = fits.then(|| Waiter::new("7", &format!("job 7 of {partition}")));
+            assert_eq!(queue(&[&line]).fitting(&nodes()), fitting.into_iter().collect::<Vec<_>>(), "{line}");
         }
     }
 

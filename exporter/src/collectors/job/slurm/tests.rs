@@ -105,12 +105,13 @@ fn nodes_and_jobs_of_a_real_slurm() {
     {
         assert_eq!(get(&NODES, &[state, gpus]), Some(count), "{state}");
     }
-    for (state, count) in [("allocated", 4.0), ("idle", 12.0), ("unavailable", 16.0)] {
+    for (state, count) in [("allocated", 4.0), ("idle", 12.0), ("powered_down", 8.0), ("unavailable", 8.0)] {
         assert_eq!(get(&GPUS, &[state]), Some(count), "{state}");
     }
     assert_eq!((get(&JOBS, &["running"]), get(&JOBS, &["pending"])), (Some(1.0), Some(106.0)));
     for (reason, jobs, gpus) in [
-        ("resources", 1.0, 24.0),
+        ("resources", 0.0, 0.0),
+        ("down_or_reserved", 1.0, 24.0),
         ("priority", 6.0, 18.0),
         ("begin_time", 1.0, 2.0),
         ("held", 98.0, 389.0),
@@ -122,7 +123,7 @@ fn nodes_and_jobs_of_a_real_slurm() {
     // Held jobs are not eligible, so that nothing says how long they wait.
     assert_eq!((get(&OLDEST, &["held"]), get(&FITTING, &[])), (Some(0.0), Some(0.0)));
     let eligible = unix_now() - 1_796_058_494.0;
-    assert!((get(&OLDEST, &["resources"]).unwrap() - eligible.max(0.0)).abs() < 60.0);
+    assert!((get(&OLDEST, &["down_or_reserved"]).unwrap() - eligible.max(0.0)).abs() < 60.0);
     let drained = ["n3", "drained", "Kill task failed | bad State=IDLE"];
     assert_eq!(get(&OUT, &drained), Some(1_796_058_494.0));
     assert_eq!(page.rows(&OUT).count(), 1);
@@ -180,7 +181,8 @@ fn what_it_complains_of_is_passed_on() {
     assert_eq!(text, format!("Slurm has not answered for 0 min: jobs ended with exit status: 1: {refused}"));
     commands.jobs("printf '\\033[31m\\0bad\\n' >&2; exit 1");
     let text = fails(&commands, "jobs", "exit");
-    assert!(text.ends_with(": [31mbad"), "{text:?}");
+    let denied = "Slurm may work, but could not be read for 0 min: jobs ended with exit status: 1: [31mbad";
+    assert_eq!(text, denied);
     // More than a pipe holds.
     commands.jobs("cat jobs; head -c 1000000 /dev/zero >&2");
     let page = Bench::new(Roots::default()).collect(&mut commands.reader());
@@ -213,10 +215,11 @@ fn an_answer_has_a_limit_and_must_be_known() {
     commands.jobs("head -c 50000000 /dev/zero | tr '\\0' 'x'");
     assert_eq!(
         fails(&commands, "jobs", "too_large"),
-        "Slurm has not answered for 0 min: jobs printed more than 33554432 bytes"
+        "Slurm may work, but could not be read for 0 min: jobs printed more than 33554432 bytes"
     );
     commands.jobs("echo 'ID|ETAT|RAISON'; echo '1|EN ATTENTE|Ressources'");
-    let unknown = "Slurm has not answered for 0 min: no line of jobs is one that this version knows";
+    let unknown =
+        "Slurm may work, but could not be read for 0 min: no line of jobs is one that this version knows";
     assert_eq!(fails(&commands, "jobs", "malformed"), unknown);
     commands.nodes("head -c 100000 /dev/urandom");
     fails(&commands, "nodes", "malformed");
@@ -236,7 +239,27 @@ fn commands_that_are_not_there() {
     let mut commands = Commands::new();
     commands.config.scontrol = commands.dir.path().join("missing");
     let text = fails(&commands, "ping", "start");
-    assert!(text.contains("cannot start") && text.contains("No such file"), "{text}");
+    assert!(text.starts_with("Slurm may work, but could not be read for 0 min: cannot start"), "{text}");
+    assert!(text.contains("No such file"), "{text}");
+    let page = Bench::new(Roots::default()).collect(&mut commands.reader());
+    assert_eq!((page.get(&SILENT, &[]), page.get(&UP, &[])), (Some(0.0), Some(0.0)));
+    assert!(page.get(&UNREADABLE, &[]).is_some());
+}
+
+#[test]
+fn a_job_counts_once_it_has_waited_beside_idle_gpus_at_every_look() {
+    let mut commands = Commands::new();
+    commands.nodes("echo 'NodeName=n1 Gres=gpu:8 GresUsed=gpu:0 State=IDLE Partitions=main'");
+    let job = "1|1|N/A|gres:gpu:8|N/A|N/A|cpu=1|1796058494|main|Resources|";
+    commands.jobs(&format!("echo '7|PENDING|{job}'; echo '8|PENDING|{job}'"));
+    let bench = Bench::new(Roots::default());
+    let page = bench.collect(&mut commands.reader());
+    assert_eq!((page.get(&FITTING, &[]), texts(&bench)), (Some(0.0), vec![]), "not for long");
+    commands.config.idle_after = Period::millis(0);
+    let page = bench.collect(&mut commands.reader());
+    assert_eq!(page.get(&FITTING, &[]), Some(2.0));
+    let waits = "Slurm: 2 jobs wait beside as many idle GPUs, job 7 of main for 0 min";
+    assert_eq!(texts(&bench), [waits]);
 }
 
 #[test]

@@ -273,6 +273,28 @@ fn what_an_earlier_attempt_left_behind_is_no_failure() {
 }
 
 #[test]
+fn what_a_crashed_attempt_wrote_last_is_no_failure_of_the_next() {
+    let mut t = Trainer::new();
+    t.steps(1..=50).ckpt("save", "end", 20);
+    let crashed = t.now;
+    t.pass(600).steps(21..=60);
+    let says = |t: &mut Trainer, phase: &str, at: i64| {
+        let what = r#""k":"ckpt","stage":"durable","seen":true,"run":"r","rank":0,"step":50"#;
+        let mut e = Event::parse(format!(r#"{{{what},"phase":"{phase}"}}"#).as_bytes()).unwrap();
+        e.ts = Some(at as f64 / 1000.0);
+        t.run.event(Ts(t.now), "n:1", &e, &mut t.out);
+        let c = &t.run.state.checkpoints;
+        (c.in_progress.is_some(), c.failure.is_some())
+    };
+    // Whoever looks at the disk began anew.
+    assert_eq!(says(&mut t, "start", crashed), (false, false));
+    assert_eq!(says(&mut t, "fail", crashed), (false, false), "the attempt is from 20, and passed step 50");
+    let now = t.now;
+    assert_eq!(says(&mut t, "start", now), (true, false));
+    assert_eq!(says(&mut t, "fail", now), (false, true), "one of its own");
+}
+
+#[test]
 fn people_see_every_stage_with_its_times_size_and_place() {
     let mut t = Trainer::new();
     t.steps(1..=20);
