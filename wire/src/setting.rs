@@ -28,7 +28,8 @@ pub const ARGUMENT: &str = "arg.";
 pub const VARIABLE: &str = "env.";
 /// The number of GPUs that a process is given.
 pub const VISIBLE_GPUS: &str = "visible_gpus";
-const FILE: &str = "file.";
+/// The prefix of hashes of files.
+pub const FILE: &str = "file.";
 
 /// The names of settings whose topic no word tells.
 const NAMED: &[(&str, Topic)] = &[

@@ -144,6 +144,10 @@ impl Monitor {
             had.attempt != known.attempt || had.setup != known.setup || had.uid != known.uid
         });
         if !is_news {
+            // This need not be stored: after a restart of ours, it is seen again.
+            if let Some(had) = self.good_setups.get_mut(&name) {
+                Arc::make_mut(had).at = known.at;
+            }
             return;
         }
         let is_live = |run: &str| self.runs.contains_key(run);
