@@ -319,7 +319,9 @@ mod tests {
         let mut r = record(Kind::Straggler, "compute_time", 4.4, 4.0, Target::node("n7"));
         let alone = plan(&r, &run(), None);
         assert!(alone.as_ref().is_some_and(|plan| {
-            plan.remedies.iter().any(|remedy| matches!(remedy, Remedy::DrainNode { node, .. } if node == "n7"))
+            plan.remedies
+                .iter()
+                .any(|remedy| matches!(remedy, Remedy::DrainNode { node, .. } if node == "n7"))
         }));
         let key = Target::Setting { key: "torch".into() };
         r.suspects.insert(0, Suspect::new(key, Observation::OutOfPlace));

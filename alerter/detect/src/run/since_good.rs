@@ -88,7 +88,11 @@ impl Difference {
 
 /// By how much a step of a slow run is longer, as a factor.
 pub(crate) fn slow_down(v: &Finding) -> f64 {
-    if v.signal == "step_time" { v.value / v.expected } else { v.expected / v.value }
+    if matches!(&*v.signal, "step_time" | "compute_time") {
+        v.value / v.expected
+    } else {
+        v.expected / v.value
+    }
 }
 
 /// Whether a difference is one, and not only something that is not reported.
@@ -182,7 +186,8 @@ mod tests {
 
     #[test]
     fn a_hash_of_a_file_and_a_seed_are_vague() {
-        let is_vague = |name: &str| since(&[(Aspect::Run, name, "1")], &[(Aspect::Run, name, "2")])[0].is_vague();
+        let is_vague =
+            |name: &str| since(&[(Aspect::Run, name, "1")], &[(Aspect::Run, name, "2")])[0].is_vague();
         assert!(is_vague("file.train.py") && is_vague("arg.seed") && is_vague("arg.data.seed"));
         assert!(!is_vague("file.nccl.conf") && !is_vague("torch") && !is_vague("env.NCCL_ALGO"));
     }
