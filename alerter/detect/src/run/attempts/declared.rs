@@ -103,9 +103,9 @@ mod tests {
         let labels = labels(&e);
         assert_eq!(labels.keys().collect::<Vec<_>>(), ["author", "email", "team"]);
         let mut settings = BTreeMap::new();
-        add(&mut settings, &hello(r#""config":{"db":"{a:canary}","passcode":"canary","lr":"3e-4"}"#));
+        add(&mut settings, &hello(r#""model":{"db":"{a:canary}","passcode":"canary","lr":"3e-4"}"#));
         let settings: Vec<(&str, &str)> = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        assert_eq!(settings, [("config.db", "set"), ("config.lr", "3e-4")]);
+        assert_eq!(settings, [("model.db", "set"), ("model.lr", "3e-4")]);
     }
 
     #[test]
