@@ -140,7 +140,10 @@ pub fn is_secret_value(value: &str) -> bool {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let names_secret = |(at, _): (usize, &str)| {
         let before = value.get(..at).unwrap_or_default().trim_end_matches(['"', '\'', ' ']);
-        before.rsplit(|c: char| !is_of_name(c)).next().is_some_and(is_secret_argument)
+        let name = before.rsplit(|c: char| !is_of_name(c)).next().unwrap_or_default();
+        // A list of folders is divided by colons as well.
+        let is_folder = before.strip_suffix(name).is_some_and(|rest| rest.ends_with('/'));
+        !is_folder && is_secret_argument(name)
     };
     let mut words = value.split(|c: char| !is_of_name(c));
     let is_token = |word: &str| word.len() >= MIN_TOKEN && TOKENS.iter().any(|t| word.starts_with(t));
@@ -307,6 +310,7 @@ mod tests {
             "=eth0,eth1",
             "--xla_gpu_enable_latency_hiding_scheduler=true",
             "/opt/amazon/ofi/lib:/usr/lib",
+            "/opt/venv:/home/ada/private:/usr/lib",
             "gs://bucket/dump",
             "tcp://10.0.0.1:3000",
             "^openib",

@@ -93,7 +93,7 @@ impl RunState {
         let mut value_of: BTreeMap<&str, &str> = BTreeMap::new();
         for v in variants {
             let value = value_of_key(v, key)?;
-            value_of.extend(v.nodes.iter().map(|node| (node.as_str(), value.as_str())));
+            value_of.extend(v.nodes.iter().map(|node| (node.as_str(), value)));
         }
         let mut groups: BTreeMap<&str, Group<'_>> = BTreeMap::new();
         for (rank, member) in &self.compute_times.members {
