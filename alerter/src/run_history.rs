@@ -8,6 +8,9 @@ use stepwatch_detect::run::{
 };
 use stepwatch_model::time::Ts;
 
+/// The value of a node among the settings of a run that it runs.
+pub(crate) const USED: &str = "used";
+
 /// The history of a run. Times are those of the alerter's clock.
 #[derive(Debug, Clone, Default)]
 pub struct RunHistory {
@@ -73,7 +76,7 @@ impl RunHistory {
             usual: f.attempts.usual_next_start(),
         });
         let setup = f.attempts.setup.values.iter();
-        let nodes = f.attempts.setup.nodes().map(|nodes| (Aspect::Node, "nodes".to_owned(), nodes));
+        let nodes = f.attempts.setup.nodes().map(|node| (Aspect::Node, node.to_owned(), USED.to_owned()));
         Self {
             past: f.attempts.past.iter().cloned().collect(),
             current: Some(current),

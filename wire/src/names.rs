@@ -155,4 +155,6 @@ pub mod setting {
     /// The ranks of a node have different values. The value depends on the ranks of a node, so
     /// nodes must not be compared by it.
     pub const DIFFERS_BY_RANK: &str = "(differs by rank)";
+    /// An argument whose value is not shown, because it could be a secret or is long.
+    pub const SET: &str = "set";
 }

@@ -2,6 +2,8 @@
 //! holds for a secret is neither published nor stored, and not even as a hash, because a short
 //! password can be guessed from it.
 
+use crate::setting::{ARGUMENT, Topic, topic};
+
 /// Substrings that mark the name of a variable as that of a secret.
 const SECRET: &[&str] = &[
     "KEY",
@@ -22,40 +24,57 @@ const SECRET: &[&str] = &[
 ];
 /// Substrings that do so only as whole words: `PATH` is no secret.
 const SECRET_WORDS: &[&str] = &["PAT", "SAS", "PW"];
-/// Words of the name of an argument that do so. Arguments of trainers are full of tokens,
-/// tokenizers and keys of attention, so a substring says too little there.
-const ARGUMENT_WORDS: &[&str] = &[
-    "key",
-    "keys",
-    "apikey",
-    "token",
-    "secret",
-    "secrets",
-    "pass",
-    "password",
-    "passwd",
-    "passphrase",
-    "pwd",
-    "pw",
-    "cred",
-    "creds",
-    "credential",
-    "credentials",
+/// Substrings of the words of the name of an argument, or of what a trainer declares, that do so.
+const PARTS: &[&str] = &[
+    "access",
     "auth",
-    "authorization",
-    "private",
+    "bearer",
+    "cert",
     "cookie",
+    "cred",
+    "env",
+    "export",
+    "header",
+    "jwt",
+    "key",
+    "licen",
+    "login",
+    "pass",
+    "private",
+    "pwd",
+    "secret",
     "session",
     "signature",
-    "cert",
-    "jwt",
-    "bearer",
-    "dsn",
-    "pat",
-    "sas",
+    "token",
+    "webhook",
 ];
-/// Substrings of the name of an argument that do so as well.
-const ARGUMENT_PARTS: &[&str] = &["apikey", "accesskey", "secretkey", "password", "passwd", "authtoken"];
+/// Whole words that do so.
+const WORDS: &[&str] = &["dsn", "otp", "pat", "pw", "sas", "sig", "var", "vars"];
+/// Words that have such a part and mean something else.
+const PLAIN: &[&str] = &[
+    "author",
+    "authors",
+    "bypass",
+    "certainty",
+    "keyword",
+    "keywords",
+    "passes",
+    "tokenization",
+    "tokenize",
+    "tokenized",
+    "tokenizer",
+    "tokenizers",
+    "uncertainty",
+];
+/// Words beside which a token is one of a language model, tokens are a number of them, and keys
+/// belong to attention or to the columns of a data set.
+const OF_TOKEN: &[&str] =
+    &["bos", "cls", "dispatcher", "drop", "eos", "mask", "moe", "pad", "per", "special", "unk"];
+const OF_TOKENS: &[&str] = &[
+    "batch", "budget", "input", "max", "min", "moe", "new", "num", "per", "seen", "special", "total", "train",
+];
+const OF_KEY: &[&str] =
+    &["column", "dim", "head", "heads", "label", "prompt", "query", "reward", "text", "value"];
 /// Prefixes that mark tokens: of Hugging Face, GitHub, GitLab, Slack, OpenAI, Amazon, Google,
 /// NVIDIA, and JSON Web Tokens.
 const TOKENS: &[&str] = &[
@@ -75,9 +94,19 @@ const TOKENS: &[&str] = &[
 ];
 /// The fewest characters of a token.
 const MIN_TOKEN: usize = 12;
-/// Text before a secret within a value.
-const GIVEN: &[&str] =
-    &["token=", "sig=", "signature=", "key=", "password=", "passwd=", "pwd=", "secret=", "auth="];
+/// The most characters of a word that is shown under any name, of a number, and of the value of a
+/// known setting.
+const MAX_WORD: usize = 24;
+const MAX_VALUE: usize = 64;
+/// The fewest letters and digits in a row that may be a token.
+const MAX_RUN: usize = 16;
+/// The changes between capitals, small letters and digits within a token: names such as
+/// `GPT2BPETokenizer` have fewer, and only known settings have such names.
+const CHANGES: usize = 5;
+/// Words of names whose value may be the hash of a commit.
+const OF_COMMIT: &[&str] = &["commit", "git", "rev", "revision", "sha"];
+/// The values of switches.
+const SWITCHES: &[&str] = &["true", "false", "yes", "no", "on", "off", "none", "null", "given"];
 /// InfiniBand calls partitions keys; they are no secrets.
 const NO_SECRET: &[&str] = &["NCCL_IB_PKEY", "UCX_IB_PKEY"];
 
@@ -91,23 +120,115 @@ pub fn is_secret(name: &str) -> bool {
 /// Whether an argument, or a word that a trainer declares, may hold a secret by its name.
 pub fn is_secret_argument(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    let words = || name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
-    // Heads of attention have keys and values.
-    let of_attention = words().any(|word| word == "value") || words().any(|word| word == "heads");
-    let is_secret_word = |word: &str| ARGUMENT_WORDS.contains(&word) && !(of_attention && word == "key");
-    let joined: String = words().collect();
-    words().any(is_secret_word) || ARGUMENT_PARTS.iter().any(|part| joined.contains(part))
+    let words = || words(&name);
+    let beside = |of: &[&str]| words().any(|word| of.contains(&word));
+    let is_plain = |word: &str| match word {
+        "token" => beside(OF_TOKEN),
+        "tokens" => beside(OF_TOKENS),
+        "key" | "keys" => beside(OF_KEY),
+        other => PLAIN.contains(&other),
+    };
+    let is_secret_word = |word: &str| WORDS.contains(&word) || PARTS.iter().any(|part| word.contains(part));
+    words().any(|word| is_secret_word(word) && !is_plain(word))
 }
 
-/// Whether a value may hold a secret under any name: an address with a password or a query, or what
-/// looks like a token.
+/// Whether a value may hold a secret under any name: an address with a password or a query, a
+/// secret with its name, or what looks like a token.
 pub fn is_secret_value(value: &str) -> bool {
     let of_somebody = value.split_once(':').is_some_and(|(_, rest)| rest.contains('@'));
     let asks = value.split_once("://").is_some_and(|(_, rest)| rest.contains('?'));
-    let lower = value.to_ascii_lowercase();
-    let mut words = value.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')));
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let names_secret = |(at, _): (usize, &str)| {
+        let before = value.get(..at).unwrap_or_default().trim_end_matches(['"', '\'', ' ']);
+        let name = before.rsplit(|c: char| !is_of_name(c)).next().unwrap_or_default();
+        // A list of folders is divided by colons as well.
+        let is_folder = before.strip_suffix(name).is_some_and(|rest| rest.ends_with('/'));
+        !is_folder && is_secret_argument(name)
+    };
+    let mut words = value.split(|c: char| !is_of_name(c));
     let is_token = |word: &str| word.len() >= MIN_TOKEN && TOKENS.iter().any(|t| word.starts_with(t));
-    of_somebody || asks || GIVEN.iter().any(|given| lower.contains(given)) || words.any(is_token)
+    of_somebody || asks || value.match_indices(['=', ':']).any(names_secret) || words.any(is_token)
+}
+
+/// How much of a setting is published or stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    Value,
+    /// That it is set.
+    Name,
+    Nothing,
+}
+
+/// How much may be shown of an argument (`arg.lr`), or of what a trainer declares. A number, a
+/// switch and a short plain word are shown under each name that is not that of a secret, and a
+/// plain value of a known setting.
+pub fn shown(key: &str, value: &str) -> Shown {
+    let name = key.strip_prefix(ARGUMENT).unwrap_or(key);
+    if is_secret_argument(name) || is_secret_value(value) {
+        return Shown::Nothing;
+    }
+    if is_numbers(value) {
+        return Shown::Value;
+    }
+    // `-p` may be anything.
+    if name.len() < 2 {
+        return Shown::Nothing;
+    }
+    let is_word = value.len() <= MAX_WORD
+        && value.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+        && runs(value).all(|run| !is_mixed(run));
+    let is_switch = SWITCHES.iter().any(|switch| value.eq_ignore_ascii_case(switch));
+    let topic = topic(key);
+    let is_known = topic != Topic::Other && is_plain(value, topic == Topic::Place);
+    if is_word || is_switch || is_known || is_commit(name, value) { Shown::Value } else { Shown::Name }
+}
+
+/// The words of a name.
+fn words(name: &str) -> impl Iterator<Item = &str> {
+    name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty())
+}
+
+/// Whether a value is a number, or a list of them.
+fn is_numbers(value: &str) -> bool {
+    let mut parts = value
+        .split([',', ' ', '[', ']', '(', ')'])
+        .filter(|part| !part.is_empty())
+        .map(|part| part.len() <= MAX_WORD && part.parse::<f64>().is_ok())
+        .peekable();
+    value.len() <= MAX_VALUE && parts.peek().is_some() && parts.all(|is_number| is_number)
+}
+
+/// Whether the value of a known setting is plain. That of a place may be an address.
+fn is_plain(value: &str, is_place: bool) -> bool {
+    let plain = |b: u8| {
+        b.is_ascii_alphanumeric()
+            || matches!(b, b'_' | b'.' | b'-' | b'/' | b',' | b'+' | b' ' | b'(' | b')' | b'[' | b']')
+            || (is_place && matches!(b, b':' | b'@'))
+    };
+    value.len() <= MAX_VALUE
+        && value.bytes().all(plain)
+        && runs(value).all(|run| !is_mixed(run) || changes(run) < CHANGES)
+}
+
+fn is_commit(name: &str, value: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let is_hash = (7..=40).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_hexdigit());
+    is_hash && words(&name).any(|word| OF_COMMIT.contains(&word))
+}
+
+/// The letters and digits in a row that are long enough for a token.
+fn runs(value: &str) -> impl Iterator<Item = &str> {
+    words(value).filter(|run| run.len() >= MAX_RUN)
+}
+
+fn is_mixed(run: &str) -> bool {
+    run.bytes().any(|b| b.is_ascii_digit()) && run.bytes().any(|b| b.is_ascii_alphabetic())
+}
+
+/// How often a run changes between capitals, small letters and digits.
+fn changes(run: &str) -> usize {
+    let class = |b: u8| (b.is_ascii_digit(), b.is_ascii_uppercase());
+    run.bytes().zip(run.bytes().skip(1)).filter(|(a, b)| class(*a) != class(*b)).count()
 }
 
 #[cfg(test)]
@@ -142,7 +263,10 @@ mod tests {
     #[test]
     fn names_of_arguments_that_are_secrets() {
         for name in
-            ["wandb-api-key", "hf_token", "db.password", "apiKey", "aws-secret-access-key", "auth", "PAT"]
+            "wandb-api-key hf_token db.password apiKey aws-secret-access-key auth PAT wandbkey hftoken clientsecret \
+             privatekey accountkey sshkey hf_login userpass passcode env env_vars export headers otel-headers \
+             slack_webhook tokenizer_key DB_PASS AWS_ACCESS api_tokens"
+                .split_whitespace()
         {
             assert!(is_secret_argument(name), "{name}");
         }
@@ -155,6 +279,12 @@ mod tests {
             "lr",
             "data-path",
             "keyword_filter",
+            "moe-token-dispatcher-type",
+            "pad_token_id",
+            "num_tokens",
+            "model.key_dim",
+            "data.prompt_key",
+            "pin_memory",
         ] {
             assert!(!is_secret_argument(name), "{name}");
         }
@@ -180,6 +310,7 @@ mod tests {
             "=eth0,eth1",
             "--xla_gpu_enable_latency_hiding_scheduler=true",
             "/opt/amazon/ofi/lib:/usr/lib",
+            "/opt/venv:/home/ada/private:/usr/lib",
             "gs://bucket/dump",
             "tcp://10.0.0.1:3000",
             "^openib",
@@ -187,6 +318,70 @@ mod tests {
             "",
         ] {
             assert!(!is_secret_value(value), "{value}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_secret_by_name_and_value_is_shown() {
+        use Shown::{Name, Nothing, Value};
+        for (key, value, expected) in [
+            ("arg.lr", "3e-4", Value),
+            ("arg.frobnicate", "[1,2, 3]", Value),
+            ("arg.frobnicate", "alltoall", Value),
+            ("arg.tokenizer-type", "GPT2BPETokenizer", Value),
+            ("arg.tokenizer-type", "GPTSentencePieceTokenizer", Value),
+            ("arg.moe-token-dispatcher-type", "alltoall", Value),
+            ("arg.data-path", "/data/c4", Value),
+            ("arg.fsdp", "full_shard auto_wrap", Value),
+            ("arg.pin_memory", "True", Value),
+            ("arg.max_new_tokens", "512", Value),
+            ("arg.model.kv_key_dim", "128", Value),
+            ("git_sha", "3f2b8c1d9a7e6f5b4c3d2e1f0a9b8c7d6e5f4a3b", Value),
+            ("email", "ada@example.org", Value),
+            ("team", "ML infrastructure", Value),
+            ("client", "stepwatch-python/1.4.0", Value),
+            ("version", "2.9.0+cu128", Value),
+            ("arg.n", "8", Value),
+            ("arg.p", "hunter2", Nothing),
+            ("arg.comet", "3f2b8c1d9a7e6f5b4c3d2e1f0a9b8c7d6e5f4a3b", Name),
+            ("arg.model", "3f2b8c1d9a7e6f5b4c3d2e1f0a9b8c7d6e5f4a3b", Name),
+            ("arg.comet", "3f2b8c1d9a7e6f5b", Name),
+            ("arg.db", "{user:ada,password:hunter2}", Nothing),
+            ("arg.storage_options", r#"{"key":"minio","secret":"minio123"}"#, Nothing),
+            ("arg.model", "{a:hunter2}", Name),
+            ("arg.slack", "https://hooks.slack.com/services/T1/B2/x", Name),
+        ] {
+            assert_eq!(shown(key, value), expected, "{key} {value}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_name_of_a_secret_shows_no_value(
+            before in "((my|db|hub|x1)[-_.])?",
+            word in "api_?key|[a-z]{1,5}key|hf_?token|client_?secret|user_?pass|passcode|[a-z]{1,5}_?login|webhook\
+                |credentials?|authorization|license|otel-headers|env|env_vars|session|bearer|pwd",
+            value in "[ -~]{0,40}",
+        ) {
+            let name = format!("arg.{before}{word}");
+            proptest::prop_assert_eq!(shown(&name, &value), Shown::Nothing);
+        }
+
+        #[test]
+        fn what_is_shown_is_short_and_no_token(
+            name in "[a-z]{2,9}(_[a-z]{2,9})?",
+            value: String,
+            hex in "[0-9a-f]{32,64}",
+        ) {
+            if shown(&name, &value) == Shown::Value {
+                proptest::prop_assert!(value.len() <= 64 && value.is_ascii());
+            }
+            let is_commit = OF_COMMIT.iter().any(|word| name.contains(word));
+            let is_number = hex.parse::<f64>().is_ok();
+            let is_likely = is_mixed(&hex) && changes(&hex) >= CHANGES;
+            if !is_commit && !is_number && is_likely {
+                proptest::prop_assert_ne!(shown(&name, &hex), Shown::Value);
+            }
         }
     }
 }

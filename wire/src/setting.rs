@@ -24,13 +24,17 @@ pub enum Topic {
 
 /// The prefix of arguments of the command line.
 pub const ARGUMENT: &str = "arg.";
-const VARIABLE: &str = "env.";
-const FILE: &str = "file.";
+/// The prefix of variables.
+pub const VARIABLE: &str = "env.";
+/// The number of GPUs that a process is given.
+pub const VISIBLE_GPUS: &str = "visible_gpus";
+/// The prefix of hashes of files.
+pub const FILE: &str = "file.";
 
 /// The names of settings whose topic no word tells.
 const NAMED: &[(&str, Topic)] = &[
     ("processes", Topic::Devices),
-    ("visible_gpus", Topic::Devices),
+    (VISIBLE_GPUS, Topic::Devices),
     // They follow from the processes.
     ("nodes", Topic::Other),
     ("cpu_governor", Topic::Runtime),
@@ -132,28 +136,50 @@ const WORDS: &[(Topic, &[&str])] = &[
             "activation",
             "activations",
             "amp",
+            "async",
             "attention",
             "attn",
+            "autocast",
+            "backend",
             "bf16",
+            "bucket",
             "checkpointing",
             "compile",
             "cudagraph",
             "cudagraphs",
+            "cudnn",
             "deterministic",
             "dtype",
+            "eager",
             "flash",
+            "flex",
             "fp16",
             "fp32",
             "fp8",
+            "fuse",
             "fused",
             "fusion",
+            "graph",
+            "graphs",
+            "half",
+            "impl",
+            "implementation",
             "inductor",
+            "kernel",
+            "kernels",
+            "liger",
+            "matmul",
+            "offload",
+            "offloading",
+            "overlap",
             "precision",
             "quantization",
             "quantize",
             "recompute",
             "sdpa",
             "tf32",
+            "triton",
+            "xformers",
         ],
     ),
     (
@@ -161,21 +187,33 @@ const WORDS: &[(Topic, &[&str])] = &[
         &[
             "accum",
             "accumulation",
+            "arch",
             "batch",
             "batches",
+            "block",
+            "bs",
+            "bsz",
+            "channels",
             "context",
             "cp",
+            "depth",
+            "dim",
             "dp",
+            "embd",
+            "embed",
             "ep",
             "expert",
             "experts",
             "ffn",
+            "frames",
             "fsdp",
             "head",
             "heads",
             "hidden",
+            "image",
             "layer",
             "layers",
+            "len",
             "length",
             "micro",
             "microbatch",
@@ -184,7 +222,11 @@ const WORDS: &[(Topic, &[&str])] = &[
             "parallel",
             "parallelism",
             "params",
+            "patch",
             "pp",
+            "preset",
+            "resolution",
+            "rollout",
             "seq",
             "seqlen",
             "sequence",
@@ -192,6 +234,7 @@ const WORDS: &[(Topic, &[&str])] = &[
             "stage",
             "tp",
             "vocab",
+            "width",
             "workers",
             "zero",
         ],
@@ -240,6 +283,7 @@ const WORDS: &[(Topic, &[&str])] = &[
             "cfg",
             "checkpoint",
             "ckpt",
+            "cluster",
             "conf",
             "config",
             "device",
@@ -256,12 +300,15 @@ const WORDS: &[(Topic, &[&str])] = &[
             "local",
             "machine",
             "name",
+            "nnodes",
             "node",
             "nodes",
-            "nnodes",
             "nproc",
+            "owner",
+            "partition",
             "path",
             "project",
+            "queue",
             "restarts",
             "resume",
             "role",
@@ -272,15 +319,38 @@ const WORDS: &[(Topic, &[&str])] = &[
             "steps",
             "tag",
             "tags",
+            "team",
             "time",
             "unnamed",
             "why",
-            "worker",
             "workdir",
+            "worker",
             "yaml",
         ],
     ),
 ];
+
+/// Words in the names of arguments that change what is learned and never how much work a step is.
+const NO_WORK: &[&str] = &[
+    "beta", "beta1", "beta2", "betas", "clip", "decay", "epochs", "eps", "epsilon", "learning", "lr",
+    "momentum", "seed", "steps", "warmup",
+];
+
+/// Whether runs with different values of this setting may do a different amount of work in a step.
+/// In doubt they do: a comparison of unlike runs is a false alarm.
+pub fn is_of_work(key: &str) -> bool {
+    let topic = topic(key);
+    let Some(name) = key.strip_prefix(ARGUMENT) else {
+        return topic == Topic::Work || key == VISIBLE_GPUS;
+    };
+    let name = name.to_ascii_lowercase();
+    let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
+    match topic {
+        Topic::Kernel | Topic::Runtime | Topic::Place => false,
+        Topic::Recipe | Topic::Other => !words.any(|word| NO_WORK.contains(&word)),
+        Topic::Devices | Topic::Platform | Topic::Work => true,
+    }
+}
 
 /// What a difference in this setting can explain.
 pub fn topic(key: &str) -> Topic {
@@ -327,7 +397,8 @@ mod tests {
                 Topic::Kernel,
                 "arg.attention-backend attn_implementation arg.bf16 dtype env.NVTE_FLASH_ATTN \
                  env.TORCH_ALLOW_TF32_CUBLAS_OVERRIDE arg.use-flash-attn arg.recompute-granularity \
-                 config.mixed_precision env.CUBLAS_WORKSPACE_CONFIG",
+                 config.mixed_precision env.CUBLAS_WORKSPACE_CONFIG arg.transformer-impl \
+                 arg.overlap-grad-reduce arg.ddp-bucket-size arg.optimizer-cpu-offload",
             ),
             (Topic::Platform, "torch nccl cuda driver gpus kernel transformer_engine version"),
             (
@@ -349,13 +420,31 @@ mod tests {
                 Topic::Place,
                 "arg.output-dir arg.save arg.save-interval arg.master_port arg.node_rank hostname \
                  arg.wandb-project job_name arg.load arg.config env.CUDA_VISIBLE_DEVICES arg.local-rank \
-                 env.LD_LIBRARY_PATH arg.data-cache-path run_id master_addr arg.log-dir env.TRITON_CACHE_DIR",
+                 env.LD_LIBRARY_PATH arg.data-cache-path run_id master_addr arg.log-dir env.TRITON_CACHE_DIR team owner",
             ),
-            (Topic::Other, "arg.frobnicate nodes python"),
+            (Topic::Other, "arg.frobnicate arg.1 nodes python"),
         ] {
             for key in keys.split_whitespace() {
                 assert_eq!(topic(key), topic_of, "{key}");
             }
+        }
+    }
+
+    #[test]
+    fn the_work_of_a_run_is_what_may_change_how_long_a_step_is() {
+        for key in "arg.arch arg.resolution arg.block_size arg.n_embd arg.dim arg.bs arg.bsz arg.image_size \
+                    arg.num_frames arg.max_len arg.depth arg.preset arg.rollout_n arg.dataset arg.data-path \
+                    arg.global-batch-size arg.optimizer arg.frobnicate arg.1 visible_gpus file.llama.yaml"
+            .split_whitespace()
+        {
+            assert!(is_of_work(key), "{key}");
+        }
+        for key in "arg.lr arg.min-lr arg.seed arg.weight-decay arg.max_steps arg.epochs arg.adam-beta1 \
+                    arg.attention-backend arg.bf16 arg.transformer-impl arg.output-dir env.NCCL_ALGO torch nccl \
+                    env.CUDA_LAUNCH_BLOCKING file.nccl.conf driver"
+            .split_whitespace()
+        {
+            assert!(!is_of_work(key), "{key}");
         }
     }
 }

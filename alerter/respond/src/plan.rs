@@ -10,7 +10,7 @@ use crate::incident_record::{IncidentRecord, State};
 use crate::rollback;
 use stepwatch_model::{
     Action, Advice, Cause, FirstFailure, Forecast, Kind, Need, Needs, Observation, Plan, PlanCost, Remedy,
-    RunSummary, SHARED_NODES, SavePart, Severity, Target, When,
+    RunSummary, SHARED_NODES, SavePart, Severity, Suspect, Target, When,
 };
 use stepwatch_wire::conditions;
 
@@ -69,15 +69,20 @@ fn one(remedy: Remedy, cost: PlanCost) -> Plan {
     Plan { remedies: vec![remedy], cost }
 }
 
+/// The first suspect that is no setting: a plan is for places, and a setting may stand before the
+/// place that was measured.
+fn first(r: &IncidentRecord) -> Option<&Suspect> {
+    r.suspects.iter().find(|s| !matches!(s.target, Target::Setting { .. } | Target::Setup))
+}
+
 /// The node of the first suspect, if it is one; without suspects, the first faulty node.
 fn node(r: &IncidentRecord) -> Option<&str> {
-    let Some(first) = r.suspects.first() else { return r.nodes.first().map(String::as_str) };
-    first.target.on_node()
+    first(r).map_or_else(|| r.nodes.first().map(String::as_str), |first| first.target.on_node())
 }
 
 /// The shared component that is the first suspect, if there is one.
 fn shared(r: &IncidentRecord) -> Option<&Target> {
-    let first = &r.suspects.first()?.target;
+    let first = &first(r)?.target;
     // Tickets of single nodes were not ranked together.
     let of_power = || r.suspects.iter().all(|s| s.observations().any(|o| o.slowed().is_some()));
     let many = r.kind == Kind::Throttle && r.nodes.len() >= SHARED_NODES && of_power();
@@ -99,7 +104,7 @@ fn of_saves(r: &IncidentRecord, cost: &PlanCost) -> Option<Plan> {
         _ => return None,
     };
     let (mut slower, mut together) = (false, false);
-    for seen in r.suspects.first()?.observations() {
+    for seen in first(r)?.observations() {
         slower |= matches!(seen, Observation::SlowerWhileSaving { .. });
         together |= matches!(
             seen,
@@ -272,7 +277,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use stepwatch_model::{Num, Observation, SaveStage, Sentence, Slowed, Storage, Suspect, Target, Unit};
+    use stepwatch_model::{Num, Observation, SaveStage, Sentence, Slowed, Storage, Unit};
 
     const NOBODY: Target = Target::Fleet(Unit::Nodes);
 
@@ -307,6 +312,20 @@ mod tests {
     /// The sentence of a message for the plan.
     pub(super) fn advise(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> Option<String> {
         plan(r, run, rate).map(|plan| crate::message::advice(&plan))
+    }
+
+    #[test]
+    fn a_setting_before_a_node_does_not_hide_the_drain() {
+        let mut r = record(Kind::Straggler, "compute_time", 4.4, 4.0, Target::node("n7"));
+        let alone = plan(&r, &run(), None);
+        assert!(alone.as_ref().is_some_and(|plan| {
+            plan.remedies
+                .iter()
+                .any(|remedy| matches!(remedy, Remedy::DrainNode { node, .. } if node == "n7"))
+        }));
+        let key = Target::Setting { key: "torch".into() };
+        r.suspects.insert(0, Suspect::new(key, Observation::OutOfPlace));
+        assert_eq!(plan(&r, &run(), None), alone);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::error::ApiError;
 use super::extract::Named;
 use super::state::Api;
 use super::view::When;
-use crate::run_history::{CurrentAttempt, RunHistory, StartSoFar};
+use crate::run_history::{CurrentAttempt, RunHistory, StartSoFar, USED};
 
 /// The attempts and checkpoints of a run, the latest first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -280,10 +280,10 @@ impl HistoryView {
 
     /// What is left of a run that is not watched any more.
     fn forgotten(kept: &KnownSetup) -> Self {
-        let nodes = kept.setup.nodes().map(|nodes| SettingView {
+        let nodes = kept.setup.nodes().map(|node| SettingView {
             of: AspectView::Node,
-            name: "nodes".to_owned(),
-            value: nodes,
+            name: node.to_owned(),
+            value: USED.to_owned(),
         });
         let mut setup = settings(kept.setup.values.iter().map(|((of, name), value)| (of, name, value)));
         setup.extend(nodes);

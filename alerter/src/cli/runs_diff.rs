@@ -25,6 +25,8 @@ const SPEED: [&str; 3] = [metric::STEP_TIME, metric::TOKENS_PER_SECOND, metric::
 /// The number of points that are read, and of equal steps that are shown.
 const POINTS: &str = "4096";
 const STEPS: i64 = 10;
+/// The most nodes that are listed of those that only one of the runs has.
+const NODES: usize = 20;
 /// The most incidents that are counted.
 const INCIDENTS: &str = "1000";
 
@@ -64,6 +66,8 @@ struct Diff {
     /// The steps that both runs have made.
     steps: Option<(i64, i64)>,
     setup: Vec<Setting>,
+    /// The nodes beyond the limit that only one of the runs has.
+    more_nodes: usize,
     loss: Vec<AtStep>,
     speed: Vec<Speed>,
 }
@@ -192,9 +196,12 @@ impl Diff {
         let steps = common(&a, &b);
         let speed = SPEED.into_iter().filter(|s| a.signals.contains_key(s) || b.signals.contains_key(s));
         let speed = speed.map(|signal| Speed::new(signal, &a, &b, steps)).collect();
+        let mut setup = settings(&a.history.setup, &b.history.setup);
+        let more_nodes = limit_nodes(&mut setup);
         Self {
             steps,
-            setup: settings(&a.history.setup, &b.history.setup),
+            setup,
+            more_nodes,
             loss: loss(&a, &b, steps),
             speed,
             a: SideView::from(a),
@@ -237,6 +244,10 @@ impl Diff {
         for s in &self.setup {
             let value = |value: &Option<String>| value.as_deref().map_or_else(|| "-".to_owned(), short);
             table.row([s.name.clone(), s.of.words().to_owned(), value(&s.a), value(&s.b)]);
+        }
+        if self.more_nodes > 0 {
+            let (more, of) = (format!("{} more", self.more_nodes), AspectView::Node.words().to_owned());
+            table.row([more, of, String::new(), String::new()]);
         }
         table.write(out)
     }
@@ -310,6 +321,16 @@ fn settings(a: &[SettingView], b: &[SettingView]) -> Vec<Setting> {
         b: b.get(key).cloned(),
     };
     both.iter().filter(differs).map(|key| setting(key)).collect()
+}
+
+/// Leaves out the nodes above the limit, and returns how many they are.
+fn limit_nodes(setup: &mut Vec<Setting>) -> usize {
+    let (before, mut nodes) = (setup.len(), 0);
+    setup.retain(|s| {
+        nodes += usize::from(s.of == AspectView::Node);
+        s.of != AspectView::Node || nodes <= NODES
+    });
+    before - setup.len()
 }
 
 /// Losses at steps spread over the common range, including its ends.

@@ -199,7 +199,7 @@ fn facts(run: &RunView) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("Step", format!("{}{}", step(run.last_step), age.unwrap_or_default())),
         ("Heard", heard(run)),
-        ("Attempt", (run.attempt + 1).to_string()),
+        ("Attempt", run.attempt.to_string()),
         ("Ranks", ranks),
         (
             "Last checkpoint",

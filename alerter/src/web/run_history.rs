@@ -16,7 +16,7 @@ const LONGER_SECONDS: f64 = 60.0;
 
 #[derive(Debug)]
 pub(super) struct AttemptRow {
-    /// The number of the attempt, from 1.
+    /// The number of the attempt, from 0, as in messages and logs.
     pub(super) number: u32,
     pub(super) steps: String,
     /// The number of steps that the previous attempt had already made.
@@ -86,7 +86,7 @@ pub(super) struct SinceGoodRows {
 pub(super) fn since_good(history: &HistoryView) -> Option<SinceGoodRows> {
     let since = history.since_good.as_ref()?;
     let good = match since.attempt {
-        Some(attempt) => format!("attempt {}", attempt + 1),
+        Some(attempt) => format!("attempt {attempt}"),
         None if since.run == history.run => "this attempt".to_owned(),
         None => since.run.clone(),
     };
@@ -186,7 +186,7 @@ impl AttemptRow {
         let again = before.zip(a.first_step).map(|(before, first)| before - first + 1);
         let end = a.end.as_ref();
         Self {
-            number: a.attempt + 1,
+            number: a.attempt,
             steps,
             again: again.filter(|again| *again > 0),
             began: clock(a.began_at.0),
@@ -308,6 +308,28 @@ mod tests {
         assert_eq!((long.phase, &*long.took, &*long.usual), ("load of the checkpoint", "3m 10s", "1m"));
         assert!(long.long && !row(170.0, Some(60.0)).long && !row(50.0, Some(5.0)).long);
         assert!(!row(9000.0, None).long && row(9000.0, None).usual.is_empty());
+    }
+
+    #[test]
+    fn the_last_good_attempt_has_the_number_that_it_has_in_the_list() {
+        use crate::api::attempts::SinceGoodView;
+        use crate::api::doc::examples;
+        use crate::when::When;
+        let example: HistoryView = serde_json::from_value(examples::attempts()).unwrap();
+        let number = example.attempts.first().map(|a| a.attempt);
+        let at = When(Ts(0));
+        let since = SinceGoodView {
+            run: example.run.clone(),
+            attempt: number,
+            at,
+            changes: Vec::new(),
+            changes_hidden: 0,
+        };
+        let history = HistoryView { since_good: Some(since), ..example };
+        let rows = attempts(&history, &[], Ts(0));
+        let good = since_good(&history).map(|since| since.good);
+        assert_eq!(good, rows.first().map(|row| format!("attempt {}", row.number)));
+        assert_eq!(rows.first().map(|row| row.number), number);
     }
 
     #[test]

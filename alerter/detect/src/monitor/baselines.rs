@@ -3,8 +3,8 @@
 //! start is.
 
 use serde::{Deserialize, Serialize};
-use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
-use stepwatch_wire::setting::{Topic, topic};
+use stepwatch_wire::names::setting::{DIFFERS_BY_RANK, SET};
+use stepwatch_wire::setting::{Topic, VISIBLE_GPUS, is_of_work, topic};
 
 use super::run::Run;
 use super::{Key, Monitor};
@@ -126,26 +126,30 @@ impl Monitor {
     }
 }
 
-/// The key of a run: the work on which all its nodes agree, and its size. `None` if they differ.
+/// The key of a run: the work on which all its nodes agree, and its size. `None` if they differ, or
+/// if the work is not known.
 pub(super) fn configuration(run: &Run) -> Option<String> {
     let variants = run.state.config_groups.variants(true);
     let mut all = variants.iter().map(|variant| work(&variant.setup));
-    let first = all.next()?;
-    all.all(|other| other == first).then(|| format!("{}/{first}", run.state.ranks_known()))
+    let first = all.next()??;
+    all.all(|other| other.as_ref() == Some(&first)).then(|| format!("{}/{first}", run.state.ranks_known()))
 }
 
-/// The fingerprint of the settings that decide how much work a step is: arguments and files.
-/// Another version, variable or backend must not be another work, because what it costs shows only
-/// in a comparison. Without such a setting, the fingerprint of all.
-fn work(setup: &Setup) -> String {
-    let is_work =
-        |(key, value): &(&String, &String)| topic(key) == Topic::Work && value.as_str() != DIFFERS_BY_RANK;
-    let mut works = setup.keys.iter().filter(is_work).peekable();
-    if works.peek().is_none() {
-        return setup.fingerprint.clone();
+/// The fingerprint of the settings that may decide how much work a step is: arguments, files, and
+/// the GPUs of a process. Another version, variable or backend must not be another work, because
+/// what it costs shows only in a comparison. Without such a setting, the fingerprint of all. `None`
+/// if a value that surely decides is not shown.
+fn work(setup: &Setup) -> Option<String> {
+    let is_work = |(key, value): &(&String, &String)| is_of_work(key) && value.as_str() != DIFFERS_BY_RANK;
+    let works: Vec<(&str, &str)> =
+        setup.keys.iter().filter(is_work).map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    if works.iter().any(|(key, value)| *value == SET && topic(key) == Topic::Work) {
+        return None;
     }
-    let works = works.map(|(key, value)| (key.as_str(), value.as_str()));
-    format!("{:016x}", stepwatch_model::fingerprint(works))
+    if works.iter().all(|(key, _)| *key == VISIBLE_GPUS) {
+        return Some(setup.fingerprint.clone());
+    }
+    Some(format!("{:016x}", stepwatch_model::fingerprint(works.into_iter())))
 }
 
 #[cfg(test)]
@@ -247,5 +251,45 @@ mod tests {
         run(&mut monitor, "tuesday", 1000, "f1", 2.0);
         begin(&mut monitor, "wednesday", 1990);
         assert_eq!(usual(&monitor, "wednesday"), Some((2, 22_000)));
+    }
+
+    /// What a run with these settings does.
+    fn work_of(settings: &[(&str, &str)]) -> Option<String> {
+        let keys = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        work(&Setup { of_run: true, fingerprint: "f".into(), keys })
+    }
+
+    #[test]
+    fn runs_that_may_do_another_work_are_not_compared() {
+        let usual =
+            [("arg.batch-size", "8"), ("visible_gpus", "8"), ("env.NCCL_ALGO", "Ring"), ("arg.lr", "1")];
+        let with = |key: &'static str, value: &'static str| {
+            let others = usual.iter().copied().filter(|(name, _)| *name != key);
+            work_of(&others.chain([(key, value)]).collect::<Vec<_>>())
+        };
+        let known = work_of(&usual);
+        assert!(known.is_some());
+        for (key, value) in [
+            ("visible_gpus", "1"),
+            ("arg.batch-size", "16"),
+            ("arg.resolution", "512"),
+            ("arg.frobnicate", "1"),
+            ("arg.1", "train_gpt2.py"),
+            ("file.train_gpt2.py", "4f9a"),
+            ("arg.dataset", "c4"),
+        ] {
+            assert_ne!(with(key, value), known, "{key}");
+        }
+        for (key, value) in [
+            ("env.NCCL_ALGO", "Tree"),
+            ("arg.lr", "2"),
+            ("arg.seed", "7"),
+            ("torch", "2.9"),
+            ("arg.bf16", "given"),
+        ] {
+            assert_eq!(with(key, value), known, "{key}");
+        }
+        assert_eq!(with("arg.model-args", "set"), None, "it is not known which model");
+        assert_eq!(work_of(&[("visible_gpus", "8"), ("torch", "2.9")]).as_deref(), Some("f"));
     }
 }

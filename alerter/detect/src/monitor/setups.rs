@@ -26,6 +26,9 @@ use stepwatch_model::{
 /// 30 bytes, so all together take 20 MB.
 const MAX_GOOD: usize = 500;
 const MAX_KEPT: usize = 1000;
+/// The most names of nodes in the setups of each store together: of runs above it, the nodes are not
+/// kept.
+const MAX_NODE_NAMES: usize = 100_000;
 /// The steps of an attempt from which it is good. A setup that was there at one look must still be
 /// there at the next.
 const GOOD_STEPS: u64 = 256;
@@ -137,13 +140,18 @@ impl Monitor {
         }
     }
 
-    fn remember_good(&mut self, known: KnownSetup) {
+    fn remember_good(&mut self, mut known: KnownSetup) {
+        fit_nodes(&self.good_setups, &mut known, MAX_NODE_NAMES);
         let name = known.run.clone();
         // A run that goes on as it is, is good from minute to minute: it need not be stored anew.
         let is_news = self.good_setups.get(&name).is_none_or(|had| {
             had.attempt != known.attempt || had.setup != known.setup || had.uid != known.uid
         });
         if !is_news {
+            // This need not be stored: after a restart of ours, it is seen again.
+            if let Some(had) = self.good_setups.get_mut(&name) {
+                Arc::make_mut(had).at = known.at;
+            }
             return;
         }
         let is_live = |run: &str| self.runs.contains_key(run);
@@ -170,7 +178,8 @@ impl Monitor {
             self.dirty.insert(Key::KeptSetup(oldest));
             self.dropped_setups += 1;
         }
-        let last = known(f.last_heard.min(now), run, setup, None);
+        let mut last = known(f.last_heard.min(now), run, setup, None);
+        fit_nodes(&self.kept_setups, &mut last, MAX_NODE_NAMES);
         self.kept_setups.insert(f.name.clone(), Arc::new(last));
         self.dirty.insert(Key::KeptSetup(f.name.clone()));
     }
@@ -192,6 +201,15 @@ impl Monitor {
     /// Setups that were dropped to make room.
     pub fn dropped_setups(&self) -> u64 {
         self.dropped_setups
+    }
+}
+
+/// Leaves the names of nodes out of a setup if a store has no room for so many.
+fn fit_nodes(all: &BTreeMap<String, Arc<KnownSetup>>, known: &mut KnownSetup, most: usize) {
+    let others = all.values().filter(|other| other.run != known.run);
+    let held: usize = others.map(|other| other.setup.nodes().count()).sum();
+    if held + known.setup.nodes().count() > most {
+        known.setup.forget_nodes();
     }
 }
 
@@ -369,6 +387,31 @@ mod tests {
         assert_eq!(too_many(&all, "a", 4, |_| false), None, "it has its place");
         assert_eq!(too_many(&all, "e", 4, |_| false).as_deref(), Some("b"), "not the oldest of all");
         assert_eq!(too_many(&all, "e", 4, |run| run == "b").as_deref(), Some("c"), "it goes on");
+    }
+
+    #[test]
+    fn when_a_setup_was_last_good_is_refreshed_while_the_run_goes_on() {
+        let mut s = Scene::new();
+        s.attempt("r", 0, 1, 300);
+        let first = s.monitor.good_setups["r"].at;
+        s.steps("r", 0, 300);
+        let last = s.monitor.good_setups["r"].at;
+        assert!(last - first >= Span::secs(256), "{first} {last}");
+    }
+
+    #[test]
+    fn names_of_nodes_are_kept_while_there_is_room() {
+        let of = |name: &str, nodes: &[&str]| {
+            let mut run = Run::new(name, START, &Arc::default());
+            run.state.nodes.extend(nodes.iter().map(|node| ((*node).to_owned(), 1)));
+            known(START, &run, AttemptSetup::from_run(&run.state), None)
+        };
+        let all = BTreeMap::from([("a".to_owned(), Arc::new(of("a", &["n1", "n2"])))]);
+        for (name, most, kept) in [("b", 4, 2), ("b", 3, 0), ("a", 2, 2)] {
+            let mut new = of(name, &["n1", "n3"]);
+            fit_nodes(&all, &mut new, most);
+            assert_eq!(new.setup.nodes().count(), kept, "{name} {most}");
+        }
     }
 
     #[test]

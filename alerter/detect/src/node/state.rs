@@ -16,7 +16,7 @@ use crate::run::Setup;
 use stepwatch_model::time::Ts;
 
 /// The most keys kept of a setup.
-const MAX_KEYS: usize = 128;
+const MAX_KEYS: usize = 256;
 /// The most setups kept: that of the node, and those of the runs that it sees.
 const MAX_SETUPS: usize = 8;
 /// Fields of an event that are not keys of the setup.

@@ -28,7 +28,7 @@ pub(crate) const PLANNED_RESTART: &str = "maintenance";
 /// The most differences kept of one attempt; further ones are counted.
 const MAX_DIFFERENCES: usize = 24;
 /// The most nodes that are compared by name; of a larger run only the number is.
-const MAX_NODES: usize = 256;
+const MAX_NODES: usize = 4096;
 /// The most characters of a value, and the most values of one setting in which nodes differ.
 const MAX_VALUE: usize = 120;
 const MAX_VALUES: usize = 4;
@@ -268,9 +268,13 @@ impl AttemptSetup {
     }
 
     /// The names of its nodes, if they are known and not too many.
-    pub fn nodes(&self) -> Option<String> {
-        let nodes = self.nodes.as_ref()?;
-        Some(nodes.iter().map(String::as_str).collect::<Vec<_>>().join(", "))
+    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().flatten().map(String::as_str)
+    }
+
+    /// Leaves out the names of its nodes, because they are too many to be kept.
+    pub(crate) fn forget_nodes(&mut self) {
+        self.nodes = None;
     }
 
     /// A number that equal setups have in common.

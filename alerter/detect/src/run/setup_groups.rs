@@ -8,17 +8,22 @@ use core::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
-use stepwatch_wire::setting::{Topic, topic};
+use stepwatch_wire::setting::{ARGUMENT, Topic, VARIABLE, VISIBLE_GPUS, topic};
 
 use super::{RunState, Variant};
 use stepwatch_model::{Num, Observation};
 
-/// The fewest nodes of a group: what is wrong with a single node need not be its setup.
+/// The fewest nodes of a group, or else the fewest ranks of a lone node and the share that it must
+/// be apart: what is wrong with a single node need not be its setup.
 const NODES: usize = 2;
+const RANKS: usize = 4;
+const MUCH_LONGER: f64 = 2.0 * LONGER;
 /// The share by which the median of one group is above that of the other, at least. Three quarters
 /// of one group must lie above three quarters of the other besides. Engineering limits: chips of
 /// one kind differ by a per cent or two, and a group may be as small as two of them.
 const LONGER: f64 = 0.03;
+/// The value of a variable or an argument on nodes that do not have it.
+const NOT_SET: &str = "(not set)";
 
 /// The nodes with one value of a setting, which compute longer than those with another.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +31,8 @@ pub(crate) struct SlowerSetup {
     pub(crate) key: String,
     pub(crate) value: String,
     pub(crate) expected: String,
-    /// How many nodes have each.
+    /// The nodes that compute longer, and how many nodes there are of each.
+    pub(crate) slow: BTreeSet<String>,
     pub(crate) nodes: usize,
     pub(crate) others: usize,
     /// The median of the seconds that the ranks of each compute in a step.
@@ -86,8 +92,8 @@ impl RunState {
     fn compare(&self, variants: &[Variant], key: &str) -> Option<(f64, SlowerSetup)> {
         let mut value_of: BTreeMap<&str, &str> = BTreeMap::new();
         for v in variants {
-            let value = v.setup.keys.get(key)?;
-            value_of.extend(v.nodes.iter().map(|node| (node.as_str(), value.as_str())));
+            let value = value_of_key(v, key)?;
+            value_of.extend(v.nodes.iter().map(|node| (node.as_str(), value)));
         }
         let mut groups: BTreeMap<&str, Group<'_>> = BTreeMap::new();
         for (rank, member) in &self.compute_times.members {
@@ -102,7 +108,7 @@ impl RunState {
             group.excess.push(excess);
             group.seconds.push(stage.secs * excess.exp());
         }
-        groups.retain(|_, group| group.nodes.len() >= NODES);
+        groups.retain(|_, group| group.nodes.len() >= NODES || group.excess.len() >= RANKS);
         groups.values_mut().for_each(|group| {
             group.excess.sort_by(f64::total_cmp);
             group.seconds.sort_by(f64::total_cmp);
@@ -111,11 +117,14 @@ impl RunState {
         let (value, slow) = groups.iter().max_by(by_excess)?;
         let longer = at(&slow.excess, 2) - at(&fast.excess, 2);
         let is_apart = at(&slow.excess, 1) > at(&fast.excess, 3);
-        (longer >= LONGER.ln_1p() && is_apart).then(|| {
+        let is_lone = slow.nodes.len() < NODES || fast.nodes.len() < NODES;
+        let least = if is_lone { MUCH_LONGER } else { LONGER };
+        (longer >= least.ln_1p() && is_apart).then(|| {
             let slower = SlowerSetup {
                 key: key.to_owned(),
                 value: (*value).to_owned(),
                 expected: (*expected).to_owned(),
+                slow: slow.nodes.iter().map(|node| (*node).to_owned()).collect(),
                 nodes: slow.nodes.len(),
                 others: fast.nodes.len(),
                 seconds: at(&slow.seconds, 2),
@@ -130,11 +139,24 @@ fn by_excess(a: &(&&str, &Group<'_>), b: &(&&str, &Group<'_>)) -> Ordering {
     at(&a.1.excess, 2).total_cmp(&at(&b.1.excess, 2))
 }
 
+/// The value of a setting on the nodes of a variant. A variable or an argument that is not there
+/// is not set, if others of its kind could be read.
+fn value_of_key<'a>(v: &'a Variant, key: &str) -> Option<&'a str> {
+    let keys = &v.setup.keys;
+    let has = |prefix: &str| keys.keys().any(|name| name.starts_with(prefix));
+    let is_read = || {
+        (key.starts_with(VARIABLE) && (keys.contains_key(VISIBLE_GPUS) || has(VARIABLE)))
+            || (key.starts_with(ARGUMENT) && has(ARGUMENT))
+    };
+    keys.get(key).map(String::as_str).or_else(|| is_read().then_some(NOT_SET))
+}
+
 /// The keys of which there are several values, those that explain most first.
 fn keys(variants: &[Variant]) -> Vec<&str> {
     let mut values: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (key, value) in variants.iter().flat_map(|v| &v.setup.keys) {
-        values.entry(key).or_default().insert(value);
+    for key in variants.iter().flat_map(|v| v.setup.keys.keys()) {
+        let all = || variants.iter().filter_map(|v| value_of_key(v, key)).collect();
+        values.entry(key).or_insert_with(all);
     }
     values.retain(|key, values| {
         values.len() > 1 && topic(key) < Topic::Other && !values.contains(DIFFERS_BY_RANK)

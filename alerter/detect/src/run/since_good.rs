@@ -8,7 +8,7 @@
 //! tell.
 
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
-use stepwatch_wire::setting::{ARGUMENT, Topic, topic};
+use stepwatch_wire::setting::{ARGUMENT, FILE, Topic, topic};
 
 use super::attempts::{Aspect, AttemptSetup, Difference, SinceGood};
 use stepwatch_model::time::Ts;
@@ -69,14 +69,29 @@ impl Difference {
         }
     }
 
+    /// Whether it changes often without an effect: a hash says that a file was edited, not what, and
+    /// each run has another seed.
+    pub(crate) fn is_vague(&self) -> bool {
+        let is_file = self.name.starts_with(FILE) && topic(&self.name) == Topic::Work;
+        is_file || self.name.rsplit(['.', '_', '-']).next() == Some("seed")
+    }
+
     /// Whether the run is slower by about as much as it has fewer GPUs.
     fn explains_by_ratio(&self, v: &Finding) -> bool {
         let number = |value: &Option<String>| value.as_deref().and_then(|text| text.parse::<f64>().ok());
         let (Some(before), Some(after)) = (number(&self.before), number(&self.after)) else { return false };
-        let slower = if v.signal == "step_time" { v.value / v.expected } else { v.expected / v.value };
-        let (fewer, slower) = ((before / after).ln(), slower.ln());
+        let (fewer, slower) = ((before / after).ln(), slow_down(v).ln());
         let is_like = fewer > 0.0 && slower >= LEAST_OF_RATIO * fewer && slower <= MOST_OF_RATIO * fewer;
         fewer.is_finite() && is_like
+    }
+}
+
+/// By how much a step of a slow run is longer, as a factor.
+pub(crate) fn slow_down(v: &Finding) -> f64 {
+    if matches!(&*v.signal, "step_time" | "compute_time") {
+        v.value / v.expected
+    } else {
+        v.expected / v.value
     }
 }
 
@@ -167,6 +182,14 @@ mod tests {
         ] {
             assert_eq!(explains(of, name, "1", "2"), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn a_hash_of_a_file_and_a_seed_are_vague() {
+        let is_vague =
+            |name: &str| since(&[(Aspect::Run, name, "1")], &[(Aspect::Run, name, "2")])[0].is_vague();
+        assert!(is_vague("file.train.py") && is_vague("arg.seed") && is_vague("arg.data.seed"));
+        assert!(!is_vague("file.nccl.conf") && !is_vague("torch") && !is_vague("env.NCCL_ALGO"));
     }
 
     #[test]

@@ -54,6 +54,29 @@ fn runs_are_compared_at_the_steps_that_both_have_made() {
 }
 
 #[test]
+fn each_node_that_came_or_went_is_a_row() {
+    use AspectView::Node;
+    let names: Vec<String> = (0..30).map(|i| format!("n{i:02}")).collect();
+    let all = |from: usize, to: usize| -> Vec<(AspectView, &str, &str)> {
+        names[from..to].iter().map(|name| (Node, name.as_str(), "used")).collect()
+    };
+    let diff = |a: &[(AspectView, &str, &str)], b: &[(AspectView, &str, &str)]| {
+        Diff::new(run("a", 0, &[4.0], a), run("b", 0, &[4.0], b))
+    };
+    let small = diff(&all(0, 3), &all(1, 4));
+    let used = Some("used".to_owned());
+    let went = Setting { of: Node, name: "n00".into(), a: used.clone(), b: None };
+    let came = Setting { of: Node, name: "n03".into(), a: None, b: used };
+    assert_eq!((&small.setup[..], small.more_nodes), (&[went, came][..], 0));
+    let large = diff(&all(0, 1), &all(1, 30));
+    assert_eq!((large.setup.len(), large.more_nodes), (20, 10));
+    let mut out = Vec::new();
+    large.write(&mut out).unwrap();
+    let out = String::from_utf8(out).unwrap();
+    assert!(out.contains("10 more") && out.contains("n05"), "{out}");
+}
+
+#[test]
 fn runs_without_a_common_step_say_so() {
     let diff = Diff::new(run("a", 0, &[4.0, 3.0], &[]), run("b", 50, &[3.0], &[]));
     assert_eq!((diff.steps, diff.loss.len(), diff.speed[0].a), (None, 0, None));

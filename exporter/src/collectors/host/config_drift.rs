@@ -79,7 +79,7 @@ pub static UNREADABLE: Family = Family::gauge(
 pub static FAMILIES: &[&Family] = &[&FINGERPRINT, &VALUE, &CHANGES, &LAST_CHANGE, &LEFT_OUT, &UNREADABLE];
 
 /// The most settings of the node, or of one run, that are published.
-const MAX_KEYS: usize = 96;
+const MAX_KEYS: usize = 224;
 /// The most runs on one node.
 const MAX_RUNS: usize = 8;
 /// The most processes of one run that are compared.
@@ -213,13 +213,14 @@ impl ConfigDriftReader {
         run.read(cx, processes);
         let started: Vec<&Started> = run.processes.values().flatten().collect();
         let secret = started.iter().map(|s| s.secret).max().unwrap_or(0);
-        let mut settings = run::settings(&started, &self.config.run_files);
+        let gpus = crate::gpus::addresses(cx.roots).len();
+        let mut settings = run::settings(&started, &self.config.run_files, gpus);
         if started.is_empty() {
             return [0, secret];
         }
         run.libraries.look(cx, run.processes.keys().next().copied(), now);
         settings.extend(run.libraries.found.clone());
-        let over = limit(&mut settings);
+        let over = limit(&mut settings) + started.iter().map(|s| s.over).max().unwrap_or(0);
         if run.scope.take(settings) {
             self.run_changes.note();
         }

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use stepwatch_wire::secrets::{is_secret_argument, is_secret_value};
+use stepwatch_wire::names::setting::SET;
+use stepwatch_wire::secrets::{Shown, shown};
 use stepwatch_wire::setting::{Topic, topic};
 use stepwatch_wire::{Event, Value};
 
@@ -20,8 +21,9 @@ const VISIBLE_GPUS: &str = "visible_gpus";
 pub(in crate::run) fn labels(e: &Event) -> BTreeMap<String, String> {
     let short = |text: &str| text.chars().count() <= MAX_LABEL;
     let words = e.extra.iter().filter_map(|(key, value)| Some((key, value.as_str()?)));
-    let labels = words
-        .filter(|(key, value)| !value.is_empty() && short(key) && short(value) && !may_be_secret(key, value));
+    let labels = words.filter(|(key, value)| {
+        !value.is_empty() && short(key) && short(value) && shown(key, value) == Shown::Value
+    });
     labels.take(MAX_LABELS).map(|(k, v)| (k.clone(), v.to_owned())).collect()
 }
 
@@ -38,9 +40,14 @@ pub(super) fn add(settings: &mut BTreeMap<String, String>, e: &Event) {
             Value::Text(text) => text.clone(),
             Value::Null | Value::List(_) | Value::Map(_) => return,
         };
+        let text = match shown(&name, &text) {
+            Shown::Value => text,
+            Shown::Name => SET.to_owned(),
+            Shown::Nothing => return,
+        };
         let has_room = settings.len() < MAX_SETTINGS || settings.contains_key(&name);
         let is_short = name.len() <= MAX_LABEL && text.chars().count() <= MAX_LABEL;
-        if has_room && is_short && topic(&name) != Topic::Place && !may_be_secret(&name, &text) {
+        if has_room && is_short && topic(&name) != Topic::Place {
             settings.insert(name, text);
         }
     };
@@ -56,10 +63,6 @@ pub(super) fn add(settings: &mut BTreeMap<String, String>, e: &Event) {
             other => put(key.clone(), other),
         }
     }
-}
-
-fn may_be_secret(name: &str, value: &str) -> bool {
-    is_secret_argument(name) || is_secret_value(value)
 }
 
 #[cfg(test)]
@@ -93,9 +96,16 @@ mod tests {
 
     #[test]
     fn labels_are_words_without_secrets() {
-        let e = hello(r#""team":"nlp","author":"ada","api_key":"canary","where":"https://h/?sig=canary""#);
+        let e = hello(
+            r#""team":"nlp","author":"ada","email":"ada@example.org","api_key":"canary","hf_login":"canary",
+            "where":"https://h/?sig=canary","comet":"3f2b8c1d9a7e6f5b4c3d2e1f0a9b8c7d","db":"a:canary""#,
+        );
         let labels = labels(&e);
-        assert_eq!(labels.keys().collect::<Vec<_>>(), ["author", "team"]);
+        assert_eq!(labels.keys().collect::<Vec<_>>(), ["author", "email", "team"]);
+        let mut settings = BTreeMap::new();
+        add(&mut settings, &hello(r#""model":{"db":"{a:canary}","passcode":"canary","lr":"3e-4"}"#));
+        let settings: Vec<(&str, &str)> = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(settings, [("model.db", "set"), ("model.lr", "3e-4")]);
     }
 
     #[test]

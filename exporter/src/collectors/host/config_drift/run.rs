@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
-use stepwatch_wire::secrets::{is_secret, is_secret_argument, is_secret_value};
-use stepwatch_wire::setting::{ARGUMENT, Topic, topic};
+use stepwatch_wire::names::setting::{DIFFERS_BY_RANK, SET};
+use stepwatch_wire::secrets::{Shown, is_secret, is_secret_value, shown as shown_of};
+use stepwatch_wire::setting::{ARGUMENT, Topic, VISIBLE_GPUS, topic};
 
 use super::file::{Named, Starter, contents_of};
 use super::value::{Settings, shown};
@@ -68,7 +68,7 @@ const OF_A_RANK: &[&str] = &[
 ];
 /// The GPUs that a process is given. Their number is published, because UUIDs differ between nodes.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
-/// The value for a process that is given all GPUs.
+/// The value for a process that is given all GPUs of a node whose number is not known.
 const ALL_VISIBLE: &str = "all";
 const OPEN_MPI: &str = "OMPI_MCA_";
 /// Frameworks and variables of Open MPI's runtime. They give processes their identity and the
@@ -136,9 +136,11 @@ const ENDINGS: &[&str] = &["yaml", "yml", "toml", "json", "gin", "ini", "cfg"];
 
 const MAX_VARIABLES: usize = 256;
 const MAX_ARGUMENTS: usize = 4096;
-/// The most arguments that are published: those of which most is known come first, and the rest of
-/// the settings keeps its room.
-const MAX_SHOWN: usize = 32;
+/// The most arguments that are published, of some 110 bytes at most; those of which most is known
+/// come first. Megatron is started with some 90.
+const MAX_SHOWN: usize = 128;
+/// The most characters of an argument without a name that is published.
+const MAX_WORD: usize = 24;
 /// The most characters of the name of an argument.
 const MAX_NAME: usize = 48;
 /// The value of an option without one.
@@ -153,8 +155,10 @@ pub(super) struct Started {
     arguments: BTreeMap<String, String>,
     /// The number of variables and arguments that were left out as possible secrets.
     pub(super) secret: usize,
-    /// The number of GPUs that it is given.
-    visible_gpus: String,
+    /// The number of arguments over the limit.
+    pub(super) over: usize,
+    /// The number of GPUs that it is given; `None` for all.
+    visible_gpus: Option<usize>,
     files: Vec<Named>,
 }
 
@@ -165,8 +169,9 @@ impl Started {
         let environ = processes::environ(roots, pid)?;
         let mut found = Self::from_environ(&environ);
         let cmdline = processes::cmdline(roots, pid)?;
-        let (arguments, secret) = arguments(&cmdline);
-        (found.arguments, found.secret) = (arguments, found.secret + secret);
+        let arguments = Arguments::of(&cmdline);
+        (found.arguments, found.over) = (arguments.shown, arguments.over);
+        found.secret += arguments.secret;
         if let Some(starter) = Starter::of_process(roots, pid) {
             let arguments = files(&cmdline);
             found.files = arguments.iter().filter_map(|a| starter.file(a)).take(MAX_FILES).collect();
@@ -175,11 +180,11 @@ impl Started {
     }
 
     fn from_environ(environ: &[u8]) -> Self {
-        let mut found = Self { visible_gpus: ALL_VISIBLE.to_owned(), ..Self::default() };
+        let mut found = Self::default();
         let pairs = environ.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
         for (name, value) in pairs.filter(|(name, _)| is_setting(name)) {
             if name == VISIBLE {
-                found.visible_gpus = visible(value).to_string();
+                found.visible_gpus = Some(visible(value));
             }
             if name == VISIBLE && !is_list_of_numbers(value) {
                 continue;
@@ -194,8 +199,8 @@ impl Started {
     }
 }
 
-/// The settings of all processes of a run on this node.
-pub(super) fn settings(processes: &[&Started], more: &[PathBuf]) -> Settings {
+/// The settings of all processes of a run on this node, which has so many GPUs.
+pub(super) fn settings(processes: &[&Started], more: &[PathBuf], gpus: usize) -> Settings {
     let mut found = Settings::new();
     let Some((first, others)) = processes.split_first() else { return found };
     for name in processes.iter().flat_map(|p| p.variables.keys()) {
@@ -210,9 +215,11 @@ pub(super) fn settings(processes: &[&Started], more: &[PathBuf]) -> Settings {
         let value = value.filter(|_| same).map_or(DIFFERS_BY_RANK, String::as_str);
         found.insert(format!("{ARGUMENT}{name}"), value.to_owned());
     }
-    let agree = others.iter().all(|p| p.visible_gpus == first.visible_gpus);
-    let visible = if agree { &first.visible_gpus } else { DIFFERS_BY_RANK };
-    found.insert("visible_gpus".to_owned(), visible.to_owned());
+    let visible = |p: &Started| p.visible_gpus.or_else(|| (gpus > 0).then_some(gpus));
+    let agree = others.iter().all(|p| visible(p) == visible(first));
+    let number = || visible(first).map_or_else(|| ALL_VISIBLE.to_owned(), |gpus| gpus.to_string());
+    let value = if agree { number() } else { DIFFERS_BY_RANK.to_owned() };
+    found.insert(VISIBLE_GPUS.to_owned(), value);
     for file in first.files.iter().filter(|file| others.iter().all(|p| p.files.contains(file))) {
         found.extend(file.contents().map(|value| (format!("file.{}", file.name), value)));
     }
@@ -263,41 +270,96 @@ fn words(cmdline: &[u8]) -> Vec<&str> {
     cmdline.split(|b| *b == 0).take(MAX_ARGUMENTS).filter_map(|a| core::str::from_utf8(a).ok()).collect()
 }
 
-/// The options that follow the script, by name, and the number of those that were left out as
-/// possible secrets. What only says where the run lives is left out: nodes and runs would differ by
-/// it without a reason. So are files of configuration, whose contents are compared.
-fn arguments(cmdline: &[u8]) -> (BTreeMap<String, String>, usize) {
-    let words = words(cmdline);
-    let script = words.iter().position(|word| ending(word) == Some("py"));
-    let module = words.iter().position(|word| *word == "-m").map(|at| at + 1);
-    let Some(from) = script.into_iter().chain(module).min() else { return (BTreeMap::new(), 0) };
-    let rest = words.get(from + 1..).unwrap_or_default();
-    let (mut found, mut secret): (Vec<(String, String)>, usize) = (Vec::new(), 0);
-    for (i, word) in rest.iter().enumerate() {
-        let next = rest.get(i + 1).filter(|next| !is_option(next));
-        let (name, value) = match (word.split_once('='), next) {
-            (Some((name, value)), _) => (name, value),
-            (None, Some(next)) if is_option(word) => (*word, *next),
-            (None, None) if is_option(word) => (*word, GIVEN),
-            (None, _) => continue,
-        };
-        let name = name.trim_start_matches(['-', '+', '~']);
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
-        if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) {
-            continue;
+/// The arguments that follow the script.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Arguments {
+    /// By name; those without one by their number.
+    shown: BTreeMap<String, String>,
+    /// The numbers of those that may be secrets, and of those over the limit.
+    secret: usize,
+    over: usize,
+}
+
+impl Arguments {
+    /// What only says where the run lives is left out: nodes and runs would differ by it without a
+    /// reason. So are files of configuration, whose contents are compared.
+    fn of(cmdline: &[u8]) -> Self {
+        let words = words(cmdline);
+        let script = words.iter().position(|word| ending(word) == Some("py"));
+        let module = words.iter().position(|word| *word == "-m").map(|at| at + 1);
+        let Some(from) = script.into_iter().chain(module).min() else { return Self::default() };
+        let rest = words.get(from + 1..).unwrap_or_default();
+        let (mut found, mut secret): (Vec<(String, String)>, usize) = (Vec::new(), 0);
+        // Words after an option that may be a secret may be parts of it.
+        let (mut of_secret, mut is_value, mut unnamed) = (false, false, 0);
+        for (i, word) in rest.iter().enumerate() {
+            let of_option = std::mem::take(&mut is_value);
+            let is_option_word = is_option(word);
+            if of_secret && !is_option_word {
+                continue;
+            }
+            let next = rest.get(i + 1).filter(|next| !is_option(next));
+            let (name, value) = match (word.split_once('='), next) {
+                (Some((name, value)), _) => (name, value),
+                (None, next) if is_option_word => {
+                    is_value = next.is_some();
+                    (*word, next.copied().unwrap_or(GIVEN))
+                }
+                (None, _) if of_option => continue,
+                (None, _) => {
+                    unnamed += 1;
+                    found.extend(unnamed_word(word).map(|shown| (unnamed.to_string(), shown)));
+                    continue;
+                }
+            };
+            let shown = shown_argument(name, value);
+            of_secret = is_option_word && shown == Shown::Nothing;
+            secret += usize::from(shown == Shown::Nothing);
+            let name = bare(name);
+            let has_name = is_name(name) && !found.iter().any(|f| f.0 == name);
+            let is_place = topic(&format!("{ARGUMENT}{name}")) == Topic::Place || OPTIONS.contains(word);
+            if shown == Shown::Nothing || is_place || !has_name {
+                continue;
+            }
+            let value = if shown == Shown::Value { value.trim() } else { SET };
+            found.push((name.to_owned(), value.to_owned()));
         }
-        let key = format!("{ARGUMENT}{name}");
-        if is_secret_argument(name) || is_secret_value(value) {
-            secret += 1;
-        } else if topic(&key) != Topic::Place && !OPTIONS.contains(word) && !found.iter().any(|f| f.0 == name)
-        {
-            found.push((name.to_owned(), shown(value)));
-        }
+        // What is told by its name, first; of equals, those that come first.
+        found.sort_by_key(|(name, _)| topic(&format!("{ARGUMENT}{name}")));
+        let over = found.len().saturating_sub(MAX_SHOWN);
+        found.truncate(MAX_SHOWN);
+        Self { shown: found.into_iter().collect(), secret, over }
     }
-    // What is told by its name, first; of equals, those that come first.
-    found.sort_by_key(|(name, _)| topic(&format!("{ARGUMENT}{name}")));
-    found.truncate(MAX_SHOWN);
-    (found.into_iter().collect(), secret)
+}
+
+/// The name of an option without dashes and the marks of Hydra.
+fn bare(name: &str) -> &str {
+    name.trim_start_matches(['-', '+', '~'])
+}
+
+fn is_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+    !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(plain)
+}
+
+/// How much is shown of an argument. After one dash, the word may be a letter and its value.
+fn shown_argument(name: &str, value: &str) -> Shown {
+    let key = format!("{ARGUMENT}{}", bare(name));
+    let is_short = name.starts_with('-') && !name.starts_with("--");
+    if is_short && bare(name).len() > 1 && topic(&key) == Topic::Other {
+        return Shown::Nothing;
+    }
+    shown_of(&key, value)
+}
+
+/// What is shown of an argument without a name: the name of a file, and a word of letters, such as
+/// `pretrain`.
+fn unnamed_word(word: &str) -> Option<String> {
+    let is_file = ending(word).is_some_and(|e| e == "py" || ENDINGS.contains(&e));
+    let name = if is_file { Path::new(word).file_name()?.to_str()? } else { word };
+    let is_word = name.len() <= MAX_WORD && name.bytes().all(|b| b.is_ascii_alphabetic());
+    let is_plain = !name.is_empty() && (is_word || is_file);
+    (is_plain && shown_of(&format!("{ARGUMENT}model"), name) == Shown::Value).then(|| name.to_owned())
 }
 
 /// Whether a word is the name of an option, and not a negative number.
@@ -309,12 +371,11 @@ fn is_option(word: &str) -> bool {
 fn files(cmdline: &[u8]) -> Vec<String> {
     let arguments = words(cmdline);
     let mut found: Vec<String> = Vec::new();
-    let mut script = false;
     for (i, argument) in arguments.iter().enumerate().skip(1) {
         let after_option = OPTIONS.contains(&arguments[i - 1]) && !argument.starts_with('-');
         let (option, value) = argument.split_once('=').unwrap_or(("", argument));
-        let is_script = !script && ending(argument) == Some("py") && !argument.starts_with('-');
-        script |= is_script;
+        // nanoGPT is configured by further scripts.
+        let is_script = ending(argument) == Some("py") && !argument.starts_with('-');
         let is_file = ending(value).is_some_and(|e| ENDINGS.contains(&e)) || OPTIONS.contains(&option);
         if (is_script || is_file || after_option) && !value.is_empty() && found.iter().all(|f| f != value) {
             found.push(value.to_owned());
@@ -334,10 +395,14 @@ pub(super) fn fuzz(bytes: &[u8]) {
     assert!(started.variables.keys().all(|name| is_setting(name) && !is_secret(name)));
     assert!(started.variables.values().all(|value| !is_secret_value(value)));
     assert!(files(bytes).len() <= MAX_FILES);
-    let (arguments, _) = arguments(bytes);
-    assert!(arguments.len() <= MAX_SHOWN && arguments.keys().all(|name| !is_secret_argument(name)));
-    let _ = settings(&[&started, &started], &[]);
+    let shown = Arguments::of(bytes).shown;
+    assert!(shown.len() <= MAX_SHOWN);
+    assert!(shown.values().all(|value| value.len() <= 64 && !is_secret_value(value)));
+    let _ = settings(&[&started, &started], &[], 8);
 }
+
+#[cfg(test)]
+mod argument_tests;
 
 #[cfg(test)]
 mod tests {
@@ -369,7 +434,7 @@ mod tests {
 
     #[test]
     fn which_gpus_a_process_is_given() {
-        let of = |environ: &str| settings(&[&Started::from_environ(environ.as_bytes())], &[]);
+        let of = |environ: &str| settings(&[&Started::from_environ(environ.as_bytes())], &[], 0);
         let value = |settings: &Settings, key: &str| settings.get(key).cloned();
         for (list, count, shown) in [
             ("0,1,2,3", "4", Some("0,1,2,3")),
@@ -383,10 +448,14 @@ mod tests {
             assert_eq!(value(&found, "env.CUDA_VISIBLE_DEVICES").as_deref(), shown, "{list}");
         }
         assert_eq!(value(&of("HOME=/root"), "visible_gpus").as_deref(), Some("all"));
+        let all = Started::from_environ(b"HOME=/root");
+        let listed = Started::from_environ(b"CUDA_VISIBLE_DEVICES=0,1");
+        assert_eq!(value(&settings(&[&all], &[], 8), "visible_gpus").as_deref(), Some("8"));
+        assert_eq!(value(&settings(&[&all, &listed], &[], 2), "visible_gpus").as_deref(), Some("2"));
         // One rank for each GPU.
         let ranks =
             ["0", "1"].map(|gpu| Started::from_environ(format!("CUDA_VISIBLE_DEVICES={gpu}").as_bytes()));
-        let found = settings(&[&ranks[0], &ranks[1]], &[]);
+        let found = settings(&[&ranks[0], &ranks[1]], &[], 8);
         assert_eq!(value(&found, "visible_gpus").as_deref(), Some("1"));
         assert_eq!(value(&found, "env.CUDA_VISIBLE_DEVICES").as_deref(), Some(DIFFERS_BY_RANK));
     }
@@ -426,7 +495,7 @@ mod tests {
                 );
                 Started::from_environ(environ.as_bytes())
             };
-            settings(&[&rank(2 * node), &rank(2 * node + 1)], &[])
+            settings(&[&rank(2 * node), &rank(2 * node + 1)], &[], 0)
         };
         assert_eq!(on(0), on(1));
         let want = [("env.OMPI_MCA_btl", "^openib"), ("visible_gpus", "all")];
@@ -438,39 +507,13 @@ mod tests {
         let of = |line: &str| files(line.replace(' ', "\0").as_bytes());
         assert_eq!(
             of("python -u train.py --config conf/a.yaml --lr 3e-4 other.py"),
-            ["train.py", "conf/a.yaml"]
+            ["train.py", "conf/a.yaml", "other.py"]
         );
         assert_eq!(of("python train.py --config=a b.toml --config"), ["train.py", "a", "b.toml"]);
         assert_eq!(of("python -m torchtitan.train --job.config_file ./llama.toml"), ["./llama.toml"]);
         assert_eq!(of("python x.py --deepspeed ds --deepspeed --flag"), ["x.py", "ds"]);
         assert_eq!(of("nginx"), [""; 0]);
         assert_eq!(of(&"a.json ".repeat(40)), ["a.json"]);
-    }
-
-    #[test]
-    fn arguments_without_secrets_and_places() {
-        let of = |line: &str| arguments(line.replace(' ', "\0").as_bytes());
-        let pairs = |all: &[(&str, &str)]| -> BTreeMap<String, String> {
-            all.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect()
-        };
-        let (found, secret) = of("python -u train.py --lr 3e-4 --seed=7 --bf16 --offset -0.5 --save /out \
-             --wandb-api-key canary --hub-token=canary --hf hf_abcdefghijklmn --master_port 29500 \
-             --config conf/a.yaml other --data-path /data/c4 --lr 9 optim.beta1=0.9 --node_rank 3");
-        let want = [
-            ("bf16", "given"),
-            ("data-path", "/data/c4"),
-            ("lr", "3e-4"),
-            ("offset", "-0.5"),
-            ("optim.beta1", "0.9"),
-            ("seed", "7"),
-        ];
-        assert_eq!((found, secret), (pairs(&want), 3));
-        let (found, _) = of("python -m torchtitan.train --training.seq_len 8192");
-        assert_eq!(found, pairs(&[("training.seq_len", "8192")]));
-        assert_eq!(of("nginx -g daemon"), (BTreeMap::new(), 0));
-        let many: Vec<String> = (0..99).map(|i| format!("--a{i} 1")).collect();
-        let (found, _) = of(&format!("python train.py {} --lr 1", many.join(" ")));
-        assert_eq!((found.len(), found.get("lr").map(String::as_str)), (MAX_SHOWN, Some("1")));
     }
 
     #[test]
@@ -485,10 +528,10 @@ mod tests {
             ("env.UCX_NET_DEVICES", differs),
             ("visible_gpus", "all"),
         ];
-        assert_eq!(settings(&[&a, &b], &[]), want.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
-        assert_eq!(settings(&[&b, &a], &[]), settings(&[&a, &b], &[]));
-        assert_eq!(settings(&[&a], &[]).len(), 4);
-        assert!(settings(&[], &[]).is_empty());
+        assert_eq!(settings(&[&a, &b], &[], 0), want.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+        assert_eq!(settings(&[&b, &a], &[], 0), settings(&[&a, &b], &[], 0));
+        assert_eq!(settings(&[&a], &[], 0).len(), 4);
+        assert!(settings(&[], &[], 0).is_empty());
     }
 
     proptest::proptest! {
