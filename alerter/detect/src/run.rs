@@ -14,6 +14,7 @@ mod known_setup;
 mod ledger;
 mod loads;
 mod lost_source;
+mod on_disk;
 mod pace;
 mod peers;
 mod phase_names;
@@ -54,6 +55,7 @@ pub(crate) use ledger::{Accounts, Declared, KeptAccounts, Size, Steps};
 pub use ledger::{Counts, Energy, EnergyConfig, HOUR, HourTotals, Ledger, RunHour, TimeState, Totals};
 pub(crate) use loads::Loads;
 pub use lost_source::Lost;
+pub(crate) use on_disk::is_gone;
 pub use pace::Pace;
 pub use peers::{Peers, Usual};
 pub(crate) use phase_names::{declared, phase_class};
@@ -68,7 +70,6 @@ pub(crate) use startup::{Greeter, Greeting};
 pub use startup::{StartPart, StartPhase, StartUp, StartUsual, Starting};
 pub use state::{Death, Ended, Phase, Rank, RunState};
 pub(crate) use summary::summary;
-pub(crate) use trust::RERUN_MISMATCH;
 
 use stepwatch_model::time::{Span, Ts};
 

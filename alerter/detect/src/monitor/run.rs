@@ -19,8 +19,8 @@ use crate::expectation::{Expectations, Recording};
 use crate::run::align::{Align, Arrival, Samples, StepReport};
 use crate::run::signals::{Left, Place, Signals, set_of};
 use crate::run::{
-    Accounts, Death, Greeter, Greeting, MAX_RANKS, PLANNED_RESTART, RERUN_MISMATCH, Reporters, RunState,
-    Size, StartPhase, Steps, declared, phase_class,
+    Accounts, Death, Greeter, Greeting, MAX_RANKS, PLANNED_RESTART, Reporters, RunState, Size, StartPhase,
+    Steps, declared, phase_class,
 };
 use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
 use stepwatch_model::time::Ts;
@@ -163,18 +163,10 @@ impl Run {
         self.look(now, out);
     }
 
-    /// Takes note of what an event of the trainer says of its attempt and its checkpoints.
+    /// Takes note of what an event of the trainer says of its attempt.
     fn note(&mut self, now: Ts, e: &Event) {
-        match e.name.as_deref() {
-            Some(PLANNED_RESTART) => {
-                self.state.attempts.plan(now, e.extra.get("seconds").and_then(Value::as_f64));
-            }
-            Some(RERUN_MISMATCH) => {
-                if let Some(step) = e.step.or(self.state.last_step) {
-                    self.state.checkpoints.mismatched(step);
-                }
-            }
-            _ => {}
+        if e.name.as_deref() == Some(PLANNED_RESTART) {
+            self.state.attempts.plan(now, e.extra.get("seconds").and_then(Value::as_f64));
         }
     }
 
@@ -245,7 +237,8 @@ impl Run {
 
     /// Takes note of what was found of it. True if it had something to tell the fleet.
     pub(super) fn note_found(&mut self, found: &[Finding], fleet: &mut FailuresSeen) -> bool {
-        self.state.checkpoints.note_trouble(found);
+        let (attempt, steps) = (self.state.attempt, self.state.attempt_steps);
+        self.state.checkpoints.note_trouble(found, attempt, steps);
         let seen = self.state.take_exposure();
         seen.into_iter().for_each(|seen| fleet.join(seen));
         seen.is_some()

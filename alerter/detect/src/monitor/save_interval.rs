@@ -38,7 +38,7 @@ mod tests {
     use std::sync::Arc;
 
     use stepwatch_model::time::Ts;
-    use stepwatch_model::{Directory as _, FailureSource, IntervalBound};
+    use stepwatch_model::{Directory as _, FailureSource, IntervalBound, Spoiler, Spoilt};
     use stepwatch_wire::Event;
 
     use super::*;
@@ -149,15 +149,20 @@ mod tests {
             s.say(&format!(r#"{{"k":"step","run":"r","attempt":0,"step":{step},"m":{{"loss":NaN}}}}"#));
         }
         s.say(r#"{"k":"ckpt","phase":"end","run":"r","step":45}"#);
+        let nan = Spoilt { by: Spoiler::Nonfinite, onset: 41 };
         let summary = s.monitor.summary(Ts(s.now), "r").unwrap();
-        assert_eq!((summary.saved, summary.spoilt_from), (vec![40, 45], Some(41)));
+        assert_eq!((summary.saved, summary.spoilt), (vec![40, 45], Some(nan)));
         s.restart_alerter();
         let summary = s.monitor.summary(Ts(s.now), "r").unwrap();
-        assert_eq!(summary.spoilt_from, Some(41));
+        assert_eq!(summary.spoilt, Some(nan));
+        s.say(HELLO);
+        s.say(r#"{"k":"step","run":"r","attempt":1,"step":46,"m":{"loss":NaN}}"#);
+        let summary = s.monitor.summary(Ts(s.now), "r").unwrap();
+        assert_eq!((summary.attempt, summary.spoilt), (1, Some(nan)), "it went on from 45");
         s.say(HELLO);
         s.step = 40;
-        s.steps(1, 3, 10);
+        s.steps(2, 3, 10);
         let summary = s.monitor.summary(Ts(s.now), "r").unwrap();
-        assert_eq!((summary.saved, summary.spoilt_from), (vec![40], None));
+        assert_eq!((summary.saved, summary.spoilt), (vec![40], None));
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn save_first(
 /// or saves, if saves fail, or if what is saved may be wrong.
 fn save_now(r: &IncidentRecord, run: &RunSummary) -> Option<Remedy> {
     let moves = run.last_step.is_some() && !run.needs.stands;
-    let can_save = run.checkpoint_at.is_some() && run.saves == Saves::Idle && run.spoilt_from.is_none();
+    let can_save = run.checkpoint_at.is_some() && run.saves == Saves::Idle && run.spoilt.is_none();
     if r.state == State::Resolved || !moves || !can_save || !is_failing(r, run) {
         return None;
     }
@@ -102,6 +102,10 @@ mod tests {
         (r, RunSummary { needs: Needs { nodes, ..Needs::default() }, ..unsaved() })
     }
 
+    fn diverged(onset: i64) -> Option<Spoilt> {
+        Some(Spoilt { by: Spoiler::Divergence, onset })
+    }
+
     fn repair(action: conditions::Remedy, sure: bool) -> Need {
         Need::Repair { sure, action, gpu: "GPU 3 (GPU-2f)".into() }
     }
@@ -148,7 +152,7 @@ mod tests {
         not(&|_, run| run.unsaved = 199.0, "a save has just ended: five saves are more");
         not(&|_, run| run.saves = Saves::Running, "a save is running");
         not(&|_, run| run.saves = Saves::Failing, "saves fail");
-        not(&|_, run| run.spoilt_from = Some(10_400), "what is saved may be wrong");
+        not(&|_, run| run.spoilt = diverged(10_400), "what is saved may be wrong");
         not(&|_, run| run.checkpoint_at = None, "nobody saw it save");
         not(&|r, _| r.state = State::Resolved, "the fault is over");
         not(&|r, _| r.kind = Kind::NodeFault, "a full disk stops no run");
@@ -216,6 +220,21 @@ mod tests {
     }
 
     #[test]
+    fn an_older_checkpoint_that_nobody_watches_may_be_gone() {
+        let diverges = record(Kind::Divergence, "loss", 5.0, 2.0, Target::Recipe { step: 9_800 });
+        let unseen = RunSummary { on_disk: vec![9_000], ..run() };
+        let said = advise(&diverges, &unseen, None).unwrap_or_default();
+        let want = "roll back to checkpoint 9500 (if it is still on disk) and skip the batches of steps 9800 to 10020: 1000";
+        assert!(said.starts_with(want), "{said}");
+        let hangs = record(Kind::Hang, "step", 700.0, 60.0, gpu("gpu-7", 3));
+        let said = advise(&hangs, &unseen, None).unwrap_or_default();
+        assert!(
+            said.contains("restart from checkpoint 10000: 500"),
+            "no framework removes the newest: {said}"
+        );
+    }
+
+    #[test]
     fn a_restart_is_not_from_a_checkpoint_that_was_saved_in_trouble() {
         let hangs = record(Kind::Hang, "step", 700.0, 60.0, gpu("gpu-7", 3));
         let mut run = run();
@@ -224,10 +243,10 @@ mod tests {
                 "take the stacks of all ranks, then restart from checkpoint {from}; standing still costs $1280 an hour"
             )
         };
-        run.spoilt_from = Some(9_800);
-        let before = "9500: 1000 steps are done again, 1h 6m of 512 GPUs ($1422); 1 later checkpoint is from after the onset";
+        run.spoilt = diverged(9_800);
+        let before = "9500: 1000 steps are done again, 1h 6m of 512 GPUs ($1422); 1 later checkpoint is from after the loss diverged at step 9800";
         assert_eq!(advise(&hangs, &run, Some(2.5)).unwrap_or_default(), want(before));
-        run.spoilt_from = None;
+        run.spoilt = None;
         let bad = Flaw::BadEvaluation { step: 10_000, loss: 3.5.into(), before: 2.1.into() };
         run.flawed =
             vec![PassedOver { step: 10_000, why: bad }, PassedOver { step: 10_300, why: Flaw::Failed }];
