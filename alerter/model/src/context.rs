@@ -115,6 +115,9 @@ pub struct RunSummary {
     pub saves: Saves,
     /// How often it saves, and should; `None` until what a save costs is known.
     pub save_interval: Option<Box<SaveInterval>>,
+    /// The same of a run that fails now: at least as often as it did so far, also if it failed at
+    /// the same step again.
+    pub failing_interval: Option<Box<SaveInterval>>,
     /// The labels that the run declared.
     pub labels: Labels,
     pub needs: Needs,

@@ -226,10 +226,9 @@ impl Checkpoints {
         (self.intervals.len() >= 2).then(|| median(self.intervals.iter().copied()))
     }
 
-    /// Median of the steps between the last ones, once there are two.
-    pub(crate) fn usual_steps(&self) -> Option<f64> {
-        let gaps = self.steps.iter().skip(1).zip(&self.steps).map(|(next, had)| (next - had) as f64);
-        (self.steps.len() >= 2).then(|| median(gaps))
+    /// How many saves, which come in so many seconds each, there are for each checkpoint that counts.
+    pub(crate) fn saves_counted(&self, secs: f64) -> f64 {
+        self.usual_interval().map_or(1.0, |counted| (counted / secs).round().max(1.0))
     }
 
     /// Work that is unsaved just before a checkpoint counts, at the last one's duration.

@@ -52,6 +52,7 @@ pub(crate) fn summary(f: &RunState) -> RunSummary {
         save_secs: save_secs(&f.checkpoints),
         saves: saves(&f.checkpoints),
         save_interval: None,
+        failing_interval: None,
         labels: f.labels.clone(),
         needs: Needs::default(),
     }

@@ -153,7 +153,7 @@ fn counted(nodes: u32) -> String {
 fn save_every(s: &mut String, cost: &PlanCost, i: &SaveInterval) {
     let (save, between) =
         (Span::from_secs_f64(i.save_seconds), Span::from_secs_f64(i.failures.seconds_between));
-    let _ = write!(s, ": a save blocks the steps for {save}, and a failure is expected every {between} ");
+    let _ = write!(s, ": a save costs {save}, and a failure is expected every {between} ");
     let _ = match i.failures.source {
         FailureSource::Own { failures } => write!(s, "(from {failures} of this run)"),
         FailureSource::Fleet { failures, nodes } => {
