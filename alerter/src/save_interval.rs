@@ -8,7 +8,8 @@ use utoipa::ToSchema;
 /// The interval of a run's saves, and the one that costs least (Young and Daly).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SaveIntervalView {
-    /// Seconds for which a save blocks the steps.
+    /// Seconds that a save costs: those for which it blocks the steps and, if that is sure, those
+    /// that steps take longer while it is written.
     pub save_seconds: f64,
     /// Seconds from the end of a save to the beginning of the next, and the steps in them.
     pub interval_seconds: f64,
@@ -110,7 +111,13 @@ pub(crate) mod tests {
 
     /// A run that saves for 30 s every 500 s, and failed five times, each after 6 hours.
     pub(crate) fn often() -> SaveInterval {
-        let saves = SaveCost { seconds: 30.0, interval: 500.0, durable: 30.0, step_seconds: Some(4.0) };
+        let saves = SaveCost {
+            seconds: 30.0,
+            interval: 500.0,
+            lag: 0.0,
+            saves_counted: 1.0,
+            step_seconds: Some(4.0),
+        };
         let source = FailureSource::Own { failures: 5 };
         SaveInterval::of(saves, FailureRate { seconds_between: 21_600.0, source }).unwrap()
     }
@@ -130,7 +137,8 @@ pub(crate) mod tests {
 
     #[test]
     fn an_interval_near_the_best_stays() {
-        let saves = SaveCost { seconds: 30.0, interval: 900.0, durable: 30.0, step_seconds: None };
+        let saves =
+            SaveCost { seconds: 30.0, interval: 900.0, lag: 0.0, saves_counted: 1.0, step_seconds: None };
         let source = FailureSource::Assumed { nodes: 500 };
         let near = SaveInterval::of(saves, FailureRate { seconds_between: 21_600.0, source }).unwrap();
         let view = SaveIntervalView::new(&near, Some(512), Some(2.5));

@@ -94,6 +94,8 @@ pub mod ckpt {
     /// `true` if whoever reports sees the checkpoint itself, on disk, and not whether the steps
     /// wait for it.
     pub const SEEN: &str = "seen";
+    /// `true` if a checkpoint that was whole on disk was removed. Such an event has no phase.
+    pub const GONE: &str = "gone";
     /// The bytes that a user without privileges can still write to its file system.
     pub const FREE_BYTES: &str = "free_bytes";
     /// Where the checkpoint is.

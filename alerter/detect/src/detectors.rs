@@ -83,10 +83,9 @@ impl Detectors {
         self.below_expectation.named(&self.config.below_expectation, run);
     }
 
-    /// What a save costs, once some were counted: seconds for which it blocks the steps, and from
-    /// its end to the beginning of the next.
-    pub(crate) fn save_cost(&self) -> Option<(f64, f64)> {
-        self.ckpt_cost.usual()
+    /// What a save costs, once some were counted.
+    pub(crate) fn save_cost(&self, run: &RunState) -> Option<ckpt_cost::UsualSave> {
+        self.ckpt_cost.usual(run)
     }
 
     /// The expected values of the next sample.

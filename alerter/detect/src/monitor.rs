@@ -28,8 +28,8 @@ use std::sync::Arc;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::timers::Timers;
 use stepwatch_model::{
-    Cause, Context, Detected, Elsewhere, FailuresSeen, Finding, Kind, NO_RUN, Observation, RunIncidents,
-    Scope, Suspect, Target, clause,
+    Cause, Context, Detected, Elsewhere, Finding, Kind, NO_RUN, Observation, RunIncidents, Scope, Suspect,
+    Target, clause,
 };
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
@@ -40,7 +40,7 @@ use crate::expectation::JudgedSample;
 use crate::fabric::Fabric;
 use crate::kernel_messages::KernelMessages;
 use crate::placement::Placement;
-use crate::run::{FORGET_AFTER, KeptAccounts, KnownSetup, PLANNED_RESTART, RunHour, look_is_due};
+use crate::run::{FORGET_AFTER, Fleet, KeptAccounts, KnownSetup, PLANNED_RESTART, RunHour, look_is_due};
 use crate::series::SeriesReading;
 
 /// Runs watched at once; events of further ones are counted and dropped.
@@ -116,7 +116,7 @@ pub struct Monitor {
     kept_accounts: BTreeMap<String, KeptAccounts>,
     dropped_accounts: u64,
     /// Failures of all runs.
-    fleet: FailuresSeen,
+    fleet: Fleet,
     /// Hours of runs that are over, and those of runs that are forgotten.
     hours: Vec<RunHour>,
     scratch: Vec<Finding>,

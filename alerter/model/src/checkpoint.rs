@@ -13,6 +13,34 @@ pub struct PassedOver {
     pub why: Flaw,
 }
 
+/// What spoils the checkpoints of a run, and the step of its onset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spoilt {
+    pub by: Spoiler,
+    pub onset: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spoiler {
+    /// The loss or the gradient norm is not finite.
+    Nonfinite,
+    Divergence,
+    /// The loss of one rank is out of line again and again.
+    RankLoss,
+}
+
+impl fmt::Display for Spoilt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.by {
+            Spoiler::Nonfinite => "the numbers were not finite",
+            Spoiler::Divergence => "the loss diverged",
+            Spoiler::RankLoss => "the loss of one rank was out of line",
+        };
+        write!(f, "{what} at step {}", self.onset)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Flaw {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Needs, Origin, PassedOver, SaveInterval, Scope, Severity, Span, Target, Ts};
+use crate::{Needs, Origin, PassedOver, SaveInterval, Scope, Severity, Span, Spoilt, Target, Ts};
 
 /// Names and values of labels: of a run, an incident or an alert.
 pub type Labels = BTreeMap<String, String>;
@@ -93,13 +93,15 @@ pub struct RunSummary {
     pub last_step: Option<i64>,
     pub checkpoint_step: Option<i64>,
     pub checkpoint_at: Option<Ts>,
-    /// Steps of the last checkpoints, oldest first.
+    /// Steps of the last checkpoints that the run has reached, oldest first.
     pub saved: Vec<i64>,
+    /// Those that were seen on disk by one who says when a checkpoint is removed.
+    pub on_disk: Vec<i64>,
     /// The checkpoints that nobody should go back to, oldest first: those that do not count as
     /// saved, and those of `saved` with a bad evaluation.
     pub flawed: Vec<PassedOver>,
-    /// The onset of something that spoils what is saved since, as long as it holds.
-    pub spoilt_from: Option<i64>,
+    /// What spoils what is saved since its onset, as long as it holds; of several, the first.
+    pub spoilt: Option<Spoilt>,
     /// Seconds of a step.
     pub step_secs: Option<f64>,
     /// Seconds that the attempt took to get going.
@@ -113,6 +115,9 @@ pub struct RunSummary {
     pub saves: Saves,
     /// How often it saves, and should; `None` until what a save costs is known.
     pub save_interval: Option<Box<SaveInterval>>,
+    /// The same of a run that fails now: at least as often as it did so far, also if it failed at
+    /// the same step again.
+    pub failing_interval: Option<Box<SaveInterval>>,
     /// The labels that the run declared.
     pub labels: Labels,
     pub needs: Needs,

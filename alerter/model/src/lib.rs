@@ -30,7 +30,7 @@ mod target;
 pub mod time;
 pub mod timers;
 
-pub use checkpoint::{Flaw, PassedOver};
+pub use checkpoint::{Flaw, PassedOver, Spoiler, Spoilt};
 pub use clause::{Clause, Fact};
 pub use context::{
     Context, LINKS_AT_ONCE, Labels, MAX_NODES_AT_ONCE, OldestRun, RunSummary, SHARED_NODES, Saves,

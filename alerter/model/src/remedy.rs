@@ -6,7 +6,7 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::conditions;
 
-use crate::{Action, PassedOver, SaveInterval, Span, Suspect, Target};
+use crate::{Action, PassedOver, SaveInterval, Span, Spoilt, Suspect, Target};
 
 /// The remedies of an incident, in the order in which they are done.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -37,6 +37,12 @@ pub enum Remedy {
         if_it_stays: bool,
         /// The number of checkpoints that were written after the onset.
         later_checkpoints: usize,
+        /// What these are from after, if it is not the onset of the incident.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        spoilt: Option<Spoilt>,
+        /// The checkpoint is not the newest, and nobody would have said if it was removed.
+        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+        may_be_gone: bool,
         /// Newer ones from before the onset that are no good, the last three.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         passed_over: Vec<PassedOver>,
@@ -48,6 +54,10 @@ pub enum Remedy {
         /// spoils the run.
         #[serde(default)]
         later_checkpoints: usize,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        spoilt: Option<Spoilt>,
+        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+        may_be_gone: bool,
         /// Newer ones that are no good, the last three.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         passed_over: Vec<PassedOver>,
@@ -213,6 +223,15 @@ impl fmt::Display for Last {
     }
 }
 
+/// ` (if it is still on disk)`
+struct IfThere(bool);
+
+impl fmt::Display for IfThere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0 { " (if it is still on disk)" } else { "" })
+    }
+}
+
 /// `every 280 steps (18m 38s)`
 struct Every(Option<i64>, f64);
 
@@ -236,14 +255,17 @@ impl fmt::Display for Remedy {
             Self::Stop { saved: true } => {
                 f.write_str("stop and look: no good checkpoint from before the onset is known")
             }
-            Self::RollBack { checkpoint, skip_from, skip_to, if_it_stays, .. } => {
+            Self::RollBack { checkpoint, skip_from, skip_to, if_it_stays, may_be_gone, .. } => {
                 let wait = if *if_it_stays { "if it does not come back by itself, " } else { "" };
                 write!(
                     f,
-                    "{wait}roll back to checkpoint {checkpoint} and skip the batches of steps {skip_from} to {skip_to}"
+                    "{wait}roll back to checkpoint {checkpoint}{} and skip the batches of steps {skip_from} to {skip_to}",
+                    IfThere(*may_be_gone),
                 )
             }
-            Self::Restart { checkpoint: Some(step), .. } => write!(f, "restart from checkpoint {step}"),
+            Self::Restart { checkpoint: Some(step), may_be_gone, .. } => {
+                write!(f, "restart from checkpoint {step}{}", IfThere(*may_be_gone))
+            }
             Self::Restart { checkpoint: None, .. } | Self::TryRestart => f.write_str("restart"),
             Self::SaveNow { .. } => f.write_str("save now"),
             Self::RestartSaved => f.write_str("restart from that checkpoint"),

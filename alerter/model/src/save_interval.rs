@@ -6,6 +6,9 @@
 //! at `sqrt(2wM)`; Daly ("A higher order estimate of the optimum checkpoint interval for restart
 //! dumps", 2006) counts failures within saves too. `I` is the time from the end of a save to the
 //! beginning of the next.
+//!
+//! Where only each `k`th save makes a checkpoint that counts, a failure loses `k` times as much, and
+//! in any case the time until the last one was durable: `w/I + (kI/2 + lag)/M`.
 
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +37,8 @@ const DAY: f64 = 86_400.0;
 /// The interval of a run's saves, and the best one, with all that they follow from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SaveInterval {
-    /// Seconds for which a save blocks the steps.
+    /// Seconds that a save costs: those for which it blocks the steps and, if that is sure, those
+    /// that steps take longer while it is written.
     pub save_seconds: f64,
     /// Seconds from the end of a save to the beginning of the next, and the steps in them.
     pub interval_seconds: f64,
@@ -90,12 +94,14 @@ pub struct FailuresSeen {
 /// The measured saves of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SaveCost {
-    /// Seconds for which a save blocks the steps.
+    /// Seconds that a save costs.
     pub seconds: f64,
     /// Seconds from the end of a save to the beginning of the next.
     pub interval: f64,
-    /// Seconds until a checkpoint is durable.
-    pub durable: f64,
+    /// Seconds from the end of a save until its checkpoint is durable.
+    pub lag: f64,
+    /// How many saves there are for each checkpoint that counts.
+    pub saves_counted: f64,
     pub step_seconds: Option<f64>,
 }
 
@@ -146,21 +152,36 @@ impl FailureRate {
         };
         Some(Self { seconds_between: DAY / (a_node_day * f64::from(nodes)), source })
     }
+
+    /// The rate of a run that fails now: at least that of all failures that it had, also of those
+    /// that came back at the same step.
+    pub fn of_failing(own: FailuresSeen, other: Option<Self>) -> Option<Self> {
+        let is_known = own.failures > 0 && own.seconds > 0.0;
+        let so_far = is_known.then(|| Self {
+            seconds_between: own.seconds / own.failures as f64,
+            source: FailureSource::Own { failures: own.failures },
+        });
+        so_far.into_iter().chain(other).min_by(|a, b| a.seconds_between.total_cmp(&b.seconds_between))
+    }
 }
 
 impl SaveInterval {
     /// `None` if the measured saves give no interval.
     pub fn of(saves: SaveCost, failures: FailureRate) -> Option<Self> {
-        let SaveCost { seconds: save, interval, durable, step_seconds } = saves;
+        let SaveCost { seconds: save, interval, lag, saves_counted, step_seconds } = saves;
         let between = failures.seconds_between;
         let is_usable = |v: f64| v.is_finite() && v > 0.0;
         if !(is_usable(interval) && is_usable(between) && save.is_finite() && save >= 0.0) {
             return None;
         }
-        let shortest = SHORTEST.max(DURABLE_TIMES * durable);
+        // Losing several intervals at once costs as much as failing so much more often.
+        let lost_between = between / saves_counted.max(1.0);
+        let cost_of =
+            |interval: f64| (save_overhead(save, interval, lost_between) + lag.max(0.0) / between).min(1.0);
+        let shortest = SHORTEST.max(DURABLE_TIMES * (save + lag));
         let is_own = matches!(failures.source, FailureSource::Own { .. });
         let longest = if is_own { f64::INFINITY } else { LONGEST };
-        let (best, bound) = match daly(save, between) {
+        let (best, bound) = match daly(save, lost_between) {
             best if best < shortest => (shortest, Some(IntervalBound::Shortest)),
             best if best > longest.max(shortest) => (longest.max(shortest), Some(IntervalBound::Longest)),
             best => (best, None),
@@ -177,8 +198,8 @@ impl SaveInterval {
             best_seconds: best,
             best_steps: steps(best),
             bound,
-            cost: save_overhead(save, interval, between),
-            best_cost: save_overhead(save, best, between),
+            cost: cost_of(interval),
+            best_cost: cost_of(best),
         })
     }
 
@@ -210,7 +231,8 @@ mod tests {
     }
 
     fn interval(save: f64, interval: f64, between: f64, source: FailureSource) -> SaveInterval {
-        let saves = SaveCost { seconds: save, interval, durable: save, step_seconds: Some(4.0) };
+        let saves =
+            SaveCost { seconds: save, interval, lag: 0.0, saves_counted: 1.0, step_seconds: Some(4.0) };
         SaveInterval::of(saves, FailureRate { seconds_between: between, source }).unwrap()
     }
 
@@ -260,6 +282,31 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_fails_now_fails_at_least_as_often_as_it_did() {
+        let seen = |failures, seconds| FailuresSeen { failures, seconds };
+        let assumed = FailureRate::of(seen(0, 0.0), seen(0, 0.0), Some(1));
+        assert_eq!(FailureRate::of_failing(seen(0, 9000.0), assumed), assumed);
+        let own = FailureRate::of_failing(seen(4, 36_000.0), assumed);
+        let source = FailureSource::Own { failures: 4 };
+        assert_eq!(own, Some(FailureRate { seconds_between: 9000.0, source }));
+        let often = FailureRate { seconds_between: 600.0, source: OWN };
+        assert_eq!(FailureRate::of_failing(seen(1, 36_000.0), Some(often)), Some(often));
+    }
+
+    /// Saves every 500 s of which each third becomes durable, 200 s later.
+    #[test]
+    fn where_only_some_saves_count_a_failure_loses_more() {
+        let saves =
+            SaveCost { seconds: 5.0, interval: 500.0, lag: 200.0, saves_counted: 3.0, step_seconds: None };
+        let rate = FailureRate { seconds_between: 21_600.0, source: OWN };
+        let some = SaveInterval::of(saves, rate).unwrap();
+        // 1 % for saves, and 950 s lost each 6 hours.
+        assert!((some.cost - 0.053_98).abs() < 1e-5, "{some:?}");
+        // As if it failed each 7200 s, but no more often than twice the time to become durable.
+        assert_eq!((some.best_seconds, some.bound), (410.0, Some(IntervalBound::Shortest)));
+    }
+
+    #[test]
     fn another_interval_is_advised_if_it_is_far_off_and_worth_it() {
         let often = interval(30.0, 500.0, 21_600.0, OWN);
         assert_eq!((often.interval_steps, often.best_steps), (Some(125), Some(280)));
@@ -284,7 +331,8 @@ mod tests {
         assert!(own.best_seconds > 50_000.0 && own.bound.is_none(), "{own:?}");
         let fast = interval(0.01, 1800.0, 11_160.0, assumed);
         assert_eq!((fast.best_seconds, fast.bound), (300.0, Some(IntervalBound::Shortest)));
-        let slow = SaveCost { seconds: 0.5, interval: 1800.0, durable: 400.0, step_seconds: None };
+        let slow =
+            SaveCost { seconds: 0.5, interval: 1800.0, lag: 399.5, saves_counted: 1.0, step_seconds: None };
         let rate = FailureRate { seconds_between: 11_160.0, source: OWN };
         let slow = SaveInterval::of(slow, rate).unwrap();
         assert_eq!((slow.best_seconds, slow.best_steps), (800.0, None), "saves must not pile up");
@@ -294,7 +342,8 @@ mod tests {
     fn numbers_that_are_none_give_no_advice() {
         let rate = FailureRate { seconds_between: 9000.0, source: OWN };
         let of = |seconds: f64, interval: f64| {
-            SaveInterval::of(SaveCost { seconds, interval, durable: 0.0, step_seconds: None }, rate)
+            let saves = SaveCost { seconds, interval, lag: 0.0, saves_counted: 1.0, step_seconds: None };
+            SaveInterval::of(saves, rate)
         };
         assert!(of(30.0, 600.0).is_some());
         for (seconds, interval) in [(f64::NAN, 600.0), (30.0, 0.0), (30.0, f64::INFINITY), (-1.0, 600.0)] {

@@ -119,7 +119,7 @@ fn of_saves(r: &IncidentRecord, cost: &PlanCost) -> Option<Plan> {
 
 fn roll_back(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan> {
     let last = run.last_step?;
-    let rollback::Choice { checkpoint, later, passed_over } = rollback::choose(r, run);
+    let rollback::Choice { checkpoint, may_be_gone, later, spoilt, passed_over } = rollback::choose(r, run);
     let Some(checkpoint) = checkpoint else {
         let stop = Remedy::Stop { saved: !run.saved.is_empty() };
         return (r.severity == Severity::Page).then(|| one(stop, cost));
@@ -130,6 +130,8 @@ fn roll_back(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Pla
         skip_to: (r.detected_step + SKIP).min(r.start_step + 2 * SKIP).max(r.start_step),
         if_it_stays: r.kind == Kind::LossSpike,
         later_checkpoints: later,
+        spoilt,
+        may_be_gone,
         passed_over,
     };
     Some(one(roll_back, redone(last - checkpoint, run, cost)))
@@ -240,10 +242,12 @@ fn stopped(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan>
     if !stands && first.as_ref().is_none_or(|first| matches!(first, Remedy::Inspect { .. })) {
         return first.map(|first| one(first, cost));
     }
-    let rollback::Choice { checkpoint, later, passed_over } = rollback::choose(r, run);
+    let rollback::Choice { checkpoint, may_be_gone, later, spoilt, passed_over } = rollback::choose(r, run);
     let restart = Remedy::Restart {
         checkpoint: checkpoint.filter(|_| run.last_step.is_some()),
         later_checkpoints: later,
+        spoilt,
+        may_be_gone,
         passed_over,
     };
     let cost = match (checkpoint, run.last_step) {
@@ -303,6 +307,7 @@ mod tests {
             last_step: Some(10_500),
             checkpoint_step: Some(10_000),
             saved: vec![9_000, 9_500, 10_000],
+            on_disk: vec![9_000, 9_500, 10_000],
             step_secs: Some(4.0),
             start_secs: 120.0,
             ..RunSummary::default()
@@ -474,8 +479,13 @@ mod tests {
         let mut r = record(Kind::Hang, "step", 700.0, 60.0, gpu("gpu-7", 3));
         r.start_step = 10_500;
         let Plan { remedies, cost } = plan(&r, &run(), None).unwrap_or_default();
-        let restart =
-            Remedy::Restart { checkpoint: Some(10_000), later_checkpoints: 0, passed_over: Vec::new() };
+        let restart = Remedy::Restart {
+            checkpoint: Some(10_000),
+            later_checkpoints: 0,
+            spoilt: None,
+            may_be_gone: false,
+            passed_over: Vec::new(),
+        };
         assert_eq!(remedies, [Remedy::TakeStacks, restart]);
         assert!(cost.stands && cost.dollars(3600.0).is_none());
     }

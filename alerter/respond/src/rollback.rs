@@ -2,7 +2,7 @@
 //! spoilt the run, and whose evaluation is not bad, if it was evaluated.
 
 use crate::incident_record::IncidentRecord;
-use stepwatch_model::{Cause, Flaw, PassedOver, RunSummary};
+use stepwatch_model::{Cause, Flaw, PassedOver, RunSummary, Spoilt};
 
 /// The most newer checkpoints of which it is said why they are passed over: the newest.
 const PASSED_OVER: usize = 3;
@@ -10,8 +10,12 @@ const PASSED_OVER: usize = 3;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) checkpoint: Option<i64>,
+    /// It is not the newest, and nobody would have said if it was removed.
+    pub(crate) may_be_gone: bool,
     /// The number of saved checkpoints from after the onset.
     pub(crate) later: usize,
+    /// What they are from after, if it is not the onset of the incident.
+    pub(crate) spoilt: Option<Spoilt>,
     /// The last of those that are newer and no good for another reason, oldest first.
     pub(crate) passed_over: Vec<PassedOver>,
 }
@@ -19,7 +23,7 @@ pub(crate) struct Choice {
 /// The step from which on checkpoints keep what the incident is about, or what else spoils the run.
 fn onset(r: &IncidentRecord, run: &RunSummary) -> Option<i64> {
     let own = (r.cause == Cause::Numerics).then_some(r.start_step);
-    own.into_iter().chain(run.spoilt_from).min()
+    own.into_iter().chain(run.spoilt.map(|spoilt| spoilt.onset)).min()
 }
 
 /// Whether a checkpoint at this step keeps it.
@@ -42,8 +46,16 @@ pub(crate) fn choose(r: &IncidentRecord, run: &RunSummary) -> Choice {
     // Of some only the last is known.
     let saved = || run.saved.iter().copied().chain(run.checkpoint_step.filter(|_| run.saved.is_empty()));
     let checkpoint = saved().filter(is_good).max();
+    let may_be_gone = checkpoint.is_some_and(|one| saved().max() > Some(one) && !run.on_disk.contains(&one));
+    let is_own = r.cause == Cause::Numerics && onset == Some(r.start_step);
     let is_newer = |flawed: &PassedOver| checkpoint.is_none_or(|checkpoint| flawed.step > checkpoint);
     let mut passed_over: Vec<PassedOver> = flawed.iter().copied().filter(is_newer).collect();
     passed_over.drain(..passed_over.len().saturating_sub(PASSED_OVER));
-    Choice { checkpoint, later: saved().filter(|step| is_after(*step)).count(), passed_over }
+    Choice {
+        checkpoint,
+        may_be_gone,
+        later: saved().filter(|step| is_after(*step)).count(),
+        spoilt: run.spoilt.filter(|_| !is_own),
+        passed_over,
+    }
 }

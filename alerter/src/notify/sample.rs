@@ -109,6 +109,8 @@ fn plan() -> Plan {
         skip_to: 12_545,
         if_it_stays: false,
         later_checkpoints: 0,
+        spoilt: None,
+        may_be_gone: false,
         passed_over: Vec::new(),
     };
     let cost = PlanCost {

@@ -11,7 +11,12 @@
 //!
 //! Nobody sees on disk whether the steps wait for a checkpoint. So the events say that it was seen
 //! ([`ckpt::SEEN`]), and whoever knows the trainer's own reports decides what that means.
+//!
+//! A whole checkpoint that is removed is reported too ([`ckpt::GONE`]), because nobody can go back
+//! to it. Where nothing is left, or another directory is at the path, the file system may have been
+//! unmounted, which says nothing of the checkpoints.
 
+mod gone;
 mod layout;
 mod look;
 mod model;
@@ -138,6 +143,8 @@ struct Watched {
     /// The sorts of which a complete checkpoint had its framework's last file, so that every other
     /// one of the sort needs it too.
     marked: BTreeSet<String>,
+    /// The device and inode of the directory when it was read last.
+    place: Option<(u64, u64)>,
     complained: bool,
 }
 
@@ -193,17 +200,25 @@ impl Watched {
             known: BTreeMap::new(),
             seen: false,
             marked: BTreeSet::new(),
+            place: None,
             complained: false,
         }
     }
 
     fn look(&mut self, now: Instant, unix: f64) -> std::io::Result<()> {
+        let directory = std::fs::metadata(&self.config.path)?;
         let found = self.list()?;
         let tracked = self.tracked();
         for listed in &found {
             self.entry(listed, tracked, now, unix);
         }
-        self.known.retain(|key, _| found.iter().any(|listed| listed.key == *key));
+        let is_listed = |key: &(i64, String)| found.iter().any(|listed| listed.key == *key);
+        let place = Some((directory.dev(), directory.ino()));
+        let is_same = core::mem::replace(&mut self.place, place) == place;
+        if is_same && self.known.keys().any(is_listed) {
+            self.tell_gone(is_listed, unix);
+        }
+        self.known.retain(|key, _| is_listed(key));
         if self.seen {
             self.pass_over(now);
         } else {
@@ -405,19 +420,28 @@ impl Watched {
         }
     }
 
-    fn publish(&self, phase: CkptPhase, key: &(i64, String), ts: f64, text: Option<String>) {
-        let Some(c) = self.known.get(key) else { return };
+    /// An event about a checkpoint that is seen on disk.
+    fn event(&self, key: &(i64, String), c: &Checkpoint, ts: f64) -> Event {
         let mut event = Event {
             run: Some(self.run.clone()),
             step: layout::name(&key.1).and_then(layout::Name::step),
             ts: Some(ts),
-            ckpt: Some(phase),
-            text,
             ..Event::new(Kind::Ckpt)
         };
         event.extra.insert("path".into(), Value::Text(c.path.to_string_lossy().into_owned()));
         event.extra.insert(ckpt::STAGE.into(), Value::Text(ckpt::DURABLE.into()));
         event.extra.insert(ckpt::SEEN.into(), Value::Bool(true));
+        event
+    }
+
+    fn origin(&self) -> Origin {
+        let name: Arc<str> = Arc::from(self.config.path.to_string_lossy());
+        Origin::source(Via::Checkpoints, &name, Priority::Log)
+    }
+
+    fn publish(&self, phase: CkptPhase, key: &(i64, String), ts: f64, text: Option<String>) {
+        let Some(c) = self.known.get(key) else { return };
+        let mut event = Event { ckpt: Some(phase), text, ..self.event(key, c, ts) };
         if let Ok(room) = rustix::fs::statvfs(&self.config.path) {
             let free = room.f_bavail.saturating_mul(room.f_frsize);
             event.extra.insert(ckpt::FREE_BYTES.into(), Value::Number(free as f64));
@@ -429,8 +453,7 @@ impl Watched {
                 event.extra.insert("seconds".into(), Value::Number(seconds));
             }
         }
-        let name: Arc<str> = Arc::from(self.config.path.to_string_lossy());
-        let origin = Origin::source(Via::Checkpoints, &name, Priority::Log);
+        let origin = self.origin();
         let model = (phase == CkptPhase::End).then(|| model::hello(&c.path, &self.reach)).flatten();
         if let Some(hello) = model {
             self.sink.publish(origin.clone(), Event { run: event.run.clone(), ts: event.ts, ..hello });

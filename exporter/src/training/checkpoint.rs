@@ -98,6 +98,9 @@ impl Report {
 impl Checkpoints {
     pub(super) fn apply(&mut self, event: &Event, rank: u32, ts: f64) {
         let r = Report::new(event, rank, ts);
+        if event.extra.get(ckpt::GONE) == Some(&Value::Bool(true)) {
+            return self.gone(r.step);
+        }
         let path = event.extra.get("path").and_then(Value::as_str);
         if let Some(path) = path.filter(|_| r.stage != LOAD) {
             self.path = Some(PathBuf::from(path));
@@ -127,6 +130,17 @@ impl Checkpoints {
         if step.is_some() && step == self.last_step {
             (self.last_success, self.last_step) = self.before;
         }
+    }
+
+    /// The checkpoint of this step was removed from this disk. It may have been uploaded before.
+    fn gone(&mut self, step: Option<i64>) {
+        if self.uploads || step.is_none() {
+            return;
+        }
+        if step == self.before.1 {
+            self.before = (None, None);
+        }
+        self.withdraw(step);
     }
 
     fn started(&mut self, r: Report) {
@@ -305,6 +319,23 @@ mod tests {
         assert_eq!(seconds, [Some(7.0), Some(20.0), None, Some(30.0), None]);
         say(&mut c, "durable", "fail", 200, 150.0);
         assert_eq!((c.failures, c.last_step), (1, Some(100)), "it is none after all");
+    }
+
+    #[test]
+    fn a_checkpoint_that_was_removed_is_none_to_go_back_to() {
+        let mut c = Checkpoints::default();
+        let gone = |step: i64| format!(r#""stage":"durable","seen":true,"gone":true,"step":{step}"#);
+        for (step, ts) in [(100, 10.0), (200, 20.0), (300, 30.0)] {
+            say(&mut c, "save", "end", step, ts);
+        }
+        say_of(&mut c, 0, &gone(100), 40.0);
+        assert_eq!((c.last_success, c.last_step, c.failures), (Some(30.0), Some(300), 0));
+        say_of(&mut c, 0, &gone(300), 41.0);
+        assert_eq!((c.last_success, c.last_step), (Some(20.0), Some(200)));
+        let mut uploaded = Checkpoints::default();
+        say(&mut uploaded, "upload", "end", 100, 10.0);
+        say_of(&mut uploaded, 0, &gone(100), 20.0);
+        assert_eq!(uploaded.last_step, Some(100), "it is elsewhere");
     }
 
     #[test]

@@ -93,12 +93,22 @@ struct Costs {
     before: Cost,
 }
 
-/// Seconds of a run up to a moment.
+/// Seconds of a run up to a moment, and its lines.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Mark {
     saving: f64,
     slowed: f64,
     all: f64,
+    lines: u64,
+}
+
+/// A usual save: the seconds that it costs, and from its end to the beginning of the next, with the
+/// lines in them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UsualSave {
+    pub(crate) seconds: f64,
+    pub(crate) interval: f64,
+    pub(crate) lines: f64,
 }
 
 /// What saves cost.
@@ -110,6 +120,8 @@ struct Cost {
     blocked: f64,
     slowed: f64,
     interval: f64,
+    /// Lines of steps in the intervals.
+    lines: u64,
 }
 
 impl Mark {
@@ -117,7 +129,8 @@ impl Mark {
         let totals: Totals = f.ledger.totals();
         let apart: f64 = APART.iter().map(|state| totals.seconds(*state)).sum();
         let slowed = f.checkpoints.windows().map_or(0.0, SaveWindows::slowed);
-        Self { saving: totals.seconds(TimeState::Saving), slowed, all: totals.total() - apart }
+        let (saving, all) = (totals.seconds(TimeState::Saving), totals.total() - apart);
+        Self { saving, slowed, all, lines: f.total_steps }
     }
 }
 
@@ -171,6 +184,7 @@ impl Costs {
         new.blocked = new.blocked.min(mark.saving - self.mark.saving).max(0.0);
         new.slowed = mark.slowed - self.mark.slowed;
         new.interval = (mark.all - self.mark.all).max(0.0);
+        new.lines = mark.lines.saturating_sub(self.mark.lines);
         (self.mark, self.seen) = (mark, None);
         self.counted = f.checkpoints.saves.back().map(|save| save.at);
         let is_first = !core::mem::replace(&mut self.had_one, true);
@@ -203,6 +217,7 @@ impl Costs {
             blocked: sum.blocked + cost.blocked.min(most * f64::from(cost.saves)),
             slowed: sum.slowed + cost.slowed,
             interval: sum.interval + cost.interval,
+            lines: sum.lines.saturating_add(cost.lines),
         });
         Cost { slowed: if is_slower { sum.slowed.max(0.0) } else { 0.0 }, ..sum }
     }
@@ -228,12 +243,16 @@ impl Costs {
 }
 
 impl CkptCost {
-    /// The seconds for which a save blocks the steps, and from the end of one to the beginning of
-    /// the next.
-    pub(crate) fn usual(&self) -> Option<(f64, f64)> {
+    /// What a save usually costs, also by slower steps if they surely are.
+    pub(crate) fn usual(&self, f: &RunState) -> Option<UsualSave> {
         let costs = self.0.as_deref()?;
-        let sum = if costs.recent.is_empty() { costs.before } else { costs.sum(false) };
-        (sum.saves > 0).then(|| (sum.each(sum.blocked), sum.each(sum.interval - sum.blocked)))
+        let is_slower = f.checkpoints.windows().and_then(SaveWindows::slowing).is_some();
+        let sum = if costs.recent.is_empty() { costs.before } else { costs.sum(is_slower) };
+        (sum.saves > 0).then(|| UsualSave {
+            seconds: sum.each(sum.blocked + sum.slowed),
+            interval: sum.each(sum.interval - sum.blocked),
+            lines: sum.each(sum.lines as f64),
+        })
     }
 }
 
@@ -515,6 +534,8 @@ mod tests {
         assert!(why.contains("; limit the bandwidth of what is written meanwhile"), "{why}");
         let suspects: Vec<String> = found.suspects.iter().map(Suspect::what).collect();
         assert_eq!(suspects, ["storage of the checkpoints"]);
+        let saves = t.run.save_cost().unwrap();
+        assert!((saves.seconds - 25.0).abs() < 2.0, "a save costs what it slows: {saves:?}");
     }
 
     #[test]

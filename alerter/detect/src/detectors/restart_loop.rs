@@ -302,7 +302,8 @@ impl RestartLoop {
                 out.push(futile.finding(view, passed, change));
             }
         }
-        self.checkpoint = f.checkpoints.last_step;
+        // An attempt that began anew left all behind: its first checkpoint is no progress.
+        self.checkpoint = f.checkpoints.last_step.or(self.checkpoint);
         self.judged_at = view.now;
     }
 

@@ -242,7 +242,8 @@ impl Monitor {
         let nodes = run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
         let needs = cause::needs(now, &run.state, &run.state.out_of_reach(), nodes);
         let save_interval = self.save_interval(run).map(Box::new);
-        RunSummary { needs, save_interval, ..summary(&run.state) }
+        let failing_interval = self.failing_interval(run).map(Box::new);
+        RunSummary { needs, save_interval, failing_interval, ..summary(&run.state) }
     }
 
     /// The nodes whose links went down with those of this one, if they are too many for

@@ -19,14 +19,14 @@ use crate::expectation::{Expectations, Recording};
 use crate::run::align::{Align, Arrival, Samples, StepReport};
 use crate::run::signals::{Left, Place, Signals, set_of};
 use crate::run::{
-    Accounts, Death, Greeter, Greeting, MAX_RANKS, PLANNED_RESTART, RERUN_MISMATCH, Reporters, RunState,
-    Size, StartPhase, Steps, declared, phase_class,
+    Accounts, Death, Fleet, Greeter, Greeting, MAX_RANKS, PLANNED_RESTART, Reporters, RunState, Size,
+    StartPhase, Steps, declared, phase_class,
 };
 use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Course, Finding};
 use stepwatch_model::{Fact, clause};
-use stepwatch_model::{FailuresSeen, Origin, SaveCost};
+use stepwatch_model::{Origin, SaveCost};
 
 /// The number of steps whose class is kept.
 const CLASSES_KEPT: usize = 16;
@@ -163,18 +163,10 @@ impl Run {
         self.look(now, out);
     }
 
-    /// Takes note of what an event of the trainer says of its attempt and its checkpoints.
+    /// Takes note of what an event of the trainer says of its attempt.
     fn note(&mut self, now: Ts, e: &Event) {
-        match e.name.as_deref() {
-            Some(PLANNED_RESTART) => {
-                self.state.attempts.plan(now, e.extra.get("seconds").and_then(Value::as_f64));
-            }
-            Some(RERUN_MISMATCH) => {
-                if let Some(step) = e.step.or(self.state.last_step) {
-                    self.state.checkpoints.mismatched(step);
-                }
-            }
-            _ => {}
+        if e.name.as_deref() == Some(PLANNED_RESTART) {
+            self.state.attempts.plan(now, e.extra.get("seconds").and_then(Value::as_f64));
         }
     }
 
@@ -244,19 +236,25 @@ impl Run {
     }
 
     /// Takes note of what was found of it. True if it had something to tell the fleet.
-    pub(super) fn note_found(&mut self, found: &[Finding], fleet: &mut FailuresSeen) -> bool {
-        self.state.checkpoints.note_trouble(found);
+    pub(super) fn note_found(&mut self, found: &[Finding], fleet: &mut Fleet) -> bool {
+        let (attempt, steps) = (self.state.attempt, self.state.attempt_steps);
+        self.state.checkpoints.note_trouble(found, attempt, steps);
         let seen = self.state.take_exposure();
-        seen.into_iter().for_each(|seen| fleet.join(seen));
+        seen.into_iter().for_each(|seen| fleet.add(self.reporters.uid, seen));
         seen.is_some()
     }
 
     /// What its saves cost, once some were counted.
-    pub(super) fn save_cost(&self) -> Option<SaveCost> {
-        let (f, (seconds, interval)) = (&self.state, self.detectors.save_cost()?);
-        let steps = f.checkpoints.usual_steps();
-        let step_seconds = steps.map(|steps| interval / steps).or_else(|| f.step_seconds());
-        Some(SaveCost { seconds, interval, durable: seconds + f.checkpoints.usual_lag(), step_seconds })
+    pub(crate) fn save_cost(&self) -> Option<SaveCost> {
+        let (f, usual) = (&self.state, self.detectors.save_cost(&self.state)?);
+        let steps = usual.lines * f.interval.max(1) as f64;
+        Some(SaveCost {
+            seconds: usual.seconds,
+            interval: usual.interval,
+            lag: f.checkpoints.usual_lag(),
+            saves_counted: f.checkpoints.saves_counted(usual.interval + usual.seconds),
+            step_seconds: if steps > 0.0 { Some(usual.interval / steps) } else { f.step_seconds() },
+        })
     }
 
     pub fn dollars_per_gpu_hour(&self) -> Option<f64> {

@@ -12,22 +12,31 @@ impl Monitor {
     /// How often a run saves, and how often it should. `None` until what its saves cost is known,
     /// and while neither its own failures nor its nodes are.
     pub fn save_interval(&self, run: &Run) -> Option<SaveInterval> {
-        let own = run.state.checkpoints.exposure.seen();
-        let rate = FailureRate::of(own, self.fleet, run.state.node_count());
+        SaveInterval::of(run.save_cost()?, self.failure_rate(run)?)
+    }
+
+    /// The same of a run that fails now.
+    pub(super) fn failing_interval(&self, run: &Run) -> Option<SaveInterval> {
+        let rate = FailureRate::of_failing(run.state.all_failures(), self.failure_rate(run));
         SaveInterval::of(run.save_cost()?, rate?)
+    }
+
+    fn failure_rate(&self, run: &Run) -> Option<FailureRate> {
+        let own = run.state.checkpoints.exposure.seen();
+        FailureRate::of(own, self.fleet.seen(), run.state.node_count())
     }
 
     /// The failures of all runs, and the seconds of their nodes, after the first hour of each
     /// attempt.
     pub fn fleet_failures(&self) -> FailuresSeen {
-        self.fleet
+        self.fleet.seen()
     }
 
     /// Counts what was seen of a run that is forgotten.
     pub(super) fn count_last(&mut self, run: &mut Run) {
         let seen = run.state.take_last_exposure();
         if seen != FailuresSeen::default() {
-            self.fleet.join(seen);
+            self.fleet.add(run.reporters.uid, seen);
             self.dirty.insert(Key::Fleet);
         }
     }
@@ -38,13 +47,13 @@ mod tests {
     use std::sync::Arc;
 
     use stepwatch_model::time::Ts;
-    use stepwatch_model::{Directory as _, FailureSource, IntervalBound};
+    use stepwatch_model::{Directory as _, FailureSource, IntervalBound, Spoiler, Spoilt};
     use stepwatch_wire::Event;
 
     use super::*;
     use crate::Input;
 
-    const HELLO: &str = r#"{"k":"hello","run":"r","world":8,"job":"77"}"#;
+    const HELLO: &str = r#"{"k":"hello","run":"r","world":1,"job":"77"}"#;
 
     struct Scene {
         monitor: Monitor,
@@ -122,19 +131,25 @@ mod tests {
         let assumed = of(&s);
         assert!((29.0..=30.0).contains(&assumed.save_seconds), "{assumed:?}");
         assert!((480.0..530.0).contains(&assumed.interval_seconds), "{assumed:?}");
-        assert_eq!(assumed.interval_steps, Some(50));
+        assert!(assumed.interval_steps.is_some_and(|steps| (50..=51).contains(&steps)), "{assumed:?}");
         assert_eq!(assumed.failures.source, FailureSource::Assumed { nodes: 1 });
         assert_eq!((assumed.best_seconds, assumed.bound), (14_400.0, Some(IntervalBound::Longest)));
         assert!(assumed.best_steps.is_some_and(|steps| (1350..1500).contains(&steps)), "{assumed:?}");
         assert!(assumed.is_far_off());
         // One failure in ten node-days.
-        s.monitor.fleet = FailuresSeen { failures: 4, seconds: 40.0 * 86_400.0 };
+        s.monitor.fleet.add(None, FailuresSeen { failures: 4, seconds: 40.0 * 86_400.0 });
         let fleet = of(&s);
         assert_eq!(fleet.failures.source, FailureSource::Fleet { failures: 4, nodes: 1 });
         // No more than twenty times the assumed rate is believed.
         assert!((fleet.failures.seconds_between - 1_140_232.5).abs() < 1.0, "{fleet:?}");
         let summary = s.monitor.summary(Ts(s.now), "r").unwrap();
         assert_eq!(summary.save_interval.as_deref(), Some(&fleet));
+        assert_eq!(summary.failing_interval.as_deref(), Some(&fleet), "it has not failed");
+        s.say(r#"{"k":"bye","run":"r","code":1,"text":"CUDA error"}"#);
+        let failing = s.monitor.summary(Ts(s.now), "r").unwrap().failing_interval.unwrap();
+        assert_eq!(failing.failures.source, FailureSource::Own { failures: 1 });
+        assert!((1400.0..1700.0).contains(&failing.failures.seconds_between), "{failing:?}");
+        assert!(failing.best_seconds < failing.interval_seconds, "{failing:?}");
     }
 
     #[test]
@@ -149,15 +164,20 @@ mod tests {
             s.say(&format!(r#"{{"k":"step","run":"r","attempt":0,"step":{step},"m":{{"loss":NaN}}}}"#));
         }
         s.say(r#"{"k":"ckpt","phase":"end","run":"r","step":45}"#);
+        let nan = Spoilt { by: Spoiler::Nonfinite, onset: 41 };
         let summary = s.monitor.summary(Ts(s.now), "r").unwrap();
-        assert_eq!((summary.saved, summary.spoilt_from), (vec![40, 45], Some(41)));
+        assert_eq!((summary.saved, summary.spoilt), (vec![40, 45], Some(nan)));
         s.restart_alerter();
         let summary = s.monitor.summary(Ts(s.now), "r").unwrap();
-        assert_eq!(summary.spoilt_from, Some(41));
+        assert_eq!(summary.spoilt, Some(nan));
+        s.say(HELLO);
+        s.say(r#"{"k":"step","run":"r","attempt":1,"step":46,"m":{"loss":NaN}}"#);
+        let summary = s.monitor.summary(Ts(s.now), "r").unwrap();
+        assert_eq!((summary.attempt, summary.spoilt), (1, Some(nan)), "it went on from 45");
         s.say(HELLO);
         s.step = 40;
-        s.steps(1, 3, 10);
+        s.steps(2, 3, 10);
         let summary = s.monitor.summary(Ts(s.now), "r").unwrap();
-        assert_eq!((summary.saved, summary.spoilt_from), (vec![40], None));
+        assert_eq!((summary.saved, summary.spoilt), (vec![40], None));
     }
 }

@@ -7,6 +7,7 @@ use stepwatch_wire::{Event, Value};
 
 use super::exposure::Exposure;
 use super::loads::Loads;
+use super::on_disk::OnDisk;
 use super::sizes::Sizes;
 use super::stages::Stages;
 use super::trust::Trust;
@@ -50,6 +51,8 @@ pub struct Checkpoints {
     pub(super) stages: Option<Box<Stages>>,
     /// What speaks against some of them, once anything does.
     pub(super) trust: Option<Box<Trust>>,
+    /// Which of them a watcher of their directory has seen, once there is one.
+    pub(super) on_disk: Option<Box<OnDisk>>,
     /// All work, and the failures that ended it.
     pub(crate) exposure: Exposure,
     /// The sizes of the last ones, once any is reported.
@@ -172,10 +175,32 @@ impl Checkpoints {
         let Some(step) = step else { return };
         // A checkpoint that is written again after a roll-back replaces the later ones.
         self.steps.retain(|had| *had < step);
-        if self.steps.len() == CHECKPOINTS_KEPT {
-            self.steps.pop_front();
-        }
         self.steps.push_back(step);
+        self.drop_oldest();
+    }
+
+    /// Drops the oldest one beyond the limit, but not the last from before what spoils the others.
+    pub(super) fn drop_oldest(&mut self) {
+        if self.steps.len() > CHECKPOINTS_KEPT {
+            let is_good = |step: &i64| self.spoilt().is_some_and(|spoilt| *step < spoilt.onset);
+            let good = self.steps.partition_point(is_good);
+            self.steps.remove(usize::from(good == 1));
+        }
+    }
+
+    /// Drops checkpoints to which the run cannot go back any more.
+    pub(super) fn drop_steps(&mut self, is_dropped: impl Fn(i64) -> bool) {
+        self.steps.retain(|step| !is_dropped(*step));
+        if self.last_step.is_some_and(&is_dropped) {
+            self.last_step = self.steps.back().copied();
+            self.last_at = self.last_step.and_then(|step| self.written_at(step));
+        }
+    }
+
+    /// When the checkpoint of this step was written, if that is known.
+    pub(super) fn written_at(&self, step: i64) -> Option<Ts> {
+        let is_it = |one: &&Written| one.step == Some(step) && !matches!(one.outcome, Outcome::Failed(_));
+        self.list.iter().rev().find(is_it).map(|one| one.at)
     }
 
     pub(crate) fn failed(&mut self, now: Ts, step: Option<i64>, why: &str) {
@@ -201,10 +226,9 @@ impl Checkpoints {
         (self.intervals.len() >= 2).then(|| median(self.intervals.iter().copied()))
     }
 
-    /// Median of the steps between the last ones, once there are two.
-    pub(crate) fn usual_steps(&self) -> Option<f64> {
-        let gaps = self.steps.iter().skip(1).zip(&self.steps).map(|(next, had)| (next - had) as f64);
-        (self.steps.len() >= 2).then(|| median(gaps))
+    /// How many saves, which come in so many seconds each, there are for each checkpoint that counts.
+    pub(crate) fn saves_counted(&self, secs: f64) -> f64 {
+        self.usual_interval().map_or(1.0, |counted| (counted / secs).round().max(1.0))
     }
 
     /// Work that is unsaved just before a checkpoint counts, at the last one's duration.

@@ -16,7 +16,7 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_wire::names::ckpt;
 use stepwatch_wire::{CkptPhase, Event};
 
-use super::checkpoints::{CHECKPOINTS_KEPT, Checkpoints, Outcome, SaveReport, Written, keep, median};
+use super::checkpoints::{Checkpoints, Outcome, SaveReport, Written, keep, median};
 use super::loads::Loads;
 use super::save_windows::{SaveWindows, StepTime};
 use super::sizes::{Sizes, Sort};
@@ -263,9 +263,7 @@ impl Checkpoints {
         let at = written.at;
         if let Err(place) = self.steps.binary_search(&step) {
             self.steps.insert(place, step);
-            if self.steps.len() > CHECKPOINTS_KEPT {
-                self.steps.pop_front();
-            }
+            self.drop_oldest();
             self.enlist(written);
         }
         if self.last_step.is_none_or(|last| last < step) {
@@ -295,14 +293,23 @@ impl Checkpoints {
                 self.intervals.pop_back();
             }
             self.last_step = self.steps.back().copied();
-            let is_good = |written: &&Written| {
-                written.step == self.last_step && !matches!(written.outcome, Outcome::Failed(_))
-            };
-            let last = self.last_step.and_then(|_| self.list.iter().rev().find(is_good));
-            self.last_at = last.map(|written| written.at);
+            self.last_at = self.last_step.and_then(|step| self.written_at(step));
         }
         if let Some(one) = self.stages.as_deref_mut().and_then(|stages| stages.find_mut(step)) {
             one.counted = false;
+        }
+    }
+
+    /// A checkpoint was removed: it is none to go back to, and nothing has failed.
+    pub(super) fn removed(&mut self, step: i64) {
+        let is_last = self.last_step == Some(step);
+        let work = self.stages().and_then(|stages| stages.find(step)).map_or(0.0, |one| one.work);
+        if let Some(stages) = self.stages.as_deref_mut() {
+            stages.steps.retain(|one| one.step != step);
+        }
+        self.drop_steps(|saved| saved == step);
+        if is_last {
+            self.count_work_from(-work);
         }
     }
 

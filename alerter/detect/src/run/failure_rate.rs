@@ -15,14 +15,37 @@ impl RunState {
     /// out from their number. `None` until the run declares its world size.
     pub(crate) fn node_count(&self) -> Option<u32> {
         let world = self.world.filter(|world| *world > 0)?;
-        let (known, placed) =
-            (self.nodes.len() as u32, self.nodes.values().map(|n| u64::from(*n)).sum::<u64>());
-        let is_whole = placed >= u64::from(world);
-        Some(if is_whole { known } else { known.max(world.div_ceil(GPUS_A_NODE)) })
+        let declared = world.div_ceil(GPUS_A_NODE);
+        Some(self.nodes_heard().unwrap_or_else(|| declared.max(self.nodes.len() as u32)))
+    }
+
+    /// The number of nodes of the run, if each of its processes was heard on one.
+    fn nodes_heard(&self) -> Option<u32> {
+        let world = self.world.filter(|world| *world > 0)?;
+        let placed: u64 = self.nodes.values().map(|ranks| u64::from(*ranks)).sum();
+        (placed >= u64::from(world)).then_some(self.nodes.len() as u32)
     }
 
     fn exposed_at(&self) -> ExposedAt {
-        ExposedAt { nodes: self.node_count(), now: self.last_heard, first_seen: self.first_seen }
+        ExposedAt {
+            nodes: self.nodes_heard(),
+            now: self.last_heard,
+            first_seen: self.first_seen,
+            attempt_at: self.attempt_at,
+        }
+    }
+
+    /// Whether the attempt has failed.
+    fn has_failed(&self) -> bool {
+        !self.deaths.is_empty() || self.ended.as_ref().is_some_and(|ended| !ended.well())
+    }
+
+    /// All its failures, with that of this attempt and those that came back at the same step, and
+    /// the seconds of its work.
+    pub(crate) fn all_failures(&self) -> FailuresSeen {
+        let mut all = self.checkpoints.exposure.all();
+        all.failures = all.failures.saturating_add(u64::from(self.has_failed()));
+        all
     }
 
     /// Counts the end of the attempt. Must be called before the state is reset.
@@ -52,8 +75,7 @@ impl RunState {
 
     /// The same of a run that is forgotten: nothing more comes of it, so its last end counts.
     pub(crate) fn take_last_exposure(&mut self) -> FailuresSeen {
-        let failed = !self.deaths.is_empty() || self.ended.as_ref().is_some_and(|ended| !ended.well());
-        let (place, last) = (self.exposed_at(), self.last_step);
+        let (failed, place, last) = (self.has_failed(), self.exposed_at(), self.last_step);
         self.checkpoints.exposure.ended(failed, last, place);
         self.checkpoints.exposure.take_untold()
     }
@@ -70,8 +92,8 @@ mod tests {
         f.nodes.insert("n1".into(), 1);
         assert_eq!(f.node_count(), None);
         f.world = Some(20);
-        assert_eq!(f.node_count(), Some(3));
+        assert_eq!((f.node_count(), f.nodes_heard()), (Some(3), None));
         f.nodes = [("n1".into(), 10), ("n2".into(), 10)].into();
-        assert_eq!(f.node_count(), Some(2));
+        assert_eq!((f.node_count(), f.nodes_heard()), (Some(2), Some(2)));
     }
 }

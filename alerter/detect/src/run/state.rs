@@ -13,6 +13,7 @@ use super::config_groups::{ConfigGroups, Setup};
 use super::failures::course;
 use super::ledger::Ledger;
 use super::lost_source::Lost;
+use super::on_disk::is_gone;
 use super::pace::{Pace, TimeResolution};
 use super::peers::Peers;
 use super::rank_compute_time::RankComputeTimes;
@@ -288,7 +289,8 @@ impl RunState {
             {
                 self.last_sign = now;
             }
-            Kind::Phase | Kind::Ckpt | Kind::Eval => {
+            // Whoever cleans up a directory is no sign of the run.
+            Kind::Phase | Kind::Ckpt | Kind::Eval if !is_gone(e) => {
                 self.last_sign = now;
                 self.declares = true;
             }

@@ -14,6 +14,11 @@ impl RunState {
         self.world.filter(|world| *world > 0).map(|_| self.ranks_known())
     }
 
+    /// Whether the run has come to this step, which may lie after the last one that it reported.
+    fn has_reached(&self, step: i64) -> bool {
+        self.last_step.is_none_or(|last| step <= last.saturating_add(self.interval))
+    }
+
     /// The usual seconds of a step.
     pub(crate) fn step_seconds(&self) -> Option<f64> {
         self.pace.quantile(0.5).map(|secs| secs / self.interval.max(1) as f64)
@@ -22,17 +27,24 @@ impl RunState {
 
 pub(crate) fn summary(f: &RunState) -> RunSummary {
     let nodes: BTreeSet<&str> = f.ranks.values().filter_map(|r| r.node.as_deref()).collect();
+    let c = &f.checkpoints;
+    let saved: Vec<i64> = c.steps.iter().copied().filter(|step| f.has_reached(*step)).collect();
+    let (checkpoint_step, checkpoint_at) = match c.last_step.filter(|last| !f.has_reached(*last)) {
+        Some(_) => (saved.last().copied(), saved.last().and_then(|last| c.written_at(*last))),
+        None => (c.last_step, c.last_at),
+    };
     RunSummary {
         name: f.name.clone(),
         gpus: f.gpus(),
         nodes: nodes.len() as u32,
         attempt: f.attempt,
         last_step: f.last_step,
-        checkpoint_step: f.checkpoints.last_step,
-        checkpoint_at: f.checkpoints.last_at,
-        saved: f.checkpoints.steps.iter().copied().collect(),
-        flawed: f.checkpoints.flawed(),
-        spoilt_from: f.checkpoints.spoilt_from(),
+        checkpoint_step,
+        checkpoint_at,
+        saved,
+        on_disk: c.on_disk(),
+        flawed: c.flawed(),
+        spoilt: c.spoilt(),
         step_secs: f.step_seconds(),
         start_secs: f.first_gap,
         unsaved: f.checkpoints.work,
@@ -40,6 +52,7 @@ pub(crate) fn summary(f: &RunState) -> RunSummary {
         save_secs: save_secs(&f.checkpoints),
         saves: saves(&f.checkpoints),
         save_interval: None,
+        failing_interval: None,
         labels: f.labels.clone(),
         needs: Needs::default(),
     }

@@ -2,10 +2,13 @@
 //! stages failed, it was saved while something spoilt the state of the run, or its evaluation is
 //! bad.
 //!
-//! What spoils the state is what does not heal by itself: a divergence, numbers that are not
-//! finite, and signs of silent data corruption (a rank whose loss is out of line again and again,
-//! or a step that Megatron computed twice with two results). Everything that is saved from its
-//! onset on is spoilt, until it ends or the run goes back to before it.
+//! What spoils the state is what does not heal by itself: a divergence, a loss or a gradient norm
+//! that is not finite, and a rank whose loss is out of line again and again, as with silent data
+//! corruption. Steps that are skipped, and a loss that stands still, leave the weights as they are.
+//! Everything that is saved from its onset on is spoilt, until the run goes back to before the
+//! onset, or the trouble is seen to end in the attempt that showed it last. That a detector begins
+//! anew with an attempt is no end. Corrupted weights do not heal at all, and those that are not
+//! finite show at once: an attempt that makes steps without them has none.
 //!
 //! An evaluation is bad if its loss is not finite, or above those of the evaluations before it by
 //! more than these differ.
@@ -13,58 +16,73 @@
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_model::{Finding, Flaw, Kind, PassedOver, Severity};
+use stepwatch_model::{Finding, Flaw, Kind, PassedOver, Severity, Spoiler, Spoilt};
 
 use super::checkpoints::{Checkpoints, median};
 use super::stages::Stages;
 
-/// The event of Megatron's rerun state machine: the same input gave another result.
-pub(crate) const RERUN_MISMATCH: &str = "rerun_mismatch";
 /// The most evaluations that are kept.
 const EVALS_KEPT: usize = 32;
 /// The evaluations that one is compared with, and the fewest.
 const COMPARED: usize = 5;
 const FEWEST: usize = 3;
+/// Steps of a new attempt without the trouble after which its numbers are known to be finite: an
+/// engineering limit.
+const FINITE: u64 = 64;
 /// The least share by which the loss of a bad evaluation is above the others: an engineering limit.
 const LEAST: f64 = 0.02;
 
-/// Something that spoils what is saved.
+/// Something that spoils what is saved, and the last attempt that showed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Trouble {
-    Found(Kind),
-    Rerun,
+struct Trouble {
+    spoilt: Spoilt,
+    attempt: u32,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Trust {
-    /// One of a sort, with the step of its onset.
-    troubles: Vec<(Trouble, i64)>,
+    /// One of a sort.
+    troubles: Vec<Trouble>,
     /// The evaluation set that was reported first, and its losses by step, oldest first.
     set: Option<u16>,
     evals: VecDeque<(i64, f64)>,
 }
 
-/// Whether the state of a run is spoilt while the kind holds.
-fn spoils(kind: Kind) -> bool {
-    matches!(kind, Kind::Nonfinite | Kind::Divergence | Kind::RankLoss)
+/// What the finding is about, if that may spoil the state of a run.
+fn spoiler(v: &Finding) -> Option<Spoiler> {
+    match v.kind {
+        Kind::Nonfinite => matches!(&*v.signal, "loss" | "grad_norm").then_some(Spoiler::Nonfinite),
+        Kind::Divergence => Some(Spoiler::Divergence),
+        Kind::RankLoss => Some(Spoiler::RankLoss),
+        _ => None,
+    }
 }
 
-/// From which severity on. A ticket about numbers that are not finite says that steps were skipped,
-/// and these spoil nothing.
-fn spoils_at(kind: Kind) -> Severity {
-    if kind == Kind::Nonfinite { Severity::Page } else { Severity::Ticket }
+/// Whether what is found spoils the state. A loss that is constant or zero is finite.
+fn spoils(v: &Finding) -> bool {
+    if v.kind == Kind::Nonfinite {
+        return v.severity == Severity::Page && !v.value.is_finite();
+    }
+    v.severity >= Severity::Ticket
 }
 
 impl Trust {
-    fn began(&mut self, trouble: Trouble, onset: i64) {
-        match self.troubles.iter_mut().find(|(known, _)| *known == trouble) {
-            Some((_, had)) => *had = onset.min(*had),
-            None => self.troubles.push((trouble, onset)),
+    /// A later onset of what has not ended is not the onset.
+    fn began(&mut self, by: Spoiler, onset: i64, attempt: u32) {
+        match self.troubles.iter_mut().find(|known| known.spoilt.by == by) {
+            Some(had) => (had.spoilt.onset, had.attempt) = (onset.min(had.spoilt.onset), attempt),
+            None => self.troubles.push(Trouble { spoilt: Spoilt { by, onset }, attempt }),
         }
     }
 
-    fn onset(&self) -> Option<i64> {
-        self.troubles.iter().map(|(_, onset)| *onset).min()
+    fn ended(&mut self, by: Spoiler, attempt: u32) {
+        let heals = by != Spoiler::RankLoss;
+        self.troubles.retain(|t| !(heals && t.spoilt.by == by && t.attempt == attempt));
+    }
+
+    /// The first of what spoils the state.
+    fn first(&self) -> Option<Spoilt> {
+        self.troubles.iter().map(|t| t.spoilt).min_by_key(|spoilt| spoilt.onset)
     }
 
     /// The loss of the evaluation of a checkpoint, or of the nearest after it, and the usual one
@@ -98,37 +116,33 @@ impl Stages {
 }
 
 impl Checkpoints {
-    /// Takes note of what was found of the run.
-    pub(crate) fn note_trouble(&mut self, found: &[Finding]) {
-        for v in found.iter().filter(|v| spoils(v.kind)) {
-            let trouble = Trouble::Found(v.kind);
-            if v.change.raises() && v.severity >= spoils_at(v.kind) {
-                self.trust.get_or_insert_default().began(trouble, v.start_step);
+    /// Takes note of what was found of the run in this attempt, which has made so many steps.
+    pub(crate) fn note_trouble(&mut self, found: &[Finding], attempt: u32, steps: u64) {
+        for v in found {
+            let Some(by) = spoiler(v) else { continue };
+            if v.change.raises() && spoils(v) {
+                self.trust.get_or_insert_default().began(by, v.start_step, attempt);
             } else if let Some(trust) = self.trust.as_mut().filter(|_| v.change.ends()) {
-                trust.troubles.retain(|(known, _)| *known != trouble);
+                trust.ended(by, attempt);
             }
         }
-    }
-
-    /// A step gave another result when it was computed again.
-    pub(crate) fn mismatched(&mut self, step: i64) {
-        self.trust.get_or_insert_default().began(Trouble::Rerun, step);
-    }
-
-    /// The onset of what spoils the checkpoints since.
-    pub(crate) fn spoilt_from(&self) -> Option<i64> {
-        self.trust.as_ref()?.onset()
-    }
-
-    /// Another attempt begins at this step. If it went back to before the trouble, it left the
-    /// spoilt checkpoints behind.
-    pub(crate) fn went_back_to(&mut self, step: i64) {
-        let Some(trust) = &mut self.trust else { return };
-        let left = trust.onset().filter(|onset| step <= *onset);
-        trust.troubles.retain(|(trouble, _)| left.is_none() && *trouble != Trouble::Rerun);
-        if let Some(onset) = left {
-            self.steps.retain(|saved| *saved < onset);
+        if let Some(trust) = self.trust.as_mut().filter(|_| steps >= FINITE) {
+            trust.troubles.retain(|t| t.spoilt.by != Spoiler::Nonfinite || t.attempt == attempt);
         }
+    }
+
+    /// What spoils the checkpoints since its onset.
+    pub(crate) fn spoilt(&self) -> Option<Spoilt> {
+        self.trust.as_ref()?.first()
+    }
+
+    /// Another attempt begins at this step. It left the later checkpoints behind, and the trouble
+    /// that began since.
+    pub(crate) fn went_back_to(&mut self, step: i64) {
+        if let Some(trust) = &mut self.trust {
+            trust.troubles.retain(|t| step > t.spoilt.onset);
+        }
+        self.drop_steps(|saved| saved >= step);
     }
 
     pub(crate) fn evaluated(&mut self, set: u16, step: i64, loss: f64) {
@@ -163,6 +177,8 @@ impl Checkpoints {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stepwatch_model::time::Ts;
+    use stepwatch_model::{Change, Sentence};
 
     const NONE: [i64; 0] = [];
 
@@ -207,14 +223,94 @@ mod tests {
     #[test]
     fn what_is_saved_in_trouble_is_left_behind_with_a_step_before_it() {
         let mut c = evaluated(&[]);
-        c.mismatched(350);
-        c.mismatched(420);
-        assert_eq!(c.spoilt_from(), Some(350));
+        let diverged = |onset| found(Kind::Divergence, "loss", Change::Raise, onset, 9.0);
+        c.note_trouble(&[diverged(350), diverged(420)], 0, 500);
+        assert_eq!(c.spoilt(), Some(Spoilt { by: Spoiler::Divergence, onset: 350 }));
         c.went_back_to(301);
-        assert_eq!((c.spoilt_from(), c.steps.make_contiguous().to_vec()), (None, vec![100, 200, 300]));
+        assert_eq!((c.spoilt(), c.steps.make_contiguous().to_vec()), (None, vec![100, 200, 300]));
         let mut c = evaluated(&[]);
-        c.trust.get_or_insert_default().began(Trouble::Found(Kind::Divergence), 350);
+        c.note_trouble(&[diverged(350)], 0, 500);
         c.went_back_to(401);
-        assert_eq!((c.spoilt_from(), c.steps.len()), (Some(350), 5), "it went on from a spoilt one");
+        let kept = c.steps.make_contiguous().to_vec();
+        assert_eq!((onset(&c), kept), (Some(350), vec![100, 200, 300, 400]), "it went on from a spoilt one");
+    }
+
+    fn found(kind: Kind, signal: &'static str, change: Change, onset: i64, value: f64) -> Finding {
+        let severity = if change == Change::Raise { Severity::Page } else { Severity::Info };
+        Finding {
+            change,
+            kind,
+            severity,
+            signal: signal.into(),
+            step: onset,
+            ts: Ts(0),
+            start_step: onset,
+            value,
+            expected: 2.0,
+            score: 1.0,
+            why: Sentence::default(),
+            suspects: Vec::new(),
+        }
+    }
+
+    fn onset(c: &Checkpoints) -> Option<i64> {
+        c.spoilt().map(|spoilt| spoilt.onset)
+    }
+
+    #[test]
+    fn a_restart_ends_no_trouble_and_moves_no_onset() {
+        let nan = |change, onset| found(Kind::Nonfinite, "loss", change, onset, f64::NAN);
+        let mut c = Checkpoints::default();
+        c.note_trouble(&[nan(Change::Raise, 41)], 0, 41);
+        c.went_back_to(46);
+        c.note_trouble(&[nan(Change::Clear, 41), nan(Change::Raise, 46)], 1, 1);
+        assert_eq!(onset(&c), Some(41), "checkpoint 45 is spoilt");
+        c.note_trouble(&[nan(Change::Clear, 46)], 1, 30);
+        assert_eq!(onset(&c), None, "it was seen to end");
+        c.note_trouble(&[nan(Change::Raise, 80)], 1, 40);
+        c.note_trouble(&[nan(Change::Clear, 80)], 2, 63);
+        assert_eq!(onset(&c), Some(80));
+        c.note_trouble(&[], 2, 64);
+        assert_eq!(onset(&c), None, "the weights of the next attempt are finite");
+    }
+
+    #[test]
+    fn corrupted_weights_do_not_heal() {
+        let rank = |change| found(Kind::RankLoss, "loss", change, 41, 9.0);
+        let mut c = Checkpoints::default();
+        c.note_trouble(&[rank(Change::Raise)], 0, 300);
+        c.note_trouble(&[rank(Change::Clear)], 0, 600);
+        c.went_back_to(500);
+        c.note_trouble(&[], 1, 5000);
+        assert_eq!(onset(&c), Some(41));
+        c.went_back_to(41);
+        assert_eq!(onset(&c), None);
+    }
+
+    #[test]
+    fn what_leaves_the_weights_as_they_are_spoils_nothing() {
+        for (signal, value) in [
+            ("loss", 0.0),
+            ("loss", 2.5),
+            ("loss_scale", 1.0),
+            ("skipped_iterations", 0.4),
+            ("my/metric", f64::NAN),
+        ] {
+            let mut c = Checkpoints::default();
+            c.note_trouble(&[found(Kind::Nonfinite, signal, Change::Raise, 41, value)], 0, 41);
+            assert_eq!(onset(&c), None, "{signal} {value}");
+        }
+        let mut c = Checkpoints::default();
+        c.note_trouble(&[found(Kind::Nonfinite, "grad_norm", Change::Raise, 41, f64::INFINITY)], 0, 41);
+        assert_eq!(onset(&c), Some(41));
+    }
+
+    #[test]
+    fn the_last_checkpoint_before_an_onset_is_kept_however_many_follow() {
+        let mut c = evaluated(&[]);
+        c.note_trouble(&[found(Kind::Divergence, "loss", Change::Raise, 350, 9.0)], 0, 400);
+        (6..40).for_each(|n| c.saved(Some(100 * n)));
+        let kept = c.steps.make_contiguous().to_vec();
+        assert_eq!(kept, [300, 3300, 3400, 3500, 3600, 3700, 3800, 3900]);
     }
 }

@@ -4,7 +4,7 @@ use core::fmt::Write as _;
 
 use stepwatch_model::{
     ASSUMED_FAILURES_A_NODE_DAY, FailureSource, Forecast, IntervalBound, PassedOver, Plan, PlanCost, Remedy,
-    SaveInterval, Span, number,
+    SaveInterval, Span, Spoilt, number,
 };
 
 use super::gpus;
@@ -29,19 +29,19 @@ pub(crate) fn advice(plan: &Plan) -> String {
                     let _ = write!(s, "; a restart now costs {now} and pays back in {back}");
                 }
             }
-            Remedy::RollBack { later_checkpoints, passed_over, .. }
-            | Remedy::Restart { checkpoint: Some(_), later_checkpoints, passed_over } => {
+            Remedy::RollBack { later_checkpoints, spoilt, passed_over, .. }
+            | Remedy::Restart { checkpoint: Some(_), later_checkpoints, spoilt, passed_over, .. } => {
                 redone(&mut s, cost);
-                not_taken(&mut s, *later_checkpoints, passed_over);
+                not_taken(&mut s, *later_checkpoints, *spoilt, passed_over);
             }
-            Remedy::Restart { checkpoint: None, later_checkpoints: 0, passed_over }
+            Remedy::Restart { checkpoint: None, later_checkpoints: 0, passed_over, .. }
                 if passed_over.is_empty() =>
             {
                 s.push_str("; no checkpoint was reported");
             }
-            Remedy::Restart { checkpoint: None, later_checkpoints, passed_over } => {
+            Remedy::Restart { checkpoint: None, later_checkpoints, spoilt, passed_over, .. } => {
                 s.push_str("; no good checkpoint is known");
-                not_taken(&mut s, *later_checkpoints, passed_over);
+                not_taken(&mut s, *later_checkpoints, *spoilt, passed_over);
             }
             Remedy::SaveNow { unsaved_seconds, save_seconds } => {
                 save_now(&mut s, cost, *unsaved_seconds, *save_seconds);
@@ -115,13 +115,11 @@ fn redone(s: &mut String, cost: &PlanCost) {
 }
 
 /// Why newer checkpoints are not the one to go back to.
-fn not_taken(s: &mut String, later: usize, passed_over: &[PassedOver]) {
-    match later {
-        0 => {}
-        1 => s.push_str("; 1 later checkpoint is from after the onset"),
-        n => {
-            let _ = write!(s, "; {n} later checkpoints are from after the onset");
-        }
+fn not_taken(s: &mut String, later: usize, spoilt: Option<Spoilt>, passed_over: &[PassedOver]) {
+    if later > 0 {
+        let are = if later == 1 { "checkpoint is" } else { "checkpoints are" };
+        let onset = spoilt.map_or_else(|| "the onset".to_owned(), |spoilt| spoilt.to_string());
+        let _ = write!(s, "; {later} later {are} from after {onset}");
     }
     for one in passed_over {
         let _ = write!(s, "; {one}");
@@ -155,7 +153,7 @@ fn counted(nodes: u32) -> String {
 fn save_every(s: &mut String, cost: &PlanCost, i: &SaveInterval) {
     let (save, between) =
         (Span::from_secs_f64(i.save_seconds), Span::from_secs_f64(i.failures.seconds_between));
-    let _ = write!(s, ": a save blocks the steps for {save}, and a failure is expected every {between} ");
+    let _ = write!(s, ": a save costs {save}, and a failure is expected every {between} ");
     let _ = match i.failures.source {
         FailureSource::Own { failures } => write!(s, "(from {failures} of this run)"),
         FailureSource::Fleet { failures, nodes } => {

@@ -1,7 +1,10 @@
 //! When to save: now, because the hardware under the run is failing, or at another interval.
 
 use crate::incident_record::{IncidentRecord, State};
-use stepwatch_model::{Kind, Need, Plan, PlanCost, Remedy, RunSummary, Saves, Severity};
+use stepwatch_model::{
+    Kind, Need, Observation, Plan, PlanCost, Remedy, RunSummary, SaveInterval, Saves, Severity, Suspect,
+    Target, Topic,
+};
 use stepwatch_wire::conditions;
 
 /// Unsaved work that is worth a save before hardware fails: so many seconds, and so many times what
@@ -12,6 +15,8 @@ const UNSAVED_SAVES: f64 = 5.0;
 /// that lost work.
 const CONCERNED: [Kind; 5] =
     [Kind::CkptCost, Kind::CkptStale, Kind::CkptSlow, Kind::RestartLoop, Kind::RankDead];
+/// Those of a run that fails: a longer interval would lose more to the next failure.
+const FAILS: [Kind; 2] = [Kind::RestartLoop, Kind::RankDead];
 
 /// Puts a save before everything else while hardware fails under a run that still makes steps.
 pub(super) fn save_first(
@@ -35,7 +40,7 @@ pub(super) fn save_first(
 /// or saves, if saves fail, or if what is saved may be wrong.
 fn save_now(r: &IncidentRecord, run: &RunSummary) -> Option<Remedy> {
     let moves = run.last_step.is_some() && !run.needs.stands;
-    let can_save = run.checkpoint_at.is_some() && run.saves == Saves::Idle && run.spoilt_from.is_none();
+    let can_save = run.checkpoint_at.is_some() && run.saves == Saves::Idle && run.spoilt.is_none();
     if r.state == State::Resolved || !moves || !can_save || !is_failing(r, run) {
         return None;
     }
@@ -56,13 +61,28 @@ fn is_failing(r: &IncidentRecord, run: &RunSummary) -> bool {
         return false;
     }
     match r.kind {
-        Kind::EccTrend | Kind::LinkFault => true,
+        Kind::EccTrend => true,
+        Kind::LinkFault => {
+            let of_link = |need: &&Need| matches!(need, Need::Link { .. } | Need::Repair { .. });
+            needs.iter().any(of_link) || r.suspects.iter().any(is_failing_link)
+        }
         // A program may cause an XID.
         Kind::GpuFault => !needs.is_empty() || r.severity == Severity::Page,
         // Most faults of a node stop no run.
         Kind::NodeFault => !needs.is_empty(),
         _ => false,
     }
+}
+
+/// Whether it is a link that is down, flaps or makes errors. A slow one stops no run, and most that
+/// are Ethernet are for management.
+fn is_failing_link(suspect: &Suspect) -> bool {
+    let Target::Link { medium, .. } = &suspect.target else { return false };
+    let fails = |seen: &Observation| {
+        let Observation::Fault { fault, .. } = seen else { return false };
+        fault.topic == Topic::Link && matches!(fault.state.as_str(), "down" | "drop" | "flap" | "errors")
+    };
+    !medium.is_empty() && medium != "ethernet" && suspect.observations().any(fails)
 }
 
 /// Adds the interval that costs least, where the present one is far from it.
@@ -73,17 +93,27 @@ pub(super) fn with_interval(
     cost: PlanCost,
 ) -> Option<Plan> {
     let is_wanted = CONCERNED.contains(&r.kind) && r.state != State::Resolved && run.saves != Saves::Failing;
-    let interval = run.save_interval.as_ref().filter(|interval| is_wanted && interval.is_far_off());
-    let Some(interval) = interval else { return plan };
+    let fails = FAILS.contains(&r.kind);
+    let of_run = if fails { &run.failing_interval } else { &run.save_interval };
+    let slows = |remedy: &Remedy| matches!(remedy, Remedy::LimitSaves | Remedy::StaggerSaves);
+    let is_slowed = plan.as_ref().is_some_and(|plan| plan.remedies.iter().any(slows));
+    let fits = |interval: &&SaveInterval| {
+        let is_shorter = interval.best_seconds < interval.interval_seconds;
+        // Saves that slow the steps would slow them more often.
+        let is_refused = if is_shorter { is_slowed } else { fails };
+        is_wanted && interval.is_far_off() && !is_refused
+    };
+    let Some(interval) = of_run.as_deref().filter(fits) else { return plan };
     let mut plan = plan.unwrap_or_else(|| Plan { remedies: Vec::new(), cost });
-    plan.remedies.push(Remedy::SaveEvery(interval.clone()));
+    plan.remedies.push(Remedy::SaveEvery(Box::new(interval.clone())));
     Some(plan)
 }
 
 #[cfg(test)]
 mod tests {
     use stepwatch_model::{
-        FailureRate, FailureSource, Flaw, Needs, PassedOver, SaveCost, SaveInterval, Target, Ts,
+        FailureRate, FailureSource, Fault, Flaw, Needs, PassedOver, SaveCost, SaveStage, Spoiler, Spoilt,
+        Storage, Ts,
     };
 
     use super::super::plan;
@@ -100,6 +130,19 @@ mod tests {
         r.nodes = vec!["n1".into()];
         let nodes = need.map(|need| ("n1".to_owned(), need)).into_iter().collect();
         (r, RunSummary { needs: Needs { nodes, ..Needs::default() }, ..unsaved() })
+    }
+
+    fn diverged(onset: i64) -> Option<Spoilt> {
+        Some(Spoilt { by: Spoiler::Divergence, onset })
+    }
+
+    /// A ticket about a link in this state.
+    fn link(medium: &str, state: &str) -> (IncidentRecord, RunSummary) {
+        let mut flap = fault(Kind::LinkFault, None);
+        let port = Target::Link { node: "n1".into(), name: "mlx5_0/1".into(), medium: medium.into() };
+        let seen = Observation::Fault { fault: Fault::new(Topic::Link, "mlx5_0/1", 0, state), slowed: None };
+        (flap.0.severity, flap.0.suspects) = (Severity::Ticket, vec![Suspect::new(port, seen)]);
+        flap
     }
 
     fn repair(action: conditions::Remedy, sure: bool) -> Need {
@@ -124,8 +167,7 @@ mod tests {
         let mut trend = fault(Kind::EccTrend, None);
         trend.0.severity = Severity::Ticket;
         assert_eq!(said(&trend), format!("{SAVE}, then drain n1 at the next checkpoint (the last is 10000)"));
-        let mut flap = fault(Kind::LinkFault, None);
-        flap.0.severity = Severity::Ticket;
+        let mut flap = link("infiniband", "flap");
         assert_eq!(said(&flap), SAVE);
         flap.1.gpus = None;
         assert_eq!(said(&flap), "save now: 2h of the run are not saved, and a save costs 40s of the run");
@@ -133,11 +175,7 @@ mod tests {
 
     #[test]
     fn a_save_is_not_advised_where_it_is_of_no_use() {
-        let good = || {
-            let mut flap = fault(Kind::LinkFault, None);
-            flap.0.severity = Severity::Ticket;
-            flap
-        };
+        let good = || link("infiniband", "flap");
         assert_eq!(said(&good()), SAVE);
         let not = |change: &dyn Fn(&mut IncidentRecord, &mut RunSummary), why: &str| {
             let mut changed = good();
@@ -148,16 +186,27 @@ mod tests {
         not(&|_, run| run.unsaved = 199.0, "a save has just ended: five saves are more");
         not(&|_, run| run.saves = Saves::Running, "a save is running");
         not(&|_, run| run.saves = Saves::Failing, "saves fail");
-        not(&|_, run| run.spoilt_from = Some(10_400), "what is saved may be wrong");
+        not(&|_, run| run.spoilt = diverged(10_400), "what is saved may be wrong");
         not(&|_, run| run.checkpoint_at = None, "nobody saw it save");
         not(&|r, _| r.state = State::Resolved, "the fault is over");
         not(&|r, _| r.kind = Kind::NodeFault, "a full disk stops no run");
+        for (medium, state) in [("ethernet", "down"), ("", "errors"), ("infiniband", "degraded")] {
+            assert_eq!(said(&link(medium, state)), "", "{medium} {state}");
+        }
+        let mut needed = link("", "down");
+        needed.1.needs.nodes.insert("n1".into(), Need::Link { name: "mlx5_0/1".into() });
+        assert_eq!(said(&needed), SAVE, "the run needs it");
         let lost = fault(Kind::GpuFault, Some(repair(conditions::Remedy::RebootNode, true)));
         assert!(!said(&lost).contains("save now"), "the GPU is lost: {}", said(&lost));
     }
 
     fn far_off(source: FailureSource, between: f64) -> Option<Box<SaveInterval>> {
-        let saves = SaveCost { seconds: 30.0, interval: 500.0, durable: 30.0, step_seconds: Some(4.0) };
+        saving_every(500.0, source, between)
+    }
+
+    fn saving_every(interval: f64, source: FailureSource, between: f64) -> Option<Box<SaveInterval>> {
+        let saves =
+            SaveCost { seconds: 30.0, interval, lag: 0.0, saves_counted: 1.0, step_seconds: Some(4.0) };
         SaveInterval::of(saves, FailureRate { seconds_between: between, source }).map(Box::new)
     }
 
@@ -167,13 +216,13 @@ mod tests {
         let own = FailureSource::Own { failures: 5 };
         let mut run = RunSummary { save_interval: far_off(own, 21_600.0), ..run() };
         let say = |run: &RunSummary| advise(&costly, run, Some(2.5)).unwrap_or_default();
-        let save = "save every 280 steps (18m 38s) instead of every 125 steps (8m 20s): a save blocks the steps for 30s, and a failure is \
+        let save = "save every 280 steps (18m 38s) instead of every 125 steps (8m 20s): a save costs 30s, and a failure is \
                     expected every 6h (from 5 of this run); saves and lost work cost 5.3 % of the time instead of 7.2 %";
         assert_eq!(say(&run), format!("{save}, which saves 231.8 GPU hours a day ($579)"));
         run.gpus = None;
         assert_eq!(say(&run), save);
         run.save_interval = far_off(FailureSource::Assumed { nodes: 1 }, 22_800_000.0);
-        let assumed = "save every 3600 steps (4h) instead of every 125 steps (8m 20s): a save blocks the steps for 30s, and a failure is \
+        let assumed = "save every 3600 steps (4h) instead of every 125 steps (8m 20s): a save costs 30s, and a failure is \
                        expected every 263d 21h (assumed: 3.789 in 1000 node-days, as with Llama 3, for 1 node); saves and lost work cost \
                        0.2 % of the time instead of 6 %; it is the longest that is advised until failures of this run are known";
         assert_eq!(say(&run), assumed);
@@ -189,13 +238,50 @@ mod tests {
             remedies.iter().any(|remedy| matches!(remedy, Remedy::SaveEvery(_)))
         };
         for kind in CONCERNED {
-            assert!(has(kind, &far), "{kind:?}");
+            assert_eq!(has(kind, &far), !FAILS.contains(&kind), "{kind:?}");
         }
         assert!(!has(Kind::Hang, &far));
         assert!(!has(Kind::CkptCost, &RunSummary { saves: Saves::Failing, ..far.clone() }));
         // 500 s are more than half of the best, 580 s.
         let near = RunSummary { save_interval: far_off(own, 6000.0), ..run() };
         assert!(!has(Kind::CkptCost, &near));
+    }
+
+    #[test]
+    fn a_run_that_fails_is_not_told_to_save_less_often() {
+        let own = FailureSource::Own { failures: 4 };
+        let say = |kind: Kind, interval: Option<Box<SaveInterval>>| {
+            let r = record(kind, "process", 1.0, 0.0, Target::rank(1, Some("n1")));
+            let run = RunSummary { failing_interval: interval, ..run() };
+            let remedies = plan(&r, &run, None).unwrap_or_default().remedies;
+            remedies.iter().any(|remedy| matches!(remedy, Remedy::SaveEvery(_)))
+        };
+        for kind in FAILS {
+            assert!(!say(kind, far_off(own, 21_600.0)), "{kind:?}: every 1118 s instead of 500 s");
+            assert!(say(kind, saving_every(5000.0, own, 6000.0)), "{kind:?}: every 580 s");
+        }
+        assert!(!say(Kind::CkptCost, saving_every(5000.0, own, 6000.0)), "that run does not fail");
+    }
+
+    #[test]
+    fn saves_that_slow_the_steps_are_not_to_come_more_often() {
+        let storage = Target::Storage(Storage::OfCheckpoints);
+        let slower = Observation::SlowerWhileSaving {
+            stage: SaveStage::Upload,
+            value: 4.4.into(),
+            expected: 4.0.into(),
+            slower: 8,
+            windows: 8,
+        };
+        let mut costly = record(Kind::CkptCost, "checkpoint_share", 0.06, 0.05, storage.clone());
+        costly.suspects = vec![Suspect::new(storage, slower)];
+        let own = FailureSource::Own { failures: 5 };
+        let remedies = |save_interval: Option<Box<SaveInterval>>| {
+            let run = RunSummary { save_interval, ..run() };
+            plan(&costly, &run, None).unwrap_or_default().remedies.len()
+        };
+        assert_eq!(remedies(saving_every(5000.0, own, 6000.0)), 1, "more often");
+        assert_eq!(remedies(far_off(own, 21_600.0)), 2, "less often");
     }
 
     /// The last checkpoints of the run are 9000, 9500 and 10000.
@@ -216,6 +302,21 @@ mod tests {
     }
 
     #[test]
+    fn an_older_checkpoint_that_nobody_watches_may_be_gone() {
+        let diverges = record(Kind::Divergence, "loss", 5.0, 2.0, Target::Recipe { step: 9_800 });
+        let unseen = RunSummary { on_disk: vec![9_000], ..run() };
+        let said = advise(&diverges, &unseen, None).unwrap_or_default();
+        let want = "roll back to checkpoint 9500 (if it is still on disk) and skip the batches of steps 9800 to 10020: 1000";
+        assert!(said.starts_with(want), "{said}");
+        let hangs = record(Kind::Hang, "step", 700.0, 60.0, gpu("gpu-7", 3));
+        let said = advise(&hangs, &unseen, None).unwrap_or_default();
+        assert!(
+            said.contains("restart from checkpoint 10000: 500"),
+            "no framework removes the newest: {said}"
+        );
+    }
+
+    #[test]
     fn a_restart_is_not_from_a_checkpoint_that_was_saved_in_trouble() {
         let hangs = record(Kind::Hang, "step", 700.0, 60.0, gpu("gpu-7", 3));
         let mut run = run();
@@ -224,10 +325,10 @@ mod tests {
                 "take the stacks of all ranks, then restart from checkpoint {from}; standing still costs $1280 an hour"
             )
         };
-        run.spoilt_from = Some(9_800);
-        let before = "9500: 1000 steps are done again, 1h 6m of 512 GPUs ($1422); 1 later checkpoint is from after the onset";
+        run.spoilt = diverged(9_800);
+        let before = "9500: 1000 steps are done again, 1h 6m of 512 GPUs ($1422); 1 later checkpoint is from after the loss diverged at step 9800";
         assert_eq!(advise(&hangs, &run, Some(2.5)).unwrap_or_default(), want(before));
-        run.spoilt_from = None;
+        run.spoilt = None;
         let bad = Flaw::BadEvaluation { step: 10_000, loss: 3.5.into(), before: 2.1.into() };
         run.flawed =
             vec![PassedOver { step: 10_000, why: bad }, PassedOver { step: 10_300, why: Flaw::Failed }];

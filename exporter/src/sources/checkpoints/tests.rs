@@ -437,7 +437,54 @@ fn of_what_was_there_before_only_the_last_is_published_with_its_age() {
 }
 
 #[test]
-fn a_checkpoint_that_is_rotated_away_is_not_missed_and_a_missing_directory_is_down() {
+fn a_checkpoint_that_is_rotated_away_is_gone() {
+    let mut b = Bench::new();
+    for step in [1, 2, 3] {
+        b.write(&format!("step-{step}/.metadata"), 10);
+    }
+    b.write("step-4/__0_0.distcp", 10);
+    b.poll();
+    b.published();
+    for step in ["step-1", "step-4"] {
+        fs::remove_dir_all(b.dir.path().join(step)).unwrap();
+    }
+    b.poll();
+    let events = std::mem::take(&mut *b.list.events.lock().unwrap());
+    let [gone] = events.as_slice() else { panic!("one that was never whole is none: {events:?}") };
+    assert_eq!((gone.kind, gone.step, gone.ckpt), (Kind::Ckpt, Some(1), None));
+    assert_eq!(gone.extra["gone"], Value::Bool(true));
+    assert_eq!((gone.extra["stage"].as_str(), &gone.extra["seen"]), (Some("durable"), &Value::Bool(true)));
+    assert!(gone.extra["path"].as_str().unwrap().ends_with("/step-1"));
+    b.poll();
+    assert!(b.published().is_empty(), "once");
+    assert_eq!(b.page().get(&TOTAL_BYTES, &["r"]), Some(20.0));
+}
+
+#[test]
+fn checkpoints_that_vanish_with_their_directory_are_not_called_gone() {
+    let mut b = Bench::new();
+    b.write("step-1/.metadata", 10);
+    b.write("step-2/.metadata", 10);
+    b.poll();
+    b.published();
+    for step in ["step-1", "step-2"] {
+        fs::remove_dir_all(b.dir.path().join(step)).unwrap();
+    }
+    b.poll();
+    assert!(b.published().is_empty(), "as if unmounted");
+    b.write("step-3/.metadata", 10);
+    b.write("step-4/.metadata", 10);
+    b.poll();
+    b.published();
+    let aside = tempfile::tempdir().unwrap();
+    fs::rename(b.dir.path(), aside.path().join("old")).unwrap();
+    b.write("step-4/.metadata", 10);
+    b.poll();
+    assert!(b.published().is_empty(), "another directory is in its place");
+}
+
+#[test]
+fn a_missing_directory_is_down() {
     let mut b = Bench::new();
     b.write("step-1/.metadata", 10);
     b.poll();

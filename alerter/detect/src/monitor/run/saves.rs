@@ -7,13 +7,16 @@ use stepwatch_wire::names::ckpt;
 use stepwatch_wire::{CkptPhase, Edge, Event, Value};
 
 use super::{ClassMark, Run};
-use crate::run::{AttemptBounds, Declared, SaveReport, Stage, StageReport, StartPhase};
+use crate::run::{AttemptBounds, Declared, SaveReport, Stage, StageReport, StartPhase, is_gone};
 
 /// A checkpoint that is this much older than the attempt was found on disk.
 const BEFORE_US: Span = Span::secs(60);
 
 impl Run {
     pub(super) fn checkpoint(&mut self, now: Ts, at: Ts, e: &Event) {
+        if is_gone(e) {
+            return self.state.checkpoints.gone(e);
+        }
         let SaveReport { secs, bytes } = SaveReport::from_event(e);
         let (stage, phase) = (Stage::from_event(e), e.ckpt.unwrap_or(CkptPhase::End));
         let seen = e.extra.get(ckpt::SEEN) == Some(&Value::Bool(true));
@@ -45,6 +48,7 @@ impl Run {
             let step = e.step.or(self.state.last_step.filter(|_| stage == Stage::Save));
             self.state.checkpoints.note_path(stage, step, path);
         }
+        self.state.checkpoints.note_on_disk(&r, e);
         if stage != Stage::Load && !self.is_before_us(at) {
             self.follow(&StageReport { stage: follows, ..r });
         }

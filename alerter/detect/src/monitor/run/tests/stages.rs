@@ -153,11 +153,11 @@ fn what_a_restart_left_behind_waits_no_longer() {
     t.steps(41..=50).ckpt("save", "end", 50);
     assert_eq!((t.saved(), t.waiting()), (vec![40], 1));
     t.steps(21..=30);
-    assert_eq!((t.run.state.attempt, t.saved(), t.waiting()), (1, vec![40], 0));
+    assert_eq!((t.run.state.attempt, t.saved(), t.waiting()), (1, vec![], 0));
     t.ckpt("write", "end", 10);
-    assert_eq!((t.saved(), t.run.state.checkpoints.last_step), (vec![10, 40], Some(40)));
+    assert_eq!((t.saved(), t.run.state.checkpoints.last_step), (vec![10], Some(10)));
     t.ckpt("save", "end", 30);
-    assert_eq!((t.saved(), t.waiting()), (vec![10, 40], 1));
+    assert_eq!((t.saved(), t.waiting()), (vec![10], 1));
     t.ckpt("write", "end", 30);
     assert_eq!((t.saved(), t.waiting()), (vec![10, 30], 0));
 }
@@ -261,6 +261,59 @@ fn where_only_the_disk_is_seen_its_checkpoints_are_saves() {
     t.disk("end", 240);
     let c = &t.run.state.checkpoints;
     assert_eq!((c.last_step, c.failure.is_some()), (Some(240), false), "it went on after all");
+}
+
+#[test]
+fn a_checkpoint_that_was_removed_is_none_to_go_back_to_and_no_failure() {
+    let mut t = Trainer::new();
+    let seen = |t: &mut Trainer, what: &str, step: i64, dir: &str| {
+        let of = format!(r#""k":"ckpt","run":"r","stage":"durable","seen":true,"step":{step}"#);
+        t.say(&format!(r#"{{{of},{what},"path":"{dir}/{step}"}}"#));
+    };
+    let (whole, gone) = (r#""phase":"end","free_bytes":9e15"#, r#""gone":true"#);
+    for n in [60, 120, 180] {
+        t.steps(n - 59..=n).ckpt("save", "end", n);
+        seen(&mut t, whole, n, "/a");
+        if n == 120 {
+            seen(&mut t, whole, n, "/b");
+        }
+    }
+    let on_disk = |t: &Trainer| summary(&t.run.state).on_disk;
+    assert_eq!(on_disk(&t), [60, 120, 180]);
+    seen(&mut t, gone, 60, "/a");
+    let c = &t.run.state.checkpoints;
+    assert_eq!((t.saved(), c.last_step, c.failure.is_some()), (vec![120, 180], Some(180), false));
+    assert!(c.flawed().is_empty(), "{:?}", c.flawed());
+    seen(&mut t, gone, 120, "/a");
+    assert_eq!((t.saved(), on_disk(&t)), (vec![120, 180], vec![120, 180]), "it is in another directory");
+    let work = t.run.state.checkpoints.work;
+    seen(&mut t, gone, 180, "/a");
+    let c = &t.run.state.checkpoints;
+    assert_eq!((t.saved(), c.last_step, c.last_at.is_some()), (vec![120], Some(120), true));
+    assert!((c.work - work - 600.0).abs() < 11.0, "a crash would lose more: {}", c.work);
+    assert!(c.failure.is_none());
+    t.steps(181..=200).ckpt("save", "end", 200).ckpt("upload", "start", 200).ckpt("upload", "end", 200);
+    seen(&mut t, gone, 200, "/a");
+    assert_eq!(t.saved().last(), Some(&200), "it was uploaded");
+}
+
+#[test]
+fn an_attempt_from_scratch_leaves_all_checkpoints_behind() {
+    let mut t = Trainer::new();
+    t.steps(1..=80).ckpt("save", "end", 40).ckpt("save", "end", 80).steps(1..=20);
+    let c = &t.run.state.checkpoints;
+    assert_eq!((t.run.state.attempt, t.saved(), c.last_step, c.last_at), (1, vec![], None, None));
+    t.ckpt("save", "end", 20).steps(21..=30);
+    assert_eq!((t.saved(), summary(&t.run.state).checkpoint_step), (vec![20], Some(20)));
+    // The watcher of the directory was restarted, and shows what the first attempt left there.
+    let old = START as f64 / 1000.0 - 3600.0;
+    let found = format!(r#"{{"k":"ckpt","phase":"end","run":"r","step":9000,"ts":{old}}}"#);
+    let mut e = Event::parse(found.as_bytes()).unwrap();
+    e.rank = Some(0);
+    t.run.state.checkpoints.last_at = None;
+    t.run.event(Ts(t.now), "n:1", &e, &mut t.out);
+    assert_eq!(t.run.state.checkpoints.last_step, Some(9000));
+    assert_eq!((t.saved(), summary(&t.run.state).checkpoint_step), (vec![20], Some(20)), "it is ahead");
 }
 
 #[test]
