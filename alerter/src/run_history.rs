@@ -8,6 +8,9 @@ use stepwatch_detect::run::{
 };
 use stepwatch_model::time::Ts;
 
+/// The most ranks named of those that have not said hello.
+const MAX_MISSING: usize = 64;
+
 /// The history of a run. Times are those of the alerter's clock.
 #[derive(Debug, Clone, Default)]
 pub struct RunHistory {
@@ -35,8 +38,11 @@ pub struct StartSoFar {
     pub since: Ts,
     /// The parts that it has had.
     pub parts: Vec<StartPart>,
-    /// The ranks that said hello.
+    /// The ranks that said hello, how many there are to be, and the first of those that have not
+    /// while most have.
     pub ranks: usize,
+    pub world: Option<u32>,
+    pub missing: Vec<u32>,
     pub usual: Option<StartUsual>,
 }
 
@@ -70,7 +76,9 @@ impl RunHistory {
             since: s.since,
             parts: s.parts(f.last_heard),
             ranks: s.ranks(),
-            usual: f.attempts.usual_next_start(),
+            world: f.world,
+            missing: f.missing_ranks().into_iter().take(MAX_MISSING).collect(),
+            usual: s.usual().cloned(),
         });
         let setup = f.attempts.setup.values.iter();
         let nodes = f.attempts.setup.nodes().map(|nodes| (Aspect::Node, "nodes".to_owned(), nodes));
