@@ -320,6 +320,21 @@ mod tests {
     }
 
     #[test]
+    fn a_start_says_how_many_ranks_it_has_and_which_it_lacks() {
+        use crate::api::attempts::StartingView;
+        use crate::when::When;
+        let row = |world, missing: &[u32]| {
+            let (since, missing) = (When(Ts(0)), missing.to_vec());
+            let view = StartingView { since, ranks: 14, world, missing, start: Vec::new() };
+            let history = HistoryView { starting: Some(view), ..HistoryView::default() };
+            let row = starting(&history, Ts(90_000)).unwrap();
+            [row.lasts, row.ranks, row.missing]
+        };
+        assert_eq!(row(Some(16), &[14, 15]), ["1m 30s", "14 of 16 ranks", "14, 15"]);
+        assert_eq!(row(None, &[]), ["1m 30s", "14 ranks", ""]);
+    }
+
+    #[test]
     fn sizes_are_read_at_a_glance() {
         for (bytes, text) in [(1.4e12, "1.4 TB"), (2.5e9, "2.5 GB"), (999e6, "999 MB"), (12.0, "0.012 kB")] {
             assert_eq!(size(bytes), text);

@@ -124,6 +124,8 @@ pub struct Starting {
     gone_at: Option<Ts>,
     /// When a rank said hello that had not, by our clock.
     last_hello: Ts,
+    /// A process has said hello itself.
+    spoken: bool,
     /// The ranks that wait in the process group, and those that are through.
     in_init: BTreeSet<u32>,
     after_init: BTreeSet<u32>,
@@ -201,6 +203,7 @@ impl Starting {
             gone: 0,
             gone_at: None,
             last_hello: now,
+            spoken: false,
             in_init: BTreeSet::new(),
             after_init: BTreeSet::new(),
             nodes_in_init: BTreeSet::new(),
@@ -225,6 +228,7 @@ impl Starting {
             allocated,
             submitted: submitted.max(after.filter(|_| submitted.is_some())),
             ranks: kept().map(|(rank, one)| (*rank, Greeted { again: false, ..*one })).collect(),
+            spoken: kept().any(|(_, one)| !one.found),
             asked: self.asked,
             ..Self::new(since, first_at, after, self.usual.clone())
         };
@@ -264,7 +268,7 @@ impl Starting {
     /// Whether exporters have found its processes, and none has spoken: then nobody knows whether
     /// they train.
     pub(crate) fn is_only_found(&self) -> bool {
-        !self.ranks.is_empty() && self.ranks.values().all(|one| one.found)
+        !self.ranks.is_empty() && !self.spoken
     }
 
     /// Whether a step at this time may be its first: it is not of the attempt before it.
@@ -304,12 +308,13 @@ impl Starting {
                 self.ranks.insert(g.rank, one);
                 self.last_hello = now;
             }
+            Some(had) if had.ended && greeter != Greeter::Known => *had = Greeted { again: true, ..one },
             // The process itself knows better than who found it.
             Some(had) if had.found && !found => *had = Greeted { again: had.again, ended: had.ended, ..one },
-            Some(had) if had.ended && greeter != Greeter::Known => *had = Greeted { again: true, ..one },
             Some(_) => {}
         }
         self.first_at = self.first_at.min(at);
+        self.spoken |= !found;
         if g.initialised {
             self.after_init.insert(g.rank);
         }
@@ -462,7 +467,7 @@ impl Starting {
     }
 
     /// Since when most ranks are there and some are not, by our clock: since the last that came.
-    /// The ranks of `unheard` nodes may be there.
+    /// So many are `unheard`, and may be there.
     pub(crate) fn lacks_since(&self, world: u32, unheard: usize) -> Option<Ts> {
         let (there, expected) = (self.ranks.len(), self.expected(world).saturating_sub(unheard));
         (self.has_most && there < expected && 2 * there > expected).then_some(self.last_hello)

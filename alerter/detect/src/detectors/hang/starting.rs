@@ -13,8 +13,9 @@
 //! communicator of all ranks is complete, no rank is missing.
 //!
 //! What has never made a step may be no training: a notebook, a server, a program that prepares
-//! data. Of a process that is alone, and where no start of one such process is known, there is no
-//! page; of processes that exporters found, and that have not spoken, there is nothing.
+//! data. Of a process that is alone, where no start of one such process is known, there is no
+//! page. Of processes that exporters found, and that have not spoken, there is none either, and no
+//! ticket unless the run has made steps.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +30,7 @@ const LISTED: usize = 8;
 const ENOUGH: u32 = 4;
 
 pub(super) fn due(c: &Config, f: &RunState, s: &Starting) -> Option<Due> {
-    if s.is_only_found() {
+    if s.is_only_found() && f.total_steps == 0 {
         return None;
     }
     let own = own(c, f, s);
@@ -60,7 +61,8 @@ fn own(c: &Config, f: &RunState, s: &Starting) -> Due {
     }
     let longest = ticket.allowed.max(c.start);
     let allowed = Span::millis(longest.0.saturating_mul(2));
-    let page = (!is_alone(f, s)).then_some(Limit { at: since + allowed, allowed, ..ticket });
+    let is_sure = !is_alone(f, s) && !s.is_only_found();
+    let page = is_sure.then_some(Limit { at: since + allowed, allowed, ..ticket });
     Due { ticket, page }
 }
 
