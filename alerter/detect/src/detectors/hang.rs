@@ -4,16 +4,16 @@
 //! survived and k = 5 for every-step logs (the safety factor of NVIDIA's resiliency extension, docs
 //! "heartbeats") falling to 1.5 where a line covers many steps. A declared checkpoint or evaluation
 //! gets 3 times its longest run. Half an hour is allowed until the pace is known; a start is judged
-//! in `starting`, and what has only a launcher is no page. Runs whose trainers declare their phases page at the
-//! deadline. Others may be in an undeclared evaluation: they get a ticket after `undeclared_ticket`
-//! and the page after `undeclared_floor`. In the first hour that such a run is watched it may not
-//! have shown its evaluations yet: the page waits as long as the run has trained, because an
-//! evaluation does not usually take longer than the training between two of them, and three times
-//! `undeclared_floor` at most. It waits for 2,000 steps, too: many trainers log their first steps
-//! one by one, and then one in hundreds. Until the pace is known, it waits three times as long. As
-//! long as most of its GPUs are seen to compute, such a run is in the steps that its log leaves
-//! out: then the page waits for all of those steps, six hours at most, and comes `undeclared_floor`
-//! after the GPUs stop.
+//! in `starting`, and what has only a launcher is no page. Runs whose trainers declare their phases
+//! page at the deadline. Others may be in an undeclared evaluation: they get a ticket after
+//! `undeclared_ticket` and the page after `undeclared_floor`. In the first hour that such a run is
+//! watched it may not have shown its evaluations yet: the page waits as long as the run has
+//! trained, because an evaluation does not usually take longer than the training between two of
+//! them, and three times `undeclared_floor` at most. It waits for 2,000 steps, too: many trainers
+//! log their first steps one by one, and then one in hundreds. Until the pace is known, it waits
+//! three times as long. As long as most of its GPUs are seen to compute, such a run is in the steps
+//! that its log leaves out: then the page waits for all of those steps, six hours at most, and
+//! comes `undeclared_floor` after the GPUs stop.
 //!
 //! A run that pauses at round steps pauses for its evaluations, and now and then for much longer:
 //! for a full disk, a slow upload, a machine that was taken away. There the page waits for

@@ -60,9 +60,10 @@ fn own(c: &Config, f: &RunState, s: &Starting) -> Due {
         }
     }
     let longest = ticket.allowed.max(c.start);
+    let why = if ticket.allowed < c.start { "to start" } else { ticket.why };
     let allowed = Span::millis(longest.0.saturating_mul(2));
     let is_sure = !is_alone(f, s) && !s.is_only_found();
-    let page = is_sure.then_some(Limit { at: since + allowed, allowed, ..ticket });
+    let page = is_sure.then_some(Limit { at: since + allowed, allowed, why });
     Due { ticket, page }
 }
 

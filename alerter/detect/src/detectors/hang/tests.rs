@@ -211,7 +211,7 @@ fn a_start_is_compared_with_several_starts_before() {
     assert_eq!(s.times(), [(at + 817, Severity::Ticket), (at + 3600, Severity::Page)]);
     let why = s.hangs()[0].2.why.to_string();
     assert!(why.contains("4 starts before took 6m 50s at most, and half of them 6m 40s at most"), "{why}");
-    assert!(s.hangs()[1].2.why.to_string().contains("1h was allowed by its earlier starts"));
+    assert!(s.hangs()[1].2.why.to_string().contains("1h was allowed to start"));
 }
 
 #[test]
@@ -256,6 +256,15 @@ fn processes_that_are_only_found_may_be_no_training() {
     }
     s.wait(40_000);
     assert!(s.times().is_empty(), "{:?}", s.times());
+    // Those of a run that has made steps are looked at.
+    let mut s = Scene::default();
+    s.hello(0, 0..WORLD, 0);
+    s.step(100, 0, 1);
+    s.step(102, 0, 2);
+    (0..WORLD).for_each(|rank| s.say(110, rank, r#""k":"bye","code":1"#));
+    (0..WORLD).for_each(|rank| s.say(200, rank, r#""k":"hello","world":16,"source":"discover""#));
+    s.wait(40_000);
+    assert_eq!(s.times(), [(2000, Severity::Ticket)]);
 }
 
 #[test]
