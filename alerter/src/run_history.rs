@@ -11,6 +11,9 @@ use stepwatch_model::time::Ts;
 /// The value of a node among the settings of a run that it runs.
 pub(crate) const USED: &str = "used";
 
+/// The most ranks named of those that have not said hello.
+const MAX_MISSING: usize = 64;
+
 /// The history of a run. Times are those of the alerter's clock.
 #[derive(Debug, Clone, Default)]
 pub struct RunHistory {
@@ -38,8 +41,11 @@ pub struct StartSoFar {
     pub since: Ts,
     /// The parts that it has had.
     pub parts: Vec<StartPart>,
-    /// The ranks that said hello.
+    /// The ranks that said hello, how many there are to be, and the first of those that have not
+    /// while most have.
     pub ranks: usize,
+    pub world: Option<u32>,
+    pub missing: Vec<u32>,
     pub usual: Option<StartUsual>,
 }
 
@@ -73,7 +79,9 @@ impl RunHistory {
             since: s.since,
             parts: s.parts(f.last_heard),
             ranks: s.ranks(),
-            usual: f.attempts.usual_next_start(),
+            world: f.world,
+            missing: f.missing_ranks().into_iter().take(MAX_MISSING).collect(),
+            usual: s.usual().cloned(),
         });
         let setup = f.attempts.setup.values.iter();
         let nodes = f.attempts.setup.nodes().map(|node| (Aspect::Node, node.to_owned(), USED.to_owned()));

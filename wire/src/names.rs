@@ -137,6 +137,10 @@ pub mod hello {
     /// The Unix time in seconds when the process began. An exporter that can ask the kernel
     /// replaces what the process says.
     pub const STARTED: &str = "started";
+    /// A kind of source: an exporter that found the process, which may be no trainer.
+    pub const DISCOVERED: &str = "discover";
+    /// `true` if the process had made its process group before it said hello.
+    pub const INITIALISED: &str = "initialised";
 }
 
 /// The names of `phase` before the first step of an attempt. Other phases explain a pause at any
@@ -150,6 +154,8 @@ pub mod start {
     pub const FIRST_STEP: &str = "first_step";
 
     pub const ALL: &[&str] = &[RENDEZVOUS, INIT, FIRST_STEP];
+    /// The key of `init`: the ranks of the communicator.
+    pub const RANKS: &str = "nranks";
 }
 
 /// The special values of settings that an exporter publishes for a run.

@@ -346,10 +346,8 @@ pub enum Observation {
         missing: u64,
         there: u64,
     },
-    /// The rank has not begun the process group in which the `others` wait or, if it has `begun`,
-    /// has not completed the one that they have.
+    /// The rank has not begun the process group, unlike the `others`.
     LateInInit {
-        begun: bool,
         others: u64,
     },
     /// The job has the node, and no rank of the run has said hello there.

@@ -315,11 +315,8 @@ fn of_start(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         O::RanksMissing { missing, there } => {
             write!(f, "its {missing} ranks have not said hello, while {there} others have")
         }
-        O::LateInInit { begun: false, others } => {
-            write!(f, "has not come to the process group in which {others} ranks wait")
-        }
-        O::LateInInit { begun: true, others } => {
-            write!(f, "has not completed the process group that {others} ranks have")
+        O::LateInInit { others } => {
+            write!(f, "has not come to the process group, to which {others} ranks have come")
         }
         O::NoRankOnNode { job } => write!(f, "{job} has the node, and no rank said hello there"),
         _ => Ok(()),

@@ -77,10 +77,16 @@ pub struct ForgottenView {
 /// A start that has not come to its first step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StartingView {
-    /// When its first process said hello.
+    /// When its first process said hello, or its launcher began.
     pub since: When,
     /// The ranks that said hello.
     pub ranks: u64,
+    /// How many ranks the job has, as far as it says so.
+    #[serde(default)]
+    pub world: Option<u32>,
+    /// The ranks that have not said hello while most have; the first 64.
+    #[serde(default)]
+    pub missing: Vec<u32>,
     /// The parts that it has had.
     pub start: Vec<StartPartView>,
 }
@@ -110,7 +116,7 @@ pub enum StartPhaseView {
     /// Until the last process began: prolog, image, mounts, launcher.
     Launch,
     /// Until the last process said hello.
-    Imports,
+    UntilHello,
     /// The checkpoint is loaded.
     Load,
     Compile,
@@ -342,7 +348,8 @@ impl From<&StartSoFar> for StartingView {
         if let Some(usual) = &s.usual {
             start.iter_mut().for_each(|part| part.compare(usual));
         }
-        Self { since: When(s.since), ranks: s.ranks as u64, start }
+        let (since, ranks) = (When(s.since), s.ranks as u64);
+        Self { since, ranks, world: s.world, missing: s.missing.clone(), start }
     }
 }
 
@@ -352,7 +359,7 @@ impl StartPhaseView {
             Self::Queue => "queue",
             Self::Rendezvous => "rendezvous",
             Self::Launch => "launch of the processes",
-            Self::Imports => "imports",
+            Self::UntilHello => "until hello",
             Self::Load => "load of the checkpoint",
             Self::Compile => "compilation",
             Self::Init => "process group",
@@ -383,7 +390,7 @@ macro_rules! start_phases {
     };
 }
 
-start_phases! { Queue Rendezvous Launch Imports Load Compile Init FirstStep Unknown }
+start_phases! { Queue Rendezvous Launch UntilHello Load Compile Init FirstStep Unknown }
 
 fn start_of(start: Option<&StartUp>) -> Vec<StartPartView> {
     start.map(|start| start.parts.iter().map(StartPartView::from).collect()).unwrap_or_default()
@@ -506,70 +513,4 @@ impl From<&Written> for CheckpointView {
 }
 
 #[cfg(test)]
-mod tests {
-    use stepwatch_detect::{Input, Monitor};
-    use stepwatch_model::time::{Span, Ts};
-    use stepwatch_wire::Event;
-
-    use super::*;
-
-    const START: Ts = Ts(1_795_227_416_000);
-
-    fn say(monitor: &mut Monitor, at: Ts, line: &str) {
-        let mut event = Event::parse(line.as_bytes()).unwrap();
-        (event.ts, event.node) = (Some(at.as_secs_f64()), Some("n1".into()));
-        monitor.handle(at, Input::Event { source: "n1:9765", event: &event }, &mut Vec::new());
-    }
-
-    /// Makes steps of two seconds, and returns when the last one was made.
-    fn steps(monitor: &mut Monitor, attempt: u32, from: Ts, steps: core::ops::Range<i64>) -> Ts {
-        let mut at = from;
-        for step in steps {
-            at = at + Span::secs(2);
-            let loss = 2.0 + 0.01 * (step % 7) as f64;
-            let line = format!(
-                r#"{{"k":"step","run":"r","rank":0,"attempt":{attempt},"step":{step},"m":{{"loss":{loss}}}}}"#
-            );
-            say(monitor, at, &line);
-        }
-        at
-    }
-
-    #[test]
-    fn what_differs_from_the_last_good_attempt_and_what_is_left_of_a_forgotten_run() {
-        let mut monitor = Monitor::default();
-        let hello = |lr: &str| {
-            format!(
-                r#"{{"k":"hello","run":"r","rank":0,"world":1,"lr":{lr},"seed":7,"api_key":"canary","model":{{"n_layers":32}}}}"#
-            )
-        };
-        say(&mut monitor, START, &hello("0.0001"));
-        let at = steps(&mut monitor, 0, START, 0..300);
-        say(&mut monitor, at + Span::secs(60), &hello("0.0003"));
-        let at = steps(&mut monitor, 1, at + Span::secs(60), 300..400);
-        let history = RunHistory::from_run(monitor.run("r").unwrap());
-        let view = HistoryView::new("r", &history);
-        let since = view.since_good.unwrap();
-        let lr = ChangeView {
-            of: AspectView::Declared,
-            name: "lr".into(),
-            before: Some("0.0001".into()),
-            after: Some("0.0003".into()),
-        };
-        assert_eq!((since.run.as_str(), since.attempt, since.changes), ("r", Some(0), vec![lr]));
-        assert_eq!(view.forgotten, None);
-
-        say(&mut monitor, at, r#"{"k":"bye","run":"r","rank":0,"code":0}"#);
-        let later = at + Span::secs(31 * 86_400);
-        while monitor.tick_one(later, &mut Vec::new()) {}
-        assert!(monitor.run("r").is_none());
-        let kept: Vec<_> = monitor.kept_setups().collect();
-        let view = HistoryView::forgotten(kept[0]);
-        let stood = view.forgotten.as_ref().unwrap();
-        assert_eq!((stood.attempt, stood.last_step, stood.steps), (1, Some(399), 400));
-        let of = |name: &str| view.setup.iter().find(|s| s.name == name).map(|s| s.value.as_str());
-        let values = ["lr", "seed", "model.n_layers", "processes"].map(of);
-        assert_eq!(values, [Some("0.0003"), Some("7"), Some("32"), Some("1")]);
-        assert!(!format!("{view:?}").contains("canary"), "{view:?}");
-    }
-}
+mod tests;

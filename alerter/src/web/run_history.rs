@@ -49,7 +49,10 @@ pub(super) struct StartRow {
 pub(super) struct StartingRow {
     pub(super) since: String,
     pub(super) lasts: String,
-    pub(super) ranks: u64,
+    /// `14 of 16 ranks`.
+    pub(super) ranks: String,
+    /// Those that have not said hello while most have.
+    pub(super) missing: String,
     pub(super) start: Vec<StartRow>,
 }
 
@@ -127,7 +130,13 @@ pub(super) fn attempts(history: &HistoryView, records: &[IncidentRecord], now: T
 pub(super) fn starting(history: &HistoryView, now: Ts) -> Option<StartingRow> {
     let s = history.starting.as_ref()?;
     let (since, lasts) = (clock(s.since.0), Span((now - s.since.0).0.max(0)).to_string());
-    Some(StartingRow { since, lasts, ranks: s.ranks, start: s.start.iter().map(StartRow::from).collect() })
+    let ranks = match s.world {
+        Some(world) => format!("{} of {world} ranks", s.ranks),
+        None => format!("{} ranks", s.ranks),
+    };
+    let missing: Vec<String> = s.missing.iter().map(u32::to_string).collect();
+    let start = s.start.iter().map(StartRow::from).collect();
+    Some(StartingRow { since, lasts, ranks, missing: missing.join(", "), start })
 }
 
 pub(super) fn checkpoints(history: &HistoryView, now: Ts) -> Vec<CheckpointRow> {
@@ -330,6 +339,21 @@ mod tests {
         let good = since_good(&history).map(|since| since.good);
         assert_eq!(good, rows.first().map(|row| format!("attempt {}", row.number)));
         assert_eq!(rows.first().map(|row| row.number), number);
+    }
+
+    #[test]
+    fn a_start_says_how_many_ranks_it_has_and_which_it_lacks() {
+        use crate::api::attempts::StartingView;
+        use crate::when::When;
+        let row = |world, missing: &[u32]| {
+            let (since, missing) = (When(Ts(0)), missing.to_vec());
+            let view = StartingView { since, ranks: 14, world, missing, start: Vec::new() };
+            let history = HistoryView { starting: Some(view), ..HistoryView::default() };
+            let row = starting(&history, Ts(90_000)).unwrap();
+            [row.lasts, row.ranks, row.missing]
+        };
+        assert_eq!(row(Some(16), &[14, 15]), ["1m 30s", "14 of 16 ranks", "14, 15"]);
+        assert_eq!(row(None, &[]), ["1m 30s", "14 ranks", ""]);
     }
 
     #[test]

@@ -153,6 +153,8 @@ class Run:
         for key, value in [*_identity.host(env).items(), *_identity.times(env).items()]:
             about.setdefault(key, value)
         about.setdefault("started", _identity.started())
+        if group_rank is not None:
+            about["initialised"] = True  # ``names::hello::INITIALISED`` in the contract
 
     def _begin(self) -> None:
         try:

@@ -30,6 +30,12 @@ class FakeDistributed(types.ModuleType):
     def is_initialized(self):
         return self.made
 
+    def get_rank(self):
+        return 1
+
+    def get_world_size(self):
+        return 2
+
 
 class ProcessGroup(Case):
     def install(self, fake):
@@ -71,6 +77,18 @@ class ProcessGroup(Case):
         self.assertIs(fake.init_process_group, once)
         fake.init_process_group("nccl")
         until(lambda: self.phases(receiver) == [("init", "begin"), ("init", "end")])
+
+    def initialised(self, made):
+        receiver = self.receiver()
+        self.install(FakeDistributed(made=made))
+        self.run_("r", rank=1, world=2)
+        return until(lambda: receiver.events("hello"))[0].get("initialised")
+
+    def test_hello_says_that_the_group_exists(self):
+        self.assertIs(self.initialised(made=True), True)
+
+    def test_hello_says_nothing_of_a_group_to_come(self):
+        self.assertIsNone(self.initialised(made=False))
 
     def test_a_group_that_exists_is_left_alone(self):
         fake = FakeDistributed(made=True)

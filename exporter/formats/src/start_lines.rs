@@ -8,7 +8,8 @@
 //! * torchrun (`torch/distributed/elastic/agent/server/api.py`): `[default] Rendezvous'ing worker
 //!   group`, `[default] Starting worker group`.
 //! * NCCL with `NCCL_DEBUG=INFO` (`src/init.cc`): `… comm 0x… rank 3 nranks 8 … - Init START` and
-//!   `… - Init COMPLETE`, of each rank of the node. Only the largest communicator counts.
+//!   `… - Init COMPLETE`, of each rank of the node. Only the largest communicator counts: if it has
+//!   all ranks of the job, they have met once one of them completes it.
 //! * Megatron-LM (`megatron/training/training.py`): `time to initialize megatron (seconds): 12.3`,
 //!   `[before the start of training step] datetime: …`.
 //! * torchtitan (`torchtitan/trainer.py`): `Training starts at step 1, …`.
@@ -50,7 +51,10 @@ impl StartLines {
             e.extra.insert("seconds".into(), Value::Number(seconds));
             return Some(e);
         } else {
-            (start::INIT, self.nccl(text)?)
+            let edge = self.nccl(text)?;
+            let mut e = phase(line, start::INIT, edge);
+            e.extra.insert(start::RANKS.into(), Value::Number(self.nranks as f64));
+            return Some(e);
         };
         Some(phase(line, name, edge))
     }
@@ -136,6 +140,10 @@ mod tests {
         assert_eq!(phases(&lines), [init(Edge::Begin), init(Edge::End), init(Edge::Begin)]);
         // A rank that does not come to the end leaves it open.
         assert_eq!(phases(&lines[..3]), [init(Edge::Begin)]);
+        let mut reader = LogReader::new(None).unwrap();
+        let mut out = Vec::new();
+        reader.line(lines[0], &mut out);
+        assert_eq!(out[0].extra.get("nranks"), Some(&Value::Number(8.0)));
         assert_eq!(phases(&[&nccl(0, 4_000_000, "START"), &nccl(3, 8, "COMPLETE")]), []);
     }
 

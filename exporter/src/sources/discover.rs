@@ -236,7 +236,7 @@ impl Discovery {
             world: id.world,
             ..Event::new(Kind::Hello)
         };
-        greeting.extra.insert("source".into(), Value::Text("discover".into()));
+        greeting.extra.insert(hello::SOURCE.into(), Value::Text(hello::DISCOVERED.into()));
         greeting.extra.insert("pid".into(), Value::Number(f64::from(trainer.pid)));
         for (key, value) in [("local_rank", id.local_rank), (hello::RESTARTS, trainer.named.restarts)] {
             if let Some(value) = value {

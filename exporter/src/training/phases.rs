@@ -31,9 +31,11 @@ pub(super) struct Phase {
 impl Phases {
     /// Records the parts of a step that took `step_time` seconds.
     pub(super) fn step(&mut self, parts: &Metrics, step_time: Option<f64>) {
-        // The report of a step is the end of the first one.
-        if let Some(first) = self.by_name.get_mut(start::FIRST_STEP) {
-            first.since = None;
+        // The report of a step is the end of the start, and of what looks like one later on.
+        for name in start::ALL {
+            if let Some(phase) = self.by_name.get_mut(*name) {
+                phase.since = None;
+            }
         }
         for (name, seconds) in parts.iter() {
             if seconds.is_finite() && seconds >= 0.0 {
@@ -104,9 +106,11 @@ mod tests {
     }
 
     #[test]
-    fn the_first_step_is_over_when_a_step_is_reported() {
+    fn the_start_is_over_when_a_step_is_reported() {
         let mut phases = Phases::default();
         phases.edge("first_step", Edge::Begin, 10.0);
+        phases.edge("init", Edge::Begin, 10.0);
+        phases.edge("rendezvous", Edge::Begin, 10.0);
         phases.edge("load", Edge::Begin, 10.0);
         phases.step(&Metrics::default(), None);
         let open: Vec<_> = phases.iter().filter(|(_, p)| p.since.is_some()).map(|(n, _)| n).collect();

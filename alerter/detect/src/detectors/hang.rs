@@ -3,17 +3,17 @@
 //! Deadline: `max(floor, k·p99(step interval), min(3·p, p + 10 min))` with p the longest pause
 //! survived and k = 5 for every-step logs (the safety factor of NVIDIA's resiliency extension, docs
 //! "heartbeats") falling to 1.5 where a line covers many steps. A declared checkpoint or evaluation
-//! gets 3 times its longest run. Half an hour is allowed until the pace is known; a start of which
-//! a `hello` is known is judged in `starting`. Runs whose trainers declare their phases page at the
-//! deadline. Others may be in an undeclared evaluation: they get a ticket after `undeclared_ticket`
-//! and the page after `undeclared_floor`. In the first hour that such a run is watched it may not
-//! have shown its evaluations yet: the page waits as long as the run has trained, because an
-//! evaluation does not usually take longer than the training between two of them, and three times
-//! `undeclared_floor` at most. It waits for 2,000 steps, too: many trainers log their first steps
-//! one by one, and then one in hundreds. Until the pace is known, it waits three times as long. As
-//! long as most of its GPUs are seen to compute, such a run is in the steps that its log leaves
-//! out: then the page waits for all of those steps, six hours at most, and comes `undeclared_floor`
-//! after the GPUs stop.
+//! gets 3 times its longest run. Half an hour is allowed until the pace is known; a start is judged
+//! in `starting`, and what has only a launcher is no page. Runs whose trainers declare their phases
+//! page at the deadline. Others may be in an undeclared evaluation: they get a ticket after
+//! `undeclared_ticket` and the page after `undeclared_floor`. In the first hour that such a run is
+//! watched it may not have shown its evaluations yet: the page waits as long as the run has
+//! trained, because an evaluation does not usually take longer than the training between two of
+//! them, and three times `undeclared_floor` at most. It waits for 2,000 steps, too: many trainers
+//! log their first steps one by one, and then one in hundreds. Until the pace is known, it waits
+//! three times as long. As long as most of its GPUs are seen to compute, such a run is in the steps
+//! that its log leaves out: then the page waits for all of those steps, six hours at most, and
+//! comes `undeclared_floor` after the GPUs stop.
 //!
 //! A run that pauses at round steps pauses for its evaluations, and now and then for much longer:
 //! for a full disk, a slow upload, a machine that was taken away. There the page waits for
@@ -38,6 +38,8 @@
 //! where all ranks whose sources answer have sent a `bye`.
 
 mod starting;
+
+pub(crate) use starting::suspects as start_suspects;
 
 use serde::{Deserialize, Serialize};
 use stepwatch_model::Unit;
@@ -113,10 +115,16 @@ pub struct Hang {
     raised: Option<(Severity, Ts)>,
 }
 
-/// When each severity is due, and what the run was allowed.
+/// When each severity is due. What may be no training, or no hang, is no page.
 struct Due {
-    ticket: Ts,
-    page: Ts,
+    ticket: Limit,
+    page: Option<Limit>,
+}
+
+/// A deadline, and what the run was allowed until then.
+#[derive(Clone, Copy)]
+struct Limit {
+    at: Ts,
     allowed: Span,
     why: &'static str,
 }
@@ -132,8 +140,9 @@ struct Silence {
 
 impl Silence {
     fn of(c: &Config, f: &RunState) -> Option<Self> {
-        // A run that sent a `hello` and never took a step hangs too, in its very first collective.
-        let begun = f.total_steps > 0 || f.greeted;
+        // A run that never took a step hangs too, in its very first collective. Launchers show that
+        // it starts by their logs as well.
+        let begun = f.total_steps > 0 || f.greeted || f.starting.is_some();
         if !c.enabled || f.ended.is_some() || f.live.is_empty() || !begun || f.is_over_elsewhere() {
             return None;
         }
@@ -148,25 +157,28 @@ impl Hang {
     fn due(c: &Config, f: &RunState) -> Option<Due> {
         let Silence { since, allowed, why, declared } = Silence::of(c, f)?;
         if let Some(s) = f.run_starts() {
-            return Some(starting::due(c, f, s));
+            return starting::due(c, f, s);
         }
         let ticket = Self::ticket(c, f)?;
         if Self::waited(c, f).is_some() {
-            return Some(Due { ticket, page: ticket, allowed: ticket - since, why: "while all GPUs wait" });
+            let limit = Limit { at: ticket, allowed: ticket - since, why: "while all GPUs wait" };
+            return Some(Due { ticket: limit, page: Some(limit) });
         }
         let page = if declared { allowed } else { allowed.max(Self::undeclared_page(c, f, since)) };
         let mut page = since + page;
         if let Some(at) = f.dark().into_iter().map(|(_, at)| at).min() {
             page = page.min(ticket.max(at + GONE));
         }
-        Some(Due { ticket, page, allowed, why })
+        // Of a launcher whose process has not spoken, nobody knows what it starts.
+        let page = (f.total_steps > 0).then_some(Limit { at: page, allowed, why });
+        Some(Due { ticket: Limit { at: ticket, allowed, why }, page })
     }
 
     /// The first of what is due: asked for at every step.
     fn ticket(c: &Config, f: &RunState) -> Option<Ts> {
         let Silence { since, allowed, declared, .. } = Silence::of(c, f)?;
         if let Some(s) = f.run_starts() {
-            return Some(starting::due(c, f, s).ticket);
+            return starting::due(c, f, s).map(|due| due.ticket.at);
         }
         if let Some(at) = Self::waited(c, f) {
             return Some(at.min(since + allowed));
@@ -261,9 +273,9 @@ impl ClockDetector for Hang {
             }
         }
         let Some(due) = Self::due(c, f) else { return };
-        let severity = match now {
-            n if n >= due.page => Severity::Page,
-            n if n >= due.ticket => Severity::Ticket,
+        let (severity, limit) = match due.page {
+            Some(page) if now >= page.at => (Severity::Page, page),
+            _ if now >= due.ticket.at => (Severity::Ticket, due.ticket),
             _ => return,
         };
         if self.raised.is_some_and(|(had, _)| had >= severity) {
@@ -273,13 +285,14 @@ impl ClockDetector for Hang {
         let starts = f.run_starts();
         let idle = now - starts.map_or(f.last_progress, |s| s.since);
         let why = match starts {
-            Some(s) => starting::sentence(f, s, now, &due),
-            None => sentence(f, idle, &due),
+            Some(s) => starting::sentence(f, s, now, &limit),
+            None => sentence(f, idle, &limit),
         };
         let mut v = finding(view, Change::Raise, severity, why);
-        (v.value, v.expected) = (idle.as_secs_f64(), due.allowed.as_secs_f64());
-        v.score = idle.as_secs_f64() / due.allowed.as_secs_f64().max(1e-3);
-        v.suspects = starts.map_or_else(|| suspects(now, f), |s| starting::suspects(f, s));
+        (v.value, v.expected) = (idle.as_secs_f64(), limit.allowed.as_secs_f64());
+        v.score = idle.as_secs_f64() / limit.allowed.as_secs_f64().max(1e-3);
+        // Those of a start depend on the nodes of its job: see `start_suspects`.
+        v.suspects = if starts.is_none() { suspects(now, f) } else { Vec::new() };
         out.push(v);
     }
 
@@ -287,7 +300,7 @@ impl ClockDetector for Hang {
         match self.raised {
             None => Self::ticket(c, f),
             Some((Severity::Page, _)) => None,
-            Some(_) => Self::due(c, f).map(|due| due.page),
+            Some(_) => Self::due(c, f)?.page.map(|page| page.at),
         }
     }
 }
@@ -313,7 +326,7 @@ fn paced(f: &RunState) -> bool {
     f.attempt_steps >= STARTED_SAMPLES && f.pace.samples() >= PACE_SAMPLES
 }
 
-fn sentence(f: &RunState, idle: Span, due: &Due) -> Sentence {
+fn sentence(f: &RunState, idle: Span, limit: &Limit) -> Sentence {
     let coarse = f.time_resolution.secs();
     let usual = f.pace.quantile(0.5).map(|s| {
         let usual = Fact::Seconds(s.into());
@@ -332,8 +345,8 @@ fn sentence(f: &RunState, idle: Span, due: &Due) -> Sentence {
     let at = f.last_step.map(|step| clause!(" after step {step}", step = Fact::Step(step)));
     Sentence::from(clause!("no step for {idle}{at}{phase}", idle, at, phase)).and_perhaps(usual).and(clause!(
         "{allowed} was allowed {basis}",
-        allowed = due.allowed,
-        basis = due.why
+        allowed = limit.allowed,
+        basis = limit.why
     ))
 }
 

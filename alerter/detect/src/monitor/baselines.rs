@@ -103,9 +103,7 @@ impl Monitor {
     pub(super) fn compare_start(&mut self, name: &str) {
         let Some(run) = self.runs.get_mut(name).filter(|run| run.wants_starts()) else { return };
         let held = configuration(run).and_then(|key| self.baselines.get(&key));
-        if let Some(held) = held {
-            run.state.attempts.starts_before.clone_from(&held.starts);
-        }
+        run.state.compare_start(held.map(|held| held.starts.as_slice()).unwrap_or_default());
     }
 
     fn make_room(&mut self) {

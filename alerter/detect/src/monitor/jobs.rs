@@ -3,8 +3,9 @@
 use super::Monitor;
 use super::nodes::USES_FOR;
 use super::run::Run;
+use crate::detectors::hang::start_suspects;
 use crate::node::{Activity, JobAt, NodeState};
-use crate::run::RunState;
+use crate::run::{RunState, Starting};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Observation, Suspect, Target};
 
@@ -20,20 +21,29 @@ impl Monitor {
         all.filter(|job| job.nodes > 0).collect()
     }
 
-    /// The nodes that the job of a run holds GPUs of, and on which no rank of it said hello, where
-    /// most have one.
-    pub(super) fn nodes_without_rank(&self, run: &Run) -> Vec<Suspect> {
-        let here = &run.state.nodes;
-        let job_on =
-            |node: &String| self.placement.jobs_on(node).find(|job| self.has_run(node, job, &run.state.name));
-        let Some(job) = here.keys().find_map(job_on) else { return Vec::new() };
-        let without: Vec<&String> =
-            self.placement.nodes_of(job).filter(|node| !here.contains_key(*node)).collect();
-        if without.len() >= here.len() {
-            return Vec::new();
+    /// What a start of a run waits for, by the nodes that its job holds GPUs of.
+    pub(super) fn suspects_of_start(&self, run: &Run, s: &Starting) -> Vec<Suspect> {
+        let f = &run.state;
+        let here = f.nodes_in_start(s);
+        let job_on = |node: &&str| self.placement.jobs_on(node).find(|job| self.has_run(node, job, &f.name));
+        let job = here.keys().find_map(job_on);
+        let held: Vec<&str> =
+            job.map(|job| self.placement.nodes_of(job).map(String::as_str).collect()).unwrap_or_default();
+        let mut suspects = start_suspects(f, s, |node| held.contains(&node));
+        let without: Vec<&str> = held.into_iter().filter(|node| !here.contains_key(node)).collect();
+        // A job may hold spare nodes: those without a rank are to blame only if the missing ranks
+        // fill them as the others are filled.
+        let fill = here.values().next().copied().unwrap_or(0);
+        let is_full = here.values().all(|ranks| *ranks == fill);
+        let missing = f.missing_ranks().len();
+        if let Some(job) = job.filter(|_| is_full && missing > 0 && missing == fill * without.len()) {
+            let is_named = |node: &str| suspects.iter().any(|s| s.target == Target::node(node));
+            let without: Vec<&str> = without.into_iter().filter(|node| !is_named(node)).collect();
+            let why = || Observation::NoRankOnNode { job: job.to_owned() };
+            let named = without.into_iter().take(MAX_NAMED);
+            suspects.splice(0..0, named.map(|node| Suspect::new(Target::node(node), why())));
         }
-        let why = || Observation::NoRankOnNode { job: job.to_owned() };
-        without.into_iter().take(MAX_NAMED).map(|node| Suspect::new(Target::node(node), why())).collect()
+        suspects
     }
 
     fn has_run(&self, node: &str, job: &str, run: &str) -> bool {

@@ -374,8 +374,8 @@ impl Monitor {
             return;
         }
         let Some(run) = self.runs.get(name) else { return };
-        if v.kind == Kind::Hang && run.state.run_starts().is_some_and(|s| !s.has_met()) {
-            v.suspects.extend(self.nodes_without_rank(run));
+        if let Some(s) = run.state.run_starts().filter(|_| v.kind == Kind::Hang) {
+            v.suspects = self.suspects_of_start(run, s);
         }
         let nodes = run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
         v.suspects = cause::rank(v, &run.state, nodes.clone());

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_wire::names::{exporter_event, hello, metric, start};
+use stepwatch_wire::names::{exporter_event, hello, metric};
 use stepwatch_wire::{Edge, Event, Kind as EventKind, Value};
 
 use super::scraped::origin_of;
@@ -182,6 +182,8 @@ impl Run {
             now,
             at,
             rank: e.rank.unwrap_or(0),
+            found: word(hello::SOURCE) == Some(hello::DISCOVERED),
+            initialised: e.extra.get(hello::INITIALISED) == Some(&Value::Bool(true)),
             submitted: number(hello::SUBMITTED),
             allocated: number(hello::ALLOCATED),
             started: number(hello::STARTED),
@@ -284,8 +286,7 @@ impl Run {
 
     /// Whether its first start goes on, and no other start is known that it can be compared with.
     pub(crate) fn wants_starts(&self) -> bool {
-        let f = &self.state;
-        f.total_steps == 0 && f.starting.is_some() && f.attempts.starts_before.is_empty()
+        self.state.wants_starts()
     }
 
     pub(crate) fn measure_by(&mut self, standard: Standard) {
@@ -443,12 +444,9 @@ impl Run {
 
     fn phase(&mut self, now: Ts, at: Ts, e: &Event) {
         let name = e.name.as_deref().unwrap_or("phase");
-        let of_start = StartPhase::is_only_of_start(e);
-        let state = &mut self.state;
-        let starting = if of_start { state.start_of_phase(now, at) } else { state.starting.as_deref_mut() };
-        let is_part = starting.is_some_and(|starting| starting.phase(at, e.rank.unwrap_or(0), e));
-        // Its end is a step, so a first step that is no start would stay open.
-        if of_start && is_part || name == start::FIRST_STEP {
+        self.state.phase_of_start(now, at, e);
+        // A step ends these, so outside a start they would stay open.
+        if StartPhase::is_only_of_start(e) {
             return;
         }
         self.mark(name);

@@ -26,6 +26,14 @@ impl RunState {
         Some(at - since)
     }
 
+    /// Forgets the open phases: the processes that were in them are gone.
+    pub(crate) fn close_phases(&mut self) {
+        self.phases.values_mut().for_each(|p| {
+            p.open = None;
+            p.ranks.clear();
+        });
+    }
+
     /// The open phase that explains a pause best, if any.
     pub fn open_phase(&self) -> Option<(&str, &Phase, Ts)> {
         if self.phases.is_empty() {

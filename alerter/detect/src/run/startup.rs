@@ -7,6 +7,8 @@
 //! `Unknown`, and never guessed.
 //!
 //! Of an attempt that follows another, all that was before the last step of the other is left out.
+//! A start that dies is left out of the next one: it is over once more than half of its processes
+//! have ended or were replaced, and another says hello.
 
 mod of_run;
 mod parts;
@@ -28,6 +30,8 @@ pub use usual::StartUsual;
 const LONGEST: Span = Span::secs(30 * 86_400);
 /// Ranks from this one on are not told apart.
 const MAX_RANK: u32 = 65_536;
+/// The most nodes whose logs are followed.
+const MAX_NODES: usize = 4096;
 /// How far ahead the clock of another host may be.
 const SKEW: Span = Span::secs(60);
 
@@ -40,8 +44,9 @@ pub enum StartPhase {
     Rendezvous,
     /// From the allocation until the last process began: prolog, image, mounts, launcher.
     Launch,
-    /// From then until the last process said hello: imports, and all else before that.
-    Imports,
+    /// From then until the last process said hello: imports, and all else that comes before its
+    /// `hello`, perhaps a load or the process group.
+    UntilHello,
     Load,
     Compile,
     /// The ranks make their process group or communicator.
@@ -67,8 +72,9 @@ pub struct StartPart {
 pub struct StartUp {
     /// At most one of a phase, in the order in which they began.
     pub parts: Vec<StartPart>,
-    /// Milliseconds from the first `hello` to the first step, by our clock: what a start that goes
-    /// on is compared by.
+    /// Milliseconds from the first `hello` to the first step: what a start that goes on is compared
+    /// by. Of our clock and that of the trainer, the one that says more: what arrives after an
+    /// outage arrives at once.
     pub greeted_ms: i64,
     /// The ranks that said hello.
     pub ranks: u32,
@@ -81,6 +87,10 @@ pub(crate) struct Greeting {
     pub(crate) now: Ts,
     pub(crate) at: Ts,
     pub(crate) rank: u32,
+    /// An exporter found the process, which has not spoken itself.
+    pub(crate) found: bool,
+    /// The process has made its process group already.
+    pub(crate) initialised: bool,
     pub(crate) submitted: Option<f64>,
     pub(crate) allocated: Option<f64>,
     pub(crate) started: Option<f64>,
@@ -106,16 +116,43 @@ pub struct Starting {
     after: Option<Ts>,
     submitted: Option<Ts>,
     allocated: Option<Ts>,
-    /// When the last process began, and when the last one said hello.
-    process: Option<Ts>,
-    hello: Option<Ts>,
     declared: BTreeMap<StartPhase, Stretch>,
-    /// The ranks that said hello, and those that began and completed the process group.
-    ranks: BTreeSet<u32>,
+    /// The ranks that said hello, how many of them have ended or were replaced, and when the first
+    /// of these was, by our clock.
+    ranks: BTreeMap<u32, Greeted>,
+    gone: usize,
+    gone_at: Option<Ts>,
+    /// When a rank said hello that had not, by our clock.
+    last_hello: Ts,
+    /// A process has said hello itself.
+    spoken: bool,
+    /// The ranks that wait in the process group, and those that are through.
     in_init: BTreeSet<u32>,
     after_init: BTreeSet<u32>,
-    /// When more than half of the ranks had said hello, by our clock.
-    pub majority_at: Option<Ts>,
+    /// The nodes whose logs show ranks in it, without saying which.
+    nodes_in_init: BTreeSet<String>,
+    /// A communicator of all ranks is complete.
+    met: bool,
+    /// More than half of the ranks have said hello.
+    has_most: bool,
+    /// How long starts before it took.
+    usual: Option<StartUsual>,
+    /// The setup and size by which starts of other runs were last looked for.
+    asked: Option<(Option<Ts>, u32)>,
+}
+
+/// The process of a rank that said hello.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Greeted {
+    /// By our clock, and by that of the trainer.
+    now: Ts,
+    at: Ts,
+    /// When it began.
+    process: Option<Ts>,
+    found: bool,
+    /// It came after another one of this rank.
+    again: bool,
+    ended: bool,
 }
 
 /// From the first beginning of a declared phase to its last end.
@@ -154,30 +191,59 @@ impl Greeting {
 }
 
 impl Starting {
-    pub(crate) fn new(now: Ts, at: Ts, after: Option<Ts>) -> Self {
+    pub(crate) fn new(now: Ts, at: Ts, after: Option<Ts>, usual: Option<StartUsual>) -> Self {
         Self {
             since: now,
             first_at: at,
             after,
             submitted: None,
             allocated: None,
-            process: None,
-            hello: None,
             declared: BTreeMap::new(),
-            ranks: BTreeSet::new(),
+            ranks: BTreeMap::new(),
+            gone: 0,
+            gone_at: None,
+            last_hello: now,
+            spoken: false,
             in_init: BTreeSet::new(),
             after_init: BTreeSet::new(),
-            majority_at: None,
+            nodes_in_init: BTreeSet::new(),
+            met: false,
+            has_most: false,
+            usual,
+            asked: None,
         }
     }
 
-    /// Another start, because this one came to no step.
-    pub(crate) fn again(&self, now: Ts, at: Ts) -> Self {
-        Self::new(now, at, self.hello.or(self.after))
+    /// The start after this one, which died: with the processes that came after the first end.
+    fn again(&self, now: Ts, at: Ts) -> Self {
+        let is_kept = |one: &Greeted| !one.ended && self.gone_at.is_some_and(|gone| one.now >= gone);
+        let kept = || self.ranks.iter().filter(move |(_, one)| is_kept(one));
+        let left = self.ranks.values().filter(|one| !is_kept(one)).map(|one| one.at).max();
+        let after = left.max(self.after);
+        let since = kept().map(|(_, one)| one.now).min().map_or(now, |first| first.min(now));
+        let first_at = kept().map(|(_, one)| one.at).min().map_or(at, |first| first.min(at));
+        let allocated = self.allocated.filter(|at| after.is_none_or(|after| *at > after));
+        let submitted = self.submitted.filter(|_| allocated.is_some());
+        let mut next = Self {
+            allocated,
+            submitted: submitted.max(after.filter(|_| submitted.is_some())),
+            ranks: kept().map(|(rank, one)| (*rank, Greeted { again: false, ..*one })).collect(),
+            spoken: kept().any(|(_, one)| !one.found),
+            asked: self.asked,
+            ..Self::new(since, first_at, after, self.usual.clone())
+        };
+        let is_of_next = |rank: &&u32| next.ranks.contains_key(*rank);
+        next.in_init = self.in_init.iter().filter(is_of_next).copied().collect();
+        next.after_init = self.after_init.iter().filter(is_of_next).copied().collect();
+        if !next.in_init.is_empty() {
+            next.goes_through(StartPhase::Init, Edge::Begin, first_at, None);
+        }
+        next
     }
 
-    pub(crate) fn has(&self, rank: u32) -> bool {
-        self.ranks.contains(&rank)
+    /// Whether another start has begun: processes of this one have ended, or were replaced.
+    fn is_over(&self) -> bool {
+        2 * self.gone > self.ranks.len()
     }
 
     /// The ranks that said hello.
@@ -185,12 +251,45 @@ impl Starting {
         self.ranks.len()
     }
 
-    /// Whether a step at this time is not of the attempt before it.
-    pub(crate) fn is_before(&self, step: Ts) -> bool {
+    pub(crate) fn has(&self, rank: u32) -> bool {
+        self.ranks.contains_key(&rank)
+    }
+
+    /// Whether a part of it is under way. In a start that takes longer than others did, they lacked
+    /// that part or had it shorter.
+    pub(crate) fn is_in_part(&self) -> bool {
+        self.stands_in().is_some()
+    }
+
+    pub(crate) fn greeted_ranks(&self) -> impl Iterator<Item = u32> {
+        self.ranks.keys().copied()
+    }
+
+    /// Whether exporters have found its processes, and none has spoken: then nobody knows whether
+    /// they train.
+    pub(crate) fn is_only_found(&self) -> bool {
+        !self.ranks.is_empty() && !self.spoken
+    }
+
+    /// Whether a step at this time may be its first: it is not of the attempt before it.
+    pub(crate) fn comes_before(&self, step: Ts) -> bool {
         step > self.first_at
     }
 
-    pub(crate) fn greeted(&mut self, g: &Greeting, world: Option<u32>) {
+    /// How long starts before it took; `None` if none is known.
+    pub fn usual(&self) -> Option<&StartUsual> {
+        self.usual.as_ref()
+    }
+
+    pub(crate) fn greeted(&mut self, g: &Greeting, greeter: Greeter, world: Option<u32>) {
+        if g.rank < MAX_RANK {
+            if greeter == Greeter::New {
+                self.replaces(g);
+            }
+            if self.is_over() {
+                *self = self.again(g.now, g.at);
+            }
+        }
         let is_later = |at: &Ts| self.after.is_none_or(|after| *at > after);
         let allocated = g.plausible(g.allocated).filter(is_later);
         let process = g.plausible(g.started).filter(is_later);
@@ -199,32 +298,117 @@ impl Starting {
         let submitted = submitted.map(|at| self.after.map_or(at, |after| at.max(after)));
         self.allocated = self.allocated.max(allocated);
         self.submitted = self.submitted.max(submitted);
-        if g.rank >= MAX_RANK || !self.ranks.insert(g.rank) {
+        if g.rank >= MAX_RANK {
             return;
         }
-        self.process = self.process.max(process);
-        self.hello = self.hello.max(Some(g.at));
-        self.first_at = self.first_at.min(g.at);
-        if world.is_some_and(|world| 2 * self.ranks.len() > world as usize) {
-            self.majority_at.get_or_insert(g.now);
+        let (now, at, found) = (g.now, g.at, g.found);
+        let one = Greeted { now, at, process, found, again: false, ended: false };
+        match self.ranks.get_mut(&g.rank) {
+            None => {
+                self.ranks.insert(g.rank, one);
+                self.last_hello = now;
+            }
+            Some(had) if had.ended && greeter != Greeter::Known => *had = Greeted { again: true, ..one },
+            // The process itself knows better than who found it.
+            Some(had) if had.found && !found => *had = Greeted { again: had.again, ended: had.ended, ..one },
+            Some(_) => {}
+        }
+        self.first_at = self.first_at.min(at);
+        self.spoken |= !found;
+        if g.initialised {
+            self.after_init.insert(g.rank);
+        }
+        self.count_most(world);
+    }
+
+    /// Another process of a rank that is there says hello.
+    fn replaces(&mut self, g: &Greeting) {
+        let (now, at, found) = (g.now, g.at, g.found);
+        if self.ranks.get(&g.rank).is_none_or(|had| had.found && !found) {
+            return;
+        }
+        self.lose(g.rank, now);
+        let process = g.plausible(g.started).filter(|at| self.after.is_none_or(|after| *at > after));
+        self.ranks.insert(g.rank, Greeted { now, at, process, found, again: true, ended: false });
+    }
+
+    /// The process of a rank ended at `at`, by the clock of who saw it; of all ranks without one.
+    pub(crate) fn ends(&mut self, now: Ts, rank: Option<u32>, at: Ts) {
+        let ended = |one: &Greeted| !one.ended && one.at <= at;
+        let Some(rank) = rank else {
+            let all: Vec<u32> = self.ranks.iter().filter(|(_, one)| ended(one)).map(|(n, _)| *n).collect();
+            all.into_iter().for_each(|rank| self.ends(now, Some(rank), at));
+            return;
+        };
+        if self.ranks.get(&rank).is_some_and(ended) {
+            self.lose(rank, now);
+            if let Some(one) = self.ranks.get_mut(&rank) {
+                one.ended = true;
+            }
         }
     }
 
-    /// A rank begins or ends a phase. False if the phase is no part of a start.
-    pub(crate) fn phase(&mut self, at: Ts, rank: u32, e: &Event) -> bool {
+    fn lose(&mut self, rank: u32, now: Ts) {
+        let is_counted = self.ranks.get(&rank).is_none_or(|one| one.ended || one.again);
+        self.gone += usize::from(!is_counted);
+        self.gone_at.get_or_insert(now);
+        self.in_init.remove(&rank);
+        self.after_init.remove(&rank);
+    }
+
+    fn count_most(&mut self, world: Option<u32>) {
+        self.has_most |= world.is_some_and(|world| 2 * self.ranks.len() > self.expected(world));
+    }
+
+    /// The ranks that are waited for. Some trainers report from some ranks only: then those that
+    /// an earlier start had are all.
+    fn expected(&self, world: u32) -> usize {
+        self.usual.as_ref().map_or(world, |usual| usual.ranks.min(world)) as usize
+    }
+
+    /// A phase begins or ends. A line of a log may not say which rank wrote it: then it shows
+    /// something of its node.
+    pub(crate) fn phase(&mut self, at: Ts, e: &Event, world: Option<u32>) {
         let phase = e.name.as_deref().and_then(StartPhase::of_name);
-        let (Some(phase), Some(edge)) = (phase, e.edge) else { return false };
+        let (Some(phase), Some(edge)) = (phase, e.edge) else { return };
         self.goes_through(phase, edge, at, e.extra.get("seconds").and_then(Value::as_f64));
-        if phase == StartPhase::Init && rank < MAX_RANK {
-            let failed = matches!(e.extra.get("failed"), Some(Value::Bool(true)));
-            match edge {
-                Edge::Begin => self.in_init.insert(rank),
-                // It waits for nobody any more, and met nobody.
-                Edge::End if failed => self.in_init.remove(&rank),
-                Edge::End => self.after_init.insert(rank),
-            };
+        if phase == StartPhase::Init {
+            self.init(edge, e, world);
         }
-        true
+    }
+
+    fn init(&mut self, edge: Edge, e: &Event, world: Option<u32>) {
+        let failed = matches!(e.extra.get("failed"), Some(Value::Bool(true)));
+        // Whoever leaves `init_process_group` may have waited for nobody. A communicator is not
+        // complete without all of its ranks.
+        let ranks = e.extra.get(start::RANKS).and_then(Value::as_f64);
+        self.met |= edge == Edge::End && world.is_some_and(|world| ranks == Some(f64::from(world)));
+        match (e.rank, edge) {
+            (Some(rank), _) if rank >= MAX_RANK => {}
+            (Some(rank), Edge::Begin) => {
+                self.after_init.remove(&rank);
+                self.in_init.insert(rank);
+            }
+            (Some(rank), Edge::End) => {
+                self.in_init.remove(&rank);
+                if !failed {
+                    self.after_init.insert(rank);
+                }
+            }
+            (None, Edge::Begin) if self.nodes_in_init.len() < MAX_NODES => {
+                self.nodes_in_init.insert(e.node.clone().unwrap_or_default());
+            }
+            (None, Edge::Begin) => {}
+            (None, Edge::End) => {
+                self.nodes_in_init.remove(e.node.as_deref().unwrap_or_default());
+            }
+        }
+    }
+
+    /// Whether a launcher meets the others again, although it had met them, and no rank came.
+    fn meets_again(&self, at: Ts) -> bool {
+        let met = self.declared.get(&StartPhase::Rendezvous).and_then(|one| one.ended);
+        self.ranks.is_empty() && met.is_some_and(|met| met < at)
     }
 
     /// A load began or ended, or another part of the start.
@@ -252,41 +436,41 @@ impl Starting {
 
     /// Some ranks have completed the process group, and others are still in it.
     fn is_within(&self, phase: StartPhase) -> bool {
-        phase == StartPhase::Init && self.in_init.len() > self.after_init.len()
+        phase == StartPhase::Init && self.waits_in_init()
     }
 
-    /// Whether ranks wait for others in the process group, which none has completed.
+    /// Whether ranks wait in the process group.
     pub fn waits_in_init(&self) -> bool {
-        !self.in_init.is_empty() && self.after_init.is_empty()
+        !self.in_init.is_empty() || !self.nodes_in_init.is_empty()
     }
 
-    /// Whether a rank is past what all ranks take part in.
+    /// Whether all ranks have met.
     pub fn has_met(&self) -> bool {
-        !self.after_init.is_empty()
+        self.met
     }
 
-    /// The ranks of `all` that have not said hello.
-    pub fn without_hello(&self, all: impl Iterator<Item = u32>) -> impl Iterator<Item = u32> {
-        all.filter(move |rank| !self.ranks.contains(rank))
-    }
-
-    /// The few ranks that said hello and have not begun the process group in which the others wait,
-    /// or have not completed the one that the others have.
-    pub fn behind_in_init(&self) -> BTreeSet<u32> {
-        let few = |late: &BTreeSet<u32>| !late.is_empty() && 2 * late.len() < self.ranks.len();
-        let after: BTreeSet<u32> = self.in_init.difference(&self.after_init).copied().collect();
-        if self.has_met() {
-            return if few(&after) { after } else { BTreeSet::new() };
+    /// The few ranks that said hello and have not begun the process group in which others wait.
+    /// A rank that is still in it, after others have left, may only be the one that serves them.
+    pub(crate) fn late_for_init(&self, node_of: impl Fn(u32) -> Option<String>) -> Vec<u32> {
+        let has_begun = |rank: &u32| self.in_init.contains(rank) || self.after_init.contains(rank);
+        if self.met
+            || !self.waits_in_init()
+            || 2 * (self.in_init.len() + self.after_init.len()) <= self.ranks()
+        {
+            return Vec::new();
         }
-        let late: BTreeSet<u32> = self.ranks.difference(&self.in_init).copied().collect();
-        if !self.in_init.is_empty() && few(&late) { late } else { BTreeSet::new() }
+        // A process that is only found does not tell.
+        let tells = self.ranks.iter().filter(|(_, one)| !one.found && !one.ended).map(|(rank, _)| *rank);
+        let late = tells.filter(|rank| !has_begun(rank));
+        let is_in_log = |rank: u32| node_of(rank).is_some_and(|node| self.nodes_in_init.contains(&node));
+        late.filter(|rank| !is_in_log(*rank)).collect()
     }
 
-    /// Whether ranks are missing while most are there. Some trainers report from some ranks only:
-    /// then those that an earlier start had are all.
-    pub(crate) fn lacks(&self, world: u32, usual: Option<&StartUsual>) -> bool {
-        let expected = usual.map_or(world, |usual| usual.ranks.min(world)) as usize;
-        self.ranks.len() < expected && 2 * self.ranks.len() > expected
+    /// Since when most ranks are there and some are not, by our clock: since the last that came.
+    /// So many are `unheard`, and may be there.
+    pub(crate) fn lacks_since(&self, world: u32, unheard: usize) -> Option<Ts> {
+        let (there, expected) = (self.ranks.len(), self.expected(world).saturating_sub(unheard));
+        (self.has_most && there < expected && 2 * there > expected).then_some(self.last_hello)
     }
 }
 

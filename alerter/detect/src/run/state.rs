@@ -78,7 +78,7 @@ pub struct RunState {
     /// The trainer declares its phases, checkpoints or evaluations, so a pause that it does not
     /// declare is none of them.
     pub declares: bool,
-    /// A process of the run has sent a `hello`.
+    /// A process of the run has sent a `hello` itself.
     pub greeted: bool,
     /// The start of the next attempt, until its first step.
     pub starting: Option<Box<Starting>>,
@@ -281,13 +281,13 @@ impl RunState {
         match e.kind {
             Kind::Hello => {
                 self.last_sign = now;
-                self.greeted = true;
+                self.greeted |= !e.extra.contains_key(hello::SOURCE);
             }
             // Whoever logs its start may leave out its evaluations.
-            Kind::Phase
-                if StartPhase::is_only_of_start(e) && (self.starting.is_some() || self.may_start()) =>
-            {
-                self.last_sign = now;
+            Kind::Phase if StartPhase::is_only_of_start(e) => {
+                if self.starting.is_some() || self.may_start() {
+                    self.last_sign = now;
+                }
             }
             // Whoever cleans up a directory is no sign of the run.
             Kind::Phase | Kind::Ckpt | Kind::Eval if !is_gone(e) => {
@@ -392,6 +392,9 @@ impl RunState {
         if let Some(r) = self.ranks.get_mut(&rank) {
             r.done = true;
         }
+        if !silent {
+            self.start_loses(now, e.rank, e.ts.map_or(now, Ts::from_secs_f64));
+        }
         let failed = code != 0 && !STOPPED.contains(&code);
         if failed {
             let last_words = e.text.as_deref().map(|t| format!(": {t}")).unwrap_or_default();
@@ -423,6 +426,7 @@ impl RunState {
     pub(crate) fn died(&mut self, rank: u32, death: Death, reported: bool) {
         self.steps_since_death = 0;
         self.attempts.ends.ended(death.at, rank, Some(&death));
+        self.start_loses(death.at, Some(rank), death.when);
         // A rank may die again after a restart.
         let news = self.deaths.get(&rank).is_none_or(|d| d.at < self.last_progress);
         if news && self.deaths.len() < MAX_DEATHS {
@@ -489,10 +493,7 @@ impl RunState {
         self.ended = None;
         self.deaths.clear();
         self.wants_look = true;
-        self.phases.values_mut().for_each(|p| {
-            p.open = None;
-            p.ranks.clear();
-        });
+        self.close_phases();
         self.checkpoints.restarted();
         self.compute_times.restarted();
         self.rank_losses.restarted();

@@ -385,9 +385,11 @@ fn every_crash_is_notified_not_only_the_first() {
 #[test]
 fn a_hang_before_the_first_step_is_reported() {
     let mut w = World::new(two_levels());
-    let mut hello = Event::new(EventKind::Hello);
-    (hello.run, hello.rank) = (Some("llama".into()), Some(0));
-    w.event(hello);
+    for rank in 0..2 {
+        let mut hello = Event::new(EventKind::Hello);
+        (hello.run, hello.rank) = (Some("llama".into()), Some(rank));
+        w.event(hello);
+    }
     w.forward(Span::secs(1790));
     assert!(w.sent.is_empty());
     w.forward(Span::secs(20));

@@ -186,7 +186,7 @@ pub(crate) fn attempts() -> Value {
             "last_step": 12345, "end": null,
             "changes": [{"of": "host", "name": "driver", "before": "550.54", "after": "560.28"}], "changes_hidden": 0,
             "start": [{
-                "phase": "imports", "began_at": "2026-11-21T02:13:02.000Z", "ended_at": "2026-11-21T02:13:40.000Z",
+                "phase": "until_hello", "began_at": "2026-11-21T02:13:02.000Z", "ended_at": "2026-11-21T02:13:40.000Z",
                 "seconds": 38.0, "usual_seconds": 35.0,
             }, {
                 "phase": "load", "began_at": "2026-11-21T02:13:40.000Z", "ended_at": "2026-11-21T02:16:50.000Z",

@@ -16,7 +16,11 @@ impl Watched {
             |path: &Path| std::fs::symlink_metadata(path).is_err_and(|err| err.kind() == ErrorKind::NotFound);
         for (key, c) in &self.known {
             let was_one = c.state == State::Whole && is_of_step(&key.1);
-            if was_one && !is_listed(key) && is_absent(&c.path) {
+            let is_copy = |(other, c): (&(i64, String), &Entry)| {
+                other.0 == key.0 && other != key && c.state == State::Whole && is_listed(other)
+            };
+            let has_copy = || self.known.iter().any(is_copy);
+            if was_one && !is_listed(key) && is_absent(&c.path) && !has_copy() {
                 let mut event = self.event(key, c, unix);
                 event.extra.insert(ckpt::GONE.into(), Value::Bool(true));
                 self.sink.publish(self.origin(), event);

@@ -1,82 +1,123 @@
 //! A start that does not come to its first step.
 //!
-//! A run that has started before, or others of its configuration, is compared with those starts: a
-//! ticket after twice the 95th percentile of the time from the first `hello` to the first step, and
-//! after `start_floor` at least. Of a run without such a past nobody knows how long it loads: it
-//! gets `start` since the last sign of progress. The page comes after twice that time.
+//! It gets `start` since the last sign of progress, and while a phase is declared as long as that
+//! gets; a page comes after twice that time. A run of which four starts are known, or four of runs
+//! like it, gets a ticket sooner: after twice the 95th percentile of the time from the first
+//! `hello` to the first step, and after `start_floor` at least. Not while a part of the start is
+//! under way: a load may be the first of its kind. Nor does the page come sooner: a job that is
+//! queued anew starts otherwise than one that restarts its ranks.
 //!
 //! Ranks that are missing while most are there are found sooner, because they need not be waited
-//! for: after `start_floor`, since half of the ranks were there. If the others wait for them in the
-//! process group, that is a page; else a ticket, because their exporters may be what is missing,
-//! and a page when the ticket of the start is due. Once a rank has completed the process group, no
-//! rank is missing.
+//! for: after `start_floor`, since the last rank came. If others wait in the process group, that is
+//! a page; else a ticket, because the exporters of the missing ranks may be what is missing. Once a
+//! communicator of all ranks is complete, no rank is missing.
+//!
+//! What has never made a step may be no training: a notebook, a server, a program that prepares
+//! data. Of a process that is alone, where no start of one such process is known, there is no
+//! page. Of processes that exporters found, and that have not spoken, there is none either, and no
+//! ticket unless the run has made steps.
 
 use std::collections::BTreeMap;
 
-use super::{Config, Due, NAMED};
-use crate::run::{MAX_RANKS, RunState, StartPhase, Starting};
+use super::{Config, Due, Hang, Limit, NAMED};
+use crate::run::{RunState, StartPhase, StartUsual, Starting};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Clause, Fact, Observation, Sentence, Suspect, Target, clause};
 
-/// The most ranks that a sentence names.
+/// The most ranks, and the most nodes, that a sentence names.
 const LISTED: usize = 8;
+/// Starts that show what is usual: with fewer, the next may well take several times as long.
+const ENOUGH: u32 = 4;
 
-pub(super) fn due(c: &Config, f: &RunState, s: &Starting) -> Due {
-    let usual = f.attempts.usual_next_start();
-    let (since, allowed, why) = match &usual {
-        Some(usual) => (s.since, usual.limit(c.start_floor), "by its earlier starts"),
-        None => (s.since.max(f.last_sign), c.start, "to start"),
-    };
-    let ticket = since.max(f.live_since) + allowed;
-    let own = Due { ticket, page: ticket + allowed, allowed, why };
-    let Some(at) = missing_since(f, s) else { return own };
-    let missed = at.max(f.live_since) + c.start_floor;
-    if missed >= ticket {
-        return Due { page: if s.waits_in_init() { ticket } else { own.page }, ..own };
+pub(super) fn due(c: &Config, f: &RunState, s: &Starting) -> Option<Due> {
+    if s.is_only_found() && f.total_steps == 0 {
+        return None;
     }
-    let page = if s.waits_in_init() { missed } else { ticket };
-    Due { ticket: missed, page, allowed: c.start_floor, why: "for ranks to come" }
+    let own = own(c, f, s);
+    let Some(at) = f.lacks_ranks_since(s) else { return Some(own) };
+    let at = at.max(f.live_since) + c.start_floor;
+    let missed = Limit { at, allowed: c.start_floor, why: "for the other ranks to come" };
+    let first = |limit: Limit| if missed.at < limit.at { missed } else { limit };
+    let page = if s.waits_in_init() { own.page.map(first) } else { own.page };
+    Some(Due { ticket: first(own.ticket), page })
 }
 
-/// Since when most ranks are there and some are not.
-fn missing_since(f: &RunState, s: &Starting) -> Option<Ts> {
-    let at = s.majority_at.filter(|_| !s.has_met() && f.lost.is_empty())?;
-    f.world.is_some_and(|world| s.lacks(world, f.attempts.usual_next_start().as_ref())).then_some(at)
+/// When it takes too long, whichever ranks are there.
+fn own(c: &Config, f: &RunState, s: &Starting) -> Due {
+    let since = s.since.max(f.last_sign).max(f.live_since);
+    let floor = |usual: &StartUsual| {
+        if usual.starts >= ENOUGH && !s.is_in_part() { c.start_floor } else { c.start }
+    };
+    let usual = s.usual().map(|usual| usual.limit(floor(usual))).filter(|limit| *limit != c.start);
+    let mut ticket = match usual {
+        Some(allowed) => Limit { at: since + allowed, allowed, why: "by its earlier starts" },
+        None => Limit { at: since + c.start, allowed: c.start, why: "to start" },
+    };
+    if let Some((_, phase, _)) = f.open_phase() {
+        let allowed = Hang::phase(c, phase.longest);
+        if allowed > ticket.allowed {
+            ticket = Limit { at: since + allowed, allowed, why: "for this phase" };
+        }
+    }
+    let longest = ticket.allowed.max(c.start);
+    let why = if ticket.allowed < c.start { "to start" } else { ticket.why };
+    let allowed = Span::millis(longest.0.saturating_mul(2));
+    let is_sure = !is_alone(f, s) && !s.is_only_found();
+    let page = is_sure.then_some(Limit { at: since + allowed, allowed, why });
+    Due { ticket, page }
 }
 
-/// The ranks that have not said hello. Some trainers report from some ranks only: then those that
-/// never reported are not expected.
-fn missing(f: &RunState, s: &Starting) -> Vec<u32> {
-    let Some(world) = f.world.filter(|_| missing_since(f, s).is_some()) else { return Vec::new() };
-    let usual = f.attempts.usual_next_start();
-    let most = u32::try_from(MAX_RANKS).unwrap_or(u32::MAX);
-    let is_expected =
-        |rank: &u32| usual.as_ref().is_none_or(|usual| usual.ranks >= world) || f.ranks.contains_key(rank);
-    s.without_hello((0..world.min(most)).filter(is_expected)).collect()
+/// A single process, and none alone is known to have come to a step.
+fn is_alone(f: &RunState, s: &Starting) -> bool {
+    let is_one = f.world.is_some_and(|world| world <= 1) || s.ranks() <= 1;
+    is_one && s.usual().is_none_or(|usual| usual.ranks > 1)
 }
 
-pub(super) fn sentence(f: &RunState, s: &Starting, now: Ts, due: &Due) -> Sentence {
+pub(super) fn sentence(f: &RunState, s: &Starting, now: Ts, limit: &Limit) -> Sentence {
     let lasts = now - s.since;
     let phase = s.stands_in().map(|(phase, since)| {
         // By the clock of the trainer.
         clause!(", in {phase} since {since}", phase = word(phase), since)
     });
-    let usual = f.attempts.usual_next_start().map(|usual| {
-        let took = Span::millis(usual.greeted_ms);
-        match usual.starts {
-            1 => clause!("the start before took {took}", took),
-            starts => clause!("95 % of {starts} starts before took {took} at most", starts, took),
-        }
-    });
-    Sentence::from(clause!("no first step for {lasts} since its first hello{phase}", lasts, phase))
-        .and_perhaps(missing_words(f, s))
-        .and_perhaps(behind_words(s))
-        .and_perhaps(usual)
-        .and(clause!("{allowed} was allowed {basis}", allowed = due.allowed, basis = due.why))
+    let first = if s.ranks() > 0 {
+        clause!("no first step for {lasts} since its first hello{phase}", lasts, phase)
+    } else {
+        clause!("no first step for {lasts} since its launcher began{phase}", lasts, phase)
+    };
+    Sentence::from(first)
+        .and_perhaps(attempt_words(f))
+        .and_perhaps(missing_words(f))
+        .and_perhaps(lost_words(f, s))
+        .and_perhaps(late_words(f, s))
+        .and_perhaps(s.usual().map(usual_words))
+        .and(clause!("{allowed} was allowed {basis}", allowed = limit.allowed, basis = limit.why))
 }
 
-fn missing_words(f: &RunState, s: &Starting) -> Option<Clause> {
-    let ranks = missing(f, s);
+/// Which attempt it is, as the page of the run counts them.
+fn attempt_words(f: &RunState) -> Option<Clause> {
+    let last = f.last_step?;
+    Some(clause!(
+        "it is attempt {attempt}, after one that came to step {step}",
+        attempt = f.attempt.saturating_add(2),
+        step = Fact::Step(last)
+    ))
+}
+
+fn usual_words(usual: &StartUsual) -> Clause {
+    let longest = Span::millis(usual.longest_ms);
+    match usual.starts {
+        1 => clause!("the start before took {longest}", longest),
+        starts => clause!(
+            "{starts} starts before took {longest} at most, and half of them {median} at most",
+            starts,
+            longest,
+            median = Span::millis(usual.median_ms)
+        ),
+    }
+}
+
+fn missing_words(f: &RunState) -> Option<Clause> {
+    let ranks = f.missing_ranks();
     let world = f.world.filter(|_| !ranks.is_empty())?;
     Some(clause!(
         "no hello came from {count} of {world} ranks: {ranks}{more}",
@@ -87,17 +128,29 @@ fn missing_words(f: &RunState, s: &Starting) -> Option<Clause> {
     ))
 }
 
-fn behind_words(s: &Starting) -> Option<Clause> {
-    let late: Vec<u32> = s.behind_in_init().into_iter().collect();
-    if late.is_empty() {
-        return None;
+/// Ranks that may be there, on nodes that cannot be heard.
+fn lost_words(f: &RunState, s: &Starting) -> Option<Clause> {
+    let mut nodes: Vec<String> = Vec::new();
+    let mut count = 0_usize;
+    for (_, node) in f.ranks_of_lost(s) {
+        count += 1;
+        if nodes.len() < LISTED && nodes.iter().all(|had| had != node) {
+            nodes.push(node.to_owned());
+        }
     }
-    let (ranks, more) = (listed(&late), more(late.len()));
-    Some(if s.has_met() {
-        clause!("the process group is not complete on ranks {ranks}{more}", ranks, more)
-    } else {
-        clause!("the process group waits for ranks {ranks}{more}", ranks, more)
+    (count > 0).then(|| {
+        clause!("{count} ranks without a hello were on nodes whose exporters are lost: {nodes}", count, nodes)
     })
+}
+
+fn late(f: &RunState, s: &Starting) -> Vec<u32> {
+    s.late_for_init(|rank| f.ranks.get(&rank)?.node.clone())
+}
+
+fn late_words(f: &RunState, s: &Starting) -> Option<Clause> {
+    let late = late(f, s);
+    let (ranks, more) = (listed(&late), more(late.len()));
+    (!late.is_empty()).then(|| clause!("the process group waits for ranks {ranks}{more}", ranks, more))
 }
 
 fn listed(ranks: &[u32]) -> Fact {
@@ -114,7 +167,7 @@ fn word(phase: StartPhase) -> &'static str {
         StartPhase::Queue => "the queue",
         StartPhase::Rendezvous => "the rendezvous of the launchers",
         StartPhase::Launch => "the launch of the processes",
-        StartPhase::Imports => "the imports",
+        StartPhase::UntilHello => "what comes before its hello",
         StartPhase::Load => "the load of the checkpoint",
         StartPhase::Compile => "the compilation",
         StartPhase::Init => "the process group",
@@ -124,37 +177,35 @@ fn word(phase: StartPhase) -> &'static str {
 }
 
 /// The missing ranks, by node where one lacks all that it had; else those that the process group
-/// waits for.
-pub(super) fn suspects(f: &RunState, s: &Starting) -> Vec<Suspect> {
-    let ranks = missing(f, s);
-    let there = s.ranks() as u64;
-    let mut by_node: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-    let node_of = |rank: u32| f.ranks.get(&rank).and_then(|r| r.node.as_deref());
-    for rank in &ranks {
-        if let Some(node) = node_of(*rank) {
-            by_node.entry(node).or_default().push(*rank);
-        }
+/// waits for. Where a rank was in the attempt before says nothing, unless another rank said hello
+/// from that node, or the job still `holds` it.
+pub(crate) fn suspects(f: &RunState, s: &Starting, holds: impl Fn(&str) -> bool) -> Vec<Suspect> {
+    let ranks = f.missing_ranks();
+    let (there, here) = (s.ranks() as u64, f.nodes_in_start(s));
+    let node_of = |rank: u32| {
+        let node = f.ranks.get(&rank)?.node.as_deref()?;
+        (here.contains_key(node) || holds(node)).then_some(node)
+    };
+    let mut by_node: BTreeMap<&str, u64> = BTreeMap::new();
+    for node in ranks.iter().filter_map(|rank| node_of(*rank)).filter(|node| !here.contains_key(node)) {
+        *by_node.entry(node).or_default() += 1;
     }
-    let mut had: BTreeMap<&str, usize> = BTreeMap::new();
-    for node in f.ranks.values().filter_map(|r| r.node.as_deref()) {
-        *had.entry(node).or_default() += 1;
-    }
-    let whole: BTreeMap<&str, usize> = by_node
-        .iter()
-        .filter(|(node, missing)| missing.len() > 1 && had.get(*node) == Some(&missing.len()))
-        .map(|(node, missing)| (*node, missing.len()))
-        .collect();
-    let nodes = whole.iter().map(|(node, missing)| {
-        let why = Observation::RanksMissing { missing: *missing as u64, there };
+    by_node.retain(|_, missing| *missing > 1);
+    let nodes = by_node.iter().map(|(node, missing)| {
+        let why = Observation::RanksMissing { missing: *missing, there };
         Suspect::new(Target::node(*node), why)
     });
-    let single = ranks.iter().filter(|rank| node_of(**rank).is_none_or(|node| !whole.contains_key(node)));
-    let single = single
-        .map(|rank| Suspect::new(f.rank_target(*rank), Observation::RanksMissing { missing: 1, there }));
-    let behind = s.behind_in_init();
-    let late = behind.iter().map(|rank| {
-        let (begun, others) = (s.has_met(), s.ranks().saturating_sub(behind.len()) as u64);
-        Suspect::new(f.rank_target(*rank), Observation::LateInInit { begun, others })
+    let single = ranks.iter().filter_map(|rank| {
+        let target = match node_of(*rank) {
+            Some(node) if by_node.contains_key(node) => return None,
+            Some(_) => f.rank_target(*rank),
+            None => Target::rank(*rank, None),
+        };
+        Some(Suspect::new(target, Observation::RanksMissing { missing: 1, there }))
     });
+    let behind = late(f, s);
+    let others = s.ranks().saturating_sub(behind.len()) as u64;
+    let late =
+        behind.iter().map(|rank| Suspect::new(f.rank_target(*rank), Observation::LateInInit { others }));
     nodes.chain(single).chain(late).take(NAMED).collect()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stepwatch_wire::Edge;
 
-use super::{StartPart, StartPhase, StartUp, Starting};
+use super::{LONGEST, StartPart, StartPhase, StartUp, Starting};
 use stepwatch_model::time::{Span, Ts};
 
 impl Starting {
@@ -19,17 +19,19 @@ impl Starting {
         }
         StartUp {
             parts: self.parts(at),
-            greeted_ms: (now - self.since).0.max(0),
+            greeted_ms: (now - self.since).max(at - self.first_at).0.clamp(0, LONGEST.0),
             ranks: u32::try_from(self.ranks.len()).unwrap_or(u32::MAX),
         }
     }
 
     /// What is known of the time until `until`.
     pub fn parts(&self, until: Ts) -> Vec<StartPart> {
+        let process = self.ranks.values().filter_map(|one| one.process).max();
+        let hello = self.ranks.values().map(|one| one.at).max();
         let known = [
             (StartPhase::Queue, self.submitted, self.allocated),
-            (StartPhase::Launch, self.allocated, self.process),
-            (StartPhase::Imports, self.process, self.hello),
+            (StartPhase::Launch, self.allocated, process),
+            (StartPhase::UntilHello, process, hello),
         ];
         let known = known.into_iter().filter(|(.., ended)| ended.is_some());
         let declared = self.declared.iter().map(|(phase, one)| (*phase, Some(one.began), one.ended));
@@ -37,7 +39,7 @@ impl Starting {
             .chain(declared)
             .filter_map(|(phase, began, ended)| Some((phase, began?, ended.unwrap_or(until).min(until))))
             .collect();
-        let first = [self.submitted, self.allocated, self.process].into_iter().flatten();
+        let first = [self.submitted, self.allocated, process].into_iter().flatten();
         let from = first.chain([self.first_at]).min().unwrap_or(until).min(until);
         let ends = stretches.iter().flat_map(|(_, began, ended)| [*began, *ended]).chain([from, until]);
         let mut edges: Vec<Ts> = ends.filter(|at| (from..=until).contains(at)).collect();

@@ -9,8 +9,8 @@ use stepwatch_model::time::Span;
 
 /// A start that takes so many times its 95th percentile is too long: an engineering limit.
 const TIMES: i64 = 2;
-/// Multiples of the median above which a start does not raise the percentile, because it hung: an
-/// engineering limit.
+/// Multiples of the median above which the one longest start does not raise the percentile,
+/// because it hung: an engineering limit. Two long starts are usual.
 const OUTLIER: i64 = 3;
 
 /// The usual start of a run.
@@ -18,8 +18,12 @@ const OUTLIER: i64 = 3;
 pub struct StartUsual {
     /// The median milliseconds of each phase, over the starts that had it.
     pub phases: Vec<(StartPhase, i64)>,
-    /// The 95th percentile of the milliseconds from the first `hello` to the first step.
+    /// The 95th percentile of the milliseconds from the first `hello` to the first step, without
+    /// one start that is much longer than all others.
     pub greeted_ms: i64,
+    /// The median of them, and the longest.
+    pub median_ms: i64,
+    pub longest_ms: i64,
     /// The most ranks that said hello, and the number of starts that this is learned from.
     pub ranks: u32,
     pub starts: u32,
@@ -33,11 +37,17 @@ impl StartUsual {
             starts.iter().flat_map(|one| one.parts.iter().map(|part| part.phase)).collect();
         let of_phase = |phase| (phase, median(starts.iter().filter_map(|one| one.ms_of(phase)).collect()));
         let mut greeted: Vec<i64> = starts.iter().map(|one| one.greeted_ms).collect();
-        let most = OUTLIER.saturating_mul(median(greeted.clone()));
         greeted.sort_unstable();
+        let (median_ms, longest_ms) = (median(greeted.clone()), greeted.last().copied().unwrap_or(0));
+        let second = greeted.iter().rev().nth(1).copied().unwrap_or(0);
+        if let Some(longest) = greeted.last_mut() {
+            *longest = longest_ms.min(OUTLIER.saturating_mul(median_ms).max(second));
+        }
         Some(Self {
             phases: names.into_iter().map(of_phase).collect(),
-            greeted_ms: percentile(&greeted).min(most),
+            greeted_ms: percentile(&greeted),
+            median_ms,
+            longest_ms,
             ranks,
             starts: u32::try_from(starts.len()).unwrap_or(u32::MAX),
         })
