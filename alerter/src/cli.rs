@@ -100,7 +100,7 @@ enum Command {
     Audit(audit::AuditArgs),
     /// Show who is on call, and when who is
     #[command(name = "oncall")]
-    OnCall(oncall::OnCallArgs),
+    OnCall(Box<oncall::OnCallArgs>),
     /// Show who would be notified of what, when and why, without notifying anybody
     Simulate(simulate::SimulateArgs),
     /// The runs that a running alerter watches
@@ -230,7 +230,7 @@ impl Cli {
             Command::Silences(command) => silences::run(command, out).await,
             Command::Explain(args) => incidents::explain(args, out).await,
             Command::Audit(args) => audit::run(args, out).await,
-            Command::OnCall(args) => oncall::run(args, out, err).await,
+            Command::OnCall(args) => oncall::run(*args, out, err).await,
             Command::Simulate(args) => simulate::run(args, out),
             Command::Runs(args) => runs::run(args, out).await,
             Command::Report(args) => report::run(args, out).await,

@@ -198,7 +198,8 @@ impl Api {
     ) -> Result<OverrideView> {
         self.may_decide(caller, &wanted.schedule)?;
         wanted.created_by = words::into_line(wanted.created_by);
-        wanted.note = words::into_line(wanted.note).trim().to_owned();
+        wanted.note = words::into_line(wanted.note);
+        wanted.note = wanted.note.trim().into();
         // The name that authentication adds must not replace a missing author.
         if wanted.created_by.trim().is_empty() || wanted.created_by.chars().count() > MAX_AUTHOR {
             return Err(ApiError::bad_request(format!(

@@ -226,6 +226,12 @@ impl Checkpoints {
         (self.intervals.len() >= 2).then(|| median(self.intervals.iter().copied()))
     }
 
+    /// Steps between the checkpoints that count, once two are known.
+    pub(crate) fn usual_steps(&self) -> Option<f64> {
+        let gaps = self.steps.iter().skip(1).zip(&self.steps).map(|(next, had)| (next - had) as f64);
+        (self.steps.len() >= 2).then(|| median(gaps))
+    }
+
     /// How many saves, which come in so many seconds each, there are for each checkpoint that counts.
     pub(crate) fn saves_counted(&self, secs: f64) -> f64 {
         self.usual_interval().map_or(1.0, |counted| (counted / secs).round().max(1.0))

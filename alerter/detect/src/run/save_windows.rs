@@ -275,16 +275,15 @@ impl SaveWindows {
 
     /// The stage in whose windows steps surely take longer; the slower one of two.
     pub(crate) fn slowing(&self) -> Option<Slowing> {
-        self.slowest(|stage| self.recent[stage as usize].iter().copied().collect(), Slowing::is_sure)
+        Self::slowest(|stage| self.recent[stage as usize].iter().copied().collect(), Slowing::is_sure)
     }
 
     /// The same of few windows, with the one that is not over.
     pub(crate) fn hint(&self) -> Option<Slowing> {
-        self.slowest(|stage| self.with_open(stage), Slowing::is_hint)
+        Self::slowest(|stage| self.with_open(stage), Slowing::is_hint)
     }
 
     fn slowest(
-        &self,
         windows: impl Fn(SaveStage) -> Vec<Compared>,
         counts: fn(&Slowing) -> bool,
     ) -> Option<Slowing> {

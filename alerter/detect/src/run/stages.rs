@@ -414,11 +414,7 @@ impl Stages {
         let stage = if r.stage == Stage::Upload { SaveStage::Upload } else { SaveStage::Write };
         match (r.stage, r.phase) {
             (Stage::Write | Stage::Upload, CkptPhase::Start) => windows.begin(stage, r.at, true),
-            (Stage::Write | Stage::Upload, _) if windows.is_told() => {
-                if !is_open {
-                    windows.end(stage, r.at);
-                }
-            }
+            (Stage::Write | Stage::Upload, _) if windows.is_told() && !is_open => windows.end(stage, r.at),
             // A run that never says when it begins to write does so once the save ends.
             (Stage::Save, CkptPhase::End) if asynchronous && waits && !windows.is_told() => {
                 windows.begin(stage, r.at, false);

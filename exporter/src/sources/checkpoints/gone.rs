@@ -6,7 +6,7 @@ use std::path::Path;
 use stepwatch_wire::Value;
 use stepwatch_wire::names::ckpt;
 
-use super::{State, Watched, is_of_step};
+use super::{Checkpoint, State, Watched, is_of_step};
 
 impl Watched {
     /// Publishes that whole checkpoints were removed. One that is merely not watched any more, or
@@ -16,7 +16,7 @@ impl Watched {
             |path: &Path| std::fs::symlink_metadata(path).is_err_and(|err| err.kind() == ErrorKind::NotFound);
         for (key, c) in &self.known {
             let was_one = c.state == State::Whole && is_of_step(&key.1);
-            let is_copy = |(other, c): (&(i64, String), &Entry)| {
+            let is_copy = |(other, c): (&(i64, String), &Checkpoint)| {
                 other.0 == key.0 && other != key && c.state == State::Whole && is_listed(other)
             };
             let has_copy = || self.known.iter().any(is_copy);

@@ -502,7 +502,7 @@ fn where_the_api_is() {
         move |name: &str| vars.iter().find(|(var, _)| *var == name).map(|(_, value)| (*value).to_owned())
     };
     let inside = env(&[("KUBERNETES_SERVICE_HOST", "fd00::1"), ("KUBERNETES_SERVICE_PORT", "6443")]);
-    let place = Config::default().place(&inside).unwrap();
+    let place = Config::default().place(inside).unwrap();
     assert_eq!(place.url.as_str(), "https://[fd00::1]:6443/");
     assert_eq!(place.token_file, Some(PathBuf::from(ACCOUNT).join("token")));
     assert_eq!(place.ca_file, Some(PathBuf::from(ACCOUNT).join("ca.crt")));
@@ -510,7 +510,7 @@ fn where_the_api_is() {
     let bench = Bench::new(Roots::default());
     let outside = Config { url: Some("https://api.example:6443".into()), ..Config::default() };
     // The pod's account is of another cluster.
-    assert_eq!(outside.place(&inside).unwrap().token_file, None);
+    assert_eq!(outside.place(inside).unwrap().token_file, None);
     let found = KubernetesReader::new(&outside).probe(&bench.context()).unwrap();
     assert_eq!(found, Support::Supported("https://api.example:6443".into()));
 }
