@@ -60,7 +60,7 @@ class CheckpointReporter:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        self.remove()
+        quiet(self.remove)()
 
     def _around(self, inner: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(inner)

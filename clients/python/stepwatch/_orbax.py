@@ -75,7 +75,7 @@ class CheckpointReporter:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        self.remove()
+        quiet(self.remove)()
 
     def _manager_saves(self, step: Any = None, *_: Any, **__: Any) -> Any:
         """It decides first whether there is anything to save."""

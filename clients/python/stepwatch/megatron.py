@@ -358,7 +358,7 @@ def uninstall() -> None:
                 inner = getattr(function, "stepwatch", None)
                 if inner is not None:
                     setattr(module, name, inner)
-        installed.training.end()
+        quiet(installed.training.end)()
 
 
 def main(argv: List[str]) -> int:

@@ -83,6 +83,7 @@ class Guests(Case):
         """Each call comes out as it is with every hook broken by itself, and with all of them."""
         for broken in [[], *([hook] for hook in hooks()), list(hooks())]:
             with contextlib.ExitStack() as stack:
+                stack.enter_context(mock.patch.object(_adapter.log, "disabled", True))
                 for kind, name in broken:
                     stack.enter_context(mock.patch.object(kind, name, fails))
                 for call in calls:
@@ -206,6 +207,17 @@ class Guests(Case):
         _adapter.Saving(owner, "save", fails, fails)
         with mock.patch.object(_adapter.log, "debug", fails):
             self.once(owner.save, [])
+
+    def test_a_block_with_a_reporter_ends_as_it_does(self):
+        module, inner = self.work.module("torch.distributed.checkpoint", "save"), self.work.methods("save", "restore")
+        self.modules(torch=Space(), torch_0_distributed=Space(), torch_0_distributed_0_checkpoint=module)
+        for make in (lambda: _dcp.CheckpointReporter(self.run_one), lambda: _orbax.CheckpointReporter(self.run_one, inner)):
+            reporter, error = make(), OSError("no space left on device")
+            self.addCleanup(reporter.remove)
+            with mock.patch.object(type(reporter), "remove", fails), self.assertRaises(OSError) as raised:
+                with reporter:
+                    raise error
+            self.assertIs(raised.exception, error)
 
     def test_two_on_one_method_both_look(self):
         owner, seen = self.work.methods("save"), []
