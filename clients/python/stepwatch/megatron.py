@@ -22,7 +22,6 @@ import inspect
 import os
 import runpy
 import sys
-import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from ._adapter import Behind, Guard, Training, dtype_of, quiet
@@ -253,8 +252,8 @@ class _Installed(_Megatron):
 
     def _save(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def saving() -> Any:
-            given = _given(inner, args, kwargs)
-            return self.saving(given.get("iteration"), getattr(self.module.get_args(), "save", None), bool(given.get(_LOCAL)))
+            step = args[0] if args else kwargs.get("iteration")
+            return self.saving(step, getattr(self.module.get_args(), "save", None), _local(inner, args, kwargs))
 
         with Guard(saving):
             return inner(*args, **kwargs)
@@ -279,7 +278,7 @@ class _Loading:
     Elsewhere it may be a node's own, and iteration 0 means that there was none."""
 
     def __init__(self, run: Run, folder: Any) -> None:
-        self._run, self._since = run, time.monotonic()
+        self._run = run
         self._load = run.checkpoint(path=folder, stage="load").unreported()
         self._seen = bool(folder) and os.path.exists(os.path.join(str(folder), _TRACKER))
         self._phase: Optional[Phase] = None
@@ -304,9 +303,13 @@ class _Loading:
             self._load.end()
 
 
-def _given(inner: Callable[..., Any], args: Any, kwargs: Any) -> Mapping[str, Any]:
-    """The arguments of a call by their names."""
-    return inspect.signature(inner).bind(*args, **kwargs).arguments
+def _local(inner: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+    """Whether a save is one that each node writes for itself. Forks have more arguments before the
+    one that says so, and wrappers name none."""
+    try:
+        return bool(inspect.signature(inner).bind(*args, **kwargs).arguments.get(_LOCAL, kwargs.get(_LOCAL)))
+    except (TypeError, ValueError):
+        return bool(kwargs.get(_LOCAL))
 
 
 def _replace(module: Any, name: str, around: Callable[..., Any]) -> None:
@@ -447,10 +450,10 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
 
     def _save(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def saving() -> Any:
-            given = _given(inner, args, kwargs)
-            state = given["state"]
+            state = args[0] if args else kwargs.get("state")
+            step = getattr(getattr(state, "train_state", None), "step", None)
             folder = getattr(getattr(getattr(state, "cfg", None), "checkpoint", None), "save", None)
-            return self._megatron.saving(getattr(getattr(state, "train_state", None), "step", None), folder, bool(given.get(_LOCAL)))
+            return self._megatron.saving(step, folder, _local(inner, args, kwargs))
 
         with Guard(saving):
             return inner(*args, **kwargs)

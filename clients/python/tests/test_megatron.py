@@ -218,6 +218,20 @@ class Megatron(Case):
         self.assertEqual(self.stages()[:6], [(*stage, None) for stage in stages])
         self.assertEqual({stage[3] for stage in self.stages()[6:]}, {"/save/iter_0000302"})
 
+    def test_where_the_argument_is_that_says_so(self):
+        def fork(iteration, model, ema, non_persistent_ckpt=False):
+            pass
+
+        def wrapper(*args, **kwargs):
+            pass
+
+        for function, args, kwargs, local in (
+            (fork, (1, 2, 3, True), {}, True), (fork, (1, 2, 3), {}, False), (fork, (1, 2, 3), {"non_persistent_ckpt": True}, True),
+            (wrapper, (1,), {"non_persistent_ckpt": True}, True), (wrapper, (1, 2, 3, True), {}, False),
+            (fork, (1,), {"non_persistent_ckpt": True}, True), (None, (), {}, False),
+        ):  # fmt: skip
+            self.assertIs(adapter._local(function, args, kwargs), local)
+
     def test_the_callback_is_copied_and_pickled_after_a_save(self):
         callback = adapter.StepwatchCallback(run=self.run_())
         self.module.checkpointing = None
