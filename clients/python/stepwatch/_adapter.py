@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar, cast
 
 from . import _run_name, _signals
-from ._checkpoint import Nothing
+from ._checkpoint import Named, Nothing
 from ._flight import InFlight
 from ._run import Phase, Run
 from ._transport import DEFAULT_SOCKET
@@ -51,9 +51,42 @@ def quiet(method: _Method) -> _Method:
         try:
             method(*args, **kwargs)
         except Exception:
-            log.debug("stepwatch: %s", method.__name__, exc_info=True)
+            _note(method)
 
     return cast(_Method, call)
+
+
+def _note(what: Any) -> None:
+    """Inside ``except``: even the program's logging may raise."""
+    try:
+        log.debug("stepwatch: %s", getattr(what, "__name__", what), exc_info=True)
+    except Exception:
+        pass
+
+
+class Guard:
+    """The context that ``make`` makes, around a call of the trainer. The call is made whatever
+    fails in making, entering or leaving the context, and nothing else comes out of it than its own
+    result or exception."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._context: Any = None
+
+    def __enter__(self) -> Any:
+        try:
+            context = self._make()
+            entered = context.__enter__()
+        except Exception:
+            _note("a checkpoint is not reported")
+            return Nothing()
+        self._context = context
+        return entered
+
+    def __exit__(self, *error: Any) -> None:
+        context, self._context = self._context, None
+        if context is not None:
+            quiet(lambda: context.__exit__(*error))()
 
 
 def wanted(env: Mapping[str, str]) -> bool:
@@ -238,7 +271,7 @@ class _Between:
         return self.context.__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        self.context.__exit__(*error)
+        quiet(lambda: self.context.__exit__(*error))()
         if self._afterwards is not None:
             quiet(self._afterwards)()
 
@@ -250,13 +283,22 @@ class Behind:
 
     ``leads``: this rank reports the save, and its writing is done when the checkpoint is whole.
     Every other rank reports what it writes itself. Unless it is ``expected`` that there is more to
-    come, the save is all there is.
+    come, the save is all there is. One that is not ``lasting`` is lost with its node, and never
+    durable.
     """
 
     def __init__(
-        self, run: Run, step: Any, path: Any, leads: bool, expected: bool = True, began: Optional[float] = None
+        self,
+        run: Run,
+        step: Any,
+        path: Any,
+        leads: bool,
+        expected: bool = True,
+        began: Optional[float] = None,
+        lasting: bool = True,
     ) -> None:
         self.expected, self.over = expected, False
+        self._lasting = lasting
         self._save = run.checkpoint(step, path=plain_path(path), stage="save")
         self._phase: Any = None if leads else run.phase("ckpt")
         self._began = began
@@ -307,7 +349,7 @@ class Behind:
 
     def _done(self) -> None:
         self._write.end()
-        if self._phase is None:
+        if self._phase is None and self._lasting:
             self._save.then("durable").end()
 
 
@@ -315,10 +357,10 @@ class Behind:
 _STEP = re.compile(r"(?:^|(?:step|iter|iteration|checkpoint|ckpt)[-_=]?)(\d{1,15})(?:\.\D\w*)?$", re.IGNORECASE)
 
 
-def step_in(path: Any) -> Optional[int]:
+def step_in(path: Any) -> Optional[Named]:
     """The step in the name of a checkpoint; None where there is none to be seen."""
     found = _STEP.search(str(path).rstrip("/").rpartition("/")[2])
-    return int(found.group(1)) if found else None
+    return Named(found.group(1)) if found else None
 
 
 def plain_path(path: Any) -> Any:
@@ -334,9 +376,9 @@ class Tap:
     """
 
     def __init__(self, owner: Any, name: str, look: Callable[..., Any]) -> None:
-        self._owner, self._name, self._look = owner, name, look
-        self._inner = getattr(owner, name)
-        functools.update_wrapper(self, self._inner)
+        inner = getattr(owner, name)
+        functools.update_wrapper(self, inner)  # first: of another tap it copies these attributes, too
+        self._owner, self._name, self._look, self._inner = owner, name, look, inner
         # Past ``__setattr__``: modules of PyTorch and Keras register what they are given.
         object.__setattr__(owner, name, self)
 
@@ -374,12 +416,7 @@ class Saving(Tap):
         self._after = after
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            context = self._look(*args, **kwargs)
-        except Exception:
-            log.debug("stepwatch: %s", self._name, exc_info=True)
-            context = Nothing()
-        with context as checkpoint:
+        with Guard(lambda: self._look(*args, **kwargs)) as checkpoint:
             result = self._inner(*args, **kwargs)
             if self._after is not None:
                 quiet(self._after)(checkpoint)

@@ -29,6 +29,16 @@ MEASURE_ENTRIES = 100_000
 CLOSING_TIME = 0.01
 
 
+class Named(int):
+    """A step that is the number in the name of a checkpoint. A name may count something else, such
+    as epochs or jobs, so the number of one that is saved counts only where it fits the steps that
+    the run reports."""
+
+    def at(self, current: Any) -> int:
+        """The step of a save. A loop may save before it reports its step."""
+        return int(self) if current is None or 0 <= self - current <= 1 else int(current)
+
+
 class Checkpoint:
     """One stage of a checkpoint: what ``run.checkpoint(...)`` returns.
 
@@ -57,6 +67,8 @@ class Checkpoint:
         self.since = time.monotonic()
         self._sender, self._timings, self._extra = sender, timings, extra
         self._entered = self._started = False
+        #: The step that an adapter has come to: its report may wait for a device.
+        self._reached: Optional[int] = getattr(timings, "reached", None)
         #: The step that was not told, once the events of the save are made; of all its stages.
         self._found: Dict[str, Any] = after._found if after is not None else {}
         #: Taken by the one who says how it ended: ``pop`` is atomic.
@@ -139,6 +151,9 @@ class Checkpoint:
 
     def step_at(self, told: Any, current: Any) -> Any:
         """The step of an event of it. Only a save is of the step that the run is at."""
+        current = current if self._reached is None else self._reached
+        if isinstance(told, Named) and self.stage != LOAD:
+            return self._found.setdefault("step", told.at(current))
         try:
             if told is not None:
                 return integer(told)

@@ -12,8 +12,7 @@ import sys
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 
-from ._adapter import Behind, plain_path, quiet, step_in
-from ._checkpoint import Nothing
+from ._adapter import Behind, Guard, plain_path, quiet, step_in
 from ._run import Run
 
 log = logging.getLogger("stepwatch")
@@ -26,9 +25,10 @@ class CheckpointReporter:
     until ``remove`` is called. They do what they did, and return and raise what they returned and
     raised.
 
-    Make it before anything imports these functions by name. The step is the number in the
-    checkpoint's name; ``step`` may be a function that knows better from the path. Without either a
-    save is of the step that was last reported.
+    Make it before anything imports these functions by name. A save is of the step that was last
+    reported, or of the one after it where the checkpoint's name has its number; what is loaded, and
+    what a run saves that has reported no step, is of the number in the name. ``step`` may be a
+    function that knows better from the path.
     """
 
     def __init__(self, run: Run, step: Optional[Callable[[Any], Optional[int]]] = None) -> None:
@@ -60,7 +60,7 @@ class CheckpointReporter:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        self.remove()
+        quiet(self.remove)()
 
     def _around(self, inner: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(inner)
@@ -70,7 +70,7 @@ class CheckpointReporter:
         return call
 
     def _save(self, inner: Callable[..., Any], args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-        with _made(self._saving, kwargs) as saving:
+        with Guard(lambda: self._saving(kwargs)) as saving:
             return _told(saving, inner, args, kwargs)
 
     def _saving(self, kwargs: Dict[str, Any]) -> Any:
@@ -78,8 +78,7 @@ class CheckpointReporter:
         return self._run.checkpoint(self._step(path), path=path) if self._leads(kwargs) else self._run.phase("ckpt")
 
     def _async_save(self, inner: Callable[..., Any], args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-        saving = _made(self._behind, kwargs)
-        with saving:
+        with Guard(lambda: self._behind(kwargs)) as saving:
             result = inner(*args, **kwargs)
         if isinstance(saving, Behind):
             quiet(_follow)(saving, result)
@@ -90,7 +89,7 @@ class CheckpointReporter:
         return Behind(self._run, self._step(path), path, self._leads(kwargs))
 
     def _load(self, inner: Callable[..., Any], args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-        with _made(self._loading, kwargs) as loading:
+        with Guard(lambda: self._loading(kwargs)) as loading:
             return _told(loading, inner, args, kwargs)
 
     def _loading(self, kwargs: Dict[str, Any]) -> Any:
@@ -106,20 +105,12 @@ class CheckpointReporter:
         return bool(sys.modules["torch.distributed"].get_rank(group) == 0)
 
 
-def _made(make: Callable[[Dict[str, Any]], Any], kwargs: Dict[str, Any]) -> Any:
-    try:
-        return make(kwargs)
-    except Exception:
-        log.debug("stepwatch: a checkpoint is not reported", exc_info=True)
-        return Nothing()
-
-
 def _told(checkpoint: Any, inner: Callable[..., Any], args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
     try:
         return inner(*args, **kwargs)
     except Exception as e:
         if hasattr(checkpoint, "fail"):
-            checkpoint.fail(_why(e))
+            quiet(checkpoint.fail)(_why(e))
         raise
 
 

@@ -1,17 +1,21 @@
 """Orbax: every stage of what a ``CheckpointManager`` or a ``Checkpointer`` saves and restores.
 
-An ``AsyncCheckpointer`` copies while the step waits, and writes in a thread of its own. The first
-process commits the checkpoint, which makes it whole, and tells a callback so; the others know that
-their part is written when somebody has waited for it, which the manager does in a thread.
+An ``AsyncCheckpointer`` copies while the step waits, and writes in a thread of its own. Its primary
+host, which is the first process unless its options name another, commits the checkpoint, which
+makes it whole, and tells a callback so; the others know that their part is written when somebody
+has waited for it, which the manager does in a thread. Where there is no primary host, each process
+commits a checkpoint of its own.
 """
 
 import functools
 import logging
+import sys
 import time
 from types import TracebackType
 from typing import Any, Callable, List, Optional, Tuple, Type
 
 from ._adapter import Behind, Saving, Tap, plain_path, quiet, step_in
+from ._checkpoint import Named
 from ._run import Run
 
 log = logging.getLogger("stepwatch")
@@ -22,14 +26,16 @@ class CheckpointReporter:
     ``Checkpointer``) does, until ``remove`` is called. It does what it did, and returns and raises
     what it returned and raised.
 
-    The step is the manager's, or the number in the name of the directory; without either a save is
-    of the step that was last reported.
+    A save is of the step that was last reported, or of the one after it where the manager or the
+    name of the directory says so; what is restored, and what a run saves that has reported no step,
+    is of the manager's step, or of the number in the name.
     """
 
     def __init__(self, run: Run, checkpointer: Any) -> None:
         self._run, self.checkpointer = run, checkpointer
         self._taps: List[Tap] = []
-        self._step: Any = None
+        self._step: Optional[Named] = None
+        self._inner: Any = None
         self._began: Optional[float] = None
         #: The save that lasts as long as the manager's call, the last one that began, and the one
         #: that the thread writes.
@@ -47,6 +53,7 @@ class CheckpointReporter:
         if inner is not None:  # a manager: it saves by this one
             self._taps.append(Saving(checkpointer, "save", self._manager_saves))
             checkpointer = inner
+        self._inner = checkpointer
         asynchronous = hasattr(checkpointer, "wait_until_finished") and hasattr(checkpointer, "check_for_errors")
         self._taps.append(Saving(checkpointer, "save", self._save if asynchronous else self._save_at_once))
         self._taps.append(Saving(checkpointer, "restore", self._restore))
@@ -68,7 +75,7 @@ class CheckpointReporter:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        self.remove()
+        quiet(self.remove)()
 
     def _manager_saves(self, step: Any = None, *_: Any, **__: Any) -> Any:
         """It decides first whether there is anything to save."""
@@ -77,13 +84,21 @@ class CheckpointReporter:
     def _save(self, directory: Any = None, *_: Any, **__: Any) -> Any:
         path = plain_path(directory)
         step = self._step if self._step is not None else step_in(path)
-        behind = Behind(self._run, step, path, self._run.rank == 0, began=self._began)
+        behind = Behind(self._run, step, path, self._leads(), began=self._began)
         return _Saved(self, behind)
 
     def _save_at_once(self, directory: Any = None, *_: Any, **__: Any) -> Any:
         path = plain_path(directory)
         step = self._step if self._step is not None else step_in(path)
-        return self._run.checkpoint(step, path=path) if self._run.rank == 0 else self._run.phase("ckpt")
+        return self._run.checkpoint(step, path=path) if self._leads() else self._run.phase("ckpt")
+
+    def _leads(self) -> bool:
+        """Whether this process commits what it saves."""
+        try:
+            primary = self._inner._primary_host
+            return primary is None or bool(primary == sys.modules["jax"].process_index())
+        except Exception:
+            return self._run.rank == 0
 
     def _restore(self, directory: Any = None, *_: Any, **__: Any) -> Any:
         path = plain_path(directory)
@@ -114,7 +129,7 @@ class CheckpointReporter:
             return
         if error is not None:
             writing.failed(error)
-        elif waited and self._commits and self._run.rank == 0:
+        elif waited and self._commits and self._leads():
             writing.failed("it was given up before it was committed")
         elif waited:
             writing.done()
@@ -127,7 +142,8 @@ class _Managed:
         self._reporter, self._step = reporter, step
 
     def __enter__(self) -> None:
-        self._reporter._step, self._reporter._began = self._step, time.monotonic()
+        step, self._reporter._began = self._step, time.monotonic()
+        self._reporter._step = Named(step) if isinstance(step, int) else None
 
     @quiet
     def __exit__(self, *error: Any) -> None:
@@ -173,8 +189,12 @@ class _Commits(Tap):
         self._reporter = reporter
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        commit, writing = super().__call__(*args, **kwargs), self._reporter.writes()
-        return commit if writing is None else _then(commit, quiet(writing.done))
+        commit = super().__call__(*args, **kwargs)
+        try:
+            writing = self._reporter.writes()
+            return commit if writing is None else _then(commit, quiet(writing.done))
+        except Exception:
+            return commit
 
 
 def _then(commit: Callable[..., Any], committed: Callable[[], None]) -> Callable[..., Any]:

@@ -39,6 +39,8 @@ class Tee:
         self._sender = sender
         self._streams: Dict[str, _Stream] = collections.OrderedDict()
         self._lock = threading.Lock()
+        #: Held from taking blocks to handing over their lines, which stay in order so.
+        self._flushing = threading.Lock()
         self._something = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="stepwatch-output", daemon=True)
@@ -82,13 +84,14 @@ class Tee:
                 pass  # one batch is lost, the next may be better
 
     def _flush(self, last: bool = False) -> None:
-        with self._lock:
-            taken = [(name, stream, stream.take()) for name, stream in self._streams.items()]
-        for name, stream, (blocks, lost) in taken:
-            lines = stream.lines.feed(blocks, lost > 0, last)
-            for batch in batches(lines):
-                self._sender.put("event", None, None, _Output(name, batch, stream.lines.take_cut(), lost))
-                lost = 0
+        with self._flushing:
+            with self._lock:
+                taken = [(name, stream, stream.take()) for name, stream in self._streams.items()]
+            for name, stream, (blocks, lost) in taken:
+                lines = stream.lines.feed(blocks, lost > 0, last)
+                for batch in batches(lines):
+                    self._sender.put("event", None, None, _Output(name, batch, stream.lines.take_cut(), lost))
+                    lost = 0
 
 
 class _Stream:

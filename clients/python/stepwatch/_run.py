@@ -21,6 +21,7 @@ from ._heartbeat import Page
 from ._sender import EXIT_WAIT, GOODBYE, QUEUE_LIMIT, Sender, finish_all
 from ._transport import Transport, from_environment
 from ._version import __version__
+from ._wire import integer
 
 log = logging.getLogger("stepwatch")
 
@@ -119,6 +120,8 @@ class Run:
         self._phases: Dict[str, float] = {}
         self._open: List[Any] = []
         self._closed = False
+        #: The step that was marked last.
+        self.reached: Optional[int] = None
         self.name, self.rank, self.world = "run", 0, 1
         ways: List[Transport] = []
         try:
@@ -203,6 +206,7 @@ class Run:
         of it."""
         try:
             self._sender.mark(step, _monotonic())
+            self.reached = integer(step)
         except Exception:
             pass
 

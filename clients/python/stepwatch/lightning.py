@@ -17,6 +17,7 @@ import sys
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ._adapter import Behind, Saving, Training, dtype_of, metric, of_evaluation, plain_path, quiet, step_in, tokens_in, wanted
+from ._checkpoint import Nothing
 from ._run import Run, _describe, _exit_code
 from .torch import describe_model, in_flight
 
@@ -98,7 +99,8 @@ class _Hooks:
         if hasattr(strategy, "load_checkpoint"):
             self._taps.append(Saving(strategy, "load_checkpoint", self._load))
         writer = getattr(strategy, "checkpoint_io", None)
-        if any(kind.__name__ == "AsyncCheckpointIO" for kind in type(writer).__mro__):
+        named = any(kind.__name__ == "AsyncCheckpointIO" for kind in type(writer).__mro__)
+        if named and hasattr(writer, "_error") and hasattr(writer, "_executor"):  # else somebody else's of that name
             self._taps.append(Saving(writer, "save_checkpoint", lambda *_, **__: _Submitted(writer, self._behind)))
 
     @quiet
@@ -221,7 +223,8 @@ class _Hooks:
         return self._training.saving(trainer.global_step, path, writes=False)
 
     def _load(self, checkpoint_path: Any, *_: Any, **__: Any) -> Any:
-        assert self._training.run is not None
+        if self._training.run is None:
+            return Nothing()
         return self._training.run.checkpoint(step_in(checkpoint_path), path=plain_path(checkpoint_path), stage="load")
 
 
@@ -231,19 +234,22 @@ class _Submitted:
 
     def __init__(self, writer: Any, behind: Optional[Behind]) -> None:
         self._writer, self._behind = writer, behind
+        self._error: Any = None
 
     def __enter__(self) -> None:
-        self._error = self._writer._error
+        self._error = getattr(self._writer, "_error", None)
 
     @quiet
     def __exit__(self, *error: Any) -> None:
-        behind, writer = self._behind, self._writer
-        if behind is not None and error[0] is None:
-            writer._executor.submit(quiet(self._written), behind)
+        behind = self._behind
+        executor: Any = getattr(self._writer, "_executor", None)
+        # With several threads ours could be done before the one that writes.
+        if behind is not None and error[0] is None and getattr(executor, "_max_workers", None) == 1:
+            executor.submit(quiet(self._written), behind)
             behind.expected = True
 
     def _written(self, behind: Behind) -> None:
-        error = self._writer._error
+        error = getattr(self._writer, "_error", None)
         if error is None or error is self._error:
             behind.done()
         else:

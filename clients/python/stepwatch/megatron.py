@@ -24,9 +24,9 @@ import runpy
 import sys
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from ._adapter import Behind, Training, dtype_of, quiet
+from ._adapter import Behind, Guard, Training, dtype_of, quiet
 from ._checkpoint import Nothing
-from ._run import Run, _describe, _exit_code
+from ._run import Phase, Run, _describe, _exit_code
 from .torch import in_flight
 
 try:
@@ -40,6 +40,10 @@ _BRIDGE_TRAIN = "megatron.bridge.training.train"
 _BRIDGE_CHECKPOINTING = "megatron.bridge.training.checkpointing"
 _BRIDGE_FLOPS = "megatron.bridge.training.utils.flop_utils"
 _CALCULATOR = "megatron.core.num_microbatches_calculator"
+#: The argument of a save that each node writes for itself.
+_LOCAL = "non_persistent_ckpt"
+#: What a folder has that checkpoints are in.
+_TRACKER = "latest_checkpointed_iteration.txt"
 #: The loss that models are trained for, by the names that Megatron's models give it; else it is the
 #: first.
 _LOSSES = ("lm loss", "loss", "reduced_train_loss", "mlm loss", "lm-loss")
@@ -75,6 +79,10 @@ class _Megatron:
         self._behind: Optional[Behind] = None
         self._written: List[Behind] = []
 
+    def __getstate__(self) -> Dict[str, Any]:
+        """What is being saved stays where it is, as the run does."""
+        return dict(self.__dict__, _described=False, _behind=None, _written=[])
+
     def begin(self, framework: str, module: str) -> None:
         if self.training.run is None:
             version = getattr(sys.modules.get(module), "__version__", None)
@@ -108,12 +116,13 @@ class _Megatron:
             pass  # a model that Megatron has no formula for
         self.training.describe(model=model or None, **about)
 
-    def saving(self, step: Any, folder: Any) -> Any:
-        """A context for a save, which may become one that is written behind the training."""
+    def saving(self, step: Any, folder: Any, local: bool = False) -> Any:
+        """A context for a save, which may become one that is written behind the training. A
+        ``local`` one is written elsewhere, by each node for itself, and is lost with it."""
         run = self.training.run
-        path = None if not folder or not isinstance(step, int) else os.path.join(str(folder), "iter_%07d" % step)
+        path = None if local or not folder or not isinstance(step, int) else os.path.join(str(folder), "iter_%07d" % step)
         if run is not None:
-            self._behind = Behind(run, step, path, leads=run.rank == 0, expected=False)
+            self._behind = Behind(run, step, path, leads=run.rank == 0, expected=False, lasting=not local)
         return self.training.saving(step, path, behind=self._behind)
 
     def scheduled(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -125,7 +134,7 @@ class _Megatron:
         return inner(*args, **kwargs)
 
     def _follow(self, behind: Behind, given: List[Any]) -> None:
-        next(request for request in given if hasattr(request, "add_finalize_fn")).add_finalize_fn(behind.done)
+        next(request for request in given if hasattr(request, "add_finalize_fn")).add_finalize_fn(quiet(behind.done))
         behind.expected = True
         self._written = [one for one in self._written if not one.over] + [behind]
 
@@ -134,10 +143,13 @@ class _Megatron:
         try:
             return inner(*args, **kwargs)
         except Exception as error:
-            first = next((one for one in self._written if not one.over), None)
-            if first is not None:
-                first.failed(error)
+            quiet(self._failed)(error)
             raise
+
+    def _failed(self, error: Exception) -> None:
+        first = next((one for one in self._written if not one.over), None)
+        if first is not None:
+            first.failed(error)
 
     def batch(self, sequence: Any) -> Dict[str, Any]:
         """Samples and tokens that the whole job takes in one step."""
@@ -181,8 +193,11 @@ class _Installed(_Megatron):
         try:
             return inner(*args, **kwargs)
         except BaseException as error:
-            quiet(self.training.end)(_exit_code(type(error), error), _describe(type(error), error))
+            quiet(self._ended)(error)
             raise
+
+    def _ended(self, error: BaseException) -> None:
+        self.training.end(_exit_code(type(error), error), _describe(type(error), error))
 
     def _begin(self) -> None:
         self.begin("megatron", "megatron.core")
@@ -214,36 +229,87 @@ class _Installed(_Megatron):
         self.training.poll()
 
     def _evaluation(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        set_name = "test" if args and "test" in str(args[0]) else "validation"
-        self._evaluating = (set_name, getattr(self.module.get_args(), "curr_iteration", None))
-        quiet(self.training.pause)("eval")
+        quiet(self._evaluates)(*args)
         try:
             return inner(*args, **kwargs)
         finally:
             quiet(self.training.resume)()
 
+    def _evaluates(self, prefix: Any = "", *_: Any) -> None:
+        self._evaluating = ("test" if "test" in str(prefix) else "validation", getattr(self.module.get_args(), "curr_iteration", None))
+        self.training.pause("eval")
+
     _evaluating: Any = ("validation", None)
 
     def _evaluate(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = inner(*args, **kwargs)
-        total = result[0] if isinstance(result, tuple) else result
-        name, step = self._evaluating
-        quiet(lambda: self.training.evaluation(name, step, losses(total)))()
+        quiet(self._evaluated)(result)
         return result
 
+    def _evaluated(self, result: Any) -> None:
+        name, step = self._evaluating
+        self.training.evaluation(name, step, losses(result[0] if isinstance(result, tuple) else result))
+
     def _save(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with self.saving(args[0] if args else kwargs.get("iteration"), getattr(self.module.get_args(), "save", None)):
+        def saving() -> Any:
+            step = args[0] if args else kwargs.get("iteration")
+            return self.saving(step, getattr(self.module.get_args(), "save", None), _local(inner, args, kwargs))
+
+        with Guard(saving):
             return inner(*args, **kwargs)
 
     def _load(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # Before ``train``: the run begins with it.
         quiet(self._begin)()
-        run = self.training.run
-        with Nothing() if run is None else run.checkpoint(path=getattr(self.module.get_args(), "load", None), stage="load") as loading:
+        with Guard(self._loading) as loading:
             result = inner(*args, **kwargs)
-            if isinstance(result, tuple) and isinstance(result[0], int) and result[0] > 0:
-                loading.step = result[0]
+            if isinstance(loading, _Loading):
+                quiet(loading.returned)(result)
             return result
+
+    def _loading(self) -> Any:
+        run = self.training.run
+        return Nothing() if run is None else _Loading(run, getattr(self.module.get_args(), "load", None))
+
+
+class _Loading:
+    """A load, of the iteration that it gives back. A run that starts afresh goes through here, too,
+    and loads nothing. So the start is reported only where the folder has a checkpoint to be seen.
+    Elsewhere it may be a node's own, and iteration 0 means that there was none."""
+
+    def __init__(self, run: Run, folder: Any) -> None:
+        self._run = run
+        self._load = run.checkpoint(path=folder, stage="load").unreported()
+        self._seen = bool(folder) and os.path.exists(os.path.join(str(folder), _TRACKER))
+        self._phase: Optional[Phase] = None
+
+    def __enter__(self) -> "_Loading":
+        if self._seen:
+            self._load.start()
+        else:
+            self._phase = self._run.phase("load", announce=False).__enter__()
+        return self
+
+    def returned(self, result: Any) -> None:
+        if isinstance(result, tuple) and isinstance(result[0], int) and result[0] > 0:
+            self._load.step = result[0]
+
+    def __exit__(self, *error: Any) -> None:
+        if self._phase is not None:
+            self._load.seconds = self._run.leave(self._phase, timed=False)
+        if error[0] is not None:
+            self._load.fail(error[1])
+        elif self._seen or self._load.step is not None:
+            self._load.end()
+
+
+def _local(inner: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+    """Whether a save is one that each node writes for itself. Forks have more arguments before the
+    one that says so, and wrappers name none."""
+    try:
+        return bool(inspect.signature(inner).bind(*args, **kwargs).arguments.get(_LOCAL, kwargs.get(_LOCAL)))
+    except (TypeError, ValueError):
+        return bool(kwargs.get(_LOCAL))
 
 
 def _replace(module: Any, name: str, around: Callable[..., Any]) -> None:
@@ -295,7 +361,7 @@ def uninstall() -> None:
                 inner = getattr(function, "stepwatch", None)
                 if inner is not None:
                     setattr(module, name, inner)
-        installed.training.end()
+        quiet(installed.training.end)()
 
 
 def main(argv: List[str]) -> int:
@@ -383,9 +449,13 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
         self._training.evaluation(name, context.state.train_state.step, losses(context.total_loss_dict))
 
     def _save(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        state = args[0] if args else kwargs.get("state")
-        step = getattr(getattr(state, "train_state", None), "step", None)
-        with self._megatron.saving(step, getattr(getattr(getattr(state, "cfg", None), "checkpoint", None), "save", None)):
+        def saving() -> Any:
+            state = args[0] if args else kwargs.get("state")
+            step = getattr(getattr(state, "train_state", None), "step", None)
+            folder = getattr(getattr(getattr(state, "cfg", None), "checkpoint", None), "save", None)
+            return self._megatron.saving(step, folder, _local(inner, args, kwargs))
+
+        with Guard(saving):
             return inner(*args, **kwargs)
 
     @quiet

@@ -24,7 +24,8 @@ import time
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from ._adapter import Around, Saving, Training, metric, of_evaluation, quiet
+from ._adapter import Around, Guard, Saving, Training, metric, of_evaluation, quiet
+from ._checkpoint import Nothing
 from ._run import Run, _describe
 
 try:
@@ -205,12 +206,12 @@ class StepwatchWorkerCallback(*_WORKERS):  # type: ignore[misc]
     def on_report(self) -> Iterator[None]:
         """Around a call of ``ray.train.report``: every rank waits in it for the others and for the
         storage."""
+        with Guard(self._reporting):
+            yield
+
+    def _reporting(self) -> Any:
         run = self._reports.training.run if self._reports is not None else None
-        if run is None:
-            yield
-            return
-        with run.phase("report", announce=False):
-            yield
+        return Nothing() if run is None else run.phase("report", announce=False)
 
     @quiet
     def before_worker_shutdown(self) -> None:
@@ -232,7 +233,7 @@ class StepwatchWorkerCallback(*_WORKERS):  # type: ignore[misc]
 @contextmanager
 def _blocking(save: Any, upload: Any) -> Iterator[Any]:
     """An upload that the step waits for."""
-    with save, upload:
+    with Guard(lambda: save), Guard(lambda: upload):
         yield upload
 
 

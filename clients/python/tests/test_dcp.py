@@ -146,6 +146,31 @@ class Dcp(Case):
         self.dcp.load({}, checkpoint_id="/c/last")
         self.assertEqual(self.words(2), [("load", "start", None, "/c/last"), ("load", "end", None, "/c/last")])
 
+    def test_a_save_is_of_the_step_that_the_run_reports(self):
+        """The name may count epochs, or be the number of the job."""
+        run, _ = self.reporter()
+        wanted = []
+        for step, name, told in ((500, "checkpoint_3", 500), (600, "1748563", 600), (700, "1748563", 700), (800, "step-801", 801)):
+            run.step(step)
+            self.dcp.save({}, checkpoint_id="/c/" + name)
+            wanted += [("save", phase, told, "/c/" + name) for phase in ("start", "end")]
+        self.dcp.async_save({}, checkpoint_id="/c/1748563")
+        run.step(900)
+        self.stand.futures[0].set_result(None)
+        self.dcp.load({}, checkpoint_id="/c/step-700")
+        wanted += [(stage, phase, 800, "/c/1748563") for stage, phase in (
+            ("save", "start"), ("save", "end"), ("write", "start"), ("write", "end"), ("durable", "end"))]  # fmt: skip
+        wanted += [("load", phase, 700, "/c/step-700") for phase in ("start", "end")]
+        self.assertEqual(self.words(len(wanted)), wanted)
+
+    def test_the_step_counts_whose_values_are_still_on_the_device(self):
+        run, _ = self.reporter()
+        run.step(6)
+        run.mark(9)
+        self.dcp.save({}, checkpoint_id="/c/1748563")
+        self.dcp.save({}, checkpoint_id="/c/last")
+        self.assertEqual([word[2] for word in self.words(4)], [9] * 4)
+
     def test_everything_is_left_as_it_was(self):
         before = dict(vars(self.dcp))
         _, first = self.reporter()

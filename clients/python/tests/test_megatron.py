@@ -2,7 +2,9 @@
 main branch of 2026, which calls them as its ``train`` does. It is in no package, so this is all
 that can be had of it without a GPU and a checkout."""
 
+import copy
 import os
+import pickle
 import sys
 import textwrap
 import types
@@ -41,7 +43,8 @@ MODULE = """
     def evaluate_and_print_results(prefix, forward_step_func, data_iterator, model, iteration, process_non_loss_data_func, config, verbose=False):
         evaluate(forward_step_func, data_iterator, model, process_non_loss_data_func, config, verbose)
 
-    def save_checkpoint_and_time(iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far, checkpointing_context):
+    def save_checkpoint_and_time(iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far, checkpointing_context,
+                                 non_persistent_ckpt=False, train_data_iterator=None):
         if iteration in saved:
             raise OSError("no space left on device")
         saved.append(iteration)
@@ -142,7 +145,12 @@ class Megatron(Case):
         self.assertEqual((hello["flops_per_token"], hello["convention"]), (6e9, "megatron"))
         self.assertEqual((hello["model"]["layers"], hello["model"]["vocab"]), (2, 1000))
 
-    def asynchronous(self):
+    def folder_with_a_checkpoint(self):
+        with open(os.path.join(self.folder, "latest_checkpointed_iteration.txt"), "w") as f:
+            f.write("1200")
+        return self.folder
+
+    def asynchronous(self, **options):
         """A module that writes behind the training, after a save of step 300."""
         checkpointing = types.ModuleType("megatron.training.checkpointing")
         exec(textwrap.dedent(CHECKPOINTING), vars(checkpointing))
@@ -153,7 +161,7 @@ class Megatron(Case):
         before = dict(vars(checkpointing))
         adapter.install(name="gpt")
         self.module.load_checkpoint([], None, None)
-        self.module.save_checkpoint_and_time(300, [], None, None, 0.0, {})
+        self.module.save_checkpoint_and_time(300, [], None, None, 0.0, {}, **options)
         self.module.args.curr_iteration = 310
         return checkpointing, before
 
@@ -161,10 +169,10 @@ class Megatron(Case):
         return [(e.get("stage", "save"), e["phase"], e.get("step"), e.get("path")) for e in self.sink.events("ckpt")]
 
     def test_a_checkpoint_that_is_written_behind_the_training(self):
-        self.module.args.load = "/load"
+        self.module.args.load = load = self.folder_with_a_checkpoint()
         checkpointing, before = self.asynchronous()
         path = "/save/iter_0000300"
-        first = [("load", "start", None, "/load"), ("load", "end", 1200, "/load"), ("save", "start", 300, path), ("save", "end", 300, path)]
+        first = [("load", "start", None, load), ("load", "end", 1200, load), ("save", "start", 300, path), ("save", "end", 300, path)]
         until(lambda: self.stages() == first + [("write", "start", 300, path)])
         self.module.maybe_finalize_async_save()
         self.assertEqual(checkpointing.finalized, ["metadata", "latest"])
@@ -178,7 +186,7 @@ class Megatron(Case):
         with self.assertRaises(OSError) as raised:
             self.module.maybe_finalize_async_save(blocking=True)
         self.assertIs(raised.exception, checkpointing.error)
-        last = until(lambda: self.sink.events("ckpt")[5:])[0]
+        last = until(lambda: self.sink.events("ckpt")[3:])[0]
         self.assertEqual((last["stage"], last["phase"], last["step"], last["text"]), ("write", "fail", 300, "OSError: no space left on device"))
 
     def test_a_load_that_fails(self):
@@ -186,7 +194,55 @@ class Megatron(Case):
         self.module.args.load = "/broken"
         with self.assertRaises(OSError):
             self.module.load_checkpoint([], None, None)
-        until(lambda: self.stages() == [("load", "start", None, "/broken"), ("load", "fail", None, "/broken")])
+        until(lambda: self.stages() == [("load", "fail", None, "/broken")])
+
+    def test_a_run_that_starts_afresh_loads_nothing(self):
+        adapter.install(name="gpt")
+        self.module.args.load = self.folder
+        with mock.patch.dict(self.module.load_checkpoint.stepwatch.__globals__, {"args": Space(load=None)}):
+            self.assertEqual(self.module.load_checkpoint([], None, None), (0, 0))
+        self.assertEqual(self.module.load_checkpoint([], None, None), (1200, 0), "from a checkpoint that its node kept")
+        self.module.train(None, [], None, iterations=0)
+        until(lambda: self.stages() == [("load", "end", 1200, self.folder)])
+        self.assertGreaterEqual(self.sink.events("ckpt")[0]["seconds"], 0.0)
+
+    def test_a_checkpoint_of_each_node_is_never_durable(self):
+        self.asynchronous(non_persistent_ckpt=True)
+        self.module.maybe_finalize_async_save()
+        self.module.checkpointing = None
+        self.module.save_checkpoint_and_time(301, [], None, None, 0.0, {}, True)
+        self.module.save_checkpoint_and_time(302, [], None, None, 0.0, {}, False)
+        stages = [("save", "start", 300), ("save", "end", 300), ("write", "start", 300), ("write", "end", 300), ("save", "start", 301),
+                  ("save", "end", 301)]  # fmt: skip
+        until(lambda: len(self.stages()) == 8)
+        self.assertEqual(self.stages()[:6], [(*stage, None) for stage in stages])
+        self.assertEqual({stage[3] for stage in self.stages()[6:]}, {"/save/iter_0000302"})
+
+    def test_where_the_argument_is_that_says_so(self):
+        def fork(iteration, model, ema, non_persistent_ckpt=False):
+            pass
+
+        def wrapper(*args, **kwargs):
+            pass
+
+        for function, args, kwargs, local in (
+            (fork, (1, 2, 3, True), {}, True), (fork, (1, 2, 3), {}, False), (fork, (1, 2, 3), {"non_persistent_ckpt": True}, True),
+            (wrapper, (1,), {"non_persistent_ckpt": True}, True), (wrapper, (1, 2, 3, True), {}, False),
+            (fork, (1,), {"non_persistent_ckpt": True}, True), (None, (), {}, False),
+        ):  # fmt: skip
+            self.assertIs(adapter._local(function, args, kwargs), local)
+
+    def test_the_callback_is_copied_and_pickled_after_a_save(self):
+        callback = adapter.StepwatchCallback(run=self.run_())
+        self.module.checkpointing = None
+        with callback._megatron.saving(4, "/save"):
+            pass
+        request = Space(add_finalize_fn=lambda fn: None)
+        callback._megatron.scheduled(lambda request: None, request)
+        for copied in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):
+            self.assertEqual((copied._training.run, copied._megatron._written), (None, []))
+            self.assertIs(copied._training, copied._megatron.training)
+        self.assertEqual(len(callback._megatron._written), 1)
 
     def test_a_loss_on_its_device_is_never_waited_for(self):
         stream = Stream()

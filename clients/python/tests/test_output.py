@@ -2,12 +2,15 @@
 
 import json
 import random
+import threading
+import types
 import unittest
+from unittest import mock
 
 import support  # noqa: F401
 
 from stepwatch import _output
-from stepwatch._output import Lines, batches, last_words
+from stepwatch._output import Lines, Tee, batches, last_words
 
 
 def whole(data):
@@ -55,6 +58,31 @@ class Splitting(unittest.TestCase):
             cut = list(batches(lines))
             self.assertEqual([line for batch in cut for line in batch], lines)
             self.assertTrue(all(len(json.dumps(batch, separators=(",", ":"))) <= _output.MAX_BATCH + 2 for batch in cut))
+
+
+class Handed(unittest.TestCase):
+    def test_the_end_waits_for_what_is_being_handed_over(self):
+        """A busy machine may leave the thread in the middle of it."""
+        lines, entered, go = [], threading.Event(), threading.Event()
+
+        def put(kind, step, metrics, output):
+            if not entered.is_set():
+                entered.set()
+                go.wait(20)
+            lines.extend(output._keys["lines"])
+
+        tee = Tee(types.SimpleNamespace(connected="here", queue=[], put=put))
+        with mock.patch.object(_output, "TICK", 0.01):
+            tee.start()
+            tee.put("stdout", b"one\ntwo\nthr")
+            self.assertTrue(entered.wait(20))
+            tee.put("stdout", b"ee\nfour\n")
+            end = threading.Thread(target=tee.close)
+            end.start()
+            end.join(0.1)
+            go.set()
+            end.join()
+        self.assertEqual(lines, ["one", "two", "three", "four"])
 
 
 class Words(unittest.TestCase):
