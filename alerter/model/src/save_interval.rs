@@ -7,8 +7,8 @@
 //! dumps", 2006) counts failures within saves too. `I` is the time from the end of a save to the
 //! beginning of the next.
 //!
-//! Where only each `k`th save makes a checkpoint that counts, a failure loses `k` times as much, and
-//! in any case the time until the last one was durable: `w/I + (kI/2 + lag)/M`.
+//! Where only each `k`th save makes a checkpoint that counts, a failure loses `k` times as much,
+//! and in any case the time until the last one was durable: `w/I + (kI/2 + lag)/M`.
 
 use serde::{Deserialize, Serialize};
 

@@ -26,8 +26,8 @@ use stepwatch_model::{
 /// 30 bytes, so all together take 20 MB.
 const MAX_GOOD: usize = 500;
 const MAX_KEPT: usize = 1000;
-/// The most names of nodes in the setups of each store together: of runs above it, the nodes are not
-/// kept.
+/// The most names of nodes in the setups of each store together: of runs above it, the nodes are
+/// not kept.
 const MAX_NODE_NAMES: usize = 100_000;
 /// The steps of an attempt from which it is good. A setup that was there at one look must still be
 /// there at the next.

@@ -232,7 +232,8 @@ impl Checkpoints {
         (self.steps.len() >= 2).then(|| median(gaps))
     }
 
-    /// How many saves, which come in so many seconds each, there are for each checkpoint that counts.
+    /// How many saves, which come in so many seconds each, there are for each checkpoint that
+    /// counts.
     pub(crate) fn saves_counted(&self, secs: f64) -> f64 {
         self.usual_interval().map_or(1.0, |counted| (counted / secs).round().max(1.0))
     }

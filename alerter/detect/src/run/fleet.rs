@@ -1,5 +1,6 @@
-//! The failures of all runs, by user. One user contributes no more than all others together, so that
-//! nobody sets the interval of the others alone. Where all runs are of one user, there are no others.
+//! The failures of all runs, by user. One user contributes no more than all others together, so
+//! that nobody sets the interval of the others alone. Where all runs are of one user, there are no
+//! others.
 
 use std::collections::BTreeMap;
 

@@ -69,8 +69,8 @@ impl Difference {
         }
     }
 
-    /// Whether it changes often without an effect: a hash says that a file was edited, not what, and
-    /// each run has another seed.
+    /// Whether it changes often without an effect: a hash says that a file was edited, not what,
+    /// and each run has another seed.
     pub(crate) fn is_vague(&self) -> bool {
         let is_file = self.name.starts_with(FILE) && topic(&self.name) == Topic::Work;
         is_file || self.name.rsplit(['.', '_', '-']).next() == Some("seed")
