@@ -45,7 +45,7 @@ impl Reached {
         let url = external_url.and_then(|url| Url::parse(url).ok()).filter(|url| url.scheme() == "https");
         let https_host = url.and_then(|url| {
             let host = url.host_str()?;
-            // A URL has no default port.
+            // There is none if it is the default.
             Some(url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")))
         });
         Self { web, https_host }
@@ -114,7 +114,7 @@ impl Gate {
         Some(Credential::User { name: name.to_owned(), mark })
     }
 
-    /// The session of a request, and its caller; `None` if the token, user or role no longer exists.
+    /// The session of a request, and its caller; `None` if the token, user or role is gone.
     pub(crate) fn session_of(&self, headers: &HeaderMap) -> Option<(SessionId, Who)> {
         let id = SessionId::parse(cookie(headers, self.reached().cookie_name(headers))?)?;
         let who = match self.sessions().find(&id, wall())? {

@@ -402,7 +402,7 @@ async fn a_reload_that_shortens_sessions_ends_those_of_people_that_are_too_old()
     let audit = AuditLog::new(store, AuditConfig::default(), AuditMetrics::default());
     let hour = Span::secs(3600);
     let gate = Gate::new(Keyring::default(), provider(hour), audit, GateMetrics::default(), None, None);
-    let begin = |minutes_ago: i64| {
+    let begin = |minutes_ago: i64| -> HeaderMap {
         let ann = Credential::Person {
             issuer: "https://id.example.org".into(),
             client_id: "stepwatch".into(),
