@@ -284,7 +284,7 @@ impl App {
         self.calendars.apply(config.calendars);
         self.reports.send_replace(Arc::new(config.file.reports()));
         self.remote_write.configure(config.file.remote_write.clone());
-        self.gate.replace(config.keyring, config.oidc);
+        self.gate.replace(config.keyring, config.oidc, config.file.external_url.as_deref());
         self.audit.configure(config.file.audit.clone());
         self.file = config.file;
         tracing::info!("configuration reloaded");

@@ -25,6 +25,7 @@ use crate::notify::http::Http;
 pub(crate) use attempt::{Attempt, Attempts, MAX_AGE_SECONDS};
 pub(crate) use error::LoginError;
 use provider::Known;
+pub(crate) use provider::is_here;
 
 /// The most codes that are exchanged at once. Each is a few requests to the provider.
 const MAX_EXCHANGES: usize = 16;
@@ -97,11 +98,17 @@ impl Oidc {
         self.settings.session
     }
 
+    /// The provider and our client there, which a login in progress is bound to.
+    pub(crate) fn identity(&self) -> String {
+        format!("{}\0{}", self.settings.issuer, self.settings.client_id)
+    }
+
     /// What a session of this person remembers.
     pub(crate) fn credential(&self, person: &Person) -> Credential {
         Credential::Person {
             issuer: self.settings.issuer.clone(),
             client_id: self.settings.client_id.clone(),
+            subject: person.subject.clone(),
             name: person.name.clone(),
             groups: person.groups.clone(),
         }
@@ -112,7 +119,7 @@ impl Oidc {
     /// configuration. Roles are not added up, because the scopes of one with the runs of another
     /// would allow what neither does.
     pub(crate) fn rights(&self, of: &Credential) -> Option<Arc<Grant>> {
-        let Credential::Person { issuer, client_id, name, groups } = of else { return None };
+        let Credential::Person { issuer, client_id, name, groups, .. } = of else { return None };
         if *issuer != self.settings.issuer || *client_id != self.settings.client_id {
             return None;
         }
@@ -178,13 +185,13 @@ impl Oidc {
             self.complete(&provider, &tokens, &mut claims).await?;
         }
         let subject = claims::subject(&claims);
-        let name = claims::name(&claims).unwrap_or_else(|| claims::encoded(&subject));
+        let name = claims::name(&claims).unwrap_or_else(|| claims::name_of_subject(&subject));
         let groups = claims::groups(&claims, claim).unwrap_or_default();
         let listed = groups.len();
         let has_role = |group: &String| self.settings.roles.iter().any(|role| role.group == *group);
         let groups: Vec<String> = groups.into_iter().filter(has_role).collect();
         if groups.is_empty() {
-            return Err(LoginError::NoRole { name, listed, unlisted });
+            return Err(LoginError::NoRole { name, subject, listed, unlisted });
         }
         Ok(Person { name, subject, groups })
     }

@@ -39,7 +39,14 @@ pub(crate) enum Credential {
     /// A user of the web configuration, with a hash that identifies the password.
     User { name: String, mark: Hash },
     /// A person for whom an OpenID Connect provider vouched.
-    Person { issuer: String, client_id: String, name: String, groups: Vec<String> },
+    Person {
+        issuer: String,
+        client_id: String,
+        /// The provider's own identifier of the person.
+        subject: String,
+        name: String,
+        groups: Vec<String>,
+    },
 }
 
 /// The value of a session cookie, which is a secret: it gives access to the session.
@@ -134,6 +141,11 @@ impl Sessions {
         Some(session.of.clone())
     }
 
+    /// When a session began.
+    pub(crate) fn begun(&self, id: &SessionId) -> Option<Ts> {
+        self.inner().begun.get(&id.hash()).map(|session| session.begun)
+    }
+
     pub(crate) fn end(&self, id: &SessionId) {
         self.inner().begun.remove(&id.hash());
     }
@@ -206,9 +218,11 @@ mod tests {
         assert_ne!(id.expose(), other.expose());
         let read = SessionId::parse(id.expose()).unwrap();
         assert_eq!(sessions.find(&read, NOW), Some(user("ann")));
+        assert_eq!(sessions.begun(&read), Some(NOW));
         assert_eq!(sessions.find(&SessionId::parse(&"0".repeat(64)).unwrap(), NOW), None);
         sessions.end(&id);
         assert_eq!(sessions.find(&id, NOW), None);
+        assert_eq!(sessions.begun(&id), None);
         assert_eq!(sessions.find(&other, NOW), Some(user("bob")));
         sessions.retain(|of| *of != user("bob"));
         assert_eq!(sessions.find(&other, NOW), None);

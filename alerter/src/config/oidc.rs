@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use stepwatch_kit::config::Secret;
 use stepwatch_model::time::Span;
-use url::{Host, Url};
+use url::Url;
 
 use super::file::File;
 use super::grant;
@@ -188,8 +188,18 @@ pub(super) fn build(file: &File, errors: &mut Vec<String>) -> Option<Arc<oidc::O
 
 /// Warnings about allowed but probably unintended settings.
 pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
+    if file.api.oidc.is_none() {
+        return;
+    }
+    if file.api.tokens.is_empty() {
+        warnings.push(
+            "api.oidc: except as a user of --web.config.file, no program can send alerts, write or scrape: add \
+             api.tokens"
+                .into(),
+        );
+    }
     let url = file.external_url.as_deref().and_then(address);
-    if file.api.oidc.is_some() && url.is_some_and(|url| url.scheme() == "http" && !is_here(&url)) {
+    if url.is_some_and(|url| url.scheme() == "http" && !oidc::is_here(&url)) {
         warnings.push(
             "external_url: with http, the codes and sessions of logins can be read on the way (api.oidc)"
                 .into(),
@@ -199,7 +209,7 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
 
 fn issuer(text: &str) -> Result<(), String> {
     let url = address(text).ok_or("must be an address that begins with https://")?;
-    if url.scheme() == "http" && !is_here(&url) {
+    if url.scheme() == "http" && !oidc::is_here(&url) {
         return Err("must begin with https://; only a provider on this machine may have http://".into());
     }
     let bare = url.query().is_none() && url.fragment().is_none();
@@ -213,16 +223,6 @@ fn issuer(text: &str) -> Result<(), String> {
 
 fn address(text: &str) -> Option<Url> {
     Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
-}
-
-/// Whether an address is of this machine.
-fn is_here(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(Host::Ipv6(ip)) => ip.is_loopback(),
-        None => false,
-    }
 }
 
 fn is_name(text: &str) -> bool {
@@ -240,7 +240,7 @@ mod tests {
         parsed.map_err(|e| e.to_string().replace(&dir.path().display().to_string(), ""))
     }
 
-    const GOOD: &str = "external_url: https://stepwatch.example.org/\napi:\n  oidc:\n    issuer: https://id.example.org/realms/ml\n    client_id: stepwatch\n    client_secret_file: secret\n    roles:\n      - {group: ml-oncall, scopes: [ack, silence]}\n      - {group: research, scopes: [read], runs: ['llama-*']}\n";
+    const GOOD: &str = "external_url: https://stepwatch.example.org/\napi:\n  tokens: [{name: prometheus, token_file: secret, scopes: [read]}]\n  oidc:\n    issuer: https://id.example.org/realms/ml\n    client_id: stepwatch\n    client_secret_file: secret\n    roles:\n      - {group: ml-oncall, scopes: [ack, silence]}\n      - {group: research, scopes: [read], runs: ['llama-*']}\n";
 
     #[test]
     fn the_defaults_and_what_is_shown() {
@@ -260,6 +260,9 @@ mod tests {
         assert!(parse(&plain).unwrap().warnings.iter().any(|w| w.contains("can be read on the way")));
         let local = GOOD.replace("https://id.example.org", "http://127.0.0.1:8080");
         assert!(parse(&local).is_ok(), "a provider on this machine");
+        let people = GOOD.replace("  tokens: [{name: prometheus, token_file: secret, scopes: [read]}]\n", "");
+        let lonely = parse(&people).unwrap().warnings;
+        assert!(lonely.iter().any(|w| w.ends_with("write or scrape: add api.tokens")), "{lonely:?}");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! never finished take no memory, and none can push out another.
 //!
 //! The cookie has one random value, from which state, nonce and PKCE verifier are derived. The
-//! signature limits its age, and keeps the path to which the login leads.
+//! signature limits its age, keeps the path to which the login leads, and binds it to the provider
+//! and our client there, because a reload may change either.
 
 use core::fmt;
 
@@ -56,18 +57,19 @@ impl Attempts {
         Some(Attempt { random: hex::encode(random()?), begun: now, next: next.to_owned() })
     }
 
-    /// The value of the cookie.
-    pub(crate) fn seal(&self, attempt: &Attempt) -> String {
+    /// The value of the cookie, for a login at this provider.
+    pub(crate) fn seal(&self, attempt: &Attempt, at: &str) -> String {
         let next = URL_SAFE_NO_PAD.encode(&attempt.next);
         let text = format!("{}.{}.{next}", attempt.random, attempt.begun.0);
-        let mac = self.mac(&text).unwrap_or_default();
+        let mac = self.mac(&text, at).unwrap_or_default();
         format!("{text}.{mac}")
     }
 
-    /// The login of a cookie; `None` if this process did not sign it, or too long ago.
-    pub(crate) fn open(&self, cookie: &str, now: Ts) -> Option<Attempt> {
+    /// The login of a cookie; `None` if this process did not sign it for this provider, or too long
+    /// ago.
+    pub(crate) fn open(&self, cookie: &str, at: &str, now: Ts) -> Option<Attempt> {
         let (text, mac) = cookie.rsplit_once('.')?;
-        if !bool::from(self.mac(text)?.as_bytes().ct_eq(mac.as_bytes())) {
+        if !bool::from(self.mac(text, at)?.as_bytes().ct_eq(mac.as_bytes())) {
             return None;
         }
         let mut parts = text.split('.');
@@ -81,9 +83,11 @@ impl Attempts {
         Some(Attempt { random: random.to_owned(), begun, next })
     }
 
-    fn mac(&self, text: &str) -> Option<String> {
+    fn mac(&self, text: &str, at: &str) -> Option<String> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0?).ok()?;
         mac.update(text.as_bytes());
+        mac.update(b"\0");
+        mac.update(at.as_bytes());
         Some(hex::encode(mac.finalize().into_bytes()))
     }
 }
@@ -139,20 +143,24 @@ mod tests {
     use super::*;
 
     const NOW: Ts = Ts(1_795_227_416_980);
+    const AT: &str = "https://id.example.org\0stepwatch";
 
     #[test]
     fn a_cookie_is_good_for_ten_minutes_and_for_this_process() {
         let attempts = Attempts::new();
         let begun = attempts.begin("/incidents/abc?x=1", NOW).unwrap();
-        let cookie = attempts.seal(&begun);
-        let opened = attempts.open(&cookie, NOW + Span::secs(599)).unwrap();
+        let cookie = attempts.seal(&begun, AT);
+        let opened = attempts.open(&cookie, AT, NOW + Span::secs(599)).unwrap();
         assert!(opened == begun && opened.next() == "/incidents/abc?x=1");
-        assert!(attempts.open(&cookie, NOW + Span::secs(600)).is_none(), "too old");
-        assert!(attempts.open(&cookie, NOW + Span::secs(-1)).is_none(), "of the future");
-        assert!(Attempts::new().open(&cookie, NOW).is_none(), "of another process");
+        assert!(attempts.open(&cookie, AT, NOW + Span::secs(600)).is_none(), "too old");
+        assert!(attempts.open(&cookie, AT, NOW + Span::secs(-1)).is_none(), "of the future");
+        assert!(Attempts::new().open(&cookie, AT, NOW).is_none(), "of another process");
+        for other in ["https://id.example.org\0other", "https://evil.example.org\0stepwatch", ""] {
+            assert!(attempts.open(&cookie, other, NOW).is_none(), "begun at another provider: {other:?}");
+        }
         let later = cookie.replace(&NOW.0.to_string(), &(NOW.0 + 1).to_string());
         for forged in ["", "...", "a.1.b.c", &later, &cookie[..cookie.len() - 1]] {
-            assert!(attempts.open(forged, NOW).is_none(), "{forged}");
+            assert!(attempts.open(forged, AT, NOW).is_none(), "{forged}");
         }
         assert!(cookie.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)), "{cookie}");
         assert!(!format!("{attempts:?}{begun:?}").contains(&cookie[..16]));

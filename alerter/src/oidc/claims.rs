@@ -6,6 +6,7 @@ use jsonwebtoken::errors::{Error, ErrorKind};
 use jsonwebtoken::jwk::{Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header};
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use url::form_urlencoded;
 
@@ -126,6 +127,16 @@ pub(super) fn encoded(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }
 
+/// The name of a person who has no other. The colon keeps it from being another's plain name. A
+/// long subject is its hash, so that histories have room for the name.
+pub(super) fn name_of_subject(subject: &str) -> String {
+    let name = encoded(subject);
+    if name.len() <= MAX_NAME {
+        return format!("sub:{name}");
+    }
+    format!("sub:sha256:{}", hex::encode(Sha256::digest(subject.as_bytes())))
+}
+
 fn is_plain(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "._@+-".contains(c))
@@ -181,7 +192,7 @@ mod tests {
             of(json!({"preferred_username": "ann@corp.example"})).as_deref(),
             Some("ann@corp.example")
         );
-        for odd in ["", "ann (bob)", "api:ops", "ann\n", "аnn", "a/b", &"a".repeat(101)] {
+        for odd in ["", "ann (bob)", "api:ops", "sub:00u1", "ann\n", "аnn", "a/b", &"a".repeat(101)] {
             let both = json!({"preferred_username": odd, "email": "ann@x.org", "email_verified": true});
             assert_eq!(of(both).as_deref(), Some("ann@x.org"), "{odd:?}");
         }
@@ -192,6 +203,12 @@ mod tests {
         assert_eq!(of(json!({"email": "bob@x.org", "email_verified": "true"})).as_deref(), Some("bob@x.org"));
         assert_eq!(encoded("auth0|a b"), "auth0%7Ca+b");
         assert_ne!(encoded("a b"), encoded("a+b"));
+        assert_eq!(name_of_subject("auth0|a"), "sub:auth0%7Ca");
+        assert_eq!(name_of_subject(&"a".repeat(100)), format!("sub:{}", "a".repeat(100)));
+        let long = "a".repeat(101);
+        let hashed = name_of_subject(&long);
+        assert!(hashed.starts_with("sub:sha256:") && hashed.len() == 75, "{hashed}");
+        assert_ne!(hashed, name_of_subject(&format!("{long}b")));
     }
 
     #[test]

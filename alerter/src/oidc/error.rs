@@ -18,6 +18,8 @@ pub(crate) enum LoginError {
     /// None of the person's groups has a role.
     NoRole {
         name: String,
+        /// The provider's own identifier of the person.
+        subject: String,
         /// The number of groups that the provider listed.
         listed: usize,
         /// The provider says that it left out the groups.
@@ -38,13 +40,10 @@ impl fmt::Display for LoginError {
                 f.write_str("This browser has begun no login, or more than ten minutes ago. Log in again.")
             }
             Self::Denied(code) => write!(f, "The identity provider refused the login: {code}."),
-            Self::Refused(_) => {
-                f.write_str("The identity provider's answer is not valid. Log in again.")
+            Self::Refused(_) => f.write_str("The identity provider's answer is not valid. Log in again."),
+            Self::Provider(_) => {
+                f.write_str("The identity provider does not answer as it should; see the alerter's log.")
             }
-            Self::Provider(_) => f.write_str(
-                "The identity provider does not answer as it should; see the alerter's log. A token or a name \
-                 with its password still works.",
-            ),
             Self::NoRole { name, unlisted: true, .. } => write!(
                 f,
                 "You are {name}, and the identity provider left out your groups, because there are too many. It has to \

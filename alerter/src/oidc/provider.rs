@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jsonwebtoken::jwk::Jwk;
+use reqwest::RequestBuilder;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
-use reqwest::{RequestBuilder, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
-use url::{Url, form_urlencoded};
+use url::{Host, Url, form_urlencoded};
 
 use super::claims::{self, Claims, Expected, Wrong};
 use super::{LoginError, Oidc};
@@ -115,12 +115,7 @@ impl Oidc {
                 line(&document.issuer, MAX_WORDS)
             ));
         }
-        let plain = issuer.starts_with("http://");
-        let address = |key: &str, text: &str| match Url::parse(text) {
-            Ok(url) if url.scheme() == "https" || (plain && url.scheme() == "http") => Ok(url),
-            Ok(_) => Err(format!("its {key} does not begin with https://")),
-            Err(err) => Err(format!("its {key} is no address: {err}")),
-        };
+        let address = |key: &str, text: &str| endpoint(issuer, key, text);
         let methods = document.token_endpoint_auth_methods_supported;
         let userinfo = document.userinfo_endpoint.as_deref();
         Ok(Provider {
@@ -147,7 +142,8 @@ impl Oidc {
         let answer = self.http.send(request).await.map_err(|failure| failed(failure.error))?;
         let body = serde_json::from_slice::<Value>(&answer.body).unwrap_or_default();
         let text = |key: &str| body.get(key).and_then(Value::as_str).map(str::to_owned);
-        if answer.status == StatusCode::BAD_REQUEST && text("error").as_deref() == Some("invalid_grant") {
+        // The standard has 400, and some answer 403.
+        if answer.status.is_client_error() && text("error").as_deref() == Some("invalid_grant") {
             return Err(LoginError::Refused("the provider does not take the code (invalid_grant)".into()));
         }
         if !answer.status.is_success() {
@@ -252,6 +248,27 @@ impl Oidc {
             format!("{what}: no JSON, by line {} and column {}", err.line(), err.column())
         };
         serde_json::from_slice(&answer.body).map_err(broken)
+    }
+}
+
+/// An address that the provider names. Only a provider on this machine may name one without https,
+/// and only on this machine: codes, tokens and our secret go there.
+pub(super) fn endpoint(issuer: &str, key: &str, text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).map_err(|err| format!("its {key} is no address: {err}"))?;
+    let local = issuer.starts_with("http://") && url.scheme() == "http" && is_here(&url);
+    if url.scheme() == "https" || local {
+        return Ok(url);
+    }
+    Err(format!("its {key} does not begin with https://"))
+}
+
+/// Whether an address is of this machine.
+pub(crate) fn is_here(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
+        None => false,
     }
 }
 

@@ -185,6 +185,73 @@ async fn a_code_is_of_one_login_and_one_provider() {
 }
 
 #[tokio::test]
+async fn a_code_may_be_refused_with_another_status() {
+    let provider = FakeOidc::start().await;
+    let oidc = oidc(&provider);
+    provider.change(|p| p.refusal = 403);
+    let attempt = attempt();
+    let (_, issuer) = visit(&oidc, &attempt).await.unwrap();
+    let why = refused(oidc.person("x", Some(&issuer), &attempt).await);
+    assert!(why.contains("invalid_grant"), "{why}");
+    provider.change(|p| p.refusal = 500);
+    let failed = oidc.person("x", Some(&issuer), &attempt).await;
+    assert!(matches!(failed, Err(LoginError::Provider(_))), "a fault of the provider: {failed:?}");
+}
+
+#[tokio::test]
+async fn a_redirect_of_the_exchange_is_not_followed() {
+    let provider = FakeOidc::start().await;
+    let oidc = oidc(&provider);
+    provider.change(|p| p.redirects = true);
+    let Err(LoginError::Provider(why)) = log_in(&oidc).await else { panic!("it redirects") };
+    assert!(why.contains("the exchange of a code") && why.contains("redirects are not followed"), "{why}");
+    let elsewhere = provider.with(|p| p.requests.iter().filter(|r| r.path == "/elsewhere").count());
+    assert_eq!(elsewhere, 0);
+}
+
+#[tokio::test]
+async fn a_configuration_of_another_provider_is_not_believed() {
+    for (document, wanted) in [
+        (json!({"issuer": "https://evil.example.org"}), "it calls itself \"https://evil.example.org\""),
+        (json!({"token_endpoint": "http://10.0.0.5/token"}), "its token_endpoint does not begin with https"),
+        (json!({"jwks_uri": "http://id.example.org/jwks"}), "its jwks_uri does not begin with https"),
+    ] {
+        let provider = FakeOidc::start().await;
+        provider.change(|p| p.document = document);
+        let Err(LoginError::Provider(why)) = log_in(&oidc(&provider)).await else { panic!("{wanted}") };
+        assert!(why.contains(wanted), "{why}");
+        assert_eq!(provider.with(|p| p.exchanged), 0);
+    }
+}
+
+#[test]
+fn only_a_provider_on_this_machine_has_addresses_without_https_and_only_there() {
+    let (far, here) = ("https://id.example.org", "http://127.0.0.1:8080");
+    let allows = |issuer: &str, text: &str| provider::endpoint(issuer, "token_endpoint", text).is_ok();
+    assert!(allows(far, "https://id.example.org/token") && allows(here, "https://10.0.0.5/token"));
+    for local in ["http://127.0.0.1:8080/token", "http://localhost:9/token", "http://[::1]/token"] {
+        assert!(allows(here, local), "{local}");
+        assert!(!allows(far, local), "{local} of a provider with https");
+    }
+    for plain in ["http://10.0.0.5/token", "http://id.example.org/token", "ftp://127.0.0.1/token", "token"] {
+        assert!(!allows(here, plain) && !allows(far, plain), "{plain}");
+    }
+}
+
+#[tokio::test]
+async fn a_provider_need_not_name_itself_in_its_answer() {
+    let provider = FakeOidc::start().await;
+    let silent = json!({"authorization_response_iss_parameter_supported": null});
+    provider.change(|p| p.document = silent);
+    let oidc = oidc(&provider);
+    let attempt = attempt();
+    let (code, _) = visit(&oidc, &attempt).await.unwrap();
+    let why = refused(oidc.person(&code, Some("https://evil.example.org"), &attempt).await);
+    assert!(why.contains("issuer"), "another name is refused all the same: {why}");
+    assert_eq!(oidc.person(&code, None, &attempt).await.unwrap().name, "ann");
+}
+
+#[tokio::test]
 async fn groups_may_be_beside_the_token_or_left_out() {
     let provider = FakeOidc::start().await;
     let oidc = oidc(&provider);
@@ -201,13 +268,15 @@ async fn groups_may_be_beside_the_token_or_left_out() {
         p.claims = json!({"preferred_username": "ann", "_claim_names": {"groups": "src1"}});
         p.userinfo = json!({"groups": ["ml-oncall"]});
     });
-    let left_out = LoginError::NoRole { name: "ann".to_owned(), listed: 0, unlisted: true };
+    let subject = OidcProvider::SUBJECT.to_owned();
+    let left_out =
+        LoginError::NoRole { name: "ann".to_owned(), subject: subject.clone(), listed: 0, unlisted: true };
     assert_eq!(log_in(&oidc).await.unwrap_err(), left_out);
     let many: Vec<_> = (0..250).map(|i| format!("group-{i}")).collect();
     provider.change(|p| p.claims = json!({"groups": many}));
     let err = log_in(&oidc).await.unwrap_err();
-    let name = "00u1ab%7C2".to_owned();
-    assert_eq!(err, LoginError::NoRole { name, listed: 250, unlisted: false });
+    let name = "sub:00u1ab%7C2".to_owned();
+    assert_eq!(err, LoginError::NoRole { name, subject, listed: 250, unlisted: false });
     assert!(!err.to_string().contains("group-"), "{err}");
 }
 

@@ -40,7 +40,9 @@ pub(super) async fn arrive(
     let response = match gate.arrive(&headers, query.as_deref().unwrap_or_default(), from).await {
         Ok((id, next)) => with_cookie(see(local(&next)), &gate.cookie(&headers, Some(&id))),
         // Somebody went back to an address of before the login.
-        Err(LoginError::Stale) if gate.session_of(&headers).is_some() => see("/"),
+        Err(LoginError::Stale) if gate.session_of(&headers).is_some() => return see("/"),
+        // The cookie is of a login in another tab, which goes on.
+        Err(LoginError::Stale) => return refusal(&gate, "/", &LoginError::Stale),
         Err(err) => refusal(&gate, "/", &err),
     };
     with_cookie(response, &gate.attempt_cookie(&headers, None))
@@ -54,7 +56,10 @@ fn refusal(gate: &Gate, next: &str, err: &LoginError) -> Response {
         LoginError::TooOften(_) => StatusCode::TOO_MANY_REQUESTS,
         LoginError::Busy | LoginError::NoRandomness => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let text = err.to_string();
+    let mut text = err.to_string();
+    if matches!(err, LoginError::Provider(_)) && gate.takes_passwords() {
+        text.push_str(" A token or a name with its password still works.");
+    }
     let mut response = login_page(gate, status, next, "", Some(&text));
     if let LoginError::TooOften(seconds) = err {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(*seconds));

@@ -80,6 +80,12 @@ pub struct OidcProvider {
     /// What the userinfo says, beside the subject.
     pub userinfo: Value,
     pub signing: Signing,
+    /// What its configuration says, over what it always says. `null` removes a field.
+    pub document: Value,
+    /// The status of its refusal of a code.
+    pub refusal: u16,
+    /// Whether the exchange of a code redirects elsewhere.
+    pub redirects: bool,
     /// Whether its name ends with a slash.
     pub slash: bool,
     /// The only way in which it takes the secret.
@@ -98,6 +104,9 @@ impl Default for OidcProvider {
             claims: json!({"preferred_username": "ann", "groups": ["ml-oncall"]}),
             userinfo: json!({}),
             signing: Signing::default(),
+            document: json!({}),
+            refusal: 400,
+            redirects: false,
             slash: false,
             method: "client_secret_basic",
             exchanged: 0,
@@ -127,7 +136,7 @@ impl OidcProvider {
 
     fn document(&self, request: &Received) -> Reply {
         let base = base(request);
-        let document = json!({
+        let mut document = json!({
             "issuer": self.issuer(request),
             "authorization_endpoint": format!("{base}/authorize?tenant=1"),
             "token_endpoint": format!("{base}/token"),
@@ -136,6 +145,7 @@ impl OidcProvider {
             "token_endpoint_auth_methods_supported": [self.method],
             "authorization_response_iss_parameter_supported": true,
         });
+        overlay(&mut document, &self.document);
         Reply::json(200, &document)
     }
 
@@ -168,17 +178,23 @@ impl OidcProvider {
     }
 
     fn token(&mut self, request: &Received) -> Reply {
+        if self.redirects {
+            let to = format!("{}/elsewhere", base(request));
+            return Reply { status: 307, headers: vec![("location", to)], body: String::new() };
+        }
         let form: BTreeMap<String, String> = form_urlencoded::parse(&request.body).into_owned().collect();
         let of = |name: &str| form.get(name).map_or("", String::as_str);
         if !self.is_client(request, of("client_id"), of("client_secret")) {
             return Self::refuse(401, "invalid_client");
         }
         // A code is used once, whatever comes of it.
-        let Some(code) = self.codes.remove(of("code")) else { return Self::refuse(400, "invalid_grant") };
+        let Some(code) = self.codes.remove(of("code")) else {
+            return Self::refuse(self.refusal, "invalid_grant");
+        };
         let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(of("code_verifier").as_bytes()));
         let same = challenge == code.challenge && of("redirect_uri") == code.redirect_uri;
         if !same || of("grant_type") != "authorization_code" {
-            return Self::refuse(400, "invalid_grant");
+            return Self::refuse(self.refusal, "invalid_grant");
         }
         self.exchanged += 1;
         let id_token = self.id_token(request, &code.nonce);

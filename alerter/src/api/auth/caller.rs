@@ -39,7 +39,11 @@ pub(crate) enum Who {
     User(String),
     Token(Arc<Grant>),
     /// A person for whom an OpenID Connect provider vouched.
-    Person(Arc<Grant>),
+    Person {
+        grant: Arc<Grant>,
+        /// The provider's own identifier, which the audit log has beside the name.
+        subject: Arc<str>,
+    },
     /// A caller that the gate has not admitted.
     Nobody,
 }
@@ -70,7 +74,7 @@ impl Caller {
     pub(crate) fn scopes(&self) -> Scopes {
         match &self.who {
             Who::Anybody | Who::User(_) => Scopes::all(),
-            Who::Token(grant) | Who::Person(grant) => grant.scopes,
+            Who::Token(grant) | Who::Person { grant, .. } => grant.scopes,
             Who::Nobody => Scopes::default(),
         }
     }
@@ -78,7 +82,7 @@ impl Caller {
     /// The limits of the caller's token or role; `None` if it has none.
     pub(crate) fn token_scope(&self) -> Option<&TokenScope> {
         match &self.who {
-            Who::Token(grant) | Who::Person(grant) => {
+            Who::Token(grant) | Who::Person { grant, .. } => {
                 Some(&grant.token_scope).filter(|limits| !limits.is_everything())
             }
             Who::Anybody | Who::User(_) | Who::Nobody => None,
@@ -99,7 +103,7 @@ impl Caller {
         match &self.who {
             Who::Token(grant) => Some(format!("api:{}", grant.name)),
             Who::User(name) => Some(format!("user:{name}")),
-            Who::Person(grant) => Some(format!("oidc:{}", grant.name)),
+            Who::Person { grant, .. } => Some(format!("oidc:{}", grant.name)),
             Who::Anybody | Who::Nobody => None,
         }
     }
@@ -148,7 +152,7 @@ impl Caller {
     /// The audit entry for an action, to be written in the action's transaction.
     pub(crate) fn audit(&self, by: &str, action: &str, target: &str) -> Entry {
         self.audited.store(true, Ordering::Relaxed);
-        Entry::new(self.door, &self.signs(by), action, target).from(self.remote)
+        self.signed(by, action, target)
     }
 
     pub(super) fn is_audited(&self) -> bool {
@@ -157,7 +161,12 @@ impl Caller {
 
     /// The audit entry for a refused action, or for one that the engine does not decide.
     pub(super) fn entry(&self, action: &str, target: &str) -> Entry {
-        Entry::new(self.door, &self.signs(""), action, target).from(self.remote)
+        self.signed("", action, target)
+    }
+
+    fn signed(&self, by: &str, action: &str, target: &str) -> Entry {
+        let entry = Entry::new(self.door, &self.signs(by), action, target).from(self.remote);
+        if let Who::Person { subject, .. } = &self.who { entry.of_subject(subject) } else { entry }
     }
 }
 
@@ -200,6 +209,22 @@ mod tests {
         assert_eq!(ops.signs(&"x".repeat(500)).chars().count(), MAX_SIGNATURE);
         assert_eq!(Caller::new(Who::User("ann".into()), Door::Api, None).signs("bob"), "user:ann (bob)");
         assert_eq!(Caller::new(Who::Anybody, Door::Api, None).signs("bob"), "bob");
+    }
+
+    #[test]
+    fn what_a_person_did_names_the_subject() {
+        let grant = Grant {
+            name: "ann".into(),
+            scopes: Scopes::from_granted(&[Scope::Ack]),
+            token_scope: TokenScope::default(),
+        };
+        let who = Who::Person { grant: Arc::new(grant), subject: "00u1".into() };
+        let ann = Caller::new(who, Door::Api, None);
+        let entry = ann.audit("bob", "ack", "01J9ZC");
+        assert_eq!((entry.actor.as_str(), entry.detail.as_str()), ("oidc:ann (bob)", "subject 00u1"));
+        let entry = ann.entry("reload", "/-/reload").saying("403: why");
+        assert_eq!((entry.actor.as_str(), entry.detail.as_str()), ("oidc:ann", "subject 00u1: 403: why"));
+        assert_eq!(token("ops", &[]).audit("", "ack", "01J9ZC").detail, "");
     }
 
     #[test]

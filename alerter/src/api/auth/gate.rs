@@ -55,7 +55,7 @@ struct Inner {
     audit: AuditLog,
     metrics: GateMetrics,
     sessions: Sessions,
-    reached: Reached,
+    reached: ArcSwap<Reached>,
     oidc: ArcSwapOption<Oidc>,
     attempts: Attempts,
 }
@@ -71,7 +71,8 @@ impl Gate {
         web: Option<WebConfig>,
         external_url: Option<&str>,
     ) -> Self {
-        let (keys, reached) = (ArcSwap::from_pointee(keys), Reached::new(web, external_url));
+        let reached = ArcSwap::from_pointee(Reached::new(web, external_url));
+        let keys = ArcSwap::from_pointee(keys);
         let (sessions, oidc, attempts) = (Sessions::default(), ArcSwapOption::new(oidc), Attempts::new());
         Self(Arc::new(Inner { keys, audit, metrics, sessions, reached, oidc, attempts }))
     }
@@ -84,8 +85,8 @@ impl Gate {
         &self.0.sessions
     }
 
-    pub(super) fn reached(&self) -> &Reached {
-        &self.0.reached
+    pub(super) fn reached(&self) -> Arc<Reached> {
+        self.0.reached.load_full()
     }
 
     /// The OpenID Connect provider, if there is one.
@@ -105,9 +106,10 @@ impl Gate {
         self.0.metrics.refused(reason);
     }
 
-    /// Replaces the tokens and the provider of OpenID Connect. Removed tokens are refused from now
-    /// on, also on open connections and in sessions, and so are people who have lost their role.
-    pub fn replace(&self, keys: Keyring, oidc: Option<Arc<Oidc>>) {
+    /// Replaces the tokens, the provider of OpenID Connect, and the address that tells whether
+    /// browsers use HTTPS. Removed tokens are refused from now on, also on open connections and in
+    /// sessions, and so are people who have lost their role.
+    pub fn replace(&self, keys: Keyring, oidc: Option<Arc<Oidc>>, external_url: Option<&str>) {
         let inner = &self.0;
         for grant in inner.keys.load().grants().filter(|old| !keys.grants().any(|new| new.name == old.name)) {
             inner.metrics.forget(&grant.name);
@@ -120,6 +122,7 @@ impl Gate {
         inner.sessions.retain(keeps);
         inner.keys.store(Arc::new(keys));
         inner.oidc.store(oidc);
+        inner.reached.store(Arc::new(Reached::new(self.reached().web.clone(), external_url)));
     }
 
     /// Whether requests need a token.

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use axum::http::HeaderMap;
 use axum::http::header::{COOKIE, HOST};
 use stepwatch_kit::web_config::WebConfig;
+use url::Url;
 
 use super::caller::Who;
 use super::gate::Gate;
@@ -16,6 +17,8 @@ use crate::clock::wall;
 /// The names of the cookie. Browsers accept the first only over HTTPS and for this host alone.
 const SECURE_COOKIE: &str = "__Host-stepwatch";
 const PLAIN_COOKIE: &str = "stepwatch";
+/// The port that browsers leave out of an address.
+const HTTPS_PORT: &str = ":443";
 
 /// The reason why a login begins no session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,21 +35,26 @@ pub(crate) enum Refused {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reached {
     pub(super) web: Option<WebConfig>,
-    /// The host and port of an `external_url` with HTTPS, if a proxy terminates TLS.
+    /// The host of an `external_url` with HTTPS, if a proxy terminates TLS, with a port other than
+    /// the default.
     pub(super) https_host: Option<String>,
 }
 
 impl Reached {
     pub(super) fn new(web: Option<WebConfig>, external_url: Option<&str>) -> Self {
-        let rest = external_url.and_then(|url| url.strip_prefix("https://"));
-        let https_host =
-            rest.and_then(|rest| rest.split(['/', '?', '#']).next()).map(str::to_ascii_lowercase);
+        let url = external_url.and_then(|url| Url::parse(url).ok()).filter(|url| url.scheme() == "https");
+        let https_host = url.and_then(|url| {
+            let host = url.host_str()?;
+            // There is none if it is the default.
+            Some(url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")))
+        });
         Self { web, https_host }
     }
 
     /// Whether the browser of a request uses HTTPS.
     pub(super) fn is_secure(&self, headers: &HeaderMap) -> bool {
         let host = headers.get(HOST).and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let host = host.strip_suffix(HTTPS_PORT).unwrap_or(host);
         self.web.as_ref().is_some_and(WebConfig::is_tls)
             || self.https_host.as_ref().is_some_and(|https| https.eq_ignore_ascii_case(host))
     }
@@ -100,12 +108,13 @@ impl Gate {
         if self.keys().find(secret).is_some() {
             return Some(Credential::Token(token_hash(secret)));
         }
-        let web = self.reached().web.as_ref().filter(|web| web.has_users())?;
+        let reached = self.reached();
+        let web = reached.web.as_ref().filter(|web| web.has_users())?;
         let mark = web.verify(name, secret.to_owned()).await?;
         Some(Credential::User { name: name.to_owned(), mark })
     }
 
-    /// The session of a request, and its caller; `None` if the token or user no longer exists.
+    /// The session of a request, and its caller; `None` if the token, user or role is gone.
     pub(crate) fn session_of(&self, headers: &HeaderMap) -> Option<(SessionId, Who)> {
         let id = SessionId::parse(cookie(headers, self.reached().cookie_name(headers))?)?;
         let who = match self.sessions().find(&id, wall())? {
@@ -114,12 +123,21 @@ impl Gate {
                 let known = self.reached().web.as_ref().and_then(|web| web.mark(&name));
                 (known == Some(mark)).then_some(Who::User(name))
             }
-            of @ Credential::Person { .. } => self.oidc().and_then(|oidc| oidc.rights(&of)).map(Who::Person),
+            of @ Credential::Person { .. } => self.person_of(&id, of),
         };
         if who.is_none() {
             self.sessions().end(&id);
         }
         Some((id, who?))
+    }
+
+    /// The person of a session. A reload may have taken the role, or shortened the sessions.
+    fn person_of(&self, id: &SessionId, of: Credential) -> Option<Who> {
+        let oidc = self.oidc()?;
+        let age = wall() - self.sessions().begun(id)?;
+        let grant = oidc.rights(&of).filter(|_| age < oidc.session())?;
+        let Credential::Person { subject, .. } = of else { return None };
+        Some(Who::Person { grant, subject: subject.into() })
     }
 
     pub(crate) fn log_out(&self, headers: &HeaderMap) {
@@ -154,15 +172,21 @@ mod tests {
 
     #[test]
     fn the_cookie_of_https_is_told_by_the_name_that_people_use() {
-        let reached = Reached::new(None, Some("https://Stepwatch.example.org/sub"));
-        let by = |host: &str| {
-            let headers = HeaderMap::from_iter([(HOST, host.parse().unwrap())]);
-            reached.cookie_name(&headers)
-        };
-        assert_eq!(by("stepwatch.example.org"), SECURE_COOKIE);
-        for plain in ["stepwatch.example.org:9766", "127.0.0.1:9766", ""] {
-            assert_eq!(by(plain), PLAIN_COOKIE, "{plain}");
+        for url in ["https://Stepwatch.example.org/sub", "https://stepwatch.example.org:443"] {
+            let reached = Reached::new(None, Some(url));
+            let by = |host: &str| {
+                let headers = HeaderMap::from_iter([(HOST, host.parse().unwrap())]);
+                reached.cookie_name(&headers)
+            };
+            for secure in ["stepwatch.example.org", "Stepwatch.example.org:443"] {
+                assert_eq!(by(secure), SECURE_COOKIE, "{secure} of {url}");
+            }
+            for plain in ["stepwatch.example.org:9766", "127.0.0.1:9766", ""] {
+                assert_eq!(by(plain), PLAIN_COOKIE, "{plain} of {url}");
+            }
         }
+        let reached = Reached::new(None, Some("https://stepwatch.example.org:8443/"));
+        assert_eq!(reached.https_host.as_deref(), Some("stepwatch.example.org:8443"));
         let reached = Reached::new(None, Some("http://stepwatch.example.org"));
         assert_eq!(reached.https_host, None);
     }

@@ -14,7 +14,7 @@ use crate::access::sessions::SessionId;
 use crate::audit::{Door, Entry, Outcome};
 use crate::clock::wall;
 use crate::notify::line;
-use crate::oidc::{Attempt, LoginError, MAX_AGE_SECONDS, Person};
+use crate::oidc::{LoginError, MAX_AGE_SECONDS, Person};
 use crate::signed_paths::OIDC_BACK;
 
 /// The names of the cookie. Browsers accept the first only over HTTPS and for this host alone.
@@ -69,7 +69,8 @@ impl Gate {
             return Some(Err(LoginError::NoRandomness));
         };
         let to = oidc.authorization_url(&attempt).await.inspect_err(log);
-        let cookie = self.attempt_cookie(headers, Some(&attempt));
+        let sealed = self.attempts().seal(&attempt, &oidc.identity());
+        let cookie = self.attempt_cookie(headers, Some(&sealed));
         Some(to.map(|to| Leave { to, cookie }))
     }
 
@@ -83,8 +84,8 @@ impl Gate {
         let entry = |actor: &str| Entry::new(Door::Api, actor, "login", OIDC_BACK).from(remote);
         match self.arrival(headers, query, remote).await {
             Ok((id, person, next)) => {
-                let detail = format!("subject {}", person.subject);
-                self.write_audit(entry(&format!("oidc:{}", person.name)).saying(&detail)).await;
+                let entry = entry(&format!("oidc:{}", person.name));
+                self.write_audit(entry.of_subject(&person.subject)).await;
                 Ok((id, next))
             }
             Err(err) => {
@@ -92,11 +93,14 @@ impl Gate {
                 // A provider that is down refuses nobody, and is in the log.
                 if let LoginError::Denied(_) | LoginError::Refused(_) | LoginError::NoRole { .. } = &err {
                     self.count_refused("login");
-                    let detail = match &err {
-                        LoginError::Refused(why) => why.clone(),
-                        err => err.to_string(),
+                    let entry = match &err {
+                        LoginError::Refused(why) => entry("").saying(why),
+                        LoginError::NoRole { subject, .. } => {
+                            entry("").of_subject(subject).saying(&err.to_string())
+                        }
+                        err => entry("").saying(&err.to_string()),
                     };
-                    self.write_audit(entry("").saying(&detail).came_to(Outcome::Refused)).await;
+                    self.write_audit(entry.came_to(Outcome::Refused)).await;
                 }
                 Err(err)
             }
@@ -112,7 +116,7 @@ impl Gate {
         let now = wall();
         let oidc = self.oidc().ok_or(LoginError::Stale)?;
         let sealed = cookie(headers, self.attempt_cookie_name(headers)).ok_or(LoginError::Stale)?;
-        let attempt = self.attempts().open(sealed, now).ok_or(LoginError::Stale)?;
+        let attempt = self.attempts().open(sealed, &oidc.identity(), now).ok_or(LoginError::Stale)?;
         let answer = Answer::parse(query);
         if !attempt.is_answered_by(&answer.state) {
             return Err(LoginError::Stale);
@@ -138,11 +142,10 @@ impl Gate {
     }
 
     /// The `Set-Cookie` value that sets or removes the login in progress.
-    pub(crate) fn attempt_cookie(&self, headers: &HeaderMap, attempt: Option<&Attempt>) -> String {
+    pub(crate) fn attempt_cookie(&self, headers: &HeaderMap, sealed: Option<&str>) -> String {
         let name = self.attempt_cookie_name(headers);
         let secure = if name == SECURE_COOKIE { "; Secure" } else { "" };
-        let value = attempt.map(|attempt| self.attempts().seal(attempt)).unwrap_or_default();
-        let age = if attempt.is_some() { MAX_AGE_SECONDS } else { 0 };
+        let (value, age) = sealed.map_or(("", 0), |sealed| (sealed, MAX_AGE_SECONDS));
         // `Lax`, because the provider's site leads back.
         format!("{name}={value}; Path=/; Max-Age={age}{secure}; HttpOnly; SameSite=Lax")
     }

@@ -1,9 +1,20 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use axum::http::HeaderMap;
+use axum::http::header::COOKIE;
 use reqwest::Method;
 use serde_json::{Value, json};
+use stepwatch_model::time::Span;
 
-use crate::access::Scope;
+use super::Gate;
+use crate::access::sessions::Credential;
+use crate::access::{Keyring, Scope, Scopes, TokenScope};
+use crate::audit::{AuditConfig, AuditLog, AuditMetrics};
+use crate::clock::wall;
+use crate::metrics::GateMetrics;
+use crate::oidc::{Oidc, Role, Settings};
+use crate::store::Store;
 use crate::testing::{TestApp, rank_dead, step, wait_for};
 
 /// A token of each scope, named after it, and one that is limited to some runs.
@@ -364,6 +375,50 @@ async fn a_reload_takes_tokens_away_and_brings_new_ones() {
     std::fs::write(app.dir.path().join("read"), "short").unwrap();
     assert_eq!(send(&app, "admin", "post", "/-/reload", None).await.status, 500);
     assert_eq!(get(&app, "another", "/api/v1/status").await.status, 200);
+}
+
+/// A provider whose people have sessions of this length.
+fn provider(session: Span) -> Option<Arc<Oidc>> {
+    let scopes = Scopes::from_granted(&[Scope::Ack]);
+    let role = Role { group: "ml-oncall".into(), scopes, token_scope: TokenScope::default() };
+    let settings = Settings {
+        issuer: "https://id.example.org".into(),
+        client_id: "stepwatch".into(),
+        client_secret: None,
+        redirect_uri: "https://stepwatch.example.org/login/oidc/callback".into(),
+        scopes: Vec::new(),
+        groups_claim: "groups".into(),
+        session,
+        label: "Keycloak".into(),
+        roles: vec![role],
+    };
+    Some(Arc::new(Oidc::new(settings).unwrap()))
+}
+
+#[tokio::test]
+async fn a_reload_that_shortens_sessions_ends_those_of_people_that_are_too_old() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path().join("a.db")).await.unwrap();
+    let audit = AuditLog::new(store, AuditConfig::default(), AuditMetrics::default());
+    let hour = Span::secs(3600);
+    let gate = Gate::new(Keyring::default(), provider(hour), audit, GateMetrics::default(), None, None);
+    let begin = |minutes_ago: i64| -> HeaderMap {
+        let ann = Credential::Person {
+            issuer: "https://id.example.org".into(),
+            client_id: "stepwatch".into(),
+            subject: "00u1".into(),
+            name: "ann".into(),
+            groups: vec!["ml-oncall".into()],
+        };
+        let id = gate.sessions().begin_for(ann, hour, wall() + Span::secs(-60 * minutes_ago)).unwrap();
+        HeaderMap::from_iter([(COOKIE, format!("stepwatch={}", id.expose()).parse().unwrap())])
+    };
+    let (young, old) = (begin(1), begin(10));
+    assert!(gate.session_of(&young).is_some() && gate.session_of(&old).is_some());
+    gate.replace(Keyring::default(), provider(Span::secs(300)), None);
+    assert!(gate.session_of(&young).is_some() && gate.session_of(&old).is_none());
+    gate.replace(Keyring::default(), provider(hour), None);
+    assert!(gate.session_of(&old).is_none(), "it has ended");
 }
 
 /// The password is `wonderland`.

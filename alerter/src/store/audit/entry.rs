@@ -11,6 +11,8 @@ use crate::notify::line;
 
 /// The most characters of an actor, a target, and the details.
 const MAX_TEXT: usize = 300;
+/// The most characters of a subject; OpenID Connect allows no more.
+const MAX_SUBJECT: usize = 255;
 
 /// The interface through which a request came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
@@ -104,8 +106,20 @@ impl Entry {
         Self { remote, ..self }
     }
 
+    /// Names the OpenID provider's identifier of the person who acts, before any other details.
+    pub fn of_subject(self, subject: &str) -> Self {
+        Self { detail: format!("subject {}", line(subject, MAX_SUBJECT)), ..self }
+    }
+
+    /// Adds details.
     pub fn saying(self, detail: &str) -> Self {
-        Self { detail: line(detail, MAX_TEXT), ..self }
+        if self.detail.is_empty() {
+            return Self { detail: line(detail, MAX_TEXT), ..self };
+        }
+        if detail.is_empty() {
+            return self;
+        }
+        Self { detail: line(&format!("{}: {detail}", self.detail), MAX_TEXT), ..self }
     }
 
     pub fn came_to(self, outcome: Outcome) -> Self {
@@ -130,5 +144,10 @@ mod tests {
             Entry::new(Door::Slack, "slack:U1 (a\nb\u{202e})", "ack", &"x".repeat(5000)).saying("a\r\n\tb");
         assert!(!e.actor.contains(['\n', '\u{202e}']) && e.target.chars().count() <= MAX_TEXT, "{e:?}");
         assert_eq!(e.detail, "a  b");
+        let of =
+            |detail: &str| Entry::new(Door::Api, "", "ack", "").of_subject("00u1\n").saying(detail).detail;
+        assert_eq!(of(""), "subject 00u1");
+        assert_eq!(of("why\n"), "subject 00u1: why");
+        assert_eq!(of(&"x".repeat(5000)).chars().count(), MAX_TEXT);
     }
 }
