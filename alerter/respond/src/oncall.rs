@@ -225,7 +225,7 @@ impl OnCall {
     /// configuration lacks their schedule, or a person or the receivers of one.
     pub fn void_overrides(&self, now: Ts) -> impl Iterator<Item = &Arc<OverrideRecord>> {
         let unended = self.overrides.all().filter(move |r| r.phase(now) != OverridePhase::Over);
-        unended.filter(|record| !self.is_effective(record))
+        unended.filter(move |record| !self.is_effective(record))
     }
 
     /// Whether a user exists and has a receiver.
