@@ -1,13 +1,13 @@
--- Who takes over on-call shifts, as people decide it at run time. Who stands in now:
---   SELECT schedule, users, created_by, note, ends_at FROM oncall_overrides
---   WHERE strftime('%Y-%m-%dT%H:%M:%fZ', 'now') BETWEEN starts_at AND ends_at;
+-- Who takes over on-call shifts, as people decide it at run time. Who is on call when is not in these
+-- columns: a swap has two shifts, and a later override acts on an earlier one.
 CREATE TABLE oncall_overrides (
     id         TEXT PRIMARY KEY,
     schedule   TEXT NOT NULL,
     -- Who takes over, both people of a swap.
     users      TEXT NOT NULL,
+    -- The begin of the first shift of a swap.
     starts_at  TEXT NOT NULL,
-    -- When it ends, or was removed.
+    -- When the last shift ends, or it was removed.
     ends_at    TEXT NOT NULL,
     created_by TEXT NOT NULL,
     note       TEXT NOT NULL,

@@ -43,6 +43,7 @@ use crate::outbox::Receivers;
 use crate::templates::Templates;
 use crate::watchdog::Watchdog;
 pub use api::{Api, Token};
+pub(crate) use fallback::wakes_not;
 pub use file::{DEFAULT_PORT, File, Incidents, Source, Storage};
 pub use schedule::{Ical, Schedule};
 

@@ -394,7 +394,8 @@ impl RuntimeMetrics {
         r.register("silences", "Silences, by state", self.silences.clone());
         r.register(
             "oncall_overrides",
-            "Overrides of on-call schedules that people made at run time and that are not over, by state",
+            "Overrides of on-call schedules that people made at run time and that are not over, by state; \
+             void ones have no effect in this configuration",
             self.oncall_overrides.clone(),
         );
         r.register(

@@ -1,5 +1,5 @@
 //! Copies of the durable silences, overrides of on-call schedules and alerts of other programs, for
-//! readers.
+//! readers. They also see overrides by which pages are decided before they are durable.
 //!
 //! The runtime writes them in the order of its commits and before it answers the request, so that
 //! the next read includes the change. Readers share the entries and hold the lock only while they
@@ -17,7 +17,7 @@ use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::effect::Effect;
 use stepwatch_respond::external::Firing;
 use stepwatch_respond::matcher::{Labels, all_hold};
-use stepwatch_respond::oncall::Overrides;
+use stepwatch_respond::oncall::{OverrideRecord, Overrides};
 use stepwatch_respond::route::Router;
 use stepwatch_respond::silence::{Phase, Silence, crowded_out};
 
@@ -46,7 +46,10 @@ pub struct Routing {
 #[derive(Debug, Default)]
 struct Inner {
     silences: BTreeMap<String, Arc<Silence>>,
+    /// Those that are durable.
     overrides: Arc<Overrides>,
+    /// Those by which the engine decides, of which the newest may not be durable.
+    deciding: Arc<Overrides>,
     alerts: BTreeMap<u64, Firing>,
 }
 
@@ -142,10 +145,20 @@ impl ReadModel {
         self.read().silences.get(id).map(|s| self.shown(s))
     }
 
-    /// The overrides of on-call schedules. Their times are those of the schedules, by the calendar,
-    /// and are shown as they are.
+    /// Takes in the overrides by which the engine decides, before they are durable.
+    pub(crate) fn decide(&self, overrides: &Arc<Overrides>) {
+        self.write().deciding = Arc::clone(overrides);
+    }
+
+    /// The overrides of on-call schedules by which pages are decided, with those that are not yet
+    /// stored. Their times are those of the schedules, by the calendar, and are shown as they are.
     pub fn overrides(&self) -> Arc<Overrides> {
-        Arc::clone(&self.read().overrides)
+        Arc::clone(&self.read().deciding)
+    }
+
+    /// Whether an override is durable as it is.
+    pub fn is_stored(&self, record: &OverrideRecord) -> bool {
+        self.read().overrides.get(&record.id).is_some_and(|stored| **stored == *record)
     }
 
     /// The silences that are in force.

@@ -11,10 +11,13 @@ use rustix::fs::{FlockOperation, flock};
 use stepwatch_fakes::{FakeWebhook, WebhookSink};
 use stepwatch_kit::logging::LogControl;
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
+use stepwatch_model::time::Span;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use crate::app::{App, Options, RunError};
+use crate::clock::wall;
+use crate::store::{Commit, Store};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -181,6 +184,18 @@ impl TestApp {
         Self::on(dir, FakeExporter::start([]).await, FakeWebhook::start().await, more).await
     }
 
+    /// Starts the service with more lines in its configuration and a clock that is ahead of the
+    /// wall clock.
+    pub(crate) async fn start_ahead(more: &str, by: Span) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("secret"), WebhookSink::SECRET).unwrap();
+        let store = Store::open(dir.path().join("alerter.db")).await.unwrap();
+        store.commit(&Commit { at: wall() + by, ..Commit::default() }).await.unwrap();
+        store.close().await;
+        unlocked(&dir).await;
+        Self::on(dir, FakeExporter::start([]).await, FakeWebhook::start().await, more).await
+    }
+
     /// Starts the service with an exporter that reports for many nodes.
     pub(crate) async fn start_with_many_nodes(more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -211,13 +226,7 @@ impl TestApp {
     pub(crate) async fn restart_with(self, more: &str) -> Self {
         self.stop.fire();
         self.task.await.unwrap().unwrap();
-        // A check of the store's files, which holds its lock, may be in progress; in a real process
-        // it ends with the process.
-        wait_for("the lock of the store", async || {
-            let file = File::open(self.dir.path().join("alerter.db.lock")).ok()?;
-            flock(&file, FlockOperation::NonBlockingLockExclusive).ok()
-        })
-        .await;
+        unlocked(&self.dir).await;
         Self::on(self.dir, self.exporter, self.hook, more).await
     }
 
@@ -252,6 +261,16 @@ impl TestApp {
         })
         .await
     }
+}
+
+/// Waits until nobody has the store. A check of its files, which holds its lock, may be in progress;
+/// in a real process it ends with the process.
+async fn unlocked(dir: &TempDir) {
+    wait_for("the lock of the store", async || {
+        let file = File::open(dir.path().join("alerter.db.lock")).ok()?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).ok()
+    })
+    .await;
 }
 
 async fn answer(response: reqwest::Response) -> (u16, String) {

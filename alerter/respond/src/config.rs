@@ -166,15 +166,21 @@ impl ResponderConfig {
     /// Whether a receiver calls somebody. If no receiver is known to wake anybody, all count as
     /// such.
     pub fn calls(&self, receiver: &str) -> bool {
-        self.waking.is_empty() || self.waking.iter().any(|name| name == receiver)
+        self.waking.is_empty() || self.is_waking(receiver)
     }
 
     /// Whether an item of `notify` may wake somebody.
     pub fn wakes(&self, item: &str) -> bool {
-        self.oncall
-            .reachable(item)
-            .into_iter()
-            .any(|receiver| self.waking.iter().any(|name| name == receiver))
+        self.oncall.reachable(item).into_iter().any(|receiver| self.is_waking(receiver))
+    }
+
+    /// Whether an item of `notify` wakes somebody as long as nobody takes over a schedule.
+    pub fn wakes_as_planned(&self, item: &str) -> bool {
+        self.oncall.planned(item).into_iter().any(|receiver| self.is_waking(receiver))
+    }
+
+    fn is_waking(&self, receiver: &str) -> bool {
+        self.waking.iter().any(|name| name == receiver)
     }
 
     /// How often a level notifies again, in words; empty if it does not. Receivers that repeat by
@@ -184,7 +190,7 @@ impl ResponderConfig {
             return String::new();
         }
         let reached: BTreeSet<&str> =
-            level.notify.iter().flat_map(|item| self.oncall.reachable(item)).collect();
+            level.notify.iter().flat_map(|item| self.oncall.planned(item)).collect();
         let once: Vec<&str> =
             reached.into_iter().filter(|receiver| self.repeated_by.contains_key(*receiver)).collect();
         let once = if once.is_empty() { String::new() } else { format!(" (but {} once)", once.join(", ")) };

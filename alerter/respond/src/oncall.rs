@@ -103,8 +103,18 @@ pub(crate) struct StoredCalendar {
 }
 
 impl OnCallConfig {
-    /// The receivers that an item of `notify` may ever lead to.
+    /// The receivers that an item of `notify` may ever lead to. Anybody can take over a schedule at
+    /// run time.
     pub fn reachable<'a>(&'a self, item: &'a str) -> Vec<&'a str> {
+        self.receivers_of(item, true)
+    }
+
+    /// The receivers that an item of `notify` leads to as long as nobody takes over.
+    pub fn planned<'a>(&'a self, item: &'a str) -> Vec<&'a str> {
+        self.receivers_of(item, false)
+    }
+
+    fn receivers_of<'a>(&'a self, item: &'a str, overridden: bool) -> Vec<&'a str> {
         let of_user = |name: &str| {
             let user = self.users.iter().find(|user| user.name == name);
             user.into_iter().flat_map(|user| user.notify.iter().map(String::as_str))
@@ -119,10 +129,11 @@ impl OnCallConfig {
         let turns = schedule.layers.iter().flat_map(|layer| &layer.users);
         let named = turns.chain(schedule.overrides.iter().map(|o| &o.users)).flat_map(|people| &people.0);
         // A calendar may name anybody.
-        let anybody = self.users.iter().map(|user| &user.name).filter(|_| schedule.calendar.is_some());
+        let anybody = overridden || schedule.calendar.is_some();
+        let anybody = self.users.iter().map(|user| &user.name).filter(|_| anybody);
         let people = named.chain(anybody).flat_map(|name| of_user(name));
         let fallback = schedule.fallback.iter().filter(|item| !item.starts_with(SCHEDULE));
-        people.chain(fallback.flat_map(|item| self.reachable(item))).collect()
+        people.chain(fallback.flat_map(|item| self.receivers_of(item, overridden))).collect()
     }
 }
 
@@ -202,6 +213,19 @@ impl OnCall {
     #[must_use]
     pub fn with_overrides(&self, overrides: Arc<Overrides>) -> Self {
         Self { overrides, ..self.clone() }
+    }
+
+    /// Whether the schedule of an override exists, and all of its people can be notified.
+    pub fn is_effective(&self, record: &OverrideRecord) -> bool {
+        self.schedule(&record.schedule).is_some()
+            && record.covers.iter().all(|cover| self.reaches(&cover.user))
+    }
+
+    /// The overrides that are not over at `now`, and have no effect, or only half of a swap: a new
+    /// configuration lacks their schedule, or a person or the receivers of one.
+    pub fn void_overrides(&self, now: Ts) -> impl Iterator<Item = &Arc<OverrideRecord>> {
+        let unended = self.overrides.all().filter(move |r| r.phase(now) != OverridePhase::Over);
+        unended.filter(move |record| !self.is_effective(record))
     }
 
     /// Whether a user exists and has a receiver.

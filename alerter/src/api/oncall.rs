@@ -15,7 +15,6 @@ use super::error::ApiError;
 use super::extract::Asked;
 use super::state::Api;
 use super::view::When;
-use crate::clock::wall;
 
 /// The default and maximum number of days of a plan.
 pub const DAYS_DEFAULT: u32 = 7;
@@ -110,7 +109,10 @@ pub(super) async fn show(
         let why = format!("days: must be a number from 1 to {DAYS_MAX}, got {days}");
         return Err(ApiError::bad_request(why));
     }
-    let answer = OnCallView::from_on_call(&api.oncall(), given(query.schedule).as_deref(), at, days, wall());
+    let (oncall, schedule) = (api.oncall(), given(query.schedule));
+    // Pages are decided by the engine's clock.
+    let now = api.runtime.clock.now();
+    let answer = OnCallView::from_on_call(&oncall, schedule.as_deref(), at, days, now);
     answer.map(Json).map_err(ApiError::not_found)
 }
 

@@ -21,7 +21,7 @@ use super::error::ApiError;
 use super::extract::{Asked, Named, Sent};
 use super::state::Api;
 use super::view::{CoverView, OverrideList, OverrideView, OverrideWish, SwapWish, TurnWish, When};
-use crate::clock::wall;
+use crate::config::wakes_not;
 use crate::runtime::{Command, OverrideCommand, fresh_id};
 
 type Result<T> = core::result::Result<T, ApiError>;
@@ -79,14 +79,12 @@ pub(super) async fn list(
     State(api): State<Arc<Api>>,
     Asked(query): Asked<OverridesQuery>,
 ) -> Json<OverrideList> {
-    let now = wall();
     let state = query.state.unwrap_or_default();
     let schedule = query.schedule.filter(|schedule| !schedule.is_empty());
-    let mut found = api.overrides(now);
-    found.retain(|o| {
-        state.wants(o.phase(now)) && schedule.as_ref().is_none_or(|schedule| o.schedule == *schedule)
-    });
-    Json(OverrideList { overrides: found.iter().map(|o| OverrideView::from_record(o, now)).collect() })
+    let mut overrides = api.overrides();
+    overrides
+        .retain(|o| state.wants(o.state) && schedule.as_ref().is_none_or(|schedule| o.schedule == *schedule));
+    Json(OverrideList { overrides })
 }
 
 /// Puts somebody on call instead of those whom a schedule names. Durable when it is answered.
@@ -176,18 +174,22 @@ fn unknown(id: &str) -> ApiError {
 }
 
 impl Api {
-    /// Who is on call when, with the overrides that are durable: the published state may lack one
-    /// whose author already has the answer.
+    /// Who is on call when, by what decides pages: the published state may lack an override whose
+    /// author already has the answer.
     pub(crate) fn oncall(&self) -> OnCall {
         self.runtime.views.get().oncall.with_overrides(self.runtime.read_model.overrides())
     }
 
     /// The overrides that are not forgotten, in the order of their begins.
-    pub(crate) fn overrides(&self, now: Ts) -> Vec<Arc<OverrideRecord>> {
-        let overrides = self.runtime.read_model.overrides();
-        let mut all: Vec<_> = overrides.all().filter(|o| !o.is_forgotten(now)).cloned().collect();
+    pub(crate) fn overrides(&self) -> Vec<OverrideView> {
+        let (oncall, now) = (self.oncall(), self.runtime.clock.now());
+        let mut all: Vec<_> = oncall.overrides().all().filter(|o| !o.is_forgotten(now)).collect();
         all.sort_by_key(|o| (o.begins_at(), o.seq));
-        all
+        all.into_iter().map(|o| self.shown(o, &oncall, now)).collect()
+    }
+
+    fn shown(&self, o: &OverrideRecord, oncall: &OnCall, now: Ts) -> OverrideView {
+        OverrideView::from_record(o, oncall.is_effective(o), self.runtime.read_model.is_stored(o), now)
     }
 
     /// Makes an override, and waits until it is durable.
@@ -197,6 +199,7 @@ impl Api {
         mut wanted: OverrideWanted,
     ) -> Result<OverrideView> {
         self.may_decide(caller, &wanted.schedule)?;
+        self.must_wake(&wanted)?;
         wanted.created_by = words::into_line(wanted.created_by);
         wanted.note = words::into_line(wanted.note);
         wanted.note = wanted.note.trim().into();
@@ -217,9 +220,29 @@ impl Api {
             OverrideRefusal::Invalid(why) => ApiError::bad_request(why),
             OverrideRefusal::Full(why) => ApiError::full(why),
         })?;
-        let (now, all) = (wall(), self.runtime.read_model.overrides());
-        let overlaps = all.beneath(&made, now).map(|o| o.id.clone()).collect();
-        Ok(OverrideView { overlaps, ..OverrideView::from_record(&made, now) })
+        let (oncall, now) = (self.oncall(), self.runtime.clock.now());
+        let overlaps = oncall.overrides().beneath(&made, now).map(|o| o.id.clone()).collect();
+        Ok(OverrideView { overlaps, ..self.shown(&made, &oncall, now) })
+    }
+
+    /// Refuses an override by which a page would wake nobody.
+    fn must_wake(&self, wanted: &OverrideWanted) -> Result<()> {
+        let routing = self.runtime.read_model.routing();
+        let schedule = &wanted.schedule;
+        for user in wanted.covers.iter().map(|cover| &cover.user) {
+            // Whoever does not exist, or has no receiver, is refused with another reason.
+            if !routing.config.oncall.users.iter().any(|u| u.name == *user && !u.notify.is_empty()) {
+                continue;
+            }
+            if let Some(way) = wakes_not(&routing.config, &routing.router, schedule, user) {
+                let pagers = routing.config.waking.join(" and ");
+                return Err(ApiError::bad_request(format!(
+                    "pages go to schedule {schedule} ({way}), and none of the receivers of {user:?} wakes anybody; \
+                     those that do: {pagers}"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Ends an override, and waits until that is durable.
@@ -232,7 +255,7 @@ impl Api {
         tracing::info!(id, by, "remove an on-call override");
         let command = |reply| Command::Override(OverrideCommand::Remove { id: id.to_owned(), by, reply });
         let after = self.runtime.ask(entry, command).await?.ok_or_else(|| unknown(id))?;
-        Ok(OverrideView::from_record(&after, wall()))
+        Ok(self.shown(&after, &self.oncall(), self.runtime.clock.now()))
     }
 
     /// Whether everything that a schedule decides is within the caller's limits.
@@ -251,7 +274,7 @@ impl Api {
 
     /// The override with this id, or with this unique prefix of an id.
     fn override_named(&self, id: &str) -> Result<String> {
-        let all = self.overrides(wall());
+        let all = self.overrides();
         let mut named = all.iter().filter(|o| !id.is_empty() && o.id.starts_with(id));
         match (named.next(), named.next()) {
             (Some(one), None) => Ok(one.id.clone()),
@@ -277,7 +300,7 @@ fn described(wanted: &OverrideWanted) -> String {
 }
 
 impl OverrideView {
-    fn from_record(o: &OverrideRecord, now: Ts) -> Self {
+    fn from_record(o: &OverrideRecord, effective: bool, stored: bool, now: Ts) -> Self {
         let covers = o.covers.iter().map(|cover| CoverView {
             user: cover.user.clone(),
             replaces: cover.replaces.clone(),
@@ -287,6 +310,8 @@ impl OverrideView {
         Self {
             id: o.id.clone(),
             state: o.phase(now),
+            effective,
+            stored,
             schedule: o.schedule.clone(),
             covers: covers.collect(),
             created_by: o.created_by.clone(),

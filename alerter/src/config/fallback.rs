@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::matcher::Labels;
+use stepwatch_respond::oncall::{SCHEDULE, USER};
 use stepwatch_respond::route::{Router, Way, WayName};
 
 use super::file::File;
@@ -47,7 +48,8 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     for way in ways.iter().filter(|way| seen.insert(&way.name)) {
         warnings.extend(waits(way));
         let items = levels_of(way, Severity::Ticket).into_iter().flat_map(|level| &level.notify);
-        let pagers: BTreeSet<&str> = items.map(String::as_str).filter(|item| engine.wakes(item)).collect();
+        let pagers: BTreeSet<&str> =
+            items.map(String::as_str).filter(|item| engine.wakes_as_planned(item)).collect();
         if !pagers.is_empty() {
             let pagers = pagers.into_iter().collect::<Vec<_>>().join(" and ");
             warnings.push(format!(
@@ -74,23 +76,41 @@ fn wake_nobody(engine: &ResponderConfig, router: &Router, warnings: &mut Vec<Str
         return;
     }
     let mut seen = BTreeSet::new();
-    let teams = router.team_names().into_iter().map(|team| vec![("severity", "page"), ("team", team)]);
-    for of in core::iter::once(vec![("severity", "page")]).chain(teams) {
-        for way in router.possible(engine, &labels(&of), &["severity", "team"]).into_iter().map(|p| p.way) {
-            let mut items = levels_of(&way, Severity::Page).into_iter().flat_map(|l| &l.notify).peekable();
-            if items.peek().is_none()
-                || items.any(|item| engine.wakes(item))
-                || !seen.insert(way.name.clone())
-            {
-                continue;
-            }
-            let pagers = engine.waking.join(" and ");
-            warnings.push(format!(
-                "{}: a page that goes there wakes nobody; who wakes somebody: {pagers}",
-                way.name
-            ));
+    for way in ways_of_pages(engine, router) {
+        let mut items = levels_of(&way, Severity::Page).into_iter().flat_map(|l| &l.notify).peekable();
+        if items.peek().is_none()
+            || items.any(|item| engine.wakes_as_planned(item))
+            || !seen.insert(way.name.clone())
+        {
+            continue;
         }
+        let pagers = engine.waking.join(" and ");
+        warnings
+            .push(format!("{}: a page that goes there wakes nobody; who wakes somebody: {pagers}", way.name));
     }
+}
+
+/// The ways that a page may take, of no team and of each.
+fn ways_of_pages(engine: &ResponderConfig, router: &Router) -> Vec<Way> {
+    let teams = router.team_names().into_iter().map(|team| vec![("severity", "page"), ("team", team)]);
+    let all = core::iter::once(vec![("severity", "page")]).chain(teams);
+    all.flat_map(|of| router.possible(engine, &labels(&of), &["severity", "team"])).map(|p| p.way).collect()
+}
+
+/// The way of a page that leads to a schedule whose people are woken, although nothing wakes
+/// `user`; `None` if a page may ring this user, or none leads there.
+pub(crate) fn wakes_not(
+    engine: &ResponderConfig,
+    router: &Router,
+    schedule: &str,
+    user: &str,
+) -> Option<WayName> {
+    let (item, person) = (format!("{SCHEDULE}{schedule}"), format!("{USER}{user}"));
+    if !engine.wakes_as_planned(&item) || engine.wakes(&person) {
+        return None;
+    }
+    let leads = |way: &Way| levels_of(way, Severity::Page).iter().any(|level| level.notify.contains(&item));
+    ways_of_pages(engine, router).into_iter().find(leads).map(|way| way.name)
 }
 
 /// A warning about a way that no route, policy or team names and that has only receivers that wake.

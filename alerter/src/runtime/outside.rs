@@ -60,6 +60,8 @@ impl Runtime {
         let made = overrides.iter().map(|o| Effect::Override(Arc::new(o.clone())));
         self.read_model.apply(&known.chain(made).collect::<Vec<_>>());
         self.engine.restore_overrides(now, overrides);
+        self.read_model.decide(self.engine.oncall().overrides());
+        self.warn_of_void_overrides();
         self.engine.restore_silences(now, silences);
         self.engine.restore_alerts(now, alerts);
         self.read_model.saw(self.engine.alerts().all().cloned().collect());
@@ -97,9 +99,16 @@ impl Runtime {
             let count = self.engine.silences().all().filter(|s| s.phase(now) == phase).count();
             self.metrics.silences.get_or_create(&StateLabel { state: Word(state) }).set(count as i64);
         }
-        let overrides = self.engine.oncall().overrides();
-        for (phase, state) in [(OverridePhase::Coming, "coming"), (OverridePhase::Active, "active")] {
-            let count = overrides.all().filter(|o| o.phase(now) == phase).count();
+        let oncall = self.engine.oncall();
+        let in_phase = |phase: OverridePhase| {
+            let all = oncall.overrides().all();
+            all.filter(|o| o.phase(now) == phase && oncall.is_effective(o)).count()
+        };
+        for (state, count) in [
+            ("coming", in_phase(OverridePhase::Coming)),
+            ("active", in_phase(OverridePhase::Active)),
+            ("void", oncall.void_overrides(now).count()),
+        ] {
             let label = StateLabel { state: Word(state) };
             self.metrics.oncall_overrides.get_or_create(&label).set(count as i64);
         }

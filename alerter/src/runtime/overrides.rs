@@ -30,7 +30,10 @@ impl Runtime {
                 match planned {
                     Err(refusal) => drop(reply.send(Err(refusal))),
                     Ok(record) => {
-                        let record = self.put_override(record);
+                        // A request that was made again changes nothing, and is answered when the
+                        // first one is durable.
+                        let same = self.engine.oncall().overrides().get(&record.id).cloned();
+                        let record = same.unwrap_or_else(|| self.put_override(record));
                         self.pending.hold(reply, Ok(record));
                     }
                 }
@@ -52,6 +55,22 @@ impl Runtime {
         let record = Arc::new(record);
         let input = Input::Override { record: &record };
         self.engine.handle(self.clock.now(), input, &mut self.pending.effects);
+        self.read_model.decide(self.engine.oncall().overrides());
         record
+    }
+
+    /// Warns of overrides that have no effect in this configuration: whoever made one counts on it.
+    pub(super) fn warn_of_void_overrides(&self) {
+        for record in self.engine.oncall().void_overrides(self.clock.now()) {
+            let people: Vec<&str> = record.covers.iter().map(|cover| cover.user.as_str()).collect();
+            tracing::warn!(
+                id = record.id,
+                schedule = record.schedule,
+                people = people.join(", "),
+                by = record.created_by,
+                "an override of who is on call has no effect: the configuration lacks its schedule, a person, or \
+                 a receiver of one"
+            );
+        }
     }
 }

@@ -91,6 +91,7 @@ impl Runtime {
                 self.read_model.reroute(config.responder.clone());
                 self.engine.reconfigure(*config);
                 self.engine.reconsider(now, &mut self.pending.effects);
+                self.warn_of_void_overrides();
                 self.pending.whole = true;
                 let _ = reply.send(());
             }

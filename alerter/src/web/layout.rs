@@ -92,9 +92,11 @@ impl Frame {
         let unanswered =
             Filter { state: Some(State::Open), unresolved: true, no_info: true, ..Filter::default() };
         let (view, oncall, now) = (api.runtime.views.get(), api.oncall(), wall());
+        // Pages are decided by the engine's clock.
+        let decides = api.runtime.clock.now();
         let duty = |schedule: &str| Duty {
             schedule: schedule.to_owned(),
-            users: oncall.duty(schedule, now).unwrap_or_default().users.join(", "),
+            users: oncall.duty(schedule, decides).unwrap_or_default().users.join(", "),
         };
         Ok(Self {
             place,

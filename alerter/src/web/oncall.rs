@@ -11,9 +11,7 @@ use serde::Deserialize;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::effect::Effect;
-use stepwatch_respond::oncall::{
-    Cover, Moment, OnCall, OverridePhase, OverrideRecord, OverrideWanted, WantedCover, Zone,
-};
+use stepwatch_respond::oncall::{Moment, OnCall, OverridePhase, OverrideWanted, WantedCover, Zone};
 
 use super::form::{Fields, remember, see};
 use super::format::{clock, until};
@@ -26,7 +24,7 @@ use crate::api::error::ApiError;
 use crate::api::extract::Asked;
 use crate::api::oncall::{OnCallView, ScheduleView};
 use crate::api::oncall_overrides::times;
-use crate::clock::wall;
+use crate::api::view::{CoverView, OverrideView};
 use crate::simulation::{Simulated, simulate};
 
 /// The days of a plan, and the most shifts that are shown per schedule.
@@ -63,6 +61,9 @@ struct OverrideRow {
     by: String,
     note: String,
     active: bool,
+    /// It has no effect in this configuration.
+    void: bool,
+    stored: bool,
 }
 
 #[derive(Debug)]
@@ -132,7 +133,11 @@ pub(super) async fn show(
     headers: HeaderMap,
     Asked(asks): Asked<Asks>,
 ) -> Result<Response> {
-    let simulated = if asks.severity.is_empty() { Ok(None) } else { asks.simulate(&api, wall()).map(Some) };
+    let simulated = if asks.severity.is_empty() {
+        Ok(None)
+    } else {
+        asks.simulate(&api, api.runtime.clock.now()).map(Some)
+    };
     let (steps, alarm) = match simulated {
         Ok(steps) => (steps, None),
         Err(why) => (None, Some(why)),
@@ -199,12 +204,13 @@ async fn whole(
     content: Content,
     alarm: Option<ApiError>,
 ) -> Result<Response> {
-    let (now, oncall) = (wall(), api.oncall());
+    // Pages are decided by the engine's clock.
+    let (now, oncall) = (api.runtime.clock.now(), api.oncall());
     let plan = OnCallView::from_on_call(&oncall, None, None, DAYS, now).map_err(ApiError::not_found)?;
     let frame = Frame::new(api, caller, Place::OnCall, "On call", "/oncall").await?.of(headers).typed();
     let (status, reason) = alarm.map_or((StatusCode::OK, None), |why| (why.status, Some(why.message)));
     let Content { asks, steps, takeover } = content;
-    let overrides = api.overrides(now);
+    let overrides = api.overrides();
     let row = |schedule| ScheduleRow::of(schedule, &oncall, &overrides, takeover.as_ref(), now);
     let able = oncall.config().users.iter().filter(|user| !user.notify.is_empty());
     let shown_page = OnCallPage {
@@ -280,7 +286,7 @@ impl ScheduleRow {
     fn of(
         schedule: ScheduleView,
         oncall: &OnCall,
-        overrides: &[Arc<OverrideRecord>],
+        overrides: &[OverrideView],
         refused: Option<&Takeover>,
         now: Ts,
     ) -> Self {
@@ -293,7 +299,7 @@ impl ScheduleRow {
         };
         let zone = oncall.schedule(&schedule.schedule).map(|s| s.zone.clone()).unwrap_or_default();
         let mine = overrides.iter().filter(|o| o.schedule == schedule.schedule);
-        let unended = mine.filter(|o| o.phase(now) != OverridePhase::Over);
+        let unended = mine.filter(|o| o.state != OverridePhase::Over);
         let refused = refused.filter(|takeover| takeover.schedule == schedule.schedule);
         // The rest of the shift is what people take over most.
         let usual = || Takeover {
@@ -306,7 +312,7 @@ impl ScheduleRow {
             until: schedule.until.map(|at| format!("{} ({})", clock(at.0), until(now, at.0))),
             stale: schedule.calendar.as_ref().is_some_and(|calendar| calendar.stale),
             shifts: schedule.shifts.iter().skip(1).take(MAX_SHIFTS).map(shift).collect(),
-            overrides: unended.map(|o| OverrideRow::of(o, &zone, now)).collect(),
+            overrides: unended.map(|o| OverrideRow::of(o, &zone)).collect(),
             takeover: refused.cloned().unwrap_or_else(usual),
             typed: refused.is_some(),
             fallback: names(&schedule.fallback),
@@ -318,21 +324,23 @@ impl ScheduleRow {
 }
 
 impl OverrideRow {
-    fn of(o: &OverrideRecord, zone: &Zone, now: Ts) -> Self {
-        let cover = |cover: &Cover| CoverRow {
+    fn of(o: &OverrideView, zone: &Zone) -> Self {
+        let cover = |cover: &CoverView| CoverRow {
             who: match &cover.replaces {
                 Some(name) => format!("{} for {name}", cover.user),
                 None => cover.user.clone(),
             },
-            from: zone.show(cover.from),
-            until: zone.show(cover.until),
+            from: zone.show(cover.from.0),
+            until: zone.show(cover.until.0),
         };
         Self {
             id: o.id.clone(),
             covers: o.covers.iter().map(cover).collect(),
             by: o.created_by.clone(),
             note: o.note.clone(),
-            active: o.phase(now) == OverridePhase::Active,
+            active: o.state == OverridePhase::Active && o.effective,
+            void: !o.effective,
+            stored: o.stored,
         }
     }
 }

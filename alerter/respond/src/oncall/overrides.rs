@@ -150,6 +150,23 @@ impl OverrideRecord {
         Duty { users: distinct(users), by: self.words() }
     }
 
+    /// Whether `wanted` is what this override was made for. The part of a cover that had passed when
+    /// `wanted` was asked for is not compared.
+    fn is_asked_again(&self, wanted: &Self) -> bool {
+        let same = |(made, asked): (&Cover, &Cover)| {
+            made.user == asked.user
+                && made.replaces == asked.replaces
+                && made.from.max(wanted.created_at) == asked.from
+                && made.until == asked.until
+        };
+        self.removed.is_none()
+            && self.schedule == wanted.schedule
+            && self.created_by == wanted.created_by
+            && self.note == wanted.note
+            && self.covers.len() == wanted.covers.len()
+            && self.covers.iter().zip(&wanted.covers).all(same)
+    }
+
     /// Whether a cover of each holds at the same time.
     fn overlaps(&self, other: &Self) -> bool {
         let end = |record: &Self, cover: &Cover| cover.until.min(record.ends_at());

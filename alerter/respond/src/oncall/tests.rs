@@ -335,3 +335,14 @@ proptest! {
         let _ = (Moment::parse(&text), Rotation::parse(&text), Zone::named(&text));
     }
 }
+
+#[test]
+fn anybody_may_take_over_a_schedule() {
+    let o = oncall(schedule("UTC", vec![layer("2026-01-05T09:00", "weekly", &["alice"])]));
+    assert_eq!(o.config().planned("schedule:primary"), ["alice-phone"]);
+    let mut all = o.config().reachable("schedule:primary");
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all, ["alice-phone", "bob-phone", "carol-phone"]);
+    assert_eq!(o.config().reachable("user:bob"), ["bob-phone"]);
+}

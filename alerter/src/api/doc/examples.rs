@@ -114,7 +114,8 @@ pub(crate) fn oncall_override() -> Value {
         "user": "bob", "replaces": null, "from": "2026-12-24T08:00:00.000Z", "until": "2026-12-27T08:00:00.000Z",
     });
     json!({
-        "id": "0b6f4a52-3c1e-4f7a-9d2b-7e5a1c8d4f60", "state": "coming", "schedule": "primary", "covers": [cover],
+        "id": "0b6f4a52-3c1e-4f7a-9d2b-7e5a1c8d4f60", "state": "coming", "effective": true,
+        "stored": true, "schedule": "primary", "covers": [cover],
         "created_by": "alice", "note": "holidays", "created_at": "2026-11-21T02:00:00.000Z", "removed_by": null,
         "removed_at": null,
     })

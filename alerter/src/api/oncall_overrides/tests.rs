@@ -1,5 +1,8 @@
 use serde_json::{Value, json};
+use sqlx::{Connection as _, SqliteConnection};
+use stepwatch_model::time::Span;
 
+use crate::store::busy::Busy;
 use crate::testing::{DEADLINE, TestApp, wait_for};
 
 const JSON: &str = "application/json";
@@ -45,6 +48,16 @@ async fn listed(app: &TestApp, query: &str) -> Vec<Value> {
     app.json(&format!("{OVERRIDES}{query}")).await["overrides"].as_array().unwrap().clone()
 }
 
+/// Waits until so many overrides are counted in a state, and returns all metrics.
+async fn counted(app: &TestApp, state: &str, count: usize) -> String {
+    let line = format!("stepwatch_alerter_oncall_overrides{{state=\"{state}\"}} {count}\n");
+    wait_for("the metrics", async || {
+        let (_, page) = app.get("/metrics").await;
+        page.contains(&line).then_some(page)
+    })
+    .await
+}
+
 #[tokio::test]
 async fn one_is_in_force_when_it_is_answered_and_after_a_restart() {
     let app = TestApp::start_with(ON_CALL, &[]).await;
@@ -72,6 +85,7 @@ async fn one_is_in_force_when_it_is_answered_and_after_a_restart() {
     let all = listed(&app, "").await;
     assert_eq!((all.len(), &all[0]["id"]), (1, &made["id"]));
 
+    counted(&app, "active", 1).await;
     let id = made["id"].as_str().unwrap();
     let (status, over) = remove(&app, &id[..8]).await;
     assert_eq!((status, &over["state"]), (200, &json!("over")));
@@ -93,11 +107,7 @@ async fn one_is_in_force_when_it_is_answered_and_after_a_restart() {
     }
     let told = entries.iter().find(|e| e["action"] == "override").unwrap()["detail"].to_string();
     assert!(told.contains("schedule primary: bob from now until ") && told.contains("dentist"), "{told}");
-    let metrics = wait_for("the metrics", async || {
-        let (_, page) = app.get("/metrics").await;
-        page.contains("stepwatch_alerter_oncall_overrides{state=\"active\"} 0").then_some(page)
-    })
-    .await;
+    let metrics = counted(&app, "active", 0).await;
     assert!(metrics.contains("stepwatch_alerter_oncall_overrides_forgotten_total 0"), "{metrics}");
 }
 
@@ -131,7 +141,12 @@ async fn two_people_swap_and_are_one_entry() {
     assert_eq!((&covers[1]["user"], &covers[1]["replaces"]), (&json!("bob"), &json!("alice")));
     assert_eq!(on_call(&app).await["by"], "swap by ann");
     assert_eq!(on_call(&app).await["on_call"][0]["user"], "alice");
-    let (status, refused) = post(&app, &path, swap).await;
+    // The same request is the same swap.
+    let (status, again) = post(&app, &path, swap.clone()).await;
+    assert_eq!((status, &again["id"]), (200, &made["id"]));
+    let mut other = swap;
+    other["note"] = json!("back");
+    let (status, refused) = post(&app, &path, other).await;
     assert_eq!(status, 400);
     assert!(
         refused["error"].as_str().unwrap().starts_with("bob is not on call by schedule primary"),
@@ -165,6 +180,107 @@ async fn what_is_refused_is_refused_with_a_reason() {
     }
     assert_eq!(app.get(&format!("{OVERRIDES}?state=burning")).await.0, 400);
     assert!(listed(&app, "?state=all").await.is_empty());
+}
+
+/// Bob has only a chat, which wakes nobody. Pages go to one of the two schedules.
+const PAGERS: &str = r#"  - {name: pager, wakes: true, stdout: {}}
+users: [{name: alice, notify: [pager]}, {name: bob, notify: [hook]}, {name: cem, notify: [hook, pager]}]
+schedules:
+  - {name: primary, time_zone: UTC, layers: [{users: [alice], start: 2026-01-05T09:00}]}
+  - {name: office, time_zone: UTC, layers: [{users: [alice], start: 2026-01-05T09:00}]}
+policies: [{name: climb, levels: [{after: 0s, notify: ["schedule:primary"]}]}]
+routes:
+  - {match: ['severity="ticket"'], notify: ["schedule:office"]}
+  - {policy: climb}
+"#;
+
+#[tokio::test]
+async fn nobody_takes_over_pages_whom_nothing_wakes() {
+    let app = TestApp::start_with(PAGERS, &[]).await;
+    let (status, refused) = post(&app, OVERRIDES, wish("bob", &hours(2))).await;
+    let why = "pages go to schedule primary (routes[1]), and none of the receivers of \"bob\" wakes anybody; \
+               those that do: pager";
+    assert_eq!((status, &refused["error"]), (400, &json!(why)));
+    let swap = json!({
+        "schedule": "primary", "created_by": "ann",
+        "first": {"user": "alice", "until": hours(2)}, "second": {"user": "bob", "until": hours(2)},
+    });
+    let (status, refused) = post(&app, &format!("{OVERRIDES}/swap"), swap).await;
+    assert!(status == 400 && refused["error"].as_str().unwrap().starts_with("pages go to"), "{refused}");
+    assert!(listed(&app, "?state=all").await.is_empty());
+    // One receiver of several is enough, and a schedule that only tickets reach need not wake.
+    assert_eq!(post(&app, OVERRIDES, wish("cem", &hours(2))).await.0, 200);
+    let mut office = wish("bob", &hours(2));
+    office["schedule"] = json!("office");
+    let (status, made) = post(&app, OVERRIDES, office).await;
+    assert_eq!(status, 200, "{made}");
+}
+
+#[tokio::test]
+async fn one_whose_person_is_gone_is_shown_as_void() {
+    let app = TestApp::start_with(ON_CALL, &[]).await;
+    let (_, made) = post(&app, OVERRIDES, wish("bob", &hours(2))).await;
+    assert_eq!((&made["effective"], &made["stored"]), (&json!(true), &json!(true)));
+    let app = app.restart_with(&ON_CALL.replace("{name: bob, notify: [hook]}, ", "")).await;
+    let all = listed(&app, "").await;
+    assert_eq!((&all[0]["state"], &all[0]["effective"]), (&json!("active"), &json!(false)));
+    assert_eq!(on_call(&app).await["on_call"][0]["user"], "alice");
+    let (_, page) = app.get("/oncall").await;
+    assert!(page.contains(">no effect</span>") && !page.contains("tag active"), "{page}");
+    counted(&app, "void", 1).await;
+    counted(&app, "active", 0).await;
+    // A reload brings the person back.
+    app.reconfigure(ON_CALL);
+    assert_eq!(app.post("/-/reload", JSON, "").await.0, 200);
+    wait_for("the reload", async || (listed(&app, "").await[0]["effective"] == true).then_some(())).await;
+    counted(&app, "void", 0).await;
+    assert_eq!(on_call(&app).await["on_call"][0]["user"], "bob");
+}
+
+async fn by_hand(app: &TestApp, sql: &'static str) {
+    let _busy = Busy::now();
+    let path = app.dir.path().join("alerter.db");
+    let mut connection = SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
+    sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_that_is_not_yet_stored_is_shown_because_it_decides() {
+    let app = TestApp::start_with(ON_CALL, &[]).await;
+    by_hand(&app, "ALTER TABLE oncall_overrides RENAME TO away").await;
+    let body = wish("bob", &hours(2));
+    let seen = async {
+        let found = wait_for("the override", async || listed(&app, "").await.pop()).await;
+        assert_eq!((&found["state"], &found["stored"]), (&json!("active"), &json!(false)));
+        assert_eq!(on_call(&app).await["on_call"][0]["user"], "bob");
+        let (_, page) = app.get("/oncall").await;
+        assert!(page.contains("not yet stored"), "{page}");
+        by_hand(&app, "ALTER TABLE away RENAME TO oncall_overrides").await;
+        found
+    };
+    let ((status, made), found) = tokio::join!(post(&app, OVERRIDES, body.clone()), seen);
+    assert_eq!((status, &made["id"], &made["stored"]), (200, &found["id"], &json!(true)), "{made}");
+    // Whoever asks again because no answer came makes no second one.
+    let (status, again) = post(&app, OVERRIDES, body).await;
+    assert_eq!((status, &again["id"]), (200, &made["id"]));
+    assert_eq!(listed(&app, "?state=all").await.len(), 1);
+}
+
+/// The engine's clock is ahead, because the wall clock was set back: pages are decided by it.
+#[tokio::test]
+async fn who_is_on_call_is_shown_by_the_clock_that_decides() {
+    let app = TestApp::start_ahead(ON_CALL, Span::secs(3 * 3600)).await;
+    let (status, refused) = post(&app, OVERRIDES, wish("bob", &hours(2))).await;
+    assert!(status == 400 && refused["error"].as_str().unwrap().contains("must be after"), "{refused}");
+    // It begins in two hours of the wall clock, and has begun by the engine's.
+    let mut body = wish("bob", &hours(4));
+    body["from"] = json!(hours(2));
+    let (status, made) = post(&app, OVERRIDES, body).await;
+    assert_eq!((status, &made["state"]), (200, &json!("active")), "{made}");
+    assert_eq!(listed(&app, "?state=active").await.len(), 1);
+    assert_eq!(on_call(&app).await["on_call"][0]["user"], "bob");
+    let (_, page) = app.get("/oncall").await;
+    assert!(page.contains("<b>bob</b>") && page.contains("tag active"), "{page}");
 }
 
 fn token(name: &str) -> String {

@@ -18,6 +18,11 @@ pub struct OverrideView {
     pub id: String,
     #[schema(value_type = schema::OverrideState)]
     pub state: OverridePhase,
+    /// False if the configuration lacks the schedule, or a person or that person's receivers:
+    /// whoever is on call without it is notified.
+    pub effective: bool,
+    /// False while it decides who is notified and is not yet on disk.
+    pub stored: bool,
     pub schedule: String,
     /// Who is on call instead, and when: one, or the two of a swap.
     pub covers: Vec<CoverView>,

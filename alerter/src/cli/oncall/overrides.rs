@@ -227,9 +227,11 @@ pub(super) fn table(overrides: &[OverrideView], now: Ts, out: &mut dyn Write) ->
         let state = match (o.state, o.removed_at) {
             (OverridePhase::Over, Some(at)) => format!("removed {} ago", now - at.0),
             (OverridePhase::Over, None) => "over".to_owned(),
+            _ if !o.effective => "no effect".to_owned(),
             (OverridePhase::Active, _) => "active".to_owned(),
             (OverridePhase::Coming, _) => "coming".to_owned(),
         };
+        let state = if o.stored { state } else { format!("{state}, not yet stored") };
         for cover in &o.covers {
             let who = format!("{}{}", cover.user, whom(cover));
             let (from, until) = (cover.from.0.to_string(), cover.until.0.to_string());
@@ -266,6 +268,8 @@ mod tests {
         OverrideView {
             id: "0b6f".into(),
             state: OverridePhase::Active,
+            effective: true,
+            stored: true,
             schedule: "primary".into(),
             covers,
             created_by: "ann".into(),
@@ -296,7 +300,8 @@ mod tests {
             removed_at: Some(When(T0)),
             ..made(vec![cover("bob", None)])
         };
-        table(&[swap, removed], Ts(T0.0 + 60_000), &mut out).unwrap();
+        let void = OverrideView { effective: false, stored: false, ..made(vec![cover("bob", None)]) };
+        table(&[swap, removed, void], Ts(T0.0 + 60_000), &mut out).unwrap();
         let out = stripped(out);
         let lines: Vec<Vec<&str>> = out.lines().map(|l| l.split_whitespace().collect()).collect();
         let times = ["2026-11-21T02:16:56Z", "2026-11-21T03:16:56Z"];
@@ -309,6 +314,7 @@ mod tests {
         );
         assert_eq!(lines[3][3..6], ["alice", "for", "bob"]);
         assert_eq!(lines[4][1..4], ["removed", "1m", "ago"]);
+        assert_eq!(lines[5][1..6], ["no", "effect,", "not", "yet", "stored"]);
     }
 
     #[test]

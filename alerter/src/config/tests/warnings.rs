@@ -48,6 +48,14 @@ fn a_page_of_a_team_or_of_a_policy_that_wakes_nobody_is_a_warning() {
         ["routes[0]: a page that goes there wakes nobody; who wakes somebody: pager"]
     );
     assert_eq!(warned(&of_policy.replace("severity: ticket", "severity: page")), [""; 0]);
+    // That somebody with a pager may take over wakes nobody until then.
+    let of_schedule = "users: [{name: ann, notify: [chat]}, {name: bob, notify: [pager]}]\n\
+                       schedules: [{name: s, time_zone: UTC, layers: [{users: [ann], start: 2026-01-05T09:00}]}]\n\
+                       routes: [{match: ['severity=page'], notify: ['schedule:s']}]\n";
+    assert_eq!(
+        warned(of_schedule),
+        ["routes[0]: a page that goes there wakes nobody; who wakes somebody: pager"]
+    );
 }
 
 #[test]

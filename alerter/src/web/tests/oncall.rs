@@ -25,6 +25,8 @@ async fn somebody_takes_over_and_gives_it_back() {
     let browser = Browser::of(&app);
     let seen = browser.get("/oncall").await;
     assert!(seen.has("<b>alice</b>") && seen.has("<summary>Take over</summary>"), "{}", seen.html);
+    // Nobody is chosen until somebody chooses.
+    assert!(seen.has("required><option value=\"\">choose</option><option>alice</option>"), "{}", seen.html);
     assert!(seen.has("<option>bob</option>") && !seen.has("<option>carol</option>"), "{}", seen.html);
     assert!(!seen.has("<h3>Overrides</h3>"), "{}", seen.html);
 
@@ -33,6 +35,8 @@ async fn somebody_takes_over_and_gives_it_back() {
     for (fields, part) in [
         (vec![("schedule", "primary"), ("user", "bob"), ("until", "soon")], "until: "),
         (vec![("schedule", "primary"), ("user", "carol"), ("until", &*until)], "no receiver reaches"),
+        (vec![("schedule", "primary"), ("user", "alice"), ("until", &*until)], "alice is on call already"),
+        (vec![("schedule", "primary"), ("user", ""), ("until", &*until)], "there is no user"),
         (
             vec![("schedule", "primary"), ("user", "bob"), ("until", "2026-01-01T00:00")],
             "the end must be after",

@@ -1,5 +1,7 @@
 //! Decides which overrides are allowed.
 
+use std::sync::Arc;
+
 use super::{Cover, OverridePhase, OverrideRecord};
 use crate::oncall::OnCall;
 use crate::oncall::ical::MAX_PLAN;
@@ -69,7 +71,8 @@ impl OverrideWanted {
 
 impl OnCall {
     /// The override that a request makes at `now`, or the reason why it is refused. `fresh` is an
-    /// id that no override has.
+    /// id that no override has. A request that is made again, because its answer was lost, gets the
+    /// override that the first one made.
     pub fn plan_override(
         &self,
         wanted: OverrideWanted,
@@ -92,9 +95,8 @@ impl OnCall {
         if note.chars().count() > MAX_NOTE {
             return Err(invalid(format!("note: at most {MAX_NOTE} characters")));
         }
-        self.room(&schedule, now)?;
         let seq = self.overrides().all().map(|record| record.seq).max().unwrap_or(0) + 1;
-        Ok(OverrideRecord {
+        let record = OverrideRecord {
             id: fresh.to_owned(),
             seq,
             schedule,
@@ -103,7 +105,25 @@ impl OnCall {
             note,
             created_at: now,
             removed: None,
-        })
+        };
+        if let Some(same) = self.made_before(&record) {
+            return Ok((**same).clone());
+        }
+        for cover in &record.covers {
+            self.must_change(named, cover)?;
+        }
+        self.room(&record.schedule, now)?;
+        Ok(record)
+    }
+
+    /// The override that the same request made before, if it is not over. One that a later override
+    /// overlaps no longer decides everything, so that the request means a new one.
+    fn made_before(&self, wanted: &OverrideRecord) -> Option<&Arc<OverrideRecord>> {
+        let now = wanted.created_at;
+        let unended = || self.overrides().all().filter(move |r| r.phase(now) != OverridePhase::Over);
+        let same = unended().filter(|made| made.is_asked_again(wanted)).max_by_key(|made| made.seq)?;
+        let later = |r: &&Arc<OverrideRecord>| r.schedule == same.schedule && r.seq > same.seq;
+        (!unended().filter(later).any(|r| r.overlaps(same))).then_some(same)
     }
 
     fn cover(&self, schedule: &Schedule, wanted: WantedCover, now: Ts) -> Result<Cover, OverrideRefusal> {
@@ -130,10 +150,12 @@ impl OnCall {
         let zone = &schedule.zone;
         let (from, until) = (from.map_or(now, |from| from.at(zone)), until.at(zone));
         if until <= from {
-            return Err(invalid("the end must be after the start".into()));
+            let from = zone.show(from);
+            return Err(invalid(format!("the end must be after the start, which is {from}")));
         }
         if until <= now {
-            return Err(invalid("the end time can't be in the past".into()));
+            let now = zone.show(now);
+            return Err(invalid(format!("the end time can't be in the past: it is {now}")));
         }
         if until - now > MAX_PLAN {
             let days = MAX_PLAN.0 / 1000 / DAY;
@@ -146,16 +168,23 @@ impl OnCall {
                 "an override lasts at most {MAX_DAYS} days: for longer, change the schedule"
             )));
         }
-        if let Some(name) = &replaces
-            && !self.shifts(&schedule.name, from, until).iter().any(|shift| shift.users.contains(name))
-        {
-            let (from, until) = (zone.show(from), zone.show(until));
-            return Err(invalid(format!(
-                "{name} is not on call by schedule {} between {from} and {until}",
-                schedule.name
-            )));
-        }
         Ok(Cover { user, replaces, from, until })
+    }
+
+    /// Refuses a cover that changes nothing in its time.
+    fn must_change(&self, schedule: &Schedule, cover: &Cover) -> Result<(), OverrideRefusal> {
+        let shifts = self.shifts(&schedule.name, cover.from, cover.until);
+        let (from, until) = (schedule.zone.show(cover.from), schedule.zone.show(cover.until));
+        let when = format!("by schedule {} between {from} and {until}", schedule.name);
+        match &cover.replaces {
+            Some(name) if !shifts.iter().any(|shift| shift.users.contains(name)) => {
+                Err(invalid(format!("{name} is not on call {when}")))
+            }
+            None if shifts.iter().all(|shift| shift.users == [cover.user.as_str()]) => {
+                Err(invalid(format!("{} is on call already {when}", cover.user)))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn room(&self, schedule: &str, now: Ts) -> Result<(), OverrideRefusal> {

@@ -183,7 +183,8 @@ fn one_person_of_several_is_replaced_and_the_later_one_acts_on_that() {
         |user, replaces| wanted(cover(user, Some(replaces), Some("2026-01-06T00:00"), "2026-01-07T00:00"));
     make(&mut o, day("carol", "bob"), at(MONDAY));
     assert_eq!(who(&o, "2026-01-06T12:00:00Z"), "alice+carol");
-    let gone = plan(&o, day("carol", "bob"), at(MONDAY)).unwrap_err();
+    let again = OverrideWanted { note: "again".into(), ..day("carol", "bob") };
+    let gone = plan(&o, again, at(MONDAY)).unwrap_err();
     let why = "bob is not on call by schedule primary between 2026-01-06 00:00 CET and 2026-01-07 00:00 CET";
     assert_eq!(gone, OverrideRefusal::Invalid(why.into()));
     make(&mut o, day("bob", "carol"), at(MONDAY));
@@ -204,7 +205,8 @@ fn a_swap_is_both_shifts_and_one_thing() {
     ];
     assert_eq!(table(&o, "2026-01-12T08:00:00Z", "2026-02-09T08:00:00Z"), rows(&want));
     // To swap back, each names the shift that is now theirs.
-    let back = plan(&o, swap(of_alice, of_bob), at(MONDAY)).unwrap_err();
+    let back = OverrideWanted { note: "back".into(), ..swap(of_alice, of_bob) };
+    let back = plan(&o, back, at(MONDAY)).unwrap_err();
     assert!(matches!(&back, OverrideRefusal::Invalid(why) if why.starts_with("alice is not on call")));
     remove(&mut o, &id, at("2026-01-20T12:00:00Z"));
     assert_eq!(who(&o, "2026-01-20T11:00:00Z"), "bob");
@@ -262,11 +264,17 @@ fn what_is_refused_names_what_is_accepted() {
             "no receiver reaches \"dave\", who would not be notified; those whom one reaches: alice, bob, carol",
         ),
         (of("bob", Some("bob")), "bob cannot take over from bob"),
-        (cover("bob", None, Some(day.1), day.0), "the end must be after the start"),
-        (cover("bob", None, Some(day.0), day.0), "the end must be after the start"),
+        (
+            cover("bob", None, Some(day.1), day.0),
+            "the end must be after the start, which is 2026-01-07 00:00 CET",
+        ),
+        (
+            cover("bob", None, Some(day.0), day.0),
+            "the end must be after the start, which is 2026-01-06 00:00 CET",
+        ),
         (
             cover("bob", None, Some("2026-01-01T00:00"), "2026-01-02T00:00"),
-            "the end time can't be in the past",
+            "the end time can't be in the past: it is 2026-01-05 09:00 CET",
         ),
     ] {
         assert_eq!(refused(&o, cover), why);
@@ -288,6 +296,63 @@ fn what_is_refused_names_what_is_accepted() {
 }
 
 #[test]
+fn one_that_changes_nothing_is_refused() {
+    let mut o = oncall(&["alice", "bob"]);
+    // Alice has the week until 2026-01-12T09:00, and then bob.
+    let why = "alice is on call already by schedule primary between 2026-01-05 09:00 CET \
+               and 2026-01-12 09:00 CET";
+    assert_eq!(refused(&o, cover("alice", None, None, "2026-01-12T09:00")), why);
+    let longer = wanted(cover("alice", None, None, "2026-01-12T09:01"));
+    assert!(plan(&o, longer, at(MONDAY)).is_ok(), "it takes a minute from bob");
+    // While somebody stands in, she takes it back.
+    make(&mut o, wanted(cover("bob", None, None, "2026-01-06T09:00")), at(MONDAY));
+    assert!(plan(&o, wanted(cover("alice", None, None, "2026-01-12T09:00")), at(MONDAY)).is_ok());
+    // One of two leaves: that is a change.
+    let both = oncall(&["alice+bob"]);
+    assert!(plan(&both, wanted(cover("alice", None, None, "2026-01-06T09:00")), at(MONDAY)).is_ok());
+}
+
+#[test]
+fn a_request_that_is_made_again_is_the_same_override() {
+    let mut o = oncall(&["alice"]);
+    let bob = || wanted(cover("bob", None, None, "2026-01-06T09:00"));
+    let id = make(&mut o, bob(), at(MONDAY));
+    let later = at("2026-01-05T08:00:30Z");
+    let again = plan(&o, bob(), later).unwrap();
+    assert_eq!((&again.id, again.created_at), (&id, at(MONDAY)));
+    // Somebody else's request, or one for other reasons, is another one, which changes nothing.
+    for other in [
+        OverrideWanted { created_by: "cem".into(), ..bob() },
+        OverrideWanted { note: "dentist".into(), ..bob() },
+    ] {
+        let refusal = plan(&o, other, later).unwrap_err();
+        assert!(
+            matches!(&refusal, OverrideRefusal::Invalid(why) if why.starts_with("bob is on call already"))
+        );
+    }
+    // Carol stands in for a part, so that the same request puts bob on call again.
+    make(&mut o, wanted(cover("carol", None, None, "2026-01-05T20:00")), later);
+    let anew = make(&mut o, bob(), later);
+    assert_ne!(anew, id);
+    assert_eq!(plan(&o, bob(), later).unwrap().id, anew);
+    // What was removed is made anew too.
+    let mut o = oncall(&["alice"]);
+    let id = make(&mut o, bob(), at(MONDAY));
+    remove(&mut o, &id, later);
+    assert_ne!(plan(&o, bob(), later).unwrap().id, id);
+    // A swap is one request.
+    let mut o = oncall(&["alice", "bob"]);
+    let both = || {
+        swap(
+            turn("alice", "2026-01-19T09:00", "2026-01-26T09:00"),
+            turn("bob", "2026-01-26T09:00", "2026-02-02T09:00"),
+        )
+    };
+    let id = make(&mut o, both(), at(MONDAY));
+    assert_eq!(plan(&o, both(), later).unwrap().id, id);
+}
+
+#[test]
 fn what_has_begun_before_it_is_asked_for_begins_now() {
     let o = oncall(&["alice"]);
     let early = wanted(cover("bob", None, Some("2026-01-01T00:00"), "2026-01-06T00:00"));
@@ -301,7 +366,8 @@ fn there_are_only_so_many_and_past_ones_are_forgotten() {
     let mut o = oncall(&["alice"]);
     let now = at(MONDAY);
     for n in 0..100 {
-        let day = wanted(cover("bob", None, Some("2026-01-06T00:00"), "2026-01-07T00:00"));
+        let who = if n % 2 == 0 { "bob" } else { "alice" };
+        let day = wanted(cover(who, None, Some("2026-01-06T00:00"), "2026-01-07T00:00"));
         let record = o.plan_override(day, &format!("o{n:03}"), now).unwrap();
         assert_eq!(record.seq, n + 1);
         o.put_override(Arc::new(record), now);
@@ -344,10 +410,16 @@ fn somebody_whom_a_new_configuration_does_not_reach_takes_nobodys_place() {
     make(&mut o, wanted(cover("bob", None, None, "2026-01-10T00:00")), at(MONDAY));
     let mut without = config(weekly(&["alice"]));
     without.users.retain(|user| user.name != "bob");
+    let void = |o: &OnCall, when: &str| o.void_overrides(at(when)).count();
+    assert_eq!(void(&o, MONDAY), 0);
     o.configure(without);
     assert_eq!(who(&o, "2026-01-06T00:00:00Z"), "alice");
+    assert_eq!((void(&o, MONDAY), void(&o, "2026-01-09T23:00:00Z")), (1, 0));
     o.configure(config(weekly(&["alice"])));
-    assert_eq!(who(&o, "2026-01-06T00:00:00Z"), "bob");
+    assert_eq!((who(&o, "2026-01-06T00:00:00Z"), void(&o, MONDAY)), ("bob".into(), 0));
+    let renamed = Schedule { name: "office".into(), ..weekly(&["alice"]) };
+    o.configure(config(renamed));
+    assert_eq!(void(&o, MONDAY), 1);
 }
 
 #[test]

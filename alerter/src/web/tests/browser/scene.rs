@@ -14,7 +14,7 @@ const START_SECONDS: f64 = 60.0;
 const SAVE_SECONDS: f64 = 41.5;
 const STEPS: u64 = 400;
 
-const SCHEDULE: &str = "users: [{name: ann, notify: [hook]}]\nschedules:\n  - {name: primary, time_zone: UTC, \
+const SCHEDULE: &str = "users: [{name: ann, notify: [hook]}, {name: bob, notify: [hook]}]\nschedules:\n  - {name: primary, time_zone: UTC, \
                         layers: [{name: l, users: [ann], start: 2026-01-05T09:00, rotation: weekly}]}\n";
 
 /// Starts the service with the scene; returns the paths of its pages.
@@ -27,7 +27,7 @@ pub(super) async fn with_one_of_everything() -> (TestApp, Vec<String>) {
     let silence = r#"{"matchers":["run=gpt"],"duration":"2h","created_by":"ann","comment":"x"}"#;
     assert_eq!(app.post("/api/v1/silences", "application/json", silence).await.0, 200);
     let until = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(2);
-    let wish = json!({"schedule": "primary", "user": "ann", "until": until.to_string(), "created_by": "ann", "note": "x"});
+    let wish = json!({"schedule": "primary", "user": "bob", "until": until.to_string(), "created_by": "ann", "note": "x"});
     let path = "/api/v1/oncall/overrides";
     assert_eq!(app.post(path, "application/json", &wish.to_string()).await.0, 200);
     wait_for("the run and its ranks", async || {
