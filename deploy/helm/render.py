@@ -37,10 +37,18 @@ NVML does, errors of PCIe, CPUs, disks and network adapters, and processes kille
 memory. kernel-log.yml gives it, with `privileged`: whoever takes over the exporter then has the
 node. What else may be given, and for what: ../helm/stepwatch/values.yaml.
 
-Two settings of nodes refuse more than Kubernetes does:
+It goes to nodes that GPU feature discovery, node feature discovery, GKE or EKS labels. Label
+others by hand:
+  kubectl label node NODE nvidia.com/gpu.present=true
+Take runtimeClassName out if `kubectl get runtimeclass nvidia` finds none, and priorityClassName
+if the cluster refuses it in your namespace (../README.md has a quota that allows it).
+
+Three settings of nodes refuse more than Kubernetes does:
   * AppArmor (Ubuntu): its default profile lets a container read processes of the same profile
     only. Where trainers run privileged or unconfined, job_unreadable_processes is not 0: add
     appArmorProfile: {type: Unconfined} to the securityContext (Kubernetes 1.30).
+  * SELinux, where it enforces: add seLinuxOptions: {type: spc_t} to the securityContext
+    (../README.md, "SELinux").
   * accept-nvidia-visible-devices-envvar-when-unprivileged = false in the container toolkit's
     config.toml: NVIDIA_VISIBLE_DEVICES is then heard of privileged containers only, and the
     exporter has no GPU (`stepwatch-exporter check` says so). Ask for the GPUs as that

@@ -49,6 +49,7 @@ EVERYTHING = merged(
     BOTH,
     {
         "commonLabels": {"team": "infra"},
+        "prometheusNamespace": "monitoring",
         "imagePullSecrets": [{"name": "registry"}],
         "extraObjects": [
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "more"}},
@@ -57,6 +58,7 @@ EVERYTHING = merged(
         "exporter": {
             "capabilities": ["SYS_PTRACE", "SYSLOG", "SYS_ADMIN", "NET_ADMIN"],
             "kernelLog": "nri",
+            "seLinuxOptions": {"type": "spc_t"},
             "config": {"stream": {"max_bytes": 16777216}},
             "hostPaths": [{"name": "data", "path": "/data"}],
             "secrets": ["kubeflow"],
@@ -134,6 +136,7 @@ REFUSED = [
     ({"exporter": {"gpu": {"enable": True}}}, "enable"),
     ({"exporter": {"capabilities": ["SYS_BOOT"]}}, "exporter/capabilities/0"),
     ({"exporter": {"kernelLog": True}}, "exporter/kernelLog"),
+    ({"exporter": {"seLinuxOptions": {"typ": "spc_t"}}}, "'typ'"),
     ({"exporter": {"port": 0}}, "exporter/port"),
     ({"exporter": {"maxUnavailable": "0%"}}, "exporter/maxUnavailable"),
     ({"exporter": {"socketDir": "run/stepwatch"}}, "exporter/socketDir"),
@@ -286,15 +289,24 @@ class Chart(unittest.TestCase):
         gpu = pod_template(one(found, "DaemonSet", "stepwatch-exporter"))["spec"]
         cpu = pod_template(one(found, "DaemonSet", "stepwatch-exporter-cpu"))["spec"]
         present, client = "nvidia.com/gpu.present", "nvidia.com/gpu.deploy.client"
+        pci = "feature.node.kubernetes.io/pci-{}.present"
         for labels, goes in [
             ({present: "true"}, (True, False)),
             ({present: "true", client: "true"}, (True, False)),
             ({present: "true", client: "paused-for-mig-change"}, (False, False)),
             ({present: "false"}, (False, True)),
             ({}, (False, True)),
+            # Where nobody runs GPU feature discovery.
+            ({pci.format("10de"): "true"}, (True, False)),
+            ({pci.format("0300_10de"): "true"}, (True, False)),
+            ({pci.format("0302_10de"): "true"}, (True, False)),
+            ({pci.format("0200_15b3"): "true"}, (False, True)),
+            ({pci.format("10de"): "true", client: "paused-for-mig-change"}, (False, False)),
+            ({"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}, (True, False)),
+            ({"k8s.amazonaws.com/accelerator": "nvidia-tesla-v100"}, (True, False)),
         ]:
             self.assertEqual((goes_to(gpu, labels), goes_to(cpu, labels)), goes, labels)
-        other = {"nodeSelector": {present: None, "gpu": "yes"}, "affinity": None}
+        other = {"nodeSelector": {"gpu": "yes"}, "affinity": None}
         found = objects({"exporter": {"gpu": other}})
         other = pod_template(one(found, "DaemonSet", "stepwatch-exporter"))["spec"]
         self.assertEqual((other["nodeSelector"], "affinity" in other), ({"gpu": "yes"}, False))

@@ -117,6 +117,9 @@ class Manifests(unittest.TestCase):
         [values] = [yaml.safe_load(block) for block in blocks if "alerter:" in block]
         found = objects(values)
         self.assertTrue(one(found, "DaemonSet", "stepwatch-exporter-cpu"))
+        self.assertTrue(one(found, "PrometheusRule", "stepwatch"))
+        self.assertTrue(one(found, "ServiceMonitor", "stepwatch-alerter"), "or a rule pages")
+        self.assertEqual(values["prometheusNamespace"], "monitoring")
         for o in found:
             self.assertIsNone(wrong(o, NEWEST))
 

@@ -94,6 +94,25 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- toYaml $config -}}
 {{- end -}}
 
+{{/*
+Who may reach a program (root, of: its values, name, monitored: whether it is scraped). A Prometheus
+that the policy keeps out takes the program for dead, and pages.
+*/}}
+{{- define "stepwatch.peers" -}}
+{{- $from := .of.networkPolicy.from -}}
+{{- with .root.Values.prometheusNamespace -}}
+{{- $from = append $from (dict "namespaceSelector"
+      (dict "matchLabels" (dict "kubernetes.io/metadata.name" .))) -}}
+{{- else -}}
+{{- $own := list (dict "podSelector" dict) -}}
+{{- if and (or .monitored .root.Values.prometheusRule.enabled) (eq (toJson $from) (toJson $own)) -}}
+{{- fail (print .name ".networkPolicy lets in its own namespace alone, and Prometheus is to scrape "
+      "it: set prometheusNamespace to the namespace of Prometheus (or " .name ".networkPolicy.from)") -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $from -}}
+{{- end -}}
+
 {{/* Mounts of the secrets of a program (its values). */}}
 {{- define "stepwatch.secretMounts" -}}
 {{- range $i, $name := .secrets }}
