@@ -217,8 +217,8 @@ async fn the_default_rails_are_those_of_the_most_common_rate() {
     assert_eq!(text(&output), "mlx5_0\nmlx5_1\n");
 }
 
-#[tokio::test]
-async fn one_bad_node_does_not_end_the_tests_of_the_others() {
+#[test]
+fn one_bad_node_does_not_end_the_tests_of_the_others() {
     let job = &documents("kubernetes/check-active.yml")[0]["spec"];
     assert_eq!(job["completionMode"], "Indexed");
     assert_eq!(job["backoffLimitPerIndex"], 0);

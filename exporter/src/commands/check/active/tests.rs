@@ -406,8 +406,8 @@ async fn a_tool_does_not_outlive_the_thread_that_started_it() {
     gone(&mark).await;
 }
 
-#[tokio::test]
-async fn what_the_tools_of_a_killed_tester_started_is_found_by_its_number() {
+#[test]
+fn what_the_tools_of_a_killed_tester_started_is_found_by_its_number() {
     let mark = format!("864004.{}", std::process::id());
     // No process has this number.
     let tester = u32::MAX;
