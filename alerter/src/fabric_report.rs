@@ -19,6 +19,20 @@ const MAX_SEARCHED: usize = 1_000_000;
 /// A port with fewer partners is not told apart from them.
 const LEAST_PARTNERS: usize = 2;
 
+/// With fewer nodes the median may be that of slow ones.
+const LEAST_NODES: usize = 4;
+/// This many times the tolerance below the best pair is far below it.
+const FAR: f64 = 3.0;
+
+/// Why the values say nothing without a reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Doubt {
+    FewNodes,
+    /// Most pairs are far below the best one.
+    MostBelowBest,
+}
+
 /// One line of a file.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct Record {
@@ -67,6 +81,8 @@ pub(crate) struct TestReport {
     pub(crate) measured: usize,
     /// What a value is compared with; none if nothing was measured.
     pub(crate) expected_bytes_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) doubt: Option<Doubt>,
     pub(crate) slow_rails: Vec<Slow>,
     pub(crate) slow_nodes: Vec<Slow>,
     pub(crate) slow_ports: Vec<Slow>,
@@ -113,7 +129,8 @@ impl TestReport {
     /// missing.
     pub(crate) fn is_proven(&self, partial: bool) -> bool {
         let complete = partial || self.missing_count == 0;
-        self.measured > 0 && !self.is_slow() && self.failed_count == 0 && complete
+        let compared = self.measured > 0 && self.doubt.is_none();
+        compared && !self.is_slow() && self.failed_count == 0 && complete
     }
 }
 
@@ -151,6 +168,7 @@ fn report(test: &str, records: &[&Record], tolerance: f64, reference: Option<f64
         rails: rails.len(),
         measured: rates.len(),
         expected_bytes_per_second: reference.or_else(|| median(rates.values().copied().collect())),
+        doubt: if reference.is_some() { None } else { doubt(nodes.len(), &rates, tolerance) },
         failed_count: errors.len(),
         failing_nodes: failing(&rates, &errors),
         ..TestReport::default()
@@ -176,6 +194,16 @@ fn report(test: &str, records: &[&Record], tolerance: f64, reference: Option<f64
         judge(&mut report, &rates, expected, 1.0 - tolerance);
     }
     report
+}
+
+/// Whether the median can stand for what a pair should reach.
+fn doubt(nodes: usize, rates: &BTreeMap<Key<'_>, f64>, tolerance: f64) -> Option<Doubt> {
+    if nodes < LEAST_NODES {
+        return Some(Doubt::FewNodes);
+    }
+    let best = rates.values().copied().fold(0.0, f64::max);
+    let far = rates.values().filter(|rate| **rate < best * (1.0 - FAR * tolerance)).count();
+    (2 * far > rates.len()).then_some(Doubt::MostBelowBest)
 }
 
 /// Finds what is slow: rails, ports, nodes, and pairs that none of these explains. A value is slow
@@ -399,6 +427,22 @@ mod tests {
             Some(FAST),
         );
         assert_eq!(says(&with_reference[0]), ["node n1  24"]);
+        let equal = all(3, 1, |_, _, _| Some(24.0));
+        let report = judged(&equal);
+        assert!(report.doubt == Some(Doubt::FewNodes) && !report.is_proven(true), "{report:?}");
+        assert!(reports(&equal, 0.03, Some(24e9))[0].is_proven(false), "with a reference they are right");
+    }
+
+    #[test]
+    fn where_most_are_slow_the_median_proves_nothing() {
+        // Only the pair of n1 and n2 reaches what the fabric can do.
+        let fast = |a: &str, b: &str| ["n1", "n2"].contains(&a) && ["n1", "n2"].contains(&b);
+        let records = all(6, 1, |a, b, _| Some(if fast(a, b) { 48.0 } else { 24.0 }));
+        let report = judged(&records);
+        assert_eq!(report.doubt, Some(Doubt::MostBelowBest));
+        assert!(!report.is_slow() && !report.is_proven(false), "{report:?}");
+        let report = reports(&records, 0.03, Some(FAST)).remove(0);
+        assert!(report.doubt.is_none() && report.is_slow(), "{report:?}");
     }
 
     #[test]

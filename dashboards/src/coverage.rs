@@ -21,6 +21,10 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
         "process numbers and commands, for joins; the command line shows them to who looks for one",
     ),
     (
+        "node_test_last_attempt_timestamp_seconds",
+        "tells why the last run, which is shown, is older: the test was tried in vain since",
+    ),
+    (
         "rdma_port_receive_multicast_packets_total",
         "a part of rdma_port_receive_packets_total, which is shown",
     ),

@@ -109,6 +109,11 @@ ask() {
     case "$line" in *" Reason="*) why="${line#* Reason=}" ;; esac
 }
 
+# Not by stepwatch-epilog.sh: this check sees nothing of a node that is slow under load.
+drained_by_us() {
+    [[ $why == "$mark"* && $why != "$mark under load:"* ]]
+}
+
 failed_by_us() {
     [ -e "$failed" ] && [[ $why == "Prolog error"* ]]
 }
@@ -162,7 +167,7 @@ elif [ "$verdict" = unhealthy ]; then
     drain
 elif [ "$verdict" = healthy ] && [ "$resume" = 1 ]; then
     ask
-    if [[ $state == *DRAIN* ]] && { [[ $why == "$mark"* ]] || failed_by_us; }; then
+    if [[ $state == *DRAIN* ]] && { drained_by_us || failed_by_us; }; then
         say "$node is healthy again"
         slurm update nodename="$node" state=resume && rm -f "$failed"
     fi

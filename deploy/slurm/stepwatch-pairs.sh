@@ -12,7 +12,8 @@
 # each rail; there is one fewer than nodes.
 #
 # STEPWATCH_RAILS names the adapters (mlx5_0 mlx5_1 ...); by default those of the first node whose
-# first port is an active one of InfiniBand or RoCE. All nodes have to call them the same.
+# first port is an active one of InfiniBand or RoCE, and as fast as most of these: a port of the
+# storage or of management is no rail. All nodes have to call them the same.
 # STEPWATCH_IB_ARGS has more arguments of ib_write_bw, such as: -x 3 --use_cuda=0
 set -u
 
@@ -38,9 +39,20 @@ on() {
 find_rails='cd /sys/class/infiniband || exit
 for device in *; do
     grep -q "^4:" "$device/ports/1/state" 2>/dev/null || continue
-    grep -qE "InfiniBand|Ethernet" "$device/ports/1/link_layer" && echo "$device"
+    grep -qE "InfiniBand|Ethernet" "$device/ports/1/link_layer" || continue
+    echo "$(cut -d " " -f 1 "$device/ports/1/rate" 2>/dev/null) $device"
 done'
-read -r -a rails <<<"${STEPWATCH_RAILS:-$(on "${nodes[0]}" bash -c "$find_rails" | tr '\n' ' ')}"
+# The devices of the most common rate, of several the highest.
+of_common_rate() {
+    awk 'NF == 2 { count[$1]++; rate[NR] = $1; name[NR] = $2 }
+        END {
+            for (r in count) {
+                if (count[r] > count[best] || (count[r] == count[best] && r + 0 > best + 0)) best = r
+            }
+            for (i = 1; i <= NR; i++) if (i in name && rate[i] == best) print name[i]
+        }'
+}
+read -r -a rails <<<"${STEPWATCH_RAILS:-$(on "${nodes[0]}" bash -c "$find_rails" | of_common_rate | tr '\n' ' ')}"
 if [ "${#rails[@]}" -eq 0 ]; then
     echo "no rail was found: set STEPWATCH_RAILS" >&2
     exit 64

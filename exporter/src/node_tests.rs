@@ -26,7 +26,7 @@ pub const MEASURES: &[&str] = &[
 pub const TOOLS: &[&str] = &["all_reduce_perf", "dcgmi", "fio", "ib_write_bw", "nvbandwidth"];
 
 /// The verdicts of a test as metrics name them.
-pub const VERDICTS: &[&str] = &["ok", "not_run", "warning", "unknown", "unhealthy"];
+pub const VERDICTS: &[&str] = &["ok", "measured", "not_run", "warning", "unknown", "unhealthy"];
 
 /// The file in the state directory, and the most bytes of it.
 const FILE: &str = "node-tests.json";
@@ -34,7 +34,9 @@ const MAX_BYTES: u64 = 1 << 20;
 /// The most measurements that are kept of one test.
 pub const MAX_MEASUREMENTS: usize = 256;
 
-const DISK_BYTES: std::ops::RangeInclusive<u64> = (1 << 20)..=(64 << 30);
+/// The bytes that may be written to all directories together.
+const DISK_BYTES: std::ops::RangeInclusive<u64> = (1 << 20)..=(1 << 30);
+const MAX_DISKS: usize = 16;
 const BUDGETS: std::ops::RangeInclusive<Period> = Period::secs(1)..=Period::secs(6 * 3600);
 
 /// `check:` of the configuration.
@@ -53,11 +55,12 @@ pub struct ActiveConfig {
     pub dcgm_level: u8,
     /// Directories, such as that of the checkpoints, whose throughput is measured.
     pub disk: Vec<PathBuf>,
-    /// The size of the file that is written to each of them, read back and removed.
+    /// The size of the files that are written to all of them together, read back and removed.
     pub disk_bytes: u64,
     /// What this kind of node reaches, in bytes a second, by measure.
     pub reference: BTreeMap<String, f64>,
-    /// A value that is lower than its reference by more than this part is a fault.
+    /// A value that is lower than its reference by more than this part is a warning, and a fault if
+    /// it is lower by more than three times that, twice in a row.
     pub tolerance: f64,
     /// The paths of tools that are not found on PATH.
     pub tools: BTreeMap<String, PathBuf>,
@@ -91,8 +94,9 @@ impl CheckConfig {
         unless((1..=2).contains(&active.dcgm_level), "dcgm_level: must be 1 or 2".to_owned());
         unless(
             DISK_BYTES.contains(&active.disk_bytes),
-            "disk_bytes: must be from 1 MiB (1048576) to 64 GiB".to_owned(),
+            "disk_bytes: must be from 1 MiB (1048576) to 1 GiB, for all directories together".to_owned(),
         );
+        unless(active.disk.len() <= MAX_DISKS, format!("disk: at most {MAX_DISKS} directories"));
         unless(
             active.tolerance > 0.0 && active.tolerance < 1.0,
             "tolerance: must be between 0 and 1, such as 0.03".to_owned(),
@@ -134,6 +138,15 @@ pub struct Measurement {
     pub reference: Option<f64>,
 }
 
+/// A try of a test that said nothing about the node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// The Unix time.
+    pub ts: f64,
+    /// `not_run` or `unknown`.
+    pub verdict: String,
+}
+
 /// The last result of one test.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TestResult {
@@ -143,6 +156,15 @@ pub struct TestResult {
     pub verdict: String,
     #[serde(default)]
     pub measurements: Vec<Measurement>,
+    /// A later try, which said nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<Attempt>,
+}
+
+impl TestResult {
+    fn says_nothing(&self) -> bool {
+        ["not_run", "unknown"].contains(&self.verdict.as_str())
+    }
 }
 
 /// The last results of all tests of the node.
@@ -156,6 +178,19 @@ pub struct Results {
 }
 
 impl Results {
+    /// Adds a result. One that says nothing replaces no other: what was slow is as slow as before.
+    pub fn add(&mut self, test: String, new: TestResult) {
+        match self.tests.get_mut(&test) {
+            Some(old) if new.says_nothing() && !old.says_nothing() => {
+                old.attempt = Some(Attempt { ts: new.ts, verdict: new.verdict });
+            }
+            Some(old) => *old = new,
+            None => {
+                self.tests.insert(test, new);
+            }
+        }
+    }
+
     pub fn load(state: &Path) -> io::Result<Self> {
         let mut text = Vec::new();
         File::open(state.join(FILE))?.take(MAX_BYTES).read_to_end(&mut text)?;
@@ -213,6 +248,36 @@ mod tests {
     }
 
     #[test]
+    fn a_try_that_says_nothing_leaves_what_was_measured() {
+        let result = |ts, verdict: &str, values: &[f64]| TestResult {
+            ts,
+            verdict: verdict.to_owned(),
+            measurements: values
+                .iter()
+                .map(|value| Measurement {
+                    measure: "nccl_all_reduce".into(),
+                    device: String::new(),
+                    bytes_per_second: *value,
+                    reference: None,
+                })
+                .collect(),
+            attempt: None,
+        };
+        let mut results = Results::default();
+        let mut add = |new| {
+            results.add("nccl".to_owned(), new);
+            results.tests["nccl"].clone()
+        };
+        assert_eq!(add(result(1.0, "not_run", &[])).verdict, "not_run", "there is no other");
+        assert_eq!(add(result(2.0, "unhealthy", &[3e11])).ts, 2.0);
+        let kept = add(result(3.0, "unknown", &[]));
+        assert_eq!((kept.ts, kept.verdict.as_str(), kept.measurements.len()), (2.0, "unhealthy", 1));
+        assert_eq!(kept.attempt, Some(Attempt { ts: 3.0, verdict: "unknown".to_owned() }));
+        let mended = add(result(4.0, "ok", &[4e11]));
+        assert_eq!((mended.ts, mended.attempt), (4.0, None));
+    }
+
+    #[test]
     fn results_outlive_a_damaged_file_and_follow_no_link() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Results::load(dir.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -225,7 +290,8 @@ mod tests {
             bytes_per_second: 1e10,
             reference: None,
         };
-        let result = TestResult { ts: 5.0, verdict: "ok".into(), measurements: vec![measurement] };
+        let measurements = vec![measurement];
+        let result = TestResult { ts: 5.0, verdict: "ok".into(), measurements, attempt: None };
         let results =
             Results { gpus: String::new(), tests: BTreeMap::from([("memory_bandwidth".to_owned(), result)]) };
         results.save(dir.path()).unwrap();

@@ -11,7 +11,7 @@ use stepwatch_wire::words;
 use super::error::CliError;
 use super::format::{Format, json};
 use super::table::{BAD, Table, plain};
-use crate::fabric_report::{MAX_RECORDS, Record, Slow, TestReport, reports, rounds};
+use crate::fabric_report::{Doubt, MAX_RECORDS, Record, Slow, TestReport, reports, rounds};
 
 /// The most bytes of a line, and of a file; the rest of a longer one is not read.
 const MAX_LINE: u64 = 64 << 10;
@@ -24,7 +24,7 @@ pub(super) enum FabricCommand {
     /// Print rounds of pairs: no node is twice in a round, and every pair is in one
     Pairs(PairsArgs),
     /// Find slow rails, nodes, ports and pairs in files of measurements: exit 0 when every pair was
-    /// measured and none is slow, 1 otherwise
+    /// measured and none is slow, 1 otherwise. Fewer than four nodes prove nothing without --reference
     Report(ReportArgs),
 }
 
@@ -213,6 +213,14 @@ fn write_test(test: &TestReport, out: &mut dyn Write) -> std::io::Result<()> {
     for (count, what) in unnamed.iter().filter(|(count, _)| *count > 0) {
         writeln!(out, "  {count} more pairs {what}")?;
     }
+    let doubt = match test.doubt {
+        Some(Doubt::FewNodes) => Some("fewer than four nodes"),
+        Some(Doubt::MostBelowBest) => Some("most pairs are far below the best one"),
+        None => None,
+    };
+    if let Some(why) = doubt {
+        writeln!(out, "  not proven: {why}; give what a pair should reach (--reference)")?;
+    }
     if test.is_proven(false) {
         writeln!(out, "  every pair was measured, and none is slow")?;
     }
@@ -303,12 +311,19 @@ mod tests {
     #[test]
     fn a_fabric_that_is_proven_and_one_of_which_nothing_is_known() {
         let file = file("{\"a\":\"n1\",\"b\":\"n2\",\"bytes_per_second\":48e9}\n");
-        let (text, ok) = printed(&["report", file.path().to_str().unwrap()]);
+        let path = file.path().to_str().unwrap();
+        let (text, ok) = printed(&["report", path, "--reference", "48e9"]);
         assert_snapshot!(text, @r"
         pairs: 2 nodes, 1 rails, 1 pairs measured, 48.0 GB/s expected
           every pair was measured, and none is slow
         ");
         assert!(ok);
+        let (text, ok) = printed(&["report", path]);
+        assert_snapshot!(text, @r"
+        pairs: 2 nodes, 1 rails, 1 pairs measured, 48.0 GB/s expected
+          not proven: fewer than four nodes; give what a pair should reach (--reference)
+        ");
+        assert!(!ok);
         let nothing = self::file("");
         let (text, ok) = printed(&["report", nothing.path().to_str().unwrap()]);
         assert_eq!((text.as_str(), ok), ("no pair was measured\n", false));

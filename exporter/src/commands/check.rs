@@ -73,6 +73,8 @@ static CHECKS: &[&Check] = &[
 
 /// What `--active` asks first.
 static IDLE: &Check = &idle::CHECK;
+/// What it asks while a tool runs.
+static JOBS: &Check = &idle::JOBS;
 
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
@@ -82,7 +84,8 @@ Examples:
   stepwatch-exporter check --write-reference node.json
   stepwatch-exporter check --reference node.json --format json
   stepwatch-exporter check --active --config /etc/stepwatch/exporter.yml
-  stepwatch-exporter check --active --only nvbandwidth,nccl --budget 60s")]
+  stepwatch-exporter check --active --only nvbandwidth,nccl --budget 60s
+  stepwatch-exporter check --active --tests-only --skip fio")]
 pub struct Options {
     /// How to print what was found
     #[arg(long, value_enum, default_value_t)]
@@ -102,6 +105,9 @@ pub struct Options {
     /// Then put load on the node with the tools that are installed, unless a job has it
     #[arg(long)]
     pub active: bool,
+    /// Make the tests of --active alone: nothing else fails, and exit 3 means that none was begun
+    #[arg(long, requires = "active")]
+    pub tests_only: bool,
     /// The time for all tests of --active [default: check.active.budget, 2m]
     #[arg(long, value_name = "TIME", requires = "active")]
     pub budget: Option<Period>,
@@ -126,6 +132,9 @@ pub struct Options {
     /// Look only whether the node is idle
     #[arg(long, hide = true)]
     pub probe: bool,
+    /// Look only whether a job began beside a test
+    #[arg(long, hide = true)]
+    pub watch: bool,
 }
 
 fn names() -> clap::builder::PossibleValuesParser {
@@ -143,6 +152,7 @@ impl Default for Options {
             only: Vec::new(),
             skip: Vec::new(),
             active: false,
+            tests_only: false,
             budget: None,
             reference: None,
             write_reference: None,
@@ -151,6 +161,7 @@ impl Default for Options {
             inner: false,
             tester: false,
             probe: false,
+            watch: false,
         }
     }
 }
@@ -167,7 +178,11 @@ impl Options {
     }
 
     fn chosen(&self) -> Vec<&'static Check> {
-        let wanted = CHECKS.iter().filter(|check| !self.probe && self.wants(check.name)).copied();
+        if self.watch {
+            return vec![JOBS];
+        }
+        let alone = self.probe || self.tests_only;
+        let wanted = CHECKS.iter().filter(|check| !alone && self.wants(check.name)).copied();
         wanted.chain((self.active || self.probe).then_some(IDLE)).collect()
     }
 }

@@ -4,6 +4,7 @@
 pub mod adjtimex;
 pub mod code;
 pub mod credentials;
+pub mod death;
 pub mod ethtool;
 pub mod module_eeprom;
 pub mod nvme;

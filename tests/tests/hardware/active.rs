@@ -29,6 +29,10 @@ impl Node {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 
+    fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.0.path().join(file), text).unwrap();
+    }
+
     fn read(&self, file: &str) -> String {
         std::fs::read_to_string(self.0.path().join(file)).unwrap_or_default()
     }
@@ -57,29 +61,110 @@ async fn scripts_are_sound() {
     }
 }
 
+/// A node between jobs: Slurm says what stands in files, and writes its changes into one.
+fn between_jobs() -> Node {
+    let node = Node::new(&[
+        ("logger", "echo \"$*\" >>\"$HERE/log\""),
+        ("squeue", "[ ! -e \"$HERE/silent\" ] || exit 1; cat \"$HERE/jobs\""),
+        (
+            "scontrol",
+            "case \"$*\" in
+            update*) echo \"$*\" >>\"$HERE/updates\"; cp \"$HERE/after\" \"$HERE/nodes\" ;;
+            'show node gpu-042'*) echo 'NodeName=gpu-042 State=IDLE+COMPLETING ' ;;
+            *) cat \"$HERE/nodes\" ;;
+            esac",
+        ),
+    ]);
+    node.write("jobs", "4711\n");
+    node.write("nodes", "NodeName=n1 State=IDLE\n");
+    node.write("after", DRAINED);
+    node
+}
+
+const DRAINED: &str = "NodeName=gpu-042 State=IDLE+DRAIN Reason=stepwatch: under load: x [root]\n";
+const JOB: (&str, &str) = ("SLURM_JOB_ID", "4711");
+const ALWAYS: (&str, &str) = ("STEPWATCH_TEST_EVERY", "0");
+
+fn checks(node: &Node, status: i32, says: &str) {
+    let body = format!("echo \"$*\" >>\"$HERE/checks\"\nprintf '%s' '{says}'\nexit {status}");
+    node.program("stepwatch-exporter", &body);
+}
+
 #[tokio::test]
-async fn an_epilog_tests_the_node_once_a_day_and_drains_it_only_if_it_is_unhealthy() {
-    let node = Node::new(&[("logger", "echo \"$*\" >>\"$HERE/log\"")]);
-    let checks = |status: i32, says: &str| {
-        node.program(
-            "stepwatch-exporter",
-            &format!("echo \"$*\" >>\"$HERE/checks\"\necho '{says}'\nexit {status}"),
-        );
-    };
-    checks(2, "unknown   nccl not run: a job is on the node: 4711");
-    assert_eq!(node.run(EPILOG, &[]).await, (0, String::new()), "a refusal drains nothing");
-    assert_eq!(node.read("checks"), "check --active --quiet --timeout 8s --budget 120s\n");
-    assert!(node.read("log").contains("gpu-042 could not be tested in full: unknown   nccl not run"));
-    checks(1, "unhealthy nccl nccl_all_reduce is 1.0 GB/s");
-    let failed = (1, "stepwatch: unhealthy nccl nccl_all_reduce is 1.0 GB/s\n".to_owned());
-    assert_eq!(node.run(EPILOG, &[("STEPWATCH_TEST_BUDGET", "60")]).await, failed);
+async fn an_epilog_tests_the_node_once_a_day_and_drains_it_only_if_a_test_failed() {
+    let node = between_jobs();
+    let quiet = (0, String::new());
+    checks(&node, 3, "unknown   nccl not run: a job is on the node: 4712");
+    assert_eq!(node.run(EPILOG, &[JOB]).await, quiet, "a refusal drains nothing");
+    let command = "check --active --tests-only --quiet --timeout 8s --budget 120s --skip fio\n";
+    assert_eq!(node.read("checks"), command);
+    assert!(node.read("log").contains("gpu-042 was not tested: unknown   nccl not run"));
+    checks(&node, 1, "unhealthy nccl nccl_all_reduce is \"1.0\" GB/s");
+    assert_eq!(node.run(EPILOG, &[JOB, ("STEPWATCH_TEST_BUDGET", "60")]).await, quiet);
+    let drain = "update nodename=gpu-042 state=drain reason=stepwatch: under load: unhealthy nccl nccl_all_reduce is 1.0 GB/s\n";
+    assert_eq!(node.read("updates"), drain);
     // It was tested: not again on the same day.
-    assert_eq!(node.run(EPILOG, &[]).await, (0, String::new()));
+    assert_eq!(node.run(EPILOG, &[JOB]).await, quiet);
     assert_eq!(node.read("checks").lines().count(), 2);
-    assert_eq!(node.run(EPILOG, &[("STEPWATCH_TEST_EVERY", "0")]).await, failed);
-    checks(64, "no such check");
-    assert_eq!(node.run(EPILOG, &[("STEPWATCH_TEST_EVERY", "0")]).await, (0, String::new()));
+    checks(&node, 64, "no such check");
+    assert_eq!(node.run(EPILOG, &[JOB, ALWAYS]).await, quiet);
     assert!(node.read("log").contains("the test of gpu-042 failed (exit 64): no such check"));
+    assert_eq!(node.read("updates"), drain);
+}
+
+#[tokio::test]
+async fn a_node_that_can_never_be_tested_in_full_is_not_loaded_after_every_job() {
+    let node = between_jobs();
+    checks(&node, 2, "unknown   dcgm not run: dcgmi is not installed");
+    for _ in 0..2 {
+        assert_eq!(node.run(EPILOG, &[JOB]).await, (0, String::new()));
+    }
+    assert_eq!(node.read("checks").lines().count(), 1);
+    assert_eq!(node.read("updates"), "");
+}
+
+#[tokio::test]
+async fn the_log_says_that_a_node_is_fast_only_if_that_was_found() {
+    let node = between_jobs();
+    checks(&node, 0, "not run   nccl all_reduce_perf is not installed");
+    assert_eq!(node.run(EPILOG, &[JOB, ALWAYS]).await.0, 0);
+    let log = node.read("log");
+    assert!(log.contains("gpu-042 was tested, and this was found: not run   nccl"), "{log}");
+    assert!(!log.contains("as fast as"), "{log}");
+    checks(&node, 0, "");
+    assert_eq!(node.run(EPILOG, &[JOB, ALWAYS]).await.0, 0);
+    assert!(node.read("log").contains("gpu-042 is as fast as it should be"));
+}
+
+#[tokio::test]
+async fn an_epilog_leaves_a_node_with_another_job_alone() {
+    let node = between_jobs();
+    checks(&node, 0, "");
+    node.write("jobs", "4711\n4712\n");
+    assert_eq!(node.run(EPILOG, &[JOB]).await, (0, String::new()));
+    assert!(node.read("log").contains("gpu-042 was not tested: another job is on it: 4712"));
+    node.write("silent", "");
+    assert_eq!(node.run(EPILOG, &[JOB]).await, (0, String::new()));
+    assert!(node.read("log").contains("Slurm does not say which jobs are on it"));
+    assert_eq!(node.read("checks"), "");
+}
+
+#[tokio::test]
+async fn the_epilogs_of_a_large_job_do_not_drain_the_cluster() {
+    let node = between_jobs();
+    checks(&node, 1, "unhealthy nccl nccl_all_reduce is 1.0 GB/s");
+    // Eight are drained, also by the check without load.
+    let one = |i: usize| format!("NodeName=n{i} State=IDLE+DRAIN Reason=stepwatch: unhealthy nic eth1\n");
+    node.write("nodes", &(0..8).map(one).collect::<String>());
+    assert_eq!(node.run(EPILOG, &[JOB, ALWAYS]).await, (0, String::new()));
+    assert_eq!(node.read("updates"), "");
+    assert!(node.read("log").contains("does not drain gpu-042: 8 are drained"));
+    // All of them drained at once.
+    node.write("nodes", "NodeName=n1 State=IDLE\n");
+    node.write("after", &DRAINED.repeat(9));
+    assert_eq!(node.run(EPILOG, &[JOB, ALWAYS]).await, (0, String::new()));
+    assert!(node.read("updates").ends_with("update nodename=gpu-042 state=undrain\n"));
+    assert!(node.read("log").contains("takes back the drain of gpu-042"));
 }
 
 /// Runs the command as on the node, whose name it passes on. Servers end at once.
@@ -120,6 +205,24 @@ async fn every_pair_is_measured_once_and_judged() {
     ] {
         assert!(said.contains(part), "{part} in {said}");
     }
+}
+
+#[tokio::test]
+async fn the_default_rails_are_those_of_the_most_common_rate() {
+    let script = std::fs::read_to_string(deploy(PAIRS)).unwrap();
+    let (_, rest) = script.split_once("of_common_rate() {\n").unwrap();
+    let (body, _) = rest.split_once("\n}\n").unwrap();
+    let ports = "printf '%s\\n' '100 mlx5_4' '400 mlx5_0' '400 mlx5_1' ' mlx5_9'";
+    let output = runs(Path::new("/bin/bash"), &["-c", &format!("{ports} | {{ {body}; }}")]).await;
+    assert_eq!(text(&output), "mlx5_0\nmlx5_1\n");
+}
+
+#[test]
+fn one_bad_node_does_not_end_the_tests_of_the_others() {
+    let job = &documents("kubernetes/check-active.yml")[0]["spec"];
+    assert_eq!(job["completionMode"], "Indexed");
+    assert_eq!(job["backoffLimitPerIndex"], 0);
+    assert!(job["backoffLimit"].is_null());
 }
 
 #[tokio::test]

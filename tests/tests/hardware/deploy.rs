@@ -224,6 +224,8 @@ async fn a_drain_is_taken_back_by_who_made_it() {
     assert_eq!(slurm.run(&[resume]).await, (0, String::new()), "it is not drained");
     slurm.is("IDLE+DRAIN", "broken fan [alice@2026-11-21T10:00:00]");
     assert_eq!(slurm.run(&[resume]).await, (0, String::new()));
+    slurm.is("IDLE+DRAIN", "stepwatch: under load: unhealthy nccl slow [root@2026-11-21T10:00:00]");
+    assert_eq!(slurm.run(&[resume]).await, (0, String::new()), "this check puts no load on it");
 }
 
 #[tokio::test]

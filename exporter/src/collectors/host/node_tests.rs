@@ -23,13 +23,19 @@ pub static INFO: Family = Family::gauge(
     "node_test_info",
     "",
     &["test", "verdict"],
-    "Verdict of the last run of a test of check --active: ok, not_run, warning, unknown or unhealthy; always 1",
+    "Verdict of the last run of a test of check --active that said something of the node, or of the last try: ok, measured, not_run, warning, unknown or unhealthy; always 1",
 );
 pub static LAST_RUN: Family = Family::gauge(
     "node_test_last_run_timestamp_seconds",
     "seconds",
     &["test"],
-    "Unix time of the last run of the test, also of one in which its tool was missing",
+    "Unix time of that run, whose values are published",
+);
+pub static LAST_ATTEMPT: Family = Family::gauge(
+    "node_test_last_attempt_timestamp_seconds",
+    "seconds",
+    &["test", "verdict"],
+    "Unix time of the last try of the test, with its verdict, also where it was not run",
 );
 pub static BANDWIDTH: Family = Family::gauge(
     "node_test_bandwidth_bytes_per_second",
@@ -44,7 +50,7 @@ pub static REFERENCE: Family = Family::gauge(
     "Configured reference of the bandwidth, of those that have one",
 );
 
-pub static FAMILIES: &[&Family] = &[&INFO, &LAST_RUN, &BANDWIDTH, &REFERENCE];
+pub static FAMILIES: &[&Family] = &[&INFO, &LAST_RUN, &LAST_ATTEMPT, &BANDWIDTH, &REFERENCE];
 
 /// The most tests in a file.
 const MAX_TESTS: usize = 64;
@@ -107,6 +113,13 @@ impl Collector for NodeTestsReader {
             if VERDICTS.contains(&result.verdict.as_str()) {
                 out.set(&INFO, &[test, &result.verdict], true);
             }
+            let (tried, verdict) = match &result.attempt {
+                Some(attempt) => (attempt.ts, &attempt.verdict),
+                None => (result.ts, &result.verdict),
+            };
+            if VERDICTS.contains(&verdict.as_str()) {
+                out.set(&LAST_ATTEMPT, &[test, verdict], tried);
+            }
             out.set(&LAST_RUN, &[test], result.ts);
             let mut seen = BTreeSet::new();
             for m in result.measurements.iter().take(MAX_MEASUREMENTS) {
@@ -127,7 +140,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::node_tests::{Measurement, TestResult};
+    use crate::node_tests::{Attempt, Measurement, TestResult};
     use crate::roots::Roots;
     use crate::testing;
 
@@ -149,9 +162,12 @@ mod tests {
                 measured("nvbandwidth_h2d", "gpu0", 1.0, None),
                 measured("made_up", "gpu0", 1.0, None),
             ],
+            attempt: Some(Attempt { ts: 9.0, verdict: "unknown".into() }),
         };
-        let missing = TestResult { ts: 7.0, verdict: "not_run".into(), measurements: Vec::new() };
-        let odd = TestResult { ts: 8.0, verdict: "excellent".into(), measurements: Vec::new() };
+        let missing =
+            TestResult { ts: 7.0, verdict: "not_run".into(), measurements: Vec::new(), attempt: None };
+        let odd =
+            TestResult { ts: 8.0, verdict: "excellent".into(), measurements: Vec::new(), attempt: None };
         let tests = [("nvbandwidth", fast), ("dcgm", missing), ("odd", odd)];
         let tests: BTreeMap<_, _> = tests.map(|(name, result)| (name.to_owned(), result)).into();
         Results { gpus: "8 x NVIDIA H100".into(), tests }.save(dir.path()).unwrap();
@@ -166,6 +182,9 @@ mod tests {
             (&INFO, &["dcgm", "not_run"], Some(1.0)),
             (&INFO, &["odd", "excellent"], None),
             (&LAST_RUN, &["dcgm"], Some(7.0)),
+            (&LAST_RUN, &["nvbandwidth"], Some(1_795_227_416.0)),
+            (&LAST_ATTEMPT, &["nvbandwidth", "unknown"], Some(9.0)),
+            (&LAST_ATTEMPT, &["dcgm", "not_run"], Some(7.0)),
         ] {
             assert_eq!(page.get(family, labels), want, "{} {labels:?}", family.name);
         }

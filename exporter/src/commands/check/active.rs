@@ -18,18 +18,24 @@ mod runner;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
+
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::report::{Facts, Finding, Strictness, Verdict};
 use super::{Options, Report, child, idle};
 use crate::clock::unix_now;
 use crate::config::Config;
-use crate::node_tests::{MAX_MEASUREMENTS, Results, TestResult};
+use crate::node_tests::{MAX_MEASUREMENTS, Measurement, Results, TestResult};
 use crate::roots::Roots;
 use bench::Bench;
 use reading::Reading;
-use runner::Runner;
+use runner::{Runner, Watch};
+
+pub(super) use runner::end_tools;
 
 /// One test.
 #[derive(Debug)]
@@ -67,6 +73,10 @@ pub(super) static TESTS: &[Test] = &[
     Test { name: "dcgm", about: "the diagnostics of DCGM pass", kind: Kind::Dcgm },
 ];
 
+/// The file in the state directory that is locked while tests run.
+const LOCK: &str = "node-tests.lock";
+/// The exit status where the tests alone count and none was begun.
+const REFUSED: u8 = 3;
 /// A test is not begun with less time than this.
 const LEAST: Duration = Duration::from_millis(500);
 /// The time besides that of the tools and the looks: for a file system that does not answer.
@@ -74,7 +84,9 @@ const BESIDES: Duration = Duration::from_secs(20);
 
 /// The time in which the tests have ended.
 pub(super) fn longest(config: &Config, options: &Options) -> Duration {
-    let look = options.timeout.as_duration() * u32::try_from(TESTS.len()).unwrap_or(u32::MAX);
+    // Each test may be repeated, after another look.
+    let looks = u32::try_from(2 * TESTS.len()).unwrap_or(u32::MAX);
+    let look = options.timeout.as_duration() * looks;
     budget(config, options) + look + BESIDES
 }
 
@@ -93,7 +105,13 @@ pub(super) fn passed_over(options: &Options) -> impl Iterator<Item = Finding> {
 
 /// Makes the checks, and then the tests, in this process. `args` are its arguments.
 pub(super) fn test(config: &Config, roots: &Roots, options: &Options, args: Vec<OsString>) -> Report {
-    let report = child::looked(config, roots, options, args.clone());
+    let mut report = child::looked(config, roots, options, args.clone());
+    // Held until the end of the process.
+    let held = lock(&config.state_dir);
+    if let Err(why) = &held {
+        report.findings.push(Finding::new(idle::NAME, Verdict::Unknown, why.clone()));
+    }
+    let watch = watch(config, roots, options, &args);
     let mut again = || {
         let probe = Options { probe: true, ..options.clone() };
         let args = args.iter().cloned().chain([OsString::from("--probe")]).collect();
@@ -104,7 +122,7 @@ pub(super) fn test(config: &Config, roots: &Roots, options: &Options, args: Vec<
         Ok(runtime) => {
             let report = runtime.block_on(async {
                 // Signals need the runtime.
-                let runner = Runner::new(&config.check.active, budget(config, options));
+                let runner = Runner::new(&config.check.active, budget(config, options)).watched(watch);
                 run(config, roots, options, report, &mut again, runner).await
             });
             // A call of the tests that hangs in the kernel is left behind.
@@ -116,6 +134,32 @@ pub(super) fn test(config: &Config, roots: &Roots, options: &Options, args: Vec<
             joined(report, vec![finding], options.strictness())
         }
     }
+}
+
+/// Lets no other process test the node at the same time.
+fn lock(state: &Path) -> Result<File, String> {
+    let path = state.join(LOCK);
+    let mut options = OpenOptions::new();
+    // Another user may own the directory: no link in it is followed, and no pipe waited for.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags.bits().cast_signed());
+    let file = options.open(&path).map_err(|error| {
+        let path = path.display();
+        format!("another test may run on this node: {path} cannot be locked: {error}")
+    })?;
+    let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    locked.map(|()| file).map_err(|_| "another test runs on this node".to_owned())
+}
+
+/// Looks for jobs while a tool computes on the GPUs.
+fn watch(config: &Config, roots: &Roots, options: &Options, args: &[OsString]) -> Watch {
+    let options = Options { watch: true, ..options.clone() };
+    let args: Vec<OsString> = args.iter().cloned().chain([OsString::from("--watch")]).collect();
+    let (config, roots) = (config.clone(), roots.clone());
+    Watch::new(move || {
+        let report = child::looked(&config, &roots, &options, args.clone());
+        idle::refusal(&report.findings)
+    })
 }
 
 /// Makes the tests after the checks of `report`. `again` looks whether the node is still idle.
@@ -132,26 +176,26 @@ async fn run(
     let (mut findings, mut measurements) = (Vec::new(), Vec::new());
     let mut results = BTreeMap::new();
     let mut refusal = idle::refusal(&report.findings);
+    let refused = refusal.is_some();
+    let report = if options.tests_only { without_faults(report) } else { report };
     let wanted: Vec<&Test> = TESTS.iter().filter(|test| options.wants(test.name)).collect();
     for (i, test) in wanted.iter().enumerate() {
         if i > 0 && refusal.is_none() {
             refusal = idle::refusal(&again().findings);
         }
-        let mut found = match &refusal {
+        let found = match &refusal {
             // A node that is in use says nothing about itself, and has the results of before.
             Some(why) => Reading::refused(why),
-            None => make(&mut bench, test.kind).await,
+            None => twice(&mut bench, test, options, again).await,
         };
-        if options.only.iter().any(|only| only == test.name) {
-            found.require();
-        }
-        found.judge(active);
+        refusal = refusal.or_else(|| bench.runner.occupied().map(str::to_owned));
         // What was cut short says nothing about the node either.
         if refusal.is_none() && !bench.runner.is_interrupted() {
             let result = TestResult {
                 ts: unix_now(),
                 verdict: verdict_name(found.verdict()).to_owned(),
                 measurements: found.measurements.iter().take(MAX_MEASUREMENTS).cloned().collect(),
+                attempt: None,
             };
             results.insert(test.name.to_owned(), result);
         }
@@ -162,8 +206,49 @@ async fn run(
         let text = "no test was run, so nothing is proven";
         findings.push(Finding::new("active", Verdict::Unknown, text));
     }
+    if !measurements.is_empty() && measurements.iter().all(|m: &Measurement| m.reference.is_none()) {
+        let text = "nothing was compared: no measure has a reference (check.active.reference)";
+        findings.push(Finding::new("active", Verdict::Measured, text));
+    }
     findings.extend(save(&config.state_dir, &report.facts, results));
-    Report { measurements, ..joined(report, findings, options.strictness()) }
+    let joined = joined(report, findings, options.strictness());
+    let exit = if options.tests_only && refused { REFUSED } else { joined.exit };
+    Report { exit, measurements, ..joined }
+}
+
+/// Makes a test, and a second time if it failed: one failure alone is no fault.
+async fn twice(
+    bench: &mut Bench<'_>,
+    test: &Test,
+    options: &Options,
+    again: &mut dyn FnMut() -> Report,
+) -> Reading {
+    let first = once(bench, test, options).await;
+    if first.verdict() != Verdict::Unhealthy {
+        return first;
+    }
+    if let Some(why) = idle::refusal(&again().findings) {
+        return first.failed_once(&why);
+    }
+    let second = once(bench, test, options).await;
+    first.repeated(second)
+}
+
+async fn once(bench: &mut Bench<'_>, test: &Test, options: &Options) -> Reading {
+    let mut found = make(bench, test.kind).await;
+    if options.only.iter().any(|only| only == test.name) {
+        found.require();
+    }
+    found.judge(bench.config);
+    found
+}
+
+/// What was found without load is for the check without tests.
+fn without_faults(mut report: Report) -> Report {
+    for finding in &mut report.findings {
+        finding.verdict = finding.verdict.min(Verdict::Unknown);
+    }
+    report
 }
 
 /// Adds the results to those of the node.
@@ -173,8 +258,12 @@ fn save(state: &Path, facts: &Facts, new: BTreeMap<String, TestResult>) -> Optio
     }
     // A damaged file is replaced.
     let mut results = Results::load(state).unwrap_or_default();
-    results.gpus = facts.get(GPUS).cloned().unwrap_or_default();
-    results.tests.extend(new);
+    if let Some(gpus) = facts.get(GPUS) {
+        results.gpus.clone_from(gpus);
+    }
+    for (test, result) in new {
+        results.add(test, result);
+    }
     results.tests.retain(|name, _| TESTS.iter().any(|test| test.name == name));
     let error = results.save(state).err()?;
     let text = format!("the results are not published: cannot write to {}: {error}", state.display());
@@ -205,7 +294,9 @@ fn gpus(facts: &Facts) -> usize {
 fn verdict_name(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::NotRun => "not_run",
-        Verdict::Ok | Verdict::Warning | Verdict::Unknown | Verdict::Unhealthy => verdict.as_str(),
+        Verdict::Ok | Verdict::Measured | Verdict::Warning | Verdict::Unknown | Verdict::Unhealthy => {
+            verdict.as_str()
+        }
     }
 }
 

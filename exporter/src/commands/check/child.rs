@@ -24,6 +24,8 @@ use crate::roots::Roots;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
+/// The flag of the process that tests.
+const TESTER: &str = "--tester";
 /// The time for the child's start, and for the evaluation of what it has read.
 const GRACE: Duration = Duration::from_millis(300);
 /// The most bytes of a report.
@@ -57,7 +59,7 @@ pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<O
         return looked(config, roots, options, args);
     }
     let limit = options.timeout.as_duration() + active::longest(config, options);
-    ask(config, options, "--tester", args.clone(), limit, || active::test(config, roots, options, args))
+    ask(config, options, TESTER, args.clone(), limit, || active::test(config, roots, options, args))
 }
 
 /// Runs the checks in a child process.
@@ -93,7 +95,9 @@ fn ask(
     };
     // A call that hangs here would hang in a job too. A child that ended without an answer shows
     // nothing.
-    let verdict = if answer.is_none() { Verdict::Unhealthy } else { Verdict::Unknown };
+    // Where the tests alone count, that is for the check without them.
+    let hangs = answer.is_none() && !options.tests_only;
+    let verdict = if hangs { Verdict::Unhealthy } else { Verdict::Unknown };
     let why = match answer {
         Some(Ok(line)) => {
             if let Ok(report) = serde_json::from_str(&line) {
@@ -111,6 +115,10 @@ fn ask(
     // The signal may have no effect, so the child's end is not awaited.
     let _ = child.kill();
     learned::remove_of(child.id());
+    // What the process that tests has started dies with it; what these have started does not.
+    if flag == TESTER {
+        active::end_tools(child.id());
+    }
     let mut found = Findings::default();
     found.add(verdict, format!("the process that looks gave no answer: {why}"));
     let findings = found.named(collectors::NAME).collect();

@@ -33,6 +33,7 @@ const RING: Limits = Limits { records: 8192, bytes: 4 << 20 };
 pub(super) struct Node<'a> {
     pub(super) config: &'a Config,
     pub(super) reference: Option<&'a Path>,
+    pub(super) roots: Arc<Roots>,
     samples: Samples,
     collectors: Vec<Status>,
     events: Vec<Event>,
@@ -69,12 +70,12 @@ impl<'a> Node<'a> {
         // Without the table nothing is known about mounts, which the check of collectors reports.
         let mounts = table::read(roots).unwrap_or_default();
         let learned = Learned::copy(&config.state_dir);
-        let roots = Roots { state: learned.dir(), ..roots.clone() };
+        let roots = Arc::new(Roots { state: learned.dir(), ..roots.clone() });
         let entries = COLLECTORS.iter().filter(|entry| wanted.contains(&entry.name));
         let collectors = for_a_job(&config.collectors);
         let nvml = Nvml::default();
         let access = Access {
-            roots: Arc::new(roots),
+            roots: Arc::clone(&roots),
             hub: hub.clone(),
             nvml: nvml.clone(),
             families: crate::commands::reference::families,
@@ -90,6 +91,7 @@ impl<'a> Node<'a> {
         Self {
             config,
             reference,
+            roots,
             samples,
             collectors,
             events,
@@ -113,6 +115,7 @@ impl<'a> Node<'a> {
         Self {
             config,
             reference,
+            roots: Arc::default(),
             samples,
             collectors: Vec::new(),
             events,
@@ -122,6 +125,11 @@ impl<'a> Node<'a> {
             hanging: None,
             end: Instant::now(),
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_state(&mut self, name: &'static str, state: State) {
+        self.collectors.push(Status { name, state, detail: String::new() });
     }
 
     pub(super) fn rows(&self, family: &'static Family) -> impl Iterator<Item = Row<'_>> {
@@ -141,6 +149,11 @@ impl<'a> Node<'a> {
 
     pub(super) fn collectors(&self) -> &[Status] {
         &self.collectors
+    }
+
+    /// How this collector ended, if it was run.
+    pub(super) fn state(&self, collector: &str) -> Option<State> {
+        self.collectors.iter().find(|c| c.name == collector).map(|c| c.state)
     }
 
     /// Whether there are values of this collector: one that failed may have read some.

@@ -31,6 +31,8 @@ pub const SCHEMA: u32 = 1;
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Ok,
+    /// A value of a test of `--active` that was compared with nothing.
+    Measured,
     /// A test of `--active` did not run, because what it needs is not there.
     NotRun,
     /// The problem needs a ticket, but the node can take a job.
@@ -79,6 +81,7 @@ impl Verdict {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
+            Self::Measured => "measured",
             Self::NotRun => "not run",
             Self::Warning => "warning",
             Self::Unknown => "unknown",
@@ -103,7 +106,7 @@ impl Report {
             Verdict::Unhealthy => 1,
             Verdict::NotRun | Verdict::Warning | Verdict::Unknown if strictness.strict && warned => 1,
             Verdict::Unknown if !strictness.lenient => 2,
-            Verdict::Ok | Verdict::NotRun | Verdict::Warning | Verdict::Unknown => 0,
+            Verdict::Ok | Verdict::Measured | Verdict::NotRun | Verdict::Warning | Verdict::Unknown => 0,
         };
         let (facts, measurements) = (Facts::new(), Vec::new());
         Self { schema: SCHEMA, verdict, exit, node, ts, seconds, findings, facts, measurements }
@@ -173,6 +176,14 @@ impl Findings {
 
     pub(super) fn extend(&mut self, other: Self) {
         self.0.extend(other.0);
+    }
+
+    pub(super) fn all(&self) -> &[Finding] {
+        &self.0
+    }
+
+    pub(super) fn all_mut(&mut self) -> &mut [Finding] {
+        &mut self.0
     }
 
     /// The worst verdict; `None` without a finding.
@@ -263,6 +274,7 @@ mod tests {
     fn what_passes_is_for_the_caller_to_say() {
         for (verdicts, normal, strict, lenient) in [
             (&[Verdict::Ok][..], 0, 0, 0),
+            (&[Verdict::Ok, Verdict::Measured], 0, 0, 0),
             (&[Verdict::Ok, Verdict::Warning], 0, 1, 0),
             (&[Verdict::Unknown], 2, 2, 0),
             (&[Verdict::Unknown, Verdict::Warning], 2, 1, 0),

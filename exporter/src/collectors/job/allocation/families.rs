@@ -42,7 +42,7 @@ pub(super) static GPUS: Family =
     Family::gauge("job_gpus", "", JOB, "GPUs, or parts of GPUs, of this node that the job was given");
 pub(super) static RUNNING: Family =
     Family::gauge("job_running", "", &["scheduler"], "Jobs on this node, by their scheduler");
-pub(super) static SOURCE_UP: Family = Family::gauge(
+pub static SOURCE_UP: Family = Family::gauge(
     "job_source_up",
     "",
     &["source"],
@@ -60,7 +60,7 @@ pub(super) static UNREADABLE: Family = Family::gauge(
     &[],
     "Processes of jobs whose environment this exporter may not read: it needs CAP_SYS_PTRACE for those of others",
 );
-pub(super) static UNRESOLVED: Family = Family::gauge(
+pub static UNRESOLVED: Family = Family::gauge(
     "job_unresolved_devices",
     "",
     &["source"],

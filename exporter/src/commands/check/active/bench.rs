@@ -44,6 +44,9 @@ pub(super) fn ended(tool: &str, end: End) -> Result<Output, Reading> {
             Err(Reading::unknown(format!("{tool} had not ended after {seconds:.0} s, and was killed")))
         }
         End::Interrupted => Err(Reading::unknown(format!("{tool} was killed: the check was told to stop"))),
+        End::Occupied(why) => {
+            Err(Reading::unknown(format!("{tool} was stopped, because a job began: {why}")))
+        }
         End::NotStarted(error) => Err(Reading::unknown(format!("{tool} does not start: {error}"))),
     }
 }

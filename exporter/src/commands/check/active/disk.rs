@@ -1,11 +1,15 @@
 //! The throughput of configured directories, such as that of the checkpoints, by `fio`: one file of
 //! a limited size is written past the page cache, read back, and removed.
+//!
+//! The check may run as root, and fio opens the file by its name. So nobody else may be able to put
+//! a link in its place.
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::process::geteuid;
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -21,10 +25,20 @@ const ANSWERS: Duration = Duration::from_secs(5);
 const MOST_SECONDS: u64 = 30;
 /// This many times the size of the file must be free.
 const ROOM: u64 = 2;
+/// The size of a block. That of a file is a multiple of it.
+const BLOCK: u64 = 1 << 20;
+/// A file of this node that is older was left by a test that was killed. The most names of a
+/// directory among which they are looked for.
+const OLD: Duration = Duration::from_secs(600);
+const MAX_NAMES: usize = 65_536;
+/// The parts of the test, one after the other, and what each measures.
+const WRITE: (&str, &str) = ("write", "disk_write");
+const READ: (&str, &str) = ("read", "disk_read");
 
 /// The file that is written and read; it is removed on drop.
 #[derive(Debug)]
 struct Scratch {
+    dir: PathBuf,
     path: PathBuf,
     name: String,
 }
@@ -38,28 +52,51 @@ pub(super) async fn test(bench: &mut Bench<'_>) -> Reading {
         return missing(TOOL);
     }
     let mut all = Reading::default();
+    let size = bench.config.disk_bytes / dirs.len() as u64 / BLOCK * BLOCK;
     for dir in dirs {
-        match output(bench, &dir).await {
-            Ok(output) => all.absorb(read(&output, &dir)),
-            Err(reading) => all.absorb(reading),
-        }
+        all.absorb(of_directory(bench, &dir, size.max(BLOCK)).await);
     }
     all
 }
 
-async fn output(bench: &mut Bench<'_>, dir: &Path) -> Result<Output, Reading> {
-    let size = bench.config.disk_bytes;
+async fn of_directory(bench: &mut Bench<'_>, dir: &Path, size: u64) -> Reading {
     let place = dir.to_owned();
     let made = timeout(ANSWERS, spawn_blocking(move || Scratch::new(&place, size))).await;
     let Ok(made) = made else {
-        return Err(Reading::unknown(format!("{} does not answer", dir.display())));
+        return Reading::unknown(format!("{} does not answer", dir.display()));
     };
     let scratch = match made {
         Ok(Ok(scratch)) => scratch,
-        Ok(Err(why)) => return Err(Reading::unknown(format!("not run in {}: {why}", dir.display()))),
-        Err(error) => return Err(Reading::unknown(format!("not run in {}: {error}", dir.display()))),
+        Ok(Err(why)) => return Reading::unknown(format!("not run in {}: {why}", dir.display())),
+        Err(error) => return Reading::unknown(format!("not run in {}: {error}", dir.display())),
     };
+    let mut all = part(bench, dir, &scratch, size, WRITE).await;
+    if !all.measurements.is_empty() {
+        // What could be written in the time may be less. fio would write the rest.
+        let path = scratch.path.clone();
+        let written = timeout(ANSWERS, spawn_blocking(move || fs::symlink_metadata(path))).await;
+        let written = if let Ok(Ok(Ok(meta))) = written { meta.len().min(size) / BLOCK * BLOCK } else { 0 };
+        if written > 0 {
+            all.absorb(part(bench, dir, &scratch, written, READ).await);
+        } else {
+            all.absorb(Reading::unknown(format!("nothing was written in {}", dir.display())));
+        }
+    }
+    // The file system may have stopped to answer meanwhile.
+    let _ = timeout(ANSWERS, spawn_blocking(move || drop(scratch))).await;
+    all
+}
+
+/// Writes the file, or reads it.
+async fn part(
+    bench: &mut Bench<'_>,
+    dir: &Path,
+    scratch: &Scratch,
+    size: u64,
+    what: (&str, &str),
+) -> Reading {
     let seconds = (bench.runner.left().as_secs() / 3).clamp(1, MOST_SECONDS);
+    let (name, _) = what;
     let args = [
         "--output-format=json".to_owned(),
         "--eta=never".to_owned(),
@@ -72,35 +109,76 @@ async fn output(bench: &mut Bench<'_>, dir: &Path) -> Result<Output, Reading> {
         format!("--filename={}", scratch.name),
         format!("--size={size}"),
         format!("--runtime={seconds}"),
-        "--name=write".to_owned(),
-        "--rw=write".to_owned(),
+        format!("--name={name}"),
+        format!("--rw={name}"),
         "--end_fsync=1".to_owned(),
-        "--name=read".to_owned(),
-        "--rw=read".to_owned(),
-        "--stonewall".to_owned(),
     ];
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let output = bench.output(TOOL, &args, Some(dir)).await;
-    // The file system may have stopped to answer meanwhile.
-    let _ = timeout(ANSWERS, spawn_blocking(move || drop(scratch))).await;
-    output
+    match bench.output(TOOL, &args, Some(&scratch.dir)).await {
+        Ok(output) => read(&output, dir, what),
+        Err(reading) => reading,
+    }
 }
 
 impl Scratch {
     fn new(dir: &Path, size: u64) -> Result<Self, String> {
-        let stat = rustix::fs::statvfs(dir).map_err(|error| error.to_string())?;
+        let dir = fs::canonicalize(dir).map_err(|error| error.to_string())?;
+        guarded(&dir)?;
+        let start = format!(".stepwatch-check-{}-", node());
+        remove_old(&dir, &start);
+        let stat = rustix::fs::statvfs(&dir).map_err(|error| error.to_string())?;
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
         if free < size.saturating_mul(ROOM) {
             return Err(format!("{} MiB are free, and {} MiB are needed", free >> 20, (ROOM * size) >> 20));
         }
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| error.to_string())?;
-        let name = format!(".stepwatch-check-{}", hex::encode(random));
+        let name = format!("{start}{}", hex::encode(random));
         let path = dir.join(&name);
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
         options.open(&path).map_err(|error| error.to_string())?;
-        Ok(Self { path, name })
+        Ok(Self { dir, path, name })
+    }
+}
+
+/// Refuses a directory in which another user can put a link in the place of the file, or that
+/// another user can move away.
+fn guarded(dir: &Path) -> Result<(), String> {
+    let own = geteuid().as_raw();
+    for at in dir.ancestors() {
+        let meta = fs::symlink_metadata(at).map_err(|error| error.to_string())?;
+        let open = meta.mode() & 0o022 != 0;
+        let sticky = meta.mode() & 0o1000 != 0;
+        let right = if at == dir {
+            meta.uid() == own && !open
+        } else {
+            [own, 0].contains(&meta.uid()) && (!open || sticky)
+        };
+        if !right {
+            return Err(format!("another user can change what is in {}", at.display()));
+        }
+    }
+    Ok(())
+}
+
+/// The name of this node as a part of the name of a file: others may use the directory too.
+fn node() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
+}
+
+/// Removes the files of this node that tests have left which were killed.
+fn remove_old(dir: &Path, start: &str) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten().take(MAX_NAMES) {
+        let name = entry.file_name();
+        let random = name.to_str().and_then(|name| name.strip_prefix(start));
+        let ours = random.is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|b| b.is_ascii_hexdigit()));
+        let modified =
+            entry.metadata().ok().filter(|meta| ours && meta.is_file()).and_then(|m| m.modified().ok());
+        if modified.and_then(|at| at.elapsed().ok()).is_some_and(|age| age >= OLD) {
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }
 
@@ -110,20 +188,20 @@ impl Drop for Scratch {
     }
 }
 
-/// Reads the JSON of fio, which names each job and its mean bandwidth.
-fn read(output: &Output, dir: &Path) -> Reading {
+/// Reads the JSON of fio, which names the job and its mean bandwidth.
+fn read(output: &Output, dir: &Path, (name, measure): (&str, &str)) -> Reading {
     let mut reading = Reading::default();
-    let unreadable =
-        || Reading::unknown(format!("fio gave no result in {}: {}", dir.display(), output.why()));
-    let Some(document) = output.json() else { return unreadable() };
-    let jobs = document.get("jobs").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    for (name, measure) in [("write", "disk_write"), ("read", "disk_read")] {
-        let job = jobs.iter().find(|job| job.get("jobname").and_then(Value::as_str) == Some(name));
-        let failed = job.and_then(|job| job.get("error")).and_then(Value::as_i64).unwrap_or(0) != 0;
-        let rate = job.and_then(|job| job.get(name)?.get("bw_bytes")?.as_f64());
-        match rate.filter(|rate| *rate > 0.0 && !failed) {
-            Some(rate) => reading.measure(measure, dir.to_string_lossy(), rate),
-            None => return unreadable(),
+    let document = output.json();
+    let jobs = document.as_ref().and_then(|document| document.get("jobs")).and_then(Value::as_array);
+    let mut jobs = jobs.into_iter().flatten();
+    let job = jobs.find(|job| job.get("jobname").and_then(Value::as_str) == Some(name));
+    let failed = job.and_then(|job| job.get("error")).and_then(Value::as_i64).unwrap_or(0) != 0;
+    let rate = job.and_then(|job| job.get(name)?.get("bw_bytes")?.as_f64());
+    match rate.filter(|rate| *rate > 0.0 && !failed) {
+        Some(rate) => reading.measure(measure, dir.to_string_lossy(), rate),
+        None => {
+            let why = output.why();
+            return Reading::unknown(format!("fio gave no result of {name} in {}: {why}", dir.display()));
         }
     }
     reading
@@ -144,29 +222,53 @@ mod tests {
     #[test]
     fn captured_results_and_damaged_ones() {
         let dir = Path::new("/ckpt");
-        // The captured job reads and writes at once; here there is one job for each.
-        let mut document: Value = serde_json::from_str(CAPTURED).unwrap();
-        let job = document["jobs"][0].clone();
-        document["jobs"] = Value::Array(
-            ["write", "read"]
-                .map(|name| {
-                    let mut job = job.clone();
-                    job["jobname"] = name.into();
-                    job
-                })
-                .into(),
-        );
-        let text = format!("note: both iodepth >= 1\n{document}\n");
-        assert_eq!(says(read(&output(&text), dir)), "ok disk_read is 0.3 GB/s\nok disk_write is 0.3 GB/s\n");
-        let values: Vec<f64> =
-            read(&output(&text), dir).measurements.iter().map(|m| m.bytes_per_second).collect();
-        assert_eq!(values, [348_450_387.0, 348_743_777.0]);
-        document["jobs"][1]["error"] = 22.into();
-        let failed = document.to_string();
-        for broken in [failed.as_str(), &text[..text.len() / 2], "", CAPTURED, "{}", "{\"jobs\":[{}]}"] {
-            let said = says(read(&output(broken), dir));
-            assert!(said.starts_with("unknown fio gave no result in /ckpt"), "{said}");
+        // The captured job reads and writes at once.
+        for (part, rate, said) in [
+            (WRITE, 348_450_387.0, "measured disk_write is 0.3 GB/s\n"),
+            (READ, 348_743_777.0, "measured disk_read is 0.3 GB/s\n"),
+        ] {
+            let mut document: Value = serde_json::from_str(CAPTURED).unwrap();
+            document["jobs"][0]["jobname"] = part.0.into();
+            let text = format!("note: both iodepth >= 1\n{document}\n");
+            assert_eq!(read(&output(&text), dir, part).measurements[0].bytes_per_second, rate);
+            assert_eq!(says(read(&output(&text), dir, part)), said);
+            document["jobs"][0]["error"] = 22.into();
+            let failed = document.to_string();
+            for broken in [failed.as_str(), &text[..text.len() / 2], "", CAPTURED, "{}", "{\"jobs\":[{}]}"] {
+                let said = says(read(&output(broken), dir, part));
+                assert!(said.starts_with("unknown fio gave no result of"), "{said}");
+            }
         }
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_to_is_refused_and_old_files_are_removed() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let (open, within) = (dir.path().join("open"), dir.path().join("open/ours"));
+        fs::create_dir_all(&within).unwrap();
+        let mode = |at: &Path, mode| fs::set_permissions(at, fs::Permissions::from_mode(mode)).unwrap();
+        mode(&within, 0o755);
+        for (of_open, right) in [(0o777, [false, false]), (0o770, [false, false]), (0o1777, [false, true])] {
+            mode(&open, of_open);
+            let made = [&open, &within].map(|at| Scratch::new(at, 1 << 20).is_ok());
+            assert_eq!(made, right, "{of_open:o}");
+        }
+        let link = dir.path().join("link");
+        symlink(&open, &link).unwrap();
+        assert!(Scratch::new(&link, 1 << 20).unwrap_err().contains("another user can change"));
+        let left = |node: &str, hours: u64| {
+            let path = within.join(format!(".stepwatch-check-{node}-0123456789abcdef"));
+            let at = std::time::SystemTime::now() - Duration::from_secs(3600 * hours);
+            fs::File::create(&path).unwrap().set_modified(at).unwrap();
+            path
+        };
+        let (old, of_another) = (left(&node(), 5), left("another", 5));
+        drop(Scratch::new(&within, 1 << 20).unwrap());
+        assert!(!old.exists() && of_another.exists());
+        let new = left(&node(), 0);
+        drop(Scratch::new(&within, 1 << 20).unwrap());
+        assert!(new.exists(), "it may be in use");
     }
 
     #[test]
@@ -192,7 +294,7 @@ mod tests {
         if bench.runner.find(TOOL).is_some() {
             // A file system without direct I/O is no node's checkpoint directory.
             assert!(
-                said.contains("ok disk_write is") || said.contains("unknown fio gave no result"),
+                said.contains("measured disk_write is") || said.contains("unknown fio gave no result"),
                 "{said}"
             );
         } else {

@@ -57,10 +57,10 @@ mod tests {
 
     #[test]
     fn captured_results_and_damaged_ones() {
-        assert_eq!(said(CAPTURED, None), "ok nccl_all_reduce is 68.4 GB/s\n");
+        assert_eq!(said(CAPTURED, None), "measured nccl_all_reduce is 68.4 GB/s\n");
         let launched = CAPTURED.replace('\n', "\n[1,0]<stdout>:");
         let launched = format!("[1,0]<stdout>:{launched}");
-        assert_eq!(said(&launched, None), "ok nccl_all_reduce is 68.4 GB/s\n");
+        assert_eq!(said(&launched, None), "measured nccl_all_reduce is 68.4 GB/s\n");
         let wrong = CAPTURED.replace("values : 0 OK", "values : 50 FAILED");
         let expected = "unhealthy the all-reduce gave wrong results: 50 values are out of bounds; drain the node and run dcgmi diag -r 3 on it\n";
         assert_eq!(said(&wrong, Some("exit status: 1")), expected);

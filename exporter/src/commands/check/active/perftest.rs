@@ -140,9 +140,9 @@ mod tests {
         let output = Output { stdout: CAPTURED.to_owned(), ..Output::default() };
         let value = read(&output, "mlx5_0/1").measurements[0].bytes_per_second;
         assert!((value - 24_056.72 * 1_048_576.0).abs() < 1.0, "{value}");
-        assert_eq!(said(CAPTURED, None), "ok rdma_loopback is 25.2 GB/s\n");
+        assert_eq!(said(CAPTURED, None), "measured rdma_loopback is 25.2 GB/s\n");
         let gigabits = CAPTURED.replace("[MB/sec]", "[Gb/sec]").replace("24056.72", "392.80");
-        assert_eq!(said(&gigabits, None), "ok rdma_loopback is 49.1 GB/s\n");
+        assert_eq!(said(&gigabits, None), "measured rdma_loopback is 49.1 GB/s\n");
         for text in [
             CAPTURED.replace("24056.72", "24056,72"),
             CAPTURED.replace("[MB/sec]", "[furlongs]"),

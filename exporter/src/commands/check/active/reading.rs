@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::super::report::{Findings, Verdict};
+use super::super::report::{Finding, Findings, Verdict};
 use crate::node_tests::{ActiveConfig, Measurement};
 
 /// The measures of storage that other nodes may use at the same time: a slow one is worth a ticket.
 const SHARED: &[&str] = &["disk_read", "disk_write"];
+
+/// A value that is below its reference by this many times the tolerance is a fault.
+const FAR: f64 = 3.0;
 
 #[derive(Debug, Default)]
 pub(super) struct Reading {
@@ -82,17 +85,61 @@ impl Reading {
                 100.0 * (1.0 - value / reference),
                 gigabytes(reference)
             );
-            let verdict = if SHARED.contains(&measure) { Verdict::Warning } else { Verdict::Unhealthy };
+            let far = *value < reference * (1.0 - FAR * config.tolerance);
+            let failed = far && !SHARED.contains(&measure);
+            let verdict = if failed { Verdict::Unhealthy } else { Verdict::Warning };
             let action = "run the test again on the idle node; if it stays so, have the part looked at";
             self.findings.add(verdict, text).device(device.as_str()).action(action);
         }
         if !low {
-            let against = match reference {
-                Some(reference) => format!("; the reference is {}", gigabytes(reference)),
-                None => String::new(),
-            };
-            self.findings.ok(format!("{measure} is {}{against}", range(values)));
+            let is = format!("{measure} is {}", range(values));
+            match reference {
+                Some(reference) => {
+                    self.findings.ok(format!("{is}; the reference is {}", gigabytes(reference)));
+                }
+                None => {
+                    self.findings.add(Verdict::Measured, is);
+                }
+            }
         }
+    }
+
+    /// What is left of a failure that could not be tried again: one alone is no fault.
+    pub(super) fn failed_once(mut self, why: &str) -> Self {
+        for finding in self.findings.all_mut().iter_mut().filter(|f| f.verdict == Verdict::Unhealthy) {
+            finding.verdict = Verdict::Warning;
+            finding.text = format!("{} (once, and it could not be tried again: {why})", finding.text);
+        }
+        self
+    }
+
+    /// What a failed test and its repetition say together: a part is at fault that failed twice.
+    pub(super) fn repeated(self, mut second: Self) -> Self {
+        let failed = |f: &&Finding| f.verdict == Verdict::Unhealthy;
+        if second.verdict() == Verdict::Unknown || second.verdict() == Verdict::NotRun {
+            let why = second.findings.all().first().map(|f| f.text.clone()).unwrap_or_default();
+            return self.failed_once(&why);
+        }
+        let before: Vec<Finding> = self.findings.all().iter().filter(failed).cloned().collect();
+        let mut again = 0;
+        for finding in second.findings.all_mut().iter_mut().filter(|f| f.verdict == Verdict::Unhealthy) {
+            if before.iter().any(|f| f.device == finding.device) {
+                again += 1;
+                continue;
+            }
+            finding.verdict = Verdict::Warning;
+            finding.text = format!("{} (not the time before)", finding.text);
+        }
+        if again == 0 {
+            for finding in before {
+                let text = format!("{} (once, and not again)", finding.text);
+                let added = second.findings.warning(text);
+                if let Some(device) = finding.device {
+                    added.device(device);
+                }
+            }
+        }
+        second
     }
 
     pub(super) fn verdict(&self) -> Verdict {

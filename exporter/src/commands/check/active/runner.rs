@@ -1,8 +1,9 @@
 //! Runs the tools. Each has a process group and an environment of its own, and is found on PATH or
-//! where the configuration says; no shell is involved. When its time is over, it and all that it
-//! started are killed.
+//! where the configuration says; no shell is involved. When its time is over, or a job begins, it and
+//! all that it started are killed.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -15,8 +16,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, geteuid, kill_process_group, pidf
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{self, SignalKind};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::lock::Locked as _;
 use crate::node_tests::ActiveConfig;
@@ -48,6 +49,9 @@ const MAX_SAID: usize = 200;
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// The time for the rest of the output of a tool that has ended.
 const REST: Duration = Duration::from_millis(500);
+/// The time between two looks for a job while a tool runs. What two looks in a row saw, or could
+/// not see, ends the tool: one may be late under load.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How often the processes of a tool are looked for, because they may start others meanwhile.
 const PASSES: usize = 3;
 
@@ -59,6 +63,8 @@ pub(super) enum End {
     Late(Duration),
     /// This process was told to stop.
     Interrupted,
+    /// A job began beside it.
+    Occupied(String),
     NotStarted(io::Error),
 }
 
@@ -81,7 +87,43 @@ pub(super) struct Runner {
     end: Instant,
     interrupts: Option<Interrupts>,
     interrupted: bool,
+    watch: Option<Watch>,
+    look_every: Duration,
+    /// Why no further tool may run beside the job that began.
+    occupied: Option<String>,
     count: u64,
+}
+
+/// Looks whether a job began: why the node is no longer idle.
+#[derive(Clone)]
+pub(super) struct Watch(Arc<dyn Fn() -> Option<String> + Send + Sync>);
+
+impl Watch {
+    pub(super) fn new(look: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(look))
+    }
+
+    /// Waits until a job began.
+    async fn seen(watch: Option<Self>, every: Duration) -> String {
+        let Some(watch) = watch else { return std::future::pending().await };
+        let mut before = false;
+        loop {
+            sleep(every).await;
+            let look = Arc::clone(&watch.0);
+            let Ok(seen) = spawn_blocking(move || look()).await else { continue };
+            match seen {
+                Some(why) if before => return why,
+                Some(_) => before = true,
+                None => before = false,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch")
+    }
 }
 
 /// The signals that end the tests.
@@ -174,8 +216,26 @@ impl Runner {
             end: Instant::now() + budget.saturating_sub(grace),
             interrupts: None,
             interrupted: false,
+            watch: None,
+            look_every: LOOK_EVERY,
+            occupied: None,
             count: 0,
         }
+    }
+
+    /// Looks for jobs while a tool runs.
+    pub(super) fn watched(self, watch: Watch) -> Self {
+        Self { watch: Some(watch), ..self }
+    }
+
+    #[cfg(test)]
+    pub(super) fn looking_every(self, look_every: Duration) -> Self {
+        Self { look_every, ..self }
+    }
+
+    /// Why no further tool may run: a job began.
+    pub(super) fn occupied(&self) -> Option<&str> {
+        self.occupied.as_deref()
     }
 
     /// The time that is left for tools.
@@ -202,6 +262,8 @@ impl Runner {
             Err(error) => {
                 if self.interrupted {
                     End::Interrupted
+                } else if let Some(why) = &self.occupied {
+                    End::Occupied(why.clone())
                 } else {
                     End::NotStarted(error)
                 }
@@ -218,13 +280,16 @@ impl Runner {
         if self.interrupted {
             return Err(io::Error::other("the check was told to stop"));
         }
+        if let Some(why) = &self.occupied {
+            return Err(io::Error::other(why.clone()));
+        }
         if self.left().is_zero() {
             return Err(io::Error::other("the budget of time is used up"));
         }
         self.count += 1;
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
-        let mark = format!("{}-{}", self.count, hex::encode(random));
+        let mark = format!("{}-{}-{}", std::process::id(), self.count, hex::encode(random));
         let mut command = Command::new(program);
         command.args(args).env_clear().env("LC_ALL", "C").env(MARK, &mark);
         command.env(
@@ -238,6 +303,7 @@ impl Runner {
         }
         command.current_dir(dir.unwrap_or(Path::new("/"))).process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        stepwatch_sys::death::with_parent(command.as_std_mut());
         let mut child = command.spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let (stdout, stderr): (Arc<Mutex<Kept>>, Arc<Mutex<Kept>>) = Default::default();
@@ -256,6 +322,10 @@ impl Runner {
                 self.interrupted = true;
                 None
             }
+            why = Watch::seen(self.watch.clone(), self.look_every) => {
+                self.occupied = Some(why);
+                None
+            }
         };
         let spent = running.began.elapsed();
         match status {
@@ -266,7 +336,11 @@ impl Runner {
             }
             None => {
                 self.stop(running).await;
-                if self.interrupted { End::Interrupted } else { End::Late(spent) }
+                match &self.occupied {
+                    _ if self.interrupted => End::Interrupted,
+                    Some(why) => End::Occupied(why.clone()),
+                    None => End::Late(spent),
+                }
             }
         }
     }
@@ -296,7 +370,7 @@ impl Running {
     fn end_all(&self) {
         self.signal(Signal::KILL);
         let mark = format!("{MARK}={}", self.mark);
-        let _ = (0..PASSES).find(|_| !kill_marked(mark.as_bytes()));
+        kill_all(&mark);
     }
 
     async fn output(self, status: ExitStatus) -> Output {
@@ -337,7 +411,16 @@ async fn keep(mut pipe: impl AsyncRead + Unpin, kept: Arc<Mutex<Kept>>) {
     }
 }
 
-/// Kills all processes of this user with this variable; whether there was one.
+/// Kills what the tools of a process that tested have started.
+pub(in crate::commands::check) fn end_tools(tester: u32) {
+    kill_all(&format!("{MARK}={tester}-"));
+}
+
+fn kill_all(mark: &str) {
+    let _ = (0..PASSES).find(|_| !kill_marked(mark.as_bytes()));
+}
+
+/// Kills all processes of this user with a variable that begins so; whether there was one.
 fn kill_marked(mark: &[u8]) -> bool {
     let (roots, own) = (Roots::default(), geteuid().as_raw());
     let mut killed = false;
@@ -352,7 +435,7 @@ fn kill_marked(mark: &[u8]) -> bool {
         let Ok(held) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
         let number = pid.as_raw_nonzero().get().unsigned_abs();
         let environ = processes::environ(&roots, number).unwrap_or_default();
-        if environ.split(|byte| *byte == 0).any(|variable| variable == mark) {
+        if environ.split(|byte| *byte == 0).any(|variable| variable.starts_with(mark)) {
             killed |= pidfd_send_signal(&held, Signal::KILL).is_ok();
         }
     }

@@ -140,16 +140,22 @@ fn references_have_a_band() {
         "ok nvbandwidth_h2d is 48.6 to 55.5 GB/s on 2 devices; the reference is 50.0 GB/s\n"
     );
     let again = "run the test again on the idle node; if it stays so, have the part looked at";
-    assert_eq!(
-        read(&[("nvbandwidth_h2d", "gpu0", 50e9), ("nvbandwidth_h2d", "gpu1", 48.4e9)]),
-        format!(
-            "unhealthy nvbandwidth_h2d of gpu1 is 48.4 GB/s, 3.2 % below the reference of 50.0 GB/s; {again}\n"
-        )
-    );
+    for (value, verdict, below) in [
+        (48.4e9, "warning", "48.4 GB/s, 3.2"),
+        (45.6e9, "warning", "45.6 GB/s, 8.8"),
+        (45.4e9, "unhealthy", "45.4 GB/s, 9.2"),
+    ] {
+        assert_eq!(
+            read(&[("nvbandwidth_h2d", "gpu0", 50e9), ("nvbandwidth_h2d", "gpu1", value)]),
+            format!(
+                "{verdict} nvbandwidth_h2d of gpu1 is {below} % below the reference of 50.0 GB/s; {again}\n"
+            )
+        );
+    }
     assert_eq!(
         read(&[("disk_write", "/ckpt", 2e9), ("memory_copy", "", 1e11)]),
         format!(
-            "warning disk_write of /ckpt is 2.0 GB/s, 50.0 % below the reference of 4.0 GB/s; {again}\nok memory_copy is 100.0 GB/s\n"
+            "warning disk_write of /ckpt is 2.0 GB/s, 50.0 % below the reference of 4.0 GB/s; {again}\nmeasured memory_copy is 100.0 GB/s\n"
         ),
         "storage is shared, and what has no reference is only measured"
     );
@@ -264,6 +270,7 @@ async fn nothing_runs_beside_a_job() {
     );
     assert!(Results::load(place.dir.path()).is_err(), "the results of before stay");
     // A job begins after the first test.
+    place.config.check.active.reference.insert("nccl_all_reduce".to_owned(), 60e9);
     let report = place.check(&[false, true]).await;
     assert!(
         report.text(false).contains("ok        nccl nccl_all_reduce is 68.4 GB/s"),
@@ -277,6 +284,155 @@ async fn nothing_runs_beside_a_job() {
     );
     assert_eq!(place.results().tests.keys().collect::<Vec<_>>(), ["nccl"]);
     assert!(!place.dir.path().join("ran").exists());
+}
+
+/// A node whose all-reduce gives one rate at first and another one after it, in GB/s.
+fn reduces(first: &str, then: &str) -> Place {
+    let mut place = Place::new(&["nccl"]);
+    let table = |rate: &str| PERF.replace("68.4048", rate);
+    let script = format!(
+        "if [ -e \"${{0%/*}}/ran\" ]; then cat <<'END'\n{}\nEND\nelse touch \"${{0%/*}}/ran\"; cat <<'END'\n{}\nEND\nfi",
+        table(then),
+        table(first)
+    );
+    place.tool("all_reduce_perf", &script);
+    place.config.check.active.reference.insert("nccl_all_reduce".to_owned(), 60e9);
+    place
+}
+
+#[tokio::test]
+async fn a_test_fails_only_if_it_failed_twice() {
+    let report = reduces("20.0", "21.0").check(&[]).await;
+    assert_eq!((report.verdict, report.exit), (Verdict::Unhealthy, 1), "{}", report.text(true));
+    assert!(report.text(true).contains("nccl_all_reduce is 21.0 GB/s"), "{}", report.text(true));
+    let report = reduces("20.0", "61.0").check(&[]).await;
+    let text = report.text(true);
+    assert_eq!((report.verdict, report.exit), (Verdict::Warning, 0), "{text}");
+    assert!(text.contains("is 20.0 GB/s, 66.7 % below") && text.contains("(once, and not again)"), "{text}");
+    // A job begins after the first failure.
+    let report = reduces("20.0", "20.0").check(&[false, true]).await;
+    let text = report.text(true);
+    assert_eq!((report.verdict, report.exit), (Verdict::Warning, 0), "{text}");
+    assert!(text.contains("it could not be tried again: a job is on the node: 4711"), "{text}");
+}
+
+#[test]
+fn another_part_that_fails_the_second_time_is_no_fault() {
+    let failed = |devices: &[&str]| {
+        let mut reading = Reading::default();
+        for device in devices {
+            reading.findings.unhealthy(format!("{device} is slow")).device(*device);
+        }
+        reading
+    };
+    let twice = |first: &[&str], second: &[&str]| {
+        judged(failed(first).repeated(failed(second)), &ActiveConfig::default())
+    };
+    assert_eq!(
+        twice(&["gpu0"], &["gpu0", "gpu1"]),
+        "unhealthy gpu0 is slow\nwarning gpu1 is slow (not the time before)\n"
+    );
+    assert_eq!(
+        twice(&["gpu0"], &["gpu1"]),
+        "warning gpu1 is slow (not the time before)\nwarning gpu0 is slow (once, and not again)\n"
+    );
+    let late = failed(&["gpu0"]).repeated(Reading::unknown("the budget is used up"));
+    assert_eq!(
+        judged(late, &ActiveConfig::default()),
+        "warning gpu0 is slow (once, and it could not be tried again: the budget is used up)\n"
+    );
+}
+
+#[tokio::test]
+async fn where_the_tests_alone_count_nothing_else_fails() {
+    let mut place = reduces("68.4", "68.4");
+    place.options.tests_only = true;
+    assert_eq!(place.check(&[]).await.exit, 0);
+    assert_eq!(place.check(&[true]).await.exit, 3, "none was begun");
+    let mut found = Findings::default();
+    found.unhealthy("mounts did not answer in time");
+    let findings = found.named("collectors").collect();
+    let report = without_faults(Report::new("n1".into(), 0.0, 0.1, findings, Strictness::default()));
+    assert_eq!(report.findings[0].verdict, Verdict::Unknown);
+    let mut tests_only = Options { active: true, tests_only: true, ..Options::default() };
+    assert_eq!(tests_only.chosen().iter().map(|check| check.name).collect::<Vec<_>>(), ["idle"]);
+    tests_only.tests_only = false;
+    assert!(tests_only.chosen().len() > 1);
+}
+
+#[tokio::test]
+async fn what_was_compared_with_nothing_is_measured_and_the_report_says_so() {
+    let mut place = reduces("68.4", "68.4");
+    place.config.check.active.reference.clear();
+    let report = place.check(&[]).await;
+    let text = report.text(true);
+    assert_eq!((report.verdict, report.exit), (Verdict::Measured, 0), "{text}");
+    assert!(text.contains("measured  nccl   nccl_all_reduce is 68.4 GB/s\n"), "{text}");
+    assert!(text.contains("nothing was compared: no measure has a reference"), "{text}");
+    assert_eq!(place.results().tests["nccl"].verdict, "measured");
+}
+
+#[tokio::test]
+async fn a_tool_is_stopped_when_a_job_begins_beside_it() {
+    let every = Duration::from_millis(10);
+    let busy = Watch::new(|| Some("a job is on the node: 4711".to_owned()));
+    let mut watched = runner(BUDGET).watched(busy).looking_every(every);
+    let mark = format!("864002.{}", std::process::id());
+    let end = sh_in(&mut watched, &format!("exec sleep {mark}")).await;
+    assert!(matches!(&end, End::Occupied(why) if why == "a job is on the node: 4711"), "{end:?}");
+    gone(&mark).await;
+    let end = sh_in(&mut watched, "echo never").await;
+    assert!(matches!(end, End::Occupied(_)), "{end:?}");
+    // One look that is late says nothing.
+    let looks = std::sync::atomic::AtomicU64::new(0);
+    let odd = move || looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 2 == 1;
+    let late = Watch::new(move || odd().then(|| "job did not answer in time".to_owned()));
+    let end = sh_in(&mut runner(BUDGET).watched(late).looking_every(every), "sleep 0.3").await;
+    assert!(matches!(end, End::Exited(_)), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_tool_does_not_outlive_the_thread_that_started_it() {
+    let mark = format!("864003.{}", std::process::id());
+    let script = format!("exec sleep {mark}");
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let args = [OsStr::new("-c"), OsStr::new(&script)];
+            runner(BUDGET).start(Path::new("/bin/sh"), &args, None).map(|_| ())
+        })
+    });
+    thread.join().unwrap().unwrap();
+    gone(&mark).await;
+}
+
+#[test]
+fn what_the_tools_of_a_killed_tester_started_is_found_by_its_number() {
+    let mark = format!("864004.{}", std::process::id());
+    // No process has this number.
+    let tester = u32::MAX;
+    let mut child = Command::new("sleep")
+        .arg(&mark)
+        .env("STEPWATCH_NODE_TEST", format!("{tester}-1-0011"))
+        .spawn()
+        .unwrap();
+    end_tools(tester / 2);
+    assert!(child.try_wait().unwrap().is_none());
+    end_tools(tester);
+    assert!(!child.wait().unwrap().success());
+}
+
+#[test]
+fn one_process_tests_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let held = lock(dir.path()).unwrap();
+    assert_eq!(lock(dir.path()).unwrap_err(), "another test runs on this node");
+    drop(held);
+    drop(lock(dir.path()).unwrap());
+    assert!(lock(&dir.path().join("none")).unwrap_err().contains("cannot be locked"));
+    std::fs::remove_file(dir.path().join(LOCK)).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("precious"), dir.path().join(LOCK)).unwrap();
+    assert!(lock(dir.path()).unwrap_err().contains("cannot be locked"));
 }
 
 #[tokio::test]
