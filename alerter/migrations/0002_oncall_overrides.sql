@@ -1,5 +1,5 @@
--- Who takes over on-call shifts, as people decide it at run time. Who is on call when is not in these
--- columns: a swap has two shifts, and a later override acts on an earlier one.
+-- Who takes over on-call shifts, as people decide it at run time. Who is on call when is not in
+-- these columns: a swap has two shifts, and a later override acts on an earlier one.
 CREATE TABLE oncall_overrides (
     id         TEXT PRIMARY KEY,
     schedule   TEXT NOT NULL,

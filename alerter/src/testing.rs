@@ -263,8 +263,8 @@ impl TestApp {
     }
 }
 
-/// Waits until nobody has the store. A check of its files, which holds its lock, may be in progress;
-/// in a real process it ends with the process.
+/// Waits until nobody has the store. A check of its files, which holds its lock, may be in
+/// progress; in a real process it ends with the process.
 async fn unlocked(dir: &TempDir) {
     wait_for("the lock of the store", async || {
         let file = File::open(dir.path().join("alerter.db.lock")).ok()?;

@@ -24,7 +24,8 @@ pub(super) enum FabricCommand {
     /// Print rounds of pairs: no node is twice in a round, and every pair is in one
     Pairs(PairsArgs),
     /// Find slow rails, nodes, ports and pairs in files of measurements: exit 0 when every pair was
-    /// measured and none is slow, 1 otherwise. Fewer than four nodes prove nothing without --reference
+    /// measured and none is slow, 1 otherwise. Fewer than four nodes prove nothing without
+    /// --reference
     Report(ReportArgs),
 }
 

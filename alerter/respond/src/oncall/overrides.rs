@@ -150,8 +150,8 @@ impl OverrideRecord {
         Duty { users: distinct(users), by: self.words() }
     }
 
-    /// Whether `wanted` is what this override was made for. The part of a cover that had passed when
-    /// `wanted` was asked for is not compared.
+    /// Whether `wanted` is what this override was made for. The part of a cover that had passed
+    /// when `wanted` was asked for is not compared.
     fn is_asked_again(&self, wanted: &Self) -> bool {
         let same = |(made, asked): (&Cover, &Cover)| {
             made.user == asked.user

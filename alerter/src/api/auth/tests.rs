@@ -45,7 +45,7 @@ async fn start(web: Option<&str>) -> TestApp {
 
 struct Sent {
     status: u16,
-    headers: reqwest::header::HeaderMap,
+    headers: HeaderMap,
     text: String,
 }
 
@@ -126,7 +126,7 @@ async fn every_route_asks_for_a_token_and_then_for_its_scope() {
         }
         for held in Scope::ALL {
             let sent = send(&app, held.as_str(), method, path, None).await;
-            let allowed = crate::access::Scopes::from_granted(&[held]).has(*scope);
+            let allowed = Scopes::from_granted(&[held]).has(*scope);
             assert_eq!(
                 !matches!(sent.status, 401 | 403),
                 allowed,

@@ -1,7 +1,8 @@
 //! Publishes the last results of `check --active`, so that nodes can be compared.
 //!
 //! The command leaves them in a file of the state directory. They are measured between jobs, hours
-//! or days apart, so each test has the time of its last run, and the collector itself costs nothing.
+//! or days apart, so each test has the time of its last run, and the collector itself costs
+//! nothing.
 
 use std::collections::BTreeSet;
 use std::io;

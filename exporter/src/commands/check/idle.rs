@@ -143,8 +143,8 @@ fn some(names: &[&str]) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-/// Why the node may not be put under load; `None` if it is idle. It has to be found idle: what could
-/// not be determined counts as a job.
+/// Why the node may not be put under load; `None` if it is idle. It has to be found idle: what
+/// could not be determined counts as a job.
 pub(super) fn refusal(findings: &[Finding]) -> Option<String> {
     let of_it = |f: &&Finding| {
         let device = f.device.as_deref().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! What the tests of `--active` use: the settings, the runner of tools, and what is known of the node.
+//! What the tests of `--active` use: the settings, the runner of tools, and what is known of the
+//! node.
 
 use std::ffi::OsStr;
 use std::path::Path;

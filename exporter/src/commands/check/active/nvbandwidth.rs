@@ -161,8 +161,8 @@ fn json_matrix(value: Option<&Value>) -> Result<Matrix, String> {
     rows.iter().take(MAX_DEVICES).map(row).collect()
 }
 
-/// Reads the text: `Running NAME.`, a heading, the numbers of the columns, the rows, and a line with
-/// the sum, without which the end is missing.
+/// Reads the text: `Running NAME.`, a heading, the numbers of the columns, the rows, and a line
+/// with the sum, without which the end is missing.
 fn of_text(text: &str) -> BTreeMap<String, Case> {
     let mut cases = BTreeMap::new();
     let mut running: Option<(&str, Matrix, Option<String>)> = None;

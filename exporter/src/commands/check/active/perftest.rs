@@ -1,6 +1,6 @@
 //! The bandwidth of each RDMA port to itself, by `ib_write_bw` of perftest: it covers the adapter
-//! and its PCIe link, and no cable. Pairs of nodes are measured by `deploy/slurm/stepwatch-pairs.sh`
-//! and judged by `stepwatch-alerter fabric report`.
+//! and its PCIe link, and no cable. Pairs of nodes are measured by
+//! `deploy/slurm/stepwatch-pairs.sh` and judged by `stepwatch-alerter fabric report`.
 
 use std::ffi::OsStr;
 use std::net::TcpListener;

@@ -1,6 +1,6 @@
 //! Runs the tools. Each has a process group and an environment of its own, and is found on PATH or
-//! where the configuration says; no shell is involved. When its time is over, or a job begins, it and
-//! all that it started are killed.
+//! where the configuration says; no shell is involved. When its time is over, or a job begins, it
+//! and all that it started are killed.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
