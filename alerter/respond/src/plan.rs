@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_before_a_node_does_not_hide_the_drain() {
+    fn a_setting_before_a_node_keeps_the_drain() {
         let mut r = record(Kind::Straggler, "compute_time", 4.4, 4.0, Target::node("n7"));
         let alone = plan(&r, &run(), None);
         assert!(alone.as_ref().is_some_and(|plan| {

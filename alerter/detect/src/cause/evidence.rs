@@ -171,6 +171,10 @@ fn out_of_reach(f: &RunState, pieces: &mut Vec<Piece>) {
 /// The few nodes that reported nothing since ranks of all other nodes began to die: their own ranks
 /// had no time to report an error.
 fn quiet(f: &RunState, pieces: &mut Vec<Piece>) {
+    // Who died before says nothing of a start that goes on, and may not be of its nodes.
+    if f.run_starts().is_some() {
+        return;
+    }
     let Some(first) = f.deaths.values().map(|d| d.at).min() else { return };
     let mut seen: BTreeMap<&str, Ts> = BTreeMap::new();
     for (_, r) in f.followed() {

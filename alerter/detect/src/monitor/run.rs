@@ -58,7 +58,7 @@ pub struct Run {
     detectors: Detectors,
     pub(crate) reporters: Reporters,
     /// The last look at its setup.
-    pub(super) setup_look: Option<SetupLook>,
+    pub(super) setup_look: Option<Box<SetupLook>>,
     #[serde(skip)]
     pub(crate) noted: Noted,
     #[serde(skip)]

@@ -109,7 +109,8 @@ impl Monitor {
             out.push(annotation(RunAt { now, run: f }, since));
         }
         let hash = setup.hash();
-        let looked = run.setup_look.filter(|look| look.at >= f.attempt_at && look.steps < f.attempt_steps);
+        let looked = run.setup_look.as_deref().copied();
+        let looked = looked.filter(|look| look.at >= f.attempt_at && look.steps < f.attempt_steps);
         let secs = looked.map(|look| {
             let samples = (f.attempt_steps - look.steps) as f64;
             (now - look.at).as_secs_f64() / samples / f.interval.max(1) as f64
@@ -128,7 +129,7 @@ impl Monitor {
         let look = SetupLook { hash, at: now, steps: f.attempt_steps };
         let remembered = is_good.then(|| known(now, run, setup, secs));
         if let Some(run) = self.runs.get_mut(name) {
-            run.setup_look = Some(look);
+            run.setup_look = Some(Box::new(look));
             let a = &mut run.state.attempts;
             a.compared |= is_first;
             if !is_own || since.is_some() {

@@ -54,7 +54,7 @@ pub struct Checkpoints {
     /// Which of them a watcher of their directory has seen, once there is one.
     pub(super) on_disk: Option<Box<OnDisk>>,
     /// All work, and the failures that ended it.
-    pub(crate) exposure: Exposure,
+    pub(crate) exposure: Box<Exposure>,
     /// The sizes of the last ones, once any is reported.
     pub(super) sizes: Option<Box<Sizes>>,
     /// The last load of one, once any is reported.

@@ -37,7 +37,7 @@ async fn a_run_shows_its_attempts_what_changed_and_what_it_saved() {
     assert_eq!(history["attempts"][0]["changes"][0]["after"], "linear", "{history}");
     let (_, page) = app.get("/runs/llama").await;
     for part in [
-        "<b>Attempt 2</b> <span class=\"tag up\">goes on</span>",
+        "<b>Attempt 1</b> <span class=\"tag up\">goes on</span>",
         "steps 51 to 69</span><span>9 done again</span>",
         "exited with code 1: CUDA out of memory",
         "<td data-label=\"Before\">cosine</td><td data-label=\"Since\">linear</td>",

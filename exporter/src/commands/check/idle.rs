@@ -217,9 +217,9 @@ mod tests {
         assert!(says(samples, &[]).unwrap().contains("none of the known GPUs"));
         // GPUs of AMD.
         let amd = &[("gpu", State::Unsupported), ("job", State::Healthy)];
-        std::fs::create_dir_all(at.join(KFD)).unwrap();
+        fs::create_dir_all(at.join(KFD)).unwrap();
         assert_eq!(looked(none(), &[], amd, at), None);
-        std::fs::create_dir(at.join(KFD).join("4711")).unwrap();
+        fs::create_dir(at.join(KFD).join("4711")).unwrap();
         assert_eq!(looked(none(), &[], amd, at).unwrap(), "a process computes on a GPU of AMD");
     }
 
@@ -227,11 +227,11 @@ mod tests {
     fn the_variables_of_a_scheduler_in_any_process_are_a_job() {
         let proc = tempfile::tempdir().unwrap();
         let at = proc.path().join("77");
-        std::fs::create_dir(&at).unwrap();
+        fs::create_dir(&at).unwrap();
         // The time at which it started is the 22nd field.
         let stat = format!("77 (python) S 1 {}\n", "0 ".repeat(17) + "5 0 0");
-        std::fs::write(at.join("stat"), stat).unwrap();
-        std::fs::write(at.join("status"), "Name:\tpython\nUid:\t1001\t1001\t1001\t1001\n").unwrap();
+        fs::write(at.join("stat"), stat).unwrap();
+        fs::write(at.join("status"), "Name:\tpython\nUid:\t1001\t1001\t1001\t1001\n").unwrap();
         let roots = Roots { procfs: proc.path().into(), ..Roots::default() };
         let own = ["4711".to_owned()];
         for (environ, job) in [
@@ -241,11 +241,11 @@ mod tests {
             ("SLURM_JOB_ID=4711\0", None),
             ("SLURM_JOB_ID=\0MY_SLURM_JOB_ID=3\0", None),
         ] {
-            std::fs::write(at.join("environ"), environ).unwrap();
+            fs::write(at.join("environ"), environ).unwrap();
             let said = job.map(|job| format!("a process of job {job} is on the node"));
             assert_eq!(claimed(&roots, &own), said, "{environ}");
         }
-        std::fs::remove_file(at.join("environ")).unwrap();
+        fs::remove_file(at.join("environ")).unwrap();
         assert!(claimed(&roots, &own).unwrap().contains("run the check as root"));
     }
 

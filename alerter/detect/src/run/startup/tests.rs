@@ -154,7 +154,7 @@ fn a_process_that_describes_itself_again_begins_no_start() {
 }
 
 #[test]
-fn a_start_that_dies_is_not_part_of_the_next() {
+fn a_process_that_is_replaced_before_the_first_step_is_part_of_the_wait() {
     let mut s = Scene::default();
     s.hello(0, 0, &job(-90, -50, -20, 7));
     s.phase(1, 0, "init", "begin");
@@ -162,7 +162,13 @@ fn a_start_that_dies_is_not_part_of_the_next() {
     s.step(70, 0, 1);
     s.step(72, 0, 2);
     let parts: Vec<_> = s.parts().into_iter().map(|(phase, _, _, secs)| (phase, secs)).collect();
-    assert_eq!(parts, [(StartPhase::UntilHello, 10), (StartPhase::Unknown, 10)]);
+    let expected = [
+        (StartPhase::Queue, 40),
+        (StartPhase::Launch, 100),
+        (StartPhase::UntilHello, 10),
+        (StartPhase::Unknown, 10),
+    ];
+    assert_eq!(parts, expected);
 }
 
 #[test]

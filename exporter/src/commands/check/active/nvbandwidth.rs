@@ -249,7 +249,7 @@ mod tests {
     fn json_of_one_gpu() {
         assert_eq!(
             said(JSON, None),
-            "measured nvbandwidth_d2h is 55.3 GB/s\nok nvbandwidth_h2d is 55.1 GB/s\n",
+            "measured nvbandwidth_d2h is 55.3 GB/s\nmeasured nvbandwidth_h2d is 55.1 GB/s\n",
             "what does not apply is no fault"
         );
     }
