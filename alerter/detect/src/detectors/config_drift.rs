@@ -274,7 +274,7 @@ fn sentence(f: &RunState, all: &[Difference<'_>]) -> Sentence {
         why.add(clause!("and {more} more", more = rest.len() + 1 - NAMED));
     }
     if let Some(slower) = f.slower_setup().filter(|slower| all.iter().any(|d| d.key == slower.key)) {
-        why.add(clause!("{seen}", seen = &slower.observation(f.pace.quantile(0.5))));
+        why.add(clause!("{seen}", seen = &slower.observation(None)));
     }
     why
 }
