@@ -41,7 +41,7 @@ pub(super) fn tell() -> Story {
         onset,
         message: told.message,
         told: told.told,
-        names: &["NCCL_P2P_DISABLE", "30 %"],
+        names: &["NCCL_P2P_DISABLE", "30.1 % slower"],
         within: Span::secs(1800),
     })
 }

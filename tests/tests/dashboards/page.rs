@@ -27,6 +27,7 @@ const VALUES: &[(&str, &[&str])] = &[
     ("sensor", &["gpu", "memory"]),
     ("severity", &["corrected", "uncorrected", "page", "ticket"]),
     ("signal", &["loss", "grad_norm"]),
+    ("stage", &["save", "write"]),
     ("window", &["1m"]),
 ];
 
@@ -76,6 +77,8 @@ const OF_ALERTER: &[(&str, &str, &[&str])] = &[
     ("outbox_oldest_page_age_seconds", "gauge", &[]),
     ("pending_effects", "gauge", &[]),
     ("receiver_down", "gauge", &["receiver"]),
+    ("oncall_overrides", "gauge", &["state"]),
+    ("oncall_overrides_forgotten", "counter", &[]),
     ("remote_write_dropped_samples", "counter", &["reason"]),
     ("remote_write_requests", "counter", &["code"]),
     ("remote_write_samples", "counter", &[]),

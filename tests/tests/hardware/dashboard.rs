@@ -71,6 +71,7 @@ const ABSENT: &[(&str, &str)] = &[
     ("gpu_xid_recovery_action", "no XID asks for anything"),
     ("kubernetes_", "no API of Kubernetes is read"),
     ("nic_condition", "every interface is well"),
+    ("node_test_", "no test under load was made"),
     ("pci_link_", "only where the configuration asks for it, or a link is slow"),
     ("rdma_device_quarantined", "every adapter is read"),
     ("rdma_hw_counter_total", "no counter has moved"),
