@@ -326,7 +326,7 @@ mod tests {
         });
         assert_eq!(log.lines().count(), 3, "{log}");
         assert_eq!(texts(&bench), [], "it answered in between");
-        assert_eq!(at(700, Some("no answer within 30s")), Duration::from_secs(300));
+        assert_eq!(at(700, Some("no answer within 30s")), Duration::from_mins(5));
         at(760, Some("refused"));
         let silent = "Slurm has not answered for 5 min: no answer within 30s";
         assert_eq!(texts(&bench), [(1, String::new(), silent.into())]);

@@ -67,7 +67,9 @@ class Manifests(unittest.TestCase):
             if path.name in NOT_OBJECTS:
                 continue
             for o in documents(path):
-                for version in (OLDEST, NEWEST):
+                # An Indexed job that fails pod by pod needs a newer Kubernetes than the rest.
+                versions = (NEWEST,) if path.name == "check-active.yml" else (OLDEST, NEWEST)
+                for version in versions:
                     self.assertIsNone(wrong(o, version), path.name)
                 self.assertNotIn("Helm", json.dumps(o))
 

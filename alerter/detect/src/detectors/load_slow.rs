@@ -224,21 +224,18 @@ fn places(f: &RunState, loads: &Loads) -> Option<(Vec<Load>, Ts)> {
             bytes: 0.0,
             is_sized: true,
         });
-        match load.ended {
-            Some(ended) => {
-                let secs = |since: Ts| (ended.at - since).as_secs_f64();
-                let own = secs(load.began.at);
-                // One that ended before the last start waited for nobody.
-                let shared =
-                    Some(secs(last_start.at)).filter(|secs| *secs > 0.0).map_or(own, |secs| secs.min(own));
-                place.secs = place.secs.max(own);
-                place.shared_secs = place.shared_secs.max(shared);
-                place.ended = place.ended.later(ended);
-            }
-            None => {
-                let since = load.began.now.max(f.live_since);
-                place.since = Some(place.since.map_or(since, |had| had.min(since)));
-            }
+        if let Some(ended) = load.ended {
+            let secs = |since: Ts| (ended.at - since).as_secs_f64();
+            let own = secs(load.began.at);
+            // One that ended before the last start waited for nobody.
+            let shared =
+                Some(secs(last_start.at)).filter(|secs| *secs > 0.0).map_or(own, |secs| secs.min(own));
+            place.secs = place.secs.max(own);
+            place.shared_secs = place.shared_secs.max(shared);
+            place.ended = place.ended.later(ended);
+        } else {
+            let since = load.began.now.max(f.live_since);
+            place.since = Some(place.since.map_or(since, |had| had.min(since)));
         }
         place.bytes += load.bytes.unwrap_or(0.0);
         place.is_sized &= load.bytes.is_some();

@@ -285,9 +285,8 @@ impl RunState {
             }
             // Whoever logs its start may leave out its evaluations.
             Kind::Phase if StartPhase::is_only_of_start(e) => {
-                if self.starting.is_some() || self.may_start() {
-                    self.last_sign = now;
-                }
+                let goes_on = self.starting.is_some() || self.may_start();
+                self.last_sign = if goes_on { now } else { self.last_sign };
             }
             // Whoever cleans up a directory is no sign of the run.
             Kind::Phase | Kind::Ckpt | Kind::Eval if !is_gone(e) => {

@@ -132,8 +132,8 @@ mod tests {
         (r, RunSummary { needs: Needs { nodes, ..Needs::default() }, ..unsaved() })
     }
 
-    fn diverged(onset: i64) -> Option<Spoilt> {
-        Some(Spoilt { by: Spoiler::Divergence, onset })
+    fn diverged(onset: i64) -> Spoilt {
+        Spoilt { by: Spoiler::Divergence, onset }
     }
 
     /// A ticket about a link in this state.
@@ -186,7 +186,7 @@ mod tests {
         not(&|_, run| run.unsaved = 199.0, "a save has just ended: five saves are more");
         not(&|_, run| run.saves = Saves::Running, "a save is running");
         not(&|_, run| run.saves = Saves::Failing, "saves fail");
-        not(&|_, run| run.spoilt = diverged(10_400), "what is saved may be wrong");
+        not(&|_, run| run.spoilt = Some(diverged(10_400)), "what is saved may be wrong");
         not(&|_, run| run.checkpoint_at = None, "nobody saw it save");
         not(&|r, _| r.state = State::Resolved, "the fault is over");
         not(&|r, _| r.kind = Kind::NodeFault, "a full disk stops no run");
@@ -325,7 +325,7 @@ mod tests {
                 "take the stacks of all ranks, then restart from checkpoint {from}; standing still costs $1280 an hour"
             )
         };
-        run.spoilt = diverged(9_800);
+        run.spoilt = Some(diverged(9_800));
         let before = "9500: 1000 steps are done again, 1h 6m of 512 GPUs ($1422); 1 later checkpoint is from after the loss diverged at step 9800";
         assert_eq!(advise(&hangs, &run, Some(2.5)).unwrap_or_default(), want(before));
         run.spoilt = None;

@@ -378,6 +378,7 @@ async fn a_reload_takes_tokens_away_and_brings_new_ones() {
 }
 
 /// A provider whose people have sessions of this length.
+#[allow(clippy::unnecessary_wraps, reason = "the gate takes an optional one")]
 fn provider(session: Span) -> Option<Arc<Oidc>> {
     let scopes = Scopes::from_granted(&[Scope::Ack]);
     let role = Role { group: "ml-oncall".into(), scopes, token_scope: TokenScope::default() };

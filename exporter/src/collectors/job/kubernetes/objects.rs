@@ -14,7 +14,7 @@ pub(super) struct Meta {
     pub(super) namespace: String,
     pub(super) uid: String,
     pub(super) labels: Map,
-    annotations: Option<BTreeMap<String, IgnoredAny>>,
+    annotations: Option<BTreeMap<String, serde_json::Value>>,
     pub(super) creation_timestamp: Option<String>,
 }
 

@@ -383,7 +383,7 @@ mod tests {
             let mut queue = Queue::default();
             queue.take(&line);
             queue.take(&(fields.join("|") + "|"));
-            queue.take(&format!("1|PENDING|1K|9|{}|1|a|Resources|", vec![line.as_str(); 5].join("|")));
+            queue.take(&format!("1|PENDING|1K|9|{}|1|a|Resources|", [line.as_str(); 5].join("|")));
             let _ = queue.fitting(&Nodes::default());
         }
     }

@@ -29,7 +29,7 @@ const ROOM: u64 = 2;
 const BLOCK: u64 = 1 << 20;
 /// A file of this node that is older was left by a test that was killed. The most names of a
 /// directory among which they are looked for.
-const OLD: Duration = Duration::from_secs(600);
+const OLD: Duration = Duration::from_mins(10);
 const MAX_NAMES: usize = 65_536;
 /// The parts of the test, one after the other, and what each measures.
 const WRITE: (&str, &str) = ("write", "disk_write");
@@ -197,13 +197,11 @@ fn read(output: &Output, dir: &Path, (name, measure): (&str, &str)) -> Reading {
     let job = jobs.find(|job| job.get("jobname").and_then(Value::as_str) == Some(name));
     let failed = job.and_then(|job| job.get("error")).and_then(Value::as_i64).unwrap_or(0) != 0;
     let rate = job.and_then(|job| job.get(name)?.get("bw_bytes")?.as_f64());
-    match rate.filter(|rate| *rate > 0.0 && !failed) {
-        Some(rate) => reading.measure(measure, dir.to_string_lossy(), rate),
-        None => {
-            let why = output.why();
-            return Reading::unknown(format!("fio gave no result of {name} in {}: {why}", dir.display()));
-        }
-    }
+    let Some(rate) = rate.filter(|rate| *rate > 0.0 && !failed) else {
+        let why = output.why();
+        return Reading::unknown(format!("fio gave no result of {name} in {}: {why}", dir.display()));
+    };
+    reading.measure(measure, dir.to_string_lossy(), rate);
     reading
 }
 

@@ -8,7 +8,7 @@ use super::*;
 use crate::node_tests::ActiveConfig;
 
 /// Enough for what a test waits for, and a short time for tools to end themselves.
-const BUDGET: Duration = Duration::from_secs(60);
+const BUDGET: Duration = Duration::from_mins(1);
 const GRACE: Duration = Duration::from_millis(50);
 
 pub(super) fn bench_of(config: &ActiveConfig) -> Bench<'_> {
