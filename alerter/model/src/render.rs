@@ -369,14 +369,7 @@ fn other_layers(together: u64, out: u64, layers: u64) -> String {
 fn of_run(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     use Observation as O;
     match o {
-        O::ComputesLonger { value, others, stage, since_step } => {
-            let stage = stage.map(|stage| format!(" of stage {stage}")).unwrap_or_default();
-            let peers = match others {
-                1 => format!("the other rank{stage}"),
-                n => format!("the other {n} ranks{stage}"),
-            };
-            write!(f, "computes {value} times as long as {peers} since step {since_step}")
-        }
+        O::ComputesLonger { .. } => computes_longer_than_others(o, f),
         O::UnevenWork => f.write_str("many ranks are slow alike: look at how the work is split"),
         O::SlowestRotates => {
             f.write_str("the slowest rank changes from step to step: look at the work, not at a host")
@@ -457,6 +450,17 @@ impl fmt::Display for LastGood {
             Self::Before => f.write_str("this attempt while it was good"),
         }
     }
+}
+
+/// Text of a rank that computes longer than the other ranks.
+fn computes_longer_than_others(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Observation::ComputesLonger { value, others, stage, since_step } = o else { return Ok(()) };
+    let stage = stage.map(|stage| format!(" of stage {stage}")).unwrap_or_default();
+    let peers = match others {
+        1 => format!("the other rank{stage}"),
+        n => format!("the other {n} ranks{stage}"),
+    };
+    write!(f, "computes {value} times as long as {peers} since step {since_step}")
 }
 
 /// Text of a comparison of the nodes with one value of a setting with those with another.
