@@ -23,6 +23,7 @@ use stepwatch_kit::serve::{self, Hosts, Limits, ListenAddr, Pass};
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
 use stepwatch_kit::web_config::WebConfig;
 use stepwatch_model::time::{Span, Ts};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -36,7 +37,7 @@ use crate::calendars::Calendars;
 use crate::callbacks::Callbacks;
 use crate::changes;
 use crate::clock::wall;
-use crate::config::{Config, File};
+use crate::config::{Config, File, PostgresPlan};
 use crate::errors::chain;
 use crate::ingest::{self, Ingest, KeptLists};
 use crate::ledger_metrics::LedgerMetrics;
@@ -47,6 +48,7 @@ use crate::outbox::unopened::Unopened;
 use crate::outbox::{self, Outbox, OutboxHandle};
 use crate::pictures::{self, Charts, PictureMetrics};
 use crate::remote_write::{QUEUE_WRITES, RemoteWrite};
+use crate::replica::{self, Leading, Members, ReplicaMetrics, Standby};
 use crate::reporter::{self, Reporter};
 use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle, WriteBatch};
 use crate::series::exposed::SeriesMetrics;
@@ -69,6 +71,8 @@ pub struct Options {
     pub web_config: Option<PathBuf>,
     /// Accept a database that is empty or differs from the last one.
     pub new_store: bool,
+    /// How long other replicas may take the lease before this one.
+    pub stand_back: Duration,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +91,17 @@ pub enum RunError {
     Serve(#[from] std::io::Error),
     #[error("{0} ended unexpectedly; see the log")]
     Died(&'static str),
+    #[error("another replica has taken over: this one was stopped or cut off for too long, and starts anew")]
+    Superseded,
+}
+
+/// Why a service ended that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It was asked to stop.
+    Stopped,
+    /// It was asked to let another replica lead.
+    HandedOver,
 }
 
 /// A started service.
@@ -110,6 +125,9 @@ pub struct App {
     metrics: ConfigMetrics,
     gate: Gate,
     audit: AuditLog,
+    handovers: mpsc::Receiver<()>,
+    members: Members,
+    replica_metrics: ReplicaMetrics,
     /// Stops everything except the runtime, which runs until the end.
     stop: Trigger,
     stopping: Shutdown,
@@ -119,11 +137,26 @@ impl App {
     /// Starts the service, which runs as soon as this returns; [`App::run`] keeps it running. If
     /// the store prevents the start, people are notified first.
     pub async fn start(options: Options, log: LogControl) -> Result<Self, StartError> {
-        let config = Config::load(&options.config)?;
+        let (_trigger, never) = Shutdown::manual();
+        let started = Self::start_unless(options, log, &never).await?;
+        started.ok_or_else(|| StartError::Io(std::io::Error::other("asked to stop")))
+    }
+
+    /// Starts the service. With PostgreSQL, this waits until this replica leads; `None` if it is
+    /// asked to stop before.
+    pub async fn start_unless(
+        options: Options,
+        log: LogControl,
+        shutdown: &Shutdown,
+    ) -> Result<Option<Self>, StartError> {
+        let mut config = Config::load(&options.config)?;
         let web = options.web_config.as_deref().map(WebConfig::load).transpose()?;
         config.log_warnings();
+        if let Some(plan) = config.postgres.take() {
+            return Box::pin(Self::start_replica(config, plan, web, options, log, shutdown)).await;
+        }
         let unopened = Unopened {
-            database: resolved(&config.file.storage.sqlite),
+            database: resolved(config.file.storage.sqlite()),
             engine: config.engine.clone(),
             receivers: config.receivers.clone(),
             templates: Arc::clone(&config.templates),
@@ -132,7 +165,44 @@ impl App {
         if let Err(StartError::Store(err)) = &started {
             unopened.notify(err, wall()).await;
         }
-        started
+        started.map(Some)
+    }
+
+    async fn start_replica(
+        config: Config,
+        plan: PostgresPlan,
+        web: Option<WebConfig>,
+        options: Options,
+        log: LogControl,
+        shutdown: &Shutdown,
+    ) -> Result<Option<Self>, StartError> {
+        let listener =
+            serve::bind(options.listen.as_ref().unwrap_or(&config.file.listen)).await?.into_std()?;
+        let of = |listener: std::net::TcpListener| TcpListener::from_std(listener);
+        let standby = Standby::start(&config, plan, of(listener.try_clone()?)?, web.clone(), log.clone())?;
+        let stop = standby.stopper();
+        let check = || Config::load(&options.config).map(drop).map_err(|err| err.to_string());
+        let led = standby.lead(options.stand_back, check, shutdown).await;
+        let Some(leading) = led.inspect_err(|_| stop.fire())? else { return Ok(None) };
+        // The file may have changed since this replica began to wait.
+        let config = Config::load(&options.config).unwrap_or_else(|err| {
+            tracing::error!(%err, "the configuration has a mistake: the one of the start is used");
+            config
+        });
+        let app = Self::start_on(leading.store.clone(), of(listener)?, config, web, options, log).await;
+        // From now on, new connections are those of the leader.
+        stop.fire();
+        let app = app?;
+        app.keep_leading(leading);
+        Ok(Some(app))
+    }
+
+    /// Renews the lease, and follows the other replicas.
+    fn keep_leading(&self, leading: Leading) {
+        let Leading { store, database, replica } = leading;
+        tokio::spawn(replica::renew(store.clone(), self.stopping.clone()));
+        let (members, metrics) = (self.members.clone(), self.replica_metrics.clone());
+        tokio::spawn(members.follow(database, replica, store.epoch(), metrics, self.stopping.clone()));
     }
 
     async fn start_as(
@@ -141,11 +211,23 @@ impl App {
         options: Options,
         log: LogControl,
     ) -> Result<Self, StartError> {
-        let store = Store::open_as(&config.file.storage.sqlite, options.new_store).await?;
+        let store = Store::open_as(config.file.storage.sqlite(), options.new_store).await?;
         let listener = serve::bind(options.listen.as_ref().unwrap_or(&config.file.listen)).await?;
+        Self::start_on(store, listener, config, web, options, log).await
+    }
+
+    async fn start_on(
+        store: Store,
+        listener: TcpListener,
+        config: Config,
+        web: Option<WebConfig>,
+        options: Options,
+        log: LogControl,
+    ) -> Result<Self, StartError> {
         let addr = listener.local_addr()?;
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
+        let (members, replica_metrics) = (Members::default(), ReplicaMetrics::register(&mut registry));
         let ((stop, stopping), (runtime_stop, runtime_stopping)) = (Shutdown::manual(), Shutdown::manual());
         let (outcomes, feedback) = mpsc::channel(QUEUE_FEEDBACK);
         let (change_sender, changed) = mpsc::channel(changes::QUEUE);
@@ -178,7 +260,8 @@ impl App {
         let document = openapi::text().map_err(std::io::Error::from)?;
         let (kept, sources, writing) = (store.clone(), ingest.table(), remote_write.clone());
         let api = Arc::new(Api::new(kept, handle.clone(), sources, charts, writing, registry, document));
-        let router = router(&api, &gate, &outbox, &callbacks, bulkhead, admin);
+        let (handover, handovers) = replica::handover(members.clone());
+        let router = router(&api, &gate, &outbox, &callbacks, bulkhead, admin.router().merge(handover));
         let server = tokio::spawn(serve::serve(listener, router, limits, web, stopping.clone()));
         tokio::spawn(prune(store.clone(), config.file.storage.retention, audit.clone(), stopping.clone()));
         let app = Self {
@@ -199,6 +282,9 @@ impl App {
             metrics: metrics.config,
             gate,
             audit,
+            handovers,
+            members,
+            replica_metrics,
             stop,
             stopping,
         };
@@ -212,11 +298,20 @@ impl App {
 
     /// Runs until `shutdown` or until a part fails; then stops everything in order. A partial
     /// service is worse than none: the supervisor restarts it without loss.
-    pub async fn run(mut self, shutdown: Shutdown) -> Result<(), RunError> {
-        let mut served = None;
+    pub async fn run(mut self, shutdown: Shutdown) -> Result<Ended, RunError> {
+        let (mut served, mut ended) = (None, Ended::Stopped);
+        let store = self.store.clone();
         loop {
             tokio::select! {
                 () = shutdown.wait() => break,
+                () = store.superseded() => {
+                    self.stop.fire();
+                    return Err(RunError::Superseded);
+                }
+                Some(()) = self.handovers.recv() => {
+                    ended = Ended::HandedOver;
+                    break;
+                }
                 Some(request) = self.reloads.recv() => {
                     let done = self.reload().await;
                     self.note_reload(done.is_ok());
@@ -225,8 +320,8 @@ impl App {
                     }
                     let _ = request.reply.send(done);
                 }
-                ended = &mut self.server => {
-                    served = Some(ended);
+                done = &mut self.server => {
+                    served = Some(done);
                     break;
                 }
                 _ = &mut self.runtime_task => {
@@ -253,7 +348,7 @@ impl App {
         tracing::info!("stopped");
         served.map_err(|_| RunError::Died("the HTTP server"))??;
         ran.map_err(|_| RunError::Died("the runtime"))?;
-        if early { Err(RunError::Died("the HTTP server")) } else { Ok(()) }
+        if early { Err(RunError::Died("the HTTP server")) } else { Ok(ended) }
     }
 
     /// Applies the current file, or changes nothing and returns the reason.
@@ -408,11 +503,11 @@ fn router(
     outbox: &OutboxHandle,
     callbacks: &Callbacks,
     bulkhead: Bulkhead,
-    admin: Admin,
+    operating: Router,
 ) -> Router {
     let pages = web::router(api, gate, outbox.receivers());
     let router = bulkhead.before(Arc::clone(api).router().merge(pages).merge(callbacks.router()));
-    let router = web::with_error_pages(gate.clone().protect(router.merge(admin.router())));
+    let router = web::with_error_pages(gate.clone().protect(router.merge(operating)));
     router.layer(DefaultBodyLimit::max(Limits::default().body_bytes))
 }
 

@@ -49,12 +49,13 @@ use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::words;
 use tokio::runtime::Runtime;
 
-use crate::app::{App, Options, StartError, survive_limits};
+use crate::app::{App, Ended, Options, StartError, survive_limits};
 use crate::backtest::{self, BacktestError};
 use crate::clock::wall;
 use crate::config::Config;
 use crate::errors::chain;
 use crate::openapi;
+use crate::replica::STAND_BACK;
 use error::CliError;
 use format::{Format, json};
 
@@ -307,10 +308,17 @@ async fn run(args: RunArgs, log: LogControl) -> Result<(), CliError> {
     let shutdown = Shutdown::on_signals();
     survive_limits().map_err(|e| CliError::Start(e.into()))?;
     let RunArgs { listen, web_config, new_store, .. } = args;
-    let options = Options { config, listen, web_config, new_store };
-    let app = Box::pin(App::start(options, log)).await.map_err(|e| match e {
-        StartError::Config(e) => CliError::Config(e),
-        e => CliError::Start(e),
-    })?;
-    Ok(app.run(shutdown).await?)
+    let mut options = Options { config, listen, web_config, new_store, stand_back: Duration::ZERO };
+    loop {
+        let started = App::start_unless(options.clone(), log.clone(), &shutdown);
+        let started = Box::pin(started).await.map_err(|e| match e {
+            StartError::Config(e) => CliError::Config(e),
+            e => CliError::Start(e),
+        })?;
+        let Some(app) = started else { return Ok(()) };
+        match app.run(shutdown.clone()).await? {
+            Ended::Stopped => return Ok(()),
+            Ended::HandedOver => options.stand_back = STAND_BACK,
+        }
+    }
 }

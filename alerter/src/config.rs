@@ -23,6 +23,7 @@ mod schedule;
 pub mod sensitivity;
 mod shadowed;
 mod silences;
+mod storage;
 mod teams;
 #[cfg(test)]
 mod tests;
@@ -44,8 +45,9 @@ use crate::templates::Templates;
 use crate::watchdog::Watchdog;
 pub use api::{Api, Token};
 pub(crate) use fallback::wakes_not;
-pub use file::{DEFAULT_PORT, File, Incidents, Source, Storage};
+pub use file::{DEFAULT_PORT, File, Incidents, Source};
 pub use schedule::{Ical, Schedule};
+pub use storage::{PostgresConfig, PostgresPlan, Storage};
 
 pub use crate::report::schedule::{Every, Schedule as ReportSchedule, TimeOfDay, Weekday};
 
@@ -62,6 +64,8 @@ pub struct Config {
     pub calendars: Vec<calendars::Source>,
     pub keyring: Keyring,
     pub oidc: Option<Arc<Oidc>>,
+    /// The database of replicas; `None` on SQLite.
+    pub postgres: Option<PostgresPlan>,
     /// The file without secrets.
     pub shown: String,
     /// Warnings about allowed but probably unintended settings.
@@ -125,6 +129,7 @@ impl Config {
         oidc::check(&file, &mut errors);
         let keyring = api::keyring(&file, &mut errors);
         let oidc = oidc::build(&file, &mut errors);
+        let postgres = file.storage.build(&mut errors);
         let receivers = check::receivers(&file.receivers, &mut errors);
         let templates = Arc::new(file.templates(&mut errors));
         let calendars = oncall::calendars(&file, &mut errors);
@@ -147,6 +152,7 @@ impl Config {
                     calendars,
                     keyring,
                     oidc,
+                    postgres,
                     shown,
                     warnings,
                 })

@@ -46,6 +46,7 @@ pub mod postmortem;
 pub mod rank_table;
 pub mod read_model;
 pub mod remote_write;
+mod replica;
 mod report;
 mod reporter;
 pub mod run_history;

@@ -15,7 +15,7 @@ use stepwatch_model::time::Span;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use crate::app::{App, Options, RunError};
+use crate::app::{App, Ended, Options, RunError};
 use crate::clock::wall;
 use crate::store::{Commit, Store};
 
@@ -163,7 +163,7 @@ pub(crate) struct TestApp {
     pub exporter: FakeExporter,
     pub hook: FakeWebhook,
     stop: Trigger,
-    task: JoinHandle<Result<(), RunError>>,
+    task: JoinHandle<Result<Ended, RunError>>,
 }
 
 impl TestApp {
@@ -208,8 +208,13 @@ impl TestApp {
     pub(crate) async fn on(dir: TempDir, exporter: FakeExporter, hook: FakeWebhook, more: &str) -> Self {
         std::fs::write(dir.path().join("alerter.yml"), config(dir.path(), &exporter, &hook, more)).unwrap();
         let web_config = Some(dir.path().join("web.yml")).filter(|path| path.exists());
-        let options =
-            Options { config: dir.path().join("alerter.yml"), listen: None, web_config, new_store: false };
+        let options = Options {
+            config: dir.path().join("alerter.yml"),
+            listen: None,
+            web_config,
+            new_store: false,
+            stand_back: Duration::ZERO,
+        };
         let app = Box::pin(App::start(options, LogControl::detached())).await.unwrap();
         let url = format!("http://{}", app.addr());
         let (stop, shutdown) = Shutdown::manual();

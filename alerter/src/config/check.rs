@@ -42,12 +42,7 @@ pub(super) fn values(file: &File, errors: &mut Vec<String>) {
     let mut wrong = Vec::new();
     file.remote_write.check(&mut wrong);
     errors.extend(wrong.into_iter().map(|why| format!("remote_write.{why}")));
-    if file.storage.retention < Span::secs(86_400) {
-        errors.push("storage.retention: must be at least 1d".into());
-    }
-    if file.storage.sqlite.as_os_str().is_empty() {
-        errors.push("storage.sqlite: must name a file".into());
-    }
+    file.storage.check(errors);
 }
 
 /// Checks that all referenced names exist.

@@ -42,6 +42,11 @@ impl Config {
         let file = &self.file;
         let storage = &file.storage;
         let days = storage.retention.as_secs_f64() / 86_400.0;
+        let place = if storage.postgres.is_some() {
+            "PostgreSQL".to_owned()
+        } else {
+            storage.sqlite().display().to_string()
+        };
         let sources = file.sources.iter().map(|Source::Exporters(e)| format!("exporters: {}", exporters(e)));
         let kind = |r: &ReceiverConfig| self.receivers.get(&r.name).map_or("?", |n| n.kind());
         let receivers = file.receivers.iter().map(|r| format!("{}: {}{}", r.name, kind(r), rings(r)));
@@ -51,7 +56,7 @@ impl Config {
         let built_in = inhibition::built_in().filter(|r| !file.inhibit_off.contains(&r.name));
         let mut sections = vec![
             ("listen", vec![file.listen.to_string()]),
-            ("storage", vec![format!("{}, resolved incidents kept {days} days", storage.sqlite.display())]),
+            ("storage", vec![format!("{place}, resolved incidents kept {days} days")]),
             ("cost", file.cost_per_gpu_hour.iter().map(|cost| format!("${cost:.2} per GPU hour")).collect()),
             ("sources", sources.collect()),
             ("receivers", receivers.collect()),

@@ -1,7 +1,7 @@
 //! The keys of the file and their defaults, and the resulting settings of the engine.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -20,6 +20,7 @@ use stepwatch_respond::silence::{Maintenance, SilenceConfig};
 use super::ReportSchedule;
 use super::api::Api;
 use super::schedule::Schedule;
+use super::storage::Storage;
 use crate::audit::AuditConfig;
 use crate::ingest::Exporters;
 use crate::notify::{ReceiverConfig, TemplatesConfig};
@@ -92,15 +93,6 @@ pub struct File {
     pub watchdog: watchdog::Config,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Storage {
-    /// The path of the database, on a local disk.
-    pub sqlite: PathBuf,
-    /// How long resolved incidents are kept.
-    pub retention: Span,
-}
-
 /// The `incidents` section.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -169,16 +161,10 @@ impl Default for Incidents {
     }
 }
 
-impl Default for Storage {
-    fn default() -> Self {
-        Self { sqlite: "/var/lib/stepwatch/alerter.db".into(), retention: Span::secs(90 * 86_400) }
-    }
-}
-
 impl File {
     /// Resolves the paths in the file, which are relative to its directory.
     pub(super) fn anchor(&mut self, base: &Path) -> Result<(), String> {
-        self.storage.sqlite = base.join(&self.storage.sqlite);
+        self.storage.anchor(base);
         self.api.anchor(base);
         for Source::Exporters(e) in &mut self.sources {
             e.anchor(base);

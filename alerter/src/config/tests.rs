@@ -173,7 +173,7 @@ fn paths_begin_at_the_file() {
     let text = "storage: {sqlite: data/a.db}\n\
                 receivers: [{name: chat, slack: {channel: \"#x\", token_file: secrets/slack}}]\n";
     let c = Config::parse(&dir.path().join("alerter.yml"), text).unwrap();
-    assert_eq!(c.file.storage.sqlite, dir.path().join("data/a.db"));
+    assert_eq!(c.file.storage.sqlite(), dir.path().join("data/a.db"));
     assert!(c.receivers.contains_key("chat"));
 }
 

@@ -113,6 +113,11 @@ impl Courier {
             Ok(Some(claim)) => {
                 let claim = self.reworded(claim, now).await;
                 let chart = self.chart(&*notifier, &claim).await;
+                if !self.store.may_send() {
+                    // Another replica may have taken over: it finds the row claimed, and sends.
+                    self.rest().await;
+                    return Done::Lane(LaneDone { receiver, incident, sign: Sign::None, left_out: false });
+                }
                 crash::point("outbox.before_send");
                 let result = attempt(&*notifier, &claim, chart.as_ref(), (self.clock)()).await;
                 crash::point("outbox.after_send");

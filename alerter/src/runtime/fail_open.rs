@@ -45,7 +45,7 @@ impl Runtime {
     /// Reports that the store refuses or accepts writes, like any other fault of the alerter.
     fn report_store_fault(&mut self) {
         let fault = match self.store.refusal() {
-            Some(_) if !self.store.fails_open() => return,
+            Some(_) if !self.store.refuses_long() => return,
             Some(why) => Some(format!("the database takes nothing: {why}")),
             None => None,
         };
@@ -60,7 +60,7 @@ impl Runtime {
     /// Reduces the pending effects, if necessary by dropping lines of history.
     pub(super) fn make_room(&mut self) {
         // If the store is only slow or refuses briefly, no history is dropped.
-        if self.has_room() || self.pending.is_compact() || !self.store.fails_open() {
+        if self.has_room() || self.pending.is_compact() || !self.store.refuses_long() {
             return;
         }
         // All consumers that process each effect once have now processed all of them.

@@ -108,7 +108,7 @@ impl Runtime {
             self.templates.dress(&mut n);
             n.message
         });
-        if self.pending.is_urgent() && !self.store.fails_open() {
+        if self.pending.is_urgent() && !self.store.refuses_long() {
             self.pending.hold(reply, words);
         } else {
             let _ = reply.send(words);

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::Row as _;
-use sqlx::sqlite::SqliteConnection;
-
 use super::error::Result;
+use super::sql::{Connection, query};
 
 /// The rows of the firing alerts, kept in memory because an index of their fingerprints would be as
 /// large as the alerts.
@@ -18,8 +16,8 @@ pub(super) struct AlertRows {
 
 impl AlertRows {
     /// Loads the rows of the table.
-    pub(super) async fn load(connection: &mut SqliteConnection) -> Result<Self> {
-        let all = sqlx::query("SELECT id, fingerprint FROM alerts").fetch_all(connection).await?;
+    pub(super) async fn load(connection: &mut Connection) -> Result<Self> {
+        let all = query("SELECT id, fingerprint FROM alerts").fetch_all(connection).await?;
         let mut rows = Self::default();
         for row in &all {
             let id = row.try_get("id")?;

@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{QueryBuilder, Row as _, Sqlite};
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::Effect;
 use stepwatch_respond::external::{Alert, Firing, LabelSet, fingerprint_within};
@@ -14,13 +12,14 @@ use super::alert_rows::AlertRows;
 use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::rows::{json, portions, text_of};
+use super::sql::{Connection, QueryBuilder, Row, query, query_as};
 
 impl Store {
     /// All stored silences. An unreadable one is logged and skipped, so that what it suppressed
     /// notifies again.
     pub async fn load_silences(&self) -> Result<Vec<Silence>> {
         let sql = "SELECT id, record FROM silences ORDER BY id";
-        let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
+        let rows: Vec<(String, String)> = query_as(sql).fetch_all(&*self.reader()?).await?;
         let readable = rows.into_iter().filter_map(|(id, record)| {
             let silence = serde_json::from_str(&record);
             silence
@@ -34,7 +33,7 @@ impl Store {
     /// its sender will send it again.
     pub async fn load_alerts(&self) -> Result<Vec<Firing>> {
         let sql = "SELECT id, labels, annotations, within, sender, generator_url, starts_ms, ends_ms, updated_ms FROM alerts ORDER BY id";
-        let rows = sqlx::query(sql).fetch_all(&*self.reader()?).await?;
+        let rows = query(sql).fetch_all(&*self.reader()?).await?;
         let readable = rows.iter().filter_map(|row| {
             let firing = firing_of(row);
             let id: Option<i64> = row.try_get("id").ok();
@@ -50,7 +49,7 @@ impl Store {
     /// order in which the alerts first appeared.
     pub(super) async fn put_alerts(
         &self,
-        tx: &mut SqliteConnection,
+        tx: &mut Connection,
         effects: &[Effect],
     ) -> Result<Option<AlertRows>> {
         let mut last = BTreeMap::new();
@@ -93,7 +92,7 @@ impl Store {
     }
 }
 
-fn firing_of(row: &SqliteRow) -> Result<Firing> {
+fn firing_of(row: &Row) -> Result<Firing> {
     let labels: LabelSet = parse("labels of an alert", row.try_get("labels")?)?;
     let within: LabelSet = parse("limits of an alert", row.try_get("within")?)?;
     let alert = Alert {
@@ -116,12 +115,12 @@ fn parse<T: serde::de::DeserializeOwned>(what: &str, text: &str) -> Result<T> {
     serde_json::from_str(text).map_err(|source| StoreError::Damaged { what: what.to_owned(), source })
 }
 
-pub(super) async fn put_silence(tx: &mut SqliteConnection, s: &Silence) -> Result<()> {
+pub(super) async fn put_silence(tx: &mut Connection, s: &Silence) -> Result<()> {
     let sql = "INSERT INTO silences (id, matchers, starts_at, ends_at, created_by, comment, record) \
                VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO UPDATE SET matchers = excluded.matchers, \
                starts_at = excluded.starts_at, ends_at = excluded.ends_at, created_by = excluded.created_by, \
                comment = excluded.comment, record = excluded.record";
-    sqlx::query(sql)
+    query(sql)
         .bind(&s.id)
         .bind(s.selector())
         .bind(text_of(s.starts_at))
@@ -135,14 +134,14 @@ pub(super) async fn put_silence(tx: &mut SqliteConnection, s: &Silence) -> Resul
 }
 
 /// Deletes silences that had ended at `now`, except about `kept` of them.
-async fn forget_ended(tx: &mut SqliteConnection, now: Ts, kept: usize) -> Result<()> {
+async fn forget_ended(tx: &mut Connection, now: Ts, kept: usize) -> Result<()> {
     let sql = "DELETE FROM silences WHERE ends_at < (SELECT ends_at FROM silences WHERE ends_at < $1 \
                ORDER BY ends_at DESC LIMIT 1 OFFSET $2)";
-    sqlx::query(sql).bind(text_of(now)).bind(kept as i64).execute(tx).await?;
+    query(sql).bind(text_of(now)).bind(kept as i64).execute(tx).await?;
     Ok(())
 }
 
-async fn put_firing(tx: &mut SqliteConnection, firing: &[(i64, &Firing)]) -> Result<()> {
+async fn put_firing(tx: &mut Connection, firing: &[(i64, &Firing)]) -> Result<()> {
     for rows in portions(firing) {
         let mut texts = Vec::with_capacity(rows.len());
         for (_, Firing { alert, .. }) in rows {
@@ -152,7 +151,7 @@ async fn put_firing(tx: &mut SqliteConnection, firing: &[(i64, &Firing)]) -> Res
                 json("limits", &alert.within)?,
             ));
         }
-        let mut insert = QueryBuilder::<Sqlite>::new(
+        let mut insert = QueryBuilder::new(
             "INSERT INTO alerts (id, fingerprint, labels, annotations, within, sender, generator_url, starts_ms, ends_ms, \
              updated_ms) ",
         );
@@ -173,14 +172,14 @@ async fn put_firing(tx: &mut SqliteConnection, firing: &[(i64, &Firing)]) -> Res
 }
 
 /// Deletes rows in ranges: alerts that began together usually end together and have adjacent rows.
-async fn delete(tx: &mut SqliteConnection, mut ids: Vec<i64>) -> Result<()> {
+async fn delete(tx: &mut Connection, mut ids: Vec<i64>) -> Result<()> {
     ids.sort_unstable();
     let stretches: Vec<(i64, i64)> = ids
         .chunk_by(|a, b| a + 1 == *b)
         .filter_map(|stretch| Some((*stretch.first()?, *stretch.last()?)))
         .collect();
     for stretches in portions(&stretches) {
-        let mut delete = QueryBuilder::<Sqlite>::new("DELETE FROM alerts WHERE ");
+        let mut delete = QueryBuilder::new("DELETE FROM alerts WHERE ");
         let mut any = delete.separated(" OR ");
         for (first, last) in stretches {
             any.push("id BETWEEN ").push_bind_unseparated(first);

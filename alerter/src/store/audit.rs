@@ -2,13 +2,12 @@
 
 mod entry;
 
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{QueryBuilder, Row as _, Sqlite};
 use stepwatch_model::time::Ts;
 
 use super::error::Result;
 use super::handle::Store;
 use super::rows::{portions, text_of, word};
+use super::sql::{Connection, QueryBuilder, Row, query, query_scalar};
 use super::writer::Who;
 pub use entry::{Door, Entry, Outcome};
 
@@ -45,7 +44,7 @@ impl Store {
 
     /// The entries that match the filter, latest first.
     pub async fn audit(&self, filter: &AuditFilter) -> Result<Vec<Audited>> {
-        let mut query = QueryBuilder::<Sqlite>::new(
+        let mut query = QueryBuilder::new(
             "SELECT seq, at_ms, actor, door, action, target, outcome, remote, detail FROM audit WHERE 1 = 1",
         );
         for (column, value) in [
@@ -76,23 +75,23 @@ impl Store {
         let sql =
             "DELETE FROM audit WHERE at_ms < $1 OR seq <= (SELECT COALESCE(MAX(seq), 0) FROM audit) - $2";
         self.write(Who::InTurn, async |tx| {
-            let gone = sqlx::query(sql).bind(before.0).bind(i64::from(max)).execute(tx).await?;
+            let gone = query(sql).bind(before.0).bind(i64::from(max)).execute(tx).await?;
             Ok(gone.rows_affected())
         })
         .await
     }
 }
 
-pub(super) async fn put_audit(tx: &mut SqliteConnection, entries: &[Entry]) -> Result<()> {
+pub(super) async fn put_audit(tx: &mut Connection, entries: &[Entry]) -> Result<()> {
     if entries.is_empty() {
         return Ok(());
     }
     // There is only one writer, so the largest number plus one is free.
     let sql = "SELECT COALESCE(MAX(seq), 0) FROM audit";
-    let last: i64 = sqlx::query_scalar(sql).fetch_one(&mut *tx).await?;
+    let last: i64 = query_scalar(sql).fetch_one(&mut *tx).await?;
     let numbered: Vec<(i64, &Entry)> = (last + 1..).zip(entries).collect();
     for rows in portions(&numbered) {
-        let mut insert = QueryBuilder::<Sqlite>::new(
+        let mut insert = QueryBuilder::new(
             "INSERT INTO audit (seq, at, at_ms, actor, door, action, target, outcome, remote, detail) ",
         );
         insert.push_values(rows, |mut row, (seq, e)| {
@@ -107,7 +106,7 @@ pub(super) async fn put_audit(tx: &mut SqliteConnection, entries: &[Entry]) -> R
     Ok(())
 }
 
-fn entry(row: &SqliteRow) -> Result<Audited> {
+fn entry(row: &Row) -> Result<Audited> {
     let entry = Entry {
         at: Ts(row.try_get("at_ms")?),
         actor: row.try_get("actor")?,

@@ -4,6 +4,7 @@ use stepwatch_model::time::Ts;
 
 use super::error::Result;
 use super::handle::Store;
+use super::sql::{query, query_as, query_scalar};
 use super::writer::Who;
 
 /// A service's id of an incident.
@@ -18,7 +19,7 @@ impl Store {
     /// Whether a callback with this id was applied.
     pub(crate) async fn was_heard(&self, service: &str, id: &str) -> Result<bool> {
         let sql = "SELECT COUNT(*) FROM callbacks WHERE service = $1 AND id = $2";
-        let count: i64 = sqlx::query_scalar(sql).bind(service).bind(id).fetch_one(&*self.finder()?).await?;
+        let count: i64 = query_scalar(sql).bind(service).bind(id).fetch_one(&*self.finder()?).await?;
         Ok(count > 0)
     }
 
@@ -27,9 +28,9 @@ impl Store {
         self.write(Who::Prompt, async |tx| {
             let sql = "INSERT INTO callbacks (service, id, at_ms) VALUES ($1, $2, $3) \
                        ON CONFLICT (service, id) DO NOTHING";
-            sqlx::query(sql).bind(service).bind(id).bind(now.0).execute(&mut *tx).await?;
+            query(sql).bind(service).bind(id).bind(now.0).execute(&mut *tx).await?;
             let sql = "DELETE FROM callbacks WHERE service = $1 AND at_ms < $2";
-            sqlx::query(sql).bind(service).bind(forget.0).execute(tx).await?;
+            query(sql).bind(service).bind(forget.0).execute(tx).await?;
             Ok(())
         })
         .await
@@ -38,7 +39,7 @@ impl Store {
     pub(crate) async fn counterpart(&self, service: &str, id: &str) -> Result<Option<Counterpart>> {
         let sql = "SELECT incident, spoke_ms FROM counterparts WHERE service = $1 AND id = $2";
         let row: Option<(String, i64)> =
-            sqlx::query_as(sql).bind(service).bind(id).fetch_optional(&*self.finder()?).await?;
+            query_as(sql).bind(service).bind(id).fetch_optional(&*self.finder()?).await?;
         Ok(row.map(|(incident, spoke)| Counterpart { incident, spoke_at: Ts(spoke) }))
     }
 
@@ -49,7 +50,7 @@ impl Store {
                    spoke_ms = CASE WHEN excluded.spoke_ms > counterparts.spoke_ms THEN excluded.spoke_ms \
                    ELSE counterparts.spoke_ms END";
         self.write(Who::Prompt, async |tx| {
-            let insert = sqlx::query(sql).bind(service).bind(id).bind(&of.incident).bind(of.spoke_at.0);
+            let insert = query(sql).bind(service).bind(id).bind(&of.incident).bind(of.spoke_at.0);
             insert.execute(tx).await?;
             Ok(())
         })
@@ -60,7 +61,7 @@ impl Store {
     pub(crate) async fn merged_into(&self, service: &str, target: &str) -> Result<Vec<String>> {
         let sql = "SELECT DISTINCT incident FROM counterparts WHERE service = $1 AND merged_into = $2 \
                    ORDER BY incident";
-        Ok(sqlx::query_scalar(sql).bind(service).bind(target).fetch_all(&*self.finder()?).await?)
+        Ok(query_scalar(sql).bind(service).bind(target).fetch_all(&*self.finder()?).await?)
     }
 
     /// Records that a person merged the service's incident `source` into `target`, with everything
@@ -77,15 +78,15 @@ impl Store {
             let sql =
                 "SELECT merged_into FROM counterparts WHERE service = $1 AND id = $2 AND merged_into <> ''";
             let beyond: Option<String> =
-                sqlx::query_scalar(sql).bind(service).bind(target).fetch_optional(&mut *tx).await?;
+                query_scalar(sql).bind(service).bind(target).fetch_optional(&mut *tx).await?;
             let target = beyond.as_deref().unwrap_or(target);
             let sql = "INSERT INTO counterparts (service, id, incident, spoke_ms, merged_into) \
                        VALUES ($1, $2, $3, 0, $4) ON CONFLICT (service, id) DO UPDATE SET \
                        merged_into = excluded.merged_into";
-            let insert = sqlx::query(sql).bind(service).bind(source).bind(incident);
+            let insert = query(sql).bind(service).bind(source).bind(incident);
             insert.bind(target).execute(&mut *tx).await?;
             let sql = "UPDATE counterparts SET merged_into = $3 WHERE service = $1 AND merged_into = $2";
-            sqlx::query(sql).bind(service).bind(source).bind(target).execute(tx).await?;
+            query(sql).bind(service).bind(source).bind(target).execute(tx).await?;
             Ok(())
         })
         .await

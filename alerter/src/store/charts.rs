@@ -1,16 +1,15 @@
 //! Stores the charts of incidents: the observations, and where which chart is shown.
 
-use sqlx::AssertSqlSafe;
-use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::incident::IncidentRecord;
 
 use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::rows::{json, text_of};
+use super::sql::{Row, query, query_as};
 use super::writer::Who;
 use crate::chart::curve::Seen;
+use sqlx::AssertSqlSafe;
 
 /// The stage of an incident `i`. When it changes, another chart is stored.
 const STAGE: &str =
@@ -60,7 +59,7 @@ impl Store {
              UNION SELECT incident FROM charts WHERE frozen = 0) \
              AND i.run <> '' AND (c.stage IS NULL OR c.stage <> {STAGE}) ORDER BY i.opened_at DESC LIMIT $2"
         );
-        let rows = sqlx::query(AssertSqlSafe(sql)).bind(text_of(since)).bind(limit as i64);
+        let rows = query(AssertSqlSafe(sql)).bind(text_of(since)).bind(limit as i64);
         let rows = rows.fetch_all(&*self.reader()?).await?;
         rows.iter()
             .map(|row| {
@@ -81,7 +80,7 @@ impl Store {
                    taken_ms = excluded.taken_ms, \
                    seen = CASE WHEN excluded.seen = '' THEN charts.seen ELSE excluded.seen END";
         self.write(Who::InTurn, async |tx| {
-            let insert = sqlx::query(sql).bind(&due.record.id).bind(&due.stage).bind(i64::from(over));
+            let insert = query(sql).bind(&due.record.id).bind(&due.stage).bind(i64::from(over));
             insert.bind(&text).bind(at.0).execute(tx).await?;
             Ok(())
         })
@@ -92,7 +91,7 @@ impl Store {
     pub(crate) async fn chart(&self, incident: &str) -> Result<Option<(Seen, bool)>> {
         let sql = "SELECT seen, frozen FROM charts WHERE incident = $1 AND seen <> ''";
         let row: Option<(String, i64)> =
-            sqlx::query_as(sql).bind(incident).fetch_optional(&*self.finder()?).await?;
+            query_as(sql).bind(incident).fetch_optional(&*self.finder()?).await?;
         let Some((text, frozen)) = row else { return Ok(None) };
         let seen = serde_json::from_str(&text)
             .map_err(|source| StoreError::Damaged { what: "a chart".to_owned(), source })?;
@@ -119,7 +118,7 @@ impl Store {
              AND COALESCE(p.next_ms, 0) <= $3 \
              AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.incident = l.incident AND o.receiver = l.receiver \
              AND o.state IN ('pending', 'attempting', 'ambiguous')) ORDER BY l.updated_ms DESC LIMIT $4";
-        let rows = sqlx::query(sql).bind(receiver).bind(since.0).bind(now.0).bind(limit as i64);
+        let rows = query(sql).bind(receiver).bind(since.0).bind(now.0).bind(limit as i64);
         rows.fetch_all(&*self.reader()?).await?.iter().map(due_picture).collect()
     }
 
@@ -130,7 +129,7 @@ impl Store {
                    stage = excluded.stage, shown = excluded.shown, coming = excluded.coming, stale = excluded.stale, \
                    attempts = excluded.attempts, next_ms = excluded.next_ms, error = excluded.error";
         self.write(Who::InTurn, async |tx| {
-            let insert = sqlx::query(sql).bind(incident).bind(receiver).bind(&row.stage).bind(&row.shown);
+            let insert = query(sql).bind(incident).bind(receiver).bind(&row.stage).bind(&row.shown);
             let insert = insert.bind(&row.coming).bind(&row.stale).bind(i64::from(row.attempts));
             insert.bind(row.next.0).bind(&row.error).execute(tx).await?;
             Ok(())
@@ -139,7 +138,7 @@ impl Store {
     }
 }
 
-fn due_picture(row: &SqliteRow) -> Result<DuePicture> {
+fn due_picture(row: &Row) -> Result<DuePicture> {
     let stage: Option<String> = row.try_get("stage")?;
     Ok(DuePicture {
         incident: row.try_get("incident")?,

@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use sqlx::sqlite::SqliteConnection;
-use sqlx::{QueryBuilder, Sqlite};
 use stepwatch_detect::run::RunHour;
 use stepwatch_engine::StatePart;
 use stepwatch_model::time::Ts;
@@ -20,6 +18,7 @@ use super::hours::put_hours;
 use super::overrides::put_overrides;
 use super::reports::prune_reports;
 use super::rows::{json, list, name_of, portions, put_alive, text_of};
+use super::sql::{Connection, QueryBuilder, query, query_scalar};
 use super::unrecorded::put_written;
 use super::writer::{Durability, Who};
 
@@ -82,8 +81,7 @@ impl Store {
             put_state(tx, &commit.state).await?;
             put_cursors(tx, &commit.cursors, commit.at).await?;
             for keys in portions(&commit.reported) {
-                let mut update =
-                    QueryBuilder::<Sqlite>::new("UPDATE outbox SET reported = 1 WHERE idem_key IN ");
+                let mut update = QueryBuilder::new("UPDATE outbox SET reported = 1 WHERE idem_key IN ");
                 list(&mut update, keys);
                 update.build().execute(&mut *tx).await?;
             }
@@ -147,7 +145,7 @@ impl Store {
             let sql =
                 "SELECT id FROM incidents WHERE state = 'resolved' AND resolved_at < $1 ORDER BY id LIMIT $2";
             let ids: Vec<String> =
-                sqlx::query_scalar(sql).bind(&old).bind(PRUNE_AT_ONCE).fetch_all(&mut *tx).await?;
+                query_scalar(sql).bind(&old).bind(PRUNE_AT_ONCE).fetch_all(&mut *tx).await?;
             for ids in portions(&ids) {
                 for (table, id) in [
                     ("timeline", "incident"),
@@ -158,16 +156,15 @@ impl Store {
                     ("charts", "incident"),
                     ("incidents", "id"),
                 ] {
-                    let mut delete =
-                        QueryBuilder::<Sqlite>::new(format!("DELETE FROM {table} WHERE {id} IN "));
+                    let mut delete = QueryBuilder::new(format!("DELETE FROM {table} WHERE {id} IN "));
                     list(&mut delete, ids);
                     delete.build().execute(&mut *tx).await?;
                 }
             }
-            sqlx::query("DELETE FROM silences WHERE ends_at < $1").bind(&old).execute(&mut *tx).await?;
+            query("DELETE FROM silences WHERE ends_at < $1").bind(&old).execute(&mut *tx).await?;
             let sql = "DELETE FROM oncall_overrides WHERE ends_at < $1";
-            sqlx::query(sql).bind(&old).execute(&mut *tx).await?;
-            sqlx::query("DELETE FROM cursors WHERE updated_ms < $1").bind(before.0).execute(&mut *tx).await?;
+            query(sql).bind(&old).execute(&mut *tx).await?;
+            query("DELETE FROM cursors WHERE updated_ms < $1").bind(before.0).execute(&mut *tx).await?;
             prune_reports(tx, before).await?;
             Ok(ids.len() as u64)
         })
@@ -177,7 +174,7 @@ impl Store {
 
 /// Writes only the last record of each incident. Its opening time does not change, and neither does
 /// its place in the index.
-async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) -> Result<()> {
+async fn put_incidents(tx: &mut Connection, effects: &[Effect], at: Ts) -> Result<()> {
     let mut last = BTreeMap::new();
     for effect in effects {
         if let Effect::Incident(record) = effect {
@@ -191,7 +188,7 @@ async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) ->
     let all: Vec<(&IncidentRecord, String)> = last.into_values().zip(texts).collect();
     let finite = |v: f64| v.is_finite().then_some(v);
     for records in portions(&all) {
-        let mut insert = QueryBuilder::<Sqlite>::new(
+        let mut insert = QueryBuilder::new(
             "INSERT INTO incidents (id, run, cause, kind, severity, state, signal, start_step, opened_step, \
              detected_step, end_step, value, expected, score, summary, opened_at, resolved_at, acked_by, acked_at, \
              level, next_at, flaps, nodes, unsuppressed_ms, reopens_ms, record) ",
@@ -229,7 +226,7 @@ async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) ->
     Ok(())
 }
 
-async fn append_timelines(tx: &mut SqliteConnection, effects: &[Effect]) -> Result<()> {
+async fn append_timelines(tx: &mut Connection, effects: &[Effect]) -> Result<()> {
     let mut seqs: BTreeMap<&str, i64> = BTreeMap::new();
     for effect in effects {
         if let Effect::Timeline(entry) = effect {
@@ -240,11 +237,11 @@ async fn append_timelines(tx: &mut SqliteConnection, effects: &[Effect]) -> Resu
     for incidents in portions(&incidents) {
         // There is only one writer, so the largest number plus one is free. With GROUP BY, SQLite
         // would read the whole history of each incident.
-        let mut select = QueryBuilder::<Sqlite>::new("WITH asked (id) AS (");
+        let mut select = QueryBuilder::new("WITH asked (id) AS (");
         select.push_values(incidents, |mut row, id| _ = row.push_bind(*id));
         select.push(
             ") SELECT id, last FROM (SELECT id, (SELECT MAX(seq) FROM timeline WHERE incident = id) AS last \
-             FROM asked) WHERE last IS NOT NULL",
+             FROM asked) AS numbered WHERE last IS NOT NULL",
         );
         let last: Vec<(String, i64)> = select.build_query_as().fetch_all(&mut *tx).await?;
         for (incident, seq) in last {
@@ -262,9 +259,8 @@ async fn append_timelines(tx: &mut SqliteConnection, effects: &[Effect]) -> Resu
         }
     }
     for entries in portions(&numbered) {
-        let mut insert = QueryBuilder::<Sqlite>::new(
-            "INSERT INTO timeline (incident, seq, at, at_ms, actor, what, suppressed) ",
-        );
+        let mut insert =
+            QueryBuilder::new("INSERT INTO timeline (incident, seq, at, at_ms, actor, what, suppressed) ");
         insert.push_values(entries, |mut row, (seq, entry)| {
             row.push_bind(&entry.incident).push_bind(*seq).push_bind(text_of(entry.at)).push_bind(entry.at.0);
             row.push_bind(&entry.actor).push_bind(&entry.what).push_bind(&entry.suppressed);
@@ -280,7 +276,7 @@ fn notification(effect: &Effect) -> Option<&Notification> {
 
 /// Appends notifications to their lanes. The first of a lane supersedes nothing, and in a storm
 /// most are the first.
-async fn post_all(tx: &mut SqliteConnection, all: &[&Notification], at: Ts) -> Result<()> {
+async fn post_all(tx: &mut Connection, all: &[&Notification], at: Ts) -> Result<()> {
     let (first, later): (Vec<&Notification>, Vec<&Notification>) = all.iter().partition(|n| n.seq <= 1);
     for some in portions(&first) {
         insert_posts(tx, some, at).await?;
@@ -293,12 +289,12 @@ async fn post_all(tx: &mut SqliteConnection, all: &[&Notification], at: Ts) -> R
     Ok(())
 }
 
-pub(super) async fn insert_posts(tx: &mut SqliteConnection, posts: &[&Notification], at: Ts) -> Result<u64> {
+pub(super) async fn insert_posts(tx: &mut Connection, posts: &[&Notification], at: Ts) -> Result<u64> {
     let mut texts = Vec::with_capacity(posts.len());
     for n in posts {
         texts.push(json("notification", n)?);
     }
-    let mut insert = QueryBuilder::<Sqlite>::new(
+    let mut insert = QueryBuilder::new(
         "INSERT INTO outbox (idem_key, incident, receiver, seq, action, page, state, attempts, created_ms, next_ms, \
          reported, despite_suppression, source, reporter, notification) ",
     );
@@ -315,7 +311,7 @@ pub(super) async fn insert_posts(tx: &mut SqliteConnection, posts: &[&Notificati
 /// Coalesces a lane: the newest message replaces older ones, but only a trigger replaces a trigger.
 /// A row that may have arrived stays and is reconciled, except that an optional update never delays
 /// a page.
-async fn supersede(tx: &mut SqliteConnection, n: &Notification, at: Ts) -> Result<()> {
+async fn supersede(tx: &mut Connection, n: &Notification, at: Ts) -> Result<()> {
     let sql = match n.action {
         Action::Ack => return Ok(()),
         Action::Update | Action::Resolve => "action = 'update' AND state = 'pending'",
@@ -324,7 +320,7 @@ async fn supersede(tx: &mut SqliteConnection, n: &Notification, at: Ts) -> Resul
         }
         Action::Trigger => "(action = 'trigger' AND page = 0 OR action = 'update') AND state = 'pending'",
     };
-    let mut update = QueryBuilder::<Sqlite>::new("UPDATE outbox SET state = 'superseded', done_at = ");
+    let mut update = QueryBuilder::new("UPDATE outbox SET state = 'superseded', done_at = ");
     update.push_bind(text_of(at)).push(" WHERE incident = ").push_bind(&n.incident);
     update.push(" AND receiver = ").push_bind(&n.receiver);
     update.push(" AND seq < ").push_bind(i64::from(n.seq)).push(" AND ").push(sql);
@@ -333,16 +329,16 @@ async fn supersede(tx: &mut SqliteConnection, n: &Notification, at: Ts) -> Resul
         // Older messages need not wait any longer.
         let sql = "UPDATE outbox SET next_ms = 0 WHERE incident = $1 AND receiver = $2 \
                    AND state IN ('pending', 'ambiguous')";
-        sqlx::query(sql).bind(&n.incident).bind(&n.receiver).execute(tx).await?;
+        query(sql).bind(&n.incident).bind(&n.receiver).execute(tx).await?;
     }
     Ok(())
 }
 
-async fn put_state(tx: &mut SqliteConnection, parts: &[StatePart]) -> Result<()> {
+async fn put_state(tx: &mut Connection, parts: &[StatePart]) -> Result<()> {
     let kept: Vec<(&String, &Vec<u8>)> =
         parts.iter().filter_map(|(key, value)| Some((key, value.as_ref()?))).collect();
     for rows in portions(&kept) {
-        let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO engine_state (key, value) ");
+        let mut insert = QueryBuilder::new("INSERT INTO engine_state (key, value) ");
         insert.push_values(rows, |mut row, (key, value)| {
             row.push_bind(*key).push_bind(value.as_slice());
         });
@@ -351,16 +347,16 @@ async fn put_state(tx: &mut SqliteConnection, parts: &[StatePart]) -> Result<()>
     }
     let gone: Vec<&String> = parts.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key).collect();
     for keys in portions(&gone) {
-        let mut delete = QueryBuilder::<Sqlite>::new("DELETE FROM engine_state WHERE key IN ");
+        let mut delete = QueryBuilder::new("DELETE FROM engine_state WHERE key IN ");
         list(&mut delete, keys);
         delete.build().execute(&mut *tx).await?;
     }
     Ok(())
 }
 
-async fn put_cursors(tx: &mut SqliteConnection, cursors: &[(String, Cursor)], at: Ts) -> Result<()> {
+async fn put_cursors(tx: &mut Connection, cursors: &[(String, Cursor)], at: Ts) -> Result<()> {
     for rows in portions(cursors) {
-        let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO cursors (source, cursor, updated_ms) ");
+        let mut insert = QueryBuilder::new("INSERT INTO cursors (source, cursor, updated_ms) ");
         insert.push_values(rows, |mut row, (source, cursor)| {
             row.push_bind(source).push_bind(cursor.to_string()).push_bind(at.0);
         });

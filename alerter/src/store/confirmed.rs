@@ -5,6 +5,7 @@ use stepwatch_model::time::Ts;
 use super::error::Result;
 use super::handle::Store;
 use super::rows::text_of;
+use super::sql::{query, query_as};
 use super::writer::Who;
 use crate::notify::Ring;
 
@@ -22,7 +23,7 @@ impl Store {
     pub(crate) async fn confirm(&self, incident: &str, ring: Ring) -> Result<()> {
         let sql = "UPDATE outbox SET confirmed = 1 WHERE incident = $1 AND ring = $2 AND page = $3";
         self.write(Who::Prompt, async |tx| {
-            let update = sqlx::query(sql).bind(incident);
+            let update = query(sql).bind(incident);
             update.bind(i64::from(ring.number)).bind(i64::from(ring.page)).execute(tx).await?;
             Ok(())
         })
@@ -45,7 +46,7 @@ impl Store {
                    AND EXISTS (SELECT 1 FROM outbox s WHERE s.receiver = $1 AND s.confirmed = 1) \
                    AND NOT EXISTS (SELECT 1 FROM outbox c WHERE c.incident = o.incident AND c.receiver = $1 \
                    AND c.page = 1 AND c.confirmed = 1) ORDER BY o.done_at";
-        let query = sqlx::query_as(sql).bind(receiver).bind(text_of(after)).bind(text_of(before));
+        let query = query_as(sql).bind(receiver).bind(text_of(after)).bind(text_of(before));
         let rows: Vec<(String, String, String)> = query.fetch_all(&*self.reader()?).await?;
         let moment = |text: &str| text.parse::<jiff::Timestamp>().map_or(before, |t| Ts(t.as_millisecond()));
         let call = |(idem_key, incident, done_at): (String, String, String)| Unconfirmed {

@@ -1,9 +1,6 @@
 //! The store's interface to the outbox. Every state change is one transaction that survives a power
 //! failure.
 
-use sqlx::AssertSqlSafe;
-use sqlx::Row as _;
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::incident::State;
@@ -17,8 +14,10 @@ use super::read::DeliveryState;
 use super::reports::{is_report, report_of};
 use super::rings::{Means, begun, last_rings, rings};
 use super::rows::{json, put_alive, text_of, word};
+use super::sql::{self, Connection, On, query, query_as, query_scalar};
 use super::writer::Who;
 use crate::notify::Ring;
+use sqlx::AssertSqlSafe;
 
 /// The longest wait of a message, and of a page. A row with a longer wait was written before the
 /// clock was set back, and is due.
@@ -126,7 +125,7 @@ impl Store {
         let sql = "UPDATE outbox SET state = 'ambiguous', attempts = attempts + 1, next_ms = 0, \
                    error = 'the alerter stopped while this was being sent' WHERE state = 'attempting'";
         let done = self.write(Who::Prompt, async |tx| {
-            let recovered = sqlx::query(sql).execute(&mut *tx).await?.rows_affected();
+            let recovered = query(sql).execute(&mut *tx).await?.rows_affected();
             Ok((recovered, last_rings(tx).await?))
         });
         let (recovered, rings) = done.await?;
@@ -138,7 +137,7 @@ impl Store {
     pub(crate) async fn unreported(&self) -> Result<Vec<Unreported>> {
         let sql = "SELECT idem_key, incident, receiver, action, state, error FROM outbox \
                    WHERE reported = 0 AND state IN ('delivered', 'failed') ORDER BY done_at, seq";
-        let rows = sqlx::query(sql).fetch_all(&*self.reader()?).await?;
+        let rows = query(sql).fetch_all(&*self.reader()?).await?;
         rows.iter()
             .map(|row| {
                 let failed = row.try_get::<&str, _>("state")? == "failed";
@@ -158,7 +157,7 @@ impl Store {
     pub(crate) async fn waiting_receivers(&self) -> Result<Vec<String>> {
         let sql =
             "SELECT DISTINCT receiver FROM outbox WHERE state IN ('pending', 'attempting', 'ambiguous')";
-        Ok(sqlx::query_scalar(sql).fetch_all(&*self.reader()?).await?)
+        Ok(query_scalar(sql).fetch_all(&*self.reader()?).await?)
     }
 
     /// The lanes of a receiver that may be tried now: those with a page first, then the first of
@@ -190,7 +189,7 @@ impl Store {
              SELECT incident, page, since_ms FROM of_sources \
              ORDER BY page DESC, source_turn, since_ms, incident LIMIT $4"
         );
-        let rows: Vec<(String, i64, i64)> = sqlx::query_as(AssertSqlSafe(sql))
+        let rows: Vec<(String, i64, i64)> = query_as(AssertSqlSafe(sql))
             .bind(receiver)
             .bind(now.0)
             .bind((now + PAGE_WAIT_MAX).0)
@@ -209,7 +208,7 @@ impl Store {
         let sql = "SELECT MIN(lane_ms) FROM (SELECT MAX(next_ms) AS lane_ms FROM outbox \
                    WHERE state IN ('pending', 'attempting', 'ambiguous') GROUP BY receiver, incident) AS waiting \
                    WHERE lane_ms > $1";
-        let next: Option<i64> = sqlx::query_scalar(sql).bind(now.0).fetch_one(&*self.reader()?).await?;
+        let next: Option<i64> = query_scalar(sql).bind(now.0).fetch_one(&*self.reader()?).await?;
         Ok(next.map(Ts))
     }
 
@@ -221,11 +220,11 @@ impl Store {
              LEFT JOIN incidents i ON i.id = o.incident WHERE o.state IN ('pending', 'attempting', 'ambiguous')"
         );
         let (undone, oldest): (i64, Option<i64>) =
-            sqlx::query_as(AssertSqlSafe(sql)).fetch_one(&*self.reader()?).await?;
+            query_as(AssertSqlSafe(sql)).fetch_one(&*self.reader()?).await?;
         let sql = format!(
             "SELECT MIN({SINCE}) FROM outbox o JOIN incidents i ON i.id = o.incident WHERE {REFUSED}"
         );
-        let refused: Option<i64> = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&*self.reader()?).await?;
+        let refused: Option<i64> = query_scalar(AssertSqlSafe(sql)).fetch_one(&*self.reader()?).await?;
         let oldest = oldest.into_iter().chain(refused).min();
         Ok(QueueDepth { undone: undone as u64, oldest_page: oldest.map(Ts) })
     }
@@ -238,7 +237,7 @@ impl Store {
              WHERE o.receiver = $1 AND (o.done_at <= $2 AND {REFUSED} OR o.done_at <= $3 AND {REFUSED_TICKET})"
         );
         self.write(Who::Prompt, async |tx| {
-            let update = sqlx::query(AssertSqlSafe(sql)).bind(receiver);
+            let update = query(AssertSqlSafe(sql)).bind(receiver);
             let update = update.bind(text_of(pages)).bind(text_of(tickets));
             Ok(update.execute(tx).await?.rows_affected())
         })
@@ -278,12 +277,12 @@ impl Store {
             for row in &mut lane {
                 row.held = suppressed && row.may_be_held();
             }
-            let heard = heard(tx, incident, receiver).await?;
+            let heard = heard(tx.into(), incident, receiver).await?;
             if standing != State::Resolved && is_held(&lane, heard) {
                 return Ok(None);
             }
             let late = if means.numbered {
-                too_late(&lane, standing, heard || begun(tx, incident, receiver).await?)
+                too_late(&lane, standing, heard || begun(tx.into(), incident, receiver).await?)
             } else {
                 0
             };
@@ -297,7 +296,7 @@ impl Store {
                 };
                 let sql =
                     "UPDATE outbox SET state = 'superseded', done_at = $2, error = $3 WHERE idem_key = $1";
-                let update = sqlx::query(sql).bind(&row.notification.idem_key).bind(text_of(now)).bind(why);
+                let update = query(sql).bind(&row.notification.idem_key).bind(text_of(now)).bind(why);
                 update.execute(&mut *tx).await?;
             }
             let Some(head) = rows.into_iter().nth(plan.superseded) else { return Ok(None) };
@@ -320,12 +319,12 @@ impl Store {
             };
             let n = &head.lane.notification;
             let ends = matches!(n.action, Action::Ack | Action::Resolve);
-            if n.page || is_report(incident) || head.lane.ambiguous || (ends && heard(tx, incident, receiver).await?) {
+            if n.page || is_report(incident) || head.lane.ambiguous || (ends && heard(tx.into(), incident, receiver).await?) {
                 return Ok(false);
             }
             let sql = "UPDATE outbox SET state = 'superseded', done_at = $2, error = 'left out: the budget of this receiver is used up' \
                        WHERE idem_key = $1";
-            sqlx::query(sql).bind(&n.idem_key).bind(text_of(now)).execute(&mut *tx).await?;
+            query(sql).bind(&n.idem_key).bind(text_of(now)).execute(&mut *tx).await?;
             Ok(true)
         })
         .await
@@ -352,7 +351,7 @@ impl Store {
         let text = json("notification", n)?;
         let sql = "UPDATE outbox SET notification = $2 WHERE idem_key = $1";
         self.write(Who::InTurn, async |tx| {
-            sqlx::query(sql).bind(&n.idem_key).bind(&text).execute(tx).await?;
+            query(sql).bind(&n.idem_key).bind(&text).execute(tx).await?;
             Ok(())
         })
         .await
@@ -369,7 +368,7 @@ impl Store {
              ORDER BY since_ms"
         );
         let rows: Vec<(String, String, String, i64, String, bool)> =
-            sqlx::query_as(AssertSqlSafe(sql)).bind(before.0).fetch_all(&*self.reader()?).await?;
+            query_as(AssertSqlSafe(sql)).bind(before.0).fetch_all(&*self.reader()?).await?;
         let page = |(idem_key, incident, receiver, since, error, nobody)| Unreached {
             idem_key,
             incident,
@@ -391,7 +390,7 @@ impl Store {
     /// The time of the last [`Store::touch`] or commit; `None` if there was none.
     pub(crate) async fn alive_at(&self) -> Result<Option<Ts>> {
         let sql = "SELECT value FROM meta WHERE key = 'alive_at'";
-        let text: Option<String> = sqlx::query_scalar(sql).fetch_optional(&*self.reader()?).await?;
+        let text: Option<String> = query_scalar(sql).fetch_optional(&*self.reader()?).await?;
         let at = text.and_then(|t| t.parse::<jiff::Timestamp>().ok());
         Ok(at.map(|t| Ts(t.as_millisecond())))
     }
@@ -402,12 +401,9 @@ impl Store {
             let sql = "UPDATE outbox SET next_ms = $2 WHERE receiver = $1 AND next_ms > $2 \
                        AND state IN ('pending', 'ambiguous')";
             let until = asked_until.unwrap_or(Ts(0));
-            sqlx::query(sql).bind(receiver).bind(until.0).execute(&mut *tx).await?;
+            query(sql).bind(receiver).bind(until.0).execute(&mut *tx).await?;
             if asked_until.is_none() {
-                sqlx::query("DELETE FROM meta WHERE key = $1")
-                    .bind(pause_of(receiver))
-                    .execute(&mut *tx)
-                    .await?;
+                query("DELETE FROM meta WHERE key = $1").bind(pause_of(receiver)).execute(&mut *tx).await?;
             }
             Ok(())
         })
@@ -417,7 +413,7 @@ impl Store {
     /// The current pauses that receivers asked for.
     pub(crate) async fn pauses(&self, now: Ts) -> Result<Vec<(String, Ts)>> {
         let sql = "SELECT key, value FROM meta WHERE key LIKE 'pause/%'";
-        let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
+        let rows: Vec<(String, String)> = query_as(sql).fetch_all(&*self.reader()?).await?;
         let until = |text: &str| text.parse::<i64>().ok().map(Ts);
         let pauses = rows.iter().filter_map(|(key, value)| Some((key.strip_prefix(PAUSE)?, until(value)?)));
         Ok(pauses
@@ -429,8 +425,7 @@ impl Store {
     /// Whether a page about this incident may be given up: the incident is acknowledged or over.
     pub(crate) async fn answered(&self, incident: &str) -> Result<bool> {
         let sql = "SELECT state FROM incidents WHERE id = $1";
-        let state: Option<String> =
-            sqlx::query_scalar(sql).bind(incident).fetch_optional(&*self.reader()?).await?;
+        let state: Option<String> = query_scalar(sql).bind(incident).fetch_optional(&*self.reader()?).await?;
         Ok(state.is_some_and(|s| s != "open"))
     }
 }
@@ -444,7 +439,7 @@ pub(super) struct RowKey<'a> {
 }
 
 pub(super) async fn settle_row(
-    tx: &mut SqliteConnection,
+    tx: &mut Connection,
     row: RowKey<'_>,
     outcome: &DeliveryOutcome,
     memory: Option<&str>,
@@ -454,12 +449,12 @@ pub(super) async fn settle_row(
         let sql = "INSERT INTO lanes (incident, receiver, memory, updated_ms) VALUES ($1, $2, $3, $4) \
                    ON CONFLICT (incident, receiver) DO UPDATE SET memory = excluded.memory, \
                    updated_ms = excluded.updated_ms";
-        let insert = sqlx::query(sql).bind(row.incident).bind(row.receiver);
+        let insert = query(sql).bind(row.incident).bind(row.receiver);
         insert.bind(memory).bind(at.0).execute(&mut *tx).await?;
     }
     if let DeliveryOutcome::Retry { pause: Some(until), .. } = outcome {
         let sql = "INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-        sqlx::query(sql).bind(pause_of(row.receiver)).bind(until.0.to_string()).execute(&mut *tx).await?;
+        query(sql).bind(pause_of(row.receiver)).bind(until.0.to_string()).execute(&mut *tx).await?;
     }
     let (state, next, error) = match outcome {
         DeliveryOutcome::Delivered => ("delivered", None, None),
@@ -471,7 +466,7 @@ pub(super) async fn settle_row(
     };
     let sql = "UPDATE outbox SET state = $2, next_ms = $3, attempts = attempts + $4, error = COALESCE($5, error), \
                done_at = $6 WHERE idem_key = $1";
-    sqlx::query(sql)
+    query(sql)
         .bind(row.idem_key)
         .bind(state)
         .bind(next.unwrap_or(0))
@@ -496,19 +491,15 @@ struct Row {
 }
 
 /// Claims the first message of a lane, with `words` as its text if given.
-async fn attempt(
-    tx: &mut SqliteConnection,
-    head: Row,
-    words: Option<Message>,
-    numbered: bool,
-) -> Result<Claim> {
+async fn attempt(tx: &mut Connection, head: Row, words: Option<Message>, numbered: bool) -> Result<Claim> {
     let Row { lane: LaneRow { mut notification, ambiguous, .. }, attempts, created_at, ring, .. } = head;
     let memory = memory(tx, &notification.incident, &notification.receiver).await?;
     let searches = ambiguous && memory.is_none();
     let neighbour = if searches { neighbour(tx, &notification.receiver).await? } else { None };
-    let (ring, unsure) = if numbered { rings(tx, &notification, ring).await? } else { (None, Vec::new()) };
+    let (ring, unsure) =
+        if numbered { rings(tx.into(), &notification, ring).await? } else { (None, Vec::new()) };
     let sql = "UPDATE outbox SET state = 'attempting', ring = $2 WHERE idem_key = $1";
-    let update = sqlx::query(sql).bind(&notification.idem_key);
+    let update = query(sql).bind(&notification.idem_key);
     update.bind(ring.map(|ring| i64::from(ring.number))).execute(&mut *tx).await?;
     if let Some(words) = words {
         notification.message = words;
@@ -517,10 +508,10 @@ async fn attempt(
     Ok(Claim { notification, ambiguous, attempts, created_at, memory, neighbour, ring, unsure, report })
 }
 
-async fn lane(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<Vec<Row>> {
+async fn lane(tx: &mut Connection, incident: &str, receiver: &str) -> Result<Vec<Row>> {
     let sql = "SELECT idem_key, state, attempts, created_ms, notification, error, ring FROM outbox WHERE receiver = $2 \
                AND incident = $1 AND state IN ('pending', 'attempting', 'ambiguous') ORDER BY seq";
-    let found = sqlx::query(sql).bind(incident).bind(receiver).fetch_all(&mut *tx).await?;
+    let found = query(sql).bind(incident).bind(receiver).fetch_all(&mut *tx).await?;
     let mut rows = Vec::with_capacity(found.len());
     for row in &found {
         match read(row) {
@@ -533,19 +524,15 @@ async fn lane(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Resu
 }
 
 /// Gives up a row that cannot be parsed, so that it does not block its lane.
-async fn give_up_unreadable(
-    tx: &mut SqliteConnection,
-    row: &SqliteRow,
-    err: &serde_json::Error,
-) -> Result<()> {
+async fn give_up_unreadable(tx: &mut Connection, row: &sql::Row, err: &serde_json::Error) -> Result<()> {
     let key: &str = row.try_get("idem_key")?;
     tracing::error!(%err, key, "a notification in the store does not read: given up");
     let sql = "UPDATE outbox SET state = 'failed', error = $2 WHERE idem_key = $1";
-    sqlx::query(sql).bind(key).bind(format!("does not read: {err}")).execute(tx).await?;
+    query(sql).bind(key).bind(format!("does not read: {err}")).execute(tx).await?;
     Ok(())
 }
 
-fn read(row: &SqliteRow) -> Result<Row> {
+fn read(row: &sql::Row) -> Result<Row> {
     let state: DeliveryState = word("delivery state", row.try_get("state")?)?;
     let notification = serde_json::from_str(row.try_get("notification")?)
         .map_err(|source| StoreError::Damaged { what: "a notification".to_owned(), source })?;
@@ -566,9 +553,9 @@ fn read(row: &SqliteRow) -> Result<Row> {
 
 /// The state of the incident, and whether it is suppressed. An incident that is not in the store (a
 /// test message) counts as open.
-async fn standing(tx: &mut SqliteConnection, incident: &str) -> Result<(State, bool)> {
+async fn standing(tx: &mut Connection, incident: &str) -> Result<(State, bool)> {
     let sql = "SELECT state, unsuppressed_ms IS NULL FROM incidents WHERE id = $1";
-    let found: Option<(String, bool)> = sqlx::query_as(sql).bind(incident).fetch_optional(tx).await?;
+    let found: Option<(String, bool)> = query_as(sql).bind(incident).fetch_optional(tx).await?;
     found.map_or(Ok((State::Open, false)), |(state, suppressed)| {
         Ok((word("incident state", &state)?, suppressed))
     })
@@ -576,19 +563,19 @@ async fn standing(tx: &mut SqliteConnection, incident: &str) -> Result<(State, b
 
 /// Whether the receiver has, or may have, a message of the incident. A notifier's memory counts
 /// too: if only some recipients have a message, its row still waits.
-pub(super) async fn heard(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<bool> {
+pub(super) async fn heard(on: On<'_>, incident: &str, receiver: &str) -> Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM outbox WHERE incident = $1 AND receiver = $2 \
                AND state IN ('delivered', 'ambiguous')) \
                OR EXISTS (SELECT 1 FROM lanes WHERE incident = $1 AND receiver = $2)";
-    Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_one(tx).await?)
+    Ok(query_scalar(sql).bind(incident).bind(receiver).fetch_one(on).await?)
 }
 
-async fn memory(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<Option<String>> {
+async fn memory(tx: &mut Connection, incident: &str, receiver: &str) -> Result<Option<String>> {
     let sql = "SELECT memory FROM lanes WHERE incident = $1 AND receiver = $2";
-    Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_optional(tx).await?)
+    Ok(query_scalar(sql).bind(incident).bind(receiver).fetch_optional(tx).await?)
 }
 
-async fn neighbour(tx: &mut SqliteConnection, receiver: &str) -> Result<Option<String>> {
+async fn neighbour(tx: &mut Connection, receiver: &str) -> Result<Option<String>> {
     let sql = "SELECT memory FROM lanes WHERE receiver = $1 ORDER BY updated_ms DESC LIMIT 1";
-    Ok(sqlx::query_scalar(sql).bind(receiver).fetch_optional(tx).await?)
+    Ok(query_scalar(sql).bind(receiver).fetch_optional(tx).await?)
 }

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use sqlx::sqlite::SqlitePool;
 use stepwatch_model::time::Ts;
 use tokio::sync::{Mutex, Notify};
 
@@ -14,7 +13,9 @@ use super::busy::Busy;
 use super::error::{Result, StoreError};
 use super::held::Unrecorded;
 use super::identity::Identity;
+use super::lease::Lease;
 use super::lock::FileLock;
+use super::sql::{Connection, Pool};
 use super::writer::{Refusal, Writer};
 
 /// A handle to the open store. Clones share it.
@@ -25,8 +26,12 @@ pub struct Store {
 
 #[derive(Debug)]
 pub(super) struct Inner {
+    /// The file of SQLite, or the address of PostgreSQL without a password.
     pub(super) path: PathBuf,
-    pub(super) identity: Identity,
+    /// The file of SQLite; `None` on PostgreSQL.
+    pub(super) identity: Option<Identity>,
+    /// The right to write to PostgreSQL; `None` on SQLite, whose file is locked.
+    pub(super) lease: Option<Arc<Lease>>,
     pub(super) writer: Mutex<Writer>,
     /// The queue of writers that are not urgent, such as deliveries.
     pub(super) line: Mutex<()>,
@@ -45,9 +50,9 @@ pub(super) struct Inner {
     pub(super) recorded: AtomicI64,
     /// Messages that are sent although the store refuses writes. The lock is only held briefly.
     pub(super) unrecorded: std::sync::Mutex<Unrecorded>,
-    pub(super) readers: SqlitePool,
+    pub(super) readers: Pool,
     /// The pool for lookups by key, which are fast and for which a person may wait.
-    pub(super) finders: SqlitePool,
+    pub(super) finders: Pool,
     /// The alert rows after the last commit with alerts; `None` before the first, and after a
     /// failed one. Only the engine's loop commits alerts.
     pub(super) alerts: std::sync::Mutex<Option<AlertRows>>,
@@ -56,18 +61,18 @@ pub(super) struct Inner {
     /// Notified when an incident or one of its conversations has changed.
     pub(super) changed: Notify,
     // The lock comes last, so that the file is closed before another alerter can lock it.
-    pub(super) _lock: FileLock,
+    pub(super) _lock: Option<FileLock>,
 }
 
 pub(super) struct StoreReader<'a> {
-    pool: &'a SqlitePool,
+    pool: &'a Pool,
     _busy: Busy,
 }
 
 impl Deref for StoreReader<'_> {
-    type Target = SqlitePool;
+    type Target = Pool;
 
-    fn deref(&self) -> &SqlitePool {
+    fn deref(&self) -> &Pool {
         self.pool
     }
 }
@@ -132,8 +137,9 @@ impl Store {
         }
     }
 
-    /// Writes the log back into the database file and closes it. Dropping the last handle is also
-    /// safe, but slower to reopen.
+    /// Closes the database: SQLite's log is written back into its file, and the lease of PostgreSQL
+    /// is given up, so that another replica takes over at once. Dropping the last handle is also
+    /// safe, but then the next start or take-over is slower.
     pub async fn close(self) {
         if self.usable().is_err() {
             return;
@@ -142,10 +148,19 @@ impl Store {
         self.inner.finders.close().await;
         let mut writer = self.inner.writer.lock().await;
         let _busy = Busy::now();
-        // After a refusal there may be no connection for writing the log back.
-        let Some(connection) = writer.kept() else { return };
-        if let Err(err) = sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection).await {
-            tracing::warn!(%err, "cannot write the log back into the database file; the next start will");
+        // After a refusal there may be no connection.
+        match (writer.kept(), &self.inner.lease) {
+            (Some(Connection::Sqlite(connection)), _) => {
+                if let Err(err) = sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection).await {
+                    tracing::warn!(%err, "cannot write the log back into the database file; the next start will");
+                }
+            }
+            (Some(connection), Some(lease)) => {
+                if let Err(err) = lease.release(connection).await {
+                    tracing::warn!(%err, "cannot give up the lease; another replica takes over when it expires");
+                }
+            }
+            _ => {}
         }
     }
 }

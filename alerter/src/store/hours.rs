@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::query_builder::Separated;
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{QueryBuilder, Row as _, Sqlite};
 use stepwatch_detect::run::{Counts, Energy, HOUR, RunHour, TimeState, Totals};
 use stepwatch_model::time::Ts;
 
 use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::rows::{list, portions};
+use super::sql::{Connection, QueryBuilder, Row, Separated, query_scalar};
 
 /// The most runs, whose number is a part of a row's id.
 const MAX_RUNS: i64 = 1 << 20;
@@ -41,13 +39,13 @@ impl Store {
 
     /// The run, its accounted time and the cost, for each number of GPUs that a run had.
     async fn accounted_in(&self, from: Ts, to: Ts, run: Option<&str>) -> Result<Vec<(String, Totals, f64)>> {
-        let mut query = QueryBuilder::<Sqlite>::new("SELECT r.run, s.* FROM (SELECT id & ");
+        let mut query = QueryBuilder::new("SELECT r.run, s.* FROM (SELECT id & ");
         query.push(MAX_RUNS - 1).push(" AS number, gpus, gpu_ms, COUNT(*) AS hours");
         let times = TimeState::ALL.map(column_of);
         for column in COUNTS.into_iter().chain(["dollars"]).chain(times.iter().map(String::as_str)) {
-            // TOTAL cannot overflow, so that one row with an absurd number does not break all
-            // reports.
-            query.push(format_args!(", TOTAL({column}) AS {column}"));
+            // A sum of floating point numbers cannot overflow, so that one row with an absurd
+            // number does not break all reports.
+            query.push(format_args!(", SUM(CAST({column} AS DOUBLE PRECISION)) AS {column}"));
         }
         query.push(" FROM run_hours WHERE id >= ").push_bind(first_id(from));
         query.push(" AND id < ").push_bind(first_id(to));
@@ -81,7 +79,7 @@ fn columns() -> impl Iterator<Item = String> {
 }
 
 /// Binds the values of a row. Whole tokens, joules and grams take half the space of fractions.
-fn bind(row: &mut Separated<'_, Sqlite, &str>, id: i64, totals: &Totals) {
+fn bind(row: &mut Separated<'_, '_>, id: i64, totals: &Totals) {
     let Counts { starts, interruptions, tokens, energy } = *totals.counts();
     let dollars: f64 = TimeState::ALL.into_iter().filter_map(|state| totals.dollars(state)).sum();
     row.push_bind(id).push_bind(starts).push_bind(interruptions).push_bind(whole(tokens));
@@ -97,7 +95,7 @@ fn whole(value: f64) -> i64 {
 }
 
 /// A sum of a column, which is a floating point number and exact up to 2^53.
-fn sum(row: &SqliteRow, column: &str) -> Result<i64> {
+fn sum(row: &Row, column: &str) -> Result<i64> {
     Ok(whole(row.try_get::<f64, _>(column)?))
 }
 
@@ -108,7 +106,7 @@ fn gpu_times(totals: &Totals) -> Option<String> {
 }
 
 /// Stores completed hours. A stored hour is replaced.
-pub(super) async fn put_hours(tx: &mut SqliteConnection, hours: &[RunHour]) -> Result<()> {
+pub(super) async fn put_hours(tx: &mut Connection, hours: &[RunHour]) -> Result<()> {
     if hours.is_empty() {
         return Ok(());
     }
@@ -128,7 +126,7 @@ pub(super) async fn put_hours(tx: &mut SqliteConnection, hours: &[RunHour]) -> R
     let rows: Vec<(i64, &Totals)> = rows.into_iter().collect();
     let columns: Vec<String> = columns().collect();
     for rows in portions(&rows) {
-        let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO run_hours (id, ");
+        let mut insert = QueryBuilder::new("INSERT INTO run_hours (id, ");
         insert.push(columns.join(", ")).push(") ");
         insert.push_values(rows, |mut row, (id, totals)| bind(&mut row, *id, totals));
         insert.push(" ON CONFLICT (id) DO UPDATE SET id = excluded.id");
@@ -141,16 +139,13 @@ pub(super) async fn put_hours(tx: &mut SqliteConnection, hours: &[RunHour]) -> R
 }
 
 /// The numbers of the runs; new runs get one.
-async fn numbers<'a>(tx: &mut SqliteConnection, hours: &'a [RunHour]) -> Result<BTreeMap<&'a str, i64>> {
+async fn numbers<'a>(tx: &mut Connection, hours: &'a [RunHour]) -> Result<BTreeMap<&'a str, i64>> {
     let mut names: Vec<&str> = hours.iter().map(|hour| hour.run.as_str()).collect();
     names.sort_unstable();
     names.dedup();
     let mut numbers = BTreeMap::new();
     for names in portions(&names) {
-        let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO accounted_runs (run) ");
-        insert.push_values(names, |mut row, name| _ = row.push_bind(*name));
-        insert.push(" ON CONFLICT (run) DO NOTHING").build().execute(&mut *tx).await?;
-        let mut select = QueryBuilder::<Sqlite>::new("SELECT number, run FROM accounted_runs WHERE run IN ");
+        let mut select = QueryBuilder::new("SELECT number, run FROM accounted_runs WHERE run IN ");
         list(&mut select, names);
         let rows: Vec<(i64, String)> = select.build_query_as().fetch_all(&mut *tx).await?;
         for (number, run) in rows {
@@ -158,6 +153,20 @@ async fn numbers<'a>(tx: &mut SqliteConnection, hours: &'a [RunHour]) -> Result<
             numbers.extend(name.map(|name| (*name, number)));
         }
     }
+    let new: Vec<&str> = names.into_iter().filter(|name| !numbers.contains_key(name)).collect();
+    if new.is_empty() {
+        return Ok(numbers);
+    }
+    // There is only one writer, so the largest number plus one is free.
+    let sql = "SELECT COALESCE(MAX(number), 0) FROM accounted_runs";
+    let last: i64 = query_scalar(sql).fetch_one(&mut *tx).await?;
+    let new: Vec<(i64, &str)> = (last + 1..).zip(new).collect();
+    for rows in portions(&new) {
+        let mut insert = QueryBuilder::new("INSERT INTO accounted_runs (number, run) ");
+        insert.push_values(rows, |mut row, (number, name)| _ = row.push_bind(*number).push_bind(*name));
+        insert.build().execute(&mut *tx).await?;
+    }
+    numbers.extend(new.into_iter().map(|(number, name)| (name, number)));
     Ok(numbers)
 }
 
@@ -171,7 +180,7 @@ fn priced(totals: &Totals, dollars: f64) -> Totals {
     Totals::from_states(states, *totals.counts())
 }
 
-fn totals(row: &SqliteRow) -> Result<(String, Totals, f64)> {
+fn totals(row: &Row) -> Result<(String, Totals, f64)> {
     let (hours, gpus): (i64, i64) = (row.try_get("hours")?, row.try_get("gpus")?);
     let text: Option<String> = row.try_get("gpu_ms")?;
     let read = text.map(|text| serde_json::from_str(&text)).transpose();
@@ -317,7 +326,7 @@ mod tests {
             store.commit(&Commit { hours, ..Commit::default() }).await.unwrap();
         }
         let sql = "SELECT SUM(pgsize) FROM dbstat WHERE name = 'run_hours'";
-        let bytes: i64 = sqlx::query_scalar(sql).fetch_one(&*store.reader().unwrap()).await.unwrap();
+        let bytes: i64 = query_scalar(sql).fetch_one(&*store.reader().unwrap()).await.unwrap();
         let each = bytes as f64 / (RUNS * HOURS) as f64;
         assert!(each < MONTH_OF_A_THOUSAND, "{each} bytes a run and hour");
         let all = store.accounted(Ts(0), at(500_000), None).await.unwrap();

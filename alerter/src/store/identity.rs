@@ -445,7 +445,7 @@ mod tests {
         // The first page is written first, when the additional pages do not exist yet.
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         file.write_all_at(&0x00ff_ffff_u32.to_be_bytes(), PAGES).unwrap();
-        let contents = &store.inner.identity.contents;
+        let contents = &store.inner.identity.as_ref().unwrap().contents;
         contents.check_main(&path).await.unwrap();
         file.set_len(file.metadata().unwrap().len() - 4096).unwrap();
         let err = contents.check_main(&path).await.unwrap_err();
@@ -548,7 +548,7 @@ mod tests {
         let store = reopen(&path).await;
         store.touch(Ts(1)).await.unwrap();
         let aside = path.with_extension("aside");
-        let work = async |_: &mut SqliteConnection| {
+        let work = async |_: &mut super::super::sql::Connection| {
             fs::rename(&path, &aside).unwrap();
             store.look_soon();
             assert!(store.refusal().is_some());

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::{QueryBuilder, Sqlite};
-
 use super::error::Result;
 use super::handle::Store;
+use super::sql::{QueryBuilder, query, query_as};
 use super::writer::Who;
 
 impl Store {
     /// The stored addresses by list.
     pub(crate) async fn target_lists(&self) -> Result<BTreeMap<String, Vec<String>>> {
         let sql = "SELECT list, targets FROM target_lists";
-        let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
+        let rows: Vec<(String, String)> = query_as(sql).fetch_all(&*self.reader()?).await?;
         let lines = |text: String| text.lines().map(str::to_owned).collect();
         Ok(rows.into_iter().map(|(list, targets)| (list, lines(targets))).collect())
     }
@@ -23,7 +22,7 @@ impl Store {
                    ON CONFLICT (list) DO UPDATE SET targets = excluded.targets";
         let text = targets.join("\n");
         self.write(Who::InTurn, async |tx| {
-            sqlx::query(sql).bind(list).bind(text).execute(tx).await?;
+            query(sql).bind(list).bind(text).execute(tx).await?;
             Ok(())
         })
         .await
@@ -32,7 +31,7 @@ impl Store {
     /// Deletes the lists that are no longer configured.
     pub(crate) async fn forget_target_lists_but(&self, lists: &[String]) -> Result<()> {
         self.write(Who::InTurn, async |tx| {
-            let mut delete = QueryBuilder::<Sqlite>::new("DELETE FROM target_lists WHERE list NOT IN (''");
+            let mut delete = QueryBuilder::new("DELETE FROM target_lists WHERE list NOT IN (''");
             for list in lists {
                 delete.push(", ").push_bind(list);
             }

@@ -17,21 +17,24 @@ use super::error::{Result, StoreError};
 use super::filesystem;
 use super::handle::{Inner, Store};
 use super::identity::{self, Identity};
+use super::lease::Lease;
 use super::lock::FileLock;
-use super::writer::Writer;
+use super::sql::{Connection, Pool};
+use super::writer::{Options, Writer};
 
 /// A schema version, its name, and the SQL that migrates to it.
-type Step = (i64, &'static str, &'static str);
+pub(super) type Step = (i64, &'static str, &'static str);
 
 /// The migrations, one line per schema version. From the first release on they are append-only: the
 /// text of an applied migration never changes.
-const MIGRATIONS: &[Step] = &[
+pub(super) const MIGRATIONS: &[Step] = &[
     (1, "init", include_str!("../../migrations/0001_init.sql")),
     (2, "oncall overrides", include_str!("../../migrations/0002_oncall_overrides.sql")),
+    (3, "replicas", include_str!("../../migrations/0003_replicas.sql")),
 ];
 
 const READERS_MAX: u32 = 4;
-const FINDERS_MAX: u32 = 2;
+pub(super) const FINDERS_MAX: u32 = 2;
 
 /// How long a statement waits for another program that has the file locked.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,6 +49,10 @@ impl Store {
     /// Like [`Self::open`]; `new` accepts a database other than the last one.
     pub async fn open_as(path: impl AsRef<Path>, new: bool) -> Result<Self> {
         let _busy = Busy::now();
+        #[cfg(test)]
+        if let Some(store) = super::tests::on_postgres(path.as_ref()).await? {
+            return Ok(store);
+        }
         // SQLite's log, the lock and the hidden files belong to the file itself.
         let path = resolved(path.as_ref());
         let directory = match path.parent() {
@@ -76,24 +83,34 @@ impl Store {
         migrate(&mut connection, &path).await?;
         let contents = identity::recognise(&mut connection, &path, new).await?;
         let identity = Identity::read(&path, contents).map_err(of_file("look at"))?;
-        let writer = Mutex::new(Writer::new(options.clone(), connection));
+        let writer =
+            Mutex::new(Writer::new(Options::Sqlite(options.clone()), Connection::Sqlite(connection)));
         let options = options.read_only(true);
         let pool = |connections| {
-            SqlitePoolOptions::new()
+            let pool = SqlitePoolOptions::new()
                 .max_connections(connections)
                 // A local file does not disappear between two queries.
                 .test_before_acquire(false)
                 .idle_timeout(None)
                 .max_lifetime(None)
-                .connect_lazy_with(options.clone())
+                .connect_lazy_with(options.clone());
+            Pool::Sqlite(pool)
         };
         let (readers, finders) = (pool(READERS_MAX), pool(FINDERS_MAX));
+        let parts =
+            Parts { path, identity: Some(identity), lease: None, writer, readers, finders, lock: Some(lock) };
+        Ok(Self::of(parts))
+    }
+
+    pub(super) fn of(parts: Parts) -> Self {
+        let Parts { path, identity, lease, writer, readers, finders, lock } = parts;
         let (posted, changed, line) = (Notify::new(), Notify::new(), Mutex::new(()));
         let (alerts, refusal) = (std::sync::Mutex::default(), std::sync::Mutex::default());
         let unrecorded = std::sync::Mutex::default();
         let inner = Inner {
             path,
             identity,
+            lease,
             writer,
             line,
             refusal,
@@ -110,8 +127,19 @@ impl Store {
             changed,
             _lock: lock,
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Self { inner: Arc::new(inner) }
     }
+}
+
+/// The parts of a store that the two databases have in different ways.
+pub(super) struct Parts {
+    pub(super) path: PathBuf,
+    pub(super) identity: Option<Identity>,
+    pub(super) lease: Option<Arc<Lease>>,
+    pub(super) writer: Mutex<Writer>,
+    pub(super) readers: Pool,
+    pub(super) finders: Pool,
+    pub(super) lock: Option<FileLock>,
 }
 
 /// The path with its links resolved, as far as it exists.

@@ -1,6 +1,5 @@
 //! Stores overrides of on-call schedules that people make at run time.
 
-use sqlx::sqlite::SqliteConnection;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::Effect;
 use stepwatch_respond::oncall::{MAX_ENDED, OverrideRecord, REMEMBER};
@@ -8,13 +7,14 @@ use stepwatch_respond::oncall::{MAX_ENDED, OverrideRecord, REMEMBER};
 use super::error::Result;
 use super::handle::Store;
 use super::rows::{json, text_of};
+use super::sql::{Connection, query, query_as};
 
 impl Store {
     /// All stored overrides. An unreadable one is logged and skipped: whoever is on call without it
     /// is notified.
     pub async fn load_overrides(&self) -> Result<Vec<OverrideRecord>> {
         let sql = "SELECT id, record FROM oncall_overrides ORDER BY id";
-        let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
+        let rows: Vec<(String, String)> = query_as(sql).fetch_all(&*self.reader()?).await?;
         let readable = rows.into_iter().filter_map(|(id, record)| {
             let record = serde_json::from_str(&record);
             record
@@ -28,7 +28,7 @@ impl Store {
 }
 
 /// Writes the overrides among the effects, in their order.
-pub(super) async fn put_overrides(tx: &mut SqliteConnection, effects: &[Effect]) -> Result<()> {
+pub(super) async fn put_overrides(tx: &mut Connection, effects: &[Effect]) -> Result<()> {
     for effect in effects {
         if let Effect::Override(record) = effect {
             put(tx, record).await?;
@@ -37,12 +37,12 @@ pub(super) async fn put_overrides(tx: &mut SqliteConnection, effects: &[Effect])
     Ok(())
 }
 
-async fn put(tx: &mut SqliteConnection, o: &OverrideRecord) -> Result<()> {
+async fn put(tx: &mut Connection, o: &OverrideRecord) -> Result<()> {
     let sql = "INSERT INTO oncall_overrides (id, schedule, users, starts_at, ends_at, created_by, note, record) \
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO UPDATE SET \
                ends_at = excluded.ends_at, record = excluded.record";
     let users = o.covers.iter().map(|cover| cover.user.as_str()).collect::<Vec<_>>().join(", ");
-    sqlx::query(sql)
+    query(sql)
         .bind(&o.id)
         .bind(&o.schedule)
         .bind(users)
@@ -58,12 +58,12 @@ async fn put(tx: &mut SqliteConnection, o: &OverrideRecord) -> Result<()> {
 
 /// Deletes what the engine has forgotten by `now`: overrides that ended long ago, and the first
 /// ended ones above the limit.
-async fn forget_ended(tx: &mut SqliteConnection, now: Ts) -> Result<()> {
+async fn forget_ended(tx: &mut Connection, now: Ts) -> Result<()> {
     let sql = "DELETE FROM oncall_overrides WHERE ends_at <= $1";
-    sqlx::query(sql).bind(text_of(now.earlier(REMEMBER))).execute(&mut *tx).await?;
+    query(sql).bind(text_of(now.earlier(REMEMBER))).execute(&mut *tx).await?;
     let sql = "DELETE FROM oncall_overrides WHERE id IN (SELECT id FROM oncall_overrides WHERE ends_at <= $1 \
-               ORDER BY ends_at DESC, id DESC LIMIT -1 OFFSET $2)";
-    sqlx::query(sql).bind(text_of(now)).bind(MAX_ENDED as i64).execute(tx).await?;
+               ORDER BY ends_at DESC, id DESC LIMIT 9223372036854775807 OFFSET $2)";
+    query(sql).bind(text_of(now)).bind(MAX_ENDED as i64).execute(tx).await?;
     Ok(())
 }
 

@@ -1,8 +1,6 @@
 //! Queries for the API, the command line and the start.
 
 use serde::{Deserialize, Serialize};
-use sqlx::sqlite::SqliteRow;
-use sqlx::{QueryBuilder, Row as _, Sqlite};
 use stepwatch_model::Severity;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Action, Notification, Path, TimelineEntry};
@@ -13,6 +11,7 @@ use stepwatch_wire::Cursor;
 use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::rows::{name_of, text_of, word};
+use super::sql::{QueryBuilder, Row, query, query_as};
 
 /// The default limit of incidents in one answer.
 const INCIDENTS_DEFAULT: u32 = 100;
@@ -115,14 +114,14 @@ impl Store {
     /// The parts of the engine's stored state.
     pub async fn load_state(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let sql = "SELECT key, value FROM engine_state ORDER BY key";
-        Ok(sqlx::query_as(sql).fetch_all(&*self.reader()?).await?)
+        Ok(query_as(sql).fetch_all(&*self.reader()?).await?)
     }
 
     /// The cursor of each source. A cursor that cannot be parsed is skipped: its source is read
     /// from its oldest record, which repeats records and loses none.
     pub async fn load_cursors(&self) -> Result<Vec<(String, Cursor)>> {
         let sql = "SELECT source, cursor FROM cursors ORDER BY source";
-        let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
+        let rows: Vec<(String, String)> = query_as(sql).fetch_all(&*self.reader()?).await?;
         let readable = rows.into_iter().filter_map(|(source, text)| {
             let cursor = text.parse().ok();
             if cursor.is_none() {
@@ -136,9 +135,8 @@ impl Store {
     /// The incidents that match the filter, in its order.
     pub async fn incidents(&self, filter: &Filter) -> Result<Vec<IncidentRecord>> {
         // Only ids are sorted, because the records are long.
-        let mut query = QueryBuilder::<Sqlite>::new(
-            "SELECT id, record FROM incidents WHERE id IN (SELECT id FROM incidents",
-        );
+        let mut query =
+            QueryBuilder::new("SELECT id, record FROM incidents WHERE id IN (SELECT id FROM incidents");
         conditions(&mut query, filter);
         query.push(filter.order.by()).push(" LIMIT ");
         query.push_bind(i64::from(filter.limit.unwrap_or(INCIDENTS_DEFAULT)));
@@ -156,7 +154,7 @@ impl Store {
         run: Option<&str>,
         limit: u32,
     ) -> Result<Vec<IncidentRecord>> {
-        let mut query = QueryBuilder::<Sqlite>::new("SELECT id, record FROM incidents WHERE opened_at < ");
+        let mut query = QueryBuilder::new("SELECT id, record FROM incidents WHERE opened_at < ");
         query.push_bind(text_of(to)).push(" AND (resolved_at IS NULL OR resolved_at >= ");
         query.push_bind(text_of(from)).push(") AND severity <> 'info'");
         if let Some(run) = run {
@@ -169,9 +167,9 @@ impl Store {
 
     /// The number of incidents that match the filter, regardless of its limit.
     pub async fn count_incidents(&self, filter: &Filter) -> Result<usize> {
-        let mut query = QueryBuilder::<Sqlite>::new("SELECT count(*) FROM incidents");
+        let mut query = QueryBuilder::new("SELECT count(*) FROM incidents");
         conditions(&mut query, filter);
-        let count: i64 = query.build_query_scalar().fetch_one(&*self.reader()?).await?;
+        let count: i64 = query.build_query_as().fetch_one(&*self.reader()?).await?;
         Ok(usize::try_from(count).unwrap_or_default())
     }
 
@@ -183,7 +181,7 @@ impl Store {
         // Uses the index: every id with this prefix lies between the prefix and its upper bound.
         let sql = "SELECT id, record FROM incidents WHERE id >= $1 AND id <= $2 ORDER BY id LIMIT 2";
         let last = format!("{id}{}", char::MAX);
-        let rows = sqlx::query(sql).bind(id).bind(last).fetch_all(&*self.finder()?).await?;
+        let rows = query(sql).bind(id).bind(last).fetch_all(&*self.finder()?).await?;
         match rows.as_slice() {
             [] => Ok(None),
             [one] => incident(one).map(Some),
@@ -197,7 +195,7 @@ impl Store {
     pub async fn timeline(&self, id: &str) -> Result<Vec<TimelineEntry>> {
         let sql = "SELECT at_ms, actor, what, suppressed FROM timeline WHERE incident = $1 ORDER BY seq";
         let rows: Vec<(i64, String, String, Option<String>)> =
-            sqlx::query_as(sql).bind(id).fetch_all(&*self.finder()?).await?;
+            query_as(sql).bind(id).fetch_all(&*self.finder()?).await?;
         let entry = |(at, actor, what, suppressed)| TimelineEntry {
             incident: id.to_owned(),
             at: Ts(at),
@@ -212,12 +210,12 @@ impl Store {
     pub async fn deliveries(&self, id: &str) -> Result<Vec<Delivery>> {
         let sql = "SELECT idem_key, receiver, seq, action, page, state, attempts, created_ms, next_ms, done_at, error, notification, ring \
                    FROM outbox WHERE incident = $1 ORDER BY created_ms, receiver, seq";
-        let rows = sqlx::query(sql).bind(id).fetch_all(&*self.finder()?).await?;
+        let rows = query(sql).bind(id).fetch_all(&*self.finder()?).await?;
         rows.iter().map(delivery).collect()
     }
 }
 
-fn conditions(query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
+fn conditions(query: &mut QueryBuilder<'_>, filter: &Filter) {
     query.push(" WHERE 1 = 1");
     if let Some(state) = filter.state {
         query.push(" AND state = ").push_bind(name_of(&state));
@@ -242,7 +240,7 @@ fn conditions(query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
         query.push(")");
     }
     if let Some(node) = &filter.node {
-        query.push(" AND instr(nodes, ").push_bind(format!(",{node},")).push(") > 0");
+        query.push(" AND replace(nodes, ").push_bind(format!(",{node},")).push(", '') <> nodes");
     }
     if let Some(severity) = filter.severity {
         query.push(" AND severity = ").push_bind(severity.as_str());
@@ -258,7 +256,7 @@ fn conditions(query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
     }
 }
 
-fn incident(row: &SqliteRow) -> Result<IncidentRecord> {
+fn incident(row: &Row) -> Result<IncidentRecord> {
     let record: &str = row.try_get("record")?;
     serde_json::from_str(record).map_err(|source| {
         let id = row.try_get("id").unwrap_or("?");
@@ -266,7 +264,7 @@ fn incident(row: &SqliteRow) -> Result<IncidentRecord> {
     })
 }
 
-fn delivery(row: &SqliteRow) -> Result<Delivery> {
+fn delivery(row: &Row) -> Result<Delivery> {
     let state: DeliveryState = word("delivery state", row.try_get("state")?)?;
     let next_ms: i64 = row.try_get("next_ms")?;
     let waits = matches!(state, DeliveryState::Pending | DeliveryState::Ambiguous) && next_ms > 0;

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::Row as _;
 use stepwatch_model::time::Ts;
 
 use super::error::Result;
 use super::handle::Store;
+use super::sql::{query, query_as};
+use sqlx::AssertSqlSafe;
 
 /// The most messages with an error that are searched, latest first.
 const MAX_ERRORS: u32 = 500;
@@ -37,7 +38,7 @@ impl Store {
              FROM outbox GROUP BY receiver"
         );
         let mut states = BTreeMap::new();
-        for row in sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&*self.reader()?).await? {
+        for row in query(AssertSqlSafe(sql)).fetch_all(&*self.reader()?).await? {
             let count = |name| row.try_get::<i64, _>(name).map(|n| usize::try_from(n).unwrap_or_default());
             let state = ReceiverState {
                 waiting: count("waiting")?,
@@ -51,7 +52,7 @@ impl Store {
         let sql = "SELECT receiver, created_ms, error FROM outbox WHERE error IS NOT NULL \
                    ORDER BY created_ms DESC LIMIT $1";
         let errors: Vec<(String, i64, String)> =
-            sqlx::query_as(sql).bind(i64::from(MAX_ERRORS)).fetch_all(&*self.reader()?).await?;
+            query_as(sql).bind(i64::from(MAX_ERRORS)).fetch_all(&*self.reader()?).await?;
         for (receiver, at, error) in errors {
             let state: &mut ReceiverState = states.entry(receiver).or_default();
             state.error.get_or_insert((Ts(at), error));

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::sqlite::SqliteConnection;
 use stepwatch_kit::crash;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::Notification;
@@ -15,6 +14,7 @@ use super::commit::insert_posts;
 use super::error::Result;
 use super::handle::Store;
 use super::rows::portions;
+use super::sql::{Connection, query, query_as};
 use super::writer::Who;
 
 /// The time ahead of now from which the progress of a schedule is ignored, because the clock was
@@ -38,7 +38,7 @@ impl Store {
     /// named are deleted.
     pub(crate) async fn report_schedules(&self, names: &[&str], now: Ts) -> Result<BTreeMap<String, Ts>> {
         let sql = "SELECT name, settled_ms FROM report_schedules";
-        let known: Vec<(String, i64)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
+        let known: Vec<(String, i64)> = query_as(sql).fetch_all(&*self.reader()?).await?;
         let mut known: BTreeMap<String, Ts> =
             known.into_iter().map(|(name, settled)| (name, Ts(settled))).collect();
         let is_good = |name: &str, settled: Ts| names.contains(&name) && settled - now <= AHEAD_MAX;
@@ -50,7 +50,7 @@ impl Store {
             self.write(Who::InTurn, async |tx| {
                 for name in &gone {
                     let sql = "DELETE FROM report_schedules WHERE name = $1";
-                    sqlx::query(sql).bind(name).execute(&mut *tx).await?;
+                    query(sql).bind(name).execute(&mut *tx).await?;
                 }
                 for name in &fresh {
                     settle(tx, name, now).await?;
@@ -68,7 +68,7 @@ impl Store {
         self.write(Who::InTurn, async |tx| {
             let sql =
                 "INSERT INTO reports (id, report, made_ms) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING";
-            let insert = sqlx::query(sql).bind(due.id).bind(due.report).bind(at.0);
+            let insert = query(sql).bind(due.id).bind(due.report).bind(at.0);
             if insert.execute(&mut *tx).await?.rows_affected() > 0 {
                 let posts: Vec<&Notification> = due.posts.iter().collect();
                 for some in portions(&posts) {
@@ -86,9 +86,9 @@ impl Store {
     }
 }
 
-async fn settle(tx: &mut SqliteConnection, schedule: &str, at: Ts) -> Result<()> {
+async fn settle(tx: &mut Connection, schedule: &str, at: Ts) -> Result<()> {
     let sql = "INSERT INTO report_schedules (name, settled_ms) VALUES ($1, $2) \
                ON CONFLICT (name) DO UPDATE SET settled_ms = excluded.settled_ms";
-    sqlx::query(sql).bind(schedule).bind(at.0).execute(tx).await?;
+    query(sql).bind(schedule).bind(at.0).execute(tx).await?;
     Ok(())
 }

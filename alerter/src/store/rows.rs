@@ -1,11 +1,10 @@
 //! Values of columns, and inserts of many rows in few statements. The set of statements is fixed,
 //! so that each is prepared once.
 
-use sqlx::sqlite::SqliteConnection;
-use sqlx::{Encode, QueryBuilder, Sqlite, Type};
 use stepwatch_model::time::Ts;
 
 use super::error::{Result, StoreError};
+use super::sql::{Connection, QueryBuilder, Value, query};
 
 /// The numbers of rows per statement, largest first. They are far below SQLite's limit of bound
 /// values.
@@ -22,9 +21,9 @@ pub(super) fn portions<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
 }
 
 /// Appends a list such as `($1, $2, ...)`.
-pub(super) fn list<'a, T>(query: &mut QueryBuilder<Sqlite>, values: &'a [T])
+pub(super) fn list<'a, T>(query: &mut QueryBuilder<'a>, values: &'a [T])
 where
-    &'a T: Encode<'a, Sqlite> + Type<Sqlite>,
+    &'a T: Into<Value<'a>>,
 {
     query.push("(");
     let mut list = query.separated(", ");
@@ -45,10 +44,10 @@ pub(super) fn word<T: serde::de::DeserializeOwned>(what: &'static str, text: &st
 }
 
 /// Stores the latest time so far. The next process does not begin before it.
-pub(super) async fn put_alive(connection: &mut SqliteConnection, at: Ts) -> Result<()> {
+pub(super) async fn put_alive(connection: &mut Connection, at: Ts) -> Result<()> {
     let sql = "INSERT INTO meta (key, value) VALUES ('alive_at', $1) \
                ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-    sqlx::query(sql).bind(text_of(at)).execute(connection).await?;
+    query(sql).bind(text_of(at)).execute(connection).await?;
     Ok(())
 }
 

@@ -1,11 +1,11 @@
 //! Stores the series of runs. They are only for charts, so no decision waits for them.
 
 use futures_util::TryStreamExt as _;
-use sqlx::Row as _;
 use stepwatch_model::time::Ts;
 
 use super::error::Result;
 use super::handle::Store;
+use super::sql::query;
 use super::writer::Who;
 
 /// A part of a run's series.
@@ -27,7 +27,7 @@ impl Store {
                    ON CONFLICT (run, signal) DO UPDATE SET at_ms = excluded.at_ms, data = excluded.data";
         self.write(Who::InTurn, async |tx| {
             for part in parts {
-                let query = sqlx::query(sql).bind(&part.run).bind(&part.signal).bind(part.at.0);
+                let query = query(sql).bind(&part.run).bind(&part.signal).bind(part.at.0);
                 query.bind(&part.data).execute(&mut *tx).await?;
             }
             Ok(())
@@ -39,7 +39,7 @@ impl Store {
     pub(crate) async fn load_series(&self, mut take: impl FnMut(SeriesPart)) -> Result<()> {
         let sql = "SELECT run, signal, at_ms, data FROM series ORDER BY at_ms DESC, run, signal";
         let reader = self.reader()?;
-        let mut rows = sqlx::query(sql).fetch(&*reader);
+        let mut rows = query(sql).fetch(&*reader);
         while let Some(row) = rows.try_next().await? {
             take(SeriesPart {
                 run: row.try_get("run")?,
@@ -55,7 +55,7 @@ impl Store {
     /// parts.
     pub(crate) async fn forget_series(&self, before: Ts) -> Result<u64> {
         self.write(Who::InTurn, async |tx| {
-            let gone = sqlx::query("DELETE FROM series WHERE at_ms < $1").bind(before.0).execute(tx).await?;
+            let gone = query("DELETE FROM series WHERE at_ms < $1").bind(before.0).execute(tx).await?;
             Ok(gone.rows_affected())
         })
         .await

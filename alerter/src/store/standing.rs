@@ -4,6 +4,7 @@ use stepwatch_respond::effect::Notification;
 
 use super::error::Result;
 use super::handle::Store;
+use super::sql::query_as;
 
 impl Store {
     /// The last message that `receiver` accepted of each open incident, in the order of the
@@ -19,12 +20,8 @@ impl Store {
                    AND i.state <> 'resolved' AND o.seq = (SELECT MAX(p.seq) FROM outbox p \
                    WHERE p.incident = o.incident AND p.receiver = o.receiver AND p.state = 'delivered') \
                    ORDER BY o.incident LIMIT $3";
-        let rows: Vec<(String, String)> = sqlx::query_as(sql)
-            .bind(receiver)
-            .bind(after)
-            .bind(limit as i64)
-            .fetch_all(&*self.reader()?)
-            .await?;
+        let rows: Vec<(String, String)> =
+            query_as(sql).bind(receiver).bind(after).bind(limit as i64).fetch_all(&*self.reader()?).await?;
         // A message that cannot be parsed was reported when it was claimed.
         Ok(rows.into_iter().map(|(id, text)| (id, serde_json::from_str(&text).ok())).collect())
     }

@@ -24,6 +24,7 @@ use super::handle::Store;
 use super::held::{Held, Progress, Unrecorded, Written};
 use super::outcome::DeliveryOutcome;
 use super::rings::{Means, begun, rings};
+use super::sql::{query_as, query_scalar};
 use super::writer::{FAIL_OPEN_AFTER, Who};
 use crate::notify::Ring;
 
@@ -45,9 +46,41 @@ impl Store {
         act(&mut self.inner.unrecorded.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether the store has refused for so long that pages are sent from memory.
-    pub(crate) fn fails_open(&self) -> bool {
+    /// Whether the store has refused writes for long.
+    pub(crate) fn refuses_long(&self) -> bool {
         self.refused_for().is_some_and(|time| time >= FAIL_OPEN_AFTER)
+    }
+
+    /// Whether the store has refused for so long that pages are sent from memory. On PostgreSQL none
+    /// is: another replica may reach the database and send it too.
+    pub(crate) fn fails_open(&self) -> bool {
+        self.inner.lease.is_none() && self.refuses_long()
+    }
+
+    /// Whether this process may send messages: no other replica can have taken over.
+    pub(crate) fn may_send(&self) -> bool {
+        self.inner.lease.as_ref().is_none_or(|lease| lease.holds())
+    }
+
+    /// Resolves once another replica has taken over; never on SQLite.
+    pub(crate) async fn superseded(&self) {
+        match &self.inner.lease {
+            Some(lease) => lease.lost().await,
+            None => core::future::pending().await,
+        }
+    }
+
+    /// The number of the lease on PostgreSQL, which each take-over raises.
+    pub(crate) fn epoch(&self) -> Option<i64> {
+        self.inner.lease.as_ref().map(|lease| lease.epoch())
+    }
+
+    /// Renews the lease, if there is one.
+    pub(crate) async fn renew(&self) -> Result<()> {
+        if self.inner.lease.is_some() {
+            self.write(Who::Prompt, async |_| Ok(())).await?;
+        }
+        Ok(())
     }
 
     /// Holds a message without a row, to be sent from memory; false if there are too many.
@@ -195,7 +228,7 @@ impl Store {
                    AND o.action = 'trigger' AND o.state IN ('pending', 'ambiguous') AND i.state = 'open' \
                    AND (i.unsuppressed_ms IS NOT NULL OR o.despite_suppression = 1) ORDER BY o.seq";
         let rows: Vec<(String, String, i64, i64, Option<i64>)> =
-            sqlx::query_as(sql).bind(incident).bind(receiver).fetch_all(&*self.reader()?).await?;
+            query_as(sql).bind(incident).bind(receiver).fetch_all(&*self.reader()?).await?;
         let held = |(text, state, attempts, created, ring): (String, String, i64, i64, Option<i64>)| {
             let notification: Notification = serde_json::from_str(&text).ok()?;
             let (ambiguous, attempts) = (state == "ambiguous", attempts as u32);
@@ -208,22 +241,20 @@ impl Store {
     /// The result of `rings` for committed rows.
     async fn rings_of_rows(&self, n: &Notification, had: Option<u32>) -> Result<(Option<Ring>, Vec<Ring>)> {
         let reader = self.reader()?;
-        let mut connection = reader.acquire().await?;
-        rings(&mut connection, n, had).await
+        rings((&*reader).into(), n, had).await
     }
 
     /// Whether the receiver has, or may have, a message of the incident, by committed rows.
     async fn may_have_heard(&self, incident: &str, receiver: &str) -> Result<bool> {
         let reader = self.reader()?;
-        let mut connection = reader.acquire().await?;
-        Ok(heard(&mut connection, incident, receiver).await?
-            || begun(&mut connection, incident, receiver).await?)
+        Ok(heard((&*reader).into(), incident, receiver).await?
+            || begun((&*reader).into(), incident, receiver).await?)
     }
 
     /// The notifier's memory of a lane.
     async fn memory_of(&self, incident: &str, receiver: &str) -> Result<Option<String>> {
         let sql = "SELECT memory FROM lanes WHERE incident = $1 AND receiver = $2";
-        Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_optional(&*self.finder()?).await?)
+        Ok(query_scalar(sql).bind(incident).bind(receiver).fetch_optional(&*self.finder()?).await?)
     }
 
     /// Records the outcomes of rows from while the store refused.

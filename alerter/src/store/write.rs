@@ -15,12 +15,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use sqlx::sqlite::SqliteConnection;
 use tokio::time::Instant;
 
 use super::busy::Busy;
 use super::error::{Result, StoreError};
 use super::handle::Store;
+use super::identity::Identity;
+use super::sql::{Connection, query, query_scalar};
 use super::writer::{Durability, FAIL_OPEN_AFTER, Open, Refusal, Who, Writer};
 use crate::errors::innermost;
 
@@ -98,8 +99,10 @@ impl Store {
             // Writers wait during this check, so it counts as a transaction that does not end.
             let began = Began::now(self);
             let mut looked = self.in_place(Some(writer.kept.is_some())).await;
-            if let (Ok(()), Some(connection)) = (&looked, writer.kept()) {
-                looked = self.inner.identity.contents.check(connection, &self.inner.path).await;
+            if let (Ok(()), Some(Connection::Sqlite(connection)), Some(identity)) =
+                (&looked, writer.kept(), &self.inner.identity)
+            {
+                looked = identity.contents.check(connection, &self.inner.path).await;
             }
             began.ended();
             looked
@@ -144,7 +147,8 @@ impl Store {
     /// Whether SQLite can be used without a crash of this process. Once it cannot, it never can
     /// again.
     pub(super) fn usable(&self) -> Result<()> {
-        self.inner.identity.index.check_length().inspect_err(|err| self.abandon(err))
+        let Some(identity) = &self.inner.identity else { return Ok(()) };
+        identity.index.check_length().inspect_err(|err| self.abandon(err))
     }
 
     /// Whether reading cannot crash this process.
@@ -153,7 +157,7 @@ impl Store {
         if usable.is_ok() {
             return usable;
         }
-        let why = self.inner.identity.check().and(usable);
+        let why = self.inner.identity.as_ref().map_or(Ok(()), Identity::check).and(usable);
         why.inspect_err(|err| self.note_failure(Who::Prompt, err))
     }
 
@@ -174,7 +178,7 @@ impl Store {
     pub(super) async fn write<T>(
         &self,
         who: Who,
-        work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T>,
+        work: impl AsyncFnOnce(&mut Connection) -> Result<T>,
     ) -> Result<T> {
         let _first = match who {
             Who::InTurn => Some(self.inner.line.lock().await),
@@ -196,7 +200,7 @@ impl Store {
         &self,
         writer: &mut Writer,
         who: Who,
-        work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T>,
+        work: impl AsyncFnOnce(&mut Connection) -> Result<T>,
     ) -> Result<T> {
         self.in_place(Some(writer.kept.is_some())).await?;
         if matches!(who, Who::Engine(_)) {
@@ -220,28 +224,34 @@ impl Store {
         &self,
         open: &mut Open,
         who: Who,
-        work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T>,
+        work: impl AsyncFnOnce(&mut Connection) -> Result<T>,
     ) -> Result<T> {
         let durability = if let Who::Engine(durability) = who { durability } else { Durability::Power };
-        open.survive(durability).await?;
-        let tx = &mut open.connection;
-        // Reads in the transaction then include the last write, even if an abandoned connection
-        // commits late.
-        sqlx::query("BEGIN IMMEDIATE").execute(&mut *tx).await?;
-        self.inner.identity.contents.check(&mut *tx, &self.inner.path).await?;
+        open.begin(durability).await?;
+        let (tx, identity) = (&mut open.connection, self.inner.identity.as_ref());
+        let renewed = match &self.inner.lease {
+            Some(lease) => Some((lease, lease.fence(&mut *tx).await?)),
+            None => None,
+        };
+        if let (Connection::Sqlite(connection), Some(identity)) = (&mut *tx, identity) {
+            identity.contents.check(connection, &self.inner.path).await?;
+        }
         let value = work(&mut *tx).await?;
         let proves = who == Who::Heart || self.refusal().is_some();
-        let counts = durability == Durability::Power && self.inner.identity.wants_count();
+        let counts = durability == Durability::Power && identity.is_some_and(Identity::wants_count);
         let proof = if proves || counts { Some(prove(tx).await?) } else { None };
-        sqlx::query("COMMIT").execute(&mut *tx).await?;
-        if let Some(number) = proof {
-            self.inner.identity.contents.committed(number);
+        query("COMMIT").execute(&mut *tx).await?;
+        if let Some((lease, renewal)) = renewed {
+            lease.renew(renewal);
+        }
+        if let (Some(number), Some(identity)) = (proof, identity) {
+            identity.contents.committed(number);
         }
         if proves && proof != self.proof().await? {
             return Err(StoreError::Unseen { path: self.inner.path.clone() });
         }
-        if let Some(number) = proof.filter(|_| counts) {
-            self.inner.identity.count(number).await;
+        if let (Some(number), Some(identity)) = (proof.filter(|_| counts), identity) {
+            identity.count(number).await;
         }
         Ok(value)
     }
@@ -250,6 +260,7 @@ impl Store {
     /// `None` if that is unknown. The check reads files on another thread, so that a hanging disk
     /// delays only this transaction.
     async fn in_place(&self, open: Option<bool>) -> Result<()> {
+        let Some(identity) = &self.inner.identity else { return Ok(()) };
         let store = self.clone();
         let looked = tokio::task::spawn_blocking(move || store.files_in_place(open)).await;
         looked.map_err(|err| StoreError::Io {
@@ -258,22 +269,23 @@ impl Store {
             source: io::Error::other(err),
         })??;
         match open {
-            Some(_) => self.inner.identity.contents.check_main(&self.inner.path).await,
+            Some(_) => identity.contents.check_main(&self.inner.path).await,
             None => Ok(()),
         }
     }
 
     fn files_in_place(&self, open: Option<bool>) -> Result<()> {
+        let Some(identity) = &self.inner.identity else { return Ok(()) };
         let usable = self.usable();
-        self.inner.identity.check().and(usable)?;
+        identity.check().and(usable)?;
         let Some(open) = open else { return Ok(()) };
         if open {
-            self.inner.identity.index.check().inspect_err(|err| self.abandon(err))?;
-            return self.inner.identity.check_log();
+            identity.index.check().inspect_err(|err| self.abandon(err))?;
+            return identity.check_log();
         }
-        self.inner.identity.forget_log();
+        identity.forget_log();
         if self.inner.readers.size() == 0 && self.inner.finders.size() == 0 {
-            self.inner.identity.index.forget();
+            identity.index.forget();
         }
         Ok(())
     }
@@ -311,15 +323,15 @@ impl Store {
 
     /// The last number of [`prove`], as other connections read it.
     async fn proof(&self) -> Result<Option<i64>> {
-        let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'proof'";
-        Ok(sqlx::query_scalar(sql).fetch_optional(&*self.finder()?).await?)
+        let sql = "SELECT CAST(value AS BIGINT) FROM meta WHERE key = 'proof'";
+        Ok(query_scalar(sql).fetch_optional(&*self.finder()?).await?)
     }
 }
 
 /// Writes a number that was never written before, as a proof.
-async fn prove(tx: &mut SqliteConnection) -> Result<i64> {
+async fn prove(tx: &mut Connection) -> Result<i64> {
     let sql = "INSERT INTO meta (key, value) VALUES ('proof', '1') \
-               ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT) \
-               RETURNING CAST(value AS INTEGER)";
-    Ok(sqlx::query_scalar(sql).fetch_one(tx).await?)
+               ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT) \
+               RETURNING CAST(value AS BIGINT)";
+    Ok(query_scalar(sql).fetch_one(tx).await?)
 }

@@ -3,13 +3,22 @@
 use std::time::Duration;
 
 use sqlx::ConnectOptions as _;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
 use tokio::time::Instant;
 
 use super::error::Result;
+use super::sql::{Connection, query};
 
 /// A shorter refusal only delays pages.
 pub(crate) const FAIL_OPEN_AFTER: Duration = Duration::from_secs(10);
+
+/// The limits of a transaction on PostgreSQL. Each is shorter than the lease.
+macro_rules! limits {
+    () => {
+        "SET LOCAL statement_timeout = '4s'; SET LOCAL idle_in_transaction_session_timeout = '4s'"
+    };
+}
 
 /// The class of a writer, which determines its priority and durability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,14 +46,21 @@ pub(super) enum Durability {
 #[derive(Debug)]
 pub(super) struct Writer {
     /// The options to open another connection.
-    pub(super) options: SqliteConnectOptions,
+    pub(super) options: Options,
     /// The connection. `None` while a transaction uses it, and after a failed one.
     pub(super) kept: Option<Open>,
 }
 
+/// The options to open a connection that writes.
+#[derive(Debug)]
+pub(super) enum Options {
+    Sqlite(SqliteConnectOptions),
+    Postgres(PgConnectOptions),
+}
+
 #[derive(Debug)]
 pub(super) struct Open {
-    pub(super) connection: SqliteConnection,
+    pub(super) connection: Connection,
     durability: Durability,
 }
 
@@ -63,9 +79,12 @@ pub(super) struct Refusal {
 
 impl Writer {
     /// Starts with an open connection.
-    pub(super) fn new(options: SqliteConnectOptions, connection: SqliteConnection) -> Self {
-        // A removed file must not be recreated empty.
-        let options = options.create_if_missing(false);
+    pub(super) fn new(options: Options, connection: Connection) -> Self {
+        let options = match options {
+            // A removed file must not be recreated empty.
+            Options::Sqlite(options) => Options::Sqlite(options.create_if_missing(false)),
+            options @ Options::Postgres(_) => options,
+        };
         Self { options, kept: Some(Open { connection, durability: Durability::Power }) }
     }
 
@@ -75,17 +94,45 @@ impl Writer {
         self.kept = None;
     }
 
-    pub(super) fn kept(&mut self) -> Option<&mut SqliteConnection> {
+    pub(super) fn kept(&mut self) -> Option<&mut Connection> {
         self.kept.as_mut().map(|open| &mut open.connection)
     }
 }
 
 impl Open {
-    pub(super) async fn new(options: &SqliteConnectOptions) -> Result<Self> {
-        Ok(Self { connection: options.connect().await?, durability: Durability::Power })
+    pub(super) async fn new(options: &Options) -> Result<Self> {
+        let connection = match options {
+            Options::Sqlite(options) => Connection::Sqlite(options.connect().await?),
+            Options::Postgres(options) => Connection::Postgres(options.connect().await?),
+        };
+        Ok(Self { connection, durability: Durability::Power })
     }
 
-    pub(super) async fn survive(&mut self, wanted: Durability) -> Result<()> {
+    /// Begins a transaction with this durability.
+    pub(super) async fn begin(&mut self, durability: Durability) -> Result<()> {
+        self.survive(durability).await?;
+        let begin = match &mut self.connection {
+            // Reads in the transaction then include the last write, even if an abandoned connection
+            // commits late.
+            connection @ Connection::Sqlite(_) => {
+                query("BEGIN IMMEDIATE").execute(connection).await?;
+                return Ok(());
+            }
+            Connection::Postgres(connection) => connection,
+        };
+        // A proxy may give each transaction another session of PostgreSQL, so the settings belong
+        // to the transaction. A transaction that its process has left open would keep the lease
+        // from others, so PostgreSQL ends it.
+        let sql = match durability {
+            Durability::Power => concat!("BEGIN; ", limits!()),
+            Durability::Process => concat!("BEGIN; SET LOCAL synchronous_commit = off; ", limits!()),
+        };
+        sqlx::raw_sql(sql).execute(begin).await?;
+        Ok(())
+    }
+
+    async fn survive(&mut self, wanted: Durability) -> Result<()> {
+        let Connection::Sqlite(connection) = &mut self.connection else { return Ok(()) };
         if self.durability == wanted {
             return Ok(());
         }
@@ -93,7 +140,7 @@ impl Open {
             Durability::Power => "PRAGMA synchronous = FULL",
             Durability::Process => "PRAGMA synchronous = NORMAL",
         };
-        sqlx::raw_sql(pragma).execute(&mut self.connection).await?;
+        sqlx::raw_sql(pragma).execute(connection).await?;
         self.durability = wanted;
         Ok(())
     }

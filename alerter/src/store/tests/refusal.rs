@@ -64,7 +64,7 @@ async fn what_did_not_fit_is_committed_when_it_fits() {
     {
         let mut writer = store.inner.writer.lock().await;
         let pages: i64 =
-            sqlx::query_scalar("PRAGMA max_page_count = 1").fetch_one(writer.kept().unwrap()).await.unwrap();
+            query_scalar("PRAGMA max_page_count = 1").fetch_one(writer.kept().unwrap()).await.unwrap();
         assert!(pages > 1, "as many as there are");
     }
     let long = "x".repeat(100_000);

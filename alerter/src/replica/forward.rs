@@ -1,0 +1,161 @@
+//! Forwards requests to the replica that leads.
+//!
+//! A request waits while no replica leads, because one takes over within seconds: a person who
+//! acknowledges a page during that time need not do it again. A request that may have reached a
+//! leader is not repeated unless it only reads.
+
+use std::io;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, TE,
+    TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use reqwest::Client;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::api::MAX_ALERTS_BODY;
+use crate::store::Leader;
+
+/// Marks a request that was forwarded, and the answer of a replica that does not lead.
+const FORWARDED: HeaderName = HeaderName::from_static("stepwatch-forwarded");
+const STANDS_BY: HeaderName = HeaderName::from_static("stepwatch-stands-by");
+
+/// The longest wait for a leader. A lease and a start of the leader are shorter.
+const HOLD_MAX: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const RETRY_EVERY: Duration = Duration::from_millis(200);
+
+/// Headers that belong to one connection.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+#[derive(Debug, Clone)]
+struct Forward {
+    client: Client,
+    leader: watch::Receiver<Option<Leader>>,
+}
+
+/// A request that can be sent more than once.
+struct Kept {
+    method: Method,
+    path: String,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+/// The result of an attempt.
+enum Sent {
+    Answered(Response),
+    /// The address is not that of a leader (any more), so nothing was done.
+    NoLeader,
+    /// The leader went away, and may have acted before.
+    Lost(reqwest::Error),
+}
+
+pub(super) fn router(leader: watch::Receiver<Option<Leader>>) -> io::Result<Router> {
+    let client = Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .build()
+        .map_err(io::Error::other)?;
+    Ok(Router::new().fallback(forward).with_state(Forward { client, leader }))
+}
+
+async fn forward(State(to): State<Forward>, request: Request) -> Response {
+    if request.headers().contains_key(FORWARDED) {
+        let mut answer = refused(StatusCode::SERVICE_UNAVAILABLE, "this replica does not lead\n");
+        answer.headers_mut().insert(STANDS_BY, HeaderValue::from_static("1"));
+        return answer;
+    }
+    let (parts, body) = request.into_parts();
+    let Ok(body) = axum::body::to_bytes(body, MAX_ALERTS_BODY).await else {
+        return (StatusCode::PAYLOAD_TOO_LARGE, "the request is too large\n").into_response();
+    };
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let kept = Kept { method: parts.method, path, headers: passed_on(&parts.headers), body };
+    to.until_answered(&kept, Instant::now() + HOLD_MAX).await
+}
+
+impl Forward {
+    async fn until_answered(mut self, kept: &Kept, deadline: Instant) -> Response {
+        let reads = kept.method.is_safe();
+        loop {
+            let found = self.leader.wait_for(|l| l.as_ref().is_some_and(|leader| !leader.expired));
+            let leader = match timeout_at(deadline, found).await {
+                Ok(Ok(leader)) => leader.clone(),
+                Ok(Err(_)) | Err(_) => None,
+            };
+            let Some(leader) = leader else {
+                return refused(StatusCode::SERVICE_UNAVAILABLE, "no replica leads at the moment\n");
+            };
+            match self.send(kept, &leader).await {
+                Sent::Answered(answer) => return answer,
+                Sent::Lost(err) if !reads => {
+                    tracing::warn!(%err, leader = leader.address, "the leader went away during a request");
+                    let why =
+                        "the replica that leads went away before it answered: it may or may not have acted\n";
+                    return refused(StatusCode::BAD_GATEWAY, why);
+                }
+                Sent::NoLeader | Sent::Lost(_) if Instant::now() >= deadline => {
+                    return refused(
+                        StatusCode::SERVICE_UNAVAILABLE,
+                        "the replica that leads is not reached\n",
+                    );
+                }
+                Sent::NoLeader | Sent::Lost(_) => sleep(RETRY_EVERY).await,
+            }
+        }
+    }
+
+    async fn send(&self, kept: &Kept, leader: &Leader) -> Sent {
+        let url = format!("{}{}", leader.address, kept.path);
+        let request = self.client.request(kept.method.clone(), url).headers(kept.headers.clone());
+        let answer = match request.body(kept.body.clone()).send().await {
+            Ok(answer) if answer.headers().contains_key(STANDS_BY) => return Sent::NoLeader,
+            Ok(answer) => answer,
+            Err(err) if err.is_connect() || err.is_builder() => return Sent::NoLeader,
+            Err(err) => return Sent::Lost(err),
+        };
+        let (status, headers) = (answer.status(), kept_headers(answer.headers()));
+        let mut response = Response::new(Body::from_stream(answer.bytes_stream()));
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        Sent::Answered(response)
+    }
+}
+
+/// The headers of a request for the leader, which checks its credentials and its `Host`.
+fn passed_on(headers: &HeaderMap) -> HeaderMap {
+    let mut headers = kept_headers(headers);
+    headers.remove(CONTENT_LENGTH);
+    headers.insert(FORWARDED, HeaderValue::from_static("1"));
+    headers
+}
+
+fn kept_headers(headers: &HeaderMap) -> HeaderMap {
+    let mut headers = headers.clone();
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+    headers
+}
+
+fn refused(status: StatusCode, why: &'static str) -> Response {
+    (status, [(RETRY_AFTER, "1")], why).into_response()
+}

@@ -1,0 +1,1 @@
+//! Tests of replicas without a server of PostgreSQL.
