@@ -128,8 +128,10 @@ pub struct RunSummary {
 pub enum Saves {
     #[default]
     Idle,
-    /// A save is running.
+    /// A save is running, or what the last one saved is being written or uploaded.
     Running,
     /// The last one failed.
     Failing,
+    /// A file system of one of the nodes does not answer, so that a save may never end.
+    Stuck,
 }

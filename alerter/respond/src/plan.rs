@@ -235,8 +235,8 @@ fn stopped(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan>
     } else {
         (r.kind == Kind::Hang).then_some(Remedy::TakeStacks)
     };
-    if r.kind == Kind::RestartLoop {
-        // Another restart alone does not help.
+    if r.kind == Kind::RestartLoop || known.done {
+        // Another restart alone does not help, and a run that is done needs none.
         return first.map(|first| one(first, cost));
     }
     if !stands && first.as_ref().is_none_or(|first| matches!(first, Remedy::Inspect { .. })) {
@@ -515,7 +515,7 @@ mod tests {
         r.suspects = suspects.iter().map(suspect).collect();
         r.nodes = vec!["n1".into()];
         let nodes: BTreeMap<_, _> = need.map(|need| ("n1".to_owned(), need)).into_iter().collect();
-        let run = RunSummary { needs: Needs { stands, nodes, ended }, ..run() };
+        let run = RunSummary { needs: Needs { stands, nodes, ended, done: false }, ..run() };
         advise(&r, &run, Some(2.5)).unwrap_or_default()
     }
 
@@ -557,6 +557,16 @@ mod tests {
             true,
         );
         assert_eq!(broken, format!("drain n1 and reboot it, then {FROM}{STANDS}"));
+    }
+
+    #[test]
+    fn a_run_that_is_done_is_not_restarted() {
+        let mut r = record(Kind::GpuFault, "xid", 1.0, 0.0, gpu("n1", 3));
+        r.nodes = vec!["n1".into()];
+        let nodes = [("n1".to_owned(), repair("drain_reset", true))].into();
+        let needs = Needs { stands: true, nodes, ended: None, done: true };
+        let said = advise(&r, &RunSummary { needs, ..run() }, Some(2.5)).unwrap_or_default();
+        assert_eq!(said, "drain n1 and reset GPU 3 (GPU-2f)");
     }
 
     #[test]

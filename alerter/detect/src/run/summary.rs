@@ -63,9 +63,11 @@ fn save_secs(c: &Checkpoints) -> Option<f64> {
 }
 
 fn saves(c: &Checkpoints) -> Saves {
+    let waits = c.stages().is_some_and(|stages| stages.waiting().next().is_some());
     match (c.in_progress, &c.failure) {
         (Some(_), _) => Saves::Running,
         (None, Some(_)) => Saves::Failing,
+        (None, None) if waits => Saves::Running,
         (None, None) => Saves::Idle,
     }
 }

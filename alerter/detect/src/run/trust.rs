@@ -1,6 +1,6 @@
 //! What speaks against going back to a checkpoint that was written: it is not complete, one of its
-//! stages failed, it was saved while something spoilt the state of the run, or its evaluation is
-//! bad.
+//! stages failed, it could not be loaded, it was saved while something spoilt the state of the run,
+//! or its evaluation is bad.
 //!
 //! What spoils the state is what does not heal by itself: a divergence, a loss or a gradient norm
 //! that is not finite, and a rank whose loss is out of line again and again, as with silent data
@@ -141,6 +141,8 @@ impl Checkpoints {
     pub(crate) fn went_back_to(&mut self, step: i64) {
         if let Some(trust) = &mut self.trust {
             trust.troubles.retain(|t| step > t.spoilt.onset);
+            // They are of weights that the run has left behind, and judge no new checkpoint.
+            trust.evals.retain(|(at, _)| *at < step);
         }
         self.drop_steps(|saved| saved >= step);
     }
@@ -163,11 +165,13 @@ impl Checkpoints {
         let is_whole =
             |flawed: &PassedOver| flawed.why == Flaw::Incomplete && self.steps.contains(&flawed.step);
         let unfit = self.stages().into_iter().flat_map(Stages::unfit).filter(|flawed| !is_whole(flawed));
+        let unread = self.stages().and_then(Stages::failed_load).filter(|step| self.steps.contains(step));
+        let unread = unread.map(|step| PassedOver { step, why: Flaw::LoadFailed });
         let bad = self.steps.iter().filter_map(|step| {
             let why = self.trust.as_ref()?.bad_evaluation(*step)?;
             Some(PassedOver { step: *step, why })
         });
-        let mut all: Vec<PassedOver> = unfit.chain(bad).collect();
+        let mut all: Vec<PassedOver> = unfit.chain(unread).chain(bad).collect();
         all.sort_by_key(|flawed| flawed.step);
         all.dedup_by_key(|flawed| flawed.step);
         all
@@ -177,8 +181,10 @@ impl Checkpoints {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::{Stage, StageReport};
     use stepwatch_model::time::Ts;
     use stepwatch_model::{Change, Sentence};
+    use stepwatch_wire::CkptPhase;
 
     const NONE: [i64; 0] = [];
 
@@ -233,6 +239,42 @@ mod tests {
         c.went_back_to(401);
         let kept = c.steps.make_contiguous().to_vec();
         assert_eq!((onset(&c), kept), (Some(350), vec![100, 200, 300, 400]), "it went on from a spoilt one");
+    }
+
+    #[test]
+    fn an_evaluation_that_the_run_left_behind_judges_no_new_checkpoint() {
+        let mut c = evaluated(&[(100, 2.4), (200, 2.3), (300, 2.25), (500, 9.0)]);
+        assert_eq!(steps(&c), [400, 500]);
+        c.went_back_to(301);
+        c.saved(Some(400));
+        assert_eq!(steps(&c), NONE, "only the old weights were evaluated at step 500");
+    }
+
+    #[test]
+    fn a_checkpoint_that_could_not_be_loaded_is_passed_over_until_it_is() {
+        let report = |phase, rank| StageReport {
+            stage: Stage::Load,
+            phase,
+            step: Some(500),
+            rank,
+            now: Ts(9),
+            at: Ts(9),
+            secs: None,
+            bytes: None,
+            seen: false,
+        };
+        let mut c = evaluated(&[]);
+        let mut load = |phase, rank| {
+            c.loaded(&report(phase, rank), Ts(0), None);
+            c.flawed()
+        };
+        let unread = [PassedOver { step: 500, why: Flaw::LoadFailed }];
+        assert!(load(CkptPhase::Start, 0).is_empty() && load(CkptPhase::Start, 1).is_empty());
+        assert_eq!(load(CkptPhase::Fail, 0), unread);
+        assert_eq!(load(CkptPhase::End, 1), unread, "the part of another rank was whole");
+        assert!(load(CkptPhase::End, 0).is_empty(), "another load, of which only the end was reported");
+        assert_eq!(load(CkptPhase::Fail, 0), unread);
+        assert!(load(CkptPhase::Start, 0).is_empty(), "it is loaded again");
     }
 
     fn found(kind: Kind, signal: &'static str, change: Change, onset: i64, value: f64) -> Finding {

@@ -37,9 +37,10 @@ pub(super) fn save_first(
 }
 
 /// `None` unless a save would keep work from a fault, and would keep it well: not if the run stands
-/// or saves, if saves fail, or if what is saved may be wrong.
+/// or is over, if it saves or has just saved, if saves fail or may hang, or if what is saved may be
+/// wrong.
 fn save_now(r: &IncidentRecord, run: &RunSummary) -> Option<Remedy> {
-    let moves = run.last_step.is_some() && !run.needs.stands;
+    let moves = run.last_step.is_some() && !run.needs.stands && !run.needs.done;
     let can_save = run.checkpoint_at.is_some() && run.saves == Saves::Idle && run.spoilt.is_none();
     if r.state == State::Resolved || !moves || !can_save || !is_failing(r, run) {
         return None;
@@ -52,12 +53,13 @@ fn save_now(r: &IncidentRecord, run: &RunSummary) -> Option<Remedy> {
 /// Whether the hardware may stop the run later. A fault that stops it at once leaves no time.
 fn is_failing(r: &IncidentRecord, run: &RunSummary) -> bool {
     let needs: Vec<&Need> = r.nodes.iter().filter_map(|node| run.needs.nodes.get(node)).collect();
-    let is_lost = |need: &&Need| match need {
+    let rules_out = |need: &&Need| match need {
         Need::Repair { sure, action, .. } => *sure && *action > conditions::Remedy::DrainReset,
-        Need::Gone => true,
-        Need::Memory { .. } | Need::Link { .. } => false,
+        // Want of memory is no fault of hardware, and a save takes more of it.
+        Need::Gone | Need::Memory { .. } => true,
+        Need::Link { .. } => false,
     };
-    if needs.iter().any(is_lost) {
+    if needs.iter().any(rules_out) {
         return false;
     }
     match r.kind {
@@ -92,7 +94,8 @@ pub(super) fn with_interval(
     plan: Option<Plan>,
     cost: PlanCost,
 ) -> Option<Plan> {
-    let is_wanted = CONCERNED.contains(&r.kind) && r.state != State::Resolved && run.saves != Saves::Failing;
+    let can_save = !matches!(run.saves, Saves::Failing | Saves::Stuck);
+    let is_wanted = CONCERNED.contains(&r.kind) && r.state != State::Resolved && can_save;
     let fails = FAILS.contains(&r.kind);
     let of_run = if fails { &run.failing_interval } else { &run.save_interval };
     let slows = |remedy: &Remedy| matches!(remedy, Remedy::LimitSaves | Remedy::StaggerSaves);
@@ -184,8 +187,10 @@ mod tests {
         };
         not(&|_, run| run.needs.stands = true, "the run stands");
         not(&|_, run| run.unsaved = 199.0, "a save has just ended: five saves are more");
+        not(&|_, run| run.needs.done = true, "the run is done");
         not(&|_, run| run.saves = Saves::Running, "a save is running");
         not(&|_, run| run.saves = Saves::Failing, "saves fail");
+        not(&|_, run| run.saves = Saves::Stuck, "a save may never end");
         not(&|_, run| run.spoilt = Some(diverged(10_400)), "what is saved may be wrong");
         not(&|_, run| run.checkpoint_at = None, "nobody saw it save");
         not(&|r, _| r.state = State::Resolved, "the fault is over");
@@ -198,6 +203,8 @@ mod tests {
         assert_eq!(said(&needed), SAVE, "the run needs it");
         let lost = fault(Kind::GpuFault, Some(repair(conditions::Remedy::RebootNode, true)));
         assert!(!said(&lost).contains("save now"), "the GPU is lost: {}", said(&lost));
+        let full = fault(Kind::NodeFault, Some(Need::Memory { cgroup: String::new() }));
+        assert!(!said(&full).contains("save now"), "a save takes more memory: {}", said(&full));
     }
 
     fn far_off(source: FailureSource, between: f64) -> Option<Box<SaveInterval>> {
@@ -293,12 +300,34 @@ mod tests {
         let mut run = run();
         run.flawed = vec![flawed(9_500, bad), flawed(9_700, Flaw::Incomplete), flawed(10_400, Flaw::Failed)];
         let want = "roll back to checkpoint 9000 and skip the batches of steps 9800 to 10020: 1500 steps are done again, 1h 40m of 512 GPUs \
-                    ($2133); 1 later checkpoint is from after the onset; checkpoint 9500 is bad: its evaluation at step 9600 has a loss of \
-                    3.5, 2.1 before; checkpoint 9700 is not complete";
+                    ($2133); 1 later checkpoint is from after the onset; checkpoint 9500 is bad: the first evaluation \
+                    after it, at step 9600, has a loss of 3.5, and 2.1 was usual before; checkpoint 9700 is not complete";
         assert_eq!(advise(&diverges, &run, Some(2.5)).unwrap_or_default(), want);
         run.flawed.insert(0, flawed(9_000, Flaw::Failed));
         let stop = "stop and look: no good checkpoint from before the onset is known";
         assert_eq!(advise(&diverges, &run, Some(2.5)).unwrap_or_default(), stop);
+    }
+
+    /// The run diverges at step 9800, and is evaluated at step 10000.
+    #[test]
+    fn an_evaluation_from_after_the_onset_says_nothing_of_an_earlier_checkpoint() {
+        let diverges = record(Kind::Divergence, "loss", 5.0, 2.0, Target::Recipe { step: 9_800 });
+        let bad = Flaw::BadEvaluation { step: 10_000, loss: 3.5.into(), before: 2.1.into() };
+        let flawed = [9_000, 9_500, 10_000].map(|step| PassedOver { step, why: bad });
+        let run = RunSummary { flawed: flawed.to_vec(), ..run() };
+        let want = "roll back to checkpoint 9500 and skip the batches of steps 9800 to 10020: 1000 steps are done again, 1h 6m of 512 GPUs \
+                    ($1422); 1 later checkpoint is from after the onset";
+        assert_eq!(advise(&diverges, &run, Some(2.5)).unwrap_or_default(), want);
+    }
+
+    #[test]
+    fn a_restart_is_not_from_a_checkpoint_that_could_not_be_loaded() {
+        let hangs = record(Kind::Hang, "step", 700.0, 60.0, gpu("gpu-7", 3));
+        let unread = PassedOver { step: 10_000, why: Flaw::LoadFailed };
+        let run = RunSummary { flawed: vec![unread], ..run() };
+        let said = advise(&hangs, &run, None).unwrap_or_default();
+        let want = "restart from checkpoint 9500: 1000 steps are done again, 1h 6m of 512 GPUs; checkpoint 10000 could not be loaded";
+        assert!(said.ends_with(want), "{said}");
     }
 
     #[test]
