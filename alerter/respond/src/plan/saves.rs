@@ -224,14 +224,14 @@ mod tests {
         let mut run = RunSummary { save_interval: far_off(own, 21_600.0), ..run() };
         let say = |run: &RunSummary| advise(&costly, run, Some(2.5)).unwrap_or_default();
         let save = "save every 280 steps (18m 38s) instead of every 125 steps (8m 20s): a save costs 30s, and a failure is \
-                    expected every 6h (from 5 of this run); saves and lost work cost 5.3 % of the time instead of 7.2 %";
-        assert_eq!(say(&run), format!("{save}, which saves 231.8 GPU hours a day ($579)"));
+                    expected every 6h (from 5 of this run); saves and lost work cost 5.1 % of the time instead of 6.8 %";
+        assert_eq!(say(&run), format!("{save}, which saves 198.9 GPU hours a day ($497)"));
         run.gpus = None;
         assert_eq!(say(&run), save);
         run.save_interval = far_off(FailureSource::Assumed { nodes: 1 }, 22_800_000.0);
         let assumed = "save every 3600 steps (4h) instead of every 125 steps (8m 20s): a save costs 30s, and a failure is \
                        expected every 263d 21h (assumed: 3.789 in 1000 node-days, as with Llama 3, for 1 node); saves and lost work cost \
-                       0.2 % of the time instead of 6 %; it is the longest that is advised until failures of this run are known";
+                       0.2 % of the time instead of 5.7 %; it is the longest that is advised until failures of this run are known";
         assert_eq!(say(&run), assumed);
     }
 
