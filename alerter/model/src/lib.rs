@@ -41,7 +41,7 @@ pub use evidence::{
     Course, Evidence, LastGood, Measure, Observation, ReadingUnit, SavePart, SaveStage, SettingChange, Slowed,
 };
 pub use fault::{Fault, Said, Topic};
-pub use finding::{Change, Finding};
+pub use finding::{Change, Finding, slow_down};
 pub use fingerprint::{fingerprint, hash_byte, hash_label};
 pub use kind::{Advice, Cause, Class, Kind, Mark, Severity};
 pub use need::{Action, FirstFailure, Need, Needs};

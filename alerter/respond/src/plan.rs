@@ -10,7 +10,7 @@ use crate::incident_record::{IncidentRecord, State};
 use crate::rollback;
 use stepwatch_model::{
     Action, Advice, Cause, FirstFailure, Forecast, Kind, Need, Needs, Observation, Plan, PlanCost, Remedy,
-    RunSummary, SHARED_NODES, SavePart, Severity, Suspect, Target, When,
+    RunSummary, SHARED_NODES, SavePart, Severity, Suspect, Target, When, slow_down,
 };
 use stepwatch_wire::conditions;
 
@@ -145,10 +145,7 @@ fn redone(steps: i64, run: &RunSummary, cost: PlanCost) -> PlanCost {
 
 /// The share of its speed that the run has lost.
 fn speed_lost(r: &IncidentRecord) -> Option<f64> {
-    let slower = match r.signal.as_str() {
-        "step_time" | "compute_time" => r.value / r.expected,
-        _ => r.expected / r.value,
-    };
+    let slower = slow_down(&r.signal, r.value, r.expected);
     (slower.is_finite() && slower > 1.0).then(|| 1.0 - 1.0 / slower)
 }
 
@@ -557,16 +554,6 @@ mod tests {
             true,
         );
         assert_eq!(broken, format!("drain n1 and reboot it, then {FROM}{STANDS}"));
-    }
-
-    #[test]
-    fn a_run_that_is_done_is_not_restarted() {
-        let mut r = record(Kind::GpuFault, "xid", 1.0, 0.0, gpu("n1", 3));
-        r.nodes = vec!["n1".into()];
-        let nodes = [("n1".to_owned(), repair("drain_reset", true))].into();
-        let needs = Needs { stands: true, nodes, ended: None, done: true };
-        let said = advise(&r, &RunSummary { needs, ..run() }, Some(2.5)).unwrap_or_default();
-        assert_eq!(said, "drain n1 and reset GPU 3 (GPU-2f)");
     }
 
     #[test]

@@ -207,6 +207,13 @@ mod tests {
         assert!(!said(&full).contains("save now"), "a save takes more memory: {}", said(&full));
     }
 
+    #[test]
+    fn a_run_that_is_done_is_neither_saved_nor_restarted() {
+        let mut done = fault(Kind::GpuFault, Some(repair(conditions::Remedy::DrainReset, true)));
+        (done.1.needs.stands, done.1.needs.done) = (true, true);
+        assert_eq!(said(&done), "drain n1 and reset GPU 3 (GPU-2f)");
+    }
+
     fn far_off(source: FailureSource, between: f64) -> Option<Box<SaveInterval>> {
         saving_every(500.0, source, between)
     }
