@@ -119,11 +119,16 @@ fn of_saves(r: &IncidentRecord, cost: &PlanCost) -> Option<Plan> {
 
 fn roll_back(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan> {
     let last = run.last_step?;
-    let rollback::Choice { checkpoint, may_be_gone, later, spoilt, passed_over } = rollback::choose(r, run);
-    let Some(checkpoint) = checkpoint else {
+    let choice = rollback::choose(r, run);
+    let Some(checkpoint) = choice.checkpoint else {
         let stop = Remedy::Stop { saved: !run.saved.is_empty() };
         return (r.severity == Severity::Page).then(|| one(stop, cost));
     };
+    // It did not load its checkpoint, and no batch is to blame.
+    if r.kind == Kind::LostProgress {
+        return Some(restart_from(choice, run, cost));
+    }
+    let rollback::Choice { may_be_gone, later, spoilt, passed_over, .. } = choice;
     let roll_back = Remedy::RollBack {
         checkpoint,
         skip_from: r.start_step,
@@ -135,6 +140,17 @@ fn roll_back(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Pla
         passed_over,
     };
     Some(one(roll_back, redone(last - checkpoint, run, cost)))
+}
+
+fn restart_from(choice: rollback::Choice, run: &RunSummary, cost: PlanCost) -> Plan {
+    let rollback::Choice { checkpoint, may_be_gone, later, spoilt, passed_over } = choice;
+    let cost = match (checkpoint, run.last_step) {
+        (Some(saved), Some(last)) => redone((last - saved).max(0), run, cost),
+        _ => cost,
+    };
+    let checkpoint = checkpoint.filter(|_| run.last_step.is_some());
+    let restart = Remedy::Restart { checkpoint, later_checkpoints: later, spoilt, may_be_gone, passed_over };
+    one(restart, cost)
 }
 
 /// Adds the steps that are done again to the cost.
@@ -239,19 +255,8 @@ fn stopped(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan>
     if !stands && first.as_ref().is_none_or(|first| matches!(first, Remedy::Inspect { .. })) {
         return first.map(|first| one(first, cost));
     }
-    let rollback::Choice { checkpoint, may_be_gone, later, spoilt, passed_over } = rollback::choose(r, run);
-    let restart = Remedy::Restart {
-        checkpoint: checkpoint.filter(|_| run.last_step.is_some()),
-        later_checkpoints: later,
-        spoilt,
-        may_be_gone,
-        passed_over,
-    };
-    let cost = match (checkpoint, run.last_step) {
-        (Some(saved), Some(last)) => redone((last - saved).max(0), run, cost),
-        _ => cost,
-    };
-    let remedies = first.into_iter().chain([restart]).collect();
+    let Plan { remedies, cost } = restart_from(rollback::choose(r, run), run, cost);
+    let remedies = first.into_iter().chain(remedies).collect();
     Some(Plan { remedies, cost: PlanCost { stands, ..cost } })
 }
 

@@ -328,6 +328,13 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_started_over_is_restarted_and_keeps_its_batches() {
+        let over = record(Kind::LostProgress, "loss", 9.0, 2.0, Target::Recipe { step: 9_800 });
+        let want = "restart from checkpoint 9500: 1000 steps are done again, 1h 6m of 512 GPUs; 1 later checkpoint is from after the onset";
+        assert_eq!(advise(&over, &run(), None).unwrap_or_default(), want);
+    }
+
+    #[test]
     fn a_restart_is_not_from_a_checkpoint_that_could_not_be_loaded() {
         let hangs = record(Kind::Hang, "step", 700.0, 60.0, gpu("gpu-7", 3));
         let unread = PassedOver { step: 10_000, why: Flaw::LoadFailed };
