@@ -113,6 +113,7 @@ pub(crate) mod tests {
     pub(crate) fn often() -> SaveInterval {
         let saves = SaveCost {
             seconds: 30.0,
+            measured: 8,
             interval: 500.0,
             lag: 0.0,
             saves_counted: 1.0,
@@ -137,8 +138,14 @@ pub(crate) mod tests {
 
     #[test]
     fn an_interval_near_the_best_stays() {
-        let saves =
-            SaveCost { seconds: 30.0, interval: 900.0, lag: 0.0, saves_counted: 1.0, step_seconds: None };
+        let saves = SaveCost {
+            seconds: 30.0,
+            measured: 8,
+            interval: 900.0,
+            lag: 0.0,
+            saves_counted: 1.0,
+            step_seconds: None,
+        };
         let source = FailureSource::Assumed { nodes: 500 };
         let near = SaveInterval::of(saves, FailureRate { seconds_between: 21_600.0, source }).unwrap();
         let view = SaveIntervalView::new(&near, Some(512), Some(2.5));

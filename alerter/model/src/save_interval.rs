@@ -42,6 +42,8 @@ pub struct SaveInterval {
     /// Seconds that a save costs: those for which it blocks the steps and, if that is sure, those
     /// that steps take longer while it is written.
     pub save_seconds: f64,
+    /// How many saves were measured.
+    pub saves_measured: u32,
     /// Seconds of work between two saves, and the steps in them.
     pub interval_seconds: f64,
     pub interval_steps: Option<i64>,
@@ -96,8 +98,9 @@ pub struct FailuresSeen {
 /// The measured saves of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SaveCost {
-    /// Seconds that a save costs.
+    /// Seconds that a save costs, and how many saves that is the mean of.
     pub seconds: f64,
+    pub measured: u32,
     /// Seconds of work between two saves, without what these cost.
     pub interval: f64,
     /// Seconds from the end of a save until its checkpoint is durable.
@@ -171,7 +174,7 @@ impl FailureRate {
 impl SaveInterval {
     /// `None` if the measured saves give no interval.
     pub fn of(saves: SaveCost, failures: FailureRate) -> Option<Self> {
-        let SaveCost { seconds: save, interval, lag, saves_counted, step_seconds } = saves;
+        let SaveCost { seconds: save, measured, interval, lag, saves_counted, step_seconds } = saves;
         let between = failures.seconds_between;
         let is_usable = |v: f64| v.is_finite() && v > 0.0;
         if !(is_usable(interval) && is_usable(between) && save.is_finite() && save >= 0.0) {
@@ -197,6 +200,7 @@ impl SaveInterval {
         };
         Some(Self {
             save_seconds: save,
+            saves_measured: measured,
             interval_seconds: interval,
             interval_steps: steps(interval),
             failures,
@@ -235,9 +239,13 @@ mod tests {
         (seconds / 6.0).round() / 10.0
     }
 
+    /// Eight saves of so many seconds each, without steps whose time is known.
+    fn saves(seconds: f64, interval: f64) -> SaveCost {
+        SaveCost { seconds, measured: 8, interval, lag: 0.0, saves_counted: 1.0, step_seconds: None }
+    }
+
     fn interval(save: f64, interval: f64, between: f64, source: FailureSource) -> SaveInterval {
-        let saves =
-            SaveCost { seconds: save, interval, lag: 0.0, saves_counted: 1.0, step_seconds: Some(4.0) };
+        let saves = SaveCost { step_seconds: Some(4.0), ..saves(save, interval) };
         SaveInterval::of(saves, FailureRate { seconds_between: between, source }).unwrap()
     }
 
@@ -311,8 +319,7 @@ mod tests {
     /// Saves every 500 s of which each third becomes durable, 200 s later.
     #[test]
     fn where_only_some_saves_count_a_failure_loses_more() {
-        let saves =
-            SaveCost { seconds: 5.0, interval: 500.0, lag: 200.0, saves_counted: 3.0, step_seconds: None };
+        let saves = SaveCost { lag: 200.0, saves_counted: 3.0, ..saves(5.0, 500.0) };
         let rate = FailureRate { seconds_between: 21_600.0, source: OWN };
         let some = SaveInterval::of(saves, rate).unwrap();
         // 950 s of work are lost each 21600 s, and each 500 s of work take 505 s.
@@ -346,8 +353,7 @@ mod tests {
         assert!(own.best_seconds > 50_000.0 && own.bound.is_none(), "{own:?}");
         let fast = interval(0.01, 1800.0, 11_160.0, assumed);
         assert_eq!((fast.best_seconds, fast.bound), (300.0, Some(IntervalBound::Shortest)));
-        let slow =
-            SaveCost { seconds: 0.5, interval: 1800.0, lag: 399.5, saves_counted: 1.0, step_seconds: None };
+        let slow = SaveCost { lag: 399.5, ..saves(0.5, 1800.0) };
         let rate = FailureRate { seconds_between: 11_160.0, source: OWN };
         let slow = SaveInterval::of(slow, rate).unwrap();
         assert_eq!((slow.best_seconds, slow.best_steps), (800.0, None), "saves must not pile up");
@@ -356,10 +362,7 @@ mod tests {
     #[test]
     fn numbers_that_are_none_give_no_advice() {
         let rate = FailureRate { seconds_between: 9000.0, source: OWN };
-        let of = |seconds: f64, interval: f64| {
-            let saves = SaveCost { seconds, interval, lag: 0.0, saves_counted: 1.0, step_seconds: None };
-            SaveInterval::of(saves, rate)
-        };
+        let of = |seconds: f64, interval: f64| SaveInterval::of(saves(seconds, interval), rate);
         assert!(of(30.0, 600.0).is_some());
         for (seconds, interval) in [(f64::NAN, 600.0), (30.0, 0.0), (30.0, f64::INFINITY), (-1.0, 600.0)] {
             assert_eq!(of(seconds, interval), None);

@@ -153,7 +153,12 @@ fn counted(nodes: u32) -> String {
 fn save_every(s: &mut String, cost: &PlanCost, i: &SaveInterval) {
     let (save, between) =
         (Span::from_secs_f64(i.save_seconds), Span::from_secs_f64(i.failures.seconds_between));
-    let _ = write!(s, ": a save costs {save}, and a failure is expected every {between} ");
+    let few = match i.saves_measured {
+        1 => " (from the only one that was measured)",
+        2 => " (from the two that were measured)",
+        _ => "",
+    };
+    let _ = write!(s, ": a save costs {save}{few}, and a failure is expected every {between} ");
     let _ = match i.failures.source {
         FailureSource::Own { failures } => write!(s, "(from {failures} of this run)"),
         FailureSource::Fleet { failures, nodes } => {

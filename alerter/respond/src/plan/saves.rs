@@ -219,8 +219,14 @@ mod tests {
     }
 
     fn saving_every(interval: f64, source: FailureSource, between: f64) -> Option<Box<SaveInterval>> {
-        let saves =
-            SaveCost { seconds: 30.0, interval, lag: 0.0, saves_counted: 1.0, step_seconds: Some(4.0) };
+        let saves = SaveCost {
+            seconds: 30.0,
+            measured: 8,
+            interval,
+            lag: 0.0,
+            saves_counted: 1.0,
+            step_seconds: Some(4.0),
+        };
         SaveInterval::of(saves, FailureRate { seconds_between: between, source }).map(Box::new)
     }
 
@@ -235,6 +241,9 @@ mod tests {
         assert_eq!(say(&run), format!("{save}, which saves 198.9 GPU hours a day ($497)"));
         run.gpus = None;
         assert_eq!(say(&run), save);
+        let one = run.save_interval.clone().map(|i| SaveInterval { saves_measured: 1, ..*i });
+        let said = say(&RunSummary { save_interval: one.map(Box::new), ..run.clone() });
+        assert!(said.contains("a save costs 30s (from the only one that was measured), and"), "{said}");
         run.save_interval = far_off(FailureSource::Assumed { nodes: 1 }, 22_800_000.0);
         let assumed = "save every 3600 steps (4h) instead of every 125 steps (8m 20s): a save costs 30s, and a failure is \
                        expected every 263d 21h (assumed: 3.789 in 1000 node-days, as with Llama 3, for 1 node); saves and lost work cost \
