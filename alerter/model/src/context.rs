@@ -102,6 +102,8 @@ pub struct RunSummary {
     pub flawed: Vec<PassedOver>,
     /// What spoils what is saved since its onset, as long as it holds; of several, the first.
     pub spoilt: Option<Spoilt>,
+    /// The steps that a report of a step stands for.
+    pub report_steps: i64,
     /// Seconds of a step.
     pub step_secs: Option<f64>,
     /// Seconds that the attempt took to get going.

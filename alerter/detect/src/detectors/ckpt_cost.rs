@@ -102,8 +102,8 @@ struct Mark {
     lines: u64,
 }
 
-/// A usual save, of so many: the seconds that it costs, and those of the work until the next, without what saves
-/// cost, with the lines in them.
+/// A usual save, of so many: the seconds that it costs, and those of the work until the next,
+/// without what saves cost, with the lines in them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UsualSave {
     pub(crate) saves: u32,

@@ -45,6 +45,7 @@ pub(crate) fn summary(f: &RunState) -> RunSummary {
         on_disk: c.on_disk(),
         flawed: c.flawed(),
         spoilt: c.spoilt(),
+        report_steps: f.interval,
         step_secs: f.step_seconds(),
         start_secs: f.first_gap,
         unsaved: f.checkpoints.work,

@@ -348,11 +348,11 @@ mod tests {
     }
 
     #[test]
-    fn the_last_checkpoint_before_an_onset_is_kept_however_many_follow() {
+    fn the_last_two_checkpoints_before_an_onset_are_kept_however_many_follow() {
         let mut c = evaluated(&[]);
         c.note_trouble(&[found(Kind::Divergence, "loss", Change::Raise, 350, 9.0)], 0, 400);
         (6..40).for_each(|n| c.saved(Some(100 * n)));
         let kept = c.steps.make_contiguous().to_vec();
-        assert_eq!(kept, [300, 3300, 3400, 3500, 3600, 3700, 3800, 3900]);
+        assert_eq!(kept, [200, 300, 3400, 3500, 3600, 3700, 3800, 3900]);
     }
 }

@@ -337,6 +337,17 @@ mod tests {
     }
 
     #[test]
+    fn a_checkpoint_from_within_the_report_of_the_onset_may_keep_it() {
+        let diverges = record(Kind::Divergence, "loss", 5.0, 2.0, Target::Recipe { step: 9_800 });
+        let said =
+            |report_steps| advise(&diverges, &RunSummary { report_steps, ..run() }, None).unwrap_or_default();
+        assert!(said(300).starts_with("roll back to checkpoint 9500 "), "{}", said(300));
+        let (back, later) =
+            ("roll back to checkpoint 9000 ", "; 2 later checkpoints are from after the onset");
+        assert!(said(301).starts_with(back) && said(301).ends_with(later), "{}", said(301));
+    }
+
+    #[test]
     fn a_run_that_started_over_is_restarted_and_keeps_its_batches() {
         let over = record(Kind::LostProgress, "loss", 9.0, 2.0, Target::Recipe { step: 9_800 });
         let want = "restart from checkpoint 9500: 1000 steps are done again, 1h 6m of 512 GPUs; 1 later checkpoint is from after the onset";
