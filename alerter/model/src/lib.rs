@@ -49,8 +49,8 @@ pub use number::{Num, number};
 pub use remedy::{Forecast, Plan, PlanCost, Remedy, When};
 pub use render::{names, out_of_line, place, short};
 pub use save_interval::{
-    ASSUMED_FAILURES_A_NODE_DAY, FailureRate, FailureSource, FailuresSeen, IntervalBound, SaveCost,
-    SaveInterval,
+    ASSUMED_FAILURES_A_NODE_DAY, FLEET_RATE_BAND, FailureRate, FailureSource, FailuresSeen, IntervalBound,
+    SaveCost, SaveInterval,
 };
 pub use scope::{AlertScope, NO_RUN, Origin, Reporter, Scope, Subject};
 pub use sentence::Sentence;

@@ -21,7 +21,7 @@ pub const ASSUMED_FAILURES_A_NODE_DAY: f64 = 419.0 / (2048.0 * 54.0);
 const FAILURES_KNOWN: u64 = 3;
 /// How much more or less often than assumed the nodes of a fleet are believed to fail, so that runs
 /// that fail by their own bugs do not set the interval of others: an engineering limit.
-const RATE_BAND: f64 = 20.0;
+pub const FLEET_RATE_BAND: f64 = 20.0;
 /// An interval that is off by less is as good as the best: it costs at most a quarter more.
 const FAR_OFF: f64 = 2.0;
 /// The share of the time that a better interval must save to be advised: an engineering limit.
@@ -71,8 +71,9 @@ pub struct FailureRate {
 pub enum FailureSource {
     /// So many failures of the run itself.
     Own { failures: u64 },
-    /// So many failures of all runs, and the nodes of this one.
-    Fleet { failures: u64, nodes: u32 },
+    /// So many failures of all runs, and the nodes of this one. `bounded`: their rate is too far from
+    /// the assumed one to be believed, and [`FLEET_RATE_BAND`] stands for it.
+    Fleet { failures: u64, nodes: u32, bounded: bool },
     /// [`ASSUMED_FAILURES_A_NODE_DAY`], and the nodes of the run.
     Assumed { nodes: u32 },
 }
@@ -151,8 +152,9 @@ impl FailureRate {
         let (a_node_day, source) = if is_known(fleet) {
             let rate = DAY * fleet.failures as f64 / fleet.seconds;
             let assumed = ASSUMED_FAILURES_A_NODE_DAY;
-            let believed = rate.clamp(assumed / RATE_BAND, assumed * RATE_BAND);
-            (believed, FailureSource::Fleet { failures: fleet.failures, nodes })
+            let believed = rate.clamp(assumed / FLEET_RATE_BAND, assumed * FLEET_RATE_BAND);
+            let bounded = believed != rate;
+            (believed, FailureSource::Fleet { failures: fleet.failures, nodes, bounded })
         } else {
             (ASSUMED_FAILURES_A_NODE_DAY, FailureSource::Assumed { nodes })
         };
@@ -288,7 +290,7 @@ mod tests {
         assert_eq!(own, FailureRate { seconds_between: 9000.0, source: FailureSource::Own { failures: 3 } });
         // One failure each hundred node-days.
         let fleet = rate(seen(2, 9000.0), seen(10, 86_400_000.0), Some(50)).unwrap();
-        assert_eq!(fleet.source, FailureSource::Fleet { failures: 10, nodes: 50 });
+        assert_eq!(fleet.source, FailureSource::Fleet { failures: 10, nodes: 50, bounded: false });
         assert!((fleet.seconds_between - 172_800.0).abs() < 1e-6, "{fleet:?}");
         let assumed = rate(seen(0, 0.0), seen(2, 86_400_000.0), Some(2048)).unwrap();
         assert_eq!(assumed.source, FailureSource::Assumed { nodes: 2048 });
@@ -302,6 +304,7 @@ mod tests {
         let bugs = FailuresSeen { failures: 1000, seconds: 3_600_000.0 };
         let rate = FailureRate::of(none, bugs, Some(2048)).unwrap();
         assert!((rate.seconds_between - 556.76).abs() < 0.01, "{rate:?}");
+        assert_eq!(rate.source, FailureSource::Fleet { failures: 1000, nodes: 2048, bounded: true });
     }
 
     #[test]
